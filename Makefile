@@ -1,0 +1,34 @@
+# The two commands of the README. Both make .venv and install on the first run; nothing but Python, pip and make is needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+
+.PHONY: bench test lint tolerance acceptance clean
+
+bench: $(STAMP)
+	$(BIN)/pytest --ecornn-bench $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/pytest --numprocesses 2 $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools wheel
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	touch $(STAMP)
+
+tolerance: $(STAMP)
+	$(BIN)/python -m pytest_ecornn.suites.tolerance --output docs/notes/tolerance.md $(ARGS)
+
+acceptance: $(STAMP)
+	$(BIN)/python -m pytest_ecornn.suites.acceptance --output docs/notes/acceptance.md $(ARGS)
+
+clean:
+	rm -rf $(VENV) reports/local .hypothesis build *.egg-info

@@ -1,0 +1,165 @@
+"""What fills a case: weights, inputs, states, lengths and loss weights, all from the case's seed.
+
+Each kind of contents stresses something: "saturated" gates, keep gates "near_one", "large" and "denormal" inputs, "zeros"
+in long stretches, one "nan" in one sequence, one "infinite" initial state. Loss weights are random per element; for every
+other seed they are zero before each sequence's last step.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from pytest_ecornn import cells
+from pytest_ecornn.contract import Case, Weights
+
+_X_SCALE = {"saturated": 8.0, "large": 100.0}
+_KEEP_BIAS = 6.0
+# float16 has so small a range that unscaled gradients would be subnormal: loss scaling, as in training.
+_LOSS_SCALE = {"float16": 16.0}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A case with its values. x: as `Implementation.build` says; state: one [L*D, B, H] a state, () for none;
+    lengths: int64 [B] on the CPU or None; loss_weights: the gradients given for output and final states.
+    """
+
+    case: Case
+    weights: Weights
+    x: Tensor
+    state: tuple[Tensor, ...]
+    lengths: Tensor | None
+    loss_weights: tuple[Tensor, ...]
+
+    @property
+    def given_state(self) -> Tensor | tuple[Tensor, ...] | None:
+        """The state in the form that layers take."""
+        return None if not self.state else self.state if len(self.state) > 1 else self.state[0]
+
+    @cached_property
+    def padding(self) -> Tensor | None:
+        """True where a step lies after its sequence's end, laid out as x without its last dimension; None if nowhere."""
+        if self.lengths is None:
+            return None
+        late = torch.arange(self.case.steps)[:, None] >= self.lengths[None, :]  # [T, B]
+        return (late.T if self.case.batch_first else late).to(self.x.device)
+
+
+def generator(seed: int, role: str) -> torch.Generator:
+    return torch.Generator().manual_seed((seed * 1_000_003 + zlib.crc32(role.encode())) & 0x7FFF_FFFF_FFFF_FFFF)
+
+
+def problem(case: Case, role: str = "") -> Problem:
+    """The problem of `case`; another `role` gives other values of the same kind."""
+    lengths = sequence_lengths(case)
+    rows = x_rows(case, case.steps * case.batch, generator(case.seed, "x" + role))
+    state = initial_state(case, generator(case.seed, "state" + role))
+    loss = loss_weights(case, lengths, generator(case.seed, "loss" + role))
+    return Problem(case, make_weights(case, role), x_at(case, rows, 0), state, lengths, loss)
+
+
+def torch_dtype(case: Case) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    return dtype
+
+
+def make_weights(case: Case, role: str = "") -> Weights:
+    """Uniform within 1/sqrt(H), as torch.nn initialises; sparse recurrent weights with a random fixed pattern."""
+    random = generator(case.seed, "weights" + role)
+    bound, cell = case.hidden_size**-0.5, cells.get(case.cell)
+    pattern = generator(case.seed, "masks")
+    parameters, masks = {}, {}
+    for name, shape in cells.parameter_shapes(case).items():
+        value = (torch.rand(shape, generator=random, dtype=torch.float64) * 2 - 1) * bound
+        if name.startswith("bias_ih") and case.contents == "near_one":
+            value += _keep_bias(cell, case.hidden_size)
+        if name.startswith("weight_hh") and case.density < 1:
+            masks[name] = (torch.rand(shape, generator=pattern) < case.density).to(case.device)
+            value *= masks[name].cpu()
+        parameters[name] = nn.Parameter(value.to(case.device, torch_dtype(case)), requires_grad=case.training)
+    return Weights(parameters, masks)
+
+
+def _keep_bias(cell: cells.Cell, hidden: int) -> Tensor:
+    """[G*H]: what opens the cell's keep gates wide."""
+    return torch.tensor([_KEEP_BIAS * cell.keep.get(gate, 0.0) for gate in cell.gates]).repeat_interleave(hidden)
+
+
+def x_rows(case: Case, rows: int, random: torch.Generator) -> Tensor:
+    """Contents of x for `rows` (time, batch) pairs, one after the other: [rows, width], padded or shifted by the layout."""
+    width, dtype = cells.x_width(case), torch_dtype(case)
+    values = torch.randn(rows, width, generator=random, dtype=torch.float64 if case.dtype == "float64" else torch.float32)
+    values *= _X_SCALE.get(case.contents, 1.0)
+    if case.contents == "denormal":
+        tiny = torch.rand(values.shape, generator=random) < 0.5
+        values[tiny] *= torch.finfo(dtype).tiny * 2**-4
+    if case.contents == "zeros":
+        values[torch.rand(rows, generator=random) < 0.5] = 0
+    if case.contents == "near_one" and case.projected:
+        values += _keep_bias(cells.get(case.cell), case.hidden_size).repeat(case.directions)
+    if case.contents == "nan":
+        values[int(torch.randint(rows, (), generator=random)), -1] = float("nan")
+    values = values.to(case.device, dtype)
+    if case.layout == "contiguous":
+        return values
+    room = values.new_zeros(rows * (width + 3) + 1)
+    strides, start = ((width + 3, 1), 0) if case.layout == "strided" else ((width, 1), 1)
+    return room.as_strided((rows, width), strides, start).copy_(values)
+
+
+def x_at(case: Case, rows: Tensor, start: int) -> Tensor:
+    """The T*B rows from `start` as x, without a copy: [T, B, width] or [B, T, width]."""
+    shape = (case.batch, case.steps) if case.batch_first else (case.steps, case.batch)
+    stride = rows.stride(0)
+    offset = rows.storage_offset() + start * stride
+    return rows.as_strided((*shape, rows.shape[1]), (shape[1] * stride, stride, 1), offset)
+
+
+def initial_state(case: Case, random: torch.Generator) -> tuple[Tensor, ...]:
+    if not case.has_state:
+        return ()
+    cell, shape = cells.get(case.cell), (case.layers * case.directions, case.batch, case.hidden_size)
+    states = [torch.randn(shape, generator=random) * 0.5 for _ in cell.states]
+    if case.contents == "infinite":
+        states[-1][:, int(torch.randint(case.batch, (), generator=random))] = float("inf")
+    return tuple(state.to(case.device, torch_dtype(case)) for state in states)
+
+
+def sequence_lengths(case: Case) -> Tensor | None:
+    """int64 [B] from 1 to T, at least one of them T, in no order; None where the case is not ragged."""
+    if not case.ragged:
+        return None
+    random = generator(case.seed, "lengths")
+    lengths = torch.randint(1, case.steps + 1, (case.batch,), generator=random)
+    lengths[int(torch.randint(case.batch, (), generator=random))] = case.steps
+    return lengths
+
+
+def valid_steps(case: Case) -> int:
+    """The sum of the sequences' lengths."""
+    lengths = sequence_lengths(case)
+    return case.steps * case.batch if lengths is None else int(lengths.sum())
+
+
+def loss_scale(case: Case) -> float:
+    return _LOSS_SCALE.get(case.dtype, 1.0)
+
+
+def loss_weights(case: Case, lengths: Tensor | None, random: torch.Generator) -> tuple[Tensor, ...]:
+    """Gradients for output and each final state, in the case's dtype; () in inference mode."""
+    if not case.training:
+        return ()
+    scale, hidden = loss_scale(case), case.directions * case.hidden_size
+    output = torch.randn(case.steps, case.batch, hidden, generator=random) * scale
+    if case.seed % 2:
+        ends = (torch.full((case.batch,), case.steps) if lengths is None else lengths) - 1
+        output *= (torch.arange(case.steps)[:, None] == ends[None, :])[..., None]
+    final_shape = (case.layers * case.directions, case.batch, case.hidden_size)
+    finals = [torch.randn(final_shape, generator=random) * scale for _ in cells.get(case.cell).states]
+    output = output.transpose(0, 1).contiguous() if case.batch_first else output
+    return tuple(weight.to(case.device, torch_dtype(case)) for weight in (output, *finals))

@@ -1,0 +1,221 @@
+"""What the harness and an implementation agree on: Case, Weights, Cost, Implementation.
+
+Nothing here imports torch, so that thousands of cases are collected before any tensor exists.
+Letters, everywhere: T time steps, B batch, I input, H hidden, G gates, L layers, D directions.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+State: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...] | None"
+Layer: TypeAlias = "Callable[[torch.Tensor, State, torch.Tensor | None], tuple[torch.Tensor, State]]"
+
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+PRECISIONS = ("ieee", "tf32")
+MODES = ("inference", "training")
+CONTENTS = ("normal", "saturated", "near_one", "large", "denormal", "zeros", "nan", "infinite")
+LAYOUTS = ("contiguous", "strided", "offset")
+DEVICE = re.compile(r"cpu|cuda(:\d+)?")
+
+
+class Unsupported(Exception):
+    """Raised by `Implementation.build` with the reason why the case will not run; reported as a skip."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One problem: a cell, its sizes and its options. `str(case)` is the test id, and `Case.parse` reads it back.
+
+    `input_size` is `hidden_size` unless given. With `projected`, x holds gate pre-activations instead of inputs.
+    Raises ValueError for a value outside its range; what a cell does not have is checked by `cells.check`.
+    """
+
+    cell: str
+    steps: int
+    batch: int
+    hidden_size: int
+    input_size: int = 0
+    layers: int = 1
+    bidirectional: bool = False
+    bias: bool = True
+    dtype: str = "float32"
+    precision: str = "ieee"
+    device: str = "cpu"
+    batch_first: bool = False
+    ragged: bool = False
+    has_state: bool = False
+    projected: bool = False
+    density: float = 1.0
+    mode: str = "inference"
+    contents: str = "normal"
+    layout: str = "contiguous"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.input_size == 0:
+            object.__setattr__(self, "input_size", self.hidden_size)
+        for name in ("steps", "batch", "hidden_size", "input_size", "layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        if not DEVICE.fullmatch(self.device):
+            raise ValueError(f"device must be cpu, cuda or cuda:N, got {self.device!r}")
+        if not 0.0 < self.density <= 1.0 or self.density != round(self.density, 4):
+            raise ValueError(f"density must be over 0 and at most 1, in steps of 0.0001, got {self.density}")
+        if self.projected and self.input_size != self.hidden_size:
+            raise ValueError("a projected case has no input size: x holds the gate pre-activations")
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    @property
+    def training(self) -> bool:
+        return self.mode == "training"
+
+    def __str__(self) -> str:
+        return "-".join([self.cell, *(token for field, token in _tokens(self) if field)])
+
+    @classmethod
+    def parse(cls, text: str) -> Case:
+        """The case that `str` wrote as `text`. Raises ValueError naming the token that cannot be read."""
+        cell, *tokens = text.strip().split("-")
+        values: dict[str, Any] = {"cell": cell}
+        for token in tokens:
+            name, value = _read_token(token, text)
+            if name in values:
+                raise ValueError(f"{text!r} gives {name} twice, the second time by {token!r}")
+            values[name] = value
+        missing = [letter for letter, name in _SIZES.items() if letter in "TBH" and name not in values]
+        if missing:
+            raise ValueError(f"{text!r} lacks {', '.join(missing)}: expected CELL-T#-B#-H#[-option...]")
+        return cls(**values)
+
+
+_CHOICES = {"dtype": DTYPES, "precision": PRECISIONS, "mode": MODES, "contents": CONTENTS, "layout": LAYOUTS}
+_SIZES = {"T": "steps", "B": "batch", "I": "input_size", "H": "hidden_size", "L": "layers"}
+_FLAGS = {
+    "bidirectional": ("bidirectional", True),
+    "nobias": ("bias", False),
+    "batchfirst": ("batch_first", True),
+    "ragged": ("ragged", True),
+    "state": ("has_state", True),
+    "projected": ("projected", True),
+}
+_DEFAULTS = {field.name: field.default for field in fields(Case)}
+
+
+def _tokens(case: Case) -> Iterator[tuple[bool, str]]:
+    """Each token of the case's name, with whether it is written: defaults are left out."""
+    for letter, name in _SIZES.items():
+        default = case.hidden_size if name == "input_size" else _DEFAULTS[name]
+        yield getattr(case, name) != default, f"{letter}{getattr(case, name)}"
+    yield True, case.dtype
+    yield case.precision != "ieee", case.precision
+    yield case.device != "cpu", case.device
+    for token, (name, value) in _FLAGS.items():
+        yield getattr(case, name) == value, token
+    yield case.density != 1.0, "density" + f"{case.density:.4f}".rstrip("0")
+    for name in ("mode", "contents", "layout"):
+        yield getattr(case, name) != _DEFAULTS[name], getattr(case, name)
+    yield case.seed != 0, f"seed{case.seed}"
+
+
+def _read_token(token: str, text: str) -> tuple[str, Any]:
+    if token in _FLAGS:
+        return _FLAGS[token]
+    for name, allowed in _CHOICES.items():
+        if token in allowed:
+            return name, token
+    if DEVICE.fullmatch(token):
+        return "device", token
+    if match := re.fullmatch(r"([TBIHL])(\d+)", token):
+        return _SIZES[match[1]], int(match[2])
+    if match := re.fullmatch(r"seed(\d+)", token):
+        return "seed", int(match[1])
+    if match := re.fullmatch(r"density(\d*\.?\d+)", token):
+        return "density", float(match[1])
+    choices = [*_FLAGS, *(value for allowed in _CHOICES.values() for value in allowed)]
+    raise ValueError(
+        f"cannot read {token!r} in case {text!r}: expected T#, B#, I#, H#, L#, seed#, density#, cpu, cuda[:#] or one of "
+        + ", ".join(choices)
+    )
+
+
+class Weights(Mapping[str, "nn.Parameter"]):
+    """The parameters of a case: torch.nn's names, shapes and gate order (`weight_ih_l0` [G*H, I], ...).
+
+    The values are leaves that a module may adopt, so gradients reach them and updates in place are seen.
+    `masks` holds, for each sparse parameter, its fixed pattern: bool, True where an element may differ from 0.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], masks: Mapping[str, torch.Tensor] | None = None):
+        self._parameters = dict(parameters)
+        self.masks = dict(masks or {})
+
+    def __getitem__(self, name: str) -> nn.Parameter:
+        return self._parameters[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parameters)
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def masked(self, name: str) -> torch.Tensor:
+        """The parameter with its pattern applied, differentiable: the gradient is exactly 0 off the pattern."""
+        parameter: torch.Tensor = self[name]
+        return parameter * self.masks[name] if name in self.masks else parameter
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one call moves and computes: `bytes` read plus written, floating-point `operations` (a multiply-add is 2)."""
+
+    bytes: int
+    operations: int
+
+
+class Implementation(ABC):
+    """A way to run a recurrent layer. One subclass to a module; its public name is the module's file stem.
+
+    `carry` is the precision in which state crosses from step to step: "storage" (the case's dtype) or "float32"
+    (float64 for a float64 case). `deterministic` claims that repeated calls agree bit for bit.
+    """
+
+    carry: Literal["storage", "float32"]
+    deterministic: bool
+
+    @abstractmethod
+    def unsupported(self, case: Case, device: torch.device) -> str | None:
+        """The reason why this will not run `case` on `device`, or None. Asked at set-up, never at collection."""
+
+    @abstractmethod
+    def build(self, case: Case, weights: Weights) -> Layer:
+        """A callable `layer(x, state, lengths) -> (output, final_state)`.
+
+        x: [T, B, I] ([B, T, I] with `batch_first`; with `projected`, D*G*H in place of I). state: None, or [L*D, B, H]
+        for each of the cell's states, a tuple where there are several. lengths: None, or int64 [B] on the CPU, each
+        from 1 to T. output: like x, with D*H last. Results are fresh tensors that later calls never touch.
+        Compilation and workspaces belong here, and for inference weight re-layout; in training mode nothing derived
+        from the weights' values may be kept, because they change in place between calls. Raises Unsupported.
+        """
+
+    @abstractmethod
+    def cost(self, case: Case) -> Cost:
+        """What this algorithm moves and computes in one call (forward and backward in training mode)."""
+
+    def notes(self) -> str:
+        """What really ran (a library, an algorithm, a form), known after `build`."""
+        return ""

@@ -1,0 +1,76 @@
+"""Drawn cases: lets Hypothesis search one cell, dtype and device for a case on which an implementation is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from hypothesis import HealthCheck, given, reject, settings
+
+from pytest_ecornn.comparison import Comparison
+from pytest_ecornn.contract import Case, Unsupported
+from pytest_ecornn.discovery import Found
+from pytest_ecornn.rows import Row
+from pytest_ecornn.strategies import Domain, cases, nearest_supported
+
+
+@dataclass(frozen=True)
+class Profile:
+    """examples: cases to draw; informative: draws that each tensor needs in which it could have failed."""
+
+    examples: int
+    informative: int
+
+
+PROFILES = {"quick": Profile(15, 2), "default": Profile(100, 20), "thorough": Profile(500, 20)}
+
+
+def explore(found: Found, base: Case, profile: str, check: Callable[[Case], list[Comparison]], row: Row) -> None:
+    """Draws cases like `base` and checks each; counts go into `row`.
+
+    Raises Unsupported where the implementation runs no such case, whatever `check` raises on the simplest case that
+    makes it fail, and AssertionError where too few draws could have failed.
+    """
+    from pytest_ecornn.suites.required import REQUIRED_DOMAIN
+
+    implementation, device = found.kind(), torch.device(base.device)
+    required = REQUIRED_DOMAIN.get(found.name) if found.is_own else None
+    is_required = required is not None and base.cell in required.cells and base.dtype in required.dtypes
+    domain = required if required is not None and is_required else Domain((base.cell,), (base.dtype,))
+
+    def unsupported(case: Case) -> str | None:
+        return implementation.unsupported(case, device)
+
+    if nearest_supported(base, unsupported) is None:
+        raise Unsupported(unsupported(base))
+    wanted = PROFILES[profile]
+
+    @settings(max_examples=wanted.examples, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False)
+    @given(cases(domain, base.cell, base.dtype, base.device))
+    def search(case: Case) -> None:
+        if reason := unsupported(case):
+            assert not is_required, f"{found.name} must support {case}, but says: {reason}"
+            row.refused += 1
+            nearest = nearest_supported(case, unsupported)
+            if nearest is None:
+                reject()
+            case = nearest
+        count(row, check(case))
+
+    search()
+    few = {name: n for name, n in _informative(row).items() if n < wanted.informative}
+    assert not few, f"too few informative draws of {row.examples}: {few}; expected {wanted.informative} of each tensor"
+
+
+def count(row: Row, comparisons: list[Comparison]) -> None:
+    """Adds one example: each tensor by its name without layer and direction."""
+    row.examples += 1
+    for one in comparisons:
+        name = one.tensor.partition("_l")[0]
+        counts = row.uninformative if one.status == "uninformative" else row.informative
+        counts[name] = counts.get(name, 0) + 1
+
+
+def _informative(row: Row) -> dict[str, int]:
+    return {name: row.informative.get(name, 0) for name in {**row.informative, **row.uninformative}}

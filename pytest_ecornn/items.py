@@ -1,0 +1,221 @@
+"""What one test item does: prove a row, time it, and end as passed, skipped or failed.
+
+A finished row of a resumed run is replayed: same outcome, nothing measured again.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from pytest_ecornn import memory, roofline, statistics, verification
+from pytest_ecornn.clocks import CpuClock
+from pytest_ecornn.comparison import Comparison
+from pytest_ecornn.contents import valid_steps
+from pytest_ecornn.contract import Case, Unsupported
+from pytest_ecornn.discovery import Found
+from pytest_ecornn.exploration import explore
+from pytest_ecornn.measurement import Arm, Pool, measure
+from pytest_ecornn.rows import Against, Row, TensorError, Timing
+from pytest_ecornn.verification import Candidate
+
+if TYPE_CHECKING:
+    from pytest_ecornn.session import Session
+
+
+class Skip(Exception):
+    """The implementation will not run the case, for the reason given."""
+
+
+class Failure(Exception):
+    """The implementation is wrong, as the message says."""
+
+
+@dataclass(frozen=True)
+class _Item:
+    session: Session
+    found: Found
+    case: Case
+    kind = "fixed"
+
+    def __str__(self) -> str:
+        return f"{self.found.name}-{self.case}"
+
+    def run(self) -> Row:
+        """The finished row. Ends the test by pytest.skip or pytest.fail where the row is skipped or failed."""
+        empty = self.empty_row()
+        row = self.session.finished.get(empty.key) or self._fresh(empty)
+        self.session.current = row
+        if row.status == "skipped":
+            pytest.skip(row.reason)
+        if row.status == "failed":
+            pytest.fail(row.reason, pytrace=False)
+        return row
+
+    def empty_row(self) -> Row:
+        case, kind = self.case, self.found.kind
+        return Row(
+            self.kind, self.found.name, str(case), case.cell, case.dtype, case.device, case.mode, status="passed",
+            carry=kind.carry, deterministic=kind.deterministic,
+        )  # fmt: skip
+
+    def _fresh(self, row: Row) -> Row:
+        start = time.perf_counter()
+        try:
+            if self.case.device.startswith("cuda") and not torch.cuda.is_available():
+                raise Skip("no CUDA device on this machine")
+            self.fill(row)
+        except (Skip, Unsupported) as reason:
+            is_required = self.found.name in self.session.options.require
+            row.status = "failed" if is_required else "skipped"
+            row.reason = f"{self.found.name} is required, but skipped: {reason}" if is_required else str(reason)
+        except Failure as failure:
+            row.status, row.reason = "failed", str(failure)
+        except Exception as error:
+            row.status, row.reason = "failed", describe_error(self.found, self.case, error, self.session.again(self.found))
+        if row.status != "passed":
+            row.timing = None
+        row.seconds = time.perf_counter() - start
+        return row
+
+    def fill(self, row: Row) -> None:
+        raise NotImplementedError
+
+
+class FixedItem(_Item):
+    """Verifies one case."""
+
+    def fill(self, row: Row) -> None:
+        with self.session.lock.shared():
+            candidate = self.verified(row)
+        row.notes = candidate.implementation.notes()
+
+    def verified(self, row: Row) -> Candidate:
+        """The implementation built and found right; its errors go into the row."""
+        candidate, comparisons = build_and_compare(self.found, self.case)
+        record(row, comparisons)
+        if message := verification.failure_message(self.found.name, self.case, comparisons, self.session.again(self.found)):
+            raise Failure(message)
+        if comparisons[0].status != "passed":
+            raise Failure(f"nothing is proven of {self.found.name} on {self.case}: {comparisons[0].message}")
+        return candidate
+
+
+class BenchmarkItem(FixedItem):
+    """Verifies one case, times it against its baselines, and verifies two of the timed calls."""
+
+    kind = "benchmark"
+
+    def fill(self, row: Row) -> None:
+        with self.session.lock.shared():
+            candidate = self.verified(row)
+            baselines = self.session.baselines(self.found, self.case)
+        pool, clock = Pool(self.case), CpuClock()
+        arms = [Arm(one, pool) for one in (candidate, *baselines)]
+
+        def against() -> list[Against]:
+            return [_against(arms[0], arm, clock.smallest_difference) for arm in arms[1:]]
+
+        with self.session.lock.alone():
+            ceilings = self.session.ceilings()
+            measure(arms, clock, self.session.options.budget, lambda: all(statistics.decided(a.verdict) for a in against()))
+            with torch.set_grad_enabled(self.case.training):
+                call = arms[0].prepare()
+                peak = memory.peak_bytes(lambda: call.timed(candidate.layer))
+        with self.session.lock.shared():
+            comparisons = arms[0].verify_kept()
+        if message := verification.failure_message(self.found.name, self.case, comparisons, self.session.again(self.found)):
+            raise Failure(f"a timed call returned a wrong result\n{message}")
+        row.timing = self._timing(arms[0], against(), clock.name, peak, ceilings)
+        row.notes = candidate.implementation.notes()
+
+    def _timing(self, arm: Arm, against: list[Against], clock: str, peak: int | None, ceilings: roofline.Ceilings) -> Timing:
+        cost = arm.candidate.implementation.cost(self.case)
+        time_us, low, high = statistics.median_interval(arm.samples_us)
+        gb_per_s, gflop_per_s = roofline.achieved(cost, time_us)
+        floor = roofline.floor_us(self.case, valid_steps(self.case), ceilings)
+        return Timing(
+            time_us, low, high, arm.samples_us, arm.calls, clock, against, arm.candidate.build_ms, peak,
+            cost.bytes, cost.operations, gb_per_s, gflop_per_s, floor, floor / time_us,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DrawnItem(_Item):
+    """Verifies cases that Hypothesis draws around `case`: its cell, dtype and device."""
+
+    kind = "drawn"
+
+    def __str__(self) -> str:
+        return f"{self.found.name}-{self.label}"
+
+    @property
+    def label(self) -> str:
+        case = self.case
+        return "-".join([case.cell, case.dtype, *([case.device] if case.device != "cpu" else [])])
+
+    def empty_row(self) -> Row:
+        row = super().empty_row()
+        row.case, row.mode = f"{self.label}-{self.session.options.profile}", ""
+        return row
+
+    def fill(self, row: Row) -> None:
+        def check(case: Case) -> list[Comparison]:
+            with self.session.lock.shared():
+                _, comparisons = build_and_compare(self.found, case)
+            if message := verification.failure_message(self.found.name, case, comparisons, self.session.again(self.found)):
+                raise Failure(message)
+            return comparisons
+
+        def described(case: Case) -> list[Comparison]:
+            try:
+                return check(case)
+            except (Failure, Unsupported):
+                raise
+            except Exception as error:
+                raise Failure(describe_error(self.found, case, error, self.session.again(self.found))) from error
+
+        explore(self.found, self.case, self.session.options.profile, described, row)
+
+
+def build_and_compare(found: Found, case: Case) -> tuple[Candidate, list[Comparison]]:
+    """Raises Skip where the implementation says that it will not run the case."""
+    if reason := found.kind().unsupported(case, torch.device(case.device)):
+        raise Skip(reason)
+    candidate = Candidate.build(found.name, found.kind, case)
+    return candidate, candidate.verify()
+
+
+def record(row: Row, comparisons: Iterable[Comparison]) -> None:
+    """Puts the comparisons into the row."""
+    for one in comparisons:
+        row.tensors.append(TensorError(one.tensor, one.status, one.rms, one.maximum, one.share, one.slice))
+        counts = row.uninformative if one.status == "uninformative" else row.informative
+        counts[one.tensor] = counts.get(one.tensor, 0) + 1
+
+
+def describe_error(found: Found, case: Case, error: Exception, again: str) -> str:
+    """An exception of the implementation in one line, and how to see it again."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == str(found.path)] or frames[-1:]
+    where = f" at {found.path.name}:{own[-1].lineno}" if own else ""
+    text = " ".join(str(error).split())
+    return (
+        f"{found.name} on {case}: expected a result or Unsupported, got {type(error).__name__}{where}: {text}\n"
+        f"again: {verification.rerun_command(found.name, case, again)}"
+    )
+
+
+def _against(arm: Arm, baseline: Arm, smallest_difference: float) -> Against:
+    ratio = statistics.paired_ratio(arm.samples_us, baseline.samples_us)
+    time_us, _, _ = statistics.median_interval(baseline.samples_us)
+    return Against(
+        baseline.candidate.name, time_us, ratio.ratio, ratio.low, ratio.high,
+        statistics.verdict(ratio, smallest_difference), list(baseline.samples_us),
+    )  # fmt: skip

@@ -1,0 +1,94 @@
+"""One line for each finished row, on disk before the next row starts, so that a killed run loses the row in flight at most."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from pytest_ecornn.rows import SCHEMA_VERSION, Row
+
+NAME = "journal.jsonl"
+
+
+class JournalError(Exception):
+    """One line: which file, what was expected, what came."""
+
+
+class Journal:
+    """Appends rows to `directory`/journal.jsonl; its first line says which run it belongs to."""
+
+    def __init__(self, directory: Path, header: dict[str, Any], is_resumed: bool):
+        self.path = directory / NAME
+        self.header, self.rows = header, list[Row]()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            if is_resumed and self.path.exists():
+                self._resume()
+            else:
+                self._start(header)
+        except OSError as error:
+            raise JournalError(
+                f"{self.path}: cannot be written ({error.strerror or error}); choose another --ecornn-report"
+            ) from error
+
+    def _start(self, header: dict[str, Any]) -> None:
+        if self.path.exists():
+            os.replace(self.path, self.path.with_suffix(".previous.jsonl"))
+        self._append({"schema_version": SCHEMA_VERSION, **header})
+
+    def _resume(self) -> None:
+        self.header, self.rows, length = read(self.path)
+        if length < self.path.stat().st_size:
+            with self.path.open("r+b") as file:  # the line that the kill cut short
+                file.truncate(length)
+
+    def add(self, row: Row) -> None:
+        """Writes the row through to the disk."""
+        self.rows.append(row)
+        self._append(row.as_dict())
+
+    def _append(self, data: dict[str, Any]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(data) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[Row], int]:
+    """Header, rows, and the length in bytes of what is whole. A last line cut short by a kill is left out.
+
+    Raises JournalError naming the file and line of anything else that is not a row of this schema.
+    """
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        raise JournalError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if lines and not lines[-1].endswith(b"\n"):
+        lines.pop()
+    if not lines:
+        raise JournalError(f"{path}: is empty; expected a journal's header; run without --ecornn-resume")
+    header = _parse(path, 1, lines[0])
+    if header.get("schema_version") != SCHEMA_VERSION:
+        raise JournalError(
+            f"{path}: expected schema_version {SCHEMA_VERSION}, got {header.get('schema_version')!r}; "
+            "run without --ecornn-resume"
+        )
+    rows = []
+    for number, line in enumerate(lines[1:], 2):
+        try:
+            rows.append(Row.from_dict(_parse(path, number, line)))
+        except ValueError as error:
+            raise JournalError(f"{path}, line {number}: {error}; run without --ecornn-resume") from None
+    return header, rows, sum(map(len, lines))
+
+
+def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(line)
+    except ValueError as error:
+        raise JournalError(f"{path}, line {number}: expected a JSON object ({error}); run without --ecornn-resume") from None
+    if not isinstance(data, dict):
+        raise JournalError(f"{path}, line {number}: expected a JSON object, got {type(data).__name__}")
+    return data

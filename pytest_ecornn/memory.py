@@ -1,0 +1,66 @@
+"""The allocator's settings, the same for every implementation, and the peak memory of one call.
+
+By default glibc maps every large array anew and unmaps it when freed, so that an implementation that allocates its output
+pays for page faults which one that has its memory already does not: the allocator is timed, not the layer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Parameters of mallopt(3).
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_PROCESS = Path("/proc/self")
+
+
+def fix_allocator() -> str:
+    """Tells glibc to keep freed memory and to map nothing anew; returns what reports print. Calling it again changes nothing.
+
+    An allocator put in malloc's place (LD_PRELOAD) heeds none of this and cannot be told from glibc here.
+    """
+    libc = _libc()
+    if libc is None or not (libc.mallopt(_M_MMAP_MAX, 0) and libc.mallopt(_M_TRIM_THRESHOLD, -1)):
+        return "system default: mallopt is not available"
+    return "glibc malloc: mmap_max 0, trim_threshold never"
+
+
+def release() -> None:
+    """Gives back to the system what malloc holds and nobody uses."""
+    libc = _libc()
+    if libc is not None:
+        libc.malloc_trim(0)
+
+
+def peak_bytes(call: Callable[[], Any]) -> int | None:
+    """The most memory resident during `call` beyond what was before; None where the kernel does not count it.
+
+    Of the whole process, in pages, so other threads must be quiet and a few KB mean nothing. What only a first call
+    allocates counts as well: make one before.
+    """
+    release()
+    try:
+        before = _status_bytes("VmRSS")
+        (_PROCESS / "clear_refs").write_text("5")  # the peak starts again from what is resident now
+    except OSError:
+        return None
+    call()
+    peak = _status_bytes("VmHWM")
+    return None if before is None or peak is None else max(0, peak - before)
+
+
+def _status_bytes(name: str) -> int | None:
+    found = re.search(rf"^{name}:\s+(\d+) kB", (_PROCESS / "status").read_text(), re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
+
+
+def _libc() -> ctypes.CDLL | None:
+    """glibc, or None where the C library is another one or cannot be reached."""
+    try:
+        libc = ctypes.CDLL(None)
+        return libc if hasattr(libc, "gnu_get_libc_version") and hasattr(libc, "mallopt") else None
+    except (OSError, TypeError):
+        return None

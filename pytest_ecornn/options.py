@@ -1,0 +1,138 @@
+"""Every command-line option and ini value, documented here and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROFILES = ("quick", "default", "thorough")
+_LIST: dict[str, Any] = {"action": "append", "default": []}
+
+OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("--ecornn-verify", {"action": "store_true", "help": "Verify every implementation: drawn and fixed cases."}),
+    ("--ecornn-bench", {"action": "store_true", "help": "Verify and time every implementation, and write the comparison."}),
+    (
+        "--ecornn-cases",
+        {**_LIST, "metavar": "NAME", "help": "Named case set: smoke, seed, edge or full (repeatable). Default: smoke."},
+    ),
+    (
+        "--ecornn-case",
+        {**_LIST, "metavar": "CASE", "help": "Run just this case, as a test id or a failure prints it (repeatable)."},
+    ),
+    ("--ecornn-only", {**_LIST, "metavar": "NAME", "help": "Run just this implementation, by exact name (repeatable)."}),
+    (
+        "--ecornn-require",
+        {**_LIST, "metavar": "NAME", "help": "Turn every skip of this implementation into a failure (repeatable)."},
+    ),
+    (
+        "--ecornn-device",
+        {**_LIST, "metavar": "DEVICE", "help": "Run on cpu, cuda or cuda:N (repeatable). Default: cpu."},
+    ),
+    (
+        "--ecornn-implementations",
+        {**_LIST, "metavar": "PATH", "help": "A file that holds an implementation, or a folder of such files (repeatable)."},
+    ),
+    (
+        "--ecornn-baseline",
+        {
+            **_LIST,
+            "metavar": "NAME",
+            "help": "Compare with this implementation (repeatable). Default: torch_cpu where it runs, else sequential.",
+        },
+    ),
+    (
+        "--ecornn-budget",
+        {"type": float, "default": 2.0, "metavar": "SECONDS", "help": "Time to measure a row for at most. Default: 2."},
+    ),
+    (
+        "--ecornn-profile",
+        {
+            "choices": PROFILES,
+            "default": None,
+            "help": "How many cases are drawn. Default: quick with --ecornn-bench, default with --ecornn-verify alone.",
+        },
+    ),
+    (
+        "--ecornn-report",
+        {"default": "reports/local", "metavar": "DIR", "help": "Where the report is written. Default: reports/local."},
+    ),
+    ("--ecornn-resume", {"action": "store_true", "help": "Go on after an interrupted run: finished rows are not repeated."}),
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one run, as given; names are checked where they are resolved."""
+
+    verify: bool
+    bench: bool
+    case_sets: tuple[str, ...]
+    cases: tuple[str, ...]
+    only: tuple[str, ...]
+    require: tuple[str, ...]
+    devices: tuple[str, ...]
+    implementations: tuple[Path, ...]
+    baselines: tuple[str, ...]
+    budget: float
+    profile: str
+    report: Path
+    resume: bool
+
+    @classmethod
+    def from_config(cls, config: pytest.Config) -> Options:
+        """Raises UsageError for a value that no run could use."""
+
+        def given(name: str) -> Any:
+            return config.getoption(f"--ecornn-{name}")
+
+        if not 0 < given("budget") < float("inf"):
+            raise pytest.UsageError(f"--ecornn-budget must be a number of seconds over 0, got {given('budget')}")
+        here = config.invocation_params.dir
+        return cls(
+            verify=given("verify"),
+            bench=given("bench"),
+            case_sets=tuple(given("cases")) or ("smoke",),
+            cases=tuple(given("case")),
+            only=tuple(given("only")),
+            require=tuple(given("require")),
+            devices=tuple(given("device")) or ("cpu",),
+            implementations=(
+                *(here / path for path in given("implementations")),
+                *config.getini("ecornn_implementations"),
+            ),
+            baselines=tuple(given("baseline")),
+            budget=given("budget"),
+            profile=given("profile") or ("quick" if given("bench") else "default"),
+            report=here / given("report"),
+            resume=given("resume"),
+        )
+
+
+def add_options(parser: pytest.Parser) -> None:
+    group = parser.getgroup("ecornn", "verified benchmarks of recurrent layers")
+    for name, settings in OPTIONS:
+        group.addoption(name, **settings)
+    parser.addini(
+        "ecornn_implementations",
+        "Files or folders of implementations, as --ecornn-implementations takes them, relative to the ini-file.",
+        type="paths",
+        default=[],
+    )
+
+
+def is_active(config: pytest.Config) -> bool:
+    """Whether one of the flags was given; without them the plugin does nothing."""
+    return bool(config.getoption("--ecornn-verify") or config.getoption("--ecornn-bench"))
+
+
+def help_text() -> str:
+    """The options as the README quotes them."""
+    lines = []
+    for name, settings in OPTIONS:
+        metavar = settings.get("metavar") or ("{" + ",".join(settings["choices"]) + "}" if "choices" in settings else "")
+        lines.append(f"{name} {metavar}".strip())
+        lines.append(f"    {settings['help']}")
+    return "\n".join(lines)

@@ -1,0 +1,24 @@
+"""pytest's hooks before a run is known to be ours: options and extension points. Without a flag, nothing more is loaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ecornn import hookspecs
+from pytest_ecornn.options import add_options, is_active
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if is_active(config):
+        from pytest_ecornn.running import Running
+
+        config.pluginmanager.register(Running(config), "ecornn-running")

@@ -1,0 +1,49 @@
+"""Rows -> report.md, report.json, report.csv, benchmark.json, summary.svg, and what the terminal shows.
+
+Reads rows and nothing else: it knows no implementation, runs nothing and needs no torch, so a report can be made anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pytest_ecornn.reporting import benchmark_json, csv_report, files, json_report, markdown, terminal
+from pytest_ecornn.reporting.files import ReportError
+from pytest_ecornn.reporting.json_report import read_report
+from pytest_ecornn.reporting.run_info import RunInfo
+from pytest_ecornn.reporting.standing import unproven
+from pytest_ecornn.rows import Row
+
+__all__ = ["ReportError", "RunInfo", "read_report", "unproven", "write_reports"]
+
+
+def write_reports(directory: Path, run: RunInfo, rows: list[Row]) -> list[Path]:
+    """The files written. Raises ReportError, once every file has had its turn, naming those that could not be."""
+    doubted = unproven(rows)
+    title = f"{run.started}. error: the worst, as a share of its limit. floor: least time / time."
+    renderers: dict[str, Callable[[], str]] = {
+        "report.json": lambda: json_report.render(run, rows, doubted),
+        "report.csv": lambda: csv_report.render(rows, doubted),
+        "report.md": lambda: markdown.render(run, rows, doubted),
+        "benchmark.json": lambda: benchmark_json.render(run, rows, doubted),
+        "summary.svg": lambda: terminal.render_svg(terminal.summary_table(rows, doubted), title),
+    }
+    written, problems = [], []
+    for name, render in renderers.items():
+        try:
+            files.write(directory / name, _rendered(directory / name, render))
+            written.append(directory / name)
+        except ReportError as error:
+            problems.append(str(error))
+    if problems:
+        raise ReportError("; ".join(problems))
+    return written
+
+
+def _rendered(path: Path, render: Callable[[], str]) -> str:
+    try:
+        return render()
+    except Exception as error:  # whatever is wrong with one output, hours of measuring must still reach the others
+        text = " ".join(str(error).split())
+        raise ReportError(f"{path}: cannot be rendered ({type(error).__name__}: {text})") from error

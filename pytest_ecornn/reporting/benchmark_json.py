@@ -1,0 +1,65 @@
+"""benchmark.json: timed rows in pytest-benchmark's own storage format, which `pytest-benchmark compare FILE` reads.
+
+Written because pytest-benchmark switches itself off under pytest-xdist. Rows whose times would not be published elsewhere
+are left out, as pytest-benchmark leaves out tests that failed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from math import isfinite
+from typing import Any
+
+import pytest_benchmark
+from pytest_benchmark.stats import Stats
+
+from pytest_ecornn.reporting import standing
+from pytest_ecornn.reporting.formatting import one_line, ratio_interval
+from pytest_ecornn.reporting.json_report import strict
+from pytest_ecornn.reporting.run_info import RunInfo
+from pytest_ecornn.rows import Row, Timing
+
+_Stats: Any = Stats  # it has no type hints
+_TEST = "suites/test_benchmark.py::test_benchmark"
+
+
+def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) -> str:
+    commit = {"id": str(run.machine.get("commit") or "unknown"), "dirty": bool(run.machine.get("dirty"))}
+    machine = {"machine": "unknown", **run.fingerprint}
+    published = [row for row in standing.in_order(rows) if standing.is_publishable(row, unproven)]
+    data = {
+        "machine_info": run.machine.get("benchmark_machine_info", machine),
+        "commit_info": run.machine.get("benchmark_commit_info", {**commit, "time": None, "project": "", "branch": "(unknown)"}),
+        "benchmarks": [_benchmark(row, row.timing) for row in published if row.timing and _has_samples(row.timing)],
+        "datetime": run.started,
+        "version": pytest_benchmark.__version__,
+    }
+    return json.dumps(strict(data), indent=1, allow_nan=False) + "\n"
+
+
+def _has_samples(timing: Timing) -> bool:
+    return bool(timing.samples_us) and all(map(isfinite, timing.samples_us))
+
+
+def _benchmark(row: Row, timing: Timing) -> dict[str, Any]:
+    """One entry: grouped by case, named by implementation, in seconds."""
+    name, case = one_line(row.implementation), one_line(row.case)
+    ratios = {one.baseline: f"{ratio_interval(one.ratio, one.low, one.high)} {one.verdict}" for one in timing.against}
+    return {
+        "group": case,
+        "name": name,
+        "fullname": f"{_TEST}[{name}-{case}]",
+        "params": {"implementation": name, "case": case},
+        "param": f"{name}-{case}",
+        "extra_info": {"ratios": ratios, "floor_share": timing.floor_share, "clock": timing.clock, "notes": row.notes},
+        "options": {"disable_gc": True, "timer": timing.clock, "warmup": True},
+        "stats": _stats(timing),
+    }
+
+
+def _stats(timing: Timing) -> dict[str, Any]:
+    stats = _Stats()
+    for sample in timing.samples_us:
+        stats.update(sample * 1e-6)
+    return {**stats.as_dict(), "data": stats.data, "iterations": timing.calls_per_sample}

@@ -1,0 +1,60 @@
+"""report.csv: a line for each row and baseline, for spreadsheets and data frames. Samples are in report.json only."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from pytest_ecornn.reporting import standing
+from pytest_ecornn.reporting.formatting import printable
+from pytest_ecornn.rows import Against, Row
+
+_ROW = ("kind", "implementation", "case", "cell", "dtype", "device", "mode", "status", "reason")
+_AGAINST = ("baseline", "ratio", "low", "high", "verdict", "time_us")
+_TIMING = (
+    "time_us", "low_us", "high_us", "calls_per_sample", "clock", "build_ms", "peak_bytes", "bytes", "operations",
+    "gb_per_s", "gflop_per_s", "floor_us", "floor_share",
+)  # fmt: skip
+_ERRORS = ("worst_error_share", "worst_tensor", "max_relative_error", "informative_tensors", "uninformative_tensors")
+_REST = ("examples", "refused", "carry", "deterministic", "notes", "seconds")
+COLUMNS = (
+    *_ROW, "baseline", "ratio", "ratio_low", "ratio_high", "verdict", "baseline_time_us",
+    *_TIMING, "samples", *_ERRORS, *_REST,
+)  # fmt: skip
+
+
+def render(rows: list[Row], unproven: Collection[standing.Key]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in standing.in_order(rows):
+        compared: list[Against | None] = list(row.timing.against) if row.timing is not None else []
+        for one in compared or [None]:
+            status = standing.status(row, unproven)
+            is_doubtful = status != "passed" or (one is not None and standing.verdict(row, one, unproven) != one.verdict)
+            writer.writerow(_cell(value) for value in _line(row, one, status, is_doubtful))
+    return out.getvalue()
+
+
+def _line(row: Row, one: Against | None, status: str, is_doubtful: bool) -> Iterator[Any]:
+    """The values of COLUMNS. Where row or baseline is not proven, there is no verdict."""
+    for name in _ROW:
+        yield status if name == "status" else getattr(row, name)
+    for name in _AGAINST:
+        yield None if one is None or (name == "verdict" and is_doubtful) else getattr(one, name)
+    for name in _TIMING:
+        yield None if row.timing is None else getattr(row.timing, name)
+    yield None if row.timing is None else len(row.timing.samples_us)
+    worst = standing.worst_error(row)
+    uninformative = sum(tensor.status == "uninformative" for tensor in row.tensors)
+    yield from (worst.share, worst.tensor) if worst else (None, None)
+    yield standing.largest_relative_error(row)
+    yield from (len(row.tensors) - uninformative, uninformative)
+    for name in _REST:
+        yield getattr(row, name)
+
+
+def _cell(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) else value

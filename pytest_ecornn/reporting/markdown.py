@@ -1,0 +1,169 @@
+"""report.md: the comparison for people, with everything that a stranger needs to believe or to doubt it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from pytest_ecornn.reporting import comparison_tables, formatting, standing
+from pytest_ecornn.reporting.markdown_syntax import code_block, document, escape, table
+from pytest_ecornn.reporting.run_info import RunInfo
+from pytest_ecornn.reporting.terminal import summary_lines
+from pytest_ecornn.rows import Row
+
+_HOW_TO_READ = """\
+## How to read this
+
+- A row is one implementation on one case. The case's name gives its sizes (T time steps, B batch, I input, H hidden, L layers),
+  dtype and options; `pytest --ecornn-bench --ecornn-case CASE` runs it again.
+- **Time** is that of one call: the median over blocks of calls, with its confidence interval. All run the same case, and
+  every call gets contents that no call before it had.
+- **Ratio** is the row's time over the baseline's. The two took turns, block by block, and the ratio and its interval come
+  from those pairs, so it may differ a little from the quotient of two times in the table, which were taken minutes apart.
+  The verdict is faster or slower when the whole interval lies beyond 1 by more than the clock can tell, same when it lies
+  within that of 1, and unclear otherwise.
+- **Error** is that of the output, the final state or the gradient that came nearest to its limit, as a share of the limit
+  (over 1 would fail), and the largest error relative to the reference's largest value. The reference is computed in float64.
+  A tensor that could not show a mistake (vanished or chaotic) is uninformative and never counts as passed.
+- **Share of floor** is how near the time comes to the least that this machine could take: the fewest bytes and operations
+  that any algorithm must move and do, at the measured ceilings. GB/s and GFLOP/s are of the algorithm's own traffic and work.
+- **Bold** marks the fastest proven row of a case, and rows that cannot be told from it.
+- **unproven**: some case drawn at random, of the same implementation, cell, dtype and device, failed. Its times are withheld
+  here and kept in report.json."""
+
+
+def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) -> str:
+    return document([
+        "# Recurrent layers, verified and timed",
+        _opening(run, rows, unproven),
+        _HOW_TO_READ,
+        *comparison_tables.sections(rows, unproven),
+        *_verification(rows),
+        *_failures(rows),
+        *_skipped(rows, run),
+        *_machine(run, rows),
+    ])  # fmt: skip
+
+
+def _opening(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) -> str:
+    gpu = run.fingerprint.get("gpu")
+    facts = [run.started, run.fingerprint.get("cpu"), gpu.get("names") if isinstance(gpu, dict) else gpu]
+    first = ", ".join(escape(_value(fact), 120) for fact in facts if fact)
+    lines = [f"- {escape(line)}" for line in summary_lines(rows, unproven)]
+    return "\n".join([f"{first}; the run took {formatting.duration(run.seconds * 1e6)}.", "", *lines])
+
+
+def _verification(rows: list[Row]) -> Iterator[str]:
+    drawn = [row for row in rows if row.kind == "drawn" and row.status != "skipped"]
+    fixed = [row for row in rows if row.kind == "fixed" and row.status != "skipped"]
+    if drawn or fixed:
+        yield "## Verification"
+    if drawn:
+        yield (
+            "Cases drawn at random, each compared with the float64 reference. Fewest informative: of the tensor that was least "
+            "often able to show a mistake, how often it was."
+        )
+        counts = ["Examples", "Fewest informative", "Uninformative", "Refused"]
+        header = ["Implementation", "Cell", "Dtype", "Device", "Status", *counts]
+        yield table(header, [_drawn_line(row) for row in standing.in_order(drawn)], right=counts)
+    if fixed:
+        yield "Cases verified and not timed:"
+        header = ["Case", "Implementation", "Status", "Worst error / limit", "Max relative error", "Tensors"]
+        lines = [
+            [escape(row.case), escape(row.implementation), row.status, *comparison_tables.errors(row)]
+            for row in standing.in_order(fixed)
+        ]
+        yield table(header, lines, right=["Max relative error"])
+
+
+def _drawn_line(row: Row) -> list[str]:
+    tensor, fewest = min(row.informative.items(), key=lambda one: one[1], default=("", 0))
+    least = f"{fewest} ({escape(tensor)})" if tensor else "none"
+    counts = [str(row.examples), least, str(sum(row.uninformative.values())), str(row.refused)]
+    return [*map(escape, (row.implementation, row.cell, row.dtype, row.device, row.status)), *counts]
+
+
+def _failures(rows: list[Row]) -> Iterator[str]:
+    failed = [row for row in rows if row.status == "failed"]
+    if failed:
+        yield "## Failed"
+    for row in failed:
+        yield f"**{escape(row.implementation)}** on {escape(row.case)} ({escape(row.kind)}):"
+        yield code_block(row.reason or "no reason was given")
+
+
+def _skipped(rows: list[Row], run: RunInfo) -> Iterator[str]:
+    groups: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row.status == "skipped":
+            groups.setdefault((row.implementation, row.reason), []).append(row.case)
+    if groups:
+        yield "## Skipped"
+        found = sorted(groups.items())
+        lines = [[escape(name), escape(why), str(len(cases)), escape(cases[0])] for (name, why), cases in found]
+        yield table(["Implementation", "Reason", "Rows", "For example"], lines, right=["Rows"])
+    if run.refused:
+        yield "Share of the cases that each implementation would not run:"
+        lines = [[escape(name), formatting.percent(share)] for name, share in sorted(run.refused.items())]
+        yield table(["Implementation", "Refused"], lines, right=["Refused"])
+
+
+def _machine(run: RunInfo, rows: list[Row]) -> Iterator[str]:
+    yield "## Machine"
+    yield _facts(run.fingerprint)
+    if run.ceilings:
+        yield "### Ceilings"
+        yield "Measured in this run; the floor of a case is computed from them."
+        yield from _ceilings(run.ceilings)
+    yield "## Settings"
+    clocks = dict.fromkeys(row.timing.clock for row in rows if row.timing is not None)
+    yield _facts({**run.settings, **({"clock": ", ".join(clocks)} if clocks else {})})
+    yield code_block(run.command)
+
+
+def _ceilings(ceilings: dict[str, Any]) -> Iterator[str]:
+    """Rates by the size of the working set side by side, the others below each other."""
+    points = {name: value for name, value in ceilings.items() if name.endswith("_points") and isinstance(value, dict)}
+    if others := {name: value for name, value in ceilings.items() if name not in points}:
+        yield _facts(others)
+    if points:
+        names = [f"{escape(_name(name.removesuffix('_points')))} (GB/s)" for name in points]
+        sizes = dict.fromkeys(size for rates in points.values() for size in rates)
+        lines = [[_size(size), *(_value(rates.get(size, "")) for rates in points.values())] for size in sizes]
+        yield table(["Working set", *names], lines, right=["Working set", *names])
+
+
+def _facts(data: dict[str, Any]) -> str:
+    lines = [[escape(name), escape(value)] for name, value in _flat(data)]
+    return table(["What", "Value"], lines) if lines else "None recorded."
+
+
+def _flat(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in ((str(key), value) for key, value in data.items()):
+        name = f"{prefix}{_name(key)}"
+        if isinstance(value, dict):
+            yield from _flat(value, f"{name}: ")
+        elif isinstance(value, int) and (key.endswith("_bytes") or prefix == "caches: "):
+            yield name.removesuffix(" bytes"), formatting.size(value)
+        else:
+            yield name, _value(value)
+
+
+def _name(key: str) -> str:
+    name = key.replace("_gb_per_s", " (GB/s)").replace("_gflop_per_s", " (GFLOP/s)")
+    return name.replace("_", " ")
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "unknown"}[value]
+    if isinstance(value, float):
+        return formatting.significant(value)
+    return ", ".join(map(_value, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _size(count: object) -> str:
+    try:
+        return formatting.size(float(str(count)))
+    except ValueError:
+        return escape(count)

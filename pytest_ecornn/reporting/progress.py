@@ -1,0 +1,85 @@
+"""Rows as they come in: a live bar on a terminal, a line a row elsewhere.
+
+Drawn only between rows and never by a thread: a bar that refreshes itself would take time from what is being timed.
+"""
+
+from __future__ import annotations
+
+from typing import IO, Any
+
+from rich import progress
+from rich.console import Console
+from rich.table import Column
+from rich.text import Text
+
+from pytest_ecornn.reporting import formatting
+from pytest_ecornn.rows import Row
+
+_LONGEST = 200
+
+
+class Progress:
+    """Writes to `file`; where that is a terminal, the bar vanishes with `stop` and only failures stay."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._bar: progress.Progress | None = None
+        self._task = progress.TaskID(0)
+        if file.isatty():
+            self._start(file)
+
+    def _start(self, file: IO[str]) -> None:
+        columns: list[Any] = [
+            progress.BarColumn(bar_width=20, table_column=Column(min_width=20)),
+            progress.MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=7)),
+            progress.TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True, min_width=7)),
+            progress.TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
+        ]
+        self._console = Console(file=file)
+        self._bar = progress.Progress(
+            *columns, console=self._console, auto_refresh=False, transient=True, expand=True,
+            redirect_stdout=False, redirect_stderr=False,
+        )  # fmt: skip
+
+    def row_done(self, row: Row, done: int, total: int) -> None:
+        """Reports one finished row, the `done`th of `total`."""
+        text = describe(row)
+        if self._bar is None:
+            self._file.write(f"[{done:{len(str(total))}}/{total}] {text}\n")
+            self._file.flush()
+            return
+        self.update(done, total, text)
+        if row.status == "failed":
+            self._console.print(Text(text, "red"))
+
+    def update(self, done: int, total: int, text: str) -> None:
+        """Redraws the bar, if there is one."""
+        if self._bar is None:
+            return
+        if not self._bar.task_ids:
+            self._task = self._bar.add_task("", total=total, text="")
+            self._bar.start()
+        self._bar.update(self._task, completed=done, total=total, text=formatting.one_line(text, _LONGEST), refresh=True)
+
+    def stop(self) -> None:
+        """Removes the bar. May be called twice."""
+        if self._bar is not None and self._bar.task_ids:
+            self._bar.stop()
+
+
+def describe(row: Row) -> str:
+    """A row's outcome in one line."""
+    return f"{formatting.one_line(f'{row.implementation} {row.case}', _LONGEST)} {_outcome(row)}"
+
+
+def _outcome(row: Row) -> str:
+    if row.status != "passed":
+        lines = row.reason.strip().splitlines() or [""]
+        return f"{row.status}: {formatting.one_line(lines[0], _LONGEST)}".removesuffix(": ")
+    if row.timing is None:
+        return f"passed, {formatting.count(row.examples, 'example')}" if row.kind == "drawn" else "passed"
+    parts = [formatting.duration(row.timing.time_us)]
+    for one in row.timing.against:
+        ratio = formatting.ratio_interval(one.ratio, one.low, one.high)
+        parts.append(f"{ratio} x {formatting.one_line(one.baseline, _LONGEST)}: {one.verdict}")
+    return ", ".join(parts)

@@ -1,0 +1,32 @@
+"""What a report says of a run as a whole, beside its rows: when, how, and on which machine."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class RunInfo:
+    """`started` is ISO 8601; `seconds` how long the run took.
+
+    machine: the fingerprint, nested names to strings and numbers. Its "benchmark_machine_info" and
+    "benchmark_commit_info", where there are any, are pytest-benchmark's own and go to benchmark.json only.
+    ceilings: what the machine was measured to reach. refused: implementation -> share of its cases that it would not run.
+    """
+
+    started: str
+    seconds: float
+    command: str
+    machine: dict[str, Any] = field(default_factory=dict)
+    ceilings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    refused: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """The machine without what only pytest-benchmark reads."""
+        return {name: value for name, value in self.machine.items() if not name.startswith("benchmark_")}
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)

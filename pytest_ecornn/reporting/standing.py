@@ -1,0 +1,96 @@
+"""What a row may claim, and in which order rows are shown.
+
+Every output asks here, so that none publishes what another withholds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from math import isnan
+
+from pytest_ecornn.rows import Against, Row, TensorError
+
+Key = tuple[str, str, str]
+
+
+def unproven(rows: Iterable[Row]) -> set[Key]:
+    """Keys of the timed rows of which a drawn row of the same implementation, cell, dtype and device failed.
+
+    A row that a report has already marked stays so, even where the drawn row is no longer at hand.
+    """
+    rows = list(rows)
+    broken = {_domain(row) for row in rows if row.kind == "drawn" and row.status == "failed"}
+    return {
+        row.key
+        for row in rows
+        if row.status == "unproven" or (row.kind == "benchmark" and row.status == "passed" and _domain(row) in broken)
+    }
+
+
+def _domain(row: Row) -> tuple[str, str, str, str]:
+    return row.implementation, row.cell, row.dtype, row.device
+
+
+def status(row: Row, unproven: Collection[Key]) -> str:
+    """passed, unproven, failed or skipped."""
+    return "unproven" if row.status == "passed" and row.key in unproven else row.status
+
+
+def is_publishable(row: Row, unproven: Collection[Key]) -> bool:
+    """Whether its time may be shown in a table: there is one, and it is proven."""
+    return row.timing is not None and status(row, unproven) == "passed"
+
+
+def fastest(rows: Iterable[Row], unproven: Collection[Key]) -> set[Key]:
+    """The proven row of the smallest time, and those whose interval reaches down to its interval: no winner by noise."""
+    timed = [(row.timing, row.key) for row in rows if row.timing is not None and is_publishable(row, unproven)]
+    if not timed:
+        return set()
+    best, _ = min(timed, key=lambda one: one[0].time_us)
+    return {key for timing, key in timed if timing is best or timing.low_us <= best.high_us}
+
+
+def cases(rows: Iterable[Row]) -> list[str]:
+    """In the order in which they first appear: that of the case sets, which goes by shape and not by name."""
+    return list(dict.fromkeys(row.case for row in rows))
+
+
+def baselines(rows: Iterable[Row]) -> list[str]:
+    """What rows were compared with, in the order in which they were."""
+    return list(dict.fromkeys(one.baseline for row in rows if row.timing is not None for one in row.timing.against))
+
+
+def implementations(rows: Iterable[Row]) -> list[str]:
+    """Baselines first, because everything is read against them; then by name."""
+    rows = list(rows)
+    present = {row.implementation for row in rows}
+    first = [name for name in baselines(rows) if name in present]
+    return [*first, *sorted(present.difference(first))]
+
+
+def in_order(rows: Iterable[Row]) -> list[Row]:
+    rows = list(rows)
+    by_case = {case: n for n, case in enumerate(cases(rows))}
+    by_name = {name: n for n, name in enumerate(implementations(rows))}
+    return sorted(rows, key=lambda row: (by_case[row.case], by_name[row.implementation]))
+
+
+def against(row: Row, baseline: str | None) -> Against | None:
+    found = row.timing.against if row.timing is not None else []
+    return next((one for one in found if one.baseline == baseline), None)
+
+
+def verdict(row: Row, one: Against, unproven: Collection[Key]) -> str:
+    """faster, slower, same or unclear; none is passed on a comparison with what is not proven itself."""
+    return "unproven baseline" if (row.kind, one.baseline, row.case) in unproven else one.verdict
+
+
+def worst_error(row: Row) -> TensorError | None:
+    """The informative tensor nearest to its limit, or furthest beyond it; one that is not a number is the worst of all."""
+    informative = [one for one in row.tensors if one.status != "uninformative"]
+    return max(informative, key=lambda one: (isnan(one.share), one.share), default=None)
+
+
+def largest_relative_error(row: Row) -> float | None:
+    informative = [one.maximum for one in row.tensors if one.status != "uninformative"]
+    return max(informative, key=lambda value: (isnan(value), value), default=None)

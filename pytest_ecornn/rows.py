@@ -1,0 +1,130 @@
+"""A row: one (implementation, case), what was proven of it and what was measured. Plain data, on disk as in memory."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+SCHEMA_VERSION = 1
+
+
+@dataclass
+class TensorError:
+    """One tensor's comparison. rms, maximum: relative to the reference; share: the worst slice's error over its limit."""
+
+    tensor: str
+    status: str  # passed, failed, uninformative
+    rms: float
+    maximum: float
+    share: float
+    slice: str
+
+
+@dataclass
+class Against:
+    """The row against one baseline, from paired blocks: ratio = this time / the baseline's, with its interval."""
+
+    baseline: str
+    time_us: float
+    ratio: float
+    low: float
+    high: float
+    verdict: str  # faster, slower, same, unclear
+    samples_us: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Timing:
+    """What was measured. All times are of one call; `samples_us` holds a block's mean each, in order."""
+
+    time_us: float
+    low_us: float
+    high_us: float
+    samples_us: list[float]
+    calls_per_sample: int
+    clock: str
+    against: list[Against]
+    build_ms: float
+    peak_bytes: int | None
+    bytes: int
+    operations: int
+    gb_per_s: float
+    gflop_per_s: float
+    floor_us: float
+    floor_share: float
+
+
+@dataclass
+class Row:
+    """kind: "benchmark" (verified and timed), "fixed" (verified) or "drawn" (cases drawn by Hypothesis, `case` names the set).
+
+    status: passed, failed or skipped, with the reason for the last two; a report adds "unproven" (see `reporting.unproven`).
+    """
+
+    kind: str
+    implementation: str
+    case: str
+    cell: str
+    dtype: str
+    device: str
+    mode: str
+    status: str
+    reason: str = ""
+    tensors: list[TensorError] = field(default_factory=list)
+    informative: dict[str, int] = field(default_factory=dict)
+    uninformative: dict[str, int] = field(default_factory=dict)
+    examples: int = 0
+    refused: int = 0
+    carry: str = ""
+    deterministic: bool = False
+    notes: str = ""
+    timing: Timing | None = None
+    seconds: float = 0.0
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What makes a row the same row in another run."""
+        return self.kind, self.implementation, self.case
+
+    def properties(self) -> list[tuple[str, str]]:
+        """The row's figures, as JUnit XML carries them."""
+        found: dict[str, Any] = {"implementation": self.implementation, "case": self.case, "status": self.status}
+        if self.tensors:
+            found["worst_error_share"] = max(tensor.share for tensor in self.tensors)
+            found["uninformative_tensors"] = sum(tensor.status == "uninformative" for tensor in self.tensors)
+        if self.timing is not None:
+            for name in ("time_us", "low_us", "high_us", "gb_per_s", "gflop_per_s", "floor_share", "peak_bytes", "build_ms"):
+                found[name] = getattr(self.timing, name)
+            for one in self.timing.against:
+                found[f"ratio_to_{one.baseline}"] = f"{one.ratio:.4g} [{one.low:.4g}, {one.high:.4g}] {one.verdict}"
+        return [(f"ecornn_{name}", f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in found.items()]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Row:
+        """Raises ValueError saying what is missing or unknown."""
+        row = _read(cls, data)
+        assert isinstance(row, Row)
+        return row
+
+
+_NESTED = {("Row", "tensors"): TensorError, ("Row", "timing"): Timing, ("Timing", "against"): Against}
+
+
+def _read(kind: type, data: Any) -> Any:
+    if not isinstance(data, dict):
+        raise ValueError(f"expected an object with the fields of {kind.__name__}, got {type(data).__name__}")
+    known = {f.name for f in fields(kind)}
+    if unknown := sorted(set(data) - known):
+        raise ValueError(f"{kind.__name__} has no field {', '.join(unknown)}")
+    values = dict(data)
+    for name, value in data.items():
+        nested = _NESTED.get((kind.__name__, name))
+        if nested is not None and value is not None:
+            values[name] = [_read(nested, v) for v in value] if isinstance(value, list) else _read(nested, value)
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(f"{kind.__name__}: {error}") from None

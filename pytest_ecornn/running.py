@@ -1,0 +1,202 @@
+"""pytest's hooks during a run with one of the flags: collection, the way of a row to the journal, progress, report."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ecornn import journal, machine, reporting
+from pytest_ecornn.clocks import CpuClock
+from pytest_ecornn.rows import Row
+from pytest_ecornn.screen import Screen, write_summary
+from pytest_ecornn.session import Session
+from pytest_ecornn.statistics import CONFIDENCE
+
+_FIXTURES = {"ecornn_row": "rows", "ecornn_fixed": "fixed", "ecornn_drawn": "drawn"}
+_ROOT = Path(__file__).parent
+
+
+class Running:
+    """Registered for the length of one run."""
+
+    def __init__(self, config: pytest.Config):
+        self.session = Session(config)
+        self._config = config
+        self._is_worker = hasattr(config, "workerinput")
+        self._started, self._start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+        self._journal: journal.Journal | None = None
+        self._screen = Screen(config) if not self._is_worker else None
+        self._written: list[str] = []
+        _choose_suites(config, self.session.options.bench)
+        if config.get_verbosity() <= 0 and not any(str(a).startswith("--benchmark") for a in config.invocation_params.args):
+            config.option.benchmark_quiet = True  # its table repeats ours; its files and options are as ever
+
+    # Collection.
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        for fixture, items in _FIXTURES.items():
+            if fixture in metafunc.fixturenames:
+                given = getattr(self.session, items)()
+                metafunc.parametrize(fixture, given, ids=[str(item) for item in given])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Drops the placeholder that pytest makes for a test without parameters."""
+        items[:] = [item for item in items if not (item.name.endswith("[NOTSET]") and _FIXTURES.keys() & set(_names(item)))]
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._expect(len(session.items))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        self._expect(len(ids))
+
+    def _expect(self, total: int) -> None:
+        if self._screen:
+            self._screen.total = total
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput["ecornn_shared"] = self.session.shared_folder
+
+    # The way of a row.
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        if self._is_worker or self._config.option.collectonly:
+            return
+        if self._screen:
+            self._screen.start()
+        options = self.session.options
+        header: dict[str, Any] = {"started": self._started, "machine": self.machine}
+        try:
+            self._journal = journal.Journal(options.report, header, options.resume)
+        except journal.JournalError as error:
+            raise pytest.UsageError(str(error)) from error
+        if differences := machine.same_machine(self._journal.header.get("machine", {}), header["machine"]):
+            raise pytest.UsageError(
+                f"{self._journal.path}: its rows cannot stand beside new ones ({'; '.join(differences)}); "
+                "run without --ecornn-resume"
+            )
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+        row = self.session.current if call.when == "call" else None
+        if row is not None:
+            item.user_properties.extend(row.properties())
+        report = yield
+        if row is not None:
+            self.session.current = None
+            report.ecornn_row = row.as_dict()
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if self._journal is None:
+            return
+        row = Row.from_dict(report.ecornn_row) if hasattr(report, "ecornn_row") else self._lost(report)
+        if row is not None and row.key not in {known.key for known in self._journal.rows}:
+            self._journal.add(row)
+        if self._screen:
+            self._screen.report(row)
+
+    def _lost(self, report: Any) -> Row | None:
+        """The row of an item that failed outside it: its process died, or a fixture raised."""
+        if not report.failed or "[" not in report.nodeid:
+            return None
+        label = report.nodeid.partition("[")[2].removesuffix("]")
+        for item in (*self.session.rows(), *self.session.fixed(), *self.session.drawn()):
+            if str(item) == label:
+                row = item.empty_row()
+                row.status, row.reason = (
+                    "failed",
+                    f"expected a finished row, but its test ended by: {report.longreprtext[-500:]}",
+                )
+                return row
+        return None
+
+    def pytest_report_teststatus(self, report: Any) -> tuple[str, str, str] | None:
+        """Rows are shown by our own progress unless pytest was asked to be verbose."""
+        if hasattr(report, "ecornn_row") and self._screen and self._screen.is_shown:
+            return report.outcome, "", ""
+        return None
+
+    # The report.
+
+    @cached_property
+    def machine(self) -> dict[str, Any]:
+        return {**machine.fingerprint(self._config.rootpath), "allocator": self.session.allocator}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._screen:
+            self._screen.stop()
+        if self._journal is None or not self._journal.rows:
+            return
+        try:
+            paths = reporting.write_reports(self.session.options.report, self._run_info(), self._journal.rows)
+            self._written = [str(path) for path in paths]
+        except reporting.ReportError as error:
+            self._written = [f"ERROR: {error}"]
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _run_info(self) -> reporting.RunInfo:
+        options, ceilings = self.session.options, self.session.measured_ceilings
+        assert self._journal is not None
+        return reporting.RunInfo(
+            started=self._started,
+            seconds=time.monotonic() - self._start,
+            command=" ".join(["pytest", *self._config.invocation_params.args]),
+            machine=self.machine,
+            ceilings=ceilings.as_dict() if ceilings else {},
+            settings={
+                "cases": ", ".join(options.cases or options.case_sets),
+                "baselines": ", ".join(options.baselines) or "torch_cpu where it runs, else sequential",
+                "budget": f"{options.budget:g} s a row",
+                "profile": options.profile,
+                "intervals": f"{CONFIDENCE:.0%}",
+                "smallest difference that counts": f"{CpuClock.smallest_difference:.0%}",
+            },
+            refused=_refused(self._journal.rows),
+        )
+
+    def pytest_unconfigure(self) -> None:
+        if not self._is_worker:
+            shutil.rmtree(self.session.shared_folder, ignore_errors=True)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._journal is not None and self._journal.rows:
+            write_summary(terminalreporter, self._journal.rows, self._written)
+
+
+def _choose_suites(config: pytest.Config, is_bench: bool) -> None:
+    """With no path given, the shipped suites are collected; the repository's own suites/ means the same modules."""
+    suites = _ROOT / "suites"
+    if config.args_source != pytest.Config.ArgsSource.ARGS:
+        names = ["test_equivalence.py", *(["test_benchmark.py"] if is_bench else [])]
+        config.args[:] = [str(suites / name) for name in names]
+        return
+    for index, given in enumerate(config.args):
+        path, *rest = given.split("::")
+        real = (config.invocation_params.dir / path).resolve()
+        if real.is_relative_to(suites.resolve()):
+            config.args[index] = "::".join([str(suites / real.relative_to(suites.resolve())), *rest])
+
+
+def _names(item: pytest.Item) -> list[str]:
+    return list(getattr(item, "fixturenames", ()))
+
+
+def _refused(rows: list[Row]) -> dict[str, float]:
+    """The share of cases that each implementation would not run."""
+    asked: dict[str, list[bool]] = {}
+    for row in rows:
+        if row.kind != "drawn":
+            asked.setdefault(row.implementation, []).append(row.status == "skipped")
+    return {name: sum(refused) / len(refused) for name, refused in asked.items()}

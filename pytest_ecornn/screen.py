@@ -1,0 +1,79 @@
+"""What the terminal shows while rows come in and when all are in."""
+
+from __future__ import annotations
+
+import io
+from typing import IO, Any, cast
+
+import pytest
+from rich.console import Console
+
+from pytest_ecornn import reporting
+from pytest_ecornn.reporting import progress, terminal
+from pytest_ecornn.rows import Row
+
+PLAIN_WIDTH = 150  # columns where there is no terminal to fit
+
+
+class Screen:
+    """A live bar on a terminal, a line a row elsewhere; nothing of its own where pytest was asked for more or less words."""
+
+    def __init__(self, config: pytest.Config):
+        self.total = self._done = 0
+        self.is_shown = config.get_verbosity() == 0
+        self._config = config
+        self._progress: progress.Progress | None = None
+
+    def start(self) -> None:
+        """Keeps pytest's own line of letters out of ours."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if self.is_shown and reporter is not None:
+            reporter.showfspath = False
+            reporter._show_progress_info = False  # its percentage would stand alone on a line
+
+    def report(self, row: Row | None) -> None:
+        if not self.is_shown or row is None:
+            return
+        if self._progress is None:
+            self._progress = progress.Progress(cast(IO[str], _Stream(self._config)))
+        self._done += 1
+        self._progress.row_done(row, self._done, self.total)
+
+    def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+class _Stream(io.TextIOBase):
+    """pytest's terminal reporter as a text stream."""
+
+    def __init__(self, config: pytest.Config):
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        self._reporter: Any = reporter
+
+    def write(self, text: str) -> int:
+        if self._reporter is not None:
+            self._reporter.write(text, flush=True)
+        return len(text)
+
+    def isatty(self) -> bool:
+        return bool(self._reporter is not None and self._reporter.isatty)
+
+
+def write_summary(reporter: Any, rows: list[Row], written: list[str]) -> None:
+    """The short table, the counts and where the report lies."""
+    console = Console(
+        file=io.StringIO(),
+        width=reporter._tw.fullwidth if reporter.isatty() else PLAIN_WIDTH,
+        force_terminal=reporter._tw.hasmarkup,
+    )
+    reporter.section("ecornn", sep="=", bold=True)
+    unproven = reporting.unproven(rows)
+    if any(row.timing for row in rows):
+        console.print(terminal.summary_table(rows, unproven))
+    for line in terminal.summary_lines(rows, unproven):
+        console.print(line, markup=False, highlight=False)
+    for line in written:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    assert isinstance(console.file, io.StringIO)
+    reporter.write(console.file.getvalue())

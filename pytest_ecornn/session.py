@@ -1,0 +1,151 @@
+"""One run: what was asked for, resolved and checked, and what its items share (lock, ceilings, baselines, finished rows)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import pytest
+
+from pytest_ecornn import cells, discovery, journal, memory, roofline
+from pytest_ecornn.contract import DEVICE, DTYPES, Case, Unsupported
+from pytest_ecornn.discovery import Found
+from pytest_ecornn.items import BenchmarkItem, DrawnItem, FixedItem, Skip, build_and_compare
+from pytest_ecornn.locking import MachineLock
+from pytest_ecornn.options import Options
+from pytest_ecornn.rows import Row
+from pytest_ecornn.suites.cases import case_set
+from pytest_ecornn.verification import Candidate
+
+
+class Session:
+    """Raises pytest.UsageError, in one line, for whatever was asked for that does not exist."""
+
+    def __init__(self, config: pytest.Config):
+        self.options = Options.from_config(config)
+        self.lock = MachineLock()
+        self.current: Row | None = None
+        self.allocator = memory.fix_allocator() if self.options.bench else "system default"
+        hook = config.hook
+        try:
+            for found in hook.pytest_ecornn_cells(config=config):
+                for cell in found or ():
+                    cells.register(cell)
+            hooked = [path for paths in hook.pytest_ecornn_implementations(config=config) for path in paths or ()]
+            self.found = discovery.discover([*self.options.implementations, *map(Path, hooked)])
+            self.cases = self._cases()
+        except (discovery.DiscoveryError, ValueError) as error:
+            raise pytest.UsageError(str(error)) from error
+        self._check_names()
+        worker = getattr(config, "workerinput", None)
+        self._shared = Path(worker["ecornn_shared"] if worker else tempfile.mkdtemp(prefix="pytest-ecornn-"))
+
+    def _cases(self) -> list[Case]:
+        given = [Case.parse(text) for text in self.options.cases]
+        named = [] if given else [case for name in self.options.case_sets for case in case_set(name)]
+        for device in self.options.devices:
+            if not DEVICE.fullmatch(device):
+                raise ValueError(f"unknown device {device!r}: expected cpu, cuda or cuda:N")
+        moved = [replace(case, device=device) if device != "cpu" else case for case in named for device in self.options.devices]
+        cases = list(dict.fromkeys([*given, *moved]))
+        for case in cases:
+            cells.check(case)
+        return cases
+
+    def _check_names(self) -> None:
+        for option in ("only", "require", "baselines"):
+            for name in getattr(self.options, option):
+                if name not in self.found:
+                    flag = option.removesuffix("s")
+                    raise pytest.UsageError(
+                        f"--ecornn-{flag}: unknown implementation {name!r}: expected one of {', '.join(self.found)}"
+                    )
+
+    @property
+    def selected(self) -> list[Found]:
+        return [found for found in self.found.values() if not self.options.only or found.name in self.options.only]
+
+    def again(self, found: Found) -> str:
+        """The options, beside name and case, that a command needs to find the implementation once more."""
+        return f" --ecornn-implementations {shlex.quote(found.option)}" if found.option else ""
+
+    # What is collected.
+
+    def rows(self) -> list[BenchmarkItem]:
+        return [BenchmarkItem(self, found, case) for case in self.cases for found in self.selected]
+
+    def fixed(self) -> list[FixedItem]:
+        """The selected cases; those that are timed are verified there."""
+        if self.options.bench:
+            return []
+        return [FixedItem(self, found, case) for case in self.cases for found in self.selected]
+
+    def drawn(self) -> list[DrawnItem]:
+        """One a cell, dtype and device: all of them, or with --ecornn-bench those of the selected cases."""
+        if self.options.cases:
+            return []
+        kinds: Iterable[tuple[str, str, str]]
+        if self.options.bench:
+            kinds = dict.fromkeys((case.cell, case.dtype, case.device) for case in self.cases)
+        else:
+            kinds = [(cell, dtype, device) for cell in cells.names() for dtype in DTYPES for device in self.options.devices]
+        bases = [Case(cell=c, dtype=t, device=d, steps=4, batch=2, hidden_size=8) for c, t, d in kinds]
+        return [DrawnItem(self, found, base) for base in bases for found in self.selected]
+
+    # What items share.
+
+    @cached_property
+    def finished(self) -> dict[tuple[str, str, str], Row]:
+        """The rows of the run that this one resumes."""
+        path = self.options.report / journal.NAME
+        if not self.options.resume or not path.exists():
+            return {}
+        try:
+            return {row.key: row for row in journal.read(path)[1]}
+        except journal.JournalError as error:
+            raise pytest.UsageError(str(error)) from error
+
+    def baselines(self, found: Found, case: Case) -> list[Candidate]:
+        """The implementations to compare with, built and verified; none that will not run, or is the candidate itself."""
+        if self.options.baselines:
+            names = [name for name in self.options.baselines if name != found.name]
+            return [one for name in names if (one := self._verified(name, case)) is not None]
+        for name in ("torch_cpu", "sequential"):
+            if name == found.name:
+                return []
+            if (one := self._verified(name, case)) is not None:
+                return [one]
+        return []
+
+    @lru_cache(maxsize=4)  # noqa: B019 - one session a process
+    def _verified(self, name: str, case: Case) -> Candidate | None:
+        try:
+            candidate, comparisons = build_and_compare(self.found[name], case)
+        except (Skip, Unsupported):
+            return None
+        return None if any(one.status == "failed" for one in comparisons) else candidate
+
+    def ceilings(self) -> roofline.Ceilings:
+        """The machine's, measured once a run by whichever process needs them first. Call it with the machine alone."""
+        path = self._shared / "ceilings.json"
+        if not path.exists():
+            dtypes = dict.fromkeys(case.dtype for case in self.cases)
+            measured = roofline.measure_ceilings(dtypes, self.cases[0].device)
+            partial = path.with_suffix(f".{os.getpid()}")
+            partial.write_text(json.dumps(measured.as_dict()))
+            partial.replace(path)
+        return roofline.Ceilings.from_dict(json.loads(path.read_text()))
+
+    @property
+    def measured_ceilings(self) -> roofline.Ceilings | None:
+        return self.ceilings() if (self._shared / "ceilings.json").exists() else None
+
+    @property
+    def shared_folder(self) -> str:
+        return str(self._shared)

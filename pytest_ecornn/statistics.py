@@ -1,0 +1,94 @@
+"""Medians with intervals, and the verdict on two implementations from paired blocks.
+
+The ratio is the median of the pairs' ratios, its interval two order statistics of them: exact for independent pairs of
+any distribution, with neither random numbers nor an assumption of symmetry. It was chosen by simulation (the noise of
+tests/test_statistics.py at 4 % a pair, a look after every pair, 99 %): the bootstrap of the median covers 98 % there, this
+one over 99 %; where 15 % of one side's blocks are outliers, Hodges-Lehmann covers 78 % and the ratio of medians leaves 21 %
+of equal pairs unclear after 100, this one 95 % and 1 %. A verdict needs the whole interval on one side of a margin, so
+repeated looks cost no false ones; only a true ratio on the margin itself is covered less (95 % after 100 looks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import comb
+from typing import Literal
+
+import numpy as np
+
+Verdict = Literal["faster", "slower", "same", "unclear"]
+
+CONFIDENCE = 0.99
+MIN_PAIRS = 8  # the fewest whose extremes bound the median with 99 %: 1 - 2 / 2**8
+_FEWEST_PAIRS = 3
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The candidate's time over the baseline's, and the interval that it lies in."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
+    """(median, low, high) of independent samples, the bounds two of them.
+
+    Under 8 samples (at 99 %) the bounds are the extremes, which hold the median with 1 - 2 / 2**n: 94 % of 5.
+    Raises ValueError for none, and for a confidence outside 0 to 1.
+    """
+    if not len(samples):
+        raise ValueError("expected at least one sample, got none")
+    ordered = np.sort(np.asarray(samples, dtype=np.float64))
+    rank = _rank(len(ordered), confidence)
+    return float(np.median(ordered)), float(ordered[rank]), float(ordered[-1 - rank])
+
+
+def paired_ratio(candidate: Sequence[float], baseline: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
+    """The median of candidate[i] / baseline[i], times of blocks that ran side by side.
+
+    Below MIN_PAIRS the extremes promise too little, so the interval reaches its own width further on each side (96 % at
+    3 normal pairs, 99 % from 4). Raises ValueError for fewer than 3 pairs, unequal numbers, or a time not above 0.
+    """
+    if len(candidate) != len(baseline) or len(candidate) < _FEWEST_PAIRS:
+        raise ValueError(f"expected at least {_FEWEST_PAIRS} pairs, got {len(candidate)} and {len(baseline)} times")
+    times = np.asarray([candidate, baseline], dtype=np.float64)
+    if not (np.isfinite(times) & (times > 0)).all():
+        raise ValueError(f"expected times above 0, got {times.min()}")
+    median, low, high = median_interval(np.log(times[0] / times[1]).tolist(), confidence)
+    wider = high - low if len(candidate) < MIN_PAIRS else 0.0
+    return Ratio(*(float(np.exp(value)) for value in (median, low - wider, high + wider)))
+
+
+def verdict(ratio: Ratio, smallest_difference: float) -> Verdict:
+    """What the whole interval says: beyond the smallest difference on one side, within it, or neither."""
+    limit = 1.0 + smallest_difference
+    if ratio.low > limit:
+        return "slower"
+    if ratio.high < 1.0 / limit:
+        return "faster"
+    if 1.0 / limit <= ratio.low and ratio.high <= limit:
+        return "same"
+    return "unclear"
+
+
+def decided(verdict: str) -> bool:
+    """Whether more pairs are not needed."""
+    return verdict != "unclear"
+
+
+@lru_cache(maxsize=4096)
+def _rank(count: int, confidence: float) -> int:
+    """How many samples to leave out at each end: the most that a fair coin allows, none where it allows too few."""
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"expected a confidence between 0 and 1, got {confidence}")
+    rank, tail = 0, 1
+    while rank + 1 < count / 2:
+        tail += comb(count, rank + 1)
+        if tail / 2**count > (1.0 - confidence) / 2:
+            break
+        rank += 1
+    return rank

@@ -1,0 +1,151 @@
+"""Hypothesis strategies for cases: awkward sizes are likely, every option and kind of contents occurs.
+
+A case is drawn, never an array; values follow from the case's seed, so that the printed case reproduces everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from pytest_ecornn import cells
+from pytest_ecornn.contract import DTYPES, LAYOUTS, MODES, Case
+
+# One under, at and over the widths of vectors, tiles and chunks; primes; one.
+_EDGES = (1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97)
+# Steps times layers times directions of a drawn case, at most: long sequences are fixed cases.
+MOST_STEPS = 48
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What an implementation must support: the cases for which it may not answer "unsupported"."""
+
+    cells: tuple[str, ...]
+    dtypes: tuple[str, ...] = DTYPES
+    modes: tuple[str, ...] = MODES
+    layouts: tuple[str, ...] = LAYOUTS
+    max_layers: int = 3
+    bidirectional: bool = True
+    ragged: bool = True
+    projected: bool = True
+    sparse: bool = True
+
+    def contains(self, case: Case) -> bool:
+        choices = case.cell in self.cells and case.dtype in self.dtypes and case.mode in self.modes
+        options = (
+            (self.bidirectional or not case.bidirectional)
+            and (self.ragged or not case.ragged)
+            and (self.projected or not case.projected)
+            and (self.sparse or case.density == 1)
+        )
+        return choices and options and case.layout in self.layouts and case.layers <= self.max_layers
+
+
+def cases(domain: Domain, cell: str, dtype: str, device: str = "cpu") -> st.SearchStrategy[Case]:
+    """Cases of one cell, dtype and device inside `domain`."""
+    return _cases(domain, cell, dtype, device)
+
+
+@st.composite
+def _cases(draw: st.DrawFn, domain: Domain, cell: str, dtype: str, device: str) -> Case:
+    def either(allowed: bool) -> bool:
+        return allowed and draw(st.booleans())
+
+    layers = draw(st.sampled_from([n for n in (1, 1, 1, 2, 3) if n <= domain.max_layers]))
+    bidirectional = either(domain.bidirectional)
+    most = max(1, MOST_STEPS // (layers * (2 if bidirectional else 1)))
+    mode = draw(st.sampled_from([*domain.modes, domain.modes[-1]]))
+    projected = either(domain.projected)
+    hidden = draw(_sizes(97))
+    sparse = domain.sparse and cells.get(cell).recurrent and draw(st.integers(0, 3)) == 0
+    density = draw(st.sampled_from([0.3, 0.1, 0.7])) if sparse else 1.0
+    has_state = draw(st.integers(0, 3)) > 0
+    return Case(
+        cell=cell,
+        steps=draw(_sizes(most)),
+        batch=draw(_sizes(17)),
+        hidden_size=hidden,
+        input_size=hidden if projected else draw(_sizes(65)),
+        layers=layers,
+        bidirectional=bidirectional,
+        bias=draw(st.integers(0, 3)) > 0,
+        dtype=dtype,
+        device=device,
+        batch_first=draw(st.booleans()),
+        ragged=either(domain.ragged),
+        has_state=has_state,
+        projected=projected,
+        density=density,
+        mode=mode,
+        contents=draw(_contents(mode, has_state, density)),
+        layout=draw(st.sampled_from(domain.layouts)),
+        seed=draw(st.integers(0, 2**16)),
+    )
+
+
+def _sizes(largest: int) -> st.SearchStrategy[int]:
+    return st.one_of(st.sampled_from([n for n in _EDGES if n <= largest]), st.integers(1, largest))
+
+
+def _contents(mode: str, has_state: bool, density: float) -> st.SearchStrategy[str]:
+    """Half are plain; NaN and infinity only where no gradient mixes them into every element."""
+    special = ["saturated", "near_one", "large", "denormal", "zeros"]
+    if mode == "inference":
+        # 0 times infinity is NaN: a pruned weight is not multiplied by everyone.
+        special += ["nan"] + (["infinite"] if has_state and density == 1 else [])
+    return st.one_of(st.just("normal"), st.sampled_from(special))
+
+
+_SIMPLER: tuple[tuple[str, Any], ...] = (
+    ("layout", "contiguous"),
+    ("contents", "normal"),
+    ("density", 1.0),
+    ("ragged", False),
+    ("bidirectional", False),
+    ("layers", 1),
+    ("has_state", False),
+    ("batch_first", False),
+    ("bias", True),
+    ("mode", "inference"),
+    ("input_size", 64),
+    ("hidden_size", 64),
+    ("batch", 8),
+    ("steps", 16),
+)
+
+
+def nearest_supported(case: Case, unsupported: Callable[[Case], str | None]) -> Case | None:
+    """`case` with as few options simplified as make `unsupported` answer None; None where nothing does."""
+    if unsupported(case) is None:
+        return case
+    for start in (case, _turned(case)):
+        simple = start
+        for count, (name, value) in enumerate(_SIMPLER, 1):
+            simple = _changed(simple, name, value)
+            if unsupported(simple) is None:
+                return _restored(simple, start, [name for name, _ in _SIMPLER[:count]], unsupported)
+    return None
+
+
+def _turned(case: Case) -> Case:
+    """The case with gate pre-activations in place of inputs, or the other way round."""
+    return replace(case, projected=not case.projected, input_size=case.hidden_size)
+
+
+def _changed(case: Case, name: str, value: Any) -> Case:
+    if case.projected and name in ("hidden_size", "input_size"):
+        return replace(case, hidden_size=value, input_size=value)
+    return replace(case, **{name: value})
+
+
+def _restored(simple: Case, case: Case, names: list[str], unsupported: Callable[[Case], str | None]) -> Case:
+    """Gives back each simplified option that turns out not to have been the obstacle."""
+    for name in names:
+        fuller = _changed(simple, name, getattr(case, name))
+        if unsupported(fuller) is None:
+            simple = fuller
+    return simple

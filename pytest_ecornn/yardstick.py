@@ -1,0 +1,153 @@
+"""How far a plain loop in the case's own precision is from the reference: what every candidate's error is measured by.
+
+The loop runs on the same problem with its input and hidden indices permuted: the function is the same, the order of every
+sum is not, so the spread of correct answers shows. Where few orders exist (one hidden unit has one), float32 values are
+also moved by one unit in the last place, which no sum in float32 can tell from its own rounding. A float64 loop would share
+the reference's rounding; there the float32 loop's error is scaled by the ratio of the two precisions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn import cells
+from pytest_ecornn.comparison import Error
+from pytest_ecornn.contents import Problem, generator
+from pytest_ecornn.contract import Case, Weights
+from pytest_ecornn.implementations.sequential import Sequential
+
+Errors = dict[str, dict[str, Error]]  # by tensor, by slice
+
+SMALL = 2**14  # elements of the output
+
+
+@dataclass(frozen=True)
+class Permutation:
+    """New order of x's elements and of each layer's hidden units; each as an index tensor."""
+
+    case: Case
+    number: int
+    x: Tensor
+    hidden: list[Tensor]
+
+    @classmethod
+    def draw(cls, case: Case, number: int) -> Permutation:
+        random = generator(case.seed, f"permutation {number}")
+        hidden = [torch.randperm(case.hidden_size, generator=random) for _ in range(case.layers)]
+        gates = len(cells.get(case.cell).gates) * case.directions
+        x = _blocks(hidden[0], gates) if case.projected else torch.randperm(case.input_size, generator=random)
+        return cls(case, number, x, hidden)
+
+    def axes(self, tensor: str) -> list[tuple[int, Tensor]]:
+        """The (dimension, order) pairs by which a weight or one of `verification.run`'s tensors is permuted."""
+        last = _blocks(self.hidden[-1], self.case.directions)
+        if tensor in ("x", "grad x"):
+            return [(-1, self.x)]
+        if tensor == "output":
+            return [(-1, last)]
+        name, _, place = tensor.removeprefix("grad ").partition("_l")
+        layer = int(place.removesuffix("_reverse"))
+        rows = cells.parameter_shapes(self.case)[name + "_l" + place][0] // self.case.hidden_size
+        found = [(0, _blocks(self.hidden[layer], rows))]
+        if name == "weight_hh":
+            found.append((1, self.hidden[layer]))
+        if name == "weight_ih":
+            before = self.x if layer == 0 else _blocks(self.hidden[layer - 1], self.case.directions)
+            found.append((1, before))
+        return found
+
+    def apply(self, tensor: str, value: Tensor) -> Tensor:
+        for dimension, order in self.axes(tensor):
+            value = value.index_select(dimension, order.to(value.device))
+        return value
+
+    def undo(self, tensor: str, value: Tensor) -> Tensor:
+        if tensor.startswith(("final", "grad initial")):
+            return self._states(value, inverse=True)
+        for dimension, order in self.axes(tensor):
+            value = value.index_select(dimension, order.argsort().to(value.device))
+        return value
+
+    def problem(self, given: Problem, is_exact: bool = False) -> Problem:
+        """`given` permuted; unless `is_exact`, with its values moved by a unit in the last place."""
+        random = None if is_exact else generator(self.case.seed, f"last place {self.number}")
+        weights = {
+            name: torch.nn.Parameter(_moved(self.apply(name, p.detach()), random), p.requires_grad)
+            for name, p in given.weights.items()
+        }
+        masks = {name: self.apply(name, mask) for name, mask in given.weights.masks.items()}
+        loss = given.loss_weights
+        if loss:
+            loss = (self.apply("output", loss[0]), *(self._states(weight) for weight in loss[1:]))
+        return replace(
+            given,
+            weights=Weights(weights, masks),
+            x=_moved(self.apply("x", given.x), random),
+            state=tuple(_moved(self._states(state), random) for state in given.state),
+            loss_weights=loss,
+        )
+
+    def _states(self, states: Tensor, inverse: bool = False) -> Tensor:
+        """States [L*D, B, H] with each layer's hidden units in its own order."""
+        orders = [order.argsort() if inverse else order for order in self.hidden for _ in range(self.case.directions)]
+        return torch.stack([state[:, order.to(state.device)] for state, order in zip(states, orders, strict=True)])
+
+
+def _blocks(order: Tensor, count: int) -> Tensor:
+    """The same order in each of `count` blocks that stand one after the other."""
+    return torch.cat([order + block * len(order) for block in range(count)])
+
+
+def _moved(values: Tensor, random: torch.Generator | None) -> Tensor:
+    """float32 values one unit up, one down, or left, at random; narrower ones as they are: they are exact in float32."""
+    if random is None or values.dtype != torch.float32:
+        return values
+    units = torch.randint(-1, 2, values.shape, generator=random).to(values.device)
+    return values * (1 + units * torch.finfo(values.dtype).eps)
+
+
+def loop(carry: str) -> Sequential:
+    """The plain loop that rounds its state as a candidate of this `carry` declares."""
+    return Sequential("storage" if carry == "storage" else "float32")
+
+
+def single(problem: Problem) -> Problem:
+    """A float64 problem rounded to float32."""
+
+    def narrow(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(tensor.float() for tensor in tensors)
+
+    weights = {name: torch.nn.Parameter(p.detach().float(), p.requires_grad) for name, p in problem.weights.items()}
+    return replace(
+        problem,
+        case=replace(problem.case, dtype="float32"),
+        weights=Weights(weights, problem.weights.masks),
+        x=problem.x.float(),
+        state=narrow(problem.state),
+        loss_weights=narrow(problem.loss_weights),
+    )
+
+
+def run_counts(size: int) -> tuple[int, int]:
+    """How many permutations to run for an output of `size` elements, and at most, where a candidate would fail by them.
+
+    In a small tensor one element may carry the whole error, and a few runs may all be lucky in it.
+    """
+    return (3, 16) if size <= SMALL else (1, 4)
+
+
+def worst(runs: list[Errors]) -> Errors:
+    """Slice by slice the larger of several runs' errors."""
+    return {
+        tensor: {
+            label: Error(
+                max(run[tensor][label].rms for run in runs), max(run[tensor][label].maximum for run in runs), error.count
+            )
+            for label, error in slices.items()
+            if all(label in run[tensor] for run in runs)
+        }
+        for tensor, slices in runs[0].items()
+    }

@@ -1,0 +1,1 @@
+"""What is run: named case sets, equivalence, benchmarks."""

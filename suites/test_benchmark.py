@@ -1,0 +1,18 @@
+"""Every implementation over the selected cases: verified, timed against its baselines, and verified again."""
+
+from __future__ import annotations
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from pytest_ecornn.clocks import replay_clock
+from pytest_ecornn.items import BenchmarkItem
+
+
+@pytest.mark.benchmark(timer=replay_clock)
+@pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all")
+def test_benchmark(ecornn_row: BenchmarkItem, benchmark: BenchmarkFixture) -> None:
+    """One row of the comparison; its samples go to pytest-benchmark."""
+    row = ecornn_row.run()
+    assert row.timing is not None
+    replay_clock.replay(benchmark, row.timing.samples_us, row.case, {"implementation": row.implementation})

@@ -1,0 +1,15 @@
+"""Every implementation computes the same function as the float64 reference: on drawn cases, and on the cases selected."""
+
+from __future__ import annotations
+
+from pytest_ecornn.items import DrawnItem, FixedItem
+
+
+def test_drawn_cases(ecornn_drawn: DrawnItem) -> None:
+    """Outputs, final states and gradients agree on cases drawn by Hypothesis."""
+    ecornn_drawn.run()
+
+
+def test_fixed_case(ecornn_fixed: FixedItem) -> None:
+    """Outputs, final states and gradients agree on one named case."""
+    ecornn_fixed.run()

@@ -1,0 +1,173 @@
+"""Refits the tolerance rule: random correct implementations, judged by the rule, must never fail and seldom come near.
+
+`python -m pytest_ecornn.suites.tolerance --comparisons 24000` draws cases as the equivalence suite does, runs every correct
+implementation at hand on each (this project's, torch's, and the plain loop in another order of summation), and writes how
+large the error was for its limit, and which factor on the yardstick's error each comparison would have needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from pytest_ecornn import cells, comparison, contents, verification, yardstick
+from pytest_ecornn.contract import DTYPES, Case
+from pytest_ecornn.discovery import Found, discover
+from pytest_ecornn.strategies import Domain, cases
+
+_OTHER_ORDER = 1001  # a permutation that no yardstick uses
+
+
+@dataclass
+class Tally:
+    """What came of one kind of comparison. needed: the factors on the yardstick's rms and maximum that would just pass."""
+
+    shares: list[float] = field(default_factory=list)
+    needed_rms: list[float] = field(default_factory=list)
+    needed_maximum: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    uninformative: int = 0
+
+
+Tallies = dict[tuple[str, str, str], Tally]
+
+
+def collect(wanted: int, number: int) -> Tallies:
+    """At least `wanted` comparisons of outputs and as many of gradients, spread evenly over cells and dtypes."""
+    tallies: Tallies = defaultdict(Tally)
+    found = discover([])
+    while min(_count(tallies, "outputs"), _count(tallies, "gradients")) < wanted:
+        for cell in cells.names():
+            for dtype in DTYPES:
+                number += 1
+                _collect_some(found, cell, dtype, number, tallies)
+    return tallies
+
+
+def _count(tallies: Tallies, group: str) -> int:
+    return sum(len(tally.shares) for key, tally in tallies.items() if key[0] == group)
+
+
+def _collect_some(found: dict[str, Found], cell: str, dtype: str, number: int, tallies: Tallies) -> None:
+    @seed(number)
+    @settings(max_examples=8, phases=(Phase.generate,), deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(cases(Domain((cell,), (dtype,)), cell, dtype))
+    def draw(case: Case) -> None:
+        wanted = verification.Expected(contents.problem(case))
+        for name, tensors, carry in _correct(found, case, wanted):
+            for one in wanted.compare(tensors, carry):
+                group = "gradients" if one.tensor.startswith("grad") else "outputs"
+                _add(tallies[group, dtype, name], case, one, wanted, tensors, carry)
+
+    draw()
+
+
+def _correct(found: dict[str, Found], case: Case, wanted: verification.Expected) -> Iterator[tuple[str, Any, str]]:
+    """Each correct implementation's tensors: the discovered ones, and the plain loop on permuted indices."""
+    for name, one in found.items():
+        if one.kind().unsupported(case, torch.device("cpu")) is None:
+            layer = one.kind().build(case, wanted.problem.weights)
+            yield name, verification.run(layer, wanted.problem), one.kind.carry
+    for carry in ("storage", "float32"):
+        permutation = yardstick.Permutation.draw(case, _OTHER_ORDER)
+        permuted = permutation.problem(wanted.problem, is_exact=True)
+        tensors = verification.run(yardstick.loop(carry).build(case, permuted.weights), permuted)
+        yield f"loop, {carry}", {n: t if t is None else permutation.undo(n, t) for n, t in tensors.items()}, carry
+
+
+def _add(tally: Tally, case: Case, one: comparison.Comparison, wanted: verification.Expected, tensors: Any, carry: str) -> None:
+    if one.status == "uninformative":
+        tally.uninformative += 1
+        return
+    tally.shares.append(one.share)
+    if one.status == "failed":
+        tally.failures.append(f"{case}: {one.message}")
+    finfo = torch.finfo(getattr(torch, case.dtype))
+    reference, yard = (
+        wanted.tensors[one.tensor],
+        wanted.spread(carry, yardstick.run_counts(wanted.tensors["output"].size)[1])[one.tensor],
+    )
+    where = comparison.slices(case, one.tensor, reference.shape)
+    values = comparison.to_array(tensors[one.tensor])
+    found = comparison.errors(values, reference, where, wanted.valid(one.tensor), finfo.smallest_normal * finfo.eps)
+    for label, error in found.items():
+        own = yard.get(label, comparison.Error(0.0, 0.0, 1))
+        rms_floor, maximum_floor = comparison.limits(case, one.tensor, comparison.Error(0.0, 0.0, 1), error.count)
+        tally.needed_rms.append(_factor(error.rms - rms_floor, own.rms))
+        tally.needed_maximum.append(_factor(error.maximum - maximum_floor, own.maximum))
+
+
+def _factor(excess: float, own: float) -> float:
+    return 0.0 if excess <= 0 else excess / own if own else float("inf")
+
+
+def render(tallies: Tallies, seconds: float) -> str:
+    lines = [
+        "# The tolerance rule, fitted",
+        "",
+        "Random correct implementations on drawn cases, judged by the rule of `pytest_ecornn/comparison.py`:",
+        f"rms <= {comparison.RMS_FACTOR:g} x yardstick + {comparison.RMS_FLOOR:g} eps / sqrt(n), "
+        f"maximum <= {comparison.MAX_FACTOR:g} x yardstick + {comparison.MAX_FLOOR:g} eps, whole tensor and each slice; "
+        f"both plus {comparison.SUM_FLOOR:g} eps sqrt(terms) of float32 (float64) for the longest sums.",
+        "Share: worst error over its limit (1 would be a false alarm). Factor needed: on the yardstick's error, floors kept.",
+        f"Made by `make tolerance` in {seconds:.0f} s.",
+        "",
+        "| tensors | dtype | implementation | comparisons | false alarms | informative | share, 99.9 % | share, largest "
+        "| rms factor needed | maximum factor needed |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for (group, dtype, name), tally in sorted(tallies.items()):
+        lines.append(f"| {group} | {dtype} | {name} | {_figures(tally)} |")
+    for group in ("outputs", "gradients"):
+        lines.append(f"| **{group}** | all | all | {_figures(_merged(tallies, group))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _merged(tallies: Tallies, group: str) -> Tally:
+    merged = Tally()
+    for key, tally in tallies.items():
+        if key[0] == group:
+            merged.shares += tally.shares
+            merged.needed_rms += tally.needed_rms
+            merged.needed_maximum += tally.needed_maximum
+            merged.failures += tally.failures
+            merged.uninformative += tally.uninformative
+    return merged
+
+
+def _figures(tally: Tally) -> str:
+    count = len(tally.shares)
+    shares, informative = np.array(tally.shares or [0.0]), count / max(1, count + tally.uninformative)
+    return (
+        f"{count} | {len(tally.failures)} | {informative:.1%} | {np.quantile(shares, 0.999):.2f} | {shares.max():.2f} | "
+        f"{max(tally.needed_rms, default=0):.2f} | {max(tally.needed_maximum, default=0):.2f}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--comparisons", type=int, default=24_000, help="of outputs, and as many of gradients")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=None, help="a Markdown file; standard output unless given")
+    given_ = parser.parse_args()
+    start = time.monotonic()
+    tallies = collect(given_.comparisons, given_.seed)
+    text = render(tallies, time.monotonic() - start)
+    failures = [failure for tally in tallies.values() for failure in tally.failures]
+    print(*failures[:20], text, sep="\n")
+    if given_.output:
+        given_.output.write_text(text)
+    raise SystemExit(bool(failures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""The tolerance rule tells right from wrong, and says where."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_ecornn import verification
+from pytest_ecornn.comparison import Comparison
+from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.verification import Expected
+
+CASE = Case(cell="lstm", steps=9, batch=3, hidden_size=8, input_size=5, layers=2, mode="training", has_state=True, seed=4)
+Change = Callable[[verification.Tensors], None]
+
+
+def judged(case: Case, change: Change, carry: str = "float32") -> dict[str, Comparison]:
+    """The verdicts on a right result after `change`."""
+    expected = Expected(verification.contents.problem(case))
+    tensors = verification.run(Sequential(carry).build(case, expected.problem.weights), expected.problem)
+    tensors = {name: None if tensor is None else tensor.detach().clone() for name, tensor in tensors.items()}
+    change(tensors)
+    return {one.tensor: one for one in expected.compare(tensors, carry)}
+
+
+def failed(verdicts: dict[str, Comparison]) -> list[str]:
+    return [name for name, one in verdicts.items() if one.status == "failed"]
+
+
+def setting(name: str, index: Any, value: float) -> Change:
+    def change(tensors: verification.Tensors) -> None:
+        tensor = tensors[name]
+        assert tensor is not None
+        tensor[index] = value
+
+    return change
+
+
+def test_a_right_result_passes() -> None:
+    assert failed(judged(CASE, lambda tensors: None)) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["output", "final h", "final c", "grad x", "grad initial h", "grad weight_hh_l1", "grad bias_ih_l0"]
+)
+def test_one_wrong_element_fails_its_tensor_alone(name: str) -> None:
+    def change(tensors: verification.Tensors) -> None:
+        tensor = tensors[name]
+        assert tensor is not None
+        tensor.view(-1)[-1] *= 1.001
+
+    verdicts = judged(CASE, change)
+    assert failed(verdicts) == [name]
+    assert "is over its limit" in verdicts[name].message
+
+
+def test_a_small_slice_is_judged_by_its_own_scale() -> None:
+    """An error that is nothing beside the largest step is seen in the step where it is."""
+    case = replace(CASE, cell="mingru", layers=1, has_state=False, projected=True, input_size=8, steps=2, batch=1)
+    expected = Expected(verification.contents.problem(case))
+    first = abs(expected.tensors["output"][0]).max()
+    wrong = setting("output", (0, 0, 0), float(expected.tensors["output"][0, 0, 0] + first * 2e-5))
+    verdicts = judged(case, wrong)
+    assert "output" in failed(verdicts)
+
+
+def test_a_missing_gradient_fails() -> None:
+    verdicts = judged(CASE, lambda tensors: tensors.update({"grad weight_ih_l0": None}))
+    assert "got nothing" in verdicts["grad weight_ih_l0"].message
+
+
+def test_wrong_shape_and_dtype_say_what_was_expected_and_what_came() -> None:
+    def change(tensors: verification.Tensors) -> None:
+        output, final = tensors["output"], tensors["final h"]
+        assert output is not None
+        assert final is not None
+        tensors["output"], tensors["final h"] = output[1:], final.double()
+
+    verdicts = judged(CASE, change)
+    assert "expected a tensor of shape [9, 3, 8], float32, on cpu; got shape [8, 3, 8]" in verdicts["output"].message
+    assert "got shape [2, 3, 8], float64" in verdicts["final h"].message
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_non_finite_where_the_reference_is_finite_fails(value: float) -> None:
+    verdicts = judged(CASE, setting("output", (1, 2, 3), value))
+    assert "at [1, 2, 3] expected" in verdicts["output"].message
+
+
+def test_nan_must_stand_where_the_reference_has_it() -> None:
+    case = replace(CASE, contents="nan", mode="inference", has_state=False)
+    assert failed(judged(case, lambda tensors: None)) == []
+
+    def swallow(tensors: verification.Tensors) -> None:
+        output = tensors["output"]
+        assert output is not None
+        output.nan_to_num_()
+
+    assert "expected nan, got 0" in judged(case, swallow)["output"].message
+
+
+def test_an_infinity_of_the_other_sign_fails() -> None:
+    case = replace(CASE, cell="mingru", layers=1, contents="infinite", mode="inference")
+    assert failed(judged(case, lambda tensors: None)) == []
+
+    def negate(tensors: verification.Tensors) -> None:
+        output = tensors["output"]
+        assert output is not None
+        output[output.isinf()] = -math.inf
+
+    assert "expected inf, got -inf" in judged(case, negate)["output"].message
+
+
+def test_padding_must_be_exactly_zero() -> None:
+    case = replace(CASE, ragged=True)
+    lengths = Expected(verification.contents.problem(case)).problem.lengths
+    assert lengths is not None
+    row = int(lengths.argmin())
+    assert lengths[row] < case.steps
+    verdicts = judged(case, setting("output", (case.steps - 1, row, 0), 1e-30))
+    assert "expected exactly 0" in verdicts["output"].message
+
+
+def test_a_pruned_weight_must_have_no_gradient() -> None:
+    case = replace(CASE, density=0.5)
+    mask = verification.contents.problem(case).weights.masks["weight_hh_l0"]
+    index = tuple(int(i) for i in (~mask).nonzero()[0])
+    verdicts = judged(case, setting("grad weight_hh_l0", index, 1e-20))
+    assert failed(verdicts) == ["grad weight_hh_l0"]
+
+
+def test_vanished_gradients_are_uninformative_and_not_passed() -> None:
+    case = replace(CASE, steps=600, layers=1, batch=1, hidden_size=3, seed=5)
+    case = replace(case, contents="saturated")
+    expected = Expected(verification.contents.problem(case))
+    zeros = {name: torch.zeros(t.shape) for name, t in expected.tensors.items()}
+    verdicts = {one.tensor: one.status for one in expected.compare(zeros, "float32")}  # type: ignore[arg-type]
+    assert verdicts["grad initial h"] in ("failed", "uninformative")
+    assert "passed" not in verdicts.values()
+
+
+def test_float16_state_declared_as_float32_fails_over_many_steps() -> None:
+    """A 16-bit carry declared as float32 is a planted fault of precision."""
+    case = Case(cell="mingru", steps=400, batch=2, hidden_size=16, projected=True, dtype="bfloat16", contents="near_one")
+    expected = Expected(verification.contents.problem(case))
+    tensors = verification.run(Sequential("storage").build(case, expected.problem.weights), expected.problem)
+    assert any(one.status == "failed" for one in expected.compare(tensors, "float32"))
+    assert all(one.status == "passed" for one in expected.compare(tensors, "storage"))
+
+
+def test_a_failure_names_the_one_command_that_repeats_it() -> None:
+    verdicts = judged(CASE, setting("output", (0, 0, 0), 9.0))
+    message = verification.failure_message("mine", CASE, list(verdicts.values()), " --ecornn-implementations mine.py")
+    assert f'pytest --ecornn-verify --ecornn-only mine --ecornn-case "{CASE}" --ecornn-implementations mine.py' in message
+    assert "worst at [0, 0, 0]: expected" in message
+
+
+def test_weights_that_change_in_place_are_seen() -> None:
+    """A layer that keeps what it derived from the weights fails in training mode."""
+
+    class Stale(Sequential):
+        def build(self, case: Case, weights: Any) -> Any:
+            kept = type(weights)({n: torch.nn.Parameter(p.detach().clone()) for n, p in weights.items()}, weights.masks)
+            return super().build(case, kept)
+
+    candidate = verification.Candidate.build("stale", Stale, CASE)
+    assert "output" in [one.tensor for one in candidate.verify() if one.status == "failed"]
+
+
+def test_memory_left_unwritten_is_seen() -> None:
+    class Unwritten(Sequential):
+        def build(self, case: Case, weights: Any) -> Any:
+            layer: Any = super().build(case, weights)
+
+            def unwritten(x: Any, state: Any, lengths: Any) -> Any:
+                output, final = layer(x, state, lengths)
+                empty = torch.empty_like(output)
+                empty[:-1] = output[:-1]
+                return empty, final
+
+            return unwritten
+
+    candidate = verification.Candidate.build("unwritten", Unwritten, replace(CASE, mode="inference"))
+    assert "expected" in next(one.message for one in candidate.verify() if one.status == "failed")

@@ -1,0 +1,75 @@
+"""Cases and their string form."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ecornn import cells
+from pytest_ecornn.contract import DTYPES, Case
+from pytest_ecornn.strategies import Domain, cases, nearest_supported
+
+
+@given(st.data())
+def test_a_case_reads_back_from_its_own_name(data: st.DataObject) -> None:
+    cell, dtype = data.draw(st.sampled_from(cells.names())), data.draw(st.sampled_from(DTYPES))
+    case = data.draw(cases(Domain((cell,), (dtype,)), cell, dtype))
+    assert Case.parse(str(case)) == case
+
+
+def test_defaults_are_left_out_of_the_name() -> None:
+    assert str(Case(cell="lstm", steps=35, batch=32, hidden_size=650, layers=2)) == "lstm-T35-B32-H650-L2-float32"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lstm-T4-B2", "lacks H"),
+        ("lstm-T4-B2-H3-float33", "cannot read 'float33'"),
+        ("lstm-T4-B2-H3-T5", "gives steps twice"),
+        ("lstm-T0-B2-H3", "steps must be at least 1, got 0"),
+        ("lstm-T4-B2-H3-density1.5", "density must be over 0 and at most 1"),
+        ("lstm-T4-B2-H3-I5-projected", "a projected case has no input size"),
+        ("lstm-T4-B2-H3-gpu", "cannot read 'gpu'"),
+    ],
+)
+def test_a_bad_name_says_what_is_wrong(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Case.parse(text)
+
+
+def test_a_cell_without_recurrent_weights_has_no_density() -> None:
+    case = Case(cell="mingru", steps=4, batch=2, hidden_size=3, density=0.5)
+    with pytest.raises(ValueError, match="mingru has no recurrent weights"):
+        cells.check(case)
+
+
+def test_the_contract_imports_without_torch() -> None:
+    code = "import sys, pytest_ecornn, pytest_ecornn.plugin, pytest_ecornn.contract; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_unsupported_case_is_simplified_no_more_than_needed() -> None:
+    case = Case(cell="lstm", steps=7, batch=3, hidden_size=5, layers=2, ragged=True, has_state=True, bias=False)
+
+    def unsupported(given: Case) -> str | None:
+        return "one layer, please" if given.layers > 1 else "no lengths, please" if given.ragged else None
+
+    nearest = nearest_supported(case, unsupported)
+    assert nearest == Case(cell="lstm", steps=7, batch=3, hidden_size=5, has_state=True, bias=False)
+
+
+def test_a_scan_that_takes_only_pre_activations_is_given_them() -> None:
+    case = Case(cell="mingru", steps=7, batch=3, hidden_size=5, input_size=4)
+    nearest = nearest_supported(case, lambda given: None if given.projected else "projected only")
+    assert nearest is not None
+    assert nearest.projected
+
+
+def test_what_runs_nowhere_has_no_nearest_case() -> None:
+    case = Case(cell="mingru", steps=7, batch=3, hidden_size=5)
+    assert nearest_supported(case, lambda given: "never") is None

@@ -1,0 +1,90 @@
+"""Finding implementations: nothing is dropped in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_ecornn.discovery import DiscoveryError, discover
+
+GOOD = """
+from pytest_ecornn import Cost, Implementation
+
+class Mine(Implementation):
+    carry = "float32"
+    deterministic = True
+
+    def unsupported(self, case, device):
+        return "never runs"
+
+    def build(self, case, weights):
+        raise NotImplementedError
+
+    def cost(self, case):
+        return Cost(1, 1)
+"""
+
+
+def write(folder: Path, name: str, text: str = GOOD) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_own_implementations_are_found_by_listing_the_folder() -> None:
+    found = discover([])
+    assert {"sequential", "scan_cpu", "torch_cpu"} <= found.keys()
+    assert all(one.is_own for one in found.values())
+    assert "_stack" not in found
+
+
+def test_a_file_adds_an_implementation_named_after_it(tmp_path: Path) -> None:
+    found = discover([write(tmp_path, "my_scan.py")])
+    assert found["my_scan"].kind.__name__ == "Mine"
+    assert not found["my_scan"].is_own
+
+
+def test_a_folder_adds_each_file_but_shared_code_and_tests(tmp_path: Path) -> None:
+    write(tmp_path, "first.py", "from ._shared import Cost, Implementation\n" + GOOD.replace("from pytest_ecornn import", "# "))
+    write(tmp_path, "_shared.py", "from pytest_ecornn import Cost, Implementation\n")
+    write(tmp_path, "conftest.py", "raise RuntimeError\n")
+    write(tmp_path, "test_it.py", "raise RuntimeError\n")
+    assert "first" in discover([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"bad\.py: expected exactly one subclass of pytest_ecornn\.Implementation, found none"),
+        (GOOD + GOOD.replace("Mine", "Other"), r"bad\.py: expected exactly one .* found Mine, Other"),
+        (GOOD.replace("def cost", "def price"), r"bad\.py: class Mine lacks cost"),
+        (GOOD.replace('carry = "float32"', ""), r"bad\.py: class Mine lacks carry"),
+        (GOOD.replace("deterministic = True", ""), r"bad\.py: class Mine lacks deterministic"),
+        ("import no_such_module", r"bad\.py: importing it raised ModuleNotFoundError.*mend the module"),
+        ("class (", r"bad\.py: importing it raised SyntaxError"),
+    ],
+)
+def test_a_bad_module_is_an_error_that_names_the_file(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DiscoveryError, match=message):
+        discover([write(tmp_path, "bad.py", text)])
+
+
+def test_a_taken_name_names_both_files(tmp_path: Path) -> None:
+    with pytest.raises(DiscoveryError, match=r"two implementations are named 'sequential': .*implementations.*rename"):
+        discover([write(tmp_path, "sequential.py")])
+
+
+def test_a_missing_path_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DiscoveryError, match="no such file or folder"):
+        discover([tmp_path / "absent.py"])
+
+
+def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DiscoveryError, match="holds no implementation"):
+        discover([tmp_path])
+
+
+def test_the_same_path_given_twice_counts_once(tmp_path: Path) -> None:
+    path = write(tmp_path, "twice.py")
+    assert "twice" in discover([path, path])

@@ -1,0 +1,301 @@
+"""The plugin as its users run it: in a foreign directory, from the command line, each run a process of its own."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ecornn.journal import read
+from tests import samples
+
+QUICK = ("--ecornn-budget", "0.1")
+
+
+def environment() -> dict[str, str]:
+    """Ours, without what a run under xdist leaves in it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+
+
+class Foreign:
+    """A directory that is not this repository, with a virtual environment's pytest at hand."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def write(self, name: str, text: str) -> Path:
+        (self.path / name).write_text(text)
+        return self.path / name
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+
+    def run(self, *arguments: str, check: int | None = None) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            self.command(*arguments), cwd=self.path, env=environment(), capture_output=True, text=True, timeout=240
+        )
+        if check is not None:
+            assert done.returncode == check, done.stdout[-3000:] + done.stderr[-3000:]
+        return done
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        report = json.loads((self.path / "reports/local/report.json").read_text())
+        return {f"{row['implementation']}-{row['case']}": row for row in report["rows"]}
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Foreign:
+    return Foreign(tmp_path)
+
+
+def test_without_a_flag_the_plugin_imports_nothing(foreign: Foreign) -> None:
+    foreign.write(
+        "test_it.py",
+        "import sys\ndef test_it():\n    heavy = {'torch', 'numba', 'rich', 'hypothesis.strategies'} & set(sys.modules)\n"
+        "    assert 'torch' not in heavy and 'numba' not in heavy\n    assert 'pytest_ecornn.session' not in sys.modules\n",
+    )
+    foreign.run("-q", check=0)
+
+
+def test_the_right_one_gets_rows_and_the_wrong_one_is_not_timed(foreign: Foreign) -> None:
+    right, wrong = foreign.write("right.py", samples.RIGHT), foreign.write("wrong.py", samples.WRONG)
+    paths = ["--ecornn-implementations", str(right), "--ecornn-implementations", str(wrong)]
+    done = foreign.run("--ecornn-bench", *paths, "--ecornn-case", samples.CASE, *QUICK, check=1)
+    rows = foreign.rows()
+    assert rows[f"right-{samples.CASE}"]["timing"]["time_us"] > 0
+    assert rows[f"right-{samples.CASE}"]["timing"]["against"][0]["baseline"] == "torch_cpu"
+    failed = rows[f"wrong-{samples.CASE}"]
+    assert failed["status"] == "failed"
+    assert failed["timing"] is None
+    assert "is over its limit" in failed["reason"]
+    command = re.search(r"again: pytest (.*)", done.stdout)
+    assert command is not None
+    assert f'--ecornn-case "{samples.CASE}"' in command[1]
+    markdown = (foreign.path / "reports/local/report.md").read_text()
+    assert "wrong" in markdown
+    assert "torch.nn has no" not in markdown
+
+
+def test_a_drawn_failure_prints_one_line_that_fails_again(foreign: Foreign) -> None:
+    wrong = foreign.write("wrong.py", samples.WRONG)
+    paths = ["--ecornn-implementations", str(wrong), "--ecornn-only", "wrong", "--ecornn-profile", "quick"]
+    done = foreign.run("--ecornn-verify", *paths, "-k", "drawn and lstm-float32", check=1)
+    command = re.search(r"again: pytest (.*)", done.stdout)
+    assert command is not None
+    case = re.search(r'--ecornn-case "([^"]*)"', command[1])
+    assert case is not None
+    again = foreign.run("--ecornn-verify", "--ecornn-only", "wrong", "--ecornn-case", case[1], *paths[:2], check=1)
+    assert "1 failed" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (samples.RAISES, "expected a result or Unsupported, got RuntimeError at mine.py"),
+        (samples.WRONG_SHAPE, "expected a tensor of shape [6, 3, 8], float32, on cpu; got shape [5, 3, 8]"),
+        (samples.WRONG_DTYPE, "got shape [6, 3, 8], float64"),
+        (samples.NOT_FINITE, "expected"),
+        (samples.NO_STATE, "expected the tuple (output, final_state)"),
+        (samples.REMEMBERS, "a timed call returned a wrong result"),
+    ],
+    ids=["raises", "wrong shape", "wrong dtype", "not finite", "no state", "remembers its result"],
+)
+def test_a_broken_implementation_is_a_failed_row_and_the_run_goes_on(foreign: Foreign, text: str, expected: str) -> None:
+    mine = foreign.write("mine.py", text)
+    foreign.run("--ecornn-bench", "--ecornn-implementations", str(mine), "--ecornn-case", samples.CASE, *QUICK, check=1)
+    rows = foreign.rows()
+    assert rows[f"mine-{samples.CASE}"]["status"] == "failed"
+    assert expected in rows[f"mine-{samples.CASE}"]["reason"]
+    assert rows[f"sequential-{samples.CASE}"]["status"] == "passed"
+    assert rows[f"torch_cpu-{samples.CASE}"]["timing"]["against"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ecornn-only", "sequentail"], "unknown implementation 'sequentail': expected one of"),
+        (["--ecornn-baseline", "cudnn9"], "unknown implementation 'cudnn9'"),
+        (["--ecornn-require", "nobody"], "unknown implementation 'nobody'"),
+        (["--ecornn-cases", "all"], "unknown case set 'all': expected one of smoke"),
+        (["--ecornn-case", "lstm-T4-B2-H8-float31"], "cannot read 'float31'"),
+        (["--ecornn-case", "elman-T4-B2-H8-float32"], "unknown cell 'elman'"),
+        (["--ecornn-device", "tpu"], "unknown device 'tpu'"),
+        (["--ecornn-budget", "-1"], "--ecornn-budget must be a number of seconds over 0"),
+        (["--ecornn-implementations", "absent.py"], "absent.py: no such file or folder"),
+    ],
+)
+def test_what_does_not_exist_is_a_usage_error_of_one_line(foreign: Foreign, arguments: list[str], message: str) -> None:
+    done = foreign.run("--ecornn-bench", *arguments, check=4)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+    assert len(lines) == 1
+    assert message in lines[0]
+
+
+def test_a_report_directory_that_cannot_be_written_is_a_usage_error(foreign: Foreign) -> None:
+    foreign.write("file", "")
+    done = foreign.run("--ecornn-bench", "--ecornn-report", "file/report", "--ecornn-case", samples.CASE, check=4)
+    assert "cannot be written" in done.stderr
+
+
+def test_a_malformed_journal_is_a_usage_error_and_is_kept(foreign: Foreign) -> None:
+    folder = foreign.path / "reports/local"
+    folder.mkdir(parents=True)
+    (folder / "journal.jsonl").write_text('{"schema_version": 1}\nnot json\n')
+    done = foreign.run("--ecornn-bench", "--ecornn-resume", "--ecornn-case", samples.CASE, check=4)
+    assert "journal.jsonl, line 2: expected a JSON object" in done.stderr
+    assert "not json" in (folder / "journal.jsonl").read_text()
+
+
+def test_a_required_skip_is_a_failure(foreign: Foreign) -> None:
+    done = foreign.run("--ecornn-verify", "--ecornn-require", "scan_cpu", "--ecornn-case", samples.CASE, check=1)
+    assert "scan_cpu is required, but skipped" in done.stdout
+
+
+def test_only_is_exact(foreign: Foreign) -> None:
+    done = foreign.run("--ecornn-verify", "--ecornn-only", "sequential", "--collect-only", "-q", "--ecornn-case", samples.CASE)
+    assert [line for line in done.stdout.splitlines() if "::" in line] == [
+        line for line in done.stdout.splitlines() if f"[sequential-{samples.CASE}]" in line
+    ]
+
+
+def test_a_missing_gpu_is_a_reasoned_skip(foreign: Foreign) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    foreign.run("--ecornn-bench", "--ecornn-device", "cuda", "--ecornn-cases", "smoke", "-k", "sequential and rnn", check=0)
+    assert {row["reason"] for row in foreign.rows().values()} == {"no CUDA device on this machine"}
+
+
+def test_junit_xml_carries_the_figures(foreign: Foreign) -> None:
+    foreign.run("--ecornn-bench", "--ecornn-case", samples.CASE, "--junitxml", "junit.xml", *QUICK, check=0)
+    properties = {
+        (case.get("name"), one.get("name")): one.get("value")
+        for case in ElementTree.parse(foreign.path / "junit.xml").iter("testcase")
+        for one in case.iter("property")
+    }
+    name = f"test_benchmark[sequential-{samples.CASE}]"
+    assert float(properties[name, "ecornn_time_us"] or 0) > 0
+    assert "[" in (properties[name, "ecornn_ratio_to_torch_cpu"] or "")
+
+
+def test_workers_give_the_same_rows_as_one_process(foreign: Foreign) -> None:
+    cases = ["--ecornn-case", samples.CASE, "--ecornn-case", "mingru-T20-B2-H16-float32-projected"]
+    foreign.run("--ecornn-bench", *cases, *QUICK, check=0)
+    alone = {name: row["status"] for name, row in foreign.rows().items()}
+    foreign.run("--ecornn-bench", *cases, *QUICK, "-n", "2", check=0)
+    assert {name: row["status"] for name, row in foreign.rows().items()} == alone
+    compare = [str(Path(sys.executable).parent / "pytest-benchmark"), "compare", "reports/local/benchmark.json"]
+    table = subprocess.run(compare, cwd=foreign.path, capture_output=True, text=True, check=True)
+    assert f"benchmark '{samples.CASE}': 2 tests" in table.stdout
+    assert "sequential" in table.stdout
+
+
+def test_a_process_that_dies_costs_its_own_row_alone(foreign: Foreign) -> None:
+    text = samples.RIGHT.replace("outputs = []", "import os; os._exit(3)", 1)
+    mine = foreign.write("mine.py", text)
+    paths = ["--ecornn-implementations", str(mine)]
+    foreign.run("--ecornn-bench", *paths, "--ecornn-case", samples.CASE, *QUICK, "-n", "2", check=1)
+    rows = foreign.rows()
+    assert rows[f"mine-{samples.CASE}"]["status"] == "failed"
+    assert "crashed" in rows[f"mine-{samples.CASE}"]["reason"]
+    assert rows[f"sequential-{samples.CASE}"]["status"] == "passed"
+
+
+def test_a_killed_run_resumes_and_repeats_no_finished_row(foreign: Foreign) -> None:
+    cases = [a for n in (4, 5, 6, 7) for a in ("--ecornn-case", f"lstm-T{n}-B3-H8-float32")]
+    journal = foreign.path / "reports/local/journal.jsonl"
+    command = foreign.command("--ecornn-bench", *cases, *QUICK)
+    process = subprocess.Popen(command, cwd=foreign.path, env=environment(), stdout=subprocess.DEVNULL)
+    until = time.monotonic() + 120
+    while time.monotonic() < until and not (journal.exists() and len(journal.read_bytes().splitlines()) > 4):
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    before = {row.key: row for row in read(journal)[1]}
+    assert before
+    with journal.open("a") as file:
+        file.write('{"kind": "bench')  # a line cut short
+    done = foreign.run("--ecornn-bench", *cases, *QUICK, "--ecornn-resume", check=0)
+    after = {row.key: row for row in read(journal)[1]}
+    assert len(after) == 12
+    assert all(after[key] == row for key, row in before.items())
+    assert "12 rows" in done.stdout
+
+
+def test_a_resumed_failure_fails_again_without_being_run(foreign: Foreign) -> None:
+    wrong = foreign.write("wrong.py", samples.WRONG)
+    arguments = ["--ecornn-bench", "--ecornn-implementations", str(wrong), "--ecornn-case", samples.CASE, *QUICK]
+    foreign.run(*arguments, check=1)
+    before = foreign.rows()
+    foreign.run(*arguments, "--ecornn-resume", check=1)
+    assert foreign.rows() == before
+
+
+def test_a_cell_comes_by_the_hook_as_its_documentation_shows(foreign: Foreign) -> None:
+    from pytest_ecornn import hookspecs
+
+    text = (inspect.getdoc(hookspecs.pytest_ecornn_cells) or "").partition("in conftest.py::")[2]
+    foreign.write("conftest.py", textwrap.dedent(text))
+    case = "peephole_lstm-T5-B2-H6-L2-float32-bidirectional-ragged-state-density0.5-training"
+    done = foreign.run("--ecornn-verify", "--ecornn-case", case, "--ecornn-require", "sequential", check=0)
+    assert "1 passed" in done.stdout
+
+
+def test_an_implementation_comes_by_the_hook_and_by_an_ini_value(foreign: Foreign) -> None:
+    foreign.write("hooked.py", samples.RIGHT)
+    (foreign.path / "kernels").mkdir()
+    foreign.write("kernels/from_ini.py", samples.RIGHT)
+    foreign.write("pytest.ini", "[pytest]\necornn_implementations = kernels\n")
+    foreign.write(
+        "conftest.py",
+        "from pathlib import Path\n"
+        "def pytest_ecornn_implementations(config):\n    return [Path(__file__).parent / 'hooked.py']\n",
+    )
+    foreign.run("--ecornn-verify", "--ecornn-case", samples.CASE, check=0)
+    assert {f"hooked-{samples.CASE}", f"from_ini-{samples.CASE}"} <= foreign.rows().keys()
+
+
+def test_an_implementation_comes_by_an_entry_point(foreign: Foreign, monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign.write("installed_kernel.py", samples.RIGHT)
+    info = foreign.path / "installed_kernel-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: installed-kernel\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[pytest_ecornn.implementations]\ninstalled_kernel = installed_kernel\n")
+    monkeypatch.setenv("PYTHONPATH", str(foreign.path))
+    foreign.run("--ecornn-verify", "--ecornn-case", samples.CASE, "--ecornn-only", "installed_kernel", check=0)
+
+
+def test_collecting_leaves_an_earlier_journal_alone(foreign: Foreign) -> None:
+    folder = foreign.path / "reports/local"
+    folder.mkdir(parents=True)
+    (folder / "journal.jsonl").write_text("precious")
+    done = foreign.run("--collect-only", "-q", "--ecornn-bench", "--ecornn-cases", "full", check=0)
+    assert (folder / "journal.jsonl").read_text() == "precious"
+    assert done.stdout.count("test_benchmark[") >= 10_000
+
+
+def test_two_baselines_give_two_ratios(foreign: Foreign) -> None:
+    arguments = ["--ecornn-baseline", "sequential", "--ecornn-baseline", "torch_cpu", "--ecornn-case", samples.CASE]
+    mine = foreign.write("right.py", samples.RIGHT)
+    foreign.run("--ecornn-bench", "--ecornn-implementations", str(mine), *arguments, *QUICK, check=0)
+    against = [one["baseline"] for one in foreign.rows()[f"right-{samples.CASE}"]["timing"]["against"]]
+    assert against == ["sequential", "torch_cpu"]
+
+
+def test_a_repository_path_to_the_suites_means_the_shipped_ones() -> None:
+    root = Path(__file__).parents[1]
+    arguments = ["--ecornn-verify", "--ecornn-case", samples.CASE, "--ecornn-only", "sequential", "--collect-only", "-q"]
+    done = Foreign(root).run("suites/test_equivalence.py", *arguments, check=0)
+    assert f"pytest_ecornn/suites/test_equivalence.py::test_fixed_case[sequential-{samples.CASE}]" in done.stdout

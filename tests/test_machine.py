@@ -1,0 +1,145 @@
+"""The fingerprint: complete, publishable, ready for JSON; and what makes two of them incomparable."""
+
+from __future__ import annotations
+
+import copy
+import getpass
+import json
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_ecornn import machine
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return machine.fingerprint(tmp_path_factory.mktemp("no-repository"))
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "--initial-branch", "alice/work")
+    (tmp_path / "file").write_text("one")
+    git(tmp_path, "add", "file")
+    git(tmp_path, "commit", "-m", "first")
+    git(tmp_path, "remote", "add", "origin", "https://alice@example.org/group/layers.git")
+    return tmp_path
+
+
+def test_fingerprint_survives_json(here: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(here)) == here
+
+
+def test_fingerprint_says_what_the_times_depend_on(here: dict[str, Any]) -> None:
+    assert here["cpu"]
+    assert here["cores"] >= 1
+    assert here["threads"]["torch"] == torch.get_num_threads()
+    assert here["packages"]["torch"] == torch.__version__
+    assert set(here["packages"]) == {"torch", "numpy", "numba", "pytest", "pytest-benchmark", "hypothesis", "cupy"}
+
+
+def test_no_user_host_or_path_is_in_it(here: dict[str, Any], repository: Path) -> None:
+    for found in (here, machine.fingerprint(repository)):
+        text = json.dumps(found)
+        assert found["benchmark_machine_info"]["node"] == ""
+        assert "alice" not in text
+        assert str(repository) not in text
+        assert not any(isinstance(value, str) and value.startswith("/") for value in _leaves(found))
+        names = {platform.node(), getpass.getuser()}
+        assert names.isdisjoint(str(value) for value in _leaves(found))
+
+
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [leaf for one in value.values() for leaf in _leaves(one)]
+    return [leaf for one in value for leaf in _leaves(one)] if isinstance(value, list) else [value]
+
+
+def test_outside_a_repository_there_is_no_commit(here: dict[str, Any]) -> None:
+    assert here["commit"] is None
+    assert here["dirty"] is None
+    assert here["benchmark_commit_info"]["id"] == "unversioned"
+
+
+def test_commit_and_its_changes_are_seen(repository: Path) -> None:
+    clean = machine.fingerprint(repository)
+    (repository / "untracked").write_text("a report, say")
+    assert machine.fingerprint(repository)["dirty"] is False
+    (repository / "file").write_text("two")
+    dirty = machine.fingerprint(repository)
+    assert len(clean["commit"]) == 40
+    assert (clean["dirty"], dirty["dirty"]) == (False, True)
+    info = dirty["benchmark_commit_info"]
+    assert (info["id"], info["dirty"], info["project"]) == (clean["commit"], True, "layers")
+    assert machine.same_machine(clean, dirty) == ["dirty: False and True"]
+
+
+def test_a_repository_without_a_commit_and_a_system_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(tmp_path, "init")
+    assert machine.fingerprint(tmp_path)["commit"] is None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.fingerprint(tmp_path)["commit"] is None
+
+
+def test_benchmark_info_has_the_fields_that_pytest_benchmark_writes(here: dict[str, Any]) -> None:
+    from pytest_benchmark.plugin import pytest_benchmark_generate_machine_info
+    from pytest_benchmark.utils import get_commit_info
+
+    assert set(here["benchmark_machine_info"]) == set(pytest_benchmark_generate_machine_info())
+    assert set(here["benchmark_commit_info"]) == set(get_commit_info()) - {"error"}
+
+
+def test_a_machine_is_the_same_as_itself(here: dict[str, Any]) -> None:
+    again = json.loads(json.dumps(here))
+    again["benchmark_machine_info"]["cpu"]["hz_actual"] = [1, 0]
+    assert machine.same_machine(here, again) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        (["cpu"], "Other", "cpu: "),
+        (["cores"], 96, "cores: "),
+        (["packages", "torch"], "1.0", "torch: "),
+        (["packages", "cupy"], "14.0", "cupy: unknown and 14.0"),
+        (["threads", "torch"], 77, "threads: "),
+        (["commit"], "abc", "commit: unknown and abc"),
+        (["gpu"], {"names": ["A"]}, "gpu: unknown and "),
+    ],
+)
+def test_differences_that_matter_are_named(here: dict[str, Any], path: list[str], value: Any, expected: str) -> None:
+    other = copy.deepcopy(here)
+    inner = other
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = value
+    (difference,) = machine.same_machine(here, other)
+    assert difference.startswith(expected)
+
+
+def test_the_version_of_pytest_does_not_matter(here: dict[str, Any]) -> None:
+    other = copy.deepcopy(here)
+    other["packages"]["pytest"] = "1.0"
+    assert machine.same_machine(here, other) == []
+
+
+def test_numba_threads_follow_its_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "1")
+    assert machine.fingerprint(tmp_path)["threads"]["numba"] == 1
+
+
+def test_unreadable_caches_and_cpu_are_unknown_not_fatal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(machine, "_read", lambda path: None)
+    found = machine.fingerprint(tmp_path)
+    assert (found["virtualised"], found["governor"], found["caches"]) == (None, None, {})
+    assert machine.last_level_cache_bytes() == 0

@@ -1,0 +1,90 @@
+"""The allocator is told once and for all, and the peak of a call is what it touched."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_ecornn import memory
+
+MB = 2**20
+glibc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs glibc and /proc")
+
+# Fresh arrays of 64 MB, each written: minor page faults of ten of them once the first has been made.
+FAULTS = """
+import resource, sys
+import numpy as np
+from pytest_ecornn import memory
+if sys.argv[1] == "fixed":
+    print(memory.fix_allocator())
+    assert memory.fix_allocator() == memory.fix_allocator()
+else:
+    print()
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.empty(2**26, np.uint8).fill(1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(sum(faults() for _ in range(10)))
+"""
+
+
+def run(script: str, argument: str) -> list[str]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", script, argument], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.split("\n")
+
+
+@glibc
+def test_fresh_arrays_cost_no_page_faults_once_the_allocator_is_fixed() -> None:
+    description, faults, _ = run(FAULTS, "fixed")
+    assert description == "glibc malloc: mmap_max 0, trim_threshold never"
+    assert int(faults) < 50
+    assert int(run(FAULTS, "default")[1]) > 50, "the default shows no faults either: this test proves nothing"
+
+
+def test_without_glibc_the_system_default_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_libc", lambda: None)
+    assert memory.fix_allocator() == "system default: mallopt is not available"
+    memory.release()
+
+
+@glibc
+@pytest.mark.parametrize("fixed", [False, True])
+def test_peak_is_what_a_call_allocates_and_touches(fixed: bool) -> None:
+    script = f"""
+import sys
+from pytest_ecornn import memory
+import numpy as np
+if {fixed}:
+    memory.fix_allocator()
+hold = np.ones(2**25, np.uint8)
+def call():
+    np.ones(2**26, np.uint8)
+call()
+print(memory.peak_bytes(call), memory.peak_bytes(call), memory.peak_bytes(lambda: None))
+"""
+    first, second, nothing = (int(text) for text in run(script, "")[0].split())
+    assert first == pytest.approx(64 * MB, rel=0.1)
+    assert second == pytest.approx(64 * MB, rel=0.1)
+    assert nothing < MB
+
+
+@glibc
+def test_peak_of_a_torch_call_holds_its_temporaries() -> None:
+    a = torch.ones(16 * MB // 4)
+    peak = memory.peak_bytes(lambda: (a + 1) * 2)
+    assert peak == pytest.approx(32 * MB, rel=0.1)
+
+
+def test_peak_is_unknown_where_the_kernel_does_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(memory, "_PROCESS", tmp_path)
+    assert memory.peak_bytes(lambda: calls.append(1)) is None
+    (tmp_path / "status").write_text("Name:\tpython\n")
+    assert memory.peak_bytes(lambda: calls.append(1)) is None

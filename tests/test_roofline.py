@@ -1,0 +1,89 @@
+"""Ceilings are measured quickly and plausibly, and the floor built on them never rises above what is possible."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from pytest_ecornn import cells
+from pytest_ecornn.contract import Case, Cost
+from pytest_ecornn.roofline import LARGE_FOOTPRINT, Ceilings, achieved, floor_us, measure_ceilings
+
+MB = 2**20
+KNOWN = Ceilings(
+    copy_points={MB: 100.0, 16 * MB: 150.0, 512 * MB: 20.0},
+    read_points={MB: 90.0, 16 * MB: 140.0, 512 * MB: 25.0},
+    matmul_gflop_per_s={"float32": 200.0, "float64": 100.0, "float16": 4.0, "bfloat16": 400.0},
+)
+
+
+def test_measured_ceilings_are_plausible_and_quick() -> None:
+    start = time.perf_counter()
+    found = measure_ceilings(["float32", "float16"])
+    seconds = time.perf_counter() - start
+    assert seconds < 10, "expected 3 s on a quiet machine"
+    assert min(found.copy_points) <= 64 * 1024
+    assert max(found.copy_points) >= LARGE_FOOTPRINT
+    assert found.copy_points.keys() == found.read_points.keys()
+    assert 0.5 < found.copy_gb_per_s < 5000
+    assert 0.5 < found.matmul_gflop_per_s["float32"] < 100_000
+    assert found.matmul_gflop_per_s.keys() == {"float32", "float16"}
+
+
+def test_16_bit_rates_bring_float32s_along() -> None:
+    assert set(measure_ceilings(["float16"]).matmul_gflop_per_s) == {"float16", "float32"}
+
+
+def test_ceilings_survive_json() -> None:
+    assert Ceilings.from_dict(json.loads(json.dumps(KNOWN.as_dict()))) == KNOWN
+
+
+@pytest.mark.parametrize(
+    ("footprint", "expected"), [(1, 150.0), (MB, 150.0), (20 * MB, 150.0), (511 * MB, 150.0), (512 * MB, 25.0), (2**40, 25.0)]
+)
+def test_bandwidth_is_the_best_from_the_largest_point_that_is_not_above(footprint: int, expected: float) -> None:
+    assert KNOWN.gb_per_s(footprint) == expected
+
+
+def test_bandwidth_never_grows_with_the_footprint() -> None:
+    rates = [KNOWN.gb_per_s(2**power) for power in range(10, 40)]
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_floor_is_the_slower_of_moving_and_computing() -> None:
+    computing = Case(cell="lstm", steps=32, batch=64, hidden_size=512)
+    cost = cells.floor_cost(computing)
+    assert floor_us(computing, None, KNOWN) == pytest.approx(cost.operations / 200e9 * 1e6)
+    moving = Case(cell="lstm", steps=1, batch=1, hidden_size=512)
+    cost = cells.floor_cost(moving)
+    assert floor_us(moving, None, KNOWN) == pytest.approx(cost.bytes / 150e9 * 1e6)
+
+
+def test_shorter_sequences_have_a_lower_floor() -> None:
+    case = Case(cell="lstm", steps=32, batch=64, hidden_size=512, ragged=True)
+    assert floor_us(case, 1000, KNOWN) < floor_us(case, 2048, KNOWN) == floor_us(case, None, KNOWN)
+
+
+@pytest.mark.parametrize(("dtype", "rate"), [("float16", 200.0), ("bfloat16", 400.0), ("float64", 100.0)])
+def test_slow_16_bit_products_may_be_undercut_by_way_of_float32(dtype: str, rate: float) -> None:
+    assert KNOWN.gflop_per_s(dtype) == rate
+
+
+def test_tf32_counts_only_where_the_case_allows_it() -> None:
+    both = Ceilings({1: 1.0}, {1: 1.0}, {"float32": 50.0, "tf32": 400.0})
+    assert (both.gflop_per_s("float32"), both.gflop_per_s("float32", "tf32")) == (50.0, 400.0)
+    assert KNOWN.gflop_per_s("float32", "tf32") == 200.0
+
+
+def test_an_unknown_dtype_is_named() -> None:
+    with pytest.raises(ValueError, match="unknown dtype 'int8': expected one of float32"):
+        measure_ceilings(["int8"])
+    only = Ceilings({1: 1.0}, {1: 1.0}, {"float32": 1.0})
+    with pytest.raises(ValueError, match="no matmul ceiling for 'float64': measured were float32"):
+        floor_us(Case(cell="gru", steps=1, batch=1, hidden_size=8, dtype="float64"), None, only)
+
+
+def test_achieved_is_in_thousands_of_millions_a_second() -> None:
+    assert achieved(Cost(bytes=3000, operations=5000), 2.0) == pytest.approx((1.5, 2.5))

@@ -1,0 +1,132 @@
+"""The interval covers the truth, and the verdict keeps its promises under noise, outliers, drift and repeated looks."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from pytest_ecornn.statistics import MIN_PAIRS, Ratio, decided, median_interval, paired_ratio, verdict
+
+D = 0.05
+
+
+def test_median_interval_of_few_samples_is_their_range() -> None:
+    assert median_interval([5.0, 1.0, 3.0, 2.0, 4.0]) == (3.0, 1.0, 5.0)
+    assert median_interval([7.0]) == (7.0, 7.0, 7.0)
+    assert median_interval([1.0, 2.0]) == (1.5, 1.0, 2.0)
+
+
+def test_median_interval_leaves_out_what_the_binomial_allows() -> None:
+    # P(Bin(20, 1/2) <= 3) = 0.00129 and P(<= 4) = 0.0059: the 4th smallest and the 4th largest.
+    assert median_interval([float(n) for n in range(20)], 0.99) == (9.5, 3.0, 16.0)
+
+
+@pytest.mark.parametrize("count", [8, 20, 101, 3000])
+def test_median_interval_covers_the_median(count: int) -> None:
+    random = np.random.default_rng(count)
+    samples = random.lognormal(0.0, 1.0, (400, count))
+    inside = [low <= 1.0 <= high for _, low, high in map(median_interval, samples.tolist())]
+    assert np.mean(inside) >= 0.97
+
+
+def test_an_outlier_moves_neither_median_nor_bounds() -> None:
+    samples = [100.0 + n % 5 for n in range(20)]
+    assert median_interval([*samples, 1e9])[2] < 105
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0, 99.0])
+def test_a_confidence_outside_0_to_1_is_refused(confidence: float) -> None:
+    with pytest.raises(ValueError, match=f"between 0 and 1, got {confidence}"):
+        median_interval(list(range(10)), confidence)
+
+
+def test_no_samples_unequal_pairs_and_times_of_zero_are_refused() -> None:
+    with pytest.raises(ValueError, match="got none"):
+        median_interval([])
+    with pytest.raises(ValueError, match="got 4 and 3"):
+        paired_ratio([1.0] * 4, [1.0] * 3)
+    with pytest.raises(ValueError, match="at least 3 pairs, got 2"):
+        paired_ratio([1.0] * 2, [1.0] * 2)
+    with pytest.raises(ValueError, match=r"above 0, got 0\.0"):
+        paired_ratio([1.0, 0.0, 1.0], [1.0] * 3)
+
+
+def test_ratio_is_the_candidates_time_over_the_baselines_and_swaps_to_its_inverse() -> None:
+    random = np.random.default_rng(0)
+    a, b = random.lognormal(0.7, 0.1, 21).tolist(), random.lognormal(0.0, 0.1, 21).tolist()
+    there, back = paired_ratio(a, b), paired_ratio(b, a)
+    assert 1.7 < there.low < there.ratio < there.high < 2.4
+    assert [back.ratio, back.high, back.low] == pytest.approx([1 / there.ratio, 1 / there.low, 1 / there.high])
+    assert paired_ratio(a, b) == there
+
+
+def test_drift_that_both_share_cancels() -> None:
+    drift = np.geomspace(1.0, 10.0, 20)
+    ratio = paired_ratio((1.2 * drift).tolist(), drift.tolist())
+    assert [ratio.low, ratio.ratio, ratio.high] == pytest.approx([1.2] * 3)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (1.06, 1.20, "slower"),
+        (1.04, 1.20, "unclear"),
+        (0.96, 1.04, "same"),
+        (0.90, 1.04, "unclear"),
+        (0.80, 0.94, "faster"),
+        (0.80, 0.96, "unclear"),
+        (0.80, 1.20, "unclear"),
+    ],
+)
+def test_verdict_needs_the_whole_interval(low: float, high: float, expected: str) -> None:
+    assert verdict(Ratio((low * high) ** 0.5, low, high), D) == expected
+    assert decided(expected) == (expected != "unclear")
+
+
+def test_three_pairs_decide_only_what_is_plain() -> None:
+    assert verdict(paired_ratio([3.0, 3.1, 2.9], [1.0, 1.0, 1.0]), D) == "slower"
+    assert verdict(paired_ratio([1.06, 1.10, 1.08], [1.0, 1.0, 1.0]), D) == "unclear"
+
+
+def _sequential(true: float, sigma: float, most: int, random: np.random.Generator, fewest: int = MIN_PAIRS) -> tuple[str, bool]:
+    """One measurement as it is run, with a look after every pair: its verdict, and whether the interval holds the truth.
+
+    Blocks A B, B A, ...; pairs differ by `sigma`; one block in 20 takes half as long again; 10 % of slow drift.
+    """
+    t = np.arange(2 * most)
+    drift = 0.1 * np.sin(2 * np.pi * (t / random.uniform(60, 400) + random.random())) + random.normal(0, 0.002, t.size).cumsum()
+    outliers = np.log(1.5) * (random.random(t.size) < 0.05)
+    times = np.exp(drift + random.normal(0, sigma / 2**0.5, t.size) + outliers).reshape(most, 2)
+    times[1::2] = times[1::2, ::-1]
+    candidate, baseline = (times[:, 0] * true).tolist(), times[:, 1].tolist()
+    for pairs in range(fewest, most + 1):
+        ratio = paired_ratio(candidate[:pairs], baseline[:pairs])
+        if decided(found := verdict(ratio, D)):
+            break
+    return found, ratio.low <= true <= ratio.high
+
+
+@pytest.mark.parametrize("sigma", [0.02, 0.04])
+@pytest.mark.parametrize("most", [30, 100])
+def test_verdicts_are_right_though_pairs_are_added_until_decided(sigma: float, most: int) -> None:
+    random, runs = np.random.default_rng(1), 400
+    equal = [_sequential(1.0, sigma, most, random) for _ in range(runs)]
+    slower = [_sequential(1.1, sigma, most, random) for _ in range(runs)]
+    faster = [_sequential(1 / 1.1, sigma, most, random) for _ in range(runs)]
+    counts = [Counter(found for found, _ in group) for group in (equal, slower, faster)]
+    assert counts[0]["faster"] + counts[0]["slower"] <= 0.02 * runs, counts
+    assert counts[0]["unclear"] <= 0.20 * runs, counts
+    assert counts[1]["slower"] >= 0.90 * runs, counts
+    assert counts[2]["faster"] >= 0.90 * runs, counts
+    assert counts[1]["faster"] + counts[1]["same"] + counts[2]["slower"] + counts[2]["same"] <= 0.02 * runs, counts
+    for group in (equal, slower, faster):
+        assert np.mean([inside for _, inside in group]) >= 0.97
+
+
+@pytest.mark.parametrize("sigma", [0.04, 0.10])
+def test_few_pairs_of_slow_calls_hardly_ever_mislead(sigma: float) -> None:
+    random, runs = np.random.default_rng(2), 1000
+    found = Counter(_sequential(1.0, sigma, 10, random, fewest=3)[0] for _ in range(runs))
+    assert found["faster"] + found["slower"] <= 0.02 * runs, found
