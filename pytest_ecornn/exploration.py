@@ -17,12 +17,16 @@ from pytest_ecornn.strategies import Domain, cases, nearest_supported
 
 @dataclass(frozen=True)
 class Profile:
-    """examples: cases to draw; informative: draws that each tensor needs in which it could have failed."""
+    """examples: cases to draw; informative: draws that each tensor needs in which it could have failed.
+
+    More rounds of as many cases are drawn while a tensor lacks them.
+    """
 
     examples: int
     informative: int
 
 
+MOST_ROUNDS = 4
 PROFILES = {"quick": Profile(15, 2), "default": Profile(100, 20), "thorough": Profile(500, 20)}
 
 
@@ -58,9 +62,12 @@ def explore(found: Found, base: Case, profile: str, check: Callable[[Case], list
             case = nearest
         count(row, check(case))
 
-    search()
-    few = {name: n for name, n in _informative(row).items() if n < wanted.informative}
-    assert not few, f"too few informative draws of {row.examples}: {few}; expected {wanted.informative} of each tensor"
+    for _ in range(MOST_ROUNDS):
+        search()
+        few = {name: n for name, n in _informative(row).items() if n < wanted.informative}
+        if not few:
+            return
+    raise AssertionError(f"too few informative draws of {row.examples}: {few}; expected {wanted.informative} of each tensor")
 
 
 def count(row: Row, comparisons: list[Comparison]) -> None:

@@ -181,7 +181,10 @@ class DrawnItem(_Item):
             except Exception as error:
                 raise Failure(describe_error(self.found, case, error, self.session.again(self.found))) from error
 
-        explore(self.found, self.case, self.session.options.profile, described, row)
+        try:
+            explore(self.found, self.case, self.session.options.profile, described, row)
+        except AssertionError as error:
+            raise Failure(f"{self.found.name}: {error}") from error
 
 
 def build_and_compare(found: Found, case: Case) -> tuple[Candidate, list[Comparison]]:
