@@ -1,6 +1,6 @@
 """Gates and linear scan of minGRU and minLSTM in one pass over the pre-activations, vectorised across channels.
 
-Each cell is h_t = a_t h_(t-1) + b_t (arXiv 2410.01201). A task is a group of sequences, a tile of channels and a chunk of time;
+Each cell is h_t = a_t h_(t-1) + b_t (arXiv 2410.01201). A task is a sequence, a tile of channels and a chunk of time;
 threads take tasks from a counter. Exponentials are our own because Numba's are calls that LLVM does not vectorise.
 """
 
@@ -32,13 +32,15 @@ from pytest_ecornn.implementations._storage import (
     store,
     stream,
     take_one,
+    workspace,
 )  # fmt: skip
 
 # No flag that lets LLVM assume away NaN, infinities or signed zeros; "contract" alone makes fused multiply-adds.
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}, "forceinline": True}
 _inline = njit(**_OPTIONS)
 
-# exp(r) = 1 + r + r^2 p(r) for |r| <= ln(2)/2: p by Chebyshev interpolation, highest power first.
+# Lowest argument, bias and mantissa of the type, margin, ln(2) in two parts, and exp(r)'s polynomial for |r| <= ln(2)/2,
+# highest power first: 1 + r + r^2 p(r), p by Chebyshev interpolation.
 _LOG2E = 1.4426950408889634
 _EXP = {
     types.float32: (-104.0, 127, 23, 64, 0.693359375, -0.00021219444170128554,
@@ -116,10 +118,10 @@ def mingru_next(x: Any, c: int, hidden: int, state: Any, candidate: Any) -> Any:
 
 
 @_inline
-def mingru_slopes(x: Any, dx: Any, c: int, hidden: int, push: Any, pull: Any) -> None:
-    """Stores the pre-activations' gradients. push: dL/dtake * keep * take; pull: the candidate's."""
+def mingru_slopes(x: Any, dx: Any, c: int, hidden: int, width: int, push: Any, pull: Any) -> None:
+    """Stores the pre-activations' gradients, a block of `width` a gate. push: dL/dtake * keep * take; pull: the candidate's."""
     store(dx, c, push)
-    store(dx, c + hidden, pull)
+    store(dx, c + width, pull)
 
 
 @_inline
@@ -157,40 +159,49 @@ def minlstm_next(x: Any, c: int, hidden: int, state: Any, candidate: Any) -> Any
 
 
 @_inline
-def minlstm_slopes(x: Any, dx: Any, c: int, hidden: int, push: Any, pull: Any) -> None:
+def minlstm_slopes(x: Any, dx: Any, c: int, hidden: int, width: int, push: Any, pull: Any) -> None:
     _, closed_f = sigmoid_pair(load(x, c))
     _, closed_i = sigmoid_pair(load(x, c + hidden))
     store(dx, c, -push * closed_f)
-    store(dx, c + hidden, push * closed_i)
-    store(dx, c + hidden + hidden, pull)
+    store(dx, c + width, push * closed_i)
+    store(dx, c + width + width, pull)
 
 
 # The integers that a launch is told, by their place. What ends in _T and _B: from a row to the next, in elements.
-(NEXT, TASKS, STEPS, BATCH, HIDDEN, GATES, REVERSE, LENGTHS, TILE, GROUP, CHUNK, STREAM, X, X_T, X_B, OUT, OUT_T, OUT_B,
- DOUT, DOUT_T, DOUT_B, DX, DX_T, DX_B, STATE, DECAY, FIRST, KEPT) = range(28)  # fmt: skip
+(NEXT, TASKS, STEPS, BATCH, HIDDEN, GATES, REVERSE, LENGTHS, TILE, CHUNK, STREAM, X, X_T, X_B, OUT, OUT_T, OUT_B,
+ DOUT, DOUT_T, DOUT_B, DX, DX_T, DX_B, STATE, DECAY, FIRST, KEPT) = range(27)  # fmt: skip
 
 
 @_inline
 def bounds(raw: Any, task: int) -> Any:
-    """First and last of the task's steps, sequences and channels, and its chunk's number."""
+    """The task's chunk, first and last step, sequence, first channel and number of channels."""
     tiles = (raw[HIDDEN] + raw[TILE] - 1) // raw[TILE]
-    groups = (raw[BATCH] + raw[GROUP] - 1) // raw[GROUP]
-    chunk, rest = task // (tiles * groups), task % (tiles * groups)
-    s, b, c = chunk * raw[CHUNK], rest // tiles * raw[GROUP], rest % tiles * raw[TILE]
-    return (
-        s, min(raw[STEPS], s + raw[CHUNK]), b, min(raw[BATCH], b + raw[GROUP]), c, min(raw[HIDDEN], c + raw[TILE]), chunk,
-    )  # fmt: skip
+    chunk, rest = task // (tiles * raw[BATCH]), task % (tiles * raw[BATCH])
+    s, c = chunk * raw[CHUNK], rest % tiles * raw[TILE]
+    return chunk, s, min(raw[STEPS], s + raw[CHUNK]), rest // tiles, c, min(raw[HIDDEN] - c, raw[TILE])
 
 
 @_inline
-def length(raw: Any, lengths: Any, b: int) -> int:
-    return raw[STEPS] if raw[LENGTHS] == 0 else lengths[b]
+def length(raw: Any, b: int) -> int:
+    return raw[STEPS] if raw[LENGTHS] == 0 else pointer(raw[LENGTHS], np.int64)[b]
 
 
 @_inline
 def time_of(raw: Any, s: int, end: int) -> int:
     """The time of a sequence's s-th step in the order of the scan; padding stays where it is."""
     return end - 1 - s if raw[REVERSE] != 0 and s < end else s
+
+
+@_inline
+def time_to_ask(t: int, is_falling: bool, is_apart: bool, end: int) -> int:
+    """Whose row to prefetch at time t: t's own where the hardware fetches what follows it.
+
+    It does not where rows lie apart, nor where time falls: there the rows of the block of 16 before t's are asked for, in
+    rising order.
+    """
+    if is_apart:
+        return max(t - 2, 0) if is_falling else min(t + 2, end - 1)
+    return max(t - 2 * (t % 16) - 1, 0) if is_falling else t
 
 
 @_inline
@@ -231,26 +242,26 @@ def forward(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) -
 
     KEPT: null, or where the states that OUT rounds are written as they are, laid out as OUT.
     """
-    every_state, lengths = state_pointer(raw[STATE], x), pointer(raw[LENGTHS], np.int64)
+    every_state, hidden = state_pointer(raw[STATE], x), raw[HIDDEN]
     kept = same_type(raw[KEPT], every_state)
     task = take_one(raw)
     while task < raw[TASKS]:
-        s0, s1, b0, b1, c0, c1, chunk = bounds(raw, task)
+        chunk, s0, s1, b, c0, width = bounds(raw, task)
+        end = length(raw, b)
+        state = at(every_state, (chunk * raw[BATCH] + b) * hidden + c0)
         for s in range(s0, s1):
-            for b in range(b0, b1):
-                end = length(raw, lengths, b)
-                t = time_of(raw, s, end)
-                row = at(out, t * raw[OUT_T] + b * raw[OUT_B] + c0)
-                state = at(every_state, (chunk * raw[BATCH] + b) * raw[HIDDEN] + c0)
-                if s < end:
-                    x_row = at(x, t * raw[X_T] + b * raw[X_B] + c0)
-                    ask(x_row, c1 - c0, raw[HIDDEN], raw[GATES])
-                    advance(x_row, state, c1 - c0, raw[HIDDEN], rule, candidate)
-                    write(raw, row, state, c1 - c0)
-                    if raw[KEPT] != 0:
-                        write(raw, at(kept, t * raw[OUT_T] + b * raw[OUT_B] + c0), state, c1 - c0)
-                else:
-                    zero(row, state, c1 - c0)
+            t = time_of(raw, s, end)
+            place = t * raw[OUT_T] + b * raw[OUT_B] + c0
+            if s < end:
+                x_start = b * raw[X_B] + c0
+                asked = time_to_ask(t, raw[REVERSE] != 0, raw[X_T] > raw[GATES] * hidden, end)
+                ask(at(x, asked * raw[X_T] + x_start), width, hidden, raw[GATES])
+                advance(at(x, t * raw[X_T] + x_start), state, width, hidden, rule, candidate)
+                write(raw, at(out, place), state, width)
+                if raw[KEPT] != 0:
+                    write(raw, at(kept, place), state, width)
+            else:
+                zero(at(out, place), state, width)
         task = take_one(raw)
     fence()
 
@@ -258,23 +269,20 @@ def forward(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) -
 @_inline
 def forward_summary(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) -> None:
     """What a chunk does to any initial state: STATE, from 0, becomes its end from 0; DECAY, from 1, the product of keeps."""
-    every_state, lengths = state_pointer(raw[STATE], x), pointer(raw[LENGTHS], np.int64)
-    every_decay = state_pointer(raw[DECAY], x)
-    hidden = raw[HIDDEN]
+    every_state, every_decay, hidden = state_pointer(raw[STATE], x), state_pointer(raw[DECAY], x), raw[HIDDEN]
     task = take_one(raw)
     while task < raw[TASKS]:
-        s0, s1, b0, b1, c0, c1, chunk = bounds(raw, task)
-        for b in range(b0, b1):
-            end = length(raw, lengths, b)
-            place = (chunk * raw[BATCH] + b) * hidden + c0
-            state, decay = at(every_state, place), at(every_decay, place)
-            for s in range(s0, min(s1, end)):
-                x_row = at(x, time_of(raw, s, end) * raw[X_T] + b * raw[X_B] + c0)
-                for c in range(c1 - c0):
-                    keep, take, raw_candidate = gates(x_row, c, hidden)
-                    value, _ = candidate(raw_candidate)
-                    store(state, c, keep * load(state, c) + take * value)
-                    store(decay, c, keep * load(decay, c))
+        chunk, s0, s1, b, c0, width = bounds(raw, task)
+        end = length(raw, b)
+        place = (chunk * raw[BATCH] + b) * hidden + c0
+        state, decay = at(every_state, place), at(every_decay, place)
+        for s in range(s0, min(s1, end)):
+            x_row = at(x, time_of(raw, s, end) * raw[X_T] + b * raw[X_B] + c0)
+            for c in range(width):
+                keep, take, raw_candidate = gates(x_row, c, hidden)
+                value, _ = candidate(raw_candidate)
+                store(state, c, keep * load(state, c) + take * value)
+                store(decay, c, keep * load(decay, c))
         task = take_one(raw)
 
 
@@ -286,7 +294,7 @@ def retreat(
         keep, take, raw_candidate = gates(x, c, hidden)
         value, slope = candidate(raw_candidate)
         g = load(dout, c) + load(state, c)
-        rule(x, dx, c, hidden, g * (value - load(old, c)) * (keep * take), g * take * slope)
+        rule(x, dx, c, hidden, width, g * (value - load(old, c)) * (keep * take), g * take * slope)
         store(state, c, keep * g)
 
 
@@ -296,56 +304,56 @@ def backward(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) 
 
     KEPT: the states that `forward` passed through, unrounded; FIRST: the initial ones [B, H], in the computing type too.
     """
-    every_state, lengths = state_pointer(raw[STATE], x), pointer(raw[LENGTHS], np.int64)
+    every_state, hidden = state_pointer(raw[STATE], x), raw[HIDDEN]
     first, kept = same_type(raw[FIRST], every_state), same_type(raw[KEPT], every_state)
     dout, dx = same_type(raw[DOUT], out), same_type(raw[DX], x)
-    hidden = raw[HIDDEN]
+    gradients = workspace(every_state)
     task = take_one(raw)
     while task < raw[TASKS]:
-        s0, s1, b0, b1, c0, c1, chunk = bounds(raw, task)
+        chunk, s0, s1, b, c0, width = bounds(raw, task)
+        end = length(raw, b)
+        state = at(every_state, (chunk * raw[BATCH] + b) * hidden + c0)
+        x_start, kept_start, dout_start = b * raw[X_B] + c0, b * raw[OUT_B] + c0, b * raw[DOUT_B] + c0
         for s in range(s1 - 1, s0 - 1, -1):
-            for b in range(b0, b1):
-                end = length(raw, lengths, b)
-                t = time_of(raw, s, end)
-                dx_row = at(dx, t * raw[DX_T] + b * raw[DX_B] + c0)
-                state = at(every_state, (chunk * raw[BATCH] + b) * hidden + c0)
-                if s < end:
-                    old = at(first, b * hidden + c0)
-                    if s > 0:
-                        old = at(kept, time_of(raw, s - 1, end) * raw[OUT_T] + b * raw[OUT_B] + c0)
-                    x_row = at(x, t * raw[X_T] + b * raw[X_B] + c0)
-                    dout_row = at(dout, t * raw[DOUT_T] + b * raw[DOUT_B] + c0)
-                    ask(x_row, c1 - c0, hidden, raw[GATES])
-                    ask(dout_row, c1 - c0, hidden, 1)
-                    ask(old, c1 - c0, hidden, 1)
-                    retreat(x_row, old, dout_row, dx_row, state, c1 - c0, hidden, gates, rule, candidate)
-                else:
-                    for gate in range(raw[GATES]):
-                        zero(at(dx_row, gate * hidden), state, c1 - c0)
+            t = time_of(raw, s, end)
+            dx_row = at(dx, t * raw[DX_T] + b * raw[DX_B] + c0)
+            if s < end:
+                asked = time_to_ask(t, raw[REVERSE] == 0, raw[X_T] > raw[GATES] * hidden, end)
+                ask(at(x, asked * raw[X_T] + x_start), width, hidden, raw[GATES])
+                ask(at(dout, asked * raw[DOUT_T] + dout_start), width, hidden, 1)
+                ask(at(kept, asked * raw[OUT_T] + kept_start), width, hidden, 1)
+                old = at(first, b * hidden + c0)
+                if s > 0:
+                    old = at(kept, time_of(raw, s - 1, end) * raw[OUT_T] + kept_start)
+                x_row, dout_row = at(x, t * raw[X_T] + x_start), at(dout, t * raw[DOUT_T] + dout_start)
+                retreat(x_row, old, dout_row, gradients, state, width, hidden, gates, rule, candidate)
+                for gate in range(raw[GATES]):
+                    write(raw, at(dx_row, gate * hidden), at(gradients, gate * width), width)
+            else:
+                for gate in range(raw[GATES]):
+                    zero(at(dx_row, gate * hidden), state, width)
         task = take_one(raw)
+    fence()
 
 
 @_inline
 def backward_summary(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) -> None:
     """As `forward_summary`, of the gradients that pass a chunk from its last step to its first."""
-    every_state, lengths = state_pointer(raw[STATE], x), pointer(raw[LENGTHS], np.int64)
-    every_decay, dout = state_pointer(raw[DECAY], x), same_type(raw[DOUT], out)
-    hidden = raw[HIDDEN]
+    every_state, every_decay, hidden = state_pointer(raw[STATE], x), state_pointer(raw[DECAY], x), raw[HIDDEN]
+    dout = same_type(raw[DOUT], out)
     task = take_one(raw)
     while task < raw[TASKS]:
-        s0, s1, b0, b1, c0, c1, chunk = bounds(raw, task)
-        for b in range(b0, b1):
-            end = length(raw, lengths, b)
-            place = (chunk * raw[BATCH] + b) * hidden + c0
-            state, decay = at(every_state, place), at(every_decay, place)
-            for s in range(min(s1, end) - 1, s0 - 1, -1):
-                t = time_of(raw, s, end)
-                x_row = at(x, t * raw[X_T] + b * raw[X_B] + c0)
-                dout_row = at(dout, t * raw[DOUT_T] + b * raw[DOUT_B] + c0)
-                for c in range(c1 - c0):
-                    keep, _, _ = gates(x_row, c, hidden)
-                    store(state, c, keep * (load(dout_row, c) + load(state, c)))
-                    store(decay, c, keep * load(decay, c))
+        chunk, s0, s1, b, c0, width = bounds(raw, task)
+        end = length(raw, b)
+        place = (chunk * raw[BATCH] + b) * hidden + c0
+        state, decay = at(every_state, place), at(every_decay, place)
+        for s in range(min(s1, end) - 1, s0 - 1, -1):
+            t = time_of(raw, s, end)
+            x_row, dout_row = at(x, t * raw[X_T] + b * raw[X_B] + c0), at(dout, t * raw[DOUT_T] + b * raw[DOUT_B] + c0)
+            for c in range(width):
+                keep, _, _ = gates(x_row, c, hidden)
+                store(state, c, keep * (load(dout_row, c) + load(state, c)))
+                store(decay, c, keep * load(decay, c))
         task = take_one(raw)
 
 
@@ -367,10 +375,7 @@ def kernel(kind: str, cell: str, x_dtype: str, dtype: str) -> Any:
         else:
             gates = minlstm
             rule = minlstm_next if kind == "forward" else minlstm_slopes
-        if cell == "mingru" or cell == "minlstm":
-            candidate = as_is
-        else:
-            candidate = positive
+        candidate = as_is if cell == "mingru" or cell == "minlstm" else positive
         if kind == "forward":
             work = forward
         elif kind == "forward_summary":

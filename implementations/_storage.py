@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 
 ELEMENTS: dict[str, Any] = {"float32": np.float32, "float64": np.float64, "bfloat16": np.uint16, "float16": np.int16}
 LINE = 64  # bytes of a cache line, and of the vectors that `stream` writes
+ROOM = 3 * 1024  # three gates of the widest tile
 
 _BITS = {32: ir.IntType(32), 64: ir.IntType(64)}
 _FLOATS = {32: ir.FloatType(), 64: ir.DoubleType()}
@@ -84,6 +85,17 @@ def same_type(typingctx: Any, address: Any, model: Any) -> Any:
 def state_pointer(typingctx: Any, address: Any, model: Any) -> Any:
     """The integer `address` as a pointer to the type in which elements of the pointer `model` are computed."""
     return _cast(types.CPointer(_computed(model.dtype)), model)
+
+
+@intrinsic
+def workspace(typingctx: Any, model: Any) -> Any:
+    """Room on the stack for ROOM elements of the pointer `model`'s type."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        room = cgutils.alloca_once(builder, ir.ArrayType(context.get_value_type(model.dtype), ROOM))
+        return builder.bitcast(room, context.get_value_type(model))
+
+    return model(model), codegen
 
 
 @intrinsic

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -85,14 +85,16 @@ class ScanCpu(Implementation):
         self._notes = f"numba {'omp' if _openmp() else 'pool'}, {threads} thread{'s' * (threads > 1)}, {tasks}"
 
         def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
-            def run_layer(suffix: str, x: Tensor, is_projected: bool, first: cells.Blocks, reverse: bool) -> Any:
+            def run_layer(
+                suffix: str, x: Tensor, is_projected: bool, state: cells.Blocks, reverse: bool
+            ) -> tuple[Tensor, cells.Blocks]:
                 if not is_projected:
                     bias = weights.get("bias_ih" + suffix)
                     # A product rounded to 16 bits would cost more accuracy than all else here.
                     x = linear(
                         x.to(compute), weights["weight_ih" + suffix].to(compute), None if bias is None else bias.to(compute)
                     )
-                output, final = scan(scans[x.dtype, reverse], x, first[0] if first else None, lengths)
+                output, final = scan(scans[x.dtype, reverse], x, state[0] if state else None, lengths)
                 return output, (final,)
 
             return run_layers(case, x, state, run_layer)
@@ -218,15 +220,13 @@ class Scan:
         return starts[order[-1]]
 
     def _launch(self, kind: str, where: _Shape, tensors: dict[str, Tensor]) -> None:
-        from pytest_ecornn.implementations import _scan_kernels as k
-
         tile, chunks = self.cut
         tasks = chunks * where.batch * -(-where.hidden // tile)
-        streamed = kind == "forward" and where.rows * where.hidden * self.dtype.itemsize >= _STREAMED_BYTES
+        streamed = where.rows * where.hidden * self.dtype.itemsize >= _STREAMED_BYTES
         lengths = 0 if where.lengths is None else where.lengths.data_ptr()
         # In the order of `_scan_kernels.STEPS` and what follows it.
         integers = [0, tasks, where.steps, where.batch, where.hidden, where.gates, int(self.reverse), lengths]
-        integers += [tile, 1, -(-where.steps // chunks), int(streamed)]
+        integers += [tile, -(-where.steps // chunks), int(streamed)]
         for name in ("x", "out", "dout", "dx"):
             tensor = tensors.get(name, tensors.get("kept") if name == "out" else None)
             integers += (0, 0, 0) if tensor is None else (tensor.data_ptr(), *self._row_strides(tensor))
@@ -282,7 +282,7 @@ def scan(how: Scan, x: Tensor, first: Tensor | None, lengths: Tensor | None) -> 
     """Output and final state [B, H] from pre-activations and initial state [B, H], differentiable where that is asked for."""
     x = x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
     if torch.is_grad_enabled() and (x.requires_grad or (first is not None and first.requires_grad)):
-        output, final = _Differentiable.apply(how, x, first, lengths)
+        output, final = _Differentiable.apply(how, x, first, lengths)  # type: ignore[no-untyped-call]
         return output, final
     return how.forward(x, first, lengths)[:2]
 
@@ -296,7 +296,7 @@ def _openmp() -> Callable[..., None] | None:
         return None
     parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
     parallel.restype = None
-    return parallel  # type: ignore[no-any-return]
+    return cast(Callable[..., None], parallel)
 
 
 @cache

@@ -372,3 +372,11 @@ def test_progress_on_a_terminal_is_a_bar_that_vanishes_and_keeps_failures(monkey
 )
 def test_numbers_have_three_digits_and_a_unit_that_fits(text: str, expected: str) -> None:
     assert text == expected
+
+
+def test_what_was_called_slower_is_not_as_fast_however_wide_its_interval() -> None:
+    slow = row("slow", CASES[0], timing=timing(120.0, {"base": 100.0}))
+    base = row("base", CASES[0], timing=timing(100.0, {}))
+    assert slow.timing is not None
+    slow.timing.low_us = 50.0
+    assert {key[1] for key in standing.fastest([slow, base], set())} == {"base"}

@@ -42,12 +42,19 @@ def is_publishable(row: Row, unproven: Collection[Key]) -> bool:
 
 
 def fastest(rows: Iterable[Row], unproven: Collection[Key]) -> set[Key]:
-    """The proven row of the smallest time, and those whose interval reaches down to its interval: no winner by noise."""
-    timed = [(row.timing, row.key) for row in rows if row.timing is not None and is_publishable(row, unproven)]
-    if not timed:
+    """The proven row of the smallest time, and those whose interval reaches down to its interval: no winner by noise.
+
+    Pairs tell more than two intervals: what was called slower than another, or had another called faster, is not among them.
+    """
+    timed = [(row, row.timing) for row in rows if row.timing is not None and is_publishable(row, unproven)]
+    verdicts = [(row.implementation, one.verdict, one.baseline) for row, timing in timed for one in timing.against]
+    beaten = {name for name, verdict, _ in verdicts if verdict == "slower"}
+    beaten |= {baseline for _, verdict, baseline in verdicts if verdict == "faster"}
+    left = [(timing, row.key) for row, timing in timed if row.implementation not in beaten]
+    if not left:
         return set()
-    best, _ = min(timed, key=lambda one: one[0].time_us)
-    return {key for timing, key in timed if timing is best or timing.low_us <= best.high_us}
+    best, _ = min(left, key=lambda one: one[0].time_us)
+    return {key for timing, key in left if timing is best or timing.low_us <= best.high_us}
 
 
 def cases(rows: Iterable[Row]) -> list[str]:

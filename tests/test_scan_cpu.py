@@ -1,0 +1,325 @@
+"""scan_cpu: its exponential, its plan, and what minGRU and minLSTM must do for any content, layout, direction and cut."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_ecornn import contents
+from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations import scan_cpu
+from pytest_ecornn.implementations.scan_cpu import Plan, Scan, ScanCpu, plan, scan
+from pytest_ecornn.verification import Candidate, failure_message, run
+
+CELLS = ("mingru", "mingru_positive", "minlstm", "minlstm_positive")
+GATES = {"mingru": 2, "mingru_positive": 2, "minlstm": 3, "minlstm_positive": 3}
+JUDGED = (
+    "mingru-T20-B3-H37-float32-batchfirst-projected-training",
+    "mingru_positive-T19-B5-H64-float32-ragged-state-projected-training",
+    "minlstm-T18-B2-H96-float32-bidirectional-batchfirst-ragged-state-projected-training-strided",
+    "minlstm_positive-T17-B4-H1-float32-bidirectional-state-projected-training-offset",
+    "mingru-T9-B3-I20-H33-L3-float32-bidirectional-batchfirst-ragged-state-training",
+    "minlstm-T12-B2-I7-H16-L2-float32-nobias-state-training",
+    "mingru_positive-T17-B3-H65-float64-bidirectional-batchfirst-ragged-state-projected-training",
+    "mingru-T20-B3-H64-bfloat16-bidirectional-batchfirst-ragged-state-projected-training",
+    "mingru-T12-B3-I40-H33-L2-bfloat16-state-training",
+    "minlstm-T20-B2-H31-float16-bidirectional-batchfirst-ragged-state-projected-training",
+    "mingru-T1-B1-H1-float32-projected",
+    "minlstm-T20-B2-H32-float32-state-projected-training-saturated",
+    "mingru-T20-B2-H32-float32-state-projected-training-near_one",
+    "minlstm_positive-T20-B2-H32-float32-state-projected-training-large",
+    "mingru_positive-T20-B2-H32-float32-state-projected-training-denormal",
+    "mingru-T20-B3-H32-float32-projected-nan",
+    "minlstm-T20-B3-H32-float32-state-projected-infinite",
+)
+
+
+def of(cell: str, dtype: torch.dtype = torch.float32, cut: Plan | None = None, **given: Any) -> Scan:
+    """A scan, time first and forward unless `given` says otherwise."""
+    options = {"pre": dtype, "batch_first": False, "reverse": False, "threads": 2, "cut": cut or Plan(1024, 1)} | given
+    return Scan(cell=cell, dtype=dtype, **options)
+
+
+def gates_of(cell: str, steps: int, batch: int, hidden: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(steps, batch, GATES[cell] * hidden).to(dtype)
+
+
+def with_gradients(how: Scan, x: Tensor, first: Tensor | None, lengths: Tensor | None) -> list[Tensor]:
+    """Output, final state and the gradients of x and of the initial state under random loss weights of seed 1."""
+    leaves = [tensor.detach().requires_grad_() for tensor in (x, first) if tensor is not None]
+    output, final = scan(how, leaves[0], leaves[1] if first is not None else None, lengths)
+    random = torch.Generator().manual_seed(1)
+    weights = [torch.randn(tensor.shape, generator=random).to(tensor.dtype) for tensor in (output, final)]
+    return [output.detach(), final.detach(), *torch.autograd.grad((output, final), leaves, weights)]
+
+
+@pytest.fixture(scope="module")
+def exponential() -> Any:
+    import numba
+
+    from pytest_ecornn.implementations import _scan_kernels
+
+    own = _scan_kernels.exp
+    return numba.vectorize(["float32(float32)", "float64(float64)"])(lambda x: own(x))
+
+
+@pytest.mark.parametrize(("dtype", "lowest"), [(np.float32, -87.0), (np.float64, -708.0)])
+def test_exponential_is_right_to_an_ulp(exponential: Any, dtype: Any, lowest: float) -> None:
+    x = np.concatenate([np.linspace(lowest, 0, 100_001), np.linspace(-1, 0, 100_001), -np.logspace(-40, 0, 999)]).astype(dtype)
+    wanted = np.exp(x.astype(np.longdouble))
+    error = np.abs(exponential(x) - wanted) / wanted / np.finfo(dtype).eps
+    assert error.max() < 1, f"{error.max()} eps at {x[error.argmax()]}"
+
+
+@pytest.mark.parametrize(("dtype", "tiny"), [(np.float32, -100.0), (np.float64, -740.0)])
+def test_exponential_underflows_gradually_and_keeps_nan(exponential: Any, dtype: Any, tiny: float) -> None:
+    payload = np.array([0x7FC00155], np.uint32).view(np.float32).astype(dtype)[0]
+    with np.errstate(all="ignore"):
+        below, zero, nan, other = exponential(np.array([tiny, -np.inf, np.nan, payload], dtype))
+    assert below == pytest.approx(float(np.exp(np.longdouble(tiny))), abs=float(np.finfo(dtype).smallest_subnormal))
+    assert below > 0
+    assert zero == 0
+    assert np.isnan(nan)
+    assert np.isnan(other)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8, 64])
+@pytest.mark.parametrize("batch", [1, 3, 8, 100])
+@pytest.mark.parametrize("channels", [1, 37, 64, 256, 5000])
+def test_plan_covers_the_channels_and_cuts_time_only_for_idle_threads(threads: int, batch: int, channels: int) -> None:
+    tile, chunks = plan(65536, batch, channels, threads)
+    tasks = batch * -(-channels // tile)
+    assert 1 <= tile <= min(channels, 1024)
+    assert tile == channels or tile % 32 == 0
+    assert chunks == 1 or 3 <= chunks <= threads // tasks
+    assert chunks == 1 or tile <= 32, "channels are left that could have been cut"
+
+
+def test_plan_never_cuts_time_for_two_threads() -> None:
+    assert {plan(65536, batch, channels, 2).chunks for batch in (1, 2, 5) for channels in (1, 16, 33, 512)} == {1}
+
+
+def test_plan_cuts_time_where_one_channel_meets_many_threads() -> None:
+    assert plan(65536, 1, 16, 64) == Plan(16, 64)
+    assert plan(300, 1, 16, 64) == Plan(16, 4)
+    assert plan(100, 1, 16, 64) == Plan(16, 1)
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_agrees_with_the_reference(name: str) -> None:
+    case = Case.parse(name)
+    message = failure_message("scan_cpu", case, Candidate.build("scan_cpu", ScanCpu, case).verify())
+    assert not message, message
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("cell", ["mingru", "minlstm"])
+def test_run_in_chunks_equals_whole_run(cell: str, reverse: bool) -> None:
+    x, first, lengths = gates_of(cell, 43, 3, 70), torch.randn(3, 70), torch.tensor([43, 1, 20])
+    whole = with_gradients(of(cell, reverse=reverse), x, first, lengths)
+    for cut in (Plan(32, 5), Plan(64, 43), Plan(1024, 4)):
+        parts = with_gradients(of(cell, reverse=reverse, cut=cut), x, first, lengths)
+        for one, other in zip(whole, parts, strict=True):
+            torch.testing.assert_close(other, one, rtol=2e-5, atol=2e-6)
+
+
+def test_run_in_chunks_keeps_an_infinite_state() -> None:
+    x = gates_of("mingru", 400, 1, 4)
+    x[:, :, :4] = 3.0  # each step keeps a twentieth: a chunk's product underflows
+    output, final, _ = of("mingru", cut=Plan(4, 4)).forward(x[:40], torch.full((1, 4), torch.inf), None)
+    assert output.isinf().all()
+    assert final.isinf().all()
+    _, final, _ = of("mingru", cut=Plan(4, 4)).forward(x, torch.full((1, 4), torch.inf), None)
+    assert not final.isnan().any()
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_split_run_equals_whole_run(cell: str) -> None:
+    x, first, how = gates_of(cell, 50, 2, 40), torch.randn(2, 40), of(cell)
+    output, final, _ = how.forward(x, first, None)
+    head, middle, _ = how.forward(x[:17], first, None)
+    tail, end, _ = how.forward(x[17:], middle, None)
+    assert torch.equal(torch.cat([head, tail]), output)
+    assert torch.equal(end, final)
+
+
+def test_tiles_threads_and_layouts_do_not_change_a_bit() -> None:
+    x, first = gates_of("minlstm", 40, 6, 200), torch.randn(6, 200)
+    whole = with_gradients(of("minlstm", threads=1), x, first, None)
+    tiled = with_gradients(of("minlstm", cut=Plan(32, 1)), x, first, None)
+    for one, other in zip(whole, tiled, strict=True):
+        assert torch.equal(one, other)
+    swapped, final, _ = of("minlstm", batch_first=True).forward(x.transpose(0, 1).contiguous(), first, None)
+    assert torch.equal(swapped.transpose(0, 1), whole[0])
+    assert torch.equal(final, whole[1])
+
+
+def test_strides_do_not_change_a_bit() -> None:
+    x = gates_of("mingru", 12, 3, 21)
+    wide = torch.full((13, 4, 50), torch.nan)
+    wide[1:, 1:, 3:45] = x
+    columns = x.permute(2, 0, 1).contiguous().permute(1, 2, 0)
+    for other in (wide[1:, 1:, 3:45], columns):
+        for one, two in zip(
+            with_gradients(of("mingru"), x, None, None), with_gradients(of("mingru"), other, None, None), strict=True
+        ):
+            assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("hidden", [256, 240, 37])
+def test_large_outputs_that_pass_the_caches_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch, hidden: int) -> None:
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        how = of({torch.float64: "mingru_positive", torch.float16: "minlstm"}.get(dtype, "mingru"), dtype)
+        x = gates_of(how.cell, 9, 2, hidden, dtype)
+        monkeypatch.setattr(scan_cpu, "_STREAMED_BYTES", 2**60)
+        plain = with_gradients(how, x, None, None)
+        monkeypatch.setattr(scan_cpu, "_STREAMED_BYTES", 0)
+        for one, other in zip(plain, with_gradients(how, x, None, None), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_threads_without_openmp_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = gates_of("mingru", 300, 4, 64)
+    output, _, _ = of("mingru").forward(x, None, None)
+    monkeypatch.setattr(scan_cpu, "_openmp", lambda: None)
+    assert torch.equal(of("mingru").forward(x, None, None)[0], output)
+
+
+def test_long_sequence_in_float32_stays_close_to_float64() -> None:
+    x = torch.randn(65536, 1, 2 * 20)
+    x[..., :20] -= 3  # keeps near one
+    narrow, end, _ = of("mingru_positive").forward(x, None, None)
+    wide, wide_end, _ = of("mingru_positive", torch.float64).forward(x.double(), None, None)
+    torch.testing.assert_close(narrow.double(), wide, rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(end.double(), wide_end, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("f", "i"), [(-100.0, -90.0), (-90.0, -100.0), (-1000.0, -1001.0), (100.0, -5.0), (80.0, 90.0), (-3e38, 3e38)]
+)
+def test_minlstm_keeps_the_ratio_of_gates_that_underflow(f: float, i: float) -> None:
+    keep = torch.nn.functional.logsigmoid(torch.tensor(f).double()) - torch.nn.functional.logsigmoid(torch.tensor(i).double())
+    wanted = torch.stack([keep.sigmoid(), (-keep).sigmoid()])
+    for candidate, initial, share in ((0.0, 1.0, wanted[0]), (1.0, 0.0, wanted[1])):
+        output, _, _ = of("minlstm").forward(torch.tensor([[[f, i, candidate]]]), torch.tensor([[initial]]), None)
+        torch.testing.assert_close(output.double().squeeze(), share, rtol=1e-6, atol=1e-44)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_no_finite_or_infinite_gate_makes_nan(cell: str) -> None:
+    values = torch.tensor(
+        [0.0, -0.0, 1e-45, 1e-39, 1.0, -1.0, 87.4, -87.4, 104, -104, 1e4, -1e4, 3e38, -3e38, torch.inf, -torch.inf]
+    )
+    gates = torch.cartesian_prod(values, values)  # every pair of gates; minGRU takes the first of each
+    parts = [*gates.T[: GATES[cell] - 1], torch.linspace(-1, 1, len(gates))]
+    x = torch.cat(parts).expand(3, 1, -1)
+    for tensor in with_gradients(of(cell), x, torch.ones(1, len(gates)), None):
+        assert tensor.isfinite().all()
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_nan_stays_in_its_channel_from_its_step_on(cell: str) -> None:
+    for gate in range(GATES[cell]):
+        x = gates_of(cell, 20, 2, 33)
+        x[7, 1, gate * 33 + 5] = torch.nan
+        output, final, _ = of(cell).forward(x, None, None)
+        wanted = torch.zeros(20, 2, 33, dtype=torch.bool)
+        wanted[7:, 1, 5] = True
+        assert torch.equal(output.isnan(), wanted)
+        assert torch.equal(final.isnan(), wanted[-1])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_padding_is_neither_read_nor_left_unwritten(batch_first: bool, reverse: bool) -> None:
+    lengths = torch.tensor([5, 11, 1])
+    late = torch.arange(11)[:, None] >= lengths
+    x = gates_of("mingru", 11, 3, 18)
+    spoilt = torch.where(late[..., None], torch.nan, x)
+    if batch_first:
+        x, spoilt, late = (t.transpose(0, 1).contiguous() for t in (x, spoilt, late))
+    how = of("mingru", batch_first=batch_first, reverse=reverse)
+    clean, dirty = (with_gradients(how, given, None, lengths) for given in (x, spoilt))
+    for one, other in zip(clean, dirty, strict=True):
+        assert torch.equal(one, other)
+    assert (clean[0][late] == 0).all()
+    assert (clean[2][late] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_outputs_are_rounded_as_torch_rounds(dtype: torch.dtype) -> None:
+    values = torch.cat(
+        [torch.randn(5000) * 10.0 ** torch.randint(-9, 9, (5000,)), torch.tensor([torch.inf, torch.nan, 65520.0, 1e-8, 0.0])]
+    )
+    values = torch.cat([values, torch.arange(0, 2, 2**-13)])  # ties
+    x = torch.cat([torch.full_like(values, 200.0), values])[None, None]  # an update gate that takes everything
+    output, _, _ = of("mingru", dtype, pre=torch.float32).forward(x, None, None)
+    torch.testing.assert_close(output[0, 0], values.to(dtype), rtol=0, atol=0, equal_nan=True)
+
+
+def test_gradients_may_be_missing_or_expanded() -> None:
+    x, first = gates_of("mingru", 9, 2, 16).requires_grad_(), torch.randn(2, 16).requires_grad_()
+    full = torch.autograd.grad(scan(of("mingru"), x, first, None)[0], (x, first), torch.ones(9, 2, 16))
+    summed = torch.autograd.grad(scan(of("mingru"), x, first, None)[0].sum(), (x, first))
+    for one, other in zip(full, summed, strict=True):
+        assert torch.equal(one, other)
+    output, final = scan(of("mingru"), x, first, None)
+    by_final = torch.autograd.grad(final.sum(), (x, first), retain_graph=True)
+    by_output = torch.autograd.grad(output[-1].sum(), (x, first))
+    for one, other in zip(by_final, by_output, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_nothing_is_saved_without_gradients() -> None:
+    x = gates_of("mingru", 4, 2, 8).requires_grad_()
+    with torch.no_grad():
+        output, final = scan(of("mingru"), x, None, None)
+    assert output.grad_fn is None
+    assert final.grad_fn is None
+
+
+def test_weights_changed_in_place_are_seen() -> None:
+    case = Case.parse("mingru-T5-B2-I6-H8-float32-training")
+    problem = contents.problem(case)
+    layer = ScanCpu().build(case, problem.weights)
+    run(layer, problem)
+    with torch.no_grad():
+        for parameter in problem.weights.values():
+            parameter.mul_(-2)
+    fresh = run(ScanCpu().build(case, problem.weights), problem)
+    for name, tensor in run(layer, problem).items():
+        assert torch.equal(tensor, fresh[name]), name
+
+
+def test_other_cells_devices_and_precisions_are_unsupported() -> None:
+    own, case = ScanCpu(), Case.parse("mingru-T5-B2-H8-float32")
+    assert own.unsupported(case, torch.device("cpu")) is None
+    assert "linear" in (own.unsupported(replace(case, cell="lstm"), torch.device("cpu")) or "")
+    assert "CPU" in (own.unsupported(case, torch.device("cuda")) or "")
+    assert "TF32" in (own.unsupported(replace(case, precision="tf32"), torch.device("cpu")) or "")
+
+
+def test_notes_tell_threads_and_cut() -> None:
+    case = Case.parse("mingru-T5-B2-H8-float32-projected")
+    own = ScanCpu()
+    own.build(case, contents.make_weights(case))
+    assert "thread" in own.notes()
+    assert "tile 8, 1 chunk" in own.notes()
+
+
+def test_cost_counts_each_array_once() -> None:
+    case = Case.parse("mingru-T4096-B8-H256-float32-batchfirst-projected")
+    assert ScanCpu().cost(case).bytes == 3 * 4096 * 8 * 256 * 4
+    assert ScanCpu().cost(replace(case, mode="training")).bytes > 2 * ScanCpu().cost(case).bytes
+
+
+def test_importing_the_module_does_not_import_numba() -> None:
+    code = "import pytest_ecornn.implementations.scan_cpu, sys; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
