@@ -17,7 +17,7 @@ def _poisoned_and_seeded(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     import torch
 
-    from pytest_ecornn.verification import Poisoned
+    from pytest_ecornn.calls import Poisoned
 
     torch.manual_seed(0)
     with Poisoned():

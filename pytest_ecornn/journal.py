@@ -32,6 +32,7 @@ class Journal:
             raise JournalError(
                 f"{self.path}: cannot be written ({error.strerror or error}); choose another --ecornn-report"
             ) from error
+        self._keys = {row.key for row in self.rows}
 
     def _start(self, header: dict[str, Any]) -> None:
         if self.path.exists():
@@ -45,7 +46,10 @@ class Journal:
                 file.truncate(length)
 
     def add(self, row: Row) -> None:
-        """Writes the row through to the disk."""
+        """Writes the row through to the disk, unless it stands there already."""
+        if row.key in self._keys:
+            return
+        self._keys.add(row.key)
         self.rows.append(row)
         self._append(row.as_dict())
 

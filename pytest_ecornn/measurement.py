@@ -19,12 +19,13 @@ from typing import Any
 import torch
 
 from pytest_ecornn import contents
+from pytest_ecornn.calls import Call
 from pytest_ecornn.clocks import Clock
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contents import Problem
 from pytest_ecornn.contract import Case
 from pytest_ecornn.statistics import MIN_PAIRS
-from pytest_ecornn.verification import Call, Candidate, Expected
+from pytest_ecornn.verification import Candidate, Expected
 
 BLOCK_SECONDS = 5e-3
 POOL_ROWS = 4096  # rows beyond those of one call, among which an offset is drawn

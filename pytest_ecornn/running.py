@@ -101,7 +101,7 @@ class Running:
         if self._journal is None:
             return
         row = Row.from_dict(report.ecornn_row) if hasattr(report, "ecornn_row") else self._lost(report)
-        if row is not None and row.key not in {known.key for known in self._journal.rows}:
+        if row is not None:
             self._journal.add(row)
         if self._screen:
             self._screen.report(row)

@@ -1,4 +1,4 @@
-"""Runs a candidate on a problem and judges every tensor that comes out: output, final states and all gradients."""
+"""What the reference says of a problem, and the judgement on a candidate: output, final states and all gradients."""
 
 from __future__ import annotations
 
@@ -11,112 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from pytest_ecornn import cells, comparison, contents, yardstick
+from pytest_ecornn.calls import Poisoned, Tensors, run
 from pytest_ecornn.comparison import Array, Comparison, Error, Mask
 from pytest_ecornn.contents import Problem
 from pytest_ecornn.contract import Case, Implementation, Layer, Weights
-
-Tensors = dict[str, Tensor | None]
-
-
-class WrongResult(Exception):
-    """A candidate broke the contract in a way that leaves nothing to compare."""
-
-
-class Poisoned(TorchFunctionMode):
-    """Within it, memory that torch.empty and its kin return uninitialised holds NaN (integers: a large negative number)."""
-
-    _FACTORIES = (torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty, Tensor.new_empty_strided)
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func in self._FACTORIES and result.numel():
-            if result.is_floating_point():
-                result.fill_(float("nan"))
-            elif result.dtype != torch.bool:
-                result.fill_(torch.iinfo(result.dtype).min // 2 or 165)
-        return result
-
-
-class Call:
-    """One call of a layer on a problem, its leaves made beforehand so that only the layer's own work is left to do."""
-
-    def __init__(self, problem: Problem):
-        case = problem.case
-        self.problem = problem
-        self.x, state = problem.x.detach(), tuple(s.detach() for s in problem.state)
-        for leaf in (self.x, *state):
-            leaf.requires_grad_(case.training)
-        self.state = replace(problem, state=state).given_state
-        states = cells.get(case.cell).states
-        self.inputs: dict[str, Tensor] = {"x": self.x}
-        self.inputs |= {f"initial {name}": tensor for name, tensor in zip(states, state, strict=False)}
-        self.inputs |= problem.weights
-        self._leaves = list(self.inputs.values())
-
-    def forward(self, layer: Layer) -> Any:
-        return layer(self.x, self.state, self.problem.lengths)
-
-    def timed(self, layer: Layer) -> tuple[Any, Any]:
-        """The layer, and in training mode the gradient of every input: nothing else is timed."""
-        result = self.forward(layer)
-        if not self.problem.loss_weights:
-            return result, ()
-        output, final = result
-        outputs = (output, *final) if isinstance(final, tuple) else (output, final)
-        return result, torch.autograd.grad(outputs, self._leaves, self.problem.loss_weights, allow_unused=True)
-
-    def named(self, result: Any, gradients: Any) -> Tensors:
-        """What `timed` returned, by name. Raises WrongResult where it does not have the contract's form."""
-        cell = cells.get(self.problem.case.cell)
-        output, finals = _unpack(result, cell)
-        tensors: Tensors = {"output": output, **{f"final {s}": f for s, f in zip(cell.states, finals, strict=True)}}
-        return tensors | {f"grad {name}": grad for name, grad in zip(self.inputs, gradients, strict=bool(gradients))}
-
-
-def run(layer: Layer, problem: Problem) -> Tensors:
-    """Calls `layer` and names what comes out: output, final states and, in training mode, the gradient of every input.
-
-    A gradient is None where an output of the wrong shape, or cut from the graph, leaves none. Raises WrongResult where
-    the result does not have the contract's form.
-    """
-    call = Call(problem)
-    with torch.set_grad_enabled(problem.case.training):
-        result = call.forward(layer)
-    output, finals = _unpack(result, cells.get(problem.case.cell))
-    gradients: Any = ()
-    if problem.case.training:
-        gradients = _gradients((output, *finals), problem.loss_weights, list(call.inputs.values()))
-    return call.named(result, gradients)
-
-
-def _unpack(result: Any, cell: cells.Cell) -> tuple[Tensor, tuple[Tensor, ...]]:
-    form = "(output, final_state)"
-    if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], Tensor):
-        raise WrongResult(f"expected the tuple {form}, got {_kind(result)}")
-    count = len(cell.states)
-    wanted = "a tensor" if count == 1 else f"a tuple of {count} tensors ({', '.join(cell.states)})"
-    finals = (result[1],) if isinstance(result[1], Tensor) else result[1]
-    right_kind = isinstance(result[1], Tensor) if count == 1 else isinstance(finals, (tuple, list)) and len(finals) == count
-    if not right_kind or not all(isinstance(final, Tensor) for final in finals):
-        raise WrongResult(f"expected the final state as {wanted}, got {_kind(result[1])}")
-    return result[0], tuple(finals)
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, (tuple, list)):
-        return f"{type(value).__name__} of {len(value)} ({', '.join(type(v).__name__ for v in value)})"
-    return type(value).__name__
-
-
-def _gradients(outputs: tuple[Tensor, ...], weights: tuple[Tensor, ...], inputs: list[Tensor]) -> Any:
-    pairs = [(o, w) for o, w in zip(outputs, weights, strict=True) if o.requires_grad and o.shape == w.shape]
-    if not pairs:
-        return (None,) * len(inputs)
-    given = [w.to(o.dtype) for o, w in pairs]
-    return torch.autograd.grad([o for o, _ in pairs], inputs, given, allow_unused=True)
 
 
 def reference_layer(problem: Problem) -> Layer:
@@ -182,7 +82,9 @@ class Expected:
         finfo, errors = torch.finfo(contents.torch_dtype(problem.case)), {}
         permutation = yardstick.Permutation.draw(problem.case, number)
         permuted = permutation.problem(problem)
-        for name, tensor in run(yardstick.loop(carry).build(permuted.case, permuted.weights), permuted).items():
+        with yardstick.MovedGates(problem.case, number):
+            tensors = run(yardstick.loop(carry).build(permuted.case, permuted.weights), permuted)
+        for name, tensor in tensors.items():
             assert tensor is not None
             values = comparison.to_array(permutation.undo(name, tensor))
             where = comparison.slices(problem.case, name, values.shape)

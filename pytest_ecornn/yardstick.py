@@ -2,16 +2,20 @@
 
 The loop runs on the same problem with its input and hidden indices permuted: the function is the same, the order of every
 sum is not, so the spread of correct answers shows. Where few orders exist (one hidden unit has one), float32 values are
-also moved by one unit in the last place, which no sum in float32 can tell from its own rounding. A float64 loop would share
-the reference's rounding; there the float32 loop's error is scaled by the ratio of the two precisions.
+also moved by one unit in the last place, which no sum in float32 can tell from its own rounding; so is every gate, as by
+another library's exponential (1 - z loses most of z where the gate is near one). A float64 loop would share the reference's
+rounding; there the float32 loop's error is scaled by the ratio of the two precisions.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
+from torch.overrides import TorchFunctionMode
 
 from pytest_ecornn import cells
 from pytest_ecornn.comparison import Error
@@ -99,6 +103,20 @@ class Permutation:
 def _blocks(order: Tensor, count: int) -> Tensor:
     """The same order in each of `count` blocks that stand one after the other."""
     return torch.cat([order + block * len(order) for block in range(count)])
+
+
+class MovedGates(TorchFunctionMode):
+    """Within it, what sigmoid and its kin return in float32 is one unit in the last place up, down, or as it is."""
+
+    _FUNCTIONS = (torch.sigmoid, Tensor.sigmoid, torch.tanh, Tensor.tanh, logsigmoid)
+
+    def __init__(self, case: Case, number: int):
+        super().__init__()
+        self._random = generator(case.seed, f"gates {number}")
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return _moved(result, self._random) if func in self._FUNCTIONS else result
 
 
 def _moved(values: Tensor, random: torch.Generator | None) -> Tensor:

@@ -16,16 +16,19 @@ def _both_modes(**fields: object) -> Iterator[Case]:
 
 def _smoke() -> Iterator[Case]:
     """Language-model and scan shapes, each small enough for a loop in Python to be timed in a second."""
-    yield from _both_modes(cell="lstm", layers=2, batch=32, hidden_size=200, steps=35)
-    yield Case(cell="lstm", batch=64, hidden_size=512, steps=16)
-    yield from _both_modes(cell="gru", batch=16, hidden_size=256, steps=35, has_state=True)
+    yield Case(cell="lstm", layers=2, batch=32, hidden_size=200, steps=35)
+    yield Case(cell="lstm", batch=64, hidden_size=512, steps=4)
+    yield Case(cell="lstm", batch=16, hidden_size=128, steps=35, mode="training")
+    yield from _both_modes(cell="gru", batch=16, hidden_size=128, steps=35, has_state=True)
     yield Case(cell="rnn_tanh", batch=16, hidden_size=256, steps=35, ragged=True)
     yield Case(cell="rnn_relu", batch=16, hidden_size=128, steps=35, bidirectional=True)
-    yield from _both_modes(cell="mingru", batch=8, hidden_size=256, steps=512, batch_first=True, projected=True)
-    yield Case(cell="mingru", batch=8, hidden_size=256, steps=512, batch_first=True, projected=True, dtype="bfloat16")
-    yield Case(cell="mingru_positive", batch=8, hidden_size=128, steps=512, batch_first=True)
-    yield from _both_modes(cell="minlstm", batch=8, hidden_size=256, steps=512, batch_first=True, projected=True)
-    yield Case(cell="minlstm_positive", batch=8, hidden_size=128, steps=512, has_state=True, ragged=True)
+    for dtype in ("float32", "bfloat16"):
+        yield Case(cell="mingru", batch=8, hidden_size=256, steps=256, batch_first=True, projected=True, dtype=dtype)
+    yield Case(cell="mingru", batch=8, hidden_size=256, steps=128, batch_first=True, mode="training")
+    yield Case(cell="mingru_positive", batch=8, hidden_size=128, steps=256, batch_first=True)
+    yield Case(cell="minlstm", batch=8, hidden_size=256, steps=256, batch_first=True, projected=True)
+    yield Case(cell="minlstm", batch=8, hidden_size=256, steps=128, projected=True, mode="training")
+    yield Case(cell="minlstm_positive", batch=8, hidden_size=128, steps=128, has_state=True, ragged=True)
 
 
 def _edge() -> Iterator[Case]:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from pytest_ecornn import cells, comparison, contents, verification, yardstick
+from pytest_ecornn import calls, cells, comparison, contents, verification, yardstick
 from pytest_ecornn.contract import DTYPES, Case
 from pytest_ecornn.discovery import Found, discover
 from pytest_ecornn.strategies import Domain, cases
@@ -76,11 +76,11 @@ def _correct(found: dict[str, Found], case: Case, wanted: verification.Expected)
     for name, one in found.items():
         if one.kind().unsupported(case, torch.device("cpu")) is None:
             layer = one.kind().build(case, wanted.problem.weights)
-            yield name, verification.run(layer, wanted.problem), one.kind.carry
+            yield name, calls.run(layer, wanted.problem), one.kind.carry
     for carry in ("storage", "float32"):
         permutation = yardstick.Permutation.draw(case, _OTHER_ORDER)
         permuted = permutation.problem(wanted.problem, is_exact=True)
-        tensors = verification.run(yardstick.loop(carry).build(case, permuted.weights), permuted)
+        tensors = calls.run(yardstick.loop(carry).build(case, permuted.weights), permuted)
         yield f"loop, {carry}", {n: t if t is None else permutation.undo(n, t) for n, t in tensors.items()}, carry
 
 

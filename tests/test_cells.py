@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn import cells, contents, verification
+from pytest_ecornn import calls, cells, contents, verification
 from pytest_ecornn.contract import Case
 
 TORCH = {"rnn_tanh": torch.nn.RNN, "rnn_relu": torch.nn.RNN, "lstm": torch.nn.LSTM, "gru": torch.nn.GRU}
@@ -47,8 +47,8 @@ def test_reference_and_gradients_equal_torch(cell: str, options: dict[str, Any])
         output, final = module(packed, state)
         return torch.nn.utils.rnn.pad_packed_sequence(output, case.batch_first, total_length=case.steps)[0], final
 
-    ours = verification.run(verification.reference_layer(problem), problem)
-    theirs = verification.run(layer, problem)
+    ours = calls.run(verification.reference_layer(problem), problem)
+    theirs = calls.run(layer, problem)
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
         torch.testing.assert_close(tensor, theirs[name], rtol=1e-10, atol=1e-12, msg=name)
@@ -114,7 +114,7 @@ def test_pruned_weights_have_no_gradient() -> None:
     problem = contents.problem(case)
     mask = problem.weights.masks["weight_hh_l0"]
     assert 0 < mask.sum() < mask.numel()
-    grad = verification.run(verification.reference_layer(problem), problem)["grad weight_hh_l0"]
+    grad = calls.run(verification.reference_layer(problem), problem)["grad weight_hh_l0"]
     assert grad is not None
     assert torch.all(grad[~mask] == 0)
     assert torch.any(grad[mask] != 0)

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn import verification
+from pytest_ecornn import calls, contents, verification
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.verification import Expected
 
 CASE = Case(cell="lstm", steps=9, batch=3, hidden_size=8, input_size=5, layers=2, mode="training", has_state=True, seed=4)
-Change = Callable[[verification.Tensors], None]
+Change = Callable[[calls.Tensors], None]
 
 
 def judged(case: Case, change: Change, carry: str = "float32") -> dict[str, Comparison]:
     """The verdicts on a right result after `change`."""
-    expected = Expected(verification.contents.problem(case))
-    tensors = verification.run(Sequential(carry).build(case, expected.problem.weights), expected.problem)
+    expected = Expected(contents.problem(case))
+    tensors = calls.run(Sequential(carry).build(case, expected.problem.weights), expected.problem)
     tensors = {name: None if tensor is None else tensor.detach().clone() for name, tensor in tensors.items()}
     change(tensors)
     return {one.tensor: one for one in expected.compare(tensors, carry)}
@@ -34,7 +34,7 @@ def failed(verdicts: dict[str, Comparison]) -> list[str]:
 
 
 def setting(name: str, index: Any, value: float) -> Change:
-    def change(tensors: verification.Tensors) -> None:
+    def change(tensors: calls.Tensors) -> None:
         tensor = tensors[name]
         assert tensor is not None
         tensor[index] = value
@@ -50,7 +50,7 @@ def test_a_right_result_passes() -> None:
     "name", ["output", "final h", "final c", "grad x", "grad initial h", "grad weight_hh_l1", "grad bias_ih_l0"]
 )
 def test_one_wrong_element_fails_its_tensor_alone(name: str) -> None:
-    def change(tensors: verification.Tensors) -> None:
+    def change(tensors: calls.Tensors) -> None:
         tensor = tensors[name]
         assert tensor is not None
         tensor.view(-1)[-1] *= 1.001
@@ -63,7 +63,7 @@ def test_one_wrong_element_fails_its_tensor_alone(name: str) -> None:
 def test_a_small_slice_is_judged_by_its_own_scale() -> None:
     """An error that is nothing beside the largest step is seen in the step where it is."""
     case = replace(CASE, cell="mingru", layers=1, has_state=False, projected=True, input_size=8, steps=2, batch=1)
-    expected = Expected(verification.contents.problem(case))
+    expected = Expected(contents.problem(case))
     first = abs(expected.tensors["output"][0]).max()
     wrong = setting("output", (0, 0, 0), float(expected.tensors["output"][0, 0, 0] + first * 2e-5))
     verdicts = judged(case, wrong)
@@ -76,7 +76,7 @@ def test_a_missing_gradient_fails() -> None:
 
 
 def test_wrong_shape_and_dtype_say_what_was_expected_and_what_came() -> None:
-    def change(tensors: verification.Tensors) -> None:
+    def change(tensors: calls.Tensors) -> None:
         output, final = tensors["output"], tensors["final h"]
         assert output is not None
         assert final is not None
@@ -97,7 +97,7 @@ def test_nan_must_stand_where_the_reference_has_it() -> None:
     case = replace(CASE, contents="nan", mode="inference", has_state=False)
     assert failed(judged(case, lambda tensors: None)) == []
 
-    def swallow(tensors: verification.Tensors) -> None:
+    def swallow(tensors: calls.Tensors) -> None:
         output = tensors["output"]
         assert output is not None
         output.nan_to_num_()
@@ -109,7 +109,7 @@ def test_an_infinity_of_the_other_sign_fails() -> None:
     case = replace(CASE, cell="mingru", layers=1, contents="infinite", mode="inference")
     assert failed(judged(case, lambda tensors: None)) == []
 
-    def negate(tensors: verification.Tensors) -> None:
+    def negate(tensors: calls.Tensors) -> None:
         output = tensors["output"]
         assert output is not None
         output[output.isinf()] = -math.inf
@@ -119,7 +119,7 @@ def test_an_infinity_of_the_other_sign_fails() -> None:
 
 def test_padding_must_be_exactly_zero() -> None:
     case = replace(CASE, ragged=True)
-    lengths = Expected(verification.contents.problem(case)).problem.lengths
+    lengths = Expected(contents.problem(case)).problem.lengths
     assert lengths is not None
     row = int(lengths.argmin())
     assert lengths[row] < case.steps
@@ -129,7 +129,7 @@ def test_padding_must_be_exactly_zero() -> None:
 
 def test_a_pruned_weight_must_have_no_gradient() -> None:
     case = replace(CASE, density=0.5)
-    mask = verification.contents.problem(case).weights.masks["weight_hh_l0"]
+    mask = contents.problem(case).weights.masks["weight_hh_l0"]
     index = tuple(int(i) for i in (~mask).nonzero()[0])
     verdicts = judged(case, setting("grad weight_hh_l0", index, 1e-20))
     assert failed(verdicts) == ["grad weight_hh_l0"]
@@ -138,7 +138,7 @@ def test_a_pruned_weight_must_have_no_gradient() -> None:
 def test_vanished_gradients_are_uninformative_and_not_passed() -> None:
     case = replace(CASE, steps=600, layers=1, batch=1, hidden_size=3, seed=5)
     case = replace(case, contents="saturated")
-    expected = Expected(verification.contents.problem(case))
+    expected = Expected(contents.problem(case))
     zeros = {name: torch.zeros(t.shape) for name, t in expected.tensors.items()}
     verdicts = {one.tensor: one.status for one in expected.compare(zeros, "float32")}  # type: ignore[arg-type]
     assert verdicts["grad initial h"] in ("failed", "uninformative")
@@ -148,8 +148,8 @@ def test_vanished_gradients_are_uninformative_and_not_passed() -> None:
 def test_float16_state_declared_as_float32_fails_over_many_steps() -> None:
     """A 16-bit carry declared as float32 is a planted fault of precision."""
     case = Case(cell="mingru", steps=400, batch=2, hidden_size=16, projected=True, dtype="bfloat16", contents="near_one")
-    expected = Expected(verification.contents.problem(case))
-    tensors = verification.run(Sequential("storage").build(case, expected.problem.weights), expected.problem)
+    expected = Expected(contents.problem(case))
+    tensors = calls.run(Sequential("storage").build(case, expected.problem.weights), expected.problem)
     assert any(one.status == "failed" for one in expected.compare(tensors, "float32"))
     assert all(one.status == "passed" for one in expected.compare(tensors, "storage"))
 

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn import contents
+from pytest_ecornn.calls import run
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations import scan_cpu
-from pytest_ecornn.implementations.scan_cpu import Plan, Scan, ScanCpu, plan, scan
-from pytest_ecornn.verification import Candidate, failure_message, run
+from pytest_ecornn.implementations import _scan
+from pytest_ecornn.implementations._scan import Plan, Scan, plan, scan
+from pytest_ecornn.implementations.scan_cpu import ScanCpu
+from pytest_ecornn.verification import Candidate, failure_message
 
 CELLS = ("mingru", "mingru_positive", "minlstm", "minlstm_positive")
 GATES = {"mingru": 2, "mingru_positive": 2, "minlstm": 3, "minlstm_positive": 3}
@@ -64,9 +66,9 @@ def with_gradients(how: Scan, x: Tensor, first: Tensor | None, lengths: Tensor |
 def exponential() -> Any:
     import numba
 
-    from pytest_ecornn.implementations import _scan_kernels
+    from pytest_ecornn.implementations import _scan_gates
 
-    own = _scan_kernels.exp
+    own = _scan_gates.exp
     return numba.vectorize(["float32(float32)", "float64(float64)"])(lambda x: own(x))
 
 
@@ -178,9 +180,9 @@ def test_large_outputs_that_pass_the_caches_do_not_change_a_bit(monkeypatch: pyt
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
         how = of({torch.float64: "mingru_positive", torch.float16: "minlstm"}.get(dtype, "mingru"), dtype)
         x = gates_of(how.cell, 9, 2, hidden, dtype)
-        monkeypatch.setattr(scan_cpu, "_STREAMED_BYTES", 2**60)
+        monkeypatch.setattr(_scan, "_STREAMED_BYTES", 2**60)
         plain = with_gradients(how, x, None, None)
-        monkeypatch.setattr(scan_cpu, "_STREAMED_BYTES", 0)
+        monkeypatch.setattr(_scan, "_STREAMED_BYTES", 0)
         for one, other in zip(plain, with_gradients(how, x, None, None), strict=True):
             assert torch.equal(one, other)
 
@@ -188,7 +190,7 @@ def test_large_outputs_that_pass_the_caches_do_not_change_a_bit(monkeypatch: pyt
 def test_threads_without_openmp_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     x = gates_of("mingru", 300, 4, 64)
     output, _, _ = of("mingru").forward(x, None, None)
-    monkeypatch.setattr(scan_cpu, "_openmp", lambda: None)
+    monkeypatch.setattr(_scan, "openmp", lambda: None)
     assert torch.equal(of("mingru").forward(x, None, None)[0], output)
 
 
