@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn import cells
 from pytest_ecornn.contents import Problem
@@ -20,15 +20,24 @@ class WrongResult(Exception):
     """A candidate broke the contract in a way that leaves nothing to compare."""
 
 
-class Poisoned(TorchFunctionMode):
-    """Within it, memory that torch.empty and its kin return uninitialised holds NaN (integers: a large negative number)."""
+class Poisoned(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within it, memory that torch.empty and its kin return uninitialised holds NaN (integers: a large negative number).
 
-    _FACTORIES = (torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty, Tensor.new_empty_strided)
+    At the dispatcher, so that a backward pass is reached too.
+    """
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    _FACTORIES = (
+        torch.ops.aten.empty.memory_format,
+        torch.ops.aten.empty_like.default,
+        torch.ops.aten.empty_strided.default,
+        torch.ops.aten.new_empty.default,
+        torch.ops.aten.new_empty_strided.default,
+    )
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func in self._FACTORIES and result.numel():
-            if result.is_floating_point():
+            if result.is_floating_point() or result.is_complex():
                 result.fill_(float("nan"))
             elif result.dtype != torch.bool:
                 result.fill_(torch.iinfo(result.dtype).min // 2 or 165)
@@ -69,6 +78,36 @@ class Call:
         output, finals = _unpack(result, cell)
         tensors: Tensors = {"output": output, **{f"final {s}": f for s, f in zip(cell.states, finals, strict=True)}}
         return tensors | {f"grad {name}": grad for name, grad in zip(self.inputs, gradients, strict=bool(gradients))}
+
+
+class Unchanged:
+    """A copy of what a call is given, to find out whether the call wrote into it."""
+
+    def __init__(self, call: Call):
+        self._given = {name: tensor.detach() for name, tensor in call.inputs.items()}
+        self._given |= {f"loss weight {k}": weight for k, weight in enumerate(call.problem.loss_weights)}
+        self._copies = {name: tensor.clone() for name, tensor in self._given.items()}
+
+    def check(self) -> None:
+        """Raises WrongResult naming what was written into, after putting back what stood there."""
+        for name, copy in self._copies.items():
+            given = self._given[name]
+            same = (given == copy) | (given.isnan() & copy.isnan())
+            if not same.all():
+                index = [int(i) for i in (~same).nonzero()[0]]
+                found, wanted = given[tuple(index)].item(), copy[tuple(index)].item()
+                for other, value in self._copies.items():
+                    self._given[other].copy_(value)
+                raise WrongResult(f"expected {name} unchanged by the call, but at {index} {wanted:.6g} became {found:.6g}")
+
+
+def run_guarded(layer: Layer, problem: Problem) -> Tensors:
+    """`run` on poisoned memory. Raises WrongResult where the call wrote into its inputs or weights."""
+    guard = Unchanged(Call(problem))
+    with Poisoned():  # type: ignore[no-untyped-call]
+        tensors = run(layer, problem)
+    guard.check()
+    return tensors
 
 
 def run(layer: Layer, problem: Problem) -> Tensors:

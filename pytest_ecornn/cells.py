@@ -7,6 +7,7 @@ hook `pytest_ecornn_cells`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -99,7 +100,13 @@ _cells: dict[str, Cell] = {cell.name: cell for cell in BUILT_IN}
 
 
 def register(cell: Cell) -> None:
-    """Makes `cell` known. Raises ValueError where another cell has its name."""
+    """Makes `cell` known. Raises ValueError where another cell has its name, or a name could not stand in a case's."""
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", cell.name):
+        raise ValueError(f"a cell's name is of letters, digits and _, got {cell.name!r}")
+    if bad := [name for name in cell.extra if not name.isidentifier() or "_l" in name]:
+        raise ValueError(
+            f"cell {cell.name}: a parameter's name is an identifier without _l (the layer's suffix), got {bad[0]!r}"
+        )
     if _cells.setdefault(cell.name, cell) is not cell:
         raise ValueError(f"a cell named {cell.name!r} exists already: choose another name")
 

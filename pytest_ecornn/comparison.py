@@ -180,7 +180,8 @@ def _non_finite_problem(actual: Array, reference: Array, dtype: torch.dtype) -> 
     """NaN and infinities must stand where the reference, rounded to the dtype, has them, and be of the same kind."""
     largest = torch.finfo(dtype).max
     with np.errstate(invalid="ignore"):
-        edge = np.isfinite(reference) & (np.abs(reference) > 0.99 * largest)  # either side of overflow is right
+        near = (np.abs(reference) > 0.99 * largest) & (np.abs(reference) < 1.01 * largest)
+        edge = near & (np.sign(actual) == np.sign(reference))  # either side of overflow is right
         rounded = np.where(np.abs(reference) > largest, np.copysign(np.inf, reference), reference)
     same = (np.isfinite(actual) & np.isfinite(rounded)) | (actual == rounded) | (np.isnan(actual) & np.isnan(rounded))
     wrong = ~(same | edge)

@@ -43,7 +43,7 @@ class Found:
 def discover(paths: Iterable[Path]) -> dict[str, Found]:
     """All implementations by name, sorted: own ones, entry points', and those under `paths`. Raises DiscoveryError."""
     found: dict[str, Found] = {}
-    for one in [*_own(), *_installed(), *(f for path in dict.fromkeys(paths) for f in _given(path))]:
+    for one in [*_own(), *_installed(), *(f for path in dict.fromkeys(p.resolve() for p in paths) for f in _given(path))]:
         if one.name in found:
             raise DiscoveryError(
                 f"two implementations are named {one.name!r}: {found[one.name].path} and {one.path}; rename one of the files"
@@ -71,7 +71,6 @@ def _installed() -> list[Found]:
 
 
 def _given(path: Path) -> list[Found]:
-    path = path.resolve()
     if not path.exists():
         raise DiscoveryError(
             f"{path}: no such file or folder; expected a Python file with an implementation, or a folder of them"

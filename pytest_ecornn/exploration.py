@@ -46,27 +46,42 @@ def explore(found: Found, base: Case, profile: str, check: Callable[[Case], list
     def unsupported(case: Case) -> str | None:
         return implementation.unsupported(case, device)
 
+    def refused(case: Case, reason: str) -> None:
+        assert not is_required, f"{found.name} must support {case}, but says: {reason}"
+        row.refused += 1
+
     if nearest_supported(base, unsupported) is None:
         raise Unsupported(unsupported(base))
     wanted = PROFILES[profile]
 
-    @settings(max_examples=wanted.examples, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False)
+    @settings(
+        max_examples=wanted.examples,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+        report_multiple_bugs=False,
+    )
     @given(cases(domain, base.cell, base.dtype, base.device))
     def search(case: Case) -> None:
         if reason := unsupported(case):
-            assert not is_required, f"{found.name} must support {case}, but says: {reason}"
-            row.refused += 1
+            refused(case, reason)
             nearest = nearest_supported(case, unsupported)
             if nearest is None:
                 reject()
             case = nearest
-        count(row, check(case))
+        try:
+            count(row, check(case))
+        except Unsupported as refusal:
+            refused(case, str(refusal))
+            reject()
 
     for _ in range(MOST_ROUNDS):
         search()
         few = {name: n for name, n in _informative(row).items() if n < wanted.informative}
-        if not few:
+        if not few and row.examples:
             return
+    if not row.examples:
+        raise Unsupported(f"build refused each of the {row.refused} cases drawn")
     raise AssertionError(f"too few informative draws of {row.examples}: {few}; expected {wanted.informative} of each tensor")
 
 

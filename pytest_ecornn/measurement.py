@@ -1,7 +1,7 @@
 """Times implementations against each other: alternating blocks, fresh contents on every call, results checked in secret.
 
-One call after another implementation's measures that one's cache, so a block's first call is not timed. Contents are a
-slice of a long random pool at an offset that nobody can predict, so no result can be remembered.
+The calls after another implementation's measure that one's caches, memory and sleeping threads, so the first calls of a block
+are not timed. Contents are a slice of a long random pool at an offset that nobody can predict, so no result can be remembered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from pytest_ecornn import contents
-from pytest_ecornn.calls import Call
+from pytest_ecornn.calls import Call, Unchanged
 from pytest_ecornn.clocks import Clock
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contents import Problem
@@ -28,6 +28,7 @@ from pytest_ecornn.statistics import MIN_PAIRS
 from pytest_ecornn.verification import Candidate, Expected
 
 BLOCK_SECONDS = 5e-3
+SETTLE_SECONDS = 8e-3  # of untimed calls before a block, one at least
 POOL_ROWS = 4096  # rows beyond those of one call, among which an offset is drawn
 _LONGEST_ROUNDS = 4.0  # budgets that MIN_PAIRS rounds may take; beyond, MIN_ROUNDS have to do
 MIN_ROUNDS = 3
@@ -61,6 +62,7 @@ class Arm:
     candidate: Candidate
     pool: Pool
     calls: int = 1
+    settling: int = 1
     samples_us: list[float] = field(default_factory=list)
     kept: list[tuple[Call, Any]] = field(default_factory=list)
 
@@ -69,21 +71,24 @@ class Arm:
         return Call(self.pool.draw(self.candidate.weights))
 
     def calibrate(self, clock: Clock) -> None:
-        """Warms up, and finds how many calls make a block."""
+        """Warms up, and finds how many calls make a block, and how many come before it."""
         seconds = min(clock.time([partial(self.prepare().timed, self.candidate.layer)]) for _ in range(3))
-        self.calls = max(1, ceil(BLOCK_SECONDS / max(seconds, 1e-7)))
+        self.calls, self.settling = (max(1, ceil(wanted / max(seconds, 1e-7))) for wanted in (BLOCK_SECONDS, SETTLE_SECONDS))
 
     def block(self, clock: Clock) -> None:
-        """One timed block after one untimed call."""
-        layer, first = self.candidate.layer, self.prepare()
+        """One timed block after untimed calls."""
+        layer = self.candidate.layer
+        first = [partial(self.prepare().timed, layer) for _ in range(self.settling)]
         prepared = [self.prepare() for _ in range(self.calls)]
         calls: list[Callable[[], Any]] = [partial(call.timed, layer) for call in prepared]
         secret, result = secrets.randbelow(self.calls), []
         if is_kept := secrets.randbelow(len(self.samples_us) + 1) < 2:  # a reservoir of two
             calls[secret] = lambda: result.append(prepared[secret].timed(layer))
-        first.timed(layer)
+            guard = Unchanged(prepared[secret])
+        clock.time(first)
         self.samples_us.append(clock.time(calls) / self.calls * 1e6)
         if is_kept:
+            guard.check()
             place = len(self.kept) if len(self.kept) < 2 else secrets.randbelow(2)
             self.kept[place : place + 1] = [(prepared[secret], result[0])]
 

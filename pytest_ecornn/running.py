@@ -74,12 +74,13 @@ class Running:
         if self._screen:
             self._screen.start()
         options = self.session.options
-        header: dict[str, Any] = {"started": self._started, "machine": self.machine}
+        header: dict[str, Any] = {"started": self._started, "machine": self.machine, "setup": self.session.setup}
         try:
             self._journal = journal.Journal(options.report, header, options.resume)
         except journal.JournalError as error:
             raise pytest.UsageError(str(error)) from error
-        if differences := machine.same_machine(self._journal.header.get("machine", {}), header["machine"]):
+        differences = machine.same_machine(self._journal.header.get("machine", {}), header["machine"])
+        if differences := differences + _changes(self._journal.header.get("setup", {}), header["setup"]):
             raise pytest.UsageError(
                 f"{self._journal.path}: its rows cannot stand beside new ones ({'; '.join(differences)}); "
                 "run without --ecornn-resume"
@@ -187,6 +188,15 @@ def _choose_suites(config: pytest.Config, is_bench: bool) -> None:
         real = (config.invocation_params.dir / path).resolve()
         if real.is_relative_to(suites.resolve()):
             config.args[index] = "::".join([str(suites / real.relative_to(suites.resolve())), *rest])
+
+
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What differs between two runs' set-up, an implementation's source by its name."""
+    changes = [
+        f"{name}: {before.get(name)} and {now[name]}" for name in now if name != "sources" and before.get(name) != now[name]
+    ]
+    sources = before.get("sources", {})
+    return changes + [f"{name} has changed" for name, sum_ in now["sources"].items() if sources.get(name, sum_) != sum_]
 
 
 def _names(item: pytest.Item) -> list[str]:

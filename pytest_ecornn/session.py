@@ -6,12 +6,15 @@ import json
 import os
 import shlex
 import tempfile
+import zlib
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from pytest_ecornn import cells, discovery, journal, memory, roofline
 from pytest_ecornn.contract import DEVICE, DTYPES, Case, Unsupported
@@ -47,13 +50,13 @@ class Session:
         self._shared = Path(worker["ecornn_shared"] if worker else tempfile.mkdtemp(prefix="pytest-ecornn-"))
 
     def _cases(self) -> list[Case]:
-        given = [Case.parse(text) for text in self.options.cases]
-        named = [] if given else [case for name in self.options.case_sets for case in case_set(name)]
+        named = [Case.parse(text) for text in self.options.cases]
+        named = named or [case for name in self.options.case_sets for case in case_set(name)]
         for device in self.options.devices:
             if not DEVICE.fullmatch(device):
                 raise ValueError(f"unknown device {device!r}: expected cpu, cuda or cuda:N")
         moved = [replace(case, device=device) if device != "cpu" else case for case in named for device in self.options.devices]
-        cases = list(dict.fromkeys([*given, *moved]))
+        cases = list(dict.fromkeys(moved))
         for case in cases:
             cells.check(case)
         return cases
@@ -111,32 +114,46 @@ class Session:
         except journal.JournalError as error:
             raise pytest.UsageError(str(error)) from error
 
-    def baselines(self, found: Found, case: Case) -> list[Candidate]:
-        """The implementations to compare with, built and verified; none that will not run, or is the candidate itself."""
+    def baselines(self, found: Found, case: Case) -> tuple[list[Candidate], list[str]]:
+        """The implementations to compare with, built and verified, never the candidate itself; and why others are absent."""
         if self.options.baselines:
-            names = [name for name in self.options.baselines if name != found.name]
-            return [one for name in names if (one := self._verified(name, case)) is not None]
+            verified = [self._verified(name, case) for name in self.options.baselines if name != found.name]
+            return [one for one in verified if isinstance(one, Candidate)], [one for one in verified if isinstance(one, str)]
+        absent: list[str] = []
         for name in ("torch_cpu", "sequential"):
             if name == found.name:
-                return []
-            if (one := self._verified(name, case)) is not None:
-                return [one]
-        return []
+                return [], absent
+            one = self._verified(name, case)
+            if isinstance(one, Candidate):
+                return [one], absent
+            absent += [one] if self.found[name].kind().unsupported(case, torch.device(case.device)) is None else []
+        return [], absent
 
     @lru_cache(maxsize=4)  # noqa: B019 - one session a process
-    def _verified(self, name: str, case: Case) -> Candidate | None:
+    def _verified(self, name: str, case: Case) -> Candidate | str:
+        """The candidate, or why it cannot serve as a baseline. What is wrong with it is its own row's affair."""
         try:
             candidate, comparisons = build_and_compare(self.found[name], case)
-        except (Skip, Unsupported):
-            return None
-        return None if any(one.status == "failed" for one in comparisons) else candidate
+        except (Skip, Unsupported) as reason:
+            return f"not compared with {name}: {reason}"
+        except Exception as error:
+            return f"not compared with {name}: it raised {type(error).__name__}"
+        is_wrong = any(one.status == "failed" for one in comparisons)
+        return f"not compared with {name}: it is wrong" if is_wrong else candidate
+
+    @property
+    def setup(self) -> dict[str, Any]:
+        """What rows of two runs must share to stand side by side: what shaped them, and the implementations' sources."""
+        options = self.options
+        sources = {name: _checksum(found.path.parent) for name, found in self.found.items()}
+        return {"baselines": list(options.baselines), "budget": options.budget, "profile": options.profile, "sources": sources}
 
     def ceilings(self) -> roofline.Ceilings:
         """The machine's, measured once a run by whichever process needs them first. Call it with the machine alone."""
         path = self._shared / "ceilings.json"
         if not path.exists():
             dtypes = dict.fromkeys(case.dtype for case in self.cases)
-            measured = roofline.measure_ceilings(dtypes, self.cases[0].device)
+            measured = roofline.measure_ceilings(dtypes)
             partial = path.with_suffix(f".{os.getpid()}")
             partial.write_text(json.dumps(measured.as_dict()))
             partial.replace(path)
@@ -149,3 +166,9 @@ class Session:
     @property
     def shared_folder(self) -> str:
         return str(self._shared)
+
+
+def _checksum(folder: Path) -> int:
+    """Of every source file of a folder of implementations: they may share code."""
+    files = sorted(file for kind in ("*.py", "*.cu", "*.cuh") for file in folder.glob(kind))
+    return zlib.crc32(b"".join(file.read_bytes() for file in files))

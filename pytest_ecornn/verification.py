@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn import cells, comparison, contents, yardstick
-from pytest_ecornn.calls import Poisoned, Tensors, run
+from pytest_ecornn.calls import Tensors, run, run_guarded
 from pytest_ecornn.comparison import Array, Comparison, Error, Mask
 from pytest_ecornn.contents import Problem
 from pytest_ecornn.contract import Case, Implementation, Layer, Weights
@@ -143,8 +143,7 @@ class Candidate:
         layer = implementation.build(case, weights)
         candidate = cls(name, implementation, case, layer, weights, (time.perf_counter() - start) * 1e3)
         if case.training:
-            with Poisoned():
-                run(layer, replace(own, weights=weights))
+            run_guarded(layer, replace(own, weights=weights))
             with torch.no_grad():
                 for parameter, value in zip(weights.values(), own.weights.values(), strict=True):
                     parameter.copy_(value)
@@ -153,8 +152,7 @@ class Candidate:
     def verify(self) -> list[Comparison]:
         """Runs on poisoned memory and compares every tensor with the reference."""
         wanted = expected(self.case)
-        with Poisoned():
-            tensors = run(self.layer, replace(wanted.problem, weights=self.weights))
+        tensors = run_guarded(self.layer, replace(wanted.problem, weights=self.weights))
         return wanted.compare(tensors, self.implementation.carry)
 
 

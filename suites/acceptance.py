@@ -176,6 +176,7 @@ def main() -> None:
         text = render(measured(Path(name), given))
     print(text)
     if given.output:
+        given.output.parent.mkdir(parents=True, exist_ok=True)
         given.output.write_text(text)
 
 

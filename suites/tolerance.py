@@ -165,6 +165,7 @@ def main() -> None:
     failures = [failure for tally in tallies.values() for failure in tally.failures]
     print(*failures[:20], text, sep="\n")
     if given_.output:
+        given_.output.parent.mkdir(parents=True, exist_ok=True)
         given_.output.write_text(text)
     raise SystemExit(bool(failures))
 

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from pytest_ecornn import calls, contents, verification
-from pytest_ecornn.comparison import Comparison
+from pytest_ecornn.comparison import Comparison, Error, judge
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.verification import Expected
@@ -188,3 +189,43 @@ def test_memory_left_unwritten_is_seen() -> None:
 
     candidate = verification.Candidate.build("unwritten", Unwritten, replace(CASE, mode="inference"))
     assert "expected" in next(one.message for one in candidate.verify() if one.status == "failed")
+
+
+def test_memory_left_unwritten_by_a_backward_pass_is_seen() -> None:
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> torch.Tensor:
+            return torch.empty_like(grad)
+
+    x = torch.ones(3, requires_grad=True)
+    with calls.Poisoned():
+        (grad,) = torch.autograd.grad(Function.apply(x).sum(), x)
+    assert grad.isnan().all()
+
+
+def test_a_candidate_that_writes_into_its_input_is_refused_and_harms_nobody_else() -> None:
+    class Writing(Sequential):
+        def build(self, case: Case, weights: Any) -> Any:
+            layer: Any = super().build(case, weights)
+            return lambda x, state, lengths: layer(x.clamp_(-0.1, 0.1), state, lengths)
+
+    case = replace(CASE, mode="inference")
+    with pytest.raises(calls.WrongResult, match="expected x unchanged by the call"):
+        verification.Candidate.build("writing", Writing, case).verify()
+    right = verification.Candidate.build("right", Sequential, case).verify()
+    assert [one.status for one in right] == ["passed"] * 3
+
+
+def test_nan_is_wrong_where_the_reference_overflows() -> None:
+    case = Case(cell="mingru", steps=1, batch=1, hidden_size=4, dtype="float16", projected=True)
+    reference = np.array([[[1.0, 2.0, 3.0, 70000.0]]])
+    yard = {"": Error(1e-4, 1e-4, 4)}
+    for wrong in (math.nan, -math.inf):
+        actual = torch.tensor([[[1.0, 2.0, 3.0, wrong]]], dtype=torch.float16)
+        assert judge(case, "output", actual, reference, yard, None).status == "failed"
+    actual = torch.tensor([[[1.0, 2.0, 3.0, math.inf]]], dtype=torch.float16)
+    assert judge(case, "output", actual, reference, yard, None).status == "passed"

@@ -299,3 +299,35 @@ def test_a_repository_path_to_the_suites_means_the_shipped_ones() -> None:
     arguments = ["--ecornn-verify", "--ecornn-case", samples.CASE, "--ecornn-only", "sequential", "--collect-only", "-q"]
     done = Foreign(root).run("suites/test_equivalence.py", *arguments, check=0)
     assert f"pytest_ecornn/suites/test_equivalence.py::test_fixed_case[sequential-{samples.CASE}]" in done.stdout
+
+
+def test_drawn_refusals_of_build_are_counted_and_do_not_hide_the_rest(foreign: Foreign) -> None:
+    text = samples.RIGHT.replace("from pytest_ecornn import", "from pytest_ecornn import Unsupported,").replace(
+        "        def layer(",
+        "        if case.has_state:\n            raise Unsupported('begins at zero')\n        def layer(",
+        1,
+    )
+    mine = foreign.write("mine.py", text)
+    options = ["--ecornn-implementations", str(mine), "--ecornn-only", "mine", "--ecornn-profile", "quick"]
+    foreign.run("--ecornn-verify", *options, "-k", "drawn and mine-lstm-float32", check=0)
+    (row,) = foreign.rows().values()
+    assert row["status"] == "passed"
+    assert row["refused"] > 0
+    assert row["examples"] > 0
+
+
+def test_a_changed_implementation_is_not_resumed(foreign: Foreign) -> None:
+    mine = foreign.write("mine.py", samples.RIGHT)
+    arguments = ["--ecornn-bench", "--ecornn-implementations", str(mine), "--ecornn-case", samples.CASE, *QUICK]
+    foreign.run(*arguments, check=0)
+    foreign.write("mine.py", samples.WRONG)
+    done = foreign.run(*arguments, "--ecornn-resume", check=4)
+    assert "mine has changed" in done.stderr
+
+
+def test_a_baseline_that_raises_is_named_and_not_blamed_on_the_candidate(foreign: Foreign) -> None:
+    mine = foreign.write("mine.py", samples.RAISES)
+    options = ["--ecornn-implementations", str(mine), "--ecornn-baseline", "mine", "--ecornn-only", "sequential"]
+    foreign.run("--ecornn-bench", *options, "--ecornn-case", samples.CASE, *QUICK, check=0)
+    row = foreign.rows()[f"sequential-{samples.CASE}"]
+    assert "not compared with mine: it raised RuntimeError" in row["notes"]
