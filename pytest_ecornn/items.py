@@ -87,6 +87,10 @@ class _Item:
     def fill(self, row: Row) -> None:
         raise NotImplementedError
 
+    def message(self, case: Case, comparisons: list[Comparison]) -> str:
+        """What is wrong and how to see it again; empty where nothing is."""
+        return verification.failure_message(self.found.name, case, comparisons, self.session.again(self.found))
+
 
 class FixedItem(_Item):
     """Verifies one case."""
@@ -100,7 +104,7 @@ class FixedItem(_Item):
         """The implementation built and found right; its errors go into the row."""
         candidate, comparisons = build_and_compare(self.found, self.case)
         record(row, comparisons)
-        if message := verification.failure_message(self.found.name, self.case, comparisons, self.session.again(self.found)):
+        if message := self.message(self.case, comparisons):
             raise Failure(message)
         if comparisons[0].status != "passed":
             raise Failure(f"nothing is proven of {self.found.name} on {self.case}: {comparisons[0].message}")
@@ -132,7 +136,7 @@ class BenchmarkItem(FixedItem):
                 peak = memory.peak_bytes(lambda: call.timed(candidate.layer))
         with self.session.lock.shared():
             comparisons = arms[0].verify_kept()
-        if message := verification.failure_message(self.found.name, self.case, comparisons, self.session.again(self.found)):
+        if message := self.message(self.case, comparisons):
             raise Failure(f"a timed call returned a wrong result\n{message}")
         row.timing = self._timing(arms[0], against(), clock.name, peak, ceilings)
         row.notes = "; ".join(filter(None, [candidate.implementation.notes(), *absent]))
@@ -171,7 +175,7 @@ class DrawnItem(_Item):
         def check(case: Case) -> list[Comparison]:
             with self.session.lock.shared():
                 _, comparisons = build_and_compare(self.found, case)
-            if message := verification.failure_message(self.found.name, case, comparisons, self.session.again(self.found)):
+            if message := self.message(case, comparisons):
                 raise Failure(message)
             return comparisons
 
