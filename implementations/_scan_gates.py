@@ -11,7 +11,7 @@ from typing import Any
 from numba import njit, types
 from numba.extending import overload
 
-from pytest_ecornn.implementations._storage import exponent_bits, like, load, store
+from pytest_ecornn.implementations._storage import exponent_bits, like, load, opaque, store
 
 # No flag that lets LLVM assume away NaN, infinities or signed zeros; "contract" alone makes fused multiply-adds.
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}, "forceinline": True}
@@ -37,20 +37,21 @@ def exp(x: Any) -> Any:
 @overload(exp, jit_options=OPTIONS)
 def _exp(x: Any) -> Any:
     lowest, bias, mantissa, margin, ln2_high, ln2_low, powers = _EXP[x]
+    powers = tuple(power * 2.0**-margin for power in powers)
     # Adding this leaves, in the last bits of the sum, x / ln(2) rounded, plus what makes it a positive exponent.
     shift = 1.5 * 2.0**mantissa + bias + margin
 
     def implementation(x: Any) -> Any:
-        low = like(x, lowest)
+        low, magic = opaque(like(x, lowest)), opaque(like(x, shift))
         x = low if x < low else x
-        shifted = x * like(x, _LOG2E) + like(x, shift)
-        n = shifted - like(x, shift)
-        r = (x - n * like(x, ln2_high)) - n * like(x, ln2_low)
-        p = like(x, powers[0])
+        shifted = x * opaque(like(x, _LOG2E)) + magic
+        n = shifted - magic
+        r = (x - n * opaque(like(x, ln2_high))) - n * opaque(like(x, ln2_low))
+        p = opaque(like(x, powers[0]))
         for power in powers[1:]:
-            p = p * r + like(x, power)
-        # 2^margin is taken back last, so that the result underflows gradually.
-        return p * exponent_bits(shifted) * like(x, 2.0**-margin)
+            p = p * r + opaque(like(x, power))
+        # 2^-margin, in the polynomial, is taken back by the last product, so that the result underflows gradually.
+        return p * exponent_bits(shifted)
 
     return implementation
 

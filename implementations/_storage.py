@@ -209,6 +209,19 @@ def like(typingctx: Any, model: Any, value: Any) -> Any:
 
 
 @intrinsic
+def opaque(typingctx: Any, value: Any) -> Any:
+    """`value`, in a register of its own: what LLVM knows to be constant it reads from memory again and again in a loop."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = _BITS[value.bitwidth]
+        nothing = ir.InlineAsm(ir.FunctionType(word, [word]), "", "=r,0")
+        bits = builder.call(nothing, [builder.bitcast(args[0], word)], attrs=("readnone", "nounwind"))
+        return builder.bitcast(bits, _FLOATS[value.bitwidth])
+
+    return value(value), codegen
+
+
+@intrinsic
 def exponent_bits(typingctx: Any, shifted: Any) -> Any:
     """2^(k - bias), k being the integer in the last bits of `shifted` and bias that of its type's exponents."""
     mantissa = {32: 23, 64: 52}[shifted.bitwidth]
