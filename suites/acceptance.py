@@ -19,7 +19,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
+
+from pytest_ecornn import memory
+from pytest_ecornn.clocks import CpuClock
+from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations.scan_cpu import ScanCpu
+from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.journal import read
+from pytest_ecornn.measurement import Arm, Pool, measure
+from pytest_ecornn.statistics import Ratio, paired_ratio
+from pytest_ecornn.suites.cases import case_set
+from pytest_ecornn.verification import Candidate
 
 AGAIN = '''
 """The plain loop under a second name."""
@@ -73,19 +84,31 @@ def verdicts(folder: Path, name: str, text: str, runs: int, cases: list[str]) ->
     return found
 
 
-def absolute_times(folder: Path, runs: int) -> dict[str, float]:
-    """For each case of scan_cpu the ratio of its times under two different baselines, the median over runs."""
-    other = folder / "scan_again.py"
-    other.write_text(AGAIN.replace("sequential", "scan_cpu").replace("Sequential", "ScanCpu"))
-    ratios: dict[str, list[float]] = {}
-    for _ in range(runs):
-        times = []
-        for baseline in ("sequential", "scan_again"):
-            options = ["--ecornn-implementations", str(other), "--ecornn-baseline", baseline, "--ecornn-only", "scan_cpu"]
-            times.append({row["case"]: row["timing"]["time_us"] for row in run(folder, *options)[1]})
-        for case in times[0]:
-            ratios.setdefault(case, []).append(times[0][case] / times[1][case])
-    return {case: median(found) for case, found in ratios.items()}
+def absolute_times(turns: int) -> dict[str, Ratio]:
+    """For each smoke case of scan_cpu its time beside sequential over its time beside a second scan_cpu.
+
+    In turns of one process, since a machine drifts by more from run to run than the two may differ.
+    """
+    memory.fix_allocator()
+    return {str(case): _two_baselines(case, turns) for case in case_set("smoke") if _is_run_by_scan_cpu(case)}
+
+
+def _is_run_by_scan_cpu(case: Case) -> bool:
+    return ScanCpu().unsupported(case, torch.device("cpu")) is None
+
+
+def _two_baselines(case: Case, turns: int) -> Ratio:
+    row, plain, again = (Candidate.build(kind.__name__, kind, case) for kind in (ScanCpu, Sequential, ScanCpu))
+    pool = Pool(case)
+    beside_plain: list[float] = []
+    beside_again: list[float] = []
+    both = [(plain, beside_plain), (again, beside_again)]
+    for turn in range(turns):
+        for baseline, times in both if turn % 2 else reversed(both):
+            arms = [Arm(row, pool), Arm(baseline, pool)]
+            measure(arms, CpuClock(), 0.0, lambda: True)
+            times.append(median(arms[0].samples_us))
+    return paired_ratio(beside_plain, beside_again)
 
 
 def scan(folder: Path, runs: int) -> dict[str, float]:
@@ -150,14 +173,16 @@ def measured(folder: Path, given: argparse.Namespace) -> dict[str, str]:
     """Every promise with its figure."""
     same = verdicts(folder, "again", AGAIN, given.runs, [])
     slowed = verdicts(folder, "slowed", SLOWED.replace("SHARE", str(given.share)), given.slowed_runs, ["-k", "not training"])
-    times = absolute_times(folder, given.baseline_runs)
+    times = absolute_times(given.turns)
     called = (same["faster"] + same["slower"]) / max(1, same.total())
-    worst = max(times, key=lambda case: abs(times[case] - 1))
+    worst = max(times, key=lambda case: abs(times[case].ratio - 1))
     return {
         f"two names of one implementation, {given.runs} runs, {same.total()} verdicts: faster or slower": f"{called:.1%}",
         "the same: unclear": f"{same['unclear'] / max(1, same.total()):.1%}",
         f"{given.share:.0%} slower, {slowed.total()} verdicts: slower": f"{slowed['slower'] / max(1, slowed.total()):.1%}",
-        f"time under two baselines, {len(times)} cases, largest difference ({worst})": f"{abs(times[worst] - 1):.1%}",
+        f"time under two baselines, {len(times)} cases, {given.turns} turns each, largest difference ({worst})": (
+            f"{abs(times[worst].ratio - 1):.1%} ({times[worst].low:.3f} to {times[worst].high:.3f})"
+        ),
         **{f"scan_cpu, minGRU, T 4096, B 8, H 256: {name}": f"{value:.2f}" for name, value in scan(folder, 3).items()},
         f"rows lost beyond the one in flight, {given.kills} kills": str(killed(folder, given.kills)),
     }
@@ -167,7 +192,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=20, help="of the smoke set under two names")
     parser.add_argument("--slowed-runs", type=int, default=5, help="of the smoke set with the slowdown")
-    parser.add_argument("--baseline-runs", type=int, default=3, help="of scan_cpu under each of two baselines")
+    parser.add_argument("--turns", type=int, default=100, help="of scan_cpu under each of two baselines")
     parser.add_argument("--kills", type=int, default=5, help="of a run that is then resumed")
     parser.add_argument("--share", type=float, default=0.1, help="of its time that the slowed loop adds")
     parser.add_argument("--output", type=Path, default=None, help="a Markdown file; standard output unless given")
