@@ -143,7 +143,8 @@ def judge(
         return Comparison(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
     assert actual is not None
     values = to_array(actual)
-    if problem := _non_finite_problem(values, reference, dtype) or _zero_problem(values, valid):
+    whole = limits(case, tensor, yardstick.get("", Error(0.0, 0.0, 1)), reference.size)[1]
+    if problem := _non_finite_problem(values, reference, dtype, whole) or _zero_problem(values, valid):
         return Comparison(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
     finfo = torch.finfo(dtype)
     found = errors(values, reference, slices(case, tensor, reference.shape), valid, finfo.smallest_normal * finfo.eps)
@@ -176,12 +177,16 @@ def _form_problem(actual: Tensor | None, shape: tuple[int, ...], dtype: torch.dt
     return "" if same else f"{expected}; got {got}"
 
 
-def _non_finite_problem(actual: Array, reference: Array, dtype: torch.dtype) -> str:
-    """NaN and infinities must stand where the reference, rounded to the dtype, has them, and be of the same kind."""
+def _non_finite_problem(actual: Array, reference: Array, dtype: torch.dtype, allowed: float) -> str:
+    """NaN and infinities must stand where the reference, rounded to the dtype, has them, and be of the same kind.
+
+    Where an error of `allowed`, relative to the reference's largest element, takes it over the edge, both sides are right.
+    """
     largest = torch.finfo(dtype).max
     with np.errstate(invalid="ignore"):
-        near = (np.abs(reference) > 0.99 * largest) & (np.abs(reference) < 1.01 * largest)
-        edge = near & (np.sign(actual) == np.sign(reference))  # either side of overflow is right
+        slack = max(allowed * float(np.abs(reference[np.isfinite(reference)]).max(initial=0.0)), 0.01 * largest)
+        near = np.abs(np.abs(reference) - largest) < slack
+        edge = near & (np.sign(actual) == np.sign(reference))
         rounded = np.where(np.abs(reference) > largest, np.copysign(np.inf, reference), reference)
     same = (np.isfinite(actual) & np.isfinite(rounded)) | (actual == rounded) | (np.isnan(actual) & np.isnan(rounded))
     wrong = ~(same | edge)

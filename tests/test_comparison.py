@@ -229,3 +229,12 @@ def test_nan_is_wrong_where_the_reference_overflows() -> None:
         assert judge(case, "output", actual, reference, yard, None).status == "failed"
     actual = torch.tensor([[[1.0, 2.0, 3.0, math.inf]]], dtype=torch.float16)
     assert judge(case, "output", actual, reference, yard, None).status == "passed"
+
+
+def test_either_side_of_overflow_is_right_only_as_far_as_errors_reach() -> None:
+    case = Case(cell="mingru", steps=1, batch=1, hidden_size=4, dtype="float16", projected=True)
+    reference = np.array([[[1.0, 2.0, 3.0, 67000.0]]])
+    actual = torch.tensor([[[1.0, 2.0, 3.0, 65440.0]]], dtype=torch.float16)
+    exact, coarse = ({"": Error(error, error, 4)} for error in (1e-4, 1.5e-2))
+    assert judge(case, "output", actual, reference, exact, None).status == "failed"
+    assert judge(case, "output", actual, reference, coarse, None).status == "passed"
