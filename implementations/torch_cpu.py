@@ -82,7 +82,7 @@ def _module(case: Case, weights: Weights) -> nn.RNNBase:
     return module
 
 
-class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Operators(TorchDispatchMode):
     """Records the names of the operators that run."""
 
     def __init__(self) -> None:

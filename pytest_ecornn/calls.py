@@ -20,7 +20,7 @@ class WrongResult(Exception):
     """A candidate broke the contract in a way that leaves nothing to compare."""
 
 
-class Poisoned(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Poisoned(TorchDispatchMode):
     """Within it, memory that torch.empty and its kin return uninitialised holds NaN (integers: a large negative number).
 
     At the dispatcher, so that a backward pass is reached too.

@@ -1,0 +1,60 @@
+"""What transposed_gpu and row_major_gpu share: all but the layouts that they may choose from."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_ecornn import cells
+from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights
+from pytest_ecornn.implementations.cuda import compile as compiler
+
+_CELLS = ("rnn_tanh", "rnn_relu", "lstm", "gru")
+_OLDEST = (8, 0)
+
+
+class Transposed(Implementation):
+    """`layouts`: True for batch-minor states, False for row-major ones; the faster is chosen where there are both."""
+
+    carry = "float32"
+    deterministic = True
+    layouts: tuple[bool, ...] = (True, False)
+
+    def __init__(self) -> None:
+        self._notes = ""
+
+    def unsupported(self, case: Case, device: torch.device) -> str | None:
+        if case.cell not in _CELLS:
+            return f"no {case.cell}: {', '.join(_CELLS)} only"
+        if device.type != "cuda":
+            return "runs on a CUDA device"
+        if not torch.cuda.is_available():
+            return "no CUDA device on this machine"
+        if torch.cuda.get_device_capability(device) < _OLDEST:
+            return "needs compute capability 8.0 or newer"
+        return compiler.unavailable()
+
+    def build(self, case: Case, weights: Weights) -> Layer:
+        from pytest_ecornn.implementations._transposed_arrays import Form
+        from pytest_ecornn.implementations._transposed_choice import fastest
+        from pytest_ecornn.implementations._transposed_layer import Plan
+        from pytest_ecornn.implementations._transposed_op import make_layer
+
+        device = torch.device(case.device)
+        device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+        with torch.cuda.device(device):
+            choice = fastest(case, device, self.layouts)
+            layer = make_layer(Plan(Form(case, device, choice.is_batch_minor), choice.library), weights)
+        self._notes = str(choice)
+        return layer
+
+    def cost(self, case: Case) -> Cost:
+        """The floor's, plus the recurrent weights in every step and the arrays of gates and states between the kernels."""
+        floor, cell = cells.floor_cost(case), cells.get(case.cell)
+        size = getattr(torch, case.dtype).itemsize
+        wide, passes = max(size, 4), 2 if case.training else 1
+        gates, elements = len(cell.gates), case.batch * case.hidden_size
+        a_step = gates * case.hidden_size**2 * size + elements * (wide * (3 * gates + 3) + 2 * size)
+        return Cost(floor.bytes + passes * case.steps * case.layers * case.directions * a_step, floor.operations)
+
+    def notes(self) -> str:
+        return self._notes

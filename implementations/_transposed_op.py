@@ -1,0 +1,223 @@
+"""The transposed-layout layer as torch's ops `pytest_ecornn::transposed_forward` and `transposed_backward`.
+
+Each replays a CUDA graph of the whole pass. A graph has fixed addresses: what it is given is copied in, its results are copied
+out. While the caller's stream is being captured, or where the weights lie elsewhere than those that the graph was made for,
+the same pass is launched plainly. Registered below `torch.library.custom_op`, whose checks of every call cost more host time
+than the launches of a small layer.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn import cells
+from pytest_ecornn.contract import Layer, State, Weights
+from pytest_ecornn.implementations._transposed_arrays import reserve_bytes
+from pytest_ecornn.implementations._transposed_layer import Plan, Tensors, run_backward, run_forward
+
+_numbers = count()
+_layers: weakref.WeakValueDictionary[int, TransposedLayer] = weakref.WeakValueDictionary()
+
+
+def capture(plan: Plan, launch: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """What `launch` launches under the plan's settings, as a graph, and what it returned."""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(plan.form.device)
+    stream.wait_stream(torch.cuda.current_stream())
+    with plan.settings():
+        with torch.cuda.stream(stream):
+            launch()  # what libraries set up at first use cannot be captured
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            results = launch()
+    return graph, results
+
+
+_SMALL = 2**17  # elements
+_this_thread = threading.local()
+
+
+def _make_blas_handle() -> None:
+    """Makes cuBLAS ready on this thread (autograd has its own), so that a caller may capture what until now was replayed."""
+    if not getattr(_this_thread, "has_blas", False):
+        torch.cuda.current_blas_handle()
+        _this_thread.has_blas = True
+
+
+def _copy(targets: Tensors, sources: Tensors) -> None:
+    """Small tensors in one launch, which has too few blocks for large ones: those each in its own."""
+    small = [number for number, target in enumerate(targets) if target.numel() <= _SMALL]
+    if small:
+        torch._foreach_copy_([targets[n] for n in small], [sources[n] for n in small], non_blocking=True)
+    for target, source in zip(targets, sources, strict=True):
+        if target.numel() > _SMALL:
+            target.copy_(source, non_blocking=True)
+
+
+class Replay:
+    """A pass as a graph over tensors of its own. lengths: on the device, or None."""
+
+    def __init__(self, plan: Plan, run: Callable[[Tensors, Tensor | None], Tensors], inputs: Tensors, lengths: Tensor | None):
+        self._inputs, self._lengths = inputs, lengths
+        self._graph, self._results = capture(plan, lambda: run(inputs, lengths))
+        self._last_use: tuple[torch.cuda.Stream, torch.cuda.Event] | None = None
+
+    def __call__(self, inputs: Tensors, lengths: Tensor | None) -> Tensors:
+        _make_blas_handle()
+        stream = torch.cuda.current_stream()
+        if self._last_use and self._last_use[0] != stream:
+            stream.wait_event(self._last_use[1])
+        _copy(self._inputs, inputs)
+        if self._lengths is not None and lengths is not None:
+            self._lengths.copy_(lengths, non_blocking=True)
+        self._graph.replay()
+        results = [torch.empty_like(result) for result in self._results]
+        _copy(results, self._results)
+        self._last_use = (stream, stream.record_event())
+        return results
+
+
+class TransposedLayer:
+    """A plan with the weights that its graphs were made for. `number` names it to the ops while it lives."""
+
+    def __init__(self, plan: Plan, weights: Sequence[Tensor]):
+        self.plan, self.number = plan, next(_numbers)
+        self._addresses = [weight.data_ptr() for weight in weights]
+        self._forward: Replay | None = None
+        self._backward: Replay | None = None
+        if plan.form.device.type == "cuda":
+            self._capture(list(weights))
+        _layers[self.number] = self
+
+    def _capture(self, weights: Tensors) -> None:
+        plan, form, case = self.plan, self.plan.form, self.plan.form.case
+        lead = (case.batch, case.steps) if case.batch_first else (case.steps, case.batch)
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=form.storage, device=form.device)
+
+        x = zeros(*lead, cells.x_width(case))
+        states = [zeros(form.tracks, case.batch, case.hidden_size) for _ in cells.get(case.cell).states]
+        lengths = torch.full((case.batch,), case.steps, device=form.device) if case.ragged else None
+        given = states if case.has_state else []
+        self._forward = Replay(plan, lambda i, n: run_forward(plan, i[0], weights, i[1:], n), [x, *given], lengths)
+        if case.training:
+            output = zeros(*lead, case.directions * case.hidden_size)
+            memory = torch.zeros(reserve_bytes(form), dtype=torch.uint8, device=form.device)
+            inputs = [output, *(torch.zeros_like(state) for state in states), torch.zeros_like(x), memory]
+            self._backward = Replay(
+                plan, lambda i, n: run_backward(plan, i[0], i[1:-2], i[-2], weights, i[-1], n), inputs, lengths
+            )
+
+    def _may_replay(self, weights: Sequence[Tensor]) -> bool:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return False
+        return [weight.data_ptr() for weight in weights] == self._addresses
+
+    def _on_device(self, lengths: Tensor | None) -> Tensor | None:
+        return None if lengths is None else lengths.to(self.plan.form.device, non_blocking=True)
+
+    def forward(self, x: Tensor, weights: Tensors, state: Tensors, lengths: Tensor | None) -> Tensors:
+        if self._forward and self._may_replay(weights):
+            return self._forward([x, *state], lengths)
+        return run_forward(self.plan, x, weights, state, self._on_device(lengths))
+
+    def backward(
+        self, d_output: Tensor, d_finals: Tensors, x: Tensor, weights: Tensors, lengths: Tensor | None, memory: Tensor
+    ) -> Tensors:
+        if self._backward and self._may_replay(weights):
+            return self._backward([d_output, *d_finals, x, memory], lengths)
+        return run_backward(self.plan, d_output, d_finals, x, weights, memory, self._on_device(lengths))
+
+
+_library = torch.library.Library("pytest_ecornn", "FRAGMENT")
+_library.define("transposed_forward(Tensor x, Tensor[] weights, Tensor[] state, Tensor? lengths, int layer) -> Tensor[]")
+_library.define(
+    "transposed_backward(Tensor d_output, Tensor[] d_finals, Tensor x, Tensor[] weights, Tensor? lengths, Tensor memory, "
+    "int layer) -> Tensor[]"
+)
+
+
+def _forward(x: Tensor, weights: Tensors, state: Tensors, lengths: Tensor | None, layer: int) -> Tensors:
+    """Output, final states, and in training what the backward pass needs, uint8."""
+    return _layers[layer].forward(x, weights, state, lengths)
+
+
+def _backward(
+    d_output: Tensor, d_finals: Tensors, x: Tensor, weights: Tensors, lengths: Tensor | None, memory: Tensor, layer: int
+) -> Tensors:
+    """The gradients of x, of the initial states where there are any, and of all weights."""
+    return _layers[layer].backward(d_output, d_finals, x, weights, lengths, memory)
+
+
+def _fake_forward(x: Tensor, weights: Tensors, state: Tensors, lengths: Tensor | None, layer: int) -> Tensors:
+    form = _layers[layer].plan.form
+    case = form.case
+    output = x.new_empty((*x.shape[:2], case.directions * case.hidden_size))
+    finals = [x.new_empty((form.tracks, case.batch, case.hidden_size)) for _ in cells.get(case.cell).states]
+    memory = [x.new_empty((reserve_bytes(form),), dtype=torch.uint8)] if case.training else []
+    return [output, *finals, *memory]
+
+
+def _fake_backward(
+    d_output: Tensor, d_finals: Tensors, x: Tensor, weights: Tensors, lengths: Tensor | None, memory: Tensor, layer: int
+) -> Tensors:
+    states = d_finals if _layers[layer].plan.form.case.has_state else []
+    return [one.new_empty(one.shape) for one in (x, *states, *weights)]
+
+
+class _Differentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, layer: int, lengths: Tensor | None, states: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        x, state, weights = tensors[0], list(tensors[1 : 1 + states]), list(tensors[1 + states :])
+        with torch._C._AutoDispatchBelowAutograd():
+            results = torch.ops.pytest_ecornn.transposed_forward(x, weights, state, lengths, layer)
+        ctx.layer, ctx.lengths, ctx.states = layer, lengths, states
+        ctx.save_for_backward(x, results[-1], *weights)
+        ctx.mark_non_differentiable(results[-1])
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, d_output: Tensor, *rest: Tensor) -> Any:
+        x, memory, *weights = ctx.saved_tensors
+        found = torch.ops.pytest_ecornn.transposed_backward(
+            d_output, list(rest[:-1]), x, weights, ctx.lengths, memory, ctx.layer
+        )
+        return None, None, None, *found
+
+
+def _forward_autograd(x: Tensor, weights: Tensors, state: Tensors, lengths: Tensor | None, layer: int) -> Tensors:
+    if _layers[layer].plan.form.case.training and torch.is_grad_enabled():
+        return list(_Differentiable.apply(layer, lengths, len(state), x, *state, *weights))  # type: ignore[no-untyped-call]
+    with torch._C._AutoDispatchBelowAutograd():
+        found: Tensors = torch.ops.pytest_ecornn.transposed_forward(x, weights, state, lengths, layer)
+    return found
+
+
+for _name, _run, _fake in (
+    ("transposed_forward", _forward, _fake_forward), ("transposed_backward", _backward, _fake_backward),
+):  # fmt: skip
+    _library.impl(_name, _run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"pytest_ecornn::{_name}", _fake, lib=_library)
+_library.impl("transposed_forward", _forward_autograd, "Autograd")
+
+
+def make_layer(plan: Plan, weights: Weights) -> Layer:
+    """The contract's layer."""
+    case, states = plan.form.case, len(cells.get(plan.form.case.cell).states)
+    if not case.training:
+        plan.prepare([weights.masked(name).detach() for name in weights])
+    this = TransposedLayer(plan, [weight.detach() for weight in weights.values()])
+
+    def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        given = [weights.masked(name) for name in weights]
+        results = torch.ops.pytest_ecornn.transposed_forward(x, given, list(cells.unpack_state(state)), lengths, this.number)
+        return results[0], tuple(results[1 : 1 + states]) if states > 1 else results[1]
+
+    return layer

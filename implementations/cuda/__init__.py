@@ -1,0 +1,1 @@
+"""What kernels share: compilation, launching, device headers. No implementations."""

@@ -1,0 +1,98 @@
+"""CUDA C++ -> machine code by NVRTC through CuPy, kept on disk: no nvcc and no compiler on the user's machine.
+
+A compiled file's name is a digest of everything that it depends on: the source and all headers, the options, the
+architecture and the version of NVRTC.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+# Compute capabilities that every kernel is compiled for in the tests; any device from the first on is compiled for as it is.
+ARCHITECTURES = ((8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
+_HEADERS = Path(__file__).parent
+
+
+class CompilationError(Exception):
+    """The compiler's log."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Machine code, and what the compiler said of registers, shared memory and spills (empty where it came from disk)."""
+
+    path: Path
+    log: str
+
+
+def unavailable() -> str | None:
+    """Why kernels cannot be compiled here, or None."""
+    try:
+        from cupy.cuda import nvrtc
+
+        nvrtc.getVersion()
+    except Exception as error:
+        return (
+            f"CuPy with NVRTC is needed (pip install pytest-ecornn[cuda13] or [cuda12]): {' '.join(str(error).split())[:200]}"
+        )
+    return None
+
+
+def compile_source(source: Path, macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> Compiled:
+    """Compiles a `.cu` for one compute capability, unless that was done before. Raises CompilationError."""
+    path = cache_folder() / f"{source.stem}-{_digest(source, macros, capability)}.cubin"
+    if path.exists():
+        return Compiled(path, "")
+    code, log = _run_nvrtc(source, _options(macros, capability))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_bytes(code)
+    partial.replace(path)
+    return Compiled(path, log)
+
+
+def cache_folder() -> Path:
+    """ECORNN_CACHE_DIR, else the user's cache folder."""
+    given = os.environ.get("ECORNN_CACHE_DIR")
+    return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-ecornn"
+
+
+def _options(macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> list[str]:
+    architecture = f"--gpu-architecture=sm_{capability[0]}{capability[1]}"
+    told = ["--ptxas-options=--verbose", "--ptxas-options=--warn-on-spills"]
+    return [architecture, "--std=c++17", "-default-device", f"-I{_HEADERS}", *told, *(f"-D{k}={v}" for k, v in macros)]
+
+
+def _digest(source: Path, macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> str:
+    found = hashlib.sha256(repr((macros, capability, _nvrtc_version())).encode())
+    for file in (source, Path(__file__), *sorted(_HEADERS.glob("*.cuh"))):
+        found.update(file.read_bytes())
+    return found.hexdigest()[:24]
+
+
+@cache
+def _nvrtc_version() -> tuple[int, int]:
+    from cupy.cuda import nvrtc
+
+    major, minor = nvrtc.getVersion()
+    return major, minor
+
+
+def _run_nvrtc(source: Path, options: list[str]) -> tuple[bytes, str]:
+    from cupy.cuda import nvrtc
+
+    program: Any = nvrtc.createProgram(source.read_text(), source.name, [], [])
+    try:
+        try:
+            nvrtc.compileProgram(program, options)
+        except nvrtc.NVRTCError as error:
+            raise CompilationError(f"{source.name}: {error}\n{nvrtc.getProgramLog(program)}") from None
+        code: bytes = nvrtc.getCUBIN(program)
+        return code, nvrtc.getProgramLog(program)
+    finally:
+        nvrtc.destroyProgram(program)

@@ -1,0 +1,108 @@
+"""A compiled kernel, launched on torch's current stream, its arguments given by name and checked before they are pointers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.implementations.cuda.compile import compile_source
+
+THREADS = 128
+
+
+class Launch(NamedTuple):
+    """grid and block: numbers of blocks and of threads in each. shared_bytes: of dynamic shared memory a block."""
+
+    grid: int
+    block: int
+    shared_bytes: int = 0
+
+
+def one_thread_each(elements: int) -> Launch:
+    """A thread for each element."""
+    return Launch(-(-elements // THREADS), THREADS)
+
+
+@dataclass(frozen=True)
+class Array:
+    """What a kernel expects of a tensor: dtype, number of elements, whether null may stand in its place."""
+
+    dtype: torch.dtype
+    elements: int
+    is_optional: bool = False
+
+    def check(self, kernel: str, name: str, tensor: Tensor | None, device: torch.device) -> None:
+        """Raises ValueError saying what was expected and what came."""
+        if tensor is None:
+            if not self.is_optional:
+                raise ValueError(f"{kernel}: expected a tensor as {name}, got None")
+            return
+        dense = is_dense(tensor) and tensor.numel() == self.elements and tensor.data_ptr() % tensor.element_size() == 0
+        if tensor.dtype != self.dtype or tensor.device != device or not dense:
+            raise ValueError(
+                f"{kernel}: expected {name} as {self.elements} adjacent elements of {self.dtype} on {device}, got "
+                f"{tuple(tensor.shape)} with strides {tensor.stride()} of {tensor.dtype} on {tensor.device}"
+            )
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether the elements fill one stretch of memory, in whatever order of dimensions."""
+    expected = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+class Kernel:
+    """A kernel of a `.cu` for one device. `arguments`: in its own order, an Array for each pointer, int for each integer."""
+
+    def __init__(
+        self,
+        source: Path,
+        name: str,
+        macros: tuple[tuple[str, str], ...],
+        arguments: Mapping[str, Array | type[int]],
+        device: torch.device,
+    ):
+        self._function = _function(source, name, macros, device)
+        self._name, self._arguments, self._device = f"{source.stem}.{name}", dict(arguments), device
+
+    def __call__(self, launch: Launch, **values: Tensor | int | None) -> None:
+        """Raises ValueError for an argument that is missing, unknown or not what the kernel expects."""
+        import cupy
+
+        if values.keys() != self._arguments.keys():
+            raise ValueError(f"{self._name}: expected the arguments {', '.join(self._arguments)}, got {', '.join(values)}")
+        passed = tuple(self._passed(name, values[name]) for name in self._arguments)
+        with cupy.cuda.ExternalStream(torch.cuda.current_stream(self._device).cuda_stream, self._device.index):
+            self._function((launch.grid,), (launch.block,), passed, shared_mem=launch.shared_bytes)
+
+    def _passed(self, name: str, value: Tensor | int | None) -> Any:
+        import numpy
+
+        expected = self._arguments[name]
+        if isinstance(expected, Array):
+            if isinstance(value, int):
+                raise ValueError(f"{self._name}: expected a tensor as {name}, got {value}")
+            expected.check(self._name, name, value, self._device)
+            return numpy.uintp(0 if value is None else value.data_ptr())
+        if not isinstance(value, int):
+            raise ValueError(f"{self._name}: expected an integer as {name}, got {type(value).__name__}")
+        return numpy.int32(value)
+
+
+@cache
+def _function(source: Path, name: str, macros: tuple[tuple[str, str], ...], device: torch.device) -> Any:
+    import cupy
+
+    compiled = compile_source(source, macros, torch.cuda.get_device_capability(device))
+    with cupy.cuda.Device(device.index):
+        return cupy.RawModule(path=str(compiled.path)).get_function(name)

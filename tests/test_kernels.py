@@ -1,0 +1,101 @@
+"""Every kernel compiles for every supported architecture without spills, and its arguments are checked; no GPU is needed."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import pytest_ecornn.implementations as implementations
+from pytest_ecornn.implementations.cuda import compile as compiler
+from pytest_ecornn.implementations.cuda.kernel import Array, Launch, is_dense, one_thread_each
+
+FOLDER = Path(implementations.__file__).parent
+needs_nvrtc = pytest.mark.skipif(compiler.unavailable() is not None, reason=str(compiler.unavailable()))
+
+STORAGES = ("FLOAT32", "FLOAT64", "BFLOAT16", "FLOAT16")
+VARIANTS = {
+    "transposed_gpu.cu": [
+        (("CELL", str(cell)), ("BATCH_MINOR", minor), (f"STORAGE_{storage}", "1"))
+        for cell, storage, minor in itertools.product((0, 2, 3), STORAGES, "01")
+        if minor == "1" or storage == "FLOAT32"
+    ]
+}
+
+
+def test_every_kernel_is_compiled_here() -> None:
+    assert {file.name for file in FOLDER.glob("*.cu")} == set(VARIANTS)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("capability", compiler.ARCHITECTURES, ids=lambda c: f"sm_{c[0]}{c[1]}")
+@pytest.mark.parametrize("name", VARIANTS)
+def test_kernels_compile_without_spills(
+    name: str, capability: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
+    for macros in VARIANTS[name]:
+        compiled = compiler.compile_source(FOLDER / name, macros, capability)
+        spilled = [int(count) for count in re.findall(r"(\d+) bytes spill", compiled.log)]
+        assert spilled, "the compiler says how many bytes a kernel spills"
+        assert not any(spilled), f"{macros}: {compiled.log}"
+        assert compiled.path.stat().st_size
+
+
+@needs_nvrtc
+def test_what_was_compiled_once_comes_from_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
+    source, macros = FOLDER / "transposed_gpu.cu", VARIANTS["transposed_gpu.cu"][0]
+    first = compiler.compile_source(source, macros, (9, 0))
+    again = compiler.compile_source(source, macros, (9, 0))
+    other = compiler.compile_source(source, macros, (8, 0))
+    assert first.log
+    assert again == compiler.Compiled(first.path, "")
+    assert other.path != first.path
+
+
+@needs_nvrtc
+def test_an_error_in_a_kernel_is_shown_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
+    source = tmp_path / "wrong.cu"
+    source.write_text("\nint f() { return missing; }\n")
+    with pytest.raises(compiler.CompilationError, match=r"wrong\.cu\(2\).*missing"):
+        compiler.compile_source(source, (), (9, 0))
+
+
+def test_headers_say_what_the_house_asks() -> None:
+    for file in FOLDER.glob("*.cu"):
+        header = list(itertools.takewhile(lambda line: line.startswith("//"), file.read_text().splitlines()))
+        assert len(header) <= 30
+        words = [match[1] for line in header if (match := re.match(r"// (\w+): ", line))]
+        assert words == ["Maths", "Layout", "Launch", "Cost", "Limits", "Order"]
+
+
+def test_a_thread_for_each_element() -> None:
+    assert one_thread_each(1) == Launch(1, 128)
+    assert one_thread_each(129) == Launch(2, 128)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.zeros(5), torch.zeros(6, dtype=torch.float64), torch.zeros(3, 4)[:, :2]],
+    ids=["too few elements", "another dtype", "with gaps"],
+)
+def test_a_wrong_tensor_is_refused_with_what_was_expected(tensor: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=r"k: expected h as 6 adjacent elements of torch.float32 on cpu, got \("):
+        Array(torch.float32, 6).check("k", "h", tensor, torch.device("cpu"))
+
+
+def test_none_is_refused_where_it_is_not_an_option() -> None:
+    Array(torch.float32, 6, is_optional=True).check("k", "h", None, torch.device("cpu"))
+    with pytest.raises(ValueError, match="k: expected a tensor as h, got None"):
+        Array(torch.float32, 6).check("k", "h", None, torch.device("cpu"))
+
+
+def test_dense_in_any_order_of_dimensions() -> None:
+    assert is_dense(torch.zeros(2, 3, 4).permute(1, 2, 0))
+    assert not is_dense(torch.zeros(2, 3, 4)[:, :, ::2])
+    assert not is_dense(torch.zeros(1, 3).expand(2, 3))
