@@ -61,6 +61,16 @@ def is_dense(tensor: Tensor) -> bool:
     return True
 
 
+class _Stream:
+    """torch's stream by the CUDA stream protocol, which not all of its versions speak."""
+
+    def __init__(self, pointer: int):
+        self._pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._pointer
+
+
 class Kernel:
     """A kernel of a `.cu` for one device. `arguments`: in its own order, an Array for each pointer, int for each integer."""
 
@@ -82,7 +92,8 @@ class Kernel:
         if values.keys() != self._arguments.keys():
             raise ValueError(f"{self._name}: expected the arguments {', '.join(self._arguments)}, got {', '.join(values)}")
         passed = tuple(self._passed(name, values[name]) for name in self._arguments)
-        with cupy.cuda.ExternalStream(torch.cuda.current_stream(self._device).cuda_stream, self._device.index):
+        stream = _Stream(torch.cuda.current_stream(self._device).cuda_stream)
+        with cupy.cuda.Device(self._device.index), cupy.cuda.Stream.from_external(stream):
             self._function((launch.grid,), (launch.block,), passed, shared_mem=launch.shared_bytes)
 
     def _passed(self, name: str, value: Tensor | int | None) -> Any:
