@@ -35,7 +35,10 @@ class Against:
 
 @dataclass
 class Timing:
-    """What was measured. All times are of one call; `samples_us` holds a block's mean each, in order."""
+    """What was measured by one clock. All times are of one call; `samples_us` holds a block's mean each, in order.
+
+    host_us: until a call on a GPU returns. sensors: as `sensors.Sensors.summary` gives them.
+    """
 
     time_us: float
     low_us: float
@@ -52,6 +55,8 @@ class Timing:
     gflop_per_s: float
     floor_us: float
     floor_share: float
+    host_us: float | None = None
+    sensors: dict[str, Any] | None = None
 
 
 @dataclass
@@ -59,6 +64,7 @@ class Row:
     """kind: "benchmark" (verified and timed), "fixed" (verified) or "drawn" (cases drawn by Hypothesis, `case` names the set).
 
     status: passed, failed or skipped, with the reason for the last two; a report adds "unproven" (see `reporting.unproven`).
+    timing is of calls as a program makes them, replay of the device alone, by CUDA graphs: two columns, never mixed.
     """
 
     kind: str
@@ -80,6 +86,7 @@ class Row:
     notes: str = ""
     timing: Timing | None = None
     seconds: float = 0.0
+    replay: Timing | None = None
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -93,10 +100,14 @@ class Row:
             found["worst_error_share"] = max(tensor.share for tensor in self.tensors)
             found["uninformative_tensors"] = sum(tensor.status == "uninformative" for tensor in self.tensors)
         if self.timing is not None:
-            for name in ("time_us", "low_us", "high_us", "gb_per_s", "gflop_per_s", "floor_share", "peak_bytes", "build_ms"):
-                found[name] = getattr(self.timing, name)
-            for one in self.timing.against:
-                found[f"ratio_to_{one.baseline}"] = f"{one.ratio:.4g} [{one.low:.4g}, {one.high:.4g}] {one.verdict}"
+            found |= {name: getattr(self.timing, name) for name in ("peak_bytes", "build_ms")}
+        for prefix, timing in (("", self.timing), ("replay_", self.replay)):
+            if timing is not None:
+                for name in ("time_us", "low_us", "high_us", "gb_per_s", "gflop_per_s", "floor_share"):
+                    found[f"{prefix}{name}"] = getattr(timing, name)
+                for one in timing.against:
+                    ratio = f"{one.ratio:.4g} [{one.low:.4g}, {one.high:.4g}] {one.verdict}"
+                    found[f"{prefix}ratio_to_{one.baseline}"] = ratio
         return [(f"ecornn_{name}", f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in found.items()]
 
     def as_dict(self) -> dict[str, Any]:
@@ -110,7 +121,9 @@ class Row:
         return row
 
 
-_NESTED = {("Row", "tensors"): TensorError, ("Row", "timing"): Timing, ("Timing", "against"): Against}
+_NESTED = {
+    ("Row", "tensors"): TensorError, ("Row", "timing"): Timing, ("Row", "replay"): Timing, ("Timing", "against"): Against,
+}  # fmt: skip
 
 
 def _read(kind: type, data: Any) -> Any:

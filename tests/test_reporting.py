@@ -343,6 +343,67 @@ def test_progress_on_a_terminal_is_a_bar_that_vanishes_and_keeps_failures(monkey
     assert out.getvalue().endswith("\x1b[2K")
 
 
+# A GPU's two columns.
+
+
+def gpu_rows() -> list[Row]:
+    """fast is faster as called and slower device only; lone has no graph."""
+    case = CASES[0] + "-cuda"
+    sensors = {"sm_mhz": [1740.0, 1755.0, 1980.0], "power_w": [398.0, 412.0, 420.0], "temperature_c": [52.0, 54.0, 55.0]}
+    rows = []
+    for name, called, replayed in (("base", 100.0, 20.0), ("fast", 80.0, 30.0), ("lone", 900.0, None)):
+        against = name != "base"
+        one = row(name, case, timing=timing(called, {"base": 100.0} if against else {}), notes="no graph")
+        assert one.timing is not None
+        one.timing.host_us, one.timing.sensors = 61.0, {**sensors, "throttled": ["power cap"]}
+        one.replay = timing(replayed, {"base": 20.0} if against else {}) if replayed else None
+        rows.append(one)
+    return rows
+
+
+def test_both_columns_are_shown_with_ratios_of_their_own(tmp_path: Path) -> None:
+    reporting.write_reports(tmp_path, sample_run(), gpu_rows())
+    text = (tmp_path / "report.md").read_text()
+    assert "| Case | base | base, device only | fast | fast, device only | lone |" in text
+    fast = "**80.0 us**, 0.80 [0.78, 0.82] faster | 30.0 us, 1.50 [1.47, 1.53] slower"
+    assert f"| {CASES[0]}-cuda | 100 us, baseline | **20.0 us**, baseline | {fast} | 900 us, 9.00 [" in text
+    assert "| 61.0 us | 1755 [1740, 1980] MHz, 412 [398, 420] W, 54 [52, 55] °C, power cap | no graph |" in text
+    assert "- **Device only** is" in text
+    with (tmp_path / "report.csv").open() as file:
+        line = next(one for one in csv.DictReader(file) if one["implementation"] == "fast")
+    assert (line["verdict"], line["replay_verdict"]) == ("faster", "slower")
+    assert (line["time_us"], line["replay_time_us"], line["replay_ratio"], line["host_us"]) == ("80.0", "30.0", "1.5", "61.0")
+    benchmarks = json.loads((tmp_path / "benchmark.json").read_text())["benchmarks"]
+    assert [one["name"] for one in benchmarks if one["group"] == f"{CASES[0]}-cuda, device only"] == ["base", "fast"]
+    assert reporting.read_report(tmp_path / "report.json")[1] == gpu_rows()
+
+
+def test_the_terminal_shows_device_only_times_below_and_counts_them_apart() -> None:
+    text = shown(gpu_rows(), 80)
+    assert re.search(r"fast +80\.0 us +0\.80 \[0\.78, 0\.82\] +faster .*\n +device only +30\.0 us +1\.50 \[.*slower", text)
+    assert max(map(len, text.splitlines())) <= 80
+    (line,) = terminal.summary_lines(gpu_rows(), set())
+    assert line == "3 rows: 3 passed; 1 faster, 1 slower (against base); device only: 1 slower"
+    out = io.StringIO()
+    terminal.Progress(out).row_done(gpu_rows()[1], 1, 3)
+    assert "80.0 us, 0.80 [0.78, 0.82] x base: faster; device only 30.0 us, 1.50 [1.47, 1.53] x base: slower" in out.getvalue()
+
+
+def test_reports_of_a_cpu_say_nothing_of_a_gpus_columns(written: Path) -> None:
+    for name in ("report.md", "summary.svg", "benchmark.json"):
+        assert "evice only" not in (written / name).read_text()
+
+
+def test_rows_written_before_there_were_two_columns_are_read() -> None:
+    text = json_report.render(sample_run(), sample_rows(), set())
+    data = json.loads(text)
+    for one in data["rows"]:
+        del one["replay"]
+        for name in ("host_us", "sensors"):
+            (one["timing"] or {}).pop(name, None)
+    assert read_text(json.dumps(data))[1] == sample_rows()
+
+
 # Numbers.
 
 

@@ -1,7 +1,7 @@
 """benchmark.json: timed rows in pytest-benchmark's own storage format, which `pytest-benchmark compare FILE` reads.
 
 Written because pytest-benchmark switches itself off under pytest-xdist. Rows whose times would not be published elsewhere
-are left out, as pytest-benchmark leaves out tests that failed.
+are left out, as pytest-benchmark leaves out tests that failed. Device-only times are groups of their own.
 """
 
 from __future__ import annotations
@@ -27,11 +27,16 @@ _TEST = "suites/test_benchmark.py::test_benchmark"
 def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) -> str:
     commit = {"id": str(run.machine.get("commit") or "unknown"), "dirty": bool(run.machine.get("dirty"))}
     machine = {"machine": "unknown", **run.fingerprint}
-    published = [row for row in standing.in_order(rows) if standing.is_publishable(row, unproven)]
+    published = [
+        (row, column, timing)
+        for row in standing.in_order(rows)
+        for column in standing.COLUMNS
+        if (timing := standing.published(row, unproven, column)) and _has_samples(timing)
+    ]
     data = {
         "machine_info": run.machine.get("benchmark_machine_info", machine),
         "commit_info": run.machine.get("benchmark_commit_info", {**commit, "time": None, "project": "", "branch": "(unknown)"}),
-        "benchmarks": [_benchmark(row, row.timing) for row in published if row.timing and _has_samples(row.timing)],
+        "benchmarks": [_benchmark(*one) for one in published],
         "datetime": run.started,
         "version": pytest_benchmark.__version__,
     }
@@ -42,16 +47,17 @@ def _has_samples(timing: Timing) -> bool:
     return bool(timing.samples_us) and all(map(isfinite, timing.samples_us))
 
 
-def _benchmark(row: Row, timing: Timing) -> dict[str, Any]:
+def _benchmark(row: Row, column: str, timing: Timing) -> dict[str, Any]:
     """One entry: grouped by case, named by implementation, in seconds."""
     name, case = one_line(row.implementation), one_line(row.case)
+    label = "" if column == "timing" else f", {standing.COLUMNS[column]}"
     ratios = {one.baseline: f"{ratio_interval(one.ratio, one.low, one.high)} {one.verdict}" for one in timing.against}
     return {
-        "group": case,
+        "group": f"{case}{label}",
         "name": name,
-        "fullname": f"{_TEST}[{name}-{case}]",
+        "fullname": f"{_TEST}[{name}-{case}{label}]",
         "params": {"implementation": name, "case": case},
-        "param": f"{name}-{case}",
+        "param": f"{name}-{case}{label}",
         "extra_info": {"ratios": ratios, "floor_share": timing.floor_share, "clock": timing.clock, "notes": row.notes},
         "options": {"disable_gc": True, "timer": timing.clock, "warmup": True},
         "stats": _stats(timing),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import Any
 
 from pytest_ecornn.reporting import formatting, standing
 from pytest_ecornn.reporting.markdown_syntax import escape, table
@@ -10,9 +11,16 @@ from pytest_ecornn.rows import Against, Row, Timing
 
 _DETAILS = (
     "Case", "Implementation", "Time [interval]", "Ratio [interval], verdict", "Worst error / limit", "Max relative error",
-    "Tensors", "Share of floor", "GB/s", "GFLOP/s", "Peak memory", "Build", "Blocks x calls", "Notes",
+    "Tensors", "Share of floor", "GB/s", "GFLOP/s", "Peak memory", "Build", "Blocks x calls",
 )  # fmt: skip
-_FIGURES = ("Max relative error", "Share of floor", "GB/s", "GFLOP/s", "Peak memory", "Build", "Blocks x calls")
+_GPU_DETAILS = (
+    "Device only [interval]", "Device-only ratio [interval], verdict", "Device-only share of floor", "Host time of a call",
+    "SM clock, power, temperature",
+)  # fmt: skip
+_FIGURES = (
+    "Max relative error", "Share of floor", "GB/s", "GFLOP/s", "Peak memory", "Build", "Blocks x calls",
+    "Device-only share of floor", "Host time of a call",
+)  # fmt: skip
 
 
 def sections(rows: list[Row], unproven: Collection[standing.Key]) -> Iterator[str]:
@@ -29,44 +37,55 @@ def sections(rows: list[Row], unproven: Collection[standing.Key]) -> Iterator[st
         yield comparison(here, shown, unproven)
         yield absent(here, shown)
         yield f"### Details of {escape(cell)}, {escape(mode)}"
-        bases = {case: standing.baselines(row for row in shown if row.case == case) for case in standing.cases(shown)}
-        lines = [details(row, bases[row.case], unproven) for row in standing.in_order(shown)]
-        yield table(_DETAILS, lines, right=_FIGURES)
+        yield details(shown, unproven)
 
 
 def caption(rows: list[Row]) -> str:
     """What a cell of the comparison holds."""
     names = standing.baselines(rows)
+    both = " Device only: replayed as a CUDA graph, without the host." if "replay" in standing.columns(rows) else ""
     if not names:
-        return "Time of one call. Nothing here was compared with a baseline."
+        return f"Time of one call. Nothing here was compared with a baseline.{both}"
     ratio = f"its ratio to {escape(names[0])}'s time" if len(names) == 1 else "its ratio to the baseline's time"
-    return f"Time of one call, then {ratio} with its interval (under 1 is faster) and the verdict. **Bold**: the fastest."
+    reading = f"Time of one call, then {ratio} with its interval (under 1 is faster) and the verdict. **Bold**: the fastest."
+    return reading + both
 
 
 def comparison(rows: list[Row], shown: list[Row], unproven: Collection[standing.Key]) -> str:
-    """A line a case, a column an implementation; implementations that skipped everything here get no column."""
-    names = standing.implementations(shown)
+    """A line a case, a column an implementation, on a GPU two; those that skipped everything here get none."""
+    columns = [
+        (name, column)
+        for name in standing.implementations(shown)
+        for column in standing.columns(row for row in shown if row.implementation == name)
+    ]
     lines = []
     for case in standing.cases(shown):
         of_case = {row.implementation: row for row in rows if row.case == case}
-        best = standing.fastest(of_case.values(), unproven)
+        best = {column: standing.fastest(of_case.values(), unproven, column) for column in standing.COLUMNS}
         bases = standing.baselines(of_case.values())
-        cells = [_compared(of_case.get(name), bases, best, unproven) for name in names]
+        cells = [_compared(of_case.get(name), column, bases, best[column], unproven) for name, column in columns]
         lines.append([escape(case), *cells])
-    return table(["Case", *map(escape, names)], lines)
+    return table(["Case", *(_heading(name, column) for name, column in columns)], lines)
 
 
-def _compared(row: Row | None, bases: list[str], best: Collection[standing.Key], unproven: Collection[standing.Key]) -> str:
+def _heading(name: str, column: str) -> str:
+    return escape(name) if column == "timing" else f"{escape(name)}, {standing.COLUMNS[column]}"
+
+
+def _compared(
+    row: Row | None, column: str, bases: list[str], best: Collection[standing.Key], unproven: Collection[standing.Key]
+) -> str:
     if row is None:
         return ""
-    if row.timing is None or not standing.is_publishable(row, unproven):
+    timing = standing.published(row, unproven, column)
+    if timing is None:
         state = standing.status(row, unproven)
         return state if state != "passed" else "not timed"
-    time = formatting.duration(row.timing.time_us)
+    time = formatting.duration(timing.time_us)
     shown = f"**{time}**" if row.key in best else time
     if row.implementation in bases[:1]:
         return f"{shown}, baseline"
-    one = standing.against(row, bases[0] if bases else None)
+    one = standing.against(row, bases[0] if bases else None, column)
     if one is None:
         return shown
     of = f" x {escape(one.baseline)}" if len(bases) > 1 else ""
@@ -86,19 +105,55 @@ def absent(rows: list[Row], shown: list[Row]) -> str:
     return f"No column: {', '.join(map(escape, names))} skipped every case here, for the reasons under [Skipped](#skipped)."
 
 
-def details(row: Row, bases: list[str], unproven: Collection[standing.Key]) -> list[str]:
-    """Every figure of a row, as a line of the details."""
-    state = standing.status(row, unproven)
-    if row.timing is None or not standing.is_publishable(row, unproven):
-        figures = ["not timed" if state == "passed" else state, "", *errors(row), *[""] * 6]
-    else:
-        timing = row.timing
-        interval = formatting.duration_interval(timing.time_us, timing.low_us, timing.high_us)
-        ratios = [f"{_interval(one)} x {escape(one.baseline)} {standing.verdict(row, one, unproven)}" for one in timing.against]
-        if row.implementation in bases:
-            ratios.insert(0, "baseline")
-        figures = [interval, "; ".join(ratios), *errors(row), *_machine_figures(timing)]
-    return [escape(row.case), escape(row.implementation), *figures, escape(row.notes, 160)]
+def details(rows: list[Row], unproven: Collection[standing.Key]) -> str:
+    """Every figure of every row, a line each; those of a GPU only where there are any."""
+    bases = {case: standing.baselines(row for row in rows if row.case == case) for case in standing.cases(rows)}
+    is_gpu = any(row.timing is not None and row.timing.host_us is not None for row in rows)
+    lines = []
+    for row in standing.in_order(rows):
+        gpu = _gpu_figures(row, bases[row.case], unproven) if is_gpu else []
+        line = [escape(row.case), escape(row.implementation), *_row_figures(row, bases[row.case], unproven), *gpu]
+        lines.append([*line, escape(row.notes, 160)])
+    header = [*_DETAILS, *(_GPU_DETAILS if is_gpu else ()), "Notes"]
+    return table(header, lines, right=_FIGURES)
+
+
+def _row_figures(row: Row, bases: list[str], unproven: Collection[standing.Key]) -> list[str]:
+    timing = standing.published(row, unproven)
+    if timing is None:
+        state = standing.status(row, unproven)
+        return ["not timed" if state == "passed" else state, "", *errors(row), *[""] * 6]
+    return [*_times(row, "timing", timing, bases, unproven), *errors(row), *_machine_figures(timing)]
+
+
+def _gpu_figures(row: Row, bases: list[str], unproven: Collection[standing.Key]) -> list[str]:
+    timing, replay = standing.published(row, unproven), standing.published(row, unproven, "replay")
+    device_only = ["not timed" if timing else "", "", ""]
+    if replay is not None:
+        device_only = [*_times(row, "replay", replay, bases, unproven), formatting.percent(replay.floor_share)]
+    if timing is None:
+        return [*device_only, "", ""]
+    host = formatting.duration(timing.host_us) if timing.host_us is not None else ""
+    return [*device_only, host, _sensors(timing.sensors)]
+
+
+def _times(row: Row, column: str, timing: Timing, bases: list[str], unproven: Collection[standing.Key]) -> list[str]:
+    """Time with its interval, and the ratio to each baseline."""
+    interval = formatting.duration_interval(timing.time_us, timing.low_us, timing.high_us)
+    ratios = [f"{_interval(one)} x {escape(one.baseline)} {standing.verdict(row, one, unproven)}" for one in timing.against]
+    if row.implementation in bases:
+        ratios.insert(0, "baseline")
+    return [interval, "; ".join(ratios)]
+
+
+def _sensors(summary: dict[str, Any] | None) -> str:
+    """Medians with the least and the most, and why the clocks were held down."""
+    if summary is None:
+        return ""
+    units = {"sm_mhz": "MHz", "power_w": "W", "temperature_c": "°C"}
+    ranges = [(summary[name], unit) for name, unit in units.items() if name in summary]
+    found = [f"{middle:.0f} [{low:.0f}, {high:.0f}] {unit}" for (low, middle, high), unit in ranges]
+    return ", ".join([*found, *map(escape, summary.get("throttled", []))])
 
 
 def errors(row: Row) -> list[str]:

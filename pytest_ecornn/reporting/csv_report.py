@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from pytest_ecornn.reporting import standing
 from pytest_ecornn.reporting.formatting import printable
-from pytest_ecornn.rows import Against, Row
+from pytest_ecornn.rows import Against, Row, Timing
 
 _ROW = ("kind", "implementation", "case", "cell", "dtype", "device", "mode", "status", "reason")
-_AGAINST = ("baseline", "ratio", "low", "high", "verdict", "time_us")
+_AGAINST = ("ratio", "low", "high", "verdict", "time_us")
 _TIMING = (
     "time_us", "low_us", "high_us", "calls_per_sample", "clock", "build_ms", "peak_bytes", "bytes", "operations",
     "gb_per_s", "gflop_per_s", "floor_us", "floor_share",
 )  # fmt: skip
 _ERRORS = ("worst_error_share", "worst_tensor", "max_relative_error", "informative_tensors", "uninformative_tensors")
 _REST = ("examples", "refused", "carry", "deterministic", "notes", "seconds")
+_RATIO = ("ratio", "ratio_low", "ratio_high", "verdict", "baseline_time_us")
+_REPLAY = ("time_us", "low_us", "high_us", "calls_per_sample", "clock", "gb_per_s", "gflop_per_s", "floor_share")
 COLUMNS = (
-    *_ROW, "baseline", "ratio", "ratio_low", "ratio_high", "verdict", "baseline_time_us",
-    *_TIMING, "samples", *_ERRORS, *_REST,
+    *_ROW, "baseline", *_RATIO, *_TIMING, "samples", *_ERRORS, *_REST, "host_us",
+    *(f"replay_{name}" for name in (*_RATIO, *_REPLAY)), "replay_samples",
 )  # fmt: skip
 
 
@@ -42,11 +44,9 @@ def _line(row: Row, one: Against | None, status: str, is_doubtful: bool) -> Iter
     """The values of COLUMNS. Where row or baseline is not proven, there is no verdict."""
     for name in _ROW:
         yield status if name == "status" else getattr(row, name)
-    for name in _AGAINST:
-        yield None if one is None or (name == "verdict" and is_doubtful) else getattr(one, name)
-    for name in _TIMING:
-        yield None if row.timing is None else getattr(row.timing, name)
-    yield None if row.timing is None else len(row.timing.samples_us)
+    yield one.baseline if one else None
+    yield from _ratio(one, is_doubtful)
+    yield from _timing(row.timing, _TIMING)
     worst = standing.worst_error(row)
     uninformative = sum(tensor.status == "uninformative" for tensor in row.tensors)
     yield from (worst.share, worst.tensor) if worst else (None, None)
@@ -54,6 +54,21 @@ def _line(row: Row, one: Against | None, status: str, is_doubtful: bool) -> Iter
     yield from (len(row.tensors) - uninformative, uninformative)
     for name in _REST:
         yield getattr(row, name)
+    yield row.timing.host_us if row.timing else None
+    yield from _ratio(standing.against(row, one.baseline, "replay") if one else None, is_doubtful)
+    yield from _timing(row.replay, _REPLAY)
+
+
+def _ratio(one: Against | None, is_doubtful: bool) -> Iterator[Any]:
+    for name in _AGAINST:
+        yield None if one is None or (name == "verdict" and is_doubtful) else getattr(one, name)
+
+
+def _timing(timing: Timing | None, names: Iterable[str]) -> Iterator[Any]:
+    """The named fields, and how many samples there are."""
+    for name in names:
+        yield getattr(timing, name) if timing else None
+    yield len(timing.samples_us) if timing else None
 
 
 def _cell(value: Any) -> Any:

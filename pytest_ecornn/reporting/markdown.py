@@ -31,12 +31,17 @@ _HOW_TO_READ = """\
 - **unproven**: some case drawn at random, of the same implementation, cell, dtype and device, failed. Its times are withheld
   here and kept in report.json."""
 
+_DEVICE_ONLY = """
+- **Device only** is the same call replayed as a CUDA graph: the GPU's time without Python's, the launches' and the allocator's.
+  Several graphs take turns on inputs and outputs that together exceed the L2, and their inputs change before every block.
+  Its ratio and verdict come from pairs of their own. **Host time** is how long a call keeps the program until it returns."""
+
 
 def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) -> str:
     return document([
         "# Recurrent layers, verified and timed",
         _opening(run, rows, unproven),
-        _HOW_TO_READ,
+        _HOW_TO_READ + (_DEVICE_ONLY if "replay" in standing.columns(rows) else ""),
         *comparison_tables.sections(rows, unproven),
         *_verification(rows),
         *_failures(rows),

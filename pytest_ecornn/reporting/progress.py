@@ -13,7 +13,7 @@ from rich.table import Column
 from rich.text import Text
 
 from pytest_ecornn.reporting import formatting
-from pytest_ecornn.rows import Row
+from pytest_ecornn.rows import Row, Timing
 
 _LONGEST = 200
 
@@ -78,8 +78,13 @@ def _outcome(row: Row) -> str:
         return f"{row.status}: {formatting.one_line(lines[0], _LONGEST)}".removesuffix(": ")
     if row.timing is None:
         return f"passed, {formatting.count(row.examples, 'example')}" if row.kind == "drawn" else "passed"
-    parts = [formatting.duration(row.timing.time_us)]
-    for one in row.timing.against:
+    device_only = f"; device only {_times(row.replay)}" if row.replay else ""
+    return _times(row.timing) + device_only
+
+
+def _times(timing: Timing) -> str:
+    parts = [formatting.duration(timing.time_us)]
+    for one in timing.against:
         ratio = formatting.ratio_interval(one.ratio, one.low, one.high)
         parts.append(f"{ratio} x {formatting.one_line(one.baseline, _LONGEST)}: {one.verdict}")
     return ", ".join(parts)

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from math import isnan
 
-from pytest_ecornn.rows import Against, Row, TensorError
+from pytest_ecornn.rows import Against, Row, TensorError, Timing
 
 Key = tuple[str, str, str]
+# The fields of a row that hold a timing, and what a report calls them. Columns are shown side by side and never mixed.
+COLUMNS = {"timing": "as called", "replay": "device only"}
 
 
 def unproven(rows: Iterable[Row]) -> set[Key]:
@@ -36,25 +38,36 @@ def status(row: Row, unproven: Collection[Key]) -> str:
     return "unproven" if row.status == "passed" and row.key in unproven else row.status
 
 
-def is_publishable(row: Row, unproven: Collection[Key]) -> bool:
-    """Whether its time may be shown in a table: there is one, and it is proven."""
-    return row.timing is not None and status(row, unproven) == "passed"
+def timing(row: Row, column: str) -> Timing | None:
+    found: Timing | None = getattr(row, column)
+    return found
 
 
-def fastest(rows: Iterable[Row], unproven: Collection[Key]) -> set[Key]:
+def published(row: Row, unproven: Collection[Key], column: str = "timing") -> Timing | None:
+    """What may be shown in a table: there is a timing, and it is proven."""
+    return timing(row, column) if status(row, unproven) == "passed" else None
+
+
+def columns(rows: Iterable[Row]) -> list[str]:
+    """Those of COLUMNS of which any row has a timing; always "timing"."""
+    rows = list(rows)
+    return [name for name in COLUMNS if name == "timing" or any(timing(row, name) is not None for row in rows)]
+
+
+def fastest(rows: Iterable[Row], unproven: Collection[Key], column: str = "timing") -> set[Key]:
     """The proven row of the smallest time, and those whose interval reaches down to its interval: no winner by noise.
 
     Pairs tell more than two intervals: what was called slower than another, or had another called faster, is not among them.
     """
-    timed = [(row, row.timing) for row in rows if row.timing is not None and is_publishable(row, unproven)]
-    verdicts = [(row.implementation, one.verdict, one.baseline) for row, timing in timed for one in timing.against]
+    timed = [(row, found) for row in rows if (found := published(row, unproven, column)) is not None]
+    verdicts = [(row.implementation, one.verdict, one.baseline) for row, found in timed for one in found.against]
     beaten = {name for name, verdict, _ in verdicts if verdict == "slower"}
     beaten |= {baseline for _, verdict, baseline in verdicts if verdict == "faster"}
-    left = [(timing, row.key) for row, timing in timed if row.implementation not in beaten]
+    left = [(found, row.key) for row, found in timed if row.implementation not in beaten]
     if not left:
         return set()
     best, _ = min(left, key=lambda one: one[0].time_us)
-    return {key for timing, key in left if timing is best or timing.low_us <= best.high_us}
+    return {key for found, key in left if found is best or found.low_us <= best.high_us}
 
 
 def cases(rows: Iterable[Row]) -> list[str]:
@@ -82,9 +95,9 @@ def in_order(rows: Iterable[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: (by_case[row.case], by_name[row.implementation]))
 
 
-def against(row: Row, baseline: str | None) -> Against | None:
-    found = row.timing.against if row.timing is not None else []
-    return next((one for one in found if one.baseline == baseline), None)
+def against(row: Row, baseline: str | None, column: str = "timing") -> Against | None:
+    found = timing(row, column)
+    return next((one for one in (found.against if found else ()) if one.baseline == baseline), None)
 
 
 def verdict(row: Row, one: Against, unproven: Collection[Key]) -> str:

@@ -14,7 +14,7 @@ from rich.text import Text
 from pytest_ecornn.reporting import formatting, standing
 from pytest_ecornn.reporting.picture import render_svg
 from pytest_ecornn.reporting.progress import Progress
-from pytest_ecornn.rows import Row
+from pytest_ecornn.rows import Row, Timing
 
 __all__ = ["Progress", "render_svg", "summary_lines", "summary_table"]
 
@@ -27,7 +27,10 @@ _LONGEST = 60
 
 
 def summary_table(rows: list[Row], unproven: Collection[standing.Key]) -> Table:
-    """A line for each row that was to be timed and was not skipped, below its case; the fastest in bold. Fits 80 columns."""
+    """A line for each row that was to be timed and was not skipped, below its case; the fastest in bold. Fits 80 columns.
+
+    A row's device-only time has a line of its own below it.
+    """
     shown = [row for row in rows if row.kind == "benchmark" and row.status != "skipped"]
     names = standing.baselines(shown)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
@@ -40,10 +43,14 @@ def summary_table(rows: list[Row], unproven: Collection[standing.Key]) -> Table:
     table.add_column("floor", no_wrap=True, justify="right")
     for case in standing.cases(shown):
         of_case = [row for row in standing.in_order(shown) if row.case == case]
-        best, bases = standing.fastest(of_case, unproven), standing.baselines(of_case)
+        bases = standing.baselines(of_case)
         table.add_row(_CaseName(formatting.one_line(case, 2 * _LONGEST)))
+        best = {column: standing.fastest(of_case, unproven, column) for column in standing.COLUMNS}
         for row in of_case:
-            table.add_row(*_cells(row, bases, row.key in best, unproven), end_section=row is of_case[-1])
+            table.add_row(*_cells(row, bases, row.key in best["timing"], unproven))
+            if standing.published(row, unproven, "replay"):
+                table.add_row(*_device_only_cells(row, bases, row.key in best["replay"], unproven))
+        table.add_section()
     return table
 
 
@@ -70,18 +77,32 @@ def _cells(row: Row, bases: list[str], is_best: bool, unproven: Collection[stand
     name = Text(f"  {formatting.one_line(row.implementation, _LONGEST)}", "bold" if is_best else "")
     worst = standing.worst_error(row)
     error = Text(formatting.limit_share(worst.share) if worst else "")
-    if row.timing is None or not standing.is_publishable(row, unproven):
+    timing = standing.published(row, unproven)
+    if timing is None:
         state = standing.status(row, unproven)
         return [name, Text(), Text(), _verdict(state if state != "passed" else "not timed"), error, Text()]
+    time, ratio, verdict = _figures(row, "timing", timing, bases, is_best, unproven)
+    return [name, time, ratio, verdict, error, Text(formatting.percent(timing.floor_share))]
+
+
+def _device_only_cells(row: Row, bases: list[str], is_best: bool, unproven: Collection[standing.Key]) -> list[Text]:
+    timing = standing.published(row, unproven, "replay")
+    assert timing is not None
+    name = Text(f"    {standing.COLUMNS['replay']}", "bold" if is_best else "")
+    figures = _figures(row, "replay", timing, bases, is_best, unproven)
+    return [name, *figures, Text(), Text(formatting.percent(timing.floor_share))]
+
+
+def _figures(
+    row: Row, column: str, timing: Timing, bases: list[str], is_best: bool, unproven: Collection[standing.Key]
+) -> list[Text]:
+    """Time, ratio to the first baseline, and verdict."""
     is_base = row.implementation in bases[:1]
-    one = None if is_base else standing.against(row, bases[0] if bases else None)
+    one = None if is_base else standing.against(row, bases[0] if bases else None, column)
     return [
-        name,
-        Text(formatting.duration(row.timing.time_us), "bold" if is_best else ""),
+        Text(formatting.duration(timing.time_us), "bold" if is_best else ""),
         Text(formatting.ratio_interval(one.ratio, one.low, one.high) if one else ""),
         _verdict(standing.verdict(row, one, unproven) if one else "baseline" if is_base else ""),
-        error,
-        Text(formatting.percent(row.timing.floor_share)),
     ]
 
 
@@ -92,11 +113,11 @@ def _verdict(word: str) -> Text:
 def summary_lines(rows: list[Row], unproven: Collection[standing.Key]) -> list[str]:
     """How many rows ended how; then who is unproven, and who failed."""
     states = Counter(standing.status(row, unproven) for row in rows)
-    published = [row for row in rows if standing.is_publishable(row, unproven)]
-    verdicts = Counter(standing.verdict(row, one, unproven) for row in published if row.timing for one in row.timing.against)
     line = f"{formatting.count(len(rows), 'row')}: " + _counts(states, ("passed", "unproven", "failed", "skipped"))
-    if verdicts:
-        line += f"; {_counts(verdicts, _VERDICTS)} ({_compared_with(rows)})"
+    if verdicts := _verdict_counts(rows, "timing", unproven):
+        line += f"; {verdicts} ({_compared_with(rows)})"
+    if verdicts := _verdict_counts(rows, "replay", unproven):
+        line += f"; {standing.COLUMNS['replay']}: {verdicts}"
     doubted = dict.fromkeys((row.implementation, row.cell, row.dtype, row.device) for row in rows if row.key in unproven)
     failed = [row for row in rows if row.status == "failed"]
     return [
@@ -104,6 +125,12 @@ def summary_lines(rows: list[Row], unproven: Collection[standing.Key]) -> list[s
         *(f"unproven: {_short(*one)}: a case drawn of it failed, so its times are withheld" for one in doubted),
         *(f"failed: {_short(row.implementation, row.case)} ({row.kind})" for row in failed),
     ]
+
+
+def _verdict_counts(rows: list[Row], column: str, unproven: Collection[standing.Key]) -> str:
+    published = [(row, timing) for row in rows if (timing := standing.published(row, unproven, column))]
+    found = Counter(standing.verdict(row, one, unproven) for row, timing in published for one in timing.against)
+    return _counts(found, _VERDICTS)
 
 
 def _short(*words: str) -> str:
