@@ -19,6 +19,7 @@ import torch
 from pytest_benchmark.plugin import pytest_benchmark_generate_machine_info
 
 from pytest_ecornn import __version__
+from pytest_ecornn.sensors import nvml
 
 PACKAGES = ("torch", "numpy", "numba", "pytest", "pytest-benchmark", "hypothesis", "cupy")
 _CUPY_WHEELS = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
@@ -127,7 +128,8 @@ def _gpu() -> dict[str, Any] | None:
         return None
     driver = re.search(r"\d{3,}\.\d[\d.]*", _read(Path("/proc/driver/nvidia/version")) or "")
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return {"names": names, "driver": driver[0] if driver else None, "cuda": torch.version.cuda}
+    sensors = "NVML" if nvml() else "NVML not available"
+    return {"names": names, "driver": driver[0] if driver else None, "cuda": torch.version.cuda, "sensors": sensors}
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 # Parameters of mallopt(3).
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _PROCESS = Path("/proc/self")
@@ -35,12 +37,25 @@ def release() -> None:
         libc.malloc_trim(0)
 
 
-def peak_bytes(call: Callable[[], Any]) -> int | None:
-    """The most memory resident during `call` beyond what was before; None where the kernel does not count it.
+def peak_bytes(call: Callable[[], Any], device: str = "cpu") -> int | None:
+    """The most memory in use during `call` beyond what was before; None where it is not counted.
 
-    Of the whole process, in pages, so other threads must be quiet and a few KB mean nothing. What only a first call
-    allocates counts as well: make one before.
+    On a CPU of the whole process, resident, in pages, so other threads must be quiet and a few KB mean nothing; on a GPU of
+    what torch allocated there. What only a first call allocates counts as well: make one before.
     """
+    return _cuda_peak_bytes(call, device) if device.startswith("cuda") else _resident_peak_bytes(call)
+
+
+def _cuda_peak_bytes(call: Callable[[], Any], device: str) -> int:
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    call()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def _resident_peak_bytes(call: Callable[[], Any]) -> int | None:
     release()
     try:
         before = _status_bytes("VmRSS")

@@ -2,7 +2,8 @@
 
 A floor is only of use while it is a lower bound: a row below it is invalid. So every ceiling is the best that was seen,
 reads are measured beside copies (a layer with large weights hardly writes), and a problem that fits in a cache is held
-to that cache's bandwidth. On a CPU, products and caches are held to as many threads as fast as one thread alone.
+to that cache's bandwidth. On a CPU, products and caches are held to as many threads as fast as one thread alone; on a GPU,
+whatever fits in the L2 to the best rate seen there, since a launch takes longer than a small copy.
 """
 
 from __future__ import annotations
@@ -11,20 +12,27 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from math import ceil
 from typing import Any
 
 import torch
 
 from pytest_ecornn import cells, machine, memory
+from pytest_ecornn.clocks import CudaClock
 from pytest_ecornn.contract import DTYPES, Case, Cost
+from pytest_ecornn.graphs import Capturing
 
 SMALL_FOOTPRINTS = tuple(2**power for power in (16, 18, 20, 22, 24, 26))
+CUDA_FOOTPRINTS = tuple(2**power for power in range(16, 29))
 LARGE_FOOTPRINT = 2**29
+LARGEST_CUDA_FOOTPRINT = 2**30
 _PASSES = 3  # over all footprints: a disturbance spoils one pass, not every sample of a point
 _POINT_SECONDS = 0.01
 _MATMUL_SECONDS = 0.16
 _PRODUCT_SECONDS = 8e-3
 _LARGEST_SIDE = 8192
+_GRAPH_CALLS = 50
+_SPLITS = 3  # products of 16-bit or TF32 parts that make one of float32's accuracy
 
 
 @dataclass(frozen=True)
@@ -47,13 +55,19 @@ class Ceilings:
         return max(rate for n, rate in points if n >= start)
 
     def gflop_per_s(self, dtype: str, precision: str = "ieee") -> float:
-        """The most that products in `dtype` reach, 16-bit ones also by way of float32. Raises ValueError if not measured."""
+        """The most that products in `dtype` reach in whatever way. Raises ValueError if not measured.
+
+        16-bit ones may be made in float32, float32 ones of TF32 where the case allows it, or split into narrower ones.
+        """
         if dtype not in self.matmul_gflop_per_s:
             raise ValueError(f"no matmul ceiling for {dtype!r}: measured were {', '.join(self.matmul_gflop_per_s)}")
-        ways = [dtype, "float32"] if dtype in ("bfloat16", "float16") else [dtype]
-        if dtype == "float32" and precision == "tf32":
-            ways.append("tf32")
-        return max(self.matmul_gflop_per_s.get(way, 0.0) for way in ways)
+        rates = [self.matmul_gflop_per_s[dtype]]
+        if dtype in ("bfloat16", "float16"):
+            rates.append(self.matmul_gflop_per_s.get("float32", 0.0))
+        if dtype == "float32":
+            rates += [self.matmul_gflop_per_s.get(way, 0.0) / _SPLITS for way in ("tf32", "bfloat16", "float16")]
+            rates += [self.matmul_gflop_per_s.get("tf32", 0.0)] if precision == "tf32" else []
+        return max(rates)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -75,9 +89,7 @@ def measure_ceilings(dtypes: Iterable[str], device: str = "cpu") -> Ceilings:
         wanted = list(dict.fromkeys([*wanted, "float32"]))
     with torch.inference_mode():
         copy_points, read_points = _bandwidths(device)
-        rates = {dtype: _matmul_rate(getattr(torch, dtype), device) for dtype in wanted}
-        if device.startswith("cuda") and "float32" in wanted:
-            rates["tf32"] = _tf32_rate(device)
+        rates = _cuda_matmul_rates(wanted, device) if _is_cuda(device) else _cpu_matmul_rates(wanted)
     memory.release()
     return Ceilings(copy_points, read_points, rates)
 
@@ -98,15 +110,33 @@ def achieved(cost: Cost, time_us: float) -> tuple[float, float]:
     return cost.bytes / time_us * 1e-3, cost.operations / time_us * 1e-3
 
 
+def _is_cuda(device: str) -> bool:
+    return device.startswith("cuda")
+
+
+def _cache_bytes(device: str) -> int:
+    """Of the last cache before memory."""
+    if _is_cuda(device):
+        return int(torch.cuda.get_device_properties(device).L2_cache_size)
+    return machine.last_level_cache_bytes()
+
+
+def _footprints(device: str, cache: int) -> tuple[int, ...]:
+    """What is measured, the largest far beyond every cache."""
+    if _is_cuda(device):
+        return (*CUDA_FOOTPRINTS, min(LARGEST_CUDA_FOOTPRINT, max(LARGE_FOOTPRINT, 4 * cache)) // 2**20 * 2**20)
+    return (*SMALL_FOOTPRINTS, max(LARGE_FOOTPRINT, min(4 * cache, machine.memory_bytes() // 8)) // 2**20 * 2**20)
+
+
 def _bandwidths(device: str) -> tuple[dict[int, float], dict[int, float]]:
     """GB/s of copies and of reads by footprint. Both run on slices of one buffer, which is as large as the largest."""
-    cache = machine.last_level_cache_bytes()
-    largest = max(LARGE_FOOTPRINT, min(4 * cache, machine.memory_bytes() // 8)) // 2**20 * 2**20
-    buffer = torch.ones(largest // 4, device=device)
+    cache = _cache_bytes(device)
+    footprints = _footprints(device, cache)
+    buffer = torch.ones(max(footprints) // 4, device=device)
     copy_points: dict[int, float] = {}
     read_points: dict[int, float] = {}
     for _ in range(_PASSES):
-        for footprint in (*SMALL_FOOTPRINTS, largest):
+        for footprint in footprints:
             whole = buffer[: footprint // 4]
             source, target = whole.chunk(2)
             for points, call in ((copy_points, lambda: target.copy_(source)), (read_points, lambda: whole.sum())):  # noqa: B023
@@ -115,16 +145,44 @@ def _bandwidths(device: str) -> tuple[dict[int, float], dict[int, float]]:
                     with _one_thread() as threads:
                         rate = max(rate, threads * footprint / _best_seconds(call, _POINT_SECONDS / 4, device) * 1e-9)
                 points[footprint] = max(points.get(footprint, 0.0), rate)
+    if _is_cuda(device):
+        for points in (copy_points, read_points):
+            points.update(dict.fromkeys([n for n in points if n <= cache], max(r for n, r in points.items() if n <= cache)))
     return copy_points, read_points
 
 
-def _matmul_rate(dtype: torch.dtype, device: str) -> float:
-    """GFLOP/s of square products."""
-    best = _product_rate(dtype, device)
-    if device == "cpu":
+def _cpu_matmul_rates(dtypes: Iterable[str]) -> dict[str, float]:
+    """GFLOP/s of square products by dtype."""
+    rates = {}
+    for dtype in dtypes:
+        rates[dtype] = _product_rate(getattr(torch, dtype), "cpu")
         with _one_thread() as threads:
-            best = max(best, threads * _product_rate(dtype, device))
-    return best
+            rates[dtype] = max(rates[dtype], threads * _product_rate(getattr(torch, dtype), "cpu"))
+    return rates
+
+
+def _cuda_matmul_rates(dtypes: list[str], device: str) -> dict[str, float]:
+    """The same on a GPU. With float32 come the narrower products that it can be made of."""
+    extra = ["float16"] if "float32" in dtypes else []
+    with _float32_products("ieee"):
+        rates = {dtype: _product_rate(getattr(torch, dtype), device) for dtype in dict.fromkeys([*dtypes, *extra])}
+    if "float32" in dtypes:
+        with _float32_products("tf32"):
+            rates["tf32"] = _product_rate(torch.float32, device)
+    return rates
+
+
+@contextmanager
+def _float32_products(precision: str) -> Iterator[None]:
+    """cuBLAS multiplies float32 in "ieee" or "tf32". By torch's new setting where it has one: the two must not be mixed."""
+    matmul: Any = torch.backends.cuda.matmul
+    name, value = ("fp32_precision", precision) if hasattr(matmul, "fp32_precision") else ("allow_tf32", precision == "tf32")
+    before = getattr(matmul, name)
+    setattr(matmul, name, value)
+    try:
+        yield
+    finally:
+        setattr(matmul, name, before)
 
 
 def _product_rate(dtype: torch.dtype, device: str) -> float:
@@ -155,30 +213,31 @@ def _one_thread() -> Iterator[int]:
         torch.set_num_threads(threads)
 
 
-def _tf32_rate(device: str) -> float:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        return _matmul_rate(torch.float32, device)
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 def _best_seconds(call: Callable[[], Any], budget: float, device: str) -> float:
     """The shortest time of one call, of which enough are timed together for the clock (and at least twice)."""
+    return _best_cuda_seconds(call, budget, device) if _is_cuda(device) else _best_cpu_seconds(call, budget)
 
-    def wait() -> None:
-        if device.startswith("cuda"):
-            torch.cuda.synchronize(device)
 
+def _best_cpu_seconds(call: Callable[[], Any], budget: float) -> float:
     call()
-    wait()
     best, calls, number, end = float("inf"), 1, 0, time.perf_counter() + budget
     while number < 2 or time.perf_counter() < end:
         start = time.perf_counter()
         for _ in range(calls):
             call()
-        wait()
         best = min(best, (time.perf_counter() - start) / calls)
         calls, number = max(1, min(1000, int(1e-3 / best))), number + 1
+    return best
+
+
+def _best_cuda_seconds(call: Callable[[], Any], budget: float, device: str) -> float:
+    """The calls as a graph: Python launches them more slowly than the device makes small ones."""
+    clock = CudaClock(device)
+    clock.time([call])
+    calls = max(1, min(_GRAPH_CALLS, ceil(1e-3 / clock.time([call]))))
+    graph, _ = Capturing(device).capture(lambda: [call() for _ in range(calls)])
+    best, number, end = clock.time([graph.replay]) / calls, 0, time.perf_counter() + budget
+    while number < 2 or time.perf_counter() < end:
+        replays = max(1, min(1000, ceil(1e-3 / (best * calls))))
+        best, number = min(best, clock.time([graph.replay] * replays) / (replays * calls)), number + 1
     return best

@@ -6,8 +6,9 @@ import json
 import time
 
 import pytest
+import torch
 
-from pytest_ecornn import cells
+from pytest_ecornn import cells, roofline
 from pytest_ecornn.contract import Case, Cost
 from pytest_ecornn.roofline import LARGE_FOOTPRINT, Ceilings, achieved, floor_us, measure_ceilings
 
@@ -72,9 +73,43 @@ def test_slow_16_bit_products_may_be_undercut_by_way_of_float32(dtype: str, rate
 
 
 def test_tf32_counts_only_where_the_case_allows_it() -> None:
-    both = Ceilings({1: 1.0}, {1: 1.0}, {"float32": 50.0, "tf32": 400.0})
-    assert (both.gflop_per_s("float32"), both.gflop_per_s("float32", "tf32")) == (50.0, 400.0)
+    both = Ceilings({1: 1.0}, {1: 1.0}, {"float32": 50.0, "tf32": 120.0})
+    assert (both.gflop_per_s("float32"), both.gflop_per_s("float32", "tf32")) == (50.0, 120.0)
     assert KNOWN.gflop_per_s("float32", "tf32") == 200.0
+
+
+def test_float32_products_may_be_made_of_three_narrower_ones() -> None:
+    rates = Ceilings({1: 1.0}, {1: 1.0}, {"float32": 51.0, "tf32": 402.0, "float16": 742.0, "float64": 60.0})
+    assert rates.gflop_per_s("float32") == pytest.approx(742 / 3)
+    assert rates.gflop_per_s("float32", "tf32") == 402.0
+    assert rates.gflop_per_s("float64") == 60.0
+
+
+def test_on_a_gpu_a_small_working_set_is_held_to_the_best_rate_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, launch = 60 * MB, 1e-6
+    monkeypatch.setattr(roofline, "_is_cuda", lambda device: True)
+    monkeypatch.setattr(roofline, "_cache_bytes", lambda device: cache)
+    monkeypatch.setattr(roofline, "CUDA_FOOTPRINTS", tuple(2**power for power in range(16, 28)))
+    monkeypatch.setattr(roofline, "LARGE_FOOTPRINT", 2**28)
+    sizes: list[int] = []
+
+    def seconds(call: object, budget: float, device: str) -> float:
+        footprint = (*roofline.CUDA_FOOTPRINTS, 2**28)[len(sizes) // 2 % 13]
+        sizes.append(footprint)
+        return launch + footprint / (6e12 if footprint <= cache else 3e12)
+
+    monkeypatch.setattr(roofline, "_best_seconds", seconds)
+    found = Ceilings(*roofline._bandwidths("meta"), {})
+    best = 32 * MB / (launch + 32 * MB / 6e12) * 1e-9
+    assert [found.gb_per_s(n) for n in (1, 2**16, 2**20, 2**25, cache)] == pytest.approx([best] * 5)
+    assert found.gb_per_s(2**28) == pytest.approx(2**28 / (launch + 2**28 / 3e12) * 1e-9)
+
+
+def test_float32_precision_is_put_back() -> None:
+    before = torch.backends.cuda.matmul.allow_tf32
+    with roofline._float32_products("tf32"):
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    assert torch.backends.cuda.matmul.allow_tf32 == before
 
 
 def test_an_unknown_dtype_is_named() -> None:

@@ -1,0 +1,94 @@
+"""Captures calls into CUDA graphs, or says why it cannot, and leaves no capture half done: the next row needs the device.
+
+A capture that fails may leave torch's allocator as if it went on (before 2.13), so what can be known beforehand is found out
+beforehand: a call that waits for the device cannot be captured, and torch tells when it is asked to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+_LONGEST = 200
+# An allocator that still believes in them asks them at the next capture, so they must not be collected.
+_failed: list[torch.cuda.CUDAGraph] = []
+
+
+class NotCaptured(Exception):
+    """One line: why there is no graph."""
+
+
+class Capturing:
+    """Makes CUDA graphs on one device, on one side stream. They share their memory, so they must not be replayed at once."""
+
+    def __init__(self, device: str):
+        with torch.cuda.device(device):
+            self._device = torch.cuda.current_device()
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            self._pool = torch.cuda.graph_pool_handle()
+
+    def warm_up(self, call: Callable[[], Any]) -> Any:
+        """Makes the call twice, as it will be captured, and returns the result: what is done only once must be done by then."""
+        with _told_why(), self._aside():
+            call()
+            with _no_waiting():
+                result = call()
+        return result
+
+    def capture(self, call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+        """A graph of the call, and its result, whose tensors each replay fills anew."""
+        graph = torch.cuda.CUDAGraph()
+        with _told_why(), self._aside():
+            torch.cuda.empty_cache()  # nothing can be given back during the capture
+            try:
+                graph.capture_begin(pool=self._pool)
+                result = call()
+                graph.capture_end()
+            except BaseException:
+                self._abandon(graph)
+                raise
+        return graph, result
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """On the side stream, with nothing else under way before and after; the former stream is back whatever happens."""
+        with torch.cuda.device(self._device):
+            torch.cuda.synchronize()
+            with torch.cuda.stream(self._stream):
+                yield
+            torch.cuda.synchronize()
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        with contextlib.suppress(RuntimeError):  # spoilt, or ended already
+            graph.capture_end()
+        graph.reset()
+        with contextlib.suppress(RuntimeError):  # torch has done it
+            torch._C._cuda_endAllocateToPool(self._device, self._pool)
+        _failed.append(graph)
+
+
+@contextmanager
+def _told_why() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        first = next(iter(str(error).splitlines()), "")
+        raise NotCaptured(f"it cannot be captured ({type(error).__name__}: {first[:_LONGEST]})") from error
+
+
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """torch raises where an operation would wait for the device."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns that it does not see everything
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)

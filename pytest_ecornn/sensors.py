@@ -1,0 +1,91 @@
+"""What a GPU says of itself while a row is timed: clock, power, temperature, and why it runs below its clocks, through NVML.
+
+A time is only as good as the clocks that it was taken at. Without the package nvidia-ml-py, or where NVML refuses, rows carry
+no readings and the machine's fingerprint says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+from statistics import median
+from typing import Any
+
+import torch
+
+# NVML's bits, the same in every version. Bit 0 (idle) is left out: between two blocks a GPU is.
+_REASONS = {
+    0x2: "application clocks", 0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost",
+    0x20: "thermal slowdown by software", 0x40: "thermal slowdown by hardware", 0x80: "power brake",
+    0x100: "display clocks",
+}  # fmt: skip
+
+
+class Sensors:
+    """Readings of one device, a set for each `sample`; none where there is nothing to read."""
+
+    def __init__(self, device: str):
+        self._nvml: Any = nvml() if device.startswith("cuda") else None
+        self._handle: Any = None
+        self._readings: dict[str, list[float]] = {"sm_mhz": [], "power_w": [], "temperature_c": []}
+        self._reasons: set[str] = set()
+        if self._nvml is not None:
+            self._handle = _handle(self._nvml, device)
+
+    def sample(self) -> None:
+        """Takes one set of readings. What fails once is not asked again."""
+        if self._handle is None:
+            return
+        try:
+            readings, reasons = _read(self._nvml, self._handle)
+        except self._nvml.NVMLError:
+            self._handle = None
+            return
+        for name, value in readings.items():
+            self._readings[name].append(value)
+        self._reasons.update(name for bit, name in _REASONS.items() if reasons & bit)
+
+    def summary(self) -> dict[str, Any] | None:
+        """[least, median, most] of each reading, and every reason for throttling that was seen."""
+        if not self._readings["sm_mhz"]:
+            return None
+        found: dict[str, Any] = {name: [min(v), median(v), max(v)] for name, v in self._readings.items()}
+        return found | {"throttled": sorted(self._reasons)}
+
+
+def nvml() -> Any:
+    """The module pynvml, initialised; None where it is absent or cannot be."""
+    try:
+        module = importlib.import_module("pynvml")
+    except ImportError:
+        return None
+    try:
+        module.nvmlInit()
+    except module.NVMLError:
+        return None
+    return module
+
+
+def _handle(module: Any, device: str) -> Any:
+    """By UUID, since NVML counts devices that CUDA was told not to see; else by number."""
+    index = torch.device(device).index
+    index = torch.cuda.current_device() if index is None else index
+    uuid = str(torch.cuda.get_device_properties(index).uuid)
+    try:
+        return module.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
+    except module.NVMLError:
+        pass
+    try:
+        return module.nvmlDeviceGetHandleByIndex(index)
+    except module.NVMLError:
+        return None
+
+
+def _read(module: Any, handle: Any) -> tuple[dict[str, float], int]:
+    reasons = getattr(module, "nvmlDeviceGetCurrentClocksEventReasons", None)  # its name since CUDA 12.2
+    reasons = reasons or module.nvmlDeviceGetCurrentClocksThrottleReasons
+    readings = {
+        "sm_mhz": float(module.nvmlDeviceGetClockInfo(handle, module.NVML_CLOCK_SM)),
+        "power_w": module.nvmlDeviceGetPowerUsage(handle) * 1e-3,
+        "temperature_c": float(module.nvmlDeviceGetTemperature(handle, module.NVML_TEMPERATURE_GPU)),
+    }
+    return readings, int(reasons(handle))

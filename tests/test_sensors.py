@@ -1,0 +1,123 @@
+"""Readings of a GPU through NVML: summed up by their range, and absent rather than fatal where NVML is."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_ecornn import machine, sensors
+from pytest_ecornn.sensors import Sensors
+
+UUID = "e5b3f7a0-0000-1111-2222-333344445555"
+
+
+class NVMLError(Exception):
+    pass
+
+
+class FakeNvml(ModuleType):
+    """Three readings of one device, known by its UUID."""
+
+    NVMLError = NVMLError
+    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = 1, 0
+
+    def __init__(self) -> None:
+        super().__init__("pynvml")
+        self.asked: list[Any] = []
+        self.clocks = [1980, 1200, 1755]
+        self.reasons = [0x1, 0x1 | 0x4, 0x4 | 0x20]
+        self.knows_uuid = True
+
+    def nvmlInit(self) -> None:  # noqa: N802 - NVML's names
+        self.asked.append("init")
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        self.asked.append(uuid)
+        if not self.knows_uuid:
+            raise NVMLError("not found")
+        return "handle"
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
+        self.asked.append(index)
+        return "handle"
+
+    def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:  # noqa: N802
+        if not self.clocks:
+            raise NVMLError("lost")
+        return self.clocks.pop(0)
+
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:  # noqa: N802
+        return 412_000
+
+    def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:  # noqa: N802
+        return 54
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:  # noqa: N802
+        return self.reasons.pop(0)
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=UUID))
+    return fake
+
+
+def test_readings_become_ranges_and_reasons_names(nvml: FakeNvml) -> None:
+    found = Sensors("cuda")
+    for _ in range(3):
+        found.sample()
+    assert nvml.asked == ["init", f"GPU-{UUID}"]
+    assert found.summary() == {
+        "sm_mhz": [1200.0, 1755.0, 1980.0],
+        "power_w": [412.0, 412.0, 412.0],
+        "temperature_c": [54.0, 54.0, 54.0],
+        "throttled": ["power cap", "thermal slowdown by software"],
+    }
+
+
+def test_a_device_that_nvml_does_not_know_by_its_uuid_is_found_by_number(nvml: FakeNvml) -> None:
+    nvml.knows_uuid = False
+    Sensors("cuda:1").sample()
+    assert nvml.asked[-1] == 1
+
+
+def test_readings_that_fail_are_not_asked_for_again(nvml: FakeNvml) -> None:
+    found = Sensors("cuda")
+    for _ in range(5):
+        found.sample()
+    summary = found.summary()
+    assert summary is not None
+    assert summary["sm_mhz"] == [1200.0, 1755.0, 1980.0]
+
+
+def test_without_nvml_there_is_nothing_and_the_machine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    found = Sensors("cuda")
+    found.sample()
+    assert found.summary() is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    gpu = machine._gpu()
+    assert gpu is not None
+    assert gpu["sensors"] == "NVML not available"
+
+
+def test_nvml_that_cannot_be_initialised_counts_as_absent(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise NVMLError("no driver")
+
+    monkeypatch.setattr(nvml, "nvmlInit", refuse)
+    assert sensors.nvml() is None
+
+
+def test_a_cpu_has_no_sensors(nvml: FakeNvml) -> None:
+    found = Sensors("cpu")
+    found.sample()
+    assert (found.summary(), nvml.asked) == (None, [])
