@@ -8,7 +8,7 @@ other seed they are zero before each sequence's last step.
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -61,6 +61,19 @@ def problem(case: Case, role: str = "") -> Problem:
     state = initial_state(case, generator(case.seed, "state" + role))
     loss = loss_weights(case, lengths, generator(case.seed, "loss" + role))
     return Problem(case, make_weights(case, role), x_at(case, rows, 0), state, lengths, loss)
+
+
+def placed(problem: Problem) -> Problem:
+    """The same problem, all but its weights and lengths copied to addresses of its own, laid out as before."""
+    state, loss = (tuple(map(_placed, tensors)) for tensors in (problem.state, problem.loss_weights))
+    return replace(problem, x=_placed(problem.x), state=state, loss_weights=loss)
+
+
+def _placed(tensor: Tensor) -> Tensor:
+    """A copy with the strides of `tensor`, and as far from the start of its memory."""
+    start = tensor.storage_offset()
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.new_zeros(start + span).as_strided(tensor.shape, tensor.stride(), start).copy_(tensor)
 
 
 def torch_dtype(case: Case) -> torch.dtype:

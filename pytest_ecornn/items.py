@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from pytest_ecornn import memory, roofline, statistics, verification
-from pytest_ecornn.clocks import CpuClock
+from pytest_ecornn import clocks, replay, verification
+from pytest_ecornn.columns import Column
 from pytest_ecornn.comparison import Comparison
-from pytest_ecornn.contents import valid_steps
 from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.exploration import explore
-from pytest_ecornn.measurement import Arm, Pool, measure
-from pytest_ecornn.rows import Against, Row, TensorError, Timing
+from pytest_ecornn.measurement import Arm, Pool
+from pytest_ecornn.rows import Row, TensorError, Timing
 from pytest_ecornn.verification import Candidate
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ class _Item:
         except Exception as error:
             row.status, row.reason = "failed", describe_error(self.found, self.case, error, self.session.again(self.found))
         if row.status != "passed":
-            row.timing = None
+            row.timing = row.replay = None
         row.seconds = time.perf_counter() - start
         return row
 
@@ -117,39 +116,48 @@ class BenchmarkItem(FixedItem):
     kind = "benchmark"
 
     def fill(self, row: Row) -> None:
-        if self.case.device != "cpu":
-            raise Skip("a GPU's work is not done when a call returns, and there is no clock for it yet: only verified")
         with self.session.lock.shared():
             candidate = self.verified(row)
-            baselines, absent = self.session.baselines(self.found, self.case)
-        pool, clock = Pool(self.case), CpuClock()
+            baselines, notes = self.session.baselines(self.found, self.case)
+        pool = Pool(self.case)
         arms = [Arm(one, pool) for one in (candidate, *baselines)]
-
-        def against() -> list[Against]:
-            return [_against(arms[0], arm, clock.smallest_difference) for arm in arms[1:]]
-
+        clock = clocks.for_device(self.case.device)
+        called, replayed = Column(arms, clock), None
         with self.session.lock.alone():
-            ceilings = self.session.ceilings()
-            measure(arms, clock, self.session.options.budget, lambda: all(statistics.decided(a.verdict) for a in against()))
-            with torch.set_grad_enabled(self.case.training):
-                call = arms[0].prepare()
-                peak = memory.peak_bytes(lambda: call.timed(candidate.layer))
+            ceilings = self.session.ceilings(self.case.device)
+            called.measure(self.session.options.budget)
+            peak_bytes, host_us = arms[0].peak_bytes(), arms[0].host_us(clock)
+            if self.case.device.startswith("cuda"):
+                replayed, missing = self._replayed(arms)
+                notes = [*notes, *missing]
+        self._verify_kept([called, replayed] if replayed else [called])
+        row.timing = self._possible(called.timing(ceilings, peak_bytes, host_us))
+        row.replay = self._possible(replayed.timing(ceilings)) if replayed else None
+        row.notes = "; ".join(filter(None, [candidate.implementation.notes(), *notes]))
+
+    def _replayed(self, arms: list[Arm]) -> tuple[Column | None, list[str]]:
+        """The device-only column, measured, or None; and what it lacks."""
+        graphs, missing = replay.graph_arms(arms)
+        if not graphs:
+            return None, missing
+        column = Column(graphs, clocks.GraphClock(self.case.device))
+        column.measure(self.session.options.budget)
+        return column, missing
+
+    def _possible(self, timing: Timing) -> Timing:
+        """Raises Failure for a time that no algorithm can reach."""
+        if timing.time_us < timing.floor_us:
+            raise Failure(
+                f"{self.found.name} on {self.case}: {timing.time_us:.4g} us by {timing.clock}, but this machine needs at least "
+                f"{timing.floor_us:.4g} us: a row below its floor is invalid"
+            )
+        return timing
+
+    def _verify_kept(self, columns: list[Column]) -> None:
         with self.session.lock.shared():
-            comparisons = arms[0].verify_kept()
+            comparisons = [one for column in columns for one in column.verify()]
         if message := self.message(self.case, comparisons):
             raise Failure(f"a timed call returned a wrong result\n{message}")
-        row.timing = self._timing(arms[0], against(), clock.name, peak, ceilings)
-        row.notes = "; ".join(filter(None, [candidate.implementation.notes(), *absent]))
-
-    def _timing(self, arm: Arm, against: list[Against], clock: str, peak: int | None, ceilings: roofline.Ceilings) -> Timing:
-        cost = arm.candidate.implementation.cost(self.case)
-        time_us, low, high = statistics.median_interval(arm.samples_us)
-        gb_per_s, gflop_per_s = roofline.achieved(cost, time_us)
-        floor = roofline.floor_us(self.case, valid_steps(self.case), ceilings)
-        return Timing(
-            time_us, low, high, arm.samples_us, arm.calls, clock, against, arm.candidate.build_ms, peak,
-            cost.bytes, cost.operations, gb_per_s, gflop_per_s, floor, floor / time_us,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -219,12 +227,3 @@ def describe_error(found: Found, case: Case, error: Exception, again: str) -> st
         f"{found.name} on {case}: expected a result or Unsupported, got {type(error).__name__}{where}: {text}\n"
         f"again: {verification.rerun_command(found.name, case, again)}"
     )
-
-
-def _against(arm: Arm, baseline: Arm, smallest_difference: float) -> Against:
-    ratio = statistics.paired_ratio(arm.samples_us, baseline.samples_us)
-    time_us, _, _ = statistics.median_interval(baseline.samples_us)
-    return Against(
-        baseline.candidate.name, time_us, ratio.ratio, ratio.low, ratio.high,
-        statistics.verdict(ratio, smallest_difference), list(baseline.samples_us),
-    )  # fmt: skip

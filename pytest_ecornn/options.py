@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,16 @@ from typing import Any
 import pytest
 
 PROFILES = ("quick", "default", "thorough")
+# By kind of device: the first that there is and that runs the case.
+DEFAULT_BASELINES = {"cpu": ("torch_cpu", "sequential"), "cuda": ("cudnn", "sequential")}
 _LIST: dict[str, Any] = {"action": "append", "default": []}
+
+
+def default_baselines(devices: Iterable[str]) -> str:
+    """What is compared with on such devices where nothing is asked for, in words."""
+    chosen = dict.fromkeys(DEFAULT_BASELINES[device.partition(":")[0]] for device in devices)
+    return "; ".join(" where it runs, else ".join(names) for names in chosen)
+
 
 OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("--ecornn-verify", {"action": "store_true", "help": "Verify every implementation: drawn and fixed cases."}),
@@ -40,12 +50,18 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             **_LIST,
             "metavar": "NAME",
-            "help": "Compare with this implementation (repeatable). Default: torch_cpu where it runs, else sequential.",
+            "help": f"Compare with this implementation (repeatable). Default: {default_baselines(['cpu'])}; "
+            f"on a GPU {default_baselines(['cuda'])}.",
         },
     ),
     (
         "--ecornn-budget",
-        {"type": float, "default": 2.0, "metavar": "SECONDS", "help": "Time to measure a row for at most. Default: 2."},
+        {
+            "type": float,
+            "default": 2.0,
+            "metavar": "SECONDS",
+            "help": "Time to measure a row for at most, on a GPU by each of its two clocks. Default: 2.",
+        },
     ),
     (
         "--ecornn-profile",

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn import journal, machine, reporting
-from pytest_ecornn.clocks import CpuClock
+from pytest_ecornn import clocks, journal, machine, reporting
+from pytest_ecornn.options import default_baselines
 from pytest_ecornn.rows import Row
 from pytest_ecornn.screen import Screen, write_summary
 from pytest_ecornn.session import Session
@@ -148,21 +148,21 @@ class Running:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _run_info(self) -> reporting.RunInfo:
-        options, ceilings = self.session.options, self.session.measured_ceilings
+        options, devices = self.session.options, self.session.devices
         assert self._journal is not None
         return reporting.RunInfo(
             started=self._started,
             seconds=time.monotonic() - self._start,
             command=" ".join(["pytest", *self._config.invocation_params.args]),
             machine=self.machine,
-            ceilings=ceilings.as_dict() if ceilings else {},
+            ceilings=self.session.measured_ceilings,
             settings={
                 "cases": ", ".join(options.cases or options.case_sets),
-                "baselines": ", ".join(options.baselines) or "torch_cpu where it runs, else sequential",
+                "baselines": ", ".join(options.baselines) or default_baselines(devices),
                 "budget": f"{options.budget:g} s a row",
                 "profile": options.profile,
                 "intervals": f"{CONFIDENCE:.0%}",
-                "smallest difference that counts": f"{CpuClock.smallest_difference:.0%}",
+                "smallest difference that counts": clocks.smallest_differences(devices),
             },
             refused=_refused(self._journal.rows),
         )

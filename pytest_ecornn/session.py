@@ -21,7 +21,7 @@ from pytest_ecornn.contract import DEVICE, DTYPES, Case, Unsupported
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.items import BenchmarkItem, DrawnItem, FixedItem, Skip, build_and_compare
 from pytest_ecornn.locking import MachineLock
-from pytest_ecornn.options import Options
+from pytest_ecornn.options import DEFAULT_BASELINES, Options
 from pytest_ecornn.rows import Row
 from pytest_ecornn.suites.cases import case_set
 from pytest_ecornn.verification import Candidate
@@ -69,6 +69,11 @@ class Session:
                     raise pytest.UsageError(
                         f"--ecornn-{flag}: unknown implementation {name!r}: expected one of {', '.join(self.found)}"
                     )
+
+    @property
+    def devices(self) -> list[str]:
+        """Those of the cases."""
+        return list(dict.fromkeys(case.device for case in self.cases))
 
     @property
     def selected(self) -> list[Found]:
@@ -120,7 +125,7 @@ class Session:
             verified = [self._verified(name, case) for name in self.options.baselines if name != found.name]
             return [one for one in verified if isinstance(one, Candidate)], [one for one in verified if isinstance(one, str)]
         absent: list[str] = []
-        for name in ("torch_cpu", "sequential"):
+        for name in (one for one in DEFAULT_BASELINES[case.device.partition(":")[0]] if one in self.found):
             if name == found.name:
                 return [], absent
             one = self._verified(name, case)
@@ -148,20 +153,29 @@ class Session:
         sources = {name: _checksum(found.path.parent) for name, found in self.found.items()}
         return {"baselines": list(options.baselines), "budget": options.budget, "profile": options.profile, "sources": sources}
 
-    def ceilings(self) -> roofline.Ceilings:
-        """The machine's, measured once a run by whichever process needs them first. Call it with the machine alone."""
-        path = self._shared / "ceilings.json"
+    def ceilings(self, device: str) -> roofline.Ceilings:
+        """The device's, measured once a run by whichever process needs them first. Call it with the machine alone."""
+        path = self._ceilings_path(device)
         if not path.exists():
-            dtypes = dict.fromkeys(case.dtype for case in self.cases)
-            measured = roofline.measure_ceilings(dtypes)
+            dtypes = dict.fromkeys(case.dtype for case in self.cases if case.device == device)
+            measured = roofline.measure_ceilings(dtypes, device)
             partial = path.with_suffix(f".{os.getpid()}")
             partial.write_text(json.dumps(measured.as_dict()))
             partial.replace(path)
         return roofline.Ceilings.from_dict(json.loads(path.read_text()))
 
+    def _ceilings_path(self, device: str) -> Path:
+        return self._shared / f"ceilings-{device.replace(':', '-')}.json"
+
     @property
-    def measured_ceilings(self) -> roofline.Ceilings | None:
-        return self.ceilings() if (self._shared / "ceilings.json").exists() else None
+    def measured_ceilings(self) -> dict[str, Any]:
+        """What the report says of them, a GPU's by its name."""
+        found: dict[str, Any] = {}
+        for device in self.devices:
+            if self._ceilings_path(device).exists():
+                prefix = "" if device == "cpu" else f"{device} "
+                found |= {f"{prefix}{name}": value for name, value in self.ceilings(device).as_dict().items()}
+        return found
 
     @property
     def shared_folder(self) -> str:

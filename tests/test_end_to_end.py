@@ -121,6 +121,23 @@ def test_a_broken_implementation_is_a_failed_row_and_the_run_goes_on(foreign: Fo
     assert rows[f"torch_cpu-{samples.CASE}"]["timing"]["against"] == []
 
 
+def test_a_row_below_its_floor_is_invalid(foreign: Foreign) -> None:
+    slow = "roofline.Ceilings({1: 1e-6}, {1: 1e-6}, dict.fromkeys(dtypes, 1e-6))"
+    foreign.write(
+        "conftest.py",
+        f"from pytest_ecornn import roofline\nroofline.measure_ceilings = lambda dtypes, device: {slow}\n",
+    )
+    options = ["--ecornn-case", samples.CASE, "--ecornn-only", "sequential"]
+    foreign.run("--ecornn-bench", *options, *QUICK, check=1)
+    row = foreign.rows()[f"sequential-{samples.CASE}"]
+    assert (row["status"], row["timing"]) == ("failed", None)
+    assert re.fullmatch(
+        rf"sequential on {samples.CASE}: [\d.e+]+ us by wall clock, but this machine needs at least [\d.e+]+ us: "
+        "a row below its floor is invalid",
+        row["reason"],
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,0 +1,59 @@
+"""One column of a row's times: the candidate and its baselines, measured by one clock, and what is published of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_ecornn import roofline, statistics
+from pytest_ecornn.clocks import Clock
+from pytest_ecornn.comparison import Comparison
+from pytest_ecornn.contents import valid_steps
+from pytest_ecornn.measurement import Timed, measure
+from pytest_ecornn.roofline import Ceilings
+from pytest_ecornn.rows import Against, Timing
+from pytest_ecornn.sensors import Sensors
+
+
+class Column:
+    """`arms`: the candidate's first, then its baselines'."""
+
+    def __init__(self, arms: Sequence[Timed], clock: Clock):
+        self._arms, self._clock = arms, clock
+        self._sensors = Sensors(arms[0].candidate.case.device)
+
+    def measure(self, budget: float) -> None:
+        """Until every verdict is decided or the budget of seconds is spent."""
+
+        def is_decided() -> bool:
+            return all(statistics.decided(one.verdict) for one in self._against())
+
+        measure(self._arms, self._clock, budget, is_decided, self._sensors.sample)
+
+    def verify(self) -> list[Comparison]:
+        """The candidate's kept calls against the reference."""
+        arm = self._arms[0]
+        return arm.kept.verify(arm.candidate.implementation.carry)
+
+    def timing(self, ceilings: Ceilings, peak_bytes: int | None = None, host_us: float | None = None) -> Timing:
+        arm, case = self._arms[0], self._arms[0].candidate.case
+        cost = arm.candidate.implementation.cost(case)
+        time_us, low, high = statistics.median_interval(arm.samples_us)
+        gb_per_s, gflop_per_s = roofline.achieved(cost, time_us)
+        floor = roofline.floor_us(case, valid_steps(case), ceilings)
+        return Timing(
+            time_us, low, high, arm.samples_us, arm.calls, self._clock.name, self._against(), arm.candidate.build_ms,
+            peak_bytes, cost.bytes, cost.operations, gb_per_s, gflop_per_s, floor, floor / time_us, host_us,
+            self._sensors.summary(),
+        )  # fmt: skip
+
+    def _against(self) -> list[Against]:
+        return [_against(self._arms[0], arm, self._clock.smallest_difference) for arm in self._arms[1:]]
+
+
+def _against(arm: Timed, baseline: Timed, smallest_difference: float) -> Against:
+    ratio = statistics.paired_ratio(arm.samples_us, baseline.samples_us)
+    time_us, _, _ = statistics.median_interval(baseline.samples_us)
+    return Against(
+        baseline.candidate.name, time_us, ratio.ratio, ratio.low, ratio.high,
+        statistics.verdict(ratio, smallest_difference), list(baseline.samples_us),
+    )  # fmt: skip

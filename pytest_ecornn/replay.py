@@ -1,0 +1,145 @@
+"""Device-only time: calls captured as CUDA graphs and replayed, without the host's part.
+
+A graph is bound to its addresses, so each arm has several, on buffers that together exceed the L2: replayed in turn, none finds
+its inputs there. Before each block their inputs get new contents from the pool, so a replay that does not read them is wrong.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, islice
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn import contents
+from pytest_ecornn.calls import Call, Unchanged
+from pytest_ecornn.clocks import Clock
+from pytest_ecornn.contents import Problem
+from pytest_ecornn.graphs import Capturing, NotCaptured
+from pytest_ecornn.measurement import Arm, Kept, Pool, block_counts, uncollected
+from pytest_ecornn.statistics import median_interval
+from pytest_ecornn.verification import Candidate
+
+LONGEST_CALL_SECONDS = 0.2  # as called; beyond, a graph would have too many kernels
+CAPTURE_SECONDS = 2.0
+FEWEST_GRAPHS, MOST_GRAPHS = 2, 16
+_CACHES = 1.5  # how often the graphs' inputs and outputs fill the L2
+
+
+@dataclass
+class Graph:
+    """One captured call on static buffers. `replay` fills `result` from what stands in the call's inputs."""
+
+    call: Call
+    result: Any
+    replay: Callable[[], Any]
+
+    def refresh(self, problem: Problem) -> None:
+        """Puts the contents of `problem` where the graph reads."""
+        own = self.call.problem
+        for static, new in zip((own.x, *own.loss_weights), (problem.x, *problem.loss_weights), strict=True):
+            static.copy_(new)
+
+    def as_it_is(self) -> tuple[Call, Any]:
+        """Inputs and result copied, before the next replay changes them."""
+        return Call(contents.placed(self.call.problem)), _copied(self.result)
+
+
+class GraphArm:
+    """An implementation timed by replays of graphs, in turn."""
+
+    def __init__(self, candidate: Candidate, pool: Pool, graphs: Sequence[Graph]):
+        self.candidate, self.graphs = candidate, list(graphs)
+        self.samples_us: list[float] = []
+        self.kept = Kept()
+        self.calls = self.settling = 1
+        self._pool, self._turns = pool, cycle(self.graphs)
+
+    def calibrate(self, clock: Clock) -> None:
+        self._replay(clock, self._next(len(self.graphs)))  # a graph's first launch uploads it
+        seconds = min(self._replay(clock, self._next(len(self.graphs))) for _ in range(3)) / len(self.graphs)
+        self.calls, self.settling = block_counts(seconds)
+
+    def block(self, clock: Clock) -> None:
+        for graph in self.graphs:
+            graph.refresh(self._pool.draw(self.candidate.weights))
+        first, timed = self._next(self.settling), self._next(self.calls)
+        kept = secrets.choice(timed) if self.kept.wants_one() else None
+        guard = Unchanged(kept.call) if kept else None
+        self._replay(clock, first)
+        self.samples_us.append(self._replay(clock, timed) / self.calls * 1e6)
+        if kept and guard:
+            guard.check()
+            self.kept.add(*kept.as_it_is())
+
+    def _next(self, count: int) -> list[Graph]:
+        return list(islice(self._turns, count))
+
+    @staticmethod
+    def _replay(clock: Clock, graphs: Sequence[Graph]) -> float:
+        return clock.time([graph.replay for graph in graphs])
+
+
+def graph_arms(called: Sequence[Arm]) -> tuple[list[GraphArm], list[str]]:
+    """Graphs of arms that were timed as called; none at all where the first has none. And why some are missing."""
+    arms: list[GraphArm] = []
+    missing: list[str] = []
+    for arm in called:
+        try:
+            with uncollected():  # what is freed may not be, during a capture
+                arms.append(_captured(arm))
+        except NotCaptured as reason:
+            missing.append(f"no device-only time of {arm.candidate.name}: {reason}")
+            if arm is called[0]:
+                break
+    return arms, missing
+
+
+def graph_count(call_bytes: int, cache_bytes: int) -> int:
+    """How many graphs of calls that read and write so much it takes to exceed the cache."""
+    return min(MOST_GRAPHS, max(FEWEST_GRAPHS, ceil(_CACHES * cache_bytes / max(1, call_bytes))))
+
+
+def _captured(arm: Arm) -> GraphArm:
+    candidate, pool, case = arm.candidate, arm.pool, arm.candidate.case
+    time_us, _, _ = median_interval(arm.samples_us)
+    if time_us > LONGEST_CALL_SECONDS * 1e6:
+        raise NotCaptured(f"a call takes {time_us * 1e-6:.2g} s, over {LONGEST_CALL_SECONDS:g} s")
+    start, graphs = time.perf_counter(), list[Graph]()
+    with torch.set_grad_enabled(case.training):
+        capturing, call = Capturing(case.device), Call(pool.placed(candidate.weights))
+        result = capturing.warm_up(partial(call.timed, candidate.layer))
+        wanted = graph_count(_moved_bytes(call.problem, result), torch.cuda.get_device_properties(case.device).L2_cache_size)
+        del result
+        while not graphs or (len(graphs) < wanted and time.perf_counter() - start < CAPTURE_SECONDS):
+            call = Call(pool.placed(candidate.weights))
+            graph, result = capturing.capture(partial(call.timed, candidate.layer))
+            graphs.append(Graph(call, result, graph.replay))
+    return GraphArm(candidate, pool, graphs)
+
+
+def _moved_bytes(problem: Problem, result: Any) -> int:
+    """Inputs and outputs, without the weights, which every call shares."""
+    return sum(tensor.nbytes for tensor in _tensors((problem.x, problem.state, problem.loss_weights, result)))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for one in value:
+            yield from _tensors(one)
+
+
+def _copied(value: Any) -> Any:
+    """Tensors copied without their history, in tuples as before."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return tuple(map(_copied, value)) if isinstance(value, (tuple, list)) else value
