@@ -55,7 +55,7 @@ class CudaClock:
 
     def time(self, calls: Sequence[Callable[[], Any]]) -> float:
         with torch.cuda.device(self._device):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda.synchronize()
             end.record()  # an event is made when it is first recorded, which is not to be timed
             start.record()

@@ -29,7 +29,7 @@ class Capturing:
     def __init__(self, device: str):
         with torch.cuda.device(device):
             self._device = torch.cuda.current_device()
-            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            self._stream = torch.cuda.Stream()
             self._pool = torch.cuda.graph_pool_handle()
 
     def warm_up(self, call: Callable[[], Any]) -> Any:
