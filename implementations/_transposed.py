@@ -16,6 +16,7 @@ class Transposed(Implementation):
     """`layouts`: True for batch-minor states, False for row-major ones; the faster is chosen where there are both."""
 
     carry = "float32"
+    gate_gradients = "storage"
     deterministic = True
     layouts: tuple[bool, ...] = (True, False)
 

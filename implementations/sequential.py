@@ -6,25 +6,40 @@ state crosses steps in float32 or, where asked, rounded to storage.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
 from pytest_ecornn import cells
-from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights
+from pytest_ecornn.contract import Case, Cost, Declared, Implementation, Layer, Precision, State, Weights
 from pytest_ecornn.implementations._stack import run_layers
+
+_EXACT = Declared("float32")
+
+
+class _RoundedGradient(torch.autograd.Function):
+    """The same tensor; its gradient rounded to a dtype."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.dtype = dtype
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient.to(ctx.dtype).to(gradient.dtype), None
 
 
 class Sequential(Implementation):
-    """`carry` may be given, so that the harness can judge others by a loop that rounds its state as they do."""
+    """`declared` may be given, so that the harness can judge others by a loop that rounds where they do."""
 
-    carry: Literal["storage", "float32"] = "float32"
+    carry: Precision = "float32"
     deterministic = True
 
-    def __init__(self, carry: Literal["storage", "float32"] = "float32"):
-        self.carry = carry
+    def __init__(self, declared: Declared = _EXACT):
+        self.carry, self.gate_gradients = declared
 
     def unsupported(self, case: Case, device: torch.device) -> str | None:
         if case.precision != "ieee":
@@ -66,12 +81,13 @@ class Sequential(Implementation):
         kept = dtype if self.carry == "storage" else compute
         state = tuple(s.to(compute) for s in state)
         outputs: list[Tensor] = []
-        steps = list(enumerate(x_gates.unbind(0)))
+        steps = list(enumerate(self._rounded(x_gates, dtype).unbind(0)))
         for t, x_t in reversed(steps) if reverse else steps:
             h_gates: cells.Blocks = ()
             if cell.recurrent:
                 operand = state[0].to(dtype).to(compute)
-                h_gates = linear(operand, parameters["weight_hh"], parameters.get("bias_hh")).chunk(count, -1)
+                product = linear(operand, parameters["weight_hh"], parameters.get("bias_hh"))
+                h_gates = self._rounded(product, dtype).chunk(count, -1)
             new = cell.step(x_t.chunk(count, -1), h_gates, state, parameters)
             output = new[0]
             if lengths is not None:
@@ -81,6 +97,12 @@ class Sequential(Implementation):
             state = tuple(s.to(kept).to(compute) for s in new)
             outputs.append(output.to(dtype))
         return torch.stack(outputs[::-1] if reverse else outputs), tuple(s.to(dtype) for s in state)
+
+    def _rounded(self, gates: Tensor, dtype: torch.dtype) -> Tensor:
+        if self.gate_gradients == "float32" or dtype == gates.dtype:
+            return gates
+        rounded: Tensor = _RoundedGradient.apply(gates, dtype)  # type: ignore[no-untyped-call]
+        return rounded
 
     def cost(self, case: Case) -> Cost:
         """The floor's, plus what a loop adds: each step reads the recurrent weights and its state, and writes the gates."""

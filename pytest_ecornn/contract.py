@@ -10,12 +10,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+Precision: TypeAlias = Literal["storage", "float32"]
 State: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...] | None"
 Layer: TypeAlias = "Callable[[torch.Tensor, State, torch.Tensor | None], tuple[torch.Tensor, State]]"
 
@@ -187,15 +188,28 @@ class Cost:
     operations: int
 
 
+class Declared(NamedTuple):
+    """Where an implementation rounds, as `Implementation` says: the loop that judges it rounds there too."""
+
+    carry: Precision
+    gate_gradients: Precision = "float32"
+
+
 class Implementation(ABC):
     """A way to run a recurrent layer. One subclass to a module; its public name is the module's file stem.
 
     `carry` is the precision in which state crosses from step to step: "storage" (the case's dtype) or "float32"
-    (float64 for a float64 case). `deterministic` claims that repeated calls agree bit for bit.
+    (float64 for a float64 case); `gate_gradients` that in which the gradients of gate pre-activations lie between the backward
+    steps and the products made of them. `deterministic` claims that repeated calls agree bit for bit.
     """
 
-    carry: Literal["storage", "float32"]
+    carry: Precision
+    gate_gradients: Precision = "float32"
     deterministic: bool
+
+    @property
+    def declared(self) -> Declared:
+        return Declared(self.carry, self.gate_gradients)
 
     @abstractmethod
     def unsupported(self, case: Case, device: torch.device) -> str | None:

@@ -18,7 +18,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
-from pytest_ecornn.contract import Implementation
+from pytest_ecornn.contract import Declared, Implementation
 
 ENTRY_POINT_GROUP = "pytest_ecornn.implementations"
 _OWN = "pytest_ecornn.implementations"
@@ -142,8 +142,9 @@ def _only_implementation(module: ModuleType, file: Path, option: str = "", is_ow
 
 def _missing(kind: type[Implementation]) -> list[str]:
     missing = sorted(getattr(kind, "__abstractmethods__", ()))
-    if getattr(kind, "carry", None) not in ("storage", "float32"):
-        missing.append('carry ("storage" or "float32")')
+    for name in Declared._fields:
+        if getattr(kind, name, None) not in ("storage", "float32"):
+            missing.append(f'{name} ("storage" or "float32")')
     if not isinstance(getattr(kind, "deterministic", None), bool):
         missing.append("deterministic (True or False)")
     return missing

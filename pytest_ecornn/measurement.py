@@ -24,7 +24,7 @@ from pytest_ecornn.calls import Call, Unchanged
 from pytest_ecornn.clocks import Clock
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contents import Problem
-from pytest_ecornn.contract import Case
+from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.statistics import MIN_PAIRS
 from pytest_ecornn.verification import Candidate, Expected
 
@@ -77,9 +77,9 @@ class Kept:
         place = len(self._calls) if len(self._calls) < 2 else secrets.randbelow(2)
         self._calls[place : place + 1] = [(call, result)]
 
-    def verify(self, carry: str) -> list[Comparison]:
+    def verify(self, declared: Declared) -> list[Comparison]:
         """The verdict on every tensor of the kept calls."""
-        return [one for call, result in self._calls for one in Expected(call.problem).compare(call.named(*result), carry)]
+        return [one for call, result in self._calls for one in Expected(call.problem).compare(call.named(*result), declared)]
 
 
 class Timed(Protocol):

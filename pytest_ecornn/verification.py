@@ -16,7 +16,8 @@ from pytest_ecornn import cells, comparison, contents, yardstick
 from pytest_ecornn.calls import Tensors, run, run_guarded
 from pytest_ecornn.comparison import Array, Comparison, Error, Mask
 from pytest_ecornn.contents import Problem
-from pytest_ecornn.contract import Case, Implementation, Layer, Weights
+from pytest_ecornn.contract import Case, Declared, Implementation, Layer, Weights
+from pytest_ecornn.implementations.sequential import Sequential
 
 
 def reference_layer(problem: Problem) -> Layer:
@@ -46,7 +47,7 @@ class Expected:
 
     def __init__(self, problem: Problem):
         self.problem = problem
-        self._yardsticks: dict[str, list[yardstick.Errors]] = {}
+        self._yardsticks: dict[Declared, list[yardstick.Errors]] = {}
 
     @cached_property
     def tensors(self) -> dict[str, Array]:
@@ -70,20 +71,20 @@ class Expected:
         # Twice: the float64 reference itself errs as much as a float64 candidate.
         return narrow, _reference(narrow), 2 * torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
 
-    def spread(self, carry: str, runs: int) -> yardstick.Errors:
+    def spread(self, declared: Declared, runs: int) -> yardstick.Errors:
         """Errors of the plain loop by tensor and slice: the worst of so many permutations."""
-        done = self._yardsticks.setdefault(carry, [])
+        done = self._yardsticks.setdefault(declared, [])
         for number in range(len(done), runs):
-            done.append(self._run_yardstick(carry, number))
+            done.append(self._run_yardstick(declared, number))
         return yardstick.worst(done[:runs])
 
-    def _run_yardstick(self, carry: str, number: int) -> yardstick.Errors:
+    def _run_yardstick(self, declared: Declared, number: int) -> yardstick.Errors:
         problem, reference, scale = self._measured
         finfo, errors = torch.finfo(contents.torch_dtype(problem.case)), {}
         permutation = yardstick.Permutation.draw(problem.case, number)
         permuted = permutation.problem(problem)
         with yardstick.MovedGates(problem.case, number):
-            tensors = run(yardstick.loop(carry).build(permuted.case, permuted.weights), permuted)
+            tensors = run(Sequential(declared).build(permuted.case, permuted.weights), permuted)
         for name, tensor in tensors.items():
             assert tensor is not None
             values = comparison.to_array(permutation.undo(name, tensor))
@@ -92,20 +93,20 @@ class Expected:
             errors[name] = {label: Error(e.rms * scale, e.maximum * scale, e.count) for label, e in found.items()}
         return errors
 
-    def compare(self, tensors: Tensors, carry: str) -> list[Comparison]:
+    def compare(self, tensors: Tensors, declared: Declared) -> list[Comparison]:
         """The verdict on each tensor of the reference; what fails is judged again by the worst of more permutations.
 
         More runs only raise the limits, so this is the verdict of the most runs at the price of the fewest.
         """
         fewest, most = yardstick.run_counts(self.tensors["output"].size)
-        verdicts = self._judge(tensors, carry, list(self.tensors), fewest)
+        verdicts = self._judge(tensors, declared, list(self.tensors), fewest)
         doubtful = [name for name, one in verdicts.items() if one.status == "failed" and np.isfinite(one.share)]
         if doubtful:
-            verdicts |= self._judge(tensors, carry, doubtful, most)
+            verdicts |= self._judge(tensors, declared, doubtful, most)
         return list(verdicts.values())
 
-    def _judge(self, tensors: Tensors, carry: str, names: list[str], runs: int) -> dict[str, Comparison]:
-        yard, case = self.spread(carry, runs), self.problem.case
+    def _judge(self, tensors: Tensors, declared: Declared, names: list[str], runs: int) -> dict[str, Comparison]:
+        yard, case = self.spread(declared, runs), self.problem.case
         return {
             name: comparison.judge(case, name, tensors.get(name), self.tensors[name], yard[name], self.valid(name))
             for name in names
@@ -153,7 +154,7 @@ class Candidate:
         """Runs on poisoned memory and compares every tensor with the reference."""
         wanted = expected(self.case)
         tensors = run_guarded(self.layer, replace(wanted.problem, weights=self.weights))
-        return wanted.compare(tensors, self.implementation.carry)
+        return wanted.compare(tensors, self.implementation.declared)
 
 
 def rerun_command(name: str, case: Case, extra: str = "") -> str:

@@ -21,7 +21,6 @@ from pytest_ecornn import cells
 from pytest_ecornn.comparison import Error
 from pytest_ecornn.contents import Problem, generator
 from pytest_ecornn.contract import Case, Weights
-from pytest_ecornn.implementations.sequential import Sequential
 
 Errors = dict[str, dict[str, Error]]  # by tensor, by slice
 
@@ -125,11 +124,6 @@ def _moved(values: Tensor, random: torch.Generator | None) -> Tensor:
         return values
     units = torch.randint(-1, 2, values.shape, generator=random).to(values.device)
     return values * (1 + units * torch.finfo(values.dtype).eps)
-
-
-def loop(carry: str) -> Sequential:
-    """The plain loop that rounds its state as a candidate of this `carry` declares."""
-    return Sequential("storage" if carry == "storage" else "float32")
 
 
 def single(problem: Problem) -> Problem:

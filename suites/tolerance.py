@@ -20,8 +20,9 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from pytest_ecornn import calls, cells, comparison, contents, verification, yardstick
-from pytest_ecornn.contract import DTYPES, Case
+from pytest_ecornn.contract import DTYPES, Case, Declared
 from pytest_ecornn.discovery import Found, discover
+from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.strategies import Domain, cases
 
 _OTHER_ORDER = 1001  # a permutation that no yardstick uses
@@ -63,28 +64,31 @@ def _collect_some(found: dict[str, Found], cell: str, dtype: str, number: int, t
     @given(cases(Domain((cell,), (dtype,)), cell, dtype))
     def draw(case: Case) -> None:
         wanted = verification.Expected(contents.problem(case))
-        for name, tensors, carry in _correct(found, case, wanted):
-            for one in wanted.compare(tensors, carry):
+        for name, tensors, declared in _correct(found, case, wanted):
+            for one in wanted.compare(tensors, declared):
                 group = "gradients" if one.tensor.startswith("grad") else "outputs"
-                _add(tallies[group, dtype, name], case, one, wanted, tensors, carry)
+                _add(tallies[group, dtype, name], case, one, wanted, tensors, declared)
 
     draw()
 
 
-def _correct(found: dict[str, Found], case: Case, wanted: verification.Expected) -> Iterator[tuple[str, Any, str]]:
+def _correct(found: dict[str, Found], case: Case, wanted: verification.Expected) -> Iterator[tuple[str, Any, Declared]]:
     """Each correct implementation's tensors: the discovered ones, and the plain loop on permuted indices."""
     for name, one in found.items():
         if one.kind().unsupported(case, torch.device("cpu")) is None:
             layer = one.kind().build(case, wanted.problem.weights)
-            yield name, calls.run(layer, wanted.problem), one.kind.carry
-    for carry in ("storage", "float32"):
+            yield name, calls.run(layer, wanted.problem), one.kind().declared
+    for declared in (Declared("storage"), Declared("float32"), Declared("float32", "storage")):
         permutation = yardstick.Permutation.draw(case, _OTHER_ORDER)
         permuted = permutation.problem(wanted.problem, is_exact=True)
-        tensors = calls.run(yardstick.loop(carry).build(case, permuted.weights), permuted)
-        yield f"loop, {carry}", {n: t if t is None else permutation.undo(n, t) for n, t in tensors.items()}, carry
+        tensors = calls.run(Sequential(declared).build(case, permuted.weights), permuted)
+        undone = {n: t if t is None else permutation.undo(n, t) for n, t in tensors.items()}
+        yield f"loop, {declared.carry}, gate gradients {declared.gate_gradients}", undone, declared
 
 
-def _add(tally: Tally, case: Case, one: comparison.Comparison, wanted: verification.Expected, tensors: Any, carry: str) -> None:
+def _add(
+    tally: Tally, case: Case, one: comparison.Comparison, wanted: verification.Expected, tensors: Any, declared: Declared
+) -> None:
     if one.status == "uninformative":
         tally.uninformative += 1
         return
@@ -94,7 +98,7 @@ def _add(tally: Tally, case: Case, one: comparison.Comparison, wanted: verificat
     finfo = torch.finfo(getattr(torch, case.dtype))
     reference, yard = (
         wanted.tensors[one.tensor],
-        wanted.spread(carry, yardstick.run_counts(wanted.tensors["output"].size)[1])[one.tensor],
+        wanted.spread(declared, yardstick.run_counts(wanted.tensors["output"].size)[1])[one.tensor],
     )
     where = comparison.slices(case, one.tensor, reference.shape)
     values = comparison.to_array(tensors[one.tensor])

@@ -13,7 +13,7 @@ import torch
 
 from pytest_ecornn import calls, contents, verification
 from pytest_ecornn.comparison import Comparison, Error, judge
-from pytest_ecornn.contract import Case
+from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.verification import Expected
 
@@ -21,13 +21,13 @@ CASE = Case(cell="lstm", steps=9, batch=3, hidden_size=8, input_size=5, layers=2
 Change = Callable[[calls.Tensors], None]
 
 
-def judged(case: Case, change: Change, carry: str = "float32") -> dict[str, Comparison]:
+def judged(case: Case, change: Change, carry: Any = "float32") -> dict[str, Comparison]:
     """The verdicts on a right result after `change`."""
     expected = Expected(contents.problem(case))
-    tensors = calls.run(Sequential(carry).build(case, expected.problem.weights), expected.problem)
+    tensors = calls.run(Sequential(Declared(carry)).build(case, expected.problem.weights), expected.problem)
     tensors = {name: None if tensor is None else tensor.detach().clone() for name, tensor in tensors.items()}
     change(tensors)
-    return {one.tensor: one for one in expected.compare(tensors, carry)}
+    return {one.tensor: one for one in expected.compare(tensors, Declared(carry))}
 
 
 def failed(verdicts: dict[str, Comparison]) -> list[str]:
@@ -141,7 +141,7 @@ def test_vanished_gradients_are_uninformative_and_not_passed() -> None:
     case = replace(case, contents="saturated")
     expected = Expected(contents.problem(case))
     zeros = {name: torch.zeros(t.shape) for name, t in expected.tensors.items()}
-    verdicts = {one.tensor: one.status for one in expected.compare(zeros, "float32")}  # type: ignore[arg-type]
+    verdicts = {one.tensor: one.status for one in expected.compare(zeros, Declared("float32"))}  # type: ignore[arg-type]
     assert verdicts["grad initial h"] in ("failed", "uninformative")
     assert "passed" not in verdicts.values()
 
@@ -150,9 +150,17 @@ def test_float16_state_declared_as_float32_fails_over_many_steps() -> None:
     """A 16-bit carry declared as float32 is a planted fault of precision."""
     case = Case(cell="mingru", steps=400, batch=2, hidden_size=16, projected=True, dtype="bfloat16", contents="near_one")
     expected = Expected(contents.problem(case))
-    tensors = calls.run(Sequential("storage").build(case, expected.problem.weights), expected.problem)
-    assert any(one.status == "failed" for one in expected.compare(tensors, "float32"))
-    assert all(one.status == "passed" for one in expected.compare(tensors, "storage"))
+    tensors = calls.run(Sequential(Declared("storage")).build(case, expected.problem.weights), expected.problem)
+    assert any(one.status == "failed" for one in expected.compare(tensors, Declared("float32")))
+    assert all(one.status == "passed" for one in expected.compare(tensors, Declared("storage")))
+
+
+def test_gate_gradients_rounded_to_16_bits_pass_only_where_that_is_declared() -> None:
+    case = Case.parse("gru-T1-B3-H1-bfloat16-state-training")
+    expected, rounded = Expected(contents.problem(case)), Declared("float32", "storage")
+    tensors = calls.run(Sequential(rounded).build(case, expected.problem.weights), expected.problem)
+    assert any(one.status == "failed" for one in expected.compare(tensors, Declared("float32")))
+    assert all(one.status == "passed" for one in expected.compare(tensors, rounded))
 
 
 def test_a_failure_names_the_one_command_that_repeats_it() -> None:
