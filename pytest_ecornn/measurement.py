@@ -1,7 +1,7 @@
 """Times implementations against each other: alternating blocks, fresh contents on every call, results checked in secret.
 
 The calls after another implementation's measure that one's caches, memory and sleeping threads, so the first calls of a block
-are not timed. Contents are a slice of a long random pool at an offset that nobody can predict, so no result can be remembered.
+that follows another's are not timed. Contents are a slice of a long random pool at an offset that nobody can predict, so no result can be remembered.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pytest_ecornn.statistics import MIN_PAIRS
 from pytest_ecornn.verification import Candidate, Expected
 
 BLOCK_SECONDS = 5e-3
-SETTLE_SECONDS = 8e-3  # of untimed calls before a block, one at least
+SETTLE_SECONDS = 8e-3  # of untimed calls before a block that follows another's, one at least
 POOL_ROWS = 4096  # rows beyond those of one call, among which an offset is drawn
 _HOST_CALLS = 20
 _LONGEST_ROUNDS = 4.0  # budgets that MIN_PAIRS rounds may take; beyond, MIN_ROUNDS have to do
@@ -93,8 +93,8 @@ class Timed(Protocol):
     def calibrate(self, clock: Clock) -> None:
         """Warms up, and finds how many calls make a block, and how many come before it."""
 
-    def block(self, clock: Clock) -> None:
-        """One timed block after untimed calls."""
+    def block(self, clock: Clock, is_settled: bool) -> None:
+        """One timed block, after untimed calls unless the last block was its own."""
 
 
 @dataclass
@@ -119,9 +119,9 @@ class Arm:
             seconds = min(seconds, clock.time(self._fresh(calls)) / calls)
         self.calls, self.settling = block_counts(seconds)
 
-    def block(self, clock: Clock) -> None:
+    def block(self, clock: Clock, is_settled: bool) -> None:
         layer = self.candidate.layer
-        first = self._fresh(self.settling)
+        first = self._fresh(0 if is_settled else self.settling)
         prepared = [self.prepare() for _ in range(self.calls)]
         calls: list[Callable[[], Any]] = [partial(call.timed, layer) for call in prepared]
         secret, result = secrets.randbelow(self.calls), []
@@ -185,10 +185,11 @@ def _rounds(
 ) -> None:
     for arm in arms:
         arm.calibrate(clock)
-    start = time.perf_counter()
+    start, last = time.perf_counter(), None
     for number in count(1):
         for arm in arms if number % 2 else reversed(arms):
-            arm.block(clock)
+            arm.block(clock, is_settled=arm is last)
+            last = arm
         after_round()
         spent = time.perf_counter() - start
         fewest = MIN_PAIRS if spent / number * MIN_PAIRS <= _LONGEST_ROUNDS * budget else MIN_ROUNDS

@@ -67,7 +67,8 @@ class GraphArm:
         seconds = min(self._replay(clock, self._next(len(self.graphs))) for _ in range(3)) / len(self.graphs)
         self.calls, self.settling = block_counts(seconds)
 
-    def block(self, clock: Clock) -> None:
+    def block(self, clock: Clock, is_settled: bool) -> None:
+        """Always after untimed replays: new contents have just gone through the cache."""
         for graph in self.graphs:
             graph.refresh(self._pool.draw(self.candidate.weights))
         first, timed = self._next(self.settling), self._next(self.calls)

@@ -116,7 +116,7 @@ def test_graphs_take_turns_and_a_block_lasts_long_enough() -> None:
         graph.replay = partial(turns.append, number)
     arm, clock = GraphArm(candidate, pool, graphs), CountingClock()
     arm.calibrate(clock)
-    arm.block(clock)
+    arm.block(clock, is_settled=False)
     assert (arm.calls, arm.settling) == (3, 4)
     assert clock.blocks[-2:] == [4, 3]
     assert turns == [n % 4 for n in range(len(turns))]
