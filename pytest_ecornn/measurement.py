@@ -1,7 +1,8 @@
 """Times implementations against each other: alternating blocks, fresh contents on every call, results checked in secret.
 
 The calls after another implementation's measure that one's caches, memory and sleeping threads, so the first calls of a block
-that follows another's are not timed. Contents are a slice of a long random pool at an offset that nobody can predict, so no result can be remembered.
+that follows another's are not timed. Contents are a slice of a long random pool at an offset that nobody can predict, so no
+result can be remembered.
 """
 
 from __future__ import annotations

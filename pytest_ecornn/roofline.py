@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from math import ceil
 from typing import Any
 
@@ -68,6 +68,14 @@ class Ceilings:
             rates += [self.matmul_gflop_per_s.get(way, 0.0) / _SPLITS for way in ("tf32", "bfloat16", "float16")]
             rates += [self.matmul_gflop_per_s.get("tf32", 0.0)] if precision == "tf32" else []
         return max(rates)
+
+    def raised(self, other: Ceilings) -> Ceilings:
+        """The higher of two measurements of the same device at each point: a disturbance only lowers them."""
+
+        def higher(a: dict[Any, float], b: dict[Any, float]) -> dict[Any, float]:
+            return {key: max(a.get(key, 0.0), b.get(key, 0.0)) for key in a | b}
+
+        return Ceilings(*(higher(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)))
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

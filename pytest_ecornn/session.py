@@ -156,13 +156,19 @@ class Session:
     def ceilings(self, device: str) -> roofline.Ceilings:
         """The device's, measured once a run by whichever process needs them first. Call it with the machine alone."""
         path = self._ceilings_path(device)
-        if not path.exists():
-            dtypes = dict.fromkeys(case.dtype for case in self.cases if case.device == device)
-            measured = roofline.measure_ceilings(dtypes, device)
-            partial = path.with_suffix(f".{os.getpid()}")
-            partial.write_text(json.dumps(measured.as_dict()))
-            partial.replace(path)
-        return roofline.Ceilings.from_dict(json.loads(path.read_text()))
+        return roofline.Ceilings.from_dict(json.loads(path.read_text())) if path.exists() else self.raised_ceilings(device)
+
+    def raised_ceilings(self, device: str) -> roofline.Ceilings:
+        """The device's, measured once more: what a row has beaten may have been measured during a disturbance."""
+        path = self._ceilings_path(device)
+        dtypes = dict.fromkeys(case.dtype for case in self.cases if case.device == device)
+        measured = roofline.measure_ceilings(dtypes, device)
+        if path.exists():
+            measured = measured.raised(self.ceilings(device))
+        partial = path.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(measured.as_dict()))
+        partial.replace(path)
+        return measured
 
     def _ceilings_path(self, device: str) -> Path:
         return self._shared / f"ceilings-{device.replace(':', '-')}.json"

@@ -12,7 +12,7 @@ import torch
 from pytest_ecornn import memory, sensors
 from pytest_ecornn.clocks import CudaClock, GraphClock
 from pytest_ecornn.columns import Column
-from pytest_ecornn.contract import Case, Layer
+from pytest_ecornn.contract import Case, Declared, Layer
 from pytest_ecornn.graphs import Capturing, NotCaptured
 from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.measurement import Arm, Pool, measure
@@ -89,7 +89,7 @@ def test_replays_are_verified_on_contents_that_changed(rest: str) -> None:
     (graphs,) = captured(arm(CASE + rest))
     assert len(graphs.graphs) >= 2
     measure([graphs], GraphClock("cuda"), 0.1, lambda: True)
-    verdicts = graphs.kept.verify("float32")
+    verdicts = graphs.kept.verify(Declared("float32"))
     assert {one.tensor for one in verdicts} >= {"output", "final h", "final c"}
     assert [one.message for one in verdicts if one.status == "failed"] == []
 
@@ -106,7 +106,7 @@ def test_a_graph_that_reads_stale_input_fails() -> None:
 
     (graphs,) = captured(arm(layer=stale))
     measure([graphs], GraphClock("cuda"), 0.1, lambda: True)
-    assert "output" in {one.tensor for one in graphs.kept.verify("float32") if one.status == "failed"}
+    assert "output" in {one.tensor for one in graphs.kept.verify(Declared("float32")) if one.status == "failed"}
 
 
 def test_the_same_under_two_names_is_the_same() -> None:
@@ -175,7 +175,7 @@ def test_a_capture_that_fails_is_told_and_leaves_the_device_as_it_was(layer: Any
     assert torch.cuda.get_sync_debug_mode() == 0
     (again,) = captured(arm(CASE + "-training"))
     measure([again], GraphClock("cuda"), 0.1, lambda: True)
-    assert [one.message for one in again.kept.verify("float32") if one.status == "failed"] == []
+    assert [one.message for one in again.kept.verify(Declared("float32")) if one.status == "failed"] == []
     torch.cuda.empty_cache()
 
 

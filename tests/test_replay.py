@@ -11,7 +11,7 @@ import torch
 
 from pytest_ecornn import contents, replay
 from pytest_ecornn.calls import Call, WrongResult
-from pytest_ecornn.contract import Case, Layer
+from pytest_ecornn.contract import Case, Declared, Layer
 from pytest_ecornn.graphs import NotCaptured
 from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.measurement import MIN_ROUNDS, Arm, Pool, measure
@@ -70,7 +70,7 @@ def measured(candidate: Candidate, pool: Pool, graphs: list[Graph]) -> GraphArm:
 def test_kept_replays_are_right_on_the_contents_that_they_had(text: str) -> None:
     candidate, pool = built(text)
     arm = measured(candidate, pool, [fake_graph(candidate, pool) for _ in range(3)])
-    verdicts = arm.kept.verify("float32")
+    verdicts = arm.kept.verify(Declared("float32"))
     assert len(arm.samples_us) == MIN_ROUNDS
     assert arm.samples_us == pytest.approx([2000.0] * MIN_ROUNDS)
     assert [one.message for one in verdicts if one.status == "failed"] == []
@@ -88,13 +88,13 @@ def test_a_replay_that_reads_stale_input_fails(text: str) -> None:
         return candidate.layer(first + 0 * x, state, lengths)
 
     arm = measured(candidate, pool, [fake_graph(candidate, pool, stale) for _ in range(2)])
-    assert "output" in {one.tensor for one in arm.kept.verify("float32") if one.status == "failed"}
+    assert "output" in {one.tensor for one in arm.kept.verify(Declared("float32")) if one.status == "failed"}
 
 
 def test_a_replay_that_does_nothing_fails() -> None:
     candidate, pool = built(CASES[0])
     idle = [Graph(graph.call, graph.result, lambda: None) for graph in [fake_graph(candidate, pool) for _ in range(2)]]
-    assert any(one.status == "failed" for one in measured(candidate, pool, idle).kept.verify("float32"))
+    assert any(one.status == "failed" for one in measured(candidate, pool, idle).kept.verify(Declared("float32")))
 
 
 def test_a_replay_that_writes_into_its_input_is_told() -> None:

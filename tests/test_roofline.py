@@ -122,3 +122,9 @@ def test_an_unknown_dtype_is_named() -> None:
 
 def test_achieved_is_in_thousands_of_millions_a_second() -> None:
     assert achieved(Cost(bytes=3000, operations=5000), 2.0) == pytest.approx((1.5, 2.5))
+
+
+def test_a_second_measurement_only_raises_ceilings() -> None:
+    first = Ceilings({1024: 5.0, 2048: 3.0}, {1024: 9.0}, {"float32": 100.0})
+    second = Ceilings({1024: 4.0, 2048: 6.0}, {1024: 8.0}, {"float32": 90.0, "float64": 50.0})
+    assert first.raised(second) == Ceilings({1024: 5.0, 2048: 6.0}, {1024: 9.0}, {"float32": 100.0, "float64": 50.0})
