@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn import cells
+from pytest_ecornn.implementations._precision import fp32_precision
 from pytest_ecornn.implementations._transposed_arrays import Form, Gradients, Track, reserve, tracks
 from pytest_ecornn.implementations._transposed_steps import Steps, TrackWeights, layer_input, product
 
@@ -33,13 +34,12 @@ class Plan:
         if self.form.device.type != "cuda":
             yield
             return
-        precision, library = torch.get_float32_matmul_precision(), torch.backends.cuda.preferred_blas_library()
-        torch.set_float32_matmul_precision("high" if self.form.case.precision == "tf32" else "highest")
+        library = torch.backends.cuda.preferred_blas_library()
         torch.backends.cuda.preferred_blas_library(self.library)
         try:
-            yield
+            with fp32_precision("matmul", self.form.case.precision):
+                yield
         finally:
-            torch.set_float32_matmul_precision(precision)
             torch.backends.cuda.preferred_blas_library(library)
 
     def weights(self, flat: Sequence[Tensor]) -> list[TrackWeights]:

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost, Declared, Implementation, Layer, Precision, State, Weights
+from pytest_ecornn.implementations._precision import Linear, ieee_linear
 from pytest_ecornn.implementations._stack import run_layers
 
 _EXACT = Declared("float32")
@@ -55,11 +55,12 @@ class Sequential(Implementation):
                 x = x.transpose(0, 1) if case.batch_first else x
                 x_gates = x.to(compute)
                 if not is_projected:
-                    x_gates = linear(x_gates, parameters["weight_ih"], parameters.get("bias_ih"))
+                    x_gates = multiply(x_gates, parameters["weight_ih"], parameters.get("bias_ih"))
                 first = state or (x.new_zeros(x.shape[1], case.hidden_size),) * len(cell.states)
-                output, final = self._loop(cell, dtype, x_gates, first, parameters, lengths, reverse)
+                output, final = self._loop(cell, dtype, multiply, x_gates, first, parameters, lengths, reverse)
                 return (output.transpose(0, 1) if case.batch_first else output), final
 
+            multiply, lengths = ieee_linear(), None if lengths is None else lengths.to(x.device)
             return run_layers(case, x, state, run_layer)
 
         cell, dtype = cells.get(case.cell), getattr(torch, case.dtype)
@@ -70,6 +71,7 @@ class Sequential(Implementation):
         self,
         cell: cells.Cell,
         dtype: torch.dtype,
+        multiply: Linear,
         x_gates: Tensor,
         state: cells.Blocks,
         parameters: dict[str, Tensor],
@@ -86,12 +88,12 @@ class Sequential(Implementation):
             h_gates: cells.Blocks = ()
             if cell.recurrent:
                 operand = state[0].to(dtype).to(compute)
-                product = linear(operand, parameters["weight_hh"], parameters.get("bias_hh"))
+                product = multiply(operand, parameters["weight_hh"], parameters.get("bias_hh"))
                 h_gates = self._rounded(product, dtype).chunk(count, -1)
             new = cell.step(x_t.chunk(count, -1), h_gates, state, parameters)
             output = new[0]
             if lengths is not None:
-                alive = (lengths > t).to(x_t.device).unsqueeze(-1)  # [B, 1]
+                alive = (lengths > t).unsqueeze(-1)  # [B, 1]
                 new = tuple(torch.where(alive, a, b) for a, b in zip(new, state, strict=True))
                 output = torch.where(alive, output, 0)
             state = tuple(s.to(kept).to(compute) for s in new)

@@ -40,7 +40,7 @@ def explore(found: Found, base: Case, profile: str, check: Callable[[Case], list
 
     implementation, device = found.kind(), torch.device(base.device)
     required = REQUIRED_DOMAIN.get(found.name) if found.is_own else None
-    is_required = required is not None and base.cell in required.cells and base.dtype in required.dtypes
+    is_required = required is not None and required.has_kind(base)
     domain = required if required is not None and is_required else Domain((base.cell,), (base.dtype,))
 
     def unsupported(case: Case) -> str | None:

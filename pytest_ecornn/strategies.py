@@ -28,14 +28,20 @@ class Domain:
     dtypes: tuple[str, ...] = DTYPES
     modes: tuple[str, ...] = MODES
     layouts: tuple[str, ...] = LAYOUTS
+    devices: tuple[str, ...] = ("cpu", "cuda")
     max_layers: int = 3
     bidirectional: bool = True
     ragged: bool = True
     projected: bool = True
     sparse: bool = True
 
+    def has_kind(self, case: Case) -> bool:
+        """Whether the case's cell, dtype and device are inside, whatever its options."""
+        device = case.device.partition(":")[0]
+        return case.cell in self.cells and case.dtype in self.dtypes and device in self.devices
+
     def contains(self, case: Case) -> bool:
-        choices = case.cell in self.cells and case.dtype in self.dtypes and case.mode in self.modes
+        choices = self.has_kind(case) and case.mode in self.modes
         options = (
             (self.bidirectional or not case.bidirectional)
             and (self.ragged or not case.ragged)

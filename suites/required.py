@@ -5,12 +5,15 @@ from __future__ import annotations
 from pytest_ecornn.cells import BUILT_IN
 from pytest_ecornn.strategies import Domain
 
+NN_CELLS = ("rnn_tanh", "rnn_relu", "lstm", "gru")
 MIN_CELLS = ("mingru", "mingru_positive", "minlstm", "minlstm_positive")
 
 REQUIRED_DOMAIN = {
     "sequential": Domain(cells=tuple(cell.name for cell in BUILT_IN)),
-    "scan_cpu": Domain(cells=MIN_CELLS, sparse=False),
-    "torch_cpu": Domain(
-        cells=("rnn_tanh", "rnn_relu", "lstm", "gru"), dtypes=("float32", "float64"), projected=False, sparse=False
-    ),
+    "scan_cpu": Domain(cells=MIN_CELLS, sparse=False, devices=("cpu",)),
+    "torch_cpu": Domain(cells=NN_CELLS, dtypes=("float32", "float64"), projected=False, sparse=False, devices=("cpu",)),
+    # Not bfloat16: whether torch takes cuDNN for it depends on their versions.
+    "cudnn": Domain(cells=NN_CELLS, dtypes=("float32", "float64", "float16"), projected=False, sparse=False, devices=("cuda",)),
+    "transposed_gpu": Domain(cells=NN_CELLS, devices=("cuda",)),
+    "row_major_gpu": Domain(cells=NN_CELLS, devices=("cuda",)),
 }

@@ -1,0 +1,99 @@
+"""TF32 on or off in exactly the calls that ask for it, forward and backward: torch keeps it for the whole process.
+
+torch 2.9 and later keep a precision of each operation, earlier ones a flag for all of cuDNN. The newer form is used wherever
+it exists, never both: it can always be read, while the older raises once anybody has set the newer, and cuDNN and cuBLAS
+read the newer. What is put back is the precision in force, written out where it was inherited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+Operation = Literal["matmul", "rnn"]
+Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+_HAS_OPERATIONS = hasattr(torch.backends.cudnn.rnn, "fp32_precision")
+
+
+def current(operation: Operation) -> str:
+    """The process's precision of float32 products: "tf32", or "ieee" or "none", which mean the same."""
+    if _HAS_OPERATIONS:
+        precision: str = _place(operation).fp32_precision
+        return precision
+    return "tf32" if _place(operation).allow_tf32 else "ieee"
+
+
+@contextmanager
+def fp32_precision(operation: Operation, wanted: str | None) -> Iterator[None]:
+    """Within it, float32 products of cuBLAS ("matmul") or cuDNN ("rnn") have the precision `wanted`; None: the process's."""
+    if wanted is None or (before := current(operation)) == wanted:
+        yield
+        return
+    _write(operation, wanted)
+    try:
+        yield
+    finally:
+        _write(operation, before)
+
+
+def hold_in_node(node: torch.autograd.graph.Node, operation: Operation, wanted: str) -> None:
+    """The same while the backward pass runs this node, on whichever thread. Stays so if the node itself raises."""
+    held: list[AbstractContextManager[None]] = []
+
+    def enter(gradients: Any) -> None:
+        held.append(fp32_precision(operation, wanted))
+        held[-1].__enter__()
+
+    def leave(inputs: Any, gradients: Any) -> None:
+        held.pop().__exit__(None, None, None)
+
+    node.register_prehook(enter)
+    node.register_hook(leave)
+
+
+def ieee_linear() -> Linear:
+    """torch's linear where the process multiplies in IEEE precision now, else one that does, forward and backward."""
+    return _ieee_linear if current("matmul") == "tf32" else linear
+
+
+def _ieee_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    result: Tensor = _IeeeLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _IeeeLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        with fp32_precision("matmul", "ieee"):
+            return linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (x, weight), (of_x, of_weight, of_bias) = ctx.saved_tensors, ctx.needs_input_grad
+        rows = gradient.flatten(0, -2)
+        with fp32_precision("matmul", "ieee"):
+            return (
+                gradient @ weight if of_x else None,
+                rows.T @ x.flatten(0, -2) if of_weight else None,
+                rows.sum(0) if of_bias else None,
+            )
+
+
+def _place(operation: Operation) -> Any:
+    if operation == "matmul":
+        return torch.backends.cuda.matmul
+    return torch.backends.cudnn.rnn if _HAS_OPERATIONS else torch.backends.cudnn
+
+
+def _write(operation: Operation, precision: str) -> None:
+    if _HAS_OPERATIONS:
+        _place(operation).fp32_precision = precision
+    else:
+        _place(operation).allow_tf32 = precision == "tf32"

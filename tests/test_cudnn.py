@@ -1,0 +1,280 @@
+"""cudnn: what it refuses, the weights that it adopts, TF32 as the case says in both directions, and what its notes call it.
+
+Without a GPU the layer is built for the CPU, where torch.nn runs its own kernels through the same code.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_ecornn import contents
+from pytest_ecornn.calls import run
+from pytest_ecornn.contract import Case, Implementation, Weights
+from pytest_ecornn.implementations import _precision, _torch_nn, cudnn
+from pytest_ecornn.implementations._precision import current, fp32_precision
+from pytest_ecornn.implementations.cudnn import Cudnn
+from pytest_ecornn.implementations.scan_cpu import ScanCpu
+from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.implementations.torch_cpu import TorchCpu
+from pytest_ecornn.strategies import Domain
+from pytest_ecornn.suites.required import REQUIRED_DOMAIN
+from pytest_ecornn.verification import Candidate, failure_message
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+CUDA = torch.device("cuda")
+CASES = (
+    "lstm-T9-B4-I5-H16-L2-float32-bidirectional-batchfirst-ragged-state-training",
+    "gru-T7-B3-I6-H8-float32-nobias-ragged",
+    "rnn_tanh-T5-B2-H16-float64-state-training",
+    "rnn_relu-T5-B2-H16-L3-float32-batchfirst-training-strided",
+    "lstm-T5-B2-H32-float32-density0.3",
+)
+CASES_16_BIT = (
+    "lstm-T9-B8-H128-float16-state-training",
+    "gru-T9-B8-H64-L2-float16-bidirectional-ragged",
+    "lstm-T9-B8-H256-bfloat16-training",
+)
+PERSISTENT = "void RNN_blockPersist_fp_LSTM_HMMA<__half, __half, float, 128>(float*, int)"
+STEPWISE = "void cudnn::rnn::LSTM_elementWise_fp<float, float, float, (cudnnRNNBiasMode_t)2>(int, int)"
+GEMM = "void cutlass::device_kernel<cutlass::gemm::PersistentScheduler>(cutlass::Params)"
+ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)"
+
+
+@pytest.fixture(params=["tf32", "ieee"])
+def process_precision(request: pytest.FixtureRequest) -> Iterator[str]:
+    with fp32_precision("rnn", request.param), fp32_precision("matmul", request.param):
+        yield request.param
+
+
+class CudnnRnn(torch.autograd.Function):
+    """Named as cuDNN's node is; notes what cuDNN would read."""
+
+    seen: list[str] = []
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        CudnnRnn.seen.append(current("rnn"))
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        CudnnRnn.seen.append(current("rnn"))
+        return gradient * 2
+
+
+@pytest.fixture
+def _stub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of torch.nn's layer one that ends, as with batch_first or lengths, a few nodes after cuDNN's."""
+
+    def layer_of(case: Case, module: torch.nn.RNNBase) -> Any:
+        return lambda x, state, lengths: (CudnnRnn.apply(x).transpose(0, 1).contiguous(), x[0])
+
+    CudnnRnn.seen.clear()
+    monkeypatch.setattr(_torch_nn, "layer_of", layer_of)
+
+
+def built(name: str) -> tuple[Any, Weights]:
+    case = Case.parse(name)
+    weights = contents.make_weights(case)
+    return Cudnn().build(case, weights), weights
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("mingru-T2-B2-H4-float32-cuda", "no mingru"),
+        ("lstm-T2-B2-H4-float32-cuda-projected", "input product"),
+        ("lstm-T2-B2-H4-float32-cuda-density0.3-training", "dense gradients"),
+        ("lstm-T2-B2-H4-bfloat16-tf32-cuda", "TF32"),
+        ("lstm-T2-B2-H4-float32", "CUDA device"),
+    ],
+)
+def test_refusals_say_why(name: str, reason: str) -> None:
+    case = Case.parse(name)
+    assert reason in (Cudnn().unsupported(case, torch.device(case.device)) or "")
+
+
+@pytest.mark.parametrize("name", ["lstm-T2-B2-H4-float32-tf32-cuda:1", "gru-T2-B2-H4-float32-cuda-density0.3"])
+def test_tf32_and_sparse_inference_are_supported(name: str) -> None:
+    assert Cudnn().unsupported(Case.parse(name), CUDA) is None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_agrees_with_the_reference_through_torch_nn_of_a_cpu(name: str) -> None:
+    case = Case.parse(name)
+    message = failure_message("cudnn", case, Candidate.build("cudnn", Cudnn, case).verify())
+    assert not message, message
+
+
+def test_building_draws_no_random_numbers() -> None:
+    before = torch.random.get_rng_state()
+    built(CASES[0])
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_inference_copies_the_weights_and_training_adopts_them() -> None:
+    x = torch.ones(4, 2, 8)
+    for mode, is_seen in (("", False), ("-training", True)):
+        layer, weights = built("gru-T4-B2-H8-float32" + mode)
+        with torch.no_grad():
+            before = layer(x, None, None)[0]
+            weights["weight_hh_l0"].zero_()
+            assert torch.equal(before, layer(x, None, None)[0]) is not is_seen
+
+
+@pytest.mark.usefixtures("_stub")
+@pytest.mark.parametrize("wanted", ["ieee", "tf32"])
+def test_precision_is_the_cases_forward_and_backward_and_the_processes_around(wanted: str, process_precision: str) -> None:
+    token = "" if wanted == "ieee" else "-tf32"
+    layer, _ = built(f"lstm-T2-B2-H4-float32{token}-training")
+    x = torch.ones(2, 2, 4, requires_grad=True)
+    output, _ = layer(x, None, None)
+    assert current("rnn") == process_precision
+    output.sum().backward()
+    assert current("rnn") == process_precision
+    assert CudnnRnn.seen == [wanted, wanted]
+
+
+@pytest.mark.usefixtures("_stub")
+@pytest.mark.parametrize(("dtype", "wanted"), [("bfloat16", "tf32"), ("float16", None), ("float64", None)])
+def test_only_bfloat16_needs_tensor_cores_allowed(dtype: str, wanted: str | None, process_precision: str) -> None:
+    layer, _ = built(f"lstm-T2-B2-H4-{dtype}-training")
+    layer(torch.ones(2, 2, 4, requires_grad=True), None, None)[0].sum().backward()
+    assert set(CudnnRnn.seen) == {wanted or process_precision}
+
+
+def test_precision_is_put_back_after_an_error(process_precision: str) -> None:
+    def fail(wanted: str) -> None:
+        with fp32_precision("rnn", wanted):
+            assert current("rnn") == wanted
+            raise ZeroDivisionError
+
+    for wanted in ("ieee", "tf32"):
+        with pytest.raises(ZeroDivisionError):
+            fail(wanted)
+        assert current("rnn") == process_precision
+
+
+@pytest.mark.usefixtures("process_precision")
+@pytest.mark.parametrize("shape", [(5, 6), (3, 5, 6)])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_ieee_linear_is_linear_with_gradients(shape: tuple[int, ...], has_bias: bool) -> None:
+    x, weight = torch.randn(*shape, dtype=torch.float64), torch.randn(4, 6, dtype=torch.float64)
+    given = [x, weight, *([torch.randn(4, dtype=torch.float64)] if has_bias else [])]
+    leaves = [tensor.requires_grad_() for tensor in given]
+    bias = given[2] if has_bias else None
+    torch.testing.assert_close(_precision._ieee_linear(x, weight, bias), torch.nn.functional.linear(x, weight, bias))
+    assert torch.autograd.gradcheck(lambda *args: _precision._ieee_linear(*args, *([] if has_bias else [None])), leaves)
+
+
+def test_sequential_multiplies_in_ieee_precision_forward_and_backward(process_precision: str) -> None:
+    class Products(_torch_nn.Operators):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if "mm" in str(func):
+                self.names.add(current("matmul"))
+            return func(*args, **(kwargs or {}))
+
+    case = Case.parse("lstm-T4-B3-I5-H8-L2-float32-bidirectional-batchfirst-ragged-state-training")
+    problem = contents.problem(case)
+    with Products() as products:
+        run(Sequential().build(case, problem.weights), problem)
+    assert products.names <= {"ieee", "none"}
+    assert products.names
+    assert current("matmul") == process_precision
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        ([PERSISTENT, GEMM, PERSISTENT], "persistent (RNN_blockPersist_fp_LSTM_HMMA)"),
+        ([GEMM, STEPWISE, ELEMENTWISE], "standard (LSTM_elementWise_fp)"),
+        (["void elemWiseRNNcell<float, float>(int)"], "standard (elemWiseRNNcell)"),
+        (
+            [STEPWISE, "void persistRNN_addBias<float>()", PERSISTENT],
+            "persistent and standard (persistRNN_addBias, RNN_blockPersist_fp_LSTM_HMMA, LSTM_elementWise_fp)",
+        ),
+        ([GEMM, "void (anonymous namespace)::scale(int)"], "algorithm unknown (device_kernel, scale)"),
+        ([], "algorithm unknown: the profiler saw no kernels"),
+    ],
+)
+def test_algorithm_is_told_by_the_cells_kernels(names: list[str], wanted: str) -> None:
+    assert cudnn._algorithm(names) == wanted
+
+
+@pytest.mark.parametrize(("number", "wanted"), [(91900, "9.19"), (90100, "9.1"), (8902, "8.9")])
+def test_version_is_written_as_cudnn_writes_it(number: int, wanted: str) -> None:
+    assert cudnn._version(number) == wanted
+
+
+def test_only_the_warning_of_scattered_weights_is_silenced() -> None:
+    with cudnn._silenced():
+        warnings.warn("RNN module weights are not part of single contiguous chunk of memory. This means", stacklevel=1)
+        with pytest.raises(UserWarning, match="another"):
+            warnings.warn("another", stacklevel=1)
+
+
+def test_a_profiler_that_fails_gives_no_names() -> None:
+    def broken() -> None:
+        raise RuntimeError
+
+    assert cudnn._kernel_names(broken) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "domain"),
+    [(Cudnn, "cudnn"), (TorchCpu, "torch_cpu"), (ScanCpu, "scan_cpu"), (Sequential, "sequential")],
+)
+def test_what_is_required_of_a_device_is_supported_there(kind: type[Implementation], domain: str) -> None:
+    required: Domain = REQUIRED_DOMAIN[domain]
+    for device in ("cpu", "cuda:1"):
+        case = Case(cell=required.cells[0], dtype="float32", steps=2, batch=2, hidden_size=4, device=device)
+        supported = kind().unsupported(case, torch.device(device)) is None
+        assert required.has_kind(case) is supported
+
+
+@needs_cuda
+@pytest.mark.parametrize("name", [*CASES, *CASES_16_BIT])
+def test_agrees_with_the_reference_on_a_gpu(name: str) -> None:
+    case = Case.parse(f"{name}-cuda")
+    candidate = Candidate.build("cudnn", Cudnn, case)
+    message = failure_message("cudnn", case, candidate.verify())
+    assert not message, message
+    assert candidate.implementation.notes().startswith("cuDNN ")
+    assert "copies" not in candidate.implementation.notes()
+
+
+@needs_cuda
+@pytest.mark.parametrize("mode", ["", "-training"])
+def test_tf32_is_coarser_than_ieee_whatever_the_process_allows(mode: str, process_precision: str) -> None:
+    errors = {}
+    for token in ("", "-tf32"):
+        case = Case.parse(f"lstm-T8-B64-H512-float32{token}-cuda{mode}")
+        problem = contents.problem(case)
+        found = run(Cudnn().build(case, problem.weights), problem)
+        wanted = run(Sequential().build(case, problem.weights), problem)
+        errors[token] = {name: (found[name] - wanted[name]).abs().max() for name in found}
+    for name, error in errors[""].items():
+        assert error < errors["-tf32"][name] / 10, name
+    assert current("rnn") == process_precision
+
+
+@needs_cuda
+def test_training_keeps_the_leaves_and_their_values() -> None:
+    case = Case.parse("lstm-T8-B8-H64-float32-cuda-training")
+    weights = contents.make_weights(case)
+    before = {name: parameter.detach().clone() for name, parameter in weights.items()}
+    Cudnn().build(case, weights)
+    assert all(parameter.is_leaf and torch.equal(parameter, before[name]) for name, parameter in weights.items())
+
+
+@needs_cuda
+def test_persistent_algorithm_is_named() -> None:
+    implementation, case = Cudnn(), Case.parse("lstm-T32-B16-H512-float16-cuda")
+    implementation.build(case, contents.make_weights(case))
+    assert "persistent (" in implementation.notes()
