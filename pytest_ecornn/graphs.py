@@ -24,13 +24,15 @@ class NotCaptured(Exception):
 
 
 class Capturing:
-    """Makes CUDA graphs on one device, on one side stream. They share their memory, so they must not be replayed at once."""
+    """Makes CUDA graphs on one device, on one side stream.
+
+    Each has memory of its own: in a shared pool one graph's results may lie where an earlier graph still works when replayed.
+    """
 
     def __init__(self, device: str):
         with torch.cuda.device(device):
             self._device = torch.cuda.current_device()
             self._stream = torch.cuda.Stream()
-            self._pool = torch.cuda.graph_pool_handle()
 
     def warm_up(self, call: Callable[[], Any]) -> Any:
         """Makes the call twice, as it will be captured, and returns the result: what is done only once must be done by then."""
@@ -42,15 +44,15 @@ class Capturing:
 
     def capture(self, call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
         """A graph of the call, and its result, whose tensors each replay fills anew."""
-        graph = torch.cuda.CUDAGraph()
+        graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         with _told_why(), self._aside():
             torch.cuda.empty_cache()  # nothing can be given back during the capture
             try:
-                graph.capture_begin(pool=self._pool)
+                graph.capture_begin(pool=pool)
                 result = call()
                 graph.capture_end()
             except BaseException:
-                self._abandon(graph)
+                self._abandon(graph, pool)
                 raise
         return graph, result
 
@@ -63,12 +65,12 @@ class Capturing:
                 yield
             torch.cuda.synchronize()
 
-    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+    def _abandon(self, graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
         with contextlib.suppress(RuntimeError):  # spoilt, or ended already
             graph.capture_end()
         graph.reset()
         with contextlib.suppress(RuntimeError):  # torch has done it
-            torch._C._cuda_endAllocateToPool(self._device, self._pool)
+            torch._C._cuda_endAllocateToPool(self._device, pool)
         _failed.append(graph)
 
 

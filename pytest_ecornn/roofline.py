@@ -195,7 +195,7 @@ def _float32_products(precision: str) -> Iterator[None]:
 
 def _product_rate(dtype: torch.dtype, device: str) -> float:
     """The best of sides that double until one product takes long enough for its start not to count."""
-    side, best, end = 256, 0.0, time.perf_counter() + _MATMUL_SECONDS
+    side, best, end = 256, 0.0, float("inf") if _is_cuda(device) else time.perf_counter() + _MATMUL_SECONDS
     while True:
         a, b = torch.full((2, side, side), 0.5, dtype=dtype, device=device)
         out = torch.empty_like(a)
