@@ -1,0 +1,100 @@
+"""EcoRNN's published figures measured again on this machine's CUDA device: layout, launches, and times of an LSTM.
+
+`python -m pytest_ecornn.suites.published.ecornn --output FOLDER` writes FOLDER/ecornn.md and FOLDER/ecornn.json, anew after
+every part, so that what was measured outlives a run that is cut short. Source: EcoRNN, arXiv 1805.08899.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pytest_ecornn import machine
+from pytest_ecornn.reporting.markdown_syntax import document, escape
+from pytest_ecornn.suites.published import hit_rate, launches, lstm_times, product_layout
+
+SCHEMA_VERSION = 1
+PAPER_COLUMN = "paper (Titan Xp, CUDA 8, cuDNN 6)"
+NO_DEVICE = "ecornn: it measures on a CUDA device, and torch finds none on this machine"
+
+
+@dataclass
+class Report:
+    """What was measured so far."""
+
+    machine: dict[str, Any]
+    seconds: float = 0.0
+    layout: list[product_layout.Row] = field(default_factory=list)
+    hit_rates: dict[str, hit_rate.HitRate] = field(default_factory=dict)
+    launches: list[launches.Row] = field(default_factory=list)
+    times: list[lstm_times.Row] = field(default_factory=list)
+
+    def markdown(self) -> str:
+        gpu = self.machine["gpu"] or {}
+        packages = self.machine["packages"]
+        return document(
+            [
+                "# EcoRNN's figures on this machine",
+                escape(
+                    f"{', '.join(gpu.get('names', ['no GPU']))}; driver {gpu.get('driver')}, CUDA {gpu.get('cuda')}, "
+                    f"torch {packages['torch']}, CuPy {packages['cupy']}; {self.machine['cpu']}; "
+                    f"commit {self.machine['commit']}; made in {self.seconds:.0f} s."
+                ),
+                product_layout.render(self.layout, self.hit_rates, PAPER_COLUMN).strip(),
+                launches.render(self.launches, PAPER_COLUMN).strip(),
+                lstm_times.render(self.times, PAPER_COLUMN).strip(),
+            ]
+        )
+
+    def write(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "ecornn.md").write_text(self.markdown())
+        figures = {"schema_version": SCHEMA_VERSION, **asdict(self)}
+        (folder / "ecornn.json").write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def measure(folder: Path, seconds: float) -> None:
+    """All parts, the report written after each step."""
+    start = time.monotonic()
+    report = Report(machine.fingerprint(Path.cwd()))
+
+    def write(done: str) -> None:
+        report.seconds = time.monotonic() - start
+        report.write(folder)
+        print(f"{report.seconds:4.0f} s  {done}", flush=True)
+
+    report.layout += product_layout.measure()
+    write("layout of the product")
+    for call in launches.measure():
+        report.launches.append(call)
+        write(f"launches, {call.name}, {call.mode}")
+    for row in lstm_times.measure(start + seconds):
+        report.times.append(row)
+        write(str(row.case))
+    batch, hidden = product_layout.HIT_RATE_SHAPE
+    report.hit_rates = {layout: hit_rate.measure(batch, hidden, layout) for layout in product_layout.LAYOUTS}
+    write("hit rates")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="ecornn", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where ecornn.md and ecornn.json go")
+    parser.add_argument("--seconds", type=float, default=120.0, help="after which no further case of the LSTM is begun")
+    given = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        print(NO_DEVICE, file=sys.stderr)
+        return 2
+    measure(given.output, given.seconds)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,162 @@
+"""EcoRNN's profile of one call: how often and how long the host launches, and what the device's time goes into.
+
+Source: EcoRNN, arXiv 1805.08899: the default spends five times cuDNN's launch overhead; over 85 % of cuDNN's is in products.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from pytest_ecornn.contract import MODES, Case
+from pytest_ecornn.reporting.formatting import percent, significant
+from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.suites.published.kernel_names import kind_of
+from pytest_ecornn.suites.published.verified import calls_of, prepared
+from pytest_ecornn.verification import Candidate
+
+IMPLEMENTATIONS = ("sequential", "cudnn", "transposed_gpu")
+PAPER = {"sequential": "5x cuDNN's launch overhead", "cudnn": "over 85 % in products"}
+CASE = Case(cell="lstm", layers=2, batch=32, hidden_size=650, steps=35, device="cuda")
+_LAUNCH = re.compile(r"cu(da)?(LaunchKernel|LaunchCooperativeKernel|GraphLaunch)")
+_DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """One call: launches by the host, kernels on the device, and times, which overlap where streams do."""
+
+    launches: int
+    launch_us: float
+    kernels: int
+    product_us: float
+    pointwise_us: float
+    other_us: float
+    gaps_us: float
+
+    @property
+    def product_share(self) -> float:
+        busy = self.product_us + self.pointwise_us + self.other_us
+        return self.product_us / busy if busy else 0.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """found: None where there is only a reason."""
+
+    mode: str
+    name: str
+    found: Breakdown | None = None
+    reason: str = ""
+
+
+def measure() -> Iterator[Row]:
+    """One forward call and one training step of each implementation."""
+    for mode in reversed(MODES):
+        case = replace(CASE, mode=mode)
+        for name, one in prepared(case, IMPLEMENTATIONS).items():
+            yield Row(mode, name, reason=one) if isinstance(one, str) else _row(mode, name, one)
+
+
+def _row(mode: str, name: str, candidate: Candidate) -> Row:
+    try:
+        with torch.set_grad_enabled(candidate.case.training):
+            return Row(mode, name, breakdown(_profiled(calls_of(candidate, 1)[0])))
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        return Row(mode, name, reason=f"not profiled: {type(error).__name__}: {error}")
+
+
+def _profiled(call: Callable[[], Any]) -> list[dict[str, Any]]:
+    """The events of one call, as in a trace for Chrome. The first profile of a process also measures its own set-up."""
+    for _ in range(2):
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+            torch.cuda.synchronize()
+            call()
+            torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        events: list[dict[str, Any]] = json.loads(path.read_text(errors="replace"), strict=False)["traceEvents"]
+    return events
+
+
+def breakdown(events: Iterable[Mapping[str, Any]]) -> Breakdown:
+    """Counts and times of the events of a trace for Chrome, in us."""
+    events = [event for event in events if event.get("ph") == "X"]
+    launches = _outermost(
+        event for event in events if event.get("cat") in ("cuda_runtime", "cuda_driver") and _LAUNCH.match(event["name"])
+    )
+    work = [event for event in events if event.get("cat") in _DEVICE_WORK]
+    time_us = dict.fromkeys(("product", "pointwise", "other"), 0.0)
+    for event in work:
+        time_us[kind_of(event["name"]) if event["cat"] == "kernel" else "other"] += float(event["dur"])
+    return Breakdown(
+        launches=len(launches),
+        launch_us=sum(float(event["dur"]) for event in launches),
+        kernels=sum(event["cat"] == "kernel" for event in work),
+        product_us=time_us["product"],
+        pointwise_us=time_us["pointwise"],
+        other_us=time_us["other"],
+        gaps_us=_gaps_us((float(event["ts"]), float(event["ts"]) + float(event["dur"])) for event in work),
+    )
+
+
+def _outermost(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Without those within another on the same thread: the runtime's launch calls the driver's."""
+    found: list[Mapping[str, Any]] = []
+    ends: dict[Any, float] = {}
+    for event in sorted(events, key=lambda one: (one["ts"], -one["dur"])):
+        if event["ts"] >= ends.get(event.get("tid"), float("-inf")):
+            found.append(event)
+            ends[event.get("tid")] = event["ts"] + event["dur"]
+    return found
+
+
+def _gaps_us(intervals: Iterable[tuple[float, float]]) -> float:
+    """How long nothing ran between the first start and the last end."""
+    gaps, reached = 0.0, None
+    for start, end in sorted(intervals):
+        gaps += max(0.0, start - (start if reached is None else reached))
+        reached = end if reached is None else max(reached, end)
+    return gaps
+
+
+def render(rows: Sequence[Row], paper_column: str) -> str:
+    figures = (
+        "launches", "launching, us", "over cudnn's", "kernels", "products, us", "pointwise, us", "other, us", "gaps, us",
+        "products' share",
+    )  # fmt: skip
+    header = ("call", "implementation", *figures, paper_column)
+    of_cudnn = {row.mode: row.found for row in rows if row.name == "cudnn"}
+    lines = [[row.mode, row.name, *_figures(row, of_cudnn.get(row.mode)), PAPER.get(row.name, "-")] for row in rows]
+    reasons = [f"- {row.name}, {row.mode}: {escape(row.reason)}" for row in rows if row.found is None]
+    return document(
+        [
+            "## Launches and kernels of one call",
+            f"LSTM of {CASE.layers} layers, batch {CASE.batch}, hidden size {CASE.hidden_size}, {CASE.steps} steps, float32.",
+            table(header, lines, figures),
+            "From one profiled call; the profiler itself lengthens every launch and gap. A launch is a call of the runtime or "
+            "the driver that launches a kernel or a graph, not a copy; times on the device are sums over kernels, which "
+            "overlap where streams do; gaps are when nothing ran.",
+            "\n".join(reasons),
+        ]
+    )
+
+
+def _figures(row: Row, cudnn: Breakdown | None) -> list[str]:
+    if (found := row.found) is None:
+        return ["-"] * 9
+    times = map(partial(significant, digits=4), (found.product_us, found.pointwise_us, found.other_us, found.gaps_us))
+    over = significant(found.launch_us / cudnn.launch_us) if cudnn and cudnn.launch_us else "-"
+    return [
+        str(found.launches), significant(found.launch_us), over, str(found.kernels), *times, percent(found.product_share)
+    ]  # fmt: skip
