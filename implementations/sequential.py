@@ -6,10 +6,12 @@ state crosses steps in float32 or, where asked, rounded to storage.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost, Declared, Implementation, Layer, Precision, State, Weights
@@ -32,6 +34,36 @@ class _RoundedGradient(torch.autograd.Function):
         return gradient.to(ctx.dtype).to(gradient.dtype), None
 
 
+class _RoundedWhenSaved(torch.autograd.Function):
+    """sigmoid or tanh, as it is; its slope from the value rounded to a dtype."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, function: Any, dtype: torch.dtype) -> Tensor:
+        result: Tensor = function(x)
+        ctx.is_tanh = function is torch.tanh
+        ctx.save_for_backward(result.to(dtype))
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        value = ctx.saved_tensors[0].to(gradient.dtype)
+        slope = 1 - value * value if ctx.is_tanh else value * (1 - value)
+        return gradient * slope, None, None
+
+
+class _SavedGates(TorchFunctionMode):
+    """Within it, what sigmoid and tanh keep for the backward pass is rounded to a dtype."""
+
+    def __init__(self, dtype: torch.dtype):
+        super().__init__()
+        self._dtype = dtype
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.sigmoid, torch.tanh):
+            return _RoundedWhenSaved.apply(*args, func, self._dtype)  # type: ignore[no-untyped-call]
+        return func(*args, **(kwargs or {}))
+
+
 class Sequential(Implementation):
     """`declared` may be given, so that the harness can judge others by a loop that rounds where they do."""
 
@@ -39,7 +71,7 @@ class Sequential(Implementation):
     deterministic = True
 
     def __init__(self, declared: Declared = _EXACT):
-        self.carry, self.gate_gradients = declared
+        self.carry, self.gate_gradients, self.saved_gates, self.activation_error = declared
 
     def unsupported(self, case: Case, device: torch.device) -> str | None:
         if case.precision != "ieee":
@@ -82,6 +114,8 @@ class Sequential(Implementation):
         count, compute = len(cell.gates), x_gates.dtype
         kept = dtype if self.carry == "storage" else compute
         state = tuple(s.to(compute) for s in state)
+        is_rounded = self.saved_gates == "storage" and dtype != compute
+        saving: Any = _SavedGates(dtype) if is_rounded else nullcontext()
         outputs: list[Tensor] = []
         steps = list(enumerate(self._rounded(x_gates, dtype).unbind(0)))
         for t, x_t in reversed(steps) if reverse else steps:
@@ -90,7 +124,8 @@ class Sequential(Implementation):
                 operand = state[0].to(dtype).to(compute)
                 product = multiply(operand, parameters["weight_hh"], parameters.get("bias_hh"))
                 h_gates = self._rounded(product, dtype).chunk(count, -1)
-            new = cell.step(x_t.chunk(count, -1), h_gates, state, parameters)
+            with saving:
+                new = cell.step(x_t.chunk(count, -1), h_gates, state, parameters)
             output = new[0]
             if lengths is not None:
                 alive = (lengths > t).unsqueeze(-1)  # [B, 1]

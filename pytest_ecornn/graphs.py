@@ -66,7 +66,8 @@ class Capturing:
             torch.cuda.synchronize()
 
     def _abandon(self, graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
-        with contextlib.suppress(RuntimeError):  # spoilt, or ended already
+        with contextlib.suppress(RuntimeError), warnings.catch_warnings():  # spoilt, or ended already
+            warnings.simplefilter("ignore")
             graph.capture_end()
         graph.reset()
         with contextlib.suppress(RuntimeError):  # torch has done it

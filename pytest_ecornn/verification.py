@@ -83,7 +83,7 @@ class Expected:
         finfo, errors = torch.finfo(contents.torch_dtype(problem.case)), {}
         permutation = yardstick.Permutation.draw(problem.case, number)
         permuted = permutation.problem(problem)
-        with yardstick.MovedGates(problem.case, number):
+        with yardstick.MovedGates(problem.case, number, declared.activation_error):
             tensors = run(Sequential(declared).build(permuted.case, permuted.weights), permuted)
         for name, tensor in tensors.items():
             assert tensor is not None

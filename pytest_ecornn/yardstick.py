@@ -105,25 +105,31 @@ def _blocks(order: Tensor, count: int) -> Tensor:
 
 
 class MovedGates(TorchFunctionMode):
-    """Within it, what sigmoid and its kin return in float32 is one unit in the last place up, down, or as it is."""
+    """Within it, what sigmoid and its kin return in float32 is `error` times itself up, down, or as it is.
+
+    At least one unit in the last place.
+    """
 
     _FUNCTIONS = (torch.sigmoid, Tensor.sigmoid, torch.tanh, Tensor.tanh, logsigmoid)
 
-    def __init__(self, case: Case, number: int):
+    def __init__(self, case: Case, number: int, error: float = 0.0):
         super().__init__()
-        self._random = generator(case.seed, f"gates {number}")
+        self._random, self._error = generator(case.seed, f"gates {number}"), error
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        return _moved(result, self._random) if func in self._FUNCTIONS else result
+        return _moved(result, self._random, self._error) if func in self._FUNCTIONS else result
 
 
-def _moved(values: Tensor, random: torch.Generator | None) -> Tensor:
-    """float32 values one unit up, one down, or left, at random; narrower ones as they are: they are exact in float32."""
+def _moved(values: Tensor, random: torch.Generator | None, error: float = 0.0) -> Tensor:
+    """float32 values one unit up, one down, or left, at random; narrower ones as they are: they are exact in float32.
+
+    A unit is `error` of the value, where that is more than one in the last place.
+    """
     if random is None or values.dtype != torch.float32:
         return values
     units = torch.randint(-1, 2, values.shape, generator=random).to(values.device)
-    return values * (1 + units * torch.finfo(values.dtype).eps)
+    return values * (1 + units * max(error, torch.finfo(values.dtype).eps))
 
 
 def single(problem: Problem) -> Problem:

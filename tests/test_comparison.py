@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_ecornn import calls, contents, verification
+from pytest_ecornn import calls, contents, verification, yardstick
 from pytest_ecornn.comparison import Comparison, Error, judge
 from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.implementations.sequential import Sequential
@@ -161,6 +161,23 @@ def test_gate_gradients_rounded_to_16_bits_pass_only_where_that_is_declared() ->
     tensors = calls.run(Sequential(rounded).build(case, expected.problem.weights), expected.problem)
     assert any(one.status == "failed" for one in expected.compare(tensors, Declared("float32")))
     assert all(one.status == "passed" for one in expected.compare(tensors, rounded))
+
+
+def test_gates_saved_in_16_bits_pass_only_where_that_is_declared() -> None:
+    case = Case.parse("lstm-T4-B3-H5-float16-state-training-saturated")
+    expected, rounded = Expected(contents.problem(case)), Declared("float32", saved_gates="storage")
+    tensors = calls.run(Sequential(rounded).build(case, expected.problem.weights), expected.problem)
+    assert any(one.status == "failed" for one in expected.compare(tensors, Declared("float32")))
+    assert all(one.status == "passed" for one in expected.compare(tensors, rounded))
+
+
+def test_inexact_activations_pass_only_where_that_is_declared() -> None:
+    case, declared = replace(CASE, mode="inference"), Declared("float32", activation_error=2.0**-16)
+    expected = Expected(contents.problem(case))
+    with yardstick.MovedGates(case, 1001, 2.0**-16):
+        tensors = calls.run(Sequential().build(case, expected.problem.weights), expected.problem)
+    assert any(one.status == "failed" for one in expected.compare(tensors, Declared("float32")))
+    assert all(one.status == "passed" for one in expected.compare(tensors, declared))
 
 
 def test_a_failure_names_the_one_command_that_repeats_it() -> None:

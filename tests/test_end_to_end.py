@@ -232,6 +232,7 @@ def test_a_process_that_dies_costs_its_own_row_alone(foreign: Foreign) -> None:
 
 def test_a_killed_run_resumes_and_repeats_no_finished_row(foreign: Foreign) -> None:
     cases = [a for n in (4, 5, 6, 7) for a in ("--ecornn-case", f"lstm-T{n}-B3-H8-float32")]
+    cases += [a for name in ("scan_cpu", "sequential", "torch_cpu") for a in ("--ecornn-only", name)]
     journal = foreign.path / "reports/local/journal.jsonl"
     command = foreign.command("--ecornn-bench", *cases, *QUICK)
     process = subprocess.Popen(command, cwd=foreign.path, env=environment(), stdout=subprocess.DEVNULL)

@@ -166,6 +166,7 @@ def test_torch_compiles_the_layer_into_one_graph(options: dict[str, Any]) -> Non
 
 
 @needs_gpu
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")
 def test_a_captured_call_is_right_on_new_contents() -> None:
     case = small("lstm", device="cuda", layers=2)
     problem = contents.problem(case)

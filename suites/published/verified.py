@@ -66,11 +66,11 @@ def _compare(case: Case, results: dict[str, tuple[Candidate, Tensors]]) -> dict[
     if not results:
         return {}
     wanted = expected(case)
-    carries = {candidate.implementation.carry for candidate, _ in results.values()}
+    declared = {candidate.implementation.declared for candidate, _ in results.values()}
     runs = run_counts(wanted.tensors["output"].size)[0]
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda carry: wanted.spread(carry, runs), carries))  # what the comparisons would all compute
-        found = pool.map(lambda one: wanted.compare(one[1], one[0].implementation.carry), results.values())
+        list(pool.map(lambda one: wanted.spread(one, runs), declared))  # what the comparisons would all compute
+        found = pool.map(lambda one: wanted.compare(one[1], one[0].implementation.declared), results.values())
         return dict(zip(results, found, strict=True))
 
 
