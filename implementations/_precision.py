@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -59,30 +60,46 @@ def hold_in_node(node: torch.autograd.graph.Node, operation: Operation, wanted: 
 
 def ieee_linear() -> Linear:
     """torch's linear where the process multiplies in IEEE precision now, else one that does, forward and backward."""
-    return _ieee_linear if current("matmul") == "tf32" else linear
+    return partial(_linear, lambda operand: operand) if current("matmul") == "tf32" else linear
 
 
-def _ieee_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    result: Tensor = _IeeeLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+def tf32_linear() -> Linear:
+    """A linear whose products, forward and backward, drop the bits that TF32 does not have, on any device."""
+    return partial(_linear, truncated)
+
+
+def truncated(operand: Tensor) -> Tensor:
+    """float32 with the last 13 bits cut off, as tensor cores read it; what is not finite as it is."""
+    cut = (operand.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
+    return torch.where(operand.isfinite(), cut, operand)
+
+
+def _linear(prepare: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    result: Tensor = _Linear.apply(prepare, x, weight, bias)  # type: ignore[no-untyped-call]
     return result
 
 
-class _IeeeLinear(torch.autograd.Function):
+class _Linear(torch.autograd.Function):
+    """IEEE products of operands that are prepared."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, prepare: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        x, weight = prepare(x), prepare(weight)
+        ctx.prepare = prepare
         ctx.save_for_backward(x, weight)
         with fp32_precision("matmul", "ieee"):
             return linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        (x, weight), (of_x, of_weight, of_bias) = ctx.saved_tensors, ctx.needs_input_grad
-        rows = gradient.flatten(0, -2)
+        (x, weight), (_, of_x, of_weight, of_bias) = ctx.saved_tensors, ctx.needs_input_grad
+        operand = ctx.prepare(gradient)
         with fp32_precision("matmul", "ieee"):
             return (
-                gradient @ weight if of_x else None,
-                rows.T @ x.flatten(0, -2) if of_weight else None,
-                rows.sum(0) if of_bias else None,
+                None,
+                operand @ weight if of_x else None,
+                operand.flatten(0, -2).T @ x.flatten(0, -2) if of_weight else None,
+                gradient.flatten(0, -2).sum(0) if of_bias else None,
             )
 
 

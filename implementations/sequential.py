@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost, Declared, Implementation, Layer, Precision, State, Weights
-from pytest_ecornn.implementations._precision import Linear, ieee_linear
+from pytest_ecornn.implementations._precision import Linear, ieee_linear, tf32_linear
 from pytest_ecornn.implementations._stack import run_layers
 
 _EXACT = Declared("float32")
@@ -75,7 +75,7 @@ class Sequential(Implementation):
 
     def unsupported(self, case: Case, device: torch.device) -> str | None:
         if case.precision != "ieee":
-            return "the plain loop multiplies in IEEE precision"
+            return "the plain loop imitates TF32 only to judge others by; it multiplies in IEEE precision"
         return None
 
     def build(self, case: Case, weights: Weights) -> Layer:
@@ -92,7 +92,8 @@ class Sequential(Implementation):
                 output, final = self._loop(cell, dtype, multiply, x_gates, first, parameters, lengths, reverse)
                 return (output.transpose(0, 1) if case.batch_first else output), final
 
-            multiply, lengths = ieee_linear(), None if lengths is None else lengths.to(x.device)
+            multiply = tf32_linear() if case.precision == "tf32" else ieee_linear()
+            lengths = None if lengths is None else lengths.to(x.device)
             return run_layers(case, x, state, run_layer)
 
         cell, dtype = cells.get(case.cell), getattr(torch, case.dtype)

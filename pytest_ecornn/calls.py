@@ -80,6 +80,13 @@ class Call:
         return tensors | {f"grad {name}": grad for name, grad in zip(self.inputs, gradients, strict=bool(gradients))}
 
 
+def detached(value: Any) -> Any:
+    """The tensors of a result without their history, in tuples as before."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    return tuple(map(detached, value)) if isinstance(value, (tuple, list)) else value
+
+
 class Unchanged:
     """A copy of what a call is given, to find out whether the call wrote into it."""
 

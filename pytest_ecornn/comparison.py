@@ -126,9 +126,14 @@ def terms(case: Case, tensor: str) -> int:
     return count + (case.steps * case.batch if tensor.startswith(("grad weight", "grad bias")) else 0)
 
 
+def precision_eps(case: Case) -> float:
+    """The unit in the last place of one, of products' operands where they are coarser than the dtype."""
+    return 2.0**-10 if case.precision == "tf32" else torch.finfo(getattr(torch, case.dtype)).eps
+
+
 def limits(case: Case, tensor: str, yardstick: Error, count: int) -> tuple[float, float]:
     """The largest rms and maximum error of a slice of `count` elements that pass."""
-    eps = torch.finfo(getattr(torch, case.dtype)).eps
+    eps = precision_eps(case)
     summed = SUM_FLOOR * min(eps, torch.finfo(torch.float32).eps) * terms(case, tensor) ** 0.5
     rms = RMS_FACTOR * yardstick.rms + RMS_FLOOR * eps / count**0.5 + summed
     return rms, MAX_FACTOR * yardstick.maximum + MAX_FLOOR * eps + summed
@@ -209,7 +214,7 @@ def _uninformative(case: Case, reference: Array, valid: Mask | None, yardstick: 
         return "the reference has no finite element to compare"
     if finite.max() < VANISHED * finfo.smallest_normal:
         return f"vanished: the reference's largest element is {finite.max():.2g}"
-    chaos = CHAOS * finfo.eps * case.steps**0.5
+    chaos = CHAOS * precision_eps(case) * case.steps**0.5
     if "" not in yardstick or yardstick[""].rms > chaos:
         return "chaos: a plain loop in the same precision is itself too far from the reference"
     return ""

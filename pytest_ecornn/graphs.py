@@ -45,7 +45,7 @@ class Capturing:
     def capture(self, call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
         """A graph of the call, and its result, whose tensors each replay fills anew."""
         graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
-        with _told_why(), self._aside(), _other_streams_allowed():
+        with _told_why(), self._aside():
             torch.cuda.empty_cache()  # nothing can be given back during the capture
             try:
                 graph.capture_begin(pool=pool)
@@ -82,14 +82,6 @@ def _told_why() -> Iterator[None]:
     except Exception as error:
         first = next(iter(str(error).splitlines()), "")
         raise NotCaptured(f"it cannot be captured ({type(error).__name__}: {first[:_LONGEST]})") from error
-
-
-@contextmanager
-def _other_streams_allowed() -> Iterator[None]:
-    """torch warns that leaves were first used on another stream; their gradients are returned here, not accumulated there."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The AccumulateGrad node's stream")
-        yield
 
 
 @contextmanager

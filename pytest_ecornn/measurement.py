@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import torch
 
 from pytest_ecornn import contents, memory
-from pytest_ecornn.calls import Call, Unchanged
+from pytest_ecornn.calls import Call, Unchanged, detached
 from pytest_ecornn.clocks import Clock
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contents import Problem
@@ -75,6 +75,8 @@ class Kept:
         return secrets.randbelow(self._blocks) < 2
 
     def add(self, call: Call, result: Any) -> None:
+        """Keeps the result without its history, which would tie the weights to the stream of this call."""
+        result = detached(result)
         place = len(self._calls) if len(self._calls) < 2 else secrets.randbelow(2)
         self._calls[place : place + 1] = [(call, result)]
 

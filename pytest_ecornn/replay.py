@@ -140,7 +140,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _copied(value: Any) -> Any:
-    """Tensors copied without their history, in tuples as before."""
+    """Tensors copied, in tuples as before."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     return tuple(map(_copied, value)) if isinstance(value, (tuple, list)) else value

@@ -171,6 +171,17 @@ def test_gates_saved_in_16_bits_pass_only_where_that_is_declared() -> None:
     assert all(one.status == "passed" for one in expected.compare(tensors, rounded))
 
 
+def test_tf32_is_judged_by_a_loop_that_has_its_operands() -> None:
+    case = replace(CASE, precision="tf32")
+    expected = Expected(contents.problem(case))
+    tensors = calls.run(Sequential().build(case, expected.problem.weights), expected.problem)
+    assert all(one.status == "passed" for one in expected.compare(tensors, Declared("float32")))
+    for name in ("weight_ih_l0", "weight_hh_l1"):
+        expected.problem.weights[name].data = expected.problem.weights[name].data.bfloat16().float()
+    coarser = calls.run(Sequential().build(case, expected.problem.weights), expected.problem)
+    assert any(one.status == "failed" for one in Expected(contents.problem(case)).compare(coarser, Declared("float32")))
+
+
 def test_inexact_activations_pass_only_where_that_is_declared() -> None:
     case, declared = replace(CASE, mode="inference"), Declared("float32", activation_error=2.0**-16)
     expected = Expected(contents.problem(case))

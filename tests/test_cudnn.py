@@ -169,8 +169,19 @@ def test_ieee_linear_is_linear_with_gradients(shape: tuple[int, ...], has_bias: 
     given = [x, weight, *([torch.randn(4, dtype=torch.float64)] if has_bias else [])]
     leaves = [tensor.requires_grad_() for tensor in given]
     bias = given[2] if has_bias else None
-    torch.testing.assert_close(_precision._ieee_linear(x, weight, bias), torch.nn.functional.linear(x, weight, bias))
-    assert torch.autograd.gradcheck(lambda *args: _precision._ieee_linear(*args, *([] if has_bias else [None])), leaves)
+
+    def own(*tensors: torch.Tensor) -> torch.Tensor:
+        return _precision._linear(lambda operand: operand, *tensors)
+
+    torch.testing.assert_close(own(*given), torch.nn.functional.linear(x, weight, bias))
+    assert torch.autograd.gradcheck(own, leaves)
+
+
+def test_tf32_products_have_operands_of_11_bits() -> None:
+    x, weight = torch.tensor([[1 + 2**-10 + 2**-11, -3.0]]), torch.tensor([[1.0, 2.0**-20], [float("inf"), 0.0]])
+    assert _precision.truncated(x).tolist() == [[1 + 2**-10, -3.0]]
+    product = _precision.tf32_linear()(x, weight, None)
+    assert product.tolist() == [[1 + 2**-10 - 3 * 2**-20, float("inf")]]
 
 
 def test_sequential_multiplies_in_ieee_precision_forward_and_backward(process_precision: str) -> None:

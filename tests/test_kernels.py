@@ -17,8 +17,6 @@ from pytest_ecornn.implementations.cuda.kernel import Array, Launch, is_dense, o
 FOLDER = Path(implementations.__file__).parent
 needs_nvrtc = pytest.mark.skipif(compiler.unavailable() is not None, reason=str(compiler.unavailable()))
 
-# Beside a driver NVRTC keeps a cache of its own, and says nothing of what it finds there.
-UNIQUE = ("UNIQUE", uuid.uuid4().hex)
 STORAGES = ("FLOAT32", "FLOAT64", "BFLOAT16", "FLOAT16")
 VARIANTS = {
     "transposed_gpu.cu": [
@@ -27,6 +25,13 @@ VARIANTS = {
         if minor == "1" or storage == "FLOAT32"
     ]
 }
+
+
+def unique(source: Path, folder: Path) -> Path:
+    """A copy that nobody has compiled: beside a driver NVRTC keeps a cache of its own, and is silent on what it finds there."""
+    copy = folder / source.name
+    copy.write_text(f"{source.read_text()}\n__device__ int unique_{uuid.uuid4().hex};\n")
+    return copy
 
 
 def test_every_kernel_is_compiled_here() -> None:
@@ -40,8 +45,9 @@ def test_kernels_compile_without_spills(
     name: str, capability: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
+    source = unique(FOLDER / name, tmp_path)
     for macros in VARIANTS[name]:
-        compiled = compiler.compile_source(FOLDER / name, (*macros, UNIQUE), capability)
+        compiled = compiler.compile_source(source, macros, capability)
         spilled = [int(count) for count in re.findall(r"(\d+) bytes spill", compiled.log)]
         assert spilled, "the compiler says how many bytes a kernel spills"
         assert not any(spilled), f"{macros}: {compiled.log}"
@@ -51,7 +57,7 @@ def test_kernels_compile_without_spills(
 @needs_nvrtc
 def test_what_was_compiled_once_comes_from_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
-    source, macros = FOLDER / "transposed_gpu.cu", (*VARIANTS["transposed_gpu.cu"][0], UNIQUE)
+    source, macros = unique(FOLDER / "transposed_gpu.cu", tmp_path), VARIANTS["transposed_gpu.cu"][0]
     first = compiler.compile_source(source, macros, (9, 0))
     again = compiler.compile_source(source, macros, (9, 0))
     other = compiler.compile_source(source, macros, (8, 0))
