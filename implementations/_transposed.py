@@ -28,8 +28,12 @@ class Transposed(Implementation):
             return f"no {case.cell}: {', '.join(_CELLS)} only"
         if device.type != "cuda":
             return "runs on a CUDA device"
-        if not torch.cuda.is_available():
-            return "no CUDA device on this machine"
+        if case.precision == "tf32" and case.dtype != "float32":
+            return "TF32 is a precision of float32 products"
+        if case.batch * case.hidden_size >= 2**31:
+            return f"B * H must be below 2^31, got {case.batch * case.hidden_size}"
+        if (device.index or 0) >= torch.cuda.device_count():
+            return f"no device {device} on this machine, which has {torch.cuda.device_count()}"
         if torch.cuda.get_device_capability(device) < _OLDEST:
             return "needs compute capability 8.0 or newer"
         return compiler.unavailable()

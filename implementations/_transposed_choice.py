@@ -35,9 +35,17 @@ class Choice(NamedTuple):
         return f"{layout}, {self.library}, products of a step {self.product_us:.1f} us"
 
 
-@lru_cache(maxsize=256)
 def fastest(case: Case, device: torch.device, layouts: tuple[bool, ...]) -> Choice:
     """The best of `layouts` (True for batch-minor) and LIBRARIES for the recurrent products of a case."""
+    products = Case(
+        cell=case.cell, steps=1, batch=case.batch, hidden_size=case.hidden_size, dtype=case.dtype, precision=case.precision,
+        mode=case.mode,
+    )  # fmt: skip
+    return _fastest(products, device, layouts)
+
+
+@lru_cache(maxsize=256)
+def _fastest(case: Case, device: torch.device, layouts: tuple[bool, ...]) -> Choice:
     forms = [Form(case, device, is_batch_minor) for is_batch_minor in layouts]
     found = [Choice(form.is_batch_minor, name, _product_us(Plan(form, name))) for form in forms for name in LIBRARIES]
     return min(found, key=lambda choice: choice.product_us)

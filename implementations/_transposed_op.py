@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import Any
 
@@ -34,7 +35,7 @@ def capture(plan: Plan, launch: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph
         with torch.cuda.stream(stream):
             launch()  # what libraries set up at first use cannot be captured
         torch.cuda.current_stream().wait_stream(stream)
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             results = launch()
     return graph, results
 
@@ -43,11 +44,12 @@ _SMALL = 2**17  # elements
 _this_thread = threading.local()
 
 
-def _make_blas_handle() -> None:
+def _make_blas_handle(device: torch.device) -> None:
     """Makes cuBLAS ready on this thread (autograd has its own), so that a caller may capture what until now was replayed."""
-    if not getattr(_this_thread, "has_blas", False):
+    ready = _this_thread.__dict__.setdefault("ready", set())
+    if device not in ready:
         torch.cuda.current_blas_handle()
-        _this_thread.has_blas = True
+        ready.add(device)
 
 
 def _copy(targets: Tensors, sources: Tensors) -> None:
@@ -69,7 +71,7 @@ class Replay:
         self._last_use: tuple[torch.cuda.Stream, torch.cuda.Event] | None = None
 
     def __call__(self, inputs: Tensors, lengths: Tensor | None) -> Tensors:
-        _make_blas_handle()
+        _make_blas_handle(self._inputs[0].device)
         stream = torch.cuda.current_stream()
         if self._last_use and self._last_use[0] != stream:
             stream.wait_event(self._last_use[1])
@@ -91,7 +93,8 @@ class TransposedLayer:
         self._addresses = [weight.data_ptr() for weight in weights]
         self._forward: Replay | None = None
         self._backward: Replay | None = None
-        if plan.form.device.type == "cuda":
+        # Sparse weights are masked anew at each call, and no graph fits where they come to lie.
+        if plan.form.device.type == "cuda" and plan.form.case.density == 1:
             self._capture(list(weights))
         _layers[self.number] = self
 
@@ -116,24 +119,29 @@ class TransposedLayer:
             )
 
     def _may_replay(self, weights: Sequence[Tensor]) -> bool:
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            return False
-        return [weight.data_ptr() for weight in weights] == self._addresses
+        return not torch.cuda.is_current_stream_capturing() and [weight.data_ptr() for weight in weights] == self._addresses
+
+    def _current_device(self) -> AbstractContextManager[Any]:
+        """Within it, current streams are those of the layer's device."""
+        device = self.plan.form.device
+        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
     def _on_device(self, lengths: Tensor | None) -> Tensor | None:
         return None if lengths is None else lengths.to(self.plan.form.device, non_blocking=True)
 
     def forward(self, x: Tensor, weights: Tensors, state: Tensors, lengths: Tensor | None) -> Tensors:
-        if self._forward and self._may_replay(weights):
-            return self._forward([x, *state], lengths)
-        return run_forward(self.plan, x, weights, state, self._on_device(lengths))
+        with self._current_device():
+            if self._forward and self._may_replay(weights):
+                return self._forward([x, *state], lengths)
+            return run_forward(self.plan, x, weights, state, self._on_device(lengths))
 
     def backward(
         self, d_output: Tensor, d_finals: Tensors, x: Tensor, weights: Tensors, lengths: Tensor | None, memory: Tensor
     ) -> Tensors:
-        if self._backward and self._may_replay(weights):
-            return self._backward([d_output, *d_finals, x, memory], lengths)
-        return run_backward(self.plan, d_output, d_finals, x, weights, memory, self._on_device(lengths))
+        with self._current_device():
+            if self._backward and self._may_replay(weights):
+                return self._backward([d_output, *d_finals, x, memory], lengths)
+            return run_backward(self.plan, d_output, d_finals, x, weights, memory, self._on_device(lengths))
 
 
 _library = torch.library.Library("pytest_ecornn", "FRAGMENT")
@@ -178,7 +186,9 @@ class _Differentiable(torch.autograd.Function):
         x, state, weights = tensors[0], list(tensors[1 : 1 + states]), list(tensors[1 + states :])
         with torch._C._AutoDispatchBelowAutograd():
             results = torch.ops.pytest_ecornn.transposed_forward(x, weights, state, lengths, layer)
+        ctx.owner = _layers[layer]  # which the backward pass needs as well
         ctx.layer, ctx.lengths, ctx.states = layer, lengths, states
+        ctx._materialize_non_diff_grads = False  # of the reserve, which is large
         ctx.save_for_backward(x, results[-1], *weights)
         ctx.mark_non_differentiable(results[-1])
         return tuple(results)

@@ -92,7 +92,7 @@ class Sequential(Implementation):
                 output, final = self._loop(cell, dtype, multiply, x_gates, first, parameters, lengths, reverse)
                 return (output.transpose(0, 1) if case.batch_first else output), final
 
-            multiply = tf32_linear() if case.precision == "tf32" else ieee_linear()
+            multiply = tf32_linear() if case.precision == "tf32" and dtype == torch.float32 else ieee_linear()
             lengths = None if lengths is None else lengths.to(x.device)
             return run_layers(case, x, state, run_layer)
 

@@ -128,7 +128,8 @@ def terms(case: Case, tensor: str) -> int:
 
 def precision_eps(case: Case) -> float:
     """The unit in the last place of one, of products' operands where they are coarser than the dtype."""
-    return 2.0**-10 if case.precision == "tf32" else torch.finfo(getattr(torch, case.dtype)).eps
+    is_coarser = case.precision == "tf32" and case.dtype == "float32"
+    return 2.0**-10 if is_coarser else torch.finfo(getattr(torch, case.dtype)).eps
 
 
 def limits(case: Case, tensor: str, yardstick: Error, count: int) -> tuple[float, float]:

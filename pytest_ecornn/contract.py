@@ -25,6 +25,7 @@ PRECISIONS = ("ieee", "tf32")
 MODES = ("inference", "training")
 CONTENTS = ("normal", "saturated", "near_one", "large", "denormal", "zeros", "nan", "infinite")
 LAYOUTS = ("contiguous", "strided", "offset")
+MOST_ACTIVATION_ERROR = 2.0**-12  # that may be declared
 DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 

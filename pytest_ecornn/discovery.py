@@ -18,7 +18,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
-from pytest_ecornn.contract import Declared, Implementation
+from pytest_ecornn.contract import MOST_ACTIVATION_ERROR, Declared, Implementation
 
 ENTRY_POINT_GROUP = "pytest_ecornn.implementations"
 _OWN = "pytest_ecornn.implementations"
@@ -145,6 +145,8 @@ def _missing(kind: type[Implementation]) -> list[str]:
     for name in Declared._fields[:-1]:
         if getattr(kind, name, None) not in ("storage", "float32"):
             missing.append(f'{name} ("storage" or "float32")')
+    if not 0 <= getattr(kind, "activation_error", 0.0) <= MOST_ACTIVATION_ERROR:
+        missing.append(f"activation_error (from 0 to {MOST_ACTIVATION_ERROR:g})")
     if not isinstance(getattr(kind, "deterministic", None), bool):
         missing.append("deterministic (True or False)")
     return missing

@@ -62,7 +62,8 @@ class _Item:
         case, kind = self.case, self.found.kind
         return Row(
             self.kind, self.found.name, str(case), case.cell, case.dtype, case.device, case.mode, status="passed",
-            carry=kind.carry, deterministic=kind.deterministic,
+            carry=kind.carry, gate_gradients=kind.gate_gradients, saved_gates=kind.saved_gates,
+            activation_error=kind.activation_error, deterministic=kind.deterministic,
         )  # fmt: skip
 
     def _fresh(self, row: Row) -> Row:

@@ -1,7 +1,8 @@
 """Device-only time: calls captured as CUDA graphs and replayed, without the host's part.
 
-A graph is bound to its addresses, so each arm has several, on buffers that together exceed the L2: replayed in turn, none finds
-its inputs there. Before each block their inputs get new contents from the pool, so a replay that does not read them is wrong.
+A graph is bound to its addresses, so each arm has several, replayed in turn: where their buffers together exceed the L2, none
+finds its inputs there (small calls do: there are at most 16). Before each block x and the output gradients get new contents
+from the pool, so a replay that does not read them is wrong.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from pytest_ecornn import cells, machine, memory
 from pytest_ecornn.clocks import CudaClock
 from pytest_ecornn.contract import DTYPES, Case, Cost
 from pytest_ecornn.graphs import Capturing
+from pytest_ecornn.implementations._precision import fp32_precision
 
 SMALL_FOOTPRINTS = tuple(2**power for power in (16, 18, 20, 22, 24, 26))
 CUDA_FOOTPRINTS = tuple(2**power for power in range(16, 29))
@@ -172,25 +173,12 @@ def _cpu_matmul_rates(dtypes: Iterable[str]) -> dict[str, float]:
 def _cuda_matmul_rates(dtypes: list[str], device: str) -> dict[str, float]:
     """The same on a GPU. With float32 come the narrower products that it can be made of."""
     extra = ["float16"] if "float32" in dtypes else []
-    with _float32_products("ieee"):
+    with fp32_precision("matmul", "ieee"):
         rates = {dtype: _product_rate(getattr(torch, dtype), device) for dtype in dict.fromkeys([*dtypes, *extra])}
     if "float32" in dtypes:
-        with _float32_products("tf32"):
+        with fp32_precision("matmul", "tf32"):
             rates["tf32"] = _product_rate(torch.float32, device)
     return rates
-
-
-@contextmanager
-def _float32_products(precision: str) -> Iterator[None]:
-    """cuBLAS multiplies float32 in "ieee" or "tf32". By torch's new setting where it has one: the two must not be mixed."""
-    matmul: Any = torch.backends.cuda.matmul
-    name, value = ("fp32_precision", precision) if hasattr(matmul, "fp32_precision") else ("allow_tf32", precision == "tf32")
-    before = getattr(matmul, name)
-    setattr(matmul, name, value)
-    try:
-        yield
-    finally:
-        setattr(matmul, name, before)
 
 
 def _product_rate(dtype: torch.dtype, device: str) -> float:

@@ -82,6 +82,9 @@ class Row:
     examples: int = 0
     refused: int = 0
     carry: str = ""
+    gate_gradients: str = "float32"
+    saved_gates: str = "float32"
+    activation_error: float = 0.0
     deterministic: bool = False
     notes: str = ""
     timing: Timing | None = None

@@ -190,5 +190,7 @@ class Session:
 
 def _checksum(folder: Path) -> int:
     """Of every source file of a folder of implementations: they may share code."""
-    files = sorted(file for kind in ("*.py", "*.cu", "*.cuh") for file in folder.glob(kind))
+    files = sorted(
+        file for kind in ("*.py", "*.cu", "*.cuh") for place in (folder, folder / "cuda") for file in place.glob(kind)
+    )
     return zlib.crc32(b"".join(file.read_bytes() for file in files))

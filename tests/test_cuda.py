@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from pytest_ecornn.clocks import CudaClock, GraphClock
 from pytest_ecornn.columns import Column
 from pytest_ecornn.contract import Case, Declared, Layer
 from pytest_ecornn.graphs import Capturing, NotCaptured
+from pytest_ecornn.implementations._precision import current
 from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.measurement import Arm, Pool, measure
 from pytest_ecornn.replay import GraphArm, graph_arms
@@ -188,12 +188,9 @@ def test_the_reason_is_the_layers_own() -> None:
 
 
 def test_ceilings_are_plausible_and_settings_are_restored() -> None:
-    torch.backends.cuda.matmul.allow_tf32 = False
+    before = current("matmul")
     found = measure_ceilings(["float32"], "cuda")
-    assert torch.backends.cuda.matmul.allow_tf32 is False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert torch.get_float32_matmul_precision() == "highest"
+    assert current("matmul") == before
     assert found.matmul_gflop_per_s.keys() == {"float32", "float16", "tf32"}
     rates = [found.gb_per_s(2**power) for power in range(10, 40)]
     assert rates == sorted(rates, reverse=True)

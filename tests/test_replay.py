@@ -126,7 +126,9 @@ def test_graphs_take_turns_and_a_block_lasts_long_enough() -> None:
     ("call_bytes", "cache_bytes", "expected"),
     [(10, 60, 9), (1, 60, 16), (59, 60, 2), (1000, 60, 2), (0, 60, 16)],
 )
-def test_graphs_together_exceed_the_cache(call_bytes: int, cache_bytes: int, expected: int) -> None:
+def test_graphs_together_exceed_the_cache_as_far_as_their_number_allows(
+    call_bytes: int, cache_bytes: int, expected: int
+) -> None:
     assert graph_count(call_bytes, cache_bytes) == expected
 
 

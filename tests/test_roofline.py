@@ -6,7 +6,6 @@ import json
 import time
 
 import pytest
-import torch
 
 from pytest_ecornn import cells, roofline
 from pytest_ecornn.contract import Case, Cost
@@ -103,13 +102,6 @@ def test_on_a_gpu_a_small_working_set_is_held_to_the_best_rate_of_the_cache(monk
     best = 32 * MB / (launch + 32 * MB / 6e12) * 1e-9
     assert [found.gb_per_s(n) for n in (1, 2**16, 2**20, 2**25, cache)] == pytest.approx([best] * 5)
     assert found.gb_per_s(2**28) == pytest.approx(2**28 / (launch + 2**28 / 3e12) * 1e-9)
-
-
-def test_float32_precision_is_put_back() -> None:
-    before = torch.backends.cuda.matmul.allow_tf32
-    with roofline._float32_products("tf32"):
-        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
-    assert torch.backends.cuda.matmul.allow_tf32 == before
 
 
 def test_an_unknown_dtype_is_named() -> None:

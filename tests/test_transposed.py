@@ -26,6 +26,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "two layers with states": {"layers": 2, "has_state": True},
     "all at once": {"layers": 2, "bidirectional": True, "ragged": True, "has_state": True, "batch_first": True},
     "projected, without bias": {"projected": True, "bidirectional": True, "bias": False, "input_size": 0},
+    "sparse": {"density": 0.4, "layers": 2},
     "one of each": {"steps": 1, "batch": 1, "hidden_size": 1},
 }
 
@@ -104,11 +105,16 @@ def test_the_ops_keep_what_torch_asks_of_ops() -> None:
 
 def test_tracks_share_no_memory_and_leave_none_undefined_between_them() -> None:
     form = Form(small("gru", layers=2), torch.device("cpu"), True)
-    memory = reserve(form)
+    memory, nowhere_zero = reserve(form), 2.3694e-38  # whose bytes are all 1
     arrays = [array for track in tracks(form, memory) for array in (track.gates, track.state, track.h)]
     for number, array in enumerate(arrays):
         array.fill_(number + 1)
     assert all((array == number + 1).all() for number, array in enumerate(arrays))
+    marks = torch.zeros_like(memory)
+    for track in tracks(form, marks):
+        for array in (track.gates, track.state, track.h):
+            array.fill_(nowhere_zero)
+    assert not memory[marks == 0].any()
 
 
 def test_operands_of_tensor_cores_are_padded_with_zeros() -> None:
@@ -124,6 +130,15 @@ def test_operands_of_tensor_cores_are_padded_with_zeros() -> None:
 def test_without_a_device_it_says_why_it_does_not_run() -> None:
     assert "CUDA device" in (TransposedGpu().unsupported(small("lstm"), torch.device("cpu")) or "")
     assert "mingru" in (RowMajorGpu().unsupported(small("mingru"), torch.device("cuda")) or "")
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+def test_the_backward_pass_outlives_the_layer() -> None:
+    problem = contents.problem(small("lstm"))
+    output = OnCpu().build(problem.case, problem.weights)(problem.x, None, None)[0]
+    gradients = torch.autograd.grad(output.sum(), list(problem.weights.values()))
+    assert all(gradient.isfinite().all() for gradient in gradients)
 
 
 @needs_gpu

@@ -30,6 +30,7 @@ class Compiled:
     log: str
 
 
+@cache
 def unavailable() -> str | None:
     """Why kernels cannot be compiled here, or None."""
     try:

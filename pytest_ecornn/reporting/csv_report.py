@@ -19,10 +19,11 @@ _TIMING = (
 )  # fmt: skip
 _ERRORS = ("worst_error_share", "worst_tensor", "max_relative_error", "informative_tensors", "uninformative_tensors")
 _REST = ("examples", "refused", "carry", "deterministic", "notes", "seconds")
+_DECLARED = ("gate_gradients", "saved_gates", "activation_error")
 _RATIO = ("ratio", "ratio_low", "ratio_high", "verdict", "baseline_time_us")
 _REPLAY = ("time_us", "low_us", "high_us", "calls_per_sample", "clock", "gb_per_s", "gflop_per_s", "floor_share")
 COLUMNS = (
-    *_ROW, "baseline", *_RATIO, *_TIMING, "samples", *_ERRORS, *_REST, "host_us",
+    *_ROW, "baseline", *_RATIO, *_TIMING, "samples", *_ERRORS, *_REST, "host_us", *_DECLARED,
     *(f"replay_{name}" for name in (*_RATIO, *_REPLAY)), "replay_samples",
 )  # fmt: skip
 
@@ -55,6 +56,8 @@ def _line(row: Row, one: Against | None, status: str, is_doubtful: bool) -> Iter
     for name in _REST:
         yield getattr(row, name)
     yield row.timing.host_us if row.timing else None
+    for name in _DECLARED:
+        yield getattr(row, name)
     yield from _ratio(standing.against(row, one.baseline, "replay") if one else None, is_doubtful)
     yield from _timing(row.replay, _REPLAY)
 

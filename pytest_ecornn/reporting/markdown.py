@@ -33,7 +33,8 @@ _HOW_TO_READ = """\
 
 _DEVICE_ONLY = """
 - **Device only** is the same call replayed as a CUDA graph: the GPU's time without Python's, the launches' and the allocator's.
-  Several graphs take turns on inputs and outputs that together exceed the L2, and their inputs change before every block.
+  Up to 16 graphs take turns, on inputs and outputs that together exceed the L2 unless calls are small, and x changes before
+  every block.
   Its ratio and verdict come from pairs of their own. **Host time** is how long a call keeps the program until it returns."""
 
 

@@ -13,6 +13,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from pytest_ecornn.implementations._precision import fp32_precision
 from pytest_ecornn.reporting.formatting import ratio_interval, significant
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.statistics import Ratio, paired_ratio
@@ -44,12 +45,8 @@ class Row:
 
 def measure() -> list[Row]:
     """Every shape in every type, float32 in IEEE precision."""
-    precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
+    with fp32_precision("matmul", "ieee"):
         return [_row(batch, hidden, dtype) for batch, hidden in SHAPES for dtype in DTYPES]
-    finally:
-        torch.set_float32_matmul_precision(precision)
 
 
 def _row(batch: int, hidden: int, dtype: str) -> Row:

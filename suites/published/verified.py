@@ -1,4 +1,7 @@
-"""Implementations built for a case and found right on it, or the reason why there is none to time."""
+"""Implementations built for a case and found right on it as called, or the reason why there is none to time.
+
+What a graph of them computes when replayed is not looked at again here: `pytest --ecornn-bench` does that.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +73,7 @@ def _compare(case: Case, results: dict[str, tuple[Candidate, Tensors]]) -> dict[
     runs = run_counts(wanted.tensors["output"].size)[0]
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda one: wanted.spread(one, runs), declared))  # what the comparisons would all compute
-        found = pool.map(lambda one: wanted.compare(one[1], one[0].implementation.declared), results.values())
-        return dict(zip(results, found, strict=True))
+    return {name: wanted.compare(tensors, one.implementation.declared) for name, (one, tensors) in results.items()}
 
 
 def calls_of(candidate: Candidate, count: int) -> list[Callable[[], Any]]:
