@@ -60,6 +60,12 @@ class Form:
         return self.padded(self.gates)
 
     @property
+    def lead(self) -> tuple[int, int]:
+        """The first two dimensions of x and of the output, as the case lays them out."""
+        case = self.case
+        return (case.batch, case.steps) if case.batch_first else (case.steps, case.batch)
+
+    @property
     def tracks(self) -> int:
         """Layers times directions."""
         return self.case.layers * self.case.directions

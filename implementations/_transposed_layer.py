@@ -97,8 +97,7 @@ def _start(plan: Plan, own: Sequence[Track], x: Tensor, weights: Sequence[TrackW
 def _results(plan: Plan, own: Sequence[Track], lengths: Tensor | None) -> Tensors:
     """Output and final states, in memory of their own."""
     form, case, hidden = plan.form, plan.form.case, plan.form.case.hidden_size
-    lead = (case.batch, case.steps) if case.batch_first else (case.steps, case.batch)
-    output = torch.empty((*lead, case.directions * hidden), dtype=form.storage, device=form.device)
+    output = torch.empty((*form.lead, case.directions * hidden), dtype=form.storage, device=form.device)
     by_time = plan.time_first(output)
     for direction, track in enumerate(own[-case.directions :]):
         by_time[..., direction * hidden : (direction + 1) * hidden].copy_(track.output[..., :hidden])
@@ -171,10 +170,9 @@ def _gradients_of_weights(
 def _gradient_of_x(plan: Plan, gradients: Sequence[Gradients], weights: Sequence[TrackWeights]) -> Tensor:
     """Laid out as x: [T, B, I], or [T, B, D*G*H] where x is projected."""
     form, case = plan.form, plan.form.case
-    lead = (case.batch, case.steps) if case.batch_first else (case.steps, case.batch)
     given = [(one.d_gates_x, by.weight_ih) for one, by in zip(gradients[: case.directions], weights, strict=False)]
     if case.projected:
-        d_x = torch.empty((*lead, case.directions * form.gates), dtype=form.storage, device=form.device)
+        d_x = torch.empty((*form.lead, case.directions * form.gates), dtype=form.storage, device=form.device)
         plan.time_first(d_x).copy_(torch.cat([d_gates[..., : form.gates] for d_gates, _ in given], -1))
         return d_x
     parts = []

@@ -100,18 +100,17 @@ class TransposedLayer:
 
     def _capture(self, weights: Tensors) -> None:
         plan, form, case = self.plan, self.plan.form, self.plan.form.case
-        lead = (case.batch, case.steps) if case.batch_first else (case.steps, case.batch)
 
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=form.storage, device=form.device)
 
-        x = zeros(*lead, cells.x_width(case))
+        x = zeros(*form.lead, cells.x_width(case))
         states = [zeros(form.tracks, case.batch, case.hidden_size) for _ in cells.get(case.cell).states]
         lengths = torch.full((case.batch,), case.steps, device=form.device) if case.ragged else None
         given = states if case.has_state else []
         self._forward = Replay(plan, lambda i, n: run_forward(plan, i[0], weights, i[1:], n), [x, *given], lengths)
         if case.training:
-            output = zeros(*lead, case.directions * case.hidden_size)
+            output = zeros(*form.lead, case.directions * case.hidden_size)
             memory = torch.zeros(reserve_bytes(form), dtype=torch.uint8, device=form.device)
             inputs = [output, *(torch.zeros_like(state) for state in states), torch.zeros_like(x), memory]
             self._backward = Replay(

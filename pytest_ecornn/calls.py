@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -80,11 +81,11 @@ class Call:
         return tensors | {f"grad {name}": grad for name, grad in zip(self.inputs, gradients, strict=bool(gradients))}
 
 
-def detached(value: Any) -> Any:
-    """The tensors of a result without their history, in tuples as before."""
+def on_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """What `function` makes of each tensor of a result, in tuples as before."""
     if isinstance(value, Tensor):
-        return value.detach()
-    return tuple(map(detached, value)) if isinstance(value, (tuple, list)) else value
+        return function(value)
+    return tuple(on_tensors(function, one) for one in value) if isinstance(value, (tuple, list)) else value
 
 
 class Unchanged:

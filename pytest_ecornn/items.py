@@ -151,13 +151,12 @@ class BenchmarkItem(FixedItem):
     def _ceilings(self, columns: list[Column]) -> Ceilings:
         """The device's, measured again where a column has beaten them."""
         ceilings = self.session.ceilings(self.case.device)
-        found = [column.timing(ceilings) for column in columns]
-        is_beaten = any(timing.time_us < timing.floor_us for timing in found)
+        is_beaten = any(column.timing(ceilings).is_below_floor for column in columns)
         return self.session.raised_ceilings(self.case.device) if is_beaten else ceilings
 
     def _possible(self, timing: Timing) -> Timing:
         """Raises Failure for a time that no algorithm can reach."""
-        if timing.time_us < timing.floor_us:
+        if timing.is_below_floor:
             raise Failure(
                 f"{self.found.name} on {self.case}: {timing.time_us:.4g} us by {timing.clock}, but this machine needs at least "
                 f"{timing.floor_us:.4g} us: a row below its floor is invalid"

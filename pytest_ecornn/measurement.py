@@ -19,9 +19,10 @@ from math import ceil
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from pytest_ecornn import contents, memory
-from pytest_ecornn.calls import Call, Unchanged, detached
+from pytest_ecornn.calls import Call, Unchanged, on_tensors
 from pytest_ecornn.clocks import Clock
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contents import Problem
@@ -76,7 +77,7 @@ class Kept:
 
     def add(self, call: Call, result: Any) -> None:
         """Keeps the result without its history, which would tie the weights to the stream of this call."""
-        result = detached(result)
+        result = on_tensors(Tensor.detach, result)
         place = len(self._calls) if len(self._calls) < 2 else secrets.randbelow(2)
         self._calls[place : place + 1] = [(call, result)]
 

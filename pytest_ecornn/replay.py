@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn import contents
-from pytest_ecornn.calls import Call, Unchanged
+from pytest_ecornn.calls import Call, Unchanged, on_tensors
 from pytest_ecornn.clocks import Clock
 from pytest_ecornn.contents import Problem
 from pytest_ecornn.graphs import Capturing, NotCaptured
@@ -50,7 +50,7 @@ class Graph:
 
     def as_it_is(self) -> tuple[Call, Any]:
         """Inputs and result copied, before the next replay changes them."""
-        return Call(contents.placed(self.call.problem)), _copied(self.result)
+        return Call(contents.placed(self.call.problem)), on_tensors(Tensor.clone, self.result)
 
 
 class GraphArm:
@@ -138,10 +138,3 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, (tuple, list)):
         for one in value:
             yield from _tensors(one)
-
-
-def _copied(value: Any) -> Any:
-    """Tensors copied, in tuples as before."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    return tuple(map(_copied, value)) if isinstance(value, (tuple, list)) else value

@@ -58,6 +58,11 @@ class Timing:
     host_us: float | None = None
     sensors: dict[str, Any] | None = None
 
+    @property
+    def is_below_floor(self) -> bool:
+        """Whether no algorithm can be so fast on this machine."""
+        return self.time_us < self.floor_us
+
 
 @dataclass
 class Row:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 
-from pytest_ecornn.implementations.cuda.kernel import Array, Launch
+from pytest_ecornn.implementations.cuda.kernel import Kernel, Launch
 
 _SHIM = """
 #include <cmath>
@@ -28,34 +27,20 @@ extern "C" void place_thread(unsigned block, unsigned threads, unsigned thread) 
 """
 
 
-class KernelOnCpu:
+class KernelOnCpu(Kernel):
     """Takes the place of `cuda.kernel.Kernel`."""
 
-    def __init__(
-        self,
-        source: Path,
-        name: str,
-        macros: tuple[tuple[str, str], ...],
-        arguments: Mapping[str, Array | type[int]],
-        device: torch.device,
-    ):
-        self._library, self._name, self._arguments, self._device = _compiled(source, macros), name, dict(arguments), device
+    def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
+        library = _compiled(source, macros)
+        return library.place_thread, library[name]
 
-    def __call__(self, launch: Launch, **values: Tensor | int | None) -> None:
-        assert values.keys() == self._arguments.keys()
-        passed: list[Any] = []
-        for name, expected in self._arguments.items():
-            value = values[name]
-            if isinstance(expected, Array):
-                assert not isinstance(value, int)
-                expected.check(self._name, name, value, self._device)
-                passed.append(ctypes.c_void_p(None if value is None else value.data_ptr()))
-            else:
-                passed.append(ctypes.c_int(value))  # type: ignore[arg-type]
+    def _run(self, launch: Launch, passed: list[Any]) -> None:
+        place_thread, function = self._function
+        given = [ctypes.c_void_p(int(p)) if isinstance(p, np.uintp) else ctypes.c_int(int(p)) for p in passed]
         for block in range(launch.grid):
             for thread in range(launch.block):
-                self._library.place_thread(block, launch.block, thread)
-                self._library[self._name](*passed)
+                place_thread(block, launch.block, thread)
+                function(*given)
 
 
 @cache

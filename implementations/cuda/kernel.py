@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -82,32 +83,35 @@ class Kernel:
         arguments: Mapping[str, Array | type[int]],
         device: torch.device,
     ):
-        self._function = _function(source, name, macros, device)
         self._name, self._arguments, self._device = f"{source.stem}.{name}", dict(arguments), device
+        self._function = self._load(source, name, macros)
 
     def __call__(self, launch: Launch, **values: Tensor | int | None) -> None:
         """Raises ValueError for an argument that is missing, unknown or not what the kernel expects."""
-        import cupy
-
         if values.keys() != self._arguments.keys():
             raise ValueError(f"{self._name}: expected the arguments {', '.join(self._arguments)}, got {', '.join(values)}")
-        passed = tuple(self._passed(name, values[name]) for name in self._arguments)
+        self._run(launch, [self._passed(name, values[name]) for name in self._arguments])
+
+    def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
+        return _function(source, name, macros, self._device)
+
+    def _run(self, launch: Launch, passed: list[Any]) -> None:
+        import cupy
+
         stream = _Stream(torch.cuda.current_stream(self._device).cuda_stream)
         with cupy.cuda.Device(self._device.index), cupy.cuda.Stream.from_external(stream):
-            self._function((launch.grid,), (launch.block,), passed, shared_mem=launch.shared_bytes)
+            self._function((launch.grid,), (launch.block,), tuple(passed), shared_mem=launch.shared_bytes)
 
     def _passed(self, name: str, value: Tensor | int | None) -> Any:
-        import numpy
-
         expected = self._arguments[name]
         if isinstance(expected, Array):
             if isinstance(value, int):
                 raise ValueError(f"{self._name}: expected a tensor as {name}, got {value}")
             expected.check(self._name, name, value, self._device)
-            return numpy.uintp(0 if value is None else value.data_ptr())
+            return np.uintp(0 if value is None else value.data_ptr())
         if not isinstance(value, int):
             raise ValueError(f"{self._name}: expected an integer as {name}, got {type(value).__name__}")
-        return numpy.int32(value)
+        return np.int32(value)
 
 
 @cache
