@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from pytest_ecornn.implementations._rounding import Rounding
+
 Operation = Literal["matmul", "rnn"]
 Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -63,15 +65,9 @@ def ieee_linear() -> Linear:
     return partial(_linear, lambda operand: operand) if current("matmul") == "tf32" else linear
 
 
-def tf32_linear() -> Linear:
-    """A linear whose products, forward and backward, drop the bits that TF32 does not have, on any device."""
-    return partial(_linear, truncated)
-
-
-def truncated(operand: Tensor) -> Tensor:
-    """float32 with the last 13 bits cut off, as tensor cores read it; what is not finite as it is."""
-    cut = (operand.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
-    return torch.where(operand.isfinite(), cut, operand)
+def tf32_linear(rounding: Rounding) -> Linear:
+    """A linear whose products, forward and backward, take operands without the bits that TF32 does not have, on any device."""
+    return partial(_linear, rounding.tf32)
 
 
 def _linear(prepare: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ class Cudnn(Implementation):
     deterministic = False  # torch documents that cuDNN's RNN functions are not, on some versions of cuDNN and CUDA
 
     def __init__(self) -> None:
-        self._notes = ""
+        self._describe: Callable[[], str] | None = None
 
     def unsupported(self, case: Case, device: torch.device) -> str | None:
         if device.type != "cuda":
@@ -50,7 +51,7 @@ class Cudnn(Implementation):
         if case.device != "cpu":
             with fp32_precision("rnn", precision):
                 is_flat = _flatten(case, module)
-                self._notes = _notes(case, module, is_flat)
+            self._describe = partial(_notes, case, module, is_flat)
 
         def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
             with fp32_precision("rnn", precision), nullcontext() if is_flat else _silenced():
@@ -65,7 +66,8 @@ class Cudnn(Implementation):
         return _torch_nn.cost(case)
 
     def notes(self) -> str:
-        return self._notes
+        """The library and the algorithm, seen by running the layer once more."""
+        return self._describe() if self._describe else ""
 
 
 def _precision(case: Case) -> str | None:
@@ -129,7 +131,7 @@ def _notes(case: Case, module: nn.RNNBase, is_flat: bool) -> str:
             torch.autograd.grad(output.sum(), list(module.parameters()))
         torch.cuda.synchronize(case.device)
 
-    with _silenced():
+    with fp32_precision("rnn", _precision(case)), _silenced():
         run()
         found = _algorithm(_kernel_names(run))
     version = _version(torch.backends.cudnn.version() or 0)

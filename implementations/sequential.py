@@ -6,72 +6,31 @@ state crosses steps in float32 or, where asked, rounded to storage.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.autograd.graph import saved_tensors_hooks
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost, Declared, Implementation, Layer, Precision, State, Weights
 from pytest_ecornn.implementations._precision import Linear, ieee_linear, tf32_linear
+from pytest_ecornn.implementations._rounding import Rounding
 from pytest_ecornn.implementations._stack import run_layers
 
 _EXACT = Declared("float32")
 
 
-class _RoundedGradient(torch.autograd.Function):
-    """The same tensor; its gradient rounded to a dtype."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dtype: torch.dtype) -> Tensor:
-        ctx.dtype = dtype
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return gradient.to(ctx.dtype).to(gradient.dtype), None
-
-
-class _RoundedWhenSaved(torch.autograd.Function):
-    """sigmoid or tanh, as it is; its slope from the value rounded to a dtype."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, function: Any, dtype: torch.dtype) -> Tensor:
-        result: Tensor = function(x)
-        ctx.is_tanh = function is torch.tanh
-        ctx.save_for_backward(result.to(dtype))
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        value = ctx.saved_tensors[0].to(gradient.dtype)
-        slope = 1 - value * value if ctx.is_tanh else value * (1 - value)
-        return gradient * slope, None, None
-
-
-class _SavedGates(TorchFunctionMode):
-    """Within it, what sigmoid and tanh keep for the backward pass is rounded to a dtype."""
-
-    def __init__(self, dtype: torch.dtype):
-        super().__init__()
-        self._dtype = dtype
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (torch.sigmoid, torch.tanh):
-            return _RoundedWhenSaved.apply(*args, func, self._dtype)  # type: ignore[no-untyped-call]
-        return func(*args, **(kwargs or {}))
-
-
 class Sequential(Implementation):
-    """`declared` may be given, so that the harness can judge others by a loop that rounds where they do."""
+    """`declared` and `rounding` may be given, so that the harness can judge others by a loop that rounds where they do."""
 
     carry: Precision = "float32"
     deterministic = True
 
-    def __init__(self, declared: Declared = _EXACT):
+    def __init__(self, declared: Declared = _EXACT, rounding: Rounding | None = None):
         self.carry, self.gate_gradients, self.saved_gates, self.activation_error = declared
+        self._rounding = rounding or Rounding()
 
     def unsupported(self, case: Case, device: torch.device) -> str | None:
         if case.precision != "ieee":
@@ -92,7 +51,7 @@ class Sequential(Implementation):
                 output, final = self._loop(cell, dtype, multiply, x_gates, first, parameters, lengths, reverse)
                 return (output.transpose(0, 1) if case.batch_first else output), final
 
-            multiply = tf32_linear() if case.precision == "tf32" and dtype == torch.float32 else ieee_linear()
+            multiply = tf32_linear(self._rounding) if case.precision == "tf32" and dtype == torch.float32 else ieee_linear()
             lengths = None if lengths is None else lengths.to(x.device)
             return run_layers(case, x, state, run_layer)
 
@@ -112,35 +71,44 @@ class Sequential(Implementation):
         reverse: bool,
     ) -> tuple[Tensor, cells.Blocks]:
         """x_gates [T, B, G*H], state [B, H] each -> output [T, B, H] in `dtype`, final states [B, H] in `dtype`."""
-        count, compute = len(cell.gates), x_gates.dtype
+        count, compute, rounded = len(cell.gates), x_gates.dtype, self._rounding.to
         kept = dtype if self.carry == "storage" else compute
         state = tuple(s.to(compute) for s in state)
-        is_rounded = self.saved_gates == "storage" and dtype != compute
-        saving: Any = _SavedGates(dtype) if is_rounded else nullcontext()
         outputs: list[Tensor] = []
-        steps = list(enumerate(self._rounded(x_gates, dtype).unbind(0)))
+        steps = list(enumerate(self._with_rounded_gradient(x_gates, dtype).unbind(0)))
         for t, x_t in reversed(steps) if reverse else steps:
             h_gates: cells.Blocks = ()
             if cell.recurrent:
-                operand = state[0].to(dtype).to(compute)
+                operand = rounded(state[0], dtype).to(compute)
                 product = multiply(operand, parameters["weight_hh"], parameters.get("bias_hh"))
-                h_gates = self._rounded(product, dtype).chunk(count, -1)
-            with saving:
+                h_gates = self._with_rounded_gradient(product, dtype).chunk(count, -1)
+            with self._saving(dtype, compute):
                 new = cell.step(x_t.chunk(count, -1), h_gates, state, parameters)
             output = new[0]
             if lengths is not None:
                 alive = (lengths > t).unsqueeze(-1)  # [B, 1]
                 new = tuple(torch.where(alive, a, b) for a, b in zip(new, state, strict=True))
                 output = torch.where(alive, output, 0)
-            state = tuple(s.to(kept).to(compute) for s in new)
-            outputs.append(output.to(dtype))
-        return torch.stack(outputs[::-1] if reverse else outputs), tuple(s.to(dtype) for s in state)
+            state = tuple(rounded(s, kept).to(compute) for s in new)
+            outputs.append(rounded(output, dtype))
+        return torch.stack(outputs[::-1] if reverse else outputs), tuple(rounded(s, dtype) for s in state)
 
-    def _rounded(self, gates: Tensor, dtype: torch.dtype) -> Tensor:
-        if self.gate_gradients == "float32" or dtype == gates.dtype:
+    def _with_rounded_gradient(self, gates: Tensor, dtype: torch.dtype) -> Tensor:
+        if self.gate_gradients == "float32" or dtype == gates.dtype or not gates.requires_grad:
             return gates
-        rounded: Tensor = _RoundedGradient.apply(gates, dtype)  # type: ignore[no-untyped-call]
-        return rounded
+        gates = gates.view_as(gates)  # a leaf's own gradient is the caller's
+        gates.register_hook(lambda gradient: self._rounding.to(gradient, dtype).to(gates.dtype))
+        return gates
+
+    def _saving(self, dtype: torch.dtype, compute: torch.dtype) -> AbstractContextManager[Any]:
+        """Within it, what operations keep for the backward pass is rounded to `dtype`, where that is declared."""
+        if self.saved_gates == "float32" or dtype == compute:
+            return nullcontext()
+
+        def pack(kept: Tensor) -> Tensor:
+            return self._rounding.to(kept.detach(), dtype) if kept.dtype == compute else kept
+
+        return saved_tensors_hooks(pack, lambda kept: kept.to(compute) if kept.dtype == dtype else kept)
 
     def cost(self, case: Case) -> Cost:
         """The floor's, plus what a loop adds: each step reads the recurrent weights and its state, and writes the gates."""

@@ -57,7 +57,7 @@ def _lstm(x: Blocks, h: Blocks, state: Blocks, extra: Mapping[str, Tensor]) -> B
 def _gru(x: Blocks, h: Blocks, state: Blocks, extra: Mapping[str, Tensor]) -> Blocks:
     r, z = torch.sigmoid(x[0] + h[0]), torch.sigmoid(x[1] + h[1])
     n = torch.tanh(x[2] + r * h[2])
-    return ((1 - z) * n + z * state[0],)
+    return (n + z * (state[0] - n),)
 
 
 def positive(x: Tensor) -> Tensor:

@@ -50,6 +50,15 @@ class Problem:
         return (late.T if self.case.batch_first else late).to(self.x.device)
 
 
+def moved(problem: Problem, device: str) -> Problem:
+    """The same problem on another device, weights and all; laid out as its values come."""
+    weights = {name: nn.Parameter(p.detach().to(device), p.requires_grad) for name, p in problem.weights.items()}
+    masks = {name: mask.to(device) for name, mask in problem.weights.masks.items()}
+    state, loss = (tuple(one.to(device) for one in tensors) for tensors in (problem.state, problem.loss_weights))
+    case = replace(problem.case, device=device)
+    return replace(problem, case=case, weights=Weights(weights, masks), x=problem.x.to(device), state=state, loss_weights=loss)
+
+
 def generator(seed: int, role: str) -> torch.Generator:
     return torch.Generator().manual_seed((seed * 1_000_003 + zlib.crc32(role.encode())) & 0x7FFF_FFFF_FFFF_FFFF)
 

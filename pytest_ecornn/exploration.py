@@ -12,22 +12,24 @@ from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.rows import Row
-from pytest_ecornn.strategies import Domain, cases, nearest_supported
+from pytest_ecornn.strategies import MOST_STEPS, Domain, cases, nearest_supported
 
 
 @dataclass(frozen=True)
 class Profile:
-    """examples: cases to draw; informative: draws that each tensor needs in which it could have failed.
+    """examples: cases to draw for a cell in one dtype; informative: draws that each tensor needs in which it could have failed;
+    steps: T times layers times directions at most.
 
     More rounds of as many cases are drawn while a tensor lacks them.
     """
 
     examples: int
     informative: int
+    steps: int = MOST_STEPS
 
 
 MOST_ROUNDS = 4
-PROFILES = {"quick": Profile(15, 2), "default": Profile(100, 20), "thorough": Profile(500, 20)}
+PROFILES = {"quick": Profile(15, 2), "default": Profile(50, 10), "thorough": Profile(125, 20, steps=512)}
 
 
 def explore(found: Found, base: Case, profile: str, check: Callable[[Case], list[Comparison]], row: Row) -> None:
@@ -61,7 +63,7 @@ def explore(found: Found, base: Case, profile: str, check: Callable[[Case], list
         print_blob=False,
         report_multiple_bugs=False,
     )
-    @given(cases(domain, base.cell, base.dtype, base.device))
+    @given(cases(domain, base.cell, base.dtype, base.device, wanted.steps))
     def search(case: Case) -> None:
         if reason := unsupported(case):
             refused(case, reason)

@@ -68,7 +68,8 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "choices": PROFILES,
             "default": None,
-            "help": "How many cases are drawn. Default: quick with --ecornn-bench, default with --ecornn-verify alone.",
+            "help": "How many cases are drawn of each cell in a dtype: 15, 50, or 125 and longer ones. "
+            "Default: quick with --ecornn-bench, default with --ecornn-verify alone.",
         },
     ),
     (

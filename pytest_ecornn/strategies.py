@@ -12,11 +12,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from pytest_ecornn import cells
-from pytest_ecornn.contract import DTYPES, LAYOUTS, MODES, Case
+from pytest_ecornn.contract import DTYPES, LAYOUTS, MODES, PRECISIONS, Case
 
 # One under, at and over the widths of vectors, tiles and chunks; primes; one.
 _EDGES = (1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97)
-# Steps times layers times directions of a drawn case, at most: long sequences are fixed cases.
+# Steps times layers times directions of a drawn case, at most, unless more are asked for: then of one case in eight.
 MOST_STEPS = 48
 
 
@@ -26,6 +26,7 @@ class Domain:
 
     cells: tuple[str, ...]
     dtypes: tuple[str, ...] = DTYPES
+    precisions: tuple[str, ...] = PRECISIONS  # of float32 products on a GPU
     modes: tuple[str, ...] = MODES
     layouts: tuple[str, ...] = LAYOUTS
     devices: tuple[str, ...] = ("cpu", "cuda")
@@ -41,7 +42,7 @@ class Domain:
         return case.cell in self.cells and case.dtype in self.dtypes and device in self.devices
 
     def contains(self, case: Case) -> bool:
-        choices = self.has_kind(case) and case.mode in self.modes
+        choices = self.has_kind(case) and case.mode in self.modes and case.precision in self.precisions
         options = (
             (self.bidirectional or not case.bidirectional)
             and (self.ragged or not case.ragged)
@@ -51,19 +52,21 @@ class Domain:
         return choices and options and case.layout in self.layouts and case.layers <= self.max_layers
 
 
-def cases(domain: Domain, cell: str, dtype: str, device: str = "cpu") -> st.SearchStrategy[Case]:
-    """Cases of one cell, dtype and device inside `domain`."""
-    return _cases(domain, cell, dtype, device)
+def cases(domain: Domain, cell: str, dtype: str, device: str = "cpu", most_steps: int = MOST_STEPS) -> st.SearchStrategy[Case]:
+    """Cases of one cell, dtype and device inside `domain`; `most_steps` times layers times directions at most."""
+    return _cases(domain, cell, dtype, device, most_steps)
 
 
 @st.composite
-def _cases(draw: st.DrawFn, domain: Domain, cell: str, dtype: str, device: str) -> Case:
+def _cases(draw: st.DrawFn, domain: Domain, cell: str, dtype: str, device: str, most_steps: int) -> Case:
     def either(allowed: bool) -> bool:
         return allowed and draw(st.booleans())
 
     layers = draw(st.sampled_from([n for n in (1, 1, 1, 2, 3) if n <= domain.max_layers]))
     bidirectional = either(domain.bidirectional)
-    most = max(1, MOST_STEPS // (layers * (2 if bidirectional else 1)))
+    is_long = most_steps > MOST_STEPS and draw(st.integers(0, 7)) == 7
+    most = max(1, (most_steps if is_long else MOST_STEPS) // (layers * (2 if bidirectional else 1)))
+    has_tf32 = "tf32" in domain.precisions and dtype == "float32" and device.startswith("cuda")
     mode = draw(st.sampled_from([*domain.modes, domain.modes[-1], domain.modes[-1]]))
     projected = domain.projected and draw(st.integers(0, 3)) == 3
     hidden = draw(_sizes(97))
@@ -72,7 +75,7 @@ def _cases(draw: st.DrawFn, domain: Domain, cell: str, dtype: str, device: str) 
     has_state = draw(st.integers(0, 3)) < 3
     return Case(
         cell=cell,
-        steps=draw(_sizes(most)),
+        steps=draw(st.integers(most // 2, most) if is_long else _sizes(most)),
         batch=draw(_sizes(17)),
         hidden_size=hidden,
         input_size=hidden if projected else draw(_sizes(65)),
@@ -80,6 +83,7 @@ def _cases(draw: st.DrawFn, domain: Domain, cell: str, dtype: str, device: str) 
         bidirectional=bidirectional,
         bias=draw(st.integers(0, 7)) < 7,
         dtype=dtype,
+        precision="tf32" if either(has_tf32) else "ieee",
         device=device,
         batch_first=draw(st.booleans()),
         ragged=either(domain.ragged),
@@ -108,6 +112,7 @@ def _contents(mode: str, has_state: bool, density: float) -> st.SearchStrategy[s
 
 _SIMPLER: tuple[tuple[str, Any], ...] = (
     ("layout", "contiguous"),
+    ("precision", "ieee"),
     ("contents", "normal"),
     ("density", 1.0),
     ("ragged", False),

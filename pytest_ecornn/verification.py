@@ -30,6 +30,16 @@ def reference_layer(problem: Problem) -> Layer:
     return layer
 
 
+# Multiply-adds of one step, beyond which a GPU takes less time for it than a CPU.
+_MOST_ON_CPU = 2**22
+
+
+def reference_device(case: Case) -> str:
+    """Where the reference and the yardstick of a case run: loops of small steps are launches and little else on a GPU."""
+    wide = len(cells.get(case.cell).gates) * case.hidden_size * (case.input_size + case.hidden_size)
+    return "cpu" if case.batch * wide <= _MOST_ON_CPU else case.device
+
+
 def widen(problem: Problem) -> Problem:
     """The same problem in float64."""
     weights = {name: torch.nn.Parameter(p.detach().double(), p.requires_grad) for name, p in problem.weights.items()}
@@ -47,11 +57,13 @@ class Expected:
 
     def __init__(self, problem: Problem):
         self.problem = problem
+        device = reference_device(problem.case)
+        self._own = problem if device == problem.case.device else contents.moved(problem, device)
         self._yardsticks: dict[Declared, list[yardstick.Errors]] = {}
 
     @cached_property
     def tensors(self) -> dict[str, Array]:
-        return _reference(self.problem)
+        return _reference(self._own)
 
     def valid(self, tensor: str) -> Mask | None:
         """Where the tensor's elements count: not in padding, not at pruned weights. None: everywhere."""
@@ -65,14 +77,14 @@ class Expected:
     @cached_property
     def _measured(self) -> tuple[Problem, dict[str, Array], float]:
         """What the loop runs on: the problem, its reference, and the scale of its errors."""
-        if self.problem.case.dtype != "float64":
-            return self.problem, self.tensors, 1.0
-        narrow = yardstick.single(self.problem)
+        if self._own.case.dtype != "float64":
+            return self._own, self.tensors, 1.0
+        narrow = yardstick.single(self._own)
         # Twice: the float64 reference itself errs as much as a float64 candidate.
         return narrow, _reference(narrow), 2 * torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
 
     def spread(self, declared: Declared, runs: int) -> yardstick.Errors:
-        """Errors of the plain loop by tensor and slice: the worst of so many permutations."""
+        """Errors of the plain loop by tensor and slice: the worst of so many permutations, see `yardstick.run_counts`."""
         done = self._yardsticks.setdefault(declared, [])
         for number in range(len(done), runs):
             done.append(self._run_yardstick(declared, number))
@@ -83,8 +95,9 @@ class Expected:
         finfo, errors = torch.finfo(contents.torch_dtype(problem.case)), {}
         permutation = yardstick.Permutation.draw(problem.case, number)
         permuted = permutation.problem(problem)
+        loop = Sequential(declared, yardstick.rounding(problem.case, number, self.tensors["output"].size))
         with yardstick.MovedGates(problem.case, number, declared.activation_error):
-            tensors = run(Sequential(declared).build(permuted.case, permuted.weights), permuted)
+            tensors = run(loop.build(permuted.case, permuted.weights), permuted)
         for name, tensor in tensors.items():
             assert tensor is not None
             values = comparison.to_array(permutation.undo(name, tensor))

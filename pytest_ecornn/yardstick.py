@@ -21,6 +21,7 @@ from pytest_ecornn import cells
 from pytest_ecornn.comparison import Error
 from pytest_ecornn.contents import Problem, generator
 from pytest_ecornn.contract import Case, Weights
+from pytest_ecornn.implementations._rounding import Dithered, Rounding
 
 Errors = dict[str, dict[str, Error]]  # by tensor, by slice
 
@@ -155,6 +156,11 @@ def run_counts(size: int) -> tuple[int, int]:
     In a small tensor one element may carry the whole error, and a few runs may all be lucky in it.
     """
     return (3, 16) if size <= SMALL else (1, 4)
+
+
+def rounding(case: Case, number: int, size: int) -> Rounding:
+    """How the loop rounds in this run: to nearest in those that judge every candidate, dithered in those that judge doubts."""
+    return Rounding() if number < run_counts(size)[0] else Dithered(generator(case.seed, f"rounding {number}"))
 
 
 def worst(runs: list[Errors]) -> Errors:

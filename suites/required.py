@@ -9,7 +9,7 @@ NN_CELLS = ("rnn_tanh", "rnn_relu", "lstm", "gru")
 MIN_CELLS = ("mingru", "mingru_positive", "minlstm", "minlstm_positive")
 
 REQUIRED_DOMAIN = {
-    "sequential": Domain(cells=tuple(cell.name for cell in BUILT_IN)),
+    "sequential": Domain(cells=tuple(cell.name for cell in BUILT_IN), precisions=("ieee",)),
     "scan_cpu": Domain(cells=MIN_CELLS, sparse=False, devices=("cpu",)),
     "torch_cpu": Domain(cells=NN_CELLS, dtypes=("float32", "float64"), projected=False, sparse=False, devices=("cpu",)),
     # Not bfloat16: whether torch takes cuDNN for it depends on their versions.

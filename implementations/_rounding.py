@@ -1,0 +1,50 @@
+"""How the plain loop rounds where an implementation declares that it does: to nearest, or dithered to judge others by.
+
+A number that other roundings came before may rightly end on either side of where the reference's does. Nearest rounding shows
+one such case only, the same in every run; dithered rounding shows them at random.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_TF32_EPS = 2.0**-10
+
+
+class Rounding:
+    """To nearest; operands of TF32 products are cut off, as tensor cores read them."""
+
+    def to(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """x in `dtype`, differentiable."""
+        return x.to(dtype)
+
+    def tf32(self, x: Tensor) -> Tensor:
+        """float32 without the last 13 bits; what is not finite as it is."""
+        cut = (x.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
+        return torch.where(x.isfinite(), cut, x)
+
+
+class Dithered(Rounding):
+    """To one of the two neighbours at random, so that the mean is the value; what needs no rounding stays as it is."""
+
+    def __init__(self, random: torch.Generator):
+        self._random = random
+
+    def to(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        finfo = torch.finfo(dtype)
+        if finfo.eps <= torch.finfo(x.dtype).eps:
+            return x.to(dtype)
+        return self._neighbour(x, finfo.eps, finfo.smallest_normal).to(dtype)
+
+    def tf32(self, x: Tensor) -> Tensor:
+        return self._neighbour(x, _TF32_EPS, torch.finfo(torch.float32).smallest_normal)
+
+    def _neighbour(self, x: Tensor, eps: float, smallest_normal: float) -> Tensor:
+        """One of the two next to x, differentiable, in a type with such an eps."""
+        given = x.detach()
+        size = given.abs()
+        unit = torch.ldexp(torch.full_like(size, eps), torch.frexp(size.clamp(min=smallest_normal)).exponent - 1)
+        share = torch.rand(x.shape, generator=self._random, dtype=x.dtype).to(x.device)
+        chosen = ((size / unit + share).floor() * unit).copysign(given)
+        return x + torch.where(given.isfinite(), chosen - given, 0.0)
