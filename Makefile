@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: bench test lint tolerance acceptance clean
+.PHONY: bench test lint tolerance acceptance acceptance-gpu clean
 
 bench: $(STAMP)
 	$(BIN)/pytest --ecornn-bench $(ARGS)
@@ -29,6 +29,9 @@ tolerance: $(STAMP)
 
 acceptance: $(STAMP)
 	$(BIN)/python -m pytest_ecornn.suites.acceptance --output docs/notes/acceptance.md $(ARGS)
+
+acceptance-gpu: $(STAMP)
+	$(BIN)/python -m pytest_ecornn.suites.acceptance_gpu --output docs/notes/acceptance_gpu.md $(ARGS)
 
 clean:
 	rm -rf $(VENV) reports/local .hypothesis build *.egg-info

@@ -70,6 +70,15 @@ def same_machine(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     return [f"{name}: {_text(first)} and {_text(second)}" for name, first, second in pairs if first != second]
 
 
+def gpu_line(found: dict[str, Any]) -> str:
+    """Of a fingerprint what the times on a GPU depend on most, in one line."""
+    gpu, packages = found["gpu"] or {}, found["packages"]
+    return (
+        f"{', '.join(gpu.get('names', ['no GPU']))}; driver {gpu.get('driver')}, CUDA {gpu.get('cuda')}, "
+        f"torch {packages['torch']}, CuPy {packages['cupy']}; {found['cpu']}; commit {found['commit']}"
+    )
+
+
 def usable_cores() -> int:
     """Those that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -38,16 +38,10 @@ class Report:
     times: list[lstm_times.Row] = field(default_factory=list)
 
     def markdown(self) -> str:
-        gpu = self.machine["gpu"] or {}
-        packages = self.machine["packages"]
         return document(
             [
                 "# EcoRNN's figures on this machine",
-                escape(
-                    f"{', '.join(gpu.get('names', ['no GPU']))}; driver {gpu.get('driver')}, CUDA {gpu.get('cuda')}, "
-                    f"torch {packages['torch']}, CuPy {packages['cupy']}; {self.machine['cpu']}; "
-                    f"commit {self.machine['commit']}; made in {self.seconds:.0f} s."
-                ),
+                escape(f"{machine.gpu_line(self.machine)}; made in {self.seconds:.0f} s."),
                 product_layout.render(self.layout, self.hit_rates, PAPER_COLUMN).strip(),
                 launches.render(self.launches, PAPER_COLUMN).strip(),
                 lstm_times.render(self.times, PAPER_COLUMN).strip(),

@@ -1,0 +1,58 @@
+"""An implementation on one case, timed as called and captured, whose graphs any number of measurements replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pytest_ecornn.clocks import CudaClock
+from pytest_ecornn.contract import Case, Implementation, Layer, Unsupported
+from pytest_ecornn.graphs import NotCaptured
+from pytest_ecornn.implementations.cudnn import Cudnn
+from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.implementations.transposed_gpu import TransposedGpu
+from pytest_ecornn.measurement import Arm, Pool, measure
+from pytest_ecornn.replay import Graph, GraphArm, graph_arms
+from pytest_ecornn.verification import Candidate
+
+KINDS: dict[str, type[Implementation]] = {"sequential": Sequential, "transposed_gpu": TransposedGpu, "cudnn": Cudnn}
+_CALLED_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Captured:
+    """called: the arm as a row's first column has it, measured."""
+
+    called: Arm
+    graphs: Sequence[Graph]
+
+    @property
+    def device(self) -> str:
+        return self.called.candidate.case.device
+
+    def arm(self) -> GraphArm:
+        """A fresh arm of a device-only column, without samples, over the same graphs."""
+        return GraphArm(self.called.candidate, self.called.pool, self.graphs)
+
+
+def capture(name: str, case: Case, pool: Pool, change: Callable[[Layer], Layer] = lambda layer: layer) -> Captured:
+    """`change` makes of the layer what is timed. Raises Unsupported or NotCaptured; a wrong result is not found out."""
+    kind = KINDS[name]
+    if reason := kind().unsupported(case, torch.device(case.device)):
+        raise Unsupported(reason)
+    candidate = Candidate.build(name, kind, case)
+    candidate.layer = change(candidate.layer)
+    called = Arm(candidate, pool)
+    measure([called], CudaClock(case.device), _CALLED_SECONDS, lambda: True)
+    arms, missing = graph_arms([called])
+    if missing:
+        raise NotCaptured(missing[0])
+    return Captured(called, arms[0].graphs)
+
+
+def reason_of(error: Exception) -> str:
+    """Why there is nothing to measure, in one line."""
+    first = next(iter(str(error).splitlines()), "")
+    return first if isinstance(error, (Unsupported, NotCaptured)) else f"{type(error).__name__}: {first}"

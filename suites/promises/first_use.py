@@ -1,0 +1,217 @@
+"""How long the first use of a kernel takes, stage by stage, in a process of its own: compiled, then loaded from disk.
+
+`python -m pytest_ecornn.suites.promises.first_use CASE...` prints the figures of this process as JSON. torch, cuBLAS, NVRTC and
+CuPy are made ready before the clock starts, so a stage is the kernel's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from pytest_ecornn import contents
+from pytest_ecornn.calls import Call
+from pytest_ecornn.contract import Case, Unsupported
+from pytest_ecornn.implementations.cuda import compile as compiler
+from pytest_ecornn.implementations.cuda import kernel
+from pytest_ecornn.implementations.transposed_gpu import TransposedGpu
+from pytest_ecornn.reporting.formatting import significant
+from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+
+CASES = (  # a kernel's first use, another shape, another type
+    "lstm-T35-B32-H650-L2-float32-cuda",
+    "lstm-T35-B64-H512-float32-cuda",
+    "lstm-T35-B32-H650-L2-bfloat16-cuda",
+)
+COLD, WARM = "nothing on disk", "compiled on disk"
+MOST_COMPILE_S, MOST_LOAD_S = 3.0, 0.05
+_LONGEST_S = 120
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The first use of one kernel. compile_s: None where its machine code was on disk. load_s: all else until it can run."""
+
+    kernel: str
+    compile_s: float | None
+    load_s: float
+
+
+@dataclass(frozen=True)
+class First:
+    """A case's build and first call, until the device was done."""
+
+    case: str
+    seconds: float
+    stages: list[Stage] = field(default_factory=list)
+    disk: str = COLD
+
+    @property
+    def compiles_s(self) -> list[float]:
+        return [one.compile_s for one in self.stages if one.compile_s is not None]
+
+    @property
+    def disk_loads_s(self) -> list[float]:
+        """Of kernels that did not have to be compiled."""
+        return [one.load_s for one in self.stages if one.compile_s is None]
+
+
+@dataclass
+class Figures:
+    firsts: list[First] = field(default_factory=list)
+    reason: str = ""
+
+
+class Watch:
+    """Notes how long a kernel's first use takes, and how much of it its compilation."""
+
+    def __init__(self) -> None:
+        self.stages: list[Stage] = []
+        self._compile_s: float | None = None
+
+    def nvrtc(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """`run` compiles."""
+
+        def watched(*given: Any) -> Any:
+            start = time.perf_counter()
+            result = run(*given)
+            self._compile_s = time.perf_counter() - start
+            return result
+
+        return watched
+
+    def function(self, find: Any) -> Callable[..., Any]:
+        """`find`, a functools.cache, loads what it has not yet and may compile it before."""
+
+        def watched(source: Path, name: str, macros: tuple[tuple[str, str], ...], device: torch.device) -> Any:
+            misses, self._compile_s = find.cache_info().misses, None
+            start = time.perf_counter()
+            result = find(source, name, macros, device)
+            if find.cache_info().misses > misses:
+                load_s = time.perf_counter() - start - (self._compile_s or 0.0)
+                label = ", ".join([name, *(f"{key} {value}" for key, value in macros)])
+                self.stages.append(Stage(label, self._compile_s, load_s))
+            return result
+
+        return watched
+
+
+@contextmanager
+def watching() -> Iterator[Watch]:
+    watch = Watch()
+    with (
+        patch.object(compiler, "_run_nvrtc", watch.nvrtc(compiler._run_nvrtc)),
+        patch.object(kernel, "_function", watch.function(kernel._function)),
+    ):
+        yield watch
+
+
+def prepare() -> None:
+    """Makes ready what is not the kernels': CUDA, both libraries of cuBLAS, CuPy, NVRTC. Raises Unsupported."""
+    if reason := TransposedGpu().unsupported(Case.parse(CASES[0]), torch.device("cuda")):
+        raise Unsupported(reason)
+    import cupy
+
+    library, ones = torch.backends.cuda.preferred_blas_library(), torch.ones(64, 64, device="cuda")
+    for name in ("cublas", "cublaslt"):
+        torch.backends.cuda.preferred_blas_library(name)
+        torch.mm(ones, ones)
+    torch.backends.cuda.preferred_blas_library(library)
+    with cupy.cuda.Device(0):
+        cupy.cuda.runtime.free(0)
+    torch.cuda.synchronize()
+
+
+def first_call(case: Case, watch: Watch) -> First:
+    """Builds the layer and calls it once."""
+    problem, before = contents.problem(case), len(watch.stages)
+    call = Call(problem)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    layer = TransposedGpu().build(case, problem.weights)
+    with torch.set_grad_enabled(case.training):
+        call.timed(layer)
+    torch.cuda.synchronize()
+    return First(str(case), time.perf_counter() - start, watch.stages[before:])
+
+
+def measure() -> Figures:
+    """Two processes, one after the other, with caches of their own: the second finds on disk what the first compiled."""
+    figures = Figures()
+    with tempfile.TemporaryDirectory() as folder:
+        for disk in (COLD, WARM):
+            found = _in_process(folder, disk)
+            if isinstance(found, str):
+                figures.reason = found
+                break
+            figures.firsts += found
+    return figures
+
+
+def _in_process(folder: str, disk: str) -> list[First] | str:
+    """NVRTC keeps what it compiled in the driver's cache, which therefore lies in the folder too."""
+    caches = {"ECORNN_CACHE_DIR": f"{folder}/ecornn", "CUDA_CACHE_PATH": f"{folder}/driver"}
+    for cache in caches.values():
+        Path(cache).mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "pytest_ecornn.suites.promises.first_use", *CASES]
+    try:
+        done = subprocess.run(
+            command, env={**os.environ, **caches}, capture_output=True, text=True, timeout=_LONGEST_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"not done after {_LONGEST_S} s"
+    if done.returncode:
+        return next(iter(done.stderr.strip().splitlines()[-1:]), f"ended with {done.returncode}")
+    return parse(done.stdout.strip().splitlines()[-1], disk)
+
+
+def parse(text: str, disk: str) -> list[First]:
+    """What `main` printed."""
+    return [First(one["case"], one["seconds"], [Stage(**stage) for stage in one["stages"]], disk) for one in json.loads(text)]
+
+
+def render(figures: Figures) -> str:
+    if not figures.firsts and not figures.reason:
+        return ""
+    calls = [[one.disk, one.case, significant(one.seconds), str(len(one.compiles_s))] for one in figures.firsts]
+    stages = [
+        [one.disk, stage.kernel, "-" if stage.compile_s is None else significant(stage.compile_s), milliseconds(stage.load_s)]
+        for one in figures.firsts
+        for stage in one.stages
+    ]
+    return document(
+        [
+            "## The first use of a kernel",
+            "transposed_gpu in a fresh process; CUDA, cuBLAS, NVRTC and CuPy are made ready before. Build and first call, the "
+            "choice of a layout included, last until the device is done. They follow each other in one process.",
+            table(("process", "case", "build and first call, s", "compiled"), calls, ("build and first call, s", "compiled")),
+            table(("process", "kernel", "compiling, s", "loading, ms"), stages, ("compiling, s", "loading, ms")),
+            f"Not measured: {escape(figures.reason)}" if figures.reason else "",
+        ]
+    )
+
+
+def milliseconds(seconds: float) -> str:
+    return significant(seconds * 1e3)
+
+
+def main(cases: Sequence[str]) -> None:
+    prepare()
+    with watching() as watch:
+        print(json.dumps([asdict(first_call(Case.parse(text), watch)) for text in cases]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
