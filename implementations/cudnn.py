@@ -31,6 +31,7 @@ class Cudnn(Implementation):
     carry = "storage"
     gate_gradients = "storage"
     saved_gates = "storage"
+    products = "storage"
     activation_error = 2.0**-16  # its float32 sigmoid and tanh are that far off
     deterministic = False  # torch documents that cuDNN's RNN functions are not, on some versions of cuDNN and CUDA
 

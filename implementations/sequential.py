@@ -29,7 +29,7 @@ class Sequential(Implementation):
     deterministic = True
 
     def __init__(self, declared: Declared = _EXACT, rounding: Rounding | None = None):
-        self.carry, self.gate_gradients, self.saved_gates, self.activation_error = declared
+        self.carry, self.gate_gradients, self.saved_gates, self.products, self.activation_error = declared
         self._rounding = rounding or Rounding()
 
     def unsupported(self, case: Case, device: torch.device) -> str | None:
@@ -46,7 +46,7 @@ class Sequential(Implementation):
                 x = x.transpose(0, 1) if case.batch_first else x
                 x_gates = x.to(compute)
                 if not is_projected:
-                    x_gates = multiply(x_gates, parameters["weight_ih"], parameters.get("bias_ih"))
+                    x_gates = self._product(multiply, dtype, x_gates, parameters["weight_ih"], parameters.get("bias_ih"))
                 first = state or (x.new_zeros(x.shape[1], case.hidden_size),) * len(cell.states)
                 output, final = self._loop(cell, dtype, multiply, x_gates, first, parameters, lengths, reverse)
                 return (output.transpose(0, 1) if case.batch_first else output), final
@@ -80,7 +80,7 @@ class Sequential(Implementation):
             h_gates: cells.Blocks = ()
             if cell.recurrent:
                 operand = rounded(state[0], dtype).to(compute)
-                product = multiply(operand, parameters["weight_hh"], parameters.get("bias_hh"))
+                product = self._product(multiply, dtype, operand, parameters["weight_hh"], parameters.get("bias_hh"))
                 h_gates = self._with_rounded_gradient(product, dtype).chunk(count, -1)
             with self._saving(dtype, compute):
                 new = cell.step(x_t.chunk(count, -1), h_gates, state, parameters)
@@ -92,6 +92,15 @@ class Sequential(Implementation):
             state = tuple(rounded(s, kept).to(compute) for s in new)
             outputs.append(rounded(output, dtype))
         return torch.stack(outputs[::-1] if reverse else outputs), tuple(rounded(s, dtype) for s in state)
+
+    def _product(self, multiply: Linear, dtype: torch.dtype, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """x W^T + bias, rounded before the bias is added where that is declared; the gradient is not."""
+        if self.products == "float32" or dtype == x.dtype:
+            return multiply(x, weight, bias)
+        exact = multiply(x, weight, None)
+        given = exact.detach()
+        product = exact + torch.where(given.isfinite(), self._rounding.to(given, dtype) - given, 0.0)
+        return product if bias is None else product + bias
 
     def _with_rounded_gradient(self, gates: Tensor, dtype: torch.dtype) -> Tensor:
         if self.gate_gradients == "float32" or dtype == gates.dtype or not gates.requires_grad:

@@ -32,7 +32,8 @@ MAX_FACTOR, MAX_FLOOR = 2.0, 4.0
 SUM_FLOOR = 0.5
 # A slice's scale is at least this share of its tensor's: what is smaller is noise of the larger parts.
 SLICE_SCALE = 2.0**-10
-# Beyond: yardstick's error over CHAOS * eps * sqrt(T), or reference's maximum under VANISHED * smallest normal.
+# Beyond: yardstick's error over CHAOS * eps * sqrt(T), or reference's maximum under VANISHED * smallest normal (of float32 for
+# float64, whose yardstick is a float32 loop).
 CHAOS, VANISHED = 2.0**10, 2.0**10
 
 
@@ -213,7 +214,7 @@ def _uninformative(case: Case, reference: Array, valid: Mask | None, yardstick: 
     finite = np.abs(reference[np.isfinite(reference) if valid is None else np.isfinite(reference) & valid])
     if not finite.size:
         return "the reference has no finite element to compare"
-    if finite.max() < VANISHED * finfo.smallest_normal:
+    if finite.max() < VANISHED * max(finfo.smallest_normal, torch.finfo(torch.float32).smallest_normal * (finfo.bits == 64)):
         return f"vanished: the reference's largest element is {finite.max():.2g}"
     chaos = CHAOS * precision_eps(case) * case.steps**0.5
     if "" not in yardstick or yardstick[""].rms > chaos:

@@ -95,8 +95,9 @@ class Expected:
         finfo, errors = torch.finfo(contents.torch_dtype(problem.case)), {}
         permutation = yardstick.Permutation.draw(problem.case, number)
         permuted = permutation.problem(problem)
-        loop = Sequential(declared, yardstick.rounding(problem.case, number, self.tensors["output"].size))
-        with yardstick.MovedGates(problem.case, number, declared.activation_error):
+        is_searching = number >= yardstick.run_counts(self.tensors["output"].size)[0]
+        loop = Sequential(declared, yardstick.rounding(problem.case, number, is_searching))
+        with yardstick.MovedGates(problem.case, number, declared.activation_error, is_searching):
             tensors = run(loop.build(permuted.case, permuted.weights), permuted)
         for name, tensor in tensors.items():
             assert tensor is not None

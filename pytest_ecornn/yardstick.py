@@ -5,6 +5,9 @@ sum is not, so the spread of correct answers shows. Where few orders exist (one 
 also moved by one unit in the last place, which no sum in float32 can tell from its own rounding; so is every gate, as by
 another library's exponential (1 - z loses most of z where the gate is near one). A float64 loop would share the reference's
 rounding; there the float32 loop's error is scaled by the ratio of the two precisions.
+
+What a candidate fails by these runs is judged again by more, which also search: each rounding goes to either neighbour, and
+relu's derivative is 0 or 1 at random where the pre-activation is as near to 0 as rounding may take it.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from torch.nn.functional import logsigmoid
 from torch.overrides import TorchFunctionMode
 
 from pytest_ecornn import cells
-from pytest_ecornn.comparison import Error
+from pytest_ecornn.comparison import Error, precision_eps
 from pytest_ecornn.contents import Problem, generator
 from pytest_ecornn.contract import Case, Weights
 from pytest_ecornn.implementations._rounding import Dithered, Rounding
@@ -26,6 +29,7 @@ from pytest_ecornn.implementations._rounding import Dithered, Rounding
 Errors = dict[str, dict[str, Error]]  # by tensor, by slice
 
 SMALL = 2**14  # elements of the output
+KINK = 3.0  # units in the last place, that a pre-activation may be off by
 
 
 @dataclass(frozen=True)
@@ -108,18 +112,30 @@ def _blocks(order: Tensor, count: int) -> Tensor:
 class MovedGates(TorchFunctionMode):
     """Within it, what sigmoid and its kin return in float32 is `error` times itself up, down, or as it is.
 
-    At least one unit in the last place.
+    At least one unit in the last place. Where it `is_searching`, relu's kink is moved as well.
     """
 
     _FUNCTIONS = (torch.sigmoid, Tensor.sigmoid, torch.tanh, Tensor.tanh, logsigmoid)
 
-    def __init__(self, case: Case, number: int, error: float = 0.0):
+    def __init__(self, case: Case, number: int, error: float = 0.0, is_searching: bool = False):
         super().__init__()
         self._random, self._error = generator(case.seed, f"gates {number}"), error
+        self._kink = KINK * precision_eps(case) if is_searching else 0.0
+        self._is_open_at_zero = bool(number % 2)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.relu and self._kink:
+            return self._bent(*args)
         result = func(*args, **(kwargs or {}))
         return _moved(result, self._random, self._error) if func in self._FUNCTIONS else result
+
+    def _bent(self, x: Tensor) -> Tensor:
+        """relu, open or shut at random within `_kink` of 0, relative to the elements' root mean square."""
+        size = x.detach().abs()
+        width = self._kink * size.square().mean().sqrt()
+        is_near = size < width * torch.rand(x.shape, generator=self._random).to(x.device)
+        is_open = torch.where(size == 0, self._is_open_at_zero, (x > 0) ^ is_near) | x.isnan()
+        return torch.where(is_open, x, 0.0)
 
 
 def _moved(values: Tensor, random: torch.Generator | None, error: float = 0.0) -> Tensor:
@@ -158,9 +174,8 @@ def run_counts(size: int) -> tuple[int, int]:
     return (3, 16) if size <= SMALL else (1, 4)
 
 
-def rounding(case: Case, number: int, size: int) -> Rounding:
-    """How the loop rounds in this run: to nearest in those that judge every candidate, dithered in those that judge doubts."""
-    return Rounding() if number < run_counts(size)[0] else Dithered(generator(case.seed, f"rounding {number}"))
+def rounding(case: Case, number: int, is_searching: bool) -> Rounding:
+    return Dithered(generator(case.seed, f"rounding {number}")) if is_searching else Rounding()
 
 
 def worst(runs: list[Errors]) -> Errors:

@@ -36,6 +36,8 @@ def _edge() -> Iterator[Case]:
     for cell in ("rnn_tanh", "lstm", "gru", "mingru", "minlstm"):
         yield from _both_modes(cell=cell, steps=1, batch=1, hidden_size=1, has_state=True)
         yield from _both_modes(cell=cell, steps=3, batch=5, hidden_size=97, input_size=61, has_state=True, ragged=True)
+    for cell in ("rnn_tanh", "rnn_relu", "lstm", "gru"):
+        yield Case(cell=cell, steps=1_031, batch=3, hidden_size=33, mode="training")
     for cell in ("mingru", "mingru_positive", "minlstm", "minlstm_positive"):
         yield Case(cell=cell, steps=65_536, batch=1, hidden_size=64, batch_first=True, projected=True)
         yield Case(cell=cell, steps=4_099, batch=2, hidden_size=17, projected=True, mode="training", contents="near_one")

@@ -61,12 +61,12 @@ def fake_captured(replays: list[int], graphs: int = 3) -> Captured:
     return Captured(Arm(candidate, Pool(SMALL), samples_us=[5000.0]), found)
 
 
-def test_do_bench_replays_every_graph_once_around() -> None:
+def test_do_bench_replays_all_graphs_in_turn_for_so_long_that_its_flush_weighs_little() -> None:
     replays: list[int] = []
     do_bench = FakeDoBench()
-    assert agreement.do_bench_us(do_bench, fake_captured(replays)) == pytest.approx(2000.0)
-    assert replays == [0, 1, 2]
-    assert do_bench.given[0]["return_mode"] == "median"
+    assert agreement.do_bench_us(do_bench, fake_captured(replays)) == pytest.approx(6000.0 / 27)
+    assert replays == [0, 1, 2] * (1 + 9)  # 9 rounds of 6 ms are over 50 ms
+    assert {one["return_mode"] for one in do_bench.given} == {"median"}
 
 
 def test_turns_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
