@@ -101,6 +101,46 @@ def test_refusals_say_why(name: str, reason: str) -> None:
     assert reason in (Cudnn().unsupported(case, torch.device(case.device)) or "")
 
 
+LSTM_DEFECT = "lstm-T16-B8-H48-float16-cuda"
+RNN_DEFECT = "rnn_tanh-T16-B8-H64-float16-cuda-bidirectional-training"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_wrong"),
+    [
+        (LSTM_DEFECT, True),
+        ("gru-T16-B16-I5-H184-L2-float16-cuda-bidirectional", True),
+        ("lstm-T16-B8-H48-float16-cuda-nobias", False),
+        ("lstm-T16-B8-H48-float16-cuda-ragged", False),
+        ("lstm-T16-B7-H48-float16-cuda", False),
+        ("lstm-T16-B8-H64-float16-cuda", False),
+        ("lstm-T16-B8-H200-float16-cuda", False),
+        ("lstm-T16-B8-H48-bfloat16-cuda", False),
+        (RNN_DEFECT, True),
+        ("rnn_relu-T16-B8-H32-L3-float16-cuda-bidirectional-training", True),
+        ("rnn_tanh-T16-B8-H64-float16-cuda-training", False),
+        ("rnn_tanh-T16-B8-H64-float16-cuda-bidirectional", False),
+        ("rnn_tanh-T16-B8-H48-float16-cuda-bidirectional-training", False),
+        ("rnn_tanh-T16-B8-H288-float16-cuda-bidirectional-training", False),
+    ],
+)
+def test_the_known_defects_of_one_version_are_refused(name: str, is_wrong: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91900)
+    reason = Cudnn().unsupported(Case.parse(name), CUDA)
+    assert ("cuDNN 9.19 is wrong here" in reason if reason else False) == is_wrong
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 92000)
+    assert Cudnn().unsupported(Case.parse(name), CUDA) is None
+
+
+@needs_cuda
+@pytest.mark.parametrize("name", [LSTM_DEFECT, RNN_DEFECT])
+def test_what_is_refused_as_a_defect_is_one(name: str) -> None:
+    case = Case.parse(name)
+    if Cudnn().unsupported(case, CUDA) is None:
+        pytest.skip("another version of cuDNN")
+    assert failure_message("cudnn", case, Candidate.build("cudnn", Cudnn, case).verify())
+
+
 @pytest.mark.parametrize("name", ["lstm-T2-B2-H4-float32-tf32-cuda:1", "gru-T2-B2-H4-float32-cuda-density0.3"])
 def test_tf32_and_sparse_inference_are_supported(name: str) -> None:
     assert Cudnn().unsupported(Case.parse(name), CUDA) is None
