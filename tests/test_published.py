@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,17 @@ import pytest
 import torch
 
 from pytest_ecornn import machine
+from pytest_ecornn.calls import Call
 from pytest_ecornn.contract import Case, Implementation, Layer, Weights
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.measurement import Pool
+from pytest_ecornn.replay import Graph, GraphArm
 from pytest_ecornn.statistics import Ratio
 from pytest_ecornn.suites.published import alternating, ecornn, launches, lstm_times, product_layout, verified
 from pytest_ecornn.suites.published.hit_rate import METRIC, HitRate, parse
 from pytest_ecornn.suites.published.kernel_names import kind_of
+from pytest_ecornn.verification import Candidate
 
 SMALL = Case(cell="lstm", steps=3, batch=2, hidden_size=5, mode="training")
 
@@ -205,7 +210,7 @@ def test_the_report_is_written_whole(tmp_path: Path) -> None:
     report.write(tmp_path / "new")
     figures = json.loads((tmp_path / "new/ecornn.json").read_text())
     assert figures["schema_version"] == ecornn.SCHEMA_VERSION
-    assert figures["machine"]["packages"]["torch"] == torch.__version__
+    assert figures["machine"]["packages"]["torch"] == version("torch")
     cell = figures["times"][0]["cells"]["as called"]["transposed_gpu"]
     assert cell["baseline_over_it"] == {"ratio": pytest.approx(2), "low": pytest.approx(2), "high": pytest.approx(2)}
     assert ecornn.PAPER_COLUMN in (tmp_path / "new/ecornn.md").read_text()
@@ -238,10 +243,28 @@ def test_only_what_is_right_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "absent" in str(prepared["cudnn"])
     candidate = prepared["sequential"]
     assert not isinstance(candidate, str)
-    first, second = (call()[0][0] for call in verified.calls_of(candidate, 2))
-    assert not torch.equal(first, second)
+    output, _ = verified.call_of(candidate)()[0]
+    assert output.shape == (SMALL.steps, SMALL.batch, SMALL.hidden_size)
     tf32 = verified.prepared(replace(SMALL, precision="tf32"), ["sequential"])
     assert "IEEE" in str(tf32["sequential"])
+
+
+@pytest.mark.parametrize("share", [1.0, 1.001])
+def test_only_what_is_right_when_replayed_has_a_device_only_time(share: float, capsys: pytest.CaptureFixture[str]) -> None:
+    candidate, pool = Candidate.build("sequential", Sequential, SMALL), Pool(SMALL)
+    call = Call(pool.placed(candidate.weights))
+    result = call.timed(candidate.layer)
+
+    def replay() -> None:
+        output, _ = call.timed(candidate.layer)[0]
+        with torch.no_grad():
+            result[0][0].copy_(output * share)
+
+    arm = GraphArm(candidate, pool, [Graph(call, result, replay)])
+    checked = lstm_times._checked(arm)
+    assert checked is (arm if share == 1 else verified.WRONG)
+    assert ("is wrong on" in capsys.readouterr().out) == (share != 1)
+    assert lstm_times._checked("no graph") == "no graph"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device on this machine")

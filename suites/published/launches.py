@@ -21,7 +21,7 @@ from pytest_ecornn.contract import MODES, Case
 from pytest_ecornn.reporting.formatting import percent, significant
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.suites.published.kernel_names import kind_of
-from pytest_ecornn.suites.published.verified import calls_of, prepared
+from pytest_ecornn.suites.published.verified import call_of, prepared
 from pytest_ecornn.verification import Candidate
 
 IMPLEMENTATIONS = ("sequential", "cudnn", "transposed_gpu")
@@ -70,7 +70,7 @@ def measure() -> Iterator[Row]:
 def _row(mode: str, name: str, candidate: Candidate) -> Row:
     try:
         with torch.set_grad_enabled(candidate.case.training):
-            return Row(mode, name, breakdown(_profiled(calls_of(candidate, 1)[0])))
+            return Row(mode, name, breakdown(_profiled(call_of(candidate))))
     except (OSError, RuntimeError, ValueError, KeyError) as error:
         return Row(mode, name, reason=f"not profiled: {type(error).__name__}: {error}")
 

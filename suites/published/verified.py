@@ -37,8 +37,8 @@ def prepared(case: Case, names: Sequence[str]) -> dict[str, Candidate | str]:
     found: dict[str, Candidate | str] = {name: one for name, one in ran.items() if isinstance(one, str)}
     results = {name: one for name, one in ran.items() if not isinstance(one, str)}
     for name, comparisons in _compare(case, results).items():
-        message = failure_message(name, case, comparisons)
-        found[name] = _say_wrong(message) if message else results[name][0]
+        message = wrong(results[name][0], comparisons)
+        found[name] = message or results[name][0]
     return {name: found[name] for name in names}
 
 
@@ -59,6 +59,12 @@ def _build_and_run(name: str, case: Case) -> tuple[Candidate, Tensors] | str:
         return f"raised {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
+def wrong(candidate: Candidate, comparisons: list[Comparison]) -> str:
+    """WRONG where a comparison failed, after printing it; empty otherwise."""
+    message = failure_message(candidate.name, candidate.case, comparisons)
+    return _say_wrong(message) if message else ""
+
+
 def _say_wrong(message: str) -> str:
     print(message, flush=True)
     return WRONG
@@ -76,8 +82,6 @@ def _compare(case: Case, results: dict[str, tuple[Candidate, Tensors]]) -> dict[
     return {name: wanted.compare(tensors, one.implementation.declared) for name, (one, tensors) in results.items()}
 
 
-def calls_of(candidate: Candidate, count: int) -> list[Callable[[], Any]]:
-    """So many calls on inputs of their own: the layer, in training mode with the gradient of every input and weight."""
-    problem = replace(expected(candidate.case).problem, weights=candidate.weights)
-    inputs = [problem.x, *(torch.randn_like(problem.x) for _ in range(count - 1))]
-    return [partial(Call(replace(problem, x=x)).timed, candidate.layer) for x in inputs]
+def call_of(candidate: Candidate) -> Callable[[], Any]:
+    """One call on the case's own problem: the layer, in training mode with the gradient of every input and weight."""
+    return partial(Call(replace(expected(candidate.case).problem, weights=candidate.weights)).timed, candidate.layer)
