@@ -1,28 +1,27 @@
 """When two results agree: error measures, the tolerance rule, and what a failure says.
 
 A tensor is judged against the float64 reference, as a whole and slice by slice, by how far the yardstick (a plain loop in
-the same precision) itself is from that reference. The rule is stated here once; its constants were fitted on random correct
-implementations (docs/notes/tolerance.md, `make tolerance`).
+the same precision) itself is from that reference. All of it happens in float64 on the device where the reference lives. The
+rule is stated here once; its constants were fitted on random correct implementations (docs/notes/tolerance.md,
+`make tolerance`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case
 
-Array = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-Index = tuple[Any, ...]
+Array = Tensor  # float64, on the reference's device
+Mask = Tensor  # bool, on the same device, of a shape that broadcasts to the tensor's
 
 # rms <= RMS_FACTOR * yardstick's + RMS_FLOOR * eps / sqrt(n); maximum <= MAX_FACTOR * yardstick's + MAX_FLOOR * eps.
 RMS_FACTOR, RMS_FLOOR = 2.0, 2.0
@@ -39,12 +38,11 @@ CHAOS, VANISHED = 2.0**10, 2.0**10
 
 @dataclass(frozen=True)
 class Error:
-    """Relative error of one slice: `rms` over the reference's rms, `maximum` over its maximum, and the worst place."""
+    """Relative error of one slice of `count` elements: `rms` over the reference's rms, `maximum` over its maximum."""
 
     rms: float
     maximum: float
     count: int
-    index: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,61 +58,73 @@ class Comparison:
     message: str = ""
 
 
-def slices(case: Case, tensor: str, shape: tuple[int, ...]) -> dict[str, Index]:
+class Slices(NamedTuple):
+    """The parts of one axis in which a tensor is judged: (start, stop) by label, the whole axis under ""."""
+
+    axis: int
+    parts: dict[str, tuple[int, int]]
+
+
+def slices(case: Case, tensor: str, shape: tuple[int, ...]) -> Slices:
     """Where each slice of a tensor lies: octaves of time, layers and directions of a state, gates of a weight gradient."""
+    edges: Sequence[int]
+    axis = 0
     if tensor in ("output", "grad x"):
-        before = (slice(None),) if case.batch_first else ()
+        axis = int(case.batch_first)
         edges = [0, *(2**k for k in range(case.steps.bit_length()) if 2**k < case.steps), case.steps]
-        pairs = list(itertools.pairwise(edges))
-        return {f"steps {a}..{b - 1}": (*before, slice(a, b)) for a, b in pairs} if len(pairs) > 1 else {}
-    if tensor.startswith(("final", "grad initial")):
-        places = [suffix.removeprefix("_") for _, _, suffix in cells.suffixes(case)]
-        return {place: (index,) for index, place in enumerate(places)} if len(places) > 1 else {}
-    blocks, hidden = shape[0] // case.hidden_size, case.hidden_size
-    gates = cells.get(case.cell).gates if blocks == len(cells.get(case.cell).gates) else tuple(map(str, range(blocks)))
-    return {f"gate {gate}": (slice(k * hidden, (k + 1) * hidden),) for k, gate in enumerate(gates)} if blocks > 1 else {}
+        labels = [f"steps {a}..{b - 1}" for a, b in itertools.pairwise(edges)]
+    elif tensor.startswith(("final", "grad initial")):
+        labels = [suffix.removeprefix("_") for _, _, suffix in cells.suffixes(case)]
+        edges = range(len(labels) + 1)
+    else:
+        blocks, gates = shape[0] // case.hidden_size, cells.get(case.cell).gates
+        labels = [f"gate {gate}" for gate in (gates if blocks == len(gates) else range(blocks))]
+        edges = range(0, shape[0] + 1, case.hidden_size)
+    parts = dict(zip(labels, itertools.pairwise(edges), strict=True))
+    return Slices(axis, {"": (0, shape[axis]), **(parts if len(parts) > 1 else {})})
 
 
-def errors(
-    actual: Array, reference: Array, where: Mapping[str, Index], valid: Mask | None, subnormal: float
-) -> dict[str, Error]:
-    """Relative errors of the whole tensor (under "") and of each slice, over finite elements where `valid` holds."""
-    usable = np.isfinite(reference) & np.isfinite(actual)
-    if valid is not None:
-        usable &= valid
-    with np.errstate(invalid="ignore"):
-        wrong = np.where(usable, np.maximum(np.abs(actual - reference) - subnormal, 0.0), 0.0)
-    size = np.where(usable, np.abs(reference), 0.0)
-    whole = _scales(size, usable)
-    found = {}
-    for label, index in {"": (), **where}.items():
-        part, count = wrong[index], int(np.count_nonzero(usable[index]))
+def widened(tensor: Tensor, device: torch.device) -> Array:
+    return tensor.detach().to(device, torch.float64)
+
+
+def errors(actual: Array, reference: Array, where: Slices, valid: Mask | None, subnormal: float) -> dict[str, Error]:
+    """Relative errors of the whole tensor and of each slice, over finite elements where `valid` holds."""
+    usable, wrong, size = (
+        part.transpose(0, where.axis).reshape(reference.shape[where.axis], -1)
+        for part in _differences(actual, reference, valid, subnormal)
+    )
+    squared = [torch.linalg.vector_norm(part, dim=1).square_() for part in (wrong, size)]
+    by_row = torch.stack([usable.sum(1, dtype=torch.int32), *squared, wrong.amax(1), size.amax(1)])
+    rows = by_row.cpu().numpy()  # one transfer: what is left to do is little
+    found, least_rms, least_max = {}, 0.0, 0.0
+    for label, (start, stop) in where.parts.items():
+        count, wrong_squares, squares = rows[:3, start:stop].sum(axis=1).tolist()
+        wrong_max, largest = rows[3:, start:stop].max(axis=1).tolist()
         if not count:
             continue
-        rms_scale, max_scale = (
-            max(a, SLICE_SCALE * b) for a, b in zip(_scales(size[index], usable[index]), whole, strict=True)
-        )
-        worst = np.unravel_index(int(part.argmax()), part.shape)
-        rms = float(np.sqrt(np.sum(part * part) / count))
-        found[label] = Error(_ratio(rms, rms_scale), _ratio(float(part[worst]), max_scale), count, _absolute(index, worst))
+        rms_scale, max_scale = max(math.sqrt(squares / count), least_rms), max(largest, least_max)
+        found[label] = Error(_ratio(math.sqrt(wrong_squares / count), rms_scale), _ratio(wrong_max, max_scale), int(count))
+        if not label:
+            least_rms, least_max = SLICE_SCALE * rms_scale, SLICE_SCALE * max_scale
     return found
 
 
-def _scales(size: Array, usable: Mask) -> tuple[float, float]:
-    count = np.count_nonzero(usable)
-    return (float(np.sqrt(np.sum(size * size) / count)), float(size.max())) if count else (0.0, 0.0)
+def _differences(actual: Array, reference: Array, valid: Mask | None, subnormal: float) -> tuple[Mask, Array, Array]:
+    """Where elements are finite and `valid`; how large the error and the reference are there, 0 elsewhere.
+
+    In place where it can be: new memory takes longer than the arithmetic.
+    """
+    wrong, size = actual.abs(), reference.abs()
+    usable = (wrong < math.inf) & (size < math.inf)
+    if valid is not None:
+        usable &= valid
+    torch.sub(actual, reference, out=wrong).abs_().sub_(subnormal).clamp_min_(0.0)
+    return usable, wrong.masked_fill_(~usable, 0.0), size.masked_fill_(~usable, 0.0)
 
 
 def _ratio(error: float, scale: float) -> float:
-    return error / scale if scale else (0.0 if error == 0 else float("inf"))
-
-
-def _absolute(index: Index, within: tuple[Any, ...]) -> tuple[int, ...]:
-    """A place in the tensor from its place within a slice."""
-    rest, place = list(within), []
-    for part in index:
-        place.append(part if isinstance(part, int) else (part.start or 0) + rest.pop(0))
-    return tuple(int(i) for i in (*place, *rest))
+    return error / scale if scale else (0.0 if error == 0 else math.inf)
 
 
 def terms(case: Case, tensor: str) -> int:
@@ -149,14 +159,15 @@ def judge(
     if problem := _form_problem(actual, tuple(reference.shape), dtype, case.device):
         return Comparison(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
     assert actual is not None
-    values = to_array(actual)
-    whole = limits(case, tensor, yardstick.get("", Error(0.0, 0.0, 1)), reference.size)[1]
+    values = widened(actual, reference.device)
+    whole = limits(case, tensor, yardstick.get("", Error(0.0, 0.0, 1)), reference.numel())[1]
     if problem := _non_finite_problem(values, reference, dtype, whole) or _zero_problem(values, valid):
         return Comparison(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
     finfo = torch.finfo(dtype)
-    found = errors(values, reference, slices(case, tensor, reference.shape), valid, finfo.smallest_normal * finfo.eps)
     if reason := _uninformative(case, reference, valid, yardstick, finfo):
         return Comparison(tensor, "uninformative", message=f"{tensor}: {reason}")
+    where, subnormal = slices(case, tensor, tuple(reference.shape)), finfo.smallest_normal * finfo.eps
+    found = errors(values, reference, where, valid, subnormal)
     share, label, is_maximum = max(
         max((error.rms / allowed[0], label, False), (error.maximum / allowed[1], label, True))
         for label, error in found.items()
@@ -164,14 +175,14 @@ def judge(
     )
     message = ""
     if not share <= 1:
-        message = _describe(case, tensor, label, found[label], yardstick.get(label), is_maximum, values, reference)
+        index = _worst_place(_differences(values, reference, valid, subnormal)[1], where, label)
+        message = (
+            f"{_describe(case, tensor, label, found[label], yardstick.get(label), is_maximum)}; "
+            f"worst at {list(index)}: expected {reference[index].item():.9g}, got {values[index].item():.9g}"
+        )
     return Comparison(
         tensor, "failed" if message else "passed", found[""].rms, found[""].maximum, share, label or "whole", message
     )
-
-
-def to_array(tensor: Tensor) -> Array:
-    return tensor.detach().to("cpu", torch.float64).numpy()
 
 
 def _form_problem(actual: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> str:
@@ -190,54 +201,65 @@ def _non_finite_problem(actual: Array, reference: Array, dtype: torch.dtype, all
     Where an error of `allowed`, relative to the reference's largest element, takes it over the edge, both sides are right.
     """
     largest = torch.finfo(dtype).max
-    with np.errstate(invalid="ignore"):
-        slack = max(allowed * float(np.abs(reference[np.isfinite(reference)]).max(initial=0.0)), 0.01 * largest)
-        near = np.abs(np.abs(reference) - largest) < slack
-        edge = near & (np.sign(actual) == np.sign(reference))
-        rounded = np.where(np.abs(reference) > largest, np.copysign(np.inf, reference), reference)
-    same = (np.isfinite(actual) & np.isfinite(rounded)) | (actual == rounded) | (np.isnan(actual) & np.isnan(rounded))
+    if _largest(actual) < math.inf and _largest(reference) <= largest:
+        return ""
+    slack = max(allowed * _largest(reference[reference.isfinite()]), 0.01 * largest)
+    places = (~(actual.isfinite() & (reference.abs() <= largest))).nonzero()
+    got, wanted = actual[places.unbind(1)], reference[places.unbind(1)]
+    edge = ((wanted.abs() - largest).abs() < slack) & (got.sign() == wanted.sign())
+    rounded = torch.where(wanted.abs() > largest, wanted.sign() * math.inf, wanted)
+    same = (got.isfinite() & rounded.isfinite()) | (got == rounded) | (got.isnan() & rounded.isnan())
     wrong = ~(same | edge)
     if not wrong.any():
         return ""
-    index = tuple(int(i) for i in np.argwhere(wrong)[0])
-    return f"at {list(index)} expected {rounded[index]:.6g}, got {actual[index]:.6g} ({int(wrong.sum())} such elements)"
+    place, expected, came = (found[wrong][0].tolist() for found in (places, rounded, got))
+    return f"at {place} expected {expected:.6g}, got {came:.6g} ({int(wrong.sum())} such elements)"
+
+
+def _largest(values: Array) -> float:
+    """The largest absolute value: NaN where there is one, 0 of nothing."""
+    if not values.numel():
+        return 0.0
+    low, high = torch.stack(values.aminmax()).tolist()
+    return float(max(-low, high))
 
 
 def _zero_problem(actual: Array, valid: Mask | None) -> str:
-    if valid is None or not (bad := (actual != 0) & ~valid).any():
+    if valid is None or not len(places := ((actual != 0) & ~valid).nonzero()):
         return ""
-    index = tuple(int(i) for i in np.argwhere(bad)[0])
-    return f"at {list(index)} expected exactly 0 (padding or a pruned weight), got {actual[index]:.6g}"
+    value = actual[places[0].unbind()].item()
+    return f"at {places[0].tolist()} expected exactly 0 (padding or a pruned weight), got {value:.6g}"
 
 
 def _uninformative(case: Case, reference: Array, valid: Mask | None, yardstick: Mapping[str, Error], finfo: torch.finfo) -> str:
-    finite = np.abs(reference[np.isfinite(reference) if valid is None else np.isfinite(reference) & valid])
-    if not finite.size:
+    size = reference.abs()
+    usable = size < math.inf if valid is None else (size < math.inf) & valid
+    largest = size.masked_fill_(~usable, -1.0).max().item()
+    if largest < 0:
         return "the reference has no finite element to compare"
-    if finite.max() < VANISHED * max(finfo.smallest_normal, torch.finfo(torch.float32).smallest_normal * (finfo.bits == 64)):
-        return f"vanished: the reference's largest element is {finite.max():.2g}"
+    if largest < VANISHED * max(finfo.smallest_normal, torch.finfo(torch.float32).smallest_normal * (finfo.bits == 64)):
+        return f"vanished: the reference's largest element is {largest:.2g}"
     chaos = CHAOS * precision_eps(case) * case.steps**0.5
     if "" not in yardstick or yardstick[""].rms > chaos:
         return "chaos: a plain loop in the same precision is itself too far from the reference"
     return ""
 
 
-def _describe(
-    case: Case,
-    tensor: str,
-    label: str,
-    error: Error,
-    yard: Error | None,
-    is_maximum: bool,
-    actual: Array,
-    reference: Array,
-) -> str:
+def _worst_place(wrong: Array, where: Slices, label: str) -> tuple[int, ...]:
+    """The first place of a slice's largest error, in the whole tensor."""
+    start, stop = where.parts[label]
+    part = wrong.narrow(where.axis, start, stop - start)
+    index = [int(i) for i in torch.unravel_index(part.argmax(), part.shape)]
+    index[where.axis] += start
+    return tuple(index)
+
+
+def _describe(case: Case, tensor: str, label: str, error: Error, yard: Error | None, is_maximum: bool) -> str:
     yard = yard or Error(0.0, 0.0, 1)
     allowed = limits(case, tensor, yard, error.count)[is_maximum]
     got, own = (error.maximum, yard.maximum) if is_maximum else (error.rms, yard.rms)
     place = f"{tensor} ({label})" if label else tensor
     return (
         f"{place}: {'maximum' if is_maximum else 'rms'} relative error {got:.3g} is over its limit {allowed:.3g} "
-        f"(the yardstick's own: {own:.3g}); worst at {list(error.index)}: "
-        f"expected {reference[error.index]:.9g}, got {actual[error.index]:.9g}"
+        f"(the yardstick's own: {own:.3g})"
     )

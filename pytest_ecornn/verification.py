@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,11 +67,11 @@ class Expected:
 
     def valid(self, tensor: str) -> Mask | None:
         """Where the tensor's elements count: not in padding, not at pruned weights. None: everywhere."""
-        mask = self.problem.weights.masks.get(tensor.removeprefix("grad "))
+        mask = self._own.weights.masks.get(tensor.removeprefix("grad "))
         if mask is not None:
-            return mask.cpu().numpy()
-        if tensor in ("output", "grad x") and self.problem.padding is not None:
-            return np.broadcast_to(~self.problem.padding.cpu().numpy()[..., None], self.tensors[tensor].shape)
+            return mask
+        if tensor in ("output", "grad x") and self._own.padding is not None:
+            return ~self._own.padding[..., None]
         return None
 
     @cached_property
@@ -95,14 +95,14 @@ class Expected:
         finfo, errors = torch.finfo(contents.torch_dtype(problem.case)), {}
         permutation = yardstick.Permutation.draw(problem.case, number)
         permuted = permutation.problem(problem)
-        is_searching = number >= yardstick.run_counts(self.tensors["output"].size)[0]
+        is_searching = number >= yardstick.run_counts(self.tensors["output"].numel())[0]
         loop = Sequential(declared, yardstick.rounding(problem.case, number, is_searching))
         with yardstick.MovedGates(problem.case, number, declared.activation_error, is_searching):
             tensors = run(loop.build(permuted.case, permuted.weights), permuted)
         for name, tensor in tensors.items():
             assert tensor is not None
-            values = comparison.to_array(permutation.undo(name, tensor))
-            where = comparison.slices(problem.case, name, values.shape)
+            values = comparison.widened(permutation.undo(name, tensor), reference[name].device)
+            where = comparison.slices(problem.case, name, tuple(values.shape))
             found = comparison.errors(values, reference[name], where, self.valid(name), finfo.smallest_normal * finfo.eps)
             errors[name] = {label: Error(e.rms * scale, e.maximum * scale, e.count) for label, e in found.items()}
         return errors
@@ -112,9 +112,9 @@ class Expected:
 
         More runs only raise the limits, so this is the verdict of the most runs at the price of the fewest.
         """
-        fewest, most = yardstick.run_counts(self.tensors["output"].size)
+        fewest, most = yardstick.run_counts(self.tensors["output"].numel())
         verdicts = self._judge(tensors, declared, list(self.tensors), fewest)
-        doubtful = [name for name, one in verdicts.items() if one.status == "failed" and np.isfinite(one.share)]
+        doubtful = [name for name, one in verdicts.items() if one.status == "failed" and math.isfinite(one.share)]
         if doubtful:
             verdicts |= self._judge(tensors, declared, doubtful, most)
         return list(verdicts.values())
@@ -129,7 +129,7 @@ class Expected:
 
 def _reference(problem: Problem) -> dict[str, Array]:
     wide = widen(problem)
-    return {name: comparison.to_array(t) for name, t in run(reference_layer(wide), wide).items() if t is not None}
+    return {name: comparison.widened(t, t.device) for name, t in run(reference_layer(wide), wide).items() if t is not None}
 
 
 @lru_cache(maxsize=4)

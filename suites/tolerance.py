@@ -98,10 +98,10 @@ def _add(
     finfo = torch.finfo(getattr(torch, case.dtype))
     reference, yard = (
         wanted.tensors[one.tensor],
-        wanted.spread(declared, yardstick.run_counts(wanted.tensors["output"].size)[1])[one.tensor],
+        wanted.spread(declared, yardstick.run_counts(wanted.tensors["output"].numel())[1])[one.tensor],
     )
-    where = comparison.slices(case, one.tensor, reference.shape)
-    values = comparison.to_array(tensors[one.tensor])
+    where = comparison.slices(case, one.tensor, tuple(reference.shape))
+    values = comparison.widened(tensors[one.tensor], reference.device)
     found = comparison.errors(values, reference, where, wanted.valid(one.tensor), finfo.smallest_normal * finfo.eps)
     for label, error in found.items():
         own = yard.get(label, comparison.Error(0.0, 0.0, 1))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
@@ -71,6 +71,14 @@ def test_a_small_slice_is_judged_by_its_own_scale() -> None:
     wrong = setting("output", (0, 0, 0), float(expected.tensors["output"][0, 0, 0] + first * 2e-5))
     verdicts = judged(case, wrong)
     assert "output" in failed(verdicts)
+
+
+def test_the_worst_place_is_one_of_the_whole_tensor_whichever_axis_its_slice_lies_on() -> None:
+    case = replace(CASE, batch_first=True)
+    for name, place, part in (("output", (2, 5, 3), "steps 4..7"), ("final c", (1, 2, 3), "l1")):
+        verdict = judged(case, setting(name, place, 7.5))[name]
+        assert verdict.slice == part
+        assert re.search(rf"worst at {re.escape(str(list(place)))}: expected \S+, got 7\.5$", verdict.message)
 
 
 def test_a_missing_gradient_fails() -> None:
@@ -311,7 +319,7 @@ def test_a_candidate_that_writes_into_its_input_is_refused_and_harms_nobody_else
 
 def test_nan_is_wrong_where_the_reference_overflows() -> None:
     case = Case(cell="mingru", steps=1, batch=1, hidden_size=4, dtype="float16", projected=True)
-    reference = np.array([[[1.0, 2.0, 3.0, 70000.0]]])
+    reference = torch.tensor([[[1.0, 2.0, 3.0, 70000.0]]], dtype=torch.float64)
     yard = {"": Error(1e-4, 1e-4, 4)}
     for wrong in (math.nan, -math.inf):
         actual = torch.tensor([[[1.0, 2.0, 3.0, wrong]]], dtype=torch.float16)
@@ -322,7 +330,7 @@ def test_nan_is_wrong_where_the_reference_overflows() -> None:
 
 def test_either_side_of_overflow_is_right_only_as_far_as_errors_reach() -> None:
     case = Case(cell="mingru", steps=1, batch=1, hidden_size=4, dtype="float16", projected=True)
-    reference = np.array([[[1.0, 2.0, 3.0, 67000.0]]])
+    reference = torch.tensor([[[1.0, 2.0, 3.0, 67000.0]]], dtype=torch.float64)
     actual = torch.tensor([[[1.0, 2.0, 3.0, 65440.0]]], dtype=torch.float16)
     exact, coarse = ({"": Error(error, error, 4)} for error in (1e-4, 1.5e-2))
     assert judge(case, "output", actual, reference, exact, None).status == "failed"

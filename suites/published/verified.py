@@ -1,24 +1,19 @@
-"""Implementations built for a case and found right on it as called, or the reason why there is none to time.
-
-What a graph of them computes when replayed is not looked at again here: `pytest --ecornn-bench` does that.
-"""
+"""Implementations built for a case and found right on it as called, or the reason why there is none to time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
 import torch
 
-from pytest_ecornn.calls import Call, Tensors, WrongResult, run_guarded
+from pytest_ecornn.calls import Call, WrongResult
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.discovery import Found, discover
 from pytest_ecornn.verification import Candidate, expected, failure_message
-from pytest_ecornn.yardstick import run_counts
 
 WRONG = "wrong"
 
@@ -29,20 +24,11 @@ def _found() -> dict[str, Found]:
 
 
 def prepared(case: Case, names: Sequence[str]) -> dict[str, Candidate | str]:
-    """By name a candidate that has passed, WRONG, or why it does not run the case; what fails is printed in full.
-
-    Comparing large gradients is most of the work, so it is done for all candidates at once.
-    """
-    ran = {name: _build_and_run(name, case) for name in names}
-    found: dict[str, Candidate | str] = {name: one for name, one in ran.items() if isinstance(one, str)}
-    results = {name: one for name, one in ran.items() if not isinstance(one, str)}
-    for name, comparisons in _compare(case, results).items():
-        message = wrong(results[name][0], comparisons)
-        found[name] = message or results[name][0]
-    return {name: found[name] for name in names}
+    """By name a candidate that has passed, WRONG, or why it does not run the case; what fails is printed in full."""
+    return {name: _prepared(name, case) for name in names}
 
 
-def _build_and_run(name: str, case: Case) -> tuple[Candidate, Tensors] | str:
+def _prepared(name: str, case: Case) -> Candidate | str:
     if name not in _found():
         return "absent from this version"
     kind = _found()[name].kind
@@ -50,7 +36,7 @@ def _build_and_run(name: str, case: Case) -> tuple[Candidate, Tensors] | str:
         return reason
     try:
         candidate = Candidate.build(name, kind, case)
-        return candidate, run_guarded(candidate.layer, replace(expected(case).problem, weights=candidate.weights))
+        return wrong(candidate, candidate.verify()) or candidate
     except Unsupported as error:
         return str(error)
     except WrongResult as error:
@@ -68,18 +54,6 @@ def wrong(candidate: Candidate, comparisons: list[Comparison]) -> str:
 def _say_wrong(message: str) -> str:
     print(message, flush=True)
     return WRONG
-
-
-def _compare(case: Case, results: dict[str, tuple[Candidate, Tensors]]) -> dict[str, list[Comparison]]:
-    """As `Candidate.verify` does, on a thread each."""
-    if not results:
-        return {}
-    wanted = expected(case)
-    declared = {candidate.implementation.declared for candidate, _ in results.values()}
-    runs = run_counts(wanted.tensors["output"].size)[0]
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda one: wanted.spread(one, runs), declared))  # what the comparisons would all compute
-    return {name: wanted.compare(tensors, one.implementation.declared) for name, (one, tensors) in results.items()}
 
 
 def call_of(candidate: Candidate) -> Callable[[], Any]:
