@@ -60,6 +60,11 @@ class Form:
         return self.padded(self.gates)
 
     @property
+    def largest_array(self) -> int:
+        """Elements, at most, of any array that a kernel is given."""
+        return (self.case.steps + 1) * self.case.batch * max(self.saved, self.h_features, self.gate_features)
+
+    @property
     def lead(self) -> tuple[int, int]:
         """The first two dimensions of x and of the output, as the case lays them out."""
         case = self.case

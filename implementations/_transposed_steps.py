@@ -72,7 +72,11 @@ def kernels(form: Form) -> tuple[Kernel, Kernel]:
     """The forward and the backward step."""
     case, compute, storage = form.case, form.compute, form.storage
     cell = ("rnn_tanh", "rnn_relu", "lstm", "gru").index(case.cell)
-    macros = (("CELL", str(cell)), ("BATCH_MINOR", str(int(form.is_batch_minor))), (f"STORAGE_{case.dtype.upper()}", "1"))
+    flags = {
+        "BATCH_MINOR": form.is_batch_minor, "KEEP_GATES": case.training,
+        "WIDE_OFFSETS": form.largest_array >= 2**31, f"STORAGE_{case.dtype.upper()}": True,
+    }  # fmt: skip
+    macros = (("CELL", str(cell)), *((name, str(int(is_set))) for name, is_set in flags.items()))
     step = case.batch * case.hidden_size
     gates = Array(compute, case.steps * case.batch * form.saved)
     state, h = Array(compute, (case.steps + 1) * step), Array(storage, (case.steps + 1) * case.batch * form.h_features)

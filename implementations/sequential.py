@@ -29,7 +29,9 @@ class Sequential(Implementation):
     deterministic = True
 
     def __init__(self, declared: Declared = _EXACT, rounding: Rounding | None = None):
-        self.carry, self.gate_gradients, self.saved_gates, self.products, self.activation_error = declared
+        (
+            self.carry, self.gate_gradients, self.saved_gates, self.products, self.weight_gradients, self.activation_error
+        ) = declared  # fmt: skip
         self._rounding = rounding or Rounding()
 
     def unsupported(self, case: Case, device: torch.device) -> str | None:
@@ -75,13 +77,16 @@ class Sequential(Implementation):
         kept = dtype if self.carry == "storage" else compute
         state = tuple(s.to(compute) for s in state)
         outputs: list[Tensor] = []
-        steps = list(enumerate(self._with_rounded_gradient(x_gates, dtype).unbind(0)))
+        weight, bias = parameters.get("weight_hh"), parameters.get("bias_hh")
+        steps = list(enumerate(self._rounded_backwards(x_gates, dtype, self.gate_gradients).unbind(0)))
         for t, x_t in reversed(steps) if reverse else steps:
             h_gates: cells.Blocks = ()
-            if cell.recurrent:
+            if weight is not None:
+                if lengths is not None:
+                    weight = self._rounded_backwards(weight, dtype, self.weight_gradients)
                 operand = rounded(state[0], dtype).to(compute)
-                product = self._product(multiply, dtype, operand, parameters["weight_hh"], parameters.get("bias_hh"))
-                h_gates = self._with_rounded_gradient(product, dtype).chunk(count, -1)
+                product = self._product(multiply, dtype, operand, weight, bias)
+                h_gates = self._rounded_backwards(product, dtype, self.gate_gradients).chunk(count, -1)
             with self._saving(dtype, compute):
                 new = cell.step(x_t.chunk(count, -1), h_gates, state, parameters)
             output = new[0]
@@ -102,12 +107,13 @@ class Sequential(Implementation):
         product = exact + torch.where(given.isfinite(), self._rounding.to(given, dtype) - given, 0.0)
         return product if bias is None else product + bias
 
-    def _with_rounded_gradient(self, gates: Tensor, dtype: torch.dtype) -> Tensor:
-        if self.gate_gradients == "float32" or dtype == gates.dtype or not gates.requires_grad:
-            return gates
-        gates = gates.view_as(gates)  # a leaf's own gradient is the caller's
-        gates.register_hook(lambda gradient: self._rounding.to(gradient, dtype).to(gates.dtype))
-        return gates
+    def _rounded_backwards(self, x: Tensor, dtype: torch.dtype, declared: Precision) -> Tensor:
+        """x, whose gradient, summed over all that is made of the result, is rounded where "storage" is declared."""
+        if declared == "float32" or dtype == x.dtype or not x.requires_grad:
+            return x
+        x = x.view_as(x)  # a leaf's own gradient is the caller's
+        x.register_hook(lambda gradient: self._rounding.to(gradient, dtype).to(x.dtype))
+        return x
 
     def _saving(self, dtype: torch.dtype, compute: torch.dtype) -> AbstractContextManager[Any]:
         """Within it, what operations keep for the backward pass is rounded to `dtype`, where that is declared."""

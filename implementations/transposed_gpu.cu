@@ -3,7 +3,7 @@
 // Layout: element (t, b, f) of [T, B, F] lies at f * (T * B) + t * B + b batch-minor, at (t * B + b) * F + f row-major. S is 4
 //   blocks for LSTM (i f g o) and GRU (r z n, W_hn h + b_hn), 1 for RNN. States have T + 1 steps, the initial one at step 0,
 //   with `reverse` at step T: step t reads the state on one of its sides and writes the one on the other.
-//   gates [T, B, S*H] compute, read and written: pre-activations from x in, activated gates out
+//   gates [T, B, S*H] compute, read, with KEEP_GATES written: pre-activations from x in, activated gates out
 //   product [1, B, gate_features] compute, read: W_hh h; null for 0. bias_ih, bias_hh [G*H] storage, read, null for none
 //   state [T+1, B, H] compute: c of LSTM, h of the others. h [T+1, B, h_features] storage: what the next product reads
 //   lengths [B] int64, null for none. A sequence that is over keeps its state.
@@ -14,7 +14,7 @@
 //   No two may alias, but d_gates_x and d_gates_h. Alignment: of the element.
 // Launch: a thread per (b, h), threads of a warp along the minor dimension; no shared memory.
 // Cost: LSTM forward reads 8 H B and writes 5 H B values of compute type and 1 of storage a step, about 40 operations each.
-// Limits: B * H < 2^31; offsets are 64-bit.
+// Limits: B * H < 2^31; offsets are 64-bit with WIDE_OFFSETS, else no array may have 2^31 elements.
 // Order: a thread reads and writes its own elements only; steps are ordered by launches. No sums: bit-equal repeats.
 #include "storage.cuh"
 
@@ -23,7 +23,12 @@
 #define LSTM 2
 #define GRU 3
 
+#if WIDE_OFFSETS
 typedef long long index;
+#else
+typedef int index;
+#endif
+typedef long long length;
 
 __device__ inline index place(index rows, index row, index features, index feature) {
     return BATCH_MINOR ? feature * rows + row : row * features + feature;
@@ -40,7 +45,7 @@ struct Where {
     __device__ index new_state(index features) const { return place(all, after, features, j); }
 };
 
-__device__ inline Where locate(const index* lengths, int t, int steps, int batch, int hidden, int reverse) {
+__device__ inline Where locate(const length* lengths, int t, int steps, int batch, int hidden, int reverse) {
     const unsigned element = blockIdx.x * blockDim.x + threadIdx.x, minor = BATCH_MINOR ? batch : hidden;
     Where at;
     at.is_inside = element < (unsigned)batch * hidden;
@@ -71,7 +76,7 @@ __device__ inline compute saved(const compute* gates, const Where& at, int block
 
 extern "C" __global__ void step_forward(
     compute* gates, const compute* product, const storage* bias_ih, const storage* bias_hh, compute* state, storage* h,
-    const index* lengths, int t, int steps, int batch, int hidden, int h_features, int gate_features, int reverse) {
+    const length* lengths, int t, int steps, int batch, int hidden, int h_features, int gate_features, int reverse) {
     const Where at = locate(lengths, t, steps, batch, hidden, reverse);
     if (!at.is_inside) return;
     const compute old = state[at.old_state(hidden)];
@@ -88,18 +93,18 @@ extern "C" __global__ void step_forward(
 #if CELL == LSTM
     const compute i = sigmoid(from_x[0] + from_h[0]), f = sigmoid(from_x[1] + from_h[1]);
     const compute g = tanh(from_x[2] + from_h[2]), o = sigmoid(from_x[3] + from_h[3]);
-    const compute kept[BLOCKS] = {i, f, g, o};
+    const compute kept[] = {i, f, g, o};
     const compute next = f * old + i * g, out = o * tanh(next);
 #elif CELL == GRU
     const compute r = sigmoid(from_x[0] + from_h[0]), z = sigmoid(from_x[1] + from_h[1]);
     const compute n = tanh(from_x[2] + r * from_h[2]);
-    const compute kept[BLOCKS] = {r, z, n, from_h[2]};
+    const compute kept[] = {r, z, n, from_h[2]};
     const compute next = ((compute)1 - z) * n + z * old, out = next;
 #else
     const compute sum = from_x[0] + from_h[0];
     const compute next = CELL == RNN_TANH ? tanh(sum) : (sum > 0 || sum != sum ? sum : (compute)0), out = next;
 #endif
-#if CELL == LSTM || CELL == GRU
+#if KEEP_GATES && (CELL == LSTM || CELL == GRU)
     for (int block = 0; block < BLOCKS; ++block) gates[at.of(block, BLOCKS * hidden)] = kept[block];
 #endif
     state[at.new_state(hidden)] = next;
@@ -108,7 +113,7 @@ extern "C" __global__ void step_forward(
 
 extern "C" __global__ void step_backward(
     const compute* gates, const compute* state, const compute* d_output, const compute* product_grad, compute* passed,
-    compute* d_cell, storage* d_gates_x, storage* d_gates_h, const index* lengths, int t, int steps, int batch, int hidden,
+    compute* d_cell, storage* d_gates_x, storage* d_gates_h, const length* lengths, int t, int steps, int batch, int hidden,
     int h_features, int gate_features, int reverse) {
     const Where at = locate(lengths, t, steps, batch, hidden, reverse);
     if (!at.is_inside) return;

@@ -196,6 +196,7 @@ class Declared(NamedTuple):
     gate_gradients: Precision = "float32"
     saved_gates: Precision = "float32"
     products: Precision = "float32"
+    weight_gradients: Precision = "float32"
     activation_error: float = 0.0
 
 
@@ -205,21 +206,25 @@ class Implementation(ABC):
     `carry` is the precision in which state crosses from step to step: "storage" (the case's dtype) or "float32"
     (float64 for a float64 case); `gate_gradients` that in which the gradients of gate pre-activations lie between the backward
     steps and the products made of them; `saved_gates` that in which the gates wait for the backward pass; `products` that in
-    which W_ih x and W_hh h wait to be added. `activation_error` is how far off sigmoid and tanh may be, relative to them, where
-    they are not as exact as float32 has them: for adapters to other people's libraries. `deterministic` claims that repeated
-    calls agree bit for bit.
+    which W_ih x and W_hh h wait to be added; `weight_gradients` that in which the gradient of W_hh is summed step by step where
+    sequences have lengths. `activation_error` is how far off sigmoid and tanh may be, relative to them, where they are not as
+    exact as float32 has them: for adapters to other people's libraries. `deterministic` claims that repeated calls agree bit
+    for bit.
     """
 
     carry: Precision
     gate_gradients: Precision = "float32"
     saved_gates: Precision = "float32"
     products: Precision = "float32"
+    weight_gradients: Precision = "float32"
     activation_error: float = 0.0
     deterministic: bool
 
     @property
     def declared(self) -> Declared:
-        return Declared(self.carry, self.gate_gradients, self.saved_gates, self.products, self.activation_error)
+        return Declared(
+            self.carry, self.gate_gradients, self.saved_gates, self.products, self.weight_gradients, self.activation_error
+        )  # fmt: skip
 
     @abstractmethod
     def unsupported(self, case: Case, device: torch.device) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ class Profile:
 
 
 MOST_ROUNDS = 4
+SIMPLIFY_SECONDS = 20.0
 PROFILES = {"quick": Profile(15, 2), "default": Profile(50, 10), "thorough": Profile(125, 20, steps=512)}
 
 
@@ -54,7 +56,7 @@ def explore(found: Found, base: Case, profile: str, check: Callable[[Case], list
 
     if nearest_supported(base, unsupported) is None:
         raise Unsupported(unsupported(base))
-    wanted = PROFILES[profile]
+    wanted, judge = PROFILES[profile], _Judge(check, row)
 
     @settings(
         max_examples=wanted.examples,
@@ -72,7 +74,7 @@ def explore(found: Found, base: Case, profile: str, check: Callable[[Case], list
                 reject()
             case = nearest
         try:
-            count(row, check(case))
+            judge(case)
         except Unsupported as refusal:
             refused(case, str(refusal))
             reject()
@@ -85,6 +87,29 @@ def explore(found: Found, base: Case, profile: str, check: Callable[[Case], list
     if not row.examples:
         raise Unsupported(f"build refused each of the {row.refused} cases drawn")
     raise AssertionError(f"too few informative draws of {row.examples}: {few}; expected {wanted.informative} of each tensor")
+
+
+class _Judge:
+    """Checks a case and counts it. After a failure Hypothesis looks for a simpler one: for a while only, and each case once."""
+
+    def __init__(self, check: Callable[[Case], list[Comparison]], row: Row):
+        self._check, self._row = check, row
+        self._failures: dict[Case, Exception] = {}
+        self._end = float("inf")
+
+    def __call__(self, case: Case) -> None:
+        if case in self._failures:
+            raise self._failures[case]
+        if time.monotonic() > self._end:
+            return
+        try:
+            count(self._row, self._check(case))
+        except Unsupported:
+            raise
+        except Exception as failure:
+            self._failures[case] = failure
+            self._end = min(self._end, time.monotonic() + SIMPLIFY_SECONDS)
+            raise
 
 
 def count(row: Row, comparisons: list[Comparison]) -> None:

@@ -63,7 +63,8 @@ class _Item:
         return Row(
             self.kind, self.found.name, str(case), case.cell, case.dtype, case.device, case.mode, status="passed",
             carry=kind.carry, gate_gradients=kind.gate_gradients, saved_gates=kind.saved_gates,
-            products=kind.products, activation_error=kind.activation_error, deterministic=kind.deterministic,
+            products=kind.products, weight_gradients=kind.weight_gradients, activation_error=kind.activation_error,
+            deterministic=kind.deterministic,
         )  # fmt: skip
 
     def _fresh(self, row: Row) -> Row:

@@ -90,6 +90,7 @@ class Row:
     gate_gradients: str = "float32"
     saved_gates: str = "float32"
     products: str = "float32"
+    weight_gradients: str = "float32"
     activation_error: float = 0.0
     deterministic: bool = False
     notes: str = ""

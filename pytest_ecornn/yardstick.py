@@ -12,6 +12,7 @@ relu's derivative is 0 or 1 at random where the pre-activation is as near to 0 a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,25 +110,58 @@ def _blocks(order: Tensor, count: int) -> Tensor:
     return torch.cat([order + block * len(order) for block in range(count)])
 
 
+class _Moved(torch.autograd.Function):
+    """What a gate's function returned, moved; its slope follows from that, as in a library whose function errs so."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, moved: Tensor, slope: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.slope = slope
+        ctx.save_for_backward(moved)
+        return moved.view_as(moved)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient * ctx.slope(*ctx.saved_tensors), None, None
+
+
+def _of_sigmoid(value: Tensor) -> Tensor:
+    return value * (1 - value)
+
+
+def _of_tanh(value: Tensor) -> Tensor:
+    return 1 - value * value
+
+
+_SLOPES = {
+    torch.sigmoid: _of_sigmoid,
+    Tensor.sigmoid: _of_sigmoid,
+    torch.tanh: _of_tanh,
+    Tensor.tanh: _of_tanh,
+    logsigmoid: lambda value: -torch.expm1(value),
+}
+
+
 class MovedGates(TorchFunctionMode):
     """Within it, what sigmoid and its kin return in float32 is `error` times itself up, down, or as it is.
 
-    At least one unit in the last place. Where it `is_searching`, relu's kink is moved as well.
+    At least one unit in the last place. Where it `is_searching`, two, as far as CUDA's own functions may be off, and relu's
+    kink is moved as well.
     """
-
-    _FUNCTIONS = (torch.sigmoid, Tensor.sigmoid, torch.tanh, Tensor.tanh, logsigmoid)
 
     def __init__(self, case: Case, number: int, error: float = 0.0, is_searching: bool = False):
         super().__init__()
         self._random, self._error = generator(case.seed, f"gates {number}"), error
         self._kink = KINK * precision_eps(case) if is_searching else 0.0
+        self._units = 2 if is_searching else 1
         self._is_open_at_zero = bool(number % 2)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.relu and self._kink:
             return self._bent(*args)
-        result = func(*args, **(kwargs or {}))
-        return _moved(result, self._random, self._error) if func in self._FUNCTIONS else result
+        if func not in _SLOPES:
+            return func(*args, **(kwargs or {}))
+        moved = _moved(func(args[0].detach()), self._random, self._error, self._units)
+        return _Moved.apply(args[0], moved, _SLOPES[func])  # type: ignore[no-untyped-call]
 
     def _bent(self, x: Tensor) -> Tensor:
         """relu, open or shut at random within `_kink` of 0, relative to the elements' root mean square."""
@@ -138,14 +172,14 @@ class MovedGates(TorchFunctionMode):
         return torch.where(is_open, x, 0.0)
 
 
-def _moved(values: Tensor, random: torch.Generator | None, error: float = 0.0) -> Tensor:
-    """float32 values one unit up, one down, or left, at random; narrower ones as they are: they are exact in float32.
+def _moved(values: Tensor, random: torch.Generator | None, error: float = 0.0, most: int = 1) -> Tensor:
+    """float32 values `most` units up, down, or less, at random; narrower ones as they are: they are exact in float32.
 
     A unit is `error` of the value, where that is more than one in the last place.
     """
     if random is None or values.dtype != torch.float32:
         return values
-    units = torch.randint(-1, 2, values.shape, generator=random).to(values.device)
+    units = torch.randint(-most, most + 1, values.shape, generator=random).to(values.device)
     return values * (1 + units * max(error, torch.finfo(values.dtype).eps))
 
 

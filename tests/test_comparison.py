@@ -189,6 +189,28 @@ def test_products_kept_in_16_bits_pass_only_where_that_is_declared() -> None:
     assert all(one.status == "passed" for one in expected.compare(tensors, rounded))
 
 
+def test_weight_gradients_summed_in_16_bits_pass_only_where_that_is_declared() -> None:
+    case = Case.parse("lstm-T300-B4-H8-bfloat16-ragged-training")
+    expected, rounded = Expected(contents.problem(case)), Declared("float32", weight_gradients="storage")
+    tensors = calls.run(Sequential(rounded).build(case, expected.problem.weights), expected.problem)
+    failed = {one.tensor for one in expected.compare(tensors, Declared("float32")) if one.status == "failed"}
+    assert failed == {"grad weight_hh_l0"}
+    assert all(one.status == "passed" for one in expected.compare(tensors, rounded))
+
+
+def test_a_slope_may_be_that_of_a_gate_a_unit_off() -> None:
+    """Where tanh is next to one, its slope by another library's tanh is a multiple of ours."""
+    case = Case.parse("lstm-T1-B1-I16-H1-float32-state-training-saturated")
+    expected = Expected(contents.problem(case))
+    tensors = calls.run(Sequential().build(case, expected.problem.weights), expected.problem)
+    for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
+        gradient = tensors[f"grad {name}"]
+        assert gradient is not None
+        gradient[2] = 0  # that of g, whose slope is 1e-6
+    verdicts = expected.compare(tensors, Declared("float32", activation_error=2.0**-16))
+    assert [one.message for one in verdicts if one.status == "failed"] == []
+
+
 def test_a_float64_tensor_too_small_for_the_float32_loop_that_judges_it_proves_nothing() -> None:
     case = Case.parse("lstm-T256-B1-H1-float64-state-training-seed9")
     expected = Expected(contents.problem(case))

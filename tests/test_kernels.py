@@ -18,11 +18,17 @@ FOLDER = Path(implementations.__file__).parent
 needs_nvrtc = pytest.mark.skipif(compiler.unavailable() is not None, reason=str(compiler.unavailable()))
 
 STORAGES = ("FLOAT32", "FLOAT64", "BFLOAT16", "FLOAT16")
+FLAGS = ("BATCH_MINOR", "KEEP_GATES", "WIDE_OFFSETS")
+
+
+def of_transposed(cell: int, storage: str, flags: str) -> tuple[tuple[str, str], ...]:
+    return (("CELL", str(cell)), *zip(FLAGS, flags, strict=True), (f"STORAGE_{storage}", "1"))
+
+
 VARIANTS = {
     "transposed_gpu.cu": [
-        (("CELL", str(cell)), ("BATCH_MINOR", minor), (f"STORAGE_{storage}", "1"))
-        for cell, storage, minor in itertools.product(range(4), STORAGES, "01")
-        if minor == "1" or cell == 2
+        *(of_transposed(cell, storage, "110") for cell, storage in itertools.product(range(4), STORAGES)),
+        *(of_transposed(2, storage, flags) for storage, flags in itertools.product(STORAGES, ("010", "100", "111"))),
     ]
 }
 

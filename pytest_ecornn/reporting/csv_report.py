@@ -19,7 +19,7 @@ _TIMING = (
 )  # fmt: skip
 _ERRORS = ("worst_error_share", "worst_tensor", "max_relative_error", "informative_tensors", "uninformative_tensors")
 _REST = ("examples", "refused", "carry", "deterministic", "notes", "seconds")
-_DECLARED = ("gate_gradients", "saved_gates", "products", "activation_error")
+_DECLARED = ("gate_gradients", "saved_gates", "products", "weight_gradients", "activation_error")
 _RATIO = ("ratio", "ratio_low", "ratio_high", "verdict", "baseline_time_us")
 _REPLAY = ("time_us", "low_us", "high_us", "calls_per_sample", "clock", "gb_per_s", "gflop_per_s", "floor_share")
 COLUMNS = (
