@@ -48,8 +48,8 @@ class Plan:
         return [TrackWeights(*found) for found in of_tracks]  # type: ignore[arg-type]
 
     def prepare(self, flat: Sequence[Tensor]) -> None:
-        """Makes operands of weights that will not change any more."""
-        self._prepared = self.operands(flat)
+        """Makes operands of weights that will not change any more; of none where they may."""
+        self._prepared = self.operands(flat) if flat else []
 
     def operands(self, flat: Sequence[Tensor]) -> list[TrackWeights]:
         """The parameters of each track as operands of products."""

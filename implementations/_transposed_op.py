@@ -220,12 +220,12 @@ _library.impl("transposed_forward", _forward_autograd, "Autograd")
 def make_layer(plan: Plan, weights: Weights) -> Layer:
     """The contract's layer."""
     case, states = plan.form.case, len(cells.get(plan.form.case.cell).states)
-    if not case.training:
-        plan.prepare([weights.masked(name).detach() for name in weights])
-    this = TransposedLayer(plan, [weight.detach() for weight in weights.values()])
+    fixed = [] if case.training else [weights.masked(name).detach() for name in weights]
+    plan.prepare(fixed)
+    this = TransposedLayer(plan, fixed or [weight.detach() for weight in weights.values()])
 
     def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
-        given = [weights.masked(name) for name in weights]
+        given = fixed or [weights.masked(name) for name in weights]
         results = torch.ops.pytest_ecornn.transposed_forward(x, given, list(cells.unpack_state(state)), lengths, this.number)
         return results[0], tuple(results[1 : 1 + states]) if states > 1 else results[1]
 

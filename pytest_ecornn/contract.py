@@ -176,9 +176,9 @@ class Weights(Mapping[str, "nn.Parameter"]):
         return len(self._parameters)
 
     def masked(self, name: str) -> torch.Tensor:
-        """The parameter with its pattern applied, differentiable: the gradient is exactly 0 off the pattern."""
+        """The parameter with its pattern applied, differentiable: the gradient is exactly 0 off the pattern, whatever comes."""
         parameter: torch.Tensor = self[name]
-        return parameter * self.masks[name] if name in self.masks else parameter
+        return parameter.where(self.masks[name], 0.0) if name in self.masks else parameter
 
 
 @dataclass(frozen=True)

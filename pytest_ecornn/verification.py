@@ -94,8 +94,8 @@ class Expected:
         problem, reference, scale = self._measured
         finfo, errors = torch.finfo(contents.torch_dtype(problem.case)), {}
         permutation = yardstick.Permutation.draw(problem.case, number)
-        permuted = permutation.problem(problem)
         is_searching = number >= yardstick.run_counts(self.tensors["output"].numel())[0]
+        permuted = permutation.problem(problem, yardstick.units(is_searching))
         loop = Sequential(declared, yardstick.rounding(problem.case, number, is_searching))
         with yardstick.MovedGates(problem.case, number, declared.activation_error, is_searching):
             tensors = run(loop.build(permuted.case, permuted.weights), permuted)

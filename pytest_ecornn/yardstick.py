@@ -6,8 +6,9 @@ also moved by one unit in the last place, which no sum in float32 can tell from 
 another library's exponential (1 - z loses most of z where the gate is near one). A float64 loop would share the reference's
 rounding; there the float32 loop's error is scaled by the ratio of the two precisions.
 
-What a candidate fails by these runs is judged again by more, which also search: each rounding goes to either neighbour, and
-relu's derivative is 0 or 1 at random where the pre-activation is as near to 0 as rounding may take it.
+What a candidate fails by these runs is judged again by more, which also search: values and gates move by two units, as far as
+CUDA's own functions may be off, each rounding goes to either neighbour, and relu's derivative is 0 or 1 at random where the
+pre-activation is as near to 0 as rounding may take it.
 """
 
 from __future__ import annotations
@@ -80,12 +81,15 @@ class Permutation:
             value = value.index_select(dimension, order.argsort().to(value.device))
         return value
 
-    def problem(self, given: Problem, is_exact: bool = False) -> Problem:
-        """`given` permuted; unless `is_exact`, with its values moved by a unit in the last place."""
-        random = None if is_exact else generator(self.case.seed, f"last place {self.number}")
+    def problem(self, given: Problem, units: int = 1) -> Problem:
+        """`given` permuted, with its values moved by so many units in the last place."""
+        random = generator(self.case.seed, f"last place {self.number}") if units else None
+
+        def move(values: Tensor) -> Tensor:
+            return _moved(values, random, most=units)
+
         weights = {
-            name: torch.nn.Parameter(_moved(self.apply(name, p.detach()), random), p.requires_grad)
-            for name, p in given.weights.items()
+            name: torch.nn.Parameter(move(self.apply(name, p.detach())), p.requires_grad) for name, p in given.weights.items()
         }
         masks = {name: self.apply(name, mask) for name, mask in given.weights.masks.items()}
         loss = given.loss_weights
@@ -94,8 +98,8 @@ class Permutation:
         return replace(
             given,
             weights=Weights(weights, masks),
-            x=_moved(self.apply("x", given.x), random),
-            state=tuple(_moved(self._states(state), random) for state in given.state),
+            x=move(self.apply("x", given.x)),
+            state=tuple(move(self._states(state)) for state in given.state),
             loss_weights=loss,
         )
 
@@ -144,15 +148,14 @@ _SLOPES = {
 class MovedGates(TorchFunctionMode):
     """Within it, what sigmoid and its kin return in float32 is `error` times itself up, down, or as it is.
 
-    At least one unit in the last place. Where it `is_searching`, two, as far as CUDA's own functions may be off, and relu's
-    kink is moved as well.
+    At least one unit in the last place, more where it `is_searching`; then relu's kink is moved as well.
     """
 
     def __init__(self, case: Case, number: int, error: float = 0.0, is_searching: bool = False):
         super().__init__()
         self._random, self._error = generator(case.seed, f"gates {number}"), error
         self._kink = KINK * precision_eps(case) if is_searching else 0.0
-        self._units = 2 if is_searching else 1
+        self._units = units(is_searching)
         self._is_open_at_zero = bool(number % 2)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -206,6 +209,11 @@ def run_counts(size: int) -> tuple[int, int]:
     In a small tensor one element may carry the whole error, and a few runs may all be lucky in it.
     """
     return (3, 16) if size <= SMALL else (1, 4)
+
+
+def units(is_searching: bool) -> int:
+    """In the last place, by which float32 values and gates are moved."""
+    return 2 if is_searching else 1
 
 
 def rounding(case: Case, number: int, is_searching: bool) -> Rounding:

@@ -80,7 +80,7 @@ def _correct(found: dict[str, Found], case: Case, wanted: verification.Expected)
             yield name, calls.run(layer, wanted.problem), one.kind().declared
     for declared in (Declared("storage"), Declared("float32"), Declared("float32", "storage")):
         permutation = yardstick.Permutation.draw(case, _OTHER_ORDER)
-        permuted = permutation.problem(wanted.problem, is_exact=True)
+        permuted = permutation.problem(wanted.problem, units=0)
         tensors = calls.run(Sequential(declared).build(case, permuted.weights), permuted)
         undone = {n: t if t is None else permutation.undo(n, t) for n, t in tensors.items()}
         yield f"loop, {declared.carry}, gate gradients {declared.gate_gradients}", undone, declared

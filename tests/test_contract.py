@@ -6,11 +6,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ecornn import cells
-from pytest_ecornn.contract import DTYPES, Case
+from pytest_ecornn.contract import DTYPES, Case, Weights
 from pytest_ecornn.strategies import Domain, cases, nearest_supported
 
 
@@ -51,6 +52,14 @@ def test_a_cell_without_recurrent_weights_has_no_density() -> None:
 def test_the_contract_imports_without_torch() -> None:
     code = "import sys, pytest_ecornn, pytest_ecornn.plugin, pytest_ecornn.contract; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_pruned_weights_gradient_is_zero_even_where_it_overflowed() -> None:
+    parameter = torch.nn.Parameter(torch.tensor([2.0, 0.0]))
+    weights = Weights({"w": parameter}, {"w": torch.tensor([True, False])})
+    (gradient,) = torch.autograd.grad(weights.masked("w"), parameter, torch.tensor([1.0, float("inf")]))
+    assert gradient.tolist() == [1.0, 0.0]
+    assert weights.masked("w").dtype == parameter.dtype
 
 
 def test_an_unsupported_case_is_simplified_no_more_than_needed() -> None:
