@@ -111,9 +111,10 @@ class Sequential(Implementation):
         """x, whose gradient, summed over all that is made of the result, is rounded where "storage" is declared."""
         if declared == "float32" or dtype == x.dtype or not x.requires_grad:
             return x
-        x = x.view_as(x)  # a leaf's own gradient is the caller's
-        x.register_hook(lambda gradient: self._rounding.to(gradient, dtype).to(x.dtype))
-        return x
+        # A view, as a leaf's own gradient is the caller's. A hook that knew its own tensor would keep the whole graph alive.
+        view, rounded, compute = x.view_as(x), self._rounding.to, x.dtype
+        view.register_hook(lambda gradient: rounded(gradient, dtype).to(compute))
+        return view
 
     def _saving(self, dtype: torch.dtype, compute: torch.dtype) -> AbstractContextManager[Any]:
         """Within it, what operations keep for the backward pass is rounded to `dtype`, where that is declared."""

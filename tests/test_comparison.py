@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import re
 from collections.abc import Callable
@@ -196,6 +197,23 @@ def test_weight_gradients_summed_in_16_bits_pass_only_where_that_is_declared() -
     failed = {one.tensor for one in expected.compare(tensors, Declared("float32")) if one.status == "failed"}
     assert failed == {"grad weight_hh_l0"}
     assert all(one.status == "passed" for one in expected.compare(tensors, rounded))
+
+
+def test_a_judgement_keeps_nothing_alive() -> None:
+    case = Case.parse("lstm-T3-B2-H4-float16-ragged-training")
+    declared = Declared("storage", "storage", "storage", "storage", "storage", 2.0**-16)
+    gc.collect()
+    before = _live_tensors()
+    for _ in range(3):
+        expected = Expected(contents.problem(case))
+        expected.compare(calls.run(Sequential().build(case, expected.problem.weights), expected.problem), declared)
+        del expected
+    gc.collect()
+    assert _live_tensors() <= before
+
+
+def _live_tensors() -> int:
+    return sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects())
 
 
 def test_a_slope_may_be_that_of_a_gate_a_unit_off() -> None:
