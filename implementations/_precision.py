@@ -16,12 +16,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._rounding import Rounding
 
 Operation = Literal["matmul", "rnn"]
 Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 _HAS_OPERATIONS = hasattr(torch.backends.cudnn.rnn, "fp32_precision")
+
+
+def tf32_refusal(case: Case) -> str | None:
+    """Why no such precision exists for the case's dtype, or None."""
+    return "TF32 is a precision of float32 products" if case.precision == "tf32" and case.dtype != "float32" else None
 
 
 def current(operation: Operation) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_TF32_EPS = 2.0**-10
+TF32_EPS = 2.0**-10
 
 
 class Rounding:
@@ -38,7 +38,7 @@ class Dithered(Rounding):
         return self._neighbour(x, finfo.eps, finfo.smallest_normal).to(dtype)
 
     def tf32(self, x: Tensor) -> Tensor:
-        return self._neighbour(x, _TF32_EPS, torch.finfo(torch.float32).smallest_normal)
+        return self._neighbour(x, TF32_EPS, torch.finfo(torch.float32).smallest_normal)
 
     def _neighbour(self, x: Tensor, eps: float, smallest_normal: float) -> Tensor:
         """One of the two next to x, differentiable, in a type with such an eps."""

@@ -6,6 +6,7 @@ import torch
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights
+from pytest_ecornn.implementations._precision import tf32_refusal
 from pytest_ecornn.implementations.cuda import compile as compiler
 
 _CELLS = ("rnn_tanh", "rnn_relu", "lstm", "gru")
@@ -28,8 +29,8 @@ class Transposed(Implementation):
             return f"no {case.cell}: {', '.join(_CELLS)} only"
         if device.type != "cuda":
             return "runs on a CUDA device"
-        if case.precision == "tf32" and case.dtype != "float32":
-            return "TF32 is a precision of float32 products"
+        if reason := tf32_refusal(case):
+            return reason
         if case.batch * case.hidden_size >= 2**31:
             return f"B * H must be below 2^31, got {case.batch * case.hidden_size}"
         if (device.index or 0) >= torch.cuda.device_count():

@@ -93,7 +93,7 @@ class TransposedLayer:
         self._addresses = [weight.data_ptr() for weight in weights]
         self._forward: Replay | None = None
         self._backward: Replay | None = None
-        # Sparse weights are masked anew at each call, and no graph fits where they come to lie.
+        # Sparse weights are masked anew at each call of training, and no graph fits where they come to lie.
         if plan.form.device.type == "cuda" and plan.form.case.density == 1:
             self._capture(list(weights))
         _layers[self.number] = self

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Unsupported, Weights
 from pytest_ecornn.implementations import _torch_nn
 from pytest_ecornn.implementations._cudnn_defects import defect
-from pytest_ecornn.implementations._precision import fp32_precision, hold_in_node
+from pytest_ecornn.implementations._precision import fp32_precision, hold_in_node, tf32_refusal
 
 _MOST_NAMES = 4
 _TRIAL_STEPS = 64  # torch's choice of an algorithm depends on the length below 40 only
@@ -43,9 +43,7 @@ class Cudnn(Implementation):
     def unsupported(self, case: Case, device: torch.device) -> str | None:
         if device.type != "cuda":
             return "cuDNN runs on a CUDA device"
-        if case.precision == "tf32" and case.dtype != "float32":
-            return "TF32 is a precision of float32 products"
-        return _torch_nn.refusal(case) or defect(case, torch.backends.cudnn.version() or 0)
+        return tf32_refusal(case) or _torch_nn.refusal(case) or defect(case, torch.backends.cudnn.version() or 0)
 
     def build(self, case: Case, weights: Weights) -> Layer:
         module = _torch_nn.adopt(case, weights if case.training else _copies(weights)).train(case.training)

@@ -29,9 +29,7 @@ class Sequential(Implementation):
     deterministic = True
 
     def __init__(self, declared: Declared = _EXACT, rounding: Rounding | None = None):
-        (
-            self.carry, self.gate_gradients, self.saved_gates, self.products, self.weight_gradients, self.activation_error
-        ) = declared  # fmt: skip
+        vars(self).update(declared._asdict())
         self._rounding = rounding or Rounding()
 
     def unsupported(self, case: Case, device: torch.device) -> str | None:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations._rounding import TF32_EPS
 
 Array = Tensor  # float64, on the reference's device
 Mask = Tensor  # bool, on the same device, of a shape that broadcasts to the tensor's
@@ -140,7 +141,7 @@ def terms(case: Case, tensor: str) -> int:
 def precision_eps(case: Case) -> float:
     """The unit in the last place of one, of products' operands where they are coarser than the dtype."""
     is_coarser = case.precision == "tf32" and case.dtype == "float32"
-    return 2.0**-10 if is_coarser else torch.finfo(getattr(torch, case.dtype)).eps
+    return TF32_EPS if is_coarser else torch.finfo(getattr(torch, case.dtype)).eps
 
 
 def limits(case: Case, tensor: str, yardstick: Error, count: int) -> tuple[float, float]:
@@ -237,7 +238,7 @@ def _uninformative(case: Case, reference: Array, valid: Mask | None, yardstick: 
     largest = size.masked_fill_(~usable, -1.0).max().item()
     if largest < 0:
         return "the reference has no finite element to compare"
-    if largest < VANISHED * max(finfo.smallest_normal, torch.finfo(torch.float32).smallest_normal * (finfo.bits == 64)):
+    if largest < VANISHED * max(finfo.smallest_normal, torch.finfo(torch.float32).smallest_normal):
         return f"vanished: the reference's largest element is {largest:.2g}"
     chaos = CHAOS * precision_eps(case) * case.steps**0.5
     if "" not in yardstick or yardstick[""].rms > chaos:

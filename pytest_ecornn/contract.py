@@ -222,9 +222,7 @@ class Implementation(ABC):
 
     @property
     def declared(self) -> Declared:
-        return Declared(
-            self.carry, self.gate_gradients, self.saved_gates, self.products, self.weight_gradients, self.activation_error
-        )  # fmt: skip
+        return Declared(*(getattr(self, name) for name in Declared._fields))
 
     @abstractmethod
     def unsupported(self, case: Case, device: torch.device) -> str | None:

@@ -17,7 +17,7 @@ import torch
 from pytest_ecornn import clocks, replay, verification
 from pytest_ecornn.columns import Column
 from pytest_ecornn.comparison import Comparison
-from pytest_ecornn.contract import Case, Unsupported
+from pytest_ecornn.contract import Case, Declared, Unsupported
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.exploration import explore
 from pytest_ecornn.measurement import Arm, Pool
@@ -62,9 +62,7 @@ class _Item:
         case, kind = self.case, self.found.kind
         return Row(
             self.kind, self.found.name, str(case), case.cell, case.dtype, case.device, case.mode, status="passed",
-            carry=kind.carry, gate_gradients=kind.gate_gradients, saved_gates=kind.saved_gates,
-            products=kind.products, weight_gradients=kind.weight_gradients, activation_error=kind.activation_error,
-            deterministic=kind.deterministic,
+            deterministic=kind.deterministic, **{name: getattr(kind, name) for name in Declared._fields},
         )  # fmt: skip
 
     def _fresh(self, row: Row) -> Row:

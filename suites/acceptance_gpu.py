@@ -8,21 +8,18 @@ so that what was measured outlives a run that is cut short.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pytest_ecornn import machine
 from pytest_ecornn.reporting.formatting import count, ratio_interval, significant
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.promises import agreement, first_use, planted, verdicts
 
-NO_DEVICE = "acceptance_gpu: it measures on a CUDA device, and torch finds none on this machine"
 Line = tuple[str, str, str, str]  # promise, bar, measured, whether it is kept
 
 
@@ -128,11 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--trials", type=int, default=200, help="verdicts on equal times, and as many on times 3 %% longer")
     parser.add_argument("--output", type=Path, required=True, metavar="NOTE", help="a Markdown file")
     given = parser.parse_args(arguments)
-    if not torch.cuda.is_available():
-        print(NO_DEVICE, file=sys.stderr)
-        return 2
-    measure(given.output, given.trials)
-    return 0
+    return exit_code(parser.prog, lambda: measure(given.output, given.trials))
 
 
 if __name__ == "__main__":

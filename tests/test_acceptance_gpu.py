@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -315,15 +314,6 @@ def test_the_note_is_written_after_every_step(tmp_path: Path, monkeypatch: pytes
     acceptance_gpu.measure(note, 200)
     assert seen == [True] * 5
     assert "called slower" in note.read_text()
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device on this machine")
-def test_without_a_gpu_it_says_so_in_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytest_ecornn.suites.acceptance_gpu", "--output", str(tmp_path / "note.md")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert (done.stdout, done.stderr) == ("", acceptance_gpu.NO_DEVICE + "\n")
-    assert not (tmp_path / "note.md").exists()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")

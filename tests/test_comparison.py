@@ -166,25 +166,17 @@ def test_float16_state_declared_as_float32_fails_over_many_steps() -> None:
     assert all(one.status == "passed" for one in expected.compare(tensors, Declared("storage")))
 
 
-def test_gate_gradients_rounded_to_16_bits_pass_only_where_that_is_declared() -> None:
-    case = Case.parse("gru-T1-B3-H1-bfloat16-state-training")
-    expected, rounded = Expected(contents.problem(case)), Declared("float32", "storage")
-    tensors = calls.run(Sequential(rounded).build(case, expected.problem.weights), expected.problem)
-    assert any(one.status == "failed" for one in expected.compare(tensors, Declared("float32")))
-    assert all(one.status == "passed" for one in expected.compare(tensors, rounded))
-
-
-def test_gates_saved_in_16_bits_pass_only_where_that_is_declared() -> None:
-    case = Case.parse("lstm-T4-B3-H5-float16-state-training-saturated")
-    expected, rounded = Expected(contents.problem(case)), Declared("float32", saved_gates="storage")
-    tensors = calls.run(Sequential(rounded).build(case, expected.problem.weights), expected.problem)
-    assert any(one.status == "failed" for one in expected.compare(tensors, Declared("float32")))
-    assert all(one.status == "passed" for one in expected.compare(tensors, rounded))
-
-
-def test_products_kept_in_16_bits_pass_only_where_that_is_declared() -> None:
-    case = Case.parse("lstm-T1-B1-H1-bfloat16-state-large")
-    expected, rounded = Expected(contents.problem(case)), Declared("float32", products="storage")
+@pytest.mark.parametrize(
+    ("name", "rounded"),
+    [
+        ("gru-T1-B3-H1-bfloat16-state-training", Declared("float32", gate_gradients="storage")),
+        ("lstm-T4-B3-H5-float16-state-training-saturated", Declared("float32", saved_gates="storage")),
+        ("lstm-T1-B1-H1-bfloat16-state-large", Declared("float32", products="storage")),
+    ],
+)
+def test_what_is_rounded_to_16_bits_passes_only_where_that_is_declared(name: str, rounded: Declared) -> None:
+    case = Case.parse(name)
+    expected = Expected(contents.problem(case))
     tensors = calls.run(Sequential(rounded).build(case, expected.problem.weights), expected.problem)
     assert any(one.status == "failed" for one in expected.compare(tensors, Declared("float32")))
     assert all(one.status == "passed" for one in expected.compare(tensors, rounded))

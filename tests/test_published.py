@@ -268,9 +268,11 @@ def test_only_what_is_right_when_replayed_has_a_device_only_time(share: float, c
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device on this machine")
-def test_without_a_gpu_it_says_so_in_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytest_ecornn.suites.published.ecornn", "--output", str(tmp_path / "new")]
+@pytest.mark.parametrize("module", ["published.ecornn", "acceptance_gpu"])
+def test_without_a_gpu_it_says_so_in_one_line(module: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", f"pytest_ecornn.suites.{module}", "--output", str(tmp_path / "new")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert (done.stdout, done.stderr) == ("", ecornn.NO_DEVICE + "\n")
+    said = f"{module.rpartition('.')[2]}: it measures on a CUDA device, and torch finds none on this machine\n"
+    assert (done.stdout, done.stderr) == ("", said)
     assert not (tmp_path / "new").exists()

@@ -7,6 +7,7 @@ import io
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
+from pytest_ecornn.contract import Declared
 from pytest_ecornn.reporting import standing
 from pytest_ecornn.reporting.formatting import printable
 from pytest_ecornn.rows import Against, Row, Timing
@@ -19,7 +20,7 @@ _TIMING = (
 )  # fmt: skip
 _ERRORS = ("worst_error_share", "worst_tensor", "max_relative_error", "informative_tensors", "uninformative_tensors")
 _REST = ("examples", "refused", "carry", "deterministic", "notes", "seconds")
-_DECLARED = ("gate_gradients", "saved_gates", "products", "weight_gradients", "activation_error")
+_DECLARED = Declared._fields[1:]  # the first stands before them
 _RATIO = ("ratio", "ratio_low", "ratio_high", "verdict", "baseline_time_us")
 _REPLAY = ("time_us", "low_us", "high_us", "calls_per_sample", "clock", "gb_per_s", "gflop_per_s", "floor_share")
 COLUMNS = (

@@ -8,16 +8,13 @@ from dataclasses import dataclass
 import torch
 
 from pytest_ecornn.clocks import CudaClock
-from pytest_ecornn.contract import Case, Implementation, Layer, Unsupported
+from pytest_ecornn.contract import Case, Layer, Unsupported
+from pytest_ecornn.discovery import discover
 from pytest_ecornn.graphs import NotCaptured
-from pytest_ecornn.implementations.cudnn import Cudnn
-from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.implementations.transposed_gpu import TransposedGpu
 from pytest_ecornn.measurement import Arm, Pool, measure
 from pytest_ecornn.replay import Graph, GraphArm, graph_arms
 from pytest_ecornn.verification import Candidate
 
-KINDS: dict[str, type[Implementation]] = {"sequential": Sequential, "transposed_gpu": TransposedGpu, "cudnn": Cudnn}
 _CALLED_SECONDS = 0.05
 
 
@@ -39,7 +36,7 @@ class Captured:
 
 def capture(name: str, case: Case, pool: Pool, change: Callable[[Layer], Layer] = lambda layer: layer) -> Captured:
     """`change` makes of the layer what is timed. Raises Unsupported or NotCaptured; a wrong result is not found out."""
-    kind = KINDS[name]
+    kind = discover([])[name].kind
     if reason := kind().unsupported(case, torch.device(case.device)):
         raise Unsupported(reason)
     candidate = Candidate.build(name, kind, case)

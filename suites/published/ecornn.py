@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pytest_ecornn import machine
 from pytest_ecornn.reporting.markdown_syntax import document, escape
+from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published import hit_rate, launches, lstm_times, product_layout
 
 SCHEMA_VERSION = 1
 PAPER_COLUMN = "paper (Titan Xp, CUDA 8, cuDNN 6)"
-NO_DEVICE = "ecornn: it measures on a CUDA device, and torch finds none on this machine"
 
 
 @dataclass
@@ -83,11 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where ecornn.md and ecornn.json go")
     parser.add_argument("--seconds", type=float, default=120.0, help="after which no further case of the LSTM is begun")
     given = parser.parse_args(arguments)
-    if not torch.cuda.is_available():
-        print(NO_DEVICE, file=sys.stderr)
-        return 2
-    measure(given.output, given.seconds)
-    return 0
+    return exit_code(parser.prog, lambda: measure(given.output, given.seconds))
 
 
 if __name__ == "__main__":

@@ -7,12 +7,11 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
-import torch
-
 from pytest_ecornn.calls import Call, WrongResult
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.discovery import Found, discover
+from pytest_ecornn.items import Skip, build_and_compare
 from pytest_ecornn.verification import Candidate, expected, failure_message
 
 WRONG = "wrong"
@@ -31,13 +30,10 @@ def prepared(case: Case, names: Sequence[str]) -> dict[str, Candidate | str]:
 def _prepared(name: str, case: Case) -> Candidate | str:
     if name not in _found():
         return "absent from this version"
-    kind = _found()[name].kind
-    if reason := kind().unsupported(case, torch.device(case.device)):
-        return reason
     try:
-        candidate = Candidate.build(name, kind, case)
-        return wrong(candidate, candidate.verify()) or candidate
-    except Unsupported as error:
+        candidate, comparisons = build_and_compare(_found()[name], case)
+        return wrong(candidate, comparisons) or candidate
+    except (Skip, Unsupported) as error:
         return str(error)
     except WrongResult as error:
         return _say_wrong(f"{name} is wrong on {case}: {error}")
