@@ -11,7 +11,7 @@ from torch import Tensor
 from pytest_ecornn import cells
 from pytest_ecornn.implementations._precision import fp32_precision
 from pytest_ecornn.implementations._transposed_arrays import Form, Gradients, Track, reserve, tracks
-from pytest_ecornn.implementations._transposed_steps import Steps, TrackWeights, layer_input, product
+from pytest_ecornn.implementations._transposed_steps import Steps, TrackWeights, layer_input, long_product, product
 
 Tensors = list[Tensor]
 
@@ -156,14 +156,14 @@ def _gradients_of_weights(
                 d_x, d_h = (
                     g[..., : form.gates].flatten(0, 1) for g in (gradients[number].d_gates_x, gradients[number].d_gates_h)
                 )
-                torch.mm(d_h.T, own[number].previous[..., : case.hidden_size].flatten(0, 1), out=into.weight_hh)
+                long_product(form, d_h.T, own[number].previous[..., : case.hidden_size].flatten(0, 1), into.weight_hh)
                 if into.bias_hh is not None:
                     torch.sum(d_h, 0, out=into.bias_hh)
                 if into.bias_ih is not None:
                     torch.sum(d_x, 0, out=into.bias_ih)
                 if into.weight_ih is not None:
                     inputs = plan.time_first(x) if number < case.directions else layer_input(form, own, number)
-                    torch.mm(d_x.T, inputs[..., : into.weight_ih.shape[1]].flatten(0, 1), out=into.weight_ih)
+                    long_product(form, d_x.T, inputs[..., : into.weight_ih.shape[1]].flatten(0, 1), into.weight_ih)
     return found
 
 
@@ -178,8 +178,7 @@ def _gradient_of_x(plan: Plan, gradients: Sequence[Gradients], weights: Sequence
     parts = []
     for d_gates, weight in given:
         assert weight is not None
-        wide = form.compute if len(given) > 1 else form.storage
-        out = torch.empty(case.steps * case.batch, weight.shape[1], dtype=wide, device=form.device)
+        out = torch.empty(case.steps * case.batch, weight.shape[1], dtype=form.compute, device=form.device)
         parts.append(product(d_gates.flatten(0, 1), weight, out))
-    total = parts[0] if len(parts) == 1 else (parts[0] + parts[1]).to(form.storage)
+    total = sum(parts[1:], parts[0]).to(form.storage)
     return plan.time_first(total[:, : case.input_size].view(case.steps, case.batch, case.input_size)).contiguous()

@@ -68,6 +68,16 @@ def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
     return out
 
 
+def long_product(form: Form, a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+    """out = a b, summed in the compute type and rounded once.
+
+    cuBLAS may split a long sum and add the parts in out's dtype: in float16 a part may overflow where the whole does not.
+    """
+    if out.dtype == form.compute:
+        return product(a, b, out)
+    return out.copy_(product(a, b, torch.empty(out.shape, dtype=form.compute, device=out.device)))
+
+
 def kernels(form: Form) -> tuple[Kernel, Kernel]:
     """The forward and the backward step."""
     case, compute, storage = form.case, form.compute, form.storage

@@ -199,3 +199,16 @@ def test_a_captured_call_is_right_on_new_contents() -> None:
     x += 1
     graph.replay()
     torch.testing.assert_close(captured, both())
+
+
+@needs_gpu
+@pytest.mark.parametrize("rows", [64, 93, 512])
+@pytest.mark.parametrize("kept", [2.0, 1e-3])
+def test_no_part_of_a_long_sum_overflows(rows: int, kept: float) -> None:
+    """Halves of +- 4e6 * kept that cancel: a library that adds parts in float16 finds infinities in the larger ones."""
+    form = Form(small("lstm", device="cuda", dtype="float16"), torch.device("cuda"), False)
+    a = torch.full((rows, 8192), 500.0, dtype=torch.float16, device="cuda")
+    a[:, 4096:] *= -1
+    a[:, -1] = 0.0
+    out = _transposed_steps.long_product(form, a, torch.full_like(a.T, kept).contiguous(), torch.empty_like(a[:, :rows]))
+    assert torch.equal(out, torch.full_like(out, 500 * kept))
