@@ -30,7 +30,7 @@ from pytest_ecornn.implementations._rounding import Dithered, Rounding
 
 Errors = dict[str, dict[str, Error]]  # by tensor, by slice
 
-SMALL = 2**14  # elements of the output
+SMALL, LARGE = 2**14, 2**20  # elements of the output
 KINK = 3.0  # units in the last place, that a pre-activation may be off by
 
 
@@ -206,9 +206,10 @@ def single(problem: Problem) -> Problem:
 def run_counts(size: int) -> tuple[int, int]:
     """How many permutations to run for an output of `size` elements, and at most, where a candidate would fail by them.
 
-    In a small tensor one element may carry the whole error, and a few runs may all be lucky in it.
+    In a small tensor one element may carry the whole error, and a few runs may all be lucky in it; in relu's gradients one
+    may in a larger tensor too. Of the largest tensors many runs would take minutes.
     """
-    return (3, 16) if size <= SMALL else (1, 4)
+    return 3 if size <= SMALL else 1, 16 if size <= LARGE else 4
 
 
 def units(is_searching: bool) -> int:
