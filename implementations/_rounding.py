@@ -13,7 +13,7 @@ TF32_EPS = 2.0**-10
 
 
 class Rounding:
-    """To nearest; operands of TF32 products are cut off, as tensor cores read them."""
+    """To nearest; operands of TF32 products are cut off, as tensor cores read them; a sum is rounded once."""
 
     def to(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """x in `dtype`, differentiable."""
@@ -24,9 +24,16 @@ class Rounding:
         cut = (x.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
         return torch.where(x.isfinite(), cut, x)
 
+    def parts(self, count: int) -> list[slice]:
+        """The parts of a sum of `count` terms that are rounded by themselves, where a library may round them."""
+        return [slice(count)]
+
 
 class Dithered(Rounding):
-    """To one of the two neighbours at random, so that the mean is the value; what needs no rounding stays as it is."""
+    """To one of the two neighbours at random, so that the mean is the value; what needs no rounding stays as it is.
+
+    A sum has two parts, as where a library splits a long product.
+    """
 
     def __init__(self, random: torch.Generator):
         self._random = random
@@ -39,6 +46,10 @@ class Dithered(Rounding):
 
     def tf32(self, x: Tensor) -> Tensor:
         return self._neighbour(x, TF32_EPS, torch.finfo(torch.float32).smallest_normal)
+
+    def parts(self, count: int) -> list[slice]:
+        cut = int(torch.randint(1, count, (), generator=self._random)) if count > 1 else count
+        return [slice(cut), slice(cut, count)][: min(count, 2)]
 
     def _neighbour(self, x: Tensor, eps: float, smallest_normal: float) -> Tensor:
         """One of the two next to x, differentiable, in a type with such an eps."""

@@ -100,9 +100,13 @@ class Sequential(Implementation):
         """x W^T + bias, rounded before the bias is added where that is declared; the gradient is not."""
         if self.products == "float32" or dtype == x.dtype:
             return multiply(x, weight, bias)
-        exact = multiply(x, weight, None)
-        given = exact.detach()
-        product = exact + torch.where(given.isfinite(), self._rounding.to(given, dtype) - given, 0.0)
+
+        def rounded(exact: Tensor) -> Tensor:
+            given = exact.detach()
+            return exact + torch.where(given.isfinite(), self._rounding.to(given, dtype) - given, 0.0)
+
+        parts = [rounded(multiply(x[..., part], weight[:, part], None)) for part in self._rounding.parts(x.shape[-1])]
+        product = rounded(torch.stack(parts).sum(0)) if len(parts) > 1 else parts[0]
         return product if bias is None else product + bias
 
     def _rounded_backwards(self, x: Tensor, dtype: torch.dtype, declared: Precision) -> Tensor:

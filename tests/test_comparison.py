@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from pytest_ecornn import calls, contents, verification, yardstick
 from pytest_ecornn.comparison import Comparison, Error, judge
 from pytest_ecornn.contract import Case, Declared
-from pytest_ecornn.implementations._rounding import Dithered
+from pytest_ecornn.implementations._rounding import Dithered, Rounding
 from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.verification import Expected
 
@@ -239,6 +239,22 @@ def test_what_rounds_to_the_other_neighbour_passes(seed: int) -> None:
     loop = Sequential(declared, Dithered(contents.generator(seed, "other neighbour")))
     verdicts = expected.compare(calls.run(loop.build(case, expected.problem.weights), expected.problem), declared)
     assert [one.message for one in verdicts if one.status == "failed"] == []
+
+
+class Halves(Rounding):
+    """Rounds the halves of each sum before it adds them."""
+
+    def parts(self, count: int) -> list[slice]:
+        return [slice(count // 2), slice(count // 2, count)]
+
+
+def test_parts_of_a_sum_may_be_rounded_where_products_are() -> None:
+    """Terms of 50 that cancel to less than 1, which a gate shows, leave the rounding of 50."""
+    case = Case.parse("lstm-T64-B5-I58-H31-bfloat16-state-large-seed1")
+    expected, declared = Expected(contents.problem(case)), Declared("storage", products="storage")
+    tensors = calls.run(Sequential(declared, Halves()).build(case, expected.problem.weights), expected.problem)
+    assert any(one.status == "failed" for one in expected.compare(tensors, Declared("storage")))
+    assert [one.message for one in expected.compare(tensors, declared) if one.status == "failed"] == []
 
 
 class OtherSide(TorchFunctionMode):
