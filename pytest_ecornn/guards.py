@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.dlpack import from_dlpack
 
 from pytest_ecornn.calls import Poisoned
 from pytest_ecornn.contents import Problem
@@ -38,7 +39,8 @@ class Bands:
         memory = torch.full((size,), _PATTERN, dtype=torch.uint8, device=like.device)
         inner = memory.view(like.dtype).as_strided(like.shape, strides, _BORDER_BYTES // like.element_size())
         self._blocks.append(_Block(name, memory, inner))
-        return inner
+        # As a storage of its own: backward passes of torch count on a fresh tensor's beginning where its storage does.
+        return from_dlpack(inner).as_strided(like.shape, strides)
 
     def copy(self, name: str, tensor: Tensor) -> Tensor:
         return self.place(name, tensor).copy_(tensor.detach())
