@@ -22,10 +22,14 @@ class WrongResult(Exception):
 
 
 class Poisoned(TorchDispatchMode):
-    """Within it, memory that torch.empty and its kin return uninitialised holds NaN (integers: a large negative number).
+    """Within it, memory that torch.empty and its kin return uninitialised holds `value` (integers: a large negative number).
 
     At the dispatcher, so that a backward pass is reached too.
     """
+
+    def __init__(self, value: float = float("nan")):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._value = value
 
     _FACTORIES = (
         torch.ops.aten.empty.memory_format,
@@ -37,12 +41,18 @@ class Poisoned(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func in self._FACTORIES and result.numel():
-            if result.is_floating_point() or result.is_complex():
-                result.fill_(float("nan"))
-            elif result.dtype != torch.bool:
-                result.fill_(torch.iinfo(result.dtype).min // 2 or 165)
+        if func not in self._FACTORIES or not result.numel():
+            return result
+        result = self._placed(result)
+        if result.is_floating_point() or result.is_complex():
+            result.fill_(self._value)
+        elif result.dtype != torch.bool:
+            result.fill_(torch.iinfo(result.dtype).min // 2 or 165)
         return result
+
+    def _placed(self, made: Tensor) -> Tensor:
+        """The memory that is given out in place of what was `made`."""
+        return made
 
 
 class Call:
@@ -88,21 +98,32 @@ def on_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
     return tuple(on_tensors(function, one) for one in value) if isinstance(value, (tuple, list)) else value
 
 
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def differing(one: Tensor, other: Tensor) -> Tensor:
+    """Where two tensors of the same kind differ in a bit; one NaN is as good as another."""
+    bits = _BITS[one.element_size()]
+    return (one.detach().view(bits) != other.detach().view(bits)) & ~(one.isnan() & other.isnan())
+
+
 class Unchanged:
     """A copy of what a call is given, to find out whether the call wrote into it."""
 
     def __init__(self, call: Call):
         self._given = {name: tensor.detach() for name, tensor in call.inputs.items()}
         self._given |= {f"loss weight {k}": weight for k, weight in enumerate(call.problem.loss_weights)}
+        if call.problem.lengths is not None:
+            self._given["lengths"] = call.problem.lengths
         self._copies = {name: tensor.clone() for name, tensor in self._given.items()}
 
     def check(self) -> None:
         """Raises WrongResult naming what was written into, after putting back what stood there."""
         for name, copy in self._copies.items():
             given = self._given[name]
-            same = (given == copy) | (given.isnan() & copy.isnan())
-            if not same.all():
-                index = [int(i) for i in (~same).nonzero()[0]]
+            wrong = differing(given, copy)
+            if wrong.any():
+                index = [int(i) for i in wrong.nonzero()[0]]
                 found, wanted = given[tuple(index)].item(), copy[tuple(index)].item()
                 for other, value in self._copies.items():
                     self._given[other].copy_(value)
@@ -112,7 +133,7 @@ class Unchanged:
 def run_guarded(layer: Layer, problem: Problem) -> Tensors:
     """`run` on poisoned memory. Raises WrongResult where the call wrote into its inputs or weights."""
     guard = Unchanged(Call(problem))
-    with Poisoned():  # type: ignore[no-untyped-call]
+    with Poisoned():
         tensors = run(layer, problem)
     guard.check()
     return tensors
@@ -124,7 +145,12 @@ def run(layer: Layer, problem: Problem) -> Tensors:
     A gradient is None where an output of the wrong shape, or cut from the graph, leaves none. Raises WrongResult where
     the result does not have the contract's form.
     """
-    call = Call(problem)
+    return run_call(layer, Call(problem))
+
+
+def run_call(layer: Layer, call: Call) -> Tensors:
+    """`run`, on leaves that are at hand."""
+    problem = call.problem
     with torch.set_grad_enabled(problem.case.training):
         result = call.forward(layer)
     output, finals = _unpack(result, cells.get(problem.case.cell))

@@ -13,7 +13,7 @@ from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.rows import Row
-from pytest_ecornn.strategies import MOST_STEPS, Domain, cases, nearest_supported
+from pytest_ecornn.strategies import MOST_STEPS, Domain, Sizes, cases, nearest_supported
 
 
 @dataclass(frozen=True)
@@ -34,53 +34,73 @@ SIMPLIFY_SECONDS = 20.0
 PROFILES = {"quick": Profile(15, 2), "default": Profile(50, 10), "thorough": Profile(125, 20, steps=512)}
 
 
+@dataclass
+class Search:
+    """Cases like `base` that an implementation runs; what it refuses is counted in `row`.
+
+    Raises Unsupported where it runs no such case, AssertionError where it refuses what it must support.
+    """
+
+    found: Found
+    base: Case
+    row: Row
+    sizes: Sizes
+
+    def __post_init__(self) -> None:
+        from pytest_ecornn.suites.required import REQUIRED_DOMAIN
+
+        self._implementation = self.found.kind()
+        required = REQUIRED_DOMAIN.get(self.found.name) if self.found.is_own else None
+        self._required = required if required is not None and required.has_kind(self.base) else None
+        if nearest_supported(self.base, self._unsupported) is None:
+            raise Unsupported(self._unsupported(self.base))
+
+    def run(self, examples: int, check: Callable[[Case], None]) -> None:
+        """Draws so many cases and checks each; raises what `check` raises on the simplest case that makes it fail."""
+        base, checked = self.base, _Patient(check)
+        domain = self._required or Domain((base.cell,), (base.dtype,))
+
+        @settings(
+            max_examples=examples,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=False,
+            report_multiple_bugs=False,
+        )
+        @given(cases(domain, base.cell, base.dtype, base.device, self.sizes))
+        def search(case: Case) -> None:
+            try:
+                checked(self._supported(case))
+            except Unsupported as refusal:
+                self._refused(case, str(refusal))
+                reject()
+
+        search()
+
+    def _supported(self, case: Case) -> Case:
+        if reason := self._unsupported(case):
+            self._refused(case, reason)
+            nearest = nearest_supported(case, self._unsupported)
+            return nearest if nearest is not None else reject()
+        return case
+
+    def _unsupported(self, case: Case) -> str | None:
+        return self._implementation.unsupported(case, torch.device(self.base.device))
+
+    def _refused(self, case: Case, reason: str) -> None:
+        assert self._required is None, f"{self.found.name} must support {case}, but says: {reason}"
+        self.row.refused += 1
+
+
 def explore(found: Found, base: Case, profile: str, check: Callable[[Case], list[Comparison]], row: Row) -> None:
     """Draws cases like `base` and checks each; counts go into `row`.
 
-    Raises Unsupported where the implementation runs no such case, whatever `check` raises on the simplest case that
-    makes it fail, and AssertionError where too few draws could have failed.
+    Raises what `Search` does, and AssertionError where too few draws could have failed.
     """
-    from pytest_ecornn.suites.required import REQUIRED_DOMAIN
-
-    implementation, device = found.kind(), torch.device(base.device)
-    required = REQUIRED_DOMAIN.get(found.name) if found.is_own else None
-    is_required = required is not None and required.has_kind(base)
-    domain = required if required is not None and is_required else Domain((base.cell,), (base.dtype,))
-
-    def unsupported(case: Case) -> str | None:
-        return implementation.unsupported(case, device)
-
-    def refused(case: Case, reason: str) -> None:
-        assert not is_required, f"{found.name} must support {case}, but says: {reason}"
-        row.refused += 1
-
-    if nearest_supported(base, unsupported) is None:
-        raise Unsupported(unsupported(base))
-    wanted, judge = PROFILES[profile], _Judge(check, row)
-
-    @settings(
-        max_examples=wanted.examples,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        print_blob=False,
-        report_multiple_bugs=False,
-    )
-    @given(cases(domain, base.cell, base.dtype, base.device, wanted.steps))
-    def search(case: Case) -> None:
-        if reason := unsupported(case):
-            refused(case, reason)
-            nearest = nearest_supported(case, unsupported)
-            if nearest is None:
-                reject()
-            case = nearest
-        try:
-            judge(case)
-        except Unsupported as refusal:
-            refused(case, str(refusal))
-            reject()
-
+    wanted = PROFILES[profile]
+    search = Search(found, base, row, Sizes(wanted.steps))
     for _ in range(MOST_ROUNDS):
-        search()
+        search.run(wanted.examples, lambda case: count(row, check(case)))
         few = {name: n for name, n in _informative(row).items() if n < wanted.informative}
         if not few and row.examples:
             return
@@ -89,11 +109,11 @@ def explore(found: Found, base: Case, profile: str, check: Callable[[Case], list
     raise AssertionError(f"too few informative draws of {row.examples}: {few}; expected {wanted.informative} of each tensor")
 
 
-class _Judge:
-    """Checks a case and counts it. After a failure Hypothesis looks for a simpler one: for a while only, and each case once."""
+class _Patient:
+    """Checks a case. After a failure Hypothesis looks for a simpler one: for a while only, and each case once."""
 
-    def __init__(self, check: Callable[[Case], list[Comparison]], row: Row):
-        self._check, self._row = check, row
+    def __init__(self, check: Callable[[Case], None]):
+        self._check = check
         self._failures: dict[Case, Exception] = {}
         self._end = float("inf")
 
@@ -103,7 +123,7 @@ class _Judge:
         if time.monotonic() > self._end:
             return
         try:
-            count(self._row, self._check(case))
+            self._check(case)
         except Unsupported:
             raise
         except Exception as failure:

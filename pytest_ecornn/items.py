@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from pytest_ecornn import clocks, replay, verification
+from pytest_ecornn import ambient, clocks, replay, verification
 from pytest_ecornn.columns import Column
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case, Declared, Unsupported
@@ -38,7 +38,7 @@ class Failure(Exception):
 
 
 @dataclass(frozen=True)
-class _Item:
+class Item:
     session: Session
     found: Found
     case: Case
@@ -70,7 +70,8 @@ class _Item:
         try:
             if self.case.device.startswith("cuda") and not torch.cuda.is_available():
                 raise Skip("no CUDA device on this machine")
-            self.fill(row)
+            with ambient.Kept():  # what one implementation changes for all must not harm the next
+                self.fill(row)
         except (Skip, Unsupported) as reason:
             is_required = self.found.name in self.session.options.require
             row.status = "failed" if is_required else "skipped"
@@ -92,7 +93,7 @@ class _Item:
         return verification.failure_message(self.found.name, case, comparisons, self.session.again(self.found))
 
 
-class FixedItem(_Item):
+class FixedItem(Item):
     """Verifies one case."""
 
     def fill(self, row: Row) -> None:
@@ -170,23 +171,16 @@ class BenchmarkItem(FixedItem):
 
 
 @dataclass(frozen=True)
-class DrawnItem(_Item):
+class DrawnItem(Item):
     """Verifies cases that Hypothesis draws around `case`: its cell, dtype and device."""
 
     kind = "drawn"
 
     def __str__(self) -> str:
-        return f"{self.found.name}-{self.label}"
-
-    @property
-    def label(self) -> str:
-        case = self.case
-        return "-".join([case.cell, case.dtype, *([case.device] if case.device != "cpu" else [])])
+        return f"{self.found.name}-{label(self.case)}"
 
     def empty_row(self) -> Row:
-        row = super().empty_row()
-        row.case, row.mode = f"{self.label}-{self.session.options.profile}", ""
-        return row
+        return drawn_row(super().empty_row(), self.case, self.session.options.profile)
 
     def fill(self, row: Row) -> None:
         def check(case: Case) -> list[Comparison]:
@@ -208,6 +202,17 @@ class DrawnItem(_Item):
             explore(self.found, self.case, self.session.options.profile, described, row)
         except AssertionError as error:
             raise Failure(f"{self.found.name}: {error}") from error
+
+
+def label(case: Case) -> str:
+    """What cases drawn around `case` share."""
+    return "-".join([case.cell, case.dtype, *([case.device] if case.device != "cpu" else [])])
+
+
+def drawn_row(row: Row, case: Case, profile: str) -> Row:
+    """The row as that of a set of drawn cases."""
+    row.case, row.mode = f"{label(case)}-{profile}", ""
+    return row
 
 
 def build_and_compare(found: Found, case: Case) -> tuple[Candidate, list[Comparison]]:

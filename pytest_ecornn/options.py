@@ -22,7 +22,7 @@ def default_baselines(devices: Iterable[str]) -> str:
 
 
 OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("--ecornn-verify", {"action": "store_true", "help": "Verify every implementation: drawn and fixed cases."}),
+    ("--ecornn-verify", {"action": "store_true", "help": "Verify every implementation: drawn and fixed cases, properties."}),
     ("--ecornn-bench", {"action": "store_true", "help": "Verify and time every implementation, and write the comparison."}),
     (
         "--ecornn-cases",

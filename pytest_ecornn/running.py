@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -12,13 +13,14 @@ from typing import Any
 import pytest
 
 from pytest_ecornn import clocks, journal, machine, reporting
+from pytest_ecornn.items import Item
 from pytest_ecornn.options import default_baselines
 from pytest_ecornn.rows import Row
 from pytest_ecornn.screen import Screen, write_summary
 from pytest_ecornn.session import Session
 from pytest_ecornn.statistics import CONFIDENCE
 
-_FIXTURES = {"ecornn_row": "rows", "ecornn_fixed": "fixed", "ecornn_drawn": "drawn"}
+_FIXTURES = {"ecornn_row": "rows", "ecornn_fixed": "fixed", "ecornn_drawn": "drawn", "ecornn_properties": "properties"}
 _ROOT = Path(__file__).parent
 
 
@@ -112,8 +114,9 @@ class Running:
         if not report.failed or "[" not in report.nodeid:
             return None
         label = report.nodeid.partition("[")[2].removesuffix("]")
-        for item in (*self.session.rows(), *self.session.fixed(), *self.session.drawn()):
-            if str(item) == label:
+        is_property = "::test_properties[" in report.nodeid
+        for item in self._items():
+            if str(item) == label and (item.kind == "properties") == is_property:
                 row = item.empty_row()
                 row.status, row.reason = (
                     "failed",
@@ -121,6 +124,10 @@ class Running:
                 )
                 return row
         return None
+
+    def _items(self) -> Iterator[Item]:
+        for name in _FIXTURES.values():
+            yield from getattr(self.session, name)()
 
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, str] | None:
         """Rows are shown by our own progress unless pytest was asked to be verbose."""
@@ -180,7 +187,7 @@ def _choose_suites(config: pytest.Config, is_bench: bool) -> None:
     """With no path given, the shipped suites are collected; the repository's own suites/ means the same modules."""
     suites = _ROOT / "suites"
     if config.args_source != pytest.Config.ArgsSource.ARGS:
-        names = ["test_equivalence.py", *(["test_benchmark.py"] if is_bench else [])]
+        names = ["test_equivalence.py", "test_properties.py", *(["test_benchmark.py"] if is_bench else [])]
         config.args[:] = [str(suites / name) for name in names]
         return
     for index, given in enumerate(config.args):
@@ -207,6 +214,6 @@ def _refused(rows: list[Row]) -> dict[str, float]:
     """The share of cases that each implementation would not run."""
     asked: dict[str, list[bool]] = {}
     for row in rows:
-        if row.kind != "drawn":
+        if row.kind in ("benchmark", "fixed"):
             asked.setdefault(row.implementation, []).append(row.status == "skipped")
     return {name: sum(refused) / len(refused) for name, refused in asked.items()}

@@ -22,6 +22,7 @@ from pytest_ecornn.discovery import Found
 from pytest_ecornn.items import BenchmarkItem, DrawnItem, FixedItem, Skip, build_and_compare
 from pytest_ecornn.locking import MachineLock
 from pytest_ecornn.options import DEFAULT_BASELINES, Options
+from pytest_ecornn.property_items import PropertiesItem
 from pytest_ecornn.rows import Row
 from pytest_ecornn.suites.cases import case_set
 from pytest_ecornn.verification import Candidate
@@ -96,15 +97,23 @@ class Session:
 
     def drawn(self) -> list[DrawnItem]:
         """One a cell, dtype and device: all of them, or with --ecornn-bench those of the selected cases."""
-        if self.options.cases:
+        return [] if self.options.cases else [DrawnItem(self, found, base) for base in self._bases() for found in self.selected]
+
+    def properties(self) -> list[PropertiesItem]:
+        """As `drawn`; of cases given by name, each case's own, unless they are timed."""
+        if self.options.cases and self.options.bench:
             return []
+        bases = self.cases if self.options.cases else self._bases()
+        return [PropertiesItem(self, found, base, bool(self.options.cases)) for base in bases for found in self.selected]
+
+    def _bases(self) -> list[Case]:
+        """What cases are drawn around."""
         kinds: Iterable[tuple[str, str, str]]
         if self.options.bench:
             kinds = dict.fromkeys((case.cell, case.dtype, case.device) for case in self.cases)
         else:
             kinds = [(cell, dtype, device) for cell in cells.names() for dtype in DTYPES for device in self.options.devices]
-        bases = [Case(cell=c, dtype=t, device=d, steps=4, batch=2, hidden_size=8) for c, t, d in kinds]
-        return [DrawnItem(self, found, base) for base in bases for found in self.selected]
+        return [Case(cell=c, dtype=t, device=d, steps=4, batch=2, hidden_size=8) for c, t, d in kinds]
 
     # What items share.
 

@@ -52,33 +52,45 @@ class Domain:
         return choices and options and case.layout in self.layouts and case.layers <= self.max_layers
 
 
-def cases(domain: Domain, cell: str, dtype: str, device: str = "cpu", most_steps: int = MOST_STEPS) -> st.SearchStrategy[Case]:
-    """Cases of one cell, dtype and device inside `domain`; `most_steps` times layers times directions at most."""
-    return _cases(domain, cell, dtype, device, most_steps)
+@dataclass(frozen=True)
+class Sizes:
+    """Of drawn cases. steps: T times layers times directions at most; smallest: of T and B; the others: at most."""
+
+    steps: int = MOST_STEPS
+    smallest: int = 1
+    batch: int = 17
+    hidden: int = 97
+    inputs: int = 65
+
+
+def cases(domain: Domain, cell: str, dtype: str, device: str = "cpu", sizes: Sizes = Sizes()) -> st.SearchStrategy[Case]:
+    """Cases of one cell, dtype and device inside `domain`, of such sizes."""
+    return _cases(domain, cell, dtype, device, sizes)
 
 
 @st.composite
-def _cases(draw: st.DrawFn, domain: Domain, cell: str, dtype: str, device: str, most_steps: int) -> Case:
+def _cases(draw: st.DrawFn, domain: Domain, cell: str, dtype: str, device: str, sizes: Sizes) -> Case:
     def either(allowed: bool) -> bool:
         return allowed and draw(st.booleans())
 
     layers = draw(st.sampled_from([n for n in (1, 1, 1, 2, 3) if n <= domain.max_layers]))
     bidirectional = either(domain.bidirectional)
-    is_long = most_steps > MOST_STEPS and draw(st.integers(0, 7)) == 7
-    most = max(1, (most_steps if is_long else MOST_STEPS) // (layers * (2 if bidirectional else 1)))
+    is_long = sizes.steps > MOST_STEPS and draw(st.integers(0, 7)) == 7
+    most = (sizes.steps if is_long else min(sizes.steps, MOST_STEPS)) // (layers * (2 if bidirectional else 1))
+    most = max(sizes.smallest, most)
     has_tf32 = "tf32" in domain.precisions and dtype == "float32" and device.startswith("cuda")
     mode = draw(st.sampled_from([*domain.modes, domain.modes[-1], domain.modes[-1]]))
     projected = domain.projected and draw(st.integers(0, 3)) == 3
-    hidden = draw(_sizes(97))
+    hidden = draw(_sizes(1, sizes.hidden))
     sparse = domain.sparse and cells.get(cell).recurrent and draw(st.integers(0, 3)) == 3
     density = draw(st.sampled_from([0.3, 0.1, 0.7])) if sparse else 1.0
     has_state = draw(st.integers(0, 3)) < 3
     return Case(
         cell=cell,
-        steps=draw(st.integers(most // 2, most) if is_long else _sizes(most)),
-        batch=draw(_sizes(17)),
+        steps=draw(st.integers(most // 2, most) if is_long else _sizes(sizes.smallest, most)),
+        batch=draw(_sizes(sizes.smallest, sizes.batch)),
         hidden_size=hidden,
-        input_size=hidden if projected else draw(_sizes(65)),
+        input_size=hidden if projected else draw(_sizes(1, sizes.inputs)),
         layers=layers,
         bidirectional=bidirectional,
         bias=draw(st.integers(0, 7)) < 7,
@@ -97,8 +109,9 @@ def _cases(draw: st.DrawFn, domain: Domain, cell: str, dtype: str, device: str, 
     )
 
 
-def _sizes(largest: int) -> st.SearchStrategy[int]:
-    return st.one_of(st.sampled_from([n for n in _EDGES if n <= largest]), st.integers(1, largest))
+def _sizes(smallest: int, largest: int) -> st.SearchStrategy[int]:
+    edges = [n for n in _EDGES if smallest <= n <= largest]
+    return st.one_of(st.sampled_from(edges), st.integers(smallest, largest))
 
 
 def _contents(mode: str, has_state: bool, density: float) -> st.SearchStrategy[str]:

@@ -87,6 +87,18 @@ def test_the_right_one_gets_rows_and_the_wrong_one_is_not_timed(foreign: Foreign
     assert "torch.nn has no" not in markdown
 
 
+def test_a_broken_property_fails_by_itself_and_its_command_fails_again(foreign: Foreign) -> None:
+    late = samples.RIGHT.replace("(gates + h @ w_hh.T", "(gates + 1e-9 * torch.rand(1) + h @ w_hh.T")
+    paths = ["--ecornn-implementations", str(foreign.write("mine.py", late)), "--ecornn-only", "mine"]
+    foreign.run("--ecornn-verify", *paths, "--ecornn-profile", "quick", "-k", "properties and mine-lstm-float32", check=1)
+    (row,) = (one for one in foreign.rows().values() if one["kind"] == "properties")
+    assert "globals_unchanged is broken: settings that the whole process shares are left as they were" in row["reason"]
+    case = re.search(r'--ecornn-case "([^"]*)"', row["reason"])
+    assert case is not None
+    foreign.run("--ecornn-verify", *paths, "--ecornn-case", case[1], "-k", "properties", check=1)
+    foreign.run("--ecornn-verify", *paths, "--ecornn-case", case[1], "-k", "fixed", check=0)
+
+
 def test_a_drawn_failure_prints_one_line_that_fails_again(foreign: Foreign) -> None:
     wrong = foreign.write("wrong.py", samples.WRONG)
     paths = ["--ecornn-implementations", str(wrong), "--ecornn-only", "wrong", "--ecornn-profile", "quick"]
@@ -268,7 +280,7 @@ def test_a_cell_comes_by_the_hook_as_its_documentation_shows(foreign: Foreign) -
     foreign.write("conftest.py", textwrap.dedent(text))
     case = "peephole_lstm-T5-B2-H6-L2-float32-bidirectional-ragged-state-density0.5-training"
     done = foreign.run("--ecornn-verify", "--ecornn-case", case, "--ecornn-require", "sequential", check=0)
-    assert "1 passed" in done.stdout
+    assert "2 passed" in done.stdout  # the case, and its properties
 
 
 def test_an_implementation_comes_by_the_hook_and_by_an_ini_value(foreign: Foreign) -> None:

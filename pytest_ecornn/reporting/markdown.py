@@ -62,7 +62,8 @@ def _opening(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) 
 def _verification(rows: list[Row]) -> Iterator[str]:
     drawn = [row for row in rows if row.kind == "drawn" and row.status != "skipped"]
     fixed = [row for row in rows if row.kind == "fixed" and row.status != "skipped"]
-    if drawn or fixed:
+    checked = [row for row in rows if row.kind == "properties" and row.status != "skipped"]
+    if drawn or fixed or checked:
         yield "## Verification"
     if drawn:
         yield (
@@ -72,6 +73,10 @@ def _verification(rows: list[Row]) -> Iterator[str]:
         counts = ["Examples", "Fewest informative", "Uninformative", "Refused"]
         header = ["Implementation", "Cell", "Dtype", "Device", "Status", *counts]
         yield table(header, [_drawn_line(row) for row in standing.in_order(drawn)], right=counts)
+    if checked:
+        yield "Properties that need no reference, on cases of their own. Fewest checks: of the property that applied least."
+        header = ["Implementation", "Cell", "Dtype", "Device", "Status", "Cases", "Fewest checks", "Not applicable", "Refused"]
+        yield table(header, [_drawn_line(row) for row in standing.in_order(checked)], right=header[5:])
     if fixed:
         yield "Cases verified and not timed:"
         header = ["Case", "Implementation", "Status", "Worst error / limit", "Max relative error", "Tensors"]

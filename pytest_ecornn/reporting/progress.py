@@ -77,7 +77,7 @@ def _outcome(row: Row) -> str:
         lines = row.reason.strip().splitlines() or [""]
         return f"{row.status}: {formatting.one_line(lines[0], _LONGEST)}".removesuffix(": ")
     if row.timing is None:
-        return f"passed, {formatting.count(row.examples, 'example')}" if row.kind == "drawn" else "passed"
+        return f"passed, {formatting.count(row.examples, 'example')}" if row.examples else "passed"
     device_only = f"; device only {_times(row.replay)}" if row.replay else ""
     return _times(row.timing) + device_only
 

@@ -16,12 +16,12 @@ COLUMNS = {"timing": "as called", "replay": "device only"}
 
 
 def unproven(rows: Iterable[Row]) -> set[Key]:
-    """Keys of the timed rows of which a drawn row of the same implementation, cell, dtype and device failed.
+    """Keys of the timed rows of which a drawn or properties row of the same implementation, cell, dtype and device failed.
 
-    A row that a report has already marked stays so, even where the drawn row is no longer at hand.
+    A row that a report has already marked stays so, even where the failed row is no longer at hand.
     """
     rows = list(rows)
-    broken = {_domain(row) for row in rows if row.kind == "drawn" and row.status == "failed"}
+    broken = {_domain(row) for row in rows if row.kind in ("drawn", "properties") and row.status == "failed"}
     return {
         row.key
         for row in rows

@@ -1,0 +1,76 @@
+"""Properties: relations that every right recurrent layer obeys, checked without a reference.
+
+One table says which, and what each means; `conduct` and `relations` say how each is checked, and how strictly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from pytest_ecornn import conduct, relations
+from pytest_ecornn.ambient import Kept
+from pytest_ecornn.calls import WrongResult
+from pytest_ecornn.subject import NotApplicable, Subject
+
+
+@dataclass(frozen=True)
+class Property:
+    """`check` says what is wrong with a subject, in one line, or nothing; `meaning` what must hold."""
+
+    name: str
+    meaning: str
+    check: Callable[[Subject], str]
+
+
+PROPERTIES = (
+    Property("globals_unchanged", "settings that the whole process shares are left as they were", conduct.globals_unchanged),
+    Property("inputs_unchanged", "x, states, lengths and weights of any kind are left as they were", conduct.inputs_unchanged),
+    Property("repeats", "the same call gives the same result", conduct.repeats),
+    Property("stateless", "no call is affected by those before it", conduct.stateless),
+    Property("fresh_results", "results have memory of their own, which later calls do not touch", conduct.fresh_results),
+    Property("written", "every element of every result is written", conduct.written),
+    Property("guard_bands", "nothing is written outside the call's own memory, nor read", conduct.guard_bands),
+    Property("causal", "no step depends on those that come after it", relations.causal),
+    Property("split", "two parts, the second from the first's final state, equal the whole", relations.split),
+    Property("batch_order", "sequences in another order give the same results in that order", relations.batch_order),
+    Property("layouts", "x of any layout gives the same result", relations.layouts),
+    Property("weights_seen", "weights that change in place between calls are used", conduct.weights_seen),
+    Property("current_stream", "work is put on the current stream", conduct.current_stream),
+    Property("capture", "a CUDA graph of a call computes on the contents that it finds", conduct.capture),
+)
+
+
+class Broken(Exception):
+    """A property that does not hold, and in one line how that shows."""
+
+    def __init__(self, broken: Property, message: str):
+        super().__init__(f"{broken.name} is broken: {broken.meaning}; but {message}")
+        self.property = broken
+
+
+def check(subject: Subject, chosen: Iterable[Property] = PROPERTIES) -> dict[str, str]:
+    """Each property's name, with why it could not be checked or nothing. Raises Broken for the first that does not hold."""
+    found: dict[str, str] = {}
+    for one in chosen:
+        with Kept() as kept:
+            found[one.name] = _check(one, subject)
+        if kept.changes:
+            raise Broken(PROPERTIES[0], kept.changes[0])
+    return found
+
+
+def _check(one: Property, subject: Subject) -> str:
+    try:
+        message = one.check(subject)
+    except NotApplicable as reason:
+        return str(reason)
+    except WrongResult as wrong:
+        message = str(wrong)
+    if message:
+        raise Broken(one, message)
+    return ""
+
+
+def by_name(name: str) -> Property:
+    return next(one for one in PROPERTIES if one.name == name)

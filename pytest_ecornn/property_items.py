@@ -1,0 +1,74 @@
+"""The test item that checks an implementation's properties: on cases that Hypothesis draws, or on one that is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pytest_ecornn import properties
+from pytest_ecornn.contract import Case, Unsupported
+from pytest_ecornn.exploration import Search
+from pytest_ecornn.items import Failure, Item, Skip, describe_error, drawn_row, label
+from pytest_ecornn.rows import Row
+from pytest_ecornn.strategies import Sizes
+from pytest_ecornn.subject import Subject
+from pytest_ecornn.verification import rerun_command
+
+# Cases to draw of each cell in a dtype. Small ones: what properties find does not hide in size, and each takes many calls.
+EXAMPLES = {"quick": 3, "default": 10, "thorough": 25}
+SIZES = Sizes(steps=12, smallest=2, batch=9, hidden=65, inputs=33)
+# Of one case alone, as many repeats as of three drawn ones.
+FIXED_REPEATS = 60
+
+
+@dataclass(frozen=True)
+class PropertiesItem(Item):
+    """Checks the properties on cases drawn around `case`, or where it `is_fixed` on the case itself."""
+
+    is_fixed: bool = False
+    kind = "properties"
+    _broken: list[properties.Property] = field(default_factory=list, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.found.name}-{self.case if self.is_fixed else label(self.case)}"
+
+    def empty_row(self) -> Row:
+        row = super().empty_row()
+        return row if self.is_fixed else drawn_row(row, self.case, self.session.options.profile)
+
+    def fill(self, row: Row) -> None:
+        if self.is_fixed:
+            self._check_fixed(row)
+            return
+        try:
+            search = Search(self.found, self.case, row, SIZES)
+            search.run(EXAMPLES[self.session.options.profile], lambda case: self._check(case, row))
+        except AssertionError as error:
+            raise Failure(f"{self.found.name}: {error}") from error
+        if not row.examples:
+            raise Unsupported(f"build refused each of the {row.refused} cases drawn")
+
+    def _check_fixed(self, row: Row) -> None:
+        import torch
+
+        if reason := self.found.kind().unsupported(self.case, torch.device(self.case.device)):
+            raise Skip(reason)
+        self._check(self.case, row, FIXED_REPEATS)
+
+    def _check(self, case: Case, row: Row, repeats: int = Subject.repeats) -> None:
+        """Counts the properties checked by name. After a failure, while its case is simplified, only that one is."""
+        try:
+            with self.session.lock.shared():
+                subject = Subject(self.found.kind, case, repeats)
+                checked = properties.check(subject, self._broken or properties.PROPERTIES)
+        except properties.Broken as broken:
+            self._broken[:] = [broken.property]
+            again = rerun_command(self.found.name, case, self.session.again(self.found))
+            raise Failure(f"{self.found.name} on {case}: {broken}\nagain: {again}") from broken
+        except Unsupported:
+            raise
+        except Exception as error:
+            raise Failure(describe_error(self.found, case, error, self.session.again(self.found))) from error
+        row.examples += 1
+        for name, reason in checked.items():
+            counts = row.uninformative if reason else row.informative
+            counts[name] = counts.get(name, 0) + 1

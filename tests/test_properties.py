@@ -1,0 +1,294 @@
+"""Each property fails the layer that was planted for it and no other, and passes a right one."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import random
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pytest_ecornn import ambient, calls, contents, guards, properties
+from pytest_ecornn.contract import Case, Layer, Weights
+from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.subject import NotApplicable, Subject
+
+CASE = Case.parse("gru-T6-B3-H5-float32-state-training-seed1")
+Wrap = Callable[[Any, Case, Weights], Layer]
+
+
+def broken(wrap: Wrap, case: Case) -> list[str]:
+    """The properties that do not hold of the plain loop so changed, each asked on a subject of its own."""
+
+    class Planted(Sequential):
+        def build(self, case: Case, weights: Weights) -> Layer:
+            return wrap(super().build(case, weights), case, weights)
+
+    found = []
+    for one in properties.PROPERTIES:
+        try:
+            if one.check(Subject(Planted, case)):
+                found.append(one.name)
+        except NotApplicable:
+            pass
+    return found
+
+
+def leaks(layer: Any, case: Case, weights: Weights) -> Layer:
+    return lambda x, state, lengths: layer(x + 1e-3 * x[-1:].detach(), state, lengths)
+
+
+def stale_final_state(layer: Any, case: Case, weights: Weights) -> Layer:
+    def run(x: Tensor, state: Any, lengths: Any) -> Any:
+        output, final = layer(x, state, lengths)
+        return output, final * 0.99
+
+    return run
+
+
+def first_sequence_differs(layer: Any, case: Case, weights: Weights) -> Layer:
+    return lambda x, state, lengths: layer(x * torch.tensor([1.01] + [1.0] * (case.batch - 1))[:, None], state, lengths)
+
+
+def seldom_wrong(layer: Any, case: Case, weights: Weights) -> Layer:
+    made: list[int] = []
+
+    def run(x: Tensor, state: Any, lengths: Any) -> Any:
+        made.append(1)
+        output, final = layer(x, state, lengths)
+        return output * (1.001 if len(made) % 20 == 0 else 1), final
+
+    return run
+
+
+def clears_padding(layer: Any, case: Case, weights: Weights) -> Layer:
+    def run(x: Tensor, state: Any, lengths: Any) -> Any:
+        x.data.masked_fill_((torch.arange(case.steps)[:, None] >= lengths)[..., None], 0.0)
+        return layer(x, state, lengths)
+
+    return run
+
+
+def swallows_poison(layer: Any, case: Case, weights: Weights) -> Layer:
+    def run(x: Tensor, state: Any, lengths: Any) -> Any:
+        return layer(x + torch.empty(1).nan_to_num(), state, lengths)
+
+    return run
+
+
+def writes_outside(layer: Any, case: Case, weights: Weights) -> Layer:
+    def run(x: Tensor, state: Any, lengths: Any) -> Any:
+        room = torch.empty(4)
+        ctypes.memset(room.data_ptr() + 16, 0, 4)  # the allocator gives out no less than 64 bytes
+        return layer(x, state, lengths)
+
+    return run
+
+
+def draws_random_numbers(layer: Any, case: Case, weights: Weights) -> Layer:
+    def run(x: Tensor, state: Any, lengths: Any) -> Any:
+        torch.rand(1)
+        return layer(x, state, lengths)
+
+    return run
+
+
+def reuses_its_output(layer: Any, case: Case, weights: Weights) -> Layer:
+    kept = torch.zeros(case.steps, case.batch, case.hidden_size)
+
+    def run(x: Tensor, state: Any, lengths: Any) -> Any:
+        output, final = layer(x, state, lengths)
+        return kept.copy_(output), final
+
+    return run
+
+
+def remembers_by_address(layer: Any, case: Case, weights: Weights) -> Layer:
+    known: dict[Any, Any] = {}
+
+    def run(x: Tensor, state: Any, lengths: Any) -> Any:
+        key = x.data_ptr(), x._version
+        if key not in known:
+            known[key] = x, layer(x, state, lengths)  # x is kept, so that no other comes to lie there
+        output, final = known[key][1]
+        return output.clone(), final.clone()
+
+    return run
+
+
+def ignores_strides(layer: Any, case: Case, weights: Weights) -> Layer:
+    def run(x: Tensor, state: Any, lengths: Any) -> Any:
+        batch, width = x.shape[1:]
+        return layer(x.as_strided(x.shape, (batch * width, width, 1), x.storage_offset()), state, lengths)
+
+    return run
+
+
+def keeps_first_weights(layer: Any, case: Case, weights: Weights) -> Layer:
+    old = Weights({name: nn.Parameter(weight.detach().clone()) for name, weight in weights.items()})
+    first = Sequential().build(case, old)
+
+    def run(x: Tensor, state: Any, lengths: Any) -> Any:
+        output, final = layer(x, state, lengths)
+        return output + (first(x, state, lengths)[0] - output).detach(), final
+
+    return run
+
+
+PLANTED = {
+    "globals_unchanged": (draws_random_numbers, "gru-T6-B3-H5-float32-state-training"),
+    "inputs_unchanged": (clears_padding, "gru-T6-B3-H5-float32-ragged-state"),
+    "repeats": (seldom_wrong, "gru-T6-B3-H5-float32-state-training"),
+    "stateless": (remembers_by_address, "gru-T6-B3-H5-float32-state"),
+    "fresh_results": (reuses_its_output, "gru-T6-B3-H5-float32-state"),
+    "written": (swallows_poison, "gru-T6-B3-H5-float32-state-training"),
+    "guard_bands": (writes_outside, "gru-T6-B3-H5-float32-state-training"),
+    "causal": (leaks, "gru-T6-B3-H5-float32-bidirectional-state"),
+    "split": (stale_final_state, "gru-T6-B3-H5-float32-state-training"),
+    "batch_order": (first_sequence_differs, "gru-T6-B3-H5-float32-state-training"),
+    "layouts": (ignores_strides, "gru-T6-B3-H5-float32-state-training"),
+    "weights_seen": (keeps_first_weights, "gru-T6-B3-H5-float32-state-training"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_property_fails_the_layer_planted_for_it_and_no_other_does(name: str) -> None:
+    wrap, text = PLANTED[name]
+    assert broken(wrap, Case.parse(text)) == [name]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gru-T6-B3-H5-float32-state-training",
+        "lstm-T7-B4-H5-L2-bfloat16-batchfirst-ragged-state-training-strided-seed5",
+        "minlstm-T9-B2-H33-float16-bidirectional-projected-offset-seed3",
+        "rnn_relu-T1-B1-H1-float64-nan",
+    ],
+)
+def test_a_right_layer_has_every_property(text: str) -> None:
+    assert broken(lambda layer, case, weights: layer, Case.parse(text)) == []
+
+
+def test_every_property_that_a_cpu_can_show_has_a_planted_fault() -> None:
+    case = Subject(Sequential, CASE)
+    found = properties.check(case)
+    assert {name for name, reason in found.items() if not reason} == set(PLANTED)
+    assert {found["capture"], found["current_stream"]} == {"a CPU has no streams and no CUDA graphs"}
+
+
+def test_a_broken_property_says_what_must_hold_and_what_came() -> None:
+    class Planted(Sequential):
+        def build(self, case: Case, weights: Weights) -> Layer:
+            return stale_final_state(super().build(case, weights), case, weights)
+
+    with pytest.raises(properties.Broken, match=r"split is broken: two parts.* equal the whole; but the steps .* got"):
+        properties.check(Subject(Planted, CASE))
+
+
+def test_globals_are_put_back_and_each_change_is_named() -> None:
+    def disturb() -> None:
+        torch.rand(1), random.random(), np.random.rand()
+        torch.set_default_dtype(torch.float64)
+        torch.set_num_threads(torch.get_num_threads() + 1)
+        torch.set_grad_enabled(False)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.set_flush_denormal(True)
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.rnn.fp32_precision = "ieee"
+        torch.set_float32_matmul_precision("high")
+        warnings.simplefilter("ignore")
+        gc.disable()
+        time.perf_counter = lambda: 0.0
+        torch.cuda.Event.elapsed_time = lambda self, end: 0.0  # type: ignore[method-assign]
+
+    with ambient.Kept() as outer, ambient.Kept() as kept:
+        disturb()
+    names = [change.partition(":")[0] for change in kept.changes]
+    assert outer.changes == []
+    wanted = ["torch's random state", "Python's random state", "NumPy's random state", "default dtype", "torch's threads"]
+    wanted += ["grad mode", "deterministic algorithms", "flushing of denormals", "warnings filters", "collection of garbage"]
+    wanted += ["torch.backends.cudnn.benchmark", "time.perf_counter", "Event.elapsed_time", "float32 matmul precision"]
+    assert set(wanted) <= set(names)
+    assert gc.isenabled()
+    assert time.perf_counter() > 0
+
+
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_a_thread_that_burns_a_core_is_seen_and_one_that_rests_is_not(is_busy: bool) -> None:
+    stop, started = threading.Event(), list[threading.Thread]()
+
+    def burn() -> None:
+        while not stop.is_set():
+            pass
+
+    def wrap(layer: Any, case: Case, weights: Weights) -> Layer:
+        def run(x: Tensor, state: Any, lengths: Any) -> Any:
+            if not started:
+                started.append(threading.Thread(target=burn if is_busy else stop.wait, daemon=True))
+                started[0].start()
+            return layer(x, state, lengths)
+
+        return run
+
+    try:
+        message = properties.by_name("globals_unchanged").check(_late(wrap))
+    finally:
+        stop.set()
+    assert ("a core is busy" in message) == is_busy
+
+
+def _late(wrap: Wrap) -> Subject:
+    """A subject whose layer is changed once it is there."""
+    subject = Subject(Sequential, CASE)
+    subject.layer = wrap(subject.layer, subject.case, subject.problem.weights)
+    return subject
+
+
+def test_a_thread_more_for_each_call_is_seen() -> None:
+    stop = threading.Event()
+
+    def wrap(layer: Any, case: Case, weights: Weights) -> Layer:
+        def run(x: Tensor, state: Any, lengths: Any) -> Any:
+            threading.Thread(target=stop.wait, daemon=True).start()
+            return layer(x, state, lengths)
+
+        return run
+
+    try:
+        message = properties.by_name("globals_unchanged").check(_late(wrap))
+    finally:
+        stop.set()
+    assert "threads: expected no more after a call than before it" in message
+
+
+def test_what_is_written_beside_an_input_is_seen() -> None:
+    problem, bands = contents.problem(Case.parse("gru-T3-B2-H4-float32-strided-ragged")), guards.Bands()
+    around = bands.around(problem)
+    assert bands.damage() == ""
+    assert torch.equal(around.x, problem.x)
+    around.x.as_strided((1,), (1,), around.x.storage_offset() + 4).zero_()  # in the gap after the first row
+    assert (
+        bands.damage()
+        == "expected nothing written outside x [3, 2, 4], float32, got 4 bytes, the first 16 bytes from its start"
+    )
+
+
+def test_lengths_and_signs_of_zero_count_as_written_into() -> None:
+    problem = contents.problem(Case.parse("gru-T3-B2-H4-float32-ragged"))
+    assert problem.lengths is not None
+    guard = calls.Unchanged(calls.Call(problem))
+    problem.lengths[0] += 1
+    with pytest.raises(calls.WrongResult, match="expected lengths unchanged"):
+        guard.check()
+    guard.check()
+    assert bool(calls.differing(torch.tensor(0.0), torch.tensor(-0.0)))
+    assert not bool(calls.differing(torch.tensor(float("nan")), -torch.tensor(float("nan"))))
