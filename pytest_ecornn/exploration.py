@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case, Unsupported
@@ -29,11 +29,16 @@ class Profile:
 
 
 MOST_ROUNDS = 4
+_REPRODUCED = settings(phases=(Phase.explicit, Phase.generate), database=None)
 PROFILES = {"quick": Profile(15, 2), "default": Profile(50, 10), "thorough": Profile(125, 20, steps=512)}
 
 
-def explore(found: Found, base: Case, profile: str, check: Callable[[Case], list[Comparison]], row: Row) -> None:
+def explore(
+    found: Found, base: Case, profile: str, check: Callable[[Case], list[Comparison]], row: Row, number: int | None = None
+) -> None:
     """Draws cases like `base` and checks each; counts go into `row`.
+
+    The draws are the same for the same `number`, and the first that fails is not simplified; without one they are random.
 
     Raises Unsupported where the implementation runs no such case, whatever `check` raises on the simplest case that
     makes it fail, and AssertionError where too few draws could have failed.
@@ -57,6 +62,7 @@ def explore(found: Found, base: Case, profile: str, check: Callable[[Case], list
     wanted = PROFILES[profile]
 
     @settings(
+        None if number is None else _REPRODUCED,
         max_examples=wanted.examples,
         deadline=None,
         suppress_health_check=list(HealthCheck),
@@ -77,8 +83,8 @@ def explore(found: Found, base: Case, profile: str, check: Callable[[Case], list
             refused(case, str(refusal))
             reject()
 
-    for _ in range(MOST_ROUNDS):
-        search()
+    for again in range(MOST_ROUNDS):
+        (search if number is None else seed(number * MOST_ROUNDS + again)(search))()
         few = {name: n for name, n in _informative(row).items() if n < wanted.informative}
         if not few and row.examples:
             return

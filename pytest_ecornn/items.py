@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from hypothesis.errors import FlakyFailure
 
 from pytest_ecornn import clocks, replay, verification
 from pytest_ecornn.columns import Column
@@ -49,14 +50,17 @@ class _Item:
 
     def run(self) -> Row:
         """The finished row. Ends the test by pytest.skip or pytest.fail where the row is skipped or failed."""
-        empty = self.empty_row()
-        row = self.session.finished.get(empty.key) or self._fresh(empty)
-        self.session.current = row
+        row = self.session.current = self.finished()
         if row.status == "skipped":
             pytest.skip(row.reason)
         if row.status == "failed":
             pytest.fail(row.reason, pytrace=False)
         return row
+
+    def finished(self) -> Row:
+        """The row as an earlier run left it, or filled now."""
+        empty = self.empty_row()
+        return self.session.finished.get(empty.key) or self._fresh(empty)
 
     def empty_row(self) -> Row:
         case, kind = self.case, self.found.kind
@@ -172,8 +176,9 @@ class BenchmarkItem(FixedItem):
 
 @dataclass(frozen=True)
 class DrawnItem(_Item):
-    """Verifies cases that Hypothesis draws around `case`: its cell, dtype and device."""
+    """Verifies cases that Hypothesis draws around `case`: its cell, dtype and device; always the same ones of a `number`."""
 
+    number: int | None = None
     kind = "drawn"
 
     def __str__(self) -> str:
@@ -206,7 +211,9 @@ class DrawnItem(_Item):
                 raise Failure(describe_error(self.found, case, error, self.session.again(self.found))) from error
 
         try:
-            explore(self.found, self.case, self.session.options.profile, described, row)
+            explore(self.found, self.case, self.session.options.profile, described, row, self.number)
+        except FlakyFailure as error:
+            raise Failure(f"{error.exceptions[0]}\nwrong once: the same case was right when it was run again") from error
         except AssertionError as error:
             raise Failure(f"{self.found.name}: {error}") from error
 
