@@ -12,7 +12,7 @@ from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.rows import Row
-from pytest_ecornn.strategies import MOST_STEPS, Domain, cases, nearest_supported
+from pytest_ecornn.strategies import MOST_STEPS, Domain, cases, corners, nearest_supported
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ PROFILES = {"quick": Profile(15, 2), "default": Profile(50, 10), "thorough": Pro
 def explore(
     found: Found, base: Case, profile: str, check: Callable[[Case], list[Comparison]], row: Row, number: int | None = None
 ) -> None:
-    """Draws cases like `base` and checks each; counts go into `row`.
+    """Draws cases like `base` and checks each, then the corners that chance leaves out; counts go into `row`.
 
     The draws are the same for the same `number`, and the first that fails is not simplified; without one they are random.
 
@@ -61,6 +61,21 @@ def explore(
         raise Unsupported(unsupported(base))
     wanted = PROFILES[profile]
 
+    def tried(case: Case) -> bool:
+        """Whether the case, or the nearest that is supported, was checked and not refused."""
+        if reason := unsupported(case):
+            refused(case, reason)
+            nearest = nearest_supported(case, unsupported)
+            if nearest is None:
+                return False
+            case = nearest
+        try:
+            count(row, check(case))
+        except Unsupported as refusal:
+            refused(case, str(refusal))
+            return False
+        return True
+
     @settings(
         None if number is None else _REPRODUCED,
         max_examples=wanted.examples,
@@ -71,26 +86,24 @@ def explore(
     )
     @given(cases(domain, base.cell, base.dtype, base.device, wanted.steps))
     def search(case: Case) -> None:
-        if reason := unsupported(case):
-            refused(case, reason)
-            nearest = nearest_supported(case, unsupported)
-            if nearest is None:
-                reject()
-            case = nearest
-        try:
-            count(row, check(case))
-        except Unsupported as refusal:
-            refused(case, str(refusal))
+        if not tried(case):
             reject()
 
     for again in range(MOST_ROUNDS):
         (search if number is None else seed(number * MOST_ROUNDS + again)(search))()
         few = {name: n for name, n in _informative(row).items() if n < wanted.informative}
         if not few and row.examples:
-            return
+            break
+    else:
+        raise _unproven(row, wanted, few)
+    for case in corners(domain, base.cell, base.dtype, base.device):
+        tried(case)
+
+
+def _unproven(row: Row, wanted: Profile, few: dict[str, int]) -> Exception:
     if not row.examples:
-        raise Unsupported(f"build refused each of the {row.refused} cases drawn")
-    raise AssertionError(f"too few informative draws of {row.examples}: {few}; expected {wanted.informative} of each tensor")
+        return Unsupported(f"build refused each of the {row.refused} cases drawn")
+    return AssertionError(f"too few informative draws of {row.examples}: {few}; expected {wanted.informative} of each tensor")
 
 
 def count(row: Row, comparisons: list[Comparison]) -> None:

@@ -7,7 +7,7 @@ import torch
 from pytest_ecornn.cells import Blocks, positive
 from tests.planted._correct import Loop, Parameters
 
-CAUGHT_BY = "equivalence: output"
+CAUGHT_BY = "equivalence: rounding"
 CELL = "minlstm_positive"
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from pytest_ecornn.cells import Blocks
 from tests.planted._correct import Loop, Parameters, with_value
 
-CAUGHT_BY = "equivalence: output"
+CAUGHT_BY = "equivalence: rounding"
 CELL = "rnn_tanh"
 
 

@@ -10,7 +10,7 @@ from pytest_ecornn.cells import Blocks, positive
 from pytest_ecornn.contract import Case, Weights
 from tests.planted._correct import Loop
 
-CAUGHT_BY = "equivalence: output"
+CAUGHT_BY = "equivalence: rounding"
 CELL = "mingru_positive"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_ecornn.contract import Case, Declared, Layer, Weights
 from pytest_ecornn.implementations.sequential import Sequential
 
-CAUGHT_BY = "equivalence: output"
+CAUGHT_BY = "equivalence: rounding"
 DTYPE = "bfloat16"
 
 

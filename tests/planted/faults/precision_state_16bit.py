@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_ecornn.cells import Blocks
 from tests.planted._correct import Loop
 
-CAUGHT_BY = "equivalence: output"
+CAUGHT_BY = "equivalence: rounding"
 CELL = "gru"
 DTYPE = "bfloat16"
 

@@ -8,7 +8,7 @@ from pytest_ecornn.implementations._precision import tf32_linear
 from pytest_ecornn.implementations._rounding import Rounding
 from tests.planted._correct import Loop, Parameters
 
-CAUGHT_BY = "equivalence: output"
+CAUGHT_BY = "equivalence: rounding"
 
 
 class Fault(Loop):

@@ -7,7 +7,7 @@ from torch import Tensor
 from pytest_ecornn.implementations._precision import fp32_precision
 from tests.planted._correct import Loop, Parameters
 
-CAUGHT_BY = "equivalence: output"
+CAUGHT_BY = "equivalence: rounding"
 DEVICE = "cuda"
 
 
