@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.rows import Row
-from pytest_ecornn.strategies import MOST_STEPS, Domain, Sizes, cases, nearest_supported
+from pytest_ecornn.strategies import MOST_STEPS, Domain, Sizes, cases, corners, nearest_supported
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,15 @@ class Profile:
 
 MOST_ROUNDS = 4
 SIMPLIFY_SECONDS = 20.0
+_REPRODUCED = settings(phases=(Phase.explicit, Phase.generate), database=None)
 PROFILES = {"quick": Profile(15, 2), "default": Profile(50, 10), "thorough": Profile(125, 20, steps=512)}
 
 
 @dataclass
 class Search:
     """Cases like `base` that an implementation runs; what it refuses is counted in `row`.
+
+    The draws are the same for the same `number`, and the first that fails is not simplified; without one they are random.
 
     Raises Unsupported where it runs no such case, AssertionError where it refuses what it must support.
     """
@@ -45,6 +48,7 @@ class Search:
     base: Case
     row: Row
     sizes: Sizes
+    number: int | None = None
 
     def __post_init__(self) -> None:
         from pytest_ecornn.suites.required import REQUIRED_DOMAIN
@@ -55,34 +59,51 @@ class Search:
         if nearest_supported(self.base, self._unsupported) is None:
             raise Unsupported(self._unsupported(self.base))
 
-    def run(self, examples: int, check: Callable[[Case], None]) -> None:
-        """Draws so many cases and checks each; raises what `check` raises on the simplest case that makes it fail."""
-        base, checked = self.base, _Patient(check)
-        domain = self._required or Domain((base.cell,), (base.dtype,))
+    def run(self, examples: int, check: Callable[[Case], None], round: int = 0) -> None:
+        """Draws so many cases, others each `round`, and checks each.
+
+        Raises what `check` raises on the simplest case that makes it fail.
+        """
+        base, patient = self.base, _Patient(check)
 
         @settings(
+            None if self.number is None else _REPRODUCED,
             max_examples=examples,
             deadline=None,
             suppress_health_check=list(HealthCheck),
             print_blob=False,
             report_multiple_bugs=False,
         )
-        @given(cases(domain, base.cell, base.dtype, base.device, self.sizes))
+        @given(cases(self._domain, base.cell, base.dtype, base.device, self.sizes))
         def search(case: Case) -> None:
-            try:
-                checked(self._supported(case))
-            except Unsupported as refusal:
-                self._refused(case, str(refusal))
+            if not self._is_checked(case, patient):
                 reject()
 
-        search()
+        (search if self.number is None else seed(self.number * MOST_ROUNDS + round)(search))()
 
-    def _supported(self, case: Case) -> Case:
+    def run_corners(self, check: Callable[[Case], None]) -> None:
+        """Checks the cases that chance leaves out."""
+        for case in corners(self._domain, self.base.cell, self.base.dtype, self.base.device):
+            self._is_checked(case, check)
+
+    @property
+    def _domain(self) -> Domain:
+        return self._required or Domain((self.base.cell,), (self.base.dtype,))
+
+    def _is_checked(self, case: Case, check: Callable[[Case], None]) -> bool:
+        """Whether the case, or the nearest that is supported, was checked and not refused."""
         if reason := self._unsupported(case):
             self._refused(case, reason)
             nearest = nearest_supported(case, self._unsupported)
-            return nearest if nearest is not None else reject()
-        return case
+            if nearest is None:
+                return False
+            case = nearest
+        try:
+            check(case)
+        except Unsupported as refusal:
+            self._refused(case, str(refusal))
+            return False
+        return True
 
     def _unsupported(self, case: Case) -> str | None:
         return self._implementation.unsupported(case, torch.device(self.base.device))
@@ -92,17 +113,24 @@ class Search:
         self.row.refused += 1
 
 
-def explore(found: Found, base: Case, profile: str, check: Callable[[Case], list[Comparison]], row: Row) -> None:
-    """Draws cases like `base` and checks each; counts go into `row`.
+def explore(
+    found: Found, base: Case, profile: str, check: Callable[[Case], list[Comparison]], row: Row, number: int | None = None
+) -> None:
+    """Draws cases like `base` and checks each, then the corners that chance leaves out; counts go into `row`.
 
     Raises what `Search` does, and AssertionError where too few draws could have failed.
     """
     wanted = PROFILES[profile]
-    search = Search(found, base, row, Sizes(wanted.steps))
-    for _ in range(MOST_ROUNDS):
-        search.run(wanted.examples, lambda case: count(row, check(case)))
+    search = Search(found, base, row, Sizes(wanted.steps), number)
+
+    def counted(case: Case) -> None:
+        count(row, check(case))
+
+    for round in range(MOST_ROUNDS):
+        search.run(wanted.examples, counted, round)
         few = {name: n for name, n in _informative(row).items() if n < wanted.informative}
         if not few and row.examples:
+            search.run_corners(counted)
             return
     if not row.examples:
         raise Unsupported(f"build refused each of the {row.refused} cases drawn")

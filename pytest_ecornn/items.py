@@ -49,14 +49,17 @@ class Item:
 
     def run(self) -> Row:
         """The finished row. Ends the test by pytest.skip or pytest.fail where the row is skipped or failed."""
-        empty = self.empty_row()
-        row = self.session.finished.get(empty.key) or self._fresh(empty)
-        self.session.current = row
+        row = self.session.current = self.finished()
         if row.status == "skipped":
             pytest.skip(row.reason)
         if row.status == "failed":
             pytest.fail(row.reason, pytrace=False)
         return row
+
+    def finished(self) -> Row:
+        """The row as an earlier run left it, or filled now."""
+        empty = self.empty_row()
+        return self.session.finished.get(empty.key) or self._fresh(empty)
 
     def empty_row(self) -> Row:
         case, kind = self.case, self.found.kind
@@ -172,8 +175,9 @@ class BenchmarkItem(FixedItem):
 
 @dataclass(frozen=True)
 class DrawnItem(Item):
-    """Verifies cases that Hypothesis draws around `case`: its cell, dtype and device."""
+    """Verifies cases that Hypothesis draws around `case`: its cell, dtype and device; always the same ones of a `number`."""
 
+    number: int | None = None
     kind = "drawn"
 
     def __str__(self) -> str:
@@ -199,7 +203,7 @@ class DrawnItem(Item):
                 raise Failure(describe_error(self.found, case, error, self.session.again(self.found))) from error
 
         try:
-            explore(self.found, self.case, self.session.options.profile, described, row)
+            explore(self.found, self.case, self.session.options.profile, described, row, self.number)
         except AssertionError as error:
             raise Failure(f"{self.found.name}: {error}") from error
 

@@ -22,9 +22,10 @@ FIXED_REPEATS = 60
 
 @dataclass(frozen=True)
 class PropertiesItem(Item):
-    """Checks the properties on cases drawn around `case`, or where it `is_fixed` on the case itself."""
+    """Checks properties on cases drawn around `case`, always the same ones of a `number`, or if it `is_fixed` on it alone."""
 
     is_fixed: bool = False
+    number: int | None = None
     kind = "properties"
     _broken: list[properties.Property] = field(default_factory=list, compare=False)
 
@@ -40,7 +41,7 @@ class PropertiesItem(Item):
             self._check_fixed(row)
             return
         try:
-            search = Search(self.found, self.case, row, SIZES)
+            search = Search(self.found, self.case, row, SIZES, self.number)
             search.run(EXAMPLES[self.session.options.profile], lambda case: self._check(case, row))
         except AssertionError as error:
             raise Failure(f"{self.found.name}: {error}") from error

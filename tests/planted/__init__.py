@@ -1,0 +1,1 @@
+"""Wrong kernels, planted to see whether the harness catches them: see `trial`."""

@@ -1,0 +1,136 @@
+"""Correct layers that planted faults change: a loop over time in parts, and whole implementations called through `call`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from pytest_ecornn import cells
+from pytest_ecornn.cells import Blocks
+from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Precision, State, Weights
+from pytest_ecornn.implementations._stack import run_layers
+from pytest_ecornn.implementations.scan_cpu import ScanCpu
+from pytest_ecornn.implementations.sequential import Sequential
+
+Parameters = dict[str, Tensor]
+
+
+class Loop(Implementation):
+    """A loop over time in float32 or wider, each part of which a fault may replace. Tensors are [T, B, .] or [B, .]."""
+
+    carry: Precision = "float32"
+    deterministic = True
+    case: Case
+    is_reverse = False
+
+    def unsupported(self, case: Case, device: torch.device) -> str | None:
+        return None if case.precision == "ieee" else "multiplies in IEEE precision"
+
+    def cost(self, case: Case) -> Cost:
+        return cells.floor_cost(case)
+
+    def build(self, case: Case, weights: Weights) -> Layer:
+        self.case, self.cell = case, cells.get(case.cell)
+        self.dtype: torch.dtype = getattr(torch, case.dtype)
+        self.compute = torch.promote_types(self.dtype, torch.float32)
+
+        def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+            lengths = None if lengths is None else lengths.to(x.device)
+            return run_layers(case, x, state, partial(self.one_layer, weights, lengths))
+
+        return layer
+
+    def one_layer(
+        self, weights: Weights, lengths: Tensor | None, suffix: str, x: Tensor, is_projected: bool, given: Blocks, reverse: bool
+    ) -> tuple[Tensor, Blocks]:
+        self.is_reverse, parameters = reverse, self.parameters(weights, suffix)
+        x = x.transpose(0, 1) if self.case.batch_first else x
+        gates = x.to(self.compute)
+        steps = (gates if is_projected else self.x_gates(gates, parameters)).unbind(0)
+        state, outputs = self.first_state(x, given), {}
+        for t in reversed(range(len(steps))) if reverse else range(len(steps)):
+            state, outputs[t] = self.advance(t, steps[t], state, parameters, lengths)
+        output = self.store([outputs[t] for t in range(len(steps))])
+        return (output.transpose(0, 1) if self.case.batch_first else output), tuple(s.to(self.dtype) for s in state)
+
+    def parameters(self, weights: Weights, suffix: str) -> Parameters:
+        return {name: weights.masked(name + suffix).to(self.compute) for name in cells.layer_parameters(weights, suffix)}
+
+    def x_gates(self, x: Tensor, parameters: Parameters) -> Tensor:
+        return linear(x, parameters["weight_ih"], parameters.get("bias_ih"))
+
+    def h_gates(self, h: Tensor, parameters: Parameters) -> Tensor:
+        return linear(h, parameters["weight_hh"], parameters.get("bias_hh"))
+
+    def first_state(self, x: Tensor, given: Blocks) -> Blocks:
+        zeros = x.new_zeros(x.shape[1], self.case.hidden_size, dtype=self.compute)
+        return tuple(s.to(self.compute) for s in given) or (zeros,) * len(self.cell.states)
+
+    def advance(
+        self, t: int, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None
+    ) -> tuple[Blocks, Tensor]:
+        """The state after step t, and its output."""
+        count = len(self.cell.gates)
+        h: Blocks = ()
+        if self.cell.recurrent:
+            h = self.h_gates(state[0].to(self.dtype).to(self.compute), parameters).chunk(count, -1)
+        new = self.step(x.chunk(count, -1), h, state, parameters)
+        output = new[0]
+        if lengths is not None:
+            alive = self.alive(t, lengths).unsqueeze(-1)
+            new, output = self.kept(alive, new, state), self.padded(alive, output)
+        return self.carried(new), output.to(self.dtype)
+
+    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+        return self.cell.step(x, h, state, parameters)
+
+    def alive(self, t: int, lengths: Tensor) -> Tensor:
+        return lengths > t
+
+    def kept(self, alive: Tensor, new: Blocks, state: Blocks) -> Blocks:
+        return tuple(torch.where(alive, a, b) for a, b in zip(new, state, strict=True))
+
+    def padded(self, alive: Tensor, output: Tensor) -> Tensor:
+        return torch.where(alive, output, 0)
+
+    def carried(self, state: Blocks) -> Blocks:
+        return state
+
+    def store(self, outputs: Sequence[Tensor]) -> Tensor:
+        return torch.stack(list(outputs))
+
+
+class _Around:
+    def build(self, case: Case, weights: Weights) -> Layer:
+        layer: Layer = super().build(case, weights)  # type: ignore[misc]
+        return partial(self.call, layer, case, weights)
+
+    def call(self, layer: Layer, case: Case, weights: Weights, x: Tensor, state: State, lengths: Tensor | None) -> Any:
+        return layer(x, state, lengths)
+
+
+class AroundLoop(_Around, Sequential):
+    """The plain loop; a fault replaces `call`."""
+
+
+class AroundScan(_Around, ScanCpu):
+    """The scan on a CPU; a fault replaces `call`."""
+
+
+def with_gradient(value: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """`value`, whose gradient is changed on its way back."""
+    if not value.requires_grad:
+        return value
+    value = value.view_as(value)
+    value.register_hook(change)
+    return value
+
+
+def with_value(value: Tensor, shown: Tensor) -> Tensor:
+    """`shown`, whose gradient goes to `value`."""
+    return value + (shown - value).detach() if value.requires_grad else shown

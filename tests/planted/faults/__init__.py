@@ -1,0 +1,1 @@
+"""One wrong kernel to a file."""

@@ -1,0 +1,15 @@
+"""The plain loop carries its state in the storage type; the class declares float32."""
+
+from __future__ import annotations
+
+from pytest_ecornn.contract import Case, Declared, Layer, Weights
+from pytest_ecornn.implementations.sequential import Sequential
+
+CAUGHT_BY = "equivalence: rounding"
+CELL = "mingru"
+DTYPE = "float16"
+
+
+class Fault(Sequential):
+    def build(self, case: Case, weights: Weights) -> Layer:
+        return Sequential(Declared("storage")).build(case, weights)

@@ -1,0 +1,15 @@
+"""The gates' gradients lie in 16 bits between the backward steps, and float32 is declared."""
+
+from __future__ import annotations
+
+from pytest_ecornn.contract import Case, Declared, Layer, Weights
+from pytest_ecornn.implementations.sequential import Sequential
+
+CAUGHT_BY = "equivalence: rounding"
+CELL = "gru"
+DTYPE = "bfloat16"
+
+
+class Fault(Sequential):
+    def build(self, case: Case, weights: Weights) -> Layer:
+        return Sequential(Declared("float32", gate_gradients="storage")).build(case, weights)

@@ -1,0 +1,14 @@
+"""Gates wait for the backward pass in 16 bits, and float32 is declared."""
+
+from __future__ import annotations
+
+from pytest_ecornn.contract import Case, Declared, Layer, Weights
+from pytest_ecornn.implementations.sequential import Sequential
+
+CAUGHT_BY = "equivalence: rounding"
+DTYPE = "float16"
+
+
+class Fault(Sequential):
+    def build(self, case: Case, weights: Weights) -> Layer:
+        return Sequential(Declared("float32", saved_gates="storage")).build(case, weights)
