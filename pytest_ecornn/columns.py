@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pytest_ecornn import roofline, statistics
 from pytest_ecornn.clocks import Clock
@@ -21,12 +21,20 @@ class Column:
         self._arms, self._clock = arms, clock
         self._sensors = Sensors(arms[0].candidate.case.device)
 
-    def measure(self, budget: float) -> None:
-        """Until every verdict is decided or the budget of seconds is spent."""
+    def measure(self, budget: float, pairs: int = 0) -> None:
+        """Until every verdict is decided, from so many pairs at least, or the budget of seconds is spent."""
 
         def is_decided() -> bool:
-            return all(statistics.decided(one.verdict) for one in self._against())
+            return all(statistics.decided(one.verdict) and len(one.samples_us) >= pairs for one in self._against())
 
+        self._measure(budget, is_decided)
+
+    def measure_long(self, budget: float) -> tuple[list[float], list[float]]:
+        """For all of the budget: the times of the candidate and of its first baseline."""
+        self._measure(budget, lambda: False)
+        return self._arms[0].samples_us, self._arms[1].samples_us
+
+    def _measure(self, budget: float, is_decided: Callable[[], bool]) -> None:
         measure(self._arms, self._clock, budget, is_decided, self._sensors.sample)
 
     def verify(self) -> list[Comparison]:

@@ -130,7 +130,7 @@ class BenchmarkItem(FixedItem):
         called, replayed = Column(arms, clock), None
         with self.session.lock.alone():
             self.session.ceilings(self.case.device)
-            called.measure(self.session.options.budget)
+            called.measure(self.session.options.budget, self.session.options.pairs)
             peak_bytes, host_us = arms[0].peak_bytes(), arms[0].host_us(clock)
             if self.case.device.startswith("cuda"):
                 replayed, missing = self._replayed(arms)
@@ -148,7 +148,7 @@ class BenchmarkItem(FixedItem):
         if not graphs:
             return None, missing
         column = Column(graphs, clocks.GraphClock(self.case.device))
-        column.measure(self.session.options.budget)
+        column.measure(self.session.options.budget, self.session.options.pairs)
         return column, missing
 
     def _ceilings(self, columns: list[Column]) -> Ceilings:

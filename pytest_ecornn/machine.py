@@ -32,6 +32,9 @@ _COMPARED = (
     "commit", "dirty", "version",
 )  # fmt: skip
 _COMPARED_PACKAGES = ("torch", "numpy", "numba", "cupy")
+# Of these, what makes another machine even for ratios of times; commits are meant to differ.
+_KIND = ("cpu", "architecture", "cores", "threads")
+_EXPECTED_TO_DIFFER = ("commit", "dirty")
 
 
 def fingerprint(rootdir: Path) -> dict[str, Any]:
@@ -68,6 +71,20 @@ def same_machine(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     packages = (a.get("packages") or {}, b.get("packages") or {})
     pairs += [(name, packages[0].get(name), packages[1].get(name)) for name in _COMPARED_PACKAGES]
     return [f"{name}: {_text(first)} and {_text(second)}" for name, first, second in pairs if first != second]
+
+
+def same_kind(a: dict[str, Any], b: dict[str, Any], has_gpu: bool) -> tuple[list[str], list[str]]:
+    """What forbids comparing ratios of times of two fingerprints, and what should be known of it, one line each.
+
+    has_gpu: whether any of the times were taken on a GPU, so that its name matters.
+    """
+    gpus = [list((one.get("gpu") or {}).get("names") or []) for one in (a, b)]
+    forbidden = [f"{name}: {_text(a.get(name))} and {_text(b.get(name))}" for name in _KIND if a.get(name) != b.get(name)]
+    if has_gpu and gpus[0] != gpus[1]:
+        then, now = (", ".join(names) or "none" for names in gpus)
+        forbidden.append(f"gpu: {then} and {now}")
+    known = (*_KIND, *_EXPECTED_TO_DIFFER, *(() if has_gpu else ("gpu",)))
+    return forbidden, [line for line in same_machine(a, b) if line.partition(":")[0] not in known]
 
 
 def gpu_line(found: dict[str, Any]) -> str:

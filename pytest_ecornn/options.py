@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from pytest_ecornn.gate_limits import Limits
+
+MIN_PAIRS = 8  # statistics.MIN_PAIRS, which would import NumPy
 PROFILES = ("quick", "default", "thorough")
 # By kind of device: the first that there is and that runs the case.
 DEFAULT_BASELINES = {"cpu": ("torch_cpu", "sequential"), "cuda": ("cudnn", "sequential")}
@@ -64,6 +67,32 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "--ecornn-pairs",
+        {
+            "type": int,
+            "default": MIN_PAIRS,
+            "metavar": "N",
+            "help": "Fewest pairs of blocks, within the budget. A report that later runs are compared with should hold 100. "
+            f"Default: {MIN_PAIRS}.",
+        },
+    ),
+    (
+        "--ecornn-compare",
+        {
+            "metavar": "FILE",
+            "help": "Fail where a row got slower than in this report.json of such a machine, or is not proven.",
+        },
+    ),
+    (
+        "--ecornn-fail-slower",
+        {
+            **_LIST,
+            "metavar": "LIMIT",
+            "help": "By how much a row may be slower: 5%%, or for an implementation, a cell, a column or several of them "
+            "scan_cpu=3%%, lstm=10%%, scan_cpu:lstm=2%%, device-only=2%%; the most specific wins (repeatable). Default: 5%%.",
+        },
+    ),
+    (
         "--ecornn-profile",
         {
             "choices": PROFILES,
@@ -94,6 +123,9 @@ class Options:
     implementations: tuple[Path, ...]
     baselines: tuple[str, ...]
     budget: float
+    pairs: int
+    compare: Path | None
+    limits: Limits
     profile: str
     report: Path
     resume: bool
@@ -107,7 +139,10 @@ class Options:
 
         if not 0 < given("budget") < float("inf"):
             raise pytest.UsageError(f"--ecornn-budget must be a number of seconds over 0, got {given('budget')}")
+        if given("pairs") < 1:
+            raise pytest.UsageError(f"--ecornn-pairs must be a number over 0, got {given('pairs')}")
         here = config.invocation_params.dir
+        compare = here / given("compare") if given("compare") else None
         return cls(
             verify=given("verify"),
             bench=given("bench"),
@@ -122,10 +157,28 @@ class Options:
             ),
             baselines=tuple(given("baseline")),
             budget=given("budget"),
+            pairs=given("pairs"),
+            compare=compare,
+            limits=_limits(config),
             profile=given("profile") or ("quick" if given("bench") else "default"),
             report=here / given("report"),
             resume=given("resume"),
         )
+
+
+def _limits(config: pytest.Config) -> Limits:
+    """The ini-file's and then the command line's, which wins. Raises UsageError for what the gate cannot use."""
+    has_report, given = config.getoption("--ecornn-compare"), config.getoption("--ecornn-fail-slower")
+    if has_report and not config.getoption("--ecornn-bench"):
+        raise pytest.UsageError("--ecornn-compare compares times: expected --ecornn-bench beside it")
+    if given and not has_report:
+        raise pytest.UsageError("--ecornn-fail-slower expected --ecornn-compare FILE beside it, to be slower than")
+    for source, texts in (("ecornn_fail_slower", config.getini("ecornn_fail_slower")), ("--ecornn-fail-slower", given)):
+        try:
+            Limits(texts)
+        except ValueError as error:
+            raise pytest.UsageError(f"{source}: {error}") from error
+    return Limits([*config.getini("ecornn_fail_slower"), *given])
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -138,6 +191,7 @@ def add_options(parser: pytest.Parser) -> None:
         type="paths",
         default=[],
     )
+    parser.addini("ecornn_fail_slower", "Limits as --ecornn-fail-slower takes them, one a line.", type="linelist", default=[])
 
 
 def is_active(config: pytest.Config) -> bool:
@@ -151,5 +205,5 @@ def help_text() -> str:
     for name, settings in OPTIONS:
         metavar = settings.get("metavar") or ("{" + ",".join(settings["choices"]) + "}" if "choices" in settings else "")
         lines.append(f"{name} {metavar}".strip())
-        lines.append(f"    {settings['help']}")
+        lines.append(f"    {settings['help'].replace('%%', '%')}")
     return "\n".join(lines)

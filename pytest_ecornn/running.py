@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 from pytest_ecornn import clocks, journal, machine, reporting
+from pytest_ecornn.gate import Outcome
+from pytest_ecornn.gate_run import Gate
 from pytest_ecornn.items import Item
 from pytest_ecornn.options import default_baselines
+from pytest_ecornn.reporting import gate_tables
 from pytest_ecornn.rows import Row
 from pytest_ecornn.screen import Screen, write_summary
 from pytest_ecornn.session import Session
@@ -35,6 +38,8 @@ class Running:
         self._journal: journal.Journal | None = None
         self._screen = Screen(config) if not self._is_worker else None
         self._written: list[str] = []
+        self._gate: Gate | None = None
+        self._compared: Outcome | None = None
         _choose_suites(config, self.session.options.bench)
         if config.get_verbosity() <= 0 and not any(str(a).startswith("--benchmark") for a in config.invocation_params.args):
             config.option.benchmark_quiet = True  # its table repeats ours; its files and options are as ever
@@ -76,6 +81,7 @@ class Running:
         if self._screen:
             self._screen.start()
         options = self.session.options
+        self._gate = Gate(self.session, self.machine) if options.compare else None
         header: dict[str, Any] = {"started": self._started, "machine": self.machine, "setup": self.session.setup}
         try:
             self._journal = journal.Journal(options.report, header, options.resume)
@@ -147,11 +153,29 @@ class Running:
             self._screen.stop()
         if self._journal is None or not self._journal.rows:
             return
+        rows = self._journal.rows
         try:
-            paths = reporting.write_reports(self.session.options.report, self._run_info(), self._journal.rows)
+            if self._gate:
+                self._compare(self._gate, rows, session)
+            paths = reporting.write_reports(self.session.options.report, self._run_info(), rows, self._compared)
             self._written = [str(path) for path in paths]
+            if self._compared and (summary := gate_tables.summary_path()):
+                gate_tables.append_summary(self._compared, summary)
         except reporting.ReportError as error:
-            self._written = [f"ERROR: {error}"]
+            self._written.append(f"ERROR: {error}")
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _compare(self, found: Gate, rows: list[Row], session: pytest.Session) -> None:
+        """An interrupted run is compared as far as it got; nothing is measured again then."""
+        self._compared = found.outcome(rows, reporting.unproven(rows))
+        ended = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        try:
+            if session.exitstatus in ended and self._screen:
+                found.measure_again(self._compared, self._screen.say)
+        except KeyboardInterrupt:
+            session.exitstatus = pytest.ExitCode.INTERRUPTED
+        self._compared.leave()
+        if self._compared.problems and session.exitstatus in ended:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _run_info(self) -> reporting.RunInfo:
@@ -167,6 +191,7 @@ class Running:
                 "cases": ", ".join(options.cases or options.case_sets),
                 "baselines": ", ".join(options.baselines) or default_baselines(devices),
                 "budget": f"{options.budget:g} s a row",
+                "fewest pairs": options.pairs,
                 "profile": options.profile,
                 "intervals": f"{CONFIDENCE:.0%}",
                 "smallest difference that counts": clocks.smallest_differences(devices),
@@ -180,7 +205,7 @@ class Running:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._journal is not None and self._journal.rows:
-            write_summary(terminalreporter, self._journal.rows, self._written)
+            write_summary(terminalreporter, self._journal.rows, self._compared, self._written)
 
 
 def _choose_suites(config: pytest.Config, is_bench: bool) -> None:

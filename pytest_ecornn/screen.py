@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from pytest_ecornn import reporting
-from pytest_ecornn.reporting import progress, terminal
+from pytest_ecornn.gate import Outcome
+from pytest_ecornn.reporting import formatting, gate_tables, progress, terminal
 from pytest_ecornn.rows import Row
 
 PLAIN_WIDTH = 150  # columns where there is no terminal to fit
@@ -39,6 +40,13 @@ class Screen:
         self._done += 1
         self._progress.row_done(row, self._done, self.total)
 
+    def say(self, text: str) -> None:
+        """A line, whatever pytest was asked for: what takes long must not look like a hang."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.ensure_newline()
+            reporter.write_line(formatting.one_line(text))
+
     def stop(self) -> None:
         if self._progress is not None:
             self._progress.stop()
@@ -60,8 +68,8 @@ class _Stream(io.TextIOBase):
         return bool(self._reporter is not None and self._reporter.isatty)
 
 
-def write_summary(reporter: Any, rows: list[Row], written: list[str]) -> None:
-    """The short table, the counts and where the report lies."""
+def write_summary(reporter: Any, rows: list[Row], compared: Outcome | None, written: list[str]) -> None:
+    """The short table, the counts, what the gate found, and where the report lies."""
     console = Console(
         file=io.StringIO(),
         width=reporter._tw.fullwidth if reporter.isatty() else PLAIN_WIDTH,
@@ -71,7 +79,10 @@ def write_summary(reporter: Any, rows: list[Row], written: list[str]) -> None:
     unproven = reporting.unproven(rows)
     if any(row.timing for row in rows):
         console.print(terminal.summary_table(rows, unproven))
-    for line in terminal.summary_lines(rows, unproven):
+    lines = terminal.summary_lines(rows, unproven)
+    if compared and (table := gate_tables.terminal_table(compared)):
+        console.print(table)
+    for line in [*lines, *(gate_tables.summary_lines(compared) if compared else ())]:
         console.print(line, markup=False, highlight=False)
     for line in written:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

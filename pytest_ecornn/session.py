@@ -70,6 +70,10 @@ class Session:
                     raise pytest.UsageError(
                         f"--ecornn-{flag}: unknown implementation {name!r}: expected one of {', '.join(self.found)}"
                     )
+        try:
+            self.options.limits.check([*self.found, *cells.names()])
+        except ValueError as error:
+            raise pytest.UsageError(f"--ecornn-fail-slower: {error}") from error
 
     @property
     def devices(self) -> list[str]:
@@ -131,20 +135,20 @@ class Session:
     def baselines(self, found: Found, case: Case) -> tuple[list[Candidate], list[str]]:
         """The implementations to compare with, built and verified, never the candidate itself; and why others are absent."""
         if self.options.baselines:
-            verified = [self._verified(name, case) for name in self.options.baselines if name != found.name]
+            verified = [self.verified(name, case) for name in self.options.baselines if name != found.name]
             return [one for one in verified if isinstance(one, Candidate)], [one for one in verified if isinstance(one, str)]
         absent: list[str] = []
         for name in (one for one in DEFAULT_BASELINES[case.device.partition(":")[0]] if one in self.found):
             if name == found.name:
                 return [], absent
-            one = self._verified(name, case)
+            one = self.verified(name, case)
             if isinstance(one, Candidate):
                 return [one], absent
             absent += [one] if self.found[name].kind().unsupported(case, torch.device(case.device)) is None else []
         return [], absent
 
     @lru_cache(maxsize=4)  # noqa: B019 - one session a process
-    def _verified(self, name: str, case: Case) -> Candidate | str:
+    def verified(self, name: str, case: Case) -> Candidate | str:
         """The candidate, or why it cannot serve as a baseline. What is wrong with it is its own row's affair."""
         try:
             candidate, comparisons = build_and_compare(self.found[name], case)
@@ -160,7 +164,8 @@ class Session:
         """What rows of two runs must share to stand side by side: what shaped them, and the implementations' sources."""
         options = self.options
         sources = {name: _checksum(found.path.parent) for name, found in self.found.items()}
-        return {"baselines": list(options.baselines), "budget": options.budget, "profile": options.profile, "sources": sources}
+        shaped = {"budget": options.budget, "pairs": options.pairs, "profile": options.profile}
+        return {"baselines": list(options.baselines), **shaped, "sources": sources}
 
     def ceilings(self, device: str) -> roofline.Ceilings:
         """The device's, measured once a run by whichever process needs them first. Call it with the machine alone."""

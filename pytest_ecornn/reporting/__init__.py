@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from pytest_ecornn.gate import Outcome
 from pytest_ecornn.reporting import benchmark_json, csv_report, files, json_report, markdown, terminal
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.json_report import read_report
@@ -18,14 +19,17 @@ from pytest_ecornn.rows import Row
 __all__ = ["ReportError", "RunInfo", "read_report", "unproven", "write_reports"]
 
 
-def write_reports(directory: Path, run: RunInfo, rows: list[Row]) -> list[Path]:
-    """The files written. Raises ReportError, once every file has had its turn, naming those that could not be."""
+def write_reports(directory: Path, run: RunInfo, rows: list[Row], compared: Outcome | None = None) -> list[Path]:
+    """The files written; `compared`: with an earlier report.
+
+    Raises ReportError, once every file has had its turn, naming those that could not be.
+    """
     doubted = unproven(rows)
     title = f"{run.started}. error: the worst, as a share of its limit. floor: least time / time."
     renderers: dict[str, Callable[[], str]] = {
-        "report.json": lambda: json_report.render(run, rows, doubted),
+        "report.json": lambda: json_report.render(run, rows, doubted, compared),
         "report.csv": lambda: csv_report.render(rows, doubted),
-        "report.md": lambda: markdown.render(run, rows, doubted),
+        "report.md": lambda: markdown.render(run, rows, doubted, compared),
         "benchmark.json": lambda: benchmark_json.render(run, rows, doubted),
         "summary.svg": lambda: terminal.render_svg(terminal.summary_table(rows, doubted), title),
     }

@@ -15,6 +15,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
+from pytest_ecornn.gate import Outcome
 from pytest_ecornn.reporting import files, standing
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.run_info import RunInfo
@@ -24,10 +25,12 @@ _NUMBERS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 _FIRST_ROW = 4  # the line of the file
 
 
-def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) -> str:
+def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key], compared: Outcome | None = None) -> str:
+    """`compared` becomes "comparison", which is not read back."""
     lines = [_line({**row.as_dict(), "status": standing.status(row, unproven)}) for row in rows]
     head = f'{{"schema_version": {SCHEMA_VERSION},\n"run": {_line(run.as_dict())},\n"rows": [\n'
-    return head + ",\n".join(lines) + "\n]}\n"
+    tail = f',\n"comparison": {_line(compared.as_dict())}' if compared else ""
+    return head + ",\n".join(lines) + f"\n]{tail}}}\n"
 
 
 def _line(data: dict[str, Any]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from pytest_ecornn.reporting import comparison_tables, formatting, standing
+from pytest_ecornn.gate import Outcome
+from pytest_ecornn.reporting import comparison_tables, formatting, gate_tables, standing
 from pytest_ecornn.reporting.markdown_syntax import code_block, document, escape, table
 from pytest_ecornn.reporting.run_info import RunInfo
 from pytest_ecornn.reporting.terminal import summary_lines
@@ -38,11 +39,12 @@ _DEVICE_ONLY = """
   Its ratio and verdict come from pairs of their own. **Host time** is how long a call keeps the program until it returns."""
 
 
-def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) -> str:
+def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key], compared: Outcome | None = None) -> str:
     return document([
         "# Recurrent layers, verified and timed",
         _opening(run, rows, unproven),
         _HOW_TO_READ + (_DEVICE_ONLY if "replay" in standing.columns(rows) else ""),
+        *gate_tables.section(compared),
         *comparison_tables.sections(rows, unproven),
         *_verification(rows),
         *_failures(rows),

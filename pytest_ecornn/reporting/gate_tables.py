@@ -1,0 +1,156 @@
+"""What the gate found, as the terminal, report.md and a CI job's summary show it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from pytest_ecornn.gate import Change, Finding, Outcome
+from pytest_ecornn.reporting import formatting, standing
+from pytest_ecornn.reporting.files import ReportError
+from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.statistics import Ratio
+
+_HEADER = (
+    "Case",
+    "Implementation",
+    "Column",
+    "Time then, now",
+    "Ratio then",
+    "Ratio now",
+    "Change [interval]",
+    "Limit",
+    "Verdict",
+)
+_ORDER = ("slower", "unclear", "not judged", "faster", "not slower")
+_SHOWN = 20  # of a list in a terminal or a summary
+_LONGEST = 60
+_RULE = """\
+Change: the row's ratio to its anchor, a baseline measured in both runs, now over then. Slower only where the whole interval
+lies beyond the limit, in this run and in each of the measurements that were made again; unclear where the interval holds the
+limit. A row without an anchor is shown and not judged."""
+
+
+def section(outcome: Outcome | None) -> Iterator[str]:
+    """Of report.md; nothing without a comparison."""
+    if outcome is not None:
+        yield f"## Compared with the run of {escape(outcome.started)}"
+        yield "\n".join(f"- {escape(line)}" for line in summary_lines(outcome))
+        yield _RULE
+        yield _findings(in_order(outcome.findings))
+        yield from _changes(outcome.changes)
+        yield from (f"Only in {when}: {_listed(rows)}" for when, rows in _alone(outcome) if rows)
+
+
+def append_summary(outcome: Outcome, path: Path) -> None:
+    """To the file that a CI job shows: the verdict, and what is neither unchanged nor faster. Raises ReportError."""
+    shown = [one for one in in_order(outcome.findings) if one.verdict in ("slower", "unclear")]
+    heading = f"## Recurrent layers: {'; '.join(outcome.problems) or 'nothing slower'}"
+    lines = "\n".join(f"- {escape(line)}" for line in summary_lines(outcome))
+    parts = [heading, lines, _findings(shown[:_SHOWN]) if shown else "", *_changes(outcome.changes[:_SHOWN])]
+    try:
+        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(document(parts))
+    except OSError as error:
+        raise ReportError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+def summary_path() -> Path | None:
+    """Where a CI job wants its summary."""
+    name = os.environ.get("GITHUB_STEP_SUMMARY")
+    return Path(name) if name else None
+
+
+def summary_lines(outcome: Outcome) -> list[str]:
+    """How many rows ended how, and why the gate fails, in plain text."""
+    counts = Counter(one.verdict for one in outcome.findings)
+    found = ", ".join(f"{counts[word]} {word}" for word in _ORDER if counts[word]) or "no row in both"
+    lines = [f"compared with {outcome.stored} of {outcome.started}: {found}"]
+    lines += [f"differs: {line}" for line in outcome.warnings]
+    lines += [f"{len(rows)} rows only in {when}" for when, rows in _alone(outcome) if rows]
+    lines += [f"{_name(one)}: passed then, {one.now} now" for one in outcome.changes if one.is_worse]
+    return [*lines, *(f"gate failed: {problem}" for problem in outcome.problems)]
+
+
+def terminal_table(outcome: Outcome) -> Table | None:
+    """What got slower, and what may have; None where nothing did."""
+    shown = [one for one in in_order(outcome.findings) if one.verdict == "slower" or one.looks_slower][:_SHOWN]
+    if not shown:
+        return None
+    found = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
+    found.add_column("case, implementation", overflow="fold")
+    for name in ("anchor", "then", "now", "change [interval]", "limit", "verdict"):
+        found.add_column(name, no_wrap=name != "anchor", justify="left" if name in ("anchor", "verdict") else "right")
+    for one in shown:
+        name = f"{_name(one)}, {standing.COLUMNS[one.column]}" if one.column != "timing" else _name(one)
+        cells = [formatting.one_line(one.anchor, 20), _ratio(one.then), _ratio(one.now), _percent(one.change)]
+        style = "bold red" if one.verdict == "slower" else "yellow"
+        found.add_row(Text(name), *map(Text, cells), Text(_limit(one)), Text(one.verdict, style))
+    return found
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """The worst first."""
+    return sorted(findings, key=lambda one: (_ORDER.index(one.verdict), -one.change.low if one.change else 0.0))
+
+
+def _findings(findings: list[Finding]) -> str:
+    lines = []
+    for one in findings:
+        times = ", ".join(map(formatting.duration, one.times_us))
+        again = f", measured {one.measured} times" if one.measured > 1 else ""
+        said = f"{one.verdict}{again}" + (f": {escape(one.reason, 160)}" if one.reason else "")
+        anchor = f" x {escape(one.anchor)}" if one.anchor else ""
+        ratios = [f"{_interval(ratio)}{anchor}" if ratio else "" for ratio in (one.then, one.now)]
+        cells = [standing.COLUMNS[one.column], times, *ratios, _percent(one.change), _limit(one), said]
+        lines.append([escape(one.case), escape(one.implementation), *cells])
+    return table(_HEADER, lines) if lines else ""
+
+
+def _changes(changes: list[Change]) -> Iterator[str]:
+    if changes:
+        yield "Proven in one of the two runs only:"
+        lines = [
+            [escape(one.case), escape(one.implementation), one.kind, escape(one.then), escape(one.now), escape(one.reason, 200)]
+            for one in changes
+        ]
+        yield table(["Case", "Implementation", "Kind", "Then", "Now", "Reason"], lines)
+
+
+def _alone(outcome: Outcome) -> list[tuple[str, list[str]]]:
+    return [("the stored report", outcome.only_then), ("this run", outcome.only_now)]
+
+
+def _listed(rows: list[str]) -> str:
+    more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
+    return ", ".join(escape(row) for row in rows[:_SHOWN]) + more
+
+
+def _name(one: Finding | Change) -> str:
+    return formatting.one_line(f"{one.case} {one.implementation}", 2 * _LONGEST)
+
+
+def _ratio(ratio: Ratio | None) -> str:
+    return formatting.significant(ratio.ratio) if ratio else ""
+
+
+def _interval(ratio: Ratio) -> str:
+    return formatting.ratio_interval(ratio.ratio, ratio.low, ratio.high)
+
+
+def _percent(change: Ratio | None) -> str:
+    """How much slower, or with a minus faster."""
+    if change is None:
+        return ""
+    middle, low, high = (f"{100 * (value - 1):+.1f}" for value in (change.ratio, change.low, change.high))
+    return f"{middle} % [{low}, {high}]"
+
+
+def _limit(one: Finding) -> str:
+    return f"{100 * one.limit:g} %"
