@@ -12,13 +12,14 @@ from pytest_ecornn.measurement import Timed, measure
 from pytest_ecornn.roofline import Ceilings
 from pytest_ecornn.rows import Against, Timing
 from pytest_ecornn.sensors import Sensors
+from pytest_ecornn.statistics import CONFIDENCE
 
 
 class Column:
-    """`arms`: the candidate's first, then its baselines'."""
+    """`arms`: the candidate's first, then its baselines'. confidence: of the interval of a ratio to a baseline."""
 
-    def __init__(self, arms: Sequence[Timed], clock: Clock):
-        self._arms, self._clock = arms, clock
+    def __init__(self, arms: Sequence[Timed], clock: Clock, confidence: float = CONFIDENCE):
+        self._arms, self._clock, self._confidence = arms, clock, confidence
         self._sensors = Sensors(arms[0].candidate.case.device)
 
     def measure(self, budget: float, pairs: int = 0) -> None:
@@ -55,13 +56,12 @@ class Column:
         )  # fmt: skip
 
     def _against(self) -> list[Against]:
-        return [_against(self._arms[0], arm, self._clock.smallest_difference) for arm in self._arms[1:]]
+        return [self._compared(arm) for arm in self._arms[1:]]
 
-
-def _against(arm: Timed, baseline: Timed, smallest_difference: float) -> Against:
-    ratio = statistics.paired_ratio(arm.samples_us, baseline.samples_us)
-    time_us, _, _ = statistics.median_interval(baseline.samples_us)
-    return Against(
-        baseline.candidate.name, time_us, ratio.ratio, ratio.low, ratio.high,
-        statistics.verdict(ratio, smallest_difference), list(baseline.samples_us),
-    )  # fmt: skip
+    def _compared(self, baseline: Timed) -> Against:
+        ratio = statistics.paired_ratio(self._arms[0].samples_us, baseline.samples_us, self._confidence)
+        time_us, _, _ = statistics.median_interval(baseline.samples_us)
+        return Against(
+            baseline.candidate.name, time_us, ratio.ratio, ratio.low, ratio.high,
+            statistics.verdict(ratio, self._clock.smallest_difference), list(baseline.samples_us),
+        )  # fmt: skip

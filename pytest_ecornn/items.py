@@ -123,14 +123,14 @@ class BenchmarkItem(FixedItem):
     def fill(self, row: Row) -> None:
         with self.session.lock.shared():
             candidate = self.verified(row)
-            baselines, notes = self.session.baselines(self.found, self.case)
+            baselines, notes = self.baselines()
         pool = Pool(self.case)
         arms = [Arm(one, pool) for one in (candidate, *baselines)]
         clock = clocks.for_device(self.case.device)
-        called, replayed = Column(arms, clock), None
+        called, replayed = Column(arms, clock, self.session.confidence), None
         with self.session.lock.alone():
             self.session.ceilings(self.case.device)
-            called.measure(self.session.options.budget, self.session.options.pairs)
+            called.measure(self.session.options.budget, self.pairs)
             peak_bytes, host_us = arms[0].peak_bytes(), arms[0].host_us(clock)
             if self.case.device.startswith("cuda"):
                 replayed, missing = self._replayed(arms)
@@ -142,13 +142,22 @@ class BenchmarkItem(FixedItem):
         row.replay = self._possible(replayed.timing(ceilings)) if replayed else None
         row.notes = "; ".join(filter(None, [candidate.implementation.notes(), *notes]))
 
+    def baselines(self) -> tuple[list[Candidate], list[str]]:
+        """What the candidate is compared with; and why others are absent."""
+        return self.session.baselines(self.found, self.case)
+
+    @property
+    def pairs(self) -> int:
+        """The fewest to measure."""
+        return self.session.options.pairs
+
     def _replayed(self, arms: list[Arm]) -> tuple[Column | None, list[str]]:
         """The device-only column, measured, or None; and what it lacks."""
         graphs, missing = replay.graph_arms(arms)
         if not graphs:
             return None, missing
-        column = Column(graphs, clocks.GraphClock(self.case.device))
-        column.measure(self.session.options.budget, self.session.options.pairs)
+        column = Column(graphs, clocks.GraphClock(self.case.device), self.session.confidence)
+        column.measure(self.session.options.budget, self.pairs)
         return column, missing
 
     def _ceilings(self, columns: list[Column]) -> Ceilings:

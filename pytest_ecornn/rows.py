@@ -66,9 +66,9 @@ class Timing:
 
 @dataclass
 class Row:
-    """kind: "benchmark" (verified and timed), "fixed" (verified), "drawn" (cases drawn by Hypothesis, `case` names the set) or
-    "properties" (checked on such cases, or on one; informative and uninformative count each by name, checked or not to be).
-
+    """kind: "benchmark" (verified and timed), "control" (a baseline timed against itself), "fixed" (verified), "drawn" (cases
+    drawn by Hypothesis, `case` names the set) or "properties" (checked on such cases, or on one; informative and uninformative
+    count each by name, checked or not to be).
 
     status: passed, failed or skipped, with the reason for the last two; a report adds "unproven" (see `reporting.unproven`).
     timing is of calls as a program makes them, replay of the device alone, by CUDA graphs: two columns, never mixed.

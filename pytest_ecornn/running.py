@@ -23,7 +23,14 @@ from pytest_ecornn.screen import Screen, write_summary
 from pytest_ecornn.session import Session
 from pytest_ecornn.statistics import CONFIDENCE
 
-_FIXTURES = {"ecornn_row": "rows", "ecornn_fixed": "fixed", "ecornn_drawn": "drawn", "ecornn_properties": "properties"}
+_FIXTURES = {
+    "ecornn_row": "rows",
+    "ecornn_control": "controls",
+    "ecornn_fixed": "fixed",
+    "ecornn_drawn": "drawn",
+    "ecornn_properties": "properties",
+}
+_OWN_TESTS = {"test_properties": "properties", "test_control": "control"}  # whose labels others have too
 _ROOT = Path(__file__).parent
 
 
@@ -120,9 +127,9 @@ class Running:
         if not report.failed or "[" not in report.nodeid:
             return None
         label = report.nodeid.partition("[")[2].removesuffix("]")
-        is_property = "::test_properties[" in report.nodeid
+        own = next((kind for test, kind in _OWN_TESTS.items() if f"::{test}[" in report.nodeid), "")
         for item in self._items():
-            if str(item) == label and (item.kind == "properties") == is_property:
+            if str(item) == label and own == (item.kind if item.kind in _OWN_TESTS.values() else ""):
                 row = item.empty_row()
                 row.status, row.reason = (
                     "failed",
@@ -193,7 +200,7 @@ class Running:
                 "budget": f"{options.budget:g} s a row",
                 "fewest pairs": options.pairs,
                 "profile": options.profile,
-                "intervals": f"{CONFIDENCE:.0%}",
+                "intervals": f"{CONFIDENCE:.0%} of a time, {self.session.confidence:.4g} of a ratio",
                 "smallest difference that counts": clocks.smallest_differences(devices),
             },
             refused=_refused(self._journal.rows),

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn import cells, discovery, journal, memory, roofline
+from pytest_ecornn import cells, discovery, journal, memory, roofline, statistics
 from pytest_ecornn.contract import DEVICE, DTYPES, Case, Unsupported
+from pytest_ecornn.control import ControlItem
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.items import BenchmarkItem, DrawnItem, FixedItem, Skip, build_and_compare
 from pytest_ecornn.locking import MachineLock
@@ -93,6 +94,21 @@ class Session:
     def rows(self) -> list[BenchmarkItem]:
         return [BenchmarkItem(self, found, case) for case in self.cases for found in self.selected]
 
+    def controls(self) -> list[ControlItem]:
+        """One a device: its first case that a baseline runs, timed by the first such baseline."""
+        if not self.options.bench:
+            return []
+        firsts = (self._control(device) for device in self.devices)
+        return [item for item in firsts if item is not None]
+
+    def _control(self, device: str) -> ControlItem | None:
+        names = self.options.baselines or DEFAULT_BASELINES[device.partition(":")[0]]
+        found = [self.found[name] for name in names if name in self.found]
+        cases = (case for case in self.cases if case.device == device)
+        pairs = ((one, case) for case in cases for one in found)
+        runs = (ControlItem(self, one, case) for one, case in pairs if _runs(one, case))
+        return next(runs, None)
+
     def fixed(self) -> list[FixedItem]:
         """The selected cases; those that are timed are verified there."""
         if self.options.bench:
@@ -120,6 +136,12 @@ class Session:
         return [Case(cell=c, dtype=t, device=d, steps=4, batch=2, hidden_size=8) for c, t, d in kinds]
 
     # What items share.
+
+    @cached_property
+    def confidence(self) -> float:
+        """Of a ratio's interval, corrected for the number of rows that this run may time, of two columns each on a GPU."""
+        items = [item for item in self.rows() if _runs(item.found, item.case)]
+        return statistics.confidence_of_each(sum(2 if item.case.device.startswith("cuda") else 1 for item in items))
 
     @cached_property
     def finished(self) -> dict[tuple[str, str, str], Row]:
@@ -200,6 +222,11 @@ class Session:
     @property
     def shared_folder(self) -> str:
         return str(self._shared)
+
+
+def _runs(found: Found, case: Case) -> bool:
+    """As far as it says itself."""
+    return found.kind().unsupported(case, torch.device(case.device)) is None
 
 
 def _checksum(folder: Path) -> int:

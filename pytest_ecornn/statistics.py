@@ -22,7 +22,9 @@ Verdict = Literal["faster", "slower", "same", "unclear"]
 
 CONFIDENCE = 0.99
 MIN_PAIRS = 8  # the fewest whose extremes bound the median with 99 %: 1 - 2 / 2**8
+WRONG_RUNS = 0.05  # the chance that any interval of a run misses its ratio, at most
 _FEWEST_PAIRS = 3
+_OF_NORMAL = 1.4826  # a normal distribution's standard deviation, over its median distance from its median
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,12 @@ def paired_ratio(candidate: Sequence[float], baseline: Sequence[float], confiden
     return Ratio(*(float(np.exp(value)) for value in (median, low - wider, high + wider)))
 
 
+def spread(candidate: Sequence[float], baseline: Sequence[float]) -> float:
+    """The noise of a pair: the standard deviation of the log ratios, by their median distance from their median."""
+    ratios = np.log(np.asarray(candidate, dtype=np.float64) / np.asarray(baseline, dtype=np.float64))
+    return float(_OF_NORMAL * np.median(np.abs(ratios - np.median(ratios))))
+
+
 def verdict(ratio: Ratio, smallest_difference: float) -> Verdict:
     """What the whole interval says: beyond the smallest difference on one side, within it, or neither."""
     limit = 1.0 + smallest_difference
@@ -73,6 +81,11 @@ def verdict(ratio: Ratio, smallest_difference: float) -> Verdict:
     if 1.0 / limit <= ratio.low and ratio.high <= limit:
         return "same"
     return "unclear"
+
+
+def confidence_of_each(verdicts: int) -> float:
+    """Of an interval, so that all of a run's verdicts hold together (Bonferroni's correction); `CONFIDENCE` at least."""
+    return max(CONFIDENCE, 1.0 - WRONG_RUNS / max(1, verdicts))
 
 
 def decided(verdict: str) -> bool:

@@ -6,6 +6,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from pytest_ecornn.clocks import replay_clock
+from pytest_ecornn.control import ControlItem
 from pytest_ecornn.items import BenchmarkItem
 
 
@@ -16,3 +17,8 @@ def test_benchmark(ecornn_row: BenchmarkItem, benchmark: BenchmarkFixture) -> No
     row = ecornn_row.run()
     assert row.timing is not None
     replay_clock.replay(benchmark, row.timing.samples_us, row.case, {"implementation": row.implementation})
+
+
+def test_control(ecornn_control: ControlItem) -> None:
+    """A baseline against itself: what the run's verdicts are to be read by."""
+    ecornn_control.run()

@@ -289,6 +289,23 @@ def test_summary_fits_80_columns_with_every_figure_whole() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_a_control_is_the_noise_floor_and_no_row_of_a_table(tmp_path: Path) -> None:
+    control = row("torch_cpu", CASES[0], "control", timing=timing(6_900.0, {"torch_cpu": 6_900.0}, 1))
+    rows = [*sample_rows(), control]
+    lines = terminal.summary_lines(rows, set())
+    assert [line for line in lines if line.startswith("noise floor: torch_cpu against itself on lstm-")]
+    counts = lines[0].partition("; ")[2]
+    assert counts == terminal.summary_lines(sample_rows(), set())[0].partition("; ")[2]
+    reporting.write_reports(tmp_path, sample_run(), rows)
+    text = (tmp_path / "report.md").read_text()
+    assert text.count("noise floor") == 1
+    reporting.write_reports(tmp_path, sample_run(), sample_rows())
+    without = (tmp_path / "report.md").read_text()
+    assert [line for line in text.splitlines() if line.startswith("|")] == [
+        line for line in without.splitlines() if line.startswith("|")
+    ]
+
+
 def test_summary_counts_rows_and_verdicts() -> None:
     lines = terminal.summary_lines(sample_rows(), {UNPROVEN})
     assert lines[0] == (

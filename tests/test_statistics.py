@@ -7,7 +7,17 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from pytest_ecornn.statistics import MIN_PAIRS, Ratio, decided, median_interval, paired_ratio, verdict
+from pytest_ecornn.statistics import (
+    CONFIDENCE,
+    MIN_PAIRS,
+    Ratio,
+    confidence_of_each,
+    decided,
+    median_interval,
+    paired_ratio,
+    spread,
+    verdict,
+)
 
 D = 0.05
 
@@ -130,3 +140,20 @@ def test_few_pairs_of_slow_calls_hardly_ever_mislead(sigma: float) -> None:
     random, runs = np.random.default_rng(2), 1000
     found = Counter(_sequential(1.0, sigma, 10, random, fewest=3)[0] for _ in range(runs))
     assert found["faster"] + found["slower"] <= 0.02 * runs, found
+
+
+def test_many_verdicts_are_right_together() -> None:
+    """Of 200 runs of 40 equal pairs of implementations each, 5 in 100 may have an interval that misses 1."""
+    assert confidence_of_each(1) == confidence_of_each(5) == CONFIDENCE
+    confidence, random, missed = confidence_of_each(40), np.random.default_rng(11), 0
+    for _ in range(200):
+        ratios = [paired_ratio(*random.lognormal(0.0, 0.03, (2, 24)), confidence) for _ in range(40)]
+        missed += any(not one.low <= 1.0 <= one.high for one in ratios)
+    assert missed <= 10
+
+
+def test_the_spread_of_pairs_is_their_noise_whatever_the_ratio_and_the_outliers() -> None:
+    random = np.random.default_rng(5)
+    times = random.lognormal(0.0, 0.02, (2, 2000)) * [[300.0], [100.0]]
+    times[0, :100] *= 10
+    assert spread(*times) == pytest.approx(0.02 * 2**0.5, rel=0.1)

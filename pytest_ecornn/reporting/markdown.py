@@ -22,7 +22,8 @@ _HOW_TO_READ = """\
 - **Ratio** is the row's time over the baseline's. The two took turns, block by block, and the ratio and its interval come
   from those pairs, so it may differ a little from the quotient of two times in the table, which were taken minutes apart.
   The verdict is faster or slower when the whole interval lies beyond 1 by more than the clock can tell, same when it lies
-  within that of 1, and unclear otherwise.
+  within that of 1, and unclear otherwise. Intervals of ratios are so wide that all of a run hold together, 19 times of 20.
+- **Noise floor** is what the same clocks and pairs say of one implementation against itself.
 - **Error** is that of the output, the final state or the gradient that came nearest to its limit, as a share of the limit
   (over 1 would fail), and the largest error relative to the reference's largest value. The reference is computed in float64.
   A tensor that could not show a mistake (vanished or chaotic) is uninformative and never counts as passed.

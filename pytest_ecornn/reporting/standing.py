@@ -44,8 +44,8 @@ def timing(row: Row, column: str) -> Timing | None:
 
 
 def published(row: Row, unproven: Collection[Key], column: str = "timing") -> Timing | None:
-    """What may be shown in a table: there is a timing, and it is proven."""
-    return timing(row, column) if status(row, unproven) == "passed" else None
+    """What may be shown in a table: there is a timing, it is proven, and the row is no control."""
+    return timing(row, column) if status(row, unproven) == "passed" and row.kind != "control" else None
 
 
 def columns(rows: Iterable[Row]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -11,6 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from pytest_ecornn import statistics
 from pytest_ecornn.reporting import formatting, standing
 from pytest_ecornn.reporting.picture import render_svg
 from pytest_ecornn.reporting.progress import Progress
@@ -112,19 +113,34 @@ def _verdict(word: str) -> Text:
 
 def summary_lines(rows: list[Row], unproven: Collection[standing.Key]) -> list[str]:
     """How many rows ended how; then who is unproven, and who failed."""
+    compared = [row for row in rows if row.kind == "benchmark"]
     states = Counter(standing.status(row, unproven) for row in rows)
     line = f"{formatting.count(len(rows), 'row')}: " + _counts(states, ("passed", "unproven", "failed", "skipped"))
-    if verdicts := _verdict_counts(rows, "timing", unproven):
-        line += f"; {verdicts} ({_compared_with(rows)})"
-    if verdicts := _verdict_counts(rows, "replay", unproven):
+    if verdicts := _verdict_counts(compared, "timing", unproven):
+        line += f"; {verdicts} ({_compared_with(compared)})"
+    if verdicts := _verdict_counts(compared, "replay", unproven):
         line += f"; {standing.COLUMNS['replay']}: {verdicts}"
     doubted = dict.fromkeys((row.implementation, row.cell, row.dtype, row.device) for row in rows if row.key in unproven)
     failed = [row for row in rows if row.status == "failed"]
     return [
         line,
+        *_noise(rows),
         *(f"unproven: {_short(*one)}: a case drawn of it failed, so its times are withheld" for one in doubted),
         *(f"failed: {_short(row.implementation, row.case)} ({row.kind})" for row in failed),
     ]
+
+
+def _noise(rows: list[Row]) -> Iterator[str]:
+    """What each control found."""
+    for row in rows:
+        for column, name in standing.COLUMNS.items() if row.kind == "control" else ():
+            if found := standing.timing(row, column):
+                one = found.against[0]
+                ratio = formatting.ratio_interval(one.ratio, one.low, one.high)
+                noise = formatting.percent(statistics.spread(found.samples_us, one.samples_us))
+                place = f"{row.implementation} against itself on {row.case}" + (f", {name}" if column == "replay" else "")
+                doubt = "" if one.verdict == "same" else ": differences as small are this run's noise"
+                yield f"noise floor: {_short(place)}: {ratio} {one.verdict}, a pair spreads by {noise}{doubt}"
 
 
 def _verdict_counts(rows: list[Row], column: str, unproven: Collection[standing.Key]) -> str:

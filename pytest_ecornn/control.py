@@ -1,0 +1,21 @@
+"""The control: one implementation timed against itself as any row is against its baseline, which shows a run's own noise."""
+
+from __future__ import annotations
+
+from pytest_ecornn.items import BenchmarkItem, build_and_compare
+from pytest_ecornn.verification import Candidate
+
+PAIRS = 20
+
+
+class ControlItem(BenchmarkItem):
+    """Two builds of the same implementation: what differs between their times is the measurement's doing."""
+
+    kind = "control"
+
+    def baselines(self) -> tuple[list[Candidate], list[str]]:
+        return [build_and_compare(self.found, self.case)[0]], []
+
+    @property
+    def pairs(self) -> int:
+        return max(PAIRS, self.session.options.pairs)
