@@ -114,13 +114,12 @@ class Search:
 
 
 def explore(
-    found: Found, base: Case, profile: str, check: Callable[[Case], list[Comparison]], row: Row, number: int | None = None
+    found: Found, base: Case, wanted: Profile, check: Callable[[Case], list[Comparison]], row: Row, number: int | None = None
 ) -> None:
     """Draws cases like `base` and checks each, then the corners that chance leaves out; counts go into `row`.
 
     Raises what `Search` does, and AssertionError where too few draws could have failed.
     """
-    wanted = PROFILES[profile]
     search = Search(found, base, row, Sizes(wanted.steps), number)
 
     def counted(case: Case) -> None:

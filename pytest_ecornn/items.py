@@ -19,7 +19,7 @@ from pytest_ecornn.columns import Column
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case, Declared, Unsupported
 from pytest_ecornn.discovery import Found
-from pytest_ecornn.exploration import explore
+from pytest_ecornn.exploration import PROFILES, Profile, explore
 from pytest_ecornn.measurement import Arm, Pool
 from pytest_ecornn.roofline import Ceilings
 from pytest_ecornn.rows import Row, TensorError, Timing
@@ -195,6 +195,10 @@ class DrawnItem(Item):
     def empty_row(self) -> Row:
         return drawn_row(super().empty_row(), self.case, self.session.options.profile)
 
+    @property
+    def profile(self) -> Profile:
+        return PROFILES[self.session.options.profile]
+
     def fill(self, row: Row) -> None:
         def check(case: Case) -> list[Comparison]:
             with self.session.lock.shared():
@@ -212,7 +216,7 @@ class DrawnItem(Item):
                 raise Failure(describe_error(self.found, case, error, self.session.again(self.found))) from error
 
         try:
-            explore(self.found, self.case, self.session.options.profile, described, row, self.number)
+            explore(self.found, self.case, self.profile, described, row, self.number)
         except AssertionError as error:
             raise Failure(f"{self.found.name}: {error}") from error
 

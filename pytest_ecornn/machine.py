@@ -183,6 +183,13 @@ def _commit(rootdir: Path) -> dict[str, Any] | None:
     return {**_NO_COMMIT, "id": commit, "time": time, "author_time": author_time, "dirty": changes != "", "project": project}
 
 
+def own_commit() -> str:
+    """Of this package's own repository, marked where a tracked file differs; empty where it was installed without one."""
+    root = Path(__file__).parents[1]
+    commit = _commit(root) if (root / ".git").exists() and (root / "pytest_ecornn").is_dir() else None
+    return commit["id"] + ("-dirty" if commit["dirty"] else "") if commit else ""
+
+
 def _git(rootdir: Path, *arguments: str) -> str | None:
     """What git prints; None where it is absent, slow or refuses."""
     command = ["git", "-C", str(rootdir), *arguments]

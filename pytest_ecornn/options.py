@@ -102,6 +102,23 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "--ecornn-selfcheck",
+        {
+            "action": "store_true",
+            "help": "Try the harness itself, and nothing else: planted faults, and cases of right implementations. "
+            "Reports show the last score.",
+        },
+    ),
+    (
+        "--ecornn-correct-cases",
+        {
+            "type": int,
+            "default": 1000,
+            "metavar": "N",
+            "help": "How many cases of right implementations a self-check draws at least. Default: 1000.",
+        },
+    ),
+    (
         "--ecornn-report",
         {"default": "reports/local", "metavar": "DIR", "help": "Where the report is written. Default: reports/local."},
     ),
@@ -197,6 +214,17 @@ def add_options(parser: pytest.Parser) -> None:
 def is_active(config: pytest.Config) -> bool:
     """Whether one of the flags was given; without them the plugin does nothing."""
     return bool(config.getoption("--ecornn-verify") or config.getoption("--ecornn-bench"))
+
+
+def is_selfcheck(config: pytest.Config) -> bool:
+    """Whether the harness is to try itself. Raises UsageError where it is to do something else as well, or try nothing."""
+    if not config.getoption("--ecornn-selfcheck"):
+        return False
+    if is_active(config):
+        raise pytest.UsageError("--ecornn-selfcheck tries the harness alone: expected no --ecornn-verify or --ecornn-bench")
+    if (wanted := config.getoption("--ecornn-correct-cases")) < 1:
+        raise pytest.UsageError(f"--ecornn-correct-cases must be a number over 0, got {wanted}")
+    return True
 
 
 def help_text() -> str:

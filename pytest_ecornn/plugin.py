@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ecornn import hookspecs
-from pytest_ecornn.options import add_options, is_active
+from pytest_ecornn.options import add_options, is_active, is_selfcheck
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -18,6 +18,10 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    if is_selfcheck(config):
+        from pytest_ecornn.selfcheck import Selfcheck
+
+        config.pluginmanager.register(Selfcheck(config), "ecornn-selfcheck")
     if is_active(config):
         from pytest_ecornn.running import Running
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn import clocks, journal, machine, reporting
+from pytest_ecornn import clocks, journal, machine, reporting, score
 from pytest_ecornn.gate import Outcome
 from pytest_ecornn.gate_run import Gate
 from pytest_ecornn.items import Item
@@ -204,6 +204,7 @@ class Running:
                 "smallest difference that counts": clocks.smallest_differences(devices),
             },
             refused=_refused(self._journal.rows),
+            score=score.last(),
         )
 
     def pytest_unconfigure(self) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.planted import _correct, trial
-from pytest_ecornn.planted.trial import FILES, Fault
+from pytest_ecornn.planted.trial import FILES, Fault, Trial
 
 FAMILIES = {"gates", "boundaries", "state", "precision", "gradients", "memory", "order", "nonfinite", "contract"}
 BY_QUICK = 0.95
@@ -26,13 +26,11 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
-def test_a_planted_fault_is_caught_for_the_reason_that_it_states(path: Path) -> None:
-    fault = Fault.load(path)
-    if fault.device == "cuda" and not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-    row = trial.explored(fault, fault.profile)
-    assert trial.is_caught(row, fault.caught_by), f"expected {fault.caught_by!r} to fail, got {row.status}: {row.reason}"
+@pytest.mark.parametrize("planted", trial.all_trials(), ids=str)
+def test_a_planted_fault_is_caught_for_the_reason_that_it_states(planted: Trial) -> None:
+    if reason := planted.missing():
+        pytest.skip(reason)
+    assert not (message := planted.survived()), message
 
 
 def test_at_least_95_of_100_faults_are_caught_by_quick() -> None:

@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pytest_ecornn.cache import folder as cache_folder
+
 # Compute capabilities that every kernel is compiled for in the tests; any device from the first on is compiled for as it is.
 ARCHITECTURES = ((8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
 _HEADERS = Path(__file__).parent
@@ -55,12 +57,6 @@ def compile_source(source: Path, macros: tuple[tuple[str, str], ...], capability
     partial.write_bytes(code)
     partial.replace(path)
     return Compiled(path, log)
-
-
-def cache_folder() -> Path:
-    """ECORNN_CACHE_DIR, else the user's cache folder."""
-    given = os.environ.get("ECORNN_CACHE_DIR")
-    return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-ecornn"
 
 
 def _options(macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> list[str]:

@@ -58,7 +58,8 @@ def _opening(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) 
     gpu = run.fingerprint.get("gpu")
     facts = [run.started, run.fingerprint.get("cpu"), gpu.get("names") if isinstance(gpu, dict) else gpu]
     first = ", ".join(escape(_value(fact), 120) for fact in facts if fact)
-    lines = [f"- {escape(line)}" for line in summary_lines(rows, unproven)]
+    own = run.score.one_line() if run.score else "no score on this machine (pytest --ecornn-selfcheck takes one)"
+    lines = [f"- {escape(line)}" for line in (*summary_lines(rows, unproven), f"the harness itself: {own}")]
     return "\n".join([f"{first}; the run took {formatting.duration(run.seconds * 1e6)}.", "", *lines])
 
 

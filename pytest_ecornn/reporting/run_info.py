@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pytest_ecornn.score import Score
+
 
 @dataclass
 class RunInfo:
@@ -13,6 +15,7 @@ class RunInfo:
     machine: the fingerprint, nested names to strings and numbers. Its "benchmark_machine_info" and
     "benchmark_commit_info", where there are any, are pytest-benchmark's own and go to benchmark.json only.
     ceilings: what the machine was measured to reach. refused: implementation -> share of its cases that it would not run.
+    score: the harness's own, the last that was taken on the machine.
     """
 
     started: str
@@ -22,6 +25,7 @@ class RunInfo:
     ceilings: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, float] = field(default_factory=dict)
+    score: Score | None = None
 
     @property
     def fingerprint(self) -> dict[str, Any]:

@@ -6,9 +6,12 @@ import re
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
+
+import torch
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.discovery import Found, discover
@@ -66,6 +69,44 @@ class Fault:
         return Case(cell=self.cell, dtype=self.dtype, device=self.device, steps=4, batch=2, hidden_size=8)
 
 
+@dataclass(frozen=True)
+class Trial:
+    """One planted file, and whether it is caught as it states."""
+
+    path: Path
+    kind: str = "fault"
+
+    def __str__(self) -> str:
+        return self.path.stem
+
+    @cached_property
+    def fault(self) -> Fault:
+        return Fault.load(self.path)
+
+    def missing(self) -> str:
+        """Why it cannot be tried here; empty where it can."""
+        needs_gpu = self.fault.device == "cuda" and not torch.cuda.is_available()
+        return "needs a CUDA device" if needs_gpu else ""
+
+    def survived(self) -> str:
+        """How it was not caught; empty where it was."""
+        row = explored(self.fault, self.fault.profile)
+        if is_caught(row, self.fault.caught_by):
+            return ""
+        return f"expected {self.fault.caught_by!r} to fail, got {row.status}: {row.reason}"
+
+
+def all_trials() -> list[Trial]:
+    return [Trial(path) for path in FILES]
+
+
+def session(profile: str = "quick") -> Any:
+    """As much of a session as a drawn item needs."""
+    options = SimpleNamespace(profile=profile, require=())
+    lock = SimpleNamespace(shared=nullcontext)
+    return SimpleNamespace(options=options, lock=lock, finished={}, again=lambda found: "", current=None)
+
+
 def explored(fault: Fault, profile: str, number: int = 0) -> Row:
     """The row of drawn cases, finished: always the same ones of a number."""
     return item(fault, profile, number).finished()
@@ -73,12 +114,8 @@ def explored(fault: Fault, profile: str, number: int = 0) -> Row:
 
 def item(fault: Fault, profile: str, number: int = 0) -> Item:
     """The test item that is to fail."""
-    options = SimpleNamespace(profile=profile, require=())
-    session = SimpleNamespace(
-        options=options, lock=SimpleNamespace(shared=nullcontext), finished={}, again=lambda found: "", current=None
-    )
     kind = PropertiesItem if fault.needs else DrawnItem
-    return kind(cast(Any, session), fault.found, fault.base, number=number)
+    return kind(session(profile), fault.found, fault.base, number=number)
 
 
 def is_caught(row: Row, caught_by: str) -> bool:

@@ -1,0 +1,121 @@
+"""The self-check counts what was caught and what was wrongly accused, and keeps its score only when it is whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_ecornn import score
+from pytest_ecornn.exploration import Profile
+from pytest_ecornn.reporting import markdown
+from pytest_ecornn.score import Score
+from pytest_ecornn.selfcheck import PROPERTY, Selfcheck
+
+from .reporting_samples import sample_rows, sample_run
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def selfcheck(**options: Any) -> Selfcheck:
+    given = SimpleNamespace(keyword="", markexpr="", lf=False, **options)
+    config: Any = SimpleNamespace(option=given, args_source=pytest.Config.ArgsSource.ARGS, args=[], getoption=lambda name: 100)
+    return Selfcheck(config)
+
+
+def report(passed: bool, **found: Any) -> Any:
+    return SimpleNamespace(when="call", passed=passed, skipped=not found, user_properties=[(PROPERTY, found)] if found else [])
+
+
+def ended(running: Selfcheck, status: int) -> Any:
+    session: Any = SimpleNamespace(exitstatus=status)
+    running.pytest_sessionfinish(session)
+    return session
+
+
+def filled(**options: Any) -> Selfcheck:
+    running = selfcheck(**options)
+    running.pytest_runtest_logreport(report(True, planted="fault", name="gates_swapped"))
+    running.pytest_runtest_logreport(report(False, planted="fault", name="gates_hard_sigmoid"))
+    running.pytest_runtest_logreport(report(True, planted="cheat", name="clock_patched"))
+    running.pytest_runtest_logreport(report(True, name="scan_cpu-mingru-float32", cases=29))
+    running.pytest_runtest_logreport(report(False, name="torch_cpu-lstm-float32", cases=3))
+    running.pytest_runtest_logreport(report(False))
+    return running
+
+
+def test_a_whole_run_leaves_its_score_for_reports() -> None:
+    assert score.last() is None
+    ended(filled(), pytest.ExitCode.TESTS_FAILED)
+    found = score.last()
+    assert found is not None
+    assert found.families == {"fault": {"gates": [1, 2]}, "cheat": {"clock": [1, 1]}}
+    assert (found.survivors, found.false_alarms) == (["gates_hard_sigmoid"], ["torch_cpu-lstm-float32"])
+    assert (found.correct, found.left_out, found.is_perfect) == (32, 1, False)
+    run = sample_run()
+    run.score = found
+    line = "the harness itself: 1 of 2 planted faults caught, 1 of 1 planted cheats caught, 1 false alarm in 32 verified cases"
+    assert line in markdown.render(run, sample_rows(), set()).replace("\\", "")
+
+
+@pytest.mark.parametrize(
+    ("status", "keyword"),
+    [(pytest.ExitCode.INTERRUPTED, ""), (pytest.ExitCode.OK, "gates"), (pytest.ExitCode.INTERNAL_ERROR, "")],
+)
+def test_a_part_of_a_run_leaves_no_score(status: int, keyword: str) -> None:
+    running = filled()
+    running._config.option.keyword = keyword
+    ended(running, status)
+    assert score.last() is None
+    assert "score not kept: not all was tried" in list(running._lines())
+
+
+def test_a_score_that_cannot_be_kept_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("in the way")
+    running = filled()
+    assert ended(running, pytest.ExitCode.OK).exitstatus == pytest.ExitCode.TESTS_FAILED
+    assert any(line.startswith("score ERROR: cannot be kept") for line in running._lines())
+
+
+def test_a_score_of_another_form_is_none() -> None:
+    score.path().parent.mkdir()
+    for text in ("", "[]", '{"taken": 1}'):
+        score.path().write_text(text)
+        assert score.last() is None
+
+
+def test_right_implementations_share_the_cases_and_each_runs_some() -> None:
+    items = selfcheck()._correct()
+    names = {item.found.name for item in items}
+    assert names == {"sequential", "scan_cpu", "torch_cpu"}
+    assert all(item.profile == Profile(-(-100 // len(items)), 0) for item in items)
+    assert len(set(map(str, items))) == len(items)
+
+
+def test_nothing_tried_is_not_perfect() -> None:
+    assert not Score("2026-01-01", 1.0, "0", "").is_perfect
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [(["--ecornn-bench"], "expected no --ecornn-verify or --ecornn-bench"), (["--ecornn-correct-cases", "0"], "over 0, got 0")],
+)
+def test_what_a_selfcheck_cannot_be_asked_is_a_usage_error(arguments: list[str], expected: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--ecornn-selfcheck", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert expected in done.stderr
+
+
+def test_a_planted_fault_is_tried_and_counted_from_an_empty_directory(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--ecornn-selfcheck", "-k", "gates_hard_sigmoid"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert "faults caught: gates 1/1" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0
