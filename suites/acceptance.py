@@ -1,8 +1,9 @@
 """Measures what the harness promises of itself, by running it: does an equal time read as equal, a slower one as slower?
 
 `python -m pytest_ecornn.suites.acceptance` runs the smoke set again and again with implementations made for the purpose:
-the same loop under two names, the same loop with a tenth of its time added, and one implementation under two baselines. Also
-how fast scan_cpu is at the shape that the minGRU paper's claim is about, and what a killed run loses.
+the same loop under two names, the same loop with a tenth of its time added, and one implementation under two baselines. The
+runs under two names are then compared with each other by the gate. Also how fast scan_cpu is at the shape that the minGRU
+paper's claim is about, and what a killed run loses.
 """
 
 from __future__ import annotations
@@ -15,19 +16,22 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from itertools import permutations
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 
-from pytest_ecornn import memory
+from pytest_ecornn import gate, memory
 from pytest_ecornn.clocks import CpuClock
 from pytest_ecornn.contract import Case
+from pytest_ecornn.gate_limits import Limits
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
 from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.journal import read
 from pytest_ecornn.measurement import Arm, Pool, measure
+from pytest_ecornn.rows import Row
 from pytest_ecornn.statistics import Ratio, paired_ratio
 from pytest_ecornn.suites.cases import case_set
 from pytest_ecornn.verification import Candidate
@@ -69,19 +73,45 @@ def run(folder: Path, *arguments: str) -> tuple[dict[str, Any], list[dict[str, A
     if done.returncode:
         raise SystemExit(done.stdout + done.stderr)
     report = json.loads((folder / "reports/local/report.json").read_text())
-    return report, [row for row in report["rows"] if row["timing"]]
+    return report, [row for row in report["rows"] if row["timing"] and row["kind"] == "benchmark"]
 
 
-def verdicts(folder: Path, name: str, text: str, runs: int, cases: list[str]) -> Counter[str]:
-    """How often `name`, written from `text`, was called what against the plain loop."""
+def verdicts(folder: Path, name: str, text: str, runs: int, cases: list[str]) -> tuple[Counter[str], list[list[Row]]]:
+    """How often `name`, written from `text`, was called what against the plain loop; and the rows of each run."""
     path = folder / f"{name}.py"
     path.write_text(text)
     options = ["--ecornn-implementations", str(path), "--ecornn-baseline", "sequential", "--ecornn-only", name, *cases]
     found: Counter[str] = Counter()
+    rows = []
     for number in range(runs):
         found.update(one["verdict"] for row in run(folder, *options)[1] for one in row["timing"]["against"])
+        rows.append(read(folder / "reports/local/journal.jsonl")[1])
         print(f"{name}, run {number + 1} of {runs}: {dict(found)}", flush=True)
-    return found
+    return found, rows
+
+
+def gated(runs: list[list[Row]]) -> tuple[int, int]:
+    """How many rows the gate judged when each run was compared with each other one, and how many it called slower.
+
+    What looks slower is measured again by what further runs measured.
+    """
+    judged = slower = 0
+    for then, now in permutations(range(len(runs)), 2):
+        outcome = gate.compare(runs[then], runs[now], set(), Limits().share)
+        further = [runs[(now + step) % len(runs)] for step in range(1, len(runs)) if (now + step) % len(runs) != then]
+        for one in outcome.findings:
+            judged += one.verdict != "not judged"
+            if one.looks_slower:
+                again = (_times(rows, one) for rows in further)
+                one = gate.measured_again(one, lambda _, again=again: next(again), outcome.confidence)  # type: ignore[misc]
+            slower += one.verdict == "slower"
+    return judged, slower
+
+
+def _times(rows: list[Row], one: gate.Finding) -> tuple[list[float], list[float]]:
+    """A row's times and its anchor's, in another run."""
+    timing = next(row.timing for row in rows if row.timing and (row.implementation, row.case) == (one.implementation, one.case))
+    return timing.samples_us, next(found.samples_us for found in timing.against if found.baseline == one.anchor)
 
 
 def absolute_times(turns: int) -> dict[str, Ratio]:
@@ -171,14 +201,16 @@ def render(figures: dict[str, str]) -> str:
 
 def measured(folder: Path, given: argparse.Namespace) -> dict[str, str]:
     """Every promise with its figure."""
-    same = verdicts(folder, "again", AGAIN, given.runs, [])
-    slowed = verdicts(folder, "slowed", SLOWED.replace("SHARE", str(given.share)), given.slowed_runs, ["-k", "not training"])
+    same, rows = verdicts(folder, "again", AGAIN, given.runs, [])
+    judged, slower = gated(rows)
+    slowed, _ = verdicts(folder, "slowed", SLOWED.replace("SHARE", str(given.share)), given.slowed_runs, ["-k", "not training"])
     times = absolute_times(given.turns)
     called = (same["faster"] + same["slower"]) / max(1, same.total())
     worst = max(times, key=lambda case: abs(times[case].ratio - 1))
     return {
         f"two names of one implementation, {given.runs} runs, {same.total()} verdicts: faster or slower": f"{called:.1%}",
         "the same: unclear": f"{same['unclear'] / max(1, same.total()):.1%}",
+        f"the gate at 5%, each of these runs compared with each other, {judged:,} rows: slower": str(slower),
         f"{given.share:.0%} slower, {slowed.total()} verdicts: slower": f"{slowed['slower'] / max(1, slowed.total()):.1%}",
         f"time under two baselines, {len(times)} cases, {given.turns} turns each, largest difference ({worst})": (
             f"{abs(times[worst].ratio - 1):.1%} ({times[worst].low:.3f} to {times[worst].high:.3f})"
@@ -190,8 +222,8 @@ def measured(folder: Path, given: argparse.Namespace) -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--runs", type=int, default=20, help="of the smoke set under two names")
-    parser.add_argument("--slowed-runs", type=int, default=5, help="of the smoke set with the slowdown")
+    parser.add_argument("--runs", type=int, default=29, help="of the smoke set under two names")
+    parser.add_argument("--slowed-runs", type=int, default=10, help="of the smoke set with the slowdown")
     parser.add_argument("--turns", type=int, default=100, help="of scan_cpu under each of two baselines")
     parser.add_argument("--kills", type=int, default=5, help="of a run that is then resumed")
     parser.add_argument("--share", type=float, default=0.1, help="of its time that the slowed loop adds")

@@ -13,6 +13,7 @@ from pytest_ecornn import gate, machine, reporting
 from pytest_ecornn.gate_limits import Limits
 from pytest_ecornn.reporting import ReportError, gate_tables
 from pytest_ecornn.statistics import Ratio, paired_ratio
+from pytest_ecornn.suites.acceptance import gated
 from tests.gate_noise import Machine, compared, one, replayed
 from tests.reporting_samples import CASES, HOSTILE, drawn, row, sample_rows, sample_run
 
@@ -199,3 +200,10 @@ def test_another_kind_of_machine_is_refused_and_other_versions_are_shown() -> No
 def test_a_ratio_of_intervals_is_as_wide_as_both() -> None:
     found = gate.Finding("a", "case", "timing", (1.0, 1.0), 0.05, "base", then=Ratio(1.0, 0.9, 1.1))
     assert gate.judged(found, Ratio(1.2, 1.1, 1.3)).change == Ratio(1.2, 1.1 / 1.1, 1.3 / 0.9)
+
+
+def test_recorded_runs_are_replayed_against_each_other() -> None:
+    """Beside the first run each of four others is slower, and none beside another."""
+    runs = [[one("a", time_us, {"base": 100.0})] for time_us in (100.0, 150.0, 150.0, 150.0, 150.0)]
+    assert gated(runs) == (20, 4)
+    assert gated([[one("a", 100.0, {"base": 100.0})]] * 4) == (12, 0)
