@@ -205,7 +205,6 @@ def test_globals_are_put_back_and_each_change_is_named() -> None:
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.rnn.fp32_precision = "ieee"
         torch.set_float32_matmul_precision("high")
-        warnings.simplefilter("ignore")
         gc.disable()
         time.perf_counter = lambda: 0.0
         torch.cuda.Event.elapsed_time = lambda self, end: 0.0  # type: ignore[method-assign]
@@ -215,11 +214,18 @@ def test_globals_are_put_back_and_each_change_is_named() -> None:
     names = [change.partition(":")[0] for change in kept.changes]
     assert outer.changes == []
     wanted = ["torch's random state", "Python's random state", "NumPy's random state", "default dtype", "torch's threads"]
-    wanted += ["grad mode", "deterministic algorithms", "flushing of denormals", "warnings filters", "collection of garbage"]
+    wanted += ["grad mode", "deterministic algorithms", "flushing of denormals", "collection of garbage"]
     wanted += ["torch.backends.cudnn.benchmark", "time.perf_counter", "Event.elapsed_time", "float32 matmul precision"]
     assert set(wanted) <= set(names)
     assert gc.isenabled()
     assert time.perf_counter() > 0
+
+
+def test_filters_of_warnings_are_put_back() -> None:
+    with ambient.Kept() as outer, ambient.Kept() as kept:
+        warnings.simplefilter("ignore")
+    assert [change.partition(":")[0] for change in kept.changes] == ["warnings filters"]
+    assert outer.changes == []
 
 
 @pytest.mark.parametrize("is_busy", [True, False])

@@ -1,9 +1,10 @@
-"""A copy of x, made at its first call, is what later calls and replays read; on a CPU: order_remembered_by_address."""
+"""What a graph reads is a copy of x made by the call before its capture; on a CPU: order_remembered_by_address."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case, Layer, State, Weights
@@ -14,11 +15,10 @@ DEVICE = "cuda"
 
 
 class Fault(AroundLoop):
-    _kept: tuple[int, Tensor] | None = None
+    _kept: Tensor | None = None
 
     def call(self, layer: Layer, case: Case, weights: Weights, x: Tensor, state: State, lengths: Tensor | None) -> Any:
-        if case.training:
-            return layer(x, state, lengths)
-        if self._kept is None or self._kept[0] != x.data_ptr():
-            self._kept = x.data_ptr(), x.clone()
-        return layer(self._kept[1], state, lengths)
+        if self._kept is not None and not case.training and torch.cuda.is_current_stream_capturing():
+            return layer(self._kept, state, lengths)
+        self._kept = x.detach().clone()
+        return layer(x, state, lengths)
