@@ -42,11 +42,6 @@ class Score:
         if not is_right:
             self.false_alarms.append(name)
 
-    @property
-    def is_perfect(self) -> bool:
-        """Whether all that was tried was caught, and nothing right was called wrong."""
-        return bool(self.families) and not self.survivors and not self.false_alarms
-
     def one_line(self) -> str:
         kills = []
         for kind, families in self.families.items():

@@ -13,7 +13,6 @@ import pytest
 from pytest_ecornn import score
 from pytest_ecornn.exploration import Profile
 from pytest_ecornn.reporting import markdown
-from pytest_ecornn.score import Score
 from pytest_ecornn.selfcheck import PROPERTY, Selfcheck
 
 from .reporting_samples import sample_rows, sample_run
@@ -58,7 +57,7 @@ def test_a_whole_run_leaves_its_score_for_reports() -> None:
     assert found is not None
     assert found.families == {"fault": {"gates": [1, 2]}, "cheat": {"clock": [1, 1]}}
     assert (found.survivors, found.false_alarms) == (["gates_hard_sigmoid"], ["torch_cpu-lstm-float32"])
-    assert (found.correct, found.left_out, found.is_perfect) == (32, 1, False)
+    assert (found.correct, found.left_out) == (32, 1)
     run = sample_run()
     run.score = found
     line = "the harness itself: 1 of 2 planted faults caught, 1 of 1 planted cheats caught, 1 false alarm in 32 verified cases"
@@ -97,10 +96,6 @@ def test_right_implementations_share_the_cases_and_each_runs_some() -> None:
     assert names == {"sequential", "scan_cpu", "torch_cpu"}
     assert all(item.profile == Profile(-(-100 // len(items)), 0) for item in items)
     assert len(set(map(str, items))) == len(items)
-
-
-def test_nothing_tried_is_not_perfect() -> None:
-    assert not Score("2026-01-01", 1.0, "0", "").is_perfect
 
 
 @pytest.mark.parametrize(
