@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pytest_ecornn.items import BenchmarkItem, build_and_compare
+from pytest_ecornn.contract import Unsupported
+from pytest_ecornn.items import BenchmarkItem, Skip, build_and_compare
+from pytest_ecornn.rows import Row
 from pytest_ecornn.verification import Candidate
 
 PAIRS = 20
@@ -12,6 +14,15 @@ class ControlItem(BenchmarkItem):
     """Two builds of the same implementation: what differs between their times is the measurement's doing."""
 
     kind = "control"
+
+    def fill(self, row: Row) -> None:
+        """What is wrong with the implementation is its own row's affair: without it there is no control."""
+        try:
+            super().fill(row)
+        except (Skip, Unsupported):
+            raise
+        except Exception as error:
+            raise Skip(f"{self.found.name} cannot be timed: {type(error).__name__}") from error
 
     def baselines(self) -> tuple[list[Candidate], list[str]]:
         return [build_and_compare(self.found, self.case)[0]], []

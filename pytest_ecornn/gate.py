@@ -121,7 +121,7 @@ def compare(
     """`doubted`: keys of the rows of now that are unproven. limit: of an implementation, a cell and a column."""
     before, after = {row.key: row for row in then}, {row.key: _marked(row, doubted) for row in now}
     common = [(before[key], row) for key, row in after.items() if key in before]
-    both = [(a, b) for a, b in common if a.status == b.status == "passed"]
+    both = [(a, b) for a, b in common if a.status == b.status == "passed" and b.kind == "benchmark"]
     wrong = {row.key for row in (*before.values(), *after.values()) if row.status in ("failed", "unproven")}
     findings = [
         _finding(a, b, column, limit(b.implementation, b.cell, column), wrong)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -200,6 +201,11 @@ def test_another_kind_of_machine_is_refused_and_other_versions_are_shown() -> No
 def test_a_ratio_of_intervals_is_as_wide_as_both() -> None:
     found = gate.Finding("a", "case", "timing", (1.0, 1.0), 0.05, "base", then=Ratio(1.0, 0.9, 1.1))
     assert gate.judged(found, Ratio(1.2, 1.1, 1.3)).change == Ratio(1.2, 1.1 / 1.1, 1.3 / 0.9)
+
+
+def test_a_control_is_not_judged() -> None:
+    rows = [one("a", 1.0, {"base": 2.0}), replace(one("base", 100.0, {"base": 100.0}), kind="control")]
+    assert [found.implementation for found in compared(rows, rows).findings] == ["a"]
 
 
 def test_recorded_runs_are_replayed_against_each_other() -> None:
