@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -15,6 +17,7 @@ import pytest
 from pytest_ecornn import clocks, journal, machine, reporting
 from pytest_ecornn.items import Item
 from pytest_ecornn.options import default_baselines
+from pytest_ecornn.reporting import formatting
 from pytest_ecornn.rows import Row
 from pytest_ecornn.screen import Screen, write_summary
 from pytest_ecornn.session import Session
@@ -35,6 +38,7 @@ class Running:
         self._journal: journal.Journal | None = None
         self._screen = Screen(config) if not self._is_worker else None
         self._written: list[str] = []
+        self._at_sigterm: Any = None
         _choose_suites(config, self.session.options.bench)
         if config.get_verbosity() <= 0 and not any(str(a).startswith("--benchmark") for a in config.invocation_params.args):
             config.option.benchmark_quiet = True  # its table repeats ours; its files and options are as ever
@@ -73,6 +77,8 @@ class Running:
     def pytest_sessionstart(self) -> None:
         if self._is_worker or self._config.option.collectonly:
             return
+        if threading.current_thread() is threading.main_thread():  # SIGTERM is to end a run as Ctrl-C does, with a report
+            self._at_sigterm = signal.signal(signal.SIGTERM, signal.default_int_handler)
         if self._screen:
             self._screen.start()
         options = self.session.options
@@ -104,25 +110,36 @@ class Running:
         if self._journal is None:
             return
         row = Row.from_dict(report.ecornn_row) if hasattr(report, "ecornn_row") else self._lost(report)
-        if row is not None:
-            self._journal.add(row)
+        try:
+            if row is not None:
+                self._journal.add(row)
+        except journal.JournalError as error:
+            pytest.exit(str(error))
         if self._screen:
             self._screen.report(row)
 
     def _lost(self, report: Any) -> Row | None:
         """The row of an item that failed outside it: its process died, or a fixture raised."""
-        if not report.failed or "[" not in report.nodeid:
+        if not report.failed or self.item(report.nodeid) is None:
             return None
-        label = report.nodeid.partition("[")[2].removesuffix("]")
-        is_property = "::test_properties[" in report.nodeid
+        return self.failed_row(report.nodeid, f"expected a finished row, but its test ended by: {report.longreprtext[-500:]}")
+
+    def failed_row(self, nodeid: str, reason: str) -> Row:
+        item = self.item(nodeid)
+        assert item is not None
+        row = item.empty_row()
+        row.status, row.reason = "failed", reason
+        return row
+
+    def item(self, nodeid: str) -> Item | None:
+        """The item of one of our tests."""
+        if "[" not in nodeid:
+            return None
+        label = nodeid.partition("[")[2].removesuffix("]")
+        is_property = "::test_properties[" in nodeid
         for item in self._items():
             if str(item) == label and (item.kind == "properties") == is_property:
-                row = item.empty_row()
-                row.status, row.reason = (
-                    "failed",
-                    f"expected a finished row, but its test ended by: {report.longreprtext[-500:]}",
-                )
-                return row
+                return item
         return None
 
     def _items(self) -> Iterator[Item]:
@@ -147,12 +164,16 @@ class Running:
             self._screen.stop()
         if self._journal is None or not self._journal.rows:
             return
+        is_cut_short = session.exitstatus == pytest.ExitCode.INTERRUPTED
         try:
             paths = reporting.write_reports(self.session.options.report, self._run_info(), self._journal.rows)
             self._written = [str(path) for path in paths]
         except reporting.ReportError as error:
             self._written = [f"ERROR: {error}"]
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            is_cut_short = True
+        if is_cut_short:
+            self._written.append(_kept(self._journal))
 
     def _run_info(self) -> reporting.RunInfo:
         options, devices = self.session.options, self.session.devices
@@ -177,10 +198,20 @@ class Running:
     def pytest_unconfigure(self) -> None:
         if not self._is_worker:
             shutil.rmtree(self.session.shared_folder, ignore_errors=True)
+        if self._at_sigterm is not None:
+            signal.signal(signal.SIGTERM, self._at_sigterm)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._journal is not None and self._journal.rows:
             write_summary(terminalreporter, self._journal.rows, self._written)
+
+
+def _kept(rows: journal.Journal) -> str:
+    try:
+        count = f"{rows.kept} of {formatting.count(len(rows.rows), 'finished row')}"
+    except journal.JournalError as error:
+        return f"ERROR: {error}"
+    return f"kept: {count}, in {rows.path}; --ecornn-resume goes on from there"
 
 
 def _choose_suites(config: pytest.Config, is_bench: bool) -> None:
