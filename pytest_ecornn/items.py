@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
-from pytest_ecornn import ambient, clocks, replay, verification
+from pytest_ecornn import ambient, clocks, faults, memory, replay, verification
 from pytest_ecornn.columns import Column
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case, Declared, Unsupported
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.exploration import PROFILES, Profile, explore
 from pytest_ecornn.measurement import Arm, Pool
+from pytest_ecornn.process import Spoilt
 from pytest_ecornn.roofline import Ceilings
 from pytest_ecornn.rows import Row, TensorError, Timing
 from pytest_ecornn.verification import Candidate
@@ -71,9 +73,8 @@ class Item:
     def _fresh(self, row: Row) -> Row:
         start = time.perf_counter()
         try:
-            if self.case.device.startswith("cuda") and not torch.cuda.is_available():
-                raise Skip("no CUDA device on this machine")
-            with ambient.Kept():  # what one implementation changes for all must not harm the next
+            self._check_device()
+            with self.at_work(self.case), ambient.Kept():  # what one implementation changes for all must not harm the next
                 self.fill(row)
         except (Skip, Unsupported) as reason:
             is_required = self.found.name in self.session.options.require
@@ -81,15 +82,54 @@ class Item:
             row.reason = f"{self.found.name} is required, but skipped: {reason}" if is_required else str(reason)
         except Failure as failure:
             row.status, row.reason = "failed", str(failure)
-        except Exception as error:
-            row.status, row.reason = "failed", describe_error(self.found, self.case, error, self.session.again(self.found))
+        except Spoilt as fault:
+            row.status, row.reason = "failed", str(fault)
+            self.session.process.is_spoilt = True
+        self._check_context(row)
         if row.status != "passed":
             row.timing = row.replay = None
         row.seconds = time.perf_counter() - start
+        self.session.process.is_fresh &= row.status == "skipped"
         return row
+
+    def _check_device(self) -> None:
+        if self.case.device.startswith("cuda") and not torch.cuda.is_available():
+            raise Skip("no CUDA device on this machine")
+        if lost := faults.poison(self.case.device):
+            raise Failure(
+                f"{self.found.name} on {self.case}: was not run, because an earlier row has poisoned the CUDA context: {lost}; "
+                "with --ecornn-isolate a new process runs what comes after such a row"
+            )
+
+    def _check_context(self, row: Row) -> None:
+        """What a row leaves running on a GPU may fail after it."""
+        if lost := faults.poison(self.case.device):
+            self.session.process.is_spoilt = True
+            if row.status == "passed":
+                row.status, row.reason = "failed", f"{self.found.name} on {self.case}: CUDA context is poisoned: {lost}"
 
     def fill(self, row: Row) -> None:
         raise NotImplementedError
+
+    @contextmanager
+    def at_work(self, case: Case, *verdicts: type[Exception]) -> Iterator[None]:
+        """Within it the implementation runs on `case`. What it raises beside `verdicts` is a Failure, or Spoilt if it lasts."""
+        process, again = self.session.process, self.session.again(self.found)
+        passing: tuple[type[Exception], ...] = (Failure, Skip, Unsupported, *verdicts)
+        process.at_work(self.found.name, case)
+        try:
+            yield
+        except passing:
+            raise
+        except (Exception, SystemExit) as error:
+            if not (fault := faults.spoiling(error, case.device)):
+                raise Failure(describe_error(self.found, case, error, again)) from error
+            if faults.is_out_of_memory(error) and process.is_replaceable:
+                memory.lift_limit()  # reporting needs a little
+                if not process.is_fresh:
+                    process.stop(is_again=True)  # earlier rows' memory may be what it lacked
+            again = verification.rerun_command(self.found.name, case, again)
+            raise Spoilt(f"{self.found.name} on {case}: {fault}\nagain: {again}") from error
 
     def message(self, case: Case, comparisons: list[Comparison]) -> str:
         """What is wrong and how to see it again; empty where nothing is."""
@@ -106,6 +146,8 @@ class FixedItem(Item):
 
     def verified(self, row: Row) -> Candidate:
         """The implementation built and found right; its errors go into the row."""
+        if end := self.session.process.fatal.get(str(self)):
+            raise Failure(f"{self.found.name} on {self.case}: {end}, as another row's baseline; it was not run again")
         candidate, comparisons = build_and_compare(self.found, self.case)
         record(row, comparisons)
         if message := self.message(self.case, comparisons):
@@ -124,6 +166,7 @@ class BenchmarkItem(FixedItem):
         with self.session.lock.shared():
             candidate = self.verified(row)
             baselines, notes = self.baselines()
+            self.session.process.at_work(self.found.name, self.case, [one.name for one in baselines])
         pool = Pool(self.case)
         arms = [Arm(one, pool) for one in (candidate, *baselines)]
         clock = clocks.for_device(self.case.device)
@@ -201,22 +244,14 @@ class DrawnItem(Item):
 
     def fill(self, row: Row) -> None:
         def check(case: Case) -> list[Comparison]:
-            with self.session.lock.shared():
+            with self.session.lock.shared(), self.at_work(case):
                 _, comparisons = build_and_compare(self.found, case)
             if message := self.message(case, comparisons):
                 raise Failure(message)
             return comparisons
 
-        def described(case: Case) -> list[Comparison]:
-            try:
-                return check(case)
-            except (Failure, Unsupported):
-                raise
-            except Exception as error:
-                raise Failure(describe_error(self.found, case, error, self.session.again(self.found))) from error
-
         try:
-            explore(self.found, self.case, self.profile, described, row, self.number)
+            explore(self.found, self.case, self.profile, check, row, self.number)
         except AssertionError as error:
             raise Failure(f"{self.found.name}: {error}") from error
 
@@ -248,7 +283,7 @@ def record(row: Row, comparisons: Iterable[Comparison]) -> None:
         counts[one.tensor] = counts.get(one.tensor, 0) + 1
 
 
-def describe_error(found: Found, case: Case, error: Exception, again: str) -> str:
+def describe_error(found: Found, case: Case, error: BaseException, again: str) -> str:
     """An exception of the implementation in one line, and how to see it again."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename == str(found.path)] or frames[-1:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -46,18 +47,35 @@ class Journal:
                 file.truncate(length)
 
     def add(self, row: Row) -> None:
-        """Writes the row through to the disk, unless it stands there already."""
+        """Writes the row through to the disk, unless it stands there already. Raises JournalError where the disk is full."""
         if row.key in self._keys:
             return
         self._keys.add(row.key)
         self.rows.append(row)
-        self._append(row.as_dict())
+        try:
+            self._append(row.as_dict())
+        except OSError as error:
+            raise JournalError(f"{self.path}: cannot be written ({error.strerror or error})") from error
+
+    @property
+    def kept(self) -> int:
+        """How many rows are on disk. Raises JournalError where that cannot be read."""
+        return len(read(self.path)[1])
 
     def _append(self, data: dict[str, Any]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(data) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        """A whole line, or none."""
+        before = None
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                before = file.tell()
+                file.write(json.dumps(data) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            if before is not None:
+                with contextlib.suppress(OSError):
+                    os.truncate(self.path, before)
+            raise
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Row], int]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 if sys.platform != "win32":
@@ -23,12 +23,14 @@ class MachineLock:
 
     `path` is created where it does not exist, together with its turnstile beside it, and never removed.
     Both files are opened anew each time, so that a process forked between two uses does not hold the lock with us.
+    `waiting` is entered while the lock is waited for.
     """
 
     def __init__(self, path: Path | None = None):
         self.path = path or _default_path()
         self._turnstile = self.path.with_name(self.path.name + ".turnstile")
         self._is_held = False
+        self.waiting: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @contextmanager
     def shared(self) -> Iterator[None]:
@@ -48,7 +50,8 @@ class MachineLock:
             raise RuntimeError(f"expected a free lock, but this process holds {self.path.name} already: it is not re-entrant")
         self._is_held = True
         try:
-            lock = self._acquire(alone)
+            with self.waiting():
+                lock = self._acquire(alone)
             try:
                 yield
             finally:

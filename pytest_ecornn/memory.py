@@ -6,17 +6,30 @@ pays for page faults which one that has its memory already does not: the allocat
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+if sys.platform == "win32":
+    resource = None
+else:
+    import resource
+
 # Parameters of mallopt(3).
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _PROCESS = Path("/proc/self")
+# A control group's limit and use as seen from inside it, versions 2 and 1.
+_GROUPS = Path("/sys/fs/cgroup")
+_CONTAINER = (
+    (_GROUPS / "memory.max", _GROUPS / "memory.current"),
+    (_GROUPS / "memory/memory.limit_in_bytes", _GROUPS / "memory/memory.usage_in_bytes"),
+)
 
 
 def fix_allocator() -> str:
@@ -28,6 +41,35 @@ def fix_allocator() -> str:
     if libc is None or not (libc.mallopt(_M_MMAP_MAX, 0) and libc.mallopt(_M_TRIM_THRESHOLD, -1)):
         return "system default: mallopt is not available"
     return "glibc malloc: mmap_max 0, trim_threshold never"
+
+
+def available_bytes() -> int | None:
+    """What can still be used on this machine, or within the container's limit; None where that cannot be told."""
+    try:
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    free = [int(found[1]) * 1024] if found else []
+    for most, used in _CONTAINER:
+        with contextlib.suppress(OSError, ValueError):  # version 2 says "max" for no limit
+            free.append(int(most.read_text()) - int(used.read_text()))
+    return min(free, default=None)
+
+
+def limit(size: int) -> None:
+    """Lets this process and each of its children allocate so many bytes; beyond, allocating fails as if there were no more.
+
+    Writable private memory counts, touched or not, so neither what CUDA reserves of the address space nor shared memory does.
+    """
+    if resource is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (size, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+
+
+def lift_limit() -> None:
+    """Takes `limit` back."""
+    if resource is not None:
+        most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def release() -> None:

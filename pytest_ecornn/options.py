@@ -122,6 +122,33 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         "--ecornn-report",
         {"default": "reports/local", "metavar": "DIR", "help": "Where the report is written. Default: reports/local."},
     ),
+    (
+        "--ecornn-isolate",
+        {
+            "action": "store_true",
+            "help": "Run rows in workers of pytest-xdist, one unless -n is given, and replace each that dies or hangs: "
+            "it costs one row.",
+        },
+    ),
+    (
+        "--ecornn-timeout",
+        {
+            "type": float,
+            "default": 300.0,
+            "metavar": "SECONDS",
+            "help": "With --ecornn-isolate: time that a row may take, save waiting for the machine. Default: 300.",
+        },
+    ),
+    (
+        "--ecornn-memory",
+        {
+            "type": float,
+            "default": None,
+            "metavar": "GIB",
+            "help": "With --ecornn-isolate: memory that a worker may allocate on the host (Linux). "
+            "Default: four fifths of what is available, shared out among the workers.",
+        },
+    ),
     ("--ecornn-resume", {"action": "store_true", "help": "Go on after an interrupted run: finished rows are not repeated."}),
 )
 
@@ -146,6 +173,9 @@ class Options:
     profile: str
     report: Path
     resume: bool
+    isolate: bool
+    timeout: float
+    memory_bytes: int | None
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -154,8 +184,9 @@ class Options:
         def given(name: str) -> Any:
             return config.getoption(f"--ecornn-{name}")
 
-        if not 0 < given("budget") < float("inf"):
-            raise pytest.UsageError(f"--ecornn-budget must be a number of seconds over 0, got {given('budget')}")
+        for name, unit in (("budget", "seconds"), ("timeout", "seconds"), ("memory", "GiB")):
+            if given(name) is not None and not 0 < given(name) < float("inf"):
+                raise pytest.UsageError(f"--ecornn-{name} must be a number of {unit} over 0, got {given(name)}")
         if given("pairs") < 1:
             raise pytest.UsageError(f"--ecornn-pairs must be a number over 0, got {given('pairs')}")
         here = config.invocation_params.dir
@@ -180,6 +211,9 @@ class Options:
             profile=given("profile") or ("quick" if given("bench") else "default"),
             report=here / given("report"),
             resume=given("resume"),
+            isolate=given("isolate"),
+            timeout=given("timeout"),
+            memory_bytes=int(given("memory") * 2**30) if given("memory") else None,
         )
 
 

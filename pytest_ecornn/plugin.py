@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Any
+
 import pytest
 
 from pytest_ecornn import hookspecs
@@ -16,6 +19,15 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(hookspecs)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Any, Any]:
+    if is_active(config) and config.getoption("--ecornn-isolate"):
+        from pytest_ecornn.isolation import prepare
+
+        prepare(config)
+    return (yield)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     if is_selfcheck(config):
@@ -25,4 +37,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if is_active(config):
         from pytest_ecornn.running import Running
 
-        config.pluginmanager.register(Running(config), "ecornn-running")
+        running = Running(config)
+        config.pluginmanager.register(running, "ecornn-running")
+        if running.session.options.isolate:
+            from pytest_ecornn.isolation import register
+
+            register(config, running)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pytest_ecornn import properties
 from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.exploration import Search
-from pytest_ecornn.items import Failure, Item, Skip, describe_error, drawn_row, label
+from pytest_ecornn.items import Failure, Item, Skip, drawn_row, label
 from pytest_ecornn.rows import Row
 from pytest_ecornn.strategies import Sizes
 from pytest_ecornn.subject import Subject
@@ -58,17 +58,13 @@ class PropertiesItem(Item):
     def _check(self, case: Case, row: Row, repeats: int = Subject.repeats) -> None:
         """Counts the properties checked by name. After a failure, while its case is simplified, only that one is."""
         try:
-            with self.session.lock.shared():
+            with self.session.lock.shared(), self.at_work(case, properties.Broken):
                 subject = Subject(self.found.kind, case, repeats)
                 checked = properties.check(subject, self._broken or properties.PROPERTIES)
         except properties.Broken as broken:
             self._broken[:] = [broken.property]
             again = rerun_command(self.found.name, case, self.session.again(self.found))
             raise Failure(f"{self.found.name} on {case}: {broken}\nagain: {again}") from broken
-        except Unsupported:
-            raise
-        except Exception as error:
-            raise Failure(describe_error(self.found, case, error, self.session.again(self.found))) from error
         row.examples += 1
         for name, reason in checked.items():
             counts = row.uninformative if reason else row.informative

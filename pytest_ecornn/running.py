@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -17,7 +19,7 @@ from pytest_ecornn.gate import Outcome
 from pytest_ecornn.gate_run import Gate
 from pytest_ecornn.items import Item
 from pytest_ecornn.options import default_baselines
-from pytest_ecornn.reporting import gate_tables
+from pytest_ecornn.reporting import formatting, gate_tables
 from pytest_ecornn.rows import Row
 from pytest_ecornn.screen import Screen, write_summary
 from pytest_ecornn.session import Session
@@ -47,6 +49,7 @@ class Running:
         self._written: list[str] = []
         self._gate: Gate | None = None
         self._compared: Outcome | None = None
+        self._at_sigterm: Any = None
         _choose_suites(config, self.session.options.bench)
         if config.get_verbosity() <= 0 and not any(str(a).startswith("--benchmark") for a in config.invocation_params.args):
             config.option.benchmark_quiet = True  # its table repeats ours; its files and options are as ever
@@ -85,6 +88,8 @@ class Running:
     def pytest_sessionstart(self) -> None:
         if self._is_worker or self._config.option.collectonly:
             return
+        if threading.current_thread() is threading.main_thread():  # SIGTERM is to end a run as Ctrl-C does, with a report
+            self._at_sigterm = signal.signal(signal.SIGTERM, signal.default_int_handler)
         if self._screen:
             self._screen.start()
         options = self.session.options
@@ -117,25 +122,36 @@ class Running:
         if self._journal is None:
             return
         row = Row.from_dict(report.ecornn_row) if hasattr(report, "ecornn_row") else self._lost(report)
-        if row is not None:
-            self._journal.add(row)
+        try:
+            if row is not None:
+                self._journal.add(row)
+        except journal.JournalError as error:
+            pytest.exit(str(error))
         if self._screen:
             self._screen.report(row)
 
     def _lost(self, report: Any) -> Row | None:
         """The row of an item that failed outside it: its process died, or a fixture raised."""
-        if not report.failed or "[" not in report.nodeid:
+        if not report.failed or self.item(report.nodeid) is None:
             return None
-        label = report.nodeid.partition("[")[2].removesuffix("]")
-        own = next((kind for test, kind in _OWN_TESTS.items() if f"::{test}[" in report.nodeid), "")
+        return self.failed_row(report.nodeid, f"expected a finished row, but its test ended by: {report.longreprtext[-500:]}")
+
+    def failed_row(self, nodeid: str, reason: str) -> Row:
+        item = self.item(nodeid)
+        assert item is not None
+        row = item.empty_row()
+        row.status, row.reason = "failed", reason
+        return row
+
+    def item(self, nodeid: str) -> Item | None:
+        """The item of one of our tests."""
+        if "[" not in nodeid:
+            return None
+        label = nodeid.partition("[")[2].removesuffix("]")
+        own = next((kind for test, kind in _OWN_TESTS.items() if f"::{test}[" in nodeid), "")
         for item in self._items():
             if str(item) == label and own == (item.kind if item.kind in _OWN_TESTS.values() else ""):
-                row = item.empty_row()
-                row.status, row.reason = (
-                    "failed",
-                    f"expected a finished row, but its test ended by: {report.longreprtext[-500:]}",
-                )
-                return row
+                return item
         return None
 
     def _items(self) -> Iterator[Item]:
@@ -160,7 +176,7 @@ class Running:
             self._screen.stop()
         if self._journal is None or not self._journal.rows:
             return
-        rows = self._journal.rows
+        rows, is_cut_short = self._journal.rows, session.exitstatus == pytest.ExitCode.INTERRUPTED
         try:
             if self._gate:
                 self._compare(self._gate, rows, session)
@@ -171,6 +187,9 @@ class Running:
         except reporting.ReportError as error:
             self._written.append(f"ERROR: {error}")
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            is_cut_short = True
+        if is_cut_short:
+            self._written.append(_kept(self._journal))
 
     def _compare(self, found: Gate, rows: list[Row], session: pytest.Session) -> None:
         """An interrupted run is compared as far as it got; nothing is measured again then."""
@@ -210,10 +229,20 @@ class Running:
     def pytest_unconfigure(self) -> None:
         if not self._is_worker:
             shutil.rmtree(self.session.shared_folder, ignore_errors=True)
+        if self._at_sigterm is not None:
+            signal.signal(signal.SIGTERM, self._at_sigterm)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._journal is not None and self._journal.rows:
             write_summary(terminalreporter, self._journal.rows, self._compared, self._written)
+
+
+def _kept(rows: journal.Journal) -> str:
+    try:
+        count = f"{rows.kept} of {formatting.count(len(rows.rows), 'finished row')}"
+    except journal.JournalError as error:
+        return f"ERROR: {error}"
+    return f"kept: {count}, in {rows.path}; --ecornn-resume goes on from there"
 
 
 def _choose_suites(config: pytest.Config, is_bench: bool) -> None:

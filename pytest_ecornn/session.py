@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn import cells, discovery, journal, memory, roofline, statistics
+from pytest_ecornn import cells, discovery, faults, journal, memory, roofline, statistics
 from pytest_ecornn.contract import DEVICE, DTYPES, Case, Unsupported
 from pytest_ecornn.control import ControlItem
 from pytest_ecornn.discovery import Found
-from pytest_ecornn.items import BenchmarkItem, DrawnItem, FixedItem, Skip, build_and_compare
+from pytest_ecornn.items import BenchmarkItem, DrawnItem, Failure, FixedItem, Skip, build_and_compare
 from pytest_ecornn.locking import MachineLock
 from pytest_ecornn.options import DEFAULT_BASELINES, Options
+from pytest_ecornn.process import Process
 from pytest_ecornn.property_items import PropertiesItem
 from pytest_ecornn.rows import Row
 from pytest_ecornn.suites.cases import case_set
@@ -34,7 +35,7 @@ class Session:
 
     def __init__(self, config: pytest.Config):
         self.options = Options.from_config(config)
-        self.lock = MachineLock()
+        self.lock, self.process = MachineLock(), Process()
         self.current: Row | None = None
         self.allocator = memory.fix_allocator() if self.options.bench else "system default"
         hook = config.hook
@@ -172,14 +173,26 @@ class Session:
     @lru_cache(maxsize=4)  # noqa: B019 - one session a process
     def verified(self, name: str, case: Case) -> Candidate | str:
         """The candidate, or why it cannot serve as a baseline. What is wrong with it is its own row's affair."""
+        if end := self.process.fatal.get(f"{name}-{case}"):
+            return f"not compared with {name}: {end}"
+        self.process.at_work(name, case)
         try:
             candidate, comparisons = build_and_compare(self.found[name], case)
         except (Skip, Unsupported) as reason:
             return f"not compared with {name}: {reason}"
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            self._check_baseline(name, case, error)
             return f"not compared with {name}: it raised {type(error).__name__}"
         is_wrong = any(one.status == "failed" for one in comparisons)
         return f"not compared with {name}: it is wrong" if is_wrong else candidate
+
+    def _check_baseline(self, name: str, case: Case, error: BaseException) -> None:
+        """A row must not suffer for what its baseline has done to the process: another runs it, without that baseline."""
+        spoiling = faults.spoiling(error, case.device)
+        if spoiling and self.process.is_replaceable:
+            self.process.stop(spoiling)
+        if lost := faults.poison(case.device):
+            raise Failure(f"the CUDA context is poisoned by the baseline {name} on {case}: {lost}; see --ecornn-isolate")
 
     @property
     def setup(self) -> dict[str, Any]:

@@ -171,7 +171,7 @@ class Candidate:
         return wanted.compare(tensors, self.implementation.declared)
 
 
-def rerun_command(name: str, case: Case, extra: str = "") -> str:
+def rerun_command(name: str, case: Case | str, extra: str = "") -> str:
     """The one command that repeats a failure."""
     return f'pytest --ecornn-verify --ecornn-only {name} --ecornn-case "{case}"{extra}'
 

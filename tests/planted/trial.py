@@ -16,6 +16,7 @@ import torch
 from pytest_ecornn.contract import Case
 from pytest_ecornn.discovery import Found, discover
 from pytest_ecornn.items import DrawnItem, Item
+from pytest_ecornn.process import Process
 from pytest_ecornn.property_items import PropertiesItem
 from pytest_ecornn.rows import Row
 
@@ -104,7 +105,7 @@ def session(profile: str = "quick") -> Any:
     """As much of a session as a drawn item needs."""
     options = SimpleNamespace(profile=profile, require=())
     lock = SimpleNamespace(shared=nullcontext)
-    return SimpleNamespace(options=options, lock=lock, finished={}, again=lambda found: "", current=None)
+    return SimpleNamespace(options=options, lock=lock, finished={}, again=lambda found: "", current=None, process=Process())
 
 
 def explored(fault: Fault, profile: str, number: int = 0) -> Row:

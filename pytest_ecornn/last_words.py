@@ -1,0 +1,51 @@
+"""What a worker keeps on disk while it lives, so that the controller can say what it died of, and at whose code."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Words:
+    """implementation and case: at work when the words were written. end: why the worker stopped by itself, in words.
+
+    beside: the baselines that it took turns with. is_again: its row is to be run once more, by another.
+    """
+
+    implementation: str = ""
+    case: str = ""
+    beside: str = ""
+    end: str = ""
+    is_again: bool = False
+
+
+class LastWords:
+    """One worker's. `stack` holds what faulthandler saw of a crash or of a row that took too long."""
+
+    def __init__(self, folder: Path, worker: str):
+        self._path, self.stack = folder / f"{worker}.json", folder / f"{worker}.stack"
+
+    def write(self, words: Words) -> None:
+        self._path.write_text(json.dumps(asdict(words)))
+
+    def read(self) -> Words:
+        try:
+            return Words(**json.loads(self._path.read_text()))
+        except (OSError, ValueError):  # it died before, or while, it wrote
+            return Words()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its row took too long."""
+        return "Timeout (" in self._stack()
+
+    def place(self, source: Path) -> str:
+        """Where it stood in the file, innermost; empty where it was not there."""
+        found = re.search(rf'File "{re.escape(str(source))}", line (\d+)', self._stack())
+        return f" at {source.name}:{found[1]}" if found else ""
+
+    def _stack(self) -> str:
+        return self.stack.read_text(errors="replace") if self.stack.exists() else ""

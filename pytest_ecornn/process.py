@@ -1,0 +1,49 @@
+"""The process that runs rows: one for the whole run, or a worker of an isolated run, which may end and be replaced."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NoReturn
+
+from pytest_ecornn.last_words import LastWords, Words
+
+STOPPED = 70  # its exit status when it ends by itself: EX_SOFTWARE of sysexits(3)
+
+
+class Spoilt(BaseException):
+    """The row has failed, as the message says, and left its process unfit for more. Hypothesis lets it through."""
+
+
+class Process:
+    """What the session knows of its own process.
+
+    fatal: by implementation and case, how processes of this run have ended there, in words.
+    """
+
+    def __init__(self, last_words: LastWords | None = None, fatal: dict[str, str] | None = None):
+        self._last_words = last_words
+        self._words = Words()
+        self.fatal = fatal or {}
+        self.is_fresh = True
+        self.is_spoilt = False
+
+    @property
+    def is_replaceable(self) -> bool:
+        return self._last_words is not None
+
+    def at_work(self, implementation: str, case: object, beside: Iterable[str] = ()) -> None:
+        """Notes whose code runs from now on."""
+        if self._last_words is not None:
+            self._words = Words(implementation, str(case), " and ".join(beside))
+            self._last_words.write(self._words)
+
+    def stop(self, end: str = "", is_again: bool = False) -> NoReturn:
+        """Ends a worker. The row that it is at is lost, unless it is to be run again."""
+        assert self._last_words is not None
+        self._last_words.write(replace(self._words, end=end, is_again=is_again))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(STOPPED)

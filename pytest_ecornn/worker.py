@@ -1,0 +1,43 @@
+"""pytest's hooks in a worker of an isolated run: its limits, what it leaves to be read should it die, and when it makes way."""
+
+from __future__ import annotations
+
+import faulthandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_timeout import timeout_timer
+
+from pytest_ecornn import memory
+from pytest_ecornn.deadline import Deadline
+from pytest_ecornn.last_words import LastWords
+from pytest_ecornn.process import Process
+from pytest_ecornn.session import Session
+
+
+class Worker:
+    def __init__(self, config: pytest.Config, session: Session):
+        given: dict[str, Any] = config.workerinput  # type: ignore[attr-defined]
+        last_words = LastWords(Path(session.shared_folder), given["workerid"])
+        session.process = self._process = Process(last_words, given["ecornn_fatal"])
+        self._stack = last_words.stack.open("a")
+        self._deadline = Deadline(self._stack)
+        session.lock.waiting = self._deadline.paused
+        if given["ecornn_memory"]:
+            memory.limit(given["ecornn_memory"])
+
+    def pytest_sessionstart(self) -> None:
+        faulthandler.enable(self._stack)  # pytest's own would print it and be done
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self) -> Any:
+        if self._process.is_spoilt:
+            self._process.stop()
+        return (yield)
+
+    def pytest_timeout_set_timer(self, item: pytest.Item, settings: Any) -> bool:
+        """pytest-timeout's method "thread", with a clock that can be stopped."""
+        self._deadline.start(settings.timeout, lambda: timeout_timer(item, settings))
+        item.cancel_timeout = self._deadline.stop  # type: ignore[attr-defined]
+        return True
