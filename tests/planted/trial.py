@@ -1,4 +1,7 @@
-"""A planted fault tried as the suite would try it, and whether it failed for the reason that its file states."""
+"""What is planted tried as the suite would try it, and whether it failed for the reason that its file states.
+
+A wrong kernel of `faults/` is tried on drawn cases, one of `cheats/` on one case, which is timed.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,24 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-from pytest_ecornn.contract import Case
+from pytest_ecornn.contract import DTYPES, Case
 from pytest_ecornn.discovery import Found, discover
-from pytest_ecornn.items import DrawnItem, Item
+from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.items import BenchmarkItem, DrawnItem, Item
 from pytest_ecornn.property_items import PropertiesItem
+from pytest_ecornn.roofline import Ceilings
 from pytest_ecornn.rows import Row
+from pytest_ecornn.verification import Candidate
 
-FOLDER = Path(__file__).parent / "faults"
-FILES = sorted(path for path in FOLDER.glob("*.py") if path.stem != "__init__")
+FOLDER = Path(__file__).parent
+
+
+def files(kind: str) -> list[Path]:
+    """Those of `faults` or of `cheats`."""
+    return sorted(path for path in (FOLDER / kind).glob("*.py") if path.stem != "__init__")
+
 
 # What the reason of a failed row says, by the check that is meant to have failed.
 _REASONS = {
@@ -29,6 +40,15 @@ _REASONS = {
     "form": r"expected (a tensor of shape|the tuple|the final state).*got",
     "required": r"must support .*, but says",
 }
+# The same where no tensor decides; `{}` is what follows a colon in the check's name.
+_WHOLE_REASONS = {
+    "property": r": {} is broken: ",
+    "timed call": r"^a timed call returned a wrong result",
+    "threads": r"expected a call's work done when it returns",
+    "changed": r": {}: expected .* as before",
+    "asked": r"but it asked for {}$",
+}
+_NOTHING_GAINED = "gained 0 calls"  # the notes of a cheat that found no occasion
 _TENSOR = re.compile(r"^  (?P<tensor>[a-z_ ]+?)(_l\d+\w*)?( \(.*?\))?: (?P<problem>.*)")
 _PROBLEM = re.compile(r"is over its limit|expected exactly 0|got nothing")
 # Where an output is all zero, and so proves nothing, its last step shows as a final state.
@@ -36,60 +56,84 @@ _SAME = {"final h": "output"}
 
 
 @dataclass(frozen=True)
-class Fault:
-    """One file of `faults/`: the implementation in it and the constants beside it."""
+class Planted:
+    """One file of `faults/` or `cheats/`: the implementation in it and the constants beside it."""
 
     found: Found
     caught_by: str
     cell: str = "lstm"
     dtype: str = "float32"
     device: str = "cpu"
+    mode: str = "inference"
     profile: str = "quick"
 
     @classmethod
-    def load(cls, path: Path) -> Fault:
+    def load(cls, path: Path) -> Planted:
         """Found as a third party's file is; `STANDS_FOR` names the own implementation whose duties it takes over."""
         found = discover([path])[path.stem]
         constants = vars(sys.modules[found.kind.__module__])
         if own := constants.get("STANDS_FOR"):
             found = replace(found, name=own, is_own=True)
-        given = {name: constants[name.upper()] for name in ("cell", "dtype", "device", "profile") if name.upper() in constants}
-        return cls(found, constants["CAUGHT_BY"], **given)
+        names = [name for name in ("cell", "dtype", "device", "mode", "profile") if name.upper() in constants]
+        return cls(found, constants["CAUGHT_BY"], **{name: constants[name.upper()] for name in names})
 
     @property
-    def needs(self) -> str:
-        """The property that is to catch it; empty where equivalence is to."""
-        return self.caught_by.removeprefix("property: ") if self.caught_by.startswith("property: ") else ""
+    def needs_properties(self) -> bool:
+        """Whether a property is to catch it."""
+        return self.caught_by.startswith("property: ")
 
     @property
     def base(self) -> Case:
-        return Case(cell=self.cell, dtype=self.dtype, device=self.device, steps=4, batch=2, hidden_size=8)
+        return Case(cell=self.cell, dtype=self.dtype, device=self.device, mode=self.mode, steps=4, batch=2, hidden_size=8)
 
 
-def explored(fault: Fault, profile: str, number: int = 0) -> Row:
+def explored(planted: Planted, profile: str, number: int = 0) -> Row:
     """The row of drawn cases, finished: always the same ones of a number."""
-    return item(fault, profile, number).finished()
+    return item(planted, profile, number).finished()
 
 
-def item(fault: Fault, profile: str, number: int = 0) -> Item:
-    """The test item that is to fail."""
-    options = SimpleNamespace(profile=profile, require=())
-    session = SimpleNamespace(
-        options=options, lock=SimpleNamespace(shared=nullcontext), finished={}, again=lambda found: "", current=None
-    )
-    kind = PropertiesItem if fault.needs else DrawnItem
-    return kind(cast(Any, session), fault.found, fault.base, number=number)
+def item(planted: Planted, profile: str, number: int = 0) -> Item:
+    """The test item that is to fail on drawn cases."""
+    kind = PropertiesItem if planted.needs_properties else DrawnItem
+    return kind(_session(profile), planted.found, replace(planted.base, mode="inference"), number=number)
+
+
+def timed(planted: Planted, budget: float) -> Row:
+    """The row of one case, finished: timed beside a plain loop, or its properties checked."""
+    session = _session(planted.profile, budget)
+    if planted.needs_properties:
+        return PropertiesItem(session, planted.found, planted.base, is_fixed=True).finished()
+    return BenchmarkItem(session, planted.found, planted.base).finished()
+
+
+def _session(profile: str, budget: float = 0.0) -> Any:
+    options = SimpleNamespace(profile=profile, require=(), budget=budget)
+    lock, fastest = SimpleNamespace(shared=nullcontext, alone=nullcontext), dict.fromkeys((*DTYPES, "tf32"), 1e9)
+
+    def baselines(found: Found, case: Case) -> tuple[list[Candidate], list[str]]:
+        return [Candidate.build("sequential", Sequential, case)], []
+
+    def ceilings(device: str) -> Ceilings:
+        return Ceilings({1: 1e9}, {1: 1e9}, fastest)
+
+    return SimpleNamespace(
+        options=options, lock=lock, finished={}, again=lambda found: "", current=None,
+        baselines=baselines, ceilings=ceilings, raised_ceilings=ceilings,
+    )  # fmt: skip
 
 
 def is_caught(row: Row, caught_by: str) -> bool:
     """Whether the row failed, by that check: of several wrong tensors, the first decides."""
+    if caught_by == "nothing gained":
+        return row.status == "passed" and row.notes == _NOTHING_GAINED
     if row.status != "failed":
         return False
-    if caught_by.startswith("property: "):
-        return f": {caught_by.removeprefix('property: ')} is broken: " in row.reason
+    check, _, detail = caught_by.partition(": ")
+    if check in _WHOLE_REASONS:
+        return bool(re.search(_WHOLE_REASONS[check].replace("{}", re.escape(detail)), row.reason, re.MULTILINE))
     first = next((match for line in row.reason.splitlines() if (match := _TENSOR.match(line))), None)
     if caught_by in _REASONS:
         return bool(re.search(_REASONS[caught_by], first[0] if first else row.reason))
-    if first is None or not _PROBLEM.search(first["problem"]):
+    if first is None or not _PROBLEM.search(first["problem"]) or re.search(_WHOLE_REASONS["timed call"], row.reason):
         return False
-    return caught_by.removeprefix("equivalence: ") in (first["tensor"], _SAME.get(first["tensor"]))
+    return detail in (first["tensor"], _SAME.get(first["tensor"]))
