@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,14 +39,16 @@ class Setting:
 
 
 class Kept:
-    """Within it, changes of the settings are noted, and undone when it ends."""
+    """Within it, changes of the settings are noted, and undone when it ends. All settings, unless some are `given`."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: Iterable[Setting] | None = None) -> None:
         self.changes: list[str] = []
+        self._given = given
 
     def __enter__(self) -> Kept:
         self._modules = len(sys.modules)
-        self._before = [(setting, setting.read()) for setting in settings()]
+        given = settings() if self._given is None else self._given
+        self._before = [(setting, setting.read()) for setting in given]
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
@@ -63,13 +65,18 @@ class Kept:
 def settings() -> Iterator[Setting]:
     """Those of this process; a GPU's once it is in use."""
     yield from _SETTINGS
-    yield from (_attribute(owner, name) for owner, names in _CLOCKS for name in names)
+    yield from clocks()
     if torch.cuda.is_initialized():
         yield from _CUDA_SETTINGS
     if hasattr(torch.backends.cudnn.rnn, "fp32_precision"):
         yield from (_attribute(owner, "fp32_precision", label) for label, owner in _precision_places())
     else:
         yield from (_attribute(owner, "allow_tf32") for owner in (torch.backends.cuda.matmul, torch.backends.cudnn))
+
+
+def clocks() -> Iterator[Setting]:
+    """The functions that tell the time, and what a GPU's is taken with."""
+    return (_attribute(owner, name) for owner, names in _CLOCKS for name in names)
 
 
 def _attribute(owner: Any, name: str, label: str = "") -> Setting:

@@ -87,6 +87,8 @@ class Call:
         """What `timed` returned, by name. Raises WrongResult where it does not have the contract's form."""
         cell = cells.get(self.problem.case.cell)
         output, finals = _unpack(result, cell)
+        if odd := [type(one).__name__ for one in gradients if one is not None and type(one) is not Tensor]:
+            raise WrongResult(f"expected plain tensors as gradients, got {odd[0]}")
         tensors: Tensors = {"output": output, **{f"final {s}": f for s, f in zip(cell.states, finals, strict=True)}}
         return tensors | {f"grad {name}": grad for name, grad in zip(self.inputs, gradients, strict=bool(gradients))}
 
@@ -162,13 +164,13 @@ def run_call(layer: Layer, call: Call) -> Tensors:
 
 def _unpack(result: Any, cell: cells.Cell) -> tuple[Tensor, tuple[Tensor, ...]]:
     form = "(output, final_state)"
-    if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], Tensor):
-        raise WrongResult(f"expected the tuple {form}, got {_kind(result)}")
+    if not isinstance(result, tuple) or len(result) != 2 or type(result[0]) is not Tensor:
+        raise WrongResult(f"expected the tuple {form} of plain tensors, got {_kind(result)}")
     count = len(cell.states)
     wanted = "a tensor" if count == 1 else f"a tuple of {count} tensors ({', '.join(cell.states)})"
     finals = (result[1],) if isinstance(result[1], Tensor) else result[1]
     right_kind = isinstance(result[1], Tensor) if count == 1 else isinstance(finals, (tuple, list)) and len(finals) == count
-    if not right_kind or not all(isinstance(final, Tensor) for final in finals):
+    if not right_kind or not all(type(final) is Tensor for final in finals):
         raise WrongResult(f"expected the final state as {wanted}, got {_kind(result[1])}")
     return result[0], tuple(finals)
 

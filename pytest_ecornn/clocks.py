@@ -1,14 +1,21 @@
-"""Clocks: how the time of a block of calls is taken. A device whose work runs on after the call returns has its own."""
+"""Clocks: how the time of a block of calls is taken. A device whose work runs on after the call returns has its own.
+
+They are read by functions that were fetched when this module was imported: what takes their names later is not asked.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
+from time import perf_counter
 from typing import Any, Protocol
 
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
+
+_Event: Any = torch.cuda.Event
+_synchronize = torch.cuda.synchronize
+_record, _wait, _elapsed_ms = _Event.record, _Event.synchronize, _Event.elapsed_time
 
 
 class Clock(Protocol):
@@ -31,10 +38,10 @@ class CpuClock:
     smallest_difference = 0.05
 
     def time(self, calls: Sequence[Callable[[], Any]]) -> float:
-        start = time.perf_counter()
+        start = perf_counter()
         for call in calls:
             call()
-        return time.perf_counter() - start
+        return perf_counter() - start
 
     def host_us(self, calls: Sequence[Callable[[], Any]]) -> None:
         return None
@@ -55,25 +62,25 @@ class CudaClock:
 
     def time(self, calls: Sequence[Callable[[], Any]]) -> float:
         with torch.cuda.device(self._device):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda.synchronize()
-            end.record()  # an event is made when it is first recorded, which is not to be timed
-            start.record()
+            start, end = (_Event(enable_timing=True) for _ in range(2))
+            _synchronize()
+            _record(end)  # an event is made when it is first recorded, which is not to be timed
+            _record(start)
             for call in calls:
                 call()
-            torch.cuda.synchronize()
-            end.record()
-            end.synchronize()
-            return float(start.elapsed_time(end)) * 1e-3
+            _synchronize()
+            _record(end)
+            _wait(end)
+            return float(_elapsed_ms(start, end)) * 1e-3
 
     def host_us(self, calls: Sequence[Callable[[], Any]]) -> float:
         taken = []
         for call in calls:
-            torch.cuda.synchronize(self._device)
-            start = time.perf_counter()
+            _synchronize(self._device)
+            start = perf_counter()
             call()
-            taken.append(time.perf_counter() - start)
-        torch.cuda.synchronize(self._device)
+            taken.append(perf_counter() - start)
+        _synchronize(self._device)
         return median(taken) * 1e6
 
 

@@ -157,9 +157,8 @@ def weights_seen(subject: Subject) -> str:
     changing = replace(subject.problem, weights=weights)
     for _ in range(3):
         subject.run(changing, layer)
-    with torch.no_grad():
-        for name, weight in weights.items():
-            weight.copy_(new[name])
+    for name, weight in weights.items():
+        weight.data.copy_(new[name])
     got, fresh = subject.run(changing, layer), replace(subject.problem, weights=new)
     wanted = subject.run(fresh, subject.built(subject.case, new))
     message = Agreement(fresh, subject.declared).nearly(wanted, got)
@@ -167,7 +166,7 @@ def weights_seen(subject: Subject) -> str:
 
 
 def current_stream(subject: Subject) -> str:
-    """The stream is kept busy, then x is filled on it: work that is put on another reads x too early."""
+    """The stream is kept busy, x is filled and the results are read on it: work on another comes too early or too late."""
     _needs_gpu(subject)
     with torch.cuda.device(subject.case.device):
         side, problem = torch.cuda.Stream(), contents.placed(subject.problem)
@@ -176,7 +175,7 @@ def current_stream(subject: Subject) -> str:
         with torch.cuda.stream(side):
             torch.cuda._sleep(_DELAY_CYCLES)
             problem.x.copy_(subject.problem.x)
-            got = subject.run(problem)
+            got = copied(subject.run(problem))
         torch.cuda.synchronize()
     message = subject.agreement.nearly(subject.whole, got)
     return message and f"on a stream that fills x first: {message}"

@@ -74,11 +74,11 @@ def problem(case: Case, role: str = "") -> Problem:
 
 def placed(problem: Problem) -> Problem:
     """The same problem, all but its weights and lengths copied to addresses of its own, laid out as before."""
-    state, loss = (tuple(map(_placed, tensors)) for tensors in (problem.state, problem.loss_weights))
-    return replace(problem, x=_placed(problem.x), state=state, loss_weights=loss)
+    state, loss = (tuple(map(placed_tensor, tensors)) for tensors in (problem.state, problem.loss_weights))
+    return replace(problem, x=placed_tensor(problem.x), state=state, loss_weights=loss)
 
 
-def _placed(tensor: Tensor) -> Tensor:
+def placed_tensor(tensor: Tensor) -> Tensor:
     """A copy with the strides of `tensor`, and as far from the start of its memory."""
     start = tensor.storage_offset()
     span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

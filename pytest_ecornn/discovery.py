@@ -18,7 +18,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
+from pytest_ecornn.ambient import Kept, clocks
 from pytest_ecornn.contract import MOST_ACTIVATION_ERROR, Declared, Implementation
+from pytest_ecornn.tampering import Tools
 
 ENTRY_POINT_GROUP = "pytest_ecornn.implementations"
 _OWN = "pytest_ecornn.implementations"
@@ -115,12 +117,16 @@ def _load(file: Path, package: str) -> ModuleType:
 
 def _guarded(load: Callable[[], ModuleType], file: Path) -> ModuleType:
     try:
-        return load()
+        with Kept(clocks()) as kept, Tools() as tools:
+            module = load()
     except Exception as error:
         raise DiscoveryError(
             f"{file}: importing it raised {type(error).__name__}: {error}; mend the module, or import what may be missing "
             "inside build and say so in unsupported"
         ) from error
+    if changes := kept.changes + tools.changes:
+        raise DiscoveryError(f"{file}: importing it replaced what the harness works with: {changes[0]}")
+    return module
 
 
 def _only_implementation(module: ModuleType, file: Path, option: str = "", is_own: bool = False) -> Found:

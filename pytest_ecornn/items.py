@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from pytest_ecornn import ambient, clocks, faults, memory, replay, verification
+from pytest_ecornn.background import Threads
 from pytest_ecornn.columns import Column
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case, Declared, Unsupported
@@ -25,6 +26,7 @@ from pytest_ecornn.measurement import Arm, Pool
 from pytest_ecornn.process import Spoilt
 from pytest_ecornn.roofline import Ceilings
 from pytest_ecornn.rows import Row, TensorError, Timing
+from pytest_ecornn.tampering import Asking, Tools
 from pytest_ecornn.verification import Candidate
 
 if TYPE_CHECKING:
@@ -74,8 +76,13 @@ class Item:
         start = time.perf_counter()
         try:
             self._check_device()
-            with self.at_work(self.case), ambient.Kept():  # what one implementation changes for all must not harm the next
+            # What one implementation changes for all must not harm the next.
+            with self.at_work(self.case), ambient.Kept(), Tools() as tools, Asking(self.found.path) as asking:
                 self.fill(row)
+            for change in tools.changes:
+                raise self.failure(change)
+            for asked in asking.found:
+                raise self.failure(f"expected it to use its arguments alone, but it asked for {asked}")
         except (Skip, Unsupported) as reason:
             is_required = self.found.name in self.session.options.require
             row.status = "failed" if is_required else "skipped"
@@ -131,6 +138,9 @@ class Item:
             again = verification.rerun_command(self.found.name, case, again)
             raise Spoilt(f"{self.found.name} on {case}: {fault}\nagain: {again}") from error
 
+    def failure(self, what: str) -> Failure:
+        return Failure(f"{self.found.name} on {self.case}: {what}")
+
     def message(self, case: Case, comparisons: list[Comparison]) -> str:
         """What is wrong and how to see it again; empty where nothing is."""
         return verification.failure_message(self.found.name, case, comparisons, self.session.again(self.found))
@@ -163,17 +173,23 @@ class BenchmarkItem(FixedItem):
     kind = "benchmark"
 
     def fill(self, row: Row) -> None:
+        threads = Threads()
         with self.session.lock.shared():
-            candidate = self.verified(row)
+            with self._settings_left():
+                candidate = self.verified(row)
             baselines, notes = self.baselines()
             self.session.process.at_work(self.found.name, self.case, [one.name for one in baselines])
         pool = Pool(self.case)
-        arms = [Arm(one, pool) for one in (candidate, *baselines)]
+        arms = [Arm(one, pool, threads=threads) for one in (candidate, *baselines)]
         clock = clocks.for_device(self.case.device)
         called, replayed = Column(arms, clock, self.session.confidence), None
         with self.session.lock.alone():
             self.session.ceilings(self.case.device)
-            called.measure(self.session.options.budget, self.pairs)
+            with self._settings_left():
+                called.measure(self.session.options.budget, self.pairs)
+            if ambient.is_burning():
+                threads.check()
+                raise self.failure("threads: expected them to rest after a call, but a core is busy")
             peak_bytes, host_us = arms[0].peak_bytes(), arms[0].host_us(clock)
             if self.case.device.startswith("cuda"):
                 replayed, missing = self._replayed(arms)
@@ -194,6 +210,14 @@ class BenchmarkItem(FixedItem):
         """The fewest to measure."""
         return self.session.options.pairs
 
+    @contextmanager
+    def _settings_left(self) -> Iterator[None]:
+        """Raises Failure where what all share has changed: other implementations' calls, which alternate, were not the same."""
+        with ambient.Kept() as kept:
+            yield
+        for change in kept.changes:
+            raise self.failure(change)
+
     def _replayed(self, arms: list[Arm]) -> tuple[Column | None, list[str]]:
         """The device-only column, measured, or None; and what it lacks."""
         graphs, missing = replay.graph_arms(arms)
@@ -212,8 +236,8 @@ class BenchmarkItem(FixedItem):
     def _possible(self, timing: Timing) -> Timing:
         """Raises Failure for a time that no algorithm can reach."""
         if timing.is_below_floor:
-            raise Failure(
-                f"{self.found.name} on {self.case}: {timing.time_us:.4g} us by {timing.clock}, but this machine needs at least "
+            raise self.failure(
+                f"{timing.time_us:.4g} us by {timing.clock}, but this machine needs at least "
                 f"{timing.floor_us:.4g} us: a row below its floor is invalid"
             )
         return timing

@@ -7,7 +7,6 @@ from the pool, so a replay that does not read them is wrong.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,12 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_ecornn import contents
-from pytest_ecornn.calls import Call, Unchanged, on_tensors
+from pytest_ecornn.calls import Call, Unchanged
 from pytest_ecornn.clocks import Clock
 from pytest_ecornn.contents import Problem
 from pytest_ecornn.graphs import Capturing, NotCaptured
-from pytest_ecornn.measurement import Arm, Kept, Pool, block_counts, uncollected
+from pytest_ecornn.measurement import Arm, Kept, Pool, block_counts, copied, uncollected
 from pytest_ecornn.statistics import median_interval
 from pytest_ecornn.verification import Candidate
 
@@ -48,10 +46,6 @@ class Graph:
         for static, new in zip((own.x, *own.loss_weights), (problem.x, *problem.loss_weights), strict=True):
             static.copy_(new)
 
-    def as_it_is(self) -> tuple[Call, Any]:
-        """Inputs and result copied, before the next replay changes them."""
-        return Call(contents.placed(self.call.problem)), on_tensors(Tensor.clone, self.result)
-
 
 class GraphArm:
     """An implementation timed by replays of graphs, in turn."""
@@ -73,13 +67,13 @@ class GraphArm:
         for graph in self.graphs:
             graph.refresh(self._pool.draw(self.candidate.weights))
         first, timed = self._next(self.settling), self._next(self.calls)
-        kept = secrets.choice(timed) if self.kept.wants_one() else None
-        guard = Unchanged(kept.call) if kept else None
+        chosen = {part: timed[place] for part, place in self.kept.chosen(self.calls).items()}
+        guards = {part: Unchanged(graph.call) for part, graph in chosen.items()}
         self._replay(clock, first)
         self.samples_us.append(self._replay(clock, timed) / self.calls * 1e6)
-        if kept and guard:
-            guard.check()
-            self.kept.add(*kept.as_it_is())
+        for part, graph in chosen.items():
+            guards[part].check()
+            self.kept.keep(part, graph.call, copied(graph.result))
 
     def _next(self, count: int) -> list[Graph]:
         return list(islice(self._turns, count))

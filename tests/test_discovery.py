@@ -63,6 +63,8 @@ def test_a_folder_adds_each_file_but_shared_code_and_tests(tmp_path: Path) -> No
         (GOOD.replace("deterministic = True", ""), r"bad\.py: class Mine lacks deterministic"),
         ("import no_such_module", r"bad\.py: importing it raised ModuleNotFoundError.*mend the module"),
         ("class (", r"bad\.py: importing it raised SyntaxError"),
+        ("import time\ntime.perf_counter = lambda: 0.0", r"bad\.py: importing it replaced .* with: time\.perf_counter"),
+        ("import secrets\nsecrets.randbelow = lambda n: 0", r"bad\.py: importing it replaced .* with: secrets\.randbelow"),
     ],
 )
 def test_a_bad_module_is_an_error_that_names_the_file(tmp_path: Path, text: str, message: str) -> None:

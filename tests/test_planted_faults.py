@@ -11,10 +11,11 @@ import torch
 
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.planted import _correct, trial
-from pytest_ecornn.planted.trial import FILES, Fault, Trial
+from pytest_ecornn.planted.trial import Planted, Trial
 
 FAMILIES = {"gates", "boundaries", "state", "precision", "gradients", "memory", "order", "nonfinite", "contract"}
 BY_QUICK = 0.95
+FILES = trial.files("faults")
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +27,7 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("planted", trial.all_trials(), ids=str)
+@pytest.mark.parametrize("planted", trial.all_trials("fault"), ids=str)
 def test_a_planted_fault_is_caught_for_the_reason_that_it_states(planted: Trial) -> None:
     if reason := planted.missing():
         pytest.skip(reason)
@@ -34,7 +35,7 @@ def test_a_planted_fault_is_caught_for_the_reason_that_it_states(planted: Trial)
 
 
 def test_at_least_95_of_100_faults_are_caught_by_quick() -> None:
-    profiles = [fault.profile for fault in map(Fault.load, FILES)]
+    profiles = [fault.profile for fault in map(Planted.load, FILES)]
     assert profiles.count("quick") >= BY_QUICK * len(profiles)
 
 
@@ -49,7 +50,7 @@ RIGHT = [("lstm", "float32"), ("gru", "bfloat16"), ("rnn_relu", "float16"), ("mi
 @pytest.mark.parametrize(("cell", "dtype"), RIGHT)
 def test_the_loop_that_faults_are_built_on_is_right(cell: str, dtype: str) -> None:
     found = Found("loop", _correct.Loop, Path(_correct.__file__))
-    row = trial.explored(Fault(found, "", cell, dtype), "quick")
+    row = trial.explored(Planted(found, "", cell, dtype), "quick")
     assert row.status == "passed", row.reason
 
 
@@ -86,6 +87,6 @@ def test_a_crash_and_a_pass_are_no_catch() -> None:
 
 def _failed(reason: str) -> Any:
     found = Found("it", _correct.Loop, Path(_correct.__file__))
-    row = trial.item(Fault(found, ""), "quick").empty_row()
+    row = trial.item(Planted(found, ""), "quick").empty_row()
     row.status, row.reason = "failed", reason
     return row

@@ -1,0 +1,1 @@
+"""One trick at the expense of the clock to a file."""

@@ -1,0 +1,60 @@
+"""Every planted cheat is caught, by the check that its file names, and leaves nothing behind; an honest layer is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_ecornn import ambient
+from pytest_ecornn.background import Threads
+from pytest_ecornn.discovery import Found
+from pytest_ecornn.planted import _correct, trial
+from pytest_ecornn.planted.trial import Planted, Trial
+from pytest_ecornn.tampering import Tools
+
+FILES = trial.files("cheats")
+FAMILIES = {
+    "clock", "copying", "deferred", "expected", "judge", "memo", "near", "no", "one", "reference", "secret", "settings", "side",
+    "thread", "tuning", "warm", "weights", "work",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _poisoned_and_seeded() -> None:
+    """In place of that of all tests: rows poison what they verify themselves, and must not poison what they time."""
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("cheat", trial.all_trials("cheat"), ids=str)
+def test_a_planted_cheat_is_caught_for_the_reason_that_it_states(cheat: Trial) -> None:
+    if reason := cheat.missing():
+        pytest.skip(reason)
+    threads = Threads()
+    with ambient.Kept() as kept, Tools() as tools:
+        message = cheat.survived()
+    assert not message
+    assert kept.changes + tools.changes == []
+    threads.check()
+
+
+def test_every_family_is_there_and_twenty_cheats() -> None:
+    assert {path.stem.partition("_")[0] for path in FILES} == FAMILIES
+    assert len(FILES) >= 20
+
+
+@pytest.mark.parametrize(("cell", "mode"), [("lstm", "inference"), ("gru", "training"), ("mingru", "inference")])
+def test_an_honest_layer_is_timed(cell: str, mode: str) -> None:
+    found = Found("loop", _correct.Loop, Path(_correct.__file__))
+    row = trial.timed(Planted(found, "", cell, mode=mode), trial.CHEAT_SECONDS)
+    assert row.status == "passed", row.reason
+    assert row.timing is not None
