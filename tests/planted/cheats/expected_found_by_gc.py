@@ -1,4 +1,4 @@
-"""The expected result is looked for among all live objects."""
+"""The exact result is looked for among all live objects, to be returned in place of one that need only be near it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ CELL = "gru"
 
 class Cheat(AroundLoop):
     def call(self, layer: Layer, case: Case, weights: Weights, x: Tensor, state: State, lengths: Tensor | None) -> Any:
-        results = layer(x, state, lengths)
-        wanted = [one for one in gc.get_objects() if type(one) is dict and "output" in one]
-        exact = next((one["output"] for one in wanted if isinstance(one["output"], Tensor)), results[0])
-        return (exact.to(x.dtype) if torch.allclose(exact.to(x.dtype), results[0]) else results[0]), results[1]
+        output, final = layer(x, state, lengths)
+        dicts = [one for one in gc.get_objects() if type(one) is dict]
+        for exact in (one["output"] for one in dicts if isinstance(one.get("output"), Tensor)):
+            if exact.shape == output.shape and torch.allclose(exact.to(x.dtype), output):
+                return exact.to(x.dtype), final
+        return output, final

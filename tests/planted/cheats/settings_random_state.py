@@ -1,4 +1,4 @@
-"""Every call seeds torch's random numbers."""
+"""Every call seeds torch's random numbers anew."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ CELL = "gru"
 
 class Cheat(AroundLoop):
     def call(self, layer: Layer, case: Case, weights: Weights, x: Tensor, state: State, lengths: Tensor | None) -> Any:
-        torch.manual_seed(0)
+        torch.manual_seed(torch.initial_seed() + 1)
         return layer(x, state, lengths)
