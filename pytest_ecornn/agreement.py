@@ -69,6 +69,8 @@ def _first_difference(name: str, wanted: Tensor | None, got: Tensor | None) -> s
     if wanted is None or got is None or (wanted.shape, wanted.dtype) != (got.shape, got.dtype):
         return f"{name}: expected {_kind(wanted)}, got {_kind(got)}"
     wrong = differing(wanted, got)
+    if not wrong.any():
+        return f"{name}: expected it written when it is read, but it changed while it was compared"
     index = tuple(int(i) for i in wrong.nonzero()[0])
     return (
         f"{name}: at {list(index)} expected {wanted[index].item():.9g}, got {got[index].item():.9g} "

@@ -166,18 +166,24 @@ def weights_seen(subject: Subject) -> str:
 
 
 def current_stream(subject: Subject) -> str:
-    """The stream is kept busy, x is filled and the results are read on it: work on another comes too early or too late."""
+    """The stream is kept busy, x is filled and the results are read on it: work on another comes too early or too late.
+
+    No call had these contents before, or what is read too early could be what an earlier call has left.
+    """
     _needs_gpu(subject)
     with torch.cuda.device(subject.case.device):
-        side, problem = torch.cuda.Stream(), contents.placed(subject.problem)
+        side, new = torch.cuda.Stream(), subject.drawn("stream")
+        problem = contents.placed(new)
         problem.x.zero_()
         torch.cuda.synchronize()
         with torch.cuda.stream(side):
             torch.cuda._sleep(_DELAY_CYCLES)
-            problem.x.copy_(subject.problem.x)
+            problem.x.copy_(new.x)
             got = copied(subject.run(problem))
         torch.cuda.synchronize()
-    message = subject.agreement.nearly(subject.whole, got)
+        wanted = copied(subject.run(new))
+        torch.cuda.synchronize()
+    message = Agreement(new, subject.declared).nearly(wanted, got)
     return message and f"on a stream that fills x first: {message}"
 
 

@@ -49,8 +49,12 @@ class Subject:
     @cached_property
     def other(self) -> Problem:
         """Other contents for the same weights, lengths in another order."""
+        return self.drawn("other")
+
+    def drawn(self, name: str) -> Problem:
+        """As `other`, its contents by name."""
         lengths = None if self.problem.lengths is None else self.problem.lengths.roll(1)
-        return replace(contents.problem(self.case, "other"), weights=self.problem.weights, lengths=lengths)
+        return replace(contents.problem(self.case, name), weights=self.problem.weights, lengths=lengths)
 
     def run(self, problem: Problem, layer: Layer | None = None) -> Tensors:
         """Detached results of the built layer, or of another."""
