@@ -1,4 +1,7 @@
-"""In this project's own tests: memory that torch.empty returns holds NaN, and torch's random numbers are the same each time."""
+"""In this project's own tests: memory that torch.empty returns holds NaN, and torch's random numbers are the same each time.
+
+Workers of pytest-xdist share the cores: two threads each in two workers on two cores take ten times as long as one.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ def _poisoned_and_seeded(request: pytest.FixtureRequest) -> Iterator[None]:
     import torch
 
     from pytest_ecornn.calls import Poisoned
+    from pytest_ecornn.machine import share_cores
 
+    share_cores(request.config)
     torch.manual_seed(0)
     with Poisoned():
         yield

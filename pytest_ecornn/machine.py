@@ -101,6 +101,12 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def share_cores(config: Any) -> None:
+    """Gives torch its share of the cores in a worker of pytest-xdist; verified cases are small, threads of too many wait."""
+    if worker := getattr(config, "workerinput", None):
+        torch.set_num_threads(max(1, usable_cores() // worker["workercount"]))
+
+
 def memory_bytes() -> int:
     """Of the machine; 0 where unknown."""
     try:

@@ -50,6 +50,8 @@ class Running:
         self._gate: Gate | None = None
         self._compared: Outcome | None = None
         self._at_sigterm: Any = None
+        if not self.session.options.bench:  # what is timed has all cores, one row at a time
+            machine.share_cores(config)
         _choose_suites(config, self.session.options.bench)
         if config.get_verbosity() <= 0 and not any(str(a).startswith("--benchmark") for a in config.invocation_params.args):
             config.option.benchmark_quiet = True  # its table repeats ours; its files and options are as ever

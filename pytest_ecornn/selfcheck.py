@@ -46,6 +46,7 @@ class Selfcheck:
     def __init__(self, config: pytest.Config):
         self._config, self._start = config, time.monotonic()
         self._is_worker = hasattr(config, "workerinput")
+        machine.share_cores(config)
         taken = datetime.now(UTC).isoformat(timespec="seconds")
         self._score = score.Score(taken, 0.0, __version__, machine.own_commit())
         self._written = ""

@@ -8,6 +8,7 @@ import json
 import platform
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -143,3 +144,17 @@ def test_unreadable_caches_and_cpu_are_unknown_not_fatal(monkeypatch: pytest.Mon
     found = machine.fingerprint(tmp_path)
     assert (found["virtualised"], found["governor"], found["caches"]) == (None, None, {})
     assert machine.last_level_cache_bytes() == 0
+
+
+def test_a_worker_has_its_share_of_the_cores() -> None:
+    before = torch.get_num_threads()
+    try:
+        machine.share_cores(SimpleNamespace(workerinput={"workercount": machine.usable_cores()}))
+        assert torch.get_num_threads() == 1
+        machine.share_cores(SimpleNamespace(workerinput={"workercount": 1}))
+        assert torch.get_num_threads() == machine.usable_cores()
+        torch.set_num_threads(1)
+        machine.share_cores(SimpleNamespace())
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
