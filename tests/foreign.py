@@ -13,8 +13,9 @@ QUICK = ("--ecornn-budget", "0.1")
 
 
 def environment() -> dict[str, str]:
-    """Ours, without what a run under xdist leaves in it."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    """Ours, without what a run under xdist leaves in it. One thread: other tests run beside."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return {**own, "OMP_NUM_THREADS": "1"}
 
 
 class Foreign:
