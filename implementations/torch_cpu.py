@@ -36,11 +36,13 @@ class TorchCpu(Implementation):
 
 
 def _no_16_bit(case: Case) -> str | None:
-    """What torch.nn keeps of a step in 16 bits is too coarse: sums and gates in ATen, saved gates (1 - f) in oneDNN."""
+    """What torch.nn keeps in 16 bits is too coarse: sums and gates in ATen, saved gates (1 - f) and the biases' sum in oneDNN."""
     if case.dtype == "float16" or (case.dtype == "bfloat16" and (case.cell != "lstm" or case.ragged)):
         return f"torch.nn computes gates in {case.dtype} on a CPU"
     if case.dtype == "bfloat16" and case.training:
         return "oneDNN's LSTM saves its gates for the backward pass in bfloat16"
+    if case.dtype == "bfloat16" and case.bias:
+        return "oneDNN's LSTM is given the sum of its two biases in bfloat16"
     return None
 
 

@@ -158,6 +158,7 @@ _SIMPLER: tuple[tuple[str, Any], ...] = (
     ("hidden_size", 64),
     ("batch", 8),
     ("steps", 16),
+    ("bias", False),
 )
 
 
