@@ -36,7 +36,7 @@ class TorchCpu(Implementation):
 
 
 def _no_16_bit(case: Case) -> str | None:
-    """What torch.nn keeps in 16 bits is too coarse: sums and gates in ATen, saved gates (1 - f) and the biases' sum in oneDNN."""
+    """torch.nn keeps too little in 16 bits: sums and gates in ATen, saved gates (1 - f) and the sum of the biases in oneDNN."""
     if case.dtype == "float16" or (case.dtype == "bfloat16" and (case.cell != "lstm" or case.ragged)):
         return f"torch.nn computes gates in {case.dtype} on a CPU"
     if case.dtype == "bfloat16" and case.training:

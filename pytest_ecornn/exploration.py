@@ -32,7 +32,7 @@ class Profile:
 MOST_ROUNDS = 4
 SIMPLIFY_SECONDS = 20.0
 _REPRODUCED = settings(phases=(Phase.explicit, Phase.generate), database=None)
-PROFILES = {"quick": Profile(15, 2), "default": Profile(50, 10), "thorough": Profile(125, 20, steps=512)}
+PROFILES = {"quick": Profile(8, 2), "default": Profile(50, 10), "thorough": Profile(125, 20, steps=512)}
 
 
 @dataclass

@@ -97,7 +97,7 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "choices": PROFILES,
             "default": None,
-            "help": "How many cases are drawn of each cell in a dtype: 15, 50, or 125 and longer ones. "
+            "help": "How many cases are drawn of each cell in a dtype: 8, 50, or 125 and longer ones. "
             "Default: quick with --ecornn-bench, default with --ecornn-verify alone.",
         },
     ),
