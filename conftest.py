@@ -27,3 +27,14 @@ def _poisoned_and_seeded(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.manual_seed(0)
     with Poisoned():
         yield
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Threads that wait for each other at every small operation would take most of the time where workers share the cores."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

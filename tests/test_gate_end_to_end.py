@@ -10,26 +10,10 @@ from typing import Any
 
 import pytest
 
+from pytest_ecornn.suites.acceptance import SLOWED
 from tests import samples
 from tests.test_end_to_end import Foreign
 
-MINE = """
-import time
-from pytest_ecornn.implementations.sequential import Sequential
-
-class Mine(Sequential):
-    def build(self, case, weights):
-        layer = super().build(case, weights)
-
-        def slowed(x, state, lengths):
-            start = time.perf_counter()
-            result = layer(x, state, lengths)
-            end = time.perf_counter()
-            while time.perf_counter() - end < SHARE * (end - start):
-                pass
-            return result
-        return slowed
-"""
 # The plain loop is its own best anchor: a busy machine slows both alike, above all where they have one thread.
 OPTIONS = (
     "--ecornn-bench", "--ecornn-implementations", "mine.py", "--ecornn-only", "mine", "--ecornn-baseline", "sequential",
@@ -49,7 +33,7 @@ def one_thread() -> Iterator[None]:
 def stored(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> str:
     """A report of the implementation as it was."""
     foreign = Foreign(tmp_path_factory.mktemp("stored"))
-    foreign.write("mine.py", MINE.replace("SHARE", "0"))
+    foreign.write("mine.py", SLOWED.replace("SHARE", "0"))
     foreign.run(*OPTIONS, check=0)
     return (foreign.path / "reports/local/report.json").read_text()
 
@@ -58,7 +42,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> str:
 def foreign(tmp_path: Path, stored: str) -> Foreign:
     foreign = Foreign(tmp_path)
     foreign.write("stored.json", stored)
-    foreign.write("mine.py", MINE.replace("SHARE", "0"))
+    foreign.write("mine.py", SLOWED.replace("SHARE", "0"))
     return foreign
 
 
@@ -81,7 +65,7 @@ def test_a_slower_implementation_fails_after_it_was_measured_again(
     foreign: Foreign, workers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(foreign.path / "summary.md"))
-    foreign.write("mine.py", MINE.replace("SHARE", "3"))
+    foreign.write("mine.py", SLOWED.replace("SHARE", "3"))
     done = foreign.run(*OPTIONS, *COMPARE, "20%", *workers, check=1)
     (found,) = comparison(foreign)["findings"]
     assert (found["verdict"], found["measured"]) == ("slower", 4)

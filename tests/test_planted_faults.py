@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.planted import _correct, trial
@@ -17,14 +15,7 @@ FAMILIES = {"gates", "boundaries", "state", "precision", "gradients", "memory", 
 BY_QUICK = 0.95
 FILES = trial.files("faults")
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Threads that wait for each other at every small operation would take most of the time where workers share the cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("planted", trial.all_trials("fault"), ids=str)

@@ -115,7 +115,7 @@ class Trial:
     def survived(self) -> str:
         """How it was not caught; empty where it was."""
         planted = self.planted
-        row = timed(planted, CHEAT_SECONDS) if self.kind == "cheat" else explored(planted, planted.profile)
+        row = timed(planted) if self.kind == "cheat" else explored(planted, planted.profile)
         if is_caught(row, planted.caught_by) and (row.timing is None or planted.caught_by == "nothing gained"):
             return ""
         return f"expected {planted.caught_by!r} to fail, got {row.status}: {row.reason or row.notes}"
@@ -137,9 +137,9 @@ def item(planted: Planted, profile: str, number: int = 0) -> Item:
     return kind(session(profile), planted.found, replace(planted.base, mode="inference"), number=number)
 
 
-def timed(planted: Planted, budget: float) -> Row:
+def timed(planted: Planted) -> Row:
     """The row of one case, finished: timed beside a plain loop, or its properties checked."""
-    own = session(planted.profile, budget)
+    own = session(planted.profile, CHEAT_SECONDS)
     if planted.needs_properties:
         return PropertiesItem(own, planted.found, planted.base, is_fixed=True).finished()
     return BenchmarkItem(own, planted.found, planted.base).finished()
