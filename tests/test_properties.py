@@ -236,19 +236,12 @@ def test_a_thread_that_burns_a_core_is_seen_and_one_that_rests_is_not(is_busy: b
         while not stop.is_set():
             pass
 
-    def wrap(layer: Any, case: Case, weights: Weights) -> Layer:
-        def run(x: Tensor, state: Any, lengths: Any) -> Any:
-            if not started:
-                started.append(threading.Thread(target=burn if is_busy else stop.wait, daemon=True))
-                started[0].start()
-            return layer(x, state, lengths)
+    def begin() -> None:
+        if not started:
+            started.append(threading.Thread(target=burn if is_busy else stop.wait, daemon=True))
+            started[0].start()
 
-        return run
-
-    try:
-        message = properties.by_name("globals_unchanged").check(_late(wrap))
-    finally:
-        stop.set()
+    message = _globals_changed_by(begin, stop)
     assert ("a core is busy" in message) == is_busy
 
 
@@ -259,20 +252,26 @@ def _late(wrap: Wrap) -> Subject:
     return subject
 
 
-def test_a_thread_more_for_each_call_is_seen() -> None:
-    stop = threading.Event()
+def _globals_changed_by(begin: Callable[[], None], stop: threading.Event) -> str:
+    """What is said of a layer that calls `begin` at each call; what that began is told to stop."""
 
     def wrap(layer: Any, case: Case, weights: Weights) -> Layer:
         def run(x: Tensor, state: Any, lengths: Any) -> Any:
-            threading.Thread(target=stop.wait, daemon=True).start()
+            begin()
             return layer(x, state, lengths)
 
         return run
 
     try:
-        message = properties.by_name("globals_unchanged").check(_late(wrap))
+        return properties.by_name("globals_unchanged").check(_late(wrap))
     finally:
         stop.set()
+
+
+def test_a_thread_more_for_each_call_is_seen() -> None:
+    stop = threading.Event()
+
+    message = _globals_changed_by(lambda: threading.Thread(target=stop.wait, daemon=True).start(), stop)
     assert "threads: expected no more after a call than before it" in message
 
 
