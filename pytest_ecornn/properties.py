@@ -25,6 +25,7 @@ class Property:
 
 PROPERTIES = (
     Property("globals_unchanged", "settings that the whole process shares are left as they were", conduct.globals_unchanged),
+    Property("current_stream", "work is put on the current stream", conduct.current_stream),
     Property("inputs_unchanged", "x, states, lengths and weights of any kind are left as they were", conduct.inputs_unchanged),
     Property("repeats", "the same call gives the same result", conduct.repeats),
     Property("stateless", "no call is affected by those before it", conduct.stateless),
@@ -36,7 +37,6 @@ PROPERTIES = (
     Property("batch_order", "sequences in another order give the same results in that order", relations.batch_order),
     Property("layouts", "x of any layout gives the same result", relations.layouts),
     Property("weights_seen", "weights that change in place between calls are used", conduct.weights_seen),
-    Property("current_stream", "work is put on the current stream", conduct.current_stream),
     Property("capture", "a CUDA graph of a call computes on the contents that it finds", conduct.capture),
 )
 
