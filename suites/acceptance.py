@@ -32,7 +32,7 @@ from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.journal import read
 from pytest_ecornn.measurement import Arm, Pool, measure
 from pytest_ecornn.rows import Row
-from pytest_ecornn.statistics import Ratio, paired_ratio
+from pytest_ecornn.statistics import Ratio, paired_ratio, spread
 from pytest_ecornn.suites.cases import case_set
 from pytest_ecornn.verification import Candidate
 
@@ -106,6 +106,12 @@ def gated(runs: list[list[Row]]) -> tuple[int, int]:
                 one = gate.measured_again(one, lambda _, again=again: next(again), outcome.confidence)  # type: ignore[misc]
             slower += one.verdict == "slower"
     return judged, slower
+
+
+def noise(runs: list[list[Row]]) -> float:
+    """What a pair of blocks spreads by, in the median over all rows: the noise that the verdicts were given in."""
+    timed = [row.timing for rows in runs for row in rows if row.timing]
+    return median(spread(timing.samples_us, found.samples_us) for timing in timed for found in timing.against)
 
 
 def _times(rows: list[Row], one: gate.Finding) -> tuple[list[float], list[float]]:
@@ -210,6 +216,7 @@ def measured(folder: Path, given: argparse.Namespace) -> dict[str, str]:
     return {
         f"two names of one implementation, {given.runs} runs, {same.total()} verdicts: faster or slower": f"{called:.1%}",
         "the same: unclear": f"{same['unclear'] / max(1, same.total()):.1%}",
+        "the same: what a pair of blocks spreads by, median": f"{noise(rows):.1%}",
         f"the gate at 5%, each of these runs compared with each other, {judged:,} rows: slower": str(slower),
         f"{given.share:.0%} slower, {slowed.total()} verdicts: slower": f"{slowed['slower'] / max(1, slowed.total()):.1%}",
         f"time under two baselines, {len(times)} cases, {given.turns} turns each, largest difference ({worst})": (
