@@ -8,7 +8,7 @@ ARGS ?=
 .PHONY: bench test lint tolerance acceptance acceptance-gpu clean
 
 bench: $(STAMP)
-	$(BIN)/pytest --ecornn-bench $(ARGS)
+	$(BIN)/pytest --ecornn-bench --ecornn-budget 2 $(ARGS)
 
 test: $(STAMP)
 	$(BIN)/pytest --numprocesses 2 $(ARGS)

@@ -61,9 +61,9 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         "--ecornn-budget",
         {
             "type": float,
-            "default": 2.0,
+            "default": 5.0,
             "metavar": "SECONDS",
-            "help": "Time to measure a row for at most, on a GPU by each of its two clocks. Default: 2.",
+            "help": "Time to measure a row for at most, on a GPU by each of its two clocks; less where the verdict is clear. Default: 5.",
         },
     ),
     (
