@@ -63,7 +63,8 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
             "type": float,
             "default": 5.0,
             "metavar": "SECONDS",
-            "help": "Time to measure a row for at most, on a GPU by each of its two clocks; less where the verdict is clear. Default: 5.",
+            "help": "Time to measure a row for at most, on a GPU by each of its two clocks; less where the verdict is clear. "
+            "Default: 5.",
         },
     ),
     (
