@@ -61,10 +61,10 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         "--ecornn-budget",
         {
             "type": float,
-            "default": 5.0,
+            "default": 10.0,
             "metavar": "SECONDS",
             "help": "Time to measure a row for at most, on a GPU by each of its two clocks; less where the verdict is clear. "
-            "Default: 5.",
+            "Default: 10.",
         },
     ),
     (
