@@ -7,8 +7,8 @@ another library's exponential (1 - z loses most of z where the gate is near one)
 rounding; there the float32 loop's error is scaled by the ratio of the two precisions.
 
 What a candidate fails by these runs is judged again by more, which also search: values and gates move by two units, as far as
-CUDA's own functions may be off, each rounding goes to either neighbour, and relu's derivative is 0 or 1 at random where the
-pre-activation is as near to 0 as rounding may take it.
+CUDA's own functions may be off, each rounding goes to either neighbour, and what bends at 0 (relu, minGRU's positive candidate)
+is on either side at random where the pre-activation is as near to 0 as rounding may take it.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ _SLOPES = {
 class MovedGates(TorchFunctionMode):
     """Within it, what sigmoid and its kin return in float32 is `error` times itself up, down, or as it is.
 
-    At least one unit in the last place, more where it `is_searching`; then relu's kink is moved as well.
+    At least one unit in the last place, more where it `is_searching`; then what bends at 0 is moved as well.
     """
 
     def __init__(self, case: Case, number: int, error: float = 0.0, is_searching: bool = False):
@@ -160,19 +160,20 @@ class MovedGates(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.relu and self._kink:
-            return self._bent(*args)
+            return torch.where(self._is_open(args[0]), args[0], 0.0)
+        if func is Tensor.ge and self._kink:  # as `cells.positive` asks
+            return self._is_open(args[0])
         if func not in _SLOPES:
             return func(*args, **(kwargs or {}))
         moved = _moved(func(args[0].detach()), self._random, self._error, self._units)
         return _Moved.apply(args[0], moved, _SLOPES[func])  # type: ignore[no-untyped-call]
 
-    def _bent(self, x: Tensor) -> Tensor:
-        """relu, open or shut at random within `_kink` of 0, relative to the elements' root mean square."""
+    def _is_open(self, x: Tensor) -> Tensor:
+        """Whether x is over 0; at random within `_kink` of 0, relative to the elements' root mean square."""
         size = x.detach().abs()
         width = self._kink * size.square().mean().sqrt()
         is_near = size < width * torch.rand(x.shape, generator=self._random).to(x.device)
-        is_open = torch.where(size == 0, self._is_open_at_zero, (x > 0) ^ is_near) | x.isnan()
-        return torch.where(is_open, x, 0.0)
+        return torch.where(size == 0, self._is_open_at_zero, (x > 0) ^ is_near) | x.isnan()
 
 
 def _moved(values: Tensor, random: torch.Generator | None, error: float = 0.0, most: int = 1) -> Tensor:
