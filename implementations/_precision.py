@@ -51,6 +51,20 @@ def fp32_precision(operation: Operation, wanted: str | None) -> Iterator[None]:
         _write(operation, before)
 
 
+@contextmanager
+def whole_sums() -> Iterator[None]:
+    """Within it, cuBLAS adds the parts of a long sum in float32: in float16 a part may overflow where the whole does not."""
+    names = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+    before = [getattr(torch.backends.cuda.matmul, name) for name in names]
+    for name in names:
+        setattr(torch.backends.cuda.matmul, name, False)
+    try:
+        yield
+    finally:
+        for name, value in zip(names, before, strict=True):
+            setattr(torch.backends.cuda.matmul, name, value)
+
+
 def hold_in_node(node: torch.autograd.graph.Node, operation: Operation, wanted: str) -> None:
     """The same while the backward pass runs this node, on whichever thread. Stays so if the node itself raises."""
     held: list[AbstractContextManager[None]] = []

@@ -7,10 +7,9 @@ import torch
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights
 from pytest_ecornn.implementations._precision import tf32_refusal
-from pytest_ecornn.implementations.cuda import compile as compiler
+from pytest_ecornn.implementations.cuda.compile import refusal
 
 _CELLS = ("rnn_tanh", "rnn_relu", "lstm", "gru")
-_OLDEST = (8, 0)
 
 
 class Transposed(Implementation):
@@ -27,17 +26,11 @@ class Transposed(Implementation):
     def unsupported(self, case: Case, device: torch.device) -> str | None:
         if case.cell not in _CELLS:
             return f"no {case.cell}: {', '.join(_CELLS)} only"
-        if device.type != "cuda":
-            return "runs on a CUDA device"
         if reason := tf32_refusal(case):
             return reason
         if case.batch * case.hidden_size >= 2**31:
             return f"B * H must be below 2^31, got {case.batch * case.hidden_size}"
-        if (device.index or 0) >= torch.cuda.device_count():
-            return f"no device {device} on this machine, which has {torch.cuda.device_count()}"
-        if torch.cuda.get_device_capability(device) < _OLDEST:
-            return "needs compute capability 8.0 or newer"
-        return compiler.unavailable()
+        return refusal(device)
 
     def build(self, case: Case, weights: Weights) -> Layer:
         from pytest_ecornn.implementations._transposed_arrays import Form

@@ -16,4 +16,5 @@ REQUIRED_DOMAIN = {
     "cudnn": Domain(cells=NN_CELLS, dtypes=("float32", "float64"), projected=False, sparse=False, devices=("cuda",)),
     "transposed_gpu": Domain(cells=NN_CELLS, devices=("cuda",)),
     "row_major_gpu": Domain(cells=NN_CELLS, devices=("cuda",)),
+    "scan_gpu": Domain(cells=MIN_CELLS, sparse=False, devices=("cuda",)),
 }

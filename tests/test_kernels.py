@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import pytest_ecornn.implementations as implementations
+from pytest_ecornn.implementations._scan_gpu_op import Kind, Shape, choose_form, macros
 from pytest_ecornn.implementations.cuda import compile as compiler
 from pytest_ecornn.implementations.cuda.kernel import Array, Launch, is_dense, one_thread_each
 
@@ -25,11 +26,26 @@ def of_transposed(cell: int, storage: str, flags: str) -> tuple[tuple[str, str],
     return (("CELL", str(cell)), *zip(FLAGS, flags, strict=True), (f"STORAGE_{storage}", "1"))
 
 
+def of_scan() -> list[tuple[tuple[str, str], ...]]:
+    """minGRU forward and backward, time split or not, of all dtypes, and minLSTM with all that it may have."""
+    shapes = [Shape("mingru", 65_536, 1, 256, True, False), Shape("mingru", 4_096, 8, 1536, True, False)]
+    full = Shape("minlstm_positive", 65_536, 1, 256, True, False)
+    found = []
+    for name, backward in itertools.product(STORAGES, (False, True)):
+        plain = Kind(getattr(torch, name.lower()), torch.device("cuda", 0), True, False, False, backward)
+        found += [macros(shape, plain, choose_form(shape, plain, 132)) for shape in shapes]
+        if name in ("FLOAT32", "BFLOAT16"):
+            kind = plain._replace(is_biased=True, is_masked=True)
+            found.append(macros(full, kind, choose_form(full, kind, 132)))
+    return found
+
+
 VARIANTS = {
+    "scan_gpu.cu": of_scan(),
     "transposed_gpu.cu": [
         *(of_transposed(cell, storage, "110") for cell, storage in itertools.product(range(4), STORAGES)),
         *(of_transposed(2, storage, flags) for storage, flags in itertools.product(STORAGES, ("010", "100", "111"))),
-    ]
+    ],
 }
 
 
@@ -52,21 +68,21 @@ def test_kernels_compile_without_spills(
 ) -> None:
     monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
     source = unique(FOLDER / name, tmp_path)
-    for macros in VARIANTS[name]:
-        compiled = compiler.compile_source(source, macros, capability)
+    for variant in VARIANTS[name]:
+        compiled = compiler.compile_source(source, variant, capability)
         spilled = [int(count) for count in re.findall(r"(\d+) bytes spill", compiled.log)]
         assert spilled, "the compiler says how many bytes a kernel spills"
-        assert not any(spilled), f"{macros}: {compiled.log}"
+        assert not any(spilled), f"{variant}: {compiled.log}"
         assert compiled.path.stat().st_size
 
 
 @needs_nvrtc
 def test_what_was_compiled_once_comes_from_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
-    source, macros = unique(FOLDER / "transposed_gpu.cu", tmp_path), VARIANTS["transposed_gpu.cu"][0]
-    first = compiler.compile_source(source, macros, (9, 0))
-    again = compiler.compile_source(source, macros, (9, 0))
-    other = compiler.compile_source(source, macros, (8, 0))
+    source, variant = unique(FOLDER / "transposed_gpu.cu", tmp_path), VARIANTS["transposed_gpu.cu"][0]
+    first = compiler.compile_source(source, variant, (9, 0))
+    again = compiler.compile_source(source, variant, (9, 0))
+    other = compiler.compile_source(source, variant, (8, 0))
     assert first.log
     assert again == compiler.Compiled(first.path, "")
     assert other.path != first.path

@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pytest_ecornn.cache import folder as cache_folder
 
 # Compute capabilities that every kernel is compiled for in the tests; any device from the first on is compiled for as it is.
@@ -44,6 +46,17 @@ def unavailable() -> str | None:
             f"CuPy with NVRTC is needed (pip install pytest-ecornn[cuda13] or [cuda12]): {' '.join(str(error).split())[:200]}"
         )
     return None
+
+
+def refusal(device: torch.device) -> str | None:
+    """Why kernels cannot run on `device`, or None."""
+    if device.type != "cuda":
+        return "runs on a CUDA device"
+    if (device.index or 0) >= torch.cuda.device_count():
+        return f"no device {device} on this machine, which has {torch.cuda.device_count()}"
+    if torch.cuda.get_device_capability(device) < ARCHITECTURES[0]:
+        return "needs compute capability 8.0 or newer"
+    return unavailable()
 
 
 def compile_source(source: Path, macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> Compiled:

@@ -32,11 +32,15 @@ def one_thread_each(elements: int) -> Launch:
 
 @dataclass(frozen=True)
 class Array:
-    """What a kernel expects of a tensor: dtype, number of elements, whether null may stand in its place."""
+    """What a kernel expects of a tensor: dtype, number of elements, whether null may stand in its place.
+
+    With `has_strides` only its last dimension need be adjacent, and the kernel is told where the others lie.
+    """
 
     dtype: torch.dtype
     elements: int
     is_optional: bool = False
+    has_strides: bool = False
 
     def check(self, kernel: str, name: str, tensor: Tensor | None, device: torch.device) -> None:
         """Raises ValueError saying what was expected and what came."""
@@ -44,10 +48,16 @@ class Array:
             if not self.is_optional:
                 raise ValueError(f"{kernel}: expected a tensor as {name}, got None")
             return
-        dense = is_dense(tensor) and tensor.numel() == self.elements and tensor.data_ptr() % tensor.element_size() == 0
-        if tensor.dtype != self.dtype or tensor.device != device or not dense:
+        is_laid_out = tensor.shape[-1] == 1 or tensor.stride(-1) == 1 if self.has_strides else is_dense(tensor)
+        fits = is_laid_out and tensor.numel() == self.elements and tensor.data_ptr() % tensor.element_size() == 0
+        if tensor.dtype != self.dtype or tensor.device != device or not fits:
+            adjacent = (
+                f"{self.elements} elements, adjacent in the last dimension,"
+                if self.has_strides
+                else f"{self.elements} adjacent elements"
+            )
             raise ValueError(
-                f"{kernel}: expected {name} as {self.elements} adjacent elements of {self.dtype} on {device}, got "
+                f"{kernel}: expected {name} as {adjacent} of {self.dtype} on {device}, got "
                 f"{tuple(tensor.shape)} with strides {tensor.stride()} of {tensor.dtype} on {tensor.device}"
             )
 
@@ -73,14 +83,17 @@ class _Stream:
 
 
 class Kernel:
-    """A kernel of a `.cu` for one device. `arguments`: in its own order, an Array for each pointer, int for each integer."""
+    """A kernel of a `.cu` for one device.
+
+    `arguments`: in its own order, an Array for each pointer, int for each integer of 32 bits, np.int64 for those of 64.
+    """
 
     def __init__(
         self,
         source: Path,
         name: str,
         macros: tuple[tuple[str, str], ...],
-        arguments: Mapping[str, Array | type[int]],
+        arguments: Mapping[str, Array | type[int] | type[np.int64]],
         device: torch.device,
     ):
         self._name, self._arguments, self._device = f"{source.stem}.{name}", dict(arguments), device
@@ -111,7 +124,7 @@ class Kernel:
             return np.uintp(0 if value is None else value.data_ptr())
         if not isinstance(value, int):
             raise ValueError(f"{self._name}: expected an integer as {name}, got {type(value).__name__}")
-        return np.int32(value)
+        return np.int64(value) if expected is np.int64 else np.int32(value)
 
 
 @cache

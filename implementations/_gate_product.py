@@ -1,0 +1,68 @@
+"""The input product of scan_gpu, W_ih x for all steps at once, as torch's op `pytest_ecornn::gate_product`, differentiable.
+
+torch's own linear takes precisions from the process: here TF32 is used where it was asked for and nowhere else, and long sums
+in 16 bits are not cut in parts that are rounded before they are added.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.implementations._precision import fp32_precision, whole_sums
+
+_library = torch.library.Library("pytest_ecornn", "FRAGMENT")
+_library.define("gate_product(Tensor a, Tensor b, bool tf32) -> Tensor")
+
+
+def _product(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
+    with fp32_precision("matmul", "tf32" if tf32 else "ieee"), whole_sums():
+        return a @ b.T
+
+
+class _Differentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, tf32: bool) -> Tensor:
+        ctx.tf32 = tf32
+        ctx.save_for_backward(a, b)
+        return _below_autograd(a, b, tf32)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (a, b), (of_a, of_b, _) = ctx.saved_tensors, ctx.needs_input_grad
+        of_first = gate_product(gradient, b.T, ctx.tf32) if of_a else None
+        return of_first, gate_product(gradient.T, a.T, ctx.tf32) if of_b else None, None
+
+
+def _below_autograd(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
+    with torch._C._AutoDispatchBelowAutograd():
+        return gate_product(a, b, tf32)
+
+
+def _autograd(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+        found: Tensor = _Differentiable.apply(a, b, tf32)  # type: ignore[no-untyped-call]
+        return found
+    return _below_autograd(a, b, tf32)
+
+
+def _fake(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
+    return a.new_empty(a.shape[0], b.shape[0])
+
+
+_library.impl("gate_product", _product, "CompositeExplicitAutograd")
+_library.impl("gate_product", _autograd, "Autograd")
+torch.library.register_fake("pytest_ecornn::gate_product", _fake, lib=_library)
+
+
+def gate_product(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
+    """a b^T: [R, K], [N, K] -> [R, N]."""
+    found: Tensor = torch.ops.pytest_ecornn.gate_product(a, b, tf32)
+    return found
+
+
+def gate_products(x: Tensor, weight: Tensor, tf32: bool) -> Tensor:
+    """[.., I] -> [.., G*H], the two dimensions before the last as they were."""
+    return gate_product(x.flatten(0, 1), weight, tf32).view(*x.shape[:2], weight.shape[0])

@@ -1,0 +1,249 @@
+"""scan_gpu's kernels as torch's ops `pytest_ecornn::scan_forward` and `scan_backward`, for one layer and direction.
+
+Registered below `torch.library.custom_op`, whose checks of every call cost more host time than a short scan.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations._scan_gpu_form import Form, Need, choose
+from pytest_ecornn.implementations.cuda.kernel import Array, Kernel
+
+CELLS = {"mingru": (2, 0, 0), "mingru_positive": (2, 0, 1), "minlstm": (3, 1, 0), "minlstm_positive": (3, 1, 1)}
+_SOURCE = Path(__file__).with_name("scan_gpu.cu")
+_TICKET_BYTES = 16  # before the maps, which are aligned to it
+
+
+class Shape(NamedTuple):
+    """Of a scan over pre-activations [T, B, G*H], or [B, T, G*H] with `batch_first`."""
+
+    cell: str
+    steps: int
+    batch: int
+    hidden: int
+    batch_first: bool
+    reverse: bool
+
+    @classmethod
+    def of(cls, x: Tensor, cell: str, batch_first: bool, reverse: bool) -> Shape:
+        steps, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
+        return cls(cell, steps, batch, x.shape[2] // CELLS[cell][0], batch_first, reverse)
+
+    @property
+    def state(self) -> tuple[int, int]:
+        return self.batch, self.hidden
+
+    def rows(self, width: int) -> tuple[int, ...]:
+        return (self.batch, self.steps, width) if self.batch_first else (self.steps, self.batch, width)
+
+
+class Kind(NamedTuple):
+    """What a kernel is compiled for, beside the shape. is_paired: whether all elements may be read two at a time."""
+
+    dtype: torch.dtype
+    device: torch.device
+    is_paired: bool
+    is_biased: bool
+    is_masked: bool
+    is_backward: bool
+
+    @classmethod
+    def of(cls, shape: Shape, rows: list[Tensor], bias: Tensor | None, masks: list[Tensor | None], is_backward: bool) -> Kind:
+        is_paired = shape.hidden % 2 == 0 and all(_is_even(one) for one in rows)
+        is_masked = any(mask is not None for mask in masks)
+        return cls(rows[0].dtype, rows[0].device, is_paired, bias is not None, is_masked, is_backward)
+
+
+def _is_even(rows: Tensor) -> bool:
+    return all(stride % 2 == 0 for stride in rows.stride()[:-1]) and rows.data_ptr() % (2 * rows.element_size()) == 0
+
+
+@lru_cache(maxsize=4096)
+def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
+    """How a scan is cut, and its kernel."""
+    form = choose_form(shape, kind, torch.cuda.get_device_properties(kind.device).multi_processor_count)
+    return form, make_kernel(shape, kind, form)
+
+
+def choose_form(shape: Shape, kind: Kind, processors: int) -> Form:
+    gates, _, positive = CELLS[shape.cell]
+    is_plain = not (kind.is_masked or kind.is_biased or (kind.is_backward and gates == 3 and positive))
+    is_paired = kind.is_paired and kind.dtype.itemsize == 2
+    need = Need(gates, kind.dtype, is_paired, kind.is_backward, is_plain)
+    return choose(shape.steps, shape.batch, shape.hidden, need, processors)
+
+
+def macros(shape: Shape, kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
+    """What the source is compiled with."""
+    _, cell, positive = CELLS[shape.cell]
+    found = {"CELL": cell, "POSITIVE": positive, "MASKED": int(kind.is_masked), "BIASED": int(kind.is_biased)}
+    found |= {"BACKWARD": int(kind.is_backward), f"STORAGE_{str(kind.dtype).removeprefix('torch.').upper()}": 1}
+    return tuple((name, str(value)) for name, value in (found | form.macros).items())
+
+
+def make_kernel(shape: Shape, kind: Kind, form: Form) -> Kernel:
+    """The kernel of a form, its arguments by name."""
+    dtype = kind.dtype
+    gates = CELLS[shape.cell][0]
+    of_state = Array(dtype, prod(shape.state), is_optional=True)
+
+    def strided(name: str, kind: torch.dtype, width: int, is_optional: bool = False) -> dict[str, Any]:
+        array = Array(kind, prod(shape.rows(width)), is_optional, has_strides=True)
+        return {name: array, f"{name}_step": np.int64, f"{name}_sequence": np.int64}
+
+    of_bias = Array(dtype, gates * shape.hidden, is_optional=not kind.is_biased)
+    arguments: dict[str, Any] = {**strided("x", dtype, gates * shape.hidden), "bias": of_bias, "first": of_state}
+    arguments |= strided("output", dtype, shape.hidden)
+    if kind.is_backward:
+        arguments |= {**strided("d_output", dtype, shape.hidden), "d_final": of_state}
+        arguments |= {**strided("d_x", dtype, gates * shape.hidden), "d_first": of_state}
+    else:
+        arguments |= {"final": of_state}
+    word = torch.int64 if dtype == torch.float64 else torch.int32
+    arguments |= {"lengths": Array(torch.int64, shape.batch, is_optional=True), **strided("resets", torch.uint8, 1, True)}
+    arguments |= {
+        "ticket": Array(torch.int32, 1, not form.is_split),
+        "maps": Array(word, form.words, not form.is_split),
+    }
+    arguments |= dict.fromkeys(("steps", "batch", "hidden", "is_reverse", "tiles", "group"), int)
+    return Kernel(
+        _SOURCE, "scan_backward" if kind.is_backward else "scan_forward", macros(shape, kind, form), arguments, kind.device
+    )
+
+
+_ROWS = ("x", "output", "d_output", "d_x", "resets")
+
+
+def run(form: Form, kernel: Kernel, shape: Shape, **tensors: Tensor | None) -> None:
+    """Launches the kernel on x, output and whatever else it takes; `resets` as [T, B] or [B, T]."""
+    values: dict[str, Tensor | int | None] = {}
+    for name, tensor in tensors.items():
+        rows = tensor[..., None] if name == "resets" and tensor is not None else tensor
+        values[name] = rows
+        if name in _ROWS:
+            step, sequence = (1, 0) if shape.batch_first else (0, 1)
+            values[f"{name}_step"] = 0 if rows is None else rows.stride(step)
+            values[f"{name}_sequence"] = 0 if rows is None else rows.stride(sequence)
+    x = tensors["x"]
+    assert x is not None
+    values |= {"ticket": None, "maps": None}
+    if form.is_split:
+        size = 8 if x.dtype == torch.float64 else 4
+        memory = torch.zeros(_TICKET_BYTES + form.words * size, dtype=torch.uint8, device=x.device)
+        values["ticket"] = memory[:4].view(torch.int32)
+        values["maps"] = memory[_TICKET_BYTES:].view(torch.int64 if size == 8 else torch.int32)
+    values |= {"steps": shape.steps, "batch": shape.batch, "hidden": shape.hidden, "is_reverse": int(shape.reverse)}
+    kernel(form.launch, **values, tiles=form.tiles, group=form.group)
+
+
+def _adjacent(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
+    lengths, resets, *named = how
+    x, shape = _adjacent(x), Shape.of(x, *named)
+    output, final = x.new_empty(shape.rows(shape.hidden)), x.new_empty(shape.state)
+    form, kernel = plan(shape, Kind.of(shape, [x, output], bias, [lengths, resets], False))
+    first = None if first is None else first.contiguous()
+    run(form, kernel, shape, x=x, bias=bias, first=first, output=output, final=final, lengths=lengths, resets=resets)
+    return output, final
+
+
+def _backward(
+    x: Tensor, bias: Tensor | None, first: Tensor | None, output: Tensor, d_output: Tensor, d_final: Tensor, *how: Any
+) -> tuple[Tensor, Tensor]:
+    lengths, resets, *named = how
+    x, output, d_output, shape = _adjacent(x), _adjacent(output), _adjacent(d_output), Shape.of(x, *named)
+    d_x, d_first = x.new_empty(x.shape), x.new_empty(shape.state)
+    form, kernel = plan(shape, Kind.of(shape, [x, output, d_output, d_x], bias, [lengths, resets], True))
+    first = None if first is None else first.contiguous()
+    run(
+        form, kernel, shape, x=x, bias=bias, first=first, output=output, d_output=d_output, d_final=d_final.contiguous(),
+        d_x=d_x, d_first=d_first, lengths=lengths, resets=resets,
+    )  # fmt: skip
+    return d_x, d_first
+
+
+_HOW = "Tensor? lengths, Tensor? resets, str cell, bool batch_first, bool reverse"
+_library = torch.library.Library("pytest_ecornn", "FRAGMENT")
+_library.define(f"scan_forward(Tensor x, Tensor? bias, Tensor? first, {_HOW}) -> (Tensor, Tensor)")
+_library.define(
+    "scan_backward(Tensor x, Tensor? bias, Tensor? first, Tensor output, Tensor d_output, Tensor d_final, "
+    f"{_HOW}) -> (Tensor, Tensor)"
+)
+
+
+def _fake_forward(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
+    shape = Shape.of(x, *how[2:])
+    return x.new_empty(shape.rows(shape.hidden)), x.new_empty(shape.state)
+
+
+def _fake_backward(x: Tensor, bias: Tensor | None, first: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(Shape.of(x, *rest[-3:]).state)
+
+
+class _Differentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
+        with torch._C._AutoDispatchBelowAutograd():
+            output, final = torch.ops.pytest_ecornn.scan_forward(x, bias, first, *how)
+        ctx.how = how
+        ctx.save_for_backward(x, bias, first, output)
+        return output, final
+
+    @staticmethod
+    def backward(ctx: Any, d_output: Tensor, d_final: Tensor) -> Any:
+        x, bias, first, output = ctx.saved_tensors
+        d_x, d_first = torch.ops.pytest_ecornn.scan_backward(x, bias, first, output, d_output, d_final, *ctx.how)
+        d_bias = None if bias is None else d_x.flatten(0, 1).sum(0)
+        return d_x, d_bias, None if first is None else d_first, *(None for _ in ctx.how)
+
+
+def _forward_autograd(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
+    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, bias, first)):
+        found: tuple[Tensor, Tensor] = _Differentiable.apply(x, bias, first, *how)  # type: ignore[no-untyped-call]
+        return found
+    with torch._C._AutoDispatchBelowAutograd():
+        found = torch.ops.pytest_ecornn.scan_forward(x, bias, first, *how)
+    return found
+
+
+for _name, _run, _fake in (("scan_forward", _forward, _fake_forward), ("scan_backward", _backward, _fake_backward)):
+    _library.impl(_name, _run, "CUDA")
+    torch.library.register_fake(f"pytest_ecornn::{_name}", _fake, lib=_library)
+_library.impl("scan_forward", _forward_autograd, "Autograd")
+
+
+def scan(
+    x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tensor | None, resets: Tensor | None, cell: str,
+    batch_first: bool, reverse: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Output [.., H] laid out as x and final state [B, H], differentiable.
+
+    x: the gates' pre-activations, [T, B, G*H], or [B, T, G*H] with `batch_first`, on a CUDA device. bias: [G*H], added to x.
+    first: [B, H], None for zeros. lengths: int64 [B] on the same device. resets: uint8 [T, B] or [B, T], as x, 1 where a step
+    starts from a state of zeros. reverse: last step first.
+    """
+    found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_forward(
+        x, bias, first, lengths, resets, cell, batch_first, reverse
+    )
+    return found
+
+
+def describe(case: Case, device: torch.device) -> str:
+    """Compiles what the case needs; says which form runs."""
+    shape = Shape(case.cell, case.steps, case.batch, case.hidden_size, case.batch_first, False)
+    is_biased = case.bias and not (case.projected and case.layers == 1)
+    is_paired = case.hidden_size % 2 == 0 and case.layout == "contiguous"
+    kinds = [Kind(getattr(torch, case.dtype), device, is_paired, is_biased, case.ragged, back) for back in (False, True)]
+    return "; backward: ".join(str(plan(shape, kind)[0]) for kind in kinds[: 1 + case.training])
