@@ -54,15 +54,16 @@ def fp32_precision(operation: Operation, wanted: str | None) -> Iterator[None]:
 @contextmanager
 def whole_sums() -> Iterator[None]:
     """Within it, cuBLAS adds the parts of a long sum in float32: in float16 a part may overflow where the whole does not."""
+    matmul = torch.backends.cuda.matmul
     names = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
-    before = [getattr(torch.backends.cuda.matmul, name) for name in names]
-    for name in names:
-        setattr(torch.backends.cuda.matmul, name, False)
+    before = [(getattr(matmul, name), getattr(matmul, name + "_split_k", None)) for name in names]
+    for name, (_, split_k) in zip(names, before, strict=True):
+        setattr(matmul, name, False if split_k is None else (False, split_k))
     try:
         yield
     finally:
-        for name, value in zip(names, before, strict=True):
-            setattr(torch.backends.cuda.matmul, name, value)
+        for name, (is_allowed, split_k) in zip(names, before, strict=True):
+            setattr(matmul, name, is_allowed if split_k is None else (is_allowed, split_k))
 
 
 def hold_in_node(node: torch.autograd.graph.Node, operation: Operation, wanted: str) -> None:

@@ -1,4 +1,4 @@
-"""How scan_gpu is cut into tiles: a function of the shape, the dtype and the number of the device's multiprocessors alone.
+"""How scan_gpu is cut into tiles: a function of the shape, what is needed and the number of the device's multiprocessors alone.
 
 A block takes some channels of one sequence. Where there are enough of those for every multiprocessor, a block runs through all
 steps of its channels; otherwise time is split, and a block takes one tile after the other.
@@ -78,7 +78,7 @@ class Form:
 
 
 class Need(NamedTuple):
-    """What a scan is asked for, beside its shape. is_paired: channels may be read two at a time. is_plain: no mask, no bias."""
+    """What a scan is asked for, beside its shape. is_paired: channels may be read two at a time. is_plain: few registers."""
 
     gates: int
     dtype: torch.dtype

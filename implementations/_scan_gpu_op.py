@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._scan_gpu_form import Form, Need, choose
@@ -96,8 +97,8 @@ def make_kernel(shape: Shape, kind: Kind, form: Form) -> Kernel:
     gates = CELLS[shape.cell][0]
     of_state = Array(dtype, prod(shape.state), is_optional=True)
 
-    def strided(name: str, kind: torch.dtype, width: int, is_optional: bool = False) -> dict[str, Any]:
-        array = Array(kind, prod(shape.rows(width)), is_optional, has_strides=True)
+    def strided(name: str, element: torch.dtype, width: int, is_optional: bool = False) -> dict[str, Any]:
+        array = Array(element, prod(shape.rows(width)), is_optional, shape.rows(width))
         return {name: array, f"{name}_step": np.int64, f"{name}_sequence": np.int64}
 
     of_bias = Array(dtype, gates * shape.hidden, is_optional=not kind.is_biased)
@@ -197,16 +198,17 @@ class _Differentiable(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
         with torch._C._AutoDispatchBelowAutograd():
             output, final = torch.ops.pytest_ecornn.scan_forward(x, bias, first, *how)
-        ctx.how = how
-        ctx.save_for_backward(x, bias, first, output)
+        ctx.how = how[2:]
+        ctx.save_for_backward(x, bias, first, output, *how[:2])
         return output, final
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, d_output: Tensor, d_final: Tensor) -> Any:
-        x, bias, first, output = ctx.saved_tensors
-        d_x, d_first = torch.ops.pytest_ecornn.scan_backward(x, bias, first, output, d_output, d_final, *ctx.how)
+        x, bias, first, output, *masks = ctx.saved_tensors
+        d_x, d_first = torch.ops.pytest_ecornn.scan_backward(x, bias, first, output, d_output, d_final, *masks, *ctx.how)
         d_bias = None if bias is None else d_x.flatten(0, 1).sum(0)
-        return d_x, d_bias, None if first is None else d_first, *(None for _ in ctx.how)
+        return d_x, d_bias, None if first is None else d_first, *(None for _ in (*masks, *ctx.how))
 
 
 def _forward_autograd(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
@@ -243,7 +245,10 @@ def scan(
 def describe(case: Case, device: torch.device) -> str:
     """Compiles what the case needs; says which form runs."""
     shape = Shape(case.cell, case.steps, case.batch, case.hidden_size, case.batch_first, False)
-    is_biased = case.bias and not (case.projected and case.layers == 1)
-    is_paired = case.hidden_size % 2 == 0 and case.layout == "contiguous"
-    kinds = [Kind(getattr(torch, case.dtype), device, is_paired, is_biased, case.ragged, back) for back in (False, True)]
-    return "; backward: ".join(str(plan(shape, kind)[0]) for kind in kinds[: 1 + case.training])
+    found: dict[bool, str] = {}
+    for given in {case.projected, case.projected and case.layers == 1}:  # x itself, and products
+        is_paired = case.hidden_size % 2 == 0 and (not given or case.layout == "contiguous")
+        for backward in (False, True)[: 1 + case.training]:
+            kind = Kind(getattr(torch, case.dtype), device, is_paired, case.bias and not given, case.ragged, backward)
+            found[backward] = str(plan(shape, kind)[0])
+    return "; backward: ".join(found.values())

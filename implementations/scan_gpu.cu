@@ -7,14 +7,14 @@
 //   first, final, d_final, d_first [B, H] storage: the states at both ends; first and d_final null for zeros, d_first for none
 //   lengths [B] int64, null for none: a sequence that is over keeps its state, and its output is 0
 //   resets [T, B] uint8, null for none: where it is not 0 the step starts from a state of 0
-//   ticket [1] int32, maps [tiles + groups, channel blocks, 32, 2] word, both zero at first, SPLIT only
-//   No two may alias. Alignment: of PACK elements.
-// Launch: a block has 32 channels of a sequence, a thread PACK of them over STEPS steps, a stretch; the stretches of a block
-//   follow each other in time, a tile. Without SPLIT a block runs through all tiles of its channels; with it a block has one
-//   tile, the earliest that nobody has.
-// Cost: reads G + writes 1 value an element and step, backward reads G + 2 and writes G; SPLIT 8 bytes a channel and tile more.
-// Limits: T, B, H and the number of blocks below 2^31; offsets are 64-bit. Two elements a thread only in 16 bits.
-// Order: a tile's stretches meet in shared memory, two buffers in turn, so one barrier a tile suffices. With SPLIT a tile
+//   ticket [1] int32, maps [tiles + groups, blocks of channels, channels, 2] word, both zero at first, SPLIT only
+//   No two may alias. Alignment: of PACK elements; maps of two words.
+// Launch: a block has ACROSS * PACK channels of a sequence, a thread PACK of them over STEPS steps, a stretch; the stretches of a
+//   block follow each other in time, a tile. Without SPLIT a block runs through all tiles of its channels; with it it takes the
+//   earliest tile that nobody has, again and again. Static shared memory only.
+// Cost: reads G + writes 1 value an element and step, backward reads G + 2 and writes G; SPLIT two words a channel and tile more.
+// Limits: T and G * B * H below 2^30, to any number of elements; offsets are 64-bit. PACK is 2 only in 16 bits.
+// Order: a tile's stretches meet in shared memory, two buffers in turn, so one barrier suffices without SPLIT. With it a tile
 //   publishes its map, the last of each `group` tiles that of its group, and every tile folds the groups and then the tiles
 //   before it, in the order of time: sums are the same in every run. A published word is never 0 and says all by itself, so
 //   relaxed loads and stores suffice. Who waits, waits for tiles with smaller tickets, which are running or done.
@@ -83,9 +83,9 @@ struct PerStep {
 #pragma unroll
         for (int i = 0; i < STEPS * PACK; ++i) {
             compute& mine = of[i / PACK][i % PACK];
-            const compute before = held[i][threadIdx.x];
+            const compute old = held[i][threadIdx.x];
             held[i][threadIdx.x] = mine;
-            mine = before;
+            mine = old;
         }
     }
 };
@@ -96,8 +96,10 @@ struct Stretch {
     PerStep keep, add;
 
     __device__ void set(int i, int p, bool is_alive, bool is_new, compute kept, compute added) {
-        keep.of[i][p] = !MASKED ? kept : !is_alive ? 1 : is_new ? -(compute)0 : kept;
-        add.of[i][p] = !MASKED || is_alive ? added : 0;
+        // Steps beyond the last are neutral by themselves, unless a bias is added to them.
+        const bool is_taken = !(MASKED || BIASED) || is_alive;
+        keep.of[i][p] = !is_taken ? 1 : MASKED && is_new ? -(compute)0 : kept;
+        add.of[i][p] = is_taken ? added : 0;
     }
     __device__ compute after(int i, int p, compute state) const { return apply({keep.of[i][p], add.of[i][p]}, state); }
     __device__ Maps summary() const {
@@ -110,9 +112,11 @@ struct Stretch {
                 is_new |= forgets(keep.of[i][p]);
                 map = {map.product * keep.of[i][p], after(i, p, map.sum)};
             }
-            if (map.product == 0) {  // underflowed, or one was 0
+            if (is_new) {
+                map.product = -(compute)0;
+            } else if (map.product == 0) {  // underflowed, or one was 0
                 for (int i = 0; i < STEPS; ++i) is_open &= keep.of[i][p] > 0;
-                map.product = is_new ? -(compute)0 : is_open ? (compute)SMALLEST : 0;
+                map.product = is_open ? (compute)SMALLEST : 0;
             }
             all.of[p] = map;
         }

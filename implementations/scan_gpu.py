@@ -1,4 +1,4 @@
-"""minGRU and minLSTM on a GPU at the speed of memory: one product for the gates of all steps, then one kernel for all else.
+"""minGRU and minLSTM on a GPU: one product for the gates of all steps, then one kernel for all else.
 
 Activations, recurrence and state stay on chip: each pre-activation is read once, each output written once. scan_cpu is the
 same for a CPU. Linear space, not logarithms, and a state in float32. Source: arXiv 2410.01201, section 3.
@@ -34,8 +34,9 @@ class ScanGpu(Implementation):
             return f"no {case.cell}: {', '.join(_CELLS)} only, whose state is linear in the one before"
         if reason := tf32_refusal(case):
             return reason
-        if case.batch * case.hidden_size >= 2**31:
-            return f"B * H must be below 2^31, got {case.batch * case.hidden_size}"
+        largest = max(case.steps, len(cells.get(case.cell).gates) * case.batch * case.hidden_size)
+        if largest >= 2**30:
+            return f"T and G * B * H must be below 2^30, got {largest}"
         return refusal(device)
 
     def build(self, case: Case, weights: Weights) -> Layer:

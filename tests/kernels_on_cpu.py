@@ -1,4 +1,7 @@
-"""CUDA kernels without shared memory, compiled for the host and run a thread at a time: their arithmetic, without a GPU."""
+"""CUDA kernels compiled for the host and run a thread at a time: their arithmetic, without a GPU.
+
+Threads must not wait for each other: kernels without shared memory, or where each thread reads there what it wrote itself.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,23 @@ _SHIM = """
 #include <cmath>
 #define __device__
 #define __global__
+#define __launch_bounds__(...)
+#define __shared__ static
+#define __syncthreads()
+#include <algorithm>
+#include <cstring>
 using std::exp;
+using std::max;
+using std::min;
 using std::tanh;
+template <typename To, typename From> To same_bits(From from) {
+    To to;
+    static_assert(sizeof(to) == sizeof(from), "");
+    std::memcpy(&to, &from, sizeof(to));
+    return to;
+}
+static unsigned long long __double_as_longlong(double value) { return same_bits<unsigned long long>(value); }
+static double __longlong_as_double(unsigned long long bits) { return same_bits<double>(bits); }
 struct Index { unsigned x; };
 static Index blockIdx, blockDim, threadIdx;
 extern "C" void place_thread(unsigned block, unsigned threads, unsigned thread) {
@@ -36,7 +54,8 @@ class KernelOnCpu(Kernel):
 
     def _run(self, launch: Launch, passed: list[Any]) -> None:
         place_thread, function = self._function
-        given = [ctypes.c_void_p(int(p)) if isinstance(p, np.uintp) else ctypes.c_int(int(p)) for p in passed]
+        types = {np.uintp: ctypes.c_void_p, np.int64: ctypes.c_longlong, np.int32: ctypes.c_int}
+        given = [types[type(p)](int(p)) for p in passed]
         for block in range(launch.grid):
             for thread in range(launch.block):
                 place_thread(block, launch.block, thread)

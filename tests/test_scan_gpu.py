@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import pytest
@@ -14,12 +15,14 @@ from pytest_ecornn import cells
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations import _gate_product, _scan_gpu_op
 from pytest_ecornn.implementations._precision import whole_sums
-from pytest_ecornn.implementations._scan_gpu_form import Form, Need, choose
-from pytest_ecornn.implementations._scan_gpu_op import CELLS, Shape
+from pytest_ecornn.implementations._scan_gpu_form import Cut, Form, Need, choose
+from pytest_ecornn.implementations._scan_gpu_op import CELLS, Kind, Shape
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
+from tests.kernels_on_cpu import KernelOnCpu
 
 H200 = 132  # multiprocessors
 OPS = torch.ops.pytest_ecornn
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 needs = st.builds(
     Need, st.sampled_from((2, 3)), st.sampled_from((torch.float32, torch.float64, torch.bfloat16)), st.booleans(),
@@ -65,7 +68,7 @@ def test_a_split_scan_has_no_more_blocks_than_run_at_once() -> None:
         ("lstm-T2-B1-H1-float32-cuda", "cuda", "no lstm"),
         ("mingru-T2-B1-H1-float32", "cpu", "runs on a CUDA device"),
         ("mingru-T2-B1-H1-float64-tf32-cuda", "cuda", "TF32 is a precision of float32"),
-        ("mingru-T2-B65536-H65536-float32-cuda", "cuda", "B * H must be below 2^31, got 4294967296"),
+        ("mingru-T2-B65536-H65536-float32-cuda", "cuda", "T and G * B * H must be below 2^30, got 8589934592"),
     ],
 )
 def test_what_it_will_not_run_has_a_reason(case: str, device: str, reason: str) -> None:
@@ -75,11 +78,15 @@ def test_what_it_will_not_run_has_a_reason(case: str, device: str, reason: str) 
 
 
 def test_long_sums_are_whole_within_and_as_they_were_after() -> None:
-    names = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
-    before = [getattr(torch.backends.cuda.matmul, name) for name in names]
+    names = [f"allow_{kind}_reduced_precision_reduction{end}" for kind in ("fp16", "bf16") for end in ("", "_split_k")]
+
+    def all_of() -> list[Any]:
+        return [getattr(torch.backends.cuda.matmul, name, None) for name in names]
+
+    before = all_of()
     with whole_sums():
-        assert not any(getattr(torch.backends.cuda.matmul, name) for name in names)
-    assert [getattr(torch.backends.cuda.matmul, name) for name in names] == before
+        assert not any(all_of()[::2])
+    assert all_of() == before
 
 
 def test_shapes_are_known_without_running() -> None:
@@ -93,43 +100,127 @@ def test_shapes_are_known_without_running() -> None:
     assert OPS.gate_product(torch.empty(4, 3, device="meta"), torch.empty(6, 3, device="meta"), False).shape == (4, 6)
 
 
+def given_x(cell: str, steps: int, batch: int, hidden: int, dtype: torch.dtype = torch.float64, device: str = "cuda") -> Tensor:
+    torch.manual_seed(steps)
+    return torch.randn(batch, steps, CELLS[cell][0] * hidden, dtype=dtype, device=device)
+
+
+def by_loop(
+    x: Tensor, bias: Tensor, first: Tensor, lengths: Tensor, resets: Tensor, cell: str, reverse: bool
+) -> tuple[Tensor, Tensor]:
+    """[B, T, G*H] one step after the other, the state 0 before a step that is reset, kept beyond a sequence's length."""
+    gates, state = CELLS[cell][0], first
+    outputs: dict[int, Tensor] = {}
+    for t in reversed(range(x.shape[1])) if reverse else range(x.shape[1]):
+        before = torch.where(resets[:, t, None] > 0, 0.0, state)
+        (after,) = cells.get(cell).step((x[:, t] + bias).chunk(gates, -1), (), (before,), {})
+        is_alive = (lengths > t)[:, None]
+        state, outputs[t] = torch.where(is_alive, after, state), torch.where(is_alive, after, 0.0)
+    return torch.stack([outputs[t] for t in range(x.shape[1])], 1), state
+
+
+Inputs = tuple[Tensor, Tensor, Tensor]
+
+
+def draw(cell: str, steps: int, device: str) -> tuple[Inputs, tuple[Tensor, Tensor]]:
+    """x, bias and first state of 3 sequences of 5 channels; lengths and resets."""
+    x = given_x(cell, steps, 3, 5, device=device)
+    bias, first = torch.randn(x.shape[-1], device=device).double(), torch.randn(3, 5, device=device).double()
+    lengths = torch.tensor([steps, 1 + steps // 2, 1], device=device)
+    resets = (torch.rand(3, steps, device=device) < 0.1).to(torch.uint8)
+    return (x.requires_grad_(), bias.requires_grad_(), first.requires_grad_()), (lengths, resets)
+
+
+# The kernels' arithmetic, on a CPU: of one stretch a tile, so that no thread reads another's.
+
+
+def on_cpu(shape: Shape, is_biased: bool, backward: bool, **tensors: Tensor | None) -> None:
+    kind = Kind(torch.float64, torch.device("cpu"), False, is_biased, tensors["lengths"] is not None, backward)
+    form = Form(Cut(1, 32, 4, 1, 1), False, shape.batch, -(-shape.steps // 4), 1)
+    _scan_gpu_op.run(form, _scan_gpu_op.make_kernel(shape, kind, form), shape, **tensors)
+
+
+@pytest.fixture
+def kernels_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_scan_gpu_op, "Kernel", KernelOnCpu)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("kernels_on_cpu")
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("steps", [1, 3, 4, 5, 23])
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_kernels_compute_what_a_loop_does(cell: str, steps: int, reverse: bool) -> None:
+    (x, bias, first), (lengths, resets) = draw(cell, steps, "cpu")
+    shape = Shape.of(x, cell, True, reverse)
+    masks: dict[str, Tensor | None] = {"lengths": lengths, "resets": resets}
+    output, final = x.new_full(shape.rows(5), torch.nan), x.new_full((3, 5), torch.nan)
+    on_cpu(shape, True, False, x=x, bias=bias, first=first, output=output, final=final, **masks)
+    expected = by_loop(x, bias, first, lengths, resets, cell, reverse)
+    torch.testing.assert_close((output, final), expected, rtol=1e-12, atol=1e-13)
+    weights = torch.randn_like(output), torch.randn_like(final)
+    wanted = torch.autograd.grad(expected, (x, bias, first), weights)
+    d_x, d_first = torch.full_like(x, torch.nan), torch.full_like(first, torch.nan)
+    given = {"x": x, "bias": bias, "first": first, "output": output, "d_output": weights[0], "d_final": weights[1]}
+    on_cpu(shape, True, True, **given, d_x=d_x, d_first=d_first, **masks)
+    torch.testing.assert_close((d_x, d_x.sum((0, 1)), d_first), wanted, rtol=1e-10, atol=1e-12)
+
+
+def plain(x: Tensor, first: Tensor | None = None, bias: Tensor | None = None, resets: Tensor | None = None) -> list[float]:
+    """minGRU of one channel; the outputs and the final state."""
+    shape = Shape.of(x, "mingru", True, False)
+    output, final = x.new_empty(shape.rows(1)), x.new_empty(1, 1)
+    lengths = None if resets is None else torch.tensor([x.shape[1]])
+    on_cpu(
+        shape, bias is not None, False, x=x, bias=bias, first=first, output=output, final=final, lengths=lengths, resets=resets
+    )
+    return [*output.flatten().tolist(), final.item()]
+
+
+@needs_compiler
+@pytest.mark.usefixtures("kernels_on_cpu")
+def test_a_reset_forgets_a_nan_in_its_own_stretch() -> None:
+    x = given_x("mingru", 11, 1, 1, device="cpu")
+    x[0, 1, 0] = torch.nan
+    resets = torch.zeros(1, 11, dtype=torch.uint8)
+    resets[0, 3] = 1
+    found = torch.tensor(plain(x, resets=resets))
+    assert found[1:3].isnan().all()
+    assert found[3:].isfinite().all()
+
+
+@needs_compiler
+@pytest.mark.usefixtures("kernels_on_cpu")
+def test_a_product_that_underflows_leaves_an_infinite_state_infinite_and_a_finite_one_small() -> None:
+    x = torch.zeros(1, 9, 2, dtype=torch.float64)
+    x[..., 0] = 300.0  # keeps e^-300, four times e^-1200
+    assert plain(x, torch.full((1, 1), torch.inf, dtype=torch.float64)) == [torch.inf] * 10
+    assert abs(plain(x, torch.full((1, 1), 1e300, dtype=torch.float64))[-1]) < 1e-20
+
+
+@needs_compiler
+@pytest.mark.usefixtures("kernels_on_cpu")
+def test_an_infinite_bias_does_not_reach_beyond_the_last_step() -> None:
+    x = given_x("mingru", 5, 1, 1, device="cpu")
+    bias = torch.tensor([torch.inf, 0.0], dtype=torch.float64)
+    assert plain(x, bias=bias) == [*x[0, :, 1].tolist(), x[0, -1, 1].item()]
+
+
 # On a GPU.
 
 
-def given_x(cell: str, steps: int, batch: int, hidden: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    torch.manual_seed(steps)
-    return torch.randn(batch, steps, CELLS[cell][0] * hidden, dtype=dtype, device="cuda")
-
-
-def by_loop(x: Tensor, bias: Tensor, first: Tensor, resets: Tensor, cell: str) -> tuple[Tensor, Tensor]:
-    """[B, T, G*H] one step after the other, the state 0 before a step that is reset."""
-    gates, state, outputs = CELLS[cell][0], (first,), []
-    for x_t, reset in zip((x + bias).unbind(1), resets.unbind(1), strict=True):
-        state = (torch.where(reset[:, None] > 0, 0.0, state[0]),)
-        state = cells.get(cell).step(x_t.chunk(gates, -1), (), state, {})  # type: ignore[assignment]
-        outputs.append(state[0])
-    return torch.stack(outputs, 1), state[0]
-
-
 @needs_gpu
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("steps", [1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 1031])
-def test_resets_bias_state_and_all_gradients_at_every_edge_of_a_tile(cell: str, steps: int) -> None:
-    x, hidden = given_x(cell, steps, 3, 5), 5
-    bias, first = torch.randn(x.shape[-1], device="cuda").double(), torch.randn(3, hidden, device="cuda").double()
-    resets = (torch.rand(3, steps, device="cuda") < 0.1).to(torch.uint8)
-    inputs = [one.requires_grad_() for one in (x, bias, first)]
-    expected = by_loop(x, bias, first, resets, cell)
-    got = _scan_gpu_op.scan(x, bias, first, None, resets, cell, True, False)
+def test_masks_bias_state_and_all_gradients_at_every_edge_of_a_tile(cell: str, steps: int, reverse: bool) -> None:
+    inputs, masks = draw(cell, steps, "cuda")
+    expected = by_loop(*inputs, *masks, cell, reverse)
+    got = _scan_gpu_op.scan(*inputs, *masks, cell, True, reverse)
+    torch.testing.assert_close(got, expected, rtol=1e-11, atol=1e-12)
     weights = [torch.randn_like(one) for one in expected]
-    for one, other in zip(got, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
-    gradients = [
-        torch.autograd.grad(sum((a * b).sum() for a, b in zip(found, weights, strict=True)), inputs)
-        for found in (got, expected)
-    ]  # type: ignore[arg-type]
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    found, wanted = (torch.autograd.grad(outputs, inputs, weights) for outputs in (got, expected))
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11)
 
 
 @needs_gpu

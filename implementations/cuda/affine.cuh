@@ -7,14 +7,14 @@
 typedef unsigned long long word;
 __device__ inline word bits_of(compute value) { return __double_as_longlong(value); }
 __device__ inline compute value_of(word bits) { return __longlong_as_double(bits); }
-#define SMALLEST 2.2250738585072014e-308
+#define SMALLEST 4.94065645841246544e-324
 #define QUIET_NAN 0x7ff8000000000000ull
 #define INFINITE 0x7ff0000000000000ull
 #else
 typedef unsigned word;
 __device__ inline word bits_of(compute value) { return __float_as_uint(value); }
 __device__ inline compute value_of(word bits) { return __uint_as_float(bits); }
-#define SMALLEST 1.17549435e-38f
+#define SMALLEST 1.40129846e-45f
 #define QUIET_NAN 0x7fc00000u
 #define INFINITE 0x7f800000u
 #endif

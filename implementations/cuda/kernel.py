@@ -34,13 +34,13 @@ def one_thread_each(elements: int) -> Launch:
 class Array:
     """What a kernel expects of a tensor: dtype, number of elements, whether null may stand in its place.
 
-    With `has_strides` only its last dimension need be adjacent, and the kernel is told where the others lie.
+    With a `shape` only its last dimension need be adjacent, and the kernel is told where the others lie.
     """
 
     dtype: torch.dtype
     elements: int
     is_optional: bool = False
-    has_strides: bool = False
+    shape: tuple[int, ...] = ()
 
     def check(self, kernel: str, name: str, tensor: Tensor | None, device: torch.device) -> None:
         """Raises ValueError saying what was expected and what came."""
@@ -48,18 +48,18 @@ class Array:
             if not self.is_optional:
                 raise ValueError(f"{kernel}: expected a tensor as {name}, got None")
             return
-        is_laid_out = tensor.shape[-1] == 1 or tensor.stride(-1) == 1 if self.has_strides else is_dense(tensor)
-        fits = is_laid_out and tensor.numel() == self.elements and tensor.data_ptr() % tensor.element_size() == 0
+        fits = self._is_laid_out(tensor) and tensor.numel() == self.elements and tensor.data_ptr() % tensor.element_size() == 0
         if tensor.dtype != self.dtype or tensor.device != device or not fits:
-            adjacent = (
-                f"{self.elements} elements, adjacent in the last dimension,"
-                if self.has_strides
-                else f"{self.elements} adjacent elements"
-            )
+            adjacent = f"{self.shape}, adjacent in the last dimension," if self.shape else f"{self.elements} adjacent elements"
             raise ValueError(
                 f"{kernel}: expected {name} as {adjacent} of {self.dtype} on {device}, got "
                 f"{tuple(tensor.shape)} with strides {tensor.stride()} of {tensor.dtype} on {tensor.device}"
             )
+
+    def _is_laid_out(self, tensor: Tensor) -> bool:
+        if not self.shape:
+            return is_dense(tensor)
+        return tensor.shape == self.shape and (tensor.shape[-1] == 1 or tensor.stride(-1) == 1)
 
 
 def is_dense(tensor: Tensor) -> bool:

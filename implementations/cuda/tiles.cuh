@@ -29,7 +29,7 @@ struct Meeting {
         for (int p = 0; p < PACK; ++p) of[stretch][lane + p] = maps.of[p];
     }
     // What all stretches come to; each is replaced by what those before it come to.
-    __device__ Maps all(int lane) {
+    __device__ Maps fold(int lane) {
         Maps found;
 #pragma unroll
         for (int p = 0; p < PACK; ++p) {
@@ -135,14 +135,14 @@ __device__ inline void publish_tile(const Block& block, const Job& job, Meeting&
     const bool is_publisher = block.stretch == STRETCHES - 1;
     Maps own;
     if (is_publisher) {
-        own = all.all(block.lane);
+        own = all.fold(block.lane);
         Published(block, job).set(job.tile, own);
     }
     if (job.tile + 1 < (job.group + 1) * block.group) return;
     scratch.set(block.stretch, block.lane, share(block, job, 0, job.group * block.group));
     __syncthreads();
     if (is_publisher) {
-        Maps whole = scratch.all(block.lane);
+        Maps whole = scratch.fold(block.lane);
         for (int p = 0; p < PACK; ++p) whole.of[p] = then(whole.of[p], own.of[p]);
         Published(block, job).set(block.tiles + job.group, whole);
     }
