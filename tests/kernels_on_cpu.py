@@ -23,16 +23,14 @@ _SHIM = """
 #define __launch_bounds__(...)
 #define __shared__ static
 #define __syncthreads()
-#include <algorithm>
-#include <cstring>
 using std::exp;
-using std::max;
-using std::min;
 using std::tanh;
+static int max(int a, int b) { return a > b ? a : b; }
+static int min(int a, int b) { return a < b ? a : b; }
 template <typename To, typename From> To same_bits(From from) {
     To to;
     static_assert(sizeof(to) == sizeof(from), "");
-    std::memcpy(&to, &from, sizeof(to));
+    __builtin_memcpy(&to, &from, sizeof(to));
     return to;
 }
 static unsigned long long __double_as_longlong(double value) { return same_bits<unsigned long long>(value); }
