@@ -196,8 +196,7 @@ def _fake_backward(x: Tensor, bias: Tensor | None, first: Tensor | None, *rest: 
 class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
-        with torch._C._AutoDispatchBelowAutograd():
-            output, final = torch.ops.pytest_ecornn.scan_forward(x, bias, first, *how)
+        output, final = _below_autograd(x, bias, first, *how)
         ctx.how = how[2:]
         ctx.save_for_backward(x, bias, first, output, *how[:2])
         return output, final
@@ -211,13 +210,17 @@ class _Differentiable(torch.autograd.Function):
         return d_x, d_bias, None if first is None else d_first, *(None for _ in (*masks, *ctx.how))
 
 
+def _below_autograd(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
+    with torch._C._AutoDispatchBelowAutograd():
+        found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_forward(x, bias, first, *how)
+    return found
+
+
 def _forward_autograd(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
     if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, bias, first)):
         found: tuple[Tensor, Tensor] = _Differentiable.apply(x, bias, first, *how)  # type: ignore[no-untyped-call]
         return found
-    with torch._C._AutoDispatchBelowAutograd():
-        found = torch.ops.pytest_ecornn.scan_forward(x, bias, first, *how)
-    return found
+    return _below_autograd(x, bias, first, *how)
 
 
 for _name, _run, _fake in (("scan_forward", _forward, _fake_forward), ("scan_backward", _backward, _fake_backward)):

@@ -7,7 +7,7 @@ import torch
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights
 from pytest_ecornn.implementations._precision import tf32_refusal
-from pytest_ecornn.implementations.cuda.compile import refusal
+from pytest_ecornn.implementations.cuda.compile import indexed, refusal
 
 _CELLS = ("rnn_tanh", "rnn_relu", "lstm", "gru")
 
@@ -38,8 +38,7 @@ class Transposed(Implementation):
         from pytest_ecornn.implementations._transposed_layer import Plan
         from pytest_ecornn.implementations._transposed_op import make_layer
 
-        device = torch.device(case.device)
-        device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+        device = indexed(case.device)
         with torch.cuda.device(device):
             choice = fastest(case, device, self.layouts)
             layer = make_layer(Plan(Form(case, device, choice.is_batch_minor), choice.library), weights)

@@ -13,7 +13,7 @@ from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights
 from pytest_ecornn.implementations._precision import tf32_refusal
 from pytest_ecornn.implementations._stack import run_layers
-from pytest_ecornn.implementations.cuda.compile import refusal
+from pytest_ecornn.implementations.cuda.compile import indexed, refusal
 
 _CELLS = ("mingru", "mingru_positive", "minlstm", "minlstm_positive")
 _OPERATIONS = 20  # of a gate: an exponential, a reciprocal, the recurrence
@@ -43,8 +43,7 @@ class ScanGpu(Implementation):
         from pytest_ecornn.implementations._gate_product import gate_products
         from pytest_ecornn.implementations._scan_gpu_op import describe, scan
 
-        device = torch.device(case.device)
-        device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+        device = indexed(case.device)
         self._notes = describe(case, device)
 
         def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:

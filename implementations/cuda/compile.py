@@ -59,6 +59,12 @@ def refusal(device: torch.device) -> str | None:
     return unavailable()
 
 
+def indexed(name: str) -> torch.device:
+    """The CUDA device of that name, which without a number is the current one."""
+    device = torch.device(name)
+    return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+
+
 def compile_source(source: Path, macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> Compiled:
     """Compiles a `.cu` for one compute capability, unless that was done before. Raises CompilationError."""
     path = cache_folder() / f"{source.stem}-{_digest(source, macros, capability)}.cubin"
