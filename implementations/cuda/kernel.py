@@ -86,6 +86,7 @@ class Kernel:
     """A kernel of a `.cu` for one device.
 
     `arguments`: in its own order, an Array for each pointer, int for each integer of 32 bits, np.int64 for those of 64.
+    `shared_bytes`: the most dynamic shared memory that a block will have. `is_cooperative`: all blocks of a launch run at once.
     """
 
     def __init__(
@@ -95,8 +96,11 @@ class Kernel:
         macros: tuple[tuple[str, str], ...],
         arguments: Mapping[str, Array | type[int] | type[np.int64]],
         device: torch.device,
+        shared_bytes: int = 0,
+        is_cooperative: bool = False,
     ):
         self._name, self._arguments, self._device = f"{source.stem}.{name}", dict(arguments), device
+        self._how = (shared_bytes, is_cooperative)
         self._function = self._load(source, name, macros)
 
     def __call__(self, launch: Launch, **values: Tensor | int | None) -> None:
@@ -106,7 +110,7 @@ class Kernel:
         self._run(launch, [self._passed(name, values[name]) for name in self._arguments])
 
     def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
-        return _function(source, name, macros, self._device)
+        return _function(source, name, macros, self._device, *self._how)
 
     def _run(self, launch: Launch, passed: list[Any]) -> None:
         import cupy
@@ -128,9 +132,13 @@ class Kernel:
 
 
 @cache
-def _function(source: Path, name: str, macros: tuple[tuple[str, str], ...], device: torch.device) -> Any:
+def _function(
+    source: Path, name: str, macros: tuple[tuple[str, str], ...], device: torch.device, shared_bytes: int, is_cooperative: bool
+) -> Any:
     import cupy
 
     compiled = compile_source(source, macros, torch.cuda.get_device_capability(device))
     with cupy.cuda.Device(device.index):
-        return cupy.RawModule(path=str(compiled.path)).get_function(name)
+        found = cupy.RawModule(path=str(compiled.path), enable_cooperative_groups=is_cooperative).get_function(name)
+        found.max_dynamic_shared_size_bytes = shared_bytes
+    return found
