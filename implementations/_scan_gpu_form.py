@@ -1,27 +1,28 @@
-"""How scan_gpu is cut into tiles: a function of the shape, what is needed and the number of the device's multiprocessors alone.
+"""How scan_gpu is cut into tiles: a function of the shape, what is needed and the device alone.
 
 A block takes some channels of one sequence. Where there are enough of those for every multiprocessor, a block runs through all
-steps of its channels; otherwise time is split, and a block takes one tile after the other.
+steps of its channels; otherwise time is split, and blocks that all run at once take turns at tiles.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, isqrt
+from math import ceil
 from typing import NamedTuple
 
 import torch
 
 from pytest_ecornn.implementations.cuda.kernel import Launch
 
-_ENOUGH = 0.75  # blocks a multiprocessor, from which on time is not split
+_ENOUGH = 0.6  # blocks a multiprocessor, from which on time is not split
+_RESERVED_BYTES = 1024  # of shared memory a block, by the driver
 
 
 @dataclass(frozen=True)
 class Cut:
     """What a block does at once: `pack` channels a thread, `across` threads side by side, `stretch` steps a thread.
 
-    `resident`: blocks of `warps` warps that a multiprocessor must have room for at once.
+    `resident`: blocks of `warps` warps that a multiprocessor must have room for at once. `stages`: tiles that are read at once.
     """
 
     pack: int
@@ -29,52 +30,20 @@ class Cut:
     stretch: int
     warps: int
     resident: int
+    stages: int = 1
 
     @property
     def channels(self) -> int:
         return self.pack * self.across
 
     @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @property
     def steps(self) -> int:
         """Of a tile."""
-        return self.stretch * 32 * self.warps // self.across
-
-
-@dataclass(frozen=True)
-class Form:
-    """A scan in tiles of `cut`. `is_split`: blocks share the tiles of their channels; `group` tiles have a map in common."""
-
-    cut: Cut
-    is_split: bool
-    channel_blocks: int
-    tiles: int
-    processors: int
-
-    @property
-    def group(self) -> int:
-        return isqrt(self.tiles - 1) + 1
-
-    @property
-    def launch(self) -> Launch:
-        blocks = self.channel_blocks
-        if self.is_split:
-            blocks = min(blocks * self.tiles, self.cut.resident * self.processors)
-        return Launch(blocks, 32 * self.cut.warps)
-
-    @property
-    def words(self) -> int:
-        """Of the maps that tiles and groups publish."""
-        return 2 * self.cut.channels * self.channel_blocks * (self.tiles + self.tiles // self.group) if self.is_split else 0
-
-    @property
-    def macros(self) -> dict[str, int]:
-        cut = self.cut
-        named = {"PACK": cut.pack, "ACROSS": cut.across, "STEPS": cut.stretch, "WARPS": cut.warps, "RESIDENT": cut.resident}
-        return {"SPLIT": int(self.is_split), **named}
-
-    def __str__(self) -> str:
-        how = f"{self.tiles} tiles side by side in groups of {self.group}" if self.is_split else "a block runs through time"
-        return f"{how}; tiles of {self.cut.steps} steps, {self.cut.channels} channels"
+        return self.stretch * self.threads // self.across
 
 
 class Need(NamedTuple):
@@ -86,16 +55,99 @@ class Need(NamedTuple):
     is_backward: bool
     is_plain: bool
 
+    def read_bytes(self, cut: Cut) -> int:
+        """That a block has read ahead, in dynamic shared memory."""
+        arrays = self.gates + (2 if self.is_backward else 0)
+        return cut.stages * arrays * cut.stretch * cut.threads * cut.pack * self.dtype.itemsize
 
-def choose(steps: int, batch: int, hidden: int, need: Need, processors: int) -> Form:
-    """The form for [T, B, G*H] on a device of so many multiprocessors."""
-    blocks = batch * ceil(hidden / 32) / processors
+    def shared_bytes(self, cut: Cut) -> int:
+        """Of a block, with the maps of its stretches, which are of two values of 4 or 8 bytes, in at most three buffers."""
+        maps = 3 * 2 * cut.threads * cut.pack * max(4, self.dtype.itemsize)
+        return self.read_bytes(cut) + maps + _RESERVED_BYTES
+
+
+class Device(NamedTuple):
+    """Multiprocessors, and shared memory of each."""
+
+    processors: int
+    shared_bytes: int
+
+    @classmethod
+    def of(cls, device: torch.device) -> Device:
+        found = torch.cuda.get_device_properties(device)
+        return cls(found.multi_processor_count, found.shared_memory_per_multiprocessor)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A scan in tiles of `cut`. `is_split`: blocks share the tiles of their channels; `group` tiles have a map in common."""
+
+    cut: Cut
+    is_split: bool
+    channel_blocks: int
+    tiles: int
+    processors: int
+    read_bytes: int
+
+    @property
+    def group_bits(self) -> int:
+        """Of a tile's number within its group: there are about as many groups as tiles in one."""
+        return ((self.tiles - 1).bit_length() + 1) // 2
+
+    @property
+    def launch(self) -> Launch:
+        blocks = self.channel_blocks
+        if self.is_split:
+            blocks = min(blocks * self.tiles, self.cut.resident * self.processors)
+        return Launch(blocks, self.cut.threads, self.read_bytes)
+
+    @property
+    def words(self) -> int:
+        """Of the maps that tiles and groups publish."""
+        maps = self.tiles + (self.tiles >> self.group_bits)
+        return 2 * self.cut.channels * self.channel_blocks * maps if self.is_split else 0
+
+    @property
+    def macros(self) -> dict[str, int]:
+        cut = self.cut
+        named = {"PACK": cut.pack, "ACROSS": cut.across, "STEPS": cut.stretch, "WARPS": cut.warps}
+        return {"SPLIT": int(self.is_split), **named, "RESIDENT": cut.resident, "STAGES": cut.stages}
+
+    def __str__(self) -> str:
+        in_groups = f"{self.tiles} tiles side by side in groups of {1 << self.group_bits}"
+        how = in_groups if self.is_split else "a block runs through time"
+        return f"{how}; tiles of {self.cut.steps} steps, {self.cut.channels} channels"
+
+
+def choose(steps: int, batch: int, hidden: int, need: Need, device: Device) -> Form:
+    """The form for [T, B, G*H]."""
+    blocks = batch * ceil(hidden / 32) / device.processors
     is_split = blocks < _ENOUGH
     cut = _split_cut(need) if is_split else _whole_cut(need, blocks)
     if not need.is_plain:  # the registers would not suffice
-        cut = replace(cut, stretch=cut.stretch // 2, resident=max(1, cut.resident - 1))
+        cut = replace(_shorter(cut), resident=max(1, cut.resident - 1))
+    cut = _fitting(cut, need, device.shared_bytes)
     tiles = ceil(steps / cut.steps)
-    return Form(cut, is_split and tiles > 1, batch * ceil(hidden / cut.channels), tiles, processors)
+    channel_blocks = batch * ceil(hidden / cut.channels)
+    return Form(cut, is_split and tiles > 1, channel_blocks, tiles, device.processors, need.read_bytes(cut))
+
+
+def _fitting(cut: Cut, need: Need, shared_bytes: int) -> Cut:
+    """As many blocks have room as are wanted: small devices read less ahead, then run fewer blocks, then shorter stretches."""
+    while cut.resident * need.shared_bytes(cut) > shared_bytes:
+        if cut.stages > 1:
+            cut = replace(cut, stages=cut.stages - 1)
+        elif cut.resident > 1:
+            cut = replace(cut, resident=cut.resident - 1)
+        else:
+            cut = _shorter(cut)
+    return cut
+
+
+def _shorter(cut: Cut) -> Cut:
+    """About half the steps a thread; fours and pairs stay whole, as copies of 16 bytes want them."""
+    half = cut.stretch // 2
+    return replace(cut, stretch=ceil(half / 4) * 4 if half > 2 else 2)
 
 
 # What was fastest on an H200: docs/notes/scan_gpu.md.
@@ -106,19 +158,23 @@ def _whole_cut(need: Need, blocks: float) -> Cut:
     if need.dtype == torch.float64:
         return Cut(1, 32, 2 if need.is_backward else 4, 8, 2)
     if need.is_paired and need.is_backward:
-        return Cut(2, 32 if blocks > 4 else 16, 8, 4, 3)
+        return Cut(2, 32, 8, 4, 3, 2)
+    if need.is_paired and (need.gates == 3 or blocks <= 2):
+        return Cut(2, 16, 8, 8, 2, 2)
     if need.is_paired:
-        return Cut(2, 32, 16, 8, 2) if need.gates == 2 else Cut(2, 16, 16, 4, 3)
+        return Cut(2, 32, 16, 4, 3, 2) if blocks <= 4 else Cut(2, 32, 16, 8, 2)
     if need.is_backward:
         return Cut(1, 32, 8, 8, 2) if blocks <= 2 else Cut(1, 32, 8, 4, 4)
-    return Cut(1, 32, 16, 4, 4) if 2 < blocks <= 4 else Cut(1, 32, 16, 8, 2)
+    if blocks <= 2:
+        return Cut(1, 32, 16, 8, 1, 2) if blocks < 0.9 else Cut(1, 32, 16, 4, 2, 3)
+    return Cut(1, 32, 16, 4, 4) if blocks <= 4 or need.gates == 3 else Cut(1, 32, 16, 8, 2)
 
 
 def _split_cut(need: Need) -> Cut:
     if need.dtype == torch.float64:
-        return Cut(1, 32, 2 if need.is_backward else 4, 8, 1)
+        return Cut(1, 32, 4, 8, 1)
     if need.is_paired:
-        return Cut(2, 16, 4, 4, 4) if need.is_backward else Cut(2, 16, 16, 4, 2)
+        return Cut(2, 16, 16 if need.is_backward else 24, 4, 2)
     if need.is_backward:
-        return Cut(1, 32, 8, 4, 4 if need.gates == 2 else 3)
-    return Cut(1, 32, 16, 8, 2)
+        return Cut(1, 32, 12, 8, 2) if need.gates == 2 else Cut(1, 32, 16, 8, 1)
+    return Cut(1, 32, 24 if need.gates == 2 else 16, 8, 2)

@@ -6,7 +6,7 @@ Registered below `torch.library.custom_op`, whose checks of every call cost more
 from __future__ import annotations
 
 from functools import lru_cache
-from math import prod
+from math import gcd, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations._scan_gpu_form import Form, Need, choose
+from pytest_ecornn.implementations._scan_gpu_form import Device, Form, Need, choose
 from pytest_ecornn.implementations.cuda.kernel import Array, Kernel
 
 CELLS = {"mingru": (2, 0, 0), "mingru_positive": (2, 0, 1), "minlstm": (3, 1, 0), "minlstm_positive": (3, 1, 1)}
 _SOURCE = Path(__file__).with_name("scan_gpu.cu")
-_TICKET_BYTES = 16  # before the maps, which are aligned to it
+_COPIED_BYTES = 16  # at once, where rows are aligned to it
 
 
 class Shape(NamedTuple):
@@ -48,45 +48,44 @@ class Shape(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What a kernel is compiled for, beside the shape. is_paired: whether all elements may be read two at a time."""
+    """What a kernel is compiled for, beside the shape. alignment: bytes, at most 16, to which all rows are aligned."""
 
     dtype: torch.dtype
     device: torch.device
-    is_paired: bool
+    alignment: int
     is_biased: bool
     is_masked: bool
     is_backward: bool
 
     @classmethod
     def of(cls, shape: Shape, rows: list[Tensor], bias: Tensor | None, masks: list[Tensor | None], is_backward: bool) -> Kind:
-        is_paired = shape.hidden % 2 == 0 and all(_is_even(one) for one in rows)
+        dtype = rows[0].dtype
+        elements = (shape.hidden, *(stride for one in rows for stride in one.stride()[:-1]))
+        alignment = gcd(_COPIED_BYTES, *(dtype.itemsize * count for count in elements), *(one.data_ptr() for one in rows))
         is_masked = any(mask is not None for mask in masks)
-        return cls(rows[0].dtype, rows[0].device, is_paired, bias is not None, is_masked, is_backward)
-
-
-def _is_even(rows: Tensor) -> bool:
-    return all(stride % 2 == 0 for stride in rows.stride()[:-1]) and rows.data_ptr() % (2 * rows.element_size()) == 0
+        return cls(dtype, rows[0].device, alignment, bias is not None, is_masked, is_backward)
 
 
 @lru_cache(maxsize=4096)
 def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
     """How a scan is cut, and its kernel."""
-    form = choose_form(shape, kind, torch.cuda.get_device_properties(kind.device).multi_processor_count)
+    form = choose_form(shape, kind, Device.of(kind.device))
     return form, make_kernel(shape, kind, form)
 
 
-def choose_form(shape: Shape, kind: Kind, processors: int) -> Form:
+def choose_form(shape: Shape, kind: Kind, device: Device) -> Form:
     gates, _, positive = CELLS[shape.cell]
     is_plain = not (kind.is_masked or kind.is_biased or (kind.is_backward and gates == 3 and positive))
-    is_paired = kind.is_paired and kind.dtype.itemsize == 2
+    is_paired = kind.dtype.itemsize == 2 and kind.alignment >= 4
     need = Need(gates, kind.dtype, is_paired, kind.is_backward, is_plain)
-    return choose(shape.steps, shape.batch, shape.hidden, need, processors)
+    return choose(shape.steps, shape.batch, shape.hidden, need, device)
 
 
 def macros(shape: Shape, kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
     """What the source is compiled with."""
     _, cell, positive = CELLS[shape.cell]
     found = {"CELL": cell, "POSITIVE": positive, "MASKED": int(kind.is_masked), "BIASED": int(kind.is_biased)}
+    found["ALIGNED"] = int(kind.alignment == _COPIED_BYTES)
     found |= {"BACKWARD": int(kind.is_backward), f"STORAGE_{str(kind.dtype).removeprefix('torch.').upper()}": 1}
     return tuple((name, str(value)) for name, value in (found | form.macros).items())
 
@@ -111,14 +110,10 @@ def make_kernel(shape: Shape, kind: Kind, form: Form) -> Kernel:
         arguments |= {"final": of_state}
     word = torch.int64 if dtype == torch.float64 else torch.int32
     arguments |= {"lengths": Array(torch.int64, shape.batch, is_optional=True), **strided("resets", torch.uint8, 1, True)}
-    arguments |= {
-        "ticket": Array(torch.int32, 1, not form.is_split),
-        "maps": Array(word, form.words, not form.is_split),
-    }
-    arguments |= dict.fromkeys(("steps", "batch", "hidden", "is_reverse", "tiles", "group"), int)
-    return Kernel(
-        _SOURCE, "scan_backward" if kind.is_backward else "scan_forward", macros(shape, kind, form), arguments, kind.device
-    )
+    arguments["maps"] = Array(word, form.words, not form.is_split)
+    arguments |= dict.fromkeys(("steps", "batch", "hidden", "is_reverse", "tiles", "group_bits"), int)
+    name = "scan_backward" if kind.is_backward else "scan_forward"
+    return Kernel(_SOURCE, name, macros(shape, kind, form), arguments, kind.device, form.launch.shared_bytes, form.is_split)
 
 
 _ROWS = ("x", "output", "d_output", "d_x", "resets")
@@ -136,14 +131,12 @@ def run(form: Form, kernel: Kernel, shape: Shape, **tensors: Tensor | None) -> N
             values[f"{name}_sequence"] = 0 if rows is None else rows.stride(sequence)
     x = tensors["x"]
     assert x is not None
-    values |= {"ticket": None, "maps": None}
+    values["maps"] = None
     if form.is_split:
-        size = 8 if x.dtype == torch.float64 else 4
-        memory = torch.zeros(_TICKET_BYTES + form.words * size, dtype=torch.uint8, device=x.device)
-        values["ticket"] = memory[:4].view(torch.int32)
-        values["maps"] = memory[_TICKET_BYTES:].view(torch.int64 if size == 8 else torch.int32)
+        word = torch.int64 if x.dtype == torch.float64 else torch.int32
+        values["maps"] = torch.zeros(form.words, dtype=word, device=x.device)
     values |= {"steps": shape.steps, "batch": shape.batch, "hidden": shape.hidden, "is_reverse": int(shape.reverse)}
-    kernel(form.launch, **values, tiles=form.tiles, group=form.group)
+    kernel(form.launch, **values, tiles=form.tiles, group_bits=form.group_bits)
 
 
 def _adjacent(x: Tensor) -> Tensor:
@@ -250,8 +243,10 @@ def describe(case: Case, device: torch.device) -> str:
     shape = Shape(case.cell, case.steps, case.batch, case.hidden_size, case.batch_first, False)
     found: dict[bool, str] = {}
     for given in {case.projected, case.projected and case.layers == 1}:  # x itself, and products
-        is_paired = case.hidden_size % 2 == 0 and (not given or case.layout == "contiguous")
+        dtype: torch.dtype = getattr(torch, case.dtype)
+        elements = case.hidden_size if not given or case.layout == "contiguous" else 1
+        alignment = gcd(_COPIED_BYTES, elements * dtype.itemsize)
         for backward in (False, True)[: 1 + case.training]:
-            kind = Kind(getattr(torch, case.dtype), device, is_paired, case.bias and not given, case.ragged, backward)
+            kind = Kind(dtype, device, alignment, case.bias and not given, case.ragged, backward)
             found[backward] = str(plan(shape, kind)[0])
     return "; backward: ".join(found.values())

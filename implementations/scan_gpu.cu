@@ -7,17 +7,19 @@
 //   first, final, d_final, d_first [B, H] storage: the states at both ends; first and d_final null for zeros, d_first for none
 //   lengths [B] int64, null for none: a sequence that is over keeps its state, and its output is 0
 //   resets [T, B] uint8, null for none: where it is not 0 the step starts from a state of 0
-//   ticket [1] int32, maps [tiles + groups, blocks of channels, channels, 2] word, both zero at first, SPLIT only
-//   No two may alias. Alignment: of PACK elements; maps of two words.
+//   maps [tiles + groups, blocks of channels, channels, 2] word, zero at first, SPLIT only
+//   No two may alias. Alignment: of PACK elements, with ALIGNED of 16 bytes in every row; maps of two words.
 // Launch: a block has ACROSS * PACK channels of a sequence, a thread PACK of them over STEPS steps, a stretch; the stretches of a
-//   block follow each other in time, a tile. Without SPLIT a block runs through all tiles of its channels; with it it takes the
-//   earliest tile that nobody has, again and again. Static shared memory only.
+//   block follow each other in time, a tile. Without SPLIT a block runs through all tiles of its channels; with it blocks take
+//   turns, and the launch is cooperative. Dynamic shared memory: STAGES * arrays * STEPS * PACK elements a thread, where arrays
+//   are G forward and G + 2 backward.
 // Cost: reads G + writes 1 value an element and step, backward reads G + 2 and writes G; SPLIT two words a channel and tile more.
 // Limits: T and G * B * H below 2^30, to any number of elements; offsets are 64-bit. PACK is 2 only in 16 bits.
 // Order: a tile's stretches meet in shared memory, two buffers in turn, so one barrier suffices without SPLIT. With it a tile
-//   publishes its map, the last of each `group` tiles that of its group, and every tile folds the groups and then the tiles
+//   publishes its map, the last of each group of tiles that of its group, and every tile folds the groups and then the tiles
 //   before it, in the order of time: sums are the same in every run. A published word is never 0 and says all by itself, so
-//   relaxed loads and stores suffice. Who waits, waits for tiles with smaller tickets, which are running or done.
+//   relaxed loads and stores suffice. Who waits, waits for tiles of an earlier turn or of another block in this one, which have
+//   been published before anybody waits for anything that comes after them.
 #include "min_gates.cuh"
 #include "tiles.cuh"
 
@@ -30,7 +32,6 @@ __device__ inline wide neutral(int gate) {
     return found;
 }
 
-__device__ inline packed load(const storage* from) { return *(const packed*)from; }
 __device__ inline void store(storage* to, const wide& values) { *(packed*)to = narrow_all(values); }
 // PACK elements of a vector over channels, 0 for none.
 __device__ inline wide load_vector(const storage* given, bool is_inside, offset place) {
@@ -39,60 +40,56 @@ __device__ inline wide load_vector(const storage* given, bool is_inside, offset 
     return found;
 }
 
-// What one thread reads for a stretch, forward and backward.
+// What a thread has read ahead for a stretch, by array and step: the gates and, backward, what follows.
+template <int ARRAYS>
+struct Given {
+    packed (*values)[THREADS];
+    __device__ Given(int stage) : values((packed(*)[THREADS])dynamic_shared + stage * ARRAYS * STEPS) {}
+    __device__ packed& at(int array, int step) const { return values[array * STEPS + step][threadIdx.x]; }
+    __device__ void copy(int array, const Place& place, const Rows<const storage>& rows, offset column, int later) const {
+        place.copy(values + array * STEPS, rows, column, later);
+    }
+};
+
+// The pre-activations of a stretch, and which steps start anew.
 struct GatesGiven {
-    packed x[STEPS][GATES];
     wide bias[GATES];
     bool is_new[STEPS];
 
-    template <bool IS_FULL>
-    __device__ void load_steps(const Place& at, const Rows<const storage>& rows, int hidden) {
-        const storage* source = at.at(rows, at.first_step) + at.channel;
-        const int count = at.count();
-#pragma unroll
-        for (int i = 0; i < STEPS; ++i, source += at.stride(rows))
-            for (int gate = 0; gate < GATES; ++gate)
-                x[i][gate] = IS_FULL || i < count ? load(source + gate * hidden) : narrow_all(neutral(gate));
+    template <int ARRAYS>
+    __device__ static void copy(const Given<ARRAYS>& given, const Place& at, const Rows<const storage>& rows) {
+        for (int gate = 0; gate < GATES; ++gate) given.copy(gate, at, rows, gate * at.hidden, 0);
     }
-    __device__ void load_all(
-        const Place& at, const Rows<const storage>& rows, const storage* of_bias, const Rows<const unsigned char>& resets,
-        int hidden) {
-        if (at.count() == STEPS)
-            load_steps<true>(at, rows, hidden);
-        else
-            load_steps<false>(at, rows, hidden);
+    __device__ GatesGiven(const Place& at, const storage* of_bias, const Rows<const unsigned char>& resets) {
         for (int gate = 0; gate < GATES; ++gate)
-            if (BIASED) bias[gate] = load_vector(of_bias, at.is_inside, gate * hidden + at.channel);
+            if (BIASED) bias[gate] = load_vector(of_bias, at.is_inside, gate * at.hidden + at.channel);
 #pragma unroll
         for (int i = 0; i < STEPS; ++i)
             is_new[i] = MASKED && resets.start && i < at.count() && *at.at(resets, at.first_step + i);
     }
+    // Makes steps neutral that there are not.
+    template <int ARRAYS>
+    __device__ static void fill(const Given<ARRAYS>& given, const Place& at) {
+        for (int i = at.count(); i < STEPS; ++i)
+            for (int gate = 0; gate < GATES; ++gate) given.at(gate, i) = narrow_all(neutral(gate));
+    }
     // The pre-activations of a step, by channel.
-    __device__ void widened(int i, compute (*found)[GATES]) const {
+    template <int ARRAYS>
+    __device__ void widened(const Given<ARRAYS>& given, int i, compute (*found)[GATES]) const {
         for (int gate = 0; gate < GATES; ++gate) {
-            const wide all = widen_all(x[i][gate]);
+            const wide all = widen_all(given.at(gate, i));
             for (int p = 0; p < PACK; ++p) found[p][gate] = BIASED ? all.at[p] + bias[gate].at[p] : all.at[p];
         }
     }
 };
 
-// Values of a thread for its steps and channels, `held` for it in shared memory while it has others.
+// Values of a thread for its steps and channels.
 struct PerStep {
     compute of[STEPS][PACK];
-    __device__ void swap(compute (*held)[32 * WARPS]) {
-#pragma unroll
-        for (int i = 0; i < STEPS * PACK; ++i) {
-            compute& mine = of[i / PACK][i % PACK];
-            const compute old = held[i][threadIdx.x];
-            held[i][threadIdx.x] = mine;
-            mine = old;
-        }
-    }
 };
 
 // The steps of one thread's stretch, each an affine map.
 struct Stretch {
-    static const int HELD = 2 * STEPS * PACK;
     PerStep keep, add;
 
     __device__ void set(int i, int p, bool is_alive, bool is_new, compute kept, compute added) {
@@ -122,12 +119,11 @@ struct Stretch {
         }
         return all;
     }
-    __device__ void swap(compute (*held)[32 * WARPS]) { keep.swap(held), add.swap(held + STEPS * PACK); }
 };
 
 #if !BACKWARD
 struct Forward {
-    typedef GatesGiven Given;
+    typedef Given<GATES> Ahead;
     typedef Stretch Steps;
     const Block& block;
     Rows<const storage> x;
@@ -140,23 +136,34 @@ struct Forward {
     bool is_reverse;
 
     __device__ Place place(const Job& job) const { return Place(lengths, block, job, steps_all, hidden, is_reverse); }
-    __device__ wide start(const Place& at) const { return load_vector(first, at.is_inside, at.in_state(hidden)); }
-    __device__ void load(Given& given, const Place& at) const { given.load_all(at, x, bias, resets, hidden); }
-    __device__ Steps steps(const Given& given, const Place& at) const {
+    __device__ wide start(const Place& at) const { return load_vector(first, at.is_inside, at.in_state()); }
+    __device__ static Ahead ahead(int stage) { return Ahead(stage); }
+    __device__ void load(const Ahead& given, const Place& at) const { GatesGiven::copy(given, at, x); }
+    __device__ Steps steps(const Ahead& given, const Place& at) const {
         Steps found;
+        const GatesGiven gates(at, bias, resets);
+        if (!at.is_whole(0)) GatesGiven::fill(given, at);
 #pragma unroll
         for (int i = 0; i < STEPS; ++i) {
             compute wide_x[PACK][GATES];
-            given.widened(i, wide_x);
+            gates.widened(given, i, wide_x);
             for (int p = 0; p < PACK; ++p) {
                 const Gates now = gates_of(wide_x[p]);
                 const compute taken = now.take * candidate(wide_x[p][GATES - 1]);
-                found.set(i, p, at.is_alive(at.first_step + i), given.is_new[i], now.keep, taken);
+                found.set(i, p, at.is_alive(at.first_step + i), gates.is_new[i], now.keep, taken);
             }
         }
         return found;
     }
     __device__ void emit(const Steps& steps, const Place& at, wide state) const {
+        if (at.is_whole(0))
+            emit_steps<true>(steps, at, state);
+        else
+            emit_steps<false>(steps, at, state);
+        if (at.is_inside && at.first_step < steps_all && steps_all <= at.first_step + STEPS) store(final + at.in_state(), state);
+    }
+    template <bool IS_WHOLE>
+    __device__ void emit_steps(const Steps& steps, const Place& at, wide& state) const {
         storage* target = at.at(output, at.first_step) + at.channel;
         const int count = at.count();
 #pragma unroll
@@ -166,18 +173,17 @@ struct Forward {
                 state.at[p] = steps.after(i, p, state.at[p]);
                 shown.at[p] = !MASKED || at.is_alive(at.first_step + i) ? state.at[p] : 0;
             }
-            if (i < count) store(target, shown);
+            if (IS_WHOLE || i < count) store(target, shown);
         }
-        if (count && steps_all <= at.first_step + STEPS) store(final + at.in_state(hidden), state);
     }
 };
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) scan_forward(
     const storage* x, offset x_step, offset x_sequence, const storage* bias, const storage* first, storage* output,
     offset output_step, offset output_sequence, storage* final, const offset* lengths, const unsigned char* resets,
-    offset resets_step, offset resets_sequence, int* ticket, word* maps, int steps, int batch, int hidden, int is_reverse,
-    int tiles, int group) {
-    const Block block(ticket, maps, batch, hidden, tiles, group);
+    offset resets_step, offset resets_sequence, word* maps, int steps, int batch, int hidden, int is_reverse,
+    int tiles, int group_bits) {
+    const Block block(maps, batch, hidden, tiles, group_bits);
     run(Forward{block, {x, x_step, x_sequence}, {output, output_step, output_sequence}, {resets, resets_step, resets_sequence},
                 bias, first, final, lengths, steps, hidden, (bool)is_reverse}, block);
 }
@@ -185,18 +191,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) scan_forward(
 #else
 // Scanned is the gradient that reaches the state before a step: keep times that of the state after it.
 struct Backward {
-    struct Given {
-        GatesGiven gates;
-        packed before[STEPS], gradient[STEPS];
-    };
+    enum { BEFORE = GATES, GRADIENT };
+    typedef Given<GATES + 2> Ahead;
     struct Steps : Stretch {
-        static const int HELD = (3 + GATES) * STEPS * PACK;
         PerStep slopes[GATES], gradient;
-        __device__ void swap(compute (*held)[32 * WARPS]) {
-            Stretch::swap(held);
-            gradient.swap(held + Stretch::HELD);
-            for (int gate = 0; gate < GATES; ++gate) slopes[gate].swap(held + (3 + gate) * STEPS * PACK);
-        }
     };
     const Block& block;
     Rows<const storage> x, output, d_output;
@@ -209,35 +207,32 @@ struct Backward {
     bool is_reverse;
 
     __device__ Place place(const Job& job) const { return Place(lengths, block, job, steps_all, hidden, !is_reverse); }
-    __device__ wide start(const Place& at) const { return load_vector(d_final, at.is_inside, at.in_state(hidden)); }
-    __device__ void load(Given& given, const Place& at) const {
-        given.gates.load_all(at, x, bias, resets, hidden);
-        if (!MASKED && at.count() == STEPS && at.first_step + STEPS < steps_all)
-            load_steps<true>(given, at);
-        else
-            load_steps<false>(given, at);
+    __device__ wide start(const Place& at) const { return load_vector(d_final, at.is_inside, at.in_state()); }
+    __device__ static Ahead ahead(int stage) { return Ahead(stage); }
+    __device__ void load(const Ahead& given, const Place& at) const {
+        GatesGiven::copy(given, at, x);
+        given.copy(BEFORE, at, output, 0, 1);
+        given.copy(GRADIENT, at, d_output, 0, 0);
     }
-    template <bool IS_FULL>
-    __device__ void load_steps(Given& given, const Place& at) const {
-        const packed initial = narrow_all(load_vector(IS_FULL ? 0 : first, at.is_inside, at.in_state(hidden)));
-        const storage* source = at.at(output, at.first_step + 1) + at.channel;
-        const storage* of_gradient = at.at(d_output, at.first_step) + at.channel;
-        const int count = at.count();
-#pragma unroll
-        for (int i = 0; i < STEPS; ++i, source += at.stride(output), of_gradient += at.stride(d_output)) {
-            const bool has_before = IS_FULL || (i < count && at.is_alive(at.first_step + i + 1));
-            given.before[i] = has_before ? ::load(source) : initial;
-            given.gradient[i] = IS_FULL || i < count ? ::load(of_gradient) : narrow_all(wide());
+    // The state before a sequence's first step is the initial one; a step that there is not has a gradient of 0.
+    __device__ void fill(const Ahead& given, const Place& at) const {
+        GatesGiven::fill(given, at);
+        const packed initial = narrow_all(load_vector(first, at.is_inside, at.in_state()));
+        for (int i = 0; i < STEPS; ++i) {
+            if (i >= at.count()) given.at(GRADIENT, i) = narrow_all(wide());
+            if (i >= at.count() || !at.is_alive(at.first_step + i + 1)) given.at(BEFORE, i) = initial;
         }
     }
-    __device__ Steps steps(const Given& given, const Place& at) const {
+    __device__ Steps steps(const Ahead& given, const Place& at) const {
         Steps found;
+        const GatesGiven gates(at, bias, resets);
+        if (MASKED || !at.is_whole(1)) fill(given, at);
 #pragma unroll
         for (int i = 0; i < STEPS; ++i) {
             compute wide_x[PACK][GATES], slopes[GATES];
-            given.gates.widened(i, wide_x);
-            const wide before = widen_all(given.before[i]), reaching = widen_all(given.gradient[i]);
-            const bool is_alive = at.is_alive(at.first_step + i), is_new = given.gates.is_new[i];
+            gates.widened(given, i, wide_x);
+            const wide before = widen_all(given.at(BEFORE, i)), reaching = widen_all(given.at(GRADIENT, i));
+            const bool is_alive = at.is_alive(at.first_step + i), is_new = gates.is_new[i];
             for (int p = 0; p < PACK; ++p) {
                 const Gates now = gates_of(wide_x[p]);
                 slopes_of(wide_x[p], now, is_new ? 0 : before.at[p], slopes);
@@ -263,7 +258,7 @@ struct Backward {
             if (i < count)
                 for (int gate = 0; gate < GATES; ++gate) store(target + gate * hidden, found[gate]);
         }
-        if (d_first && count && steps_all <= at.first_step + STEPS) store(d_first + at.in_state(hidden), passed);
+        if (d_first && count && steps_all <= at.first_step + STEPS) store(d_first + at.in_state(), passed);
     }
 };
 
@@ -271,9 +266,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) scan_backward
     const storage* x, offset x_step, offset x_sequence, const storage* bias, const storage* first, const storage* output,
     offset output_step, offset output_sequence, const storage* d_output, offset d_output_step, offset d_output_sequence,
     const storage* d_final, storage* d_x, offset d_x_step, offset d_x_sequence, storage* d_first, const offset* lengths,
-    const unsigned char* resets, offset resets_step, offset resets_sequence, int* ticket, word* maps, int steps, int batch,
-    int hidden, int is_reverse, int tiles, int group) {
-    const Block block(ticket, maps, batch, hidden, tiles, group);
+    const unsigned char* resets, offset resets_step, offset resets_sequence, word* maps, int steps, int batch,
+    int hidden, int is_reverse, int tiles, int group_bits) {
+    const Block block(maps, batch, hidden, tiles, group_bits);
     run(Backward{block, {x, x_step, x_sequence}, {output, output_step, output_sequence},
                  {d_output, d_output_step, d_output_sequence}, {d_x, d_x_step, d_x_sequence},
                  {resets, resets_step, resets_sequence}, bias, first, d_final, d_first, lengths, steps, hidden,

@@ -22,7 +22,9 @@ _SHIM = """
 #define __global__
 #define __launch_bounds__(...)
 #define __shared__ static
+#define __align__(...)
 #define __syncthreads()
+#define __syncwarp()
 using std::exp;
 using std::tanh;
 static int max(int a, int b) { return a > b ? a : b; }
@@ -66,7 +68,7 @@ def _compiled(source: Path, macros: tuple[tuple[str, str], ...]) -> ctypes.CDLL:
 
     folder = Path(tempfile.mkdtemp())
     (folder / "shim.cpp").write_text(f'{_SHIM}\n#include "{source}"\n')
-    options = ["-O1", "-std=c++17", "-shared", "-fPIC", "-w", f"-I{source.parent / 'cuda'}"]
+    options = ["-O1", "-std=c++17", "-shared", "-fPIC", "-fno-gnu-unique", "-w", f"-I{source.parent / 'cuda'}"]
     options += [f"-D{name}={value}" for name, value in macros]
     subprocess.run(["g++", *options, "-o", str(folder / "kernel.so"), str(folder / "shim.cpp")], check=True)
     return ctypes.CDLL(str(folder / "kernel.so"))

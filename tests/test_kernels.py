@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import pytest_ecornn.implementations as implementations
+from pytest_ecornn.implementations._scan_gpu_form import Device
 from pytest_ecornn.implementations._scan_gpu_op import Kind, Shape, choose_form, macros
 from pytest_ecornn.implementations.cuda import compile as compiler
 from pytest_ecornn.implementations.cuda.kernel import Array, Launch, is_dense, one_thread_each
@@ -18,6 +19,7 @@ from pytest_ecornn.implementations.cuda.kernel import Array, Launch, is_dense, o
 FOLDER = Path(implementations.__file__).parent
 needs_nvrtc = pytest.mark.skipif(compiler.unavailable() is not None, reason=str(compiler.unavailable()))
 
+H200 = Device(132, 228 * 1024)
 STORAGES = ("FLOAT32", "FLOAT64", "BFLOAT16", "FLOAT16")
 FLAGS = ("BATCH_MINOR", "KEEP_GATES", "WIDE_OFFSETS")
 
@@ -32,11 +34,11 @@ def of_scan() -> list[tuple[tuple[str, str], ...]]:
     full = Shape("minlstm_positive", 65_536, 1, 256, True, False)
     found = []
     for name, backward in itertools.product(STORAGES, (False, True)):
-        plain = Kind(getattr(torch, name.lower()), torch.device("cuda", 0), True, False, False, backward)
-        found += [macros(shape, plain, choose_form(shape, plain, 132)) for shape in shapes]
+        plain = Kind(getattr(torch, name.lower()), torch.device("cuda", 0), 16, False, False, backward)
+        found += [macros(shape, plain, choose_form(shape, plain, H200)) for shape in shapes]
         if name in ("FLOAT32", "BFLOAT16"):
             kind = plain._replace(is_biased=True, is_masked=True)
-            found.append(macros(full, kind, choose_form(full, kind, 132)))
+            found.append(macros(full, kind, choose_form(full, kind, H200)))
     return found
 
 

@@ -15,12 +15,12 @@ from pytest_ecornn import cells
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations import _gate_product, _scan_gpu_op
 from pytest_ecornn.implementations._precision import whole_sums
-from pytest_ecornn.implementations._scan_gpu_form import Cut, Form, Need, choose
+from pytest_ecornn.implementations._scan_gpu_form import Cut, Device, Form, Need, choose
 from pytest_ecornn.implementations._scan_gpu_op import CELLS, Kind, Shape
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from tests.kernels_on_cpu import KernelOnCpu
+from tests.test_kernels import H200
 
-H200 = 132  # multiprocessors
 OPS = torch.ops.pytest_ecornn
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
@@ -37,18 +37,25 @@ def form(steps: int, batch: int, hidden: int) -> Form:
 # The form.
 
 
+devices = st.builds(Device, st.integers(1, 200), st.sampled_from((64, 100, 164, 228)).map(lambda kib: kib * 1024))
+
+
 @settings(max_examples=200)
-@given(st.integers(1, 10**6), st.integers(1, 100), st.integers(1, 3000), needs, st.integers(1, 200))
+@given(st.integers(1, 10**6), st.integers(1, 100), st.integers(1, 3000), needs, devices)
 def test_tiles_cover_all_steps_and_channels_and_groups_all_tiles(
-    steps: int, batch: int, hidden: int, need: Need, processors: int
+    steps: int, batch: int, hidden: int, need: Need, device: Device
 ) -> None:
-    found = choose(steps, batch, hidden, need._replace(is_paired=need.is_paired and need.dtype.itemsize == 2), processors)
+    need = need._replace(is_paired=need.is_paired and need.dtype.itemsize == 2)
+    found = choose(steps, batch, hidden, need, device)
     assert found.tiles * found.cut.steps >= steps > (found.tiles - 1) * found.cut.steps
     assert found.channel_blocks * found.cut.channels >= batch * hidden
-    assert found.group**2 >= found.tiles
+    assert 4**found.group_bits >= found.tiles
     assert found.launch.block <= 1024
     assert found.is_split or found.launch.grid == found.channel_blocks
     assert bool(found.words) == found.is_split
+    assert found.cut.resident * need.shared_bytes(found.cut) <= device.shared_bytes
+    if need.dtype.itemsize > 2 or need.is_paired:  # what may be copied 16 bytes at a time
+        assert found.cut.stretch * found.cut.pack * need.dtype.itemsize % 16 == 0
 
 
 def test_time_is_split_only_where_channels_are_few() -> None:
@@ -59,7 +66,7 @@ def test_time_is_split_only_where_channels_are_few() -> None:
 
 def test_a_split_scan_has_no_more_blocks_than_run_at_once() -> None:
     found = form(65_536, 1, 256)
-    assert found.launch.grid == found.cut.resident * H200 < found.tiles * found.channel_blocks
+    assert found.launch.grid == found.cut.resident * H200.processors < found.tiles * found.channel_blocks
 
 
 @pytest.mark.parametrize(
@@ -135,8 +142,8 @@ def draw(cell: str, steps: int, device: str) -> tuple[Inputs, tuple[Tensor, Tens
 
 
 def on_cpu(shape: Shape, is_biased: bool, backward: bool, **tensors: Tensor | None) -> None:
-    kind = Kind(torch.float64, torch.device("cpu"), False, is_biased, tensors["lengths"] is not None, backward)
-    form = Form(Cut(1, 32, 4, 1, 1), False, shape.batch, -(-shape.steps // 4), 1)
+    kind = Kind(torch.float64, torch.device("cpu"), 8, is_biased, tensors["lengths"] is not None, backward)
+    form = Form(Cut(1, 32, 4, 1, 1, 2), False, shape.batch, -(-shape.steps // 4), 1, 0)
     _scan_gpu_op.run(form, _scan_gpu_op.make_kernel(shape, kind, form), shape, **tensors)
 
 
