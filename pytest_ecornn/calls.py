@@ -39,6 +39,11 @@ class Poisoned(TorchDispatchMode):
         torch.ops.aten.new_empty_strided.default,
     )
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """True: what torch.compile made runs compiled within, or torch would run it as it is, then and in every later call."""
+        return True
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func not in self._FACTORIES or not result.numel():

@@ -372,6 +372,19 @@ def test_memory_left_unwritten_by_a_backward_pass_is_seen() -> None:
     assert grad.isnan().all()
 
 
+def test_what_torch_compiled_is_run_as_such_within_poisoned_memory() -> None:
+    compiled: list[str] = []
+
+    def backend(graph: Any, example_inputs: Any) -> Any:
+        compiled.append("once")
+        return graph
+
+    doubled = torch.compile(lambda x: 2 * x, backend=backend)
+    with calls.Poisoned():
+        assert doubled(torch.ones(3)).tolist() == [2.0] * 3
+    assert compiled
+
+
 def test_a_candidate_that_writes_into_its_input_is_refused_and_harms_nobody_else() -> None:
     class Writing(Sequential):
         def build(self, case: Case, weights: Any) -> Any:
