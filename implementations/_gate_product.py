@@ -1,4 +1,4 @@
-"""The input product of scan_gpu, W_ih x for all steps at once, as torch's op `pytest_ecornn::gate_product`, differentiable.
+"""The input product of scans, W_ih x for all steps at once, as torch's op `pytest_ecornn::gate_product`, differentiable.
 
 torch's own linear takes precisions from the process: here TF32 is used where it was asked for and nowhere else, and long sums
 in 16 bits are not cut in parts that are rounded before they are added.
@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pytest_ecornn import cells
+from pytest_ecornn.contract import Case, Cost
 from pytest_ecornn.implementations._precision import fp32_precision, whole_sums
 
 _library = torch.library.Library("pytest_ecornn", "FRAGMENT")
@@ -66,3 +68,15 @@ def gate_product(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
 def gate_products(x: Tensor, weight: Tensor, tf32: bool) -> Tensor:
     """[.., I] -> [.., G*H], the two dimensions before the last as they were."""
     return gate_product(x.flatten(0, 1), weight, tf32).view(*x.shape[:2], weight.shape[0])
+
+
+def product_cost(case: Case) -> Cost:
+    """Of all layers' input products: each writes its result and reads its operands, and in training is made twice more."""
+    size, passes = getattr(torch, case.dtype).itemsize, 3 if case.training else 1
+    width, rows = case.directions * case.hidden_size, case.steps * case.batch
+    gates, moved, operations = width * len(cells.get(case.cell).gates), 0, 0
+    for layer in range(1 if case.projected else 0, case.layers):
+        inputs = width if layer else case.input_size
+        moved += passes * (rows * gates + (rows + gates) * inputs) * size
+        operations += passes * 2 * rows * inputs * gates
+    return Cost(moved, operations)

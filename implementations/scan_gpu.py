@@ -66,20 +66,14 @@ class ScanGpu(Implementation):
         return layer
 
     def cost(self, case: Case) -> Cost:
-        """A scan reads the pre-activations and writes the output; backward it reads both and a gradient, and writes one.
+        """A scan reads the pre-activations and writes the output; backward it reads both and a gradient, and writes one."""
+        from pytest_ecornn.implementations._gate_product import product_cost
 
-        The input product writes its result, reads its operands, and in training is made twice more.
-        """
-        size, gates = getattr(torch, case.dtype).itemsize, len(cells.get(case.cell).gates)
-        width, rows = case.directions * case.hidden_size, case.steps * case.batch
+        product, gates = product_cost(case), len(cells.get(case.cell).gates)
         scans, passes = (3 * gates + 3, 3) if case.training else (gates + 1, 1)
-        moved = case.layers * scans * rows * width * size
-        operations = case.layers * passes * rows * width * gates * _OPERATIONS
-        for layer in range(1 if case.projected else 0, case.layers):
-            inputs = width if layer else case.input_size
-            moved += passes * (rows * width * gates + (rows + width * gates) * inputs) * size
-            operations += passes * 2 * rows * inputs * width * gates
-        return Cost(moved, operations)
+        elements = case.layers * case.directions * case.hidden_size * case.steps * case.batch
+        moved = scans * elements * getattr(torch, case.dtype).itemsize
+        return Cost(product.bytes + moved, product.operations + passes * elements * gates * _OPERATIONS)
 
     def notes(self) -> str:
         return self._notes
