@@ -1,0 +1,56 @@
+"""minGRU and minLSTM by HGRN's scans of flash-linear-attention, fla-core 0.6.0 (github.com/fla-org/flash-linear-attention).
+
+The package scans h[t] = exp(g[t]) h[t-1] + x[t] over arrays [B, T, D] in float32, by Triton; gates are torch's here. g and x
+are float32: of a share near one a logarithm of 16 bits keeps too little.
+
+chunk: chunks of 128 steps side by side, then one after the other; it has no gradient of the initial state, which is folded into
+the first step instead. fused_recurrent: one step after the other.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from pytest_ecornn.implementations.peers._gates import opening_and_candidate
+from pytest_ecornn.implementations.peers._parts import Parts
+
+KERNELS = ("chunk", "fused_recurrent")
+
+
+def from_btd(x: Tensor, first: Tensor | None, cell: str, *, kernel: str = "chunk", bias: Tensor | None = None) -> Tensor:
+    """Pre-activations [B, T, G*H] -> outputs [B, T, H] in x's dtype, differentiable.
+
+    first: [B, H], None for zeros. bias: [G*H], added to x. Raises ValueError for a kernel that there is not.
+    """
+    return BTD(x, first, cell, kernel, bias)
+
+
+def _prepare(
+    x: Tensor, first: Tensor | None, cell: str, kernel: str, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The logarithm of what is kept of the state, what is added to it, and the initial state where the kernel takes it."""
+    if kernel not in KERNELS:
+        raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, got {kernel!r}")
+    opening, candidate = opening_and_candidate(x, cell, -1, bias)
+    kept, taken = logsigmoid(-opening), opening.sigmoid() * candidate
+    first = None if first is None else first.to(kept.dtype)
+    if first is not None and kernel == "chunk":
+        taken[:, 0] += kept[:, 0].exp() * first
+        first = None
+    return kept, taken, first
+
+
+def _scan(kept: Tensor, taken: Tensor, first: Tensor | None, kernel: str) -> Tensor:
+    hgrn = importlib.import_module("fla.ops.hgrn")
+    states: Tensor = getattr(hgrn, f"{kernel}_hgrn")(taken, kept, initial_state=first)[0]
+    return states
+
+
+def _finish(states: Tensor, x: Tensor) -> Tensor:
+    return states.to(x.dtype)
+
+
+BTD = Parts(_prepare, _scan, _finish)

@@ -1,0 +1,81 @@
+"""What adapters to other people's scans have in common: what they refuse, what they declare, and their layer."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn import cells
+from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights
+from pytest_ecornn.implementations._precision import tf32_refusal
+from pytest_ecornn.implementations.peers._gates import CELLS
+from pytest_ecornn.implementations.peers._parts import Parts
+
+INSTALL = "pip install pytest-ecornn[peers]"
+
+
+class Peer(Implementation):
+    """`is_compiled`: torch's part, the gates and the copies, by torch.compile."""
+
+    carry = "float32"
+    gate_gradients = "storage"
+    products = "storage"
+    deterministic = True
+    is_compiled = False
+
+    def __init__(self) -> None:
+        self._notes = ""
+
+    def layer(self, case: Case, weights: Weights, run: Parts, kernel: str) -> Layer:
+        """Of a scan over [B, T, G*H]."""
+        from pytest_ecornn.implementations._gate_product import gate_products
+        from pytest_ecornn.implementations._scan_layer import layer_of
+
+        def product(x: Tensor, weight: Tensor) -> Tensor:
+            return gate_products(x, weight, case.precision == "tf32")
+
+        def scan(x: Tensor, first: Tensor | None, bias: Tensor | None) -> Tensor:
+            if case.batch_first:
+                return run(x, first, case.cell, kernel, bias)
+            return run(x.transpose(0, 1), first, case.cell, kernel, bias).transpose(0, 1)
+
+        return layer_of(case, weights, product, scan)
+
+    def cost_of(self, case: Case, eager: int, scan: int) -> Cost:
+        """eager: values that minGRU's operations of torch move for an output element where each runs by itself."""
+        from pytest_ecornn.implementations._scan_layer import cost_of
+
+        gates = len(cells.get(case.cell).gates)
+        more = 7 * (gates == 3) + 9 * case.cell.endswith("_positive")
+        return cost_of(case, scan + (gates + 2 if self.is_compiled else eager + more))
+
+    def noted(self, package: str, kernel: str) -> None:
+        version = getattr(importlib.import_module(package), "__version__", "of unknown version")
+        self._notes = f"{package} {version}, {kernel}"
+
+    def notes(self) -> str:
+        return self._notes
+
+
+def refusal(case: Case, device: torch.device, packages: tuple[str, ...]) -> str | None:
+    """Why none of them runs the case on the device, or None."""
+    if case.cell not in CELLS:
+        return f"no {case.cell}: {', '.join(CELLS)} only, whose state is linear in the one before"
+    if case.ragged:
+        return "runs sequences of one length"
+    if case.dtype == "float64":
+        return "scans in float32"
+    if case.contents == "infinite":
+        return "makes NaN of an infinite state, by a product of what is kept that underflows"
+    return tf32_refusal(case) or _nowhere(device, packages)
+
+
+def _nowhere(device: torch.device, packages: tuple[str, ...]) -> str | None:
+    if device.type != "cuda":
+        return "runs on a CUDA device"
+    if missing := [name for name in packages if find_spec(name) is None]:
+        return f"needs {' and '.join(missing)} ({INSTALL})"
+    return None
