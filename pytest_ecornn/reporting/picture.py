@@ -12,16 +12,23 @@ from rich.terminal_theme import TerminalTheme
 
 from pytest_ecornn.reporting.formatting import one_line
 
-_PAPER = TerminalTheme(
-    (255, 255, 255),
+# Each of them legible on white.
+COLOURS = (
     (31, 35, 40),
-    [(31, 35, 40), (190, 30, 40), (20, 120, 50), (150, 100, 0), (20, 80, 180), (130, 60, 160), (20, 120, 130), (110, 119, 129)],
+    (190, 30, 40),
+    (20, 120, 50),
+    (150, 100, 0),
+    (20, 80, 180),
+    (130, 60, 160),
+    (20, 120, 130),
+    (110, 119, 129),
 )
+FONTS = "'DejaVu Sans Mono', 'Liberation Mono', Menlo, Consolas, monospace"
+_PAPER = TerminalTheme((255, 255, 255), COLOURS[0], list(COLOURS))
 _TEXT = re.compile(
     r'x="(?P<x>[\d.]+)" (?P<y>y="[\d.]+") textLength="(?P<length>[\d.]+)"(?P<rest>[^>]*)>'
     r"(?P<before>(&#160;)*)(?P<text>[^<]*?)(?P<after>(&#160;)*)</text>"
 )
-_FONTS = "'DejaVu Sans Mono', 'Liberation Mono', Menlo, Consolas, monospace"
 _FORMAT = """\
 <svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -42,7 +49,7 @@ text {{ white-space: pre; }}
 </g>
 </g>
 </svg>
-""".replace("FONTS", _FONTS)
+""".replace("FONTS", FONTS)
 
 
 def render_svg(table: Table, title: str = "") -> str:
