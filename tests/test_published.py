@@ -42,6 +42,9 @@ SMALL = Case(cell="lstm", steps=3, batch=2, hidden_size=5, mode="training")
         ("void at::native::vectorized_elementwise_kernel<4, at::native::tanh_kernel_cuda>(int)", "pointwise"),
         ("step_forward", "pointwise"),
         ("step_backward", "pointwise"),
+        ("scan_forward", "scan"),
+        ("scan_backward", "scan"),
+        ("void at::native::tensor_kernel_scan_outer_dim<float>(float*)", "scan"),
         ("void at::native::reduce_kernel<128, 4, at::native::ReduceOp<float>>(float)", "other"),
         ("void at::native::CatArrayBatchedCopy<float, unsigned int, 2>(float*)", "other"),
     ],
@@ -116,9 +119,14 @@ class FakeEvent:
         return end.at_ms - self.at_ms
 
 
-def test_blocks_alternate_and_calls_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
+def fake_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What times a block says as many ms as events were recorded."""
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+
+def test_blocks_alternate_and_calls_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_clock(monkeypatch)
     made: list[str] = []
     first, second = (alternating.Arm([partial(made.append, f"{name}{k}") for k in range(2)], work=5) for name in "ab")
     alternating.alternate([first, second], rounds=2)

@@ -1,14 +1,15 @@
-"""What a kernel does, by its name: a matrix product, something pointwise, or anything else."""
+"""What a kernel does, by its name: a matrix product, a scan over time, something pointwise, or anything else."""
 
 from __future__ import annotations
 
 import re
 from typing import Literal
 
-Kind = Literal["product", "pointwise", "other"]
+Kind = Literal["product", "scan", "pointwise", "other"]
 
 # Products first: the names of some hold their epilogue's, which may be elementwise.
 _PRODUCT = re.compile(r"gemm|gemv|gemk|nvjet|cutlass|xmma|split_?k", re.IGNORECASE)
+_SCAN = re.compile(r"scan", re.IGNORECASE)
 _POINTWISE = re.compile(r"element_?wise|pointwise|\bstep_(forward|backward)\b|lstm_cell|gru_cell", re.IGNORECASE)
 _SUM_OF_PARTS = re.compile(r"split_?k_?reduce", re.IGNORECASE)
 
@@ -17,6 +18,8 @@ def kind_of(kernel: str) -> Kind:
     """Of a kernel of cuBLAS, cuDNN, torch or this project; the sum over a product's split parts counts to products."""
     if _PRODUCT.search(kernel):
         return "product"
+    if _SCAN.search(kernel):
+        return "scan"
     return "pointwise" if _POINTWISE.search(kernel) else "other"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from pytest_ecornn.contract import MODES, Case
 from pytest_ecornn.reporting.formatting import percent, significant
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.suites.published.kernel_names import kind_of
+from pytest_ecornn.suites.published.kernel_names import Kind, kind_of
 from pytest_ecornn.suites.published.verified import call_of, prepared
 from pytest_ecornn.verification import Candidate
 
@@ -42,11 +42,16 @@ class Breakdown:
     pointwise_us: float
     other_us: float
     gaps_us: float
+    scan_us: float = 0.0
+
+    @property
+    def busy_us(self) -> float:
+        """Of all kernels, copies and fills, added up."""
+        return self.product_us + self.scan_us + self.pointwise_us + self.other_us
 
     @property
     def product_share(self) -> float:
-        busy = self.product_us + self.pointwise_us + self.other_us
-        return self.product_us / busy if busy else 0.0
+        return self.product_us / self.busy_us if self.busy_us else 0.0
 
 
 @dataclass(frozen=True)
@@ -70,12 +75,12 @@ def measure() -> Iterator[Row]:
 def _row(mode: str, name: str, candidate: Candidate) -> Row:
     try:
         with torch.set_grad_enabled(candidate.case.training):
-            return Row(mode, name, breakdown(_profiled(call_of(candidate))))
+            return Row(mode, name, breakdown(profiled(call_of(candidate))))
     except (OSError, RuntimeError, ValueError, KeyError) as error:
         return Row(mode, name, reason=f"not profiled: {type(error).__name__}: {error}")
 
 
-def _profiled(call: Callable[[], Any]) -> list[dict[str, Any]]:
+def profiled(call: Callable[[], Any]) -> list[dict[str, Any]]:
     """The events of one call, as in a trace for Chrome. The first profile of a process also measures its own set-up."""
     for _ in range(2):
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
@@ -96,7 +101,7 @@ def breakdown(events: Iterable[Mapping[str, Any]]) -> Breakdown:
         event for event in events if event.get("cat") in ("cuda_runtime", "cuda_driver") and _LAUNCH.match(event["name"])
     )
     work = [event for event in events if event.get("cat") in _DEVICE_WORK]
-    time_us = dict.fromkeys(("product", "pointwise", "other"), 0.0)
+    time_us = dict.fromkeys(get_args(Kind), 0.0)
     for event in work:
         time_us[kind_of(event["name"]) if event["cat"] == "kernel" else "other"] += float(event["dur"])
     return Breakdown(
@@ -106,6 +111,7 @@ def breakdown(events: Iterable[Mapping[str, Any]]) -> Breakdown:
         product_us=time_us["product"],
         pointwise_us=time_us["pointwise"],
         other_us=time_us["other"],
+        scan_us=time_us["scan"],
         gaps_us=_gaps_us((float(event["ts"]), float(event["ts"]) + float(event["dur"])) for event in work),
     )
 

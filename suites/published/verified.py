@@ -22,16 +22,19 @@ def _found() -> dict[str, Found]:
     return discover([])
 
 
-def prepared(case: Case, names: Sequence[str]) -> dict[str, Candidate | str]:
+Build = Callable[[Found, Case], tuple[Candidate, list[Comparison]]]
+
+
+def prepared(case: Case, names: Sequence[str], build: Build = build_and_compare) -> dict[str, Candidate | str]:
     """By name a candidate that has passed, WRONG, or why it does not run the case; what fails is printed in full."""
-    return {name: _prepared(name, case) for name in names}
+    return {name: _prepared(name, case, build) for name in names}
 
 
-def _prepared(name: str, case: Case) -> Candidate | str:
+def _prepared(name: str, case: Case, build: Build) -> Candidate | str:
     if name not in _found():
         return "absent from this version"
     try:
-        candidate, comparisons = build_and_compare(_found()[name], case)
+        candidate, comparisons = build(_found()[name], case)
         return wrong(candidate, comparisons) or candidate
     except (Skip, Unsupported) as error:
         return str(error)
