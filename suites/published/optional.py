@@ -1,0 +1,32 @@
+"""What this version or a machine may lack: fetched by name when it is used, with the reason where it is absent."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+_IMPLEMENTATIONS = "pytest_ecornn.implementations"
+
+
+class Absent(Exception):
+    """One line: why there is no such thing here."""
+
+
+def fetched(module: str, name: str) -> Any:
+    """`name` of a module of the implementations. Raises Absent where there is no such module, or a package that it needs."""
+    path = f"{_IMPLEMENTATIONS}.{module}"
+    if importlib.util.find_spec(path) is None:
+        raise Absent("absent from this version")
+    try:
+        return getattr(importlib.import_module(path), name)
+    except ImportError as error:
+        raise Absent(f"cannot be imported: {error}") from error
+
+
+def reason(error: BaseException) -> str:
+    """An exception in one line, as a table's cell has it."""
+    if isinstance(error, Absent):
+        return str(error)
+    first = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {first[:160]}"

@@ -1,0 +1,208 @@
+"""scan_gpu's share of a copy's bandwidth: a copy of as many bytes as the scan must move, in the same run, both as CUDA graphs.
+
+The fewest that a scan can move: forward the G pre-activations in and the state out, G + 1 values an element and step; backward
+those, the output's gradient, and G gradients out, 2 G + 2.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn import cells
+from pytest_ecornn.reporting.formatting import relative_error, significant
+from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.statistics import Ratio, paired_ratio
+from pytest_ecornn.suites.published.alternating import Arm, Replay, alternate
+from pytest_ecornn.suites.published.bars import Bar, shown
+from pytest_ecornn.suites.published.optional import fetched, reason
+from pytest_ecornn.suites.published.scan_reference import sampled, states
+
+# Of a sample of channels, relative to the largest of the reference there; the harness's own verdict is elsewhere.
+LIMITS = {"float32": 2.0**-16, "bfloat16": 2.0**-5}
+_CACHES = 3.0  # how often the arrays of a way's graphs fill the L2, at the least
+_PIECE = 2**29  # elements that one copy takes; torch's copies of more than 2^30 are slow
+_ROUNDS = 20
+_SAMPLE = 4  # channels of the last sequence
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One scan. bar: the share that it has to reach, None where it is for information."""
+
+    cell: str
+    batch: int
+    steps: int
+    hidden: int
+    dtype: str
+    is_backward: bool
+    bar: Bar | None
+
+    @property
+    def gates(self) -> int:
+        return len(cells.get(self.cell).gates)
+
+    @property
+    def values(self) -> int:
+        """Read or written, at the least."""
+        each = 2 * self.gates + 2 if self.is_backward else self.gates + 1
+        return each * self.batch * self.steps * self.hidden
+
+    @property
+    def bytes(self) -> int:
+        return self.values * int(getattr(torch, self.dtype).itemsize)
+
+    def __str__(self) -> str:
+        way = "backward" if self.is_backward else "forward"
+        return f"{self.cell} {way}, {self.batch} x {self.steps:,} x {self.hidden:,}, {self.dtype}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """share: the copy's time over the scan's. error: of a sample. No figures where there is only a reason."""
+
+    shape: Shape
+    scan_us: float = 0.0
+    copy_us: float = 0.0
+    share: Ratio | None = None
+    error: float = 0.0
+    reason: str = ""
+
+    @property
+    def label(self) -> str:
+        return str(self.shape)
+
+
+def shapes() -> list[Shape]:
+    """The bars, those of the largest arrays last."""
+    bars = {False: Bar(0.88), True: Bar(0.85)}
+    found = [Shape("mingru", 8, 256, 1536, dtype, False, Bar(1 / 1.3)) for dtype in LIMITS]
+    found += [Shape("mingru", 1, 65_536, hidden, "float32", False, Bar(share)) for hidden, share in ((256, 0.8), (64, 0.6))]
+    for cell, sizes in (("mingru", (8, 4096, 1536)), ("mingru", (64, 2048, 1024)), ("minlstm", (8, 4096, 1536))):
+        found += [
+            Shape(cell, *sizes, dtype, backward, bars[backward] if cell == "mingru" else None)
+            for dtype in LIMITS
+            for backward in bars
+        ]
+    return found + [Shape("mingru", 8, 65_536, 1536, dtype, backward, bars[backward]) for dtype in LIMITS for backward in bars]
+
+
+def measure(deadline: float, device: str = "cuda") -> Iterator[Row]:
+    """A row for each shape; those begun after `deadline` (of time.monotonic) have only the reason."""
+    for shape in shapes():
+        if time.monotonic() < deadline:
+            yield _attempt(shape, device)
+        else:
+            yield Row(shape, reason="not reached in the time allowed")
+        torch.cuda.empty_cache()
+
+
+def _attempt(shape: Shape, device: str) -> Row:
+    try:
+        with torch.no_grad():
+            return _row(shape, device)
+    except Exception as error:  # one shape's failure must not end the others' measurement
+        return Row(shape, reason=reason(error))
+
+
+def _row(shape: Shape, device: str) -> Row:
+    count = ceil(_CACHES * torch.cuda.get_device_properties(device).L2_cache_size / shape.bytes)
+    scans = [make_scan(shape, device, *_ops()) for _ in range(count)]
+    arms = [Arm([Replay(scan.run) for scan in scans]), Arm([Replay(make_copy(shape.bytes, device)) for _ in range(count)])]
+    alternate(arms, _ROUNDS)
+    error = max(scan.error() for scan in scans)
+    if not error <= LIMITS[shape.dtype]:
+        return Row(shape, error=error, reason=f"wrong: error {relative_error(error)}")
+    scan_us, copy_us = (arm.samples_us for arm in arms)
+    return Row(shape, median(scan_us), median(copy_us), paired_ratio(copy_us, scan_us), error)
+
+
+Forward = Callable[..., tuple[Tensor, Tensor]]
+
+
+def _ops() -> tuple[Forward, Forward]:
+    fetched("_scan_gpu_op", "scan")  # which defines the ops
+    return torch.ops.pytest_ecornn.scan_forward, torch.ops.pytest_ecornn.scan_backward
+
+
+class Scan:
+    """One scan on arrays of its own. `run` makes it; `error` is that of what the last run, or its replay, left."""
+
+    def __init__(self, shape: Shape, x: Tensor, forward: Forward, backward: Forward):
+        self._shape, self._x, self._forward, self._backward = shape, x, forward, backward
+        self._how = (None, None, shape.cell, True, False)
+        self._result: Tensor | None = None
+        if shape.is_backward:
+            self._output = forward(x, None, None, *self._how)[0]
+            self._d_output = torch.randn_like(self._output)
+            self._d_final = torch.zeros_like(self._output[:, 0])
+
+    def run(self) -> None:
+        if self._shape.is_backward:
+            given = self._x, None, None, self._output, self._d_output, self._d_final
+            self._result = self._backward(*given, *self._how)[0]
+        else:
+            self._result = self._forward(self._x, None, None, *self._how)[0]
+
+    def error(self) -> float:
+        """The largest, over the reference's largest element, in a few channels of one sequence."""
+        hidden = self._shape.hidden
+        channels = torch.linspace(0, hidden - 1, min(_SAMPLE, hidden), device=self._x.device).long()
+        assert self._result is not None
+        x = sampled(self._x[-1:], channels, hidden).double()
+        found = sampled(self._result[-1:], channels, hidden)
+        with torch.enable_grad():
+            wanted = states(x.requires_grad_(), self._shape.cell)
+        if self._shape.is_backward:
+            (wanted,) = torch.autograd.grad(wanted, x, sampled(self._d_output[-1:], channels, hidden).double())
+        return float((found - wanted).abs().max() / wanted.abs().max())
+
+
+def make_scan(shape: Shape, device: str, forward: Forward, backward: Forward) -> Scan:
+    sizes = shape.batch, shape.steps, shape.gates * shape.hidden
+    return Scan(shape, torch.randn(sizes, device=device, dtype=getattr(torch, shape.dtype)), forward, backward)
+
+
+def make_copy(count: int, device: str) -> Callable[[], None]:
+    """Copies so that `count` bytes are moved, read and written ones together."""
+    elements = count // (2 * torch.float32.itemsize)
+    given = torch.empty(elements, device=device).uniform_()
+    made = torch.empty_like(given)
+    pieces = list(zip(made.split(_PIECE), given.split(_PIECE), strict=True))
+
+    def copy() -> None:
+        for target, source in pieces:
+            target.copy_(source)
+
+    return copy
+
+
+def render(rows: Sequence[Row]) -> str:
+    figures = ("MB moved", "scan, us", "copy, us", "GB/s", "share of copy")
+    return document(
+        [
+            "## Share of a copy's bandwidth",
+            "scan_gpu and a copy of as many bytes, read and written, by turns in one run: CUDA graphs whose arrays together "
+            f"fill the L2 {_CACHES:.0f} times at least. MB: the fewest that a scan can move. Share: the copy's time over the "
+            f"scan's, with its interval (99 %, {_ROUNDS} pairs of blocks). B x T x H. A bar holds where the whole interval "
+            "reaches it; that of T 256 is 1.3 times the copy's time. Error: the largest in a few channels after the last "
+            "replay, against float64.",
+            table(("scan", *figures, "bar", "holds", "error"), [_cells(row) for row in rows], figures) if rows else "",
+        ]
+    )
+
+
+def _cells(row: Row) -> list[str]:
+    shape, bar = row.shape, row.shape.bar
+    size = significant(shape.bytes / 1e6)
+    if row.share is None:
+        return [str(shape), size, escape(row.reason), "-", "-", "-", "-" if bar is None else str(bar), "-", "-"]
+    figures = [significant(row.scan_us, 4), significant(row.copy_us, 4), significant(shape.bytes / row.scan_us / 1e3, 4)]
+    judged = ["-", "-"] if bar is None else [str(bar), bar.holds(row.share)]
+    return [str(shape), size, *figures, shown(row.share), *judged, relative_error(row.error)]

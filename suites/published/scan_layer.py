@@ -1,0 +1,151 @@
+"""A whole minGRU layer between its input and output products, by kernels: all steps' outputs in one product, or one a step.
+
+The published system spent 72 % of its GPU time in the output projection, a product launched for every step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from pytest_ecornn.contract import MODES, Case, Layer
+from pytest_ecornn.implementations._precision import fp32_precision
+from pytest_ecornn.reporting.formatting import percent, significant
+from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.suites.published.launches import Breakdown, breakdown, profiled
+from pytest_ecornn.suites.published.optional import reason
+from pytest_ecornn.suites.published.verified import prepared
+
+IMPLEMENTATION, CELL, GATES = "scan_gpu", "mingru", 2
+BATCH, STEPS, WIDTH = 8, 1024, 512
+PUBLISHED_SHARE = 0.72
+_LIMIT = 1e-4  # between both ways, which add up the same products in another order
+
+
+def _at_once(states: Tensor, weight: Tensor) -> Tensor:
+    return linear(states, weight)
+
+
+def _a_step(states: Tensor, weight: Tensor) -> Tensor:
+    return torch.stack([linear(state, weight) for state in states.unbind(1)], 1)
+
+
+# By name: outputs [B, T, D] of states [B, T, H] and the output projection [D, H].
+PROJECTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"one product": _at_once, "a product a step": _a_step}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One mode and output projection. found: None where there is only a reason."""
+
+    mode: str
+    projection: str
+    found: Breakdown | None = None
+    reason: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.mode}, {self.projection}"
+
+
+def measure(deadline: float, device: str = "cuda") -> Iterator[Row]:
+    """A row for each mode and projection; of modes begun after `deadline` (of time.monotonic) only the reason."""
+    for mode in MODES:
+        if time.monotonic() < deadline:
+            yield from _attempt(mode, device)
+        else:
+            yield from _without(mode, "not reached in the time allowed")
+
+
+def _attempt(mode: str, device: str) -> list[Row]:
+    try:
+        return _rows(mode, device)
+    except Exception as error:  # one mode's failure must not end the other's measurement
+        return _without(mode, reason(error))
+
+
+def _without(mode: str, why: str) -> list[Row]:
+    return [Row(mode, name, reason=why) for name in PROJECTIONS]
+
+
+def _rows(mode: str, device: str) -> list[Row]:
+    case = Case(
+        cell=CELL, steps=STEPS, batch=BATCH, hidden_size=WIDTH, batch_first=True, projected=True, mode=mode, device=device
+    )  # fmt: skip
+    candidate = prepared(case, [IMPLEMENTATION])[IMPLEMENTATION]
+    if isinstance(candidate, str):
+        return _without(mode, candidate)
+    whole = Whole(candidate.layer, (BATCH, STEPS, WIDTH), case.training, device)
+    if (difference := whole.difference()) > _LIMIT:
+        return _without(mode, f"wrong: they differ by {difference:.1e}")
+    return [_row(mode, name, whole) for name in PROJECTIONS]
+
+
+def _row(mode: str, projection: str, whole: Whole) -> Row:
+    try:
+        return Row(mode, projection, breakdown(profiled(partial(whole.call, projection))))
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        return Row(mode, projection, reason=f"not profiled: {reason(error)}")
+
+
+class Whole:
+    """The layer with both projections. In training a call also makes the gradients of x and both weights."""
+
+    def __init__(self, layer: Layer, sizes: tuple[int, int, int], training: bool, device: str):
+        batch, steps, width = sizes
+        self._layer, self._training = layer, training
+        self._x = torch.randn(batch, steps, width, device=device)
+        self._inward = torch.randn(GATES * width, width, device=device) * width**-0.5
+        self._outward = torch.randn(width, width, device=device) * width**-0.5
+        self._leaves = [one.requires_grad_(training) for one in (self._x, self._inward, self._outward)]
+        self._d_output = torch.randn(batch, steps, width, device=device)
+
+    def call(self, projection: str) -> tuple[Tensor, ...]:
+        """The output, and in training the gradients."""
+        with torch.set_grad_enabled(self._training), fp32_precision("matmul", "ieee"):
+            states, _ = self._layer(linear(self._x, self._inward), None, None)
+            output = PROJECTIONS[projection](states, self._outward)
+            gradients = torch.autograd.grad(output, self._leaves, self._d_output) if self._training else ()
+            return output.detach(), *gradients
+
+    def difference(self) -> float:
+        """Between what both projections compute, the largest, relative to the largest element of its tensor."""
+        pairs: Any = zip(*(self.call(name) for name in PROJECTIONS), strict=True)
+        return max(float((one - other).abs().max() / one.abs().max()) for one, other in pairs)
+
+
+def render(rows: Sequence[Row]) -> str:
+    figures = (
+        "launches", "launching, us", "kernels", "scan, us", "products, us", "pointwise, us", "other, us", "gaps, us",
+        "scan's share", "products' share",
+    )  # fmt: skip
+    lines = [[row.mode, row.projection, *_figures(row.found)] for row in rows]
+    return document(
+        [
+            "## The whole layer by kernels",
+            f"{CELL} by {IMPLEMENTATION} between input and output product, B {BATCH}, T {STEPS:,}, D and H {WIDTH}, float32; "
+            "training: with the gradients of the input and both weights. The output of all steps in one product, and in one a "
+            f"step as the published system made it, in which {PUBLISHED_SHARE:.0%} of its GPU's time went.",
+            table(("call", "output projection", *figures), lines, figures) if rows else "",
+            "From one profiled call; the profiler itself lengthens every launch and gap. Times on the device are sums over "
+            "kernels; shares are of these sums, without gaps.",
+            "\n".join(f"- {row.label}: {escape(row.reason)}" for row in rows if row.found is None),
+        ]
+    )
+
+
+def _figures(found: Breakdown | None) -> list[str]:
+    if found is None:
+        return ["-"] * 10
+    times = (found.scan_us, found.product_us, found.pointwise_us, found.other_us, found.gaps_us)
+    return [
+        str(found.launches), significant(found.launch_us), str(found.kernels), *(significant(one, 4) for one in times),
+        percent(found.scan_us / found.busy_us if found.busy_us else 0.0), percent(found.product_share),
+    ]  # fmt: skip
