@@ -1,0 +1,98 @@
+"""The judgement on scans of many steps, at a price that allows for them: by the harness's rule, from a cheaper yardstick.
+
+The harness's yardstick is a loop whose every gate is moved, and at 65,536 steps takes a minute. Here the reference is made in
+two levels (`scan_reference`), on a GPU where there is one, and the limits come of one plain loop: somewhat tighter ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+
+from pytest_ecornn import comparison
+from pytest_ecornn.calls import Tensors, run, run_guarded
+from pytest_ecornn.comparison import Array, Comparison, Error
+from pytest_ecornn.contents import Problem
+from pytest_ecornn.contract import Case, Declared
+from pytest_ecornn.discovery import Found
+from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.items import Skip
+from pytest_ecornn.suites.published.scan_reference import states
+from pytest_ecornn.verification import Candidate, expected
+
+HARNESS_STEPS = 4096  # up to which what fails here is judged by the harness's own yardstick
+_EXACT = Declared("float32")
+
+
+class Judge:
+    """Of output, final state and in training the gradient of x. where: the device that the reference is computed on.
+
+    Raises ValueError for a problem that is not of one projected layer, batch first, without lengths and initial state.
+    """
+
+    def __init__(self, problem: Problem, where: str, declared: Declared = _EXACT):
+        case = problem.case
+        is_plain = case.layers == 1 and not (case.bidirectional or case.ragged or case.has_state)
+        if not (is_plain and case.projected and case.batch_first):
+            raise ValueError(f"expected one projected layer, batch first, without lengths and initial state, got {case}")
+        self._problem, self._where, self._declared = problem, where, declared
+
+    @cached_property
+    def _wanted(self) -> dict[str, Array]:
+        case = self._problem.case
+        x = self._problem.x.detach().to(self._where, torch.float64).requires_grad_(case.training)
+        with torch.set_grad_enabled(case.training):
+            output = states(x, case.cell)
+            wanted = {"output": output, "final h": output[None, :, -1]}
+            if case.training:
+                given = [weight.to(self._where, torch.float64) for weight in self._problem.loss_weights]
+                (wanted["grad x"],) = torch.autograd.grad(list(wanted.values()), x, given)
+        return {name: tensor.detach() for name, tensor in wanted.items()}
+
+    @cached_property
+    def _yardstick(self) -> dict[str, dict[str, Error]]:
+        with _one_thread():
+            plain = run(Sequential(self._declared).build(self._problem.case, self._problem.weights), self._problem)
+        return {name: self._errors(name, plain) for name in self._wanted}
+
+    def _errors(self, name: str, tensors: Tensors) -> dict[str, Error]:
+        wanted, tensor = self._wanted[name], tensors[name]
+        assert tensor is not None
+        where = comparison.slices(self._problem.case, name, tuple(wanted.shape))
+        return comparison.errors(comparison.widened(tensor, wanted.device), wanted, where, None, 0.0)
+
+    def compare(self, tensors: Tensors, device: str) -> list[Comparison]:
+        """The verdict on each tensor, which must be on `device`."""
+        case = replace(self._problem.case, device=device)
+        return [
+            comparison.judge(case, name, tensors.get(name), wanted, self._yardstick[name], None)
+            for name, wanted in self._wanted.items()
+        ]
+
+    def largest_error(self, tensors: Tensors) -> float:
+        """Of all tensors, relative to each one's largest element: no verdict, and no plain loop for it."""
+        return max(self._errors(name, tensors)[""].maximum for name in self._wanted)
+
+    def build(self, found: Found, case: Case) -> tuple[Candidate, list[Comparison]]:
+        """A candidate for the problem's case, on whatever device, and the verdict. Raises Skip and Unsupported."""
+        if reason := found.kind().unsupported(case, torch.device(case.device)):
+            raise Skip(reason)
+        candidate = Candidate.build(found.name, found.kind, case)
+        verdicts = self.compare(run_guarded(candidate.layer, expected(case).problem), case.device)
+        is_doubtful = any(one.status != "passed" for one in verdicts) and case.steps <= HARNESS_STEPS
+        return candidate, candidate.verify() if is_doubtful else verdicts
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """torch wakes all its threads for each logarithm of a sigmoid, however small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,106 @@
+"""scan_gpu beside its peers as tables: one for each shape, and one of the bars, which are of the best peer at each shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from pytest_ecornn.reporting.formatting import relative_error, significant, size
+from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.statistics import MIN_PAIRS, Ratio
+from pytest_ecornn.suites.published.bars import Bar, shown
+from pytest_ecornn.suites.published.lstm_times import geometric_mean
+from pytest_ecornn.suites.published.peer_ways import BCT, BTD, OURS
+from pytest_ecornn.suites.published.scan_peers import CALLED, REPLAYED, Figures, Row
+
+BARS = {BTD: Bar(2.5), BCT: Bar(1.6)}
+MEAN_BAR = Bar(2.0)  # of layout BCT
+MEMORY_BAR = Bar(2.0)  # the thriftiest peer's peak over scan_gpu's
+
+
+def render(rows: Sequence[Row]) -> str:
+    parts = [
+        "## Beside other people's scans",
+        "A layer after its input product, forward and backward (the gradient of the pre-activations), B x T x D. Peers make "
+        "the gates by torch, eager or compiled by torch.compile, and call their package's scan in the layout that it wants: as "
+        "the input product writes it (B,T,D), or transposed (B,C,T), which is given to them so. Times in us, a peer's over "
+        f"scan_gpu's with its interval (99 %, {MIN_PAIRS} pairs of blocks of one run): over 1 scan_gpu is faster. Peak: "
+        "the most memory beyond what the inputs hold. Error: the largest of output and gradient in a sample of channels "
+        "against float64; bold where it is over the harness's limit, and such a peer counts for no bar. Beyond 4,096 steps "
+        "there is an error without a verdict.",
+    ]
+    for row in rows:
+        parts += [f"### {escape(row.label)}", _table(row)]
+    return document([*parts, _bars(rows)])
+
+
+def _table(row: Row) -> str:
+    figures = ("as called, us", "over scan_gpu's", "replayed, us", "over scan_gpu's ", "peak", "over scan_gpu's  ", "error")
+    lines = [[escape(name), *_cells(row, one)] for name, one in row.figures.items()]
+    reasons = [
+        f"- {escape(name)}: {escape(why)}" for name, one in row.figures.items() if (why := one.reason or one.not_replayed)
+    ]
+    return document([table(("way", *figures), lines, figures), "\n".join(reasons)]).strip()
+
+
+def _cells(row: Row, figures: Figures) -> Iterator[str]:
+    for way in (CALLED, REPLAYED):
+        yield significant(figures.time_us[way][0], 4) if way in figures.time_us else "-"
+        yield shown(figures.over_ours[way]) if way in figures.over_ours else "-"
+    yield "-" if figures.peak_bytes is None else size(figures.peak_bytes)
+    own = row.figures[OURS].peak_bytes
+    yield significant(figures.peak_bytes / own) if own and figures.peak_bytes and figures is not row.figures[OURS] else "-"
+    if figures.reason:
+        yield "-"
+    else:
+        error = relative_error(figures.error)
+        yield f"**{error}**" if figures.is_right is False else error
+
+
+def _bars(rows: Sequence[Row]) -> str:
+    """The lowest over all shapes of each figure, and the geometric mean that a bar is of."""
+    lines: list[list[str]] = []
+    for layout, bar in BARS.items():
+        for way in (CALLED, REPLAYED):
+            found = [(best, row) for row in rows if (best := best_ratio(row, layout, way))]
+            label = f"best {layout} peer's time over scan_gpu's, {way}"
+            lines += _lowest(label, bar, found)
+            if layout == BCT and found:
+                mean = _mean([ratio for ratio, _ in found])
+                lines.append(
+                    [f"the same, geometric mean of {len(found)}", shown(mean), "-", str(MEAN_BAR), MEAN_BAR.holds(mean)]
+                )
+    peaks = [(Ratio(peak, peak, peak), row) for row in rows if (peak := memory_ratio(row))]
+    lines += _lowest("thriftiest peer's peak memory over scan_gpu's", MEMORY_BAR, peaks, lambda one: significant(one.ratio))
+    return document(["### Bars", table(("lowest of", "measured", "where", "bar", "holds"), lines)]).strip() if lines else ""
+
+
+def _lowest(
+    label: str, bar: Bar, found: Sequence[tuple[Ratio, Row]], text: Callable[[Ratio], str] = shown
+) -> Iterator[list[str]]:
+    if found:
+        ratio, row = min(found, key=lambda one: one[0].ratio)
+        yield [label, text(ratio), escape(row.label), str(bar), bar.holds(ratio)]
+
+
+def _mean(ratios: Sequence[Ratio]) -> Ratio:
+    """Geometric, its bounds those of the bounds: wider than its interval, as not all ratios are off the same way."""
+    middles, lows, highs = zip(*((one.ratio, one.low, one.high) for one in ratios), strict=True)
+    return Ratio(*(geometric_mean(values) for values in (middles, lows, highs)))
+
+
+def best_ratio(row: Row, layout: str, way: str) -> Ratio | None:
+    """Of the fastest peer of a layout, its time over scan_gpu's; None where either has none that counts."""
+    peers = [one for one in _counted(row) if one.layout == layout and way in one.over_ours]
+    return min(peers, key=lambda one: one.time_us[way][0]).over_ours[way] if peers else None
+
+
+def memory_ratio(row: Row) -> float | None:
+    """The least peak of a peer, of any layout, over scan_gpu's."""
+    peaks, own = [one.peak_bytes for one in _counted(row) if one.peak_bytes], row.figures[OURS].peak_bytes
+    return min(peaks) / own if peaks and own else None
+
+
+def _counted(row: Row) -> list[Figures]:
+    """Peers' that are not known to be wrong; none where scan_gpu itself is."""
+    right = {name: one for name, one in row.figures.items() if not one.reason and one.is_right is not False}
+    return [one for name, one in right.items() if name != OURS] if OURS in right else []

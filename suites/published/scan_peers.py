@@ -1,0 +1,236 @@
+"""scan_gpu beside other people's scans: a whole layer after its input product, forward and backward, time and memory.
+
+All take turns in one run, as called and replayed as CUDA graphs, each on the same values in the layout that it wants, and each
+is judged beforehand on a sample of channels.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn import cells, contents, memory
+from pytest_ecornn.contract import Case, Declared
+from pytest_ecornn.graphs import Capturing
+from pytest_ecornn.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
+from pytest_ecornn.suites.published.alternating import Arm, alternate
+from pytest_ecornn.suites.published.optional import reason
+from pytest_ecornn.suites.published.peer_ways import BCT, BTD, OURS, Way, ours, peers
+from pytest_ecornn.suites.published.scan_judge import Judge
+from pytest_ecornn.suites.published.scan_reference import sampled
+
+DTYPES = ("float32", "bfloat16")
+CALLED, REPLAYED = "as called", "graph replay"
+LATE = "not reached in the time allowed"
+_SAMPLE = 32  # channels of all sequences, by which a way is judged
+_LONGEST_JUDGED = 4096  # steps; beyond, a plain loop and its gradients take long, and there is an error without a verdict
+_DECLARED = Declared("float32", gate_gradients="storage", saved_gates="storage")
+
+
+@dataclass(frozen=True)
+class Shape:
+    cell: str
+    batch: int
+    steps: int
+    hidden: int
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.cell}, {self.batch} x {self.steps:,} x {self.hidden:,}, {self.dtype}"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one way. Times, and their ratios to scan_gpu's, by CALLED and REPLAYED. is_right: None where not judged."""
+
+    layout: str
+    reason: str = ""
+    error: float = 0.0
+    is_right: bool | None = None
+    peak_bytes: int | None = None
+    time_us: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    over_ours: dict[str, Ratio] = field(default_factory=dict)
+    not_replayed: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One shape; figures by way, scan_gpu's first."""
+
+    shape: Shape
+    figures: dict[str, Figures]
+
+    @property
+    def label(self) -> str:
+        return str(self.shape)
+
+
+def shapes() -> list[Shape]:
+    """The longest last."""
+    sizes = ((8, 4096, 1536), (8, 1024, 1536), (64, 2048, 1024))
+    found = [Shape("mingru", *size, dtype) for size in sizes for dtype in DTYPES]
+    found += [Shape("minlstm", *sizes[0], dtype) for dtype in DTYPES]
+    return found + [Shape("mingru", 8, 65_536, 1536, dtype) for dtype in DTYPES]
+
+
+def measure(deadline: float) -> Iterator[Row]:
+    """A row for each shape; of what begins or is compiled after `deadline` (of time.monotonic) only the reason."""
+    for shape in shapes():
+        ways = [ours(shape.cell), *peers(shape.cell)]
+        if time.monotonic() < deadline:
+            yield _attempt(shape, ways, deadline)
+        else:
+            yield _without(shape, ways, LATE)
+        torch.cuda.empty_cache()
+
+
+def _attempt(shape: Shape, ways: Sequence[Way], deadline: float) -> Row:
+    try:
+        return _row(shape, ways, deadline)
+    except Exception as error:  # one row's failure must not end the others' measurement
+        return _without(shape, ways, reason(error))
+
+
+def _without(shape: Shape, ways: Sequence[Way], why: str) -> Row:
+    return Row(shape, {way.name: Figures(way.layout, reason=why) for way in ways})
+
+
+Values = Mapping[str, tuple[Tensor, Tensor]]  # by layout the pre-activations and the output's gradient
+
+
+class Step:
+    """One way's call with gradients, on values that all ways share; judged, then timed."""
+
+    def __init__(self, way: Way, call: Callable[[Tensor], Tensor], values: Values):
+        self.way, self._call = way, call
+        x, self._d_output = values[way.layout]
+        self._x = x.detach().requires_grad_()
+
+    def __call__(self) -> tuple[Tensor, Tensor]:
+        """The states and the gradient of the pre-activations."""
+        with torch.enable_grad():
+            output = self._call(self._x)
+        (gradient,) = torch.autograd.grad(output, self._x, self._d_output)
+        return output.detach(), gradient
+
+    def results(self) -> tuple[Tensor, Tensor]:
+        """Those of a call, as [B, T, ..]."""
+        output, gradient = self()
+        return (output.transpose(1, 2), gradient.transpose(1, 2)) if self.way.layout == BCT else (output, gradient)
+
+
+class Sample:
+    """Some channels of the values that the ways share, and the judgement by them."""
+
+    def __init__(self, shape: Shape, x: Tensor, d_output: Tensor):
+        self._shape, self._device = shape, str(x.device)
+        self._channels = torch.linspace(0, shape.hidden - 1, min(_SAMPLE, shape.hidden), device=x.device).long()
+        case = Case(
+            cell=shape.cell, steps=shape.steps, batch=shape.batch, hidden_size=len(self._channels), batch_first=True,
+            projected=True, dtype=shape.dtype, mode="training", device=x.device.type,
+        )  # fmt: skip
+        loss = self._of(d_output), x.new_zeros(1, shape.batch, len(self._channels))
+        problem = replace(contents.problem(case), x=self._of(x), loss_weights=loss)
+        self._judge = Judge(problem, case.device, _DECLARED)
+
+    def _of(self, values: Tensor) -> Tensor:
+        return sampled(values, self._channels, self._shape.hidden).contiguous()
+
+    def figures(self, step: Step) -> Figures:
+        output, gradient = map(self._of, step.results())
+        tensors: dict[str, Tensor | None] = {"output": output, "final h": output[None, :, -1], "grad x": gradient}
+        error = self._judge.largest_error(tensors)
+        if self._shape.steps > _LONGEST_JUDGED:
+            return Figures(step.way.layout, error=error)
+        verdicts = self._judge.compare(tensors, self._device)
+        return Figures(step.way.layout, error=error, is_right=all(one.status == "passed" for one in verdicts))
+
+
+def _row(shape: Shape, ways: Sequence[Way], deadline: float, device: str = "cuda") -> Row:
+    torch._dynamo.reset()
+    dtype, gates = getattr(torch, shape.dtype), len(cells.get(shape.cell).gates)
+    x = torch.randn(shape.batch, shape.steps, gates * shape.hidden, device=device, dtype=dtype)
+    d_output = torch.randn(shape.batch, shape.steps, shape.hidden, device=device, dtype=dtype)
+    values = {BTD: (x, d_output)}
+    if any(way.layout == BCT for way in ways):
+        values[BCT] = x.transpose(1, 2).contiguous(), d_output.transpose(1, 2).contiguous()
+    sample = Sample(shape, x, d_output)
+    steps: dict[str, Step] = {}
+    figures: dict[str, Figures] = {}
+    for way in ways:
+        if way.is_compiled and time.monotonic() >= deadline:
+            figures[way.name] = Figures(way.layout, reason=LATE)
+            continue
+        figures[way.name], step = _tried(way, values, sample, device)
+        if step is not None:
+            steps[way.name] = step
+    called = _called(steps)
+    replayed, missing = _replayed(steps, device)
+    return Row(shape, {name: _with_times(name, one, called, replayed, missing) for name, one in figures.items()})
+
+
+def _tried(way: Way, values: Values, sample: Sample, device: str) -> tuple[Figures, Step | None]:
+    """Compiles and judges it, and takes its memory. None where there is nothing to time."""
+    if way.call is None:
+        return Figures(way.layout, reason=way.reason), None
+    try:
+        call = torch.compile(way.call, dynamic=False) if way.is_compiled else way.call
+        step = Step(way, call, values)
+        figures = sample.figures(step)
+        return replace(figures, peak_bytes=memory.peak_bytes(step, device)), step
+    except Exception as error:  # one way's failure must not end the others' measurement
+        return Figures(way.layout, reason=reason(error)), None
+
+
+Samples = Mapping[str, tuple[Sequence[float], Sequence[float]]]  # by way its own times and scan_gpu's beside them, in us
+
+
+def _called(steps: Mapping[str, Step]) -> Samples:
+    arms = {name: Arm([step]) for name, step in steps.items()}
+    alternate(list(arms.values()), MIN_PAIRS)
+    return {name: (arm.samples_us, arms[OURS].samples_us if OURS in arms else ()) for name, arm in arms.items()}
+
+
+def _replayed(steps: Mapping[str, Step], device: str) -> tuple[Samples, dict[str, str]]:
+    """Pair by pair, as a graph keeps all memory that its call takes; and why some have no graph."""
+    found: dict[str, tuple[Sequence[float], Sequence[float]]] = {}
+    missing: dict[str, str] = {}
+    own = _captured(steps[OURS], device) if OURS in steps else "there is no scan_gpu to compare with"
+    for name, step in steps.items():
+        graph = own if name == OURS else _captured(step, device) if not isinstance(own, str) else own
+        if isinstance(own, str) or isinstance(graph, str):
+            missing[name] = str(graph)
+            continue
+        arms = [Arm([own]), Arm([graph])]
+        alternate(arms[: 1 if name == OURS else 2], MIN_PAIRS)
+        found[name] = arms[-1].samples_us or arms[0].samples_us, arms[0].samples_us
+        del graph, arms
+        torch.cuda.empty_cache()
+    return found, missing
+
+
+def _captured(step: Step, device: str) -> Callable[[], object] | str:
+    try:
+        capturing = Capturing(device)
+        capturing.warm_up(step)
+        graph, result = capturing.capture(step)
+        return partial(_replay, graph, result)
+    except Exception as error:
+        return reason(error)
+
+
+def _replay(graph: torch.cuda.CUDAGraph, result: object) -> None:
+    """result: kept, as the graph writes into it."""
+    graph.replay()
+
+
+def _with_times(name: str, figures: Figures, called: Samples, replayed: Samples, missing: Mapping[str, str]) -> Figures:
+    samples = {way: of_way[name] for way, of_way in ((CALLED, called), (REPLAYED, replayed)) if name in of_way}
+    times = {way: median_interval(own) for way, (own, _) in samples.items()}
+    over = {way: paired_ratio(own, beside) for way, (own, beside) in samples.items() if beside and name != OURS}
+    return replace(figures, time_us=times, over_ours=over, not_replayed=missing.get(name, ""))
