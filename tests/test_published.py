@@ -276,7 +276,7 @@ def test_only_what_is_right_when_replayed_has_a_device_only_time(share: float, c
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device on this machine")
-@pytest.mark.parametrize("module", ["published.ecornn", "acceptance_gpu"])
+@pytest.mark.parametrize("module", ["published.ecornn", "published.scan", "acceptance_gpu"])
 def test_without_a_gpu_it_says_so_in_one_line(module: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", f"pytest_ecornn.suites.{module}", "--output", str(tmp_path / "new")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
