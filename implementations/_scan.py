@@ -75,13 +75,18 @@ class Scan:
                 self.kernel(kind + "_summary")
 
     def forward(
-        self, x: Tensor, first: Tensor | None, lengths: Tensor | None, training: bool = False
+        self,
+        x: Tensor,
+        first: Tensor | None,
+        lengths: Tensor | None,
+        resets: Tensor | None = None,
+        training: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Output, laid out as x, final state [B, H], and the output before it was rounded (where `training` is asked for).
 
-        x: any strides, but 1 between its last dimension's elements.
+        x: any strides, but 1 between its last dimension's elements. resets: bool, laid out as x without its last dimension.
         """
-        where = _Shape.of(self, x, lengths)
+        where = _Shape.of(self, x, lengths, resets)
         output = torch.empty((*x.shape[:2], where.hidden), dtype=self.dtype)
         given = x.new_zeros(where.state, dtype=self.compute) if first is None else first.to(self.compute)
         # Gradients hold differences of candidate and state: rounded to 16 bits, little would be left of some.
@@ -96,11 +101,12 @@ class Scan:
         first: Tensor | None,
         kept: Tensor,
         lengths: Tensor | None,
+        resets: Tensor | None,
         d_output: Tensor | None,
         d_final: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Gradients of x (contiguous) and of the initial state, in the dtype in which the state is carried."""
-        where = _Shape.of(self, x, lengths)
+        where = _Shape.of(self, x, lengths, resets)
         if d_output is None:
             d_output = kept.new_zeros(where.hidden, dtype=self.dtype).expand(kept.shape)
         elif d_output.stride(-1) != 1:
@@ -108,7 +114,8 @@ class Scan:
         first = kept.new_zeros(where.state) if first is None else first.to(self.compute).contiguous()
         given = x.new_zeros(where.state, dtype=self.compute) if d_final is None else d_final.to(self.compute)
         d_x = torch.empty(x.shape, dtype=x.dtype)
-        d_first = self._run("backward", where, given, x=x, kept=kept, first=first, dout=d_output, dx=d_x)
+        also = {} if resets is None else {"zeros": first.new_zeros(where.hidden)}
+        d_first = self._run("backward", where, given, x=x, kept=kept, first=first, dout=d_output, dx=d_x, **also)
         return d_x, d_first
 
     def _run(self, kind: str, where: _Shape, given: Tensor, **tensors: Tensor) -> Tensor:
@@ -121,13 +128,15 @@ class Scan:
         partial = given.new_zeros(chunks, *where.state)
         decay = torch.ones_like(partial)
         self._launch(kind + "_summary", where, tensors | {"state": partial, "decay": decay})
+        is_reset = None if where.resets is None else decay.signbit()
         # A product of keeps that underflows must not turn an infinite state into NaN.
         decay.clamp_(min=torch.finfo(decay.dtype).smallest_normal)
         starts = torch.empty_like(partial)
         order = range(chunks) if kind == "forward" else range(chunks - 1, -1, -1)
         for chunk in order:
             starts[chunk] = given
-            given = decay[chunk] * given + partial[chunk]
+            passed = given if is_reset is None else given.masked_fill(is_reset[chunk], 0.0)
+            given = decay[chunk] * passed + partial[chunk]
         self._launch(kind, where, tensors | {"state": starts})
         return starts[order[-1]]
 
@@ -142,7 +151,9 @@ class Scan:
         for name in ("x", "out", "dout", "dx"):
             tensor = tensors.get(name, tensors.get("kept") if name == "out" else None)
             integers += (0, 0, 0) if tensor is None else (tensor.data_ptr(), *self._row_strides(tensor))
-        integers += [tensors[name].data_ptr() if name in tensors else 0 for name in ("state", "decay", "first", "kept")]
+        vectors = ("state", "decay", "first", "kept", "zeros")
+        integers += [tensors[name].data_ptr() if name in tensors else 0 for name in vectors]
+        integers += (0, 0, 0) if where.resets is None else (where.resets.data_ptr(), *self._row_strides(where.resets))
         threads = 1 if where.rows * where.hidden <= _SMALL else min(tasks, self.threads)
         _run_on_threads(self.kernel(kind).address, (ctypes.c_int64 * len(integers))(*integers), threads)
 
@@ -157,12 +168,14 @@ class _Shape(NamedTuple):
     hidden: int
     gates: int
     lengths: Tensor | None
+    resets: Tensor | None
 
     @classmethod
-    def of(cls, scan: Scan, x: Tensor, lengths: Tensor | None) -> _Shape:
+    def of(cls, scan: Scan, x: Tensor, lengths: Tensor | None, resets: Tensor | None) -> _Shape:
         steps, batch = (x.shape[1], x.shape[0]) if scan.batch_first else (x.shape[0], x.shape[1])
         gates = len(cells.get(scan.cell).gates)
-        return cls(steps, batch, x.shape[2] // gates, gates, None if lengths is None else lengths.contiguous())
+        lengths = None if lengths is None else lengths.contiguous()
+        return cls(steps, batch, x.shape[2] // gates, gates, lengths, resets)
 
     @property
     def state(self) -> tuple[int, int]:
@@ -175,28 +188,32 @@ class _Shape(NamedTuple):
 
 class _Differentiable(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, how: Scan, x: Tensor, first: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        output, final, kept = how.forward(x, first, lengths, training=True)
+    def forward(
+        ctx: Any, how: Scan, x: Tensor, first: Tensor | None, lengths: Tensor | None, resets: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        output, final, kept = how.forward(x, first, lengths, resets, training=True)
         ctx.how = how
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, first, kept, lengths)
+        ctx.save_for_backward(x, first, kept, lengths, resets)
         return output, final
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_output: Tensor | None, d_final: Tensor | None) -> Any:
-        x, first, kept, lengths = ctx.saved_tensors
-        d_x, d_first = ctx.how.backward(x, first, kept, lengths, d_output, d_final)
-        return None, d_x, None if first is None else d_first.to(first.dtype), None
+        x, first, kept, *masks = ctx.saved_tensors
+        d_x, d_first = ctx.how.backward(x, first, kept, *masks, d_output, d_final)
+        return None, d_x, None if first is None else d_first.to(first.dtype), None, None
 
 
-def scan(how: Scan, x: Tensor, first: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+def scan(
+    how: Scan, x: Tensor, first: Tensor | None, lengths: Tensor | None, resets: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Output and final state [B, H] from pre-activations and initial state [B, H], differentiable where that is asked for."""
     x = x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
     if torch.is_grad_enabled() and (x.requires_grad or (first is not None and first.requires_grad)):
-        output, final = _Differentiable.apply(how, x, first, lengths)  # type: ignore[no-untyped-call]
+        output, final = _Differentiable.apply(how, x, first, lengths, resets)  # type: ignore[no-untyped-call]
         return output, final
-    return how.forward(x, first, lengths)[:2]
+    return how.forward(x, first, lengths, resets)[:2]
 
 
 @cache

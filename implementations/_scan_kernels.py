@@ -46,7 +46,7 @@ from pytest_ecornn.implementations._storage import (
 
 # The integers that a launch is told, by their place. What ends in _T and _B: from a row to the next, in elements.
 (NEXT, TASKS, STEPS, BATCH, HIDDEN, GATES, REVERSE, LENGTHS, TILE, CHUNK, STREAM, X, X_T, X_B, OUT, OUT_T, OUT_B,
- DOUT, DOUT_T, DOUT_B, DX, DX_T, DX_B, STATE, DECAY, FIRST, KEPT) = range(27)  # fmt: skip
+ DOUT, DOUT_T, DOUT_B, DX, DX_T, DX_B, STATE, DECAY, FIRST, KEPT, ZEROS, RESETS, RESETS_T, RESETS_B) = range(31)  # fmt: skip
 
 
 @inline
@@ -61,6 +61,12 @@ def bounds(raw: Any, task: int) -> Any:
 @inline
 def length(raw: Any, b: int) -> int:
     return raw[STEPS] if raw[LENGTHS] == 0 else pointer(raw[LENGTHS], np.int64)[b]
+
+
+@inline
+def is_reset(raw: Any, t: int, b: int) -> bool:
+    """Whether the step at time t starts from a state of zeros."""
+    return raw[RESETS] != 0 and pointer(raw[RESETS], np.uint8)[t * raw[RESETS_T] + b * raw[RESETS_B]] != 0
 
 
 @inline
@@ -82,9 +88,9 @@ def time_to_ask(t: int, is_falling: bool, is_apart: bool, end: int) -> int:
 
 
 @inline
-def zero(row: Any, model: Any, width: int) -> None:
+def fill(row: Any, model: Any, width: int, value: float) -> None:
     for c in range(width):
-        store(row, c, like(load(model, 0), 0.0))
+        store(row, c, like(load(model, 0), value))
 
 
 @inline
@@ -133,19 +139,24 @@ def forward(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) -
                 x_start = b * raw[X_B] + c0
                 asked = time_to_ask(t, raw[REVERSE] != 0, raw[X_T] > raw[GATES] * hidden, end)
                 ask(at(x, asked * raw[X_T] + x_start), width, hidden, raw[GATES])
+                if is_reset(raw, t, b):
+                    fill(state, state, width, 0.0)
                 advance(at(x, t * raw[X_T] + x_start), state, width, hidden, rule, candidate)
                 write(raw, at(out, place), state, width)
                 if raw[KEPT] != 0:
                     write(raw, at(kept, place), state, width)
             else:
-                zero(at(out, place), state, width)
+                fill(at(out, place), state, width, 0.0)
         task = take_one(raw)
     fence()
 
 
 @inline
 def forward_summary(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) -> None:
-    """What a chunk does to any initial state: STATE, from 0, becomes its end from 0; DECAY, from 1, the product of keeps."""
+    """What a chunk does to any initial state: STATE, from 0, becomes its end from 0; DECAY, from 1, the product of keeps.
+
+    A reset makes the product -0, which no other does: nothing of the initial state is left, whatever it is.
+    """
     every_state, every_decay, hidden = state_pointer(raw[STATE], x), state_pointer(raw[DECAY], x), raw[HIDDEN]
     task = take_one(raw)
     while task < raw[TASKS]:
@@ -154,7 +165,11 @@ def forward_summary(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate
         place = (chunk * raw[BATCH] + b) * hidden + c0
         state, decay = at(every_state, place), at(every_decay, place)
         for s in range(s0, min(s1, end)):
-            x_row = at(x, time_of(raw, s, end) * raw[X_T] + b * raw[X_B] + c0)
+            t = time_of(raw, s, end)
+            x_row = at(x, t * raw[X_T] + b * raw[X_B] + c0)
+            if is_reset(raw, t, b):
+                fill(state, state, width, 0.0)
+                fill(decay, state, width, -0.0)
             for c in range(width):
                 keep, take, raw_candidate = gates(x_row, c, hidden)
                 value, _ = candidate(raw_candidate)
@@ -179,7 +194,8 @@ def retreat(
 def backward(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) -> None:
     """STATE: what later chunks send back, [chunks, B, H]; in place, what is sent to earlier ones. Writes DX.
 
-    KEPT: the states that `forward` passed through, unrounded; FIRST: the initial ones [B, H], in the computing type too.
+    KEPT: the states that `forward` passed through, unrounded; FIRST: the initial ones [B, H], in the computing type too, as are
+    ZEROS [H], from which a step that is reset started.
     """
     every_state, hidden = state_pointer(raw[STATE], x), raw[HIDDEN]
     first, kept = same_type(raw[FIRST], every_state), same_type(raw[KEPT], every_state)
@@ -200,15 +216,20 @@ def backward(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) 
                 ask(at(dout, asked * raw[DOUT_T] + dout_start), width, hidden, 1)
                 ask(at(kept, asked * raw[OUT_T] + kept_start), width, hidden, 1)
                 old = at(first, b * hidden + c0)
-                if s > 0:
+                is_new = is_reset(raw, t, b)
+                if is_new:
+                    old = same_type(raw[ZEROS], every_state)
+                elif s > 0:
                     old = at(kept, time_of(raw, s - 1, end) * raw[OUT_T] + kept_start)
                 x_row, dout_row = at(x, t * raw[X_T] + x_start), at(dout, t * raw[DOUT_T] + dout_start)
                 retreat(x_row, old, dout_row, gradients, state, width, hidden, gates, rule, candidate)
                 for gate in range(raw[GATES]):
                     write(raw, at(dx_row, gate * hidden), at(gradients, gate * width), width)
+                if is_new:
+                    fill(state, state, width, 0.0)
             else:
                 for gate in range(raw[GATES]):
-                    zero(at(dx_row, gate * hidden), state, width)
+                    fill(at(dx_row, gate * hidden), state, width, 0.0)
         task = take_one(raw)
     fence()
 
@@ -231,6 +252,9 @@ def backward_summary(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidat
                 keep, _, _ = gates(x_row, c, hidden)
                 store(state, c, keep * (load(dout_row, c) + load(state, c)))
                 store(decay, c, keep * load(decay, c))
+            if is_reset(raw, t, b):
+                fill(state, state, width, 0.0)
+                fill(decay, state, width, -0.0)
         task = take_one(raw)
 
 

@@ -53,10 +53,12 @@ def gates_of(cell: str, steps: int, batch: int, hidden: int, dtype: torch.dtype 
     return torch.randn(steps, batch, GATES[cell] * hidden).to(dtype)
 
 
-def with_gradients(how: Scan, x: Tensor, first: Tensor | None, lengths: Tensor | None) -> list[Tensor]:
+def with_gradients(
+    how: Scan, x: Tensor, first: Tensor | None, lengths: Tensor | None, resets: Tensor | None = None
+) -> list[Tensor]:
     """Output, final state and the gradients of x and of the initial state under random loss weights of seed 1."""
     leaves = [tensor.detach().requires_grad_() for tensor in (x, first) if tensor is not None]
-    output, final = scan(how, leaves[0], leaves[1] if first is not None else None, lengths)
+    output, final = scan(how, leaves[0], leaves[1] if first is not None else None, lengths, resets)
     random = torch.Generator().manual_seed(1)
     weights = [torch.randn(tensor.shape, generator=random).to(tensor.dtype) for tensor in (output, final)]
     return [output.detach(), final.detach(), *torch.autograd.grad((output, final), leaves, weights)]
@@ -121,15 +123,34 @@ def test_agrees_with_the_reference(name: str) -> None:
     assert not message, message
 
 
+@pytest.mark.parametrize("share", [0.0, 0.1], ids=["plain", "resets"])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("cell", ["mingru", "minlstm"])
-def test_run_in_chunks_equals_whole_run(cell: str, reverse: bool) -> None:
+def test_run_in_chunks_equals_whole_run(cell: str, reverse: bool, share: float) -> None:
     x, first, lengths = gates_of(cell, 43, 3, 70), torch.randn(3, 70), torch.tensor([43, 1, 20])
-    whole = with_gradients(of(cell, reverse=reverse), x, first, lengths)
+    resets = torch.rand(43, 3) < share if share else None
+    whole = with_gradients(of(cell, reverse=reverse), x, first, lengths, resets)
     for cut in (Plan(32, 5), Plan(64, 43), Plan(1024, 4)):
-        parts = with_gradients(of(cell, reverse=reverse, cut=cut), x, first, lengths)
+        parts = with_gradients(of(cell, reverse=reverse, cut=cut), x, first, lengths, resets)
         for one, other in zip(whole, parts, strict=True):
             torch.testing.assert_close(other, one, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_nothing_passes_a_reset_in_another_chunk(reverse: bool) -> None:
+    x, first, resets = gates_of("mingru", 40, 2, 3), torch.full((2, 3), torch.inf), torch.zeros(40, 2, dtype=torch.bool)
+    resets[17, 0] = True
+    before, after = (slice(18, None), slice(18)) if reverse else (slice(17), slice(17, None))
+    output, final, _ = of("mingru", cut=Plan(3, 5), reverse=reverse).forward(x, first, None, resets)
+    assert output[before].isinf().all()
+    assert output[after, 0].isfinite().all()
+    assert output[after, 1].isinf().all()
+    assert final[0].isfinite().all()
+    d_first = with_gradients(of("mingru", cut=Plan(3, 5), reverse=reverse), x, torch.randn(2, 3), None, resets)[-1]
+    resets[0 if not reverse else -1, 1] = True
+    dropped = with_gradients(of("mingru", cut=Plan(3, 5), reverse=reverse), x, torch.randn(2, 3), None, resets)[-1]
+    assert (d_first[1] != 0).all()
+    assert torch.equal(dropped[1], torch.zeros(3))
 
 
 def test_run_in_chunks_keeps_an_infinite_state() -> None:
