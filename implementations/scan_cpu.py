@@ -22,6 +22,7 @@ _CELLS = ("mingru", "mingru_positive", "minlstm", "minlstm_positive")
 class ScanCpu(Implementation):
     carry = "float32"
     deterministic = True
+    takes_resets = True
 
     def __init__(self) -> None:
         self._notes = ""
@@ -50,7 +51,7 @@ class ScanCpu(Implementation):
         tasks = f"tile {cut.tile}, {cut.chunks} chunk{'s' * (cut.chunks > 1)}"
         self._notes = f"numba {'omp' if openmp() else 'pool'}, {threads} thread{'s' * (threads > 1)}, {tasks}"
 
-        def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        def layer(x: Tensor, state: State, lengths: Tensor | None, resets: Tensor | None = None) -> tuple[Tensor, State]:
             def run_layer(
                 suffix: str, x: Tensor, is_projected: bool, state: cells.Blocks, reverse: bool
             ) -> tuple[Tensor, cells.Blocks]:
@@ -60,7 +61,7 @@ class ScanCpu(Implementation):
                     x = linear(
                         x.to(compute), weights["weight_ih" + suffix].to(compute), None if bias is None else bias.to(compute)
                     )
-                output, final = scan(scans[x.dtype, reverse], x, state[0] if state else None, lengths)
+                output, final = scan(scans[x.dtype, reverse], x, state[0] if state else None, lengths, resets)
                 return output, (final,)
 
             return run_layers(case, x, state, run_layer)

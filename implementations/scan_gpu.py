@@ -25,6 +25,7 @@ class ScanGpu(Implementation):
     saved_gates = "storage"
     products = "storage"
     deterministic = True
+    takes_resets = True
 
     def __init__(self) -> None:
         self._notes = ""
@@ -46,8 +47,9 @@ class ScanGpu(Implementation):
         device = indexed(case.device)
         self._notes = describe(case, device)
 
-        def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        def layer(x: Tensor, state: State, lengths: Tensor | None, resets: Tensor | None = None) -> tuple[Tensor, State]:
             on_device = None if lengths is None else lengths.to(device, non_blocking=True)
+            marks = None if resets is None else resets.view(torch.uint8)
 
             def run_layer(
                 suffix: str, x: Tensor, is_projected: bool, state: cells.Blocks, reverse: bool
@@ -57,7 +59,7 @@ class ScanGpu(Implementation):
                     x = gate_products(x, weights["weight_ih" + suffix], case.precision == "tf32")
                     bias = weights.get("bias_ih" + suffix)
                 first = state[0] if state else None
-                output, final = scan(x, bias, first, on_device, None, case.cell, case.batch_first, reverse)
+                output, final = scan(x, bias, first, on_device, marks, case.cell, case.batch_first, reverse)
                 return output, (final,)
 
             with torch.cuda.device(device):

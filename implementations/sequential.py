@@ -27,6 +27,7 @@ class Sequential(Implementation):
 
     carry: Precision = "float32"
     deterministic = True
+    takes_resets = True
 
     def __init__(self, declared: Declared = _EXACT, rounding: Rounding | None = None):
         vars(self).update(declared._asdict())
@@ -38,7 +39,7 @@ class Sequential(Implementation):
         return None
 
     def build(self, case: Case, weights: Weights) -> Layer:
-        def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        def layer(x: Tensor, state: State, lengths: Tensor | None, resets: Tensor | None = None) -> tuple[Tensor, State]:
             def run_layer(
                 suffix: str, x: Tensor, is_projected: bool, state: cells.Blocks, reverse: bool
             ) -> tuple[Tensor, cells.Blocks]:
@@ -48,11 +49,12 @@ class Sequential(Implementation):
                 if not is_projected:
                     x_gates = self._product(multiply, dtype, x_gates, parameters["weight_ih"], parameters.get("bias_ih"))
                 first = state or (x.new_zeros(x.shape[1], case.hidden_size),) * len(cell.states)
-                output, final = self._loop(cell, dtype, multiply, x_gates, first, parameters, lengths, reverse)
+                output, final = self._loop(cell, dtype, multiply, x_gates, first, parameters, lengths, marks, reverse)
                 return (output.transpose(0, 1) if case.batch_first else output), final
 
             multiply = tf32_linear(self._rounding) if case.precision == "tf32" and dtype == torch.float32 else ieee_linear()
             lengths = None if lengths is None else lengths.to(x.device)
+            marks = resets.T if resets is not None and case.batch_first else resets
             return run_layers(case, x, state, run_layer)
 
         cell, dtype = cells.get(case.cell), getattr(torch, case.dtype)
@@ -68,9 +70,10 @@ class Sequential(Implementation):
         state: cells.Blocks,
         parameters: dict[str, Tensor],
         lengths: Tensor | None,
+        resets: Tensor | None,
         reverse: bool,
     ) -> tuple[Tensor, cells.Blocks]:
-        """x_gates [T, B, G*H], state [B, H] each -> output [T, B, H] in `dtype`, final states [B, H] in `dtype`."""
+        """x_gates [T, B, G*H], state [B, H] each, resets [T, B] -> output [T, B, H] and final states [B, H] in `dtype`."""
         count, compute, rounded = len(cell.gates), x_gates.dtype, self._rounding.to
         kept = dtype if self.carry == "storage" else compute
         state = tuple(s.to(compute) for s in state)
@@ -78,15 +81,16 @@ class Sequential(Implementation):
         weight, bias = parameters.get("weight_hh"), parameters.get("bias_hh")
         steps = list(enumerate(self._rounded_backwards(x_gates, dtype, self.gate_gradients).unbind(0)))
         for t, x_t in reversed(steps) if reverse else steps:
+            before = state if resets is None else cells.started(state, resets[t])
             h_gates: cells.Blocks = ()
             if weight is not None:
                 if lengths is not None:
                     weight = self._rounded_backwards(weight, dtype, self.weight_gradients)
-                operand = rounded(state[0], dtype).to(compute)
+                operand = rounded(before[0], dtype).to(compute)
                 product = self._product(multiply, dtype, operand, weight, bias)
                 h_gates = self._rounded_backwards(product, dtype, self.gate_gradients).chunk(count, -1)
             with self._saving(dtype, compute):
-                new = cell.step(x_t.chunk(count, -1), h_gates, state, parameters)
+                new = cell.step(x_t.chunk(count, -1), h_gates, before, parameters)
             output = new[0]
             if lengths is not None:
                 alive = (lengths > t).unsqueeze(-1)  # [B, 1]

@@ -77,7 +77,8 @@ class Call:
         self._leaves = list(self.inputs.values())
 
     def forward(self, layer: Layer) -> Any:
-        return layer(self.x, self.state, self.problem.lengths)
+        lengths, resets = self.problem.lengths, self.problem.resets
+        return layer(self.x, self.state, lengths) if resets is None else layer(self.x, self.state, lengths, resets)
 
     def timed(self, layer: Layer) -> tuple[Any, Any]:
         """The layer, and in training mode the gradient of every input: nothing else is timed."""
@@ -120,8 +121,8 @@ class Unchanged:
     def __init__(self, call: Call):
         self._given = {name: tensor.detach() for name, tensor in call.inputs.items()}
         self._given |= {f"loss weight {k}": weight for k, weight in enumerate(call.problem.loss_weights)}
-        if call.problem.lengths is not None:
-            self._given["lengths"] = call.problem.lengths
+        masks = {"lengths": call.problem.lengths, "resets": call.problem.resets}
+        self._given |= {name: mask for name, mask in masks.items() if mask is not None}
         self._copies = {name: tensor.clone() for name, tensor in self._given.items()}
 
     def check(self) -> None:

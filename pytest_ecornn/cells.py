@@ -177,15 +177,26 @@ def unpack_state(state: Tensor | Blocks | None) -> Blocks:
     return () if state is None else (state,) if isinstance(state, Tensor) else tuple(state)
 
 
+def started(state: Blocks, resets: Tensor) -> Blocks:
+    """What a step starts from: `state`, or zeros where `resets` [B] is true. Not a product, since 0 times NaN is NaN."""
+    return tuple(s.masked_fill(resets[:, None], 0.0) for s in state)
+
+
 def reference(
-    case: Case, weights: Mapping[str, Tensor], x: Tensor, state: Tensor | Blocks | None, lengths: Tensor | None
+    case: Case,
+    weights: Mapping[str, Tensor],
+    x: Tensor,
+    state: Tensor | Blocks | None,
+    lengths: Tensor | None,
+    resets: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | Blocks]:
     """Output and final state by the cell's equations, one step after the other, differentiable.
 
-    All tensors in float64, shaped as `Implementation.build` says. The weights are used as they are: apply masks before.
+    All values in float64, shaped as `Implementation.build` says. The weights are used as they are: apply masks before.
     """
     cell = get(case.cell)
     sequence = x.transpose(0, 1) if case.batch_first else x  # [T, B, I]
+    marks = resets.T if resets is not None and case.batch_first else resets  # [T, B]
     initial = unpack_state(state)
     finals: list[Blocks] = []
     outputs: list[Tensor] = []
@@ -200,7 +211,7 @@ def reference(
             x_gates = linear(sequence, parameters["weight_ih"], parameters.get("bias_ih"))
         index = layer * case.directions + direction
         first = tuple(s[index] for s in initial) or (x.new_zeros(case.batch, case.hidden_size),) * len(cell.states)
-        output, final = _reference_layer(cell, x_gates, first, parameters, lengths, reverse=bool(direction))
+        output, final = _reference_layer(cell, x_gates, first, parameters, lengths, marks, reverse=bool(direction))
         outputs.append(output)
         finals.append(final)
     output = torch.cat(outputs, -1)
@@ -208,16 +219,23 @@ def reference(
 
 
 def _reference_layer(
-    cell: Cell, x_gates: Tensor, state: Blocks, parameters: Mapping[str, Tensor], lengths: Tensor | None, reverse: bool
+    cell: Cell,
+    x_gates: Tensor,
+    state: Blocks,
+    parameters: Mapping[str, Tensor],
+    lengths: Tensor | None,
+    resets: Tensor | None,
+    reverse: bool,
 ) -> tuple[Tensor, Blocks]:
     """One layer in one direction: x_gates [T, B, G*H] -> output [T, B, H] and the final states [B, H]."""
     outputs: list[Tensor] = []
     steps = list(enumerate(x_gates.unbind(0)))
     for t, x_t in reversed(steps) if reverse else steps:
+        before = state if resets is None else started(state, resets[t])
         h_gates: Blocks = ()
         if cell.recurrent:
-            h_gates = linear(state[0], parameters["weight_hh"], parameters.get("bias_hh")).chunk(len(cell.gates), -1)
-        new = cell.step(x_t.chunk(len(cell.gates), -1), h_gates, state, parameters)
+            h_gates = linear(before[0], parameters["weight_hh"], parameters.get("bias_hh")).chunk(len(cell.gates), -1)
+        new = cell.step(x_t.chunk(len(cell.gates), -1), h_gates, before, parameters)
         if lengths is None:
             state, output = new, new[0]
         else:

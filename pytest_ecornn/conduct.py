@@ -142,8 +142,9 @@ def _refill(own: Problem, contents_of: Problem) -> None:
     """Writes through `data`, which torch does not count as a change."""
     pairs = [(own.x, contents_of.x), *zip(own.state, contents_of.state, strict=True)]
     pairs += zip(own.loss_weights, contents_of.loss_weights, strict=True)
-    if own.lengths is not None and contents_of.lengths is not None:
-        pairs.append((own.lengths, contents_of.lengths))
+    for mask, value in ((own.lengths, contents_of.lengths), (own.resets, contents_of.resets)):
+        if mask is not None and value is not None:
+            pairs.append((mask, value))
     for tensor, value in pairs:
         tensor.data.copy_(value)
 

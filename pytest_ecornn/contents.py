@@ -1,4 +1,4 @@
-"""What fills a case: weights, inputs, states, lengths and loss weights, all from the case's seed.
+"""What fills a case: weights, inputs, states, lengths, resets and loss weights, all from the case's seed.
 
 Each kind of contents stresses something: "saturated" gates, keep gates "near_one", "large" and "denormal" inputs, "zeros"
 in long stretches, one "nan" in one sequence, one "infinite" initial state. Loss weights are random per element; for every
@@ -19,6 +19,7 @@ from pytest_ecornn.contract import Case, Weights
 
 _X_SCALE = {"saturated": 8.0, "large": 100.0}
 _KEEP_BIAS = 6.0
+_RESETS = (1 / 8, 16)  # share of the steps, but no more than so many of a sequence, or a long one would be short ones
 # float16 has so small a range that unscaled gradients would be subnormal: loss scaling, as in training.
 _LOSS_SCALE = {"float16": 16.0}
 
@@ -26,7 +27,8 @@ _LOSS_SCALE = {"float16": 16.0}
 @dataclass(frozen=True)
 class Problem:
     """A case with its values. x: as `Implementation.build` says; state: one [L*D, B, H] a state, () for none;
-    lengths: int64 [B] on the CPU or None; loss_weights: the gradients given for output and final states.
+    lengths: int64 [B] on the CPU or None; resets: as there or None; loss_weights: the gradients given for output and final
+    states.
     """
 
     case: Case
@@ -34,6 +36,7 @@ class Problem:
     x: Tensor
     state: tuple[Tensor, ...]
     lengths: Tensor | None
+    resets: Tensor | None
     loss_weights: tuple[Tensor, ...]
 
     @property
@@ -55,8 +58,15 @@ def moved(problem: Problem, device: str) -> Problem:
     weights = {name: nn.Parameter(p.detach().to(device), p.requires_grad) for name, p in problem.weights.items()}
     masks = {name: mask.to(device) for name, mask in problem.weights.masks.items()}
     state, loss = (tuple(one.to(device) for one in tensors) for tensors in (problem.state, problem.loss_weights))
-    case = replace(problem.case, device=device)
-    return replace(problem, case=case, weights=Weights(weights, masks), x=problem.x.to(device), state=state, loss_weights=loss)
+    return replace(
+        problem,
+        case=replace(problem.case, device=device),
+        weights=Weights(weights, masks),
+        x=problem.x.to(device),
+        state=state,
+        resets=None if problem.resets is None else problem.resets.to(device),
+        loss_weights=loss,
+    )
 
 
 def generator(seed: int, role: str) -> torch.Generator:
@@ -69,13 +79,15 @@ def problem(case: Case, role: str = "") -> Problem:
     rows = x_rows(case, case.steps * case.batch, generator(case.seed, "x" + role))
     state = initial_state(case, generator(case.seed, "state" + role))
     loss = loss_weights(case, lengths, generator(case.seed, "loss" + role))
-    return Problem(case, make_weights(case, role), x_at(case, rows, 0), state, lengths, loss)
+    resets = reset_mask(case, generator(case.seed, "resets" + role))
+    return Problem(case, make_weights(case, role), x_at(case, rows, 0), state, lengths, resets, loss)
 
 
 def placed(problem: Problem) -> Problem:
     """The same problem, all but its weights and lengths copied to addresses of its own, laid out as before."""
     state, loss = (tuple(map(placed_tensor, tensors)) for tensors in (problem.state, problem.loss_weights))
-    return replace(problem, x=placed_tensor(problem.x), state=state, loss_weights=loss)
+    resets = None if problem.resets is None else placed_tensor(problem.resets)
+    return replace(problem, x=placed_tensor(problem.x), state=state, resets=resets, loss_weights=loss)
 
 
 def placed_tensor(tensor: Tensor) -> Tensor:
@@ -160,6 +172,28 @@ def sequence_lengths(case: Case) -> Tensor | None:
     lengths = torch.randint(1, case.steps + 1, (case.batch,), generator=random)
     lengths[int(torch.randint(case.batch, (), generator=random))] = case.steps
     return lengths
+
+
+def reset_mask(case: Case, random: torch.Generator) -> Tensor | None:
+    """bool, [T, B] or [B, T]: often at the first and the last step, some next to each other, none in some sequences.
+
+    At least one is set. None where the case has no resets.
+    """
+    if not case.resets:
+        return None
+
+    def some(share: float, *shape: int) -> Tensor:
+        return torch.rand(shape, generator=random) < share
+
+    share, most = _RESETS
+    marks = some(min(share, most / case.steps), case.steps, case.batch)
+    marks[1:] |= marks[:-1] & some(0.25, case.steps - 1, case.batch)
+    marks[0] |= some(0.5, case.batch)
+    marks[-1] |= some(0.25, case.batch)
+    marks &= some(0.75, case.batch)
+    if not marks.any():
+        marks.view(-1)[int(torch.randint(marks.numel(), (), generator=random))] = True
+    return (marks.T.contiguous() if case.batch_first else marks).to(case.device)
 
 
 def valid_steps(case: Case) -> int:

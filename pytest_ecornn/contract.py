@@ -1,6 +1,6 @@
 """What the harness and an implementation agree on: Case, Weights, Cost, Implementation.
 
-Nothing here imports torch, so that thousands of cases are collected before any tensor exists.
+Importing it does not import torch, so that thousands of cases are collected before any tensor exists.
 Letters, everywhere: T time steps, B batch, I input, H hidden, G gates, L layers, D directions.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Precision: TypeAlias = Literal["storage", "float32"]
 State: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...] | None"
-Layer: TypeAlias = "Callable[[torch.Tensor, State, torch.Tensor | None], tuple[torch.Tensor, State]]"
+Layer: TypeAlias = "Callable[..., tuple[torch.Tensor, State]]"  # called as `Implementation.build` says
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 PRECISIONS = ("ieee", "tf32")
@@ -54,6 +54,7 @@ class Case:
     device: str = "cpu"
     batch_first: bool = False
     ragged: bool = False
+    resets: bool = False
     has_state: bool = False
     projected: bool = False
     density: float = 1.0
@@ -112,6 +113,7 @@ _FLAGS = {
     "nobias": ("bias", False),
     "batchfirst": ("batch_first", True),
     "ragged": ("ragged", True),
+    "resets": ("resets", True),
     "state": ("has_state", True),
     "projected": ("projected", True),
 }
@@ -209,7 +211,8 @@ class Implementation(ABC):
     which W_ih x and W_hh h, or the parts of a long sum, wait to be added; `weight_gradients` that in which the gradient of
     W_hh is summed step by step where sequences have lengths. `activation_error` is how far off sigmoid and tanh may be,
     relative to them, where they are not as exact as float32 has them: for adapters to other people's libraries.
-    `deterministic` claims that repeated calls agree bit for bit.
+    `deterministic` claims that repeated calls agree bit for bit. `takes_resets` says that layers take a mask of resets; where
+    it is False, the harness asks for no case that has one.
     """
 
     carry: Precision
@@ -219,10 +222,19 @@ class Implementation(ABC):
     weight_gradients: Precision = "float32"
     activation_error: float = 0.0
     deterministic: bool
+    takes_resets: bool = False
 
     @property
     def declared(self) -> Declared:
         return Declared(*(getattr(self, name) for name in Declared._fields))
+
+    def refusal(self, case: Case) -> str | None:
+        """The reason why the harness will not run `case`, or None: asked by it wherever it may run one."""
+        import torch
+
+        if case.resets and not self.takes_resets:
+            return "takes no resets"
+        return self.unsupported(case, torch.device(case.device))
 
     @abstractmethod
     def unsupported(self, case: Case, device: torch.device) -> str | None:
@@ -230,11 +242,18 @@ class Implementation(ABC):
 
     @abstractmethod
     def build(self, case: Case, weights: Weights) -> Layer:
-        """A callable `layer(x, state, lengths) -> (output, final_state)`.
+        """A callable `layer(x, state, lengths) -> (output, final_state)`, given `resets` as well where the case has them.
 
         x: [T, B, I] ([B, T, I] with `batch_first`; with `projected`, D*G*H in place of I). state: None, or [L*D, B, H]
         for each of the cell's states, a tuple where there are several. lengths: None, or int64 [B] on the CPU, each
         from 1 to T. output: like x, with D*H last. Results are fresh tensors that later calls never touch.
+
+        resets: bool [T, B] ([B, T] with `batch_first`), contiguous, on the case's device. Where it is true the step starts, in
+        every layer, from zeros in place of all the cell's states: nothing passes, neither a NaN or an infinity nor a gradient,
+        which is exactly 0 for an initial state whose first step is reset. The reverse direction has the same mask: there too
+        the step that is marked starts from zeros, and what comes before it in that order is what stands after it. After a
+        sequence's end a reset has no effect.
+
         Compilation and workspaces belong here, and for inference weight re-layout; in training mode nothing derived
         from the weights' values may be kept, because they change in place between calls. Raises Unsupported.
         """

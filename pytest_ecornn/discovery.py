@@ -155,4 +155,6 @@ def _missing(kind: type[Implementation]) -> list[str]:
         missing.append(f"activation_error (from 0 to {MOST_ACTIVATION_ERROR:g})")
     if not isinstance(getattr(kind, "deterministic", None), bool):
         missing.append("deterministic (True or False)")
+    if not isinstance(kind.takes_resets, bool):
+        missing.append("takes_resets (True or False)")
     return missing

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 
 from pytest_ecornn.comparison import Comparison
@@ -88,7 +87,7 @@ class Search:
 
     @property
     def _domain(self) -> Domain:
-        return self._required or Domain((self.base.cell,), (self.base.dtype,))
+        return self._required or Domain((self.base.cell,), (self.base.dtype,), resets=self.found.kind.takes_resets)
 
     def _is_checked(self, case: Case, check: Callable[[Case], None]) -> bool:
         """Whether the case, or the nearest that is supported, was checked and not refused."""
@@ -106,7 +105,7 @@ class Search:
         return True
 
     def _unsupported(self, case: Case) -> str | None:
-        return self._implementation.unsupported(case, torch.device(self.base.device))
+        return self._implementation.refusal(case)
 
     def _refused(self, case: Case, reason: str) -> None:
         assert self._required is None, f"{self.found.name} must support {case}, but says: {reason}"

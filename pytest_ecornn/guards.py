@@ -56,6 +56,7 @@ class Bands:
             x=self.copy("x", problem.x),
             state=tuple(self.copy("initial state", state) for state in problem.state),
             lengths=None if problem.lengths is None else self.copy("lengths", problem.lengths),
+            resets=None if problem.resets is None else self.copy("resets", problem.resets),
             loss_weights=tuple(self.copy("loss weight", weight) for weight in problem.loss_weights),
         )
 

@@ -293,7 +293,7 @@ def drawn_row(row: Row, case: Case, profile: str) -> Row:
 
 def build_and_compare(found: Found, case: Case) -> tuple[Candidate, list[Comparison]]:
     """Raises Skip where the implementation says that it will not run the case."""
-    if reason := found.kind().unsupported(case, torch.device(case.device)):
+    if reason := found.kind().refusal(case):
         raise Skip(reason)
     candidate = Candidate.build(found.name, found.kind, case)
     return candidate, candidate.verify()

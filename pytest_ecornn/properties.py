@@ -26,7 +26,7 @@ class Property:
 PROPERTIES = (
     Property("globals_unchanged", "settings that the whole process shares are left as they were", conduct.globals_unchanged),
     Property("current_stream", "work is put on the current stream", conduct.current_stream),
-    Property("inputs_unchanged", "x, states, lengths and weights of any kind are left as they were", conduct.inputs_unchanged),
+    Property("inputs_unchanged", "x, states, masks and weights of any kind are left as they were", conduct.inputs_unchanged),
     Property("repeats", "the same call gives the same result", conduct.repeats),
     Property("stateless", "no call is affected by those before it", conduct.stateless),
     Property("fresh_results", "results have memory of their own, which later calls do not touch", conduct.fresh_results),

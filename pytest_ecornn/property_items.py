@@ -49,9 +49,7 @@ class PropertiesItem(Item):
             raise Unsupported(f"build refused each of the {row.refused} cases drawn")
 
     def _check_fixed(self, row: Row) -> None:
-        import torch
-
-        if reason := self.found.kind().unsupported(self.case, torch.device(self.case.device)):
+        if reason := self.found.kind().refusal(self.case):
             raise Skip(reason)
         self._check(self.case, row, FIXED_REPEATS)
 

@@ -19,7 +19,7 @@ from pytest_ecornn.subject import NotApplicable, Subject
 
 
 def causal(subject: Subject) -> str:
-    """The steps on the far side of a change of x, in the direction in which they are taken.
+    """The steps on the far side of a change of x, and of its resets, in the direction in which they are taken.
 
     Sizes are the same, so each sum is, and a deterministic layer gives the same bits.
     """
@@ -29,7 +29,9 @@ def causal(subject: Subject) -> str:
     at = 1 + case.seed % (case.steps - 1)
     for direction, changed in enumerate((slice(at, None), slice(at))[: case.directions]):
         altered = contents.placed(subject.problem)
-        _steps(altered.x, case.batch_first)[changed] = _steps(subject.other.x, case.batch_first)[changed]
+        for tensor, other in ((altered.x, subject.other.x), (altered.resets, subject.other.resets)):
+            if tensor is not None and other is not None:
+                _steps(tensor, case.batch_first)[changed] = _steps(other, case.batch_first)[changed]
         got = subject.forward(altered)["output"]
         untouched = slice(at) if direction == 0 else slice(at, None)
         part = slice(direction * case.hidden_size, (direction + 1) * case.hidden_size)
@@ -78,12 +80,16 @@ def split(subject: Subject) -> str:
 def _part(subject: Subject, steps: slice, state: tuple[Tensor, ...]) -> Problem:
     """Some of the steps as a problem; a sequence that ends before them is given one, which is not looked at."""
     problem, batch_first = subject.problem, subject.case.batch_first
-    x = _steps(_steps(problem.x, batch_first)[steps], batch_first).clone(memory_format=torch.contiguous_format)
+
+    def cut(tensor: Tensor) -> Tensor:
+        return _steps(_steps(tensor, batch_first)[steps], batch_first).clone(memory_format=torch.contiguous_format)
+
+    x, resets = cut(problem.x), None if problem.resets is None else cut(problem.resets)
     count = x.shape[1 if batch_first else 0]
     lengths = None if problem.lengths is None else (problem.lengths - (steps.start or 0)).clamp(1, count)
     case = replace(subject.case, steps=count, has_state=bool(state), layout="contiguous")
     weights = contents.make_weights(subject.case)
-    return replace(problem, case=case, weights=weights, x=x, state=state, lengths=lengths, loss_weights=())
+    return replace(problem, case=case, weights=weights, x=x, state=state, lengths=lengths, resets=resets, loss_weights=())
 
 
 def _joined(subject: Subject, at: int, begun: Tensors, ended: Tensors) -> Tensors:
@@ -114,6 +120,7 @@ def batch_order(subject: Subject) -> str:
         x=x,
         state=tuple(state.flip(1) for state in problem.state),
         lengths=lengths,
+        resets=None if problem.resets is None else _turned(case.batch_first, "resets", problem.resets),
         loss_weights=tuple(
             _turned(case.batch_first, "final" if number else "output", weight)
             for number, weight in enumerate(problem.loss_weights)
@@ -126,7 +133,7 @@ def batch_order(subject: Subject) -> str:
 
 def _turned(batch_first: bool, name: str, tensor: Tensor) -> Tensor:
     """The tensor of that name with its sequences the other way round."""
-    if name in ("x", "output", "grad x"):
+    if name in ("x", "resets", "output", "grad x"):
         return tensor.flip(0 if batch_first else 1)
     return tensor.flip(1) if name.startswith(("final", "grad initial")) else tensor
 

@@ -123,7 +123,7 @@ def _captured(arm: Arm) -> GraphArm:
 
 def _moved_bytes(problem: Problem, result: Any) -> int:
     """Inputs and outputs, without the weights, which every call shares."""
-    return sum(tensor.nbytes for tensor in _tensors((problem.x, problem.state, problem.loss_weights, result)))
+    return sum(tensor.nbytes for tensor in _tensors((problem.x, problem.state, problem.resets, problem.loss_weights, result)))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from pytest_ecornn import cells, discovery, faults, journal, memory, roofline, statistics
 from pytest_ecornn.contract import DEVICE, DTYPES, Case, Unsupported
@@ -167,7 +166,7 @@ class Session:
             one = self.verified(name, case)
             if isinstance(one, Candidate):
                 return [one], absent
-            absent += [one] if self.found[name].kind().unsupported(case, torch.device(case.device)) is None else []
+            absent += [one] if self.found[name].kind().refusal(case) is None else []
         return [], absent
 
     @lru_cache(maxsize=4)  # noqa: B019 - one session a process
@@ -239,7 +238,7 @@ class Session:
 
 def _runs(found: Found, case: Case) -> bool:
     """As far as it says itself."""
-    return found.kind().unsupported(case, torch.device(case.device)) is None
+    return found.kind().refusal(case) is None
 
 
 def _checksum(folder: Path) -> int:

@@ -33,6 +33,7 @@ class Domain:
     max_layers: int = 3
     bidirectional: bool = True
     ragged: bool = True
+    resets: bool = False
     projected: bool = True
     sparse: bool = True
 
@@ -46,6 +47,7 @@ class Domain:
         options = (
             (self.bidirectional or not case.bidirectional)
             and (self.ragged or not case.ragged)
+            and (self.resets or not case.resets)
             and (self.projected or not case.projected)
             and (self.sparse or case.density == 1)
         )
@@ -99,6 +101,7 @@ def _cases(draw: st.DrawFn, domain: Domain, cell: str, dtype: str, device: str, 
         device=device,
         batch_first=draw(st.booleans()),
         ragged=either(domain.ragged),
+        resets=domain.resets and draw(st.integers(0, 3)) == 3,
         has_state=has_state,
         projected=projected,
         density=density,
@@ -110,14 +113,17 @@ def _cases(draw: st.DrawFn, domain: Domain, cell: str, dtype: str, device: str, 
 
 
 # What chance seldom draws and a kernel may be wrong on alone: over 64 steps, of a state that rounding would wear down; over 32
-# sequences and 128 channels; pre-activations at which exp overflows and underflows; one NaN; one infinity; a few times one
-# channel and one step, where nothing averages a rounding out.
+# sequences and 128 channels; pre-activations at which exp overflows and underflows; one NaN; one infinity; each again
+# before a reset; a few times one channel and one step, where nothing averages a rounding out.
 _CORNERS: tuple[dict[str, Any], ...] = (
     {"steps": 67, "batch": 2, "hidden_size": 8, "has_state": True, "mode": "training", "contents": "near_one"},
     {"steps": 3, "batch": 33, "hidden_size": 129, "input_size": 7, "mode": "training"},
     {"steps": 3, "batch": 4, "hidden_size": 33, "projected": True, "contents": "large"},
     {"steps": 6, "batch": 4, "hidden_size": 9, "contents": "nan"},
     {"steps": 6, "batch": 4, "hidden_size": 9, "has_state": True, "contents": "infinite"},
+    {"steps": 12, "batch": 5, "hidden_size": 8, "bidirectional": True, "has_state": True, "mode": "training", "resets": True},
+    {"steps": 6, "batch": 4, "hidden_size": 9, "contents": "nan", "resets": True, "seed": 1},
+    {"steps": 6, "batch": 4, "hidden_size": 9, "has_state": True, "contents": "infinite", "resets": True},
     *({"steps": 1, "batch": 3, "hidden_size": 1, "has_state": True, "mode": "training", "seed": seed} for seed in range(6)),
 )
 
@@ -148,6 +154,7 @@ _SIMPLER: tuple[tuple[str, Any], ...] = (
     ("contents", "normal"),
     ("density", 1.0),
     ("ragged", False),
+    ("resets", False),
     ("bidirectional", False),
     ("layers", 1),
     ("has_state", False),

@@ -73,7 +73,7 @@ class Subject:
     def built(self, case: Case, weights: Weights) -> Layer:
         """The layer of another case. Raises NotApplicable where the implementation does not run it."""
         made = self.make()
-        if reason := made.unsupported(case, torch.device(case.device)):
+        if reason := made.refusal(case):
             raise NotApplicable(reason)
         try:
             return made.build(case, weights)

@@ -24,8 +24,9 @@ def reference_layer(problem: Problem) -> Layer:
     """The float64 reference in the form of a layer."""
     case = problem.case
 
-    def layer(x: Tensor, state: Any, lengths: Tensor | None) -> Any:
-        return cells.reference(case, {name: problem.weights.masked(name) for name in problem.weights}, x, state, lengths)
+    def layer(x: Tensor, state: Any, lengths: Tensor | None, resets: Tensor | None = None) -> Any:
+        weights = {name: problem.weights.masked(name) for name in problem.weights}
+        return cells.reference(case, weights, x, state, lengths, resets)
 
     return layer
 

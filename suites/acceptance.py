@@ -21,8 +21,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import torch
-
 from pytest_ecornn import gate, memory
 from pytest_ecornn.clocks import CpuClock
 from pytest_ecornn.contract import Case
@@ -52,9 +50,9 @@ class Slowed(Sequential):
     def build(self, case, weights):
         layer = super().build(case, weights)
 
-        def slowed(x, state, lengths):
+        def slowed(*given):
             start = time.perf_counter()
-            result = layer(x, state, lengths)
+            result = layer(*given)
             end = time.perf_counter()
             while time.perf_counter() - end < SHARE * (end - start):
                 pass
@@ -130,7 +128,7 @@ def absolute_times(turns: int) -> dict[str, Ratio]:
 
 
 def _is_run_by_scan_cpu(case: Case) -> bool:
-    return ScanCpu().unsupported(case, torch.device("cpu")) is None
+    return ScanCpu().refusal(case) is None
 
 
 def _two_baselines(case: Case, turns: int) -> Ratio:

@@ -29,6 +29,7 @@ def _smoke() -> Iterator[Case]:
     yield Case(cell="minlstm", batch=8, hidden_size=256, steps=256, batch_first=True, projected=True)
     yield Case(cell="minlstm", batch=8, hidden_size=256, steps=128, projected=True, mode="training")
     yield Case(cell="minlstm_positive", batch=8, hidden_size=128, steps=128, has_state=True, ragged=True)
+    yield Case(cell="mingru", batch=8, hidden_size=128, steps=128, batch_first=True, resets=True, mode="training")
 
 
 def _edge() -> Iterator[Case]:
@@ -36,11 +37,13 @@ def _edge() -> Iterator[Case]:
     for cell in ("rnn_tanh", "lstm", "gru", "mingru", "minlstm"):
         yield from _both_modes(cell=cell, steps=1, batch=1, hidden_size=1, has_state=True)
         yield from _both_modes(cell=cell, steps=3, batch=5, hidden_size=97, input_size=61, has_state=True, ragged=True)
+        yield from _both_modes(cell=cell, steps=67, batch=3, hidden_size=33, bidirectional=True, has_state=True, resets=True)
     for cell in ("rnn_tanh", "rnn_relu", "lstm", "gru"):
         yield Case(cell=cell, steps=1_031, batch=3, hidden_size=33, mode="training")
     for cell in ("mingru", "mingru_positive", "minlstm", "minlstm_positive"):
         yield Case(cell=cell, steps=65_536, batch=1, hidden_size=64, batch_first=True, projected=True)
         yield Case(cell=cell, steps=4_099, batch=2, hidden_size=17, projected=True, mode="training", contents="near_one")
+        yield Case(cell=cell, steps=4_099, batch=2, hidden_size=18, projected=True, mode="training", resets=True)
 
 
 def _seed() -> Iterator[Case]:

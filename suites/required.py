@@ -9,12 +9,12 @@ NN_CELLS = ("rnn_tanh", "rnn_relu", "lstm", "gru")
 MIN_CELLS = ("mingru", "mingru_positive", "minlstm", "minlstm_positive")
 
 REQUIRED_DOMAIN = {
-    "sequential": Domain(cells=tuple(cell.name for cell in BUILT_IN), precisions=("ieee",)),
-    "scan_cpu": Domain(cells=MIN_CELLS, sparse=False, devices=("cpu",)),
+    "sequential": Domain(cells=tuple(cell.name for cell in BUILT_IN), precisions=("ieee",), resets=True),
+    "scan_cpu": Domain(cells=MIN_CELLS, resets=True, sparse=False, devices=("cpu",)),
     "torch_cpu": Domain(cells=NN_CELLS, dtypes=("float32", "float64"), projected=False, sparse=False, devices=("cpu",)),
     # Not in 16 bits: whether torch takes cuDNN for bfloat16, and where cuDNN is right in float16, depends on their versions.
     "cudnn": Domain(cells=NN_CELLS, dtypes=("float32", "float64"), projected=False, sparse=False, devices=("cuda",)),
     "transposed_gpu": Domain(cells=NN_CELLS, devices=("cuda",)),
     "row_major_gpu": Domain(cells=NN_CELLS, devices=("cuda",)),
-    "scan_gpu": Domain(cells=MIN_CELLS, sparse=False, devices=("cuda",)),
+    "scan_gpu": Domain(cells=MIN_CELLS, resets=True, sparse=False, devices=("cuda",)),
 }

@@ -75,7 +75,7 @@ def _collect_some(found: dict[str, Found], cell: str, dtype: str, number: int, t
 def _correct(found: dict[str, Found], case: Case, wanted: verification.Expected) -> Iterator[tuple[str, Any, Declared]]:
     """Each correct implementation's tensors: the discovered ones, and the plain loop on permuted indices."""
     for name, one in found.items():
-        if one.kind().unsupported(case, torch.device("cpu")) is None:
+        if one.kind().refusal(case) is None:
             layer = one.kind().build(case, wanted.problem.weights)
             yield name, calls.run(layer, wanted.problem), one.kind().declared
     for declared in (Declared("storage"), Declared("float32"), Declared("float32", "storage")):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ecornn import cells
@@ -18,12 +18,28 @@ from pytest_ecornn.strategies import Domain, cases, nearest_supported
 @given(st.data())
 def test_a_case_reads_back_from_its_own_name(data: st.DataObject) -> None:
     cell, dtype = data.draw(st.sampled_from(cells.names())), data.draw(st.sampled_from(DTYPES))
-    case = data.draw(cases(Domain((cell,), (dtype,)), cell, dtype))
+    case = data.draw(cases(Domain((cell,), (dtype,), resets=True), cell, dtype))
     assert Case.parse(str(case)) == case
+
+
+def test_resets_are_drawn_only_where_a_domain_has_them() -> None:
+    found: dict[bool, list[Case]] = {True: [], False: []}
+
+    @settings(max_examples=60, database=None, derandomize=True)
+    @given(st.data(), st.booleans())
+    def draw(data: st.DataObject, resets: bool) -> None:
+        found[resets].append(data.draw(cases(Domain(("gru",), resets=resets), "gru", "float32")))
+
+    draw()
+    assert any(case.resets for case in found[True])
+    assert not any(case.resets for case in found[False])
+    assert all(Domain(("gru",), resets=True).contains(case) for case in found[True])
+    assert not any(Domain(("gru",)).contains(case) for case in found[True] if case.resets)
 
 
 def test_defaults_are_left_out_of_the_name() -> None:
     assert str(Case(cell="lstm", steps=35, batch=32, hidden_size=650, layers=2)) == "lstm-T35-B32-H650-L2-float32"
+    assert str(Case(cell="gru", steps=3, batch=2, hidden_size=4, resets=True)) == "gru-T3-B2-H4-float32-resets"
 
 
 @pytest.mark.parametrize(
@@ -63,10 +79,12 @@ def test_a_pruned_weights_gradient_is_zero_even_where_it_overflowed() -> None:
 
 
 def test_an_unsupported_case_is_simplified_no_more_than_needed() -> None:
-    case = Case(cell="lstm", steps=7, batch=3, hidden_size=5, layers=2, ragged=True, has_state=True, bias=False)
+    case = Case(cell="lstm", steps=7, batch=3, hidden_size=5, layers=2, ragged=True, resets=True, has_state=True, bias=False)
 
     def unsupported(given: Case) -> str | None:
-        return "one layer, please" if given.layers > 1 else "no lengths, please" if given.ragged else None
+        if given.layers > 1:
+            return "one layer, please"
+        return "no masks, please" if given.ragged or given.resets else None
 
     nearest = nearest_supported(case, unsupported)
     assert nearest == Case(cell="lstm", steps=7, batch=3, hidden_size=5, has_state=True, bias=False)

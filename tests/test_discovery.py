@@ -61,6 +61,10 @@ def test_a_folder_adds_each_file_but_shared_code_and_tests(tmp_path: Path) -> No
         (GOOD.replace("def cost", "def price"), r"bad\.py: class Mine lacks cost"),
         (GOOD.replace('carry = "float32"', ""), r"bad\.py: class Mine lacks carry"),
         (GOOD.replace("deterministic = True", ""), r"bad\.py: class Mine lacks deterministic"),
+        (
+            GOOD.replace("deterministic", "takes_resets = 1\n    deterministic"),
+            r"bad\.py: class Mine lacks takes_resets",
+        ),
         ("import no_such_module", r"bad\.py: importing it raised ModuleNotFoundError.*mend the module"),
         ("class (", r"bad\.py: importing it raised SyntaxError"),
         ("import time\ntime.perf_counter = lambda: 0.0", r"bad\.py: importing it replaced .* with: time\.perf_counter"),

@@ -38,6 +38,9 @@ JUDGED = (
     "mingru-T20-B2-H32-float32-state-projected-training-near_one",
     "minlstm_positive-T20-B2-H32-float32-state-projected-training-large",
     "mingru_positive-T20-B2-H32-float32-state-projected-training-denormal",
+    "mingru-T20-B3-H37-float32-batchfirst-bidirectional-ragged-resets-state-projected-training",
+    "minlstm_positive-T20-B4-I6-H33-L2-bfloat16-resets-state-training",
+    "minlstm-T20-B3-H32-float32-resets-state-projected-infinite",
     "mingru-T20-B3-H32-float32-projected-nan",
     "minlstm-T20-B3-H32-float32-state-projected-infinite",
 )

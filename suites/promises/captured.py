@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from pytest_ecornn.clocks import CudaClock
 from pytest_ecornn.contract import Case, Layer, Unsupported
 from pytest_ecornn.discovery import discover
@@ -37,7 +35,7 @@ class Captured:
 def capture(name: str, case: Case, pool: Pool, change: Callable[[Layer], Layer] = lambda layer: layer) -> Captured:
     """`change` makes of the layer what is timed. Raises Unsupported or NotCaptured; a wrong result is not found out."""
     kind = discover([])[name].kind
-    if reason := kind().unsupported(case, torch.device(case.device)):
+    if reason := kind().refusal(case):
         raise Unsupported(reason)
     candidate = Candidate.build(name, kind, case)
     candidate.layer = change(candidate.layer)

@@ -82,9 +82,9 @@ def plant(plain: Captured, name: str, pool: Pool, sleep: Sleep, seconds: float) 
 
 
 def _sleeping(cycles: int, layer: Layer) -> Layer:
-    def sleeping(x: torch.Tensor, state: Any, lengths: Any) -> Any:
+    def sleeping(*given: Any) -> Any:
         torch.cuda._sleep(cycles)
-        return layer(x, state, lengths)
+        return layer(*given)
 
     return sleeping
 

@@ -109,7 +109,36 @@ class Loop(Implementation):
         return torch.stack(list(outputs))
 
 
+class PackedLoop(Loop):
+    """The loop, which takes resets too."""
+
+    takes_resets = True
+
+    def build(self, case: Case, weights: Weights) -> Layer:
+        layer = super().build(case, weights)
+
+        def with_resets(x: Tensor, state: State, lengths: Tensor | None, resets: Tensor | None = None) -> tuple[Tensor, State]:
+            self.resets = resets.T if resets is not None and case.batch_first else resets  # [T, B]
+            if self.resets is not None and lengths is not None:  # nothing begins in padding
+                self.resets = self.resets & (torch.arange(case.steps)[:, None] < lengths).to(x.device)
+            return layer(x, state, lengths)
+
+        return with_resets
+
+    def advance(
+        self, t: int, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None
+    ) -> tuple[Blocks, Tensor]:
+        before = state if self.resets is None else self.started(state, self.resets, t)
+        return super().advance(t, x, before, parameters, lengths)
+
+    def started(self, state: Blocks, resets: Tensor, t: int) -> Blocks:
+        """What step t starts from. resets: [T, B]."""
+        return cells.started(state, resets[t])
+
+
 class _Around:
+    takes_resets = False
+
     def build(self, case: Case, weights: Weights) -> Layer:
         layer: Layer = super().build(case, weights)  # type: ignore[misc]
         return partial(self.call, layer, case, weights)

@@ -17,6 +17,6 @@ CELL = "gru"
 
 class Cheat(AroundLoop):
     def call(self, layer: Layer, case: Case, weights: Weights, x: Tensor, state: State, lengths: Tensor | None) -> Any:
-        problem = Problem(case, weights, x, (), lengths, ())
+        problem = Problem(case, weights, x, (), lengths, None, ())
         wanted = verification.Expected(problem).tensors
         return wanted["output"].to(x.dtype), wanted["final h"].to(x.dtype)

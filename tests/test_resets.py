@@ -1,0 +1,312 @@
+"""Resets: a step that is marked starts from zeros, and nothing passes it; of the reference, loops, the scan and the harness."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_ecornn import calls, cells, contents, guards, properties, strategies, verification
+from pytest_ecornn.calls import Tensors
+from pytest_ecornn.contents import Problem
+from pytest_ecornn.contract import Case, Implementation, Layer, Weights
+from pytest_ecornn.discovery import Found
+from pytest_ecornn.implementations import _scan_gpu_op
+from pytest_ecornn.implementations.scan_cpu import ScanCpu
+from pytest_ecornn.implementations.scan_gpu import ScanGpu
+from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.implementations.torch_cpu import TorchCpu
+from pytest_ecornn.measurement import Pool
+from pytest_ecornn.planted import _correct, trial
+from pytest_ecornn.planted.trial import Planted
+from pytest_ecornn.strategies import Domain
+from pytest_ecornn.subject import Subject
+from pytest_ecornn.suites.required import MIN_CELLS
+
+BASE = Case(cell="lstm", steps=9, batch=4, hidden_size=5, input_size=3, dtype="float64", resets=True)
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"has_state": True, "layers": 2, "ragged": True},
+    {"has_state": True, "bidirectional": True, "batch_first": True, "ragged": True},
+)
+
+
+def reference(problem: Problem) -> Tensors:
+    return calls.run(verification.reference_layer(problem), problem)
+
+
+def assert_equal(got: Tensors, wanted: Tensors) -> None:
+    assert got.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        torch.testing.assert_close(got[name], tensor, rtol=1e-10, atol=1e-12, msg=name)
+
+
+# What it means.
+
+
+def test_a_sum_that_is_reset_begins_anew_in_either_direction() -> None:
+    """rnn_relu of one channel whose weights are 1: h_t = x_t + h_(t-1) for what is positive."""
+    case = Case.parse("rnn_relu-T5-B1-H1-float64-bidirectional-nobias-state-resets")
+    weights = {name: torch.ones(shape, dtype=torch.float64) for name, shape in cells.parameter_shapes(case).items()}
+    x, state = torch.tensor([1.0, 2, 4, 8, 16]).double()[:, None, None], torch.full((2, 1, 1), 100.0, dtype=torch.float64)
+    resets = torch.tensor([False, False, True, False, False])[:, None]
+    output, final = cells.reference(case, weights, x, state, None, resets)
+    assert output[:, 0, 0].tolist() == [101, 103, 4, 12, 28]
+    assert output[:, 0, 1].tolist() == [7, 6, 4, 124, 116]
+    assert torch.as_tensor(final).flatten().tolist() == [28, 7]
+
+
+@pytest.mark.parametrize("cell", cells.names())
+def test_each_part_between_resets_is_a_run_of_its_own(cell: str) -> None:
+    case = replace(BASE, cell=cell, batch=1, has_state=True)
+    problem = contents.problem(case)
+    marks = torch.zeros(case.steps, 1, dtype=torch.bool)
+    marks[[3, 4, 8]] = True
+    whole = reference(replace(problem, resets=marks))
+    parts = []
+    for start, end in pairwise((0, 3, 4, 8, 9)):
+        own = replace(case, steps=end - start, has_state=not start, resets=False)
+        state = () if start else problem.state
+        parts.append(reference(replace(problem, case=own, x=problem.x[start:end], state=state, resets=None)))
+    outputs = [part["output"] for part in parts]
+    assert all(output is not None for output in outputs)
+    torch.testing.assert_close(whole["output"], torch.cat(outputs), rtol=1e-12, atol=1e-14)  # type: ignore[arg-type]
+    torch.testing.assert_close(whole["final h"], parts[-1]["final h"], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("first", [0, 8], ids=["forward", "reverse"])
+def test_a_state_that_the_first_step_drops_has_no_effect_and_a_gradient_of_exactly_0(first: int) -> None:
+    case = replace(BASE, has_state=True, bidirectional=True, mode="training")
+    problem = contents.problem(case)
+    marks = torch.zeros(case.steps, case.batch, dtype=torch.bool)
+    marks[first, 1] = True
+    dropped = torch.stack([state[int(first > 0), 1] for state in problem.state])
+    problem = replace(problem, resets=marks)
+    other = replace(problem, state=tuple(state.clone() for state in problem.state))
+    for state in other.state:
+        state[int(first > 0), 1] = torch.inf
+    assert dropped.isfinite().all()
+    got, wanted = reference(other), reference(problem)
+    assert_equal(got, wanted)
+    for name in ("h", "c"):
+        gradient = wanted[f"grad initial {name}"]
+        assert gradient is not None
+        assert torch.equal(gradient[int(first > 0), 1], torch.zeros(case.hidden_size, dtype=torch.float64))
+        assert (gradient[int(first > 0), 0] != 0).all()
+
+
+# Those that take them.
+
+
+TAKERS: list[tuple[type[Implementation], str]] = [
+    *((Sequential, cell) for cell in cells.names()),
+    *((_correct.PackedLoop, cell) for cell in ("lstm", "gru")),
+    *((ScanCpu, cell) for cell in MIN_CELLS),
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "layers", "directions"])
+@pytest.mark.parametrize(("kind", "cell"), TAKERS, ids=lambda one: getattr(one, "__name__", one))
+def test_output_states_and_gradients_are_the_references(kind: type[Implementation], cell: str, options: dict[str, Any]) -> None:
+    case = replace(BASE, cell=cell, mode="training", **options)
+    problem = contents.problem(case)
+    assert_equal(calls.run(kind().build(case, problem.weights), problem), reference(problem))
+
+
+@pytest.mark.parametrize("kind", [Sequential, ScanCpu])
+def test_nothing_that_is_not_finite_passes_a_reset(kind: type[Implementation]) -> None:
+    case = Case.parse("mingru-T9-B2-H3-float32-state-projected-resets")
+    problem = contents.problem(case)
+    marks = torch.zeros(9, 2, dtype=torch.bool)
+    marks[5] = True
+    problem.x[3, 0, 0], problem.state[0][0, 1] = torch.nan, torch.inf
+    output = calls.run(kind().build(case, problem.weights), replace(problem, resets=marks))["output"]
+    assert output is not None
+    assert output[3:5, 0, 0].isnan().all()
+    assert output[:5, 1].isinf().all()
+    assert output[5:].isfinite().all()
+
+
+def test_takers_say_so_and_others_are_not_asked() -> None:
+    case = Case.parse("lstm-T5-B2-H3-float32-resets")
+    assert Sequential().refusal(case) is None
+    assert TorchCpu().refusal(case) == "takes no resets"
+    assert TorchCpu().refusal(replace(case, resets=False)) is None
+    assert "linear" in (ScanCpu().refusal(case) or "")
+
+
+@pytest.mark.parametrize("is_packed", [True, False], ids=["resets", "plain"])
+def test_scan_gpu_hands_the_mask_to_each_scan_without_a_copy(monkeypatch: pytest.MonkeyPatch, is_packed: bool) -> None:
+    given: list[Tensor | None] = []
+
+    def scan(x: Tensor, bias: None, first: None, lengths: None, resets: Tensor | None, *named: Any) -> tuple[Tensor, Tensor]:
+        given.append(resets)
+        return x.new_zeros(3, 5, 2), x.new_zeros(3, 2)
+
+    monkeypatch.setattr(_scan_gpu_op, "scan", scan)
+    monkeypatch.setattr(_scan_gpu_op, "describe", lambda *of: "")
+    monkeypatch.setattr(torch.cuda, "device", lambda of: nullcontext())
+    case = Case.parse("mingru-T5-B3-H2-float32-bidirectional-batchfirst-projected")
+    problem = contents.problem(replace(case, resets=is_packed))
+    calls.run(ScanGpu().build(replace(problem.case, device="cuda:0"), problem.weights), problem)
+    assert len(given) == 2
+    for mask in given:
+        assert (mask is not None) == is_packed
+        if mask is not None and problem.resets is not None:
+            assert mask.dtype == torch.uint8
+            assert mask.data_ptr() == problem.resets.data_ptr()
+            assert torch.equal(mask.bool(), problem.resets)
+
+
+# What the harness gives and judges.
+
+
+def masks(case: Case, count: int = 200) -> list[Tensor]:
+    found = [contents.problem(replace(case, seed=seed)).resets for seed in range(count)]
+    return [mask for mask in found if mask is not None]
+
+
+def test_masks_mark_an_eighth_of_the_steps_both_ends_runs_and_some_sequences_never() -> None:
+    every = torch.stack(masks(Case.parse("mingru-T16-B4-H1-float32-resets")))  # [seed, T, B]
+    assert every.dtype == torch.bool
+    assert 0.1 < every[:, 1:-1].double().mean() < 0.15
+    assert every[:, 0].double().mean() > 0.3
+    assert every[:, -1].double().mean() > 0.15
+    assert (every[:, 1:] & every[:, :-1]).any()
+    assert 0.2 < (~every.any(1)).double().mean() < 0.4
+    assert every.any((1, 2)).all()
+
+
+def test_a_long_sequence_is_not_cut_into_short_ones() -> None:
+    (mask,) = masks(Case.parse("mingru-T4096-B8-H1-float32-resets"), 1)
+    assert 0 < int(mask.sum(0).max()) < 50
+
+
+def test_a_mask_has_the_cases_layout_and_there_is_none_without() -> None:
+    (mask,) = masks(Case.parse("mingru-T5-B3-H1-float32-batchfirst-resets"), 1)
+    assert mask.shape == (3, 5)
+    assert mask.is_contiguous()
+    assert contents.problem(Case.parse("mingru-T5-B3-H1-float32")).resets is None
+
+
+def test_the_corners_have_a_reset_after_what_is_not_finite() -> None:
+    for cell in cells.names():
+        corners = [case for case in strategies.corners(Domain((cell,), resets=True), cell, "float32") if case.resets]
+        assert [case.contents for case in corners] == ["normal", "nan", "infinite"]
+        after_nan, after_infinity = map(contents.problem, corners[1:])
+        assert after_nan.resets is not None
+        assert after_infinity.resets is not None
+        ((step, sequence),) = after_nan.x.isnan().any(-1).nonzero().tolist()
+        assert after_nan.resets[step + 1 :, sequence].any()
+        (sequence,) = after_infinity.state[-1][0].isinf().all(-1).nonzero().flatten().tolist()
+        assert after_infinity.resets[:, sequence].any()
+
+
+def test_a_layer_is_given_a_mask_only_where_the_case_has_one() -> None:
+    given: list[int] = []
+
+    def counting(*arguments: Any) -> Any:
+        given.append(len(arguments))
+        return verification.reference_layer(problem)(*arguments)
+
+    for case in (BASE, replace(BASE, resets=False)):
+        problem = contents.problem(case)
+        calls.run(counting, problem)
+    assert given == [4, 3]
+
+
+def test_a_mask_that_is_written_into_or_beside_is_seen() -> None:
+    problem, bands = contents.problem(BASE), guards.Bands()
+    around = bands.around(problem)
+    assert around.resets is not None
+    assert problem.resets is not None
+    assert torch.equal(around.resets, problem.resets)
+    assert bands.damage() == ""
+    guard = calls.Unchanged(calls.Call(around))
+    around.resets.logical_not_()
+    with pytest.raises(calls.WrongResult, match="expected resets unchanged by the call, but at"):
+        guard.check()
+    assert torch.equal(around.resets, problem.resets)
+
+
+def test_calls_of_the_timed_pool_and_moved_problems_have_the_mask() -> None:
+    case = Case.parse("mingru-T5-B3-H2-float32-resets")
+    own, pool = contents.problem(case), Pool(case)
+    assert own.resets is not None
+    for one in (pool.draw(own.weights), pool.placed(own.weights), contents.moved(own, "cpu"), verification.widen(own)):
+        assert one.resets is not None
+        assert torch.equal(one.resets, own.resets)
+    placed = pool.placed(own.weights).resets
+    assert placed is not None
+    assert placed.data_ptr() != own.resets.data_ptr()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gru-T6-B3-H5-float32-resets-state-training",
+        "lstm-T7-B4-H5-L2-bfloat16-batchfirst-ragged-resets-state-training-strided-seed5",
+        "minlstm-T9-B2-H33-float16-bidirectional-projected-resets-offset-seed3",
+    ],
+)
+def test_a_right_layer_has_every_property(text: str) -> None:
+    properties.check(Subject(Sequential, Case.parse(text)))
+
+
+def remembers_the_mask(layer: Any) -> Layer:
+    known: dict[int, Tensor] = {}
+
+    def run(x: Tensor, state: Any, lengths: Any, resets: Tensor) -> Any:
+        return layer(x, state, lengths, known.setdefault(resets.data_ptr(), resets.clone()))
+
+    return run
+
+
+def resets_all_that_comes_before(layer: Any) -> Layer:
+    def run(x: Tensor, state: Any, lengths: Any, resets: Tensor) -> Any:
+        return layer(x, state, lengths, resets | resets.roll(-1, 0))
+
+    return run
+
+
+def of_the_first_sequence(layer: Any) -> Layer:
+    return lambda x, state, lengths, resets: layer(x, state, lengths, resets[:, :1].expand_as(resets))
+
+
+def clears_the_mask(layer: Any) -> Layer:
+    def run(x: Tensor, state: Any, lengths: Any, resets: Tensor) -> Any:
+        results = layer(x, state, lengths, resets)
+        resets.zero_()
+        return results
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("wrap", "name"),
+    [
+        (remembers_the_mask, "stateless"),
+        (resets_all_that_comes_before, "causal"),
+        (of_the_first_sequence, "batch_order"),
+        (clears_the_mask, "inputs_unchanged"),
+    ],
+)
+def test_a_property_fails_a_layer_that_is_wrong_with_the_mask_alone(wrap: Any, name: str) -> None:
+    class Wrong(Sequential):
+        def build(self, case: Case, weights: Weights) -> Layer:
+            return wrap(super().build(case, weights))
+
+    subject = Subject(Wrong, Case.parse("gru-T9-B8-H5-float32-resets-state-seed2"))
+    assert properties.by_name(name).check(subject)
+
+
+def test_the_loop_that_faults_with_resets_are_built_on_is_right() -> None:
+    found = Found("loop", _correct.PackedLoop, Path(_correct.__file__))
+    row = trial.explored(Planted(found, "", "gru", "bfloat16"), "quick")
+    assert row.status == "passed", row.reason
