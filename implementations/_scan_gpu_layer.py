@@ -1,0 +1,72 @@
+"""What scan_gpu and scan_gpu_log have in common: what they refuse, the gates' product before the scan, what it all costs."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn import cells
+from pytest_ecornn.contract import Case, Cost, Layer, State, Weights
+from pytest_ecornn.implementations._precision import tf32_refusal
+from pytest_ecornn.implementations._stack import run_layers
+from pytest_ecornn.implementations.cuda.compile import refusal
+
+
+Masks = tuple[Tensor | None, Tensor | None]  # on x's device: lengths, int64 [B]; resets, uint8, laid out as x
+
+
+class Scan(Protocol):
+    def __call__(
+        self, x: Tensor, bias: Tensor | None, first: Tensor | None, masks: Masks, reverse: bool
+    ) -> tuple[Tensor, Tensor]:
+        """One layer in one direction: the gates' product [.., G*H] -> output [.., H] and final state [B, H].
+
+        bias: [G*H], not added yet. first: [B, H], None for zeros.
+        """
+
+
+def refusal_of(case: Case, device: torch.device) -> str | None:
+    """Why no scan on a GPU runs the case, whose cell has one; None where it does."""
+    if reason := tf32_refusal(case):
+        return reason
+    largest = max(case.steps, len(cells.get(case.cell).gates) * case.batch * case.hidden_size)
+    if largest >= 2**30:
+        return f"T and G * B * H must be below 2^30, got {largest}"
+    return refusal(device)
+
+
+def make_layer(case: Case, weights: Weights, device: torch.device, scan: Scan) -> Layer:
+    """All layers and directions of the case by `scan`, on `device`."""
+    from pytest_ecornn.implementations._gate_product import gate_products
+
+    def layer(x: Tensor, state: State, lengths: Tensor | None, resets: Tensor | None = None) -> tuple[Tensor, State]:
+        on_device = None if lengths is None else lengths.to(device, non_blocking=True)
+        masks = on_device, None if resets is None else resets.view(torch.uint8)
+
+        def run_layer(
+            suffix: str, x: Tensor, is_projected: bool, state: cells.Blocks, reverse: bool
+        ) -> tuple[Tensor, cells.Blocks]:
+            bias = None
+            if not is_projected:
+                x = gate_products(x, weights["weight_ih" + suffix], case.precision == "tf32")
+                bias = weights.get("bias_ih" + suffix)
+            output, final = scan(x, bias, state[0] if state else None, masks, reverse)
+            return output, (final,)
+
+        with torch.cuda.device(device):
+            return run_layers(case, x, state, run_layer)
+
+    return layer
+
+
+def cost_of(case: Case, operations_a_gate: int) -> Cost:
+    """A scan reads the pre-activations and writes the output; backward it reads both and a gradient, and writes one."""
+    from pytest_ecornn.implementations._gate_product import product_cost
+
+    product, gates = product_cost(case), len(cells.get(case.cell).gates)
+    scans, passes = (3 * gates + 3, 3) if case.training else (gates + 1, 1)
+    elements = case.layers * case.directions * case.hidden_size * case.steps * case.batch
+    moved = scans * elements * getattr(torch, case.dtype).itemsize
+    return Cost(product.bytes + moved, product.operations + passes * elements * gates * operations_a_gate)
