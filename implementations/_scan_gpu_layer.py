@@ -13,7 +13,6 @@ from pytest_ecornn.implementations._precision import tf32_refusal
 from pytest_ecornn.implementations._stack import run_layers
 from pytest_ecornn.implementations.cuda.compile import refusal
 
-
 Masks = tuple[Tensor | None, Tensor | None]  # on x's device: lengths, int64 [B]; resets, uint8, laid out as x
 
 

@@ -247,6 +247,6 @@ def describe(case: Case, device: torch.device) -> str:
         elements = case.hidden_size if not given or case.layout == "contiguous" else 1
         alignment = gcd(_COPIED_BYTES, elements * dtype.itemsize)
         for backward in (False, True)[: 1 + case.training]:
-            kind = Kind(dtype, device, alignment, case.bias and not given, case.ragged, backward)
+            kind = Kind(dtype, device, alignment, case.bias and not given, case.ragged or case.resets, backward)
             found[backward] = str(plan(shape, kind)[0])
     return "; backward: ".join(found.values())

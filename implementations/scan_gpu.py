@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights
-from pytest_ecornn.implementations._scan_gpu_layer import cost_of, make_layer, refusal_of
+from pytest_ecornn.implementations._scan_gpu_layer import Masks, cost_of, make_layer, refusal_of
 from pytest_ecornn.implementations.cuda.compile import indexed
 
 _CELLS = ("mingru", "mingru_positive", "minlstm", "minlstm_positive")
@@ -39,9 +39,7 @@ class ScanGpu(Implementation):
         device = indexed(case.device)
         self._notes = describe(case, device)
 
-        def run(
-            x: Tensor, bias: Tensor | None, first: Tensor | None, masks: tuple[Tensor | None, Tensor | None], reverse: bool
-        ) -> tuple[Tensor, Tensor]:
+        def run(x: Tensor, bias: Tensor | None, first: Tensor | None, masks: Masks, reverse: bool) -> tuple[Tensor, Tensor]:
             return scan(x, bias, first, *masks, case.cell, case.batch_first, reverse)
 
         return make_layer(case, weights, device, run)

@@ -17,4 +17,5 @@ REQUIRED_DOMAIN = {
     "transposed_gpu": Domain(cells=NN_CELLS, devices=("cuda",)),
     "row_major_gpu": Domain(cells=NN_CELLS, devices=("cuda",)),
     "scan_gpu": Domain(cells=MIN_CELLS, resets=True, sparse=False, devices=("cuda",)),
+    "scan_gpu_log": Domain(cells=("mingru_positive", "minlstm_positive"), sparse=False, devices=("cuda",)),
 }

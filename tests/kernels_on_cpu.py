@@ -26,6 +26,9 @@ _SHIM = """
 #define __syncthreads()
 #define __syncwarp()
 using std::exp;
+using std::frexp;
+using std::log;
+using std::log1p;
 using std::tanh;
 static int max(int a, int b) { return a > b ? a : b; }
 static int min(int a, int b) { return a < b ? a : b; }

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import pytest_ecornn.implementations as implementations
+from pytest_ecornn.implementations import _scan_gpu_log_op
 from pytest_ecornn.implementations._scan_gpu_form import Device
 from pytest_ecornn.implementations._scan_gpu_op import Kind, Shape, choose_form, macros
 from pytest_ecornn.implementations.cuda import compile as compiler
@@ -42,8 +43,20 @@ def of_scan() -> list[tuple[tuple[str, str], ...]]:
     return found
 
 
+def of_log_scan() -> list[tuple[tuple[str, str], ...]]:
+    """Both cells, in every dtype; logarithms in one number and, where there is more than 16 bits, in two."""
+    found = []
+    for name, cell in itertools.product(STORAGES, ("mingru_positive", "minlstm_positive")):
+        dtype = getattr(torch, name.lower())
+        trees = [_scan_gpu_log_op.choose(Shape(cell, 4096, 8, hidden, True, False), dtype, 132) for hidden in (64, 1536)]
+        for tree, is_compensated in itertools.product(trees, {False, dtype.itemsize > 2}):
+            found.append(_scan_gpu_log_op.macros(cell, dtype, tree, is_compensated))
+    return found
+
+
 VARIANTS = {
     "scan_gpu.cu": of_scan(),
+    "scan_gpu_log.cu": of_log_scan(),
     "transposed_gpu.cu": [
         *(of_transposed(cell, storage, "110") for cell, storage in itertools.product(range(4), STORAGES)),
         *(of_transposed(2, storage, flags) for storage, flags in itertools.product(STORAGES, ("010", "100", "111"))),

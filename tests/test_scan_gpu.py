@@ -142,7 +142,8 @@ def draw(cell: str, steps: int, device: str) -> tuple[Inputs, tuple[Tensor, Tens
 
 
 def on_cpu(shape: Shape, is_biased: bool, backward: bool, **tensors: Tensor | None) -> None:
-    kind = Kind(torch.float64, torch.device("cpu"), 8, is_biased, tensors["lengths"] is not None, backward)
+    is_masked = any(tensors[name] is not None for name in ("lengths", "resets"))
+    kind = Kind(torch.float64, torch.device("cpu"), 8, is_biased, is_masked, backward)
     form = Form(Cut(1, 32, 4, 1, 1, 2), False, shape.batch, -(-shape.steps // 4), 1, 0)
     _scan_gpu_op.run(form, _scan_gpu_op.make_kernel(shape, kind, form), shape, **tensors)
 

@@ -1,0 +1,170 @@
+"""scan_gpu_log's kernel as torch's op `pytest_ecornn::scan_log_forward`, for one layer and direction.
+
+Gradients have signs, so they are scanned in linear space: by scan_gpu's `scan_backward`, on the output as it was stored.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import ceil, prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations import _scan_gpu_op
+from pytest_ecornn.implementations._scan_gpu_op import CELLS, Shape
+from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, Launch
+
+_SOURCE = Path(__file__).with_name("scan_gpu_log.cu")
+
+
+class Tree(NamedTuple):
+    """What a block does at once: `across` channels over `steps` steps, a power of 2, by so many threads."""
+
+    across: int
+    steps: int
+    threads: int = 256
+
+    def launch(self, shape: Shape) -> Launch:
+        return Launch(shape.batch * ceil(shape.hidden / self.across), self.threads)
+
+    def __str__(self) -> str:
+        return f"trees of {self.steps} steps, {self.across} channels"
+
+
+def choose(shape: Shape, dtype: torch.dtype, processors: int) -> Tree:
+    """Narrow and long trees where 32 channels a block would leave multiprocessors idle; their maps fill 32 KiB at most."""
+    maps = 1024 if dtype == torch.float64 else 2048
+    across = 32 if shape.batch * ceil(shape.hidden / 32) >= processors else 8
+    return Tree(across, maps // across)
+
+
+def macros(cell: str, dtype: torch.dtype, tree: Tree, is_compensated: bool) -> tuple[tuple[str, str], ...]:
+    """What the source is compiled with."""
+    found = {"CELL": CELLS[cell][1], "POSITIVE": 1, "COMPENSATED": int(is_compensated)}
+    found |= {f"STORAGE_{str(dtype).removeprefix('torch.').upper()}": 1}
+    found |= {"ACROSS": tree.across, "TILE": tree.steps, "THREADS": tree.threads}
+    return tuple((name, str(value)) for name, value in found.items())
+
+
+def make_kernel(shape: Shape, dtype: torch.dtype, device: torch.device, tree: Tree, is_compensated: bool) -> Kernel:
+    """The kernel of a tree, its arguments by name."""
+
+    def strided(name: str, width: int) -> dict[str, Any]:
+        array = Array(dtype, prod(shape.rows(width)), shape=shape.rows(width))
+        return {name: array, f"{name}_step": np.int64, f"{name}_sequence": np.int64}
+
+    gates, of_state = CELLS[shape.cell][0] * shape.hidden, Array(dtype, prod(shape.state), is_optional=True)
+    arguments = {**strided("x", gates), "bias": Array(dtype, gates, is_optional=True), "first": of_state}
+    arguments |= {**strided("output", shape.hidden), "final": of_state}
+    arguments |= {"lengths": Array(torch.int64, shape.batch, is_optional=True)}
+    arguments |= dict.fromkeys(("steps", "hidden", "is_reverse"), int)
+    return Kernel(_SOURCE, "scan_log_forward", macros(shape.cell, dtype, tree, is_compensated), arguments, device)
+
+
+@lru_cache(maxsize=4096)
+def plan(shape: Shape, dtype: torch.dtype, device: torch.device, is_compensated: bool) -> tuple[Tree, Kernel]:
+    """How a scan is cut, and its kernel."""
+    tree = choose(shape, dtype, torch.cuda.get_device_properties(device).multi_processor_count)
+    return tree, make_kernel(shape, dtype, device, tree, is_compensated)
+
+
+def run(tree: Tree, kernel: Kernel, shape: Shape, **tensors: Tensor | None) -> None:
+    """Launches the kernel on x, bias, first, output, final and lengths."""
+    values: dict[str, Tensor | int | None] = dict(tensors)
+    step, sequence = (1, 0) if shape.batch_first else (0, 1)
+    for name in ("x", "output"):
+        rows = tensors[name]
+        assert rows is not None
+        values |= {f"{name}_step": rows.stride(step), f"{name}_sequence": rows.stride(sequence)}
+    kernel(tree.launch(shape), **values, steps=shape.steps, hidden=shape.hidden, is_reverse=int(shape.reverse))
+
+
+def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
+    *named, is_compensated = how
+    x, shape = x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous(), Shape.of(x, *named)
+    output, final = x.new_empty(shape.rows(shape.hidden)), x.new_empty(shape.state)
+    tree, kernel = plan(shape, x.dtype, x.device, is_compensated)
+    first = None if first is None else first.contiguous()
+    run(tree, kernel, shape, x=x, bias=bias, first=first, output=output, final=final, lengths=lengths)
+    return output, final
+
+
+def _fake(x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
+    shape = Shape.of(x, *how[:3])
+    return x.new_empty(shape.rows(shape.hidden)), x.new_empty(shape.state)
+
+
+class _Differentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
+        output, final = _below_autograd(*given)
+        ctx.how = given[4:7]
+        ctx.save_for_backward(*given[:4], output)
+        return output, final
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_output: Tensor, d_final: Tensor) -> Any:
+        x, bias, first, lengths, output = ctx.saved_tensors
+        d_x, d_first = torch.ops.pytest_ecornn.scan_backward(x, bias, first, output, d_output, d_final, lengths, None, *ctx.how)
+        d_bias = None if bias is None else d_x.flatten(0, 1).sum(0)
+        return d_x, d_bias, None if first is None else d_first, *(None,) * 5
+
+
+def _below_autograd(*given: Any) -> tuple[Tensor, Tensor]:
+    with torch._C._AutoDispatchBelowAutograd():
+        found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_log_forward(*given)
+    return found
+
+
+def _autograd(*given: Any) -> tuple[Tensor, Tensor]:
+    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in given[:3]):
+        found: tuple[Tensor, Tensor] = _Differentiable.apply(*given)  # type: ignore[no-untyped-call]
+        return found
+    return _below_autograd(*given)
+
+
+_library = torch.library.Library("pytest_ecornn", "FRAGMENT")
+_library.define(
+    "scan_log_forward(Tensor x, Tensor? bias, Tensor? first, Tensor? lengths, str cell, bool batch_first, bool reverse, "
+    "bool is_compensated) -> (Tensor, Tensor)"
+)
+_library.impl("scan_log_forward", _forward, "CUDA")
+_library.impl("scan_log_forward", _autograd, "Autograd")
+torch.library.register_fake("pytest_ecornn::scan_log_forward", _fake, lib=_library)
+
+
+def log_scan(
+    x: Tensor, first: Tensor | None, lengths: Tensor | None, cell: str, batch_first: bool, reverse: bool, *,
+    bias: Tensor | None = None, is_compensated: bool | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Output [.., H] laid out as x and final state [B, H], differentiable.
+
+    x: the gates' pre-activations, [T, B, G*H], or [B, T, G*H] with `batch_first`, on a CUDA device. first: [B, H], None for
+    zeros. lengths: int64 [B] on the same device. reverse: last step first. bias: [G*H], added to x. is_compensated: logarithms
+    in two numbers, without which float32 and float64 are not as accurate as a loop; None for where it matters.
+    """
+    if cell not in CELLS or not CELLS[cell][2]:
+        positive = ", ".join(name for name, (_, _, is_positive) in CELLS.items() if is_positive)
+        raise ValueError(f"log space needs a positive candidate: expected one of {positive}, got {cell}")
+    how = (cell, batch_first, reverse, x.dtype.itemsize > 2 if is_compensated is None else is_compensated)
+    found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_log_forward(x, bias, first, lengths, *how)
+    return found
+
+
+def describe(case: Case, device: torch.device) -> str:
+    """Compiles what the case needs; says which form runs."""
+    dtype = getattr(torch, case.dtype)
+    shape = Shape(case.cell, case.steps, case.batch, case.hidden_size, case.batch_first, False)
+    is_compensated = dtype.itemsize > 2
+    tree, _ = plan(shape, dtype, device, is_compensated)
+    forward = f"{tree}; logarithms in {'two numbers' if is_compensated else 'float32'}"
+    if not case.training:
+        return forward
+    return f"{forward}; backward in linear space: {_scan_gpu_op.describe(case, device).partition('backward: ')[2]}"
