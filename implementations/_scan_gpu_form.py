@@ -7,12 +7,13 @@ steps of its channels; otherwise time is split, and blocks that all run at once 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil
 from typing import NamedTuple
 
 import torch
 
-from pytest_ecornn.implementations.cuda.kernel import Launch
+from pytest_ecornn.implementations.cuda.launch import Launch
 
 _ENOUGH = 0.6  # blocks a multiprocessor, from which on time is not split
 _RESERVED_BYTES = 1024  # of shared memory a block, by the driver
@@ -94,7 +95,7 @@ class Form:
         """Of a tile's number within its group: there are about as many groups as tiles in one."""
         return ((self.tiles - 1).bit_length() + 1) // 2
 
-    @property
+    @cached_property
     def launch(self) -> Launch:
         blocks = self.channel_blocks
         if self.is_split:

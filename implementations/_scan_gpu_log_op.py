@@ -18,7 +18,8 @@ from torch.autograd.function import once_differentiable
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations import _scan_gpu_op
 from pytest_ecornn.implementations._scan_gpu_op import CELLS, Shape
-from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, Launch
+from pytest_ecornn.implementations.cuda.kernel import Array, Kernel
+from pytest_ecornn.implementations.cuda.launch import Launch
 
 _SOURCE = Path(__file__).with_name("scan_gpu_log.cu")
 

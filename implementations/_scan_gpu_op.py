@@ -117,18 +117,20 @@ def make_kernel(shape: Shape, kind: Kind, form: Form) -> Kernel:
 
 
 _ROWS = ("x", "output", "d_output", "d_x", "resets")
+_STRIDES = {name: (f"{name}_step", f"{name}_sequence") for name in _ROWS}
 
 
 def run(form: Form, kernel: Kernel, shape: Shape, **tensors: Tensor | None) -> None:
     """Launches the kernel on x, output and whatever else it takes; `resets` as [T, B] or [B, T]."""
-    values: dict[str, Tensor | int | None] = {}
-    for name, tensor in tensors.items():
-        rows = tensor[..., None] if name == "resets" and tensor is not None else tensor
-        values[name] = rows
-        if name in _ROWS:
-            step, sequence = (1, 0) if shape.batch_first else (0, 1)
-            values[f"{name}_step"] = 0 if rows is None else rows.stride(step)
-            values[f"{name}_sequence"] = 0 if rows is None else rows.stride(sequence)
+    values: dict[str, Tensor | int | None] = {**tensors}
+    if (resets := tensors["resets"]) is not None:
+        values["resets"] = resets[..., None]
+    step, sequence = (1, 0) if shape.batch_first else (0, 1)
+    for name in _ROWS:
+        if name in tensors:
+            strides = (0, 0) if (rows := tensors[name]) is None else rows.stride()
+            of_step, of_sequence = _STRIDES[name]
+            values[of_step], values[of_sequence] = strides[step], strides[sequence]
     x = tensors["x"]
     assert x is not None
     values["maps"] = None

@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
-from pytest_ecornn.implementations.cuda.kernel import Kernel, Launch
+from pytest_ecornn.implementations.cuda.kernel import Kernel
+from pytest_ecornn.implementations.cuda.launch import INT32, INT64, POINTER, Launch
 
 _SHIM = """
 #include <cmath>
@@ -55,10 +55,10 @@ class KernelOnCpu(Kernel):
         library = _compiled(source, macros)
         return library.place_thread, library[name]
 
-    def _run(self, launch: Launch, passed: list[Any]) -> None:
-        place_thread, function = self._function
-        types = {np.uintp: ctypes.c_void_p, np.int64: ctypes.c_longlong, np.int32: ctypes.c_int}
-        given = [types[type(p)](int(p)) for p in passed]
+    def _run(self, launch: Launch, passed: list[int]) -> None:
+        place_thread, function = self._launch
+        types = {POINTER: ctypes.c_void_p, INT64: ctypes.c_longlong, INT32: ctypes.c_int}
+        given = [types[kind](value) for kind, value in zip(self._types, passed, strict=True)]
         for block in range(launch.grid):
             for thread in range(launch.block):
                 place_thread(block, launch.block, thread)

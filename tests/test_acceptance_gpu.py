@@ -240,11 +240,11 @@ def test_first_uses_are_noted_with_their_compilation() -> None:
 
 
 def test_what_is_watched_is_what_kernels_use() -> None:
-    before = first_use.kernel._function, first_use.compiler._run_nvrtc
+    before = first_use.kernel._launcher, first_use.compiler._run_nvrtc
     with first_use.watching():
-        assert first_use.kernel._function is not before[0]
+        assert first_use.kernel._launcher is not before[0]
         assert first_use.compiler._run_nvrtc is not before[1]
-    assert (first_use.kernel._function, first_use.compiler._run_nvrtc) == before
+    assert (first_use.kernel._launcher, first_use.compiler._run_nvrtc) == before
 
 
 def made_up_first_use() -> first_use.Figures:

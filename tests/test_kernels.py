@@ -15,7 +15,8 @@ from pytest_ecornn.implementations import _scan_gpu_log_op
 from pytest_ecornn.implementations._scan_gpu_form import Device
 from pytest_ecornn.implementations._scan_gpu_op import Kind, Shape, choose_form, macros
 from pytest_ecornn.implementations.cuda import compile as compiler
-from pytest_ecornn.implementations.cuda.kernel import Array, Launch, is_dense, one_thread_each
+from pytest_ecornn.implementations.cuda.kernel import Array, is_dense, one_thread_each
+from pytest_ecornn.implementations.cuda.launch import Launch
 
 FOLDER = Path(implementations.__file__).parent
 needs_nvrtc = pytest.mark.skipif(compiler.unavailable() is not None, reason=str(compiler.unavailable()))
@@ -132,13 +133,13 @@ def test_a_thread_for_each_element() -> None:
 )
 def test_a_wrong_tensor_is_refused_with_what_was_expected(tensor: torch.Tensor) -> None:
     with pytest.raises(ValueError, match=r"k: expected h as 6 adjacent elements of torch.float32 on cpu, got \("):
-        Array(torch.float32, 6).check("k", "h", tensor, torch.device("cpu"))
+        Array(torch.float32, 6).pointer("k", "h", tensor, torch.device("cpu"))
 
 
 def test_none_is_refused_where_it_is_not_an_option() -> None:
-    Array(torch.float32, 6, is_optional=True).check("k", "h", None, torch.device("cpu"))
+    Array(torch.float32, 6, is_optional=True).pointer("k", "h", None, torch.device("cpu"))
     with pytest.raises(ValueError, match="k: expected a tensor as h, got None"):
-        Array(torch.float32, 6).check("k", "h", None, torch.device("cpu"))
+        Array(torch.float32, 6).pointer("k", "h", None, torch.device("cpu"))
 
 
 def test_dense_in_any_order_of_dimensions() -> None:

@@ -178,9 +178,7 @@ def plain(x: Tensor, first: Tensor | None = None, bias: Tensor | None = None, re
     """minGRU of one channel; the outputs and the final state."""
     shape = Shape.of(x, "mingru", True, False)
     output, final = x.new_empty(shape.rows(1)), x.new_empty(1, 1)
-    on_cpu(
-        shape, bias is not None, False, x=x, bias=bias, first=first, output=output, final=final, lengths=None, resets=resets
-    )
+    on_cpu(shape, bias is not None, False, x=x, bias=bias, first=first, output=output, final=final, lengths=None, resets=resets)
     return [*output.flatten().tolist(), final.item()]
 
 

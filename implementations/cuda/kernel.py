@@ -6,23 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations.cuda.compile import compile_source
+from pytest_ecornn.implementations.cuda.launch import INT32, INT64, POINTER, Launch, Launcher, bind
 
 THREADS = 128
-
-
-class Launch(NamedTuple):
-    """grid and block: numbers of blocks and of threads in each. shared_bytes: of dynamic shared memory a block."""
-
-    grid: int
-    block: int
-    shared_bytes: int = 0
 
 
 def one_thread_each(elements: int) -> Launch:
@@ -42,23 +35,27 @@ class Array:
     is_optional: bool = False
     shape: tuple[int, ...] = ()
 
-    def check(self, kernel: str, name: str, tensor: Tensor | None, device: torch.device) -> None:
-        """Raises ValueError saying what was expected and what came."""
+    def pointer(self, kernel: str, name: str, tensor: Tensor | None, device: torch.device) -> int:
+        """The tensor's address, 0 for none. Raises ValueError saying what was expected and what came."""
         if tensor is None:
             if not self.is_optional:
                 raise ValueError(f"{kernel}: expected a tensor as {name}, got None")
-            return
-        fits = self._is_laid_out(tensor) and tensor.numel() == self.elements and tensor.data_ptr() % tensor.element_size() == 0
+            return 0
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f"{kernel}: expected a tensor as {name}, got {tensor}")
+        found = tensor.data_ptr()
+        fits = self._is_laid_out(tensor) and found % self.dtype.itemsize == 0
         if tensor.dtype != self.dtype or tensor.device != device or not fits:
             adjacent = f"{self.shape}, adjacent in the last dimension," if self.shape else f"{self.elements} adjacent elements"
             raise ValueError(
                 f"{kernel}: expected {name} as {adjacent} of {self.dtype} on {device}, got "
                 f"{tuple(tensor.shape)} with strides {tensor.stride()} of {tensor.dtype} on {tensor.device}"
             )
+        return found
 
     def _is_laid_out(self, tensor: Tensor) -> bool:
         if not self.shape:
-            return is_dense(tensor)
+            return tensor.numel() == self.elements and (tensor.is_contiguous() or is_dense(tensor))
         return tensor.shape == self.shape and (tensor.shape[-1] == 1 or tensor.stride(-1) == 1)
 
 
@@ -70,16 +67,6 @@ def is_dense(tensor: Tensor) -> bool:
             return False
         expected *= size
     return True
-
-
-class _Stream:
-    """torch's stream by the CUDA stream protocol, which not all of its versions speak."""
-
-    def __init__(self, pointer: int):
-        self._pointer = pointer
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self._pointer
 
 
 class Kernel:
@@ -101,44 +88,45 @@ class Kernel:
     ):
         self._name, self._arguments, self._device = f"{source.stem}.{name}", dict(arguments), device
         self._how = (shared_bytes, is_cooperative)
-        self._function = self._load(source, name, macros)
+        types = {int: INT32, np.int64: INT64}
+        self._types = "".join(POINTER if isinstance(one, Array) else types[one] for one in arguments.values())
+        numbered = list(enumerate(arguments.items()))
+        self._arrays = [(i, name, one) for i, (name, one) in numbered if isinstance(one, Array)]
+        self._integers = [(i, name) for i, (name, one) in numbered if not isinstance(one, Array)]
+        self._launch = self._load(source, name, macros)
 
     def __call__(self, launch: Launch, **values: Tensor | int | None) -> None:
         """Raises ValueError for an argument that is missing, unknown or not what the kernel expects."""
         if values.keys() != self._arguments.keys():
             raise ValueError(f"{self._name}: expected the arguments {', '.join(self._arguments)}, got {', '.join(values)}")
-        self._run(launch, [self._passed(name, values[name]) for name in self._arguments])
+        passed: list[Any] = [values[name] for name in self._arguments]
+        for i, name, expected in self._arrays:
+            passed[i] = expected.pointer(self._name, name, passed[i], self._device)
+        for i, name in self._integers:
+            if not isinstance(passed[i], int):
+                raise ValueError(f"{self._name}: expected an integer as {name}, got {type(passed[i]).__name__}")
+        self._run(launch, passed)
 
     def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
-        return _function(source, name, macros, self._device, *self._how)
+        return _launcher(source, name, macros, self._device, self._types, *self._how)
 
-    def _run(self, launch: Launch, passed: list[Any]) -> None:
-        import cupy
-
-        stream = _Stream(torch.cuda.current_stream(self._device).cuda_stream)
-        with cupy.cuda.Device(self._device.index), cupy.cuda.Stream.from_external(stream):
-            self._function((launch.grid,), (launch.block,), tuple(passed), shared_mem=launch.shared_bytes)
-
-    def _passed(self, name: str, value: Tensor | int | None) -> Any:
-        expected = self._arguments[name]
-        if isinstance(expected, Array):
-            if isinstance(value, int):
-                raise ValueError(f"{self._name}: expected a tensor as {name}, got {value}")
-            expected.check(self._name, name, value, self._device)
-            return np.uintp(0 if value is None else value.data_ptr())
-        if not isinstance(value, int):
-            raise ValueError(f"{self._name}: expected an integer as {name}, got {type(value).__name__}")
-        return np.int64(value) if expected is np.int64 else np.int32(value)
+    def _run(self, launch: Launch, passed: list[int]) -> None:
+        if torch.cuda.current_device() != self._device.index:
+            with torch.cuda.device(self._device):
+                return self._run(launch, passed)
+        bind(self._device.index)
+        self._launch(launch, torch.cuda.current_stream().cuda_stream, passed)
 
 
 @cache
-def _function(
-    source: Path, name: str, macros: tuple[tuple[str, str], ...], device: torch.device, shared_bytes: int, is_cooperative: bool
-) -> Any:
+def _launcher(
+    source: Path, name: str, macros: tuple[tuple[str, str], ...], device: torch.device, types: str, shared_bytes: int,
+    is_cooperative: bool,
+) -> Launcher:  # fmt: skip
     import cupy
 
     compiled = compile_source(source, macros, torch.cuda.get_device_capability(device))
     with cupy.cuda.Device(device.index):
-        found = cupy.RawModule(path=str(compiled.path), enable_cooperative_groups=is_cooperative).get_function(name)
-        found.max_dynamic_shared_size_bytes = shared_bytes
-    return found
+        function = cupy.RawModule(path=str(compiled.path)).get_function(name)
+        function.max_dynamic_shared_size_bytes = shared_bytes
+        return Launcher(function, types, is_cooperative)

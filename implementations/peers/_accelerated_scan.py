@@ -9,13 +9,12 @@ reads states up to the next multiple of 2,048, beyond the end of the array, so t
 
 from __future__ import annotations
 
-import importlib
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from pytest_ecornn.implementations.peers._gates import opening_and_candidate
+from pytest_ecornn.implementations.peers._packages import imported
 from pytest_ecornn.implementations.peers._parts import Parts
 
 KERNELS = ("warp", "scalar")
@@ -51,7 +50,7 @@ def padded(steps: int, kernel: str, is_training: bool) -> int:
 
 def load(kernel: str) -> None:
     """Imports the package's module of that name, which compiles warp."""
-    importlib.import_module(f"accelerated_scan.{kernel}")
+    imported(f"accelerated_scan.{kernel}")
 
 
 def _prepare_bct(x: Tensor, first: Tensor | None, cell: str, kernel: str, bias: Tensor | None) -> tuple[Tensor, Tensor]:

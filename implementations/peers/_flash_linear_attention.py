@@ -9,12 +9,11 @@ the first step instead. fused_recurrent: one step after the other.
 
 from __future__ import annotations
 
-import importlib
-
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from pytest_ecornn.implementations.peers._gates import opening_and_candidate
+from pytest_ecornn.implementations.peers._packages import imported
 from pytest_ecornn.implementations.peers._parts import Parts
 
 KERNELS = ("chunk", "fused_recurrent")
@@ -44,7 +43,7 @@ def _prepare(
 
 
 def _scan(kept: Tensor, taken: Tensor, first: Tensor | None, kernel: str) -> Tensor:
-    hgrn = importlib.import_module("fla.ops.hgrn")
+    hgrn = imported("fla.ops.hgrn")
     states: Tensor = getattr(hgrn, f"{kernel}_hgrn")(taken, kept, initial_state=first)[0]
     return states
 

@@ -4,16 +4,17 @@ Triton with an option that it does not take. Importing this module imports torch
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from pytest_ecornn.implementations.peers._packages import imported
+
 
 def _call(kept: Tensor, taken: Tensor, kernel: str) -> Tensor:
     """h[t] = kept[t] h[t-1] + taken[t] of contiguous [B, C, T] by the package's module of that name."""
-    found: Tensor = importlib.import_module(f"accelerated_scan.{kernel}").scan(kept, taken)
+    found: Tensor = imported(f"accelerated_scan.{kernel}").scan(kept, taken)
     return found
 
 

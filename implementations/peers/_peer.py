@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from importlib.util import find_spec
 
 import torch
@@ -12,6 +11,7 @@ from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights
 from pytest_ecornn.implementations._precision import tf32_refusal
 from pytest_ecornn.implementations.peers._gates import CELLS
+from pytest_ecornn.implementations.peers._packages import imported
 from pytest_ecornn.implementations.peers._parts import Parts
 
 INSTALL = "pip install pytest-ecornn[peers]"
@@ -53,7 +53,7 @@ class Peer(Implementation):
         return cost_of(case, scan + (gates + 2 if self.is_compiled else eager + more))
 
     def noted(self, package: str, kernel: str) -> None:
-        version = getattr(importlib.import_module(package), "__version__", "of unknown version")
+        version = getattr(imported(package), "__version__", "of unknown version")
         self._notes = f"{package} {version}, {kernel}"
 
     def notes(self) -> str:

@@ -95,10 +95,10 @@ class Watch:
     def function(self, find: Any) -> Callable[..., Any]:
         """`find`, a functools.cache, loads what it has not yet and may compile it before."""
 
-        def watched(source: Path, name: str, macros: tuple[tuple[str, str], ...], device: torch.device) -> Any:
+        def watched(source: Path, name: str, macros: tuple[tuple[str, str], ...], *how: Any) -> Any:
             misses, self._compile_s = find.cache_info().misses, None
             start = time.perf_counter()
-            result = find(source, name, macros, device)
+            result = find(source, name, macros, *how)
             if find.cache_info().misses > misses:
                 load_s = time.perf_counter() - start - (self._compile_s or 0.0)
                 label = ", ".join([name, *(f"{key} {value}" for key, value in macros)])
@@ -113,7 +113,7 @@ def watching() -> Iterator[Watch]:
     watch = Watch()
     with (
         patch.object(compiler, "_run_nvrtc", watch.nvrtc(compiler._run_nvrtc)),
-        patch.object(kernel, "_function", watch.function(kernel._function)),
+        patch.object(kernel, "_launcher", watch.function(kernel._launcher)),
     ):
         yield watch
 

@@ -1,0 +1,75 @@
+"""Launches by the CUDA driver itself: CuPy's own way to launch takes the host several times as long."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from functools import cache
+from typing import Any, NamedTuple
+
+POINTER, INT32, INT64 = "P", "i", "q"  # what a kernel takes, as `struct` calls it
+
+
+class Launch(NamedTuple):
+    """grid and block: numbers of blocks and of threads in each. shared_bytes: of dynamic shared memory a block."""
+
+    grid: int
+    block: int
+    shared_bytes: int = 0
+
+
+class Launcher:
+    """Launches one function of a module, which stays loaded as long as `function` (of CuPy) lives.
+
+    types: of the parameters, in order. is_cooperative: all blocks run at once, or the launch fails.
+    """
+
+    def __init__(self, function: Any, types: str, is_cooperative: bool):
+        self._function, self._pointer = function, function.kernel.ptr
+        self._values = struct.Struct(f"@{types}")  # aligned as in a C struct
+        ends = [struct.calcsize(f"@{types[: i + 1]}") for i in range(len(types))]
+        self._offsets = [end - struct.calcsize(f"@{one}") for end, one in zip(ends, types, strict=True)]
+        self._buffer, self._addresses = ctypes.c_char * self._values.size, ctypes.c_void_p * len(types)
+        self._is_cooperative = is_cooperative
+
+    def __call__(self, launch: Launch, stream: int, values: list[int]) -> None:
+        """stream: as torch's `cuda_stream`, of the current device. Raises RuntimeError where the driver refuses."""
+        buffer = self._buffer.from_buffer_copy(self._values.pack(*values))
+        start = ctypes.addressof(buffer)
+        addresses = self._addresses(*[start + offset for offset in self._offsets])
+        sizes = (launch.grid, 1, 1, launch.block, 1, 1, launch.shared_bytes)
+        if self._is_cooperative:
+            code = _driver().cuLaunchCooperativeKernel(self._pointer, *sizes, stream, addresses)
+        else:
+            code = _driver().cuLaunchKernel(self._pointer, *sizes, stream, addresses, None)
+        if code:
+            raise RuntimeError(f"the CUDA driver refused {launch}: {_text(code)}")
+
+
+_bound = threading.local()
+
+
+def bind(device: int) -> None:
+    """Makes the device's context this thread's, unless that was done before: a thread that torch has not used has none."""
+    devices = _bound.__dict__.setdefault("devices", set())
+    if device not in devices:
+        from cupy.cuda import runtime
+
+        runtime.setDevice(device)
+        devices.add(device)
+
+
+@cache
+def _driver() -> Any:
+    library = ctypes.CDLL("libcuda.so.1")
+    sizes = (*(ctypes.c_uint,) * 7,)
+    library.cuLaunchKernel.argtypes = (ctypes.c_void_p, *sizes, *(ctypes.c_void_p,) * 3)
+    library.cuLaunchCooperativeKernel.argtypes = (ctypes.c_void_p, *sizes, *(ctypes.c_void_p,) * 2)
+    return library
+
+
+def _text(code: int) -> str:
+    found = ctypes.c_char_p()
+    _driver().cuGetErrorString(code, ctypes.byref(found))
+    return (found.value or b"unknown error").decode()
