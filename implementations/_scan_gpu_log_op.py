@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations import _scan_gpu_op
-from pytest_ecornn.implementations._scan_gpu_op import CELLS, Shape
+from pytest_ecornn.implementations._scan_gpu_op import CELLS, Shape, scan_backward
 from pytest_ecornn.implementations.cuda.kernel import Array, Kernel
 from pytest_ecornn.implementations.cuda.launch import Launch
 
@@ -106,14 +106,15 @@ class _Differentiable(torch.autograd.Function):
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
         output, final = _below_autograd(*given)
         ctx.how = given[4:7]
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(*given[:4], output)
         return output, final
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_output: Tensor, d_final: Tensor) -> Any:
+    def backward(ctx: Any, d_output: Tensor | None, d_final: Tensor | None) -> Any:
         x, bias, first, lengths, output = ctx.saved_tensors
-        d_x, d_first = torch.ops.pytest_ecornn.scan_backward(x, bias, first, output, d_output, d_final, lengths, None, *ctx.how)
+        d_x, d_first = scan_backward(x, bias, first, output, d_output, d_final, lengths, None, *ctx.how)
         d_bias = None if bias is None else d_x.flatten(0, 1).sum(0)
         return d_x, d_bias, None if first is None else d_first, *(None,) * 5
 

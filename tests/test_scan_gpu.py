@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case
@@ -277,6 +278,34 @@ def test_the_ops_are_what_torch_asks_of_ops() -> None:
     for op, passed in ((OPS.scan_forward, arguments), (OPS.gate_product, product)):
         outcome = torch.library.opcheck(op.default, passed)
         assert set(outcome.values()) == {"SUCCESS"}, outcome
+
+
+@needs_gpu
+@pytest.mark.parametrize("used", [[0], [1]], ids=["output", "final state"])
+def test_what_has_no_gradient_has_one_of_zeros(used: list[int]) -> None:
+    inputs, masks = draw("mingru", 23, "cuda")
+    found = _scan_gpu_op.scan(*inputs, *masks, "mingru", True, False)
+    expected = by_loop(*inputs, *masks, "mingru", False)
+    losses = [sum((one[i].sin().sum() for i in used), torch.zeros((), device="cuda")) for one in (found, expected)]
+    for got, wanted in zip(*(torch.autograd.grad(loss, inputs) for loss in losses), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
+
+
+@needs_gpu
+def test_a_mode_that_looks_on_sees_the_ops() -> None:
+    class Seen(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.names: list[str] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.names.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    x = given_x("mingru", 9, 4, 6).requires_grad_()
+    with Seen() as mode:
+        _scan_gpu_op.scan(x, None, None, None, None, "mingru", True, False)[0].sum().backward()
+    assert {"pytest_ecornn.scan_forward.default", "pytest_ecornn.scan_backward.default"} <= set(mode.names)
 
 
 @needs_gpu
