@@ -63,7 +63,7 @@ def test_a_scan_that_is_timed_is_right(cell: str, is_backward: bool) -> None:
 
 
 def test_a_copy_moves_as_many_bytes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_bandwidth, "_PIECE", 4)
+    monkeypatch.setattr(scan_bandwidth, "_PIECE_BYTES", 16)
     sizes: list[int] = []
     copy_into = Tensor.copy_
     monkeypatch.setattr(Tensor, "copy_", lambda self, other: [sizes.append(other.nbytes), copy_into(self, other)])

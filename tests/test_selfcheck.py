@@ -93,7 +93,7 @@ def test_a_score_of_another_form_is_none() -> None:
 def test_right_implementations_share_the_cases_and_each_runs_some() -> None:
     items = selfcheck()._correct()
     names = {item.found.name for item in items}
-    assert names == {"sequential", "scan_cpu", "torch_cpu"}
+    assert names == {"sequential", "scan_cpu", "scan_torch", "torch_cpu"}
     assert all(item.profile == Profile(-(-100 // len(items)), 0) for item in items)
     assert len(set(map(str, items))) == len(items)
 

@@ -36,11 +36,11 @@ class Part:
 
 # In the order in which they run, the cheap ones first.
 PARTS = {
-    "layer": Part(scan_layer.measure, scan_layer.render, 0.05),
-    "errors": Part(scan_errors.measure, scan_errors.render, 0.1, scan_errors.figures),
-    "bandwidth": Part(scan_bandwidth.measure, scan_bandwidth.render, 0.2),
-    "times": Part(scan_times.measure, scan_times.render, 0.25, scan_times.figures),
-    "peers": Part(scan_peers.measure, scan_peer_tables.render, 0.4),
+    "layer": Part(scan_layer.measure, scan_layer.render, 0.1),
+    "errors": Part(scan_errors.measure, scan_errors.render, 0.05, scan_errors.figures),
+    "bandwidth": Part(scan_bandwidth.measure, scan_bandwidth.render, 0.1),
+    "times": Part(scan_times.measure, scan_times.render, 0.3, scan_times.figures),
+    "peers": Part(scan_peers.measure, scan_peer_tables.render, 0.45),
 }
 _ORDER = ("times", "errors", "bandwidth", "peers", "layer")  # in which they are read
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import torch
+
+from pytest_ecornn import cells
 from pytest_ecornn.reporting.formatting import relative_error, significant, size
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.statistics import MIN_PAIRS, Ratio
@@ -24,7 +27,8 @@ def render(rows: Sequence[Row]) -> str:
         "the gates by torch, eager or compiled by torch.compile, and call their package's scan in the layout that it wants: as "
         "the input product writes it (B,T,D), or transposed (B,C,T), which is given to them so. Times in us, a peer's over "
         f"scan_gpu's with its interval (99 %, {MIN_PAIRS} pairs of blocks of one run): over 1 scan_gpu is faster. Peak: "
-        "the most memory beyond what the inputs hold. Error: the largest of output and gradient in a sample of channels "
+        "the most memory beyond what the inputs hold; less than the output and the gradient, which a call returns, nobody can "
+        "hold. Error: the largest of output and gradient in a sample of channels "
         "against float64; bold where it is over the harness's limit, and such a peer counts for no bar. Beyond 4,096 steps "
         "there is an error without a verdict.",
     ]
@@ -34,12 +38,30 @@ def render(rows: Sequence[Row]) -> str:
 
 
 def _table(row: Row) -> str:
-    figures = ("as called, us", "over scan_gpu's", "replayed, us", "over scan_gpu's ", "peak", "over scan_gpu's  ", "error")
+    if reason := _common_reason(row):
+        return f"Nothing measured: {escape(reason)}."
+    figures = (
+        "as called, us", "called, over scan_gpu's", "replayed, us", "replayed, over scan_gpu's", "peak", "peak over scan_gpu's",
+        "peak over output and gradient", "error",
+    )  # fmt: skip
     lines = [[escape(name), *_cells(row, one)] for name, one in row.figures.items()]
     reasons = [
         f"- {escape(name)}: {escape(why)}" for name, one in row.figures.items() if (why := one.reason or one.not_replayed)
     ]
     return document([table(("way", *figures), lines, figures), "\n".join(reasons)]).strip()
+
+
+def _common_reason(row: Row) -> str:
+    """Where none of the ways has been measured, for one reason."""
+    reasons = {one.reason for one in row.figures.values()}
+    return next(iter(reasons)) if len(reasons) == 1 else ""
+
+
+def _least_bytes(row: Row) -> int:
+    """Of the output and the pre-activations' gradient, which whoever computes them has to hold."""
+    shape = row.shape
+    values = (len(cells.get(shape.cell).gates) + 1) * shape.batch * shape.steps * shape.hidden
+    return values * int(getattr(torch, shape.dtype).itemsize)
 
 
 def _cells(row: Row, figures: Figures) -> Iterator[str]:
@@ -49,6 +71,7 @@ def _cells(row: Row, figures: Figures) -> Iterator[str]:
     yield "-" if figures.peak_bytes is None else size(figures.peak_bytes)
     own = row.figures[OURS].peak_bytes
     yield significant(figures.peak_bytes / own) if own and figures.peak_bytes and figures is not row.figures[OURS] else "-"
+    yield "-" if figures.peak_bytes is None else significant(figures.peak_bytes / _least_bytes(row))
     if figures.reason:
         yield "-"
     else:

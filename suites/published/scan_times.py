@@ -46,6 +46,7 @@ PUBLISHED_MS: dict[str, dict[str, tuple[float, ...]]] = {
     },
 }
 PUBLISHED_ON = "i9-12900K, RTX 4090"
+NONE_WANTED = "-"
 _SECONDS = 1.0  # for the fewest rounds that an interval needs; slower calls get fewer
 
 
@@ -121,7 +122,7 @@ def _device(name: str, device: str) -> str:
 def _arm(name: str, case: Case, judge: Judge, pools: dict[str, Pool]) -> Arm | str:
     """Of what has passed. pools: by device, for others of the same cell."""
     if name == "sequential" and case.steps > LONGEST_LOOP:
-        return "-"
+        return NONE_WANTED
     candidate = prepared(case, [name], judge.build)[name]
     if isinstance(candidate, str):
         return candidate
@@ -158,7 +159,7 @@ def render(rows: Sequence[Row]) -> str:
     for cell in CELLS:
         chosen = [row for row in rows if row.cell == cell]
         if chosen:
-            parts += [f"### {cell}", _table(cell, chosen)]
+            parts += [f"### {cell}", _table(cell, chosen), _reasons(chosen)]
     return document([*parts, _bars(rows)])
 
 
@@ -185,9 +186,19 @@ def published_ms(cell: str, way: str, steps: int) -> float | None:
     return times[STEPS.index(steps)] if steps in STEPS[: len(times)] else None
 
 
+def _reasons(rows: Sequence[Row]) -> str:
+    """Each reason once, with the ways that it holds of."""
+    found: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for name, one in row.cells.items():
+            if one.time_ms is None and one.reason != NONE_WANTED:
+                found.setdefault(one.reason, {})[name] = None
+    return "\n".join(f"- {', '.join(names)}: {escape(why)}" for why, names in found.items())
+
+
 def _text(cell: Cell) -> str:
     if cell.time_ms is None:
-        return escape(cell.reason)
+        return cell.reason if cell.reason == NONE_WANTED else "see below"
     median, low, high = (significant(value) for value in cell.time_ms)
     return f"{median} [{low}, {high}]"
 
