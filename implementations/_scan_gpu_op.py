@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import Parameter
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._scan_gpu_form import Device, Form, Need, choose
@@ -70,7 +68,9 @@ class Kind(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
-    """How a scan is cut, and its kernel."""
+    """How a scan is cut, and its kernel. Raises ValueError where there is nothing to scan."""
+    if min(shape.steps, shape.batch, shape.hidden) < 1:
+        raise ValueError(f"expected T, B and H of at least 1, got {shape.steps}, {shape.batch} and {shape.hidden}")
     form = choose_form(shape, kind, Device.of(kind.device))
     return form, make_kernel(shape, kind, form)
 
@@ -213,20 +213,11 @@ def scan_backward(
 ) -> tuple[Tensor, Tensor]:
     """The op of that name; without a gradient of the output that is 0."""
     given = x, bias, first, output, torch.zeros_like(output) if d_output is None else d_output
-    if is_plain(x):
-        return _backward(*given, *rest)
     found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_backward(*given, *rest)
     return found
 
 
-def is_plain(x: Tensor) -> bool:
-    """Whether an op's kernel may be called without the dispatcher, which costs the host more than the rest: nobody looks on."""
-    return type(x) in (Tensor, Parameter) and x.is_cuda and not is_in_torch_dispatch_mode()
-
-
 def _below_autograd(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
-    if is_plain(x):
-        return _forward(x, bias, first, *how)
     with torch._C._AutoDispatchBelowAutograd():
         found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_forward(x, bias, first, *how)
     return found

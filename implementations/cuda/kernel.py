@@ -44,7 +44,7 @@ class Array:
         if not isinstance(tensor, Tensor):
             raise ValueError(f"{kernel}: expected a tensor as {name}, got {tensor}")
         found = tensor.data_ptr()
-        fits = self._is_laid_out(tensor) and found % self.dtype.itemsize == 0
+        fits = found and found % self.dtype.itemsize == 0 and self._is_laid_out(tensor)  # a wrapper of tensors has no memory
         if tensor.dtype != self.dtype or tensor.device != device or not fits:
             adjacent = f"{self.shape}, adjacent in the last dimension," if self.shape else f"{self.elements} adjacent elements"
             raise ValueError(
