@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -110,17 +109,23 @@ def adapters(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """One package with two kernels, the other absent; its calls."""
     calls: list[tuple[Any, ...]] = []
 
-    def called(layout: str, x: Tensor, first: None, cell: str, kernel: str) -> Tensor:
-        calls.append((layout, first, cell, kernel))
-        return x
+    class Parts:
+        def __init__(self, layout: str):
+            self._layout = layout
 
-    found: dict[str, Any] = {name: partial(called, name) for name in ("from_btd", "from_bct")}
-    found["KERNELS"] = ("warp", "triton")
+        def __call__(self, x: Tensor, first: None, cell: str, kernel: str, bias: None) -> Tensor:
+            calls.append((self._layout, first, cell, kernel, bias))
+            return x
+
+        def compiled(self) -> Any:
+            return Parts(f"compiled {self._layout}")
+
+    found: dict[str, Any] = {"BTD": Parts("BTD"), "BCT": Parts("BCT"), "KERNELS": ("warp", "triton")}
 
     def fetched(module: str, name: str) -> Any:
         if module.endswith("_linear_attention"):
             raise optional.Absent("absent from this version")
-        return found.get(name) or found["from_btd"]
+        return found[name]
 
     monkeypatch.setattr(peer_ways, "fetched", fetched)
     return calls
@@ -134,12 +139,11 @@ def test_every_kernel_of_a_peer_is_a_way_eager_and_compiled(adapters: list[tuple
     ]  # fmt: skip
     assert [way.is_compiled for way in ways] == [False] * 5 + [True] * 4
     assert ways[4].reason == "absent from this version"
-    for way in ways[:4]:
+    for way in ways[:4] + ways[5:]:
         assert way.call is not None
         way.call(torch.zeros(1))
-    assert adapters == [
-        (layout, None, "minlstm", kernel) for layout in ("from_btd", "from_bct") for kernel in ("warp", "triton")
-    ]
+    layouts = ("BTD", "BCT", "compiled BTD", "compiled BCT")
+    assert adapters == [(layout, None, "minlstm", kernel, None) for layout in layouts for kernel in ("warp", "triton")]
 
 
 def figures(layout: str, time_us: float, peak: int, is_right: bool | None = True, ours_us: float = 100.0) -> scan_peers.Figures:

@@ -17,10 +17,10 @@ from pytest_ecornn.suites.published.optional import Absent, fetched
 OURS = "scan_gpu"
 BTD, BCT = "B,T,D", "B,C,T"
 SLOW = ("fused_recurrent",)
-# A package's adapter, and its function for each layout.
+# A package's adapter, and its parts (torch's before, the scan, torch's after) for each layout.
 PEERS = (
-    ("accelerated-scan", "peers._accelerated_scan", {BTD: "from_btd", BCT: "from_bct"}),
-    ("flash-linear-attention", "peers._flash_linear_attention", {BTD: "from_btd"}),
+    ("accelerated-scan", "peers._accelerated_scan", {BTD: "BTD", BCT: "BCT"}),
+    ("flash-linear-attention", "peers._flash_linear_attention", {BTD: "BTD"}),
 )
 
 
@@ -45,27 +45,30 @@ def ours(cell: str) -> Way:
 
 def peers(cell: str) -> Iterator[Way]:
     """Eager ones first: a compilation takes seconds. SLOW kernels, several times as slow as the others, are eager only."""
-    eager = [way for package, module, functions in PEERS for way in _of(package, module, functions, cell)]
-    yield from eager
-    for way in eager:
-        if way.call is not None and not any(kernel in way.name for kernel in SLOW):
-            yield Way(f"{way.name}, compiled", way.layout, way.call, is_compiled=True)
+    for is_compiled in (False, True):
+        for package, module, parts in PEERS:
+            yield from _of(package, module, parts, cell, is_compiled)
 
 
-def _of(package: str, module: str, functions: dict[str, str], cell: str) -> Iterator[Way]:
-    for layout, name in functions.items():
+def _of(package: str, module: str, parts: dict[str, str], cell: str, is_compiled: bool) -> Iterator[Way]:
+    for layout, name in parts.items():
         try:
-            function, kernels = fetched(module, name), fetched(module, "KERNELS")
+            run, kernels = fetched(module, name), fetched(module, "KERNELS")
         except Absent as absent:
-            yield Way(f"{package}, {layout}", layout, reason=str(absent))
+            if not is_compiled:
+                yield Way(f"{package}, {layout}", layout, reason=str(absent))
             continue
         for kernel in kernels:
-            yield Way(f"{package} {kernel}, {layout}", layout, _bound(function, cell, kernel))
+            if not is_compiled:
+                yield Way(f"{package} {kernel}, {layout}", layout, _bound(run, cell, kernel))
+            elif kernel not in SLOW:
+                call = _bound(run.compiled(), cell, kernel)  # compiled at the first call
+                yield Way(f"{package} {kernel}, {layout}, compiled", layout, call, is_compiled=True)
 
 
-def _bound(function: Callable[..., Any], cell: str, kernel: str) -> Callable[[Tensor], Tensor]:
+def _bound(run: Callable[..., Any], cell: str, kernel: str) -> Callable[[Tensor], Tensor]:
     def call(x: Tensor) -> Tensor:
-        found: Tensor = function(x, None, cell, kernel=kernel)
+        found: Tensor = run(x, None, cell, kernel, None)
         return found
 
     return call

@@ -179,8 +179,7 @@ def _tried(way: Way, values: Values, sample: Sample, device: str) -> tuple[Figur
     if way.call is None:
         return Figures(way.layout, reason=way.reason), None
     try:
-        call = torch.compile(way.call, dynamic=False) if way.is_compiled else way.call
-        step = Step(way, call, values)
+        step = Step(way, way.call, values)
         figures = sample.figures(step)
         return replace(figures, peak_bytes=memory.peak_bytes(step, device)), step
     except Exception as error:  # one way's failure must not end the others' measurement
