@@ -10,14 +10,12 @@ from math import ceil, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations import _scan_gpu_op
-from pytest_ecornn.implementations._scan_gpu_op import CELLS, Shape, scan_backward
+from pytest_ecornn.implementations._scan_gpu_op import CELLS, Shape, adjacent, describe_pass, scan_backward
 from pytest_ecornn.implementations.cuda.kernel import Array, Kernel
 from pytest_ecornn.implementations.cuda.launch import Launch
 
@@ -55,14 +53,9 @@ def macros(cell: str, dtype: torch.dtype, tree: Tree, is_compensated: bool) -> t
 
 def make_kernel(shape: Shape, dtype: torch.dtype, device: torch.device, tree: Tree, is_compensated: bool) -> Kernel:
     """The kernel of a tree, its arguments by name."""
-
-    def strided(name: str, width: int) -> dict[str, Any]:
-        array = Array(dtype, prod(shape.rows(width)), shape=shape.rows(width))
-        return {name: array, f"{name}_step": np.int64, f"{name}_sequence": np.int64}
-
     gates, of_state = CELLS[shape.cell][0] * shape.hidden, Array(dtype, prod(shape.state), is_optional=True)
-    arguments = {**strided("x", gates), "bias": Array(dtype, gates, is_optional=True), "first": of_state}
-    arguments |= {**strided("output", shape.hidden), "final": of_state}
+    arguments = {**shape.strided("x", dtype, gates), "bias": Array(dtype, gates, is_optional=True), "first": of_state}
+    arguments |= {**shape.strided("output", dtype, shape.hidden), "final": of_state}
     arguments |= {"lengths": Array(torch.int64, shape.batch, is_optional=True)}
     arguments |= dict.fromkeys(("steps", "hidden", "is_reverse"), int)
     return Kernel(_SOURCE, "scan_log_forward", macros(shape.cell, dtype, tree, is_compensated), arguments, device)
@@ -88,8 +81,8 @@ def run(tree: Tree, kernel: Kernel, shape: Shape, **tensors: Tensor | None) -> N
 
 def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
     *named, is_compensated = how
-    x, shape = x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous(), Shape.of(x, *named)
-    output, final = x.new_empty(shape.rows(shape.hidden)), x.new_empty(shape.state)
+    x, shape = adjacent(x), Shape.of(x, *named)
+    output, final = shape.results(x)
     tree, kernel = plan(shape, x.dtype, x.device, is_compensated)
     first = None if first is None else first.contiguous()
     run(tree, kernel, shape, x=x, bias=bias, first=first, output=output, final=final, lengths=lengths)
@@ -97,8 +90,7 @@ def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tens
 
 
 def _fake(x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
-    shape = Shape.of(x, *how[:3])
-    return x.new_empty(shape.rows(shape.hidden)), x.new_empty(shape.state)
+    return Shape.of(x, *how[:3]).results(x)
 
 
 class _Differentiable(torch.autograd.Function):
@@ -169,4 +161,4 @@ def describe(case: Case, device: torch.device) -> str:
     forward = f"{tree}; logarithms in {'two numbers' if is_compensated else 'float32'}"
     if not case.training:
         return forward
-    return f"{forward}; backward in linear space: {_scan_gpu_op.describe(case, device).partition('backward: ')[2]}"
+    return f"{forward}; backward in linear space: {describe_pass(case, device, True)}"

@@ -46,6 +46,15 @@ class Shape(NamedTuple):
     def rows(self, width: int) -> tuple[int, ...]:
         return (self.batch, self.steps, width) if self.batch_first else (self.steps, self.batch, width)
 
+    def strided(self, name: str, element: torch.dtype, width: int, is_optional: bool = False) -> dict[str, Any]:
+        """A kernel's arguments for an array of rows: where it is, and how far apart its steps and sequences lie."""
+        array = Array(element, prod(self.rows(width)), is_optional, self.rows(width))
+        return {name: array, f"{name}_step": np.int64, f"{name}_sequence": np.int64}
+
+    def results(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Room for the output and the final state, beside x."""
+        return x.new_empty(self.rows(self.hidden)), x.new_empty(self.state)
+
 
 class Kind(NamedTuple):
     """What a kernel is compiled for, beside the shape. alignment: bytes, at most 16, to which all rows are aligned."""
@@ -96,12 +105,7 @@ def make_kernel(shape: Shape, kind: Kind, form: Form) -> Kernel:
     """The kernel of a form, its arguments by name."""
     dtype = kind.dtype
     gates = CELLS[shape.cell][0]
-    of_state = Array(dtype, prod(shape.state), is_optional=True)
-
-    def strided(name: str, element: torch.dtype, width: int, is_optional: bool = False) -> dict[str, Any]:
-        array = Array(element, prod(shape.rows(width)), is_optional, shape.rows(width))
-        return {name: array, f"{name}_step": np.int64, f"{name}_sequence": np.int64}
-
+    of_state, strided = Array(dtype, prod(shape.state), is_optional=True), shape.strided
     of_bias = Array(dtype, gates * shape.hidden, is_optional=not kind.is_biased)
     arguments: dict[str, Any] = {**strided("x", dtype, gates * shape.hidden), "bias": of_bias, "first": of_state}
     arguments |= strided("output", dtype, shape.hidden)
@@ -143,14 +147,15 @@ def run(form: Form, kernel: Kernel, shape: Shape, **tensors: Tensor | None) -> N
     kernel(form.launch, **values, tiles=form.tiles, group_bits=form.group_bits)
 
 
-def _adjacent(x: Tensor) -> Tensor:
+def adjacent(x: Tensor) -> Tensor:
+    """x, or a copy whose last dimension is without gaps."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
     lengths, resets, *named = how
-    x, shape = _adjacent(x), Shape.of(x, *named)
-    output, final = x.new_empty(shape.rows(shape.hidden)), x.new_empty(shape.state)
+    x, shape = adjacent(x), Shape.of(x, *named)
+    output, final = shape.results(x)
     form, kernel = plan(shape, Kind.of(shape, [x, output], bias, [lengths, resets], False))
     first = None if first is None else first.contiguous()
     run(form, kernel, shape, x=x, bias=bias, first=first, output=output, final=final, lengths=lengths, resets=resets)
@@ -161,7 +166,7 @@ def _backward(
     x: Tensor, bias: Tensor | None, first: Tensor | None, output: Tensor, d_output: Tensor, d_final: Tensor | None, *how: Any
 ) -> tuple[Tensor, Tensor]:
     lengths, resets, *named = how
-    x, output, d_output, shape = _adjacent(x), _adjacent(output), _adjacent(d_output), Shape.of(x, *named)
+    x, output, d_output, shape = adjacent(x), adjacent(output), adjacent(d_output), Shape.of(x, *named)
     d_x, d_first = x.new_empty(x.shape), x.new_empty(shape.state)
     form, kernel = plan(shape, Kind.of(shape, [x, output, d_output, d_x], bias, [lengths, resets], True))
     first, d_final = (None if one is None else one.contiguous() for one in (first, d_final))
@@ -182,8 +187,7 @@ _library.define(
 
 
 def _fake_forward(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
-    shape = Shape.of(x, *how[2:])
-    return x.new_empty(shape.rows(shape.hidden)), x.new_empty(shape.state)
+    return Shape.of(x, *how[2:]).results(x)
 
 
 def _fake_backward(x: Tensor, bias: Tensor | None, first: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -254,13 +258,17 @@ def scan(
 
 def describe(case: Case, device: torch.device) -> str:
     """Compiles what the case needs; says which form runs."""
+    return "; backward: ".join(describe_pass(case, device, backward) for backward in (False, True)[: 1 + case.training])
+
+
+def describe_pass(case: Case, device: torch.device, backward: bool) -> str:
+    """The same of one pass alone."""
     shape = Shape(case.cell, case.steps, case.batch, case.hidden_size, case.batch_first, False)
-    found: dict[bool, str] = {}
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    found = ""
     for given in {case.projected, case.projected and case.layers == 1}:  # x itself, and products
-        dtype: torch.dtype = getattr(torch, case.dtype)
         elements = case.hidden_size if not given or case.layout == "contiguous" else 1
         alignment = gcd(_COPIED_BYTES, elements * dtype.itemsize)
-        for backward in (False, True)[: 1 + case.training]:
-            kind = Kind(dtype, device, alignment, case.bias and not given, case.ragged or case.resets, backward)
-            found[backward] = str(plan(shape, kind)[0])
-    return "; backward: ".join(found.values())
+        kind = Kind(dtype, device, alignment, case.bias and not given, case.ragged or case.resets, backward)
+        found = str(plan(shape, kind)[0])
+    return found
