@@ -19,6 +19,7 @@ from pytest_ecornn.replay import GraphArm, graph_arms
 from pytest_ecornn.reporting.formatting import ratio_interval, significant
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
+from pytest_ecornn.suites.published.optional import LATE
 from pytest_ecornn.suites.published.verified import prepared, wrong
 from pytest_ecornn.verification import expected
 
@@ -64,7 +65,7 @@ def measure(deadline: float) -> Iterator[Row]:
         if time.monotonic() < deadline:
             yield _row(case)
         else:
-            late = {name: Cell("not reached in the time allowed") for name in IMPLEMENTATIONS}
+            late = {name: Cell(LATE) for name in IMPLEMENTATIONS}
             yield Row(case, dict.fromkeys(WAYS, late))
 
 

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 from typing import Any
 
+LATE = "not reached in the time allowed"  # the reason where a part's time was over before
 _IMPLEMENTATIONS = "pytest_ecornn.implementations"
 
 

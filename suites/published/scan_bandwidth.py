@@ -15,14 +15,14 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells
 from pytest_ecornn.reporting.formatting import relative_error, significant
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.statistics import Ratio, paired_ratio
 from pytest_ecornn.suites.published.alternating import Arm, Replay, alternate
 from pytest_ecornn.suites.published.bars import Bar, shown
-from pytest_ecornn.suites.published.optional import fetched, reason
+from pytest_ecornn.suites.published.optional import LATE, fetched, reason
 from pytest_ecornn.suites.published.scan_reference import sampled, states
+from pytest_ecornn.suites.published.scan_shape import ScanShape
 
 # Of a sample of channels, relative to the largest of the reference there; the harness's own verdict is elsewhere.
 LIMITS = {"float32": 2.0**-16, "bfloat16": 2.0**-5}
@@ -33,34 +33,20 @@ _SAMPLE = 4  # channels of the last sequence
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(ScanShape):
     """One scan. bar: the share that it has to reach, None where it is for information."""
 
-    cell: str
-    batch: int
-    steps: int
-    hidden: int
-    dtype: str
     is_backward: bool
     bar: Bar | None
 
     @property
-    def gates(self) -> int:
-        return len(cells.get(self.cell).gates)
-
-    @property
-    def values(self) -> int:
-        """Read or written, at the least."""
-        each = 2 * self.gates + 2 if self.is_backward else self.gates + 1
-        return each * self.batch * self.steps * self.hidden
-
-    @property
     def bytes(self) -> int:
-        return self.values * int(getattr(torch, self.dtype).itemsize)
+        """Read or written, at the least."""
+        return self.bytes_of(2 * self.gates + 2 if self.is_backward else self.gates + 1)
 
     def __str__(self) -> str:
         way = "backward" if self.is_backward else "forward"
-        return f"{self.cell} {way}, {self.batch} x {self.steps:,} x {self.hidden:,}, {self.dtype}"
+        return f"{self.cell} {way}, {self.sizes}"
 
 
 @dataclass(frozen=True)
@@ -99,7 +85,7 @@ def measure(deadline: float, device: str = "cuda") -> Iterator[Row]:
         if time.monotonic() < deadline:
             yield _attempt(shape, device)
         else:
-            yield Row(shape, reason="not reached in the time allowed")
+            yield Row(shape, reason=LATE)
         torch.cuda.empty_cache()
 
 

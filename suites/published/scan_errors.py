@@ -19,7 +19,7 @@ from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting.formatting import relative_error
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.reporting.plot import Line, log_plot
-from pytest_ecornn.suites.published.optional import fetched, reason
+from pytest_ecornn.suites.published.optional import LATE, fetched, reason
 from pytest_ecornn.suites.published.scan_reference import states
 
 CELL = "mingru_positive"
@@ -83,7 +83,7 @@ def measure(
         if time.monotonic() < deadline:
             yield _row(dtype, kind, count, device, ways)
         else:
-            yield Row(dtype, kind, count, dict.fromkeys(ways, Found(reason="not reached in the time allowed")))
+            yield Row(dtype, kind, count, dict.fromkeys(ways, Found(reason=LATE)))
 
 
 def _row(dtype: str, kind: str, steps: int, device: str, ways: Mapping[str, Scan]) -> Row:

@@ -20,7 +20,7 @@ from pytest_ecornn.implementations._precision import fp32_precision
 from pytest_ecornn.reporting.formatting import percent, significant
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.suites.published.launches import Breakdown, breakdown, profiled
-from pytest_ecornn.suites.published.optional import reason
+from pytest_ecornn.suites.published.optional import LATE, reason
 from pytest_ecornn.suites.published.verified import prepared
 
 IMPLEMENTATION, CELL, GATES = "scan_gpu", "mingru", 2
@@ -61,7 +61,7 @@ def measure(deadline: float, device: str = "cuda") -> Iterator[Row]:
         if time.monotonic() < deadline:
             yield from _attempt(mode, device)
         else:
-            yield from _without(mode, "not reached in the time allowed")
+            yield from _without(mode, LATE)
 
 
 def _attempt(mode: str, device: str) -> list[Row]:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import torch
-
-from pytest_ecornn import cells
 from pytest_ecornn.reporting.formatting import relative_error, significant, size
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.statistics import MIN_PAIRS, Ratio
@@ -59,9 +56,7 @@ def _common_reason(row: Row) -> str:
 
 def _least_bytes(row: Row) -> int:
     """Of the output and the pre-activations' gradient, which whoever computes them has to hold."""
-    shape = row.shape
-    values = (len(cells.get(shape.cell).gates) + 1) * shape.batch * shape.steps * shape.hidden
-    return values * int(getattr(torch, shape.dtype).itemsize)
+    return row.shape.bytes_of(row.shape.gates + 1)
 
 
 def _cells(row: Row, figures: Figures) -> Iterator[str]:

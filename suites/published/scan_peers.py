@@ -14,34 +14,27 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells, contents, memory
+from pytest_ecornn import contents, memory
 from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.graphs import Capturing
 from pytest_ecornn.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.alternating import Arm, alternate
-from pytest_ecornn.suites.published.optional import reason
+from pytest_ecornn.suites.published.optional import LATE, reason
 from pytest_ecornn.suites.published.peer_ways import BCT, BTD, OURS, Way, ours, peers
 from pytest_ecornn.suites.published.scan_judge import Judge
 from pytest_ecornn.suites.published.scan_reference import sampled
+from pytest_ecornn.suites.published.scan_shape import ScanShape
 
 DTYPES = ("float32", "bfloat16")
 CALLED, REPLAYED = "as called", "graph replay"
-LATE = "not reached in the time allowed"
 _SAMPLE = 32  # channels of all sequences, by which a way is judged
 _LONGEST_JUDGED = 4096  # steps; beyond, a plain loop and its gradients take long, and there is an error without a verdict
 _DECLARED = Declared("float32", gate_gradients="storage", saved_gates="storage")
 
 
-@dataclass(frozen=True)
-class Shape:
-    cell: str
-    batch: int
-    steps: int
-    hidden: int
-    dtype: str
-
+class Shape(ScanShape):
     def __str__(self) -> str:
-        return f"{self.cell}, {self.batch} x {self.steps:,} x {self.hidden:,}, {self.dtype}"
+        return f"{self.cell}, {self.sizes}"
 
 
 @dataclass(frozen=True)
@@ -153,7 +146,7 @@ class Sample:
 
 def _row(shape: Shape, ways: Sequence[Way], deadline: float, device: str = "cuda") -> Row:
     torch._dynamo.reset()
-    dtype, gates = getattr(torch, shape.dtype), len(cells.get(shape.cell).gates)
+    dtype, gates = getattr(torch, shape.dtype), shape.gates
     x = torch.randn(shape.batch, shape.steps, gates * shape.hidden, device=device, dtype=dtype)
     d_output = torch.randn(shape.batch, shape.steps, shape.hidden, device=device, dtype=dtype)
     values = {BTD: (x, d_output)}

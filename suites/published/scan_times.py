@@ -21,7 +21,7 @@ from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.reporting.plot import Line, log_plot
 from pytest_ecornn.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.bars import Bar, shown
-from pytest_ecornn.suites.published.optional import reason
+from pytest_ecornn.suites.published.optional import LATE, reason
 from pytest_ecornn.suites.published.scan_judge import Judge
 from pytest_ecornn.suites.published.verified import prepared
 from pytest_ecornn.verification import expected
@@ -79,7 +79,7 @@ def measure(deadline: float, device: str = "cuda", steps: Sequence[int] = STEPS)
         if time.monotonic() < deadline:
             yield _attempt(cell, count, device, clock)
         else:
-            yield _without(cell, count, "not reached in the time allowed")
+            yield _without(cell, count, LATE)
         torch.cuda.empty_cache()
 
 
