@@ -80,12 +80,12 @@ def judged(name: str, case: Case) -> None:
 
 
 def scans() -> list[tuple[str, Scan]]:
-    def time_last(x: Tensor, first: Tensor | None, cell: str, *, kernel: str) -> Tensor:
-        return _accelerated_scan.from_bct(x.mT, first, cell, kernel=kernel).mT
+    def time_last(x: Tensor, first: Tensor | None, cell: str, kernel: str, bias: Tensor | None) -> Tensor:
+        return _accelerated_scan.BCT(x.mT, first, cell, kernel, bias).mT
 
-    own: list[tuple[str, Scan]] = [(one, _accelerated_scan.from_btd) for one in _accelerated_scan.KERNELS]
+    own: list[tuple[str, Scan]] = [(one, _accelerated_scan.BTD) for one in _accelerated_scan.KERNELS]
     own += [(one, time_last) for one in _accelerated_scan.KERNELS]
-    return own + [(one, _flash_linear_attention.from_btd) for one in _flash_linear_attention.KERNELS]
+    return own + [(one, _flash_linear_attention.BTD) for one in _flash_linear_attention.KERNELS]
 
 
 @pytest.mark.usefixtures("installed")
@@ -97,7 +97,7 @@ def test_outputs_and_gradients_are_the_reference_s(kernel: str, scan: Scan, cell
     x = torch.randn(3, steps, len(cells.get(cell).gates) * 5, dtype=torch.float64, requires_grad=True)
     first = torch.randn(3, 5, dtype=torch.float64, requires_grad=True) if has_state else None
     leaves = [one for one in (x, first) if one is not None]
-    got, wanted = scan(x, first, cell, kernel=kernel), by_reference(x, first, cell)
+    got, wanted = scan(x, first, cell, kernel, None), by_reference(x, first, cell)
     torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-13)
     weight = torch.randn_like(wanted)
     torch.testing.assert_close(
@@ -109,10 +109,7 @@ def test_outputs_and_gradients_are_the_reference_s(kernel: str, scan: Scan, cell
 @pytest.mark.parametrize(("kernel", "scan"), scans(), ids=["warp", "scalar", "warp-bct", "scalar-bct", "chunk", "recurrent"])
 def test_a_bias_is_added_and_16_bits_are_only_of_x_and_the_output(kernel: str, scan: Scan) -> None:
     x, bias = torch.randn(2, 40, 8).bfloat16(), torch.tensor([-7.0] * 4 + [0.5] * 4)
-    if scan not in (_accelerated_scan.from_btd, _flash_linear_attention.from_btd):
-        got = _accelerated_scan.from_bct(x.mT, None, "mingru", kernel=kernel, bias=bias).mT
-    else:
-        got = scan(x, None, "mingru", kernel=kernel, bias=bias)
+    got = scan(x, None, "mingru", kernel, bias)
     assert got.dtype == torch.bfloat16
     wanted = by_reference(x.double() + bias.double(), None, "mingru").bfloat16()
     assert (got != wanted).float().mean() < 0.01  # some lie between two
@@ -124,9 +121,9 @@ def test_a_bias_is_added_and_16_bits_are_only_of_x_and_the_output(kernel: str, s
 def test_a_kernel_or_cell_that_there_is_not_is_an_error(kernel: str, scan: Scan) -> None:
     x = torch.randn(1, 2, 8)
     with pytest.raises(ValueError, match=r"kernel must be one of .*, got 'cub'"):
-        scan(x, None, "mingru", kernel="cub")
+        scan(x, None, "mingru", "cub", None)
     with pytest.raises(ValueError, match=r"cell must be one of mingru, .*; got 'lstm'"):
-        scan(x, None, "lstm", kernel=kernel)
+        scan(x, None, "lstm", kernel, None)
 
 
 def test_what_a_kernel_is_given_is_what_it_takes() -> None:

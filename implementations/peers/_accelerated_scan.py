@@ -23,20 +23,6 @@ _SHORTEST = 32  # likewise
 _BLOCK = 2048  # steps of scalar's
 
 
-def from_btd(x: Tensor, first: Tensor | None, cell: str, *, kernel: str = "warp", bias: Tensor | None = None) -> Tensor:
-    """Pre-activations [B, T, G*H] -> outputs [B, T, H], contiguous, in x's dtype: `from_bct` between two copies."""
-    return BTD(x, first, cell, kernel, bias)
-
-
-def from_bct(x: Tensor, first: Tensor | None, cell: str, *, kernel: str = "warp", bias: Tensor | None = None) -> Tensor:
-    """Pre-activations [B, G*H, T] -> outputs [B, H, T] in x's dtype, differentiable.
-
-    first: [B, H], None for zeros. bias: [G*H], added to x. Raises ValueError for a kernel that there is not, and for more steps
-    than it takes.
-    """
-    return BCT(x, first, cell, kernel, bias)
-
-
 def padded(steps: int, kernel: str, is_training: bool) -> int:
     """How many steps the kernel is given for so many."""
     if kernel not in KERNELS:
@@ -84,5 +70,6 @@ def _finish_btd(states: Tensor, x: Tensor) -> Tensor:
     return states[..., : x.shape[1]].to(x.dtype).mT.contiguous()
 
 
+# Pre-activations [B, G*H, T] -> outputs [B, H, T]; and [B, T, G*H] -> [B, T, H], contiguous, the same between two copies.
 BCT = Parts(_prepare_bct, _scan, _finish_bct)
 BTD = Parts(_prepare_btd, _scan, _finish_btd)

@@ -19,14 +19,6 @@ from pytest_ecornn.implementations.peers._parts import Parts
 KERNELS = ("chunk", "fused_recurrent")
 
 
-def from_btd(x: Tensor, first: Tensor | None, cell: str, *, kernel: str = "chunk", bias: Tensor | None = None) -> Tensor:
-    """Pre-activations [B, T, G*H] -> outputs [B, T, H] in x's dtype, differentiable.
-
-    first: [B, H], None for zeros. bias: [G*H], added to x. Raises ValueError for a kernel that there is not.
-    """
-    return BTD(x, first, cell, kernel, bias)
-
-
 def _prepare(
     x: Tensor, first: Tensor | None, cell: str, kernel: str, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -52,4 +44,5 @@ def _finish(states: Tensor, x: Tensor) -> Tensor:
     return states.to(x.dtype)
 
 
+# Pre-activations [B, T, G*H] -> outputs [B, T, H].
 BTD = Parts(_prepare, _scan, _finish)

@@ -12,7 +12,11 @@ from torch import Tensor
 
 
 class Parts(NamedTuple):
-    """prepare(x, first, cell, kernel, bias) -> tensors; scan(*tensors, kernel) -> states; finish(states, x) -> outputs."""
+    """prepare(x, first, cell, kernel, bias) -> tensors; scan(*tensors, kernel) -> states; finish(states, x) -> outputs.
+
+    Called, it makes outputs in x's dtype, differentiable. x: pre-activations. first: [B, H], None for zeros. bias: [G*H], added
+    to x. Raises ValueError for a kernel or cell that there is not, and for more steps than a kernel takes.
+    """
 
     prepare: Callable[..., tuple[Any, ...]]
     scan: Callable[..., Tensor]
