@@ -160,11 +160,13 @@ _SIMPLER: tuple[tuple[str, Any], ...] = (
     ("has_state", False),
     ("batch_first", False),
     ("bias", True),
+    ("steps", 16),
+    ("steps", 4),
+    ("steps", 1),
     ("mode", "inference"),
     ("input_size", 64),
     ("hidden_size", 64),
     ("batch", 8),
-    ("steps", 16),
     ("bias", False),
 )
 

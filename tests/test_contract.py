@@ -97,6 +97,14 @@ def test_a_scan_that_takes_only_pre_activations_is_given_them() -> None:
     assert nearest.projected
 
 
+@pytest.mark.parametrize(("mode", "steps"), [("training", 1), ("inference", 4)])
+def test_where_training_takes_fewer_steps_a_case_stays_in_training(mode: str, steps: int) -> None:
+    case = Case(cell="mingru", steps=20, batch=3, hidden_size=5, mode=mode, layers=2)
+    most = {"training": 1, "inference": 4}
+    nearest = nearest_supported(case, lambda given: "too long" if given.steps > most[given.mode] else None)
+    assert nearest == Case(cell="mingru", steps=steps, batch=3, hidden_size=5, mode=mode, layers=2)
+
+
 def test_what_runs_nowhere_has_no_nearest_case() -> None:
     case = Case(cell="mingru", steps=7, batch=3, hidden_size=5)
     assert nearest_supported(case, lambda given: "never") is None
