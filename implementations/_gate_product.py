@@ -6,6 +6,7 @@ in 16 bits are not cut in parts that are rounded before they are added.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -20,8 +21,14 @@ _library.define("gate_product(Tensor a, Tensor b, bool tf32) -> Tensor")
 
 
 def _product(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
-    with fp32_precision("matmul", "tf32" if tf32 else "ieee"), whole_sums():
+    with _held(a.dtype, tf32):
         return a @ b.T
+
+
+def _held(dtype: torch.dtype, tf32: bool) -> AbstractContextManager[None]:
+    if dtype.itemsize == 2:
+        return whole_sums()
+    return fp32_precision("matmul", "tf32" if tf32 else "ieee") if dtype == torch.float32 else nullcontext()
 
 
 class _Differentiable(torch.autograd.Function):
@@ -61,7 +68,7 @@ torch.library.register_fake("pytest_ecornn::gate_product", _fake, lib=_library)
 
 def gate_product(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
     """a b^T: [R, K], [N, K] -> [R, N]."""
-    found: Tensor = torch.ops.pytest_ecornn.gate_product(a, b, tf32)
+    found: Tensor = torch.ops.pytest_ecornn.gate_product.default(a, b, tf32)
     return found
 
 

@@ -12,6 +12,7 @@ from math import ceil
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from pytest_ecornn.implementations.cuda.launch import Launch
 
@@ -102,11 +103,16 @@ class Form:
             blocks = min(blocks * self.tiles, self.cut.resident * self.processors)
         return Launch(blocks, self.cut.threads, self.read_bytes)
 
-    @property
+    @cached_property
     def words(self) -> int:
         """Of the maps that tiles and groups publish."""
         maps = self.tiles + (self.tiles >> self.group_bits)
         return 2 * self.cut.channels * self.channel_blocks * maps if self.is_split else 0
+
+    def cleared_maps(self, x: Tensor) -> Tensor | None:
+        """Room for those, beside x; None where there are none."""
+        word = torch.int64 if x.dtype == torch.float64 else torch.int32
+        return torch.zeros(self.words, dtype=word, device=x.device) if self.is_split else None
 
     @property
     def macros(self) -> dict[str, int]:

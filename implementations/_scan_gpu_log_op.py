@@ -5,6 +5,7 @@ Gradients have signs, so they are scanned in linear space: by scan_gpu's `scan_b
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import ceil, prod
 from pathlib import Path
@@ -16,8 +17,9 @@ from torch.autograd.function import once_differentiable
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._scan_gpu_op import CELLS, Shape, adjacent, describe_pass, scan_backward
-from pytest_ecornn.implementations.cuda.kernel import Array, Kernel
+from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, Prepared
 from pytest_ecornn.implementations.cuda.launch import Launch
+from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
 
 _SOURCE = Path(__file__).with_name("scan_gpu_log.cu")
 
@@ -68,24 +70,31 @@ def plan(shape: Shape, dtype: torch.dtype, device: torch.device, is_compensated:
     return tree, make_kernel(shape, dtype, device, tree, is_compensated)
 
 
-def run(tree: Tree, kernel: Kernel, shape: Shape, **tensors: Tensor | None) -> None:
-    """Launches the kernel on x, bias, first, output, final and lengths."""
-    values: dict[str, Tensor | int | None] = dict(tensors)
-    step, sequence = (1, 0) if shape.batch_first else (0, 1)
-    for name in ("x", "output"):
-        rows = tensors[name]
-        assert rows is not None
-        values |= {f"{name}_step": rows.stride(step), f"{name}_sequence": rows.stride(sequence)}
-    kernel(tree.launch(shape), **values, steps=shape.steps, hidden=shape.hidden, is_reverse=int(shape.reverse))
+def arguments(shape: Shape, arrays: Mapping[str, Tensor | None]) -> dict[str, Tensor | int | None]:
+    """All that the kernel takes, by name."""
+    strides = {**shape.strides("x", arrays["x"]), **shape.strides("output", arrays["output"])}
+    return {**arrays, **strides, "steps": shape.steps, "hidden": shape.hidden, "is_reverse": int(shape.reverse)}
+
+
+def _prepared(how: tuple[Shape, bool], arrays: Sequence[Tensor | None]) -> Prepared:
+    shape, is_compensated = how
+    x = arrays[0]
+    assert x is not None
+    tree, kernel = plan(shape, x.dtype, x.device, is_compensated)
+    return kernel.prepared(tree.launch(shape), **arguments(shape, dict(zip(_ARRAYS, arrays, strict=True))))
+
+
+_ARRAYS = ("x", "bias", "first", "output", "final", "lengths")  # in the kernel's order
+_launches = LayoutMemo(_prepared)
 
 
 def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
     *named, is_compensated = how
     x, shape = adjacent(x), Shape.of(x, *named)
     output, final = shape.results(x)
-    tree, kernel = plan(shape, x.dtype, x.device, is_compensated)
     first = None if first is None else first.contiguous()
-    run(tree, kernel, shape, x=x, bias=bias, first=first, output=output, final=final, lengths=lengths)
+    launch, pointers = _launches.find((shape, is_compensated), (x, bias, first, output, final, lengths))
+    launch(pointers)
     return output, final
 
 
@@ -113,7 +122,7 @@ class _Differentiable(torch.autograd.Function):
 
 def _below_autograd(*given: Any) -> tuple[Tensor, Tensor]:
     with torch._C._AutoDispatchBelowAutograd():
-        found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_log_forward(*given)
+        found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_log_forward.default(*given)
     return found
 
 
@@ -148,7 +157,7 @@ def log_scan(
         positive = ", ".join(name for name, (_, _, is_positive) in CELLS.items() if is_positive)
         raise ValueError(f"log space needs a positive candidate: expected one of {positive}, got {cell}")
     how = (cell, batch_first, reverse, x.dtype.itemsize > 2 if is_compensated is None else is_compensated)
-    found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_log_forward(x, bias, first, lengths, *how)
+    found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_log_forward.default(x, bias, first, lengths, *how)
     return found
 
 

@@ -5,6 +5,7 @@ Registered below `torch.library.custom_op`, whose checks of every call cost more
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import gcd, prod
 from pathlib import Path
@@ -17,7 +18,8 @@ from torch.autograd.function import once_differentiable
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._scan_gpu_form import Device, Form, Need, choose
-from pytest_ecornn.implementations.cuda.kernel import Array, Kernel
+from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, Prepared
+from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
 
 CELLS = {"mingru": (2, 0, 0), "mingru_positive": (2, 0, 1), "minlstm": (3, 1, 0), "minlstm_positive": (3, 1, 1)}
 _SOURCE = Path(__file__).with_name("scan_gpu.cu")
@@ -50,6 +52,12 @@ class Shape(NamedTuple):
         """A kernel's arguments for an array of rows: where it is, and how far apart its steps and sequences lie."""
         array = Array(element, prod(self.rows(width)), is_optional, self.rows(width))
         return {name: array, f"{name}_step": np.int64, f"{name}_sequence": np.int64}
+
+    def strides(self, name: str, rows: Tensor | None) -> dict[str, int]:
+        """What a kernel is told of such an array, 0 for none."""
+        strides = (0, 0) if rows is None else rows.stride()[:2]
+        step, sequence = reversed(strides) if self.batch_first else strides
+        return {f"{name}_step": step, f"{name}_sequence": sequence}
 
     def results(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Room for the output and the final state, beside x."""
@@ -122,29 +130,42 @@ def make_kernel(shape: Shape, kind: Kind, form: Form) -> Kernel:
     return Kernel(_SOURCE, name, macros(shape, kind, form), arguments, kind.device, form.launch.shared_bytes, form.is_split)
 
 
-_ROWS = ("x", "output", "d_output", "d_x", "resets")
-_STRIDES = {name: (f"{name}_step", f"{name}_sequence") for name in _ROWS}
+_FORWARD = ("x", "bias", "first", "output", "final", "lengths", "resets")  # the arrays, in the kernels' order
+_BACKWARD = ("x", "bias", "first", "output", "d_output", "d_final", "d_x", "d_first", "lengths", "resets")
+_ROWS = ("x", "output", "d_output", "d_x")
 
 
-def run(form: Form, kernel: Kernel, shape: Shape, **tensors: Tensor | None) -> None:
-    """Launches the kernel on x, output and whatever else it takes; `resets` as [T, B] or [B, T]."""
-    values: dict[str, Tensor | int | None] = {**tensors}
-    if (resets := tensors["resets"]) is not None:
+def arguments(form: Form, shape: Shape, arrays: Mapping[str, Tensor | None]) -> dict[str, Tensor | int | None]:
+    """All that the kernel takes, by name, with its maps cleared; `resets` as [T, B] or [B, T]."""
+    values: dict[str, Tensor | int | None] = {**arrays}
+    for name in (*(name for name in _ROWS if name in arrays), "resets"):
+        values |= shape.strides(name, arrays[name])
+    if (resets := arrays["resets"]) is not None:
         values["resets"] = resets[..., None]
-    step, sequence = (1, 0) if shape.batch_first else (0, 1)
-    for name in _ROWS:
-        if name in tensors:
-            strides = (0, 0) if (rows := tensors[name]) is None else rows.stride()
-            of_step, of_sequence = _STRIDES[name]
-            values[of_step], values[of_sequence] = strides[step], strides[sequence]
-    x = tensors["x"]
+    x = arrays["x"]
     assert x is not None
-    values["maps"] = None
-    if form.is_split:
-        word = torch.int64 if x.dtype == torch.float64 else torch.int32
-        values["maps"] = torch.zeros(form.words, dtype=word, device=x.device)
+    values["maps"] = form.cleared_maps(x)
     values |= {"steps": shape.steps, "batch": shape.batch, "hidden": shape.hidden, "is_reverse": int(shape.reverse)}
-    kernel(form.launch, **values, tiles=form.tiles, group_bits=form.group_bits)
+    return values | {"tiles": form.tiles, "group_bits": form.group_bits}
+
+
+def _prepared(how: tuple[Shape, bool], arrays: Sequence[Tensor | None]) -> tuple[Form, Prepared]:
+    shape, is_backward = how
+    given = dict(zip(_BACKWARD if is_backward else _FORWARD, arrays, strict=True))
+    rows = [one for name in _ROWS if (one := given.get(name)) is not None]
+    kind = Kind.of(shape, rows, given["bias"], [given["lengths"], given["resets"]], is_backward)
+    form, kernel = plan(shape, kind)
+    return form, kernel.prepared(form.launch, **arguments(form, shape, given))
+
+
+_launches = LayoutMemo(_prepared)
+
+
+def _launch(shape: Shape, is_backward: bool, x: Tensor, *others: Tensor | None) -> None:
+    """The pass over its arrays."""
+    (form, launch), pointers = _launches.find((shape, is_backward), (x, *others))
+    maps = form.cleared_maps(x)
+    launch([*pointers, 0 if maps is None else maps.data_ptr()])
 
 
 def adjacent(x: Tensor) -> Tensor:
@@ -156,9 +177,8 @@ def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) ->
     lengths, resets, *named = how
     x, shape = adjacent(x), Shape.of(x, *named)
     output, final = shape.results(x)
-    form, kernel = plan(shape, Kind.of(shape, [x, output], bias, [lengths, resets], False))
     first = None if first is None else first.contiguous()
-    run(form, kernel, shape, x=x, bias=bias, first=first, output=output, final=final, lengths=lengths, resets=resets)
+    _launch(shape, False, x, bias, first, output, final, lengths, resets)
     return output, final
 
 
@@ -168,12 +188,8 @@ def _backward(
     lengths, resets, *named = how
     x, output, d_output, shape = adjacent(x), adjacent(output), adjacent(d_output), Shape.of(x, *named)
     d_x, d_first = x.new_empty(x.shape), x.new_empty(shape.state)
-    form, kernel = plan(shape, Kind.of(shape, [x, output, d_output, d_x], bias, [lengths, resets], True))
     first, d_final = (None if one is None else one.contiguous() for one in (first, d_final))
-    run(
-        form, kernel, shape, x=x, bias=bias, first=first, output=output, d_output=d_output, d_final=d_final, d_x=d_x,
-        d_first=d_first, lengths=lengths, resets=resets,
-    )  # fmt: skip
+    _launch(shape, True, x, bias, first, output, d_output, d_final, d_x, d_first, lengths, resets)
     return d_x, d_first
 
 
@@ -217,13 +233,13 @@ def scan_backward(
 ) -> tuple[Tensor, Tensor]:
     """The op of that name; without a gradient of the output that is 0."""
     given = x, bias, first, output, torch.zeros_like(output) if d_output is None else d_output
-    found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_backward(*given, *rest)
+    found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_backward.default(*given, *rest)
     return found
 
 
 def _below_autograd(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
     with torch._C._AutoDispatchBelowAutograd():
-        found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_forward(x, bias, first, *how)
+        found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_forward.default(x, bias, first, *how)
     return found
 
 
@@ -250,7 +266,7 @@ def scan(
     first: [B, H], None for zeros. lengths: int64 [B] on the same device. resets: uint8 [T, B] or [B, T], as x, 1 where a step
     starts from a state of zeros. reverse: last step first.
     """
-    found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_forward(
+    found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_forward.default(
         x, bias, first, lengths, resets, cell, batch_first, reverse
     )
     return found

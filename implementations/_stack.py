@@ -32,7 +32,7 @@ def run_layers(case: Case, x: Tensor, state: State, run_layer: RunLayer) -> tupl
         if direction == 0 and layer:
             x, outputs = outputs[0] if case.directions == 1 else torch.cat(outputs, -1), []
         is_projected = case.projected and layer == 0
-        given = x.chunk(case.directions, -1)[direction] if is_projected else x
+        given = x.chunk(2, -1)[direction] if is_projected and case.bidirectional else x
         first = tuple(s[layer * case.directions + direction] for s in initial)
         output, final = run_layer(suffix, given, is_projected, first, bool(direction))
         outputs.append(output)

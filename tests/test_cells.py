@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from pytest_ecornn import calls, cells, contents, verification
 from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations._stack import run_layers
 
 TORCH = {"rnn_tanh": torch.nn.RNN, "rnn_relu": torch.nn.RNN, "lstm": torch.nn.LSTM, "gru": torch.nn.GRU}
 BASE = Case(cell="lstm", steps=7, batch=3, hidden_size=5, input_size=4, dtype="float64", mode="training")
@@ -101,6 +103,21 @@ def test_projected_is_what_is_left_after_the_input_product(cell: str) -> None:
     recurrent = {name: problem.weights[name] for name in cells.parameter_shapes(projected)}
     part, _ = cells.reference(projected, recurrent, given, None, None)
     torch.testing.assert_close(part, whole, rtol=1e-12, atol=1e-14)
+
+
+def test_one_layer_in_one_direction_copies_neither_its_inputs_nor_its_state() -> None:
+    case = replace(BASE, cell="mingru", projected=True, input_size=5)
+    given, state, seen = torch.randn(7, 3, 10), torch.randn(3, 5), []
+
+    def run_layer(suffix: str, x: Tensor, is_projected: bool, initial: cells.Blocks, reverse: bool) -> Any:
+        seen.append(x)
+        return x[..., :5], (state,)
+
+    _, final = run_layers(case, given, None, run_layer)
+    assert seen[0] is given
+    assert isinstance(final, Tensor)
+    assert final.shape == (1, 3, 5)
+    assert final.data_ptr() == state.data_ptr()
 
 
 def test_gates_that_both_underflow_keep_their_ratio() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from pytest_ecornn.implementations import _gate_product, _scan_gpu_op
 from pytest_ecornn.implementations._precision import whole_sums
 from pytest_ecornn.implementations._scan_gpu_form import Cut, Device, Form, Need, choose
 from pytest_ecornn.implementations._scan_gpu_op import CELLS, Kind, Shape
+from pytest_ecornn.implementations.cuda.kernel import Kernel
+from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from tests.kernels_on_cpu import KernelOnCpu
 from tests.test_kernels import H200
@@ -141,11 +144,15 @@ def draw(cell: str, steps: int, device: str) -> tuple[Inputs, tuple[Tensor, Tens
 # The kernels' arithmetic, on a CPU: of one stretch a tile, so that no thread reads another's.
 
 
+def of_one_thread(shape: Shape) -> Form:
+    return Form(Cut(1, 32, 4, 1, 1, 2), False, shape.batch, -(-shape.steps // 4), 1, 0)
+
+
 def on_cpu(shape: Shape, is_biased: bool, backward: bool, **tensors: Tensor | None) -> None:
     is_masked = any(tensors[name] is not None for name in ("lengths", "resets"))
     kind = Kind(torch.float64, torch.device("cpu"), 8, is_biased, is_masked, backward)
-    form = Form(Cut(1, 32, 4, 1, 1, 2), False, shape.batch, -(-shape.steps // 4), 1, 0)
-    _scan_gpu_op.run(form, _scan_gpu_op.make_kernel(shape, kind, form), shape, **tensors)
+    form = of_one_thread(shape)
+    _scan_gpu_op.make_kernel(shape, kind, form)(form.launch, **_scan_gpu_op.arguments(form, shape, tensors))
 
 
 @pytest.fixture
@@ -209,6 +216,49 @@ def test_an_infinite_bias_does_not_reach_beyond_the_last_step() -> None:
     x = given_x("mingru", 5, 1, 1, device="cpu")
     bias = torch.tensor([torch.inf, 0.0], dtype=torch.float64)
     assert plain(x, bias=bias) == [*x[0, :, 1].tolist(), x[0, -1, 1].item()]
+
+
+# The ops around the kernels, on a CPU.
+
+
+@pytest.fixture
+def ops_on_cpu(kernels_on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
+        form = of_one_thread(shape)
+        return form, _scan_gpu_op.make_kernel(shape, kind._replace(alignment=8), form)
+
+    monkeypatch.setattr(_scan_gpu_op, "plan", plan)
+    monkeypatch.setattr(_scan_gpu_op, "_launches", LayoutMemo(_scan_gpu_op._prepared))
+    with torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
+        library.impl("scan_forward", _scan_gpu_op._forward, "CPU")
+        library.impl("scan_backward", _scan_gpu_op._backward, "CPU")
+        yield
+
+
+@needs_compiler
+@pytest.mark.usefixtures("ops_on_cpu")
+def test_repeated_calls_read_and_write_their_own_arrays_however_these_are_laid_out() -> None:
+    (x, bias, first), masks = draw("mingru", 9, "cpu")
+    x = x.detach()
+    every_other = torch.cat([x * 2, x], -1).view(3, 18, 10)[:, ::2]
+    of_half_the_time = torch.cat([x + 2, x], 1)[:, :9]
+    for values in (x, x + 1, of_half_the_time, every_other, x.transpose(0, 1).contiguous().transpose(0, 1), x - 1):
+        leaf = values.detach().requires_grad_()
+        inputs, weights = (leaf, bias, first), (torch.randn(3, 9, 5).double(), torch.randn(3, 5).double())
+        expected = by_loop(*inputs, *masks, "mingru", False)
+        found = _scan_gpu_op.scan(*inputs, *masks, "mingru", True, False)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
+        wanted = torch.autograd.grad(expected, inputs, weights)
+        torch.testing.assert_close(torch.autograd.grad(found, inputs, weights), wanted, rtol=1e-10, atol=1e-12)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("ops_on_cpu")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it traces
+def test_torch_finds_nothing_to_complain_of() -> None:
+    inputs, masks = draw("minlstm", 5, "cpu")
+    outcome = torch.library.opcheck(OPS.scan_forward.default, (*inputs, *masks, "minlstm", True, False))
+    assert set(outcome.values()) == {"SUCCESS"}
 
 
 # On a GPU.

@@ -92,7 +92,8 @@ def on_cpu(
 ) -> tuple[Tensor, Tensor]:
     output, final = x.new_full(shape.rows(shape.hidden), torch.nan), x.new_full(shape.state, torch.nan)
     kernel = make_kernel(shape, x.dtype, x.device, ONE_THREAD, is_compensated)
-    _scan_gpu_log_op.run(ONE_THREAD, kernel, shape, x=x, bias=bias, first=first, output=output, final=final, lengths=lengths)
+    arrays = {"x": x, "bias": bias, "first": first, "output": output, "final": final, "lengths": lengths}
+    kernel(ONE_THREAD.launch(shape), **_scan_gpu_log_op.arguments(shape, arrays))
     return output, final
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -97,6 +97,14 @@ class Kernel:
 
     def __call__(self, launch: Launch, **values: Tensor | int | None) -> None:
         """Raises ValueError for an argument that is missing, unknown or not what the kernel expects."""
+        self._run(launch, self._checked(values))
+
+    def prepared(self, launch: Launch, **values: Tensor | int | None) -> Prepared:
+        """The same launch, to be made again and again on arrays laid out as these. Raises as a call does."""
+        return Prepared(self._run, launch, self._checked(values), [i for i, _, _ in self._arrays])
+
+    def _checked(self, values: Mapping[str, Tensor | int | None]) -> list[int]:
+        """Pointers and integers in the kernel's order."""
         if values.keys() != self._arguments.keys():
             raise ValueError(f"{self._name}: expected the arguments {', '.join(self._arguments)}, got {', '.join(values)}")
         passed: list[Any] = [values[name] for name in self._arguments]
@@ -105,7 +113,7 @@ class Kernel:
         for i, name in self._integers:
             if not isinstance(passed[i], int):
                 raise ValueError(f"{self._name}: expected an integer as {name}, got {type(passed[i]).__name__}")
-        self._run(launch, passed)
+        return passed
 
     def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
         return _launcher(source, name, macros, self._device, self._types, *self._how)
@@ -115,7 +123,21 @@ class Kernel:
             with torch.cuda.device(self._device):
                 return self._run(launch, passed)
         bind(self._device.index)
-        self._launch(launch, torch.cuda.current_stream().cuda_stream, passed)
+        self._launch(launch, torch._C._cuda_getCurrentRawStream(self._device.index), passed)
+
+
+class Prepared:
+    """A launch whose arguments have been checked: what is left to say is where its arrays are."""
+
+    def __init__(self, run: Callable[[Launch, list[int]], None], launch: Launch, passed: list[int], arrays: list[int]):
+        self._run, self._launch, self._passed, self._arrays = run, launch, passed, arrays
+
+    def __call__(self, pointers: Iterable[int]) -> None:
+        """pointers: in the kernel's order, 0 for none; to arrays of the layouts that were checked."""
+        passed = self._passed.copy()
+        for i, pointer in zip(self._arrays, pointers, strict=True):
+            passed[i] = pointer
+        self._run(self._launch, passed)
 
 
 @cache

@@ -30,21 +30,30 @@ class Launcher:
         self._values = struct.Struct(f"@{types}")  # aligned as in a C struct
         ends = [struct.calcsize(f"@{types[: i + 1]}") for i in range(len(types))]
         self._offsets = [end - struct.calcsize(f"@{one}") for end, one in zip(ends, types, strict=True)]
-        self._buffer, self._addresses = ctypes.c_char * self._values.size, ctypes.c_void_p * len(types)
+        self._idle: list[tuple[Any, Any]] = []  # room for values, and where each of them lies in it
         self._is_cooperative = is_cooperative
 
     def __call__(self, launch: Launch, stream: int, values: list[int]) -> None:
         """stream: as torch's `cuda_stream`, of the current device. Raises RuntimeError where the driver refuses."""
-        buffer = self._buffer.from_buffer_copy(self._values.pack(*values))
-        start = ctypes.addressof(buffer)
-        addresses = self._addresses(*[start + offset for offset in self._offsets])
+        buffer, addresses = room = self._room()
+        self._values.pack_into(buffer, 0, *values)
         sizes = (launch.grid, 1, 1, launch.block, 1, 1, launch.shared_bytes)
         if self._is_cooperative:
             code = _driver().cuLaunchCooperativeKernel(self._pointer, *sizes, stream, addresses)
         else:
             code = _driver().cuLaunchKernel(self._pointer, *sizes, stream, addresses, None)
+        self._idle.append(room)  # the driver has copied the values
         if code:
             raise RuntimeError(f"the CUDA driver refused {launch}: {_text(code)}")
+
+    def _room(self) -> tuple[Any, Any]:
+        """That nobody else has: another thread may launch meanwhile."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            buffer = ctypes.create_string_buffer(self._values.size)
+            start = ctypes.addressof(buffer)
+            return buffer, (ctypes.c_void_p * len(self._offsets))(*[start + offset for offset in self._offsets])
 
 
 _bound = threading.local()

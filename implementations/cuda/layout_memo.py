@@ -1,0 +1,45 @@
+"""Memoization by the layouts of arrays: of others that are laid out alike only the addresses are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Generic, TypeVar
+
+from torch import Tensor
+
+How = TypeVar("How", bound=Hashable)
+Found = TypeVar("Found")
+_MOST = 4096  # kept at once
+_ALIGNMENT = 16  # bytes; no more is told apart
+
+
+class LayoutMemo(Generic[How, Found]):
+    """Results of a function of `how` and of the arrays' layouts: shape, strides, dtype, device and alignment.
+
+    Whatever the function raises is raised anew each time.
+    """
+
+    def __init__(self, function: Callable[[How, Sequence[Tensor | None]], Found]):
+        self._function = function
+        self._found: dict[Hashable, Found] = {}
+
+    def find(self, how: How, arrays: Sequence[Tensor | None]) -> tuple[Found, list[int]]:
+        """The function's result, and the arrays' addresses, 0 for None."""
+        key: list[Any] = [how]
+        pointers: list[int] = []
+        for one in arrays:
+            if one is None:
+                pointers.append(0)
+                key.append(None)
+            else:
+                pointer = one.data_ptr()
+                pointers.append(pointer)
+                alignment = pointer % _ALIGNMENT if pointer else None  # none has no memory, as a wrapper of tensors
+                key += (one.shape, one.stride(), one.dtype, one.device, alignment)
+        known = tuple(key)
+        found = self._found.get(known)
+        if found is None:
+            if len(self._found) >= _MOST:
+                self._found.clear()
+            found = self._found[known] = self._function(how, arrays)
+        return found, pointers

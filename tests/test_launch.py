@@ -1,0 +1,116 @@
+"""Launches without a GPU: what is remembered of arrays, and what the driver is handed."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_ecornn.implementations.cuda import launch
+from pytest_ecornn.implementations.cuda.kernel import Array
+from pytest_ecornn.implementations.cuda.launch import Launch, Launcher
+from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
+from tests.kernels_on_cpu import KernelOnCpu
+
+
+class Counting:
+    """Gives the number of times that it was called."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, how: str, arrays: Sequence[Tensor | None]) -> int:
+        self.calls += 1
+        return self.calls
+
+
+def test_arrays_laid_out_alike_are_found_again_with_their_own_addresses() -> None:
+    memo = LayoutMemo(Counting())
+    one, other = torch.zeros(3, 4), torch.zeros(3, 4)
+    assert memo.find("how", [one, None]) == (1, [one.data_ptr(), 0])
+    assert memo.find("how", [other, None]) == (1, [other.data_ptr(), 0])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        torch.zeros(4, 3),
+        torch.zeros(4, 3).T,
+        torch.zeros(3, 4, dtype=torch.float64),
+        torch.zeros(13)[1:].view(3, 4),
+        torch.zeros(3, 4, device="meta"),
+        None,
+    ],
+    ids=["shape", "strides", "dtype", "alignment", "device", "absence"],
+)
+def test_another_layout_is_another_matter(other: Tensor | None) -> None:
+    memo = LayoutMemo(Counting())
+    assert [memo.find("how", [one])[0] for one in (torch.zeros(3, 4), other, torch.zeros(3, 4))] == [1, 2, 1]
+
+
+def test_what_raises_raises_again() -> None:
+    def refuse(how: str, arrays: Sequence[Tensor | None]) -> None:
+        raise ValueError(how)
+
+    memo = LayoutMemo(refuse)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="how"):
+            memo.find("how", [torch.zeros(1)])
+
+
+class Driver:
+    """Takes the driver's place: reads the arguments of `types` from where their addresses point."""
+
+    def __init__(self, types: Sequence[Any]):
+        self.types = types
+        self.launched: list[list[int]] = []
+        self.during: Any = None
+
+    def cuLaunchKernel(self, function: int, *rest: Any) -> int:  # noqa: N802
+        if during := self.during:
+            self.during = None
+            during()
+        addresses = rest[-2]
+        self.launched.append([one.from_address(address).value for one, address in zip(self.types, addresses, strict=True)])
+        return 0
+
+
+class Function:
+    class kernel:  # noqa: N801
+        ptr = 1
+
+
+def test_a_launch_within_another_leaves_its_arguments_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver([ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong])
+    monkeypatch.setattr(launch, "_driver", lambda: driver)
+    launcher = Launcher(Function, "Piq", False)
+    driver.during = lambda: launcher(Launch(1, 1), 0, [7, -8, 2**40])
+    launcher(Launch(1, 1), 0, [16, -1, 2**33])
+    launcher(Launch(1, 1), 0, [32, 5, -(2**50)])
+    assert driver.launched == [[7, -8, 2**40], [16, -1, 2**33], [32, 5, -(2**50)]]
+
+
+class Recording(KernelOnCpu):
+    """Keeps what it was to run."""
+
+    def _load(self, *source: Any) -> None:
+        self.passed: list[list[int]] = []
+
+    def _run(self, launch: Launch, passed: list[int]) -> None:
+        self.passed.append(passed)
+
+
+def test_a_prepared_launch_runs_on_other_arrays(tmp_path: Any) -> None:
+    arguments = {"x": Array(torch.float32, 4), "count": int, "y": Array(torch.float32, 4, is_optional=True)}
+    kernel = Recording(tmp_path, "kernel", (), arguments, torch.device("cpu"))
+    x = torch.zeros(4)
+    prepared = kernel.prepared(Launch(1, 1), x=x, count=3, y=None)
+    prepared([32, 0])
+    prepared([48, 64])
+    assert kernel.passed == [[32, 3, 0], [48, 3, 64]]
+    with pytest.raises(ValueError, match="expected x"):
+        kernel.prepared(Launch(1, 1), x=x.double(), count=3, y=None)
