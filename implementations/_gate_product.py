@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost
+from pytest_ecornn.implementations._differentiable import register_gradient
 from pytest_ecornn.implementations._precision import fp32_precision, whole_sums
 
 _library = torch.library.Library("pytest_ecornn", "FRAGMENT")
@@ -36,7 +37,8 @@ class _Differentiable(torch.autograd.Function):
     def forward(ctx: Any, a: Tensor, b: Tensor, tf32: bool) -> Tensor:
         ctx.tf32 = tf32
         ctx.save_for_backward(a, b)
-        return _below_autograd(a, b, tf32)
+        found: Tensor = _below_autograd(a, b, tf32)
+        return found
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
@@ -45,24 +47,12 @@ class _Differentiable(torch.autograd.Function):
         return of_first, gate_product(gradient.T, a.T, ctx.tf32) if of_b else None, None
 
 
-def _below_autograd(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
-    with torch._C._AutoDispatchBelowAutograd():
-        return gate_product(a, b, tf32)
-
-
-def _autograd(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-        found: Tensor = _Differentiable.apply(a, b, tf32)  # type: ignore[no-untyped-call]
-        return found
-    return _below_autograd(a, b, tf32)
-
-
 def _fake(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
     return a.new_empty(a.shape[0], b.shape[0])
 
 
 _library.impl("gate_product", _product, "CompositeExplicitAutograd")
-_library.impl("gate_product", _autograd, "Autograd")
+_below_autograd = register_gradient(_library, "gate_product", _Differentiable)
 torch.library.register_fake("pytest_ecornn::gate_product", _fake, lib=_library)
 
 

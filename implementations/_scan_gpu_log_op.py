@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations._differentiable import register_gradient
 from pytest_ecornn.implementations._scan_gpu_op import CELLS, Shape, adjacent, describe_pass, scan_backward
 from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, Prepared
 from pytest_ecornn.implementations.cuda.launch import Launch
@@ -120,26 +121,13 @@ class _Differentiable(torch.autograd.Function):
         return d_x, d_bias, None if first is None else d_first, *(None,) * 5
 
 
-def _below_autograd(*given: Any) -> tuple[Tensor, Tensor]:
-    with torch._C._AutoDispatchBelowAutograd():
-        found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_log_forward.default(*given)
-    return found
-
-
-def _autograd(*given: Any) -> tuple[Tensor, Tensor]:
-    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in given[:3]):
-        found: tuple[Tensor, Tensor] = _Differentiable.apply(*given)  # type: ignore[no-untyped-call]
-        return found
-    return _below_autograd(*given)
-
-
 _library = torch.library.Library("pytest_ecornn", "FRAGMENT")
 _library.define(
     "scan_log_forward(Tensor x, Tensor? bias, Tensor? first, Tensor? lengths, str cell, bool batch_first, bool reverse, "
     "bool is_compensated) -> (Tensor, Tensor)"
 )
 _library.impl("scan_log_forward", _forward, "CUDA")
-_library.impl("scan_log_forward", _autograd, "Autograd")
+_below_autograd = register_gradient(_library, "scan_log_forward", _Differentiable)
 torch.library.register_fake("pytest_ecornn::scan_log_forward", _fake, lib=_library)
 
 

@@ -1,7 +1,4 @@
-"""scan_gpu's kernels as torch's ops `pytest_ecornn::scan_forward` and `scan_backward`, for one layer and direction.
-
-Registered below `torch.library.custom_op`, whose checks of every call cost more host time than a short scan.
-"""
+"""scan_gpu's kernels as torch's ops `pytest_ecornn::scan_forward` and `scan_backward`, for one layer and direction."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations._differentiable import register_gradient
 from pytest_ecornn.implementations._scan_gpu_form import Device, Form, Need, choose
 from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, Prepared
 from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
@@ -237,23 +235,10 @@ def scan_backward(
     return found
 
 
-def _below_autograd(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
-    with torch._C._AutoDispatchBelowAutograd():
-        found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_forward.default(x, bias, first, *how)
-    return found
-
-
-def _forward_autograd(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
-    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, bias, first)):
-        found: tuple[Tensor, Tensor] = _Differentiable.apply(x, bias, first, *how)  # type: ignore[no-untyped-call]
-        return found
-    return _below_autograd(x, bias, first, *how)
-
-
 for _name, _run, _fake in (("scan_forward", _forward, _fake_forward), ("scan_backward", _backward, _fake_backward)):
     _library.impl(_name, _run, "CUDA")
     torch.library.register_fake(f"pytest_ecornn::{_name}", _fake, lib=_library)
-_library.impl("scan_forward", _forward_autograd, "Autograd")
+_below_autograd = register_gradient(_library, "scan_forward", _Differentiable)
 
 
 def scan(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case
@@ -259,6 +260,22 @@ def test_torch_finds_nothing_to_complain_of() -> None:
     inputs, masks = draw("minlstm", 5, "cpu")
     outcome = torch.library.opcheck(OPS.scan_forward.default, (*inputs, *masks, "minlstm", True, False))
     assert set(outcome.values()) == {"SUCCESS"}
+
+
+@needs_compiler
+@pytest.mark.usefixtures("ops_on_cpu")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, at its first forward-mode gradient
+def test_forward_mode_gradients_are_refused_rather_than_lost() -> None:
+    x, weight = torch.ones(2, 3, 4).double(), torch.ones(4, 4).double()
+    calls: tuple[Callable[[Tensor], Any], ...] = (
+        lambda x: _scan_gpu_op.scan(x, None, None, None, None, "mingru", True, False),
+        lambda x: _gate_product.gate_products(x, weight, False),
+    )
+    for call in calls:
+        with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
+            call(forward_ad.make_dual(x, x))
+        with forward_ad.dual_level():
+            call(x)
 
 
 # On a GPU.
