@@ -40,7 +40,7 @@ def layer_of(case: Case, weights: Weights, product: Product, scan: Scan) -> Laye
             if not is_projected:
                 x, bias = product(x, weights["weight_ih" + suffix]), weights.get("bias_ih" + suffix)
             output = scan(x, state[0] if state else None, bias)
-            final = output.select(time, -1).clone()
+            final = output.select(time, -1)
             return (output.flip(time) if reverse else output), (final,)
 
         with _on_device(case):

@@ -168,7 +168,7 @@ def layer_parameters(weights: Mapping[str, Tensor], suffix: str) -> dict[str, Te
 
 def pack_state(cell: Cell, per_layer: list[Blocks]) -> Tensor | Blocks:
     """torch.nn's form of the final state: [L*D, B, H] for each state, a tuple only where there are several."""
-    stacked = tuple(one[0][None] if len(one) == 1 else torch.stack(one) for one in zip(*per_layer, strict=True))
+    stacked = tuple(torch.stack(tensors) for tensors in zip(*per_layer, strict=True))
     return stacked if len(cell.states) > 1 else stacked[0]
 
 

@@ -167,6 +167,7 @@ _SIMPLER: tuple[tuple[str, Any], ...] = (
     ("input_size", 64),
     ("hidden_size", 64),
     ("batch", 8),
+    ("steps", 16),
     ("bias", False),
 )
 
@@ -180,7 +181,7 @@ def nearest_supported(case: Case, unsupported: Callable[[Case], str | None]) -> 
         for count, (name, value) in enumerate(_SIMPLER, 1):
             simple = _changed(simple, name, value)
             if unsupported(simple) is None:
-                return _restored(simple, start, [name for name, _ in _SIMPLER[:count]], unsupported)
+                return _restored(simple, start, ["mode", *(name for name, _ in _SIMPLER[:count])], unsupported)
     return None
 
 
@@ -196,7 +197,7 @@ def _changed(case: Case, name: str, value: Any) -> Case:
 
 
 def _restored(simple: Case, case: Case, names: list[str], unsupported: Callable[[Case], str | None]) -> Case:
-    """Gives back each simplified option that turns out not to have been the obstacle."""
+    """Gives back each simplified option that turns out not to have been the obstacle, in the order of `names`."""
     for name in names:
         fuller = _changed(simple, name, getattr(case, name))
         if unsupported(fuller) is None:

@@ -9,12 +9,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-QUICK = ("--ecornn-budget", "0.1")
+BRIEFLY = ("--ecornn-budget", "0.1")
+QUICK = (*BRIEFLY, "-p", "quickly")
+# What takes seconds and few tests are about: measuring the machine's ceilings, and simplifying a drawn case that failed.
+_QUICKLY = """
+from pytest_ecornn import exploration, roofline
+exploration.SIMPLIFY_SECONDS = 1.0
+roofline.measure_ceilings = lambda dtypes, device: roofline.Ceilings({1: 1e6}, {1: 1e6}, dict.fromkeys(dtypes, 1e6))
+"""
 
 
 def environment() -> dict[str, str]:
-    """Ours, without what a run under xdist leaves in it. One thread: other tests run beside."""
+    """Ours, without what a run under xdist leaves in it. One thread: other tests run beside.
+
+    Bytecode is kept whatever we do: pytest rewrites all of Hypothesis and this plugin, in half of a short run's time.
+    """
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    own.pop("PYTHONDONTWRITEBYTECODE", None)
     return {**own, "OMP_NUM_THREADS": "1"}
 
 
@@ -29,6 +40,8 @@ class Foreign:
         return self.path / name
 
     def command(self, *arguments: str) -> list[str]:
+        if "quickly" in arguments:
+            self.write("quickly.py", _QUICKLY)
         return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
 
     def run(self, *arguments: str, check: int | None = None) -> subprocess.CompletedProcess[str]:

@@ -105,6 +105,21 @@ def test_where_training_takes_fewer_steps_a_case_stays_in_training(mode: str, st
     assert nearest == Case(cell="mingru", steps=steps, batch=3, hidden_size=5, mode=mode, layers=2)
 
 
+@pytest.mark.parametrize(
+    ("most", "least", "divisor"), [(16, 1, 1), (16, 1, 16), (99, 16, 16), (99, 2, 1)], ids=["few", "16", "16 or 32", "2"]
+)
+def test_sizes_of_a_kernels_tiles_are_found_beside_its_steps_and_training_is_kept(most: int, least: int, divisor: int) -> None:
+    case = Case(cell="mingru", steps=21, batch=3, hidden_size=5, mode="training")
+
+    def unsupported(given: Case) -> str | None:
+        in_tiles = given.hidden_size % 64 == 0 and given.steps % divisor == 0
+        return None if in_tiles and least <= given.steps <= most else "other sizes, please"
+
+    nearest = nearest_supported(case, unsupported)
+    assert nearest is not None
+    assert (nearest.mode, nearest.hidden_size) == ("training", 64)
+
+
 def test_what_runs_nowhere_has_no_nearest_case() -> None:
     case = Case(cell="mingru", steps=7, batch=3, hidden_size=5)
     assert nearest_supported(case, lambda given: "never") is None

@@ -19,7 +19,7 @@ from pytest_ecornn.measurement import Arm, Pool, measure
 from pytest_ecornn.replay import GraphArm, graph_arms
 from pytest_ecornn.roofline import Ceilings, measure_ceilings
 from pytest_ecornn.verification import Candidate
-from tests.test_end_to_end import QUICK, Foreign
+from tests.foreign import BRIEFLY, Foreign
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 
@@ -213,7 +213,7 @@ def test_sensors_read_what_a_gpu_may_show() -> None:
 def test_a_row_has_both_columns(tmp_path: Path) -> None:
     foreign = Foreign(tmp_path)
     options = ["--ecornn-baseline", "sequential", "--ecornn-only", "sequential", "--ecornn-case", CASE]
-    foreign.run("--ecornn-bench", *options, *QUICK, check=0)
+    foreign.run("--ecornn-bench", *options, *BRIEFLY, check=0)
     row = foreign.rows()[f"sequential-{CASE}"]
     assert row["replay"]["time_us"] < row["timing"]["time_us"]
     assert row["timing"]["host_us"] > 0

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_ecornn.journal import read
 from tests import samples
-from tests.foreign import QUICK, Foreign, environment
+from tests.foreign import BRIEFLY, QUICK, Foreign, environment
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_without_a_flag_the_plugin_imports_nothing(foreign: Foreign) -> None:
 def test_the_right_one_gets_rows_and_the_wrong_one_is_not_timed(foreign: Foreign) -> None:
     right, wrong = foreign.write("right.py", samples.RIGHT), foreign.write("wrong.py", samples.WRONG)
     paths = ["--ecornn-implementations", str(right), "--ecornn-implementations", str(wrong)]
-    done = foreign.run("--ecornn-bench", *paths, "--ecornn-case", samples.CASE, *QUICK, check=1)
+    done = foreign.run("--ecornn-bench", *paths, "--ecornn-case", samples.CASE, *BRIEFLY, check=1)
     rows = foreign.rows()
     assert rows[f"right-{samples.CASE}"]["timing"]["time_us"] > 0
     assert rows[f"right-{samples.CASE}"]["timing"]["against"][0]["baseline"] == "torch_cpu"
@@ -57,7 +57,8 @@ def test_the_right_one_gets_rows_and_the_wrong_one_is_not_timed(foreign: Foreign
 def test_a_broken_property_fails_by_itself_and_its_command_fails_again(foreign: Foreign) -> None:
     late = samples.RIGHT.replace("(gates + h @ w_hh.T", "(gates + 1e-9 * torch.rand(1) + h @ w_hh.T")
     paths = ["--ecornn-implementations", str(foreign.write("mine.py", late)), "--ecornn-only", "mine"]
-    foreign.run("--ecornn-verify", *paths, "--ecornn-profile", "quick", "-k", "properties and mine-lstm-float32", check=1)
+    options = [*paths, *QUICK, "--ecornn-profile", "quick"]
+    foreign.run("--ecornn-verify", *options, "-k", "properties and mine-lstm-float32", check=1)
     (row,) = (one for one in foreign.rows().values() if one["kind"] == "properties")
     assert "globals_unchanged is broken: settings that the whole process shares are left as they were" in row["reason"]
     case = re.search(r'--ecornn-case "([^"]*)"', row["reason"])
@@ -69,7 +70,7 @@ def test_a_broken_property_fails_by_itself_and_its_command_fails_again(foreign: 
 def test_a_drawn_failure_prints_one_line_that_fails_again(foreign: Foreign) -> None:
     wrong = foreign.write("wrong.py", samples.WRONG)
     paths = ["--ecornn-implementations", str(wrong), "--ecornn-only", "wrong", "--ecornn-profile", "quick"]
-    done = foreign.run("--ecornn-verify", *paths, "-k", "drawn and lstm-float32", check=1)
+    done = foreign.run("--ecornn-verify", *paths, *QUICK, "-k", "drawn and lstm-float32", check=1)
     command = re.search(r"again: pytest (.*)", done.stdout)
     assert command is not None
     case = re.search(r'--ecornn-case "([^"]*)"', command[1])

@@ -39,12 +39,10 @@ FAULTS = {
     "segfaults": ("import ctypes; ctypes.string_at(0)", "crashed (signal 11): Segmentation fault at segfaults.py:"),
 }
 # There is no GPU here: a context is lost when an implementation says so, and for as long as its process lives.
-# The ceilings take seconds to measure, which are no row's.
 CONFTEST = """
 import torch
-from pytest_ecornn import faults, roofline
+from pytest_ecornn import faults
 faults.poison = lambda device: getattr(torch, "lost_context", "")
-roofline.measure_ceilings = lambda dtypes, device: roofline.Ceilings({1: 1e6}, {1: 1e6}, dict.fromkeys(dtypes, 1e6))
 """
 
 
