@@ -1,7 +1,7 @@
 """The input product of scans, W_ih x for all steps at once, as torch's op `pytest_ecornn::gate_product`, differentiable.
 
-torch's own linear takes precisions from the process: here TF32 is used where it was asked for and nowhere else, and long sums
-in 16 bits are not cut in parts that are rounded before they are added.
+torch's own linear takes precisions from the process: here TF32 is used where it was asked for and nowhere else, the operands'
+type whatever autocast says, and long sums in 16 bits are not cut in parts that are rounded before they are added.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ _library.define("gate_product(Tensor a, Tensor b, bool tf32) -> Tensor")
 
 
 def _product(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
+    if torch.is_autocast_enabled(a.device.type):  # which would multiply in 16 bits
+        with torch.autocast(a.device.type, enabled=False):
+            return _product(a, b, tf32)
     with _held(a.dtype, tf32):
         return a @ b.T
 

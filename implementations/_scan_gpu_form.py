@@ -109,10 +109,10 @@ class Form:
         maps = self.tiles + (self.tiles >> self.group_bits)
         return 2 * self.cut.channels * self.channel_blocks * maps if self.is_split else 0
 
-    def cleared_maps(self, x: Tensor) -> Tensor | None:
-        """Room for those, beside x; None where there are none."""
+    def maps(self, x: Tensor) -> Tensor | None:
+        """Room for those, beside x, to be cleared before each launch; None where there are none."""
         word = torch.int64 if x.dtype == torch.float64 else torch.int32
-        return torch.zeros(self.words, dtype=word, device=x.device) if self.is_split else None
+        return torch.empty(self.words, dtype=word, device=x.device) if self.is_split else None
 
     @property
     def macros(self) -> dict[str, int]:

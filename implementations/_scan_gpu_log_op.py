@@ -5,7 +5,6 @@ Gradients have signs, so they are scanned in linear space: by scan_gpu's `scan_b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import ceil, prod
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._differentiable import register_gradient
-from pytest_ecornn.implementations._scan_gpu_op import CELLS, Shape, adjacent, describe_pass, scan_backward
+from pytest_ecornn.implementations._scan_gpu_op import CELLS, Arrays, Shape, adjacent, describe_pass, scan_backward
 from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, Prepared
 from pytest_ecornn.implementations.cuda.launch import Launch
 from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
@@ -71,21 +70,20 @@ def plan(shape: Shape, dtype: torch.dtype, device: torch.device, is_compensated:
     return tree, make_kernel(shape, dtype, device, tree, is_compensated)
 
 
-def arguments(shape: Shape, arrays: Mapping[str, Tensor | None]) -> dict[str, Tensor | int | None]:
-    """All that the kernel takes, by name."""
+def integers(shape: Shape, arrays: Arrays) -> dict[str, int]:
+    """All that the kernel takes beside arrays, by name."""
     strides = {**shape.strides("x", arrays["x"]), **shape.strides("output", arrays["output"])}
-    return {**arrays, **strides, "steps": shape.steps, "hidden": shape.hidden, "is_reverse": int(shape.reverse)}
+    return {**strides, "steps": shape.steps, "hidden": shape.hidden, "is_reverse": int(shape.reverse)}
 
 
-def _prepared(how: tuple[Shape, bool], arrays: Sequence[Tensor | None]) -> Prepared:
+def _prepared(how: tuple[Shape, bool], arrays: Arrays) -> Prepared:
     shape, is_compensated = how
-    x = arrays[0]
+    x = arrays["x"]
     assert x is not None
     tree, kernel = plan(shape, x.dtype, x.device, is_compensated)
-    return kernel.prepared(tree.launch(shape), **arguments(shape, dict(zip(_ARRAYS, arrays, strict=True))))
+    return kernel.prepared(tree.launch(shape), arrays, **integers(shape, arrays))
 
 
-_ARRAYS = ("x", "bias", "first", "output", "final", "lengths")  # in the kernel's order
 _launches = LayoutMemo(_prepared)
 
 
@@ -94,7 +92,8 @@ def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tens
     x, shape = adjacent(x), Shape.of(x, *named)
     output, final = shape.results(x)
     first = None if first is None else first.contiguous()
-    launch, pointers = _launches.find((shape, is_compensated), (x, bias, first, output, final, lengths))
+    arrays = {"x": x, "bias": bias, "first": first, "output": output, "final": final, "lengths": lengths}
+    launch, pointers = _launches.find((shape, is_compensated), arrays)
     launch(pointers)
     return output, final
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from math import gcd, prod
 from pathlib import Path
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations._differentiable import register_gradient
+from pytest_ecornn.implementations._differentiable import refuse_forward_mode, register_gradient
 from pytest_ecornn.implementations._scan_gpu_form import Device, Form, Need, choose
 from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, Prepared
 from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
@@ -128,42 +128,38 @@ def make_kernel(shape: Shape, kind: Kind, form: Form) -> Kernel:
     return Kernel(_SOURCE, name, macros(shape, kind, form), arguments, kind.device, form.launch.shared_bytes, form.is_split)
 
 
-_FORWARD = ("x", "bias", "first", "output", "final", "lengths", "resets")  # the arrays, in the kernels' order
-_BACKWARD = ("x", "bias", "first", "output", "d_output", "d_final", "d_x", "d_first", "lengths", "resets")
+Arrays = Mapping[str, Tensor | None]
 _ROWS = ("x", "output", "d_output", "d_x")
 
 
-def arguments(form: Form, shape: Shape, arrays: Mapping[str, Tensor | None]) -> dict[str, Tensor | int | None]:
-    """All that the kernel takes, by name, with its maps cleared; `resets` as [T, B] or [B, T]."""
-    values: dict[str, Tensor | int | None] = {**arrays}
+def arguments(form: Form, shape: Shape, arrays: Arrays) -> tuple[dict[str, Tensor | None], dict[str, int]]:
+    """All that the kernel takes, by name: the arrays, to which maps come, and integers. `resets` as [T, B] or [B, T]."""
+    integers = {"steps": shape.steps, "batch": shape.batch, "hidden": shape.hidden, "is_reverse": int(shape.reverse)}
+    integers |= {"tiles": form.tiles, "group_bits": form.group_bits}
     for name in (*(name for name in _ROWS if name in arrays), "resets"):
-        values |= shape.strides(name, arrays[name])
-    if (resets := arrays["resets"]) is not None:
-        values["resets"] = resets[..., None]
-    x = arrays["x"]
+        integers |= shape.strides(name, arrays[name])
+    x, resets = arrays["x"], arrays["resets"]
     assert x is not None
-    values["maps"] = form.cleared_maps(x)
-    values |= {"steps": shape.steps, "batch": shape.batch, "hidden": shape.hidden, "is_reverse": int(shape.reverse)}
-    return values | {"tiles": form.tiles, "group_bits": form.group_bits}
+    return {**arrays, "resets": None if resets is None else resets[..., None], "maps": form.maps(x)}, integers
 
 
-def _prepared(how: tuple[Shape, bool], arrays: Sequence[Tensor | None]) -> tuple[Form, Prepared]:
+def _prepared(how: tuple[Shape, bool], arrays: Arrays) -> tuple[Form, Prepared]:
     shape, is_backward = how
-    given = dict(zip(_BACKWARD if is_backward else _FORWARD, arrays, strict=True))
-    rows = [one for name in _ROWS if (one := given.get(name)) is not None]
-    kind = Kind.of(shape, rows, given["bias"], [given["lengths"], given["resets"]], is_backward)
+    rows = [one for name in _ROWS if (one := arrays.get(name)) is not None]
+    kind = Kind.of(shape, rows, arrays["bias"], [arrays["lengths"], arrays["resets"]], is_backward)
     form, kernel = plan(shape, kind)
-    return form, kernel.prepared(form.launch, **arguments(form, shape, given))
+    taken, integers = arguments(form, shape, arrays)
+    return form, kernel.prepared(form.launch, taken, **integers)
 
 
 _launches = LayoutMemo(_prepared)
 
 
-def _launch(shape: Shape, is_backward: bool, x: Tensor, *others: Tensor | None) -> None:
-    """The pass over its arrays."""
-    (form, launch), pointers = _launches.find((shape, is_backward), (x, *others))
-    maps = form.cleared_maps(x)
-    launch([*pointers, 0 if maps is None else maps.data_ptr()])
+def _launch(shape: Shape, is_backward: bool, x: Tensor, **others: Tensor | None) -> None:
+    """The pass over its arrays, all but the maps."""
+    (form, launch), pointers = _launches.find((shape, is_backward), {"x": x, **others})
+    maps = form.maps(x)
+    launch([*pointers, 0 if maps is None else maps.zero_().data_ptr()])
 
 
 def adjacent(x: Tensor) -> Tensor:
@@ -176,7 +172,7 @@ def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) ->
     x, shape = adjacent(x), Shape.of(x, *named)
     output, final = shape.results(x)
     first = None if first is None else first.contiguous()
-    _launch(shape, False, x, bias, first, output, final, lengths, resets)
+    _launch(shape, False, x, bias=bias, first=first, output=output, final=final, lengths=lengths, resets=resets)
     return output, final
 
 
@@ -187,7 +183,10 @@ def _backward(
     x, output, d_output, shape = adjacent(x), adjacent(output), adjacent(d_output), Shape.of(x, *named)
     d_x, d_first = x.new_empty(x.shape), x.new_empty(shape.state)
     first, d_final = (None if one is None else one.contiguous() for one in (first, d_final))
-    _launch(shape, True, x, bias, first, output, d_output, d_final, d_x, d_first, lengths, resets)
+    _launch(
+        shape, True, x, bias=bias, first=first, output=output, d_output=d_output, d_final=d_final, d_x=d_x, d_first=d_first,
+        lengths=lengths, resets=resets,
+    )  # fmt: skip
     return d_x, d_first
 
 
@@ -229,7 +228,8 @@ class _Differentiable(torch.autograd.Function):
 def scan_backward(
     x: Tensor, bias: Tensor | None, first: Tensor | None, output: Tensor, d_output: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor]:
-    """The op of that name; without a gradient of the output that is 0."""
+    """The op of that name, which has no gradient itself; without a gradient of the output that is 0."""
+    refuse_forward_mode("pytest_ecornn::scan_backward", (d_output, rest[0]))
     given = x, bias, first, output, torch.zeros_like(output) if d_output is None else d_output
     found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_backward.default(*given, *rest)
     return found

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations.cuda import launch
+from pytest_ecornn.implementations.cuda import launch, layout_memo
 from pytest_ecornn.implementations.cuda.kernel import Array
 from pytest_ecornn.implementations.cuda.launch import Launch, Launcher
 from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
@@ -23,16 +23,25 @@ class Counting:
     def __init__(self) -> None:
         self.calls = 0
 
-    def __call__(self, how: str, arrays: Sequence[Tensor | None]) -> int:
+    def __call__(self, how: str, arrays: Mapping[str, Tensor | None]) -> int:
         self.calls += 1
         return self.calls
+
+
+class OnDevice(Tensor):
+    """Says that it lies elsewhere."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cuda", 1)
 
 
 def test_arrays_laid_out_alike_are_found_again_with_their_own_addresses() -> None:
     memo = LayoutMemo(Counting())
     one, other = torch.zeros(3, 4), torch.zeros(3, 4)
-    assert memo.find("how", [one, None]) == (1, [one.data_ptr(), 0])
-    assert memo.find("how", [other, None]) == (1, [other.data_ptr(), 0])
+    assert memo.find("how", {"one": one, "none": None}) == (1, [one.data_ptr(), 0])
+    assert memo.find("how", {"one": other, "none": None}) == (1, [other.data_ptr(), 0])
+    assert memo.find("otherwise", {"one": one, "none": None})[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -42,24 +51,32 @@ def test_arrays_laid_out_alike_are_found_again_with_their_own_addresses() -> Non
         torch.zeros(4, 3).T,
         torch.zeros(3, 4, dtype=torch.float64),
         torch.zeros(13)[1:].view(3, 4),
+        torch.zeros(3, 4).as_subclass(OnDevice),
         torch.zeros(3, 4, device="meta"),
         None,
     ],
-    ids=["shape", "strides", "dtype", "alignment", "device", "absence"],
+    ids=["shape", "strides", "dtype", "alignment", "device", "no memory", "absence"],
 )
 def test_another_layout_is_another_matter(other: Tensor | None) -> None:
     memo = LayoutMemo(Counting())
-    assert [memo.find("how", [one])[0] for one in (torch.zeros(3, 4), other, torch.zeros(3, 4))] == [1, 2, 1]
+    found = [memo.find("how", {"one": one})[0] for one in (torch.zeros(3, 4), other, torch.zeros(3, 4))]
+    assert found == [1, 2, 1]
+
+
+def test_what_was_found_is_forgotten_when_there_is_much_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout_memo, "_MOST", 2)
+    memo = LayoutMemo(Counting())
+    assert [memo.find("how", {"one": torch.zeros(size)})[0] for size in (1, 2, 1, 3, 1, 3)] == [1, 2, 1, 3, 4, 3]
 
 
 def test_what_raises_raises_again() -> None:
-    def refuse(how: str, arrays: Sequence[Tensor | None]) -> None:
+    def refuse(how: str, arrays: Mapping[str, Tensor | None]) -> None:
         raise ValueError(how)
 
     memo = LayoutMemo(refuse)
     for _ in range(2):
         with pytest.raises(ValueError, match="how"):
-            memo.find("how", [torch.zeros(1)])
+            memo.find("how", {"one": torch.zeros(1)})
 
 
 class Driver:
@@ -108,9 +125,10 @@ def test_a_prepared_launch_runs_on_other_arrays(tmp_path: Any) -> None:
     arguments = {"x": Array(torch.float32, 4), "count": int, "y": Array(torch.float32, 4, is_optional=True)}
     kernel = Recording(tmp_path, "kernel", (), arguments, torch.device("cpu"))
     x = torch.zeros(4)
-    prepared = kernel.prepared(Launch(1, 1), x=x, count=3, y=None)
-    prepared([32, 0])
-    prepared([48, 64])
-    assert kernel.passed == [[32, 3, 0], [48, 3, 64]]
+    kernel.prepared(Launch(1, 1), {"x": x, "y": None}, count=3)([32, 0])
+    kernel.prepared(Launch(1, 1), {"y": None, "x": x}, count=3)([48, 64])  # in its own order
+    assert kernel.passed == [[32, 3, 0], [64, 3, 48]]
     with pytest.raises(ValueError, match="expected x"):
-        kernel.prepared(Launch(1, 1), x=x.double(), count=3, y=None)
+        kernel.prepared(Launch(1, 1), {"x": x.double(), "y": None}, count=3)
+    with pytest.raises(ValueError, match="expected the arguments x, count, y, got x, count"):
+        kernel.prepared(Launch(1, 1), {"x": x}, count=3)

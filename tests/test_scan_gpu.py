@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations import _gate_product, _scan_gpu_op
-from pytest_ecornn.implementations._precision import whole_sums
+from pytest_ecornn.implementations._precision import current, fp32_precision, whole_sums
 from pytest_ecornn.implementations._scan_gpu_form import Cut, Device, Form, Need, choose
 from pytest_ecornn.implementations._scan_gpu_op import CELLS, Kind, Shape
 from pytest_ecornn.implementations.cuda.kernel import Kernel
@@ -153,7 +155,8 @@ def on_cpu(shape: Shape, is_biased: bool, backward: bool, **tensors: Tensor | No
     is_masked = any(tensors[name] is not None for name in ("lengths", "resets"))
     kind = Kind(torch.float64, torch.device("cpu"), 8, is_biased, is_masked, backward)
     form = of_one_thread(shape)
-    _scan_gpu_op.make_kernel(shape, kind, form)(form.launch, **_scan_gpu_op.arguments(form, shape, tensors))
+    arrays, integers = _scan_gpu_op.arguments(form, shape, tensors)
+    _scan_gpu_op.make_kernel(shape, kind, form)(form.launch, **arrays, **integers)
 
 
 @pytest.fixture
@@ -253,6 +256,61 @@ def test_repeated_calls_read_and_write_their_own_arrays_however_these_are_laid_o
         torch.testing.assert_close(torch.autograd.grad(found, inputs, weights), wanted, rtol=1e-10, atol=1e-12)
 
 
+def test_time_that_is_split_is_given_cleared_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = Form(Cut(1, 32, 4, 1, 1, 2), True, 3, 6, 1, 0)
+    found: list[list[int]] = []
+
+    def launch(pointers: list[int]) -> None:
+        words = (ctypes.c_int32 * form.words).from_address(pointers[-1])
+        found.append([len(pointers), sum(map(bool, words))])
+        words[:] = [1] * form.words  # which the next launch is likely to be given
+
+    monkeypatch.setattr(_scan_gpu_op, "_launches", LayoutMemo(lambda how, arrays: (form, launch)))
+    shape = Shape("mingru", 23, 3, 5, True, False)
+    for _ in range(3):
+        _scan_gpu_op._launch(shape, False, torch.zeros(3, 23, 10), bias=None)
+    assert found == [[3, 0]] * 3
+
+
+class SeenBy(TorchDispatchMode):
+    """Keeps the precisions in force at each product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, bool, bool]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        matmul = torch.backends.cuda.matmul
+        reduced = matmul.allow_fp16_reduced_precision_reduction, matmul.allow_bf16_reduced_precision_reduction
+        if function is torch.ops.aten.mm.default:
+            self.seen.append((current("matmul"), *reduced))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tf32", "held"),
+    [
+        (torch.float32, False, ("ieee", True, True)),
+        (torch.float32, True, ("tf32", True, True)),
+        (torch.float16, False, ("tf32", False, False)),
+        (torch.bfloat16, False, ("tf32", False, False)),
+    ],
+)
+def test_a_product_has_the_precision_that_was_asked_for(dtype: torch.dtype, tf32: bool, held: tuple[str, bool, bool]) -> None:
+    with fp32_precision("matmul", "ieee" if tf32 else "tf32"), SeenBy() as mode:
+        _gate_product._product(torch.ones(2, 3, dtype=dtype), torch.ones(4, 3, dtype=dtype), tf32)
+    assert mode.seen == [held]
+
+
+def test_a_product_keeps_its_type_under_autocast() -> None:
+    a, b = torch.randn(2, 3).requires_grad_(), torch.randn(4, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = _gate_product.gate_product(a, b, False)
+        (gradient,) = torch.autograd.grad(found.sum(), a)
+    assert found.dtype == gradient.dtype == torch.float32
+    torch.testing.assert_close(found, a @ b.T, rtol=1e-6, atol=1e-6)
+
+
 @needs_compiler
 @pytest.mark.usefixtures("ops_on_cpu")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it traces
@@ -272,10 +330,17 @@ def test_forward_mode_gradients_are_refused_rather_than_lost() -> None:
         lambda x: _gate_product.gate_products(x, weight, False),
     )
     for call in calls:
-        with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
+        with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="no forward-mode gradient"):
             call(forward_ad.make_dual(x, x))
         with forward_ad.dual_level():
             call(x)
+        with pytest.raises(NotImplementedError, match="no forward-mode gradient"):
+            torch.func.jvp(call, (x,), (x,))
+        torch.func.jvp(lambda y, call=call: (y, call(x)), (x,), (x,))  # of what has no tangent
+    leaf = x.clone().requires_grad_()
+    output, _ = _scan_gpu_op.scan(leaf, None, None, None, None, "mingru", True, False)
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="scan_backward has no forward-mode"):
+        torch.autograd.grad(output, leaf, forward_ad.make_dual(torch.ones_like(output), torch.ones_like(output)))
 
 
 # On a GPU.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,8 @@ from pytest_ecornn.implementations import _gate_product, _scan_gpu_log_op, _scan
 from pytest_ecornn.implementations._scan_gpu_log_op import Tree, choose, log_scan, make_kernel
 from pytest_ecornn.implementations._scan_gpu_op import CELLS, Shape
 from pytest_ecornn.implementations._stack import run_layers
+from pytest_ecornn.implementations.cuda.kernel import Kernel
+from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
 from pytest_ecornn.verification import Candidate
 from tests.kernels_on_cpu import KernelOnCpu
@@ -93,7 +96,7 @@ def on_cpu(
     output, final = x.new_full(shape.rows(shape.hidden), torch.nan), x.new_full(shape.state, torch.nan)
     kernel = make_kernel(shape, x.dtype, x.device, ONE_THREAD, is_compensated)
     arrays = {"x": x, "bias": bias, "first": first, "output": output, "final": final, "lengths": lengths}
-    kernel(ONE_THREAD.launch(shape), **_scan_gpu_log_op.arguments(shape, arrays))
+    kernel(ONE_THREAD.launch(shape), **arrays, **_scan_gpu_log_op.integers(shape, arrays))
     return output, final
 
 
@@ -134,6 +137,33 @@ def test_the_kernel_computes_what_a_loop_does(cell: str, steps: int, reverse: bo
     x, bias, first = inputs
     got = on_cpu(x.transpose(0, 1), bias, first, lengths, shape._replace(batch_first=False), is_compensated)
     torch.testing.assert_close((got[0].transpose(0, 1), got[1]), wanted, rtol=1e-12, atol=1e-13)
+
+
+@pytest.fixture
+def op_on_cpu(kernels_on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def plan(shape: Shape, dtype: torch.dtype, device: torch.device, is_compensated: bool) -> tuple[Tree, Kernel]:
+        return ONE_THREAD, make_kernel(shape, dtype, device, ONE_THREAD, is_compensated)
+
+    monkeypatch.setattr(_scan_gpu_log_op, "plan", plan)
+    monkeypatch.setattr(_scan_gpu_log_op, "_launches", LayoutMemo(_scan_gpu_log_op._prepared))
+    with torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
+        library.impl("scan_log_forward", _scan_gpu_log_op._forward, "CPU")
+        yield
+
+
+@needs_compiler
+@pytest.mark.usefixtures("op_on_cpu")
+@pytest.mark.parametrize("batch_first", [True, False])
+@torch.no_grad()
+def test_repeated_calls_read_and_write_their_own_arrays(batch_first: bool) -> None:
+    (x, bias, first), lengths = draw("minlstm_positive", 9, 3, "cpu")
+    wide = torch.cat([x, x * 2], -1)[..., : x.shape[-1]]
+    for values, reverse in ((x, False), (x + 1, False), (x + 1, True), (wide, False), (x - 1, False)):
+        wanted = expected((values, bias, first), lengths, "minlstm_positive", reverse)
+        given = values if batch_first else values.transpose(0, 1)
+        output, final = log_scan(given, first, lengths, "minlstm_positive", batch_first, reverse, bias=bias)
+        found = (output if batch_first else output.transpose(0, 1)), final
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-13)
 
 
 class LogOnCpu(Implementation):

@@ -99,9 +99,11 @@ class Kernel:
         """Raises ValueError for an argument that is missing, unknown or not what the kernel expects."""
         self._run(launch, self._checked(values))
 
-    def prepared(self, launch: Launch, **values: Tensor | int | None) -> Prepared:
-        """The same launch, to be made again and again on arrays laid out as these. Raises as a call does."""
-        return Prepared(self._run, launch, self._checked(values), [i for i, _, _ in self._arrays])
+    def prepared(self, launch: Launch, arrays: Mapping[str, Tensor | None], **integers: int) -> Prepared:
+        """The same launch, to be made again and again on arrays laid out as these, in this order. Raises as a call does."""
+        passed = self._checked({**arrays, **integers})
+        places = {name: i for i, name, _ in self._arrays}
+        return Prepared(self._run, launch, passed, [places[name] for name in arrays])
 
     def _checked(self, values: Mapping[str, Tensor | int | None]) -> list[int]:
         """Pointers and integers in the kernel's order."""
@@ -129,13 +131,13 @@ class Kernel:
 class Prepared:
     """A launch whose arguments have been checked: what is left to say is where its arrays are."""
 
-    def __init__(self, run: Callable[[Launch, list[int]], None], launch: Launch, passed: list[int], arrays: list[int]):
-        self._run, self._launch, self._passed, self._arrays = run, launch, passed, arrays
+    def __init__(self, run: Callable[[Launch, list[int]], None], launch: Launch, passed: list[int], places: list[int]):
+        self._run, self._launch, self._passed, self._places = run, launch, passed, places
 
     def __call__(self, pointers: Iterable[int]) -> None:
-        """pointers: in the kernel's order, 0 for none; to arrays of the layouts that were checked."""
+        """pointers: to arrays of the layouts that were checked, in the order of those, 0 for none."""
         passed = self._passed.copy()
-        for i, pointer in zip(self._arrays, pointers, strict=True):
+        for i, pointer in zip(self._places, pointers, strict=True):
             passed[i] = pointer
         self._run(self._launch, passed)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor
@@ -16,18 +16,18 @@ _ALIGNMENT = 16  # bytes; no more is told apart
 class LayoutMemo(Generic[How, Found]):
     """Results of a function of `how` and of the arrays' layouts: shape, strides, dtype, device and alignment.
 
-    Whatever the function raises is raised anew each time.
+    The arrays of one `how` always have the same names in the same order. What the function raises is raised anew each time.
     """
 
-    def __init__(self, function: Callable[[How, Sequence[Tensor | None]], Found]):
+    def __init__(self, function: Callable[[How, Mapping[str, Tensor | None]], Found]):
         self._function = function
         self._found: dict[Hashable, Found] = {}
 
-    def find(self, how: How, arrays: Sequence[Tensor | None]) -> tuple[Found, list[int]]:
-        """The function's result, and the arrays' addresses, 0 for None."""
+    def find(self, how: How, arrays: Mapping[str, Tensor | None]) -> tuple[Found, list[int]]:
+        """The function's result, and the arrays' addresses in their order, 0 for None."""
         key: list[Any] = [how]
         pointers: list[int] = []
-        for one in arrays:
+        for one in arrays.values():
             if one is None:
                 pointers.append(0)
                 key.append(None)
