@@ -18,11 +18,11 @@ Masks = tuple[Tensor | None, Tensor | None]  # on x's device: lengths, int64 [B]
 
 class Scan(Protocol):
     def __call__(
-        self, x: Tensor, bias: Tensor | None, first: Tensor | None, masks: Masks, reverse: bool
+        self, x: Tensor, bias: Tensor | None, first: Tensor | None, masks: Masks, reverse: bool, overwrites_x: bool
     ) -> tuple[Tensor, Tensor]:
         """One layer in one direction: the gates' product [.., G*H] -> output [.., H] and final state [B, H].
 
-        bias: [G*H], not added yet. first: [B, H], None for zeros.
+        bias: [G*H], not added yet. first: [B, H], None for zeros. overwrites_x: x's gradient may be written over it.
         """
 
 
@@ -51,7 +51,7 @@ def make_layer(case: Case, weights: Weights, device: torch.device, scan: Scan) -
             if not is_projected:
                 x = gate_products(x, weights["weight_ih" + suffix], case.precision == "tf32")
                 bias = weights.get("bias_ih" + suffix)
-            output, final = scan(x, bias, state[0] if state else None, masks, reverse)
+            output, final = scan(x, bias, state[0] if state else None, masks, reverse, not is_projected)
             return output, (final,)
 
         with torch.cuda.device(device):

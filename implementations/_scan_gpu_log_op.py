@@ -16,7 +16,8 @@ from torch.autograd.function import once_differentiable
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._differentiable import register_gradient
-from pytest_ecornn.implementations._scan_gpu_op import CELLS, Arrays, Shape, adjacent, describe_pass, scan_backward
+from pytest_ecornn.implementations._scan_gpu_gradient import gradients
+from pytest_ecornn.implementations._scan_gpu_op import CELLS, Arrays, Shape, adjacent, describe_pass
 from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, Prepared
 from pytest_ecornn.implementations.cuda.launch import Launch
 from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
@@ -88,7 +89,7 @@ _launches = LayoutMemo(_prepared)
 
 
 def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
-    *named, is_compensated = how
+    *named, is_compensated, _ = how
     x, shape = adjacent(x), Shape.of(x, *named)
     output, final = shape.results(x)
     first = None if first is None else first.contiguous()
@@ -104,26 +105,25 @@ def _fake(x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tensor 
 
 class _Differentiable(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
-        output, final = _below_autograd(*given)
-        ctx.how = given[4:7]
+    def forward(
+        ctx: Any, x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tensor | None, *how: Any
+    ) -> tuple[Tensor, Tensor]:
+        output, final = _below_autograd(x, bias, first, lengths, *how)
+        ctx.how, ctx.overwrites_x = how[:3], how[-1]
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*given[:4], output)
+        ctx.save_for_backward(x, bias, first, output, lengths, None)
         return output, final
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_output: Tensor | None, d_final: Tensor | None) -> Any:
-        x, bias, first, lengths, output = ctx.saved_tensors
-        d_x, d_first = scan_backward(x, bias, first, output, d_output, d_final, lengths, None, *ctx.how)
-        d_bias = None if bias is None else d_x.flatten(0, 1).sum(0)
-        return d_x, d_bias, None if first is None else d_first, *(None,) * 5
+        return *gradients(ctx.saved_tensors, d_output, d_final, ctx.how, ctx.overwrites_x), *(None,) * 6
 
 
 _library = torch.library.Library("pytest_ecornn", "FRAGMENT")
 _library.define(
     "scan_log_forward(Tensor x, Tensor? bias, Tensor? first, Tensor? lengths, str cell, bool batch_first, bool reverse, "
-    "bool is_compensated) -> (Tensor, Tensor)"
+    "bool is_compensated, bool overwrites_x) -> (Tensor, Tensor)"
 )
 _library.impl("scan_log_forward", _forward, "CUDA")
 _below_autograd = register_gradient(_library, "scan_log_forward", _Differentiable)
@@ -132,18 +132,20 @@ torch.library.register_fake("pytest_ecornn::scan_log_forward", _fake, lib=_libra
 
 def log_scan(
     x: Tensor, first: Tensor | None, lengths: Tensor | None, cell: str, batch_first: bool, reverse: bool, *,
-    bias: Tensor | None = None, is_compensated: bool | None = None,
+    bias: Tensor | None = None, is_compensated: bool | None = None, overwrites_x: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Output [.., H] laid out as x and final state [B, H], differentiable.
 
     x: the gates' pre-activations, [T, B, G*H], or [B, T, G*H] with `batch_first`, on a CUDA device. first: [B, H], None for
     zeros. lengths: int64 [B] on the same device. reverse: last step first. bias: [G*H], added to x. is_compensated: logarithms
-    in two numbers, without which float32 and float64 are not as accurate as a loop; None for where it matters.
+    in two numbers, without which float32 and float64 are not as accurate as a loop; None for where it matters. overwrites_x: as
+    `_scan_gpu_op.scan` has it.
     """
     if cell not in CELLS or not CELLS[cell][2]:
         positive = ", ".join(name for name, (_, _, is_positive) in CELLS.items() if is_positive)
         raise ValueError(f"log space needs a positive candidate: expected one of {positive}, got {cell}")
-    how = (cell, batch_first, reverse, x.dtype.itemsize > 2 if is_compensated is None else is_compensated)
+    is_compensated = x.dtype.itemsize > 2 if is_compensated is None else is_compensated
+    how = (cell, batch_first, reverse, is_compensated, overwrites_x)
     found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_log_forward.default(x, bias, first, lengths, *how)
     return found
 

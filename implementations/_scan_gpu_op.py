@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations._differentiable import refuse_forward_mode, register_gradient
+from pytest_ecornn.implementations._differentiable import register_gradient
 from pytest_ecornn.implementations._scan_gpu_form import Device, Form, Need, choose
+from pytest_ecornn.implementations._scan_gpu_gradient import gradients
 from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, Prepared
 from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
 
@@ -168,7 +169,7 @@ def adjacent(x: Tensor) -> Tensor:
 
 
 def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
-    lengths, resets, *named = how
+    lengths, resets, *named, _ = how
     x, shape = adjacent(x), Shape.of(x, *named)
     output, final = shape.results(x)
     first = None if first is None else first.contiguous()
@@ -176,42 +177,55 @@ def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) ->
     return output, final
 
 
-def _backward(
-    x: Tensor, bias: Tensor | None, first: Tensor | None, output: Tensor, d_output: Tensor, d_final: Tensor | None, *how: Any
-) -> tuple[Tensor, Tensor]:
-    lengths, resets, *named = how
-    x, output, d_output, shape = adjacent(x), adjacent(output), adjacent(d_output), Shape.of(x, *named)
-    d_x, d_first = x.new_empty(x.shape), x.new_empty(shape.state)
+def _backward(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    x = adjacent(x)
+    d_x = x.new_empty(x.shape)
+    return d_x, _backward_into(d_x, x, *rest)
+
+
+def _backward_over(x: Tensor, *rest: Any) -> Tensor:
+    return _backward_into(x, x, *rest)
+
+
+def _backward_into(
+    d_x: Tensor, x: Tensor, bias: Tensor | None, first: Tensor | None, output: Tensor, d_output: Tensor, d_final: Tensor | None,
+    lengths: Tensor | None, resets: Tensor | None, *named: Any,
+) -> Tensor:  # fmt: skip
+    output, d_output, shape = adjacent(output), adjacent(d_output), Shape.of(x, *named)
+    d_first = x.new_empty(shape.state)
     first, d_final = (None if one is None else one.contiguous() for one in (first, d_final))
     _launch(
         shape, True, x, bias=bias, first=first, output=output, d_output=d_output, d_final=d_final, d_x=d_x, d_first=d_first,
         lengths=lengths, resets=resets,
     )  # fmt: skip
-    return d_x, d_first
+    return d_first
 
 
 _HOW = "Tensor? lengths, Tensor? resets, str cell, bool batch_first, bool reverse"
+_GRADIENTS = "Tensor? bias, Tensor? first, Tensor output, Tensor d_output, Tensor? d_final"
 _library = torch.library.Library("pytest_ecornn", "FRAGMENT")
-_library.define(f"scan_forward(Tensor x, Tensor? bias, Tensor? first, {_HOW}) -> (Tensor, Tensor)")
-_library.define(
-    "scan_backward(Tensor x, Tensor? bias, Tensor? first, Tensor output, Tensor d_output, Tensor? d_final, "
-    f"{_HOW}) -> (Tensor, Tensor)"
-)
+_library.define(f"scan_forward(Tensor x, Tensor? bias, Tensor? first, {_HOW}, bool overwrites_x) -> (Tensor, Tensor)")
+_library.define(f"scan_backward(Tensor x, {_GRADIENTS}, {_HOW}) -> (Tensor, Tensor)")
+_library.define(f"scan_backward_over(Tensor(a!) x, {_GRADIENTS}, {_HOW}) -> Tensor")  # x becomes its own gradient
 
 
 def _fake_forward(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
-    return Shape.of(x, *how[2:]).results(x)
+    return Shape.of(x, *how[2:5]).results(x)
 
 
-def _fake_backward(x: Tensor, bias: Tensor | None, first: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), x.new_empty(Shape.of(x, *rest[-3:]).state)
+def _fake_backward(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), _fake_backward_over(x, *rest)
+
+
+def _fake_backward_over(x: Tensor, *rest: Any) -> Tensor:
+    return x.new_empty(Shape.of(x, *rest[-3:]).state)
 
 
 class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
         output, final = _below_autograd(x, bias, first, *how)
-        ctx.how = how[2:]
+        ctx.how, ctx.overwrites_x = how[2:5], how[5]
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, bias, first, output, *how[:2])
         return output, final
@@ -219,23 +233,13 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_output: Tensor | None, d_final: Tensor | None) -> Any:
-        x, bias, first, output, *masks = ctx.saved_tensors
-        d_x, d_first = scan_backward(x, bias, first, output, d_output, d_final, *masks, *ctx.how)
-        d_bias = None if bias is None else d_x.flatten(0, 1).sum(0)
-        return d_x, d_bias, None if first is None else d_first, *(None for _ in (*masks, *ctx.how))
+        return *gradients(ctx.saved_tensors, d_output, d_final, ctx.how, ctx.overwrites_x), *(None,) * 6
 
 
-def scan_backward(
-    x: Tensor, bias: Tensor | None, first: Tensor | None, output: Tensor, d_output: Tensor | None, *rest: Any
-) -> tuple[Tensor, Tensor]:
-    """The op of that name, which has no gradient itself; without a gradient of the output that is 0."""
-    refuse_forward_mode("pytest_ecornn::scan_backward", (d_output, rest[0]))
-    given = x, bias, first, output, torch.zeros_like(output) if d_output is None else d_output
-    found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_backward.default(*given, *rest)
-    return found
-
-
-for _name, _run, _fake in (("scan_forward", _forward, _fake_forward), ("scan_backward", _backward, _fake_backward)):
+for _name, _run, _fake in (
+    ("scan_forward", _forward, _fake_forward), ("scan_backward", _backward, _fake_backward),
+    ("scan_backward_over", _backward_over, _fake_backward_over),
+):  # fmt: skip
     _library.impl(_name, _run, "CUDA")
     torch.library.register_fake(f"pytest_ecornn::{_name}", _fake, lib=_library)
 _below_autograd = register_gradient(_library, "scan_forward", _Differentiable)
@@ -243,16 +247,17 @@ _below_autograd = register_gradient(_library, "scan_forward", _Differentiable)
 
 def scan(
     x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tensor | None, resets: Tensor | None, cell: str,
-    batch_first: bool, reverse: bool,
+    batch_first: bool, reverse: bool, overwrites_x: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Output [.., H] laid out as x and final state [B, H], differentiable.
 
     x: the gates' pre-activations, [T, B, G*H], or [B, T, G*H] with `batch_first`, on a CUDA device. bias: [G*H], added to x.
     first: [B, H], None for zeros. lengths: int64 [B] on the same device. resets: uint8 [T, B] or [B, T], as x, 1 where a step
-    starts from a state of zeros. reverse: last step first.
+    starts from a state of zeros. reverse: last step first. overwrites_x: x is nobody else's, so that a backward pass which ends
+    the graph may write x's gradient over it.
     """
     found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_forward.default(
-        x, bias, first, lengths, resets, cell, batch_first, reverse
+        x, bias, first, lengths, resets, cell, batch_first, reverse, overwrites_x
     )
     return found
 

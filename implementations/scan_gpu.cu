@@ -8,7 +8,8 @@
 //   lengths [B] int64, null for none: a sequence that is over keeps its state, and its output is 0
 //   resets [T, B] uint8, null for none: where it is not 0 the step starts from a state of 0
 //   maps [tiles + groups, blocks of channels, channels, 2] word, zero at first, SPLIT only
-//   No two may alias. Alignment: of PACK elements, with ALIGNED of 16 bytes in every row; maps of two words.
+//   No two may alias, but d_x may be x, as a warp alone reads its part of a tile, once, and then writes it. Alignment: of PACK
+//   elements, with ALIGNED of 16 bytes in every row; maps of two words.
 // Launch: a block has ACROSS * PACK channels of a sequence, a thread PACK of them over STEPS steps, a stretch; the stretches of a
 //   block follow each other in time, a tile. Without SPLIT a block runs through all tiles of its channels; with it blocks take
 //   turns, and the launch is cooperative. Dynamic shared memory: STAGES * arrays * STEPS * PACK elements a thread, where arrays

@@ -39,8 +39,10 @@ class ScanGpu(Implementation):
         device = indexed(case.device)
         self._notes = describe(case, device)
 
-        def run(x: Tensor, bias: Tensor | None, first: Tensor | None, masks: Masks, reverse: bool) -> tuple[Tensor, Tensor]:
-            return scan(x, bias, first, *masks, case.cell, case.batch_first, reverse)
+        def run(
+            x: Tensor, bias: Tensor | None, first: Tensor | None, masks: Masks, reverse: bool, overwrites_x: bool
+        ) -> tuple[Tensor, Tensor]:
+            return scan(x, bias, first, *masks, case.cell, case.batch_first, reverse, overwrites_x)
 
         return make_layer(case, weights, device, run)
 

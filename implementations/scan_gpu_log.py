@@ -38,8 +38,11 @@ class ScanGpuLog(Implementation):
         device = indexed(case.device)
         self._notes = describe(case, device)
 
-        def run(x: Tensor, bias: Tensor | None, first: Tensor | None, masks: Masks, reverse: bool) -> tuple[Tensor, Tensor]:
-            return log_scan(x, first, masks[0], case.cell, case.batch_first, reverse, bias=bias)
+        def run(
+            x: Tensor, bias: Tensor | None, first: Tensor | None, masks: Masks, reverse: bool, overwrites_x: bool
+        ) -> tuple[Tensor, Tensor]:
+            how = masks[0], case.cell, case.batch_first, reverse
+            return log_scan(x, first, *how, bias=bias, overwrites_x=overwrites_x)
 
         return make_layer(case, weights, device, run)
 

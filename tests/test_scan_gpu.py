@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._dynamo import compiled_autograd
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -104,12 +105,13 @@ def test_long_sums_are_whole_within_and_as_they_were_after() -> None:
 
 def test_shapes_are_known_without_running() -> None:
     x = torch.empty(5, 7, 6, device="meta")
-    output, final = OPS.scan_forward(x, None, None, None, None, "mingru", True, False)
+    output, final = OPS.scan_forward(x, None, None, None, None, "mingru", True, False, False)
     assert output.shape == (5, 7, 3)
     assert final.shape == (5, 3)
-    d_x, d_first = OPS.scan_backward(x, None, None, output, output, final, None, None, "mingru", True, False)
+    given = x, None, None, output, output, final, None, None, "mingru", True, False
+    d_x, d_first = OPS.scan_backward(*given)
     assert d_x.shape == x.shape
-    assert d_first.shape == final.shape
+    assert d_first.shape == OPS.scan_backward_over(*given).shape == final.shape
     assert OPS.gate_product(torch.empty(4, 3, device="meta"), torch.empty(6, 3, device="meta"), False).shape == (4, 6)
 
 
@@ -236,6 +238,7 @@ def ops_on_cpu(kernels_on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterato
     with torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
         library.impl("scan_forward", _scan_gpu_op._forward, "CPU")
         library.impl("scan_backward", _scan_gpu_op._backward, "CPU")
+        library.impl("scan_backward_over", _scan_gpu_op._backward_over, "CPU")
         yield
 
 
@@ -316,8 +319,101 @@ def test_a_product_keeps_its_type_under_autocast() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it traces
 def test_torch_finds_nothing_to_complain_of() -> None:
     inputs, masks = draw("minlstm", 5, "cpu")
-    outcome = torch.library.opcheck(OPS.scan_forward.default, (*inputs, *masks, "minlstm", True, False))
+    outcome = torch.library.opcheck(OPS.scan_forward.default, (*inputs, *masks, "minlstm", True, False, False))
     assert set(outcome.values()) == {"SUCCESS"}
+
+
+class Spent:
+    """A scan of pre-activations that it may overwrite, on a CPU, and its gradients by a loop."""
+
+    def __init__(self) -> None:
+        (x, self.bias, self.first), self.masks = draw("mingru", 9, "cpu")
+        self.leaf = x.detach().requires_grad_()
+        self.x = self.leaf * 1.0
+        self.before = self.x.detach().clone()
+        self.output, _ = self.scan(self.x)
+        self.weights = torch.randn_like(self.output)
+        expected, _ = by_loop(self.leaf, self.bias, self.first, *self.masks, "mingru", False)
+        self.wanted = torch.autograd.grad(expected, self.inputs, self.weights)
+
+    @property
+    def inputs(self) -> Inputs:
+        return self.leaf, self.bias, self.first
+
+    def scan(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return _scan_gpu_op.scan(x, self.bias, self.first, *self.masks, "mingru", True, False, overwrites_x=True)
+
+    def check(self, found: tuple[Tensor, ...]) -> None:
+        torch.testing.assert_close(found, self.wanted, rtol=1e-10, atol=1e-12)
+
+    def check_is_kept(self) -> None:
+        assert torch.equal(self.x, self.before)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("ops_on_cpu")
+def test_a_gradient_is_written_over_spent_pre_activations_when_the_graph_goes() -> None:
+    spent = Spent()
+    spent.check(torch.autograd.grad(spent.output, spent.inputs, spent.weights, retain_graph=True))
+    spent.check_is_kept()
+    batch = torch.stack([spent.weights, 2 * spent.weights])
+    found = torch.autograd.grad(spent.output, spent.inputs, batch, retain_graph=True, is_grads_batched=True)
+    spent.check(tuple(one[0] for one in found))
+    spent.check_is_kept()
+    spent.check(torch.autograd.grad(spent.output, spent.inputs, spent.weights))
+    torch.testing.assert_close(spent.x, spent.wanted[0], rtol=1e-10, atol=1e-12)  # whose gradient is that of the leaf
+
+
+@needs_compiler
+@pytest.mark.usefixtures("ops_on_cpu")
+def test_batched_gradients_and_leaves_are_never_written_over() -> None:
+    spent = Spent()
+    found = torch.autograd.grad(spent.output, spent.inputs, spent.weights[None], is_grads_batched=True)
+    spent.check(tuple(one[0] for one in found))
+    spent.check_is_kept()
+    output, _ = spent.scan(spent.leaf)
+    spent.check(torch.autograd.grad(output, spent.inputs, spent.weights))
+    assert torch.equal(spent.leaf, spent.before)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("ops_on_cpu")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute of a Tensor")  # torch's own
+def test_tracers_see_no_overwriting() -> None:
+    spent = Spent()
+    with compiled_autograd._enable(torch.compile(backend="eager", fullgraph=True)):
+        spent.output.backward(spent.weights)
+    for leaf, wanted in zip(spent.inputs, spent.wanted, strict=True):
+        torch.testing.assert_close(leaf.grad, wanted, rtol=1e-10, atol=1e-12)
+    spent.check_is_kept()
+
+
+@needs_compiler
+@pytest.mark.usefixtures("ops_on_cpu")
+def test_whoever_else_needs_what_was_overwritten_is_told() -> None:
+    spent = Spent()
+    x = spent.leaf * 1.0
+    others = x.square()
+    output, _ = spent.scan(x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(output.sum() + others.sum(), spent.leaf)
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("steps", [300, 20_000], ids=["short", "long"])
+@pytest.mark.parametrize("hidden", [3, 64, 4096 + 8], ids=["ragged", "narrow", "wide"])
+def test_written_over_or_not_a_gradient_is_the_same(hidden: int, steps: int, dtype: torch.dtype) -> None:
+    leaf = given_x("minlstm", steps, 2, hidden, dtype).requires_grad_()
+    lengths = torch.tensor([steps, steps // 2], device="cuda")
+    weights = torch.randn(2, steps, hidden, dtype=dtype, device="cuda")
+    found = []
+    for overwrites_x in (False, True):
+        x = leaf * 1.0
+        output, _ = _scan_gpu_op.scan(x, None, None, lengths, None, "minlstm", True, False, overwrites_x)
+        found.append(torch.autograd.grad(output, leaf, weights)[0])
+        assert torch.equal(x, found[-1]) == overwrites_x
+    assert torch.equal(*found)
 
 
 @needs_compiler
@@ -404,7 +500,7 @@ def test_the_ops_are_what_torch_asks_of_ops() -> None:
     x = torch.randn(4, 9, 12, device="cuda", requires_grad=True)
     bias, first = torch.randn(12, device="cuda", requires_grad=True), torch.randn(4, 6, device="cuda", requires_grad=True)
     lengths = torch.tensor([9, 1, 5, 2], device="cuda")
-    arguments: tuple[Any, ...] = (x, bias, first, lengths, None, "mingru", True, False)
+    arguments: tuple[Any, ...] = (x, bias, first, lengths, None, "mingru", True, False, False)
     product = (torch.randn(9, 12, device="cuda", requires_grad=True), torch.randn(6, 12, device="cuda"), False)
     for op, passed in ((OPS.scan_forward, arguments), (OPS.gate_product, product)):
         outcome = torch.library.opcheck(op.default, passed)

@@ -113,8 +113,8 @@ Forward = Callable[..., tuple[Tensor, Tensor]]
 
 
 def _ops() -> tuple[Forward, Forward]:
-    fetched("_scan_gpu_op", "scan")  # which defines the ops
-    return torch.ops.pytest_ecornn.scan_forward, torch.ops.pytest_ecornn.scan_backward
+    scan: Forward = fetched("_scan_gpu_op", "scan")  # whose module defines the ops
+    return scan, torch.ops.pytest_ecornn.scan_backward
 
 
 class Scan:

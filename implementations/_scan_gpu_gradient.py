@@ -1,0 +1,50 @@
+"""The gradients of scan_gpu and scan_gpu_log: a scan in reverse, which needs no memory but the pre-activations' own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.implementations._differentiable import refuse_forward_mode
+
+Gradients = tuple[Tensor, Tensor | None, Tensor | None]
+
+
+def gradients(
+    given: Sequence[Tensor | None], d_output: Tensor | None, d_final: Tensor | None, how: Sequence[Any], overwrites_x: bool
+) -> Gradients:
+    """Those of x, bias and first. given: x, bias, first, output, lengths, resets. how: cell, batch_first, reverse.
+
+    overwrites_x: x's gradient is written over x, which is nobody else's, where the graph is not kept for another pass.
+    """
+    x, bias, first, output, *masks = given
+    assert x is not None
+    assert output is not None
+    refuse_forward_mode("pytest_ecornn::scan_backward", (d_output, d_final))
+    d_output = torch.zeros_like(output) if d_output is None else d_output
+    arguments = x, bias, first, output, d_output, d_final, *masks, *how
+    if overwrites_x and _is_spent(x, d_output, d_final):
+        d_first = torch.ops.pytest_ecornn.scan_backward_over.default(*arguments)
+        torch.autograd.graph.increment_version(x)
+        d_x = x.detach()
+    else:
+        d_x, d_first = torch.ops.pytest_ecornn.scan_backward.default(*arguments)
+    d_bias = None if bias is None else d_x.sum((0, 1))
+    return d_x, d_bias, None if first is None else d_first
+
+
+def _is_spent(x: Tensor, *gradients: Tensor | None) -> bool:
+    """Whether this backward pass reads x last: the graph goes with it, x is no parameter, and no tracer or vmap looks on."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    if x.is_leaf or torch._C._autograd._get_current_graph_task_keep_graph():
+        return False
+    return all(one is None or _is_plain(one) for one in (x, *gradients))
+
+
+def _is_plain(one: Tensor) -> bool:
+    """Whether it is a tensor with memory of its own, not one that stands for several, as batched gradients do."""
+    return type(one) is Tensor and torch._C._dispatch_keys(one).has(torch._C.DispatchKey.Dense)
