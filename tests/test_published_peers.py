@@ -14,6 +14,7 @@ from torch import Tensor
 from pytest_ecornn.statistics import Ratio
 from pytest_ecornn.suites.published import (
     optional,
+    peer_times,
     peer_ways,
     scan_peer_tables,
     scan_peers,
@@ -79,12 +80,46 @@ class FakeCapturing:
 
 def test_peers_are_replayed_in_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_clock(monkeypatch)
-    monkeypatch.setattr(scan_peers, "Capturing", FakeCapturing)
+    monkeypatch.setattr(peer_times, "Capturing", FakeCapturing)
     row = scan_peers._row(PEERS, [Way(OURS, BTD, state_of), Way("transposed", BCT, transposed)], 0.0, "cpu")
     assert {name: one.not_replayed for name, one in row.figures.items()} == {OURS: "", "transposed": ""}
     assert row.figures[OURS].time_us[scan_peers.REPLAYED]
     assert row.figures["transposed"].over_ours[scan_peers.REPLAYED] == Ratio(1.0, 1.0, 1.0)
     assert "graph replay | 1.00" in scan_peer_tables.render([row])
+
+
+def test_memory_is_of_calls_that_may_spend_what_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_clock(monkeypatch)
+    given: list[tuple[str, bool]] = []
+
+    def noted(name: str) -> Callable[[Tensor], Tensor]:
+        def call(x: Tensor) -> Tensor:
+            given.append((name, x.is_leaf))
+            return state_of(x)
+
+        return call
+
+    def peak_bytes(call: Callable[[], Any], device: str) -> int:
+        given.clear()
+        output, gradient = call()
+        assert output.shape == (2, 30, 40)
+        assert gradient.shape == (2, 30, 80)
+        return 1000 * len(peaks.setdefault(given[0][0], given.copy()))
+
+    peaks: dict[str, list[tuple[str, bool]]] = {}
+    monkeypatch.setattr(scan_peers.memory, "peak_bytes", peak_bytes)
+    ways = [Way(OURS, BTD, noted("kept"), spending=noted("spent")), Way("peer", BTD, noted("peer"))]
+    row = scan_peers._row(PEERS, ways, 0.0, "cpu")
+    assert peaks == {"spent": [("spent", False)], "peer": [("peer", False)]}
+    assert row.figures[OURS].peak_bytes == 1000
+
+
+def test_the_hosts_time_stands_beside_that_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(host_us=lambda calls: 7.0 * len(calls))
+    monkeypatch.setattr(peer_times.clocks, "for_device", lambda device: clock)
+    assert peer_times.host({"a": len, "b": len}, "cuda") == {"a": 7.0, "b": 7.0}
+    row = peers_row(1, a=replace(figures(BTD, 300, 9000), host_us=123.0))
+    assert cells_of(scan_peer_tables.render([row]), "a")[0][:4] == ["a", "300.0", "3.00 [2.97, 3.03]", "123"]
 
 
 def test_without_scan_gpu_peers_have_times_without_ratios(monkeypatch: pytest.MonkeyPatch) -> None:

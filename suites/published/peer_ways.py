@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -24,15 +25,22 @@ PEERS = (
 )
 
 
+Call = Callable[[Tensor], Tensor]
+
+
 @dataclass(frozen=True)
 class Way:
-    """`call` makes states, laid out as x, of pre-activations. reason: why it cannot, where it is known without a call."""
+    """`call` makes states, laid out as x, of pre-activations. reason: why it cannot, where it is known without a call.
+
+    spending: a call that may write over its pre-activations when it needs them no more, where it has such a form.
+    """
 
     name: str
     layout: str
-    call: Callable[[Tensor], Tensor] | None = None
+    call: Call | None = None
     is_compiled: bool = False
     reason: str = ""
+    spending: Call | None = None
 
 
 def ours(cell: str) -> Way:
@@ -40,7 +48,12 @@ def ours(cell: str) -> Way:
         scan = fetched("_scan_gpu_op", "scan")
     except Absent as absent:
         return Way(OURS, BTD, reason=str(absent))
-    return Way(OURS, BTD, lambda x: scan(x, None, None, None, None, cell, True, False)[0])
+
+    def call(x: Tensor, overwrites_x: bool = False) -> Tensor:
+        output: Tensor = scan(x, None, None, None, None, cell, True, False, overwrites_x)[0]
+        return output
+
+    return Way(OURS, BTD, call, spending=partial(call, overwrites_x=True))
 
 
 def peers(cell: str) -> Iterator[Way]:
@@ -66,7 +79,7 @@ def _of(package: str, module: str, parts: dict[str, str], cell: str, is_compiled
                 yield Way(f"{package} {kernel}, {layout}, compiled", layout, call, is_compiled=True)
 
 
-def _bound(run: Callable[..., Any], cell: str, kernel: str) -> Callable[[Tensor], Tensor]:
+def _bound(run: Callable[..., Any], cell: str, kernel: str) -> Call:
     def call(x: Tensor) -> Tensor:
         found: Tensor = run(x, None, cell, kernel, None)
         return found

@@ -23,11 +23,12 @@ def render(rows: Sequence[Row]) -> str:
         "A layer after its input product, forward and backward (the gradient of the pre-activations), B x T x D. Peers make "
         "the gates by torch, eager or compiled by torch.compile, and call their package's scan in the layout that it wants: as "
         "the input product writes it (B,T,D), or transposed (B,C,T), which is given to them so. Times in us, a peer's over "
-        f"scan_gpu's with its interval (99 %, {MIN_PAIRS} pairs of blocks of one run): over 1 scan_gpu is faster. Peak: "
-        "the most memory beyond what the inputs hold; less than the output and the gradient, which a call returns, nobody can "
-        "hold. Error: the largest of output and gradient in a sample of channels "
-        "against float64; bold where it is over the harness's limit, and such a peer counts for no bar. Beyond 4,096 steps "
-        "there is an error without a verdict.",
+        f"scan_gpu's with its interval (99 %, {MIN_PAIRS} pairs of blocks of one run): over 1 scan_gpu is faster. Host: until "
+        "a call returns, other ways' calls between; a time as called that is hardly more is the host's. Peak: the most memory "
+        "of a call whose pre-activations are its own, as an input product's are, to be freed or written over when they are "
+        "needed no more; less than those and the output nobody can hold. Error: the largest of output and gradient in a sample "
+        "of channels against float64; bold where it is over the harness's limit, and such a peer counts for no bar. Beyond "
+        "4,096 steps there is an error without a verdict.",
     ]
     for row in rows:
         parts += [f"### {escape(row.label)}", _table(row)]
@@ -38,8 +39,8 @@ def _table(row: Row) -> str:
     if reason := _common_reason(row):
         return f"Nothing measured: {escape(reason)}."
     figures = (
-        "as called, us", "called, over scan_gpu's", "replayed, us", "replayed, over scan_gpu's", "peak", "peak over scan_gpu's",
-        "peak over output and gradient", "error",
+        "as called, us", "called, over scan_gpu's", "host, us", "replayed, us", "replayed, over scan_gpu's", "peak",
+        "peak over scan_gpu's", "peak over the least", "error",
     )  # fmt: skip
     lines = [[escape(name), *_cells(row, one)] for name, one in row.figures.items()]
     reasons = [
@@ -55,14 +56,14 @@ def _common_reason(row: Row) -> str:
 
 
 def _least_bytes(row: Row) -> int:
-    """Of the output and the pre-activations' gradient, which whoever computes them has to hold."""
+    """Of the pre-activations and the output; the gradient may take the former's place."""
     return row.shape.bytes_of(row.shape.gates + 1)
 
 
 def _cells(row: Row, figures: Figures) -> Iterator[str]:
-    for way in (CALLED, REPLAYED):
-        yield significant(figures.time_us[way][0], 4) if way in figures.time_us else "-"
-        yield shown(figures.over_ours[way]) if way in figures.over_ours else "-"
+    yield from _times(figures, CALLED)
+    yield "-" if figures.host_us is None else significant(figures.host_us)
+    yield from _times(figures, REPLAYED)
     yield "-" if figures.peak_bytes is None else size(figures.peak_bytes)
     own = row.figures[OURS].peak_bytes
     yield significant(figures.peak_bytes / own) if own and figures.peak_bytes and figures is not row.figures[OURS] else "-"
@@ -72,6 +73,11 @@ def _cells(row: Row, figures: Figures) -> Iterator[str]:
     else:
         error = relative_error(figures.error)
         yield f"**{error}**" if figures.is_right is False else error
+
+
+def _times(figures: Figures, way: str) -> Iterator[str]:
+    yield significant(figures.time_us[way][0], 4) if way in figures.time_us else "-"
+    yield shown(figures.over_ours[way]) if way in figures.over_ours else "-"
 
 
 def _bars(rows: Sequence[Row]) -> str:

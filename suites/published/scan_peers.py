@@ -7,20 +7,18 @@ is judged beforehand on a sample of channels.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from pytest_ecornn import contents, memory
 from pytest_ecornn.contract import Case, Declared
-from pytest_ecornn.graphs import Capturing
-from pytest_ecornn.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.alternating import Arm, alternate
+from pytest_ecornn.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.optional import LATE, reason
-from pytest_ecornn.suites.published.peer_ways import BCT, BTD, OURS, Way, ours, peers
+from pytest_ecornn.suites.published.peer_times import Samples, called, host, replayed
+from pytest_ecornn.suites.published.peer_ways import BCT, BTD, OURS, Call, Way, ours, peers
 from pytest_ecornn.suites.published.scan_judge import Judge
 from pytest_ecornn.suites.published.scan_reference import sampled
 from pytest_ecornn.suites.published.scan_shape import ScanShape
@@ -39,7 +37,10 @@ class Shape(ScanShape):
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one way. Times, and their ratios to scan_gpu's, by CALLED and REPLAYED. is_right: None where not judged."""
+    """Of one way. Times, and their ratios to scan_gpu's, by CALLED and REPLAYED. is_right: None where not judged.
+
+    host_us: until a call returns. peak_bytes: with pre-activations of the call's own.
+    """
 
     layout: str
     reason: str = ""
@@ -49,6 +50,7 @@ class Figures:
     time_us: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     over_ours: dict[str, Ratio] = field(default_factory=dict)
     not_replayed: str = ""
+    host_us: float | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ Values = Mapping[str, tuple[Tensor, Tensor]]  # by layout the pre-activations an
 class Step:
     """One way's call with gradients, on values that all ways share; judged, then timed."""
 
-    def __init__(self, way: Way, call: Callable[[Tensor], Tensor], values: Values):
+    def __init__(self, way: Way, call: Call, values: Values):
         self.way, self._call = way, call
         x, self._d_output = values[way.layout]
         self._x = x.detach().requires_grad_()
@@ -108,6 +110,13 @@ class Step:
         """The states and the gradient of the pre-activations."""
         with torch.enable_grad():
             output = self._call(self._x)
+        (gradient,) = torch.autograd.grad(output, self._x, self._d_output)
+        return output.detach(), gradient
+
+    def with_product(self) -> tuple[Tensor, Tensor]:
+        """The same of a copy, which stands for an input product's result: whoever needs it last may write over it."""
+        with torch.enable_grad():
+            output = (self.way.spending or self._call)(self._x.clone())
         (gradient,) = torch.autograd.grad(output, self._x, self._d_output)
         return output.detach(), gradient
 
@@ -162,9 +171,10 @@ def _row(shape: Shape, ways: Sequence[Way], deadline: float, device: str = "cuda
         figures[way.name], step = _tried(way, values, sample, device)
         if step is not None:
             steps[way.name] = step
-    called = _called(steps)
-    replayed, missing = _replayed(steps, device)
-    return Row(shape, {name: _with_times(name, one, called, replayed, missing) for name, one in figures.items()})
+    samples, until_return = called(steps), host(steps, device)
+    graphs, missing = replayed(steps, device)
+    found = {name: _with_times(name, one, samples, graphs, missing) for name, one in figures.items()}
+    return Row(shape, {name: replace(one, host_us=until_return.get(name)) for name, one in found.items()})
 
 
 def _tried(way: Way, values: Values, sample: Sample, device: str) -> tuple[Figures, Step | None]:
@@ -174,55 +184,14 @@ def _tried(way: Way, values: Values, sample: Sample, device: str) -> tuple[Figur
     try:
         step = Step(way, way.call, values)
         figures = sample.figures(step)
-        return replace(figures, peak_bytes=memory.peak_bytes(step, device)), step
+        step.with_product()  # lest its first call's own allocations count
+        return replace(figures, peak_bytes=memory.peak_bytes(step.with_product, device)), step
     except Exception as error:  # one way's failure must not end the others' measurement
         return Figures(way.layout, reason=reason(error)), None
 
 
-Samples = Mapping[str, tuple[Sequence[float], Sequence[float]]]  # by way its own times and scan_gpu's beside them, in us
-
-
-def _called(steps: Mapping[str, Step]) -> Samples:
-    arms = {name: Arm([step]) for name, step in steps.items()}
-    alternate(list(arms.values()), MIN_PAIRS)
-    return {name: (arm.samples_us, arms[OURS].samples_us if OURS in arms else ()) for name, arm in arms.items()}
-
-
-def _replayed(steps: Mapping[str, Step], device: str) -> tuple[Samples, dict[str, str]]:
-    """Pair by pair, as a graph keeps all memory that its call takes; and why some have no graph."""
-    found: dict[str, tuple[Sequence[float], Sequence[float]]] = {}
-    missing: dict[str, str] = {}
-    own = _captured(steps[OURS], device) if OURS in steps else "there is no scan_gpu to compare with"
-    for name, step in steps.items():
-        graph = own if name == OURS else _captured(step, device) if not isinstance(own, str) else own
-        if isinstance(own, str) or isinstance(graph, str):
-            missing[name] = str(graph)
-            continue
-        arms = [Arm([own]), Arm([graph])]
-        alternate(arms[: 1 if name == OURS else 2], MIN_PAIRS)
-        found[name] = arms[-1].samples_us or arms[0].samples_us, arms[0].samples_us
-        del graph, arms
-        torch.cuda.empty_cache()
-    return found, missing
-
-
-def _captured(step: Step, device: str) -> Callable[[], object] | str:
-    try:
-        capturing = Capturing(device)
-        capturing.warm_up(step)
-        graph, result = capturing.capture(step)
-        return partial(_replay, graph, result)
-    except Exception as error:
-        return reason(error)
-
-
-def _replay(graph: torch.cuda.CUDAGraph, result: object) -> None:
-    """result: kept, as the graph writes into it."""
-    graph.replay()
-
-
-def _with_times(name: str, figures: Figures, called: Samples, replayed: Samples, missing: Mapping[str, str]) -> Figures:
-    samples = {way: of_way[name] for way, of_way in ((CALLED, called), (REPLAYED, replayed)) if name in of_way}
+def _with_times(name: str, figures: Figures, as_called: Samples, graphs: Samples, missing: Mapping[str, str]) -> Figures:
+    samples = {way: of_way[name] for way, of_way in ((CALLED, as_called), (REPLAYED, graphs)) if name in of_way}
     times = {way: median_interval(own) for way, (own, _) in samples.items()}
     over = {way: paired_ratio(own, beside) for way, (own, beside) in samples.items() if beside and name != OURS}
     return replace(figures, time_us=times, over_ours=over, not_replayed=missing.get(name, ""))

@@ -1,0 +1,66 @@
+"""Times of scan_gpu and its peers by turns: all of them as called, and replayed as CUDA graphs each in pairs with scan_gpu."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from pytest_ecornn import clocks
+from pytest_ecornn.graphs import Capturing
+from pytest_ecornn.statistics import MIN_PAIRS
+from pytest_ecornn.suites.published.alternating import Arm, alternate
+from pytest_ecornn.suites.published.optional import reason
+from pytest_ecornn.suites.published.peer_ways import OURS
+
+Call = Callable[[], Any]
+Samples = Mapping[str, tuple[Sequence[float], Sequence[float]]]  # by way its own times and scan_gpu's beside them, in us
+
+
+def called(steps: Mapping[str, Call]) -> Samples:
+    arms = {name: Arm([step]) for name, step in steps.items()}
+    alternate(list(arms.values()), MIN_PAIRS)
+    return {name: (arm.samples_us, arms[OURS].samples_us if OURS in arms else ()) for name, arm in arms.items()}
+
+
+def host(steps: Mapping[str, Call], device: str) -> dict[str, float | None]:
+    """How long a call takes to return, by way, one way's after another's as they are timed; None on a CPU."""
+    clock, rounds = clocks.for_device(device), range(MIN_PAIRS)
+    found = [{name: clock.host_us([step]) for name, step in steps.items()} for _ in rounds]
+    taken = {name: [one for times in found if (one := times[name]) is not None] for name in steps}
+    return {name: sorted(times)[len(times) // 2] if times else None for name, times in taken.items()}
+
+
+def replayed(steps: Mapping[str, Call], device: str) -> tuple[Samples, dict[str, str]]:
+    """Pair by pair, as a graph keeps all memory that its call takes; and why some have no graph."""
+    found: dict[str, tuple[Sequence[float], Sequence[float]]] = {}
+    missing: dict[str, str] = {}
+    own = _captured(steps[OURS], device) if OURS in steps else "there is no scan_gpu to compare with"
+    for name, step in steps.items():
+        graph = own if name == OURS else _captured(step, device) if not isinstance(own, str) else own
+        if isinstance(own, str) or isinstance(graph, str):
+            missing[name] = str(graph)
+            continue
+        arms = [Arm([own]), Arm([graph])]
+        alternate(arms[: 1 if name == OURS else 2], MIN_PAIRS)
+        found[name] = arms[-1].samples_us or arms[0].samples_us, arms[0].samples_us
+        del graph, arms
+        torch.cuda.empty_cache()
+    return found, missing
+
+
+def _captured(step: Call, device: str) -> Call | str:
+    try:
+        capturing = Capturing(device)
+        capturing.warm_up(step)
+        graph, result = capturing.capture(step)
+        return partial(_replay, graph, result)
+    except Exception as error:
+        return reason(error)
+
+
+def _replay(graph: torch.cuda.CUDAGraph, result: object) -> None:
+    """result: kept, as the graph writes into it."""
+    graph.replay()
