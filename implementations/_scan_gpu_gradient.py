@@ -37,10 +37,11 @@ def gradients(
 
 
 def _is_spent(x: Tensor, *gradients: Tensor | None) -> bool:
-    """Whether this backward pass reads x last: the graph goes with it, x is no parameter, and no tracer or vmap looks on."""
+    """Whether this backward pass reads x last: the graph goes with it, x is no leaf's memory, no compiler or vmap looks on."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
-    if x.is_leaf or torch._C._autograd._get_current_graph_task_keep_graph():
+    is_of_leaf = x.is_leaf or (x._base is not None and x._base.is_leaf)
+    if is_of_leaf or not x.is_contiguous() or torch._C._autograd._get_current_graph_task_keep_graph():
         return False
     return all(one is None or _is_plain(one) for one in (x, *gradients))
 

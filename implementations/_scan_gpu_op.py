@@ -254,7 +254,8 @@ def scan(
     x: the gates' pre-activations, [T, B, G*H], or [B, T, G*H] with `batch_first`, on a CUDA device. bias: [G*H], added to x.
     first: [B, H], None for zeros. lengths: int64 [B] on the same device. resets: uint8 [T, B] or [B, T], as x, 1 where a step
     starts from a state of zeros. reverse: last step first. overwrites_x: x is nobody else's, so that a backward pass which ends
-    the graph may write x's gradient over it.
+    the graph may write x's gradient over it; captured in a CUDA graph, it is replayed once after each forward pass. Who has
+    saved x nevertheless is told by torch, but not under saved-tensor hooks.
     """
     found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_forward.default(
         x, bias, first, lengths, resets, cell, batch_first, reverse, overwrites_x

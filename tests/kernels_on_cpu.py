@@ -13,8 +13,19 @@ from typing import Any
 
 from torch import Tensor
 
+from pytest_ecornn.implementations._scan_gpu_form import Cut, Form
+from pytest_ecornn.implementations._scan_gpu_log_op import Tree
+from pytest_ecornn.implementations._scan_gpu_op import Shape
 from pytest_ecornn.implementations.cuda.kernel import Kernel
 from pytest_ecornn.implementations.cuda.launch import INT32, INT64, POINTER, Launch
+
+ONE_THREAD = Tree(across=2, steps=8, threads=1)
+
+
+def form_of_one_thread(shape: Shape) -> Form:
+    """Of one stretch a tile, so that no thread reads another's."""
+    return Form(Cut(1, 32, 4, 1, 1, 2), False, shape.batch, -(-shape.steps // 4), 1, 0)
+
 
 _SHIM = """
 #include <cmath>

@@ -48,6 +48,7 @@ def test_peers_are_judged_and_timed_each_in_its_layout(monkeypatch: pytest.Monke
         Way(OURS, BTD, state_of),
         Way("transposed", BCT, transposed),
         Way("off", BTD, lambda x: state_of(x) * 1.001),
+        Way("spends wrongly", BTD, state_of, spending=lambda x: state_of(x) * 1.001),
         Way("broken", BTD, broken),
         Way("absent", BTD, reason="absent from this version"),
         Way("compiled", BTD, state_of, is_compiled=True),
@@ -60,6 +61,7 @@ def test_peers_are_judged_and_timed_each_in_its_layout(monkeypatch: pytest.Monke
     assert right.over_ours[scan_peers.CALLED] == Ratio(1.0, 1.0, 1.0)
     assert right.not_replayed  # there is no GPU to replay on
     assert row.figures["off"].is_right is False
+    assert row.figures["spends wrongly"].is_right is False
     assert row.figures["off"].error == pytest.approx(1e-3, rel=0.1)
     reasons = [row.figures[name].reason for name in ("broken", "absent", "compiled")]
     assert reasons == ["RuntimeError: no kernel image", "absent from this version", LATE]
@@ -115,11 +117,28 @@ def test_memory_is_of_calls_that_may_spend_what_they_are_given(monkeypatch: pyte
 
 
 def test_the_hosts_time_stands_beside_that_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_clock(monkeypatch)
     clock = SimpleNamespace(host_us=lambda calls: 7.0 * len(calls))
     monkeypatch.setattr(peer_times.clocks, "for_device", lambda device: clock)
-    assert peer_times.host({"a": len, "b": len}, "cuda") == {"a": 7.0, "b": 7.0}
-    row = peers_row(1, a=replace(figures(BTD, 300, 9000), host_us=123.0))
-    assert cells_of(scan_peer_tables.render([row]), "a")[0][:4] == ["a", "300.0", "3.00 [2.97, 3.03]", "123"]
+    row = scan_peers._row(PEERS, [Way(OURS, BTD, state_of), Way("transposed", BCT, transposed)], 0.0, "cpu")
+    assert {one.host_us for one in row.figures.values()} == {35.0}  # of five calls
+    assert cells_of(scan_peer_tables.render([row]), "transposed")[0][3] == "35.0"
+
+
+def test_a_peak_stands_over_the_least_that_anybody_can_hold() -> None:
+    row = peers_row(10, a=figures(BTD, 300, 3 * 10 * 2 * 40 * 3 * 4))  # values: steps, sequences, channels; G + 1 of four bytes
+    assert cells_of(scan_peer_tables.render([row]), "a")[0][-2] == "3.00"
+
+
+def test_scan_gpu_spends_only_what_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(peer_ways, "fetched", lambda module, name: lambda *arguments: given.append(arguments[-1]) or arguments)
+    way = peer_ways.ours("mingru")
+    assert way.call is not None
+    assert way.spending is not None
+    way.call(torch.zeros(1))
+    way.spending(torch.zeros(1))
+    assert given == [False, True]
 
 
 def test_without_scan_gpu_peers_have_times_without_ratios(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,16 +18,16 @@ from torch._dynamo import compiled_autograd
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations import _gate_product, _scan_gpu_op
+from pytest_ecornn import calls, cells, contents, verification
+from pytest_ecornn.contract import Case, Implementation
+from pytest_ecornn.implementations import _gate_product, _scan_gpu_gradient, _scan_gpu_log_op, _scan_gpu_op
 from pytest_ecornn.implementations._precision import current, fp32_precision, whole_sums
 from pytest_ecornn.implementations._scan_gpu_form import Cut, Device, Form, Need, choose
 from pytest_ecornn.implementations._scan_gpu_op import CELLS, Kind, Shape
-from pytest_ecornn.implementations.cuda.kernel import Kernel
 from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
-from tests.kernels_on_cpu import KernelOnCpu
+from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
+from tests.kernels_on_cpu import form_of_one_thread
 from tests.test_kernels import H200
 
 OPS = torch.ops.pytest_ecornn
@@ -149,21 +151,12 @@ def draw(cell: str, steps: int, device: str) -> tuple[Inputs, tuple[Tensor, Tens
 # The kernels' arithmetic, on a CPU: of one stretch a tile, so that no thread reads another's.
 
 
-def of_one_thread(shape: Shape) -> Form:
-    return Form(Cut(1, 32, 4, 1, 1, 2), False, shape.batch, -(-shape.steps // 4), 1, 0)
-
-
 def on_cpu(shape: Shape, is_biased: bool, backward: bool, **tensors: Tensor | None) -> None:
     is_masked = any(tensors[name] is not None for name in ("lengths", "resets"))
     kind = Kind(torch.float64, torch.device("cpu"), 8, is_biased, is_masked, backward)
-    form = of_one_thread(shape)
+    form = form_of_one_thread(shape)
     arrays, integers = _scan_gpu_op.arguments(form, shape, tensors)
     _scan_gpu_op.make_kernel(shape, kind, form)(form.launch, **arrays, **integers)
-
-
-@pytest.fixture
-def kernels_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_scan_gpu_op, "Kernel", KernelOnCpu)
 
 
 @needs_compiler
@@ -225,21 +218,6 @@ def test_an_infinite_bias_does_not_reach_beyond_the_last_step() -> None:
 
 
 # The ops around the kernels, on a CPU.
-
-
-@pytest.fixture
-def ops_on_cpu(kernels_on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
-        form = of_one_thread(shape)
-        return form, _scan_gpu_op.make_kernel(shape, kind._replace(alignment=8), form)
-
-    monkeypatch.setattr(_scan_gpu_op, "plan", plan)
-    monkeypatch.setattr(_scan_gpu_op, "_launches", LayoutMemo(_scan_gpu_op._prepared))
-    with torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
-        library.impl("scan_forward", _scan_gpu_op._forward, "CPU")
-        library.impl("scan_backward", _scan_gpu_op._backward, "CPU")
-        library.impl("scan_backward_over", _scan_gpu_op._backward_over, "CPU")
-        yield
 
 
 @needs_compiler
@@ -331,10 +309,10 @@ class Spent:
         self.leaf = x.detach().requires_grad_()
         self.x = self.leaf * 1.0
         self.before = self.x.detach().clone()
-        self.output, _ = self.scan(self.x)
+        self.output, self.final = self.scan(self.x)
         self.weights = torch.randn_like(self.output)
-        expected, _ = by_loop(self.leaf, self.bias, self.first, *self.masks, "mingru", False)
-        self.wanted = torch.autograd.grad(expected, self.inputs, self.weights)
+        self.expected, self.expected_final = by_loop(self.leaf, self.bias, self.first, *self.masks, "mingru", False)
+        self.wanted = torch.autograd.grad(self.expected, self.inputs, self.weights, retain_graph=True)
 
     @property
     def inputs(self) -> Inputs:
@@ -343,7 +321,8 @@ class Spent:
     def scan(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return _scan_gpu_op.scan(x, self.bias, self.first, *self.masks, "mingru", True, False, overwrites_x=True)
 
-    def check(self, found: tuple[Tensor, ...]) -> None:
+    def check(self, found: tuple[Tensor, ...], of_one: bool = False) -> None:
+        found = tuple(one[0] for one in found) if of_one else found
         torch.testing.assert_close(found, self.wanted, rtol=1e-10, atol=1e-12)
 
     def check_is_kept(self) -> None:
@@ -356,24 +335,90 @@ def test_a_gradient_is_written_over_spent_pre_activations_when_the_graph_goes() 
     spent = Spent()
     spent.check(torch.autograd.grad(spent.output, spent.inputs, spent.weights, retain_graph=True))
     spent.check_is_kept()
-    batch = torch.stack([spent.weights, 2 * spent.weights])
-    found = torch.autograd.grad(spent.output, spent.inputs, batch, retain_graph=True, is_grads_batched=True)
-    spent.check(tuple(one[0] for one in found))
-    spent.check_is_kept()
     spent.check(torch.autograd.grad(spent.output, spent.inputs, spent.weights))
     torch.testing.assert_close(spent.x, spent.wanted[0], rtol=1e-10, atol=1e-12)  # whose gradient is that of the leaf
 
 
 @needs_compiler
 @pytest.mark.usefixtures("ops_on_cpu")
-def test_batched_gradients_and_leaves_are_never_written_over() -> None:
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # as vmap runs the op once for each
+def test_batched_gradients_are_never_written_over() -> None:
     spent = Spent()
     found = torch.autograd.grad(spent.output, spent.inputs, spent.weights[None], is_grads_batched=True)
-    spent.check(tuple(one[0] for one in found))
+    spent.check(found, of_one=True)
     spent.check_is_kept()
-    output, _ = spent.scan(spent.leaf)
+    spent = Spent()
+    weights = torch.randn_like(spent.final)
+    wanted = torch.autograd.grad(spent.expected_final, spent.inputs, weights)
+    found = torch.autograd.grad(spent.final, spent.inputs, weights[None], is_grads_batched=True)
+    torch.testing.assert_close(tuple(one[0] for one in found), wanted, rtol=1e-10, atol=1e-12)
+    spent.check_is_kept()
+    spent = Spent()
+    spent.check(torch.func.vmap(lambda w: torch.autograd.grad(spent.output, spent.inputs, w))(spent.weights[None]), of_one=True)
+    spent.check_is_kept()
+
+
+class OfAnotherKind(Tensor):
+    pass
+
+
+@needs_compiler
+@pytest.mark.usefixtures("ops_on_cpu")
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda leaf: leaf,
+        lambda leaf: leaf.view(3 * 9, 10).view(3, 9, 10),
+        lambda leaf: (leaf * 1.0).transpose(0, 1).contiguous().transpose(0, 1),
+        lambda leaf: (leaf * 1.0).as_subclass(OfAnotherKind),
+    ],
+    ids=["leaf", "view of a leaf", "strided", "another kind"],
+)
+def test_what_may_be_more_than_this_scans_is_never_written_over(made: Callable[[Tensor], Tensor]) -> None:
+    spent = Spent()
+    x = made(spent.leaf)
+    output, _ = spent.scan(x)
     spent.check(torch.autograd.grad(output, spent.inputs, spent.weights))
     assert torch.equal(spent.leaf, spent.before)
+    assert torch.equal(x.as_subclass(Tensor), spent.before)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("ops_on_cpu")
+@pytest.mark.parametrize("projected", [False, True], ids=["product", "projected"])
+@pytest.mark.parametrize("bidirectional", [False, True], ids=["one direction", "two directions"])
+@pytest.mark.parametrize("kind", [ScanGpu, ScanGpuLog])
+def test_layers_write_over_their_products_and_nothing_else(
+    kind: type[Implementation], projected: bool, bidirectional: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = spied_on(monkeypatch)
+    case = Case(
+        cell="mingru_positive", steps=5, batch=2, hidden_size=3, input_size=3, layers=2, bidirectional=bidirectional,
+        dtype="float64", mode="training", projected=projected,
+    )  # fmt: skip
+    problem = contents.problem(case)
+    wanted = verification.Expected(problem)
+    layer = kind().build(replace(case, device="cuda:0"), problem.weights)
+    found = calls.run(lambda x, *rest: layer(x * 1.0, *rest), problem)  # as from a layer before
+    assert all(one.status != "failed" for one in wanted.compare(found, kind().declared))
+    assert written == [2 * 5] * case.directions * (1 if projected else 2)
+
+
+def spied_on(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Layers run on a CPU; how many rows were written over, by scan."""
+    written: list[int] = []
+    over = _scan_gpu_gradient.torch.ops.pytest_ecornn.scan_backward_over.default
+
+    def spy(x: Tensor, *rest: Any) -> Tensor:
+        written.append(x.shape[0] * x.shape[1])
+        found: Tensor = over(x, *rest)
+        return found
+
+    monkeypatch.setattr(torch.ops.pytest_ecornn.scan_backward_over, "default", spy)
+    monkeypatch.setattr(torch.cuda, "device", lambda of: nullcontext())
+    for module in (_scan_gpu_op, _scan_gpu_log_op):
+        monkeypatch.setattr(module, "describe", lambda *of: "")
+    return written
 
 
 @needs_compiler

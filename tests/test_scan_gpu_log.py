@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,16 +18,13 @@ from pytest_ecornn.implementations import _gate_product, _scan_gpu_log_op, _scan
 from pytest_ecornn.implementations._scan_gpu_log_op import Tree, choose, log_scan, make_kernel
 from pytest_ecornn.implementations._scan_gpu_op import CELLS, Shape
 from pytest_ecornn.implementations._stack import run_layers
-from pytest_ecornn.implementations.cuda.kernel import Kernel
-from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
 from pytest_ecornn.verification import Candidate
-from tests.kernels_on_cpu import KernelOnCpu
+from tests.kernels_on_cpu import ONE_THREAD
 from tests.test_kernels import H200
 from tests.test_scan_gpu import OPS, by_loop, given_x, needs_compiler, needs_gpu
 
 POSITIVE = ("mingru_positive", "minlstm_positive")
-ONE_THREAD = Tree(across=2, steps=8, threads=1)
 
 
 # The tree.
@@ -100,11 +96,6 @@ def on_cpu(
     return output, final
 
 
-@pytest.fixture
-def kernels_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_scan_gpu_log_op, "Kernel", KernelOnCpu)
-
-
 Inputs = tuple[Tensor, Tensor, Tensor]
 
 
@@ -139,20 +130,8 @@ def test_the_kernel_computes_what_a_loop_does(cell: str, steps: int, reverse: bo
     torch.testing.assert_close((got[0].transpose(0, 1), got[1]), wanted, rtol=1e-12, atol=1e-13)
 
 
-@pytest.fixture
-def op_on_cpu(kernels_on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def plan(shape: Shape, dtype: torch.dtype, device: torch.device, is_compensated: bool) -> tuple[Tree, Kernel]:
-        return ONE_THREAD, make_kernel(shape, dtype, device, ONE_THREAD, is_compensated)
-
-    monkeypatch.setattr(_scan_gpu_log_op, "plan", plan)
-    monkeypatch.setattr(_scan_gpu_log_op, "_launches", LayoutMemo(_scan_gpu_log_op._prepared))
-    with torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
-        library.impl("scan_log_forward", _scan_gpu_log_op._forward, "CPU")
-        yield
-
-
 @needs_compiler
-@pytest.mark.usefixtures("op_on_cpu")
+@pytest.mark.usefixtures("ops_on_cpu")
 @pytest.mark.parametrize("batch_first", [True, False])
 @torch.no_grad()
 def test_repeated_calls_read_and_write_their_own_arrays(batch_first: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from pytest_ecornn.suites.published.optional import reason
 from pytest_ecornn.suites.published.peer_ways import OURS
 
 Call = Callable[[], Any]
+_CALLS = 5  # of a way, one after another, whose median is its host's time in a round
 Samples = Mapping[str, tuple[Sequence[float], Sequence[float]]]  # by way its own times and scan_gpu's beside them, in us
 
 
@@ -26,11 +28,11 @@ def called(steps: Mapping[str, Call]) -> Samples:
 
 
 def host(steps: Mapping[str, Call], device: str) -> dict[str, float | None]:
-    """How long a call takes to return, by way, one way's after another's as they are timed; None on a CPU."""
-    clock, rounds = clocks.for_device(device), range(MIN_PAIRS)
-    found = [{name: clock.host_us([step]) for name, step in steps.items()} for _ in rounds]
+    """How long a call takes to return, by way; None on a CPU. The ways take turns."""
+    clock = clocks.for_device(device)
+    found = [{name: clock.host_us([step] * _CALLS) for name, step in steps.items()} for _ in range(MIN_PAIRS)]
     taken = {name: [one for times in found if (one := times[name]) is not None] for name in steps}
-    return {name: sorted(times)[len(times) // 2] if times else None for name, times in taken.items()}
+    return {name: median(times) if times else None for name, times in taken.items()}
 
 
 def replayed(steps: Mapping[str, Call], device: str) -> tuple[Samples, dict[str, str]]:

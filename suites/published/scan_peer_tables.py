@@ -24,9 +24,9 @@ def render(rows: Sequence[Row]) -> str:
         "the gates by torch, eager or compiled by torch.compile, and call their package's scan in the layout that it wants: as "
         "the input product writes it (B,T,D), or transposed (B,C,T), which is given to them so. Times in us, a peer's over "
         f"scan_gpu's with its interval (99 %, {MIN_PAIRS} pairs of blocks of one run): over 1 scan_gpu is faster. Host: until "
-        "a call returns, other ways' calls between; a time as called that is hardly more is the host's. Peak: the most memory "
-        "of a call whose pre-activations are its own, as an input product's are, to be freed or written over when they are "
-        "needed no more; less than those and the output nobody can hold. Error: the largest of output and gradient in a sample "
+        "a call returns; a time as called that is hardly more is the host's. Peak: the most memory of another call, whose "
+        "pre-activations are its own, as an input product's are, to be freed or written over when they are needed no more; "
+        "less than those and the output nobody can hold. Error: the largest of output and gradient of both calls in a sample "
         "of channels against float64; bold where it is over the harness's limit, and such a peer counts for no bar. Beyond "
         "4,096 steps there is an error without a verdict.",
     ]

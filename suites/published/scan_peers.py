@@ -120,9 +120,12 @@ class Step:
         (gradient,) = torch.autograd.grad(output, self._x, self._d_output)
         return output.detach(), gradient
 
-    def results(self) -> tuple[Tensor, Tensor]:
-        """Those of a call, as [B, T, ..]."""
-        output, gradient = self()
+    def results(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Those of either call, as [B, T, ..]."""
+        for call in (self, self.with_product):
+            yield self._as_btd(*call())
+
+    def _as_btd(self, output: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         return (output.transpose(1, 2), gradient.transpose(1, 2)) if self.way.layout == BCT else (output, gradient)
 
 
@@ -144,13 +147,16 @@ class Sample:
         return sampled(values, self._channels, self._shape.hidden).contiguous()
 
     def figures(self, step: Step) -> Figures:
-        output, gradient = map(self._of, step.results())
+        found = [self._judged(*map(self._of, results)) for results in step.results()]
+        verdicts = [is_right for _, is_right in found if is_right is not None]
+        return Figures(step.way.layout, error=max(error for error, _ in found), is_right=all(verdicts) if verdicts else None)
+
+    def _judged(self, output: Tensor, gradient: Tensor) -> tuple[float, bool | None]:
         tensors: dict[str, Tensor | None] = {"output": output, "final h": output[None, :, -1], "grad x": gradient}
         error = self._judge.largest_error(tensors)
         if self._shape.steps > _LONGEST_JUDGED:
-            return Figures(step.way.layout, error=error)
-        verdicts = self._judge.compare(tensors, self._device)
-        return Figures(step.way.layout, error=error, is_right=all(one.status == "passed" for one in verdicts))
+            return error, None
+        return error, all(one.status == "passed" for one in self._judge.compare(tensors, self._device))
 
 
 def _row(shape: Shape, ways: Sequence[Way], deadline: float, device: str = "cuda") -> Row:
@@ -184,7 +190,6 @@ def _tried(way: Way, values: Values, sample: Sample, device: str) -> tuple[Figur
     try:
         step = Step(way, way.call, values)
         figures = sample.figures(step)
-        step.with_product()  # lest its first call's own allocations count
         return replace(figures, peak_bytes=memory.peak_bytes(step.with_product, device)), step
     except Exception as error:  # one way's failure must not end the others' measurement
         return Figures(way.layout, reason=reason(error)), None
