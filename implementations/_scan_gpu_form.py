@@ -111,8 +111,7 @@ class Form:
 
     def maps(self, x: Tensor) -> Tensor | None:
         """Room for those, beside x, to be cleared before each launch; None where there are none."""
-        word = torch.int64 if x.dtype == torch.float64 else torch.int32
-        return torch.empty(self.words, dtype=word, device=x.device) if self.is_split else None
+        return torch.empty(self.words, dtype=word_of(x.dtype), device=x.device) if self.is_split else None
 
     @property
     def macros(self) -> dict[str, int]:
@@ -124,6 +123,11 @@ class Form:
         in_groups = f"{self.tiles} tiles side by side in groups of {1 << self.group_bits}"
         how = in_groups if self.is_split else "a block runs through time"
         return f"{how}; tiles of {self.cut.steps} steps, {self.cut.channels} channels"
+
+
+def word_of(dtype: torch.dtype) -> torch.dtype:
+    """Of the maps: of the size of what a scan of the dtype computes in."""
+    return torch.int64 if dtype == torch.float64 else torch.int32
 
 
 def choose(steps: int, batch: int, hidden: int, need: Need, device: Device) -> Form:

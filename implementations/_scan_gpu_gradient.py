@@ -7,15 +7,30 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from pytest_ecornn.implementations._differentiable import refuse_forward_mode
 
-Gradients = tuple[Tensor, Tensor | None, Tensor | None]
+
+class Scanned(torch.autograd.Function):
+    """The backward pass of an op of nine arguments, of which x, bias and first are before all others."""
+
+    @staticmethod
+    def keep(ctx: Any, *given: Tensor | None, how: Sequence[Any], overwrites_x: bool) -> None:
+        """What the forward pass leaves for it: x, bias, first, output, lengths, resets; and as `_gradients` has it."""
+        ctx.how, ctx.overwrites_x = how, overwrites_x
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*given)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_output: Tensor | None, d_final: Tensor | None) -> Any:
+        return *_gradients(ctx.saved_tensors, d_output, d_final, ctx.how, ctx.overwrites_x), *(None,) * 6
 
 
-def gradients(
+def _gradients(
     given: Sequence[Tensor | None], d_output: Tensor | None, d_final: Tensor | None, how: Sequence[Any], overwrites_x: bool
-) -> Gradients:
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Those of x, bias and first. given: x, bias, first, output, lengths, resets. how: cell, batch_first, reverse.
 
     overwrites_x: x's gradient is written over x, which is nobody else's, where the graph is not kept for another pass.

@@ -1,4 +1,4 @@
-"""What scan_gpu and scan_gpu_log have in common: what they refuse, the gates' product before the scan, what it all costs."""
+"""What scan_gpu and scan_gpu_log have in common: all but their kernels."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn import cells
-from pytest_ecornn.contract import Case, Cost, Layer, State, Weights
+from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights
 from pytest_ecornn.implementations._precision import tf32_refusal
 from pytest_ecornn.implementations._stack import run_layers
-from pytest_ecornn.implementations.cuda.compile import refusal
+from pytest_ecornn.implementations.cuda.compile import indexed, refusal
 
 Masks = tuple[Tensor | None, Tensor | None]  # on x's device: lengths, int64 [B]; resets, uint8, laid out as x
 
@@ -26,17 +26,55 @@ class Scan(Protocol):
         """
 
 
-def refusal_of(case: Case, device: torch.device) -> str | None:
-    """Why no scan on a GPU runs the case, whose cell has one; None where it does."""
-    if reason := tf32_refusal(case):
-        return reason
-    largest = max(case.steps, len(cells.get(case.cell).gates) * case.batch * case.hidden_size)
-    if largest >= 2**30:
-        return f"T and G * B * H must be below 2^30, got {largest}"
-    return refusal(device)
+class ScanOnGpu(Implementation):
+    """A product for the gates of all steps, then one kernel. why: no cell but those of `cell_names` is run."""
+
+    carry = "float32"
+    gate_gradients = "storage"
+    saved_gates = "storage"
+    products = "storage"
+    deterministic = True
+    cell_names: tuple[str, ...]
+    why: str
+    operations: int  # of a gate
+
+    def __init__(self) -> None:
+        self._notes = ""
+
+    def scan(self, case: Case, device: torch.device) -> tuple[Scan, str]:
+        """The scan of the case's cell, compiled, and its form in words."""
+        raise NotImplementedError
+
+    def unsupported(self, case: Case, device: torch.device) -> str | None:
+        if case.cell not in self.cell_names:
+            return f"no {case.cell}: {', '.join(self.cell_names)} only, {self.why}"
+        if reason := tf32_refusal(case):
+            return reason
+        largest = max(case.steps, len(cells.get(case.cell).gates) * case.batch * case.hidden_size)
+        if largest >= 2**30:
+            return f"T and G * B * H must be below 2^30, got {largest}"
+        return refusal(device)
+
+    def build(self, case: Case, weights: Weights) -> Layer:
+        device = indexed(case.device)
+        scan, self._notes = self.scan(case, device)
+        return _make_layer(case, weights, device, scan)
+
+    def cost(self, case: Case) -> Cost:
+        """A scan reads the pre-activations and writes the output; backward it reads both and a gradient, and writes one."""
+        from pytest_ecornn.implementations._gate_product import product_cost
+
+        product, gates = product_cost(case), len(cells.get(case.cell).gates)
+        scans, passes = (3 * gates + 3, 3) if case.training else (gates + 1, 1)
+        elements = case.layers * case.directions * case.hidden_size * case.steps * case.batch
+        moved = scans * elements * getattr(torch, case.dtype).itemsize
+        return Cost(product.bytes + moved, product.operations + passes * elements * gates * self.operations)
+
+    def notes(self) -> str:
+        return self._notes
 
 
-def make_layer(case: Case, weights: Weights, device: torch.device, scan: Scan) -> Layer:
+def _make_layer(case: Case, weights: Weights, device: torch.device, scan: Scan) -> Layer:
     """All layers and directions of the case by `scan`, on `device`."""
     from pytest_ecornn.implementations._gate_product import gate_products
 
@@ -58,14 +96,3 @@ def make_layer(case: Case, weights: Weights, device: torch.device, scan: Scan) -
             return run_layers(case, x, state, run_layer)
 
     return layer
-
-
-def cost_of(case: Case, operations_a_gate: int) -> Cost:
-    """A scan reads the pre-activations and writes the output; backward it reads both and a gradient, and writes one."""
-    from pytest_ecornn.implementations._gate_product import product_cost
-
-    product, gates = product_cost(case), len(cells.get(case.cell).gates)
-    scans, passes = (3 * gates + 3, 3) if case.training else (gates + 1, 1)
-    elements = case.layers * case.directions * case.hidden_size * case.steps * case.batch
-    moved = scans * elements * getattr(torch, case.dtype).itemsize
-    return Cost(product.bytes + moved, product.operations + passes * elements * gates * operations_a_gate)

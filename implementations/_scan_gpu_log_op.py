@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._differentiable import register_gradient
-from pytest_ecornn.implementations._scan_gpu_gradient import gradients
+from pytest_ecornn.implementations._scan_gpu_gradient import Scanned
 from pytest_ecornn.implementations._scan_gpu_op import CELLS, Arrays, Shape, adjacent, describe_pass
 from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, Prepared
 from pytest_ecornn.implementations.cuda.launch import Launch
@@ -103,21 +102,14 @@ def _fake(x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tensor 
     return Shape.of(x, *how[:3]).results(x)
 
 
-class _Differentiable(torch.autograd.Function):
+class _Differentiable(Scanned):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tensor | None, *how: Any
     ) -> tuple[Tensor, Tensor]:
         output, final = _below_autograd(x, bias, first, lengths, *how)
-        ctx.how, ctx.overwrites_x = how[:3], how[-1]
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, bias, first, output, lengths, None)
+        Scanned.keep(ctx, x, bias, first, output, lengths, None, how=how[:3], overwrites_x=how[-1])
         return output, final
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_output: Tensor | None, d_final: Tensor | None) -> Any:
-        return *gradients(ctx.saved_tensors, d_output, d_final, ctx.how, ctx.overwrites_x), *(None,) * 6
 
 
 _library = torch.library.Library("pytest_ecornn", "FRAGMENT")

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._differentiable import register_gradient
-from pytest_ecornn.implementations._scan_gpu_form import Device, Form, Need, choose
-from pytest_ecornn.implementations._scan_gpu_gradient import gradients
+from pytest_ecornn.implementations._scan_gpu_form import Device, Form, Need, choose, word_of
+from pytest_ecornn.implementations._scan_gpu_gradient import Scanned
 from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, Prepared
 from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
 
@@ -121,9 +120,8 @@ def make_kernel(shape: Shape, kind: Kind, form: Form) -> Kernel:
         arguments |= {**strided("d_x", dtype, gates * shape.hidden), "d_first": of_state}
     else:
         arguments |= {"final": of_state}
-    word = torch.int64 if dtype == torch.float64 else torch.int32
     arguments |= {"lengths": Array(torch.int64, shape.batch, is_optional=True), **strided("resets", torch.uint8, 1, True)}
-    arguments["maps"] = Array(word, form.words, not form.is_split)
+    arguments["maps"] = Array(word_of(dtype), form.words, not form.is_split)
     arguments |= dict.fromkeys(("steps", "batch", "hidden", "is_reverse", "tiles", "group_bits"), int)
     name = "scan_backward" if kind.is_backward else "scan_forward"
     return Kernel(_SOURCE, name, macros(shape, kind, form), arguments, kind.device, form.launch.shared_bytes, form.is_split)
@@ -221,19 +219,12 @@ def _fake_backward_over(x: Tensor, *rest: Any) -> Tensor:
     return x.new_empty(Shape.of(x, *rest[-3:]).state)
 
 
-class _Differentiable(torch.autograd.Function):
+class _Differentiable(Scanned):
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
         output, final = _below_autograd(x, bias, first, *how)
-        ctx.how, ctx.overwrites_x = how[2:5], how[5]
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, bias, first, output, *how[:2])
+        Scanned.keep(ctx, x, bias, first, output, *how[:2], how=how[2:5], overwrites_x=how[5])
         return output, final
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_output: Tensor | None, d_final: Tensor | None) -> Any:
-        return *gradients(ctx.saved_tensors, d_output, d_final, ctx.how, ctx.overwrites_x), *(None,) * 6
 
 
 for _name, _run, _fake in (

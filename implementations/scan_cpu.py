@@ -13,10 +13,9 @@ from torch.nn.functional import linear
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights
+from pytest_ecornn.implementations._min_cells import MIN_CELLS
 from pytest_ecornn.implementations._scan import Scan, openmp, plan, scan
 from pytest_ecornn.implementations._stack import run_layers
-
-_CELLS = ("mingru", "mingru_positive", "minlstm", "minlstm_positive")
 
 
 class ScanCpu(Implementation):
@@ -28,7 +27,7 @@ class ScanCpu(Implementation):
         self._notes = ""
 
     def unsupported(self, case: Case, device: torch.device) -> str | None:
-        if case.cell not in _CELLS:
+        if case.cell not in MIN_CELLS:
             return "scan_cpu runs mingru and minlstm only: other cells are not linear in their state"
         if device.type != "cpu":
             return "scan_cpu runs on a CPU"

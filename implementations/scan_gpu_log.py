@@ -9,34 +9,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights
-from pytest_ecornn.implementations._scan_gpu_layer import Masks, cost_of, make_layer, refusal_of
-from pytest_ecornn.implementations.cuda.compile import indexed
-
-_CELLS = ("mingru_positive", "minlstm_positive")
-_OPERATIONS = 100  # of a gate: two compositions and the gates, an exponential and a logarithm each
+from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations._min_cells import POSITIVE_CELLS
+from pytest_ecornn.implementations._scan_gpu_layer import Masks, Scan, ScanOnGpu
 
 
-class ScanGpuLog(Implementation):
-    carry = "float32"
-    gate_gradients = "storage"
-    saved_gates = "storage"
-    products = "storage"
-    deterministic = True
+class ScanGpuLog(ScanOnGpu):
+    cell_names = POSITIVE_CELLS
+    why = "log space needs a positive candidate"
+    operations = 100  # two compositions and the gates, an exponential and a logarithm each
 
-    def __init__(self) -> None:
-        self._notes = ""
-
-    def unsupported(self, case: Case, device: torch.device) -> str | None:
-        if case.cell not in _CELLS:
-            return f"no {case.cell}: {', '.join(_CELLS)} only, log space needs a positive candidate"
-        return refusal_of(case, device)
-
-    def build(self, case: Case, weights: Weights) -> Layer:
+    def scan(self, case: Case, device: torch.device) -> tuple[Scan, str]:
         from pytest_ecornn.implementations._scan_gpu_log_op import describe, log_scan
-
-        device = indexed(case.device)
-        self._notes = describe(case, device)
 
         def run(
             x: Tensor, bias: Tensor | None, first: Tensor | None, masks: Masks, reverse: bool, overwrites_x: bool
@@ -44,10 +28,4 @@ class ScanGpuLog(Implementation):
             how = masks[0], case.cell, case.batch_first, reverse
             return log_scan(x, first, *how, bias=bias, overwrites_x=overwrites_x)
 
-        return make_layer(case, weights, device, run)
-
-    def cost(self, case: Case) -> Cost:
-        return cost_of(case, _OPERATIONS)
-
-    def notes(self) -> str:
-        return self._notes
+        return run, describe(case, device)

@@ -13,9 +13,9 @@ from torch.nn.functional import logsigmoid
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights
+from pytest_ecornn.implementations._min_cells import POSITIVE_CELLS
 from pytest_ecornn.implementations._precision import tf32_refusal
 
-_CELLS = ("mingru_positive", "minlstm_positive")
 # The longest sequences (inference, training) that pass the tolerance rule with room to spare. The rounding of a sum of T
 # logarithms is a relative error of the state, in float32 2e-6 of the largest at T = 64, 1e-5 at 256 and 4e-3 at 65,536. An
 # output of 16 bits hides it; gradients do not: that of a step which later ones forget is a small difference of large sums.
@@ -34,8 +34,8 @@ def log_space_scan(x: Tensor, first: Tensor | None, cell: str, time: int = 1, bi
     first: [B, H] of any sign, None for zeros. bias: [G*H], added to x. Computes in float32 at least, as under autocast: in 16
     bits only x and the output are. cell: mingru_positive or minlstm_positive, else ValueError.
     """
-    if cell not in _CELLS:
-        raise ValueError(f"cell must be one of {', '.join(_CELLS)}, whose state has a logarithm; got {cell!r}")
+    if cell not in POSITIVE_CELLS:
+        raise ValueError(f"cell must be one of {', '.join(POSITIVE_CELLS)}, whose state has a logarithm; got {cell!r}")
     compute = torch.promote_types(x.dtype, torch.float32)
     gates = (x.to(compute) if bias is None else x + bias.to(compute)).chunk(len(cells.get(cell).gates), -1)
     opening = gates[0] if len(gates) == 2 else logsigmoid(gates[1]) - logsigmoid(gates[0])
@@ -59,8 +59,8 @@ class ScanTorch(Implementation):
     deterministic = False  # torch documents that cumsum is not, on a CUDA device
 
     def unsupported(self, case: Case, device: torch.device) -> str | None:
-        if case.cell not in _CELLS:
-            return f"no {case.cell}: {', '.join(_CELLS)} only, whose state has a logarithm"
+        if case.cell not in POSITIVE_CELLS:
+            return f"no {case.cell}: {', '.join(POSITIVE_CELLS)} only, whose state has a logarithm"
         if case.ragged:
             return "runs sequences of one length"
         if case.precision == "tf32" and device.type == "cpu":

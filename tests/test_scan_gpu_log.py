@@ -47,21 +47,6 @@ def test_trees_are_narrow_and_long_only_where_channels_are_few() -> None:
     assert choose(many, torch.float32, H200.processors) == Tree(32, 64)
 
 
-@pytest.mark.parametrize(
-    ("case", "device", "reason"),
-    [
-        ("mingru-T2-B1-H1-float32-cuda", "cuda", "no mingru: mingru_positive, minlstm_positive only"),
-        ("mingru_positive-T2-B1-H1-float32", "cpu", "runs on a CUDA device"),
-        ("mingru_positive-T2-B1-H1-float64-tf32-cuda", "cuda", "TF32 is a precision of float32"),
-        ("mingru_positive-T2-B65536-H65536-float32-cuda", "cuda", "T and G * B * H must be below 2^30, got 8589934592"),
-    ],
-)
-def test_what_it_will_not_run_has_a_reason(case: str, device: str, reason: str) -> None:
-    found = ScanGpuLog().unsupported(Case.parse(case), torch.device(device))
-    assert found is not None
-    assert reason in found
-
-
 def test_a_candidate_that_may_be_negative_is_an_error() -> None:
     with pytest.raises(ValueError, match="expected one of mingru_positive, minlstm_positive, got mingru"):
         log_scan(torch.empty(5, 7, 6, device="meta"), None, None, "mingru", True, False)

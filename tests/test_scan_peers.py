@@ -14,8 +14,8 @@ from torch import Tensor
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Implementation
 from pytest_ecornn.discovery import discover
+from pytest_ecornn.implementations._min_cells import MIN_CELLS
 from pytest_ecornn.implementations.peers import _accelerated_scan, _accelerated_scan_layer, _flash_linear_attention, _peer
-from pytest_ecornn.implementations.peers._gates import CELLS
 from pytest_ecornn.verification import Candidate, failure_message
 from tests import peer_doubles
 
@@ -91,7 +91,7 @@ def scans() -> list[tuple[str, Scan]]:
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("has_state", [False, True], ids=["zeros", "state"])
 @pytest.mark.parametrize("steps", [1, 31, 32, 33])
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", MIN_CELLS)
 @pytest.mark.parametrize(("kernel", "scan"), scans(), ids=["warp", "scalar", "warp-bct", "scalar-bct", "chunk", "recurrent"])
 def test_outputs_and_gradients_are_the_reference_s(kernel: str, scan: Scan, cell: str, steps: int, has_state: bool) -> None:
     x = torch.randn(3, steps, len(cells.get(cell).gates) * 5, dtype=torch.float64, requires_grad=True)

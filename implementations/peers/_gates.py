@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from pytest_ecornn import cells
-
-CELLS = ("mingru", "mingru_positive", "minlstm", "minlstm_positive")
+from pytest_ecornn.implementations._min_cells import MIN_CELLS
 
 
 def opening_and_candidate(x: Tensor, cell: str, dimension: int, bias: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -17,8 +16,8 @@ def opening_and_candidate(x: Tensor, cell: str, dimension: int, bias: Tensor | N
     In float32 at least: in 16 bits nothing is left of 1 - z where z is small. bias: [G*H], added to x, to which it costs no
     operation where x is narrower. Raises ValueError for a cell of another kind.
     """
-    if cell not in CELLS:
-        raise ValueError(f"cell must be one of {', '.join(CELLS)}, whose state is linear in the one before; got {cell!r}")
+    if cell not in MIN_CELLS:
+        raise ValueError(f"cell must be one of {', '.join(MIN_CELLS)}, whose state is linear in the one before; got {cell!r}")
     compute = torch.promote_types(x.dtype, torch.float32)
     if bias is not None and dimension == 1:
         bias = bias[:, None]

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights
+from pytest_ecornn.implementations._min_cells import MIN_CELLS
 from pytest_ecornn.implementations._precision import tf32_refusal
-from pytest_ecornn.implementations.peers._gates import CELLS
 from pytest_ecornn.implementations.peers._packages import imported
 from pytest_ecornn.implementations.peers._parts import Parts
 
@@ -62,8 +62,8 @@ class Peer(Implementation):
 
 def refusal(case: Case, device: torch.device, packages: tuple[str, ...]) -> str | None:
     """Why none of them runs the case on the device, or None."""
-    if case.cell not in CELLS:
-        return f"no {case.cell}: {', '.join(CELLS)} only, whose state is linear in the one before"
+    if case.cell not in MIN_CELLS:
+        return f"no {case.cell}: {', '.join(MIN_CELLS)} only, whose state is linear in the one before"
     if case.ragged:
         return "runs sequences of one length"
     if case.dtype == "float64":

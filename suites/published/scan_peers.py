@@ -7,7 +7,7 @@ is judged beforehand on a sample of channels.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -108,15 +108,15 @@ class Step:
 
     def __call__(self) -> tuple[Tensor, Tensor]:
         """The states and the gradient of the pre-activations."""
-        with torch.enable_grad():
-            output = self._call(self._x)
-        (gradient,) = torch.autograd.grad(output, self._x, self._d_output)
-        return output.detach(), gradient
+        return self._with_gradient(lambda: self._call(self._x))
 
     def with_product(self) -> tuple[Tensor, Tensor]:
         """The same of a copy, which stands for an input product's result: whoever needs it last may write over it."""
+        return self._with_gradient(lambda: (self.way.spending or self._call)(self._x.clone()))
+
+    def _with_gradient(self, made: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
-            output = (self.way.spending or self._call)(self._x.clone())
+            output = made()
         (gradient,) = torch.autograd.grad(output, self._x, self._d_output)
         return output.detach(), gradient
 
