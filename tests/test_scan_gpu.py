@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn import calls, cells, contents, verification
 from pytest_ecornn.contract import Case, Implementation
-from pytest_ecornn.implementations import _gate_product, _scan_gpu_gradient, _scan_gpu_log_op, _scan_gpu_op
+from pytest_ecornn.implementations import _gate_product, _scan_gpu_log_op, _scan_gpu_op
 from pytest_ecornn.implementations._precision import current, fp32_precision, whole_sums
 from pytest_ecornn.implementations._scan_gpu_form import Cut, Device, Form, Need, choose
 from pytest_ecornn.implementations._scan_gpu_op import CELLS, Kind, Shape
@@ -416,14 +416,14 @@ def test_layers_write_over_their_products_and_nothing_else(
 def spied_on(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Layers run on a CPU; how many rows were written over, by scan."""
     written: list[int] = []
-    over = _scan_gpu_gradient.torch.ops.pytest_ecornn.scan_backward_over.default
+    backward = _scan_gpu_op._backward_into
 
-    def spy(x: Tensor, *rest: Any) -> Tensor:
-        written.append(x.shape[0] * x.shape[1])
-        found: Tensor = over(x, *rest)
-        return found
+    def spy(d_x: Tensor, x: Tensor, *rest: Any) -> Tensor:
+        if d_x is x:
+            written.append(x.shape[0] * x.shape[1])
+        return backward(d_x, x, *rest)
 
-    monkeypatch.setattr(torch.ops.pytest_ecornn.scan_backward_over, "default", spy)
+    monkeypatch.setattr(_scan_gpu_op, "_backward_into", spy)
     monkeypatch.setattr(torch.cuda, "device", lambda of: nullcontext())
     for module in (_scan_gpu_op, _scan_gpu_log_op):
         monkeypatch.setattr(module, "describe", lambda *of: "")

@@ -328,7 +328,7 @@ def test_the_op_is_what_torch_asks_of_ops() -> None:
     x = torch.randn(4, 9, 12, device="cuda", requires_grad=True)
     bias, first = torch.randn(12, device="cuda", requires_grad=True), torch.randn(4, 6, device="cuda", requires_grad=True)
     lengths = torch.tensor([9, 1, 5, 2], device="cuda")
-    given: tuple[Any, ...] = (x, bias, first, lengths, "mingru_positive", True, False, True)
+    given: tuple[Any, ...] = (x, bias, first, lengths, "mingru_positive", True, False, True, False)
     outcome = torch.library.opcheck(OPS.scan_log_forward.default, given)
     assert set(outcome.values()) == {"SUCCESS"}, outcome
 

@@ -18,10 +18,14 @@ BLOCK_US = 3e3
 
 @dataclass
 class Arm:
-    """One way: its calls, taken in turn, each of which does `work` equal pieces; a sample is the time of one piece."""
+    """One way: its calls, taken in turn, each of which does `work` equal pieces; a sample is the time of one piece.
+
+    block_us: about how long a block is, of one call at least.
+    """
 
     calls: Sequence[Callable[[], Any]]
     work: int = 1
+    block_us: float = BLOCK_US
     samples_us: list[float] = field(default_factory=list)
     _block: int = 1
     _next: int = 0
@@ -29,7 +33,7 @@ class Arm:
     def calibrate(self) -> None:
         """Warms up, and finds how many calls make a block."""
         self._time_us(len(self.calls))
-        self._block = max(1, ceil(BLOCK_US / max(1.0, self._time_us(1))))
+        self._block = max(1, ceil(self.block_us / max(1.0, self._time_us(1))))
 
     def run_block(self) -> None:
         """Adds a sample; one call before it is not timed, since it would measure what the arm before left in the caches."""

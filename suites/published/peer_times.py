@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import ceil
 from statistics import median
 from typing import Any
 
@@ -17,20 +18,21 @@ from pytest_ecornn.suites.published.optional import reason
 from pytest_ecornn.suites.published.peer_ways import OURS
 
 Call = Callable[[], Any]
-_CALLS = 5  # of a way, one after another, whose median is its host's time in a round
+_BLOCK_US = 30e3  # the first calls after another way's find its code in the host's caches, and take up to twice as long
 Samples = Mapping[str, tuple[Sequence[float], Sequence[float]]]  # by way its own times and scan_gpu's beside them, in us
 
 
 def called(steps: Mapping[str, Call]) -> Samples:
-    arms = {name: Arm([step]) for name, step in steps.items()}
+    arms = {name: Arm([step], block_us=_BLOCK_US) for name, step in steps.items()}
     alternate(list(arms.values()), MIN_PAIRS)
     return {name: (arm.samples_us, arms[OURS].samples_us if OURS in arms else ()) for name, arm in arms.items()}
 
 
-def host(steps: Mapping[str, Call], device: str) -> dict[str, float | None]:
-    """How long a call takes to return, by way; None on a CPU. The ways take turns."""
+def host(steps: Mapping[str, Call], as_called: Samples, device: str) -> dict[str, float | None]:
+    """How long a call takes to return, by way; None on a CPU. The ways take turns, in blocks as long as those of `called`."""
     clock = clocks.for_device(device)
-    found = [{name: clock.host_us([step] * _CALLS) for name, step in steps.items()} for _ in range(MIN_PAIRS)]
+    counts = {name: ceil(_BLOCK_US / median(as_called[name][0])) for name in steps}
+    found = [{name: clock.host_us([step] * counts[name]) for name, step in steps.items()} for _ in range(MIN_PAIRS)]
     taken = {name: [one for times in found if (one := times[name]) is not None] for name in steps}
     return {name: median(times) if times else None for name, times in taken.items()}
 

@@ -177,7 +177,8 @@ def _row(shape: Shape, ways: Sequence[Way], deadline: float, device: str = "cuda
         figures[way.name], step = _tried(way, values, sample, device)
         if step is not None:
             steps[way.name] = step
-    samples, until_return = called(steps), host(steps, device)
+    samples = called(steps)
+    until_return = host(steps, samples, device)
     graphs, missing = replayed(steps, device)
     found = {name: _with_times(name, one, samples, graphs, missing) for name, one in figures.items()}
     return Row(shape, {name: replace(one, host_us=until_return.get(name)) for name, one in found.items()})
