@@ -16,10 +16,11 @@ from torch import Tensor
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._differentiable import register_gradient
 from pytest_ecornn.implementations._scan_gpu_gradient import Scanned
-from pytest_ecornn.implementations._scan_gpu_op import CELLS, Arrays, Shape, adjacent, describe_pass
+from pytest_ecornn.implementations._scan_gpu_op import CELLS, Arrays, Shape, describe_pass
 from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, Prepared
 from pytest_ecornn.implementations.cuda.launch import Launch
 from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
+from pytest_ecornn.implementations.cuda.rows import adjacent, strided, strides
 
 _SOURCE = Path(__file__).with_name("scan_gpu_log.cu")
 
@@ -56,8 +57,8 @@ def macros(cell: str, dtype: torch.dtype, tree: Tree, is_compensated: bool) -> t
 def make_kernel(shape: Shape, dtype: torch.dtype, device: torch.device, tree: Tree, is_compensated: bool) -> Kernel:
     """The kernel of a tree, its arguments by name."""
     gates, of_state = CELLS[shape.cell][0] * shape.hidden, Array(dtype, prod(shape.state), is_optional=True)
-    arguments = {**shape.strided("x", dtype, gates), "bias": Array(dtype, gates, is_optional=True), "first": of_state}
-    arguments |= {**shape.strided("output", dtype, shape.hidden), "final": of_state}
+    arguments = {**strided(shape, "x", dtype, gates), "bias": Array(dtype, gates, is_optional=True), "first": of_state}
+    arguments |= {**strided(shape, "output", dtype, shape.hidden), "final": of_state}
     arguments |= {"lengths": Array(torch.int64, shape.batch, is_optional=True)}
     arguments |= dict.fromkeys(("steps", "hidden", "is_reverse"), int)
     return Kernel(_SOURCE, "scan_log_forward", macros(shape.cell, dtype, tree, is_compensated), arguments, device)
@@ -72,8 +73,8 @@ def plan(shape: Shape, dtype: torch.dtype, device: torch.device, is_compensated:
 
 def integers(shape: Shape, arrays: Arrays) -> dict[str, int]:
     """All that the kernel takes beside arrays, by name."""
-    strides = {**shape.strides("x", arrays["x"]), **shape.strides("output", arrays["output"])}
-    return {**strides, "steps": shape.steps, "hidden": shape.hidden, "is_reverse": int(shape.reverse)}
+    both = {**strides(shape, "x", arrays["x"]), **strides(shape, "output", arrays["output"])}
+    return {**both, "steps": shape.steps, "hidden": shape.hidden, "is_reverse": int(shape.reverse)}
 
 
 def _prepared(how: tuple[Shape, bool], arrays: Arrays) -> Prepared:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import gcd, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +17,7 @@ from pytest_ecornn.implementations._scan_gpu_form import Device, Form, Need, cho
 from pytest_ecornn.implementations._scan_gpu_gradient import Scanned
 from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, Prepared
 from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
+from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of, strided, strides
 
 CELLS = {"mingru": (2, 0, 0), "mingru_positive": (2, 0, 1), "minlstm": (3, 1, 0), "minlstm_positive": (3, 1, 1)}
 _SOURCE = Path(__file__).with_name("scan_gpu.cu")
@@ -43,23 +43,9 @@ class Shape(NamedTuple):
     def state(self) -> tuple[int, int]:
         return self.batch, self.hidden
 
-    def rows(self, width: int) -> tuple[int, ...]:
-        return (self.batch, self.steps, width) if self.batch_first else (self.steps, self.batch, width)
-
-    def strided(self, name: str, element: torch.dtype, width: int, is_optional: bool = False) -> dict[str, Any]:
-        """A kernel's arguments for an array of rows: where it is, and how far apart its steps and sequences lie."""
-        array = Array(element, prod(self.rows(width)), is_optional, self.rows(width))
-        return {name: array, f"{name}_step": np.int64, f"{name}_sequence": np.int64}
-
-    def strides(self, name: str, rows: Tensor | None) -> dict[str, int]:
-        """What a kernel is told of such an array, 0 for none."""
-        strides = (0, 0) if rows is None else rows.stride()[:2]
-        step, sequence = reversed(strides) if self.batch_first else strides
-        return {f"{name}_step": step, f"{name}_sequence": sequence}
-
     def results(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Room for the output and the final state, beside x."""
-        return x.new_empty(self.rows(self.hidden)), x.new_empty(self.state)
+        return x.new_empty(shape_of(self, self.hidden)), x.new_empty(self.state)
 
 
 class Kind(NamedTuple):
@@ -111,16 +97,16 @@ def make_kernel(shape: Shape, kind: Kind, form: Form) -> Kernel:
     """The kernel of a form, its arguments by name."""
     dtype = kind.dtype
     gates = CELLS[shape.cell][0]
-    of_state, strided = Array(dtype, prod(shape.state), is_optional=True), shape.strided
+    of_state, rows = Array(dtype, prod(shape.state), is_optional=True), partial(strided, shape)
     of_bias = Array(dtype, gates * shape.hidden, is_optional=not kind.is_biased)
-    arguments: dict[str, Any] = {**strided("x", dtype, gates * shape.hidden), "bias": of_bias, "first": of_state}
-    arguments |= strided("output", dtype, shape.hidden)
+    arguments: dict[str, Any] = {**rows("x", dtype, gates * shape.hidden), "bias": of_bias, "first": of_state}
+    arguments |= rows("output", dtype, shape.hidden)
     if kind.is_backward:
-        arguments |= {**strided("d_output", dtype, shape.hidden), "d_final": of_state}
-        arguments |= {**strided("d_x", dtype, gates * shape.hidden), "d_first": of_state}
+        arguments |= {**rows("d_output", dtype, shape.hidden), "d_final": of_state}
+        arguments |= {**rows("d_x", dtype, gates * shape.hidden), "d_first": of_state}
     else:
         arguments |= {"final": of_state}
-    arguments |= {"lengths": Array(torch.int64, shape.batch, is_optional=True), **strided("resets", torch.uint8, 1, True)}
+    arguments |= {"lengths": Array(torch.int64, shape.batch, is_optional=True), **rows("resets", torch.uint8, 1, True)}
     arguments["maps"] = Array(word_of(dtype), form.words, not form.is_split)
     arguments |= dict.fromkeys(("steps", "batch", "hidden", "is_reverse", "tiles", "group_bits"), int)
     name = "scan_backward" if kind.is_backward else "scan_forward"
@@ -136,7 +122,7 @@ def arguments(form: Form, shape: Shape, arrays: Arrays) -> tuple[dict[str, Tenso
     integers = {"steps": shape.steps, "batch": shape.batch, "hidden": shape.hidden, "is_reverse": int(shape.reverse)}
     integers |= {"tiles": form.tiles, "group_bits": form.group_bits}
     for name in (*(name for name in _ROWS if name in arrays), "resets"):
-        integers |= shape.strides(name, arrays[name])
+        integers |= strides(shape, name, arrays[name])
     x, resets = arrays["x"], arrays["resets"]
     assert x is not None
     return {**arrays, "resets": None if resets is None else resets[..., None], "maps": form.maps(x)}, integers
@@ -159,11 +145,6 @@ def _launch(shape: Shape, is_backward: bool, x: Tensor, **others: Tensor | None)
     (form, launch), pointers = _launches.find((shape, is_backward), {"x": x, **others})
     maps = form.maps(x)
     launch([*pointers, 0 if maps is None else maps.zero_().data_ptr()])
-
-
-def adjacent(x: Tensor) -> Tensor:
-    """x, or a copy whose last dimension is without gaps."""
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:

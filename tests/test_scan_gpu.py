@@ -25,6 +25,7 @@ from pytest_ecornn.implementations._precision import current, fp32_precision, wh
 from pytest_ecornn.implementations._scan_gpu_form import Cut, Device, Form, Need, choose
 from pytest_ecornn.implementations._scan_gpu_op import CELLS, Kind, Shape
 from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
+from pytest_ecornn.implementations.cuda.rows import shape_of
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
 from tests.kernels_on_cpu import form_of_one_thread
@@ -177,7 +178,7 @@ def test_the_kernels_compute_what_a_loop_does(cell: str, steps: int, reverse: bo
     (x, bias, first), (lengths, resets) = draw(cell, steps, "cpu")
     shape = Shape.of(x, cell, True, reverse)
     masks: dict[str, Tensor | None] = {"lengths": lengths, "resets": resets}
-    output, final = x.new_full(shape.rows(5), torch.nan), x.new_full((3, 5), torch.nan)
+    output, final = x.new_full(shape_of(shape, 5), torch.nan), x.new_full((3, 5), torch.nan)
     on_cpu(shape, True, False, x=x, bias=bias, first=first, output=output, final=final, **masks)
     expected = by_loop(x, bias, first, lengths, resets, cell, reverse)
     torch.testing.assert_close((output, final), expected, rtol=1e-12, atol=1e-13)
@@ -192,7 +193,7 @@ def test_the_kernels_compute_what_a_loop_does(cell: str, steps: int, reverse: bo
 def plain(x: Tensor, first: Tensor | None = None, bias: Tensor | None = None, resets: Tensor | None = None) -> list[float]:
     """minGRU of one channel; the outputs and the final state."""
     shape = Shape.of(x, "mingru", True, False)
-    output, final = x.new_empty(shape.rows(1)), x.new_empty(1, 1)
+    output, final = x.new_empty(shape_of(shape, 1)), x.new_empty(1, 1)
     on_cpu(shape, bias is not None, False, x=x, bias=bias, first=first, output=output, final=final, lengths=None, resets=resets)
     return [*output.flatten().tolist(), final.item()]
 

@@ -18,6 +18,7 @@ from pytest_ecornn.implementations import _gate_product, _scan_gpu_log_op, _scan
 from pytest_ecornn.implementations._scan_gpu_log_op import Tree, choose, log_scan, make_kernel
 from pytest_ecornn.implementations._scan_gpu_op import CELLS, Shape
 from pytest_ecornn.implementations._stack import run_layers
+from pytest_ecornn.implementations.cuda.rows import shape_of
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
 from pytest_ecornn.verification import Candidate
 from tests.kernels_on_cpu import ONE_THREAD
@@ -74,7 +75,7 @@ def test_gradients_are_of_all_that_is_given() -> None:
 def on_cpu(
     x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tensor | None, shape: Shape, is_compensated: bool = True
 ) -> tuple[Tensor, Tensor]:
-    output, final = x.new_full(shape.rows(shape.hidden), torch.nan), x.new_full(shape.state, torch.nan)
+    output, final = x.new_full(shape_of(shape, shape.hidden), torch.nan), x.new_full(shape.state, torch.nan)
     kernel = make_kernel(shape, x.dtype, x.device, ONE_THREAD, is_compensated)
     arrays = {"x": x, "bias": bias, "first": first, "output": output, "final": final, "lengths": lengths}
     kernel(ONE_THREAD.launch(shape), **arrays, **_scan_gpu_log_op.integers(shape, arrays))

@@ -1,0 +1,43 @@
+"""Arrays of rows over time and sequences, [T, B, F] or [B, T, F], as kernels are told of them: by address and two strides."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pytest_ecornn.implementations.cuda.kernel import Array
+
+
+class Sizes(Protocol):
+    @property
+    def steps(self) -> int: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def batch_first(self) -> bool: ...
+
+
+def shape_of(sizes: Sizes, width: int) -> tuple[int, int, int]:
+    return (sizes.batch, sizes.steps, width) if sizes.batch_first else (sizes.steps, sizes.batch, width)
+
+
+def strided(sizes: Sizes, name: str, element: torch.dtype, width: int, is_optional: bool = False) -> dict[str, Any]:
+    """A kernel's arguments for such an array: where it is, and how far apart its steps and sequences lie."""
+    shape = shape_of(sizes, width)
+    return {name: Array(element, prod(shape), is_optional, shape), f"{name}_step": np.int64, f"{name}_sequence": np.int64}
+
+
+def strides(sizes: Sizes, name: str, rows: Tensor | None) -> dict[str, int]:
+    """What a kernel is told of them, 0 for none."""
+    found = (0, 0) if rows is None else rows.stride()[:2]
+    step, sequence = reversed(found) if sizes.batch_first else found
+    return {f"{name}_step": step, f"{name}_sequence": sequence}
+
+
+def adjacent(x: Tensor) -> Tensor:
+    """x, or a copy whose last dimension is without gaps."""
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
