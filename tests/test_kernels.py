@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import pytest_ecornn.implementations as implementations
-from pytest_ecornn.implementations import _scan_gpu_log_op
+from pytest_ecornn.implementations import _persistent_form, _persistent_op, _scan_gpu_log_op
 from pytest_ecornn.implementations._scan_gpu_form import Device
 from pytest_ecornn.implementations._scan_gpu_op import Kind, Shape, choose_form, macros
 from pytest_ecornn.implementations.cuda import compile as compiler
@@ -55,7 +55,20 @@ def of_log_scan() -> list[tuple[tuple[str, str], ...]]:
     return found
 
 
+def of_persistent() -> list[tuple[tuple[str, str], ...]]:
+    """Every cell, with weights in registers alone and in shared memory too, few sequences and many, even sizes and odd."""
+    device, found = _persistent_form.Device(132, 232_448, 16), []
+    for cell, hidden, batch in itertools.product(("rnn_tanh", "lstm", "gru"), (65, 512, 768), (8, 128)):
+        form = _persistent_form.choose(cell, hidden, batch, device)
+        assert isinstance(form, _persistent_form.Form)
+        found.append(_persistent_op.macros(cell, hidden, torch.bfloat16 if hidden == 65 else torch.float16, form))
+    return list(dict.fromkeys(found))
+
+
+# Sources that not every architecture has the instructions for.
+ONLY = {"persistent_gpu.cu": ((9, 0),)}
 VARIANTS = {
+    "persistent_gpu.cu": of_persistent(),
     "scan_gpu.cu": of_scan(),
     "scan_gpu_log.cu": of_log_scan(),
     "transposed_gpu.cu": [
@@ -77,8 +90,11 @@ def test_every_kernel_is_compiled_here() -> None:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("capability", compiler.ARCHITECTURES, ids=lambda c: f"sm_{c[0]}{c[1]}")
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    ("name", "capability"),
+    [(name, capability) for name in VARIANTS for capability in ONLY.get(name, compiler.ARCHITECTURES)],
+    ids=lambda of: of if isinstance(of, str) else f"sm_{of[0]}{of[1]}",
+)
 def test_kernels_compile_without_spills(
     name: str, capability: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,7 +79,8 @@ def compile_source(source: Path, macros: tuple[tuple[str, str], ...], capability
 
 
 def _options(macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> list[str]:
-    architecture = f"--gpu-architecture=sm_{capability[0]}{capability[1]}"
+    own = "a" if capability == (9, 0) else ""  # Hopper's own instructions, which no later architecture has
+    architecture = f"--gpu-architecture=sm_{capability[0]}{capability[1]}{own}"
     told = ["--ptxas-options=--verbose", "--ptxas-options=--warn-on-spills"]
     return [architecture, "--std=c++17", "-default-device", f"-I{_HEADERS}", *told, *(f"-D{k}={v}" for k, v in macros)]
 

@@ -13,7 +13,16 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations.cuda.compile import compile_source
-from pytest_ecornn.implementations.cuda.launch import INT32, INT64, POINTER, Launch, Launcher, bind
+from pytest_ecornn.implementations.cuda.launch import (
+    INT32,
+    INT64,
+    POINTER,
+    PORTABLE_CLUSTER,
+    Launch,
+    Launcher,
+    allow_large_clusters,
+    bind,
+)
 
 THREADS = 128
 
@@ -74,6 +83,7 @@ class Kernel:
 
     `arguments`: in its own order, an Array for each pointer, int for each integer of 32 bits, np.int64 for those of 64.
     `shared_bytes`: the most dynamic shared memory that a block will have. `is_cooperative`: all blocks of a launch run at once.
+    `cluster`: blocks in each of its clusters, which the source says as well; more than 8 not every device has.
     """
 
     def __init__(
@@ -85,9 +95,10 @@ class Kernel:
         device: torch.device,
         shared_bytes: int = 0,
         is_cooperative: bool = False,
+        cluster: int = 1,
     ):
         self._name, self._arguments, self._device = f"{source.stem}.{name}", dict(arguments), device
-        self._how = (shared_bytes, is_cooperative)
+        self._how = (shared_bytes, is_cooperative, cluster)
         types = {int: INT32, np.int64: INT64}
         self._types = "".join(POINTER if isinstance(one, Array) else types[one] for one in arguments.values())
         numbered = list(enumerate(arguments.items()))
@@ -145,7 +156,7 @@ class Prepared:
 @cache
 def _launcher(
     source: Path, name: str, macros: tuple[tuple[str, str], ...], device: torch.device, types: str, shared_bytes: int,
-    is_cooperative: bool,
+    is_cooperative: bool, cluster: int,
 ) -> Launcher:  # fmt: skip
     import cupy
 
@@ -153,4 +164,6 @@ def _launcher(
     with cupy.cuda.Device(device.index):
         function = cupy.RawModule(path=str(compiled.path)).get_function(name)
         function.max_dynamic_shared_size_bytes = shared_bytes
+        if cluster > PORTABLE_CLUSTER:
+            allow_large_clusters(function.kernel.ptr)
         return Launcher(function, types, is_cooperative)

@@ -1,0 +1,47 @@
+// One step of LSTM, GRU (torch.nn's gate order) or RNN for one unit of one sequence, in float32; CELL picks the cell.
+// The hardware's exponential and reciprocal: exact enough for storage of 16 bits.
+#pragma once
+#include "storage.cuh"
+
+#define RNN_TANH 0
+#define RNN_RELU 1
+#define LSTM 2
+#define GRU 3
+#define GATES (CELL == LSTM ? 4 : CELL == GRU ? 3 : 1)
+
+struct State {
+    float h, c;
+};
+
+#ifdef __CUDA_ARCH__
+__device__ inline float sigmoid(float x) {
+    float power, found;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.44269504f));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(1.0f + power));
+    return found;
+}
+#else
+__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+#endif
+
+// Near 0, where 2 sigmoid(2 x) - 1 would lose its digits, by the first terms of its series.
+__device__ inline float tangent(float x) {
+    const float square = x * x;
+    const float series = fmaf(fmaf(fmaf(-0.053968254f, square, 0.13333333f), square, -0.33333333f), square, 1.0f);
+    return square < 0.1f ? x * series : fmaf(2.0f, sigmoid(2.0f * x), -1.0f);
+}
+
+// x: W_ih x with all biases but GRU's b_hn, which is `bias_n`. product: W_hh h.
+__device__ inline State after(State before, const float* x, const float* product, float bias_n) {
+    const float first = x[0] + product[0];
+    if (CELL == RNN_TANH) return {tangent(first), 0};
+    if (CELL == RNN_RELU) return {first > 0 || first != first ? first : 0, 0};
+    const float second = x[1 % GATES] + product[1 % GATES];
+    if (CELL == GRU) {
+        const float z = sigmoid(second), n = tangent(x[2 % GATES] + sigmoid(first) * (product[2 % GATES] + bias_n));
+        return {fmaf(z, before.h - n, n), 0};
+    }
+    const float g = tangent(x[2 % GATES] + product[2 % GATES]), o = sigmoid(x[3 % GATES] + product[3 % GATES]);
+    const float c = fmaf(sigmoid(second), before.c, sigmoid(first) * g);
+    return {o * tangent(c), c};
+}

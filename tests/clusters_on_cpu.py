@@ -1,0 +1,56 @@
+"""CUDA kernels of clusters run on a CPU, all threads of a cluster by turns in an order that a seed draws: tests/clusters."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from pytest_ecornn.implementations.cuda.kernel import Kernel
+from pytest_ecornn.implementations.cuda.launch import Launch
+
+MOST_SWEEPS = 200_000  # over all threads, after which a cluster hangs
+_FOLDER = Path(__file__).with_name("clusters")
+_seeds = count()
+
+
+class Hangs(Exception):
+    """A cluster whose threads wait for ever."""
+
+
+class ClustersOnCpu(Kernel):
+    """Takes the place of `cuda.kernel.Kernel`. change: of the source's text, to plant a fault."""
+
+    change: Callable[[str], str] = staticmethod(str)
+
+    def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
+        return _compiled(self.change(source.read_text()), source.parent / "cuda", name, macros)
+
+    def _run(self, launch: Launch, passed: list[int]) -> None:
+        _, _, cluster = self._how
+        given = (ctypes.c_longlong * len(passed))(*passed)
+        for first in range(0, launch.grid, cluster):
+            if not self._launch(first, cluster, launch.block, launch.shared_bytes, next(_seeds), MOST_SWEEPS, given):
+                raise Hangs(f"{self._name}: not ended after {MOST_SWEEPS} rounds of all its threads")
+
+
+@cache
+def _compiled(text: str, headers: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
+    folder = Path(tempfile.mkdtemp())
+    for header in (*headers.glob("*.cuh"), *_FOLDER.iterdir()):  # a header of the same name takes a header's place
+        shutil.copy(header, folder)
+    entry = f"static void run_kernel() {{ call({name}, arguments); }}"
+    (folder / "kernel.cpp").write_text(f'#include "machine.hpp"\n{text}\n{entry}\n')
+    options = ["-O1", "-std=c++17", "-shared", "-fPIC", "-fno-gnu-unique", "-w"]
+    options += [f"-D{key}={value}" for key, value in macros]
+    subprocess.run(["g++", *options, "-o", str(folder / "kernel.so"), str(folder / "kernel.cpp")], check=True)
+    run = ctypes.CDLL(str(folder / "kernel.so")).run_cluster
+    run.argtypes = (*(ctypes.c_uint,) * 5, ctypes.c_ulonglong, ctypes.c_void_p)
+    run.restype = ctypes.c_bool
+    return run
