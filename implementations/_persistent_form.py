@@ -1,4 +1,4 @@
-"""How persistent_gpu spreads a layer over the chip: a function of the cell, the sizes and the device alone.
+"""How persistent_gpu spreads a layer over the chip: a function of the cell, the sizes, the pass and the device alone.
 
 A cluster of blocks takes some sequences through all steps; each of its blocks owns some hidden units, whose rows of W_hh it
 keeps, first in registers, then in shared memory. Clusters know nothing of each other: where there are more than run at once,
@@ -17,14 +17,15 @@ import torch
 
 from pytest_ecornn.implementations.cuda.launch import Launch
 
+HOPPER = (9, 0)  # the compute capability that this is for
 GATES = {"rnn_tanh": 1, "rnn_relu": 1, "lstm": 4, "gru": 3}
 _REGISTERS = 65_536  # of a multiprocessor
 _MOST_REGISTERS = 255  # of a thread
-# Registers of a thread for all but weights, and what each tile after the first takes as well; an RNN's thread has four states.
-_OWN_REGISTERS = {1: (100, 52), 4: (56, 16)}
+# Registers of a thread for all but weights, and what each tile after the first takes as well: by pass (backward or not) and
+# rows of a unit; an RNN's thread has four states.
+_OWN_REGISTERS = {(False, 1): (100, 52), (False, 4): (56, 16), (True, 1): (144, 40), (True, 4): (88, 24)}
 _MOST_WARPS, _MOST_TILES = 12, 4  # of 16 warps none has the registers for two tiles
 _BARRIER_BYTES = 128
-_COLUMNS = 16  # of W_hh in a slice, which is 4 registers of a thread
 _GROUP = 17  # multiprocessors that a cluster must lie within: the chip's groups have 16 to 18
 # Of a step on an H200, in us: what is always there, of each block and tile that is told, and of 64 rows by 16 columns of
 # weights with what a further tile and shared memory add to that. docs/notes/persistent_gpu.md.
@@ -51,38 +52,53 @@ class Device(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """`blocks` of a cluster own `units` each; a cluster has 8 * `tiles` sequences; `held` slices of W_hh lie in registers.
+    """`blocks` of a cluster own `units` each; a cluster has 8 * `tiles` sequences; `held` parts of W_hh lie in registers."""
 
-    rows: of W_hh a unit, among the 16 that a warp multiplies: 1, or 4 for the gates of LSTM and GRU.
-    """
-
-    rows: int
+    gates: int
+    is_backward: bool
     units: int
     blocks: int
     tiles: int
-    held: int
     clusters: int
+    held: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Of W_hh a unit, among the 16 that a warp multiplies; of GRU's the fourth is empty."""
+        return 1 if self.gates == 1 else 4
 
     @property
     def warps(self) -> int:
         return self.units * self.rows // 16
 
     @property
-    def slices(self) -> int:
-        return self.units * self.blocks // _COLUMNS
+    def parts(self) -> int:
+        """Of W_hh, that a warp has: 16 rows by 16 columns, backward 16 columns by 32 of the block's rows."""
+        if not self.is_backward:
+            return self.units * self.blocks // 16
+        return ceil(self.units * self.blocks / 16 / self.warps) * ceil(self.gates * self.units / 32)
+
+    @property
+    def part_registers(self) -> int:
+        """Of a thread."""
+        return 8 if self.is_backward else 4
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block: barriers, two buffers of states, two of those on their way, and weights that registers do not hold."""
-        states, leaving = 512 * self.tiles * self.slices, 32 * self.tiles * self.units
-        return _BARRIER_BYTES + states + leaving + 512 * self.warps * (self.slices - self.held)
+        """Of a block: barriers, two buffers of what comes from all blocks, two of its own, weights not in registers."""
+        if self.is_backward:
+            coming, own = 64 * self.tiles * self.units * self.blocks, 1024 * self.tiles * ceil(self.gates * self.units / 32)
+        else:
+            coming, own = 32 * self.tiles * self.units * self.blocks, 32 * self.tiles * self.units
+        return _BARRIER_BYTES + coming + own + 128 * self.part_registers * self.warps * (self.parts - self.held)
 
     @property
     def step_us(self) -> float:
-        """About how long a step takes, by which forms are compared."""
-        slices = self.slices + _SHARED * (self.slices - self.held)
-        products_us = _PRODUCT_US * (1 + _FURTHER * (self.tiles - 1)) * slices * (self.warps // 4)
-        return _STEP_US + _TOLD_US * self.blocks * self.tiles + products_us
+        """About how long a step takes, by which forms are compared; backward 4 bytes are told where forward there are 2."""
+        told = self.blocks * self.tiles * (2 if self.is_backward else 1)
+        parts = (self.parts + _SHARED * (self.parts - self.held)) * self.part_registers / 4
+        products_us = _PRODUCT_US * (1 + _FURTHER * (self.tiles - 1)) * parts * self.warps / 4
+        return _STEP_US + _TOLD_US * told + products_us
 
     @cached_property
     def launch(self) -> Launch:
@@ -93,16 +109,16 @@ class Form:
         return {"UNITS": self.units, "BLOCKS": self.blocks, "TILES": self.tiles, "HELD": self.held}
 
     def __str__(self) -> str:
-        where = "registers" if self.held == self.slices else f"registers ({self.held} of {self.slices} parts) and shared memory"
+        where = "registers" if self.held == self.parts else f"registers ({self.held} of {self.parts} parts) and shared memory"
         return (
             f"clusters: {self.clusters} of {self.blocks} blocks, {8 * self.tiles} sequences each, {self.units} units a block; "
             f"weights in {where}"
         )
 
 
-def choose(cell: str, hidden: int, batch: int, device: Device) -> Form | str:
+def choose(cell: str, hidden: int, batch: int, device: Device, is_backward: bool = False) -> Form | str:
     """The form whose steps take the least, clusters that queue counted; or why there is none."""
-    found = list(_forms(cell, hidden, batch, device))
+    found = list(_forms(GATES[cell], hidden, batch, device, is_backward))
     if not found:
         return (
             f"H {hidden} does not fit: W_hh of {GATES[cell]} x {hidden} x {hidden} elements of 2 bytes must lie in the "
@@ -111,19 +127,19 @@ def choose(cell: str, hidden: int, batch: int, device: Device) -> Form | str:
     return min(found, key=lambda form: ceil(form.clusters / device.clusters(form.blocks)) * form.step_us)
 
 
-def _forms(cell: str, hidden: int, batch: int, device: Device) -> Iterator[Form]:
-    rows = 1 if GATES[cell] == 1 else 4
+def _forms(gates: int, hidden: int, batch: int, device: Device, is_backward: bool) -> Iterator[Form]:
+    rows = 1 if gates == 1 else 4
     step = 64 // rows  # four warps of 16 rows multiply together
     for units in range(step, 16 * _MOST_WARPS // rows + 1, step):
         blocks = ceil(hidden / units)
         for tiles in range(1, _MOST_TILES + 1):
-            form = _with_weights(Form(rows, units, blocks, tiles, 0, ceil(batch / (8 * tiles))))
+            form = _with_weights(Form(gates, is_backward, units, blocks, tiles, ceil(batch / (8 * tiles))))
             if blocks <= device.largest_cluster and form.held > 0 and form.shared_bytes <= device.shared_bytes:
                 yield form
 
 
 def _with_weights(form: Form) -> Form:
     """As many of them in registers as there is room for."""
-    first, further = _OWN_REGISTERS[form.rows]
+    first, further = _OWN_REGISTERS[form.is_backward, form.rows]
     registers = min(_MOST_REGISTERS, _REGISTERS // (32 * form.warps) // 8 * 8)  # which are given out by eights
-    return replace(form, held=min(form.slices, (registers - first - further * (form.tiles - 1)) // 4))
+    return replace(form, held=min(form.parts, (registers - first - further * (form.tiles - 1)) // form.part_registers))

@@ -1,9 +1,10 @@
-"""persistent_gpu's kernel as torch's op `pytest_ecornn::persistent_forward`, for one layer and direction."""
+"""persistent_gpu's kernels as torch's ops `pytest_ecornn::persistent_forward` and others, for one layer and direction."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,14 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations._persistent_form import GATES, Device, Form, choose
+from pytest_ecornn.implementations._persistent_form import GATES, HOPPER, Device, Form, choose
 from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, Prepared
 from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
 from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of, strided, strides
 
 CELLS = {"rnn_tanh": 0, "rnn_relu": 1, "lstm": 2, "gru": 3}
+DTYPES = (torch.bfloat16, torch.float16)
 WATCHDOG_NS = 4_000_000_000
-_SOURCE = Path(__file__).with_name("persistent_gpu.cu")
+_SOURCES = {False: Path(__file__).with_name("persistent_gpu.cu"), True: Path(__file__).with_name("persistent_gpu_backward.cu")}
 _PAIR_BYTES = 4  # weights are read two at a time
 
 
@@ -33,8 +35,16 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, gates: Tensor, cell: str, batch_first: bool) -> Shape:
+        """Raises ValueError for an unknown cell, or gates that are not of three dimensions."""
+        if cell not in GATES or gates.dim() != 3:
+            raise ValueError(f"expected one of {', '.join(GATES)} and three dimensions, got {cell} and {tuple(gates.shape)}")
         steps, batch = (gates.shape[1], gates.shape[0]) if batch_first else (gates.shape[0], gates.shape[1])
         return cls(cell, steps, batch, gates.shape[2] // GATES[cell], batch_first)
+
+    @property
+    def wide(self) -> int:
+        """Pre-activations of a step and sequence."""
+        return GATES[self.cell] * self.hidden
 
     def results(self, beside: Tensor) -> list[Tensor]:
         """Room for the output and the final states."""
@@ -42,115 +52,177 @@ class Shape(NamedTuple):
         shapes = [shape_of(self, self.hidden), *[(self.batch, self.hidden)] * states]
         return [beside.new_empty(shape) for shape in shapes]
 
+    def kept(self, beside: Tensor) -> list[Tensor]:
+        """Room for what the backward pass is to have: of LSTM and GRU four values a unit, of LSTM c as well."""
+        four = 4 * self.hidden if GATES[self.cell] > 1 else 0
+        cells = self.hidden if self.cell == "lstm" else 0
+        return [beside.new_empty(shape_of(self, four)), beside.new_empty(shape_of(self, cells), dtype=torch.float32)]
 
-def macros(cell: str, hidden: int, dtype: torch.dtype, form: Form) -> tuple[tuple[str, str], ...]:
+    @property
+    def row_strides(self) -> dict[str, int]:
+        step, sequence = (1, self.steps) if self.batch_first else (self.batch, 1)
+        return {"row_step": step, "row_sequence": sequence}
+
+
+class Kind(NamedTuple):
+    """What a kernel is compiled for, beside the shape. keeps: writes what the backward pass is to have."""
+
+    dtype: torch.dtype
+    device: torch.device
+    is_backward: bool = False
+    keeps: bool = False
+
+
+def macros(cell: str, hidden: int, kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
     """What the source is compiled with."""
-    found = {"CELL": CELLS[cell], "HIDDEN": hidden, f"STORAGE_{str(dtype).removeprefix('torch.').upper()}": 1}
-    found |= {**form.macros, "WATCHDOG_NS": WATCHDOG_NS}
+    found = {"CELL": CELLS[cell], "HIDDEN": hidden, f"STORAGE_{str(kind.dtype).removeprefix('torch.').upper()}": 1}
+    found |= {**form.macros, "KEEPS": int(kind.keeps), "WATCHDOG_NS": WATCHDOG_NS}
     return tuple((name, str(value)) for name, value in found.items())
 
 
-def make_kernel(shape: Shape, dtype: torch.dtype, device: torch.device, form: Form) -> Kernel:
+def make_kernel(shape: Shape, kind: Kind, form: Form) -> Kernel:
     """The kernel of a form, its arguments by name."""
-    wide, state = GATES[shape.cell] * shape.hidden, Array(dtype, shape.batch * shape.hidden, is_optional=True)
-    bias = Array(dtype, wide, is_optional=True)
-    arguments: dict[str, Any] = {**strided(shape, "gates", dtype, wide), "weight": Array(dtype, wide * shape.hidden)}
-    arguments |= {"bias_ih": bias, "bias_hh": bias, "first_h": state, "first_c": state}
-    arguments |= {**strided(shape, "output", dtype, shape.hidden), "final_h": state, "final_c": state}
-    arguments |= {"lengths": Array(torch.int64, shape.batch, is_optional=True), "status": np.int64}
-    arguments |= dict.fromkeys(("steps", "batch", "is_reverse"), int)
-    of = macros(shape.cell, shape.hidden, dtype, form)
-    return Kernel(_SOURCE, "persistent_forward", of, arguments, device, form.shared_bytes, cluster=form.blocks)
+    dtype, hidden, rows = kind.dtype, shape.hidden, shape.steps * shape.batch
+    state = Array(dtype, shape.batch * hidden, True, (shape.batch, hidden))
+    bias, weight = Array(dtype, shape.wide, True, (shape.wide,)), Array(dtype, shape.wide * hidden, False, (shape.wide, hidden))
+    output = strided(shape, "output", dtype, hidden)
+    kept: dict[str, Any] = {"kept": Array(dtype, 4 * rows * hidden, True), "cells": Array(torch.float32, rows * hidden, True)}
+    kept |= {"row_step": np.int64, "row_sequence": np.int64}
+    if kind.is_backward:
+        arguments = {**kept, **output, "weight": weight, "first_h": state, "first_c": state}
+        arguments |= {**strided(shape, "d_output", dtype, hidden), "d_final_h": state, "d_final_c": state}
+        arguments |= {"d_gates": Array(dtype, rows * shape.wide), "d_product": Array(dtype, rows * hidden, True)}
+        arguments |= {"d_first_h": state, "d_first_c": state}
+    else:
+        arguments = {**strided(shape, "gates", dtype, shape.wide), "weight": weight, "bias_ih": bias, "bias_hh": bias}
+        arguments |= {"first_h": state, "first_c": state, **output, "final_h": state, "final_c": state}
+    arguments["lengths"] = Array(torch.int64, shape.batch, is_optional=True)
+    arguments |= {} if kind.is_backward else kept
+    arguments |= {"status": np.int64, **dict.fromkeys(("steps", "batch", "is_reverse"), int)}
+    source, name = _SOURCES[kind.is_backward], "persistent_backward" if kind.is_backward else "persistent_forward"
+    of = macros(shape.cell, hidden, kind, form)
+    return Kernel(source, name, of, arguments, kind.device, form.shared_bytes, cluster=form.blocks)
 
 
 @lru_cache(maxsize=4096)
-def plan(shape: Shape, dtype: torch.dtype, device: torch.device) -> tuple[Form, Kernel]:
-    """How a layer is spread over the chip, and its kernel. Raises ValueError where nothing runs, or it does not fit."""
+def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
+    """How a layer is spread over the chip, and its kernel. Raises ValueError for what does not run, or does not fit."""
     if min(shape.steps, shape.batch, shape.hidden) < 1:
         raise ValueError(f"expected T, B and H of at least 1, got {shape.steps}, {shape.batch} and {shape.hidden}")
-    form = choose(shape.cell, shape.hidden, shape.batch, Device.of(device))
+    if kind.dtype not in DTYPES:
+        raise ValueError(f"expected one of {', '.join(map(str, DTYPES))}, got {kind.dtype}")
+    if kind.device.type != "cuda" or torch.cuda.get_device_capability(kind.device) != HOPPER:
+        raise ValueError(f"expected tensors on a device of compute capability {HOPPER[0]}.{HOPPER[1]}, got {kind.device}")
+    status_of(kind.device)  # which is not to be made while a graph is captured
+    form = choose(shape.cell, shape.hidden, shape.batch, Device.of(kind.device), kind.is_backward)
     if isinstance(form, str):
         raise ValueError(form)
-    return form, make_kernel(shape, dtype, device, form)
+    return form, make_kernel(shape, kind, form)
 
 
-@cache
+_statuses: dict[torch.device, Tensor] = {}
+_making_one = threading.Lock()
+
+
 def status_of(device: torch.device) -> Tensor:
-    """[1], int32, in the host's memory: not 0 once a kernel on that device has given up a wait."""
-    return torch.zeros(1, dtype=torch.int32, pin_memory=device.type == "cuda")
+    """[1], int32, in the host's memory: not 0 once a kernel on that device has given up a wait. It stays where it is."""
+    with _making_one, torch.inference_mode(False):
+        if device not in _statuses:
+            _statuses[device] = torch.zeros(1, dtype=torch.int32, device="cpu", pin_memory=device.type == "cuda")
+        return _statuses[device]
 
 
 def check_status(device: torch.device) -> None:
-    """Raises RuntimeError, once, after a launch that gave up."""
+    """Raises RuntimeError, once, after a launch that has given up, whose results are NaN. Each call asks before it launches."""
     status = status_of(device)
     if status.item():
         status.zero_()
         raise RuntimeError(
-            f"an earlier launch of persistent_gpu on {device} is wrong: a block waited {WATCHDOG_NS / 1e9:g} s for the others' "
-            "states and gave up"
+            f"an earlier launch of persistent_gpu on {device} is wrong: a block waited {WATCHDOG_NS / 1e9:g} s for the others "
+            "and gave up"
         )
 
 
-def _prepared(how: tuple[Shape, bool], arrays: Mapping[str, Tensor | None]) -> Prepared:
-    shape, is_reverse = how
-    gates = arrays["gates"]
-    assert gates is not None
-    form, kernel = plan(shape, gates.dtype, gates.device)
-    integers = {"status": status_of(gates.device).data_ptr(), "steps": shape.steps, "batch": shape.batch}
-    integers |= {**strides(shape, "gates", gates), **strides(shape, "output", arrays["output"])}
+def _prepared(how: tuple[Shape, Kind, bool], arrays: Mapping[str, Tensor | None]) -> Prepared:
+    shape, kind, is_reverse = how
+    form, kernel = plan(shape, kind)
+    integers = {"status": status_of(kind.device).data_ptr(), "steps": shape.steps, "batch": shape.batch, **shape.row_strides}
+    for name in ("output", "d_output" if kind.is_backward else "gates"):
+        integers |= strides(shape, name, arrays[name])
     return kernel.prepared(form.launch, arrays, **integers, is_reverse=int(is_reverse))
 
 
 _launches = LayoutMemo(_prepared)
 
 
-def _dense(one: Tensor | None) -> Tensor | None:
-    return None if one is None else one.contiguous()
-
-
-def _forward(
-    gates: Tensor, weight: Tensor, bias_ih: Tensor | None, bias_hh: Tensor | None, first_h: Tensor | None,
-    first_c: Tensor | None, lengths: Tensor | None, *how: Any,
-) -> list[Tensor]:  # fmt: skip
-    check_status(gates.device)
-    *named, is_reverse = how
-    if weight.data_ptr() % _PAIR_BYTES:
-        weight = weight.clone()
-    gates, weight, shape = adjacent(gates), weight.contiguous(), Shape.of(gates, *named)
-    results = shape.results(gates)
-    output, final_h, final_c = (*results, None)[:3]
-    arrays = {
-        "gates": gates, "weight": weight, "bias_ih": _dense(bias_ih), "bias_hh": _dense(bias_hh), "first_h": _dense(first_h),
-        "first_c": _dense(first_c), "output": output, "final_h": final_h, "final_c": final_c, "lengths": lengths,
-    }  # fmt: skip
-    launch, pointers = _launches.find((shape, is_reverse), arrays)
+def _launch(shape: Shape, kind: Kind, is_reverse: bool, weight: Tensor, **arrays: Tensor | None) -> None:
+    check_status(kind.device)
+    weight = weight.contiguous()
+    arrays["weight"] = weight.clone() if shape.hidden % 2 == 0 and weight.data_ptr() % _PAIR_BYTES else weight
+    launch, pointers = _launches.find((shape, kind, is_reverse), arrays)
     launch(pointers)
+
+
+def _dense(*given: Tensor | None) -> list[Tensor | None]:
+    return [None if one is None or not one.numel() else one.contiguous() for one in given]
+
+
+def _forward_keeping(gates: Tensor, weight: Tensor, *rest: Any, keeps: bool = True) -> list[Tensor]:
+    *given, lengths, cell, batch_first, is_reverse = rest
+    gates, shape = adjacent(gates), Shape.of(gates, cell, batch_first)
+    results, kept = shape.results(gates), shape.kept(gates) if keeps else []
+    names = ("bias_ih", "bias_hh", "first_h", "first_c", "final_h", "final_c", "kept", "cells")
+    arrays = dict(zip(names, _dense(*given, *(*results, None)[1:3], *(kept or (None, None))), strict=True))
+    kind = Kind(gates.dtype, gates.device, keeps=keeps)
+    _launch(shape, kind, is_reverse, weight, gates=gates, output=results[0], lengths=lengths, **arrays)
+    return results + kept
+
+
+def _forward(*given: Any) -> list[Tensor]:
+    return _forward_keeping(*given, keeps=False)
+
+
+def _backward(weight: Tensor, kept: Tensor, cells: Tensor, output: Tensor, d_output: Tensor, *rest: Any) -> list[Tensor]:
+    *given, lengths, cell, batch_first, is_reverse = rest
+    output, d_output = adjacent(output), adjacent(d_output)
+    shape = Shape.of(output, "rnn_tanh", batch_first)._replace(cell=cell)
+    results = _room_for_gradients(shape, output)
+    names = ("kept", "cells", "first_h", "first_c", "d_final_h", "d_final_c", "d_gates", "d_product", "d_first_h", "d_first_c")
+    arrays = dict(zip(names, _dense(kept, cells, *given, *results), strict=True))
+    kind = Kind(output.dtype, output.device, is_backward=True)
+    _launch(shape, kind, is_reverse, weight, output=output, d_output=d_output, lengths=lengths, **arrays)
     return results
+
+
+def _room_for_gradients(shape: Shape, beside: Tensor) -> list[Tensor]:
+    """Of the pre-activations, of GRU's product for n, of the initial h and c; of 0 elements where a cell has none."""
+    state, of_cell = (shape.batch, shape.hidden), (shape.batch, shape.hidden if shape.cell == "lstm" else 0)
+    product = shape_of(shape, shape.hidden if shape.cell == "gru" else 0)
+    return [beside.new_empty(size) for size in (shape_of(shape, shape.wide), product, state, of_cell)]
+
+
+def _fake_keeping(gates: Tensor, weight: Tensor, *rest: Any) -> list[Tensor]:
+    shape = Shape.of(gates, *rest[-3:-1])
+    return shape.results(gates) + shape.kept(gates)
 
 
 def _fake(gates: Tensor, weight: Tensor, *rest: Any) -> list[Tensor]:
     return Shape.of(gates, *rest[-3:-1]).results(gates)
 
 
-_library = torch.library.Library("pytest_ecornn", "FRAGMENT")
-_library.define(
-    "persistent_forward(Tensor gates, Tensor weight, Tensor? bias_ih, Tensor? bias_hh, Tensor? first_h, Tensor? first_c, "
-    "Tensor? lengths, str cell, bool batch_first, bool reverse) -> Tensor[]"
-)
-_library.impl("persistent_forward", _forward, "CUDA")
-torch.library.register_fake("pytest_ecornn::persistent_forward", _fake, lib=_library)
+def _fake_backward(weight: Tensor, kept: Tensor, cells: Tensor, output: Tensor, *rest: Any) -> list[Tensor]:
+    return _room_for_gradients(Shape.of(output, "rnn_tanh", rest[-2])._replace(cell=rest[-3]), output)
 
 
-def run(
-    gates: Tensor, weight: Tensor, bias_ih: Tensor | None, bias_hh: Tensor | None, first: tuple[Tensor, ...],
-    lengths: Tensor | None, cell: str, batch_first: bool, reverse: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """Output [.., H] laid out as gates and final states [B, H]; without gradients.
-
-    gates: W_ih x without biases, [T, B, G*H], or [B, T, G*H] with `batch_first`, in 16 bits, on a CUDA device. weight: W_hh,
-    [G*H, H]. bias_ih, bias_hh: [G*H]. first: the initial states [B, H], () for zeros. lengths: int64 [B] on the same device.
-    reverse: last step first. Raises RuntimeError where an earlier launch gave up.
-    """
-    first_h, first_c = (*first, None, None)[:2]
-    given = (gates, weight, bias_ih, bias_hh, first_h, first_c, lengths, cell, batch_first, reverse)
-    return tuple(torch.ops.pytest_ecornn.persistent_forward.default(*given))
+_GIVEN = "Tensor gates, Tensor weight, Tensor? bias_ih, Tensor? bias_hh, Tensor? first_h, Tensor? first_c"
+_HOW = "Tensor? lengths, str cell, bool batch_first, bool reverse"
+_SAVED = "Tensor weight, Tensor kept, Tensor cells, Tensor output, Tensor d_output, Tensor? first_h, Tensor? first_c, "
+_SAVED += "Tensor? d_final_h, Tensor? d_final_c"
+library = torch.library.Library("pytest_ecornn", "FRAGMENT")
+for _name, _arguments, _run, _faked in (
+    ("persistent_forward", _GIVEN, _forward, _fake), ("persistent_forward_keeping", _GIVEN, _forward_keeping, _fake_keeping),
+    ("persistent_backward", _SAVED, _backward, _fake_backward),
+):  # fmt: skip
+    library.define(f"{_name}({_arguments}, {_HOW}) -> Tensor[]")
+    library.impl(_name, _run, "CUDA")
+    torch.library.register_fake(f"pytest_ecornn::{_name}", _faked, lib=library)

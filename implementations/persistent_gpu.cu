@@ -5,15 +5,16 @@
 //   first_h, first_c [B, H] storage, read, null for zeros. final_h, final_c [B, H] storage, written, final_c by LSTM only
 //   output [T, B, H] storage, written: at t * output_step + b * output_sequence + h, 0 where a sequence is over
 //   lengths [B] int64, read, null for none: a sequence that is over keeps its state
-//   status [1] int32 in memory of the host, written when a wait was given up: 1
+//   kept [rows, 4*H] storage, cells [rows, H] float, written with KEEPS for the backward pass: of (t, b) in row t * row_step +
+//   b * row_sequence LSTM i f g o, GRU r z n and W_hn h + b_hn; c of LSTM
+//   status [1] int32 in memory of the host, written when a wait was given up: 1; all results of that block are NaN then
 //   No two may alias. Alignment: of the element; weight: 4 bytes.
 // Launch: a cluster of BLOCKS blocks for each 8 * TILES sequences; block r owns UNITS hidden units from r * UNITS, a warp 4 of
 //   them with all gates (RNN: 16), whose rows of W_hh are its rows of a warpgroup's product. Sequences are the columns.
 //   Of SLICES slices of 16 columns of W_hh the first HELD lie in registers, the others in shared memory.
 //   Shared bytes: 128 + 512 TILES SLICES (states) + 32 TILES UNITS (on their way) + 512 WARPS (SLICES - HELD).
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Between blocks B H values a step and block.
-// Limits: compute capability 9.0; storage of 16 bits; UNITS a multiple of 16 (RNN: 64); T, B, each stride below 2^31; offsets are
-//   64-bit.
+// Limits: compute capability 9.0; storage of 16 bits; UNITS a multiple of 16 (RNN: 64); T, B, G * H below 2^31; offsets 64-bit.
 // Order: h_(t+1) goes to every block's buffer (t+1)%2 by st.async and is waited for by its bytes (cluster.cuh), so it is seen
 //   whole. A buffer is written again only by who has all of h_(t+1), whose every sender passed its block's barrier of step t,
 //   where all its warps had read h_t. What is on its way alternates likewise: who writes it at t+2 has passed the barrier of
@@ -44,8 +45,9 @@ struct Shared {
 
 struct Arrays {
     const storage *gates, *weight, *bias_ih, *bias_hh, *first_h, *first_c;
-    storage *output, *final_h, *final_c;
-    index gates_step, gates_sequence, output_step, output_sequence;
+    storage *output, *final_h, *final_c, *kept;
+    float* cells;
+    index gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence;
 };
 
 struct Thread {
@@ -125,6 +127,14 @@ __device__ inline void own_products(float* products, const Sums& sums, const Thr
     for (int gate = 0; gate < GATES; gate++) products[gate] = all[gate];
 }
 
+__device__ inline void keep(const Arrays& arrays, const Thread& me, int tile, int state, int at, const float* kept, float c) {
+    const index row = at * arrays.row_step + me.sequence(tile, state) * arrays.row_sequence;
+    storage* place = arrays.kept + row * 4 * HIDDEN + me.unit(state);
+#pragma unroll
+    for (int i = 0; i < 4; i++) place[i * HIDDEN] = narrow(kept[i]);
+    if (CELL == LSTM) arrays.cells[row * HIDDEN + me.unit(state)] = c;
+}
+
 // What a thread carries from step to step: its states, and the gates' inputs of this step and the next.
 struct Carried {
     State states[TILES][STATES];
@@ -182,9 +192,11 @@ struct Carried {
                 own_products(product, sums[tile], me, s);
 #pragma unroll
                 for (int gate = 0; gate < GATES; gate++) x[gate] = widen(inputs[tile][s][gate]) + bias[s][gate];
-                const State found = after(states[tile][s], x, product, bias_n[s]);
+                float kept[4];
+                const State found = after(states[tile][s], x, product, bias_n[s], kept);
                 const bool is_alive = at < ends[tile][s];
                 if (is_alive) states[tile][s] = found;
+                if (KEEPS && GATES > 1 && is_alive) keep(arrays, me, tile, s, at, kept, found.c);
                 const storage h = narrow(states[tile][s].h);
                 shared.leaving[next][me.local_unit(s) / 8][tile * 8 + me.column(s)][me.local_unit(s) % 8] = h;
                 if (me.is_inside(tile, s)) arrays.output[output_place(arrays, me, tile, s, at)] = is_alive ? h : narrow(0.0f);
@@ -192,15 +204,18 @@ struct Carried {
         advance();
     }
 
-    __device__ void finish(const Arrays& arrays, const Thread& me) const {
+    // is_stuck: nothing is known, which all results say.
+    __device__ void finish(const Arrays& arrays, const Thread& me, int steps, bool is_stuck) const {
 #pragma unroll
         for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
             for (int s = 0; s < STATES; s++) {
                 if (!me.is_inside(tile, s)) continue;
                 const index place = (index)me.sequence(tile, s) * HIDDEN + me.unit(s);
-                arrays.final_h[place] = narrow(states[tile][s].h);
-                if (CELL == LSTM) arrays.final_c[place] = narrow(states[tile][s].c);
+                arrays.final_h[place] = narrow(is_stuck ? NOT_A_NUMBER : states[tile][s].h);
+                if (CELL == LSTM) arrays.final_c[place] = narrow(is_stuck ? NOT_A_NUMBER : states[tile][s].c);
+                for (int t = 0; is_stuck && t < steps; t++)
+                    arrays.output[output_place(arrays, me, tile, s, t)] = narrow(NOT_A_NUMBER);
             }
     }
 };
@@ -224,14 +239,14 @@ __device__ inline void send_all(Shared& shared, const Thread& me, int next, word
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS, 1) persistent_forward(
     const storage* gates, index gates_step, index gates_sequence, const storage* weight, const storage* bias_ih,
     const storage* bias_hh, const storage* first_h, const storage* first_c, storage* output, index output_step,
-    index output_sequence, storage* final_h, storage* final_c, const length* lengths, int* status, int steps, int batch,
-    int is_reverse) {
+    index output_sequence, storage* final_h, storage* final_c, const length* lengths, storage* kept, float* cells,
+    index row_step, index row_sequence, int* status, int steps, int batch, int is_reverse) {
     Shared& shared = *(Shared*)block_memory();
     const int thread = threadIdx.x, lane = thread % 32;
     const Thread me = {thread / 32, lane, lane / 4, lane % 4, (int)rank_in_cluster() * UNITS,
                        (int)(blockIdx.x / BLOCKS) * TILES * 8, batch};
-    const Arrays arrays = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c,
-                           gates_step, gates_sequence, output_step, output_sequence};
+    const Arrays arrays = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
+                           gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence};
     if (thread == 0) {
         for (int i = 0; i < 2; i++) make_barrier(address_of(&shared.barriers[i]));
         show_barriers();
@@ -239,7 +254,8 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
     start(shared, arrays, me);
     Slice held[HELD];
 #pragma unroll
-    for (int s = 0; s < HELD; s++) held[s] = slice_of(row_of(weight, me, me.g), row_of(weight, me, me.g + 8), s * 16 + me.t * 2);
+    for (int s = 0; s < HELD; s++)
+        held[s] = slice_of(row_of(weight, me, me.g), row_of(weight, me, me.g + 8), s * 16 + me.t * 2);
     share_weights(shared, weight, me);
     Carried carried(arrays, me, lengths, is_reverse ? steps - 1 : 0);
     show_to_products();
@@ -258,7 +274,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
         is_stuck = __syncthreads_or(is_stuck);
         if (t + 1 < steps && !is_stuck) send_all(shared, me, next, address_of(&shared.barriers[next]));
     }
-    if (is_stuck && thread == 0) *(volatile int*)status = 1;
-    carried.finish(arrays, me);
+    if (is_stuck) *(volatile int*)status = 1;
+    carried.finish(arrays, me, steps, is_stuck);
     sync_cluster();
 }

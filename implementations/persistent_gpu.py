@@ -1,8 +1,8 @@
 """LSTM, GRU and RNN whose recurrent weights stay on chip for the whole sequence: one launch for all steps.
 
 After one product for the inputs of all steps a cluster of blocks takes some sequences through time; each block keeps the rows
-of W_hh of its hidden units and hands the new states to the others through shared memory. So far the forward pass in 16 bits
-on Hopper. Source: Diamos et al., Persistent RNNs, ICML 2016.
+of W_hh of its hidden units and hands the new states to the others through shared memory. Backward likewise: each block hands
+on what the gradients of its gates say of all states. In 16 bits, on Hopper. Source: Diamos et al., Persistent RNNs, ICML 2016.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from torch import Tensor
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights
+from pytest_ecornn.implementations._persistent_form import GATES, HOPPER, Device, choose
 from pytest_ecornn.implementations._stack import run_layers
 from pytest_ecornn.implementations.cuda.compile import indexed, refusal
-
-_CELLS = ("rnn_tanh", "rnn_relu", "lstm", "gru")
-_HOPPER = (9, 0)
 
 
 class PersistentGpu(Implementation):
     carry = "float32"
+    gate_gradients = "storage"
+    saved_gates = "storage"
     products = "storage"
     deterministic = True
 
@@ -28,36 +28,37 @@ class PersistentGpu(Implementation):
         self._notes = ""
 
     def unsupported(self, case: Case, device: torch.device) -> str | None:
-        if case.cell not in _CELLS:
-            return f"no {case.cell}: {', '.join(_CELLS)} only"
-        if case.training:
-            return "has no backward pass yet"
+        if case.cell not in GATES:
+            return f"no {case.cell}: {', '.join(GATES)} only"
         if case.dtype not in ("bfloat16", "float16"):
             return f"runs bfloat16 and float16, not {case.dtype}"
         if largest := _too_large(case):
             return largest
         if reason := refusal(device):
             return reason
-        if (found := torch.cuda.get_device_capability(device)) != _HOPPER:
+        if (found := torch.cuda.get_device_capability(device)) != HOPPER:
             return f"runs on compute capability 9.0, not {found[0]}.{found[1]}"
         return _misfit(case, device)
 
     def build(self, case: Case, weights: Weights) -> Layer:
-        from pytest_ecornn.implementations._persistent_op import Shape, plan
+        from pytest_ecornn.implementations._persistent_op import Kind, Shape, plan
 
         device = indexed(case.device)
         shape = Shape(case.cell, case.steps, case.batch, case.hidden_size, case.batch_first)
-        self._notes = str(plan(shape, getattr(torch, case.dtype), device)[0])
-        return make_layer(case, {name: weights.masked(name).detach() for name in weights}, device)
+        forward = Kind(getattr(torch, case.dtype), device, keeps=case.training)
+        kinds = [forward, forward._replace(is_backward=True, keeps=False)] if case.training else [forward]
+        self._notes = "; backward: ".join(str(plan(shape, kind)[0]) for kind in kinds)
+        return make_layer(case, weights, device)
 
     def cost(self, case: Case) -> Cost:
-        """The inputs' product, and of each layer its recurrent weights once, its product and its output."""
+        """The inputs' products, and of each layer its recurrent weights, product and output; what is kept, and gradients."""
         from pytest_ecornn.implementations._gate_product import product_cost
 
         product, gates, hidden = product_cost(case), len(cells.get(case.cell).gates), case.hidden_size
-        tracks, rows = case.layers * case.directions, case.steps * case.batch
-        moved = tracks * (gates * hidden**2 + rows * (gates + 1) * hidden) * getattr(torch, case.dtype).itemsize
-        return Cost(product.bytes + moved, product.operations + 2 * tracks * rows * gates * hidden**2)
+        size, tracks, rows = getattr(torch, case.dtype).itemsize, case.layers * case.directions, case.steps * case.batch
+        values, passes = (4 * gates + 8, 3) if case.training else (gates + 1, 1)
+        moved = tracks * (passes * gates * hidden**2 + rows * values * hidden) * size
+        return Cost(product.bytes + moved, product.operations + passes * 2 * tracks * rows * gates * hidden**2)
 
     def notes(self) -> str:
         return self._notes
@@ -69,16 +70,19 @@ def _too_large(case: Case) -> str | None:
 
 
 def _misfit(case: Case, device: torch.device) -> str | None:
-    from pytest_ecornn.implementations._persistent_form import Device, choose
+    for is_backward in (False, True)[: 1 + case.training]:
+        found = choose(case.cell, case.hidden_size, case.batch, Device.of(device), is_backward)
+        if isinstance(found, str):
+            return f"{found}{' backward' * is_backward}"
+    return None
 
-    found = choose(case.cell, case.hidden_size, case.batch, Device.of(device))
-    return found if isinstance(found, str) else None
 
-
-def make_layer(case: Case, weights: dict[str, Tensor], device: torch.device) -> Layer:
-    """All layers and directions of the case on `device`, one after the other; weights by torch.nn's names."""
+def make_layer(case: Case, weights: Weights, device: torch.device) -> Layer:
+    """All layers and directions of the case on `device`, one after the other."""
     from pytest_ecornn.implementations._gate_product import gate_products
-    from pytest_ecornn.implementations._persistent_op import run
+    from pytest_ecornn.implementations._persistent_gradient import run
+
+    fixed = {} if case.training else {name: weights.masked(name).detach() for name in weights}
 
     def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         on_device = None if lengths is None else lengths.to(device, non_blocking=True)
@@ -86,13 +90,16 @@ def make_layer(case: Case, weights: dict[str, Tensor], device: torch.device) -> 
         def run_layer(
             suffix: str, x: Tensor, is_projected: bool, state: cells.Blocks, reverse: bool
         ) -> tuple[Tensor, cells.Blocks]:
-            gates = x if is_projected else gate_products(x, weights["weight_ih" + suffix], False)
-            biases = [weights.get(name + suffix) for name in ("bias_ih", "bias_hh")]
+            def of(name: str) -> Tensor:
+                return fixed[name + suffix] if fixed else weights.masked(name + suffix)
+
+            gates = x if is_projected else gate_products(x, of("weight_ih"), False)
+            biases = [of(name) if name + suffix in weights else None for name in ("bias_ih", "bias_hh")]
             how = (case.cell, case.batch_first, reverse)
-            output, *final = run(gates, weights["weight_hh" + suffix], biases[0], biases[1], state, on_device, *how)
+            output, *final = run(gates, of("weight_hh"), biases[0], biases[1], state, on_device, *how)
             return output, tuple(final)
 
-        with torch.no_grad(), torch.cuda.device(device):
+        with torch.cuda.device(device):
             return run_layers(case, x, state, run_layer)
 
     return layer

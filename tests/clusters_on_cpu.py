@@ -17,11 +17,18 @@ from pytest_ecornn.implementations.cuda.launch import Launch
 
 MOST_SWEEPS = 200_000  # over all threads, after which a cluster hangs
 _FOLDER = Path(__file__).with_name("clusters")
-_seeds = count()
+_OUTCOMES = ("", "hangs", "multiplies what was not shown to products", "tells a block something after its end")
+_orders = count()
 
 
-class Hangs(Exception):
-    """A cluster whose threads wait for ever."""
+class Broken(Exception):
+    """A cluster whose threads wait for ever, or that does what is not allowed."""
+
+
+def start_from(order: int) -> None:
+    """The threads of each launch from now on take turns in another order, the first in this one."""
+    global _orders
+    _orders = count(order)
 
 
 class ClustersOnCpu(Kernel):
@@ -36,8 +43,9 @@ class ClustersOnCpu(Kernel):
         _, _, cluster = self._how
         given = (ctypes.c_longlong * len(passed))(*passed)
         for first in range(0, launch.grid, cluster):
-            if not self._launch(first, cluster, launch.block, launch.shared_bytes, next(_seeds), MOST_SWEEPS, given):
-                raise Hangs(f"{self._name}: not ended after {MOST_SWEEPS} rounds of all its threads")
+            order = next(_orders)
+            if outcome := self._launch(first, cluster, launch.block, launch.shared_bytes, order, MOST_SWEEPS, given):
+                raise Broken(f"{self._name}, threads in order {order}: {_OUTCOMES[outcome]}")
 
 
 @cache
@@ -52,5 +60,5 @@ def _compiled(text: str, headers: Path, name: str, macros: tuple[tuple[str, str]
     subprocess.run(["g++", *options, "-o", str(folder / "kernel.so"), str(folder / "kernel.cpp")], check=True)
     run = ctypes.CDLL(str(folder / "kernel.so")).run_cluster
     run.argtypes = (*(ctypes.c_uint,) * 5, ctypes.c_ulonglong, ctypes.c_void_p)
-    run.restype = ctypes.c_bool
+    run.restype = ctypes.c_int
     return run

@@ -55,20 +55,22 @@ def of_log_scan() -> list[tuple[tuple[str, str], ...]]:
     return found
 
 
-def of_persistent() -> list[tuple[tuple[str, str], ...]]:
+def of_persistent(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
     """Every cell, with weights in registers alone and in shared memory too, few sequences and many, even sizes and odd."""
     device, found = _persistent_form.Device(132, 232_448, 16), []
-    for cell, hidden, batch in itertools.product(("rnn_tanh", "lstm", "gru"), (65, 512, 768), (8, 128)):
-        form = _persistent_form.choose(cell, hidden, batch, device)
+    for cell, hidden, batch in itertools.product(("rnn_tanh", "lstm", "gru"), (65, 512, 650), (8, 128)):
+        kind = _persistent_op.Kind(torch.bfloat16 if hidden == 65 else torch.float16, torch.device("cuda", 0), is_backward)
+        form = _persistent_form.choose(cell, hidden, batch, device, is_backward)
         assert isinstance(form, _persistent_form.Form)
-        found.append(_persistent_op.macros(cell, hidden, torch.bfloat16 if hidden == 65 else torch.float16, form))
+        found.append(_persistent_op.macros(cell, hidden, kind._replace(keeps=batch == 8 and not is_backward), form))
     return list(dict.fromkeys(found))
 
 
 # Sources that not every architecture has the instructions for.
-ONLY = {"persistent_gpu.cu": ((9, 0),)}
+ONLY = {"persistent_gpu.cu": ((9, 0),), "persistent_gpu_backward.cu": ((9, 0),)}
 VARIANTS = {
-    "persistent_gpu.cu": of_persistent(),
+    "persistent_gpu.cu": of_persistent(False),
+    "persistent_gpu_backward.cu": of_persistent(True),
     "scan_gpu.cu": of_scan(),
     "scan_gpu_log.cu": of_log_scan(),
     "transposed_gpu.cu": [

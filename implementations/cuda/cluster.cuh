@@ -1,5 +1,5 @@
-// How blocks of a cluster hand values to each other: st.async writes 16 bytes into another block's shared memory and counts them
-// in an mbarrier there, so that who waits for all bytes of a phase waits for the values themselves. Compute capability 9.0.
+// How blocks of a cluster hand values to each other: st.async writes 16 bytes into another block's shared memory and counts
+// them in an mbarrier there, so that who waits for all bytes of a phase waits for the values themselves. Compute capability 9.0.
 // Addresses are of shared memory, as 32-bit words. WATCHDOG_NS: after which a wait is given up.
 #pragma once
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 POINTER, INT32, INT64 = "P", "i", "q"  # what a kernel takes, as `struct` calls it
 PORTABLE_CLUSTER = 8  # blocks, which every device that has clusters can run
-_NON_PORTABLE_CLUSTERS, _CLUSTER_DIMENSION = 14, 4  # the driver's numbers of a function's attribute and of a launch's
+_NON_PORTABLE_CLUSTERS = 14  # the driver's number of a function's attribute
 
 
 class Launch(NamedTuple):
@@ -62,27 +62,6 @@ def allow_large_clusters(function: int) -> None:
     """Lets a function have clusters of more than PORTABLE_CLUSTER blocks. Raises RuntimeError where the driver refuses."""
     if code := _driver().cuFuncSetAttribute(function, _NON_PORTABLE_CLUSTERS, 1):
         raise RuntimeError(f"the CUDA driver refused clusters of more than {PORTABLE_CLUSTER} blocks: {_text(code)}")
-
-
-class _Attribute(ctypes.Structure):
-    _fields_ = (("id", ctypes.c_uint), ("pad", ctypes.c_uint), ("value", ctypes.c_uint * 16))
-
-
-class _Configuration(ctypes.Structure):
-    _fields_ = (
-        ("sizes", ctypes.c_uint * 7), ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(_Attribute)),
-        ("count", ctypes.c_uint),
-    )  # fmt: skip
-
-
-def clusters_at_once(function: int, launch: Launch, cluster: int) -> int:
-    """How many clusters of so many blocks the current device runs side by side, as the driver has it; 0 where it has none."""
-    attribute = _Attribute(_CLUSTER_DIMENSION, 0, (cluster, 1, 1))
-    sizes = (launch.grid, 1, 1, launch.block, 1, 1, launch.shared_bytes)
-    configuration = _Configuration(sizes, None, ctypes.pointer(attribute), 1)
-    found = ctypes.c_int()
-    code = _driver().cuOccupancyMaxActiveClusters(ctypes.byref(found), ctypes.c_void_p(function), ctypes.byref(configuration))
-    return 0 if code else found.value
 
 
 _bound = threading.local()

@@ -9,6 +9,8 @@
 #define GRU 3
 #define GATES (CELL == LSTM ? 4 : CELL == GRU ? 3 : 1)
 
+#define NOT_A_NUMBER (0.0f / 0.0f)
+
 struct State {
     float h, c;
 };
@@ -31,17 +33,18 @@ __device__ inline float tangent(float x) {
     return square < 0.1f ? x * series : fmaf(2.0f, sigmoid(2.0f * x), -1.0f);
 }
 
-// x: W_ih x with all biases but GRU's b_hn, which is `bias_n`. product: W_hh h.
-__device__ inline State after(State before, const float* x, const float* product, float bias_n) {
+// x: W_ih x with all biases but GRU's b_hn, which is `bias_n`. product: W_hh h. kept: what the backward pass is to have, LSTM
+// i f g o, GRU r z n and W_hn h + b_hn.
+__device__ inline State after(State before, const float* x, const float* product, float bias_n, float* kept) {
     const float first = x[0] + product[0];
     if (CELL == RNN_TANH) return {tangent(first), 0};
     if (CELL == RNN_RELU) return {first > 0 || first != first ? first : 0, 0};
-    const float second = x[1 % GATES] + product[1 % GATES];
+    kept[0] = sigmoid(first), kept[1] = sigmoid(x[1 % GATES] + product[1 % GATES]);
     if (CELL == GRU) {
-        const float z = sigmoid(second), n = tangent(x[2 % GATES] + sigmoid(first) * (product[2 % GATES] + bias_n));
-        return {fmaf(z, before.h - n, n), 0};
+        kept[3] = product[2 % GATES] + bias_n, kept[2] = tangent(x[2 % GATES] + kept[0] * kept[3]);
+        return {fmaf(kept[1], before.h - kept[2], kept[2]), 0};
     }
-    const float g = tangent(x[2 % GATES] + product[2 % GATES]), o = sigmoid(x[3 % GATES] + product[3 % GATES]);
-    const float c = fmaf(sigmoid(second), before.c, sigmoid(first) * g);
-    return {o * tangent(c), c};
+    kept[2] = tangent(x[2 % GATES] + product[2 % GATES]), kept[3] = sigmoid(x[3 % GATES] + product[3 % GATES]);
+    const float c = fmaf(kept[1], before.c, kept[0] * kept[2]);
+    return {kept[3] * tangent(c), c};
 }

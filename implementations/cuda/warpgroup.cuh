@@ -1,7 +1,7 @@
-// A product of weights [64, K], the rows of a group of 4 warps, and states [N, K] by Hopper's wgmma: 16 bits, summed in float32.
+// A product of weights [64, K], the rows of a group of 4 warps, and states [N, K] by Hopper's wgmma: 16 bits, sums in float32.
 // Thread (g, t) = (lane / 4, lane % 4) of warp w holds, of weights and of sums, rows 16 (w % 4) + g and + 8; of weights columns
 // 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of each 16, of sums columns 2 t and 2 t + 1 of each 8. In shared memory columns lie in
-// eights: [K / 8][rows][8], so that 8 rows of an eight are the 128 bytes that wgmma reads at once, next to those of further rows.
+// eights: [K / 8][rows][8], so that 8 rows of an eight are the 128 bytes that wgmma reads at once, beside those of further rows.
 #pragma once
 #include "cluster.cuh"
 #include "storage.cuh"
@@ -19,7 +19,9 @@ struct Sums {
 // Where wgmma finds 16 columns, as its descriptor says it.
 struct Place {
     unsigned first, second;
-    __device__ unsigned long long after(unsigned bytes) const { return (unsigned long long)second << 32 | (first + bytes / 16); }
+    __device__ unsigned long long after(unsigned bytes) const {
+        return (unsigned long long)second << 32 | (first + bytes / 16);
+    }
 };
 
 // In bytes, how far the second eight of columns is from the first, and the next 8 rows.

@@ -1,4 +1,4 @@
-// The instructions behind warpgroup.cuh: products of 64 rows of weights, in registers or shared memory, and 8 * TILES of states.
+// The instructions behind warpgroup.cuh: products of 64 rows of weights, in registers or shared memory, and 8 * TILES states.
 #pragma once
 
 // What was written to shared memory by now is what the products after it read.

@@ -24,6 +24,7 @@ inline bool wait_for(word barrier, word parity) {
         if (cluster->sweeps - start > WATCHDOG_NS) return false;
         pause();
     }
+    current->are_shown = false;
     return true;
 }
 inline word rank_in_cluster() { return current->block->rank; }

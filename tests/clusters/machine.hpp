@@ -1,11 +1,13 @@
 // A GPU's clusters on one thread of a CPU: every thread of a kernel is a fiber, which runs until it waits for others.
 // Fibers take turns in an order drawn from a seed, and what blocks send to each other arrives late, out of order, as it may.
+// Not as on a GPU: a thread is not interrupted between two waits, memory is what was written last, an mbarrier counts without
+// limits, and nobody looks whether an address is of the array that was meant.
 #pragma once
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <random>
-#include <tuple>
 #include <ucontext.h>
 #include <utility>
 #include <vector>
@@ -35,7 +37,8 @@ struct Fiber {
     std::vector<char> stack;
     Block* block;
     Index thread;
-    bool is_done = false;
+    bool is_done = false, are_shown = false;  // of products: whether they may read what the thread has waited for or written
+    std::vector<std::function<void()>> products;
 };
 
 // What may be late: until a sweep over all fibers that chance names, it does not run.
@@ -49,7 +52,7 @@ struct Late {
 
 struct Warp {
     Meeting meeting{32};
-    unsigned words[32][4];
+    unsigned words[32][6];
     Late late;
 };
 
@@ -67,6 +70,8 @@ struct Message {
     uint4 value;
 };
 
+enum Outcome { ENDED, HANGS, PRODUCT_TOO_EARLY, TOLD_TOO_LATE };
+
 struct Cluster {
     std::vector<Block> blocks;
     std::vector<Fiber> fibers;
@@ -74,6 +79,7 @@ struct Cluster {
     Meeting meeting;
     std::mt19937 random;
     unsigned long long sweeps = 0;
+    Outcome outcome = ENDED;
     ucontext_t scheduler;
 };
 
@@ -100,6 +106,7 @@ static void __syncthreads() { meet(current->block->meeting); }
 static bool __syncthreads_or(bool any) { return meet(current->block->meeting, any); }
 
 static Warp& warp_of_current() { return current->block->warps[threadIdx.x / 32]; }
+static void __syncwarp() { meet(warp_of_current().meeting); }
 
 static float __shfl_xor_sync(unsigned, float value, unsigned lanes) {
     Warp& warp = warp_of_current();
@@ -124,6 +131,9 @@ static void settle(Barrier& barrier) {
 }
 
 static void deliver(const Message& message) {
+    const Block* to = &cluster->blocks.at(message.place >> 24);
+    for (const Fiber& fiber : cluster->fibers)
+        if (fiber.block == to && fiber.is_done) cluster->outcome = TOLD_TOO_LATE;
     std::memcpy(memory_at(message.place), &message.value, 16);
     Barrier& barrier = *(Barrier*)memory_at(message.barrier);
     barrier.bytes -= 16;
@@ -140,12 +150,8 @@ static void deliver_some() {
     cluster->messages = late;
 }
 
-template <typename T> static T as(long long value) {
-    if constexpr (std::is_pointer_v<T>) return (T)value;
-    else return (T)value;
-}
 template <typename... A, size_t... I> static void call(void (*kernel)(A...), const long long* given, std::index_sequence<I...>) {
-    kernel(as<A>(given[I])...);
+    kernel((A)given[I]...);
 }
 template <typename... A> static void call(void (*kernel)(A...), const long long* given) {
     call(kernel, given, std::index_sequence_for<A...>());
@@ -180,8 +186,8 @@ static void sweep() {
     cluster->sweeps++;
 }
 
-// Blocks from `first` on, as many as a cluster has. True where all of them ended.
-extern "C" bool run_cluster(unsigned first, unsigned blocks, unsigned threads, unsigned shared_bytes, unsigned seed,
+// Blocks from `first` on, as many as a cluster has.
+extern "C" Outcome run_cluster(unsigned first, unsigned blocks, unsigned threads, unsigned shared_bytes, unsigned seed,
                             unsigned long long most_sweeps, const long long* given) {
     Cluster now;
     now.blocks.resize(blocks), now.fibers.resize((size_t)blocks * threads);
@@ -205,8 +211,8 @@ extern "C" bool run_cluster(unsigned first, unsigned blocks, unsigned threads, u
         return true;
     };
     while (!is_over()) {
-        if (now.sweeps >= most_sweeps) return false;
+        if (now.sweeps >= most_sweeps) return HANGS;
         sweep();
     }
-    return true;
+    return now.outcome;
 }

@@ -1,9 +1,18 @@
-// Takes the place of implementations/cuda/wgmma.cuh: a descriptor is read as wgmma reads it, sums are taken column by column.
+// Takes the place of implementations/cuda/wgmma.cuh: a descriptor is read as wgmma reads it, sums are taken column by column,
+// and not before they are waited for.
 #pragma once
 
-inline void show_to_products() {}
+inline void show_to_products() { current->are_shown = true; }
 inline void begin_products() { meet(warp_of_current().meeting); }
-inline void end_products() { meet(warp_of_current().meeting); }
+inline void end_products() {
+    for (const auto& product : current->products) product();
+    current->products.clear();
+    meet(warp_of_current().meeting);
+}
+inline void later(std::function<void()> product) {
+    if (!current->are_shown) cluster->outcome = PRODUCT_TOO_EARLY;
+    current->products.push_back(product);
+}
 
 struct Described {
     unsigned start, eights, rows;
@@ -29,20 +38,23 @@ template <typename Weight> void multiply_by(Weight weight, Sums* sums, unsigned 
 
 // Of a fragment, lane (g, t) has rows g and g + 8 by turns, of columns 2 t and then 2 t + 8 a pair.
 inline void multiply(Sums* sums, const Slice& weights, unsigned long long states, int adds) {
-    Warp& warp = warp_of_current();
-    std::memcpy(warp.words[threadIdx.x % 32], weights.at, 16);
-    meet(warp.meeting);
-    multiply_by(
-        [&](unsigned row, unsigned k) {
+    later([=] {
+        Warp& warp = warp_of_current();
+        std::memcpy(warp.words[threadIdx.x % 32], weights.at, 16);
+        meet(warp.meeting);
+        const auto weight = [&](unsigned row, unsigned k) {
             const unsigned* words = warp.words[row % 8 * 4 + k % 8 / 2];
             return widen(((const storage*)&words[row / 8 + k / 8 * 2])[k % 2]);
-        },
-        sums, states, adds);
-    meet(warp.meeting);
+        };
+        multiply_by(weight, sums, states, adds);
+        meet(warp.meeting);
+    });
 }
 
 inline void multiply(Sums* sums, unsigned long long weights, unsigned long long states, int adds) {
-    const Described of(weights);
-    const unsigned first = threadIdx.x / 32 % 4 * 16;
-    multiply_by([&](unsigned row, unsigned k) { return of.at(first + row, k); }, sums, states, adds);
+    later([=] {
+        const Described of(weights);
+        const unsigned first = threadIdx.x / 32 % 4 * 16;
+        multiply_by([&](unsigned row, unsigned k) { return of.at(first + row, k); }, sums, states, adds);
+    });
 }
