@@ -42,21 +42,24 @@ class _Differentiable(torch.autograd.Function):
         if of_bias_ih:
             found[2] = d_gates.sum((0, 1))
         if of_bias_hh:
-            found[3] = d_h.sum((0, 1))
+            found[3] = found[2] if d_h is d_gates and of_bias_ih else d_h.sum((0, 1))
         return *found, *(None,) * 4
 
 
 def _states_before(output: Tensor, first: Tensor | None, lengths: Tensor | None, batch_first: bool, reverse: bool) -> Tensor:
-    """h before each step, laid out as the output; where a sequence is over it does not count."""
+    """h before each step, laid out as the output; 0 where a sequence is over, as what is there may not be finite."""
     time = 1 if batch_first else 0
     initial = output.new_zeros(output.select(time, 0).shape) if first is None else first
     inner = output.narrow(time, 1, output.shape[time] - 1) if reverse else output.narrow(time, 0, output.shape[time] - 1)
     parts = (inner, initial.unsqueeze(time)) if reverse else (initial.unsqueeze(time), inner)
     found = torch.cat(parts, time)
-    if reverse and lengths is not None:
-        rows = torch.arange(len(lengths), device=lengths.device)
-        found[(rows, lengths - 1) if batch_first else (lengths - 1, rows)] = initial
-    return found
+    if lengths is None:
+        return found
+    steps = torch.arange(output.shape[time], device=lengths.device)
+    steps = steps[None, :] - lengths[:, None] if batch_first else steps[:, None] - lengths
+    if reverse:
+        found = torch.where((steps == -1)[..., None], initial.unsqueeze(time), found)
+    return found.masked_fill((steps >= 0)[..., None], 0)
 
 
 register_gradient(library, "persistent_forward", _Differentiable)

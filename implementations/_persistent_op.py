@@ -126,10 +126,12 @@ _making_one = threading.Lock()
 
 def status_of(device: torch.device) -> Tensor:
     """[1], int32, in the host's memory: not 0 once a kernel on that device has given up a wait. It stays where it is."""
-    with _making_one, torch.inference_mode(False):
-        if device not in _statuses:
-            _statuses[device] = torch.zeros(1, dtype=torch.int32, device="cpu", pin_memory=device.type == "cuda")
-        return _statuses[device]
+    found = _statuses.get(device)
+    if found is None:
+        with _making_one, torch.inference_mode(False):
+            made = torch.zeros(1, dtype=torch.int32, device="cpu", pin_memory=device.type == "cuda")
+            found = _statuses.setdefault(device, made)
+    return found
 
 
 def check_status(device: torch.device) -> None:
@@ -164,7 +166,12 @@ def _launch(shape: Shape, kind: Kind, is_reverse: bool, weight: Tensor, **arrays
 
 
 def _dense(*given: Tensor | None) -> list[Tensor | None]:
-    return [None if one is None or not one.numel() else one.contiguous() for one in given]
+    return [None if one is None else one.contiguous() for one in given]
+
+
+def _filled(*own: Tensor | None) -> list[Tensor | None]:
+    """None for those of no elements, which the cell does not have."""
+    return [one if one is not None and one.numel() else None for one in own]
 
 
 def _forward_keeping(gates: Tensor, weight: Tensor, *rest: Any, keeps: bool = True) -> list[Tensor]:
@@ -172,8 +179,10 @@ def _forward_keeping(gates: Tensor, weight: Tensor, *rest: Any, keeps: bool = Tr
     gates, shape = adjacent(gates), Shape.of(gates, cell, batch_first)
     results, kept = shape.results(gates), shape.kept(gates) if keeps else []
     names = ("bias_ih", "bias_hh", "first_h", "first_c", "final_h", "final_c", "kept", "cells")
-    arrays = dict(zip(names, _dense(*given, *(*results, None)[1:3], *(kept or (None, None))), strict=True))
+    arrays = dict(zip(names, [*_dense(*given), *_filled(*(*results, None)[1:3], *(kept or (None, None)))], strict=True))
     kind = Kind(gates.dtype, gates.device, keeps=keeps)
+    if keeps:  # raises where the backward pass would
+        plan(shape, kind._replace(is_backward=True, keeps=False))
     _launch(shape, kind, is_reverse, weight, gates=gates, output=results[0], lengths=lengths, **arrays)
     return results + kept
 
@@ -188,7 +197,7 @@ def _backward(weight: Tensor, kept: Tensor, cells: Tensor, output: Tensor, d_out
     shape = Shape.of(output, "rnn_tanh", batch_first)._replace(cell=cell)
     results = _room_for_gradients(shape, output)
     names = ("kept", "cells", "first_h", "first_c", "d_final_h", "d_final_c", "d_gates", "d_product", "d_first_h", "d_first_c")
-    arrays = dict(zip(names, _dense(kept, cells, *given, *results), strict=True))
+    arrays = dict(zip(names, [*_filled(kept, cells), *_dense(*given), *_filled(*results)], strict=True))
     kind = Kind(output.dtype, output.device, is_backward=True)
     _launch(shape, kind, is_reverse, weight, output=output, d_output=d_output, lengths=lengths, **arrays)
     return results

@@ -56,7 +56,8 @@ class PersistentGpu(Implementation):
 
         product, gates, hidden = product_cost(case), len(cells.get(case.cell).gates), case.hidden_size
         size, tracks, rows = getattr(torch, case.dtype).itemsize, case.layers * case.directions, case.steps * case.batch
-        values, passes = (4 * gates + 8, 3) if case.training else (gates + 1, 1)
+        kept = {4: 6, 3: 4, 1: 0}[gates]  # values a unit and step; of LSTM c is one of 4 bytes
+        values, passes = (3 * gates + 2 * kept + 4 + (case.cell == "gru"), 3) if case.training else (gates + 1, 1)
         moved = tracks * (passes * gates * hidden**2 + rows * values * hidden) * size
         return Cost(product.bytes + moved, product.operations + passes * 2 * tracks * rows * gates * hidden**2)
 

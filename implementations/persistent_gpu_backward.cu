@@ -10,8 +10,8 @@
 // Launch: clusters, units and sequences as in persistent_gpu.cu. A warp multiplies 16 of all units by its block's gates.
 //   Of PARTS pieces of 16 units by 32 gates of a warp the first HELD lie in registers, the others in shared memory.
 //   Shared bytes: 128 + 64 TILES BLOCKS UNITS (sums) + 1,024 TILES SLICES (gates) + 1,024 WARPS (PARTS - HELD) (weights).
-// Cost: reads G H^2 + T B 6 H values (RNN: 2 H), writes T B G H; 2 T B G H^2 operations. Between blocks 4 B H bytes a step
-//   and block.
+// Cost: reads G H^2 + T B S H values, S being 9 (LSTM, c in float counting twice), 6 (GRU), 2 (RNN), writes T B G H (GRU: 4 H);
+//   2 T B G H^2 operations. Between blocks 4 B H bytes a step and block.
 // Limits: as persistent_gpu.cu.
 // Order: sums of step i go to buffer i % 2 of the unit's block and are waited for by their bytes. Who sends those of i + 2 has
 //   all of i + 1, whose every sender passed its block's barrier of step i + 1, where all its threads had added those of step i.
@@ -24,9 +24,11 @@
 #define WARPS (UNITS * (GATES == 1 ? 1 : 4) / 16)
 #define THREADS (32 * WARPS)
 #define SEQUENCES (8 * TILES)
-#define OWN (UNITS * SEQUENCES / THREADS)  // states of a thread
+#define A_TILE (UNITS * 8 / THREADS)  // states of a thread in each tile
+#define OWN (A_TILE * TILES)
 #define SLICES ((GATES * UNITS + 31) / 32)  // of 32 of the block's gates
 #define ROW_TILES ((UNITS * BLOCKS / 16 + WARPS - 1) / WARPS)  // of 16 units, that a warp multiplies
+#define AT_ONCE (ROW_TILES % 2 ? 1 : 2)  // of them, for which gates are read
 #define PARTS (ROW_TILES * SLICES)
 
 typedef long long index;
@@ -34,7 +36,7 @@ typedef long long length;
 
 struct Shared {
     unsigned long long barriers[16];  // two, and the room up to the next 128 bytes
-    float sums[2][BLOCKS][UNITS][SEQUENCES];
+    float sums[2][BLOCKS][TILES][UNITS][8];
     storage gates[2][TILES][SLICES][8][32];
     uint4 weights[PARTS > HELD ? PARTS - HELD : 1][2][THREADS];  // the last, as there may be none
 };
@@ -54,10 +56,11 @@ struct Arrays {
     __device__ index row(int t, index b) const { return t * row_step + b * row_sequence; }
 };
 
+// share: which of the warps' shares of all units it multiplies; each block begins with another, so that not all tell the same.
 struct Thread {
-    int number, warp, lane, first_unit, first_sequence;
-    __device__ int local_unit(int i) const { return (number + i * THREADS) / SEQUENCES; }
-    __device__ int column(int i) const { return (number + i * THREADS) % SEQUENCES; }
+    int number, share, lane, first_unit, first_sequence;
+    __device__ int local_unit(int i) const { return (number + i % A_TILE * THREADS) / 8; }
+    __device__ int column(int i) const { return i / A_TILE * 8 + number % 8; }
     __device__ int unit(int i) const { return first_unit + local_unit(i); }
     __device__ int sequence(int i) const { return first_sequence + column(i); }
 };
@@ -79,13 +82,15 @@ __device__ inline unsigned pair_at(const storage* weight, const Thread& me, int 
 // Of W_hh's transpose 8 units from u on by a slice's gates: read by rows of W_hh, 8 of which a warp transposes at once.
 __device__ inline uint4 eight_of(const storage* weight, const Thread& me, int u, int slice) {
     const int g = me.lane / 4, k = slice * 32 + g / 2 * 8 + g % 2;
-    u += me.lane % 4 * 2;
-    return {transposed(pair_at(weight, me, k, u)), transposed(pair_at(weight, me, k + 2, u)),
-            transposed(pair_at(weight, me, k + 4, u)), transposed(pair_at(weight, me, k + 6, u))};
+    unsigned pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) pairs[i] = pair_at(weight, me, k + 2 * i, u + me.lane % 4 * 2);
+    __syncwarp();  // all lanes, whatever they have read, transpose together
+    return {transposed(pairs[0]), transposed(pairs[1]), transposed(pairs[2]), transposed(pairs[3])};
 }
 
 __device__ inline Slice part_of(const storage* weight, const Thread& me, int part) {
-    const int u = (me.warp * ROW_TILES + part % ROW_TILES) * 16, slice = part / ROW_TILES;
+    const int u = (me.share * ROW_TILES + part % ROW_TILES) * 16, slice = part / ROW_TILES;
     return {eight_of(weight, me, u, slice), eight_of(weight, me, u + 8, slice)};
 }
 
@@ -94,7 +99,7 @@ __device__ inline void through(const Arrays& arrays, index b, int j, int t, int 
                                float* d_gates, float* d_product) {
     if (GATES == 1) {
         const float h = read(arrays.output, t, b, j);
-        d_gates[0] = CELL == RNN_RELU ? (h > 0 ? d_h : 0) : d_h * (1 - h * h);
+        d_gates[0] = CELL == RNN_RELU ? (h <= 0 ? 0 : d_h) : d_h * (1 - h * h);
         direct = 0;
         return;
     }
@@ -142,7 +147,7 @@ struct Carried {
     __device__ void add_sums(const Shared& shared, const Thread& me, int buffer) {
 #pragma unroll
         for (int i = 0; i < OWN; i++)
-            for (int from = 0; from < BLOCKS; from++) direct[i] += shared.sums[buffer][from][me.local_unit(i)][me.column(i)];
+            for (int from = 0; from < BLOCKS; from++) direct[i] += shared.sums[buffer][from][i / A_TILE][me.local_unit(i)][me.number % 8];
     }
 
     __device__ void step(Shared& shared, const Arrays& arrays, const Thread& me, int t, int buffer) {
@@ -176,8 +181,11 @@ struct Carried {
             if (me.unit(i) >= HIDDEN || b >= arrays.batch) continue;
             arrays.d_first_h[place] = narrow(is_stuck ? NOT_A_NUMBER : direct[i]);
             if (CELL == LSTM) arrays.d_first_c[place] = narrow(is_stuck ? NOT_A_NUMBER : d_c[i]);
-            for (int t = 0; is_stuck && t < arrays.steps; t++)
-                arrays.d_gates[arrays.row(t, b) * GATES * HIDDEN + me.unit(i)] = narrow(NOT_A_NUMBER);
+            for (int t = 0; is_stuck && t < arrays.steps; t++) {
+                for (int gate = 0; gate < GATES; gate++)
+                    arrays.d_gates[(arrays.row(t, b) * GATES + gate) * HIDDEN + me.unit(i)] = narrow(NOT_A_NUMBER);
+                if (CELL == GRU) arrays.d_product[arrays.row(t, b) * HIDDEN + me.unit(i)] = narrow(NOT_A_NUMBER);
+            }
         }
     }
 };
@@ -187,30 +195,33 @@ __device__ inline void send_sums(Shared& shared, const Thread& me, const Sums& s
     const bool is_odd = me.lane % 2;
     const float first = __shfl_xor_sync(~0u, is_odd ? sums.at[0] : sums.at[2], 1);
     const float second = __shfl_xor_sync(~0u, is_odd ? sums.at[1] : sums.at[3], 1);
-    const float all[4] = {is_odd ? first : sums.at[0], is_odd ? second : sums.at[1], is_odd ? sums.at[2] : first,
-                          is_odd ? sums.at[3] : second};
-    const int local = unit % UNITS + me.lane / 4 + (is_odd ? 8 : 0), n = tile * 8 + me.lane % 4 / 2 * 4;
-    const word place = address_of(&shared.sums[buffer][me.first_unit / UNITS][local][n]);
-    send(in_block(place, unit / UNITS), *(const uint4*)all, in_block(address_of(&shared.barriers[buffer]), unit / UNITS));
+    const uint4 all = {__float_as_uint(is_odd ? first : sums.at[0]), __float_as_uint(is_odd ? second : sums.at[1]),
+                       __float_as_uint(is_odd ? sums.at[2] : first), __float_as_uint(is_odd ? sums.at[3] : second)};
+    const int local = unit % UNITS + me.lane / 4 + (is_odd ? 8 : 0);
+    const word place = address_of(&shared.sums[buffer][me.first_unit / UNITS][tile][local][me.lane % 4 / 2 * 4]);
+    send(in_block(place, unit / UNITS), all, in_block(address_of(&shared.barriers[buffer]), unit / UNITS));
 }
 
 __device__ inline void multiply_and_send(Shared& shared, const Slice* held, const Thread& me, int buffer) {
 #pragma unroll
-    for (int row = 0; row < ROW_TILES; row++) {
-        const int unit = (me.warp * ROW_TILES + row) * 16;
-        if (unit >= UNITS * BLOCKS) break;
+    for (int turn = 0; turn < TILES * ROW_TILES; turn += AT_ONCE) {
+        const int tile = turn / ROW_TILES, first = turn % ROW_TILES;
+        Sums sums[AT_ONCE] = {};
 #pragma unroll
-        for (int tile = 0; tile < TILES; tile++) {
-            Sums sums = {};
+        for (int s = 0; s < SLICES; s++) {
+            const uint4 gates = *(const uint4*)&shared.gates[buffer][tile][s][me.lane / 4][me.lane % 4 * 8];
 #pragma unroll
-            for (int s = 0; s < SLICES; s++) {
-                const int part = s * ROW_TILES + row;
+            for (int i = 0; i < AT_ONCE; i++) {
+                const int part = s * ROW_TILES + first + i;
                 const bool is_held = part < HELD;
                 const uint4(*left)[THREADS] = shared.weights[is_held ? 0 : part - HELD];
-                const Slice weights = is_held ? held[is_held ? part : 0] : Slice{left[0][me.number], left[1][me.number]};
-                add_slice(sums, weights, *(const uint4*)&shared.gates[buffer][tile][s][me.lane / 4][me.lane % 4 * 8]);
+                add_slice(sums[i], is_held ? held[is_held ? part : 0] : Slice{left[0][me.number], left[1][me.number]}, gates);
             }
-            send_sums(shared, me, sums, unit, tile, buffer);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int unit = (me.share * ROW_TILES + first + i) * 16;
+            if (unit < UNITS * BLOCKS) send_sums(shared, me, sums[i], unit, tile, buffer);
         }
     }
 }
@@ -237,8 +248,8 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
     int is_reverse) {
     Shared& shared = *(Shared*)block_memory();
     const int thread = threadIdx.x;
-    const Thread me = {thread, thread / 32, thread % 32, (int)rank_in_cluster() * UNITS,
-                       (int)(blockIdx.x / BLOCKS) * SEQUENCES};
+    const int rank = rank_in_cluster();
+    const Thread me = {thread, (thread / 32 + rank) % WARPS, thread % 32, rank * UNITS, (int)(blockIdx.x / BLOCKS) * SEQUENCES};
     const Arrays arrays = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, weight,
                            first_h, first_c, d_final_h, d_final_c, cells, d_gates, d_product, d_first_h, d_first_c,
                            row_step, row_sequence, steps, batch, is_reverse};

@@ -32,12 +32,12 @@ def start_from(order: int) -> None:
 
 
 class ClustersOnCpu(Kernel):
-    """Takes the place of `cuda.kernel.Kernel`. change: of the source's text, to plant a fault."""
+    """Takes the place of `cuda.kernel.Kernel`. change: of a kernel's name and its source's text, to plant a fault."""
 
-    change: Callable[[str], str] = staticmethod(str)
+    change: Callable[[str, str], str] = staticmethod(lambda name, text: text)
 
     def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
-        return _compiled(self.change(source.read_text()), source.parent / "cuda", name, macros)
+        return _compiled(self.change(name, source.read_text()), source.parent / "cuda", name, macros)
 
     def _run(self, launch: Launch, passed: list[int]) -> None:
         _, _, cluster = self._how

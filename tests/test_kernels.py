@@ -58,7 +58,7 @@ def of_log_scan() -> list[tuple[tuple[str, str], ...]]:
 def of_persistent(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
     """Every cell, with weights in registers alone and in shared memory too, few sequences and many, even sizes and odd."""
     device, found = _persistent_form.Device(132, 232_448, 16), []
-    for cell, hidden, batch in itertools.product(("rnn_tanh", "lstm", "gru"), (65, 512, 650), (8, 128)):
+    for cell, hidden, batch in itertools.product(("rnn_tanh", "lstm", "gru"), (65, 512, 768), (8, 128)):
         kind = _persistent_op.Kind(torch.bfloat16 if hidden == 65 else torch.float16, torch.device("cuda", 0), is_backward)
         form = _persistent_form.choose(cell, hidden, batch, device, is_backward)
         assert isinstance(form, _persistent_form.Form)

@@ -121,8 +121,8 @@ def test_the_hosts_time_stands_beside_that_of_calls(monkeypatch: pytest.MonkeyPa
     clock = SimpleNamespace(host_us=lambda calls: 7.0 * len(calls))
     monkeypatch.setattr(peer_times.clocks, "for_device", lambda device: clock)
     row = scan_peers._row(PEERS, [Way(OURS, BTD, state_of), Way("transposed", BCT, transposed)], 0.0, "cpu")
-    assert {one.host_us for one in row.figures.values()} == {35.0}  # of five calls
-    assert cells_of(scan_peer_tables.render([row]), "transposed")[0][3] == "35.0"
+    assert {one.host_us for one in row.figures.values()} == {6300.0}  # of 900 calls, a block
+    assert cells_of(scan_peer_tables.render([row]), "transposed")[0][3] == "6,300"
 
 
 def test_a_peak_stands_over_the_least_that_anybody_can_hold() -> None:

@@ -16,6 +16,6 @@ __device__ inline void add_product(Sums& sums, unsigned a0, unsigned a1, unsigne
 // Of 8 rows of 8, thread (g, t) has row g's 2 t and 2 t + 1: those of the rows' transpose.
 __device__ inline unsigned transposed(unsigned pair) {
     unsigned found;
-    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(found) : "r"(pair));
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(found) : "r"(pair));
     return found;
 }

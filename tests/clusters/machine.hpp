@@ -108,6 +108,12 @@ static bool __syncthreads_or(bool any) { return meet(current->block->meeting, an
 static Warp& warp_of_current() { return current->block->warps[threadIdx.x / 32]; }
 static void __syncwarp() { meet(warp_of_current().meeting); }
 
+static unsigned __float_as_uint(float value) {
+    unsigned bits;
+    std::memcpy(&bits, &value, 4);
+    return bits;
+}
+
 static float __shfl_xor_sync(unsigned, float value, unsigned lanes) {
     Warp& warp = warp_of_current();
     const unsigned lane = threadIdx.x % 32;
@@ -195,7 +201,7 @@ extern "C" Outcome run_cluster(unsigned first, unsigned blocks, unsigned threads
     cluster = &now, arguments = given;
     for (unsigned b = 0; b < blocks; b++) {
         now.blocks[b] = {{first + b}, b, std::vector<unsigned char>(shared_bytes, 0xff), {threads}, std::vector<Warp>(threads / 32)};
-        now.blocks[b].late.until = now.random() % 32;
+        now.blocks[b].late.until = now.random() % 2 ? 0 : now.random() % 600;
         for (unsigned t = 0; t < threads; t++) {
             Fiber& fiber = now.fibers[(size_t)b * threads + t];
             fiber.stack.resize(96 * 1024), fiber.block = &now.blocks[b], fiber.thread = {t};
