@@ -15,10 +15,12 @@ from typing import NamedTuple
 
 import torch
 
+from pytest_ecornn import cells
+from pytest_ecornn.implementations._nn_cells import NN_CELLS
 from pytest_ecornn.implementations.cuda.launch import Launch
 
 HOPPER = (9, 0)  # the compute capability that this is for
-GATES = {"rnn_tanh": 1, "rnn_relu": 1, "lstm": 4, "gru": 3}
+GATES = {name: len(cells.get(name).gates) for name in NN_CELLS}
 _REGISTERS = 65_536  # of a multiprocessor
 _MOST_REGISTERS = 255  # of a thread
 # Registers of a thread for all but weights, and what each tile after the first takes as well: by pass (backward or not) and

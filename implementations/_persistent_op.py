@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pytest_ecornn.implementations._nn_cells import NN_CELLS
 from pytest_ecornn.implementations._persistent_form import GATES, HOPPER, Device, Form, choose
 from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, Prepared
 from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
-from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of, strided, strides
+from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of, sizes_of, strided, strides
 
-CELLS = {"rnn_tanh": 0, "rnn_relu": 1, "lstm": 2, "gru": 3}
 DTYPES = (torch.bfloat16, torch.float16)
 WATCHDOG_NS = 4_000_000_000
 _SOURCES = {False: Path(__file__).with_name("persistent_gpu.cu"), True: Path(__file__).with_name("persistent_gpu_backward.cu")}
@@ -38,8 +38,11 @@ class Shape(NamedTuple):
         """Raises ValueError for an unknown cell, or gates that are not of three dimensions."""
         if cell not in GATES or gates.dim() != 3:
             raise ValueError(f"expected one of {', '.join(GATES)} and three dimensions, got {cell} and {tuple(gates.shape)}")
-        steps, batch = (gates.shape[1], gates.shape[0]) if batch_first else (gates.shape[0], gates.shape[1])
-        return cls(cell, steps, batch, gates.shape[2] // GATES[cell], batch_first)
+        return cls(cell, *sizes_of(gates, batch_first), gates.shape[2] // GATES[cell], batch_first)
+
+    @classmethod
+    def of_output(cls, output: Tensor, cell: str, batch_first: bool) -> Shape:
+        return cls(cell, *sizes_of(output, batch_first), output.shape[2], batch_first)
 
     @property
     def wide(self) -> int:
@@ -75,7 +78,7 @@ class Kind(NamedTuple):
 
 def macros(cell: str, hidden: int, kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
     """What the source is compiled with."""
-    found = {"CELL": CELLS[cell], "HIDDEN": hidden, f"STORAGE_{str(kind.dtype).removeprefix('torch.').upper()}": 1}
+    found = {"CELL": NN_CELLS.index(cell), "HIDDEN": hidden, f"STORAGE_{str(kind.dtype).removeprefix('torch.').upper()}": 1}
     found |= {**form.macros, "KEEPS": int(kind.keeps), "WATCHDOG_NS": WATCHDOG_NS}
     return tuple((name, str(value)) for name, value in found.items())
 
@@ -194,7 +197,7 @@ def _forward(*given: Any) -> list[Tensor]:
 def _backward(weight: Tensor, kept: Tensor, cells: Tensor, output: Tensor, d_output: Tensor, *rest: Any) -> list[Tensor]:
     *given, lengths, cell, batch_first, is_reverse = rest
     output, d_output = adjacent(output), adjacent(d_output)
-    shape = Shape.of(output, "rnn_tanh", batch_first)._replace(cell=cell)
+    shape = Shape.of_output(output, cell, batch_first)
     results = _room_for_gradients(shape, output)
     names = ("kept", "cells", "first_h", "first_c", "d_final_h", "d_final_c", "d_gates", "d_product", "d_first_h", "d_first_c")
     arrays = dict(zip(names, [*_filled(kept, cells), *_dense(*given), *_filled(*results)], strict=True))
@@ -220,7 +223,7 @@ def _fake(gates: Tensor, weight: Tensor, *rest: Any) -> list[Tensor]:
 
 
 def _fake_backward(weight: Tensor, kept: Tensor, cells: Tensor, output: Tensor, *rest: Any) -> list[Tensor]:
-    return _room_for_gradients(Shape.of(output, "rnn_tanh", rest[-2])._replace(cell=rest[-3]), output)
+    return _room_for_gradients(Shape.of_output(output, *rest[-3:-1]), output)
 
 
 _GIVEN = "Tensor gates, Tensor weight, Tensor? bias_ih, Tensor? bias_hh, Tensor? first_h, Tensor? first_c"

@@ -12,6 +12,7 @@ from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Wei
 from pytest_ecornn.implementations._precision import tf32_refusal
 from pytest_ecornn.implementations._stack import run_layers
 from pytest_ecornn.implementations.cuda.compile import indexed, refusal
+from pytest_ecornn.implementations.cuda.rows import too_large
 
 Masks = tuple[Tensor | None, Tensor | None]  # on x's device: lengths, int64 [B]; resets, uint8, laid out as x
 
@@ -50,10 +51,7 @@ class ScanOnGpu(Implementation):
             return f"no {case.cell}: {', '.join(self.cell_names)} only, {self.why}"
         if reason := tf32_refusal(case):
             return reason
-        largest = max(case.steps, len(cells.get(case.cell).gates) * case.batch * case.hidden_size)
-        if largest >= 2**30:
-            return f"T and G * B * H must be below 2^30, got {largest}"
-        return refusal(device)
+        return too_large(case) or refusal(device)
 
     def build(self, case: Case, weights: Weights) -> Layer:
         device = indexed(case.device)

@@ -17,7 +17,7 @@ from pytest_ecornn.implementations._scan_gpu_form import Device, Form, Need, cho
 from pytest_ecornn.implementations._scan_gpu_gradient import Scanned
 from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, Prepared
 from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
-from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of, strided, strides
+from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of, sizes_of, strided, strides
 
 CELLS = {"mingru": (2, 0, 0), "mingru_positive": (2, 0, 1), "minlstm": (3, 1, 0), "minlstm_positive": (3, 1, 1)}
 _SOURCE = Path(__file__).with_name("scan_gpu.cu")
@@ -36,8 +36,7 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, cell: str, batch_first: bool, reverse: bool) -> Shape:
-        steps, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
-        return cls(cell, steps, batch, x.shape[2] // CELLS[cell][0], batch_first, reverse)
+        return cls(cell, *sizes_of(x, batch_first), x.shape[2] // CELLS[cell][0], batch_first, reverse)
 
     @property
     def state(self) -> tuple[int, int]:

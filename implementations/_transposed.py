@@ -6,10 +6,9 @@ import torch
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights
+from pytest_ecornn.implementations._nn_cells import NN_CELLS
 from pytest_ecornn.implementations._precision import tf32_refusal
 from pytest_ecornn.implementations.cuda.compile import indexed, refusal
-
-_CELLS = ("rnn_tanh", "rnn_relu", "lstm", "gru")
 
 
 class Transposed(Implementation):
@@ -24,8 +23,8 @@ class Transposed(Implementation):
         self._notes = ""
 
     def unsupported(self, case: Case, device: torch.device) -> str | None:
-        if case.cell not in _CELLS:
-            return f"no {case.cell}: {', '.join(_CELLS)} only"
+        if case.cell not in NN_CELLS:
+            return f"no {case.cell}: {', '.join(NN_CELLS)} only"
         if reason := tf32_refusal(case):
             return reason
         if case.batch * case.hidden_size >= 2**31:

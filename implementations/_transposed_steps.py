@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from pytest_ecornn.implementations._nn_cells import NN_CELLS
 from pytest_ecornn.implementations._transposed_arrays import Form, Gradients, Track
 from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, one_thread_each
 
@@ -81,7 +82,7 @@ def long_product(form: Form, a: Tensor, b: Tensor, out: Tensor) -> Tensor:
 def kernels(form: Form) -> tuple[Kernel, Kernel]:
     """The forward and the backward step."""
     case, compute, storage = form.case, form.compute, form.storage
-    cell = ("rnn_tanh", "rnn_relu", "lstm", "gru").index(case.cell)
+    cell = NN_CELLS.index(case.cell)
     flags = {
         "BATCH_MINOR": form.is_batch_minor, "KEEP_GATES": case.training,
         "WIDE_OFFSETS": form.largest_array >= 2**31, f"STORAGE_{case.dtype.upper()}": True,

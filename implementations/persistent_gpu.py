@@ -15,6 +15,7 @@ from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Wei
 from pytest_ecornn.implementations._persistent_form import GATES, HOPPER, Device, choose
 from pytest_ecornn.implementations._stack import run_layers
 from pytest_ecornn.implementations.cuda.compile import indexed, refusal
+from pytest_ecornn.implementations.cuda.rows import too_large
 
 
 class PersistentGpu(Implementation):
@@ -32,9 +33,7 @@ class PersistentGpu(Implementation):
             return f"no {case.cell}: {', '.join(GATES)} only"
         if case.dtype not in ("bfloat16", "float16"):
             return f"runs bfloat16 and float16, not {case.dtype}"
-        if largest := _too_large(case):
-            return largest
-        if reason := refusal(device):
+        if reason := too_large(case) or refusal(device):
             return reason
         if (found := torch.cuda.get_device_capability(device)) != HOPPER:
             return f"runs on compute capability 9.0, not {found[0]}.{found[1]}"
@@ -63,11 +62,6 @@ class PersistentGpu(Implementation):
 
     def notes(self) -> str:
         return self._notes
-
-
-def _too_large(case: Case) -> str | None:
-    largest = max(case.steps, len(cells.get(case.cell).gates) * case.batch * case.hidden_size)
-    return f"T and G * B * H must be below 2^30, got {largest}" if largest >= 2**30 else None
 
 
 def _misfit(case: Case, device: torch.device) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -14,6 +13,7 @@ from typing import Any
 
 from pytest_ecornn.implementations.cuda.kernel import Kernel
 from pytest_ecornn.implementations.cuda.launch import Launch
+from tests.kernels_on_cpu import build
 
 MOST_SWEEPS = 200_000  # over all threads, after which a cluster hangs
 _FOLDER = Path(__file__).with_name("clusters")
@@ -54,11 +54,7 @@ def _compiled(text: str, headers: Path, name: str, macros: tuple[tuple[str, str]
     for header in (*headers.glob("*.cuh"), *_FOLDER.iterdir()):  # a header of the same name takes a header's place
         shutil.copy(header, folder)
     entry = f"static void run_kernel() {{ call({name}, arguments); }}"
-    (folder / "kernel.cpp").write_text(f'#include "machine.hpp"\n{text}\n{entry}\n')
-    options = ["-O1", "-std=c++17", "-shared", "-fPIC", "-fno-gnu-unique", "-w"]
-    options += [f"-D{key}={value}" for key, value in macros]
-    subprocess.run(["g++", *options, "-o", str(folder / "kernel.so"), str(folder / "kernel.cpp")], check=True)
-    run = ctypes.CDLL(str(folder / "kernel.so")).run_cluster
+    run = build(folder, f'#include "machine.hpp"\n{text}\n{entry}\n', macros, folder).run_cluster
     run.argtypes = (*(ctypes.c_uint,) * 5, ctypes.c_ulonglong, ctypes.c_void_p)
     run.restype = ctypes.c_int
     return run

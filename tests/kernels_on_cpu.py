@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -78,14 +79,17 @@ class KernelOnCpu(Kernel):
 
 @cache
 def _compiled(source: Path, macros: tuple[tuple[str, str], ...]) -> ctypes.CDLL:
-    import tempfile
+    return build(Path(tempfile.mkdtemp()), f'{_SHIM}\n#include "{source}"\n', macros, source.parent / "cuda")
 
-    folder = Path(tempfile.mkdtemp())
-    (folder / "shim.cpp").write_text(f'{_SHIM}\n#include "{source}"\n')
-    options = ["-O1", "-std=c++17", "-shared", "-fPIC", "-fno-gnu-unique", "-w", f"-I{source.parent / 'cuda'}"]
+
+def build(folder: Path, text: str, macros: tuple[tuple[str, str], ...], headers: Path) -> ctypes.CDLL:
+    """The C++ of that text as a library in the folder, which stays."""
+    source, library = folder / "kernel.cpp", folder / "kernel.so"
+    source.write_text(text)
+    options = ["-O1", "-std=c++17", "-shared", "-fPIC", "-fno-gnu-unique", "-w", f"-I{headers}"]
     options += [f"-D{name}={value}" for name, value in macros]
-    subprocess.run(["g++", *options, "-o", str(folder / "kernel.so"), str(folder / "shim.cpp")], check=True)
-    return ctypes.CDLL(str(folder / "kernel.so"))
+    subprocess.run(["g++", *options, "-o", str(library), str(source)], check=True)
+    return ctypes.CDLL(str(library))
 
 
 def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pytest_ecornn import cells
+from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations.cuda.kernel import Array
 
 
@@ -21,8 +23,19 @@ class Sizes(Protocol):
     def batch_first(self) -> bool: ...
 
 
+def too_large(case: Case) -> str | None:
+    """Why a kernel's numbers of 32 bits do not suffice for the case, or None."""
+    largest = max(case.steps, len(cells.get(case.cell).gates) * case.batch * case.hidden_size)
+    return f"T and G * B * H must be below 2^30, got {largest}" if largest >= 2**30 else None
+
+
 def shape_of(sizes: Sizes, width: int) -> tuple[int, int, int]:
     return (sizes.batch, sizes.steps, width) if sizes.batch_first else (sizes.steps, sizes.batch, width)
+
+
+def sizes_of(rows: Tensor, batch_first: bool) -> tuple[int, int]:
+    """Steps and sequences of such an array."""
+    return (rows.shape[1], rows.shape[0]) if batch_first else (rows.shape[0], rows.shape[1])
 
 
 def strided(sizes: Sizes, name: str, element: torch.dtype, width: int, is_optional: bool = False) -> dict[str, Any]:
