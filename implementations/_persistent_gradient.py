@@ -37,13 +37,14 @@ class _Differentiable(torch.autograd.Function):
         d_h = torch.cat((d_gates[..., : -output.shape[-1]], d_product), -1) if d_product.numel() else d_gates
         found = [d_gates, None, None, None, d_first_h if of_h else None, d_first_c if of_c else None]
         if of_weight:
-            before = _states_before(output, first_h, lengths, *ctx.how[1:])
-            found[1] = gate_product(d_h.flatten(0, 1).T, before.flatten(0, 1).T, False)
+            *_, batch_first, reverse, tf32 = ctx.how
+            before = _states_before(output, first_h, lengths, batch_first, reverse)
+            found[1] = gate_product(d_h.flatten(0, 1).T, before.flatten(0, 1).T, tf32)
         if of_bias_ih:
             found[2] = d_gates.sum((0, 1))
         if of_bias_hh:
             found[3] = found[2] if d_h is d_gates and of_bias_ih else d_h.sum((0, 1))
-        return *found, *(None,) * 4
+        return *found, *(None,) * 5
 
 
 def _states_before(output: Tensor, first: Tensor | None, lengths: Tensor | None, batch_first: bool, reverse: bool) -> Tensor:
@@ -67,18 +68,19 @@ register_gradient(library, "persistent_forward", _Differentiable)
 
 def run(
     gates: Tensor, weight: Tensor, bias_ih: Tensor | None, bias_hh: Tensor | None, first: Sequence[Tensor],
-    lengths: Tensor | None, cell: str, batch_first: bool, reverse: bool,
+    lengths: Tensor | None, cell: str, batch_first: bool, reverse: bool, tf32: bool = False,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Output [.., H] laid out as gates and final states [B, H], differentiable once.
 
-    gates: W_ih x without biases, [T, B, G*H], or [B, T, G*H] with `batch_first`, in 16 bits, on a CUDA device. weight: W_hh,
-    [G*H, H]. bias_ih, bias_hh: [G*H]. first: the initial states [B, H], () for zeros. lengths: int64 [B] on the same device.
-    reverse: last step first. Raises ValueError for other shapes, dtypes, cells and devices, and for H that does not fit;
-    RuntimeError where an earlier launch is known to have given up, which a replayed graph does not ask.
+    gates: W_ih x without biases, [T, B, G*H], or [B, T, G*H] with `batch_first`, of bfloat16, float16 or float32, on a CUDA
+    device. weight: W_hh, [G*H, H]. bias_ih, bias_hh: [G*H]. first: the initial states [B, H], () for zeros. lengths: int64 [B]
+    on the same device. reverse: last step first. tf32: float32's products in TF32. Raises ValueError for other shapes, dtypes,
+    cells and devices, and for H that does not fit; RuntimeError where an earlier launch is known to have given up, which a
+    replayed graph does not ask.
     """
     states = 2 if cell == "lstm" else 1
     if len(first) not in (0, states):
         raise ValueError(f"expected no initial state of {cell}, or {states}, got {len(first)}")
     first_h, first_c = (*first, None, None)[:2]
-    given = (gates, weight, bias_ih, bias_hh, first_h, first_c, lengths, cell, batch_first, reverse)
+    given = (gates, weight, bias_ih, bias_hh, first_h, first_c, lengths, cell, batch_first, reverse, tf32)
     return tuple(_OPS.persistent_forward.default(*given))

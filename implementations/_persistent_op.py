@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from functools import lru_cache
+from math import gcd
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,15 +14,17 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._nn_cells import NN_CELLS
-from pytest_ecornn.implementations._persistent_form import GATES, HOPPER, Device, Form, choose
+from pytest_ecornn.implementations._persistent_form import GATES, Arithmetic, Device, Form, Problem, choose, training_refusal
+from pytest_ecornn.implementations.cuda.compile import refusal
 from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, Prepared
 from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
 from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of, sizes_of, strided, strides
 
-DTYPES = (torch.bfloat16, torch.float16)
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WATCHDOG_NS = 4_000_000_000
 _SOURCES = {False: Path(__file__).with_name("persistent_gpu.cu"), True: Path(__file__).with_name("persistent_gpu_backward.cu")}
-_PAIR_BYTES = 4  # weights are read two at a time
+_GRID_SOURCE = Path(__file__).with_name("persistent_grid.cu")
+_MOST_WIDE = 16  # bytes that are read at once
 
 
 class Shape(NamedTuple):
@@ -68,26 +71,43 @@ class Shape(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What a kernel is compiled for, beside the shape. keeps: writes what the backward pass is to have."""
+    """What a kernel is compiled for, beside the shape.
+
+    tf32: products of float32. keeps: writes what the backward pass is to have. lengths: sequences have lengths of their own.
+    """
 
     dtype: torch.dtype
     device: torch.device
+    tf32: bool = False
     is_backward: bool = False
     keeps: bool = False
+    lengths: bool = False
+
+    def problem(self, cell: str, hidden: int, batch: int) -> Problem:
+        name = str(self.dtype).removeprefix("torch.")
+        return Problem(cell, hidden, batch, Arithmetic.of(name, "tf32" if self.tf32 else "ieee"), self.is_backward)
 
 
-def macros(cell: str, hidden: int, kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
+def macros(kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
     """What the source is compiled with."""
-    found = {"CELL": NN_CELLS.index(cell), "HIDDEN": hidden, f"STORAGE_{str(kind.dtype).removeprefix('torch.').upper()}": 1}
-    found |= {**form.macros, "KEEPS": int(kind.keeps), "WATCHDOG_NS": WATCHDOG_NS}
+    problem, storage = form.problem, str(kind.dtype).removeprefix("torch.").upper()
+    found = {"CELL": NN_CELLS.index(problem.cell), "HIDDEN": problem.hidden, f"STORAGE_{storage}": 1, **form.macros}
+    found |= {"WIDTH": _width(problem), "KEEPS": int(kind.keeps), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": WATCHDOG_NS}
     return tuple((name, str(value)) for name, value in found.items())
+
+
+def _width(problem: Problem) -> int:
+    """Bytes of weights that are read at once: as many as divide a row."""
+    return gcd(problem.hidden * problem.arithmetic.bytes, _MOST_WIDE)
 
 
 def make_kernel(shape: Shape, kind: Kind, form: Form) -> Kernel:
     """The kernel of a form, its arguments by name."""
     dtype, hidden, rows = kind.dtype, shape.hidden, shape.steps * shape.batch
     state = Array(dtype, shape.batch * hidden, True, (shape.batch, hidden))
-    bias, weight = Array(dtype, shape.wide, True, (shape.wide,)), Array(dtype, shape.wide * hidden, False, (shape.wide, hidden))
+    bias = Array(dtype, shape.wide, True, (shape.wide,))
+    of_weight = (hidden, shape.wide) if kind.is_backward else (shape.wide, hidden)
+    weight = Array(dtype, shape.wide * hidden, False, of_weight)
     output = strided(shape, "output", dtype, hidden)
     kept: dict[str, Any] = {"kept": Array(dtype, 4 * rows * hidden, True), "cells": Array(torch.float32, rows * hidden, True)}
     kept |= {"row_step": np.int64, "row_sequence": np.int64}
@@ -101,10 +121,16 @@ def make_kernel(shape: Shape, kind: Kind, form: Form) -> Kernel:
         arguments |= {"first_h": state, "first_c": state, **output, "final_h": state, "final_c": state}
     arguments["lengths"] = Array(torch.int64, shape.batch, is_optional=True)
     arguments |= {} if kind.is_backward else kept
+    if form.is_grid:
+        arguments["handoff"] = Array(torch.uint8, form.handoff_bytes)
+    else:
+        arguments["left_over"] = Array(torch.uint8, form.left_over_bytes, is_optional=True)
     arguments |= {"status": np.int64, **dict.fromkeys(("steps", "batch", "is_reverse"), int)}
-    source, name = _SOURCES[kind.is_backward], "persistent_backward" if kind.is_backward else "persistent_forward"
-    of = macros(shape.cell, hidden, kind, form)
-    return Kernel(source, name, of, arguments, kind.device, form.shared_bytes, cluster=form.blocks)
+    name, macros_of = "persistent_backward" if kind.is_backward else "persistent_forward", macros(kind, form)
+    if form.is_grid:
+        return Kernel(_GRID_SOURCE, name, macros_of, arguments, kind.device, form.shared_bytes, is_cooperative=True)
+    source = _SOURCES[kind.is_backward]
+    return Kernel(source, name, macros_of, arguments, kind.device, form.shared_bytes, cluster=form.blocks)
 
 
 @lru_cache(maxsize=4096)
@@ -114,10 +140,10 @@ def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
         raise ValueError(f"expected T, B and H of at least 1, got {shape.steps}, {shape.batch} and {shape.hidden}")
     if kind.dtype not in DTYPES:
         raise ValueError(f"expected one of {', '.join(map(str, DTYPES))}, got {kind.dtype}")
-    if kind.device.type != "cuda" or torch.cuda.get_device_capability(kind.device) != HOPPER:
-        raise ValueError(f"expected tensors on a device of compute capability {HOPPER[0]}.{HOPPER[1]}, got {kind.device}")
+    if reason := refusal(kind.device) or (training_refusal(kind.device) if kind.is_backward else None):
+        raise ValueError(f"on {kind.device}: {reason}")
     status_of(kind.device)  # which is not to be made while a graph is captured
-    form = choose(shape.cell, shape.hidden, shape.batch, Device.of(kind.device), kind.is_backward)
+    form = choose(kind.problem(shape.cell, shape.hidden, shape.batch), Device.of(kind.device))
     if isinstance(form, str):
         raise ValueError(form)
     return form, make_kernel(shape, kind, form)
@@ -162,8 +188,12 @@ _launches = LayoutMemo(_prepared)
 
 def _launch(shape: Shape, kind: Kind, is_reverse: bool, weight: Tensor, **arrays: Tensor | None) -> None:
     check_status(kind.device)
-    weight = weight.contiguous()
-    arrays["weight"] = weight.clone() if shape.hidden % 2 == 0 and weight.data_ptr() % _PAIR_BYTES else weight
+    form, weight = plan(shape, kind)[0], weight.contiguous()
+    arrays["weight"] = weight.clone() if weight.data_ptr() % _width(form.problem) else weight
+    if form.is_grid:  # all 0 in each replay of a graph, too
+        arrays["handoff"] = weight.new_zeros(form.handoff_bytes, dtype=torch.uint8)
+    else:
+        arrays["left_over"] = weight.new_empty(form.left_over_bytes, dtype=torch.uint8) if form.left_over else None
     launch, pointers = _launches.find((shape, kind, is_reverse), arrays)
     launch(pointers)
 
@@ -178,12 +208,12 @@ def _filled(*own: Tensor | None) -> list[Tensor | None]:
 
 
 def _forward_keeping(gates: Tensor, weight: Tensor, *rest: Any, keeps: bool = True) -> list[Tensor]:
-    *given, lengths, cell, batch_first, is_reverse = rest
+    *given, lengths, cell, batch_first, is_reverse, tf32 = rest
     gates, shape = adjacent(gates), Shape.of(gates, cell, batch_first)
     results, kept = shape.results(gates), shape.kept(gates) if keeps else []
     names = ("bias_ih", "bias_hh", "first_h", "first_c", "final_h", "final_c", "kept", "cells")
     arrays = dict(zip(names, [*_dense(*given), *_filled(*(*results, None)[1:3], *(kept or (None, None)))], strict=True))
-    kind = Kind(gates.dtype, gates.device, keeps=keeps)
+    kind = Kind(gates.dtype, gates.device, tf32, keeps=keeps, lengths=lengths is not None)
     if keeps:  # raises where the backward pass would
         plan(shape, kind._replace(is_backward=True, keeps=False))
     _launch(shape, kind, is_reverse, weight, gates=gates, output=results[0], lengths=lengths, **arrays)
@@ -195,14 +225,14 @@ def _forward(*given: Any) -> list[Tensor]:
 
 
 def _backward(weight: Tensor, kept: Tensor, cells: Tensor, output: Tensor, d_output: Tensor, *rest: Any) -> list[Tensor]:
-    *given, lengths, cell, batch_first, is_reverse = rest
+    *given, lengths, cell, batch_first, is_reverse, tf32 = rest
     output, d_output = adjacent(output), adjacent(d_output)
     shape = Shape.of_output(output, cell, batch_first)
     results = _room_for_gradients(shape, output)
     names = ("kept", "cells", "first_h", "first_c", "d_final_h", "d_final_c", "d_gates", "d_product", "d_first_h", "d_first_c")
     arrays = dict(zip(names, [*_filled(kept, cells), *_dense(*given), *_filled(*results)], strict=True))
-    kind = Kind(output.dtype, output.device, is_backward=True)
-    _launch(shape, kind, is_reverse, weight, output=output, d_output=d_output, lengths=lengths, **arrays)
+    kind = Kind(output.dtype, output.device, tf32, is_backward=True)
+    _launch(shape, kind, is_reverse, weight.t(), output=output, d_output=d_output, lengths=lengths, **arrays)
     return results
 
 
@@ -214,20 +244,20 @@ def _room_for_gradients(shape: Shape, beside: Tensor) -> list[Tensor]:
 
 
 def _fake_keeping(gates: Tensor, weight: Tensor, *rest: Any) -> list[Tensor]:
-    shape = Shape.of(gates, *rest[-3:-1])
+    shape = Shape.of(gates, *rest[-4:-2])
     return shape.results(gates) + shape.kept(gates)
 
 
 def _fake(gates: Tensor, weight: Tensor, *rest: Any) -> list[Tensor]:
-    return Shape.of(gates, *rest[-3:-1]).results(gates)
+    return Shape.of(gates, *rest[-4:-2]).results(gates)
 
 
 def _fake_backward(weight: Tensor, kept: Tensor, cells: Tensor, output: Tensor, *rest: Any) -> list[Tensor]:
-    return _room_for_gradients(Shape.of_output(output, *rest[-3:-1]), output)
+    return _room_for_gradients(Shape.of_output(output, *rest[-4:-2]), output)
 
 
 _GIVEN = "Tensor gates, Tensor weight, Tensor? bias_ih, Tensor? bias_hh, Tensor? first_h, Tensor? first_c"
-_HOW = "Tensor? lengths, str cell, bool batch_first, bool reverse"
+_HOW = "Tensor? lengths, str cell, bool batch_first, bool reverse, bool tf32"
 _SAVED = "Tensor weight, Tensor kept, Tensor cells, Tensor output, Tensor d_output, Tensor? first_h, Tensor? first_c, "
 _SAVED += "Tensor? d_final_h, Tensor? d_final_c"
 library = torch.library.Library("pytest_ecornn", "FRAGMENT")

@@ -2,7 +2,7 @@
 
 After one product for the inputs of all steps a cluster of blocks takes some sequences through time; each block keeps the rows
 of W_hh of its hidden units and hands the new states to the others through shared memory. Backward likewise: each block hands
-on what the gradients of its gates say of all states. In 16 bits, on Hopper. Source: Diamos et al., Persistent RNNs, ICML 2016.
+on what the gradients of its gates say of all states. On Hopper. Source: Diamos et al., Persistent RNNs, ICML 2016.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from torch import Tensor
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights
-from pytest_ecornn.implementations._persistent_form import GATES, HOPPER, Device, choose
+from pytest_ecornn.implementations._persistent_form import GATES, Arithmetic, Device, Problem, choose, training_refusal
+from pytest_ecornn.implementations._precision import tf32_refusal
 from pytest_ecornn.implementations._stack import run_layers
 from pytest_ecornn.implementations.cuda.compile import indexed, refusal
 from pytest_ecornn.implementations.cuda.rows import too_large
@@ -31,20 +32,18 @@ class PersistentGpu(Implementation):
     def unsupported(self, case: Case, device: torch.device) -> str | None:
         if case.cell not in GATES:
             return f"no {case.cell}: {', '.join(GATES)} only"
-        if case.dtype not in ("bfloat16", "float16"):
-            return f"runs bfloat16 and float16, not {case.dtype}"
-        if reason := too_large(case) or refusal(device):
+        if case.dtype not in ("bfloat16", "float16", "float32"):
+            return f"runs bfloat16, float16 and float32, not {case.dtype}"
+        if reason := tf32_refusal(case) or too_large(case) or refusal(device):
             return reason
-        if (found := torch.cuda.get_device_capability(device)) != HOPPER:
-            return f"runs on compute capability 9.0, not {found[0]}.{found[1]}"
-        return _misfit(case, device)
+        return (training_refusal(device) if case.training else None) or _misfit(case, device)
 
     def build(self, case: Case, weights: Weights) -> Layer:
         from pytest_ecornn.implementations._persistent_op import Kind, Shape, plan
 
         device = indexed(case.device)
         shape = Shape(case.cell, case.steps, case.batch, case.hidden_size, case.batch_first)
-        forward = Kind(getattr(torch, case.dtype), device, keeps=case.training)
+        forward = Kind(getattr(torch, case.dtype), device, case.precision == "tf32", keeps=case.training)
         kinds = [forward, forward._replace(is_backward=True, keeps=False)] if case.training else [forward]
         self._notes = "; backward: ".join(str(plan(shape, kind)[0]) for kind in kinds)
         return make_layer(case, weights, device)
@@ -66,7 +65,9 @@ class PersistentGpu(Implementation):
 
 def _misfit(case: Case, device: torch.device) -> str | None:
     for is_backward in (False, True)[: 1 + case.training]:
-        found = choose(case.cell, case.hidden_size, case.batch, Device.of(device), is_backward)
+        arithmetic = Arithmetic.of(case.dtype, case.precision)
+        problem = Problem(case.cell, case.hidden_size, case.batch, arithmetic, is_backward)
+        found = choose(problem, Device.of(device))
         if isinstance(found, str):
             return f"{found}{' backward' * is_backward}"
     return None
@@ -77,6 +78,7 @@ def make_layer(case: Case, weights: Weights, device: torch.device) -> Layer:
     from pytest_ecornn.implementations._gate_product import gate_products
     from pytest_ecornn.implementations._persistent_gradient import run
 
+    tf32 = case.precision == "tf32"
     fixed = {} if case.training else {name: weights.masked(name).detach() for name in weights}
 
     def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
@@ -88,9 +90,9 @@ def make_layer(case: Case, weights: Weights, device: torch.device) -> Layer:
             def of(name: str) -> Tensor:
                 return fixed[name + suffix] if fixed else weights.masked(name + suffix)
 
-            gates = x if is_projected else gate_products(x, of("weight_ih"), False)
+            gates = x if is_projected else gate_products(x, of("weight_ih"), tf32)
             biases = [of(name) if name + suffix in weights else None for name in ("bias_ih", "bias_hh")]
-            how = (case.cell, case.batch_first, reverse)
+            how = (case.cell, case.batch_first, reverse, tf32)
             output, *final = run(gates, of("weight_hh"), biases[0], biases[1], state, on_device, *how)
             return output, tuple(final)
 

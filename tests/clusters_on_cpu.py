@@ -1,9 +1,11 @@
-"""CUDA kernels of clusters run on a CPU, all threads of a cluster by turns in an order that a seed draws: tests/clusters."""
+"""CUDA kernels of clusters, or of a grid that runs at once, on a CPU: tests/clusters.
+
+All threads of a cluster take turns in an order that a seed draws.
+"""
 
 from __future__ import annotations
 
 import ctypes
-import shutil
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -17,7 +19,7 @@ from tests.kernels_on_cpu import build
 
 MOST_SWEEPS = 200_000  # over all threads, after which a cluster hangs
 _FOLDER = Path(__file__).with_name("clusters")
-_OUTCOMES = ("", "hangs", "multiplies what was not shown to products", "tells a block something after its end")
+_OUTCOMES = ("", "hangs", "tells a block something after its end")
 _orders = count()
 
 
@@ -32,27 +34,33 @@ def start_from(order: int) -> None:
 
 
 class ClustersOnCpu(Kernel):
-    """Takes the place of `cuda.kernel.Kernel`. change: of a kernel's name and its source's text, to plant a fault."""
+    """Takes the place of `cuda.kernel.Kernel`. change: of a kernel's or a header's name and its text, to plant a fault."""
 
     change: Callable[[str, str], str] = staticmethod(lambda name, text: text)
 
     def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
-        return _compiled(self.change(name, source.read_text()), source.parent / "cuda", name, macros)
+        files = (
+            *(source.parent / "cuda").glob("*.cuh"),
+            *_FOLDER.iterdir(),
+        )  # a header of the same name takes a header's place
+        headers = tuple((file.name, self.change(file.name, file.read_text())) for file in files)
+        return _compiled(self.change(name, source.read_text()), headers, name, macros)
 
     def _run(self, launch: Launch, passed: list[int]) -> None:
-        _, _, cluster = self._how
+        _, is_cooperative, cluster = self._how
+        together = launch.grid if is_cooperative else cluster
         given = (ctypes.c_longlong * len(passed))(*passed)
-        for first in range(0, launch.grid, cluster):
+        for first in range(0, launch.grid, together):
             order = next(_orders)
-            if outcome := self._launch(first, cluster, launch.block, launch.shared_bytes, order, MOST_SWEEPS, given):
+            if outcome := self._launch(first, together, launch.block, launch.shared_bytes, order, MOST_SWEEPS, given):
                 raise Broken(f"{self._name}, threads in order {order}: {_OUTCOMES[outcome]}")
 
 
 @cache
-def _compiled(text: str, headers: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
+def _compiled(text: str, headers: tuple[tuple[str, str], ...], name: str, macros: tuple[tuple[str, str], ...]) -> Any:
     folder = Path(tempfile.mkdtemp())
-    for header in (*headers.glob("*.cuh"), *_FOLDER.iterdir()):  # a header of the same name takes a header's place
-        shutil.copy(header, folder)
+    for header, its_text in headers:
+        (folder / header).write_text(its_text)
     entry = f"static void run_kernel() {{ call({name}, arguments); }}"
     run = build(folder, f'#include "machine.hpp"\n{text}\n{entry}\n', macros, folder).run_cluster
     run.argtypes = (*(ctypes.c_uint,) * 5, ctypes.c_ulonglong, ctypes.c_void_p)

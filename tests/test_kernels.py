@@ -22,6 +22,7 @@ FOLDER = Path(implementations.__file__).parent
 needs_nvrtc = pytest.mark.skipif(compiler.unavailable() is not None, reason=str(compiler.unavailable()))
 
 H200 = Device(132, 228 * 1024)
+HOPPER, AMPERE = _persistent_form.Device(132, 232_448, 16), _persistent_form.Device(108, 166_912, 1)
 STORAGES = ("FLOAT32", "FLOAT64", "BFLOAT16", "FLOAT16")
 FLAGS = ("BATCH_MINOR", "KEEP_GATES", "WIDE_OFFSETS")
 
@@ -57,12 +58,30 @@ def of_log_scan() -> list[tuple[tuple[str, str], ...]]:
 
 def of_persistent(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
     """Every cell, with weights in registers alone and in shared memory too, few sequences and many, even sizes and odd."""
-    device, found = _persistent_form.Device(132, 232_448, 16), []
+    found = []
     for cell, hidden, batch in itertools.product(("rnn_tanh", "lstm", "gru"), (65, 512, 768), (8, 128)):
-        kind = _persistent_op.Kind(torch.bfloat16 if hidden == 65 else torch.float16, torch.device("cuda", 0), is_backward)
-        form = _persistent_form.choose(cell, hidden, batch, device, is_backward)
+        kind = _persistent_op.Kind(
+            torch.bfloat16 if hidden == 65 else torch.float16, torch.device("cuda", 0), False, is_backward
+        )
+        form = _persistent_form.choose(kind.problem(cell, hidden, batch), HOPPER)
         assert isinstance(form, _persistent_form.Form)
-        found.append(_persistent_op.macros(cell, hidden, kind._replace(keeps=batch == 8 and not is_backward), form))
+        if not form.is_grid:
+            found.append(_persistent_op.macros(kind._replace(keeps=batch == 8 and not is_backward), form))
+    return list(dict.fromkeys(found))
+
+
+def of_persistent_grid() -> list[tuple[tuple[str, str], ...]]:
+    """LSTM at large sizes in every precision, as on two devices, one tile of sequences and several; other cells."""
+    found = []
+    sizes = [("lstm", hidden, batch) for hidden in (650, 1024, 1500) for batch in (8, 40)]
+    for device, (cell, hidden, batch) in itertools.product(
+        (HOPPER, AMPERE), [*sizes, ("gru", 1024, 1), ("rnn_tanh", 2048, 64)]
+    ):
+        for dtype, tf32 in ((torch.float16, False), (torch.float32, False), (torch.float32, True)):
+            kind = _persistent_op.Kind(dtype, torch.device("cuda", 0), tf32, keeps=device is HOPPER and batch == 40)
+            form = _persistent_form.choose(kind.problem(cell, hidden, batch), device)
+            if isinstance(form, _persistent_form.Form) and form.is_grid:
+                found.append(_persistent_op.macros(kind, form))
     return list(dict.fromkeys(found))
 
 
@@ -71,6 +90,7 @@ ONLY = {"persistent_gpu.cu": ((9, 0),), "persistent_gpu_backward.cu": ((9, 0),)}
 VARIANTS = {
     "persistent_gpu.cu": of_persistent(False),
     "persistent_gpu_backward.cu": of_persistent(True),
+    "persistent_grid.cu": of_persistent_grid(),
     "scan_gpu.cu": of_scan(),
     "scan_gpu_log.cu": of_log_scan(),
     "transposed_gpu.cu": [

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pytest_ecornn import calls, contents, verification
 from pytest_ecornn.contract import Case, Layer
 from pytest_ecornn.implementations import _persistent_op, persistent_gpu
-from pytest_ecornn.implementations._persistent_form import GATES, HOPPER, Device, Form, choose
+from pytest_ecornn.implementations._persistent_form import GATES, HOPPER, Arithmetic, Device, Form, Problem, choose
 from pytest_ecornn.implementations._persistent_gradient import run
 from pytest_ecornn.implementations._persistent_op import Kind
 from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
@@ -27,6 +27,7 @@ from tests.clusters_on_cpu import Broken, ClustersOnCpu
 
 CELLS = tuple(GATES)
 H200 = Device(132, 232_448, 16)
+ARITHMETICS = [Arithmetic.of(*of) for of in (("float16", "ieee"), ("float32", "tf32"), ("float32", "ieee"))]
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
 needs_hopper = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != HOPPER, reason="no Hopper GPU on this machine"
@@ -37,30 +38,34 @@ needs_hopper = pytest.mark.skipif(
 
 
 @given(
-    st.sampled_from(CELLS), st.integers(1, 1100), st.integers(1, 600), st.sampled_from([H200, Device(78, 166_912, 8)]),
-    st.booleans(),
+    st.sampled_from(CELLS), st.integers(1, 1600), st.integers(1, 600), st.sampled_from(ARITHMETICS),
+    st.sampled_from([H200, Device(78, 166_912, 8)]), st.booleans(),
 )  # fmt: skip
 def test_a_form_covers_all_units_and_sequences_and_fits(
-    cell: str, hidden: int, batch: int, device: Device, is_backward: bool
+    cell: str, hidden: int, batch: int, arithmetic: Arithmetic, device: Device, is_backward: bool
 ) -> None:
-    form = choose(cell, hidden, batch, device, is_backward)
+    form = choose(Problem(cell, hidden, batch, arithmetic, is_backward), device)
     if isinstance(form, str):
-        assert hidden > 384, form
+        assert hidden > 1000, form
         return
     assert form.units * form.blocks >= hidden > form.units * (form.blocks - 1)
+    assert form.units * arithmetic.bytes % 16 == 0
     assert 8 * form.tiles * form.clusters >= batch > 8 * form.tiles * (form.clusters - 1)
-    assert form.warps % 4 == 0
     assert form.blocks <= device.largest_cluster
-    assert 1 <= form.held <= form.parts
-    assert form.part_registers * form.held * 32 * form.warps < 65_536
     assert form.shared_bytes <= device.shared_bytes
+    assert 8 * form.held < 255  # registers
+    assert 1 <= form.held <= form.held + form.shared <= form.parts
+    assert form.row_tiles % form.together == 0
+    if form.left_over:
+        assert (form.held + form.shared) % form.together == 0
+        assert 1 <= form.ring < form.left_over // form.together
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
-    found = choose("lstm", 1024, 1, H200)
+    found = choose(Problem("lstm", 8192, 1, ARITHMETICS[0]), H200)
     assert found == (
-        "H 1024 does not fit: W_hh of 4 x 1024 x 1024 elements of 2 bytes must lie in the registers and the 232448 bytes of "
-        "shared memory of each of 16 blocks"
+        "H 8192 does not fit: the states of 8 sequences must lie in the 232448 bytes of shared memory of each block of a "
+        "cluster of 16"
     )
 
 
@@ -68,7 +73,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
     ("case", "reason"),
     [
         ("mingru-T3-B2-H4-bfloat16-cuda", "no mingru: rnn_tanh, rnn_relu, lstm, gru only"),
-        ("lstm-T3-B2-H4-float32-cuda", "runs bfloat16 and float16, not float32"),
+        ("lstm-T3-B2-H4-float64-cuda", "runs bfloat16, float16 and float32, not float64"),
         ("lstm-T3-B2-H4-float16", "runs on a CUDA device"),
         ("lstm-T1073741824-B1-H1-float16-cuda", "T and G * B * H must be below 2^30, got 1073741824"),
     ],
@@ -102,9 +107,9 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def form_of(shape: _persistent_op.Shape, kind: Kind) -> Form:
     """A cluster of three blocks at most, of weights in registers and in shared memory both."""
-    form = choose(shape.cell, shape.hidden, shape.batch, Device(132, 232_448, 3), kind.is_backward)
+    form = choose(kind.problem(shape.cell, shape.hidden, shape.batch), Device(132, 232_448, 3))
     assert isinstance(form, Form)
-    return replace(form, held=1)
+    return replace(form, held=1, shared=form.parts - 1)
 
 
 def layer_of(case: Case, weights: Any) -> Layer:
@@ -136,8 +141,20 @@ def small(cell: str, **options: Any) -> Case:
         {"projected": True, "bidirectional": True, "input_size": 0, "batch": 9, "mode": "inference"},
         {"density": 0.4, "contents": "saturated", "dtype": "bfloat16"},
         {"layout": "strided", "hidden_size": 18, "mode": "inference", "dtype": "bfloat16"},
+        {"dtype": "float32", "ragged": True, "has_state": True},
+        {"dtype": "float32", "precision": "tf32", "hidden_size": 50, "batch": 20, "bidirectional": True},
     ],
-    ids=["plain", "one of each", "three clusters with states", "all at once", "projected", "sparse", "strided"],
+    ids=[
+        "plain",
+        "one of each",
+        "three clusters with states",
+        "all at once",
+        "projected",
+        "sparse",
+        "strided",
+        "float32",
+        "tf32",
+    ],
 )
 def test_the_kernels_pass_the_rule(cell: str, options: dict[str, Any]) -> None:
     assert verdicts(small(cell, **{"dtype": "float16", "mode": "training", **options})) == []
@@ -148,89 +165,133 @@ def test_the_kernels_pass_the_rule(cell: str, options: dict[str, Any]) -> None:
 @settings(max_examples=6, deadline=None)
 @given(
     st.sampled_from(CELLS), st.integers(1, 12), st.integers(1, 33), st.integers(1, 48), st.booleans(), st.integers(0, 2**20),
-    st.sampled_from(["inference", "training"]),
+    st.sampled_from(["inference", "training"]), st.sampled_from(["bfloat16", "float32"]),
 )  # fmt: skip
 def test_any_sizes_in_any_order_of_threads(
-    cell: str, steps: int, batch: int, hidden: int, ragged: bool, seed: int, mode: str
+    cell: str, steps: int, batch: int, hidden: int, ragged: bool, seed: int, mode: str, dtype: str
 ) -> None:
     sizes = {"steps": steps, "batch": batch, "hidden_size": hidden}
-    assert verdicts(small(cell, ragged=ragged, has_state=True, seed=seed, mode=mode, **sizes)) == []
+    assert verdicts(small(cell, ragged=ragged, has_state=True, seed=seed, mode=mode, dtype=dtype, **sizes)) == []
 
 
-# Units of a block, tiles, parts of the weights in registers, H and B.
+def with_weights(form: Form, held: int, shared: int, ring: int) -> Form:
+    """As many parts there as there are; all that are not held are in shared memory where a ring has nothing to bring."""
+    near = -(-(held + shared) // form.together) * form.together
+    if not ring or form.parts - near < ring * form.together:
+        held = min(held, form.parts)
+        return replace(form, held=held, shared=form.parts - held)
+    return replace(form, held=held, shared=near - held, ring=ring)
+
+
+# Units of a block, tiles, groups forward, parts of the weights in registers and in shared memory, the ring; H, B and the dtype.
 FORMS = {
-    "rnn_relu": [(64, 2, 3, 150, 20), (128, 1, 50, 140, 3)],
-    "lstm": [(16, 1, 50, 150, 9), (32, 2, 5, 70, 19), (48, 3, 2, 50, 24), (16, 4, 50, 20, 30)],
-    "gru": [(32, 3, 50, 65, 25), (16, 2, 2, 100, 40)],
-}
+    "rnn_relu": [(64, 2, 2, 3, 0, 0, 150, 20, "float16"), (128, 1, 8, 50, 0, 0, 140, 3, "float16")],
+    "rnn_tanh": [(32, 1, 1, 1, 0, 1, 290, 9, "float32")],
+    "lstm": [
+        (16, 1, 1, 50, 0, 0, 150, 9, "float16"), (32, 2, 4, 5, 0, 0, 70, 19, "float32"), (48, 3, 1, 2, 1, 2, 50, 24, "float16"),
+        (16, 4, 8, 50, 0, 0, 20, 30, "float32"), (96, 1, 1, 1, 3, 3, 390, 5, "float16"),
+    ],
+    "gru": [(32, 3, 2, 50, 0, 0, 65, 25, "float32"), (16, 2, 1, 2, 0, 1, 100, 40, "float16"), (32, 1, 4, 1, 1, 2, 260, 8, "float32")],
+}  # fmt: skip
 
 
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(("cell", "sizes"), [(cell, sizes) for cell, every in FORMS.items() for sizes in every])
-def test_every_kind_of_form_passes_the_rule(cell: str, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    units, tiles, held, hidden, batch = sizes
-    blocks, clusters = -(-hidden // units), -(-batch // (8 * tiles))
+def test_every_kind_of_form_passes_the_rule(cell: str, sizes: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    units, tiles, groups, held, shared, ring, hidden, batch, dtype = sizes
 
     def form_of(shape: _persistent_op.Shape, kind: Kind) -> Form:
-        form = Form(GATES[cell], kind.is_backward, units, blocks, tiles, clusters)
-        return replace(form, held=min(held, form.parts))
+        problem = kind.problem(cell, hidden, batch)
+        form = Form(problem, units, -(-hidden // units), tiles, 1 if kind.is_backward else groups)
+        return with_weights(form, held, shared, ring)
 
     monkeypatch.setitem(globals(), "form_of", form_of)
-    options = {"steps": 3, "ragged": True, "bidirectional": True, "has_state": True, "mode": "training", "dtype": "float16"}
+    options = {"steps": 3, "ragged": True, "bidirectional": True, "has_state": True, "mode": "training", "dtype": dtype}
     assert verdicts(small(cell, hidden_size=hidden, batch=batch, **options)) == []
 
 
-SENDS = "for (word number = me.warp; number < BLOCKS;"
-WAITS = "is_stuck = !wait_for(address_of(&shared.barriers[now]), (t - 1) / 2 % 2);"
+TELLS = "if (i * GATE_WARPS + me.warp < BLOCKS - 1) send("
+WAITS = "is_stuck = !wait_for(address_of(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);"
 FAULTS = {
-    "a block is told nothing": (SENDS, SENDS.replace("BLOCKS", "BLOCKS - 1")),
+    "a block is told nothing": (TELLS, TELLS.replace("BLOCKS - 1", "BLOCKS - 2")),
     "the other parity": (WAITS, WAITS.replace("t - 1", "t + 1")),
     "no wait": (WAITS, ";"),
+    "another tile's barrier": (WAITS, WAITS.replace("[tile]", "[0]")),
     "one buffer of states": ("now = t % 2, next = 1 - now", "now = 0, next = 0"),
-    "one buffer of what leaves": ("shared.leaving[next]", "shared.leaving[0]"),
-    "no barrier of the block": ("is_stuck = __syncthreads_or(is_stuck);", ";"),
-    "too few bytes": ("BLOCKS * PIECES * 16", "(BLOCKS * PIECES - 1) * 16"),
-    "no barrier of the cluster at the start": ("    sync_cluster();\n    bool", "    bool"),
-    "states are not shown to products": ("show_to_products();\n        Sums", "Sums"),
-    "sums are not waited for": ("    end_products();\n", ""),
+    "too few bytes": ("(BLOCKS - 1) * TOLD", "(BLOCKS - 1) * TOLD - 16"),
+    "sums are read before they are there": ("meet(FULL + turn, ALL);", "come(FULL + turn, ALL);"),
+    "sums are written before they are read": ("meet(EMPTY + turn, ALL);", "come(EMPTY + turn, ALL);"),
+    "states are told before they are there": ("meet(COMPLETE, GATE_THREADS);", ";"),
+    "no barrier of the cluster at the start": ("        sync_cluster();\n", ""),
 }
-LATER_WAITS = "if (i > 0) is_stuck = !wait_for(address_of(&shared.barriers[last]), (i - 1) / 2 % 2);"
+LATER_WAITS = "is_stuck = !wait_for(address_of(&shared.barriers[last][tile]), (i - 1) / 2 % 2);"
+LAST_WAITS = "is_stuck = !wait_for(address_of(&shared.barriers[(steps - 1) % 2][tile]), (steps - 1) / 2 % 2);"
 FAULTS_BACKWARD = {
     "sums are not sent": ("if (!is_stuck) multiply_and_send(", "if (i < 3) multiply_and_send("),
     "the other parity": (LATER_WAITS, LATER_WAITS.replace("i - 1", "i + 1")),
     "no wait": (LATER_WAITS, ";"),
-    "no wait at the end": ("if (!is_stuck) is_stuck = !wait_for(", "if (steps < 0) is_stuck = !wait_for("),
+    "no wait at the end": (LAST_WAITS, ";"),
     "one buffer of sums": ("shared.sums[buffer]", "shared.sums[0]"),
-    "one buffer of gates": ("shared.gates[buffer]", "shared.gates[0]"),
-    "no barrier of the block": ("is_stuck = __syncthreads_or(is_stuck);", ";"),
-    "no barrier of the cluster at the start": ("    sync_cluster();\n    bool", "    bool"),
+    "one buffer of gates": ("gates = 1 - gates;", ""),
+    "no barrier of the block": ("is_stuck = __syncthreads_or(is_stuck);\n            if", "if"),
+    "too few bytes": ("BLOCKS * TOLD", "BLOCKS * TOLD - 16"),
+    "another tile's barrier": (LATER_WAITS, LATER_WAITS.replace("[tile]", "[0]")),
+    "no barrier of the cluster at the start": ("    sync_cluster();\n    Inputs", "    Inputs"),
+}
+KERNELS = {"persistent_forward": FAULTS, "persistent_backward": FAULTS_BACKWARD}
+# Of the weights that are left over, forward and backward.
+FAULTS_LEFT_OVER = {
+    "they are not waited for": ("await_groups<(RING > 0 ? RING - 1 : 0)>();", ""),
+    "the next ones are those of before": ("slot = slot + 1 < RING ? slot + 1 : 0;", ""),
+    "another turn's": ("(turn * 2 * TOGETHER + i)", "(i)"),
 }
 
 
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
-@pytest.mark.parametrize("fault", FAULTS)
-def test_faults_of_the_handoff_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _plant("persistent_forward", *FAULTS[fault], monkeypatch)
-    assert any(_fails(small("lstm", steps=12, batch=12, hidden_size=40), order) for order in range(8))
+@pytest.mark.parametrize(("kernel", "fault"), [(kernel, fault) for kernel, faults in KERNELS.items() for fault in faults])
+def test_faults_of_the_handoff_are_seen(kernel: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def form_of(shape: _persistent_op.Shape, kind: Kind) -> Form:
+        form = Form(kind.problem(shape.cell, shape.hidden, shape.batch), 16, 3, 3, 1)
+        return with_weights(form, 1, 0, 0)
+
+    monkeypatch.setitem(globals(), "form_of", form_of)
+    _plant(kernel, *KERNELS[kernel][fault], monkeypatch)
+    case = {
+        "persistent_forward": small("lstm", steps=12, batch=20, hidden_size=40),
+        "persistent_backward": small(
+            "gru", steps=12, batch=20, hidden_size=40, mode="training", dtype="float16", has_state=True
+        ),
+    }[kernel]
+    assert any(_fails(case, order) for order in range(8))
 
 
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
-@pytest.mark.parametrize("fault", FAULTS_BACKWARD)
-def test_faults_of_the_handoff_backward_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _plant("persistent_backward", *FAULTS_BACKWARD[fault], monkeypatch)
-    case = small("gru", steps=12, batch=12, hidden_size=40, mode="training", dtype="float16", has_state=True)
-    assert any(_fails(case, order) for order in range(8))
+@pytest.mark.parametrize("fault", FAULTS_LEFT_OVER)
+@pytest.mark.parametrize("is_backward", [False, True])
+def test_faults_of_the_weights_left_over_are_seen(fault: str, is_backward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def form_of(shape: _persistent_op.Shape, kind: Kind) -> Form:
+        form = Form(kind.problem(shape.cell, shape.hidden, shape.batch), 32, 2, 1, 1)
+        return with_weights(form, 1, 0, 2 if kind.is_backward == is_backward else 0)
+
+    monkeypatch.setitem(globals(), "form_of", form_of)
+    case = small("lstm", hidden_size=64, dtype="float32", mode="training")
+    assert verdicts(case) == []
+    _plant("resident.cuh", *FAULTS_LEFT_OVER[fault], monkeypatch)
+    assert _fails(case, 0)
 
 
-def _plant(kernel: str, right: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def change(name: str, text: str) -> str:
-        assert name != kernel or right in text
-        return text.replace(right, wrong) if name == kernel else text
+def _plant(name: str, right: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """name: of the kernel or the header."""
+
+    def change(changed: str, text: str) -> str:
+        assert changed != name or right in text
+        return text.replace(right, wrong) if changed == name else text
 
     monkeypatch.setattr(ClustersOnCpu, "change", staticmethod(change))
+    monkeypatch.setattr(_persistent_op, "_launches", LayoutMemo(_persistent_op._prepared))
     monkeypatch.setattr(clusters_on_cpu, "MOST_SWEEPS", 4000)
 
 
@@ -325,8 +386,8 @@ def test_wrong_shapes_are_refused(changed: dict[str, Any], message: str) -> None
 
 def test_other_types_and_devices_are_refused() -> None:
     shape, cpu = _persistent_op.Shape("lstm", 3, 2, 4, False), torch.device("cpu")
-    with pytest.raises(ValueError, match=r"expected one of torch.bfloat16, torch.float16, got torch.float32"):
-        _persistent_op.plan(shape, Kind(torch.float32, cpu))
+    with pytest.raises(ValueError, match=r"expected one of torch.bfloat16, torch.float16, torch.float32, got torch.float64"):
+        _persistent_op.plan(shape, Kind(torch.float64, cpu))
     with pytest.raises(ValueError, match=r"expected tensors on a device of compute capability 9.0, got cpu"):
         _persistent_op.plan(shape, Kind(torch.half, cpu))
 
@@ -336,7 +397,7 @@ def test_other_types_and_devices_are_refused() -> None:
 def test_the_ops_are_what_torch_asks_of_ops() -> None:
     gates, weight = torch.randn(3, 2, 40).half().requires_grad_(), torch.randn(40, 10).half().requires_grad_()
     first = [torch.randn(2, 10).half().requires_grad_() for _ in range(2)]
-    given = (gates, weight, None, None, *first, torch.tensor([3, 1]), "lstm", False, True)
+    given = (gates, weight, None, None, *first, torch.tensor([3, 1]), "lstm", False, True, False)
     outcome = torch.library.opcheck(torch.ops.pytest_ecornn.persistent_forward.default, given)
     assert set(outcome.values()) == {"SUCCESS"}, outcome
 
@@ -345,10 +406,12 @@ def test_shapes_are_known_without_running() -> None:
     with torch._subclasses.FakeTensorMode():
         x, weight = torch.empty(7, 3, 40, dtype=torch.half), torch.empty(40, 10, dtype=torch.half)
         given = (None, None, None, None, None, "lstm")
-        output, *final = torch.ops.pytest_ecornn.persistent_forward(x, weight, *given, False, False)
+        output, *final = torch.ops.pytest_ecornn.persistent_forward(x, weight, *given, False, False, False)
         assert output.shape == (7, 3, 10)
         assert [one.shape for one in final] == [(3, 10), (3, 10)]
-        output, *final = torch.ops.pytest_ecornn.persistent_forward(x, weight[:20, :5], *given[:-1], "rnn_relu", True, False)
+        output, *final = torch.ops.pytest_ecornn.persistent_forward(
+            x, weight[:20, :5], *given[:-1], "rnn_relu", True, False, False
+        )
         assert (output.shape, len(final)) == ((7, 3, 40), 1)
 
 
@@ -356,14 +419,15 @@ def test_shapes_are_known_without_running() -> None:
 
 
 @needs_hopper
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "tf32"])
 @pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("hidden", [1, 33, 200, 512, 650])
+@pytest.mark.parametrize("hidden", [1, 33, 200, 512, 650, 1024])
 @pytest.mark.parametrize("batch", [1, 20, 128])
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_on_a_gpu_the_kernels_pass_the_rule(cell: str, dtype: str, hidden: int, batch: int, mode: str) -> None:
     options = {"ragged": True, "has_state": True, "device": "cuda", "steps": 9, "mode": mode, "bidirectional": True}
-    case = small(cell, hidden_size=hidden, batch=batch, dtype=dtype, **options)
+    precise = {"dtype": "float32", "precision": "tf32"} if dtype == "tf32" else {"dtype": dtype}
+    case = small(cell, hidden_size=hidden, batch=batch, **precise, **options)
     if reason := PersistentGpu().unsupported(case, torch.device("cuda")):
         pytest.skip(reason)
     problem = contents.problem(case)

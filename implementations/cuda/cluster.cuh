@@ -1,17 +1,7 @@
 // How blocks of a cluster hand values to each other: st.async writes 16 bytes into another block's shared memory and counts
 // them in an mbarrier there, so that who waits for all bytes of a phase waits for the values themselves. Compute capability 9.0.
-// Addresses are of shared memory, as 32-bit words. WATCHDOG_NS: after which a wait is given up.
 #pragma once
-
-typedef unsigned int word;
-
-__device__ inline word address_of(const void* shared) { return (word)__cvta_generic_to_shared(shared); }
-
-// The block's dynamic shared memory.
-__device__ inline unsigned char* block_memory() {
-    extern __shared__ __align__(128) unsigned char memory[];
-    return memory;
-}
+#include "block.cuh"
 
 // The same place in the shared memory of another block of the cluster.
 __device__ inline word in_block(word address, word rank) {
@@ -39,28 +29,16 @@ __device__ inline void expect(word barrier, word bytes) {
 __device__ inline bool has_ended(word barrier, word parity) {
     word found;
     asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
         : "=r"(found)
         : "r"(barrier), "r"(parity)
         : "memory");
     return found;
 }
 
-__device__ inline unsigned long long now_ns() {
-    unsigned long long found;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(found));
-    return found;
-}
-
 // Until the phase of that parity has ended: true; false when it has not after WATCHDOG_NS.
 __device__ inline bool wait_for(word barrier, word parity) {
-    if (has_ended(barrier, parity)) return true;
-    const unsigned long long start = now_ns();
-    while (true) {
-        for (int i = 0; i < 256; i++)
-            if (has_ended(barrier, parity)) return true;
-        if (now_ns() - start > WATCHDOG_NS) return false;
-    }
+    return wait_until([&] { return has_ended(barrier, parity); });
 }
 
 __device__ inline word rank_in_cluster() {

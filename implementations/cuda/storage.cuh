@@ -44,3 +44,20 @@ typedef compute storage;
 __device__ inline compute widen(storage value) { return (compute)value; }
 __device__ inline storage narrow(compute value) { return (storage)value; }
 #endif
+
+// An element as it was read, not yet a number.
+__device__ inline unsigned bits_of(const storage& value) {
+#if STORAGE_FLOAT16 || STORAGE_BFLOAT16
+    return *(const unsigned short*)&value;
+#else
+    return *(const unsigned*)&value;
+#endif
+}
+__device__ inline compute of_bits(unsigned bits) {
+#if STORAGE_FLOAT16 || STORAGE_BFLOAT16
+    const unsigned short half = bits;
+    return widen(*(const storage*)&half);
+#else
+    return widen(*(const storage*)&bits);
+#endif
+}

@@ -1,15 +1,9 @@
 // Takes the place of implementations/cuda/cluster.cuh: the same functions, by machine.hpp.
 #pragma once
-#include "machine.hpp"
+#include "block.cuh"
 
-typedef unsigned int word;
-
-inline unsigned char* block_memory() { return current->block->memory.data(); }
-inline word address_of(const void* shared) {
-    return current->block->rank << 24 | (word)((const unsigned char*)shared - block_memory());
-}
 inline word in_block(word address, word rank) { return rank << 24 | (address & 0xffffff); }
-inline void send(word place, uint4 value, word barrier) { cluster->messages.push_back({place, barrier, value}); }
+inline void send(word place, uint4 value, word barrier) { cluster->messages.push_back([=] { deliver(place, barrier, value); }); }
 inline void make_barrier(word barrier) { *(Barrier*)memory_at(barrier) = {0, 0, 0}; }
 inline void show_barriers() {}
 inline void expect(word address, word bytes) {
@@ -19,13 +13,7 @@ inline void expect(word address, word bytes) {
 }
 inline bool has_ended(word barrier, word parity) { return ((Barrier*)memory_at(barrier))->parity != (short)parity; }
 inline bool wait_for(word barrier, word parity) {
-    const unsigned long long start = cluster->sweeps;
-    while (!has_ended(barrier, parity)) {
-        if (cluster->sweeps - start > WATCHDOG_NS) return false;
-        pause();
-    }
-    current->are_shown = false;
-    return true;
+    return wait_until([&] { return has_ended(barrier, parity); });
 }
 inline word rank_in_cluster() { return current->block->rank; }
 inline void sync_cluster() { meet(cluster->meeting); }

@@ -17,10 +17,15 @@
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
 using std::exp;
+using std::max;
+using std::min;
 #define index offset_of_kernel  // a function of C has the name
 
 struct uint4 {
     unsigned x, y, z, w;
+};
+struct uint2 {
+    unsigned x, y;
 };
 struct Index {
     unsigned x;
@@ -28,7 +33,7 @@ struct Index {
 
 // Threads that wait for each other, and what they show each other.
 struct Meeting {
-    unsigned members, arrived = 0, generation = 0, any = 0, was_any = 0;
+    unsigned members = 0, arrived = 0, generation = 0, any = 0, was_any = 0;
 };
 
 struct Block;
@@ -37,8 +42,8 @@ struct Fiber {
     std::vector<char> stack;
     Block* block;
     Index thread;
-    bool is_done = false, are_shown = false;  // of products: whether they may read what the thread has waited for or written
-    std::vector<std::function<void()>> products;
+    bool is_done = false;
+    std::vector<std::vector<std::function<void()>>> copies{1};  // in groups, the last not yet ended
 };
 
 // What may be late: until a sweep over all fibers that chance names, it does not run.
@@ -60,22 +65,21 @@ struct Block {
     Index number;
     unsigned rank;
     std::vector<unsigned char> memory;
-    Meeting meeting;
+    Meeting meeting, named[16];
     std::vector<Warp> warps;
     Late late;
+    Meeting& meeting_of(int number, unsigned threads) {
+        named[number].members = threads;
+        return named[number];
+    }
 };
 
-struct Message {
-    unsigned place, barrier;
-    uint4 value;
-};
-
-enum Outcome { ENDED, HANGS, PRODUCT_TOO_EARLY, TOLD_TOO_LATE };
+enum Outcome { ENDED, HANGS, TOLD_TOO_LATE };
 
 struct Cluster {
     std::vector<Block> blocks;
     std::vector<Fiber> fibers;
-    std::vector<Message> messages;
+    std::vector<std::function<void()>> messages;  // what they do when they arrive
     Meeting meeting;
     std::mt19937 random;
     unsigned long long sweeps = 0;
@@ -88,16 +92,21 @@ static Fiber* current;
 
 #define threadIdx (current->thread)
 #define blockIdx (current->block->number)
+#define blockDim (Index{current->block->meeting.members})
 
 static void pause() { swapcontext(&current->context, &cluster->scheduler); }
 
-static bool meet(Meeting& meeting, bool any = false) {
-    const unsigned generation = meeting.generation;
+static void come(Meeting& meeting, bool any = false) {
     meeting.any |= any;
     if (++meeting.arrived == meeting.members) {
         meeting.was_any = meeting.any;
         meeting.any = meeting.arrived = 0, meeting.generation++;
     }
+}
+
+static bool meet(Meeting& meeting, bool any = false) {
+    const unsigned generation = meeting.generation;
+    come(meeting, any);
     while (meeting.generation == generation) pause();
     return meeting.was_any;
 }
@@ -112,6 +121,12 @@ static unsigned __float_as_uint(float value) {
     unsigned bits;
     std::memcpy(&bits, &value, 4);
     return bits;
+}
+
+static float __uint_as_float(unsigned bits) {
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
 }
 
 static float __shfl_xor_sync(unsigned, float value, unsigned lanes) {
@@ -136,21 +151,22 @@ static void settle(Barrier& barrier) {
     if (barrier.is_told && barrier.bytes == 0) barrier.is_told = 0, barrier.parity ^= 1;
 }
 
-static void deliver(const Message& message) {
-    const Block* to = &cluster->blocks.at(message.place >> 24);
+// Into a block's shared memory, where a barrier counts it.
+static void deliver(unsigned place, unsigned barrier, const uint4& value) {
+    const Block* to = &cluster->blocks.at(place >> 24);
     for (const Fiber& fiber : cluster->fibers)
         if (fiber.block == to && fiber.is_done) cluster->outcome = TOLD_TOO_LATE;
-    std::memcpy(memory_at(message.place), &message.value, 16);
-    Barrier& barrier = *(Barrier*)memory_at(message.barrier);
-    barrier.bytes -= 16;
-    settle(barrier);
+    std::memcpy(memory_at(place), &value, 16);
+    Barrier& counted = *(Barrier*)memory_at(barrier);
+    counted.bytes -= 16;
+    settle(counted);
 }
 
 static void deliver_some() {
-    std::vector<Message> late;
+    std::vector<std::function<void()>> late;
     std::shuffle(cluster->messages.begin(), cluster->messages.end(), cluster->random);
-    for (const Message& message : cluster->messages) {
-        if (cluster->random() % 2) deliver(message);
+    for (const auto& message : cluster->messages) {
+        if (cluster->random() % 2) message();
         else late.push_back(message);
     }
     cluster->messages = late;
@@ -192,7 +208,7 @@ static void sweep() {
     cluster->sweeps++;
 }
 
-// Blocks from `first` on, as many as a cluster has.
+// Blocks from `first` on, as many as a cluster has, or all of a grid that run at once.
 extern "C" Outcome run_cluster(unsigned first, unsigned blocks, unsigned threads, unsigned shared_bytes, unsigned seed,
                             unsigned long long most_sweeps, const long long* given) {
     Cluster now;
@@ -200,7 +216,7 @@ extern "C" Outcome run_cluster(unsigned first, unsigned blocks, unsigned threads
     now.meeting.members = blocks * threads, now.random.seed(seed);
     cluster = &now, arguments = given;
     for (unsigned b = 0; b < blocks; b++) {
-        now.blocks[b] = {{first + b}, b, std::vector<unsigned char>(shared_bytes, 0xff), {threads}, std::vector<Warp>(threads / 32)};
+        now.blocks[b] = {{first + b}, b, std::vector<unsigned char>(shared_bytes, 0xff), {threads}, {}, std::vector<Warp>(threads / 32)};
         now.blocks[b].late.until = now.random() % 2 ? 0 : now.random() % 600;
         for (unsigned t = 0; t < threads; t++) {
             Fiber& fiber = now.fibers[(size_t)b * threads + t];

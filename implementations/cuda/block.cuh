@@ -1,0 +1,32 @@
+// What a block has of its own: its dynamic shared memory, and how long it waits. Compute capability 8.0.
+// Addresses are of shared memory, as 32-bit words. WATCHDOG_NS: after which a wait is given up.
+#pragma once
+
+typedef unsigned int word;
+
+__device__ inline word address_of(const void* shared) { return (word)__cvta_generic_to_shared(shared); }
+
+// The block's dynamic shared memory.
+__device__ inline unsigned char* block_memory() {
+    extern __shared__ __align__(128) unsigned char memory[];
+    return memory;
+}
+
+__device__ inline unsigned long long now_ns() {
+    unsigned long long found;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(found));
+    return found;
+}
+
+// Until `is_there`, asked again and again, says so: true; false when it does not after WATCHDOG_NS.
+template <typename IsThere> __device__ inline bool wait_until(IsThere is_there) {
+    unsigned long long start = 0;
+#pragma unroll 1
+    for (unsigned asked = 1; !is_there(); asked++) {
+        if (asked % 256) continue;
+        const unsigned long long now = now_ns();
+        if (start == 0) start = now;
+        if (now - start > WATCHDOG_NS) return false;
+    }
+    return true;
+}

@@ -1,0 +1,275 @@
+// One step of a tile of 8 sequences in a block of persistent_gpu, whatever way the blocks tell each other of it: the block's part
+// of the product, and the gates of its own units. Sums go from the first 8 warps, which are GROUPS of columns of W_hh by groups
+// of rows, through shared memory to GATE_THREADS threads, each of which has STATES states of a tile.
+#pragma once
+#include "recurrent_gates.cuh"
+#include "warp_product.cuh"
+
+#define WARPS 8
+#define THREADS (32 * WARPS)
+#define SLICES_EACH ((UNITS * BLOCKS + SLICE * GROUPS - 1) / (SLICE * GROUPS))  // of columns, of a group of warps
+#define ROW_TILES ((GATES * UNITS * GROUPS + 16 * WARPS - 1) / (16 * WARPS))  // of a warp
+#define STEPS_AHEAD 3
+#define SLICES_AT_HAND ((3 + ROW_TILES - 1) / ROW_TILES)  // whose split halves may be in registers at once
+#define PER (GATES == 1 ? 1 : 4)  // sums of a unit and sequence, with what fills them up
+#define STATES ((UNITS * 8 + GATE_THREADS - 1) / GATE_THREADS)  // of a thread in a tile
+
+#include "pieces.cuh"
+#include "resident.cuh"
+
+typedef long long index;
+typedef long long length;
+
+struct alignas(16) Four {
+    float at[4];
+};
+
+// Of 8 sequences, so that what a block tells is in one stretch, and what 8 lanes read at once lies in different banks.
+struct States {
+    storage at[SLICES_EACH * GROUPS * 4][8][PIECE];
+    __device__ const uint4& piece(int unit, int i) const { return ((const uint4*)at[unit / PIECE])[i]; }
+    __device__ storage& of(unsigned unit, unsigned column) {
+        return at[unit / PIECE][(column + unit / PIECE * 2) % 8][unit % PIECE];
+    }
+};
+
+// What a block has in shared memory for all its tiles, beside their states. sums: SUMS times, by turns.
+struct Steps {
+    float sums[SUMS][GROUPS][ROW_TILES * 16 * WARPS / GROUPS / GATES + 1][8 * PER + 4];  // a unit's, so far apart that banks differ
+    Four bias[UNITS];
+    float carried[TILES][STATES][GATE_THREADS];
+    int ends[TILES][8];
+    Room room;
+};
+
+struct Arrays {
+    const storage *gates, *weight, *bias_ih, *bias_hh, *first_h, *first_c;
+    storage *output, *final_h, *final_c, *kept;
+    float* cells;
+    index gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence;
+    int steps, is_reverse;
+    __device__ int direction() const { return is_reverse ? -1 : 1; }
+    __device__ int step(int t) const { return is_reverse ? steps - 1 - t : t; }
+    __device__ index place(int at, index b, int unit) const { return at * output_step + b * output_sequence + unit; }
+};
+
+// own_tiles: in how many of the tiles a thread has the state, from the first on.
+struct Thread {
+    int number, warp, lane, first_unit, first_sequence, batch;
+    __device__ int local_unit(int state) const { return (number + state * GATE_THREADS) % UNITS; }
+    __device__ int column(int state) const { return (number + state * GATE_THREADS) / UNITS; }
+    __device__ int unit(int state) const { return first_unit + local_unit(state); }
+    __device__ int sequence(int tile, int state) const { return first_sequence + tile * 8 + column(state); }
+    __device__ int own_tiles(int state) const {
+        return column(state) < 8 && unit(state) < HIDDEN ? (batch - sequence(0, state) + 7) / 8 : 0;
+    }
+};
+
+// Row r of this block's product: of W_hh, and among the sums.
+__device__ inline const storage* row_of(const storage* weight, const Thread& me, int r) {
+    const int unit = me.first_unit + r / GATES;
+    return r < GATES * UNITS && unit < HIDDEN ? weight + ((index)(r % GATES) * HIDDEN + unit) * HIDDEN : nullptr;
+}
+
+__device__ inline Slice part_of(const storage* weight, const Thread& me, int s, int i) {
+    const int r = (me.warp / GROUPS * ROW_TILES + i) * 16 + me.lane / 4;
+    const int k = (me.warp % GROUPS * SLICES_EACH + s) * SLICE + me.lane % 4 * PIECE;
+    return {piece_at(row_of(weight, me, r), k), piece_at(row_of(weight, me, r + 8), k)};
+}
+
+// Sums' biases, where sequences end, and what threads carry; after it the block is to meet.
+__device__ inline void start(Steps& steps, const Arrays& arrays, const Thread& me, const length* lengths) {
+    for (int i = me.number; i < TILES * 8; i += GATE_THREADS) {
+        const int b = me.first_sequence + i;
+        steps.ends[0][i] = b >= me.batch ? 0 : lengths ? (int)lengths[b] : arrays.steps;
+    }
+    for (int i = me.number; i < GATES * UNITS; i += GATE_THREADS) {
+        const int gate = i / UNITS, unit = i % UNITS, j = gate * HIDDEN + me.first_unit + unit;
+        const bool is_inside = me.first_unit + unit < HIDDEN;
+        const float of_x = arrays.bias_ih && is_inside ? widen(arrays.bias_ih[j]) : 0;
+        const float of_h = arrays.bias_hh && is_inside ? widen(arrays.bias_hh[j]) : 0;
+        const bool is_apart = CELL == GRU && gate == 2;
+        steps.bias[unit].at[gate] = is_apart ? of_x : of_x + of_h;
+        if (is_apart) steps.bias[unit].at[3] = of_h;
+    }
+    const storage* carried = CELL == LSTM ? arrays.first_c : arrays.first_h;
+    for (int tile = 0; tile < TILES; tile++)
+        for (int s = 0; s < STATES; s++) {
+            const index place = (index)me.sequence(tile, s) * HIDDEN + me.unit(s);
+            steps.carried[tile][s][me.number] = carried && tile < me.own_tiles(s) ? widen(carried[place]) : 0;
+        }
+}
+
+// The initial states of a tile, in memory that was set to 0.
+__device__ inline void start(States& states, const Arrays& arrays, const Thread& me, int tile) {
+    for (int i = me.number; arrays.first_h && i < 8 * HIDDEN; i += GATE_THREADS) {
+        const int b = me.first_sequence + tile * 8 + i / HIDDEN;
+        if (b < me.batch) states.of(i % HIDDEN, i / HIDDEN) = arrays.first_h[(index)b * HIDDEN + i % HIDDEN];
+    }
+}
+
+__device__ inline void clear(void* shared, int bytes) {
+    for (int i = threadIdx.x; i < bytes / 4; i += blockDim.x) ((unsigned*)shared)[i] = 0;
+}
+
+// Where a thread's states are in memory, tile by tile and step by step.
+struct Walk {
+    const storage* gates[STATES];
+    storage *output[STATES], *kept[STATES];
+    float* cells[STATES];
+    int own_tiles[STATES];
+
+    __device__ Walk(const Arrays& arrays, const Thread& me) {
+        const int at = arrays.step(0);
+#pragma unroll
+        for (int s = 0; s < STATES; s++) {
+            const index b = me.sequence(0, s), row = at * arrays.row_step + b * arrays.row_sequence;
+            gates[s] = arrays.gates + at * arrays.gates_step + b * arrays.gates_sequence + me.unit(s);
+            output[s] = arrays.output + arrays.place(at, b, me.unit(s));
+            kept[s] = arrays.kept + row * 4 * HIDDEN + me.unit(s), cells[s] = arrays.cells + row * HIDDEN + me.unit(s);
+            own_tiles[s] = me.own_tiles(s);
+        }
+    }
+
+    // To the next tile, after the last of `tiles` to the first one's next step: what is read, and what is written.
+    __device__ void advance_gates(const Arrays& arrays, int tiles, bool is_last) {
+        const index step = is_last ? arrays.direction() : 0, tile = is_last ? (1 - tiles) * 8 : 8;
+#pragma unroll
+        for (int s = 0; s < STATES; s++) gates[s] += step * arrays.gates_step + tile * arrays.gates_sequence;
+    }
+    __device__ void advance(const Arrays& arrays, int tiles, bool is_last) {
+        const index step = is_last ? arrays.direction() : 0, tile = is_last ? (1 - tiles) * 8 : 8;
+        const index rows = step * arrays.row_step + tile * arrays.row_sequence;
+#pragma unroll
+        for (int s = 0; s < STATES; s++) {
+            output[s] += step * arrays.output_step + tile * arrays.output_sequence;
+            if (KEEPS) kept[s] += rows * 4 * HIDDEN, cells[s] += rows * HIDDEN;
+        }
+    }
+};
+
+// The gates' inputs of a thread's states, read a tile ahead of their use, as bits: who turns them into numbers waits for them.
+// STEPS_AHEAD of that they are fetched from memory, which may take longer than a step.
+struct Inputs {
+    unsigned at[STATES][GATES];
+    __device__ void read(const Arrays& arrays, const Walk& walk, int tile, int t) {
+        const index further = arrays.direction() * STEPS_AHEAD * arrays.gates_step;
+#pragma unroll
+        for (int s = 0; s < STATES; s++)
+#pragma unroll
+            for (int gate = 0; gate < GATES; gate++)
+                if (tile < walk.own_tiles[s]) {
+                    at[s][gate] = bits_of(walk.gates[s][gate * HIDDEN]);
+                    if (t + STEPS_AHEAD < arrays.steps) fetch(walk.gates[s] + gate * HIDDEN + further);
+                }
+    }
+};
+
+// What a thread's states need beside their sums, at hand before those are there.
+struct Ready {
+    float x[STATES][GATES], bias_n[STATES], carried[STATES];
+    bool is_alive[STATES];
+    __device__ Ready(const Steps& steps, const Inputs& inputs, const Thread& me, int tile, int at) {
+#pragma unroll
+        for (int s = 0; s < STATES; s++) {
+            const Four bias = steps.bias[me.local_unit(s)];
+#pragma unroll
+            for (int gate = 0; gate < GATES; gate++) {
+                unsigned bits = inputs.at[s][gate];
+                again(bits);  // not before the product is under way
+                x[s][gate] = of_bits(bits) + bias.at[gate];
+            }
+            bias_n[s] = bias.at[3], carried[s] = steps.carried[tile][s][me.number];
+            is_alive[s] = !LENGTHS || at < steps.ends[tile][me.column(s) % 8];
+        }
+    }
+};
+
+// The block's part of the product with `states`, to be met by the block before it is read.
+__device__ inline void multiply(Steps& steps, int turn, Resident& weights, const Thread& me, const States& states) {
+    Sums sums[ROW_TILES] = {};
+    const int group = me.warp % GROUPS;
+    const int g = me.lane / 4, t = me.lane % 4;
+    const uint4* columns = (const uint4*)states.at[(group * SLICES_EACH) * 4 + t][(g + 2 * t) % 8];
+    weights.each_turn([&](int slice, auto part) {
+        if (SPLIT && slice % SLICES_AT_HAND == 0) part_here(columns + slice * 32);
+        const Columns of_slice = columns_of(columns[slice * 32]);
+#pragma unroll
+        for (int i = 0; i < ROW_TILES; i++) add_slice(sums[i], part(i), of_slice);
+    });
+#pragma unroll
+    for (int i = 0; i < ROW_TILES * 2; i++) {
+        const int r = (me.warp / GROUPS * ROW_TILES * 2 + i) * 8 + me.lane / 4;
+        float* place = &steps.sums[turn][group][r / GATES][me.lane % 4 * 2 * PER + r % GATES];
+        place[0] = sums[i / 2].at[i % 2 * 2], place[PER] = sums[i / 2].at[i % 2 * 2 + 1];
+    }
+}
+
+__device__ inline State next_of(const Steps& steps, int turn, const Ready& ready, const Thread& me, int s, float* kept) {
+    float product[GATES] = {};
+#pragma unroll
+    for (int group = 0; group < GROUPS; group++) {
+        const float* sums = &steps.sums[turn][group][me.local_unit(s)][me.column(s) * PER];
+        const Four four = GATES == 1 ? Four{{*sums}} : *(const Four*)sums;
+#pragma unroll
+        for (int gate = 0; gate < GATES; gate++) product[gate] += four.at[gate];
+    }
+    return after({ready.carried[s], ready.carried[s]}, ready.x[s], product, ready.bias_n[s], kept);
+}
+
+// What a step has found of a thread's states, h as it is told: to be written when the others have been.
+struct Found {
+    State states[STATES];
+    storage h[STATES];
+    float kept[STATES][4];
+
+    // now, next: the states before and after the step, of which the thread reads and writes its own.
+    template <typename Next>
+    __device__ Found(Steps& steps, int turn, const Ready& ready, const Thread& me, int tile, States& now, Next& next) {
+#pragma unroll
+        for (int s = 0; s < STATES; s++) {
+            if (me.column(s) >= 8) continue;
+            float& carried = steps.carried[tile][s][me.number];
+            states[s] = next_of(steps, turn, ready, me, s, kept[s]);
+            h[s] = ready.is_alive[s] ? narrow(states[s].h) : now.of(me.unit(s), me.column(s));
+            next.of(me.unit(s), me.column(s)) = h[s];
+            if (ready.is_alive[s]) carried = CELL == LSTM ? states[s].c : states[s].h;
+            else states[s].c = carried;
+        }
+    }
+
+    __device__ void write(const Walk& walk, const Ready& ready, int tile) const {
+#pragma unroll
+        for (int s = 0; s < STATES; s++) {
+            if (tile >= walk.own_tiles[s]) continue;
+            *walk.output[s] = ready.is_alive[s] ? h[s] : narrow(0.0f);
+            if (!KEEPS || GATES == 1 || !ready.is_alive[s]) continue;
+#pragma unroll
+            for (int i = 0; i < 4; i++) walk.kept[s][i * HIDDEN] = narrow(kept[s][i]);
+            if (CELL == LSTM) *walk.cells[s] = states[s].c;
+        }
+    }
+
+    // After the last step.
+    __device__ void write_final(const Arrays& arrays, const Thread& me, int tile) const {
+#pragma unroll
+        for (int s = 0; s < STATES; s++) {
+            const index place = (index)me.sequence(tile, s) * HIDDEN + me.unit(s);
+            if (tile >= me.own_tiles(s)) continue;
+            arrays.final_h[place] = h[s];
+            if (CELL == LSTM) arrays.final_c[place] = narrow(states[s].c);
+        }
+    }
+};
+
+// Nothing is known, which all results say.
+__device__ inline void give_up(const Arrays& arrays, const Thread& me, int tiles) {
+    for (int tile = 0; tile < tiles; tile++)
+        for (int s = 0; s < STATES; s++) {
+            if (tile >= me.own_tiles(s)) continue;
+            const index b = me.sequence(tile, s), place = b * HIDDEN + me.unit(s);
+            arrays.final_h[place] = narrow(NOT_A_NUMBER);
+            if (CELL == LSTM) arrays.final_c[place] = narrow(NOT_A_NUMBER);
+            for (int t = 0; t < arrays.steps; t++) arrays.output[arrays.place(t, b, me.unit(s))] = narrow(NOT_A_NUMBER);
+        }
+}

@@ -1,0 +1,167 @@
+// Maths: LSTM, GRU (torch.nn's gate order) or RNN, CELL, after the input product, all T steps of one layer and direction in one
+//   launch, as persistent_gpu.cu, for W_hh that a cluster has no room for: it stays in the registers and shared memory of as many
+//   multiprocessors as there are.
+// Layout: as persistent_gpu.cu, but for left_over, in whose place there is
+//   handoff [tiles of all groups, 2, BLOCKS, PARCELS] of 16 bytes, read and written: all 0 before the launch. A parcel is three
+//   words of what a block tells of its units of a tile, sequence by sequence, and t + 1, where h_t is what it tells of.
+//   No two may alias. Alignment: of the element; weight: WIDTH bytes; handoff: 16 bytes.
+// Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of 8 sequences, which knows nothing of
+//   others; block r of a group owns UNITS hidden units from r * UNITS. Its 8 warps are GROUPS of columns of W_hh by groups of
+//   rows. SEQUENCES of a tile are told, 8 or as many as there are at all. Shared bytes: Form.shared_bytes.
+// Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Between blocks each reads 4/3 B H values a step.
+// Limits: compute capability 8.0; UNITS a multiple of 4, and of W_hh nothing left over; T, B, G * H below 2^30; offsets 64-bit.
+// Order: a parcel is written and read as one (grid.cuh), so who sees its number sees it whole. h_(t+1) of a tile takes the place
+//   of h_(t-1): who writes it has read all of h_t, and of that each part was written by a block all of whose threads had read
+//   all of h_(t-1), the block's barriers lying between. So nobody is still to read what is overwritten, and a reader meets the
+//   number it waits for, or that of two steps before, or 0. In a block three barriers a tile and step lie between reading
+//   parcels and the product, sums and gates, gates and telling. A wait that takes WATCHDOG_NS is given up by all threads of its
+//   block at the last of them, and in turn by all blocks of the group. Sums are taken in one order: bit-equal repeats.
+#define GATE_THREADS 256
+#define SUMS 1
+#include "grid.cuh"
+#include "persistent_step.cuh"
+
+#define WORDS (UNITS * (int)sizeof(storage) / 4)  // of a block's units of a sequence
+#define PARCELS ((SEQUENCES * WORDS + 2) / 3)
+#define ALL (BLOCKS * PARCELS)
+#define A_THREAD ((ALL + THREADS - 1) / THREADS)
+#define AT_ONCE (A_THREAD < 8 ? A_THREAD : 8)  // that a thread reads
+#define AHEAD (TILES == 1 ? 0 : AT_ONCE < 4 ? AT_ONCE : 4)  // during the product of the tile before
+
+// Found anew each time it is asked for, so that what follows from it takes no registers meanwhile.
+__device__ inline Thread this_thread(int batch) {
+    unsigned number = threadIdx.x, block = blockIdx.x;
+    again(number), again(block);
+    return {(int)number, (int)number / 32, (int)number % 32, (int)(block % BLOCKS) * UNITS, (int)(block / BLOCKS) * TILES * 8, batch};
+}
+
+__device__ inline int tiles_of(const Thread& me) { return min(TILES, (me.batch - me.first_sequence + 7) / 8); }
+
+// What is told of h_t of a tile.
+__device__ inline uint4* place_of(uint4* handoff, const Thread& me, int t, int tile) {
+    return handoff + (index)((me.first_sequence / 8 + tile) * 2 + t % 2) * ALL;
+}
+
+// The states of a block's own units in a tile, as they are told.
+struct alignas(16) Own {
+    unsigned words[8 * WORDS + 4];
+    __device__ storage& of(unsigned unit, unsigned column) { return ((storage*)words)[column * UNITS + unit % UNITS]; }
+
+    // The initial states.
+    __device__ void start(const Arrays& arrays, const Thread& me, int tile) {
+        for (int s = 0; s < STATES; s++)
+            if (tile < me.own_tiles(s))
+                of(me.unit(s), me.column(s)) = arrays.first_h[(index)me.sequence(tile, s) * HIDDEN + me.unit(s)];
+    }
+
+    __device__ void tell(uint4* handoff, const Thread& me, unsigned number) const {
+        for (int i = me.number; i < PARCELS; i += THREADS)
+            publish(handoff + me.first_unit / UNITS * PARCELS + i, {words[i * 3], words[i * 3 + 1], words[i * 3 + 2], number});
+    }
+};
+
+// What all blocks tell of a tile, on its way to a thread.
+struct Heard {
+    uint4 parcels[AT_ONCE];
+
+    // The thread's parcels from `first` on, of them those from FROM to before TO, whether they are there or not.
+    template <int FROM, int TO> __device__ void begin(const uint4* handoff, int first) {
+#pragma unroll
+        for (int i = FROM; i < TO; i++)
+            parcels[i] = first + i * THREADS < ALL ? published(handoff + first + i * THREADS) : uint4{};
+    }
+
+    // After AHEAD of them were begun: all parcels, into `states`. False when they do not come.
+    __device__ bool finish(States& states, const uint4* handoff, const Thread& me, unsigned number) {
+        begin<AHEAD, AT_ONCE>(handoff, me.number);
+#pragma unroll 1
+        for (int first = me.number; first < ALL;) {
+            const bool is_there = wait_until([&] {
+                bool is_whole = true;
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++) is_whole &= first + i * THREADS >= ALL || parcels[i].w == number;
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++)
+                    if (first + i * THREADS < ALL && parcels[i].w != number) parcels[i] = published(handoff + first + i * THREADS);
+                return is_whole;
+            });
+            if (!is_there) return false;
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                if (first + i * THREADS < ALL) put(states, first + i * THREADS, parcels[i]);
+            first += AT_ONCE * THREADS;
+            if (AT_ONCE < A_THREAD) begin<0, AT_ONCE>(handoff, first);
+        }
+        return true;
+    }
+
+    __device__ static void put(States& states, unsigned place, const uint4& parcel) {
+        const unsigned first_unit = place / PARCELS * UNITS, word = place % PARCELS * 3;
+        const unsigned words[3] = {parcel.x, parcel.y, parcel.z};
+#pragma unroll
+        for (int i = 0; i < 3; i++) {
+            const unsigned unit = first_unit + (word + i) % WORDS * (4 / (unsigned)sizeof(storage)), column = (word + i) / WORDS;
+            if (SEQUENCES * WORDS % 3 == 0 || column < SEQUENCES) *(unsigned*)&states.of(unit, column) = words[i];
+        }
+    }
+};
+
+struct Shared {
+    States states;
+    Own own;
+    Steps steps;
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_forward(
+    const storage* gates, index gates_step, index gates_sequence, const storage* weight, const storage* bias_ih,
+    const storage* bias_hh, const storage* first_h, const storage* first_c, storage* output, index output_step,
+    index output_sequence, storage* final_h, storage* final_c, const length* lengths, storage* kept, float* cells,
+    index row_step, index row_sequence, uint4* handoff, int* status, int steps, int batch, int is_reverse) {
+    Shared& shared = *(Shared*)block_memory();
+    const Thread first = this_thread(batch);
+    const Arrays arrays = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
+                           gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
+    const int tiles = tiles_of(first);
+    clear(&shared, sizeof(States) + sizeof(Own));
+    start(shared.steps, arrays, first, lengths);
+    __syncthreads();
+    for (int tile = 0; first_h && tile < tiles; tile++) {
+        shared.own.start(arrays, first, tile);
+        __syncthreads();
+        shared.own.tell(place_of(handoff, first, 0, tile), first, 1);
+        __syncthreads();
+    }
+    Resident weights(shared.steps.room, nullptr, 0, [&](int s, int i) { return part_of(weight, first, s, i); });
+    Walk walk(arrays, first);
+    Inputs inputs = {};
+    inputs.read(arrays, walk, 0, 0);
+    Heard heard;
+    heard.begin<0, AHEAD>(place_of(handoff, first, 0, 0), first.number);
+    bool is_stuck = false;
+    for (int t = 0; t < steps && !is_stuck; t++) {
+#pragma unroll 1
+        for (int tile = 0; tile < tiles && !is_stuck; tile++) {
+            const Thread me = this_thread(batch);
+            const bool is_last = tile + 1 == tiles, is_told = t + 1 < steps;
+            if (t > 0 || first_h) is_stuck = !heard.finish(shared.states, place_of(handoff, me, t, tile), me, t + 1);
+            __syncthreads();
+            heard.begin<0, AHEAD>(place_of(handoff, me, is_last ? t + 1 : t, is_last ? 0 : tile + 1), me.number);
+            multiply(shared.steps, 0, weights, me, shared.states);
+            const Ready ready(shared.steps, inputs, me, tile, arrays.step(t));
+            __syncthreads();
+            const Found found(shared.steps, 0, ready, me, tile, shared.states, shared.own);
+            is_stuck = __syncthreads_or(is_stuck);
+            if (is_told && !is_stuck) shared.own.tell(place_of(handoff, me, t + 1, tile), me, t + 2);
+            found.write(walk, ready, tile);
+            if (!is_told) found.write_final(arrays, me, tile);
+            walk.advance(arrays, tiles, is_last);
+            walk.advance_gates(arrays, tiles, is_last);
+            if (!is_last || is_told) inputs.read(arrays, walk, is_last ? 0 : tile + 1, t + is_last);
+        }
+    }
+    if (is_stuck) {
+        const Thread me = this_thread(batch);
+        *(volatile int*)status = 1;
+        give_up(arrays, me, tiles_of(me));
+    }
+}

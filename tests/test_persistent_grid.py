@@ -1,0 +1,209 @@
+"""persistent_gpu over the whole grid: forms, the kernel with all its blocks at once on a CPU, and planted faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ecornn import calls, contents, verification
+from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations import _persistent_op, persistent_gpu
+from pytest_ecornn.implementations._persistent_form import GATES, Arithmetic, Device, Form, Problem, choose
+from pytest_ecornn.implementations._persistent_op import Kind
+from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
+from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
+from tests import clusters_on_cpu
+from tests.clusters_on_cpu import Broken, ClustersOnCpu
+from tests.test_persistent import needs_compiler, small, verdicts
+
+CELLS = tuple(GATES)
+H200, A100 = Device(132, 232_448, 16), Device(108, 166_912, 1)
+ARITHMETICS = (Arithmetic(2, False), Arithmetic(4, False), Arithmetic(4, True))
+
+
+# The form.
+
+
+@given(st.sampled_from(CELLS), st.integers(1, 2000), st.integers(1, 600), st.sampled_from(ARITHMETICS))
+def test_without_clusters_a_grid_holds_all_weights_or_there_is_no_form(
+    cell: str, hidden: int, batch: int, arithmetic: Arithmetic
+) -> None:
+    form = choose(Problem(cell, hidden, batch, arithmetic), A100)
+    if isinstance(form, str):
+        assert hidden > 800, form
+        return
+    assert form.is_grid
+    assert form.units * form.blocks >= hidden > form.units * (form.blocks - 1)
+    assert form.units % 4 == 0
+    assert form.blocks * form.clusters <= A100.processors
+    assert 8 * form.tiles * form.clusters >= batch > 8 * form.tiles * (form.clusters - 1)
+    assert (form.left_over, form.ring) == (0, 0)
+    assert form.shared_bytes <= A100.shared_bytes
+    assert form.launch.grid == form.blocks * form.clusters
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+@pytest.mark.parametrize(("hidden", "is_grid"), [(256, False), (1024, True)])
+def test_a_cluster_is_taken_while_its_weights_find_room(hidden: int, arithmetic: Arithmetic, is_grid: bool) -> None:
+    form = choose(Problem("lstm", hidden, 8, arithmetic), H200)
+    assert isinstance(form, Form)
+    assert form.is_grid == is_grid
+
+
+def test_backward_there_are_clusters_only() -> None:
+    form = choose(Problem("lstm", 512, 8, ARITHMETICS[0], is_backward=True), H200)
+    assert isinstance(form, Form)
+    assert not form.is_grid
+    assert choose(Problem("lstm", 512, 8, ARITHMETICS[0], True), A100) == "H 512 does not fit: there are no clusters of blocks"
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
+    assert choose(Problem("lstm", 1500, 8, ARITHMETICS[2]), A100) == (
+        "H 1500 does not fit: W_hh of 4 x 1500 x 1500 elements of 4 bytes and the states of 8 sequences must lie in the "
+        "registers and the 166912 bytes of shared memory of each of 108 multiprocessors"
+    )
+
+
+# All blocks of a grid at once, on a CPU.
+
+
+@pytest.fixture
+def sizes() -> dict[str, int]:
+    """Of the form that is forced."""
+    return {"units": 12, "tiles": 1, "groups": 2, "held": 1}
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int]) -> Iterator[None]:
+    def plan(shape: _persistent_op.Shape, kind: Kind) -> tuple[Form, Any]:
+        form = form_of(kind.problem(shape.cell, shape.hidden, shape.batch), **sizes)
+        return form, _persistent_op.make_kernel(shape, kind, form)
+
+    monkeypatch.setattr(_persistent_op, "Kernel", ClustersOnCpu)
+    monkeypatch.setattr(_persistent_op, "plan", plan)
+    monkeypatch.setattr(_persistent_op, "_launches", LayoutMemo(_persistent_op._prepared))
+    monkeypatch.setattr(torch.cuda, "device", lambda of: nullcontext())
+    with torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
+        library.impl("persistent_forward", _persistent_op._forward, "CPU")
+        yield
+
+
+def form_of(problem: Problem, units: int, tiles: int, groups: int, held: int) -> Form:
+    form = Form(problem, units, -(-problem.hidden // units), tiles, groups, is_grid=True)
+    held = min(held, form.parts)
+    return replace(form, held=held, shared=form.parts - held)
+
+
+PRECISIONS = [
+    {"dtype": "float16"}, {"dtype": "bfloat16"}, {"dtype": "float32"}, {"dtype": "float32", "precision": "tf32"},
+]  # fmt: skip
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("precision", PRECISIONS, ids=lambda of: "-".join(of.values()))
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(
+    ("changed", "options"),
+    [
+        ({"tiles": 2}, {"batch": 20, "bidirectional": True, "ragged": True}),
+        ({"units": 20, "tiles": 3, "held": 3}, {"hidden_size": 91, "batch": 19, "batch_first": True}),
+        ({"units": 36, "groups": 4}, {"hidden_size": 77, "batch": 3, "steps": 9, "ragged": True}),
+    ],
+    ids=["two groups of two tiles", "three tiles", "few sequences"],
+)
+def test_the_kernel_passes_the_rule(
+    cell: str, precision: dict[str, str], changed: dict[str, int], options: dict[str, Any], sizes: dict[str, int]
+) -> None:
+    sizes.update(changed)
+    assert verdicts(small(cell, **{"hidden_size": 50, "has_state": True, "mode": "inference", **precision, **options})) == []
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("batch", [1, 2, 5, 8])
+@pytest.mark.parametrize("units", [4, 8])
+def test_of_few_sequences_only_those_are_told(batch: int, units: int, sizes: dict[str, int]) -> None:
+    sizes["units"] = units
+    for order in range(2):
+        assert verdicts(small("lstm", hidden_size=17, batch=batch, mode="inference"), order) == []
+
+
+FAULTS = {
+    "another number": ("me, t + 1);", "me, t);"),
+    "one place for all steps": ("tile) * 2 + t % 2) * ALL", "tile) * 2) * ALL"),
+    "a number that is not looked at": ("|| parcels[i].w == number", "|| parcels[i].w >= 0"),
+    "a parcel is not told": ("i < PARCELS; i += THREADS", "i < PARCELS - 1; i += THREADS"),
+    "no barrier before the product": ("            __syncthreads();\n            heard.begin", "            heard.begin"),
+    "no barrier before the gates": ("            __syncthreads();\n            const Found", "            const Found"),
+    "no barrier before telling": ("is_stuck = __syncthreads_or(is_stuck);", ";"),
+}
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_of_the_handoff_are_seen(fault: str, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes["tiles"] = 2
+    plant(fault, monkeypatch)
+    case = small("lstm", steps=12, batch=12, hidden_size=40, mode="inference", dtype="float16", has_state=True)
+    assert any(_fails(case, order) for order in range(8))
+
+
+def plant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, wrong = FAULTS[fault]
+
+    def change(name: str, text: str) -> str:
+        assert text.count(right) == 1
+        return text.replace(right, wrong)
+
+    monkeypatch.setattr(ClustersOnCpu, "change", staticmethod(change))
+    monkeypatch.setattr(clusters_on_cpu, "MOST_SWEEPS", 4000)
+
+
+def _fails(case: Case, order: int) -> bool:
+    try:
+        return bool(verdicts(case, order))
+    except Broken:
+        return True
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+def test_a_lost_parcel_ends_the_launch_with_nan_and_a_later_call_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = small("gru", hidden_size=40, has_state=True, mode="inference")
+    problem = contents.problem(case)
+    layer = persistent_gpu.make_layer(case, problem.weights, torch.device("cpu"))
+    monkeypatch.setattr(_persistent_op, "WATCHDOG_NS", 400)  # rounds of all threads, here
+    with monkeypatch.context() as patch, torch.inference_mode():
+        plant("a parcel is not told", patch)
+        patch.setattr(clusters_on_cpu, "MOST_SWEEPS", 200_000)
+        found = calls.run(layer, problem)
+    assert all(torch.as_tensor(one).isnan().any() for one in found.values())
+    with pytest.raises(RuntimeError, match="an earlier launch of persistent_gpu on cpu is wrong: a block waited 4e-07 s"):
+        calls.run(layer, problem)
+    monkeypatch.setattr(_persistent_op, "_launches", LayoutMemo(_persistent_op._prepared))
+    found = calls.run(layer, problem)
+    assert not [
+        one for one in verification.Expected(problem).compare(found, PersistentGpu().declared) if one.status == "failed"
+    ]
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("rounds", [20, 60])
+def test_where_some_threads_give_up_all_end(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_persistent_op, "WATCHDOG_NS", rounds)
+    case = small("lstm", steps=8, batch=12, hidden_size=40, mode="inference", dtype="float16")
+    status = _persistent_op.status_of(torch.device("cpu"))
+    for order in range(4):
+        with suppress(RuntimeError):
+            assert verdicts(case, order) == [] or status.item()
+        status.zero_()
