@@ -43,13 +43,13 @@ def layer_of(case: Case, weights: Weights, product: Product, scan: Scan) -> Laye
             final = output.select(time, -1)
             return (output.flip(time) if reverse else output), (final,)
 
-        with _on_device(case):
+        with on_device(case):
             return run_layers(case, x, state, run_layer)
 
     return layer
 
 
-def _on_device(case: Case) -> AbstractContextManager[object]:
+def on_device(case: Case) -> AbstractContextManager[object]:
     """Within it the case's CUDA device is the current one: other people's kernels are launched there."""
     return torch.cuda.device(indexed(case.device)) if case.device.startswith("cuda") else nullcontext()
 

@@ -249,9 +249,8 @@ def test_what_is_watched_is_what_kernels_use() -> None:
 
 def made_up_first_use() -> first_use.Figures:
     stages = [first_use.Stage("forward", 1.25, 0.002), first_use.Stage("backward", None, 0.0015)]
-    return first_use.Figures(
-        [first_use.First("a", 2.5, stages), first_use.First("a", 0.5, [first_use.Stage("forward", None, 0.06)], first_use.WARM)]
-    )
+    warm = first_use.First("a", 0.5, [first_use.Stage("forward", None, 0.06)], first_use.WARM)
+    return first_use.Figures(firsts=[first_use.First("a", 2.5, stages), warm])
 
 
 def test_a_process_prints_what_is_read_again() -> None:

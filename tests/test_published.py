@@ -22,7 +22,16 @@ from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.measurement import Pool
 from pytest_ecornn.replay import Graph, GraphArm
 from pytest_ecornn.statistics import Ratio
-from pytest_ecornn.suites.published import alternating, ecornn, launches, lstm_times, product_layout, verified
+from pytest_ecornn.suites.published import (
+    alternating,
+    case_times,
+    ecornn,
+    launches,
+    lstm_times,
+    product_layout,
+    ratios,
+    verified,
+)
 from pytest_ecornn.suites.published.hit_rate import METRIC, HitRate, parse
 from pytest_ecornn.suites.published.kernel_names import kind_of
 from pytest_ecornn.verification import Candidate
@@ -136,20 +145,20 @@ def test_blocks_alternate_and_calls_rotate(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_geometric_mean_of_ratios() -> None:
-    assert lstm_times.geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
+    assert ratios.geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
     for values in ([], [1.0, 0.0]):
         with pytest.raises(ValueError, match="above 0"):
-            lstm_times.geometric_mean(values)
+            ratios.geometric_mean(values)
 
 
-def made_up_times(case: Case, default_us: float = 3000.0) -> lstm_times.Row:
+def made_up_times(case: Case, default_us: float = 3000.0) -> case_times.Row:
     """transposed_gpu twice as fast as cudnn, row_major_gpu wrong."""
     samples = {"cudnn": [1000.0] * 8, "transposed_gpu": [500.0] * 8, "sequential": [default_us] * 8}
     reasons = {"row_major_gpu": verified.WRONG}
     if case.precision == "tf32":
         del samples["sequential"]
         reasons["sequential"] = "the plain loop multiplies in IEEE precision"
-    return lstm_times.Row(case, dict.fromkeys(lstm_times.WAYS, lstm_times.cells(samples, reasons)))
+    return case_times.Row(case, dict.fromkeys(case_times.WAYS, lstm_times.CONTEST.cells(samples, reasons)))
 
 
 def cells_of(text: str, first: str) -> list[list[str]]:
@@ -170,8 +179,8 @@ def test_times_are_shown_beside_the_baseline_and_summed_up() -> None:
 
 
 def test_without_the_baseline_there_are_times_without_ratios() -> None:
-    cells = lstm_times.cells({"sequential": [5.0] * 8}, dict.fromkeys(lstm_times.IMPLEMENTATIONS, "absent"))
-    row = lstm_times.Row(lstm_times.cases()[0], dict.fromkeys(lstm_times.WAYS, cells))
+    cells = lstm_times.CONTEST.cells({"sequential": [5.0] * 8}, dict.fromkeys(lstm_times.IMPLEMENTATIONS, "absent"))
+    row = case_times.Row(lstm_times.cases()[0], dict.fromkeys(case_times.WAYS, cells))
     text = lstm_times.render([row], "paper")
     assert cells_of(text, "2 x 650, B 32, float32")[0][1:4] == ["5.000", "absent", "absent"]
     assert cells_of(text, "**the same, lowest**")[0][1] == "-"
@@ -220,7 +229,7 @@ def test_the_report_is_written_whole(tmp_path: Path) -> None:
     assert figures["schema_version"] == ecornn.SCHEMA_VERSION
     assert figures["machine"]["packages"]["torch"] == version("torch")
     cell = figures["times"][0]["cells"]["as called"]["transposed_gpu"]
-    assert cell["baseline_over_it"] == {"ratio": pytest.approx(2), "low": pytest.approx(2), "high": pytest.approx(2)}
+    assert cell["over_it"]["cudnn"] == {"ratio": pytest.approx(2), "low": pytest.approx(2), "high": pytest.approx(2)}
     assert ecornn.PAPER_COLUMN in (tmp_path / "new/ecornn.md").read_text()
 
 
@@ -269,14 +278,14 @@ def test_only_what_is_right_when_replayed_has_a_device_only_time(share: float, c
             result[0][0].copy_(output * share)
 
     arm = GraphArm(candidate, pool, [Graph(call, result, replay)])
-    checked = lstm_times._checked(arm)
+    checked = case_times.checked(arm)
     assert checked is (arm if share == 1 else verified.WRONG)
     assert ("is wrong on" in capsys.readouterr().out) == (share != 1)
-    assert lstm_times._checked("no graph") == "no graph"
+    assert case_times.checked("no graph") == "no graph"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device on this machine")
-@pytest.mark.parametrize("module", ["published.ecornn", "published.scan", "acceptance_gpu"])
+@pytest.mark.parametrize("module", ["published.ecornn", "published.scan", "published.persistent", "acceptance_gpu"])
 def test_without_a_gpu_it_says_so_in_one_line(module: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", f"pytest_ecornn.suites.{module}", "--output", str(tmp_path / "new")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

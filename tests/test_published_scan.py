@@ -32,6 +32,7 @@ from pytest_ecornn.suites.published import (
     scan_times,
     verified,
 )
+from pytest_ecornn.suites.published.parted import Part
 from pytest_ecornn.suites.published.scan_judge import Judge
 from pytest_ecornn.suites.published.scan_reference import sampled, states
 from pytest_ecornn.verification import Candidate, expected
@@ -220,35 +221,34 @@ def test_a_row_that_fails_says_why_and_the_others_go_on(module: Any, monkeypatch
 
 
 def test_what_a_part_leaves_of_its_time_is_the_next_ones() -> None:
-    found = scan.deadlines(100.0, 60.0, ["peers", "errors"])
+    found = scan.PLAN.deadlines(100.0, 60.0, ["peers", "errors"])
     assert found == {"errors": pytest.approx(106.0), "peers": pytest.approx(160.0)}
-    assert list(scan.deadlines(0.0, 1.0, list(scan.PARTS))) == list(scan.PARTS)
+    assert list(scan.PLAN.deadlines(0.0, 1.0, list(scan.PLAN.parts))) == list(scan.PLAN.parts)
 
 
-def fake_part(rows: Sequence[Any], error: Exception | None = None) -> scan.Part:
+def fake_part(rows: Sequence[Any], error: Exception | None = None) -> Part:
     def measure(deadline: float) -> Iterator[Any]:
         yield from rows
         if error:
             raise error
 
-    return scan.Part(measure, lambda rows: f"{len(rows)} rows, the last {rows[-1].label}", 0.5)
+    return Part(measure, lambda rows: f"{len(rows)} rows, the last {rows[-1].label}", 0.5)
 
 
-def test_a_part_that_fails_says_why_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None:
     rows = [times_row("mingru", 256), times_row("minlstm", 256)]
     parts = {
         "errors": fake_part(rows[:1], RuntimeError("no memory | left")),
-        "times": replace(scan.PARTS["times"], measure=lambda deadline: iter(rows)),
+        "times": replace(scan.PLAN.parts["times"], measure=lambda deadline: iter(rows)),
     }
-    monkeypatch.setattr(scan, "PARTS", parts)
-    scan.measure(tmp_path / "new", 5.0, list(parts))
+    replace(scan.PLAN, parts=parts).run(tmp_path / "new", 5.0, list(parts))
     text = (tmp_path / "new/scan.md").read_text()
-    assert "1 rows, the last mingru, 256 steps" in text
+    assert text.index("![scan_times_minlstm.svg]") < text.index("1 rows, the last mingru, 256 steps")
     assert "The part on errors ended early: RuntimeError: no memory &#124; left." in text
-    assert "![scan_times_minlstm.svg](scan_times_minlstm.svg)" in text
+    assert "(scan_times_minlstm.svg)" in text
     ElementTree.parse(tmp_path / "new/scan_times_minlstm.svg")
     written = json.loads((tmp_path / "new/scan.json").read_text())
-    assert written["schema_version"] == scan.SCHEMA_VERSION
+    assert written["schema_version"] == scan.PLAN.schema_version
     assert written["rows"]["times"][1]["cpu_over_gpu"]["ratio"] == pytest.approx(30)
     assert written["ended"] == {"errors": "RuntimeError: no memory | left"}
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-
 import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case, Cost, Layer, Weights
 from pytest_ecornn.implementations.peers._accelerated_scan import BCT, BTD, LONGEST, load, padded
+from pytest_ecornn.implementations.peers._packages import can_compile
 from pytest_ecornn.implementations.peers._peer import Peer, refusal
 
 _MOST_CHANNELS = 65_535  # the second dimension of a launch
@@ -61,7 +60,4 @@ class AcceleratedScan(Peer):
 
 def _kernel(case: Case) -> str:
     """warp, which its author calls the faster one, where it can be compiled and takes so many steps."""
-    from torch.utils.cpp_extension import CUDA_HOME
-
-    can_compile = CUDA_HOME is not None and shutil.which("ninja") is not None
-    return "warp" if can_compile and case.steps <= LONGEST else "scalar"
+    return "warp" if can_compile() and case.steps <= LONGEST else "scalar"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import warnings
 from functools import cache
 from types import ModuleType
@@ -14,3 +15,10 @@ def imported(module: str) -> ModuleType:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module(module)
+
+
+def can_compile() -> bool:
+    """Whether torch can compile their extensions: by nvcc, and ninja."""
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    return CUDA_HOME is not None and shutil.which("ninja") is not None

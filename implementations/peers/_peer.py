@@ -70,10 +70,11 @@ def refusal(case: Case, device: torch.device, packages: tuple[str, ...]) -> str 
         return "scans in float32"
     if case.contents == "infinite":
         return "makes NaN of an infinite state, by a product of what is kept that underflows"
-    return tf32_refusal(case) or _nowhere(device, packages)
+    return tf32_refusal(case) or nowhere(device, packages)
 
 
-def _nowhere(device: torch.device, packages: tuple[str, ...]) -> str | None:
+def nowhere(device: torch.device, packages: tuple[str, ...]) -> str | None:
+    """Why nothing that needs the packages runs on the device, or None."""
     if device.type != "cuda":
         return "runs on a CUDA device"
     if missing := [name for name in packages if find_spec(name) is None]:

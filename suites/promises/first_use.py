@@ -1,7 +1,7 @@
 """How long the first use of a kernel takes, stage by stage, in a process of its own: compiled, then loaded from disk.
 
-`python -m pytest_ecornn.suites.promises.first_use CASE...` prints the figures of this process as JSON. torch, cuBLAS, NVRTC and
-CuPy are made ready before the clock starts, so a stage is the kernel's own.
+`python -m pytest_ecornn.suites.promises.first_use NAME CASE...` prints the figures of this process as JSON. torch, cuBLAS,
+NVRTC and CuPy are made ready before the clock starts, so a stage is the kernel's own.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ import torch
 
 from pytest_ecornn import contents
 from pytest_ecornn.calls import Call
-from pytest_ecornn.contract import Case, Unsupported
+from pytest_ecornn.contract import Case, Implementation, Unsupported
+from pytest_ecornn.discovery import discover
 from pytest_ecornn.implementations.cuda import compile as compiler
 from pytest_ecornn.implementations.cuda import kernel
-from pytest_ecornn.implementations.transposed_gpu import TransposedGpu
 from pytest_ecornn.reporting.formatting import significant
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 
+NAME = "transposed_gpu"
 CASES = (  # a kernel's first use, another shape, another type
     "lstm-T35-B32-H650-L2-float32-cuda",
     "lstm-T35-B64-H512-float32-cuda",
@@ -70,6 +71,9 @@ class First:
 
 @dataclass
 class Figures:
+    """Of one implementation."""
+
+    name: str = NAME
     firsts: list[First] = field(default_factory=list)
     reason: str = ""
 
@@ -118,9 +122,10 @@ def watching() -> Iterator[Watch]:
         yield watch
 
 
-def prepare() -> None:
+def prepared(name: str, case: Case) -> Implementation:
     """Makes ready what is not the kernels': CUDA, both libraries of cuBLAS, CuPy, NVRTC. Raises Unsupported."""
-    if reason := TransposedGpu().unsupported(Case.parse(CASES[0]), torch.device("cuda")):
+    found = discover([])[name].kind()
+    if reason := found.unsupported(case, torch.device("cuda")):
         raise Unsupported(reason)
     import cupy
 
@@ -132,27 +137,28 @@ def prepare() -> None:
     with cupy.cuda.Device(0):
         cupy.cuda.runtime.free(0)
     torch.cuda.synchronize()
+    return found
 
 
-def first_call(case: Case, watch: Watch) -> First:
+def first_call(implementation: Implementation, case: Case, watch: Watch) -> First:
     """Builds the layer and calls it once."""
     problem, before = contents.problem(case), len(watch.stages)
     call = Call(problem)
     torch.cuda.synchronize()
     start = time.perf_counter()
-    layer = TransposedGpu().build(case, problem.weights)
+    layer = implementation.build(case, problem.weights)
     with torch.set_grad_enabled(case.training):
         call.timed(layer)
     torch.cuda.synchronize()
     return First(str(case), time.perf_counter() - start, watch.stages[before:])
 
 
-def measure() -> Figures:
+def measure(name: str = NAME, cases: Sequence[str] = CASES) -> Figures:
     """Two processes, one after the other, with caches of their own: the second finds on disk what the first compiled."""
-    figures = Figures()
+    figures = Figures(name)
     with tempfile.TemporaryDirectory() as folder:
         for disk in (COLD, WARM):
-            found = _in_process(folder, disk)
+            found = _in_process(folder, disk, name, cases)
             if isinstance(found, str):
                 figures.reason = found
                 break
@@ -160,12 +166,12 @@ def measure() -> Figures:
     return figures
 
 
-def _in_process(folder: str, disk: str) -> list[First] | str:
+def _in_process(folder: str, disk: str, name: str, cases: Sequence[str]) -> list[First] | str:
     """NVRTC keeps what it compiled in the driver's cache, which therefore lies in the folder too."""
     caches = {"ECORNN_CACHE_DIR": f"{folder}/ecornn", "CUDA_CACHE_PATH": f"{folder}/driver"}
     for cache in caches.values():
         Path(cache).mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "pytest_ecornn.suites.promises.first_use", *CASES]
+    command = [sys.executable, "-m", "pytest_ecornn.suites.promises.first_use", name, *cases]
     try:
         done = subprocess.run(
             command, env={**os.environ, **caches}, capture_output=True, text=True, timeout=_LONGEST_S, check=False
@@ -194,7 +200,7 @@ def render(figures: Figures) -> str:
     return document(
         [
             "## The first use of a kernel",
-            "transposed_gpu in a fresh process; CUDA, cuBLAS, NVRTC and CuPy are made ready before. Build and first call, the "
+            f"{figures.name} in a fresh process; CUDA, cuBLAS, NVRTC and CuPy are made ready before. Build and first call, the "
             "choice of a layout included, last until the device is done. They follow each other in one process.",
             table(("process", "case", "build and first call, s", "compiled"), calls, ("build and first call, s", "compiled")),
             table(("process", "kernel", "compiling, s", "loading, ms"), stages, ("compiling, s", "loading, ms")),
@@ -207,11 +213,11 @@ def milliseconds(seconds: float) -> str:
     return significant(seconds * 1e3)
 
 
-def main(cases: Sequence[str]) -> None:
-    prepare()
+def main(name: str, cases: Sequence[str]) -> None:
+    implementation = prepared(name, Case.parse(cases[0]))
     with watching() as watch:
-        print(json.dumps([asdict(first_call(Case.parse(text), watch)) for text in cases]))
+        print(json.dumps([asdict(first_call(implementation, Case.parse(text), watch)) for text in cases]))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1], sys.argv[2:])

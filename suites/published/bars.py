@@ -1,4 +1,4 @@
-"""What a measured ratio has to reach, and whether it does: its whole interval, not its middle alone."""
+"""What a measured figure has to reach, and whether it does: its whole interval, not its middle alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from pytest_ecornn.reporting.formatting import ratio_interval
 from pytest_ecornn.statistics import Ratio
+
+YES, NO, UNCLEAR = "yes", "no", "unclear"  # the bar lies within the interval
 
 
 @dataclass(frozen=True)
@@ -18,12 +20,33 @@ class Bar:
         return f"at least {self.limit:.3g}"
 
     def holds(self, ratio: Ratio) -> str:
-        """yes, no, or unclear where the bar lies within the interval."""
         if ratio.low >= self.limit:
-            return "yes"
-        return "no" if ratio.high < self.limit else "unclear"
+            return YES
+        return NO if ratio.high < self.limit else UNCLEAR
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """A figure has to be `limit` at most."""
+
+    limit: float
+
+    def __str__(self) -> str:
+        return f"at most {self.limit:.3g}"
+
+    def holds(self, found: tuple[float, float, float]) -> str:
+        """found: the figure and its interval."""
+        _, low, high = found
+        if high <= self.limit:
+            return YES
+        return NO if low > self.limit else UNCLEAR
 
 
 def shown(ratio: Ratio) -> str:
     """The ratio with its interval."""
     return ratio_interval(ratio.ratio, ratio.low, ratio.high)
+
+
+def interval(found: tuple[float, float, float]) -> str:
+    """A figure with its interval, all to the same digits."""
+    return ratio_interval(*found)

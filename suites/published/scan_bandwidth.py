@@ -6,7 +6,6 @@ those, the output's gradient, and G gradients out, 2 G + 2.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -20,7 +19,8 @@ from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.statistics import Ratio, paired_ratio
 from pytest_ecornn.suites.published.alternating import Arm, Replay, alternate
 from pytest_ecornn.suites.published.bars import Bar, shown
-from pytest_ecornn.suites.published.optional import LATE, fetched, reason
+from pytest_ecornn.suites.published.optional import fetched
+from pytest_ecornn.suites.published.parted import each
 from pytest_ecornn.suites.published.scan_reference import sampled, states
 from pytest_ecornn.suites.published.scan_shape import ScanShape
 
@@ -81,22 +81,10 @@ def shapes() -> list[Shape]:
 
 def measure(deadline: float, device: str = "cuda") -> Iterator[Row]:
     """A row for each shape; those begun after `deadline` (of time.monotonic) have only the reason."""
-    for shape in shapes():
-        if time.monotonic() < deadline:
-            yield _attempt(shape, device)
-        else:
-            yield Row(shape, reason=LATE)
-        torch.cuda.empty_cache()
+    return each(shapes(), deadline, lambda shape: _row(shape, device), lambda shape, why: Row(shape, reason=why))
 
 
-def _attempt(shape: Shape, device: str) -> Row:
-    try:
-        with torch.no_grad():
-            return _row(shape, device)
-    except Exception as error:  # one shape's failure must not end the others' measurement
-        return Row(shape, reason=reason(error))
-
-
+@torch.no_grad()
 def _row(shape: Shape, device: str) -> Row:
     count = ceil(_CACHES * torch.cuda.get_device_properties(device).L2_cache_size / shape.bytes)
     scans = [make_scan(shape, device, *_ops()) for _ in range(count)]

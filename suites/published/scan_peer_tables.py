@@ -8,8 +8,8 @@ from pytest_ecornn.reporting.formatting import relative_error, significant, size
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.statistics import MIN_PAIRS, Ratio
 from pytest_ecornn.suites.published.bars import Bar, shown
-from pytest_ecornn.suites.published.lstm_times import geometric_mean
 from pytest_ecornn.suites.published.peer_ways import BCT, BTD, OURS
+from pytest_ecornn.suites.published.ratios import mean_ratio
 from pytest_ecornn.suites.published.scan_peers import CALLED, REPLAYED, Figures, Row
 
 BARS = {BTD: Bar(2.5), BCT: Bar(1.6)}
@@ -89,7 +89,7 @@ def _bars(rows: Sequence[Row]) -> str:
             label = f"best {layout} peer's time over scan_gpu's, {way}"
             lines += _lowest(label, bar, found)
             if layout == BCT and found:
-                mean = _mean([ratio for ratio, _ in found])
+                mean = mean_ratio([ratio for ratio, _ in found])
                 lines.append(
                     [f"the same, geometric mean of {len(found)}", shown(mean), "-", str(MEAN_BAR), MEAN_BAR.holds(mean)]
                 )
@@ -104,12 +104,6 @@ def _lowest(
     if found:
         ratio, row = min(found, key=lambda one: one[0].ratio)
         yield [label, text(ratio), escape(row.label), str(bar), bar.holds(ratio)]
-
-
-def _mean(ratios: Sequence[Ratio]) -> Ratio:
-    """Geometric, its bounds those of the bounds: wider than its interval, as not all ratios are off the same way."""
-    middles, lows, highs = zip(*((one.ratio, one.low, one.high) for one in ratios), strict=True)
-    return Ratio(*(geometric_mean(values) for values in (middles, lows, highs)))
 
 
 def best_ratio(row: Row, layout: str, way: str) -> Ratio | None:

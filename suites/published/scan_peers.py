@@ -17,6 +17,7 @@ from pytest_ecornn import contents, memory
 from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.optional import LATE, reason
+from pytest_ecornn.suites.published.parted import each
 from pytest_ecornn.suites.published.peer_times import Samples, called, host, replayed
 from pytest_ecornn.suites.published.peer_ways import BCT, BTD, OURS, Call, Way, ours, peers
 from pytest_ecornn.suites.published.scan_judge import Judge
@@ -75,20 +76,8 @@ def shapes() -> list[Shape]:
 
 def measure(deadline: float) -> Iterator[Row]:
     """A row for each shape; of what begins or is compiled after `deadline` (of time.monotonic) only the reason."""
-    for shape in shapes():
-        ways = [ours(shape.cell), *peers(shape.cell)]
-        if time.monotonic() < deadline:
-            yield _attempt(shape, ways, deadline)
-        else:
-            yield _without(shape, ways, LATE)
-        torch.cuda.empty_cache()
-
-
-def _attempt(shape: Shape, ways: Sequence[Way], deadline: float) -> Row:
-    try:
-        return _row(shape, ways, deadline)
-    except Exception as error:  # one row's failure must not end the others' measurement
-        return _without(shape, ways, reason(error))
+    items = ((shape, [ours(shape.cell), *peers(shape.cell)]) for shape in shapes())
+    return each(items, deadline, lambda one: _row(*one, deadline), lambda one, why: _without(*one, why))
 
 
 def _without(shape: Shape, ways: Sequence[Way], why: str) -> Row:

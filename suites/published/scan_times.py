@@ -5,12 +5,9 @@ Source: the CUDA system of the sequential and scanned minGRU and minLSTM; its sh
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-
-import torch
 
 from pytest_ecornn import clocks, measurement
 from pytest_ecornn.clocks import Clock
@@ -21,7 +18,7 @@ from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.reporting.plot import Line, log_plot
 from pytest_ecornn.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.bars import Bar, shown
-from pytest_ecornn.suites.published.optional import LATE, reason
+from pytest_ecornn.suites.published.parted import each
 from pytest_ecornn.suites.published.scan_judge import Judge
 from pytest_ecornn.suites.published.verified import prepared
 from pytest_ecornn.verification import expected
@@ -75,19 +72,8 @@ class Row:
 def measure(deadline: float, device: str = "cuda", steps: Sequence[int] = STEPS) -> Iterator[Row]:
     """A row for each number of steps and cell; those begun after `deadline` (of time.monotonic) have only the reason."""
     clock = clocks.for_device(device)
-    for count, cell in product(steps, CELLS):
-        if time.monotonic() < deadline:
-            yield _attempt(cell, count, device, clock)
-        else:
-            yield _without(cell, count, LATE)
-        torch.cuda.empty_cache()
-
-
-def _attempt(cell: str, steps: int, device: str, clock: Clock) -> Row:
-    try:
-        return _row(cell, steps, device, clock)
-    except Exception as error:  # one row's failure must not end the others' measurement
-        return _without(cell, steps, reason(error))
+    items = ((cell, count) for count, cell in product(steps, CELLS))
+    return each(items, deadline, lambda one: _row(*one, device, clock), lambda one, why: _without(*one, why))
 
 
 def _without(cell: str, steps: int, why: str) -> Row:

@@ -1,0 +1,94 @@
+"""LSTM in bfloat16 by FlashRNN's fused kernel, whose recurrent weights stay on the chip as persistent_gpu's do.
+
+Source: Poeppel, Beck, Hochreiter, FlashRNN, arXiv 2412.07752.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn import cells
+from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Unsupported, Weights
+from pytest_ecornn.implementations._precision import tf32_refusal
+from pytest_ecornn.implementations._stack import run_layers
+from pytest_ecornn.implementations.peers._flashrnn import GATES, fused_lstm, load
+from pytest_ecornn.implementations.peers._packages import can_compile
+from pytest_ecornn.implementations.peers._peer import nowhere
+
+_BATCH, _HIDDEN = 8, 128  # B and H must be multiples of them
+
+
+class FlashRnn(Implementation):
+    carry = "storage"
+    gate_gradients = "storage"
+    saved_gates = "storage"
+    products = "storage"
+    activation_error = 2.0**-16  # compiled with fast division and exponentials
+    deterministic = False  # gradients of biases are summed by atomic additions
+
+    def unsupported(self, case: Case, device: torch.device) -> str | None:
+        if case.cell != "lstm":
+            return f"no {case.cell}: the fused kernel here is LSTM's"
+        if case.dtype != "bfloat16":
+            return f"runs bfloat16, not {case.dtype}"
+        if case.ragged:
+            return "runs sequences of one length"
+        if case.batch % _BATCH or case.hidden_size % _HIDDEN:
+            return f"is compiled, for minutes, for each B and H: here for multiples of {_BATCH} and {_HIDDEN} only"
+        return tf32_refusal(case) or nowhere(device, ("flashrnn", "triton")) or _uncompiled()
+
+    def build(self, case: Case, weights: Weights) -> Layer:
+        from pytest_ecornn.implementations._scan_layer import on_device
+
+        try:
+            with on_device(case):
+                load(case.batch, case.hidden_size, case.device)
+        except (RuntimeError, ValueError, ImportError) as error:
+            raise Unsupported(f"does not build: {next(iter(str(error).splitlines()), '')[:200]}") from error
+        return make_layer(case, weights)
+
+    def cost(self, case: Case) -> Cost:
+        """The inputs' products, a copy of pre-activations into the kernel's layout, the states; in training what is kept."""
+        from pytest_ecornn.implementations._gate_product import product_cost
+
+        product, tracks, rows = product_cost(case), case.layers * case.directions, case.steps * case.batch
+        values, passes = (7 * GATES + 12, 3) if case.training else (3 * GATES + 2, 1)
+        squares = passes * GATES * case.hidden_size**2
+        moved = tracks * (squares + rows * values * case.hidden_size) * 2
+        return Cost(product.bytes + moved, product.operations + 2 * tracks * rows * squares)
+
+    def notes(self) -> str:
+        return f"flashrnn {version('flashrnn')}, cuda_fused, biases and gates in float32"
+
+
+def _uncompiled() -> str | None:
+    return None if can_compile() else "needs nvcc and ninja, by which torch compiles extensions"
+
+
+def make_layer(case: Case, weights: Weights) -> Layer:
+    """All layers and directions of the case, one after the other."""
+    from pytest_ecornn.implementations._gate_product import gate_products
+    from pytest_ecornn.implementations._scan_layer import on_device
+
+    def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        def run_layer(
+            suffix: str, x: Tensor, is_projected: bool, state: cells.Blocks, reverse: bool
+        ) -> tuple[Tensor, cells.Blocks]:
+            gates = x if is_projected else gate_products(x, weights.masked("weight_ih" + suffix), False)
+            gates = gates if case.batch_first else gates.transpose(0, 1)
+            gates = gates.flip(1) if reverse else gates
+            output, final = fused_lstm(gates, weights.masked("weight_hh" + suffix), _bias(suffix), state)
+            output = output.flip(1) if reverse else output
+            return (output if case.batch_first else output.transpose(0, 1)), final
+
+        with on_device(case):
+            return run_layers(case, x, state, run_layer)
+
+    def _bias(suffix: str) -> Tensor:
+        own = [weights[name + suffix].float() for name in ("bias_ih", "bias_hh") if name + suffix in weights]
+        return torch.stack(own).sum(0) if own else torch.zeros(GATES * case.hidden_size, device=case.device)
+
+    return layer

@@ -1,0 +1,107 @@
+"""Times of several implementations on a case: verified, then as called and replayed from CUDA graphs, all taking turns.
+
+By the harness's own clocks and arms, as a row of `pytest --ecornn-bench` is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_ecornn import measurement
+from pytest_ecornn.clocks import Clock, CudaClock, GraphClock
+from pytest_ecornn.contract import Case
+from pytest_ecornn.measurement import Arm, Pool, Timed
+from pytest_ecornn.replay import GraphArm, graph_arms
+from pytest_ecornn.statistics import Ratio, median_interval, paired_ratio
+from pytest_ecornn.suites.published.parted import each
+from pytest_ecornn.suites.published.verified import prepared, wrong
+from pytest_ecornn.verification import expected
+
+CALLED, REPLAYED = "as called", "graph replay"
+WAYS = (CALLED, REPLAYED)
+_SECONDS = 1.0  # for the fewest rounds that an interval needs; slower calls get fewer
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one implementation needs for one case, or the reason why there is no time.
+
+    over_it: by the name of another its time over this one's; over 1 means that this one is faster.
+    """
+
+    reason: str = ""
+    time_us: tuple[float, float, float] | None = None  # median, low, high
+    over_it: dict[str, Ratio] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case; cells by way (WAYS) and implementation."""
+
+    case: Case
+    cells: dict[str, dict[str, Cell]] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        return str(self.case)
+
+
+@dataclass(frozen=True)
+class Contest:
+    """names: of the implementations that are timed. beside: those that the others' times are compared with."""
+
+    names: Sequence[str]
+    beside: Sequence[str]
+
+    def rows(self, cases: Iterable[Case], deadline: float) -> Iterator[Row]:
+        """A row for each case; of those that begin after `deadline` (of time.monotonic), or fail, the reason alone."""
+        return each(cases, deadline, self._row, self.without)
+
+    def without(self, case: Case, why: str) -> Row:
+        return Row(case, {way: dict.fromkeys(self.names, Cell(why)) for way in WAYS})
+
+    def _row(self, case: Case) -> Row:
+        pool = Pool(case)
+        called = {name: one if isinstance(one, str) else Arm(one, pool) for name, one in prepared(case, self.names).items()}
+        times = [self._timed(called, CudaClock(case.device))]
+        replayed = {name: one if isinstance(one, str) else captured(one) for name, one in called.items()}
+        times.append(self._timed({name: checked(one) for name, one in replayed.items()}, GraphClock(case.device)))
+        return Row(case, dict(zip(WAYS, times, strict=True)))
+
+    def _timed(self, arms: Mapping[str, Timed | str], clock: Clock) -> dict[str, Cell]:
+        timed = {name: arm for name, arm in arms.items() if not isinstance(arm, str)}
+        if timed:
+            measurement.measure(list(timed.values()), clock, _SECONDS, lambda: True)
+        samples_us = {name: arm.samples_us for name, arm in timed.items()}
+        return self.cells(samples_us, {name: reason for name, reason in arms.items() if isinstance(reason, str)})
+
+    def cells(self, samples_us: Mapping[str, Sequence[float]], reasons: Mapping[str, str]) -> dict[str, Cell]:
+        """From each implementation's samples, one a round, or the reason why it has none."""
+        return {name: self._cell(name, samples_us) if name in samples_us else Cell(reasons[name]) for name in self.names}
+
+    def _cell(self, name: str, samples_us: Mapping[str, Sequence[float]]) -> Cell:
+        own, others = samples_us[name], [other for other in self.beside if other in samples_us]
+        return Cell("", median_interval(own), {other: paired_ratio(samples_us[other], own) for other in others})
+
+
+def captured(arm: Arm) -> GraphArm | str:
+    """Its graphs, or why there are none."""
+    graphs, missing = graph_arms([arm])
+    return graphs[0] if graphs else missing[0]
+
+
+def checked(arm: GraphArm | str) -> GraphArm | str:
+    """The arm where what its first graph computes of the case's own contents, which it was not captured on, is right."""
+    if isinstance(arm, str):
+        return arm
+    graph, wanted = arm.graphs[0], expected(arm.candidate.case)
+    graph.refresh(wanted.problem)
+    graph.replay()
+    comparisons = wanted.compare(graph.call.named(*graph.result), arm.candidate.implementation.declared)
+    return wrong(arm.candidate, comparisons) or arm
+
+
+def precision_of(case: Case) -> str:
+    """In one word: the type, or of float32 in TF32 that."""
+    return case.precision if case.precision != "ieee" else case.dtype

@@ -1,0 +1,42 @@
+"""persistent_gpu on this machine: beside cuDNN and FlashRNN, its recurrence beside the floor of a step, host and memory.
+
+`python -m pytest_ecornn.suites.published.persistent --output FOLDER` writes FOLDER/persistent.md and FOLDER/persistent.json,
+anew after every step, so that what was measured outlives a run that is cut short: --resume goes on after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_ecornn.suites.published import (
+    case_times,
+    persistent_flashrnn,
+    persistent_host,
+    persistent_memory,
+    persistent_steps,
+    persistent_times,
+)
+from pytest_ecornn.suites.published.parted import Part, Plan
+
+PLAN = Plan(
+    "persistent",
+    "persistent_gpu on this machine",
+    schema_version=1,
+    parts={  # the cheap ones first, and last what may be compiled for minutes
+        "host": Part(persistent_host.measure, persistent_host.render, row=persistent_host.Row, share=0.1),
+        "steps": Part(persistent_steps.measure, persistent_steps.render, row=persistent_steps.Row, share=0.15),
+        "memory": Part(persistent_memory.measure, persistent_memory.render, row=persistent_memory.Row, share=0.1),
+        "times": Part(persistent_times.measure, persistent_times.render, row=case_times.Row, goes_on=True, share=0.6),
+        "flashrnn": Part(persistent_flashrnn.measure, persistent_flashrnn.render, row=persistent_flashrnn.Row, share=0.05),
+    },
+    order=("times", "steps", "flashrnn", "host", "memory"),
+    seconds=540.0,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return PLAN.main((__doc__ or "").splitlines()[0], arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,106 @@
+"""persistent_gpu beside FlashRNN's fused LSTM in bfloat16: ours with the product of its inputs, theirs without, as called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from pytest_ecornn.comparison import Comparison
+from pytest_ecornn.contract import MODES, Case
+from pytest_ecornn.discovery import Found
+from pytest_ecornn.items import build_and_compare
+from pytest_ecornn.reporting.formatting import limit_share, significant
+from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
+from pytest_ecornn.suites.published.alternating import Arm, alternate
+from pytest_ecornn.suites.published.bars import Bar, shown
+from pytest_ecornn.suites.published.parted import each
+from pytest_ecornn.suites.published.verified import call_of, prepared
+from pytest_ecornn.verification import Candidate
+
+OURS, THEIRS = "persistent_gpu", "flashrnn"
+BARS = {"inference": Bar(2.6), "training": Bar(2.4)}
+_SIZES = Case(cell="lstm", steps=1024, batch=16, hidden_size=768, dtype="bfloat16", device="cuda")
+_BLOCK_US = 30e3
+
+Times = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Of one mode. reasons: by name, where there is no time. share: FlashRNN's largest error over its limit by the harness."""
+
+    mode: str
+    time_us: dict[str, Times]
+    reasons: dict[str, str]
+    theirs_over_ours: Ratio | None = None
+    share: float | None = None
+
+    @property
+    def label(self) -> str:
+        return self.mode
+
+
+def measure(deadline: float) -> Iterator[Row]:
+    """A row for each mode; of what begins after `deadline` (of time.monotonic) only the reason."""
+    return each(MODES, deadline, _row, _without)
+
+
+def _without(mode: str, why: str) -> Row:
+    return Row(mode, {}, {OURS: why, THEIRS: why})
+
+
+def cases(mode: str) -> dict[str, Case]:
+    """Theirs is given pre-activations, in the order in which the package takes them."""
+    own = replace(_SIZES, mode=mode)
+    return {OURS: own, THEIRS: replace(own, projected=True, batch_first=True)}
+
+
+def _row(mode: str) -> Row:
+    found, shares = cases(mode), list[float]()
+
+    def judged(kind: Found, case: Case) -> tuple[Candidate, list[Comparison]]:
+        """What is less exact than its limit is timed all the same: it would only be the faster for it."""
+        candidate, comparisons = build_and_compare(kind, case)
+        shares.append(max(one.share for one in comparisons))
+        return candidate, []
+
+    candidates = {**prepared(found[OURS], [OURS]), **prepared(found[THEIRS], [THEIRS], judged)}
+    reasons = {name: one for name, one in candidates.items() if isinstance(one, str)}
+    arms = {name: Arm([call_of(one)], block_us=_BLOCK_US) for name, one in candidates.items() if not isinstance(one, str)}
+    with torch.set_grad_enabled(mode == "training"):
+        alternate(list(arms.values()), MIN_PAIRS)
+    samples = {name: arm.samples_us for name, arm in arms.items()}
+    return row(mode, samples, reasons, shares[0] if shares else None)
+
+
+def row(mode: str, samples_us: dict[str, list[float]], reasons: dict[str, str], share: float | None) -> Row:
+    """From the samples of each, one a round, or the reason why there are none."""
+    times = {name: median_interval(one) for name, one in samples_us.items()}
+    ratio = paired_ratio(samples_us[THEIRS], samples_us[OURS]) if len(times) == 2 else None
+    return Row(mode, times, reasons, ratio, share)
+
+
+def render(rows: Sequence[Row]) -> str:
+    figures = (f"{OURS}, us", f"{THEIRS}, us", f"{THEIRS}'s over {OURS}'s", "bar", "holds", f"{THEIRS}'s error over its limit")
+    reasons = dict.fromkeys(f"- {name}, {row.mode}: {escape(why)}" for row in rows for name, why in row.reasons.items())
+    return document(
+        [
+            "## Beside FlashRNN",
+            f"LSTM, bfloat16, B {_SIZES.batch}, H {_SIZES.hidden_size}, T {_SIZES.steps:,}, as called: {OURS} from the inputs "
+            f"on, {THEIRS} (its fused kernel) from ready pre-activations on; training: with the gradients of all leaves. "
+            f"Ratios with their intervals (99 %, {MIN_PAIRS} pairs of blocks): over 1 {OURS} is faster. {OURS} is timed only "
+            f"where it is right by the harness's rule, {THEIRS} also beyond its limit, which would be in its favour.",
+            table(("mode", *figures), [[row.mode, *_figures(row)] for row in rows], figures),
+            "\n".join(reasons),
+        ]
+    )
+
+
+def _figures(row: Row) -> Iterator[str]:
+    bar, ratio = BARS[row.mode], row.theirs_over_ours
+    yield from (significant(row.time_us[name][0], 4) if name in row.time_us else "-" for name in (OURS, THEIRS))
+    yield from (shown(ratio), str(bar), bar.holds(ratio)) if ratio else ("-", str(bar), "-")
+    yield "-" if row.share is None else limit_share(row.share) if row.share <= 1 else f"**{limit_share(row.share)}**"

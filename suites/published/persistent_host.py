@@ -1,0 +1,109 @@
+"""What persistent_gpu takes of the host: a call of a short sequence until it returns, and the first use of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import torch
+
+from pytest_ecornn.clocks import Clock, CudaClock
+from pytest_ecornn.contract import Case
+from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.statistics import median_interval
+from pytest_ecornn.suites.promises import first_use
+from pytest_ecornn.suites.published.bars import Ceiling, interval
+from pytest_ecornn.suites.published.parted import each
+from pytest_ecornn.suites.published.verified import call_of, prepared
+from pytest_ecornn.verification import Candidate
+
+OURS, BASELINE = "persistent_gpu", "cudnn"
+CALLED = tuple(f"lstm-T1-B8-H512-{dtype}-cuda" for dtype in ("float16", "float32"))
+# A kernel's first use in the process, at another H, and with the backward pass.
+FIRST_USED = ("lstm-T35-B8-H512-float16-cuda", "lstm-T35-B8-H640-float16-cuda", "lstm-T35-B8-H640-float16-cuda-training")
+CALL_BAR_US = Ceiling(30.0)
+FIRST_BARS_S = {first_use.COLD: Ceiling(5.0), first_use.WARM: Ceiling(0.05)}
+_GROUPS, _CALLS = 20, 100  # of calls, whose median is a sample
+
+Times = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure, with its interval, in the unit; or the reason why there is none."""
+
+    what: str
+    case: str
+    unit: str
+    found: Times | None = None
+    bar: Ceiling | None = None
+    reason: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.what}, {self.case}"
+
+
+def measure(deadline: float) -> Iterator[Row]:
+    """The calls, then the first uses; of what begins after `deadline` (of time.monotonic) only the reason."""
+    yield from each(product((OURS, BASELINE), CALLED), deadline, _called, _without)
+    for rows in each([FIRST_USED], deadline, _first_uses, lambda cases, why: [_no_first_use(why)]):
+        yield from rows
+
+
+def _without(call: tuple[str, str], why: str) -> Row:
+    name, case = call
+    return Row(f"a call of {name}", case, "us", reason=why)
+
+
+def _called(call: tuple[str, str]) -> Row:
+    name, text = call
+    candidate = prepared(Case.parse(text), [name])[name]
+    if isinstance(candidate, str):
+        return _without(call, candidate)
+    found = host_us(candidate, CudaClock(candidate.case.device))
+    return replace(_without(call, ""), found=found, bar=CALL_BAR_US if name == OURS else None)
+
+
+def host_us(candidate: Candidate, clock: Clock) -> Times:
+    """The device is waited for between calls, never in one."""
+    call = call_of(candidate)
+    with torch.no_grad():
+        taken = [clock.host_us([call] * _CALLS) for _ in range(_GROUPS + 1)]
+    return median_interval([us for us in taken[1:] if us is not None])
+
+
+def _first_uses(cases: Sequence[str]) -> list[Row]:
+    return first_uses(first_use.measure(OURS, cases))
+
+
+def first_uses(figures: first_use.Figures) -> list[Row]:
+    """Build and first call, until the device is done, by what was on disk."""
+    rows = [Row(f"first use, {one.disk}", one.case, "s", (one.seconds,) * 3, FIRST_BARS_S[one.disk]) for one in figures.firsts]
+    return rows + ([_no_first_use(figures.reason)] if figures.reason else [])
+
+
+def _no_first_use(why: str) -> Row:
+    return Row("first use", ", ".join(FIRST_USED), "s", reason=why)
+
+
+def render(rows: Sequence[Row]) -> str:
+    figures = ("measured", "unit", "bar", "holds")
+    lines = [[escape(row.what), row.case, *_figures(row)] for row in rows if not row.reason]
+    return document(
+        [
+            "## The host's time",
+            "Calls: inference, until a call returns, the device idle before and not waited for within; median of "
+            f"{_GROUPS} medians of {_CALLS} calls, with its interval (99 %). First use: build and first call in a fresh "
+            "process until the device is done, compiled there or found on disk; CUDA, cuBLAS, NVRTC and CuPy are ready before.",
+            table(("what", "case", *figures), lines, figures[:1]) if lines else "",
+            "\n".join(f"- {escape(row.label)}: {escape(row.reason)}" for row in rows if row.reason),
+        ]
+    )
+
+
+def _figures(row: Row) -> Iterator[str]:
+    assert row.found is not None
+    yield from (interval(row.found) if row.found[1] < row.found[2] else f"{row.found[0]:.3g}", row.unit)
+    yield from (str(row.bar), row.bar.holds(row.found)) if row.bar else ("-", "-")

@@ -1,0 +1,166 @@
+"""persistent_gpu's recurrence alone, on ready gate pre-activations: microseconds a step, beside its bars and the floor.
+
+An LSTM's op replayed from CUDA graphs, its time divided by the steps. The layer that consists of this op is verified before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations._persistent_form import Form
+from pytest_ecornn.implementations._persistent_op import Kind, check_status, plan
+from pytest_ecornn.implementations._persistent_op import Shape as OpShape
+from pytest_ecornn.implementations.cuda.compile import indexed
+from pytest_ecornn.replay import graph_count
+from pytest_ecornn.reporting.formatting import percent, significant
+from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.statistics import MIN_PAIRS, median_interval
+from pytest_ecornn.suites.published.alternating import Arm, Replay, alternate
+from pytest_ecornn.suites.published.bars import Ceiling, interval
+from pytest_ecornn.suites.published.case_times import precision_of
+from pytest_ecornn.suites.published.parted import each
+from pytest_ecornn.suites.published.persistent_floor import floor_us
+from pytest_ecornn.suites.published.verified import prepared
+
+OURS = "persistent_gpu"
+CELL, STEPS = "lstm", 1024
+_BLOCK_US = 10e3
+_OPS = torch.ops.pytest_ecornn
+
+
+@dataclass(frozen=True)
+class Shape:
+    hidden: int
+    batch: int
+    dtype: str
+    precision: str
+    is_backward: bool
+    most_us: float  # a step
+
+    @property
+    def case(self) -> Case:
+        """The layer that is this op, in training the op and its gradients."""
+        mode = "training" if self.is_backward else "inference"
+        return Case(
+            cell=CELL, steps=STEPS, batch=self.batch, hidden_size=self.hidden, dtype=self.dtype, precision=self.precision,
+            projected=True, mode=mode, device="cuda",
+        )  # fmt: skip
+
+    @property
+    def bar(self) -> Ceiling:
+        return Ceiling(self.most_us)
+
+    def __str__(self) -> str:
+        direction = "backward" if self.is_backward else "forward"
+        return f"{direction}, H {self.hidden}, B {self.batch}, {precision_of(self.case)}"
+
+
+_FORWARD_US = {(256, 8): 0.7, (512, 56): 1.0, (512, 112): 1.2, (512, 128): 1.7, (768, 16): 1.6, (768, 112): 2.4,
+               (1024, 16): 1.95, (1024, 1): 1.5}  # fmt: skip
+_BACKWARD_US = {(512, 56): 1.7, (512, 112): 2.3, (768, 16): 2.8}
+SHAPES = (
+    *(Shape(*size, "float16", "ieee", False, most) for size, most in _FORWARD_US.items()),
+    Shape(512, 64, "float32", "tf32", False, 2.5),
+    Shape(512, 64, "float32", "ieee", False, 4.5),
+    *(Shape(*size, "float16", "ieee", True, most) for size, most in _BACKWARD_US.items()),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """step_us: median, low, high; of the form that was chosen. Or the reason why there is no time."""
+
+    shape: Shape
+    step_us: tuple[float, float, float] | None = None
+    floor_us: float = 0.0
+    form: str = ""
+    reason: str = ""
+
+    @property
+    def label(self) -> str:
+        return str(self.shape)
+
+
+def measure(deadline: float) -> Iterator[Row]:
+    """A row for each shape; of what begins after `deadline` (of time.monotonic) only the reason."""
+    return each(SHAPES, deadline, _row, _without)
+
+
+def _without(shape: Shape, why: str) -> Row:
+    return Row(shape, reason=why)
+
+
+def _row(shape: Shape) -> Row:
+    candidate = prepared(shape.case, [OURS])[OURS]
+    if isinstance(candidate, str):
+        return _without(shape, candidate)
+    form, first = form_of(shape), Op(shape)
+    wanted = graph_count(first.moved_bytes, torch.cuda.get_device_properties(indexed("cuda")).L2_cache_size)
+    arm = Arm([Replay(one) for one in (first, *(Op(shape) for _ in range(wanted - 1)))], STEPS, _BLOCK_US)
+    alternate([arm], MIN_PAIRS)
+    check_status(indexed("cuda"))  # which replays do not ask
+    return Row(shape, median_interval(arm.samples_us), floor_us(form), str(form))
+
+
+def form_of(shape: Shape) -> Form:
+    """How the op is spread over the chip. Raises ValueError where it does not run."""
+    kind = Kind(getattr(torch, shape.dtype), indexed("cuda"), shape.precision == "tf32", shape.is_backward)
+    form, _ = plan(OpShape(CELL, STEPS, shape.batch, shape.hidden, batch_first=False), kind)
+    return form
+
+
+class Op:
+    """The op on tensors of its own. Called, it returns its results. moved_bytes: what it reads and writes, weights apart."""
+
+    def __init__(self, shape: Shape, steps: int = STEPS, device: str = "cuda"):
+        kind: Any = {"dtype": getattr(torch, shape.dtype), "device": device}
+        bound, how = shape.hidden**-0.5, (None, CELL, False, False, shape.precision == "tf32")  # time first, first step first
+        gates = torch.randn(steps, shape.batch, 4 * shape.hidden, **kind)
+        weight = torch.empty(4 * shape.hidden, shape.hidden, **kind).uniform_(-bound, bound)
+        bias = torch.empty(4 * shape.hidden, **kind).uniform_(-bound, bound)
+        forward = gates, weight, bias, bias, None, None, *how
+        if shape.is_backward:
+            output, _, _, kept, cells = _OPS.persistent_forward_keeping(*forward)
+            read = [kept, cells, output, torch.randn_like(output)]
+            self._run = partial(_OPS.persistent_backward, weight, *read, None, None, None, None, *how)
+        else:
+            read, self._run = [gates], partial(_OPS.persistent_forward, *forward)
+        self.moved_bytes = sum(tensor.nbytes for tensor in (*read, *self()))
+
+    def __call__(self) -> list[Tensor]:
+        found: list[Tensor] = self._run()
+        return found
+
+
+def render(rows: Sequence[Row]) -> str:
+    figures = ("us a step", "bar", "holds", "floor, us", "floor's share")
+    lines = [[escape(row.label), *_figures(row), escape(row.form) or "-"] for row in rows]
+    reasons = [f"- {escape(row.label)}: {escape(row.reason)}" for row in rows if row.reason]
+    return document(
+        [
+            "## A step of the recurrence",
+            f"{CELL}, T {STEPS:,}: the op alone, on ready gate pre-activations (backward: on what the forward pass kept and "
+            "ready gradients of the output), replayed from CUDA graphs over buffers that exceed the L2 cache, save where "
+            f"sixteen do not; time over T with its interval (99 %, {MIN_PAIRS} blocks). The layer that is this op, in training "
+            "with its gradients, was compared with the float64 reference before. The floor is of the form that was chosen: the "
+            "latency of a handoff between all blocks of a cluster and what is handed on, and the products on the tensor cores "
+            "or the reads of their weights on the chip, whichever takes longer; gates, barriers and stores come on top.",
+            table(("pass and shape", *figures, "form"), lines, figures),
+            "\n".join(reasons),
+        ]
+    )
+
+
+def _figures(row: Row) -> Iterator[str]:
+    if row.step_us is None:
+        yield from ("-", str(row.shape.bar), "-", "-", "-")
+        return
+    yield from (interval(row.step_us), str(row.shape.bar), row.shape.bar.holds(row.step_us))
+    yield from (significant(row.floor_us), percent(row.floor_us / row.step_us[0]))

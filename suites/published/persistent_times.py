@@ -1,0 +1,159 @@
+"""persistent_gpu beside cuDNN: LSTM and GRU in four precisions, forward and with backward, as called and from CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from pytest_ecornn.contract import Case
+from pytest_ecornn.reporting.formatting import significant
+from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.statistics import MIN_PAIRS, Ratio
+from pytest_ecornn.suites.published.bars import NO, Bar, shown
+from pytest_ecornn.suites.published.case_times import CALLED, REPLAYED, WAYS, Cell, Contest, Row, precision_of
+from pytest_ecornn.suites.published.ratios import mean_ratio
+
+OURS, BASELINE = "persistent_gpu", "cudnn"
+CONTEST = Contest((OURS, BASELINE), (BASELINE,))
+CELLS = ("lstm", "gru")
+PRECISIONS = (("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "ieee"))
+# Layers, batch, hidden size, steps.
+LANGUAGE = ((2, 32, 200, 35), (1, 64, 512, 35), (2, 32, 650, 35), (2, 20, 1500, 35))
+LONG = ((1, 16, 768, 1024), (1, 64, 512, 1024), (1, 1, 1024, 1024))
+DECODING = ((1, 8, 1024, 16), (1, 1, 1024, 16), (1, 8, 1024, 1), (1, 1, 1024, 1))
+PASSES = {"inference": "forward", "training": "forward and backward"}
+ALL = "all"
+# Of geometric means over the language models and long sequences: by pass and way, and by precision forward, as called.
+MEAN_BARS = {
+    ("inference", CALLED, ALL): Bar(4.0), ("inference", REPLAYED, ALL): Bar(3.0),
+    ("inference", CALLED, "float16"): Bar(3.0), ("inference", CALLED, "bfloat16"): Bar(5.0),
+    ("inference", CALLED, "tf32"): Bar(3.5), ("inference", CALLED, "float32"): Bar(2.7),
+    ("training", CALLED, ALL): Bar(3.0), ("training", REPLAYED, ALL): Bar(2.4),
+}  # fmt: skip
+LOWEST_BAR, DECODING_BAR = Bar(1.0), Bar(0.9)
+NOT_ALL = "not all measured"
+
+
+def cases() -> list[Case]:
+    """The cheap ones first: decoding, language models, long sequences, of each the forward passes first."""
+    groups = ((DECODING, "inference"), *product((LANGUAGE, LONG), ("inference", "training")))
+    return [
+        Case(cell=cell, layers=layers, batch=batch, hidden_size=hidden, steps=steps, dtype=dtype, precision=precision,
+             mode=mode, device="cuda")
+        for shapes, mode in groups
+        for cell, (layers, batch, hidden, steps), (dtype, precision) in product(CELLS, shapes, PRECISIONS)
+    ]  # fmt: skip
+
+
+def measure(deadline: float, earlier: Sequence[Row] = ()) -> Iterator[Row]:
+    """A row for each case, those that are there first; of what begins after `deadline` (of time.monotonic) only the reason."""
+    yield from earlier
+    known = {row.case for row in earlier}
+    yield from CONTEST.rows([case for case in cases() if case not in known], deadline)
+
+
+def render(rows: Sequence[Row]) -> str:
+    parts = [
+        "## Beside cuDNN",
+        f"Times of a call in us, and {BASELINE}'s over {OURS}'s with its interval (99 %, {MIN_PAIRS} rounds of alternating "
+        f"blocks, fewer where calls are slow): over 1 {OURS} is faster. A shape is layers x hidden size, batch, steps; with "
+        "backward, the gradients of all leaves are made. Each call has contents of its own; replays take turns over several "
+        "graphs. What fails its comparison with the float64 reference, as called or replayed, is wrong and has no time.",
+        summary(rows),
+    ]
+    for cell, mode in product(CELLS, PASSES):
+        chosen = [row for row in rows if (row.case.cell, row.case.mode) == (cell, mode)]
+        if chosen:
+            parts += [f"### {cell}, {PASSES[mode]}", _table(chosen), _reasons(chosen)]
+    return document(parts)
+
+
+def _table(rows: Sequence[Row]) -> str:
+    figures = [text for way in WAYS for text in (f"{OURS}, {way}", f"{BASELINE}, {way}", f"ratio, {way}")]
+    lines = [[_shape(row.case), precision_of(row.case), *_figures(row)] for row in rows]
+    return table(("shape", "precision", *figures), lines, figures)
+
+
+def _shape(case: Case) -> str:
+    return f"{case.layers} x {case.hidden_size}, B {case.batch}, T {case.steps:,}"
+
+
+def _figures(row: Row) -> Iterator[str]:
+    for way in WAYS:
+        yield from (_time(row.cells[way][name]) for name in CONTEST.names)
+        ratio = ratio_of(row, way)
+        yield shown(ratio) if ratio else "-"
+
+
+def _time(cell: Cell) -> str:
+    return significant(cell.time_us[0], 4) if cell.time_us else "-"
+
+
+def ratio_of(row: Row, way: str) -> Ratio | None:
+    """cuDNN's time over persistent_gpu's; None where one of them has none."""
+    return row.cells[way][OURS].over_it.get(BASELINE)
+
+
+def _reasons(rows: Sequence[Row]) -> str:
+    """Each reason once, with what it holds of."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for row, way, name in product(rows, WAYS, CONTEST.names):
+        if why := row.cells[way][name].reason:
+            found.setdefault((name, why), {})[f"{_shape(row.case)}, {precision_of(row.case)}"] = None
+    return "\n".join(f"- {name}, {escape(_some(list(cases)))}: {escape(why)}" for (name, why), cases in found.items())
+
+
+def _some(cases: Sequence[str], most: int = 4) -> str:
+    rest = len(cases) - most
+    return "; ".join(cases[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """Geometric means and lowest ratios with their bars: over language models and long sequences, and of decoding."""
+    lines = []
+    for mode, way, precision in product(PASSES, WAYS, (ALL, *map(precision_of, cases()[: len(PRECISIONS)]))):
+        lowest_bar = LOWEST_BAR if precision == ALL else None
+        group = Group(mode, precision, is_decoding=False)
+        lines.append([str(group) + f", {way}", *group.line(rows, way, MEAN_BARS.get((mode, way, precision)), lowest_bar)])
+    decoding = Group("inference", ALL, is_decoding=True)
+    lines += [[f"{decoding}, {way}", *decoding.line(rows, way, None, DECODING_BAR)] for way in WAYS]
+    figures = ("rows", "geometric mean", "mean's bar", "mean holds", "lowest", "where", "lowest's bar", "lowest holds")
+    return table((f"{BASELINE}'s time over {OURS}'s", *figures), lines)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases that are summed up together, of both cells."""
+
+    mode: str
+    precision: str
+    is_decoding: bool
+
+    def __str__(self) -> str:
+        return f"{'decoding' if self.is_decoding else PASSES[self.mode]}, {self.precision}"
+
+    def has(self, case: Case) -> bool:
+        is_decoding = (case.layers, case.batch, case.hidden_size, case.steps) in DECODING
+        return (case.mode, is_decoding) == (self.mode, self.is_decoding) and self.precision in (ALL, precision_of(case))
+
+    def line(self, rows: Sequence[Row], way: str, mean_bar: Bar | None, lowest_bar: Bar | None) -> Iterator[str]:
+        """How many cases have a ratio; their mean and the lowest, each with its bar and whether it holds."""
+        found = [(ratio, row) for row in rows if self.has(row.case) and (ratio := ratio_of(row, way))]
+        wanted = sum(map(self.has, cases()))
+        yield f"{len(found)} of {wanted}"
+        if not found:
+            yield from ["-"] * 7
+            return
+        is_whole = len(found) == wanted
+        mean = mean_ratio([ratio for ratio, _ in found])
+        yield from (shown(mean), *_verdict(mean_bar, mean, is_whole))
+        ratio, row = min(found, key=lambda one: one[0].ratio)
+        is_lost = lowest_bar is not None and lowest_bar.holds(ratio) == NO
+        yield from (shown(ratio), escape(row.label), *_verdict(lowest_bar, ratio, is_whole or is_lost))
+
+
+def _verdict(bar: Bar | None, ratio: Ratio, is_certain: bool) -> tuple[str, str]:
+    if bar is None:
+        return "-", "-"
+    return str(bar), bar.holds(ratio) if is_certain else NOT_ALL

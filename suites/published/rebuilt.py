@@ -1,0 +1,24 @@
+"""Dataclasses as `dataclasses.asdict` and JSON left them, made again by the types of their fields."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import fields, is_dataclass
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+
+def rebuilt(kind: Any, value: Any) -> Any:
+    """`value` as `kind`: a dataclass, dict, list, tuple or optional one of such, or what JSON has itself."""
+    if is_dataclass(kind) and isinstance(kind, type):
+        hints = get_type_hints(kind)
+        return kind(**{field.name: rebuilt(hints[field.name], value[field.name]) for field in fields(kind)})
+    origin, given = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return None if value is None else rebuilt(next(one for one in given if one is not types.NoneType), value)
+    if origin is dict:
+        return {key: rebuilt(given[1], one) for key, one in value.items()}
+    if origin is list:
+        return [rebuilt(given[0], one) for one in value]
+    if origin is tuple:
+        return tuple(rebuilt(of, one) for of, one in zip(given, value, strict=True))
+    return value

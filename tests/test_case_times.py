@@ -1,0 +1,121 @@
+"""Rows of verified times, measured here on a CPU, and reports in parts that go on after one another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ecornn.clocks import CpuClock
+from pytest_ecornn.contract import Case
+from pytest_ecornn.statistics import Ratio
+from pytest_ecornn.suites.published import case_times, persistent
+from pytest_ecornn.suites.published.case_times import CALLED, REPLAYED, Cell, Contest
+from pytest_ecornn.suites.published.optional import LATE
+from pytest_ecornn.suites.published.parted import Part, Plan, each
+from pytest_ecornn.suites.published.rebuilt import rebuilt
+
+SMALL = Case(cell="lstm", steps=3, batch=2, hidden_size=5, mode="training")
+
+
+def test_a_row_is_verified_and_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    for clock in ("CudaClock", "GraphClock"):
+        monkeypatch.setattr(case_times, clock, lambda device: CpuClock())
+    monkeypatch.setattr(case_times, "captured", lambda arm: arm if isinstance(arm, str) else "no graph on a CPU")
+    monkeypatch.setattr(case_times, "_SECONDS", 0.01)
+    (row,) = Contest(("torch_cpu", "sequential", "cudnn"), ("sequential",)).rows([SMALL], float("inf"))
+    called, replayed = row.cells[CALLED], row.cells[REPLAYED]
+    assert list(called) == ["torch_cpu", "sequential", "cudnn"]
+    assert called["torch_cpu"].time_us is not None
+    assert list(called["torch_cpu"].over_it) == ["sequential"]
+    assert called["sequential"].over_it["sequential"] == Ratio(1.0, 1.0, 1.0)
+    assert called["cudnn"] == Cell("cuDNN runs on a CUDA device")
+    assert {cell.reason for name, cell in replayed.items() if name != "cudnn"} == {"no graph on a CPU"}
+    assert row.label == str(SMALL)
+
+
+def test_each_item_has_a_row_whatever_happens_to_it() -> None:
+    def row(item: int) -> str:
+        return f"{6 // item}"
+
+    assert list(each([3, 0, 2], float("inf"), row, lambda item, why: f"{item}: {why}")) == [
+        "2", "0: ZeroDivisionError: integer division or modulo by zero", "3"
+    ]  # fmt: skip
+    assert list(each([3], 0.0, row, lambda item, why: f"{item}: {why}")) == [f"3: {LATE}"]
+
+
+@dataclass(frozen=True)
+class Inner:
+    ratio: Ratio
+    sizes: list[int]
+
+
+@dataclass(frozen=True)
+class Outer:
+    label: str
+    time_us: tuple[float, float, float] | None = None
+    inner: dict[str, Inner] | None = None
+    case: Case = SMALL
+
+
+@pytest.mark.parametrize(
+    "value", [Outer("a"), Outer("b", (1.0, 0.5, 2.0), {"x": Inner(Ratio(1.0, 0.9, 1.1), [1, 2])}), Outer("c", inner={})]
+)
+def test_rows_are_made_again_from_json(value: Outer) -> None:
+    assert rebuilt(Outer, json.loads(json.dumps(asdict(value)))) == value
+
+
+def plan(labels: list[str], made: list[str]) -> Plan:
+    """A part that goes on, over these labels, noting what it makes; and one that does not."""
+
+    def measure(deadline: float, earlier: Any = ()) -> Iterator[Outer]:
+        yield from earlier
+        for label in labels:
+            if label not in [row.label for row in earlier]:
+                made.append(label)
+                yield Outer(label, (1.0, 1.0, 1.0))
+
+    def other(deadline: float) -> Iterator[Outer]:
+        made.append("other")
+        yield Outer("other")
+
+    def render(rows: Any) -> str:
+        return ", ".join(row.label for row in rows)
+
+    parts = {
+        "first": Part(measure, render, 0.5, row=Outer, goes_on=True), "second": Part(other, render, 0.5, row=Outer)
+    }  # fmt: skip
+    return Plan("some", "Some", 1, parts, ("first", "second"), 10.0)
+
+
+def test_a_later_run_goes_on_after_an_earlier_one(tmp_path: Path) -> None:
+    made: list[str] = []
+    plan(["a", "b"], made).run(tmp_path / "one", 10.0, ["first", "second"])
+    file = tmp_path / "one/some.json"
+    written = json.loads(file.read_text())
+    written["rows"]["first"].append(asdict(Outer(LATE)))  # what was not reached is not taken over
+    written["seconds"] = 90.0
+    file.write_text(json.dumps(written))
+    plan(["a", "b", "c"], made).run(tmp_path / "two", 10.0, ["first"], file)
+    assert made == ["a", "b", "other", "c"]
+    text = (tmp_path / "two/some.md").read_text()
+    assert "\n\na, b, c\n\nother\n" in text
+    assert "with rows of 90 s before" in text
+
+
+def test_rows_of_another_version_are_not_taken_over(tmp_path: Path) -> None:
+    one = plan(["a"], [])
+    one.run(tmp_path, 10.0, ["first"])
+    with pytest.raises(ValueError, match="cannot stand in this report: schema_version 1 and 2"):
+        replace(one, schema_version=2).run(tmp_path / "new", 10.0, ["first"], tmp_path / "some.json")
+
+
+def test_what_persistent_gpus_report_holds_is_taken_over_as_it_was(tmp_path: Path) -> None:
+    persistent.PLAN.run(tmp_path, 0.0, list(persistent.PLAN.parts))
+    for name, rows in json.loads((tmp_path / "persistent.json").read_text())["rows"].items():
+        part = persistent.PLAN.parts[name]
+        assert [json.loads(json.dumps(asdict(rebuilt(part.row, row)))) for row in rows] == rows
