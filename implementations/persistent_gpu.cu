@@ -104,8 +104,10 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const Thre
             come(EMPTY + turn, ALL);
             is_stuck = *(volatile int*)&shared.is_stuck;
             meet(COMPLETE, GATE_THREADS);
-            if (me.number == 0 && is_told) expect(address_of(&shared.barriers[next][tile]), (BLOCKS - 1) * TOLD);
-            if (is_told && !is_stuck) telling.tell(shared, me, tile, next);
+            if (is_told && !is_stuck) {
+                if (me.number == 0) expect(address_of(&shared.barriers[next][tile]), (BLOCKS - 1) * TOLD);
+                telling.tell(shared, me, tile, next);
+            }
             found.write(walk, ready, tile);
             if (!is_told) found.write_final(arrays, me, tile);
             walk.advance(arrays, tiles, is_last);

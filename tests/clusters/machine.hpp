@@ -74,7 +74,7 @@ struct Block {
     }
 };
 
-enum Outcome { ENDED, HANGS, TOLD_TOO_LATE };
+enum Outcome { ENDED, HANGS, TOLD_TOO_LATE, EXPECTED_TWICE };
 
 struct Cluster {
     std::vector<Block> blocks;
