@@ -46,7 +46,7 @@ struct Shared {
 struct Rows {
     const storage* at;
     index step, sequence;
-    __device__ unsigned bits(int t, index b, int j) const { return bits_of(at[t * step + b * sequence + j]); }
+    __device__ unsigned bits(int t, index b, int j) const { return raw_of(at[t * step + b * sequence + j]); }
 };
 
 struct Arrays {
@@ -127,14 +127,14 @@ struct Inputs {
             if (CELL == LSTM) c_before[s] = arrays.cells[arrays.row(before, b) * HIDDEN + j];
 #pragma unroll
             for (int gate = 0; GATES > 1 && gate < 4; gate++)
-                kept[s][gate] = bits_of(arrays.kept[(row * 4 + gate) * HIDDEN + j]);
+                kept[s][gate] = raw_of(arrays.kept[(row * 4 + gate) * HIDDEN + j]);
         }
     }
 
     __device__ Slopes slopes(const Arrays& arrays, const Thread& me, int tile, int s, int before, int end) const {
-        float found[4], state = of_bits(h[s]), c_state = c_before[s];
+        float found[4], state = of_raw(h[s]), c_state = c_before[s];
 #pragma unroll
-        for (int gate = 0; gate < 4; gate++) found[gate] = of_bits(kept[s][gate]);
+        for (int gate = 0; gate < 4; gate++) found[gate] = of_raw(kept[s][gate]);
         if (GATES > 1 && (before < 0 || before >= end)) {
             const storage* first = CELL == GRU ? arrays.first_h : arrays.first_c;
             const index place = (index)me.sequence(tile) * HIDDEN + me.unit(s);
@@ -256,7 +256,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
             for (int s = 0; s < STATES; s++) {
                 slopes[s] = ahead.slopes(arrays, me, tile, s, arrays.time(i + 1), end);
                 const bool is_alive = me.is_inside(tile, s) && arrays.time(i) < end;
-                d_h[s] = shared.carried[0][tile][s][thread] + (is_alive ? of_bits(ahead.d_output[s]) : 0);
+                d_h[s] = shared.carried[0][tile][s][thread] + (is_alive ? of_raw(ahead.d_output[s]) : 0);
             }
             if (thread == 0) expect(address_of(&shared.barriers[now][tile]), BLOCKS * TOLD);
             const bool is_last = tile + 1 == tiles;

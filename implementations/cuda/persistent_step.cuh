@@ -159,7 +159,7 @@ struct Inputs {
 #pragma unroll
             for (int gate = 0; gate < GATES; gate++)
                 if (tile < walk.own_tiles[s]) {
-                    at[s][gate] = bits_of(walk.gates[s][gate * HIDDEN]);
+                    at[s][gate] = raw_of(walk.gates[s][gate * HIDDEN]);
                     if (t + STEPS_AHEAD < arrays.steps) fetch(walk.gates[s] + gate * HIDDEN + further);
                 }
     }
@@ -177,7 +177,7 @@ struct Ready {
             for (int gate = 0; gate < GATES; gate++) {
                 unsigned bits = inputs.at[s][gate];
                 again(bits);  // not before the product is under way
-                x[s][gate] = of_bits(bits) + bias.at[gate];
+                x[s][gate] = of_raw(bits) + bias.at[gate];
             }
             bias_n[s] = bias.at[3], carried[s] = steps.carried[tile][s][me.number];
             is_alive[s] = !LENGTHS || at < steps.ends[tile][me.column(s) % 8];

@@ -45,15 +45,16 @@ __device__ inline compute widen(storage value) { return (compute)value; }
 __device__ inline storage narrow(compute value) { return (storage)value; }
 #endif
 
+#if !STORAGE_FLOAT64
 // An element as it was read, not yet a number.
-__device__ inline unsigned bits_of(const storage& value) {
+__device__ inline unsigned raw_of(const storage& value) {
 #if STORAGE_FLOAT16 || STORAGE_BFLOAT16
     return *(const unsigned short*)&value;
 #else
     return *(const unsigned*)&value;
 #endif
 }
-__device__ inline compute of_bits(unsigned bits) {
+__device__ inline compute of_raw(unsigned bits) {
 #if STORAGE_FLOAT16 || STORAGE_BFLOAT16
     const unsigned short half = bits;
     return widen(*(const storage*)&half);
@@ -61,3 +62,4 @@ __device__ inline compute of_bits(unsigned bits) {
     return widen(*(const storage*)&bits);
 #endif
 }
+#endif
