@@ -89,7 +89,8 @@ def of_persistent_grid() -> list[tuple[tuple[str, str], ...]]:
 ONLY = {
     "persistent_gpu.cu": ((9, 0),), "persistent_gpu_backward.cu": ((9, 0),), "persistent_grid.cu": ((8, 0), (9, 0)),
 }  # fmt: skip
-MOST_SPILLED = {"persistent_grid.cu": 64}  # bytes: with float32 split, what the compiler takes beside weights varies
+# Bytes, where weights fill the registers: what else is in them varies from one version of the compiler to the next.
+MOST_SPILLED = {"persistent_gpu_backward.cu": 16, "persistent_grid.cu": 64}
 VARIANTS = {
     "persistent_gpu.cu": of_persistent(False),
     "persistent_gpu_backward.cu": of_persistent(True),
