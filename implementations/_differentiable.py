@@ -5,16 +5,17 @@ Registered below `torch.library.custom_op`, whose checks of every call cost more
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _modes
 
 
-def register_gradient(library: torch.library.Library, name: str, function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """`function` runs where a gradient is wanted. Returns the op without its gradient, for `function` to call."""
+def register_gradient(library: torch.library.Library, name: str, apply: Callable[..., Any]) -> Callable[..., Any]:
+    """`apply`, an autograd Function's, runs where a gradient is wanted. Returns the op without its gradient, for it to call."""
     op = getattr(torch.ops.pytest_ecornn, name).default
 
     def below(*given: Any) -> Any:
@@ -22,17 +23,63 @@ def register_gradient(library: torch.library.Library, name: str, function: type[
             return op(*given)
 
     def autograd(*given: Any) -> Any:
-        refuse_forward_mode(op.name(), given)
-        is_wanted = torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in given)
-        return function.apply(*given) if is_wanted else below(*given)
+        tensors = list(_flat(given))
+        refuse_forward_mode(op.name(), tensors)
+        return apply(*given) if wants_gradient(tensors) else below(*given)
 
     library.impl(name, autograd, "Autograd")
     return below
 
 
-def refuse_forward_mode(op: str, given: Sequence[Any]) -> None:
+def _flat(given: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among an op's arguments, and in lists among them."""
+    for one in given:
+        if isinstance(one, Tensor):
+            yield one
+        elif isinstance(one, (list, tuple)):
+            yield from _flat(one)
+
+
+def wants_gradient(given: Iterable[Tensor | None]) -> bool:
+    return torch.is_grad_enabled() and True in [one.requires_grad for one in given if one is not None]
+
+
+def refuse_forward_mode(op: str, given: Iterable[Tensor | None]) -> None:
     """Raises NotImplementedError where one of them has a tangent, which would be lost."""
     if forward_ad._current_level < 0:
         return
-    if any(isinstance(one, Tensor) and forward_ad.unpack_dual(one).tangent is not None for one in given):
+    if any(one is not None and forward_ad.unpack_dual(one).tangent is not None for one in given):
         raise NotImplementedError(f"{op} has no forward-mode gradient, only one by backward")
+
+
+_PLAIN = {Tensor, torch.nn.Parameter, type(None)}
+
+
+def is_unobserved(given: Iterable[Tensor | None]) -> bool:
+    """Whether nobody would miss an op in its function's place: no compiler, transform or mode, plain tensors alone.
+
+    A mode that says `looks_into_ops` would rather see what the op is made of.
+    """
+    if (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._get_tracing_state() is not None
+    ):
+        return False
+    if forward_ad._current_level >= 0 or (torch._C._len_torch_dispatch_stack() and not all(map(_looks_into_ops, _modes()))):
+        return False
+    return _PLAIN.issuperset(map(type, given))
+
+
+def _looks_into_ops(mode: object) -> bool:
+    return getattr(mode, "looks_into_ops", False)
+
+
+def is_single(one: Tensor | None) -> bool:
+    """Whether it is none, or a tensor with memory of its own, not one that stands for several, as batched gradients do."""
+    return one is None or (type(one) is Tensor and torch._C._dispatch_keys(one).has(torch._C.DispatchKey.Dense))
+
+
+def is_last_pass() -> bool:
+    """In a backward pass: whether the graph goes with it, so that what was saved is needed no more."""
+    return not torch._C._autograd._get_current_graph_task_keep_graph()

@@ -6,7 +6,8 @@ type whatever autocast says, and long sums in 16 bits are not cut in parts that 
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -22,17 +23,24 @@ _library.define("gate_product(Tensor a, Tensor b, bool tf32) -> Tensor")
 
 
 def _product(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
-    if torch.is_autocast_enabled(a.device.type):  # which would multiply in 16 bits
-        with torch.autocast(a.device.type, enabled=False):
-            return _product(a, b, tf32)
-    with _held(a.dtype, tf32):
+    with held(a, tf32):
         return a @ b.T
 
 
-def _held(dtype: torch.dtype, tf32: bool) -> AbstractContextManager[None]:
-    if dtype.itemsize == 2:
-        return whole_sums()
-    return fp32_precision("matmul", "tf32" if tf32 else "ieee") if dtype == torch.float32 else nullcontext()
+def held(like: Tensor, tf32: bool) -> AbstractContextManager[None]:
+    """Within it products of tensors like that one are as this module says, whatever the process's settings are."""
+    if torch.is_autocast_enabled(like.device.type):
+        return _without_autocast(like, tf32)
+    if like.itemsize == 2:
+        return whole_sums(like.dtype)
+    return fp32_precision("matmul", "tf32" if tf32 else "ieee") if like.dtype == torch.float32 else nullcontext()
+
+
+@contextmanager
+def _without_autocast(like: Tensor, tf32: bool) -> Iterator[None]:
+    """Which would multiply in 16 bits."""
+    with torch.autocast(like.device.type, enabled=False), held(like, tf32):
+        yield
 
 
 class _Differentiable(torch.autograd.Function):
@@ -55,7 +63,7 @@ def _fake(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
 
 
 _library.impl("gate_product", _product, "CompositeExplicitAutograd")
-_below_autograd = register_gradient(_library, "gate_product", _Differentiable)
+_below_autograd = register_gradient(_library, "gate_product", _Differentiable.apply)
 torch.library.register_fake("pytest_ecornn::gate_product", _fake, lib=_library)
 
 

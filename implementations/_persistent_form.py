@@ -23,6 +23,7 @@ from pytest_ecornn.implementations.cuda.launch import Launch
 
 HOPPER = (9, 0)  # the compute capability of clusters here
 GATES = {name: len(cells.get(name).gates) for name in NN_CELLS}
+PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # of a layer in one direction
 WARPS = 8
 _THREADS = 32 * WARPS
 _TILE = 8  # sequences

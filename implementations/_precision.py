@@ -52,18 +52,20 @@ def fp32_precision(operation: Operation, wanted: str | None) -> Iterator[None]:
 
 
 @contextmanager
-def whole_sums() -> Iterator[None]:
-    """Within it, cuBLAS adds the parts of a long sum in float32: in float16 a part may overflow where the whole does not."""
-    matmul = torch.backends.cuda.matmul
-    names = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
-    before = [(getattr(matmul, name), getattr(matmul, name + "_split_k", None)) for name in names]
-    for name, (_, split_k) in zip(names, before, strict=True):
-        setattr(matmul, name, False if split_k is None else (False, split_k))
+def whole_sums(dtype: torch.dtype) -> Iterator[None]:
+    """Within it, cuBLAS adds the parts of a long sum of 16 bits in float32: one may overflow where the whole does not."""
+    name = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(dtype)
+    if name is None:
+        yield
+        return
+    read, write = (getattr(torch._C, f"_{verb}_cublas_allow_{name}_reduced_precision_reduction") for verb in ("get", "set"))
+    before = read()  # of newer versions of torch also whether a sum may be split
+    flags = before if isinstance(before, tuple) else (before,)
+    write(*(False for _ in flags))
     try:
         yield
     finally:
-        for name, (is_allowed, split_k) in zip(names, before, strict=True):
-            setattr(matmul, name, is_allowed if split_k is None else (is_allowed, split_k))
+        write(*flags)
 
 
 def hold_in_node(node: torch.autograd.graph.Node, operation: Operation, wanted: str) -> None:

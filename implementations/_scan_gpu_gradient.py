@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pytest_ecornn.implementations._differentiable import refuse_forward_mode
+from pytest_ecornn.implementations._differentiable import is_last_pass, is_single, refuse_forward_mode
 
 
 class Scanned(torch.autograd.Function):
@@ -56,11 +56,6 @@ def _is_spent(x: Tensor, *gradients: Tensor | None) -> bool:
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
     is_of_leaf = x.is_leaf or (x._base is not None and x._base.is_leaf)
-    if is_of_leaf or not x.is_contiguous() or torch._C._autograd._get_current_graph_task_keep_graph():
+    if is_of_leaf or not x.is_contiguous() or not is_last_pass():
         return False
-    return all(one is None or _is_plain(one) for one in (x, *gradients))
-
-
-def _is_plain(one: Tensor) -> bool:
-    """Whether it is a tensor with memory of its own, not one that stands for several, as batched gradients do."""
-    return type(one) is Tensor and torch._C._dispatch_keys(one).has(torch._C.DispatchKey.Dense)
+    return all(map(is_single, (x, *gradients)))

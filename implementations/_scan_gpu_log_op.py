@@ -119,7 +119,7 @@ _library.define(
     "bool is_compensated, bool overwrites_x) -> (Tensor, Tensor)"
 )
 _library.impl("scan_log_forward", _forward, "CUDA")
-_below_autograd = register_gradient(_library, "scan_log_forward", _Differentiable)
+_below_autograd = register_gradient(_library, "scan_log_forward", _Differentiable.apply)
 torch.library.register_fake("pytest_ecornn::scan_log_forward", _fake, lib=_library)
 
 

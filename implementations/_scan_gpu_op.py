@@ -213,7 +213,7 @@ for _name, _run, _fake in (
 ):  # fmt: skip
     _library.impl(_name, _run, "CUDA")
     torch.library.register_fake(f"pytest_ecornn::{_name}", _fake, lib=_library)
-_below_autograd = register_gradient(_library, "scan_forward", _Differentiable)
+_below_autograd = register_gradient(_library, "scan_forward", _Differentiable.apply)
 
 
 def scan(

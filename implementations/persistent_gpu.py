@@ -12,9 +12,16 @@ from torch import Tensor
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights
-from pytest_ecornn.implementations._persistent_form import GATES, Arithmetic, Device, Problem, choose, training_refusal
+from pytest_ecornn.implementations._persistent_form import (
+    GATES,
+    PARAMETERS,
+    Arithmetic,
+    Device,
+    Problem,
+    choose,
+    training_refusal,
+)
 from pytest_ecornn.implementations._precision import tf32_refusal
-from pytest_ecornn.implementations._stack import run_layers
 from pytest_ecornn.implementations.cuda.compile import indexed, refusal
 from pytest_ecornn.implementations.cuda.rows import too_large
 
@@ -39,7 +46,7 @@ class PersistentGpu(Implementation):
         return (training_refusal(device) if case.training else None) or _misfit(case, device)
 
     def build(self, case: Case, weights: Weights) -> Layer:
-        from pytest_ecornn.implementations._persistent_op import Kind, Shape, plan
+        from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, plan
 
         device = indexed(case.device)
         shape = Shape(case.cell, case.steps, case.batch, case.hidden_size, case.batch_first)
@@ -74,29 +81,21 @@ def _misfit(case: Case, device: torch.device) -> str | None:
 
 
 def make_layer(case: Case, weights: Weights, device: torch.device) -> Layer:
-    """All layers and directions of the case on `device`, one after the other."""
-    from pytest_ecornn.implementations._gate_product import gate_products
-    from pytest_ecornn.implementations._persistent_gradient import run
+    """All layers and directions of the case on `device`."""
+    from pytest_ecornn.implementations._persistent_layers import How
+    from pytest_ecornn.implementations._persistent_op import run
 
-    tf32 = case.precision == "tf32"
-    fixed = {} if case.training else {name: weights.masked(name).detach() for name in weights}
+    how = How(case.cell, case.batch_first, case.bidirectional, case.projected, case.precision == "tf32")
+    names = [name + suffix for _, _, suffix in cells.suffixes(case) for name in PARAMETERS]
+
+    def given() -> list[Tensor | None]:
+        return [weights.masked(name) if name in weights else None for name in names]
+
+    fixed = None if case.training else [None if one is None else one.detach() for one in given()]
 
     def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         on_device = None if lengths is None else lengths.to(device, non_blocking=True)
-
-        def run_layer(
-            suffix: str, x: Tensor, is_projected: bool, state: cells.Blocks, reverse: bool
-        ) -> tuple[Tensor, cells.Blocks]:
-            def of(name: str) -> Tensor:
-                return fixed[name + suffix] if fixed else weights.masked(name + suffix)
-
-            gates = x if is_projected else gate_products(x, of("weight_ih"), tf32)
-            biases = [of(name) if name + suffix in weights else None for name in ("bias_ih", "bias_hh")]
-            how = (case.cell, case.batch_first, reverse, tf32)
-            output, *final = run(gates, of("weight_hh"), biases[0], biases[1], state, on_device, *how)
-            return output, tuple(final)
-
-        with torch.cuda.device(device):
-            return run_layers(case, x, state, run_layer)
+        output, *final = run(x, cells.unpack_state(state), fixed or given(), on_device, how)
+        return output, tuple(final) if len(final) > 1 else final[0]
 
     return layer

@@ -31,6 +31,8 @@ class Poisoned(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._value = value
 
+    looks_into_ops = True  # what an op's function allocates is poisoned only where the function runs in the op's place
+
     _FACTORIES = (
         torch.ops.aten.empty.memory_format,
         torch.ops.aten.empty_like.default,

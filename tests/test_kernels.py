@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import pytest_ecornn.implementations as implementations
-from pytest_ecornn.implementations import _persistent_form, _persistent_op, _scan_gpu_log_op
+from pytest_ecornn.implementations import _persistent_form, _persistent_kernel, _scan_gpu_log_op
 from pytest_ecornn.implementations._scan_gpu_form import Device
 from pytest_ecornn.implementations._scan_gpu_op import Kind, Shape, choose_form, macros
 from pytest_ecornn.implementations.cuda import compile as compiler
@@ -60,13 +60,13 @@ def of_persistent(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
     """Every cell, with weights in registers alone and in shared memory too, few sequences and many, even sizes and odd."""
     found = []
     for cell, hidden, batch in itertools.product(("rnn_tanh", "lstm", "gru"), (65, 512, 768), (8, 128)):
-        kind = _persistent_op.Kind(
+        kind = _persistent_kernel.Kind(
             torch.bfloat16 if hidden == 65 else torch.float16, torch.device("cuda", 0), False, is_backward
         )
         form = _persistent_form.choose(kind.problem(cell, hidden, batch), HOPPER)
         assert isinstance(form, _persistent_form.Form)
         if not form.is_grid:
-            found.append(_persistent_op.macros(kind._replace(keeps=batch == 8 and not is_backward), form))
+            found.append(_persistent_kernel.macros(kind._replace(keeps=batch == 8 and not is_backward), form))
     return list(dict.fromkeys(found))
 
 
@@ -78,10 +78,10 @@ def of_persistent_grid() -> list[tuple[tuple[str, str], ...]]:
         (HOPPER, AMPERE), [*sizes, ("gru", 1024, 1), ("rnn_tanh", 2048, 64)]
     ):
         for dtype, tf32 in ((torch.float16, False), (torch.float32, False), (torch.float32, True)):
-            kind = _persistent_op.Kind(dtype, torch.device("cuda", 0), tf32, keeps=device is HOPPER and batch == 40)
+            kind = _persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, keeps=device is HOPPER and batch == 40)
             form = _persistent_form.choose(kind.problem(cell, hidden, batch), device)
             if isinstance(form, _persistent_form.Form) and form.is_grid:
-                found.append(_persistent_op.macros(kind, form))
+                found.append(_persistent_kernel.macros(kind, form))
     return list(dict.fromkeys(found))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn import calls, contents, verification
 from pytest_ecornn.contract import Case, Layer
-from pytest_ecornn.implementations import _persistent_op, persistent_gpu
+from pytest_ecornn.implementations import _persistent_kernel, _persistent_layers, _persistent_op, persistent_gpu
 from pytest_ecornn.implementations._persistent_form import GATES, HOPPER, Arithmetic, Device, Form, Problem, choose
-from pytest_ecornn.implementations._persistent_gradient import run
-from pytest_ecornn.implementations._persistent_op import Kind
-from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
+from pytest_ecornn.implementations._persistent_kernel import Kind, launch_of
+from pytest_ecornn.implementations._persistent_layers import How
+from pytest_ecornn.implementations._persistent_op import run
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import Broken, ClustersOnCpu
@@ -32,6 +34,9 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ 
 needs_hopper = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != HOPPER, reason="no Hopper GPU on this machine"
 )
+
+
+PROJECTED = How("lstm", batch_first=False, bidirectional=False, projected=True, tf32=False)
 
 
 # The form.
@@ -92,14 +97,14 @@ def test_what_it_will_not_run_has_a_reason(case: str, reason: str) -> None:
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The op runs on a CPU, on clusters small enough that many threads take turns there."""
 
-    def plan(shape: _persistent_op.Shape, kind: Kind) -> tuple[Form, Any]:
+    def plan(shape: _persistent_kernel.Shape, kind: Kind) -> tuple[Form, Any]:
         form = form_of(shape, kind)
-        return form, _persistent_op.make_kernel(shape, kind, form)
+        return form, _persistent_kernel.make_kernel(kind, form)
 
-    monkeypatch.setattr(_persistent_op, "Kernel", ClustersOnCpu)
-    monkeypatch.setattr(_persistent_op, "plan", plan)
-    monkeypatch.setattr(_persistent_op, "_launches", LayoutMemo(_persistent_op._prepared))
-    monkeypatch.setattr(torch.cuda, "device", lambda of: nullcontext())
+    for module in (_persistent_kernel, _persistent_layers):
+        monkeypatch.setattr(module, "plan", plan)
+    monkeypatch.setattr(_persistent_kernel, "Kernel", ClustersOnCpu)
+    launch_of.cache_clear()
     with torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
         library.impl("persistent_forward", _persistent_op._forward, "CPU")
         library.impl("persistent_forward_keeping", _persistent_op._forward_keeping, "CPU")
@@ -107,7 +112,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def form_of(shape: _persistent_op.Shape, kind: Kind) -> Form:
+def form_of(shape: _persistent_kernel.Shape, kind: Kind) -> Form:
     """A cluster of three blocks at most, of weights in registers and in shared memory both."""
     form = choose(kind.problem(shape.cell, shape.hidden, shape.batch), Device(132, 232_448, 3))
     assert isinstance(form, Form)
@@ -203,7 +208,7 @@ FORMS = {
 def test_every_kind_of_form_passes_the_rule(cell: str, sizes: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     units, tiles, groups, held, shared, ring, hidden, batch, dtype = sizes
 
-    def form_of(shape: _persistent_op.Shape, kind: Kind) -> Form:
+    def form_of(shape: _persistent_kernel.Shape, kind: Kind) -> Form:
         problem = kind.problem(cell, hidden, batch)
         form = Form(problem, units, -(-hidden // units), tiles, 1 if kind.is_backward else groups)
         return with_weights(form, held, shared, ring)
@@ -253,7 +258,7 @@ FAULTS_LEFT_OVER = {
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(("kernel", "fault"), [(kernel, fault) for kernel, faults in KERNELS.items() for fault in faults])
 def test_faults_of_the_handoff_are_seen(kernel: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def form_of(shape: _persistent_op.Shape, kind: Kind) -> Form:
+    def form_of(shape: _persistent_kernel.Shape, kind: Kind) -> Form:
         form = Form(kind.problem(shape.cell, shape.hidden, shape.batch), 16, 3, 3, 1)
         return with_weights(form, 1, 0, 0)
 
@@ -273,7 +278,7 @@ def test_faults_of_the_handoff_are_seen(kernel: str, fault: str, monkeypatch: py
 @pytest.mark.parametrize("fault", FAULTS_LEFT_OVER)
 @pytest.mark.parametrize("is_backward", [False, True])
 def test_faults_of_the_weights_left_over_are_seen(fault: str, is_backward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def form_of(shape: _persistent_op.Shape, kind: Kind) -> Form:
+    def form_of(shape: _persistent_kernel.Shape, kind: Kind) -> Form:
         form = Form(kind.problem(shape.cell, shape.hidden, shape.batch), 32, 2, 1, 1)
         return with_weights(form, 1, 0, 2 if kind.is_backward == is_backward else 0)
 
@@ -292,7 +297,7 @@ def _plant(name: str, right: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -
         return text.replace(right, wrong) if changed == name else text
 
     monkeypatch.setattr(ClustersOnCpu, "change", staticmethod(change))
-    monkeypatch.setattr(_persistent_op, "_launches", LayoutMemo(_persistent_op._prepared))
+    launch_of.cache_clear()
     monkeypatch.setattr(clusters_on_cpu, "MOST_SWEEPS", 4000)
 
 
@@ -316,7 +321,7 @@ def test_a_lost_message_ends_the_launch_with_nan_and_a_later_call_raises(kernel:
     is_backward = kernel == "persistent_backward"
     case = small("gru", hidden_size=40, has_state=True, mode="training" if is_backward else "inference")
     problem = contents.problem(case)
-    monkeypatch.setattr(_persistent_op, "WATCHDOG_NS", 2000)  # rounds of all threads, here
+    monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
     with monkeypatch.context() as patch, torch.inference_mode(not is_backward):
         _plant(kernel, *LOST[kernel], patch)
         patch.setattr(clusters_on_cpu, "MOST_SWEEPS", 200_000)
@@ -327,7 +332,7 @@ def test_a_lost_message_ends_the_launch_with_nan_and_a_later_call_raises(kernel:
         assert all(found[f"grad {name}_l0"].isnan().all() for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
     with pytest.raises(RuntimeError, match="an earlier launch of persistent_gpu on cpu is wrong: a block waited 2e-06 s"):
         calls.run(layer_of(case, problem.weights), problem)
-    monkeypatch.setattr(_persistent_op, "_launches", LayoutMemo(_persistent_op._prepared))
+    launch_of.cache_clear()
     calls.run(layer_of(case, problem.weights), problem)
 
 
@@ -335,14 +340,14 @@ def test_a_lost_message_ends_the_launch_with_nan_and_a_later_call_raises(kernel:
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("rounds", [40, 120, 180])
 def test_where_some_threads_give_up_all_end(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_persistent_op, "WATCHDOG_NS", rounds)
+    monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", rounds)
     case = small("lstm", steps=8, batch=12, hidden_size=40, mode="training", dtype="float16")
-    status = _persistent_op.status_of(torch.device("cpu"))
+    status = _persistent_kernel.status_of(torch.device("cpu"))
     for order in range(3):
         with suppress(RuntimeError):  # of the backward pass, after a forward pass that gave up
             failed = verdicts(case, order)
-            assert failed == [] or status.item()
-        status.zero_()
+            assert failed == [] or status.forget()
+        status.forget()
 
 
 @needs_compiler
@@ -350,8 +355,8 @@ def test_where_some_threads_give_up_all_end(rounds: int, monkeypatch: pytest.Mon
 def test_weights_at_an_odd_address_are_read_all_the_same() -> None:
     torch.manual_seed(0)
     gates, weight = torch.randn(4, 2, 40).half(), torch.randn(10 * 40 + 1).half()[1:].view(40, 10)
-    found = run(gates, weight, None, None, (), None, "lstm", False, False)
-    wanted = run(gates, weight.clone(), None, None, (), None, "lstm", False, False)
+    found = run(gates, (), [None, weight, None, None], None, PROJECTED)
+    wanted = run(gates, (), [None, weight.clone(), None, None], None, PROJECTED)
     assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
@@ -359,61 +364,133 @@ def test_weights_at_an_odd_address_are_read_all_the_same() -> None:
 def test_nothing_to_run_is_refused(sizes: tuple[int, int, int]) -> None:
     steps, batch, width = sizes
     with pytest.raises(ValueError, match="expected T, B and H of at least 1"):
-        _persistent_op.plan(
-            _persistent_op.Shape("lstm", steps, batch, width // 4, False), Kind(torch.half, torch.device("cpu"))
+        _persistent_kernel.plan(
+            _persistent_kernel.Shape("lstm", steps, batch, width // 4, False), Kind(torch.half, torch.device("cpu"))
         )
 
 
-@needs_compiler
-@pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"weight": (10, 40)}, r"expected weight as \(40, 10\)"),
-        ({"first": [(10, 3), (3, 10)]}, r"expected first_h as \(3, 10\)"),
-        ({"first": [(3, 10)]}, "expected no initial state of lstm, or 2, got 1"),
-        ({"gates": (3, 40)}, r"three dimensions, got lstm and \(3, 40\)"),
-        ({"bias": (41,)}, r"expected bias_ih as \(40,\)"),
+        (
+            {"weight_ih": (40, 6)},
+            r"expected weight_ih as \(40, 5\) of torch.float16 on cpu, got \(40, 6\) of torch.float16 on cpu",
+        ),
+        ({"weight_hh": (10, 40)}, r"expected first_h as \(1, 3, 40\)"),
+        ({"weight_hh": (20, 10)}, r"expected weight_hh as \(40, 10\) of torch.float16 on cpu, got \(20, 10\)"),
+        ({"bias_ih": (41,)}, r"expected bias_ih as \(40,\)"),
+        ({"first": [(1, 10, 3), (1, 3, 10)]}, r"expected first_h as \(1, 3, 10\)"),
+        ({"first": [(1, 3, 10)]}, "expected no initial state of lstm, or 2, got 1"),
+        ({"x": (3, 5)}, r"three dimensions, got lstm and \(3, 5\)"),
+        ({"lengths": (2,)}, r"expected lengths as \(3,\) of torch.int64 on cpu, got \(2,\) of torch.float16"),
+        ({"more": (2,)}, "expected weight_ih, weight_hh, bias_ih, bias_hh of each layer and direction, got 5 parameters"),
     ],
     ids=lambda of: "" if isinstance(of, str) else next(iter(of)),
 )
 def test_wrong_shapes_are_refused(changed: dict[str, Any], message: str) -> None:
-    sizes = {"gates": (2, 3, 40), "weight": (40, 10), "bias": (40,), "first": [(3, 10), (3, 10)], **changed}
-    gates, weight, bias = (torch.zeros(sizes[name]).half() for name in ("gates", "weight", "bias"))
-    first = tuple(torch.zeros(size).half() for size in sizes["first"])
+    sizes = {"x": (2, 3, 5), "weight_ih": (40, 5), "weight_hh": (40, 10), "bias_ih": (40,), "bias_hh": (40,), **changed}
+    first = tuple(torch.zeros(size).half() for size in sizes.pop("first", [(1, 3, 10), (1, 3, 10)]))
+    x, *weights = (torch.zeros(size).half() for name, size in sizes.items() if name != "lengths")
+    lengths = torch.zeros(changed["lengths"]).half() if "lengths" in changed else None
     with pytest.raises(ValueError, match=message):
-        run(gates, weight, bias, None, first, None, "lstm", False, False)
+        run(x, first, weights, lengths, How("lstm", False, False, False, False))
+
+
+def test_parameters_that_are_missing_and_pre_activations_of_another_width_are_refused() -> None:
+    x, weights = torch.zeros(2, 3, 40).half(), [None, torch.zeros(40, 10).half(), None, None]
+    with pytest.raises(ValueError, match=r"expected weight_ih as \(40, 40\), got None"):
+        run(x, (), weights, None, PROJECTED._replace(projected=False))
+    with pytest.raises(ValueError, match=r"expected pre-activations of width 40, got \(2, 3, 39\)"):
+        run(x[..., 1:], (), weights, None, PROJECTED)
+    with pytest.raises(ValueError, match=r"expected weight_ih as None"):
+        run(x, (), [weights[1], *weights[1:]], None, PROJECTED)
 
 
 def test_other_types_and_devices_are_refused() -> None:
-    shape, cpu = _persistent_op.Shape("lstm", 3, 2, 4, False), torch.device("cpu")
+    shape, cpu = _persistent_kernel.Shape("lstm", 3, 2, 4, False), torch.device("cpu")
     with pytest.raises(ValueError, match=r"expected one of torch.bfloat16, torch.float16, torch.float32, got torch.float64"):
-        _persistent_op.plan(shape, Kind(torch.float64, cpu))
+        _persistent_kernel.plan(shape, Kind(torch.float64, cpu))
     with pytest.raises(ValueError, match="on cpu: runs on a CUDA device"):
-        _persistent_op.plan(shape, Kind(torch.half, cpu))
+        _persistent_kernel.plan(shape, Kind(torch.half, cpu))
 
 
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
-def test_the_ops_are_what_torch_asks_of_ops() -> None:
-    gates, weight = torch.randn(3, 2, 40).half().requires_grad_(), torch.randn(40, 10).half().requires_grad_()
-    first = [torch.randn(2, 10).half().requires_grad_() for _ in range(2)]
-    given = (gates, weight, None, None, *first, torch.tensor([3, 1]), "lstm", False, True, False)
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_relu"])
+def test_the_ops_are_what_torch_asks_of_ops(cell: str) -> None:
+    x, *weights = small_tensors(cell)
+    first = [torch.randn(4, 2, 10).half().requires_grad_() for _ in range(2 if cell == "lstm" else 1)]
+    given = (x, first, weights, torch.tensor([3, 1]), cell, False, True, False, False)
     outcome = torch.library.opcheck(torch.ops.pytest_ecornn.persistent_forward.default, given)
     assert set(outcome.values()) == {"SUCCESS"}, outcome
+
+
+def small_tensors(cell: str) -> list[torch.Tensor]:
+    """x [3, 2, 10] and the parameters of two layers in two directions of H 10."""
+    wide, generator = GATES[cell] * 10, torch.Generator().manual_seed(1)
+    of_track = [(wide, 10), (wide, 10), (wide,), (wide,)]
+    above = [(wide, 20), *of_track[1:]]
+    sizes = [(3, 2, 10), *of_track, *of_track, *above, *above]
+    return [torch.randn(size, generator=generator).half().requires_grad_() for size in sizes]
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_relu"])
+def test_observed_or_not_results_and_gradients_are_the_same(cell: str) -> None:
+    class Looking(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    def call() -> list[torch.Tensor]:
+        found = run(x, (), weights, None, How(cell, False, True, False, False))
+        return [*found, *torch.autograd.grad([one.sum() for one in found], [x, *weights])]
+
+    seen: list[str] = []
+    x, *weights = small_tensors(cell)
+    unseen = call()
+    with Looking():
+        assert all(torch.equal(one, other) for one, other in zip(unseen, call(), strict=True))
+    ours = [name.split(".")[1] for name in seen if "ecornn" in name]
+    assert ours == ["persistent_forward_keeping", "persistent_backward"]
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+def test_a_graph_that_is_kept_gives_its_gradients_twice() -> None:
+    x, *weights = small_tensors("lstm")
+    output = run(x, (), weights, None, How("lstm", False, True, False, False))[0].sum()
+    first = torch.autograd.grad(output, [x, *weights], retain_graph=True)
+    assert all(torch.equal(one, other) for one, other in zip(first, torch.autograd.grad(output, [x, *weights]), strict=True))
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, at its first forward-mode gradient
+def test_what_has_no_gradient_of_that_kind_says_so() -> None:
+    x, *weights = small_tensors("gru")
+    how = How("gru", False, True, False, False)
+    output = run(x, (), weights, None, how)[0]
+    with pytest.raises(RuntimeError, match="Batching rule not implemented for pytest_ecornn::persistent_backward"):
+        torch.autograd.grad(output, x, torch.ones(3, *output.shape).half(), is_grads_batched=True, retain_graph=True)
+    (once,) = torch.autograd.grad((output * output).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        once.sum().backward()
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="persistent_forward has no forward-mode gradient"):
+        run(forward_ad.make_dual(x.detach(), x.detach()), (), weights, None, how)
 
 
 def test_shapes_are_known_without_running() -> None:
     with torch._subclasses.FakeTensorMode():
         x, weight = torch.empty(7, 3, 40, dtype=torch.half), torch.empty(40, 10, dtype=torch.half)
-        given = (None, None, None, None, None, "lstm")
-        output, *final = torch.ops.pytest_ecornn.persistent_forward(x, weight, *given, False, False, False)
+        output, *final = run(x, (), [None, weight, None, None], None, PROJECTED)
         assert output.shape == (7, 3, 10)
-        assert [one.shape for one in final] == [(3, 10), (3, 10)]
-        output, *final = torch.ops.pytest_ecornn.persistent_forward(
-            x, weight[:20, :5], *given[:-1], "rnn_relu", True, False, False
+        assert [one.shape for one in final] == [(1, 3, 10), (1, 3, 10)]
+        output, *final = run(
+            x, (), [x.new_empty(10, 40), weight[:10], None, None] * 2, None, How("rnn_relu", True, True, False, False)
         )
-        assert (output.shape, len(final)) == ((7, 3, 40), 1)
+        assert (output.shape, [one.shape for one in final]) == ((7, 3, 20), [(2, 7, 10)])
 
 
 # On a GPU.
@@ -443,16 +520,17 @@ def test_on_a_gpu_the_kernels_pass_the_rule(cell: str, dtype: str, hidden: int, 
 @needs_hopper
 def test_on_a_gpu_a_lost_message_raises_and_does_not_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     source = tmp_path / "persistent_gpu.cu"
-    source.write_text(_persistent_op._SOURCES[False].read_text().replace(*FAULTS["a block is told nothing"]))
+    source.write_text(_persistent_kernel._SOURCES[False].read_text().replace(*FAULTS["a block is told nothing"]))
     case = small("lstm", hidden_size=200, device="cuda")
     problem = contents.problem(case)
     with monkeypatch.context() as patch:
-        patch.setitem(_persistent_op._SOURCES, False, source)
-        patch.setattr(_persistent_op, "WATCHDOG_NS", 20_000_000)
-        patch.setattr(_persistent_op, "plan", _persistent_op.plan.__wrapped__)
-        patch.setattr(_persistent_op, "_launches", LayoutMemo(_persistent_op._prepared))
+        patch.setitem(_persistent_kernel._SOURCES, False, source)
+        patch.setattr(_persistent_kernel, "WATCHDOG_NS", 20_000_000)
+        patch.setattr(_persistent_kernel, "plan", _persistent_kernel.plan.__wrapped__)
+        launch_of.cache_clear()
         calls.run(PersistentGpu().build(case, problem.weights), problem)
         torch.cuda.synchronize()
         with pytest.raises(RuntimeError, match="an earlier launch of persistent_gpu on cuda:0 is wrong"):
             calls.run(PersistentGpu().build(case, problem.weights), problem)
+    launch_of.cache_clear()
     calls.run(PersistentGpu().build(case, problem.weights), problem)

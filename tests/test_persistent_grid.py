@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ecornn import calls, contents, verification
-from pytest_ecornn.implementations import _persistent_op, persistent_gpu
+from pytest_ecornn.implementations import _persistent_kernel, _persistent_layers, _persistent_op, persistent_gpu
 from pytest_ecornn.implementations._persistent_form import GATES, Arithmetic, Device, Form, Problem, choose
-from pytest_ecornn.implementations._persistent_op import Kind
-from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
+from pytest_ecornn.implementations._persistent_kernel import Kind, launch_of
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import ClustersOnCpu
@@ -81,14 +80,14 @@ def sizes() -> dict[str, int]:
 
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int]) -> Iterator[None]:
-    def plan(shape: _persistent_op.Shape, kind: Kind) -> tuple[Form, Any]:
+    def plan(shape: _persistent_kernel.Shape, kind: Kind) -> tuple[Form, Any]:
         form = form_of(kind.problem(shape.cell, shape.hidden, shape.batch), **sizes)
-        return form, _persistent_op.make_kernel(shape, kind, form)
+        return form, _persistent_kernel.make_kernel(kind, form)
 
-    monkeypatch.setattr(_persistent_op, "Kernel", ClustersOnCpu)
-    monkeypatch.setattr(_persistent_op, "plan", plan)
-    monkeypatch.setattr(_persistent_op, "_launches", LayoutMemo(_persistent_op._prepared))
-    monkeypatch.setattr(torch.cuda, "device", lambda of: nullcontext())
+    for module in (_persistent_kernel, _persistent_layers):
+        monkeypatch.setattr(module, "plan", plan)
+    monkeypatch.setattr(_persistent_kernel, "Kernel", ClustersOnCpu)
+    launch_of.cache_clear()
     with torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
         library.impl("persistent_forward", _persistent_op._forward, "CPU")
         yield
@@ -161,7 +160,7 @@ def test_a_lost_parcel_ends_the_launch_with_nan_and_a_later_call_raises(monkeypa
     case = small("gru", hidden_size=40, has_state=True, mode="inference")
     problem = contents.problem(case)
     layer = persistent_gpu.make_layer(case, problem.weights, torch.device("cpu"))
-    monkeypatch.setattr(_persistent_op, "WATCHDOG_NS", 2000)  # rounds of all threads, here
+    monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
     with monkeypatch.context() as patch, torch.inference_mode():
         _plant("persistent_forward", *FAULTS["a parcel is not told"], patch)
         patch.setattr(clusters_on_cpu, "MOST_SWEEPS", 200_000)
@@ -169,7 +168,7 @@ def test_a_lost_parcel_ends_the_launch_with_nan_and_a_later_call_raises(monkeypa
     assert all(torch.as_tensor(one).isnan().any() for one in found.values())
     with pytest.raises(RuntimeError, match="an earlier launch of persistent_gpu on cpu is wrong: a block waited 2e-06 s"):
         calls.run(layer, problem)
-    monkeypatch.setattr(_persistent_op, "_launches", LayoutMemo(_persistent_op._prepared))
+    launch_of.cache_clear()
     found = calls.run(layer, problem)
     assert not [
         one for one in verification.Expected(problem).compare(found, PersistentGpu().declared) if one.status == "failed"
@@ -180,10 +179,10 @@ def test_a_lost_parcel_ends_the_launch_with_nan_and_a_later_call_raises(monkeypa
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("rounds", [20, 60])
 def test_where_some_threads_give_up_all_end(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_persistent_op, "WATCHDOG_NS", rounds)
+    monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", rounds)
     case = small("lstm", steps=8, batch=12, hidden_size=40, mode="inference", dtype="float16")
-    status = _persistent_op.status_of(torch.device("cpu"))
+    status = _persistent_kernel.status_of(torch.device("cpu"))
     for order in range(4):
         with suppress(RuntimeError):
-            assert verdicts(case, order) == [] or status.item()
-        status.zero_()
+            assert verdicts(case, order) == [] or status.forget()
+        status.forget()

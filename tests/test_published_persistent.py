@@ -101,7 +101,7 @@ def test_steps_are_of_the_op_alone_and_verified_as_a_layer() -> None:
     assert str(backward.case) == "lstm-T1024-B16-H768-float16-cuda-projected-training"
     with torch._subclasses.FakeTensorMode():
         ahead, back = (persistent_steps.Op(shape, steps=5, device="cpu") for shape in (forward, backward))
-        assert [one.shape for one in ahead()] == [(5, 8, 256), (8, 256), (8, 256)]
+        assert [one.shape for one in ahead()] == [(5, 8, 256), (1, 8, 256), (1, 8, 256)]
         assert back()[0].shape == (5, 16, 4 * 768)
     values = 5 * 8 * 256
     assert ahead.moved_bytes == 2 * (4 * values + values + 2 * 8 * 256)
@@ -279,17 +279,20 @@ def test_a_calls_host_time_is_a_median_of_medians() -> None:
 def test_the_hosts_times_stand_beside_their_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(persistent_host, "prepared", lambda case, names: dict.fromkeys(names, "needs CuPy"))
     firsts = [
-        first_use.First("new", 4.2, disk=first_use.COLD),
+        first_use.First("first", 4.2, disk=first_use.COLD),
+        first_use.First("first", 1.2, disk=first_use.WARM),
         first_use.First("new", 0.06, disk=first_use.WARM),
     ]
     figures = first_use.Figures("persistent_gpu", firsts)
     monkeypatch.setattr(first_use, "measure", lambda name, cases: figures)
     rows = list(persistent_host.measure(float("inf")))
-    assert [row.reason for row in rows] == ["needs CuPy"] * 4 + [""] * 2
+    assert [row.reason for row in rows] == ["needs CuPy"] * 4 + [""] * 3
     called = persistent_host.Row("a call of persistent_gpu", "lstm", "us", (28.0, 27.0, 31.0), persistent_host.CALL_BAR_US)
     text = persistent_host.render([called, *rows])
     assert cells_of(text, "a call of persistent_gpu")[0][1:] == ["lstm", "28.0 [27.0, 31.0]", "us", "at most 30", "unclear"]
-    assert cells_of(text, f"first use, {first_use.COLD}")[0][1:] == ["new", "4.2", "s", "at most 5", "yes"]
+    in_process = "first use in the process, "
+    assert cells_of(text, in_process + first_use.COLD)[0][1:] == ["first", "4.2", "s", "at most 5", "yes"]
+    assert cells_of(text, in_process + first_use.WARM)[0][1:] == ["first", "1.2", "s", "-", "-"]
     assert cells_of(text, f"first use, {first_use.WARM}")[0][1:] == ["new", "0.06", "s", "at most 0.05", "no"]
     assert f"- a call of cudnn, {persistent_host.CALLED[0]}: needs CuPy" in text
 

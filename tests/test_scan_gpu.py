@@ -103,15 +103,18 @@ def test_what_they_will_not_run_has_a_reason(kind: type[Implementation], case: s
     assert reason in found
 
 
-def test_long_sums_are_whole_within_and_as_they_were_after() -> None:
+@pytest.mark.parametrize(("dtype", "kinds"), [(torch.float16, ["fp16"]), (torch.bfloat16, ["bf16"]), (torch.float64, [])])
+def test_long_sums_are_whole_within_and_as_they_were_after(dtype: torch.dtype, kinds: list[str]) -> None:
     names = [f"allow_{kind}_reduced_precision_reduction{end}" for kind in ("fp16", "bf16") for end in ("", "_split_k")]
 
     def all_of() -> list[Any]:
         return [getattr(torch.backends.cuda.matmul, name, None) for name in names]
 
     before = all_of()
-    with whole_sums():
-        assert not any(all_of()[::2])
+    with whole_sums(dtype):
+        assert [on for name, on in zip(names, all_of(), strict=True) if any(kind in name for kind in kinds)] == [
+            False
+        ] * 2 * len(kinds)
     assert all_of() == before
 
 
@@ -283,8 +286,8 @@ class SeenBy(TorchDispatchMode):
     [
         (torch.float32, False, ("ieee", True, True)),
         (torch.float32, True, ("tf32", True, True)),
-        (torch.float16, False, ("tf32", False, False)),
-        (torch.bfloat16, False, ("tf32", False, False)),
+        (torch.float16, False, ("tf32", False, True)),
+        (torch.bfloat16, False, ("tf32", True, False)),
     ],
 )
 def test_a_product_has_the_precision_that_was_asked_for(dtype: torch.dtype, tf32: bool, held: tuple[str, bool, bool]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -115,6 +115,13 @@ class Kernel:
         passed = self._checked({**arrays, **integers})
         places = {name: i for i, name, _ in self._arrays}
         return Prepared(self._run, launch, passed, [places[name] for name in arrays])
+
+    def at(self, launch: Launch, addresses: Sequence[str], **integers: int) -> Prepared:
+        """A launch of a kernel that takes integers alone, some of them `addresses`, which are to be given in this order."""
+        if self._arrays or {*addresses, *integers} != self._arguments.keys():
+            raise ValueError(f"{self._name}: expected {', '.join(self._arguments)}, got {', '.join((*addresses, *integers))}")
+        names = list(self._arguments)
+        return Prepared(self._run, launch, [integers.get(name, 0) for name in names], [names.index(name) for name in addresses])
 
     def _checked(self, values: Mapping[str, Tensor | int | None]) -> list[int]:
         """Pointers and integers in the kernel's order."""

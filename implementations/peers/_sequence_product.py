@@ -29,7 +29,7 @@ class _Product(torch.autograd.Function):
 
 
 def _batched(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
-    with fp32_precision("matmul", "tf32" if tf32 else "ieee"), whole_sums():
+    with fp32_precision("matmul", "tf32" if tf32 else "ieee"), whole_sums(a.dtype):
         return torch.bmm(a, b)
 
 

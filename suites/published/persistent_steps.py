@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations import _persistent_op  # noqa: F401  # which defines the ops
 from pytest_ecornn.implementations._persistent_form import Form
-from pytest_ecornn.implementations._persistent_op import Kind, check_status, plan
-from pytest_ecornn.implementations._persistent_op import Shape as OpShape
+from pytest_ecornn.implementations._persistent_kernel import Kind, plan, status_of
+from pytest_ecornn.implementations._persistent_kernel import Shape as TrackShape
+from pytest_ecornn.implementations._persistent_layers import How
 from pytest_ecornn.implementations.cuda.compile import indexed
 from pytest_ecornn.replay import graph_count
 from pytest_ecornn.reporting.formatting import percent, significant
@@ -105,33 +107,35 @@ def _row(shape: Shape) -> Row:
     wanted = graph_count(first.moved_bytes, torch.cuda.get_device_properties(indexed("cuda")).L2_cache_size)
     arm = Arm([Replay(one) for one in (first, *(Op(shape) for _ in range(wanted - 1)))], STEPS, _BLOCK_US)
     alternate([arm], MIN_PAIRS)
-    check_status(indexed("cuda"))  # which replays do not ask
+    status_of(indexed("cuda")).check()  # which replays do not ask
     return Row(shape, median_interval(arm.samples_us), floor_us(form), str(form))
 
 
 def form_of(shape: Shape) -> Form:
     """How the op is spread over the chip. Raises ValueError where it does not run."""
     kind = Kind(getattr(torch, shape.dtype), indexed("cuda"), shape.precision == "tf32", shape.is_backward)
-    form, _ = plan(OpShape(CELL, STEPS, shape.batch, shape.hidden, batch_first=False), kind)
+    form, _ = plan(TrackShape(CELL, STEPS, shape.batch, shape.hidden, batch_first=False), kind)
     return form
 
 
 class Op:
-    """The op on tensors of its own. Called, it returns its results. moved_bytes: what it reads and writes, weights apart."""
+    """The recurrence on tensors of its own; returns its results. moved_bytes: what it reads and writes, weights apart."""
 
     def __init__(self, shape: Shape, steps: int = STEPS, device: str = "cuda"):
         kind: Any = {"dtype": getattr(torch, shape.dtype), "device": device}
-        bound, how = shape.hidden**-0.5, (None, CELL, False, False, shape.precision == "tf32")  # time first, first step first
+        bound, how = shape.hidden**-0.5, How(CELL, False, False, projected=True, tf32=shape.precision == "tf32")
         gates = torch.randn(steps, shape.batch, 4 * shape.hidden, **kind)
         weight = torch.empty(4 * shape.hidden, shape.hidden, **kind).uniform_(-bound, bound)
         bias = torch.empty(4 * shape.hidden, **kind).uniform_(-bound, bound)
-        forward = gates, weight, bias, bias, None, None, *how
+        layer: Any = (gates, [], [None, weight, bias, bias])
         if shape.is_backward:
-            output, _, _, kept, cells = _OPS.persistent_forward_keeping(*forward)
-            read = [kept, cells, output, torch.randn_like(output)]
-            self._run = partial(_OPS.persistent_backward, weight, *read, None, None, None, None, *how)
+            output, _, _, *kept = _OPS.persistent_forward_keeping(*layer, None, *how)
+            read = [*kept, output, torch.randn_like(output)]
+            wanted = [True, False, False, False, False]  # the pre-activations' gradient alone
+            given = wanted, *layer, [output, *kept], [read[-1], None, None], None, *how
+            self._run = partial(_OPS.persistent_backward, *given)
         else:
-            read, self._run = [gates], partial(_OPS.persistent_forward, *forward)
+            read, self._run = [gates], partial(_OPS.persistent_forward, *layer, None, *how)
         self.moved_bytes = sum(tensor.nbytes for tensor in (*read, *self()))
 
     def __call__(self) -> list[Tensor]:

@@ -1,0 +1,192 @@
+"""persistent_gpu's kernels, of one layer in one direction: what they are compiled for, their arguments, and their launches."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from functools import lru_cache
+from math import gcd
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pytest_ecornn.implementations._nn_cells import NN_CELLS
+from pytest_ecornn.implementations._persistent_form import GATES, Arithmetic, Device, Form, Problem, choose, training_refusal
+from pytest_ecornn.implementations.cuda.compile import refusal
+from pytest_ecornn.implementations.cuda.kernel import Kernel
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+WATCHDOG_NS = 4_000_000_000
+_SOURCES = {False: Path(__file__).with_name("persistent_gpu.cu"), True: Path(__file__).with_name("persistent_gpu_backward.cu")}
+_GRID_SOURCE = Path(__file__).with_name("persistent_grid.cu")
+_MOST_WIDE = 16  # bytes that are read at once
+
+
+class Shape(NamedTuple):
+    """Of one layer in one direction, over the product of its inputs [T, B, G*H], or [B, T, G*H] with `batch_first`."""
+
+    cell: str
+    steps: int
+    batch: int
+    hidden: int
+    batch_first: bool
+
+    @property
+    def wide(self) -> int:
+        """Pre-activations of a step and sequence."""
+        return GATES[self.cell] * self.hidden
+
+    @property
+    def row_strides(self) -> dict[str, int]:
+        step, sequence = (1, self.steps) if self.batch_first else (self.batch, 1)
+        return {"row_step": step, "row_sequence": sequence}
+
+
+class Kind(NamedTuple):
+    """What a kernel is compiled for, beside the shape.
+
+    tf32: products of float32. keeps: writes what the backward pass is to have. lengths: sequences have lengths of their own.
+    """
+
+    dtype: torch.dtype
+    device: torch.device
+    tf32: bool = False
+    is_backward: bool = False
+    keeps: bool = False
+    lengths: bool = False
+
+    def problem(self, cell: str, hidden: int, batch: int) -> Problem:
+        name = str(self.dtype).removeprefix("torch.")
+        return Problem(cell, hidden, batch, Arithmetic.of(name, "tf32" if self.tf32 else "ieee"), self.is_backward)
+
+
+def macros(kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
+    """What the source is compiled with."""
+    problem, storage = form.problem, str(kind.dtype).removeprefix("torch.").upper()
+    found = {"CELL": NN_CELLS.index(problem.cell), "HIDDEN": problem.hidden, f"STORAGE_{storage}": 1, **form.macros}
+    found |= {"WIDTH": _width(problem), "KEEPS": int(kind.keeps), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": WATCHDOG_NS}
+    return tuple((name, str(value)) for name, value in found.items())
+
+
+def _width(problem: Problem) -> int:
+    """Bytes of weights that are read at once: as many as divide a row."""
+    return gcd(problem.hidden * problem.arithmetic.bytes, _MOST_WIDE)
+
+
+# Addresses and strides of 64 bits, in the kernels' order; behind them come `status`, `steps`, `batch` and `is_reverse`.
+_STRIDES = ("step", "sequence")
+_ROWS = "row_step row_sequence"
+_OUTPUT, _D_OUTPUT = (f"{name} {name}_step {name}_sequence" for name in ("output", "d_output"))
+_FORWARD = (
+    f"gates gates_step gates_sequence weight bias_ih bias_hh first_h first_c {_OUTPUT} final_h final_c lengths kept cells"
+)
+_ARGUMENTS = {
+    False: f"{_FORWARD} {_ROWS} scratch".split(),
+    True: (
+        f"kept cells {_ROWS} {_OUTPUT} weight first_h first_c {_D_OUTPUT} d_final_h d_final_c d_gates d_product d_first_h "
+        "d_first_c lengths scratch"
+    ).split(),
+}
+
+
+def make_kernel(kind: Kind, form: Form) -> Kernel:
+    """The kernel of a form, its arguments by name."""
+    numbers = {"status": np.int64, **dict.fromkeys(("steps", "batch", "is_reverse"), int)}
+    arguments = {**dict.fromkeys(_ARGUMENTS[kind.is_backward], np.int64), **numbers}
+    name, macros_of = "persistent_backward" if kind.is_backward else "persistent_forward", macros(kind, form)
+    if form.is_grid:
+        return Kernel(_GRID_SOURCE, name, macros_of, arguments, kind.device, form.shared_bytes, is_cooperative=True)
+    source = _SOURCES[kind.is_backward]
+    return Kernel(source, name, macros_of, arguments, kind.device, form.shared_bytes, cluster=form.blocks)
+
+
+@lru_cache(maxsize=4096)
+def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
+    """How a layer is spread over the chip, and its kernel. Raises ValueError for what does not run, or does not fit."""
+    if min(shape.steps, shape.batch, shape.hidden) < 1:
+        raise ValueError(f"expected T, B and H of at least 1, got {shape.steps}, {shape.batch} and {shape.hidden}")
+    if kind.dtype not in DTYPES:
+        raise ValueError(f"expected one of {', '.join(map(str, DTYPES))}, got {kind.dtype}")
+    if reason := refusal(kind.device) or (training_refusal(kind.device) if kind.is_backward else None):
+        raise ValueError(f"on {kind.device}: {reason}")
+    status_of(kind.device)  # which is not to be made while a graph is captured
+    form = choose(kind.problem(shape.cell, shape.hidden, shape.batch), Device.of(kind.device))
+    if isinstance(form, str):
+        raise ValueError(form)
+    return form, make_kernel(kind, form)
+
+
+class Status:
+    """A word of the host's memory, not 0 once a kernel on that device has given up a wait. It stays where it is."""
+
+    def __init__(self, device: torch.device):
+        with torch.inference_mode(False):
+            self._memory = torch.zeros(1, dtype=torch.int32, device="cpu", pin_memory=device.type == "cuda")
+        self._device, self.address = device, self._memory.data_ptr()
+        self._word = ctypes.c_int32.from_address(self.address)
+
+    def forget(self) -> bool:
+        """Whether a launch has given up since this was asked last."""
+        found, self._word.value = self._word.value != 0, 0
+        return found
+
+    def check(self) -> None:
+        """Raises RuntimeError, once, after a launch that has given up, whose results are NaN. Asked before each launch."""
+        if self._word.value and self.forget():
+            raise RuntimeError(
+                f"an earlier launch of persistent_gpu on {self._device} is wrong: a block waited {WATCHDOG_NS / 1e9:g} s for "
+                "the others and gave up"
+            )
+
+
+_statuses: dict[torch.device, Status] = {}
+_making_one = threading.Lock()
+
+
+def status_of(device: torch.device) -> Status:
+    found = _statuses.get(device)
+    if found is None:
+        with _making_one:
+            found = _statuses.setdefault(device, Status(device))
+    return found
+
+
+Strides = tuple[int, int]  # of steps and of sequences, in elements
+
+
+class Launch:
+    """Of one kernel on rows that lie in one way: what is left to say is where its arrays are."""
+
+    def __init__(self, shape: Shape, kind: Kind, is_reverse: bool, output: Strides, other: Strides):
+        """other: of the gates, backward of the output's gradient. Raises as `plan` does."""
+        form, kernel = plan(shape, kind)
+        self._form, self._device, self._status = form, kind.device, status_of(kind.device)
+        self._width = _width(form.problem)
+        of_rows = (f"{name}_{what}" for name in ("output", "d_output" if kind.is_backward else "gates") for what in _STRIDES)
+        integers = dict(zip(of_rows, output + other, strict=True)) | shape.row_strides
+        integers |= {"status": self._status.address, "steps": shape.steps, "batch": shape.batch, "is_reverse": int(is_reverse)}
+        addresses = [name for name in _ARGUMENTS[kind.is_backward] if name not in integers]
+        self._run = kernel.at(form.launch, addresses, **integers)
+
+    def aligned(self, weight: Tensor) -> Tensor:
+        """As the kernel reads it: without gaps, from an address on at which it may read several elements at once."""
+        weight = weight.contiguous()
+        return weight.clone() if weight.data_ptr() % self._width else weight
+
+    def __call__(self, *addresses: int) -> None:
+        """Of the kernel's arrays in its order but for the last, 0 for none: on its device, which must be the current one."""
+        self._status.check()
+        beside = self._scratch()
+        self._run((*addresses, 0 if beside is None else beside.data_ptr()))
+
+    def _scratch(self) -> Tensor | None:
+        if self._form.is_grid:  # all 0 in each replay of a graph, too
+            return torch.zeros(self._form.handoff_bytes, dtype=torch.uint8, device=self._device)
+        bytes = self._form.left_over_bytes
+        return torch.empty(bytes, dtype=torch.uint8, device=self._device) if bytes else None
+
+
+launch_of = lru_cache(maxsize=4096)(Launch)

@@ -1,0 +1,356 @@
+"""All layers and directions of persistent_gpu, forward and backward: their products, launches and memory.
+
+Everything a call needs is found here by address, so that little of the host is between one launch and the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from pytest_ecornn.implementations._gate_product import held
+from pytest_ecornn.implementations._persistent_form import GATES, PARAMETERS
+from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, launch_of, plan
+from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of
+
+PER_TRACK = len(PARAMETERS)
+
+
+class How(NamedTuple):
+    """projected: x holds the first layer's gate pre-activations. tf32: products of float32 in TF32."""
+
+    cell: str
+    batch_first: bool
+    bidirectional: bool
+    projected: bool
+    tf32: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """The sizes of a call. A track is one layer in one direction; tracks are in the order of torch.nn's states."""
+
+    how: How
+    steps: int
+    batch: int
+    inputs: int
+    hidden: int
+    tracks: int
+
+    @property
+    def batch_first(self) -> bool:
+        return self.how.batch_first
+
+    @cached_property
+    def directions(self) -> int:
+        return 2 if self.how.bidirectional else 1
+
+    @cached_property
+    def states(self) -> int:
+        return 2 if self.how.cell == "lstm" else 1
+
+    @cached_property
+    def wide(self) -> int:
+        """Pre-activations of a step and sequence in one direction."""
+        return GATES[self.how.cell] * self.hidden
+
+    @cached_property
+    def shape(self) -> Shape:
+        return Shape(self.how.cell, self.steps, self.batch, self.hidden, self.batch_first)
+
+    @cached_property
+    def output(self) -> tuple[int, int, int]:
+        return shape_of(self, self.directions * self.hidden)
+
+    @cached_property
+    def state(self) -> tuple[int, int, int]:
+        return self.tracks, self.batch, self.hidden
+
+    @cached_property
+    def kept(self) -> tuple[int, int, int]:
+        """What the backward pass is to have of a track beside its output: of LSTM and GRU four values a unit."""
+        return shape_of(self, 4 * self.hidden if GATES[self.how.cell] > 1 else 0)
+
+    @cached_property
+    def cells(self) -> tuple[int, int, int]:
+        """Of a track, in float32."""
+        return shape_of(self, self.hidden if self.how.cell == "lstm" else 0)
+
+    @cached_property
+    def parameters(self) -> list[tuple[str, tuple[int, ...] | None, bool]]:
+        """Name and shape of each, None for none, and whether it may be left out."""
+        found: list[tuple[str, tuple[int, ...] | None, bool]] = []
+        for track in range(self.tracks):
+            inputs = self.inputs if track < self.directions else self.output[2]
+            is_given = self.how.projected and track < self.directions
+            shapes = (None if is_given else (self.wide, inputs), (self.wide, self.hidden), (self.wide,), (self.wide,))
+            found += [(name, shape, len(shape or ()) == 1) for name, shape in zip(PARAMETERS, shapes, strict=True)]
+        return found
+
+    def strides(self, width: int) -> Strides:
+        """Of rows of that width without gaps."""
+        return (width, self.steps * width) if self.batch_first else (self.batch * width, width)
+
+    def strides_of(self, rows: Tensor) -> Strides:
+        first, second, _ = rows.stride()
+        return (second, first) if self.batch_first else (first, second)
+
+    def check(self, x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None) -> None:
+        """Raises ValueError that says what was expected and what came."""
+        if len(first) not in (0, self.states):
+            raise ValueError(f"expected no initial state of {self.how.cell}, or {self.states}, got {len(first)}")
+        if self.how.projected and self.inputs != self.directions * self.wide:
+            raise ValueError(f"expected pre-activations of width {self.directions * self.wide}, got {tuple(x.shape)}")
+        dtype, device = x.dtype, x.device
+        for name, state in zip(("first_h", "first_c"), first, strict=False):
+            _expect(name, state, self.state, dtype, device)
+        for (name, shape, is_optional), weight in zip(self.parameters, weights, strict=True):
+            if weight is None:
+                if shape is not None and not is_optional:
+                    raise ValueError(f"expected {name} as {shape}, got None")
+            else:
+                _expect(name, weight, shape, dtype, device)
+        if lengths is not None:
+            _expect("lengths", lengths, (self.batch,), torch.int64, device)
+
+
+_remembered = lru_cache(maxsize=4096)(Stack)
+
+
+def stack_of(x: Tensor, weights: Sequence[Tensor | None], how: How, make: Callable[..., Stack] = _remembered) -> Stack:
+    """By `make`, which may not remember sizes that are symbols.
+
+    Raises ValueError for an unknown cell, x not of three dimensions, or parameters that are not four of each track."""
+    if how.cell not in GATES or x.dim() != 3:
+        raise ValueError(f"expected one of {', '.join(GATES)} and three dimensions, got {how.cell} and {tuple(x.shape)}")
+    tracks, odd = divmod(len(weights), PER_TRACK)
+    recurrent = weights[1] if tracks else None
+    if odd or recurrent is None or tracks % (1 + how.bidirectional):
+        raise ValueError(f"expected {', '.join(PARAMETERS)} of each layer and direction, got {len(weights)} parameters")
+    first, second, inputs = x.shape
+    steps, batch = (second, first) if how.batch_first else (first, second)
+    return make(how, steps, batch, inputs, recurrent.shape[-1], tracks)
+
+
+def _expect(name: str, found: Tensor, shape: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device) -> None:
+    if found.shape != shape or found.dtype != dtype or found.device != device:
+        raise ValueError(
+            f"expected {name} as {shape} of {dtype} on {device}, got {tuple(found.shape)} of {found.dtype} on {found.device}"
+        )
+
+
+class Kept(NamedTuple):
+    """What the forward pass leaves for the backward pass: each layer's output, each track's gates and LSTM's cells."""
+
+    outputs: list[Tensor]
+    gates: list[Tensor]
+    cells: list[Tensor]
+
+
+def forward(
+    x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, how: How, keeps: bool = False
+) -> tuple[list[Tensor], Kept]:
+    """Output and final states, each of all tracks; with `keeps` what the backward pass is to have. Raises ValueError."""
+    x, stack = adjacent(x), stack_of(x, weights, how)
+    stack.check(x, first, weights, lengths)
+    kind = Kind(x.dtype, x.device, how.tf32, keeps=keeps, lengths=lengths is not None)
+    if keeps:  # raises where the backward pass would
+        plan(stack.shape, kind._replace(is_backward=True, keeps=False))
+    finals = [x.new_empty(stack.state) for _ in range(stack.states)]
+    one = _Forward(stack, kind, [state.contiguous() for state in first], weights, finals, lengths, Kept([], [], []))
+    with held(x, how.tf32):
+        for layer in range(stack.tracks // stack.directions):
+            x = one.layer(layer, x)
+    return [x, *finals], one.kept
+
+
+class _Forward(NamedTuple):
+    stack: Stack
+    kind: Kind
+    first: Sequence[Tensor]
+    weights: Sequence[Tensor | None]
+    finals: Sequence[Tensor]
+    lengths: Tensor | None
+    kept: Kept
+
+    def layer(self, layer: int, x: Tensor) -> Tensor:
+        output = x.new_empty(self.stack.output)
+        for direction in range(self.stack.directions):
+            self._track(layer, direction, x, output)
+        self.kept.outputs.append(output)
+        return output
+
+    def _track(self, layer: int, direction: int, x: Tensor, output: Tensor) -> None:
+        stack = self.stack
+        track = layer * stack.directions + direction
+        weight_ih, weight_hh, *biases = self.weights[PER_TRACK * track : PER_TRACK * (track + 1)]
+        assert weight_hh is not None
+        biases = [bias if bias is None else bias.contiguous() for bias in biases]
+        gates, kept, cells = self._gates(x, weight_ih, direction)  # which live until the kernel is launched
+        strides = stack.strides(output.shape[2]), stack.strides_of(gates)
+        launch = launch_of(stack.shape, self.kind, bool(direction), *strides)
+        weight = launch.aligned(weight_hh)
+        launch(
+            gates.data_ptr(), weight.data_ptr(), *map(_address, biases), *_states(self.first, stack, track),
+            output.data_ptr() + direction * stack.hidden * output.itemsize, *_states(self.finals, stack, track),
+            _address(self.lengths), _address(kept), _address(cells),
+        )  # fmt: skip
+
+    def _gates(self, x: Tensor, weight: Tensor | None, direction: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """A track's pre-activations, and room for what is kept of it: theirs, where they are nobody else's."""
+        stack, kept, cells = self.stack, None, None
+        if self.kind.keeps:
+            kept, cells = x.new_empty(stack.kept), x.new_empty(stack.cells, dtype=torch.float32)
+            self.kept.gates.append(kept)
+            self.kept.cells.append(cells)
+        if weight is None:
+            return x.narrow(2, direction * stack.wide, stack.wide), kept, cells
+        if kept is None or not kept.numel():
+            return linear(x, weight), kept, cells
+        gates = kept.narrow(2, 0, stack.wide)
+        torch.mm(x.flatten(0, 1), weight.t(), out=kept.view(-1, kept.shape[2]).narrow(1, 0, stack.wide))
+        return gates, kept, cells
+
+
+def _address(one: Tensor | None) -> int:
+    return 0 if one is None else one.data_ptr()
+
+
+def _states(all_tracks: Sequence[Tensor | None], stack: Stack, track: int) -> tuple[int, int]:
+    """Where a track's h and c are."""
+    found = [one.data_ptr() + track * stack.batch * stack.hidden * one.itemsize if one is not None else 0 for one in all_tracks]
+    return (*found, 0, 0)[:2]  # type: ignore[return-value]
+
+
+def backward(
+    wanted: Sequence[bool], x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], kept: Kept,
+    d_results: Sequence[Tensor | None], lengths: Tensor | None, how: How, overwrites: bool = False,
+) -> list[Tensor]:  # fmt: skip
+    """The gradients that are wanted of x, the initial states and the weights, in that order.
+
+    d_results: of what `forward` returned, None for zeros. overwrites: what was kept is needed no more. Raises ValueError.
+    """
+    x, stack = adjacent(x), stack_of(x, weights, how)
+    d_output, *d_finals = d_results
+    d_output = x.new_zeros(stack.output) if d_output is None else adjacent(d_output)
+    _expect("the output's gradient", d_output, stack.output, x.dtype, x.device)
+    of_first, of_weights = wanted[1 : 1 + len(first)], wanted[1 + len(first) :]
+    one = _Backward(
+        stack, Kind(x.dtype, x.device, how.tf32, is_backward=True), [state.contiguous() for state in first], weights, kept,
+        [one if one is None else one.contiguous() for one in d_finals], [x.new_empty(stack.state) for _ in range(stack.states)],
+        lengths, overwrites, of_weights, {},
+    )  # fmt: skip
+    layers, d_inputs = stack.tracks // stack.directions, d_output
+    with held(x, how.tf32):
+        for layer in reversed(range(layers)):
+            d_inputs = one.layer(layer, kept.outputs[layer - 1] if layer else x, d_inputs, layer > 0 or wanted[0])
+    found = [d_inputs] * wanted[0] + [one.d_first[i] for i in range(len(first)) if of_first[i]]
+    return found + [one.d_weights[i] for i in range(len(weights)) if of_weights[i]]
+
+
+class _Backward(NamedTuple):
+    stack: Stack
+    kind: Kind
+    first: Sequence[Tensor]
+    weights: Sequence[Tensor | None]
+    kept: Kept
+    d_finals: Sequence[Tensor | None]
+    d_first: Sequence[Tensor]
+    lengths: Tensor | None
+    overwrites: bool
+    wanted: Sequence[bool]  # of the weights
+    d_weights: dict[int, Tensor]
+
+    def layer(self, layer: int, inputs: Tensor, d_output: Tensor, wants_inputs: bool) -> Tensor:
+        """The gradient of the layer's inputs, where it is wanted; finds those of its weights."""
+        found: list[Tensor] = []
+        for direction in range(self.stack.directions):
+            track = layer * self.stack.directions + direction
+            d_gates, d_product = self._launch(layer, direction, d_output)
+            rows, weight_ih = d_gates.flatten(0, 1), self.weights[PER_TRACK * track]
+            self._find(track, rows, d_product, inputs)
+            if not wants_inputs:
+                continue
+            if weight_ih is None:
+                found.append(d_gates)
+            elif found:
+                found[0].flatten(0, 1).addmm_(rows, weight_ih)
+            else:
+                found.append((rows @ weight_ih).view(*d_gates.shape[:2], -1))
+        return torch.cat(found, 2) if len(found) > 1 else found[0] if found else d_output
+
+    def _launch(self, layer: int, direction: int, d_output: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of a track's pre-activations, and of GRU's product for n."""
+        stack, output = self.stack, self.kept.outputs[layer]
+        track, offset = layer * stack.directions + direction, direction * stack.hidden * output.itemsize
+        gates, cells, weight_hh = self.kept.gates[track], self.kept.cells[track], self.weights[PER_TRACK * track + 1]
+        assert weight_hh is not None
+        is_over = self.overwrites and gates.shape[2] == stack.wide
+        d_gates = gates if is_over else output.new_empty(shape_of(stack, stack.wide))
+        d_product = output.new_empty(shape_of(stack, stack.hidden if stack.how.cell == "gru" else 0))
+        strides = stack.strides(output.shape[2]), stack.strides_of(d_output)
+        launch = launch_of(stack.shape, self.kind, bool(direction), *strides)
+        weight = launch.aligned(weight_hh.t())
+        launch(
+            gates.data_ptr(), cells.data_ptr(), output.data_ptr() + offset, weight.data_ptr(),
+            *_states(self.first, stack, track), d_output.data_ptr() + offset, *_states(self.d_finals, stack, track),
+            d_gates.data_ptr(), d_product.data_ptr(), *_states(self.d_first, stack, track), _address(self.lengths),
+        )  # fmt: skip
+        return d_gates, d_product
+
+    def _find(self, track: int, rows: Tensor, d_product: Tensor, inputs: Tensor) -> None:
+        """The gradients of a track's weights. rows: those of its pre-activations."""
+        at = PER_TRACK * track
+        of_input, of_states, of_bias_ih, of_bias_hh = self.wanted[at : at + PER_TRACK]
+        # GRU multiplies by W_hn before r does, so that this product's gradient is another than the pre-activation's.
+        cut = self.stack.hidden * 2
+        parts = [rows.narrow(1, 0, cut), d_product.flatten(0, 1)] if d_product.numel() else [rows]
+        found = self.d_weights
+        if of_input:
+            found[at] = rows.t() @ inputs.flatten(0, 1)
+        if of_states:
+            found[at + 1] = _joined([self._of_states(track, part) for part in parts])
+        if of_bias_ih:
+            found[at + 2] = rows.sum(0)
+        if of_bias_hh:
+            is_same = of_bias_ih and len(parts) == 1
+            found[at + 3] = found[at + 2] if is_same else _joined([part.sum(0) for part in parts])
+
+    def _of_states(self, track: int, rows: Tensor) -> Tensor:
+        """rows^T h, h before each step."""
+        stack = self.stack
+        layer, reverse = divmod(track, stack.directions)
+        output = self.kept.outputs[layer].narrow(2, reverse * stack.hidden, stack.hidden)
+        if stack.batch_first or self.first or self.lengths is not None:
+            first = self.first[0][track] if self.first else None
+            before = states_before(output, first, self.lengths, stack.batch_first, bool(reverse))
+            return rows.t() @ before.flatten(0, 1)
+        steps = stack.batch * (stack.steps - 1)  # the first step starts from zeros
+        inner = output.narrow(0, reverse, stack.steps - 1).flatten(0, 1)
+        return rows.narrow(0, 0 if reverse else stack.batch, steps).t() @ inner
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def states_before(output: Tensor, first: Tensor | None, lengths: Tensor | None, batch_first: bool, reverse: bool) -> Tensor:
+    """h before each step, laid out as the output; 0 where a sequence is over, as what is there may not be finite."""
+    time = 1 if batch_first else 0
+    initial = output.new_zeros(output.select(time, 0).shape) if first is None else first
+    inner = output.narrow(time, 1, output.shape[time] - 1) if reverse else output.narrow(time, 0, output.shape[time] - 1)
+    parts = (inner, initial.unsqueeze(time)) if reverse else (initial.unsqueeze(time), inner)
+    found = torch.cat(parts, time)
+    if lengths is None:
+        return found
+    steps = torch.arange(output.shape[time], device=lengths.device)
+    steps = steps[None, :] - lengths[:, None] if batch_first else steps[:, None] - lengths
+    if reverse:
+        found = torch.where((steps == -1)[..., None], initial.unsqueeze(time), found)
+    return found.masked_fill((steps >= 0)[..., None], 0)
