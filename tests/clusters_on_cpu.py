@@ -52,7 +52,8 @@ class ClustersOnCpu(Kernel):
         given = (ctypes.c_longlong * len(passed))(*passed)
         for first in range(0, launch.grid, together):
             order = next(_orders)
-            if outcome := self._launch(first, together, launch.block, launch.shared_bytes, order, MOST_SWEEPS, given):
+            sizes = (first, together, launch.block, launch.shared_bytes)
+            if outcome := _machine().run_cluster(self._launch, *sizes, order, MOST_SWEEPS, given):
                 raise Broken(f"{self._name}, threads in order {order}: {_OUTCOMES[outcome]}")
 
 
@@ -61,8 +62,15 @@ def _compiled(text: str, headers: tuple[tuple[str, str], ...], name: str, macros
     folder = Path(tempfile.mkdtemp())
     for header, its_text in headers:
         (folder / header).write_text(its_text)
-    entry = f"static void run_kernel() {{ call({name}, arguments); }}"
-    run = build(folder, f'#include "machine.hpp"\n{text}\n{entry}\n', macros, folder).run_cluster
-    run.argtypes = (*(ctypes.c_uint,) * 5, ctypes.c_ulonglong, ctypes.c_void_p)
-    run.restype = ctypes.c_int
-    return run
+    entry = f'extern "C" void run_kernel(const long long* given) {{ call({name}, given); }}'
+    text = f'#include "machine.hpp"\n{text}\n{entry}\n'
+    return ctypes.cast(build(folder, text, macros, folder, _machine()._name).run_kernel, ctypes.c_void_p)
+
+
+@cache
+def _machine() -> ctypes.CDLL:
+    """What runs all kernels."""
+    library = build(Path(tempfile.mkdtemp()), (_FOLDER / "machine.cpp").read_text(), (), _FOLDER)
+    library.run_cluster.argtypes = (ctypes.c_void_p, *(ctypes.c_uint,) * 5, ctypes.c_ulonglong, ctypes.c_void_p)
+    library.run_cluster.restype = ctypes.c_int
+    return library

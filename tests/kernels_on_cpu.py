@@ -82,13 +82,13 @@ def _compiled(source: Path, macros: tuple[tuple[str, str], ...]) -> ctypes.CDLL:
     return build(Path(tempfile.mkdtemp()), f'{_SHIM}\n#include "{source}"\n', macros, source.parent / "cuda")
 
 
-def build(folder: Path, text: str, macros: tuple[tuple[str, str], ...], headers: Path) -> ctypes.CDLL:
-    """The C++ of that text as a library in the folder, which stays."""
+def build(folder: Path, text: str, macros: tuple[tuple[str, str], ...], headers: Path, *libraries: str) -> ctypes.CDLL:
+    """The C++ of that text as a library in the folder, which stays. libraries: paths of others that it calls."""
     source, library = folder / "kernel.cpp", folder / "kernel.so"
     source.write_text(text)
     options = ["-O1", "-std=c++17", "-shared", "-fPIC", "-fno-gnu-unique", "-w", f"-I{headers}"]
     options += [f"-D{name}={value}" for name, value in macros]
-    subprocess.run(["g++", *options, "-o", str(library), str(source)], check=True)
+    subprocess.run(["g++", *options, "-o", str(library), str(source), *libraries], check=True)
     return ctypes.CDLL(str(library))
 
 

@@ -263,13 +263,14 @@ def test_faults_of_the_handoff_are_seen(kernel: str, fault: str, monkeypatch: py
         return with_weights(form, 1, 0, 0)
 
     monkeypatch.setitem(globals(), "form_of", form_of)
-    _plant(kernel, *KERNELS[kernel][fault], monkeypatch)
     case = {
         "persistent_forward": small("lstm", steps=12, batch=20, hidden_size=40),
         "persistent_backward": small(
             "gru", steps=12, batch=20, hidden_size=40, mode="training", dtype="float16", has_state=True
         ),
     }[kernel]
+    assert not _fails(case, 0)
+    _plant(kernel, *KERNELS[kernel][fault], monkeypatch)
     assert any(_fails(case, order) for order in range(8))
 
 
@@ -298,7 +299,6 @@ def _plant(name: str, right: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(ClustersOnCpu, "change", staticmethod(change))
     launch_of.cache_clear()
-    monkeypatch.setattr(clusters_on_cpu, "MOST_SWEEPS", 4000)
 
 
 def _fails(case: Case, order: int) -> bool:
@@ -324,7 +324,6 @@ def test_a_lost_message_ends_the_launch_with_nan_and_a_later_call_raises(kernel:
     monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
     with monkeypatch.context() as patch, torch.inference_mode(not is_backward):
         _plant(kernel, *LOST[kernel], patch)
-        patch.setattr(clusters_on_cpu, "MOST_SWEEPS", 200_000)
         found = calls.run(layer_of(case, problem.weights), problem)
     of_pass = [one for name, one in found.items() if name.startswith("grad") == is_backward]
     assert all(torch.as_tensor(one).isnan().any() for one in of_pass)
@@ -338,7 +337,7 @@ def test_a_lost_message_ends_the_launch_with_nan_and_a_later_call_raises(kernel:
 
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
-@pytest.mark.parametrize("rounds", [40, 120, 180])
+@pytest.mark.parametrize("rounds", [100, 200, 300])
 def test_where_some_threads_give_up_all_end(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", rounds)
     case = small("lstm", steps=8, batch=12, hidden_size=40, mode="training", dtype="float16")

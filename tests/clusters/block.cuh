@@ -4,15 +4,10 @@
 
 typedef unsigned int word;
 
-inline unsigned char* block_memory() { return current->block->memory.data(); }
+inline unsigned char* block_memory() { return current.block->memory; }
 inline word address_of(const void* shared) {
-    return current->block->rank << 24 | (word)((const unsigned char*)shared - block_memory());
+    return current.block->rank << 24 | (word)((const unsigned char*)shared - block_memory());
 }
 template <typename IsThere> bool wait_until(IsThere is_there) {
-    const unsigned long long start = cluster->sweeps;
-    while (!is_there()) {
-        if (cluster->sweeps - start > WATCHDOG_NS) return false;
-        pause();
-    }
-    return true;
+    return wait_until([](void* about) { return (*(IsThere*)about)(); }, &is_there, WATCHDOG_NS);
 }

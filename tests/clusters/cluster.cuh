@@ -3,18 +3,13 @@
 #include "block.cuh"
 
 inline word in_block(word address, word rank) { return rank << 24 | (address & 0xffffff); }
-inline void send(word place, uint4 value, word barrier) { cluster->messages.push_back([=] { deliver(place, barrier, value); }); }
+inline void send(word place, uint4 value, word barrier) { send_later(place, value, barrier); }
 inline void make_barrier(word barrier) { *(Barrier*)memory_at(barrier) = {0, 0, 0}; }
 inline void show_barriers() {}
-inline void expect(word address, word bytes) {
-    Barrier& barrier = *(Barrier*)memory_at(address);
-    if (barrier.is_told) cluster->outcome = EXPECTED_TWICE;
-    barrier.bytes += bytes, barrier.is_told = 1;
-    settle(barrier);
-}
+inline void expect(word barrier, word bytes) { tell(*(Barrier*)memory_at(barrier), bytes); }
 inline bool has_ended(word barrier, word parity) { return ((Barrier*)memory_at(barrier))->parity != (short)parity; }
 inline bool wait_for(word barrier, word parity) {
     return wait_until([&] { return has_ended(barrier, parity); });
 }
-inline word rank_in_cluster() { return current->block->rank; }
-inline void sync_cluster() { meet(cluster->meeting); }
+inline word rank_in_cluster() { return current.block->rank; }
+inline void sync_cluster() { meet_all_blocks(); }

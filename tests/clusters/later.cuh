@@ -2,16 +2,8 @@
 #pragma once
 #include "block.cuh"
 
-inline void copy_later(void* shared, const void* from) {
-    current->copies.back().push_back([=] { std::memcpy(shared, from, 16); });
-}
-inline void end_group() { current->copies.emplace_back(); }
-template <int LEFT> void await_groups() {
-    auto& groups = current->copies;
-    while (groups.size() > LEFT + 1) {
-        for (const auto& copy : groups.front()) copy();
-        groups.erase(groups.begin());
-    }
-}
+inline void copy_later(void* shared, const void* from) { copy_when_awaited(shared, from); }
+inline void end_group() { end_group_of_copies(); }
+template <int LEFT> void await_groups() { await_copies(LEFT); }
 inline void show_memory() {}
 inline void fetch(const void*) {}

@@ -2,7 +2,12 @@
 #pragma once
 #include "machine.hpp"
 
-inline void meet(int meeting, int threads) { meet(current->block->meeting_of(meeting, threads)); }
-inline void come(int meeting, int threads) { come(current->block->meeting_of(meeting, threads)); }
+inline Meeting& meeting_of(int meeting, int threads) {
+    Meeting& found = current.block->named[meeting];
+    found.members = threads;
+    return found;
+}
+inline void meet(int meeting, int threads) { meet(meeting_of(meeting, threads)); }
+inline void come(int meeting, int threads) { come(meeting_of(meeting, threads)); }
 template <int REGISTERS> void make_do_with() {}
 template <int REGISTERS> void take() {}

@@ -1,0 +1,275 @@
+// How machine.hpp's fibers take turns. A fiber that waits is not run until it may go on; one that asks again and again is asked
+// without being run. Stacks stay from one launch to the next.
+#include "machine.hpp"
+
+#include <memory>
+#include <random>
+#include <setjmp.h>
+#include <ucontext.h>
+#include <utility>
+#include <vector>
+
+Current current;
+
+struct Copy {
+    void* to;
+    const void* from;
+};
+
+struct Question {
+    bool (*asks)(void*) = nullptr;
+    void* about;
+    unsigned long long until;  // this sweep
+    bool is_answered;
+};
+
+struct Fiber {
+    jmp_buf place;  // where it goes on
+    ucontext_t start;
+    std::unique_ptr<char[]> stack{new char[STACK_BYTES]};
+    bool is_begun = false, is_idle = true;
+    Current own;
+    Fiber* waits_after;  // at the same meeting
+    Question question;
+    std::vector<Copy> copies;
+    std::vector<size_t> groups;  // where each begins, the last not yet ended
+
+    static constexpr size_t STACK_BYTES = 96 * 1024;
+    Warp& warp() const { return own.block->warps[own.thread.x / 32]; }
+};
+
+// A value on its way, to a place that a barrier of a block counts, or that nobody counts.
+struct Message {
+    void* place;
+    uint4 value;
+    Barrier* barrier;
+    Block* to;
+};
+
+enum Outcome { ENDED, HANGS, TOLD_TOO_LATE, EXPECTED_TWICE };
+
+struct Cluster {
+    std::vector<Block> blocks;
+    std::vector<std::vector<unsigned char>> memories;
+    std::vector<std::vector<Warp>> warps;
+    std::vector<Fiber*> ready;  // for the next sweep, those that ask among them
+    std::vector<Fiber*> turns;  // of this sweep
+    size_t turn = 0;
+    std::vector<Message> messages;
+    Meeting meeting;
+    std::mt19937 random;
+    unsigned long long sweeps = 0;
+    size_t ended = 0;
+    bool has_run = false;  // anyone in this sweep, or may have, but for chance
+    unsigned quiet = 0;    // sweeps in a row in which nobody has
+    Outcome outcome = ENDED;
+};
+
+static std::vector<std::unique_ptr<Fiber>> fibers;
+static Cluster* cluster;
+static Fiber* running;
+static jmp_buf scheduler;
+static void (*kernel)(const long long*);
+static const long long* arguments;
+
+static void pause() {
+    if (!_setjmp(running->place)) _longjmp(scheduler, 1);
+}
+
+static void run_kernels() {
+    for (;;) {
+        kernel(arguments);
+        running->is_idle = true;
+        current.block->ended++, cluster->ended++;
+        pause();  // until the next launch
+    }
+}
+
+static void resume(Fiber& fiber) {
+    running = &fiber, current = fiber.own, cluster->has_run = true;
+    if (_setjmp(scheduler)) return;
+    if (fiber.is_begun) _longjmp(fiber.place, 1);
+    fiber.is_begun = true;
+    setcontext(&fiber.start);
+}
+
+// To the next sweep, or into a place of this one that chance names.
+static void wake(Fiber* fiber) {
+    auto& turns = cluster->turns;
+    if (fiber->warp().late.is_now || cluster->random() % 2) {
+        cluster->ready.push_back(fiber);
+        return;
+    }
+    turns.push_back(fiber);
+    const size_t first = cluster->turn + 1;
+    std::swap(turns.back(), turns[first + cluster->random() % (turns.size() - first)]);
+}
+
+void come(Meeting& meeting, bool any) {
+    meeting.any |= any;
+    if (++meeting.arrived < meeting.members) return;
+    meeting.was_any = meeting.any, meeting.any = false, meeting.arrived = 0;
+    for (Fiber* fiber = std::exchange(meeting.waiting, nullptr); fiber;) wake(std::exchange(fiber, fiber->waits_after));
+}
+
+bool meet(Meeting& meeting, bool any) {
+    const bool is_last = meeting.arrived + 1 >= meeting.members;
+    if (!is_last) running->waits_after = std::exchange(meeting.waiting, running);
+    come(meeting, any);
+    if (!is_last) pause();
+    return meeting.was_any;
+}
+
+void meet_all_blocks() { meet(cluster->meeting); }
+
+bool wait_until(bool (*asks)(void*), void* about, unsigned long long most_sweeps) {
+    if (asks(about)) return true;
+    running->question = {asks, about, cluster->sweeps + most_sweeps + 1, false};
+    cluster->ready.push_back(running);
+    pause();
+    return running->question.is_answered;
+}
+
+static void settle(Barrier& barrier) {
+    if (barrier.is_told && barrier.bytes == 0) barrier.is_told = 0, barrier.parity ^= 1;
+}
+
+void tell(Barrier& barrier, int bytes) {
+    if (barrier.is_told) cluster->outcome = EXPECTED_TWICE;
+    barrier.bytes += bytes, barrier.is_told = 1;
+    settle(barrier);
+}
+
+unsigned char* memory_at(unsigned address) { return cluster->memories.at(address >> 24).data() + (address & 0xffffff); }
+
+void send_later(unsigned place, const uint4& value, unsigned barrier) {
+    cluster->messages.push_back({memory_at(place), value, (Barrier*)memory_at(barrier), &cluster->blocks.at(place >> 24)});
+}
+void publish_later(uint4* place, const uint4& value) { cluster->messages.push_back({place, value, nullptr, nullptr}); }
+
+void copy_when_awaited(void* to, const void* from) { running->copies.push_back({to, from}); }
+void end_group_of_copies() { running->groups.push_back(running->copies.size()); }
+void await_copies(unsigned left_groups) {
+    auto& copies = running->copies;
+    auto& groups = running->groups;
+    if (groups.size() <= left_groups + 1) return;
+    const size_t over = groups.size() - 1 - left_groups, end = groups[over];
+    for (size_t i = 0; i < end; i++) memcpy(copies[i].to, copies[i].from, 16);
+    copies.erase(copies.begin(), copies.begin() + end), groups.erase(groups.begin(), groups.begin() + over);
+    for (size_t& begins : groups) begins -= end;
+}
+
+static void deliver(const Message& message) {
+    if (message.to && message.to->ended) cluster->outcome = TOLD_TOO_LATE;
+    memcpy(message.place, &message.value, 16);
+    if (!message.barrier) return;
+    message.barrier->bytes -= 16;
+    settle(*message.barrier);
+}
+
+template <typename T> static void shuffle(std::vector<T>& all) {
+    for (size_t i = all.size(); i > 1; i--) std::swap(all[i - 1], all[cluster->random() % i]);
+}
+
+static void deliver_some() {
+    auto& messages = cluster->messages;
+    shuffle(messages);
+    size_t late = 0;
+    for (const Message message : messages) {
+        if (cluster->random() % 2) deliver(message);
+        else messages[late++] = message;
+    }
+    messages.resize(late);
+}
+
+static void draw(Late& late) {
+    const auto sweeps = cluster->sweeps;
+    if (sweeps >= late.until && cluster->random() % 64 == 0) late.until = sweeps + cluster->random() % 64;
+    late.is_now = sweeps < late.until;
+}
+
+static void take_turn(Fiber& fiber) {
+    Question& question = fiber.question;
+    if (question.asks) {
+        current = fiber.own;
+        question.is_answered = question.asks(question.about);
+        if (!question.is_answered && cluster->sweeps < question.until) {
+            cluster->ready.push_back(&fiber);
+            return;
+        }
+        question.asks = nullptr;
+    }
+    resume(fiber);
+}
+
+// Where all have asked some times since anything came, and nothing is on its way, nothing changes until one of them gives up.
+static void let_time_pass() {
+    cluster->quiet = cluster->has_run || !cluster->messages.empty() ? 0 : cluster->quiet + 1;
+    if (cluster->quiet < 4) return;
+    unsigned long long until = ~0ull;
+    for (const Fiber* fiber : cluster->ready) until = fiber->question.asks ? std::min(until, fiber->question.until) : 0;
+    cluster->sweeps = std::max(cluster->sweeps, until);
+}
+
+static void sweep() {
+    auto &ready = cluster->ready, &turns = cluster->turns;
+    bool is_any_late = false;
+    for (Block& block : cluster->blocks) {
+        draw(block.late);
+        for (size_t warp = 0; warp < block.threads.x / 32; warp++) {
+            Late& late = block.warps[warp].late;
+            draw(late);
+            late.is_now |= block.late.is_now;
+            is_any_late |= late.is_now;
+        }
+    }
+    turns.clear();
+    size_t late = 0;
+    for (Fiber* fiber : ready) {
+        if (fiber->warp().late.is_now) ready[late++] = fiber;
+        else turns.push_back(fiber);
+    }
+    ready.resize(late);
+    shuffle(turns);
+    cluster->has_run = is_any_late;
+    for (cluster->turn = 0; cluster->turn < turns.size(); cluster->turn++) take_turn(*turns[cluster->turn]);
+    deliver_some();
+    cluster->sweeps++;
+    let_time_pass();
+}
+
+static void begin(Fiber& fiber, Block& block, unsigned thread) {
+    if (!fiber.is_idle || !fiber.is_begun) {  // not where it waits for the next launch
+        getcontext(&fiber.start);
+        fiber.start.uc_stack.ss_sp = fiber.stack.get(), fiber.start.uc_stack.ss_size = Fiber::STACK_BYTES;
+        fiber.start.uc_link = nullptr;
+        makecontext(&fiber.start, run_kernels, 0);
+        fiber.is_begun = false;
+    }
+    fiber.is_idle = false;
+    fiber.own = {{thread}, &block}, fiber.question = {}, fiber.copies.clear(), fiber.groups = {0};
+    cluster->ready.push_back(&fiber);
+}
+
+static void begin(Block& block, unsigned number, unsigned rank, unsigned threads) {
+    block = {{number}, {threads}, rank, 0, cluster->memories[rank].data(), {threads}, {}, cluster->warps[rank].data(), {}};
+    block.late.until = cluster->random() % 2 ? 0 : cluster->random() % 600;
+    for (unsigned t = 0; t < threads; t++) begin(*fibers[(size_t)rank * threads + t], block, t);
+}
+
+// Blocks from `first` on, as many as a cluster has, or all of a grid that run at once.
+extern "C" Outcome run_cluster(void (*to_run)(const long long*), unsigned first, unsigned blocks, unsigned threads,
+                               unsigned shared_bytes, unsigned seed, unsigned long long most_sweeps, const long long* given) {
+    Cluster now;
+    cluster = &now, kernel = to_run, arguments = given;
+    now.blocks.resize(blocks), now.meeting.members = blocks * threads, now.random.seed(seed);
+    now.memories.assign(blocks, std::vector<unsigned char>(shared_bytes, 0xff));
+    now.warps.assign(blocks, std::vector<Warp>(threads / 32));
+    while (fibers.size() < (size_t)blocks * threads) fibers.emplace_back(new Fiber);
+    for (unsigned b = 0; b < blocks; b++) begin(now.blocks[b], first + b, b, threads);
+    while (now.ended < (size_t)blocks * threads) {
+        if (now.sweeps >= most_sweeps || (now.ready.empty() && now.messages.empty())) return HANGS;
+        sweep();
+    }
+    return now.outcome;
+}
