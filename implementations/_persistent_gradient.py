@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from pytest_ecornn.implementations._differentiable import register_gradient
+from pytest_ecornn.implementations._differentiable import differentiable_once, register_gradient
 from pytest_ecornn.implementations._gate_product import gate_product
 from pytest_ecornn.implementations._persistent_op import library
 
@@ -27,14 +26,15 @@ class _Differentiable(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once("pytest_ecornn::persistent_forward")
     def backward(ctx: Any, d_output: Tensor | None, d_final_h: Tensor | None, d_final_c: Tensor | None = None) -> Any:
         weight, first_h, first_c, lengths, output, kept, cells = ctx.saved_tensors
         d_output = torch.zeros_like(output) if d_output is None else d_output
         given = weight, kept, cells, output, d_output, first_h, first_c, d_final_h, d_final_c, lengths, *ctx.how
         d_gates, d_product, d_first_h, d_first_c = _OPS.persistent_backward.default(*given)
         of_weight, of_bias_ih, of_bias_hh, of_h, of_c = ctx.needs_input_grad[1:6]
-        d_h = torch.cat((d_gates[..., : -output.shape[-1]], d_product), -1) if d_product.numel() else d_gates
+        is_apart = d_product.numel() > 0 and (of_weight or of_bias_hh)
+        d_h = torch.cat((d_gates[..., : -output.shape[-1]], d_product), -1) if is_apart else d_gates
         found = [d_gates, None, None, None, d_first_h if of_h else None, d_first_c if of_c else None]
         if of_weight:
             *_, batch_first, reverse, tf32 = ctx.how

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -22,8 +23,13 @@ class RunLayer(Protocol):
         """
 
 
-def run_layers(case: Case, x: Tensor, state: State, run_layer: RunLayer) -> tuple[Tensor, State]:
-    """Output and final state of the whole case, `run_layer` called for each layer and direction, inputs first."""
+def run_layers(
+    case: Case, x: Tensor, state: State, run_layer: RunLayer, between: Callable[[Tensor], Tensor] | None = None
+) -> tuple[Tensor, State]:
+    """Output and final state of the whole case, `run_layer` called for each layer and direction, inputs first.
+
+    between: what a layer has of the output of the one before it; None for all of it.
+    """
     cell = cells.get(case.cell)
     initial = cells.unpack_state(state)
     outputs: list[Tensor] = []
@@ -31,6 +37,7 @@ def run_layers(case: Case, x: Tensor, state: State, run_layer: RunLayer) -> tupl
     for layer, direction, suffix in cells.suffixes(case):
         if direction == 0 and layer:
             x, outputs = outputs[0] if case.directions == 1 else torch.cat(outputs, -1), []
+            x = x if between is None else between(x)
         is_projected = case.projected and layer == 0
         given = x.chunk(2, -1)[direction] if is_projected and case.bidirectional else x
         first = tuple(s[layer * case.directions + direction] for s in initial)

@@ -364,6 +364,12 @@ def test_nothing_to_run_is_refused(sizes: tuple[int, int, int]) -> None:
         )
 
 
+@pytest.mark.parametrize(("steps", "batch"), [(2**30, 1), (1, 2**20)])
+def test_more_than_numbers_of_32_bits_can_say_is_refused(steps: int, batch: int) -> None:
+    with pytest.raises(ValueError, match=r"expected T and G \* B \* H below 2\^30, got "):
+        _persistent_op.plan(_persistent_op.Shape("lstm", steps, batch, 256, False), Kind(torch.half, torch.device("cpu")))
+
+
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(
