@@ -1,0 +1,34 @@
+"""persistent_gpu's kernels with random waits (implementations/cuda/jitter.cuh): what they do not wait for, but must, shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pytest_ecornn.implementations import _persistent_op
+from pytest_ecornn.implementations._persistent_form import Form
+from pytest_ecornn.implementations._persistent_op import Kind
+from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
+
+
+@contextmanager
+def jittered(seed: int) -> Iterator[None]:
+    """Within it every launch is of such a build, compiled at first use. Not for several threads at once."""
+    macros = _persistent_op.macros
+
+    def with_jitter(kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
+        return *macros(kind, form), ("JITTER", f"{seed}u")
+
+    _persistent_op.macros = with_jitter
+    _forget()
+    try:
+        yield
+    finally:
+        _persistent_op.macros = macros
+        _forget()
+
+
+def _forget() -> None:
+    """The kernels that were made."""
+    _persistent_op.plan.cache_clear()
+    _persistent_op._launches = LayoutMemo(_persistent_op._prepared)
