@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -22,22 +22,20 @@ Build = Callable[[Case, Weights], Layer]
 
 @dataclass
 class Repeated:
-    """A case's layer and its first result. wrong: [1], int64, calls since then that differed from it, counted on the device."""
+    """A case's layer and the bits of its first result. wrong: [1], int64, later calls that differed, counted on the device."""
 
     layer: Layer
     call: calls.Call
-    first: calls.Tensors
-    wrong: Tensor = field(init=False)
+    first: Tensor
+    wrong: Tensor
     called: int = 0
-
-    def __post_init__(self) -> None:
-        self.wrong = torch.zeros(1, dtype=torch.int64, device=self.case.device)
 
     @classmethod
     def of(cls, case: Case, build: Build) -> Repeated:
         call = calls.Call(contents.problem(case))
         layer = build(case, call.problem.weights)
-        return cls(layer, call, calls.run_call(layer, call))
+        first = _bits(calls.run_call(layer, call))
+        return cls(layer, call, first, torch.zeros(1, dtype=torch.int64, device=first.device))
 
     @property
     def case(self) -> Case:
@@ -49,16 +47,14 @@ class Repeated:
         return self.case.layers * self.case.directions * (2 if self.case.training else 1)
 
     def again(self) -> None:
-        found = calls.run_call(self.layer, self.call)
-        differs = [_differs(found[name], first) for name, first in self.first.items() if first is not None]
-        self.wrong += torch.stack(differs).any()
+        found = _bits(calls.run_call(self.layer, self.call))
+        self.wrong += (found != self.first).any() if found.shape == self.first.shape else 1
         self.called += 1
 
 
-def _differs(found: Tensor | None, first: Tensor) -> Tensor:
-    if found is None or found.shape != first.shape:
-        return torch.ones((), dtype=torch.bool, device=first.device)
-    return calls.differing(found, first).any()
+def _bits(tensors: calls.Tensors) -> Tensor:
+    """All of them, in one array."""
+    return torch.cat([one.detach().reshape(-1).view(torch.uint8) for one in tensors.values() if one is not None])
 
 
 class Tally(NamedTuple):
