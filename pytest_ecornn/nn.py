@@ -73,10 +73,11 @@ class _Persistent(nn.RNNBase):
     def _run(self, x: Tensor, hx: State, lengths: Tensor | None = None) -> tuple[Tensor, State]:
         """x: [T, B, I], or [B, T, I] with `batch_first`. lengths: on the CPU."""
         self._update_flat_weights()
-        self.check_input(x, None)
-        if hx is not None:
+        if hx is None:
+            self.check_input(x, None)
+        else:
             self.check_forward_args(x, hx, None)  # type: ignore[arg-type]
-        cast, lengths = _cast(x.device), None if lengths is None else lengths.to(x.device)
+        cast, lengths = _cast(x.device), None if lengths is None else lengths.to(x.device, non_blocking=True)
         x, cell = cast(x), self.mode.lower()
         tf32 = x.dtype == torch.float32 and current("rnn") == "tf32"
 

@@ -230,6 +230,26 @@ def test_weights_given_for_one_call() -> None:
     assert_alike(module(batch()), reference(batch()))
 
 
+@on_clusters
+def test_weights_made_anew_in_each_call() -> None:
+    found = []
+    for one in both("gru"):
+        torch.nn.utils.parametrizations.weight_norm(one, "weight_hh_l0")
+        output, _ = one(batch())
+        found.append([output, *gradients(one, output)])
+    assert_alike(found[1], found[0])
+
+
+@on_clusters
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # read by torch's compiler
+def test_compiled_it_computes_the_same() -> None:
+    _, module = both("lstm", num_layers=2)
+    compiled = torch.compile(module, backend="aot_eager")  # which leaves it out, as torch.nn's
+    found, wanted = compiled(batch(), states(module, B)), module(batch(), states(module, B))
+    assert_alike(found, wanted)
+    assert_alike(gradients(module, found), gradients(module, wanted))
+
+
 # Dropout.
 
 
@@ -291,6 +311,16 @@ def test_gradients_of_frozen_weights_are_not_computed(cell: str) -> None:
             assert (one.grad is None) == (name == frozen)
             if one.grad is not None:
                 assert_alike(one.grad, reference.get_parameter(name).grad)
+
+
+@on_clusters
+def test_a_state_alone_may_want_a_gradient() -> None:
+    found = []
+    for one in both("lstm"):
+        h, c = (state.requires_grad_() for state in states(one.requires_grad_(False), B))
+        output, _ = one(batch(), (h, c))
+        found.append(list(torch.autograd.grad(output.square().sum(), [h, c])))
+    assert_alike(found[1], found[0])
 
 
 @on_clusters
@@ -404,6 +434,15 @@ def test_what_torch_nn_refuses_in_its_words(x: Any, hx: Any, message: str) -> No
 def test_an_input_of_another_dtype_than_the_weights() -> None:
     with pytest.raises(ValueError, match=r"RNN input dtype \(torch.float16\) does not match weight dtype"):
         both("gru")[1](batch().half())
+
+
+@on_clusters
+def test_states_of_another_dtype() -> None:
+    module = both("lstm")[1]
+    with pytest.raises(
+        ValueError, match=r"expected first_h as \(3, 9\).* of torch.float32 on cpu, got .* of torch.float16 on cpu"
+    ):
+        module(batch(), tuple(one.half() for one in states(module, B)))
 
 
 @on_clusters
