@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: bench test lint tolerance acceptance acceptance-gpu clean
+.PHONY: bench test lint tolerance acceptance acceptance-gpu soak-gpu sanitizer-gpu clean
 
 bench: $(STAMP)
 	$(BIN)/pytest --ecornn-bench --ecornn-budget 2 $(ARGS)
@@ -32,6 +32,12 @@ acceptance: $(STAMP)
 
 acceptance-gpu: $(STAMP)
 	$(BIN)/python -m pytest_ecornn.suites.acceptance_gpu --output docs/notes/acceptance_gpu.md $(ARGS)
+
+soak-gpu: $(STAMP)
+	$(BIN)/python -m pytest_ecornn.suites.soak_gpu $(ARGS)
+
+sanitizer-gpu: $(STAMP)
+	$(BIN)/python -m pytest_ecornn.suites.sanitizer_gpu $(ARGS)
 
 clean:
 	rm -rf $(VENV) reports/local .hypothesis build *.egg-info

@@ -6,6 +6,7 @@ Registered below `torch.library.custom_op`, whose checks of every call cost more
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
 from typing import Any
 
 import torch
@@ -42,6 +43,41 @@ def _flat(given: Iterable[Any]) -> Iterator[Tensor]:
 
 def wants_gradient(given: Iterable[Tensor | None]) -> bool:
     return torch.is_grad_enabled() and True in [one.requires_grad for one in given if one is not None]
+
+
+Backward = Callable[..., Any]
+
+
+def differentiable_once(op: str) -> Callable[[Backward], Backward]:
+    """A Function's `backward` whose gradients, where they are to have gradients (create_graph), raise when those are asked for.
+
+    torch's `once_differentiable` makes them constants where the incoming gradients are: what is made of them then is wrong in
+    silence. Raises NotImplementedError.
+    """
+
+    def once(backward: Backward) -> Backward:
+        @wraps(backward)
+        def run(ctx: Any, *gradients: Any) -> Any:
+            with torch.no_grad():
+                found = backward(ctx, *gradients)
+            if not torch.is_grad_enabled():
+                return found
+            return _Last.apply(op, *(None if one is None else one.detach().requires_grad_() for one in found))  # type: ignore[no-untyped-call]
+
+        return run
+
+    return once
+
+
+class _Last(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, op: str, *found: Tensor | None) -> tuple[Tensor | None, ...]:
+        ctx.op = op
+        return tuple(None if one is None else one.view_as(one) for one in found)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        raise NotImplementedError(f"{ctx.op} is differentiable once: its gradients, here made with create_graph, have none")
 
 
 def refuse_forward_mode(op: str, given: Iterable[Tensor | None]) -> None:

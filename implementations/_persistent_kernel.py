@@ -108,6 +108,8 @@ def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
     """How a layer is spread over the chip, and its kernel. Raises ValueError for what does not run, or does not fit."""
     if min(shape.steps, shape.batch, shape.hidden) < 1:
         raise ValueError(f"expected T, B and H of at least 1, got {shape.steps}, {shape.batch} and {shape.hidden}")
+    if max(shape.steps, shape.wide * shape.batch) >= 2**30:
+        raise ValueError(f"expected T and G * B * H below 2^30, got {shape.steps} and {shape.wide * shape.batch}")
     if kind.dtype not in DTYPES:
         raise ValueError(f"expected one of {', '.join(map(str, DTYPES))}, got {kind.dtype}")
     if reason := refusal(kind.device) or (training_refusal(kind.device) if kind.is_backward else None):

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from pytest_ecornn.implementations import _persistent_kernel
 from pytest_ecornn.implementations._gate_product import held
 from pytest_ecornn.implementations._persistent_form import GATES, PARAMETERS
-from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, launch_of, plan
+from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, launch_of
 from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of
 
 PER_TRACK = len(PARAMETERS)
@@ -161,7 +162,7 @@ def forward(
     stack.check(x, first, weights, lengths)
     kind = Kind(x.dtype, x.device, how.tf32, keeps=keeps, lengths=lengths is not None)
     if keeps:  # raises where the backward pass would
-        plan(stack.shape, kind._replace(is_backward=True, keeps=False))
+        _persistent_kernel.plan(stack.shape, kind._replace(is_backward=True, keeps=False))
     finals = [x.new_empty(stack.state) for _ in range(stack.states)]
     one = _Forward(stack, kind, [state.contiguous() for state in first], weights, finals, lengths, Kept([], [], []))
     with held(x, how.tf32):

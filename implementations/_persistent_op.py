@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pytest_ecornn.implementations import _persistent_layers
 from pytest_ecornn.implementations._differentiable import (
+    differentiable_once,
     is_last_pass,
     is_single,
     is_unobserved,
@@ -100,7 +100,7 @@ class _Differentiable(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once("pytest_ecornn::persistent_forward")
     def backward(ctx: Any, *d_results: Tensor | None) -> Any:
         refuse_forward_mode("pytest_ecornn::persistent_backward", d_results)
         x, lengths, *saved = ctx.saved_tensors

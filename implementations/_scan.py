@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pytest_ecornn import cells
+from pytest_ecornn.implementations._differentiable import differentiable_once
 
 _LINE_CHANNELS = 32  # a tile's width is a multiple: whole cache lines of every dtype
 _WIDEST_TILE = 1024  # its state stays in the first-level cache
@@ -198,7 +198,7 @@ class _Differentiable(torch.autograd.Function):
         return output, final
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once("scan_cpu")
     def backward(ctx: Any, d_output: Tensor | None, d_final: Tensor | None) -> Any:
         x, first, kept, *masks = ctx.saved_tensors
         d_x, d_first = ctx.how.backward(x, first, kept, *masks, d_output, d_final)

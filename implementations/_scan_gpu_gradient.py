@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from pytest_ecornn.implementations._differentiable import is_last_pass, is_single, refuse_forward_mode
+from pytest_ecornn.implementations._differentiable import differentiable_once, is_last_pass, is_single, refuse_forward_mode
 
 
 class Scanned(torch.autograd.Function):
@@ -23,7 +22,7 @@ class Scanned(torch.autograd.Function):
         ctx.save_for_backward(*given)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once("pytest_ecornn::scan_forward")
     def backward(ctx: Any, d_output: Tensor | None, d_final: Tensor | None) -> Any:
         return *_gradients(ctx.saved_tensors, d_output, d_final, ctx.how, ctx.overwrites_x), *(None,) * 6
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Layer, State, Weights
+from pytest_ecornn.implementations._differentiable import differentiable_once
 from pytest_ecornn.implementations._transposed_arrays import reserve_bytes
 from pytest_ecornn.implementations._transposed_layer import Plan, Tensors, run_backward, run_forward
 
@@ -193,6 +194,7 @@ class _Differentiable(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
+    @differentiable_once("pytest_ecornn::transposed_forward")
     def backward(ctx: Any, d_output: Tensor, *rest: Tensor) -> Any:
         x, memory, *weights = ctx.saved_tensors
         found = torch.ops.pytest_ecornn.transposed_backward(

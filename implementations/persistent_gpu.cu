@@ -22,6 +22,7 @@
 //   all threads of its block at the next barrier, and in turn by all blocks. Sums are taken in one order: bit-equal repeats.
 #define SUMS 2
 #include "cluster.cuh"
+#include "jitter.cuh"
 #include "persistent_step.cuh"
 #include "roles.cuh"
 
@@ -75,8 +76,10 @@ __device__ inline void multiply_all(Shared& shared, Resident& weights, const Thr
         for (int tile = 0; tile < tiles; tile++) {
             if (t > 0 && !is_stuck) is_stuck = !wait_for(address_of(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);
             if (is_stuck) *(volatile int*)&shared.is_stuck = 1;
+            jitter(t, 0);
             if (visits >= 2) meet(EMPTY + turn, ALL);
             multiply(shared.steps, turn, weights, me, shared.states[t % 2][tile]);
+            jitter(t, 1);
             come(FULL + turn, ALL);
             turn = 1 - turn, visits = visits < 2 ? visits + 1 : 2;
         }
@@ -99,11 +102,15 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const Thre
             const Ready ready(shared.steps, inputs, me, tile, arrays.step(t));
             walk.advance_gates(arrays, tiles, is_last);
             if (!is_last || is_told) inputs.read(arrays, walk, is_last ? 0 : tile + 1, t + is_last);
+            jitter(t, 2);
             meet(FULL + turn, ALL);
+            jitter(t, 3);
             const Found found(shared.steps, turn, ready, me, tile, shared.states[now][tile], shared.states[next][tile]);
+            jitter(t, 4);
             come(EMPTY + turn, ALL);
             is_stuck = *(volatile int*)&shared.is_stuck;
             meet(COMPLETE, GATE_THREADS);
+            jitter(t, 5);
             if (is_told && !is_stuck) {
                 if (me.number == 0) expect(address_of(&shared.barriers[next][tile]), (BLOCKS - 1) * TOLD);
                 telling.tell(shared, me, tile, next);
@@ -133,6 +140,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(ALL,
         shared.is_stuck = 0;
     }
     clear(shared.states, sizeof(shared.states));
+    jitter(-1, 6);
     __syncthreads();
     if (thread < THREADS) {
         take<OTHER_REGISTERS>();

@@ -19,6 +19,7 @@
 //   every warp reaches after it has multiplied the gates of the one before that. A wait that takes WATCHDOG_NS ends as in
 //   persistent_gpu.cu. Sums are added in the order of blocks: bit-equal repeats.
 #include "cluster.cuh"
+#include "jitter.cuh"
 #include "recurrent_gates.cuh"
 
 #define WARPS 8
@@ -190,6 +191,7 @@ __device__ inline void send_sums(Shared& shared, const Thread& me, const Sums& s
 __device__ inline void multiply_and_send(Shared& shared, Resident& weights, const Thread& me, int tile, int gates, int buffer) {
     const uint4* columns = (const uint4*)shared.gates[gates] + me.lane;
     Sums sums[TOGETHER] = {};
+    jitter(buffer, 0);
     weights.each_turn([&](int turn, auto part) {
         const int slice = turn % SLICES_EACH;
         const Columns of_slice = columns_of(columns[slice * 32]);
@@ -240,6 +242,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
     Resident weights(shared.room, left_over, rank, [&](int turn, int i) { return part_of(weight, me, turn, i); });
     const int tiles = min(TILES, (batch - me.first_sequence + 7) / 8);
     __syncthreads();
+    jitter(-1, 4);
     sync_cluster();
     Inputs ahead = {};
     ahead.read(arrays, me, 0, 0);
@@ -261,13 +264,16 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
             if (thread == 0) expect(address_of(&shared.barriers[now][tile]), BLOCKS * TOLD);
             const bool is_last = tile + 1 == tiles;
             ahead.read(arrays, me, is_last ? 0 : tile + 1, min(i + is_last, steps - 1));
+            jitter(i, 1);
             if (i > 0) is_stuck = !wait_for(address_of(&shared.barriers[last][tile]), (i - 1) / 2 % 2);
+            jitter(i, 2);
 #pragma unroll
             for (int s = 0; s < STATES; s++) {
                 if (me.local_unit(s) >= UNITS) continue;
                 if (i > 0) d_h[s] = with_sums(d_h[s], shared, me, tile, s, last);
                 step(shared, arrays, slopes[s], me, tile, s, i, d_h[s], gates);
             }
+            jitter(i, 3);
             is_stuck = __syncthreads_or(is_stuck);
             if (!is_stuck) multiply_and_send(shared, weights, me, tile, gates, now);
             gates = 1 - gates;

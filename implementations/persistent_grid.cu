@@ -19,6 +19,7 @@
 #define GATE_THREADS 256
 #define SUMS 1
 #include "grid.cuh"
+#include "jitter.cuh"
 #include "persistent_step.cuh"
 
 #define WORDS (UNITS * (int)sizeof(storage) / 4)  // of a block's units of a sequence
@@ -123,6 +124,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_forward(
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
     const int tiles = tiles_of(first);
     clear(&shared, sizeof(States) + sizeof(Own));
+    jitter(-1, 5);
     start(shared.steps, arrays, first, lengths);
     __syncthreads();
     for (int tile = 0; first_h && tile < tiles; tile++) {
@@ -143,14 +145,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_forward(
         for (int tile = 0; tile < tiles && !is_stuck; tile++) {
             const Thread me = this_thread(batch);
             const bool is_last = tile + 1 == tiles, is_told = t + 1 < steps;
+            jitter(t, 0);
             if (t > 0 || first_h) is_stuck = !heard.finish(shared.states, place_of(handoff, me, t, tile), me, t + 1);
+            jitter(t, 1);
             __syncthreads();
             heard.begin<0, AHEAD>(place_of(handoff, me, is_last ? t + 1 : t, is_last ? 0 : tile + 1), me.number);
             multiply(shared.steps, 0, weights, me, shared.states);
             const Ready ready(shared.steps, inputs, me, tile, arrays.step(t));
+            jitter(t, 2);
             __syncthreads();
             const Found found(shared.steps, 0, ready, me, tile, shared.states, shared.own);
+            jitter(t, 3);
             is_stuck = __syncthreads_or(is_stuck);
+            jitter(t, 4);
             if (is_told && !is_stuck) shared.own.tell(place_of(handoff, me, t + 1, tile), me, t + 2);
             found.write(walk, ready, tile);
             if (!is_told) found.write_final(arrays, me, tile);

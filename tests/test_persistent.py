@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn import calls, contents, verification
 from pytest_ecornn.contract import Case, Layer
-from pytest_ecornn.implementations import _persistent_kernel, _persistent_layers, _persistent_op, persistent_gpu
+from pytest_ecornn.implementations import _persistent_kernel, _persistent_op, persistent_gpu
 from pytest_ecornn.implementations._persistent_form import GATES, HOPPER, Arithmetic, Device, Form, Problem, choose
 from pytest_ecornn.implementations._persistent_kernel import Kind, launch_of
 from pytest_ecornn.implementations._persistent_layers import How
@@ -101,8 +101,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         form = form_of(shape, kind)
         return form, _persistent_kernel.make_kernel(kind, form)
 
-    for module in (_persistent_kernel, _persistent_layers):
-        monkeypatch.setattr(module, "plan", plan)
+    monkeypatch.setattr(_persistent_kernel, "plan", plan)
     monkeypatch.setattr(_persistent_kernel, "Kernel", ClustersOnCpu)
     launch_of.cache_clear()
     with torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
@@ -368,6 +367,14 @@ def test_nothing_to_run_is_refused(sizes: tuple[int, int, int]) -> None:
         )
 
 
+@pytest.mark.parametrize(("steps", "batch"), [(2**30, 1), (1, 2**20)])
+def test_more_than_numbers_of_32_bits_can_say_is_refused(steps: int, batch: int) -> None:
+    with pytest.raises(ValueError, match=r"expected T and G \* B \* H below 2\^30, got "):
+        _persistent_kernel.plan(
+            _persistent_kernel.Shape("lstm", steps, batch, 256, False), Kind(torch.half, torch.device("cpu"))
+        )
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -474,7 +481,7 @@ def test_what_has_no_gradient_of_that_kind_says_so() -> None:
     with pytest.raises(RuntimeError, match="Batching rule not implemented for pytest_ecornn::persistent_backward"):
         torch.autograd.grad(output, x, torch.ones(3, *output.shape).half(), is_grads_batched=True, retain_graph=True)
     (once,) = torch.autograd.grad((output * output).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiate twice"):
+    with pytest.raises(NotImplementedError, match="persistent_forward is differentiable once"):
         once.sum().backward()
     with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="persistent_forward has no forward-mode gradient"):
         run(forward_ad.make_dual(x.detach(), x.detach()), (), weights, None, how)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ecornn import calls, contents, verification
-from pytest_ecornn.implementations import _persistent_kernel, _persistent_layers, _persistent_op, persistent_gpu
+from pytest_ecornn.implementations import _persistent_kernel, _persistent_op, persistent_gpu
 from pytest_ecornn.implementations._persistent_form import GATES, Arithmetic, Device, Form, Problem, choose
 from pytest_ecornn.implementations._persistent_kernel import Kind, launch_of
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
@@ -83,8 +83,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int]) -> Iterator[N
         form = form_of(kind.problem(shape.cell, shape.hidden, shape.batch), **sizes)
         return form, _persistent_kernel.make_kernel(kind, form)
 
-    for module in (_persistent_kernel, _persistent_layers):
-        monkeypatch.setattr(module, "plan", plan)
+    monkeypatch.setattr(_persistent_kernel, "plan", plan)
     monkeypatch.setattr(_persistent_kernel, "Kernel", ClustersOnCpu)
     launch_of.cache_clear()
     with torch.library._scoped_library("pytest_ecornn", "IMPL") as library:

@@ -349,3 +349,11 @@ def test_cost_counts_each_array_once() -> None:
 def test_importing_the_module_does_not_import_numba() -> None:
     code = "import pytest_ecornn.implementations.scan_cpu, sys; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_gradient_of_a_gradient_is_refused_rather_than_wrong() -> None:
+    x, weight = torch.ones(2, 3, 4), torch.ones(4, 8, requires_grad=True)
+    output, _ = scan(of("mingru"), x @ weight, None, None)
+    (of_weight,) = torch.autograd.grad(output.sum(), weight, create_graph=True)
+    with pytest.raises(NotImplementedError, match="scan_cpu is differentiable once"):
+        of_weight.sum().backward()

@@ -497,6 +497,17 @@ def test_forward_mode_gradients_are_refused_rather_than_lost() -> None:
         torch.autograd.grad(output, leaf, forward_ad.make_dual(torch.ones_like(output), torch.ones_like(output)))
 
 
+@needs_compiler
+@pytest.mark.usefixtures("ops_on_cpu")
+def test_a_gradient_of_a_gradient_is_refused_rather_than_wrong() -> None:
+    x, weight = (torch.ones(*sizes).double().requires_grad_() for sizes in ((2, 3, 4), (4, 4)))
+    gates = _gate_product.gate_products(x, weight, False)
+    output, _ = _scan_gpu_op.scan(gates, None, None, None, None, "mingru", True, False)
+    (of_x,) = torch.autograd.grad(output.sum(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match="pytest_ecornn::scan_forward is differentiable once"):
+        of_x.sum().backward()
+
+
 # On a GPU.
 
 

@@ -18,6 +18,8 @@ __device__ inline unsigned long long now_ns() {
     return found;
 }
 
+__device__ inline void sleep_ns(unsigned ns) { __nanosleep(ns); }
+
 // Until `is_there`, asked again and again, says so: true; false when it does not after WATCHDOG_NS.
 template <typename IsThere> __device__ inline bool wait_until(IsThere is_there) {
     unsigned long long start = 0;

@@ -8,6 +8,8 @@ inline unsigned char* block_memory() { return current.block->memory; }
 inline word address_of(const void* shared) {
     return current.block->rank << 24 | (word)((const unsigned char*)shared - block_memory());
 }
+inline unsigned long long now_ns() { return sweeps_so_far() * 1024; }
+inline void sleep_ns(unsigned ns) { wait_until([](void*) { return false; }, nullptr, ns / 256); }
 template <typename IsThere> bool wait_until(IsThere is_there) {
     return wait_until([](void* about) { return (*(IsThere*)about)(); }, &is_there, WATCHDOG_NS);
 }

@@ -130,6 +130,8 @@ bool wait_until(bool (*asks)(void*), void* about, unsigned long long most_sweeps
     return running->question.is_answered;
 }
 
+unsigned long long sweeps_so_far() { return cluster->sweeps; }
+
 static void settle(Barrier& barrier) {
     if (barrier.is_told && barrier.bytes == 0) barrier.is_told = 0, barrier.parity ^= 1;
 }

@@ -78,6 +78,7 @@ void meet_all_blocks();
 
 // Until asks(about) says so, once in a sweep at most: true; false when it does not within so many sweeps.
 bool wait_until(bool (*asks)(void* about), void* about, unsigned long long most_sweeps);
+unsigned long long sweeps_so_far();
 
 // An mbarrier of one arrival: bytes still to come, whether they have been told, and the parity of the phase.
 struct Barrier {
@@ -99,6 +100,7 @@ void await_copies(unsigned left_groups);
 inline void __syncthreads() { meet(current.block->meeting); }
 inline bool __syncthreads_or(bool any) { return meet(current.block->meeting, any); }
 inline Warp& warp_of_current() { return current.block->warps[threadIdx.x / 32]; }
+inline void __syncwarp() { meet(warp_of_current().meeting); }
 
 inline unsigned __float_as_uint(float value) {
     unsigned bits;

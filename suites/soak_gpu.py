@@ -1,0 +1,100 @@
+"""Runs persistent_gpu's kernels very often on a CUDA device: mixed cases back to back, every result as the first of its case.
+
+`python -m pytest_ecornn.suites.soak_gpu` does so alone, beside a busy stream, and in builds with random waits. Exit code 0: all
+were right; 1: some were wrong, or a launch gave up a wait, as is said; 2: there is no such device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations import _persistent_kernel
+from pytest_ecornn.implementations.cuda.compile import indexed
+from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
+from pytest_ecornn.suites.on_cuda import exit_code
+from pytest_ecornn.suites.promises.jitter import jittered
+from pytest_ecornn.suites.promises.repeats import Build, Busy, Repeated, Tally, repeat
+
+# Few steps, so that there are many launches; in clusters and over the grid, of one tile and of several, with weights that stay
+# on chip and some that do not, both passes and the forward one alone.
+CASES = tuple(
+    Case.parse(text)
+    for text in (
+        "lstm-T5-B8-H64-float16-cuda-state-training",
+        "gru-T8-B20-H200-bfloat16-cuda-bidirectional-ragged-state-training",
+        "lstm-T6-B100-H512-float16-cuda-training",
+        "lstm-T3-B64-H650-float32-cuda-training",
+        "lstm-T8-B1-H1024-float16-cuda-state",
+        "gru-T4-B30-H1024-float32-cuda-ragged",
+        "rnn_tanh-T3-B3-H33-float32-cuda-batchfirst-ragged-training",
+        "rnn_relu-T7-B40-H128-float32-tf32-cuda-training",
+        "gru-T4-B17-H512-float32-cuda-training",
+        "lstm-T5-B20-H1500-float32-tf32-cuda",
+        "rnn_tanh-T8-B8-H2048-bfloat16-cuda-state",
+        "lstm-T1-B1-H1-bfloat16-cuda-training",
+        "gru-T1-B64-H256-float16-cuda-L2-training",
+    )
+)
+PARTS = ("alone", "busy", "jitter")
+
+
+def built(cases: Sequence[Case] = CASES, build: Build | None = None) -> list[Repeated]:
+    """Each after its first call."""
+    return [Repeated.of(case, build or (lambda case, weights: PersistentGpu().build(case, weights))) for case in cases]
+
+
+def jitter(repeated: Sequence[Repeated], launches: int, seeds: int) -> Tally:
+    """So many launches in all, in a build for each seed."""
+    total, wrong = 0, dict[str, int]()
+    for seed in range(seeds):
+        with jittered(seed):
+            found = repeat(repeated, launches // seeds, seed)
+        total += found.launches
+        wrong |= {f"{case} by seed {seed}": count for case, count in found.wrong.items()}
+    return Tally(total, wrong)
+
+
+def lines(name: str, found: Tally, seconds: float) -> Iterator[str]:
+    yield f"{name}: {found.launches} launches in {seconds:.0f} s, {sum(found.wrong.values())} calls wrong"
+    yield from (f"  {case}: {count} wrong" for case, count in found.wrong.items())
+
+
+def run(parts: Sequence[str], launches: int, seeds: int) -> bool:
+    """Whether all was right, which it prints part by part. Raises RuntimeError where a launch gave up a wait."""
+    is_right, repeated = True, built()
+    making: dict[str, Callable[[], Tally]] = {
+        "alone": lambda: repeat(repeated, launches),
+        "busy": lambda: repeat(repeated, launches, 1, Busy()),
+        "jitter": lambda: jitter(repeated, launches, seeds),
+    }
+    for name in parts:
+        start = time.monotonic()
+        found = making[name]()
+        torch.cuda.synchronize()
+        _persistent_kernel.status_of(indexed("cuda")).check()
+        print(*lines(name, found, time.monotonic() - start), sep="\n", flush=True)
+        is_right &= not found.wrong
+    return is_right
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="soak_gpu", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="beside a busy stream, or with random waits")
+    parser.add_argument("--launches", type=int, default=100_000, help="of recurrent kernels, in each part")
+    parser.add_argument("--seeds", type=int, default=10, help="builds with random waits, each compiled for some 20 s")
+    parser.add_argument("--patience", type=float, metavar="SECONDS", help="until a kernel gives up a wait; more when watched")
+    given = parser.parse_args(arguments)
+    if given.patience is not None:
+        _persistent_kernel.WATCHDOG_NS = int(given.patience * 1e9)
+    outcomes: list[bool] = []
+    code = exit_code(parser.prog, lambda: outcomes.append(run(given.parts, given.launches, given.seeds)))
+    return code or int(not all(outcomes))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
