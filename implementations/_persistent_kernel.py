@@ -58,9 +58,12 @@ class Kind(NamedTuple):
     keeps: bool = False
     lengths: bool = False
 
+    @property
+    def arithmetic(self) -> Arithmetic:
+        return Arithmetic.of(str(self.dtype).removeprefix("torch."), "tf32" if self.tf32 else "ieee")
+
     def problem(self, cell: str, hidden: int, batch: int) -> Problem:
-        name = str(self.dtype).removeprefix("torch.")
-        return Problem(cell, hidden, batch, Arithmetic.of(name, "tf32" if self.tf32 else "ieee"), self.is_backward)
+        return Problem(cell, hidden, batch, self.arithmetic, self.is_backward)
 
 
 def macros(kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:

@@ -18,6 +18,7 @@ from pytest_ecornn.implementations import _persistent_kernel
 from pytest_ecornn.implementations._gate_product import held
 from pytest_ecornn.implementations._persistent_form import GATES, PARAMETERS
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, launch_of
+from pytest_ecornn.implementations._persistent_once import MOST_SEQUENCES, Once, once_of
 from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of
 
 PER_TRACK = len(PARAMETERS)
@@ -93,6 +94,10 @@ class Stack:
             shapes = (None if is_given else (self.wide, inputs), (self.wide, self.hidden), (self.wide,), (self.wide,))
             found += [(name, shape, len(shape or ()) == 1) for name, shape in zip(PARAMETERS, shapes, strict=True)]
         return found
+
+    @cached_property
+    def is_once(self) -> bool:
+        return self.steps == 1 and self.batch <= MOST_SEQUENCES
 
     def strides(self, width: int) -> Strides:
         """Of rows of that width without gaps."""
@@ -193,6 +198,8 @@ class _Forward(NamedTuple):
         weight_ih, weight_hh, *biases = self.weights[PER_TRACK * track : PER_TRACK * (track + 1)]
         assert weight_hh is not None
         biases = [bias if bias is None else bias.contiguous() for bias in biases]
+        if weight_ih is not None and stack.is_once and not self.kind.keeps:
+            return self._once(track, x, (weight_ih, weight_hh), biases, output, direction)
         gates, kept, cells = self._gates(x, weight_ih, direction)  # which live until the kernel is launched
         strides = stack.strides(output.shape[2]), stack.strides_of(gates)
         launch = launch_of(stack.shape, self.kind, bool(direction), *strides)
@@ -201,6 +208,26 @@ class _Forward(NamedTuple):
             gates.data_ptr(), weight.data_ptr(), *map(_address, biases), *_states(self.first, stack, track),
             output.data_ptr() + direction * stack.hidden * output.itemsize, *_states(self.finals, stack, track),
             _address(self.lengths), _address(kept), _address(cells),
+        )  # fmt: skip
+
+    def _once(
+        self,
+        track: int,
+        x: Tensor,
+        weights: tuple[Tensor, Tensor],
+        biases: Sequence[Tensor | None],
+        output: Tensor,
+        direction: int,
+    ) -> None:
+        """All of a track that has one step, its input product too."""
+        stack = self.stack
+        size = Once(stack.how.cell, x.shape[2], stack.hidden, stack.batch, self.kind.arithmetic)
+        launch = once_of(size, self.kind, output.shape[2])
+        x, weight_ih, weight_hh = (launch.aligned(one) for one in (x, *weights))
+        first = [launch.aligned(state) for state in self.first]
+        launch(
+            x.data_ptr(), weight_ih.data_ptr(), weight_hh.data_ptr(), *map(_address, biases), *_states(first, stack, track),
+            output.data_ptr() + direction * stack.hidden * output.itemsize, *_states(self.finals, stack, track),
         )  # fmt: skip
 
     def _gates(self, x: Tensor, weight: Tensor | None, direction: int) -> tuple[Tensor, Tensor | None, Tensor | None]:

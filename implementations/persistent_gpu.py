@@ -46,13 +46,10 @@ class PersistentGpu(Implementation):
         return (training_refusal(device) if case.training else None) or _misfit(case, device)
 
     def build(self, case: Case, weights: Weights) -> Layer:
-        from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, plan
+        from pytest_ecornn.implementations._persistent_describe import describe
 
         device = indexed(case.device)
-        shape = Shape(case.cell, case.steps, case.batch, case.hidden_size, case.batch_first)
-        forward = Kind(getattr(torch, case.dtype), device, case.precision == "tf32", keeps=case.training)
-        kinds = [forward, forward._replace(is_backward=True, keeps=False)] if case.training else [forward]
-        self._notes = "; backward: ".join(str(plan(shape, kind)[0]) for kind in kinds)
+        self._notes = describe(case, device)
         return make_layer(case, weights, device)
 
     def cost(self, case: Case) -> Cost:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import pytest_ecornn.implementations as implementations
-from pytest_ecornn.implementations import _persistent_form, _persistent_kernel, _scan_gpu_log_op
+from pytest_ecornn.implementations import _persistent_form, _persistent_kernel, _persistent_once, _scan_gpu_log_op
 from pytest_ecornn.implementations._scan_gpu_form import Device
 from pytest_ecornn.implementations._scan_gpu_op import Kind, Shape, choose_form, macros
 from pytest_ecornn.implementations.cuda import compile as compiler
@@ -85,6 +85,17 @@ def of_persistent_grid() -> list[tuple[tuple[str, str], ...]]:
     return list(dict.fromkeys(found))
 
 
+def of_persistent_once() -> list[tuple[tuple[str, str], ...]]:
+    """Every cell in every precision, of one tile of rows and of several, of even sizes and odd."""
+    found = []
+    for cell, (inputs, hidden) in itertools.product(("rnn_relu", "lstm", "gru"), ((65, 33), (1024, 1024), (512, 2048))):
+        for dtype, tf32 in ((torch.float16, False), (torch.float32, False), (torch.float32, True)):
+            kind = _persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32)
+            once = _persistent_once.Once(cell, inputs, hidden, 8, kind.arithmetic)
+            found.append(_persistent_once.choose(once, HOPPER).macros(dtype))
+    return found
+
+
 # Sources that not every architecture has the instructions for.
 ONLY = {
     "persistent_gpu.cu": ((9, 0),), "persistent_gpu_backward.cu": ((9, 0),), "persistent_grid.cu": ((8, 0), (9, 0)),
@@ -95,6 +106,7 @@ VARIANTS = {
     "persistent_gpu.cu": of_persistent(False),
     "persistent_gpu_backward.cu": of_persistent(True),
     "persistent_grid.cu": of_persistent_grid(),
+    "persistent_once.cu": of_persistent_once(),
     "scan_gpu.cu": of_scan(),
     "scan_gpu_log.cu": of_log_scan(),
     "transposed_gpu.cu": [

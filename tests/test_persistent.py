@@ -18,10 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn import calls, contents, verification
 from pytest_ecornn.contract import Case, Layer
-from pytest_ecornn.implementations import _persistent_kernel, _persistent_op, persistent_gpu
+from pytest_ecornn.implementations import _persistent_kernel, _persistent_once, _persistent_op, persistent_gpu
 from pytest_ecornn.implementations._persistent_form import GATES, HOPPER, Arithmetic, Device, Form, Problem, choose
 from pytest_ecornn.implementations._persistent_kernel import Kind, launch_of
 from pytest_ecornn.implementations._persistent_layers import How
+from pytest_ecornn.implementations._persistent_once import once_of
 from pytest_ecornn.implementations._persistent_op import run
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from tests import clusters_on_cpu
@@ -102,7 +103,10 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return form, _persistent_kernel.make_kernel(kind, form)
 
     monkeypatch.setattr(_persistent_kernel, "plan", plan)
-    monkeypatch.setattr(_persistent_kernel, "Kernel", ClustersOnCpu)
+    for module in (_persistent_kernel, _persistent_once):
+        monkeypatch.setattr(module, "Kernel", ClustersOnCpu)
+    monkeypatch.setattr(Device, "of", lambda device: H200)
+    once_of.cache_clear()
     launch_of.cache_clear()
     with torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
         library.impl("persistent_forward", _persistent_op._forward, "CPU")
@@ -298,6 +302,7 @@ def _plant(name: str, right: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(ClustersOnCpu, "change", staticmethod(change))
     launch_of.cache_clear()
+    once_of.cache_clear()
 
 
 def _fails(case: Case, order: int) -> bool:

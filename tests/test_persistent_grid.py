@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ecornn import calls, contents, verification
-from pytest_ecornn.implementations import _persistent_kernel, _persistent_op, persistent_gpu
+from pytest_ecornn.implementations import _persistent_kernel, _persistent_once, _persistent_op, persistent_gpu
 from pytest_ecornn.implementations._persistent_form import GATES, Arithmetic, Device, Form, Problem, choose
 from pytest_ecornn.implementations._persistent_kernel import Kind, launch_of
+from pytest_ecornn.implementations._persistent_once import once_of
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from tests.clusters_on_cpu import ClustersOnCpu
 from tests.test_persistent import _fails, _plant, needs_compiler, small, verdicts
@@ -84,7 +85,10 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int]) -> Iterator[N
         return form, _persistent_kernel.make_kernel(kind, form)
 
     monkeypatch.setattr(_persistent_kernel, "plan", plan)
-    monkeypatch.setattr(_persistent_kernel, "Kernel", ClustersOnCpu)
+    for module in (_persistent_kernel, _persistent_once):
+        monkeypatch.setattr(module, "Kernel", ClustersOnCpu)
+    monkeypatch.setattr(Device, "of", lambda device: H200)
+    once_of.cache_clear()
     launch_of.cache_clear()
     with torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
         library.impl("persistent_forward", _persistent_op._forward, "CPU")

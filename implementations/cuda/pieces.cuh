@@ -12,16 +12,20 @@ typedef unsigned part_of_piece;
 typedef unsigned short part_of_piece;
 #endif
 
-// From element k on of a row of HIDDEN, 0 where there is none; of no row nothing.
-__device__ inline uint4 piece_at(const storage* row, int k) {
+// at(i): where those from element i on are, null where there are none.
+template <typename At> __device__ inline uint4 piece_of(At at) {
     union {
         part_of_piece parts[16 / WIDTH];
         uint4 whole;
     } found;
     found.whole = {0, 0, 0, 0};
-    constexpr int each = WIDTH / (int)sizeof(storage);
 #pragma unroll
     for (int i = 0; i < 16 / WIDTH; i++)
-        if (row && k + i * each < HIDDEN) found.parts[i] = *(const part_of_piece*)(row + k + i * each);
+        if (const storage* place = at(i * (WIDTH / (int)sizeof(storage)))) found.parts[i] = *(const part_of_piece*)place;
     return found.whole;
+}
+
+// From element k on of a row of HIDDEN, 0 where there is none; of no row nothing.
+__device__ inline uint4 piece_at(const storage* row, int k) {
+    return piece_of([&](int i) { return row && k + i < HIDDEN ? row + k + i : nullptr; });
 }

@@ -1,0 +1,116 @@
+// Maths: one step of LSTM, GRU (torch.nn's gate order) or RNN, CELL, of few sequences, its input product included: where T is 1,
+//   to read the weights is all the work, and each of them is read once, by whoever needs it.
+// Layout: x [B, I], weight_ih [G*H, I], weight_hh [G*H, H] storage, read
+//   bias_ih, bias_hh [G*H] storage, read, null for none. first_h, first_c [B, H] storage, read, null for zeros, whose product is
+//   left out then. output [B, H] storage, written, sequence b at b * output_sequence
+//   final_h, final_c [B, H] storage, written, final_c by LSTM only
+//   No two may alias. Alignment: of x, weight_ih, weight_hh and first_h WIDTH bytes; else of the element.
+// Launch: BLOCKS blocks for each 8 sequences, each of UNITS hidden units, whose rows of the weights, a unit's gates beside each
+//   other, all its 8 warps multiply, each by its share of the columns. Shared bytes: Once.shared_bytes.
+// Cost: reads G H (I + H) values for each 8 sequences; 2 B G H (I + H) operations.
+// Limits: compute capability 8.0; G * UNITS at most 64; B, G * H, I below 2^30; offsets 64-bit.
+// Order: sums of all warps lie in shared memory, are met, and are added in one order: bit-equal repeats.
+#define WATCHDOG_NS 0  // nobody waits
+#include "block.cuh"
+#include "recurrent_gates.cuh"
+#include "warp_product.cuh"
+
+#define WARPS 8
+#define THREADS (32 * WARPS)
+#define ROW_TILES ((GATES * UNITS + 15) / 16)
+#define AT_ONCE (ROW_TILES > 8 ? 1 : 8 / ROW_TILES)  // slices of columns whose weights a thread reads at once
+
+#include "pieces.cuh"
+
+typedef long long index;
+
+struct Shared {
+    float sums[2][WARPS][ROW_TILES * 16][9];  // of inputs and of states, of each warp's columns, by rows and sequences
+};
+
+struct Thread {
+    int warp, lane, first_unit, first_sequence, batch;
+    __device__ int sequence() const { return first_sequence + lane / 4; }  // of its columns
+};
+
+// Of a weight of SIZE columns row r of this block's.
+template <int SIZE> __device__ inline const storage* row_of(const storage* weight, const Thread& me, int r) {
+    const int unit = me.first_unit + r / GATES;
+    return r < GATES * UNITS && unit < HIDDEN ? weight + ((index)(r % GATES) * HIDDEN + unit) * SIZE : nullptr;
+}
+
+// 16 bytes of a row of SIZE elements, 0 where there are none.
+template <int SIZE> __device__ inline uint4 piece_in(const storage* row, int k) {
+    return piece_of([&](int i) { return row && k + i < SIZE ? row + k + i : nullptr; });
+}
+
+// The block's rows of weight [G*H, SIZE] by a warp's share of the columns of 8 rows [SIZE] from `columns` on.
+template <int SIZE>
+__device__ inline void multiply(float (*found)[9], const storage* weight, const storage* columns, const Thread& me) {
+    const int g = me.lane / 4, t = me.lane % 4;
+    const storage* column = me.sequence() < me.batch ? columns + (index)me.sequence() * SIZE : nullptr;
+    Sums sums[ROW_TILES] = {};
+#pragma unroll 1
+    for (int first = me.warp * SLICE; first < SIZE; first += AT_ONCE * WARPS * SLICE) {
+        uint4 of_column[AT_ONCE];
+        Slice weights[AT_ONCE][ROW_TILES];
+#pragma unroll
+        for (int s = 0; s < AT_ONCE; s++) {
+            const int k = first + s * WARPS * SLICE + t * PIECE;
+            of_column[s] = piece_in<SIZE>(column, k);
+#pragma unroll
+            for (int i = 0; i < ROW_TILES; i++)
+                weights[s][i] = {piece_in<SIZE>(row_of<SIZE>(weight, me, i * 16 + g), k),
+                                 piece_in<SIZE>(row_of<SIZE>(weight, me, i * 16 + g + 8), k)};
+        }
+#pragma unroll
+        for (int s = 0; s < AT_ONCE; s++) {
+            const Columns of_slice = columns_of(of_column[s]);
+#pragma unroll
+            for (int i = 0; i < ROW_TILES; i++) add_slice(sums[i], weights[s][i], of_slice);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < ROW_TILES * 2; i++)
+        for (int column = 0; column < 2; column++) found[i * 8 + g][t * 2 + column] = sums[i / 2].at[i % 2 * 2 + column];
+}
+
+// All warps' sums of a row and sequence.
+__device__ inline float sum_of(const float (*sums)[ROW_TILES * 16][9], int row, int column) {
+    float found = 0;
+#pragma unroll
+    for (int warp = 0; warp < WARPS; warp++) found += sums[warp][row][column];
+    return found;
+}
+
+__device__ inline float bias_at(const storage* bias, int gate, int unit) { return bias ? widen(bias[gate * HIDDEN + unit]) : 0; }
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_once(
+    const storage* x, const storage* weight_ih, const storage* weight_hh, const storage* bias_ih, const storage* bias_hh,
+    const storage* first_h, const storage* first_c, storage* output, storage* final_h, storage* final_c, index output_sequence,
+    int batch) {
+    Shared& shared = *(Shared*)block_memory();
+    const int thread = threadIdx.x, block = blockIdx.x;
+    const Thread me = {thread / 32, thread % 32, block % BLOCKS * UNITS, block / BLOCKS * 8, batch};
+    multiply<INPUTS>(shared.sums[0][me.warp], weight_ih, x, me);
+    if (first_h) multiply<HIDDEN>(shared.sums[1][me.warp], weight_hh, first_h, me);
+    __syncthreads();
+    for (int i = thread; i < UNITS * 8; i += THREADS) {
+        const int local = i % UNITS, column = i / UNITS, unit = me.first_unit + local, b = me.first_sequence + column;
+        if (unit >= HIDDEN || b >= batch) continue;
+        float of_x[GATES], product[GATES] = {}, kept[4];
+#pragma unroll
+        for (int gate = 0; gate < GATES; gate++) {
+            const int row = local * GATES + gate;
+            const bool is_apart = CELL == GRU && gate == 2;
+            of_x[gate] = sum_of(shared.sums[0], row, column) + bias_at(bias_ih, gate, unit);
+            if (!is_apart) of_x[gate] += bias_at(bias_hh, gate, unit);
+            if (first_h) product[gate] = sum_of(shared.sums[1], row, column);
+        }
+        const index place = (index)b * HIDDEN + unit;
+        const State before = {first_h ? widen(first_h[place]) : 0, first_c ? widen(first_c[place]) : 0};
+        const State found = after(before, of_x, product, CELL == GRU ? bias_at(bias_hh, 2, unit) : 0, kept);
+        output[b * output_sequence + unit] = final_h[place] = narrow(found.h);
+        if (CELL == LSTM) final_c[place] = narrow(found.c);
+    }
+}

@@ -1,0 +1,133 @@
+"""persistent_gpu where T is 1: a kernel of its own, run on a CPU, and when it is taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ecornn import calls, contents, verification
+from pytest_ecornn.implementations import _persistent_layers
+from pytest_ecornn.implementations._persistent_form import GATES, Arithmetic, Device
+from pytest_ecornn.implementations._persistent_once import MOST_SEQUENCES, Once, choose
+from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
+from tests.test_persistent import (
+    ARITHMETICS,
+    CELLS,
+    _fails,
+    _plant,
+    needs_compiler,
+    needs_hopper,
+    on_cpu,
+    small,
+    verdicts,
+)
+
+__all__ = ["on_cpu"]  # a fixture
+
+
+@given(st.sampled_from(CELLS), st.integers(1, 3000), st.integers(1, 16), st.sampled_from(ARITHMETICS), st.integers(1, 200))
+def test_blocks_cover_all_units_and_sequences_and_run_at_once_where_they_can(
+    cell: str, hidden: int, batch: int, arithmetic: Arithmetic, processors: int
+) -> None:
+    form = choose(Once(cell, 40, hidden, batch, arithmetic), Device(processors, 100_000, 1))
+    tiles = -(-batch // 8)
+    assert form.units * form.blocks >= hidden > form.units * (form.blocks - 1)
+    assert form.launch.grid == form.blocks * tiles
+    assert GATES[cell] * form.units <= 64
+    assert form.launch.shared_bytes <= 48 * 1024  # without being asked for
+    assert form.launch.grid <= processors or GATES[cell] * (form.units + 1) > 64
+
+
+@pytest.mark.parametrize(
+    ("bytes", "inputs", "hidden", "width"), [(2, 512, 512, 16), (2, 650, 512, 4), (4, 3, 512, 4), (2, 8, 9, 2)]
+)
+def test_as_much_is_read_at_once_as_divides_all_rows(bytes: int, inputs: int, hidden: int, width: int) -> None:
+    assert Once("lstm", inputs, hidden, 1, Arithmetic(bytes, False)).width == width
+
+
+class Counted(dict[str, int]):
+    def once_of(self, *given: Any) -> Any:
+        self["once"] = self.get("once", 0) + 1
+        return _ONCE_OF(*given)
+
+
+_ONCE_OF = _persistent_layers.once_of
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    found = Counted()
+    monkeypatch.setattr(_persistent_layers, "once_of", found.once_of)
+    return found
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hidden_size": 40, "batch": 9, "has_state": True},
+        {"hidden_size": 33, "input_size": 70, "dtype": "bfloat16", "bias": False},
+        {"layers": 2, "bidirectional": True, "has_state": True, "batch_first": True, "dtype": "float32", "hidden_size": 90},
+        {"hidden_size": 64, "input_size": 64, "dtype": "float32", "precision": "tf32", "ragged": True, "has_state": True},
+        {"hidden_size": 18, "layout": "strided", "has_state": True},
+        {"hidden_size": 18, "layout": "offset", "has_state": True},
+    ],
+)
+def test_the_kernel_passes_the_rule(cell: str, options: dict[str, Any], counted: Counted) -> None:
+    case = small(cell, **{"steps": 1, "mode": "inference", "dtype": "float16", **options})
+    assert verdicts(case) == []
+    assert counted["once"] == case.layers * case.directions
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize(
+    "options",
+    [{"steps": 2}, {"batch": MOST_SEQUENCES + 1}, {"projected": True, "input_size": 0}, {"mode": "training"}],
+)
+def test_else_it_is_not_taken(options: dict[str, Any], counted: Counted) -> None:
+    assert verdicts(small("gru", **{"steps": 1, "mode": "inference", "dtype": "float16", **options})) == []
+    assert not counted
+
+
+FAULTS = {
+    "another row's gate": ("(r % GATES) * HIDDEN + unit", "(r % GATES) + unit"),
+    "the first slice of each warp alone": ("first += AT_ONCE * WARPS * SLICE", "first += SIZE"),
+    "sums are not waited for": ("__syncthreads();", ";"),
+    "the other bias": ("bias_at(bias_hh, 2, unit)", "bias_at(bias_ih, 2, unit)"),
+    "states of the first eight sequences": ("block / BLOCKS * 8", "0"),
+}
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"steps": 1, "hidden_size": 20, "batch": 12, "input_size": 2100}
+    case = small("gru", **sizes, mode="inference", dtype="float16", has_state=True)
+    assert not _fails(case, 0)
+    _plant("persistent_once", *FAULTS[fault], monkeypatch)
+    assert any(_fails(case, order) for order in range(8))
+
+
+@needs_hopper
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "tf32"])
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(("hidden", "batch"), [(1, 1), (33, 16), (650, 5), (1024, 1), (1024, 8), (2048, 16)])
+def test_on_a_gpu_the_kernel_passes_the_rule(cell: str, dtype: str, hidden: int, batch: int) -> None:
+    precise = {"dtype": "float32", "precision": "tf32"} if dtype == "tf32" else {"dtype": dtype}
+    sizes = {"steps": 1, "hidden_size": hidden, "input_size": hidden, "batch": batch, "layers": 2}
+    problem = contents.problem(small(cell, **sizes, **precise, mode="inference", has_state=True, device="cuda"))
+    implementation = PersistentGpu()
+    layer = implementation.build(problem.case, problem.weights)
+    assert implementation.notes().startswith("one step alone: ")
+    first, again = calls.run(layer, problem), calls.run(layer, problem)
+    found = verification.Expected(problem).compare(first, implementation.declared)
+    assert [one for one in found if one.status == "failed"] == []
+    assert all(torch.equal(one, again[name]) for name, one in first.items() if one is not None)
