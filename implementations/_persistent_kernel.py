@@ -14,14 +14,17 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._nn_cells import NN_CELLS
-from pytest_ecornn.implementations._persistent_form import GATES, Arithmetic, Device, Form, Problem, choose, training_refusal
+from pytest_ecornn.implementations._persistent_choice import choose
+from pytest_ecornn.implementations._persistent_form import Form
+from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
 from pytest_ecornn.implementations.cuda.compile import refusal
 from pytest_ecornn.implementations.cuda.kernel import Kernel
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WATCHDOG_NS = 4_000_000_000
 _SOURCES = {False: Path(__file__).with_name("persistent_gpu.cu"), True: Path(__file__).with_name("persistent_gpu_backward.cu")}
-_GRID_SOURCE = Path(__file__).with_name("persistent_grid.cu")
+_GRID_SOURCES = {False: Path(__file__).with_name("persistent_grid.cu")}
+_GRID_SOURCES[True] = Path(__file__).with_name("persistent_grid_backward.cu")
 _MOST_WIDE = 16  # bytes that are read at once
 
 
@@ -70,13 +73,14 @@ def macros(kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
     """What the source is compiled with."""
     problem, storage = form.problem, str(kind.dtype).removeprefix("torch.").upper()
     found = {"CELL": NN_CELLS.index(problem.cell), "HIDDEN": problem.hidden, f"STORAGE_{storage}": 1, **form.macros}
-    found |= {"WIDTH": _width(problem), "KEEPS": int(kind.keeps), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": WATCHDOG_NS}
+    found |= {"WIDTH": _width(form), "KEEPS": int(kind.keeps), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": WATCHDOG_NS}
     return tuple((name, str(value)) for name, value in found.items())
 
 
-def _width(problem: Problem) -> int:
-    """Bytes of weights that are read at once: as many as divide a row."""
-    return gcd(problem.hidden * problem.arithmetic.bytes, _MOST_WIDE)
+def _width(form: Form) -> int:
+    """Bytes of weights that are read at once: as many as divide a row, and what is of one gate and block."""
+    size = form.problem.arithmetic.bytes
+    return gcd(form.problem.hidden * size, form.units * size if form.is_in_rows else 0, _MOST_WIDE)
 
 
 # Addresses and strides of 64 bits, in the kernels' order; behind them come `status`, `steps`, `batch` and `is_reverse`.
@@ -101,7 +105,8 @@ def make_kernel(kind: Kind, form: Form) -> Kernel:
     arguments = {**dict.fromkeys(_ARGUMENTS[kind.is_backward], np.int64), **numbers}
     name, macros_of = "persistent_backward" if kind.is_backward else "persistent_forward", macros(kind, form)
     if form.is_grid:
-        return Kernel(_GRID_SOURCE, name, macros_of, arguments, kind.device, form.shared_bytes, is_cooperative=True)
+        source = _GRID_SOURCES[kind.is_backward]
+        return Kernel(source, name, macros_of, arguments, kind.device, form.shared_bytes, is_cooperative=True)
     source = _SOURCES[kind.is_backward]
     return Kernel(source, name, macros_of, arguments, kind.device, form.shared_bytes, cluster=form.blocks)
 
@@ -115,7 +120,7 @@ def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
         raise ValueError(f"expected T and G * B * H below 2^30, got {shape.steps} and {shape.wide * shape.batch}")
     if kind.dtype not in DTYPES:
         raise ValueError(f"expected one of {', '.join(map(str, DTYPES))}, got {kind.dtype}")
-    if reason := refusal(kind.device) or (training_refusal(kind.device) if kind.is_backward else None):
+    if reason := refusal(kind.device):
         raise ValueError(f"on {kind.device}: {reason}")
     status_of(kind.device)  # which is not to be made while a graph is captured
     form = choose(kind.problem(shape.cell, shape.hidden, shape.batch), Device.of(kind.device))
@@ -169,7 +174,7 @@ class Launch:
         """other: of the gates, backward of the output's gradient. Raises as `plan` does."""
         form, kernel = plan(shape, kind)
         self._form, self._device, self._status = form, kind.device, status_of(kind.device)
-        self._width = _width(form.problem)
+        self._width = _width(form)
         of_rows = (f"{name}_{what}" for name in ("output", "d_output" if kind.is_backward else "gates") for what in _STRIDES)
         integers = dict(zip(of_rows, output + other, strict=True)) | shape.row_strides
         integers |= {"status": self._status.address, "steps": shape.steps, "batch": shape.batch, "is_reverse": int(is_reverse)}

@@ -16,9 +16,9 @@ from torch.nn.functional import linear
 
 from pytest_ecornn.implementations import _persistent_kernel
 from pytest_ecornn.implementations._gate_product import held
-from pytest_ecornn.implementations._persistent_form import GATES, PARAMETERS
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, launch_of
 from pytest_ecornn.implementations._persistent_once import MOST_SEQUENCES, Once, once_of
+from pytest_ecornn.implementations._persistent_problem import GATES, PARAMETERS
 from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of
 
 PER_TRACK = len(PARAMETERS)

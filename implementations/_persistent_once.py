@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._nn_cells import NN_CELLS
-from pytest_ecornn.implementations._persistent_form import GATES, Arithmetic, Device
 from pytest_ecornn.implementations._persistent_kernel import Kind
+from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device
 from pytest_ecornn.implementations.cuda.kernel import Kernel
 from pytest_ecornn.implementations.cuda.launch import Launch
 

@@ -2,7 +2,8 @@
 
 After one product for the inputs of all steps a cluster of blocks takes some sequences through time; each block keeps the rows
 of W_hh of its hidden units and hands the new states to the others through shared memory. Backward likewise: each block hands
-on what the gradients of its gates say of all states. On Hopper. Source: Diamos et al., Persistent RNNs, ICML 2016.
+on what the gradients of its gates say of all states. Layers that a cluster has no room for, and GPUs without clusters, do so
+by the whole grid; one step of few sequences is a kernel of its own. Source: Diamos et al., Persistent RNNs, ICML 2016.
 """
 
 from __future__ import annotations
@@ -12,15 +13,8 @@ from torch import Tensor
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights
-from pytest_ecornn.implementations._persistent_form import (
-    GATES,
-    PARAMETERS,
-    Arithmetic,
-    Device,
-    Problem,
-    choose,
-    training_refusal,
-)
+from pytest_ecornn.implementations._persistent_choice import choose
+from pytest_ecornn.implementations._persistent_problem import GATES, PARAMETERS, Arithmetic, Device, Problem
 from pytest_ecornn.implementations._precision import tf32_refusal
 from pytest_ecornn.implementations.cuda.compile import indexed, refusal
 from pytest_ecornn.implementations.cuda.rows import too_large
@@ -43,7 +37,7 @@ class PersistentGpu(Implementation):
             return f"runs bfloat16, float16 and float32, not {case.dtype}"
         if reason := tf32_refusal(case) or too_large(case) or refusal(device):
             return reason
-        return (training_refusal(device) if case.training else None) or _misfit(case, device)
+        return _misfit(case, device)
 
     def build(self, case: Case, weights: Weights) -> Layer:
         from pytest_ecornn.implementations._persistent_describe import describe

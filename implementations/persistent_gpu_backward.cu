@@ -32,50 +32,31 @@
 #include "pieces.cuh"
 #include "resident.cuh"
 
-typedef long long index;
-typedef long long length;
-
-struct Shared {
-    unsigned long long barriers[2][8];  // a tile's, and the room up to the next 128 bytes
-    float sums[2][TILES][BLOCKS][UNITS / 16][32][4];  // four of a lane beside each other, lanes by place_of
-    storage gates[2][SLICES_EACH][8][SLICE];
-    float carried[2][TILES][STATES][THREADS];  // of d_h and d_c what does not pass through W_hh
-    int ends[TILES][8];
-    Room room;
-};
-
-struct Rows {
-    const storage* at;
-    index step, sequence;
-    __device__ unsigned bits(int t, index b, int j) const { return raw_of(at[t * step + b * sequence + j]); }
-};
-
-struct Arrays {
-    Rows output, d_output;
-    const storage *kept, *weight, *first_h, *first_c, *d_final_h, *d_final_c;
-    const float* cells;
-    storage *d_gates, *d_product, *d_first_h, *d_first_c;
-    index row_step, row_sequence;
-    int steps, is_reverse;
-    __device__ index row(int t, index b) const { return t * row_step + b * row_sequence; }
-    __device__ int time(int i) const { return is_reverse ? i : steps - 1 - i; }  // of the i-th step backward
-};
-
 // A warp has 16 units of two sequences at once.
 struct Thread {
     int number, warp, lane, first_unit, first_sequence, batch;
     __device__ int local_unit(int state) const { return (number + state * THREADS) / 128 * 16 + number % 16; }
-    __device__ int column() const { return number / 16 % 8; }
+    __device__ int column(int) const { return number / 16 % 8; }
     __device__ int unit(int state) const { return first_unit + local_unit(state); }
-    __device__ int sequence(int tile) const { return first_sequence + tile * 8 + column(); }
+    __device__ int sequence(int tile, int state) const { return first_sequence + tile * 8 + column(state); }
     __device__ bool is_inside(int tile, int state) const {
-        return local_unit(state) < UNITS && unit(state) < HIDDEN && sequence(tile) < batch;
+        return local_unit(state) < UNITS && unit(state) < HIDDEN && sequence(tile, state) < batch;
     }
     // Of all units the i-th tile of rows of this warp. Each block begins with its own units, so that no two tell the same at once.
     __device__ int row_tile(int i) const {
         const int found = first_unit / 16 + warp * ROW_TILES + i;
         return found < WARPS * ROW_TILES ? found : found - WARPS * ROW_TILES;
     }
+};
+
+#include "backward_step.cuh"
+
+struct Shared {
+    unsigned long long barriers[2][8];  // a tile's, and the room up to the next 128 bytes
+    float sums[2][TILES][BLOCKS][UNITS / 16][32][4];  // four of a lane beside each other, lanes by place_of
+    storage gates[2][SLICES_EACH][8][SLICE];
+    Carried carried;
+    Room room;
 };
 
 // Where a lane (g, t) puts its sums: banks differ for lanes beside each other, which write at once, and for those of one t,
@@ -95,86 +76,13 @@ __device__ inline Slice part_of(const storage* weight, const Thread& me, int tur
     return {gates_at(weight, me, u, k), gates_at(weight, me, u + 8, k)};
 }
 
-__device__ inline void start(Shared& shared, const Arrays& arrays, const Thread& me, const length* lengths) {
-    for (int i = me.number; i < (int)(sizeof(shared.gates) / 4); i += THREADS) ((unsigned*)shared.gates)[i] = 0;
-    for (int i = me.number; i < TILES * 8; i += THREADS) {
-        const int b = me.first_sequence + i;
-        shared.ends[0][i] = b >= me.batch ? 0 : lengths ? (int)lengths[b] : arrays.steps;
-    }
-    for (int tile = 0; tile < TILES; tile++)
-        for (int s = 0; s < STATES; s++)
-            for (int i = 0; i < 2; i++) {
-                const storage* final = i ? arrays.d_final_c : arrays.d_final_h;
-                const index place = (index)me.sequence(tile) * HIDDEN + me.unit(s);
-                shared.carried[i][tile][s][me.number] = final && me.is_inside(tile, s) ? widen(final[place]) : 0;
-            }
-}
-
-// What a step needs of memory for a thread's states, read a tile ahead of its use, as bits: who turns them into numbers waits.
-// Where there is nothing to read something else is, so that no branch makes copies of what has not come yet.
-struct Inputs {
-    unsigned kept[STATES][4], d_output[STATES], h[STATES];
-    float c[STATES], c_before[STATES];
-
-    __device__ void read(const Arrays& arrays, const Thread& me, int tile, int i) {
-        const int t = arrays.time(i), before = min(max(arrays.time(i + 1), 0), arrays.steps - 1);
-        const index b = min(me.sequence(tile), me.batch - 1), row = arrays.row(t, b);
-#pragma unroll
-        for (int s = 0; s < STATES; s++) {
-            const int j = min(me.unit(s), HIDDEN - 1);
-            d_output[s] = arrays.d_output.bits(t, b, j);
-            if (CELL != LSTM) h[s] = arrays.output.bits(CELL == GRU ? before : t, b, j);
-            if (CELL == LSTM) c[s] = arrays.cells[row * HIDDEN + j];
-            if (CELL == LSTM) c_before[s] = arrays.cells[arrays.row(before, b) * HIDDEN + j];
-#pragma unroll
-            for (int gate = 0; GATES > 1 && gate < 4; gate++)
-                kept[s][gate] = raw_of(arrays.kept[(row * 4 + gate) * HIDDEN + j]);
-        }
-    }
-
-    __device__ Slopes slopes(const Arrays& arrays, const Thread& me, int tile, int s, int before, int end) const {
-        float found[4], state = of_raw(h[s]), c_state = c_before[s];
-#pragma unroll
-        for (int gate = 0; gate < 4; gate++) found[gate] = of_raw(kept[s][gate]);
-        if (GATES > 1 && (before < 0 || before >= end)) {
-            const storage* first = CELL == GRU ? arrays.first_h : arrays.first_c;
-            const index place = (index)me.sequence(tile) * HIDDEN + me.unit(s);
-            state = c_state = first && me.is_inside(tile, s) ? widen(first[place]) : 0;
-        }
-        return slopes_of(found, state, c[s], c_state);
-    }
-};
-
 // What all blocks have told of a state, on top of `sum`.
 __device__ inline float with_sums(float sum, const Shared& shared, const Thread& me, int tile, int s, int buffer) {
-    const int row = me.local_unit(s) % 16, column = me.column();
+    const int row = me.local_unit(s) % 16, column = me.column(s);
     const float* place = shared.sums[buffer][tile][0][me.local_unit(s) / 16][place_of(row % 8, column / 2)];
 #pragma unroll
     for (int from = 0; from < BLOCKS; from++) sum += place[from * UNITS * 8 + row / 8 * 2 + column % 2];
     return sum;
-}
-
-// d_h: all of it, of the state after the step.
-__device__ inline void step(Shared& shared, const Arrays& arrays, const Slopes& slopes, const Thread& me, int tile, int s, int i,
-                            float d_h, int buffer) {
-    const int t = arrays.time(i), column = me.column(), j = me.unit(s);
-    const bool is_inside = me.is_inside(tile, s), is_alive = is_inside && t < shared.ends[tile][column];
-    const bool is_some = is_alive && (CELL != RNN_RELU || slopes.gates[0] > 0);
-    const index row = arrays.row(t, me.sequence(tile));
-    float &direct = shared.carried[0][tile][s][me.number], &d_c = shared.carried[1][tile][s][me.number];
-    const float all_d_c = CELL == LSTM ? fmaf(d_h, slopes.c_of_h, d_c) : 0;
-#pragma unroll
-    for (int gate = 0; gate < GATES; gate++) {
-        const int k = gate * UNITS + me.local_unit(s);
-        const storage found = narrow(is_some ? (CELL == LSTM && gate < 3 ? all_d_c : d_h) * slopes.gates[gate] : 0);
-        const bool is_apart = CELL == GRU && gate == 2;
-        const storage of_h = is_apart ? narrow(is_some ? d_h * slopes.product : 0) : found;
-        shared.gates[buffer][k / SLICE][column][k % SLICE] = of_h;
-        if (is_inside) arrays.d_gates[(row * GATES + gate) * HIDDEN + j] = found;
-        if (is_inside && is_apart) arrays.d_product[row * HIDDEN + j] = of_h;
-    }
-    direct = !is_alive ? d_h : CELL == GRU ? d_h * slopes.h : 0;
-    if (CELL == LSTM && is_alive) d_c = all_d_c * slopes.c;
 }
 
 // A row tile's sums go to the block whose units they are.
@@ -206,22 +114,6 @@ __device__ inline void multiply_and_send(Shared& shared, Resident& weights, cons
     });
 }
 
-// Gradients of the initial states; where a wait was given up nothing is known, which all results say.
-__device__ inline void finish(const Shared& shared, const Arrays& arrays, const Thread& me, int tile, bool is_stuck) {
-    for (int s = 0; s < STATES; s++) {
-        if (!me.is_inside(tile, s)) continue;
-        const index b = me.sequence(tile), place = b * HIDDEN + me.unit(s);
-        const float d_h = with_sums(shared.carried[0][tile][s][me.number], shared, me, tile, s, (arrays.steps - 1) % 2);
-        arrays.d_first_h[place] = narrow(is_stuck ? NOT_A_NUMBER : d_h);
-        if (CELL == LSTM) arrays.d_first_c[place] = narrow(is_stuck ? NOT_A_NUMBER : shared.carried[1][tile][s][me.number]);
-        for (int t = 0; is_stuck && t < arrays.steps; t++) {
-            for (int gate = 0; gate < GATES; gate++)
-                arrays.d_gates[(arrays.row(t, b) * GATES + gate) * HIDDEN + me.unit(s)] = narrow(NOT_A_NUMBER);
-            if (CELL == GRU) arrays.d_product[arrays.row(t, b) * HIDDEN + me.unit(s)] = narrow(NOT_A_NUMBER);
-        }
-    }
-}
-
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS, 1) persistent_backward(
     const storage* kept, const float* cells, index row_step, index row_sequence, const storage* output, index output_step,
     index output_sequence, const storage* weight, const storage* first_h, const storage* first_c, const storage* d_output,
@@ -238,7 +130,8 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
         for (int i = 0; i < 16; i++) make_barrier(address_of(&shared.barriers[0][i]));
         show_barriers();
     }
-    start(shared, arrays, me, lengths);
+    for (int i = me.number; i < (int)(sizeof(shared.gates) / 4); i += THREADS) ((unsigned*)shared.gates)[i] = 0;
+    shared.carried.start(arrays, me, lengths);
     Resident weights(shared.room, left_over, rank, [&](int turn, int i) { return part_of(weight, me, turn, i); });
     const int tiles = min(TILES, (batch - me.first_sequence + 7) / 8);
     __syncthreads();
@@ -254,12 +147,12 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
         for (int tile = 0; tile < tiles && !is_stuck; tile++) {
             Slopes slopes[STATES];
             float d_h[STATES];
-            const int end = shared.ends[tile][me.column()];
+            const int end = shared.carried.ends[tile][me.column(0)];
 #pragma unroll
             for (int s = 0; s < STATES; s++) {
                 slopes[s] = ahead.slopes(arrays, me, tile, s, arrays.time(i + 1), end);
                 const bool is_alive = me.is_inside(tile, s) && arrays.time(i) < end;
-                d_h[s] = shared.carried[0][tile][s][thread] + (is_alive ? of_raw(ahead.d_output[s]) : 0);
+                d_h[s] = shared.carried.d_h[tile][s][thread] + (is_alive ? of_raw(ahead.d_output[s]) : 0);
             }
             if (thread == 0) expect(address_of(&shared.barriers[now][tile]), BLOCKS * TOLD);
             const bool is_last = tile + 1 == tiles;
@@ -271,7 +164,10 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
             for (int s = 0; s < STATES; s++) {
                 if (me.local_unit(s) >= UNITS) continue;
                 if (i > 0) d_h[s] = with_sums(d_h[s], shared, me, tile, s, last);
-                step(shared, arrays, slopes[s], me, tile, s, i, d_h[s], gates);
+                step(shared.carried, arrays, slopes[s], me, tile, s, i, d_h[s], [&](int gate, storage found) {
+                    const int k = gate * UNITS + me.local_unit(s);
+                    shared.gates[gates][k / SLICE][me.column(s)][k % SLICE] = found;
+                });
             }
             jitter(i, 3);
             is_stuck = __syncthreads_or(is_stuck);
@@ -283,7 +179,12 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
         is_stuck = !wait_for(address_of(&shared.barriers[(steps - 1) % 2][tile]), (steps - 1) / 2 % 2);
     is_stuck = __syncthreads_or(is_stuck);
     if (is_stuck) *(volatile int*)status = 1;
-    for (int tile = 0; tile < tiles; tile++) finish(shared, arrays, me, tile, is_stuck);
+    for (int tile = 0; tile < tiles; tile++) {
+        for (int s = 0; s < STATES && !is_stuck; s++)
+            finish(shared.carried, arrays, me, tile, s,
+                   with_sums(shared.carried.d_h[tile][s][thread], shared, me, tile, s, (steps - 1) % 2));
+        if (is_stuck) give_up(arrays, me, tile);
+    }
     weights.finish();
     sync_cluster();
 }

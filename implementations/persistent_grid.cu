@@ -18,16 +18,13 @@
 //   block at the last of them, and in turn by all blocks of the group. Sums are taken in one order: bit-equal repeats.
 #define GATE_THREADS 256
 #define SUMS 1
-#include "grid.cuh"
-#include "jitter.cuh"
 #include "persistent_step.cuh"
 
-#define WORDS (UNITS * (int)sizeof(storage) / 4)  // of a block's units of a sequence
-#define PARCELS ((SEQUENCES * WORDS + 2) / 3)
-#define ALL (BLOCKS * PARCELS)
-#define A_THREAD ((ALL + THREADS - 1) / THREADS)
-#define AT_ONCE (A_THREAD < 8 ? A_THREAD : 8)  // that a thread reads
-#define AHEAD (TILES == 1 ? 0 : AT_ONCE < 4 ? AT_ONCE : 4)  // during the product of the tile before
+#include "jitter.cuh"
+#include "parcels.cuh"
+
+#define ALL (BLOCKS * Told<UNITS>::PARCELS)
+#define AHEAD (TILES == 1 ? 0 : 4)  // parcels of a thread, during the product of the tile before
 
 // Found anew each time it is asked for, so that what follows from it takes no registers meanwhile.
 __device__ inline Thread this_thread(int batch) {
@@ -44,68 +41,19 @@ __device__ inline uint4* place_of(uint4* handoff, const Thread& me, int t, int t
 }
 
 // The states of a block's own units in a tile, as they are told.
-struct alignas(16) Own {
-    unsigned words[8 * WORDS + 4];
-    __device__ storage& of(unsigned unit, unsigned column) { return ((storage*)words)[column * UNITS + unit % UNITS]; }
+typedef Told<UNITS> Own;
 
-    // The initial states.
-    __device__ void start(const Arrays& arrays, const Thread& me, int tile) {
-        for (int s = 0; s < STATES; s++)
-            if (tile < me.own_tiles(s))
-                of(me.unit(s), me.column(s)) = arrays.first_h[(index)me.sequence(tile, s) * HIDDEN + me.unit(s)];
-    }
+// The initial ones.
+__device__ inline void start(Own& own, const Arrays& arrays, const Thread& me, int tile) {
+    for (int s = 0; s < STATES; s++)
+        if (tile < me.own_tiles(s))
+            own.of(me.unit(s), me.column(s)) = arrays.first_h[(index)me.sequence(tile, s) * HIDDEN + me.unit(s)];
+}
 
-    __device__ void tell(uint4* handoff, const Thread& me, unsigned number) const {
-        for (int i = me.number; i < PARCELS; i += THREADS)
-            publish(handoff + me.first_unit / UNITS * PARCELS + i, {words[i * 3], words[i * 3 + 1], words[i * 3 + 2], number});
-    }
-};
-
-// What all blocks tell of a tile, on its way to a thread.
-struct Heard {
-    uint4 parcels[AT_ONCE];
-
-    // The thread's parcels from `first` on, of them those from FROM to before TO, whether they are there or not.
-    template <int FROM, int TO> __device__ void begin(const uint4* handoff, int first) {
-#pragma unroll
-        for (int i = FROM; i < TO; i++)
-            parcels[i] = first + i * THREADS < ALL ? published(handoff + first + i * THREADS) : uint4{};
-    }
-
-    // After AHEAD of them were begun: all parcels, into `states`. False when they do not come.
-    __device__ bool finish(States& states, const uint4* handoff, const Thread& me, unsigned number) {
-        begin<AHEAD, AT_ONCE>(handoff, me.number);
-#pragma unroll 1
-        for (int first = me.number; first < ALL;) {
-            const bool is_there = wait_until([&] {
-                bool is_whole = true;
-#pragma unroll
-                for (int i = 0; i < AT_ONCE; i++) is_whole &= first + i * THREADS >= ALL || parcels[i].w == number;
-#pragma unroll
-                for (int i = 0; i < AT_ONCE; i++)
-                    if (first + i * THREADS < ALL && parcels[i].w != number) parcels[i] = published(handoff + first + i * THREADS);
-                return is_whole;
-            });
-            if (!is_there) return false;
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++)
-                if (first + i * THREADS < ALL) put(states, first + i * THREADS, parcels[i]);
-            first += AT_ONCE * THREADS;
-            if (AT_ONCE < A_THREAD) begin<0, AT_ONCE>(handoff, first);
-        }
-        return true;
-    }
-
-    __device__ static void put(States& states, unsigned place, const uint4& parcel) {
-        const unsigned first_unit = place / PARCELS * UNITS, word = place % PARCELS * 3;
-        const unsigned words[3] = {parcel.x, parcel.y, parcel.z};
-#pragma unroll
-        for (int i = 0; i < 3; i++) {
-            const unsigned unit = first_unit + (word + i) % WORDS * (4 / (unsigned)sizeof(storage)), column = (word + i) / WORDS;
-            if (SEQUENCES * WORDS % 3 == 0 || column < SEQUENCES) *(unsigned*)&states.of(unit, column) = words[i];
-        }
-    }
-};
+// handoff: of the tile and step.
+__device__ inline void tell(const Own& own, uint4* handoff, const Thread& me, unsigned number) {
+    own.tell(handoff + me.first_unit / UNITS * Own::PARCELS, me.number, number);
+}
 
 struct Shared {
     States states;
@@ -124,21 +72,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_forward(
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
     const int tiles = tiles_of(first);
     clear(&shared, sizeof(States) + sizeof(Own));
-    jitter(-1, 5);
     start(shared.steps, arrays, first, lengths);
     __syncthreads();
     for (int tile = 0; first_h && tile < tiles; tile++) {
-        shared.own.start(arrays, first, tile);
+        start(shared.own, arrays, first, tile);
         __syncthreads();
-        shared.own.tell(place_of(handoff, first, 0, tile), first, 1);
+        tell(shared.own, place_of(handoff, first, 0, tile), first, 1);
         __syncthreads();
     }
+    jitter(-1, 5);
     Resident weights(shared.steps.room, nullptr, 0, [&](int s, int i) { return part_of(weight, first, s, i); });
     Walk walk(arrays, first);
     Inputs inputs = {};
     inputs.read(arrays, walk, 0, 0);
-    Heard heard;
-    heard.begin<0, AHEAD>(place_of(handoff, first, 0, 0), first.number);
+    Heard<ALL, AHEAD> heard;
+    heard.begin_ahead(place_of(handoff, first, 0, 0), first.number);
     bool is_stuck = false;
     for (int t = 0; t < steps && !is_stuck; t++) {
 #pragma unroll 1
@@ -146,19 +94,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_forward(
             const Thread me = this_thread(batch);
             const bool is_last = tile + 1 == tiles, is_told = t + 1 < steps;
             jitter(t, 0);
-            if (t > 0 || first_h) is_stuck = !heard.finish(shared.states, place_of(handoff, me, t, tile), me, t + 1);
+            const auto put = [&](unsigned place, const uint4& parcel) { Own::put(shared.states, place, parcel); };
+            if (t > 0 || first_h) is_stuck = !heard.finish(place_of(handoff, me, t, tile), me.number, t + 1, put);
             jitter(t, 1);
             __syncthreads();
-            heard.begin<0, AHEAD>(place_of(handoff, me, is_last ? t + 1 : t, is_last ? 0 : tile + 1), me.number);
+            heard.begin_ahead(place_of(handoff, me, is_last ? t + 1 : t, is_last ? 0 : tile + 1), me.number);
+            jitter(t, 2);
             multiply(shared.steps, 0, weights, me, shared.states);
             const Ready ready(shared.steps, inputs, me, tile, arrays.step(t));
-            jitter(t, 2);
             __syncthreads();
-            const Found found(shared.steps, 0, ready, me, tile, shared.states, shared.own);
             jitter(t, 3);
+            const Found found(shared.steps, 0, ready, me, tile, shared.states, shared.own);
             is_stuck = __syncthreads_or(is_stuck);
             jitter(t, 4);
-            if (is_told && !is_stuck) shared.own.tell(place_of(handoff, me, t + 1, tile), me, t + 2);
+            if (is_told && !is_stuck) tell(shared.own, place_of(handoff, me, t + 1, tile), me, t + 2);
             found.write(walk, ready, tile);
             if (!is_told) found.write_final(arrays, me, tile);
             walk.advance(arrays, tiles, is_last);

@@ -17,9 +17,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import State
-from pytest_ecornn.implementations._persistent_form import PARAMETERS
 from pytest_ecornn.implementations._persistent_layers import How
 from pytest_ecornn.implementations._persistent_op import run
+from pytest_ecornn.implementations._persistent_problem import PARAMETERS
 from pytest_ecornn.implementations._precision import current
 
 __all__ = ["GRU", "LSTM", "RNN"]

@@ -7,20 +7,60 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+
+from pytest_ecornn.implementations import _persistent_kernel, _persistent_once, _persistent_op
+from pytest_ecornn.implementations._persistent_form import Form
+from pytest_ecornn.implementations._persistent_kernel import Kind, Shape
+from pytest_ecornn.implementations._persistent_problem import Device
 from pytest_ecornn.implementations.cuda.kernel import Kernel
 from pytest_ecornn.implementations.cuda.launch import Launch
 from tests.kernels_on_cpu import build
 
 MOST_SWEEPS = 200_000  # over all threads, after which a cluster hangs
+H200 = Device(132, 232_448, 16)
 _FOLDER = Path(__file__).with_name("clusters")
 _OUTCOMES = ("", "hangs", "tells a block something after its end", "expects twice in one phase of an mbarrier")
 _orders = count()
+
+
+@contextmanager
+def running_layers(form_of: Callable[[Shape, Kind], Form]) -> Iterator[None]:
+    """Within it persistent_gpu's layers and ops run on a CPU, by the forms that it says."""
+    patch = pytest.MonkeyPatch()
+
+    def plan(shape: Shape, kind: Kind) -> tuple[Form, Any]:
+        form = form_of(shape, kind)
+        return form, _persistent_kernel.make_kernel(kind, form)
+
+    patch.setattr(_persistent_kernel, "plan", plan)
+    for module in (_persistent_kernel, _persistent_once):
+        patch.setattr(module, "Kernel", ClustersOnCpu)
+    patch.setattr(Device, "of", lambda device: H200)
+    forget()
+    with torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
+        library.impl("persistent_forward", _persistent_op._forward, "CPU")
+        library.impl("persistent_forward_keeping", _persistent_op._forward_keeping, "CPU")
+        library.impl("persistent_backward", _persistent_op._backward, "CPU")
+        try:
+            yield
+        finally:
+            patch.undo()
+            forget()
+
+
+def forget() -> None:
+    """The launches that were made: of kernels that are to be others now."""
+    _persistent_kernel.launch_of.cache_clear()
+    _persistent_once.once_of.cache_clear()
 
 
 class Broken(Exception):

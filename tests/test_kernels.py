@@ -11,7 +11,14 @@ import pytest
 import torch
 
 import pytest_ecornn.implementations as implementations
-from pytest_ecornn.implementations import _persistent_form, _persistent_kernel, _persistent_once, _scan_gpu_log_op
+from pytest_ecornn.implementations import (
+    _persistent_choice,
+    _persistent_form,
+    _persistent_kernel,
+    _persistent_once,
+    _persistent_problem,
+    _scan_gpu_log_op,
+)
 from pytest_ecornn.implementations._scan_gpu_form import Device
 from pytest_ecornn.implementations._scan_gpu_op import Kind, Shape, choose_form, macros
 from pytest_ecornn.implementations.cuda import compile as compiler
@@ -22,7 +29,7 @@ FOLDER = Path(implementations.__file__).parent
 needs_nvrtc = pytest.mark.skipif(compiler.unavailable() is not None, reason=str(compiler.unavailable()))
 
 H200 = Device(132, 228 * 1024)
-HOPPER, AMPERE = _persistent_form.Device(132, 232_448, 16), _persistent_form.Device(108, 166_912, 1)
+HOPPER, AMPERE = _persistent_problem.Device(132, 232_448, 16), _persistent_problem.Device(108, 166_912, 1)
 STORAGES = ("FLOAT32", "FLOAT64", "BFLOAT16", "FLOAT16")
 FLAGS = ("BATCH_MINOR", "KEEP_GATES", "WIDE_OFFSETS")
 
@@ -63,14 +70,14 @@ def of_persistent(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
         kind = _persistent_kernel.Kind(
             torch.bfloat16 if hidden == 65 else torch.float16, torch.device("cuda", 0), False, is_backward
         )
-        form = _persistent_form.choose(kind.problem(cell, hidden, batch), HOPPER)
+        form = _persistent_choice.choose(kind.problem(cell, hidden, batch), HOPPER)
         assert isinstance(form, _persistent_form.Form)
         if not form.is_grid:
             found.append(_persistent_kernel.macros(kind._replace(keeps=batch == 8 and not is_backward), form))
     return list(dict.fromkeys(found))
 
 
-def of_persistent_grid() -> list[tuple[tuple[str, str], ...]]:
+def of_persistent_grid(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
     """LSTM at large sizes in every precision, as on two devices, one tile of sequences and several; other cells."""
     found = []
     sizes = [("lstm", hidden, batch) for hidden in (650, 1024, 1500) for batch in (8, 40)]
@@ -78,8 +85,9 @@ def of_persistent_grid() -> list[tuple[tuple[str, str], ...]]:
         (HOPPER, AMPERE), [*sizes, ("gru", 1024, 1), ("rnn_tanh", 2048, 64)]
     ):
         for dtype, tf32 in ((torch.float16, False), (torch.float32, False), (torch.float32, True)):
-            kind = _persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, keeps=device is HOPPER and batch == 40)
-            form = _persistent_form.choose(kind.problem(cell, hidden, batch), device)
+            keeps = device is HOPPER and batch == 40 and not is_backward
+            kind = _persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, is_backward, keeps)
+            form = _persistent_choice.choose(kind.problem(cell, hidden, batch), device)
             if isinstance(form, _persistent_form.Form) and form.is_grid:
                 found.append(_persistent_kernel.macros(kind, form))
     return list(dict.fromkeys(found))
@@ -99,13 +107,15 @@ def of_persistent_once() -> list[tuple[tuple[str, str], ...]]:
 # Sources that not every architecture has the instructions for.
 ONLY = {
     "persistent_gpu.cu": ((9, 0),), "persistent_gpu_backward.cu": ((9, 0),), "persistent_grid.cu": ((8, 0), (9, 0)),
+    "persistent_grid_backward.cu": ((8, 0), (9, 0)),
 }  # fmt: skip
 # Bytes, where weights fill the registers: what else is in them varies from one version of the compiler to the next.
-MOST_SPILLED = {"persistent_gpu_backward.cu": 16, "persistent_grid.cu": 64}
+MOST_SPILLED = {"persistent_gpu_backward.cu": 16, "persistent_grid.cu": 64, "persistent_grid_backward.cu": 64}
 VARIANTS = {
     "persistent_gpu.cu": of_persistent(False),
     "persistent_gpu_backward.cu": of_persistent(True),
-    "persistent_grid.cu": of_persistent_grid(),
+    "persistent_grid.cu": of_persistent_grid(False),
+    "persistent_grid_backward.cu": of_persistent_grid(True),
     "persistent_once.cu": of_persistent_once(),
     "scan_gpu.cu": of_scan(),
     "scan_gpu_log.cu": of_log_scan(),

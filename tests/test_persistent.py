@@ -18,18 +18,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn import calls, contents, verification
 from pytest_ecornn.contract import Case, Layer
-from pytest_ecornn.implementations import _persistent_kernel, _persistent_once, _persistent_op, persistent_gpu
-from pytest_ecornn.implementations._persistent_form import GATES, HOPPER, Arithmetic, Device, Form, Problem, choose
-from pytest_ecornn.implementations._persistent_kernel import Kind, launch_of
+from pytest_ecornn.implementations import _persistent_kernel, persistent_gpu
+from pytest_ecornn.implementations._persistent_choice import choose
+from pytest_ecornn.implementations._persistent_form import Form
+from pytest_ecornn.implementations._persistent_kernel import Kind
 from pytest_ecornn.implementations._persistent_layers import How
-from pytest_ecornn.implementations._persistent_once import once_of
 from pytest_ecornn.implementations._persistent_op import run
+from pytest_ecornn.implementations._persistent_problem import GATES, HOPPER, Arithmetic, Device, Problem
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from tests import clusters_on_cpu
-from tests.clusters_on_cpu import Broken, ClustersOnCpu
+from tests.clusters_on_cpu import H200, Broken, ClustersOnCpu
 
 CELLS = tuple(GATES)
-H200 = Device(132, 232_448, 16)
 ARITHMETICS = [Arithmetic.of(*of) for of in (("float16", "ieee"), ("float32", "tf32"), ("float32", "ieee"))]
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
 needs_hopper = pytest.mark.skipif(
@@ -95,23 +95,9 @@ def test_what_it_will_not_run_has_a_reason(case: str, reason: str) -> None:
 
 
 @pytest.fixture
-def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The op runs on a CPU, on clusters small enough that many threads take turns there."""
-
-    def plan(shape: _persistent_kernel.Shape, kind: Kind) -> tuple[Form, Any]:
-        form = form_of(shape, kind)
-        return form, _persistent_kernel.make_kernel(kind, form)
-
-    monkeypatch.setattr(_persistent_kernel, "plan", plan)
-    for module in (_persistent_kernel, _persistent_once):
-        monkeypatch.setattr(module, "Kernel", ClustersOnCpu)
-    monkeypatch.setattr(Device, "of", lambda device: H200)
-    once_of.cache_clear()
-    launch_of.cache_clear()
-    with torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
-        library.impl("persistent_forward", _persistent_op._forward, "CPU")
-        library.impl("persistent_forward_keeping", _persistent_op._forward_keeping, "CPU")
-        library.impl("persistent_backward", _persistent_op._backward, "CPU")
+def on_cpu() -> Iterator[None]:
+    """Layers run on a CPU, on clusters small enough that many threads take turns there."""
+    with clusters_on_cpu.running_layers(lambda shape, kind: form_of(shape, kind)):
         yield
 
 
@@ -301,8 +287,7 @@ def _plant(name: str, right: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -
         return text.replace(right, wrong) if changed == name else text
 
     monkeypatch.setattr(ClustersOnCpu, "change", staticmethod(change))
-    launch_of.cache_clear()
-    once_of.cache_clear()
+    clusters_on_cpu.forget()
 
 
 def _fails(case: Case, order: int) -> bool:
@@ -335,7 +320,7 @@ def test_a_lost_message_ends_the_launch_with_nan_and_a_later_call_raises(kernel:
         assert all(found[f"grad {name}_l0"].isnan().all() for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
     with pytest.raises(RuntimeError, match="an earlier launch of persistent_gpu on cpu is wrong: a block waited 2e-06 s"):
         calls.run(layer_of(case, problem.weights), problem)
-    launch_of.cache_clear()
+    clusters_on_cpu.forget()
     calls.run(layer_of(case, problem.weights), problem)
 
 
@@ -538,10 +523,10 @@ def test_on_a_gpu_a_lost_message_raises_and_does_not_hang(monkeypatch: pytest.Mo
         patch.setitem(_persistent_kernel._SOURCES, False, source)
         patch.setattr(_persistent_kernel, "WATCHDOG_NS", 20_000_000)
         patch.setattr(_persistent_kernel, "plan", _persistent_kernel.plan.__wrapped__)
-        launch_of.cache_clear()
+        clusters_on_cpu.forget()
         calls.run(PersistentGpu().build(case, problem.weights), problem)
         torch.cuda.synchronize()
         with pytest.raises(RuntimeError, match="an earlier launch of persistent_gpu on cuda:0 is wrong"):
             calls.run(PersistentGpu().build(case, problem.weights), problem)
-    launch_of.cache_clear()
+    clusters_on_cpu.forget()
     calls.run(PersistentGpu().build(case, problem.weights), problem)

@@ -13,16 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ecornn import calls, contents, verification
-from pytest_ecornn.implementations import _persistent_kernel, _persistent_once, _persistent_op, persistent_gpu
-from pytest_ecornn.implementations._persistent_form import GATES, Arithmetic, Device, Form, Problem, choose
-from pytest_ecornn.implementations._persistent_kernel import Kind, launch_of
-from pytest_ecornn.implementations._persistent_once import once_of
+from pytest_ecornn.implementations import _persistent_kernel, persistent_gpu
+from pytest_ecornn.implementations._persistent_choice import choose
+from pytest_ecornn.implementations._persistent_form import Form
+from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
-from tests.clusters_on_cpu import ClustersOnCpu
+from tests import clusters_on_cpu
+from tests.clusters_on_cpu import H200
 from tests.test_persistent import _fails, _plant, needs_compiler, small, verdicts
 
 CELLS = tuple(GATES)
-H200, A100 = Device(132, 232_448, 16), Device(108, 166_912, 1)
+A100 = Device(108, 166_912, 1)
 ARITHMETICS = (Arithmetic(2, False), Arithmetic(4, False), Arithmetic(4, True))
 
 
@@ -55,13 +56,6 @@ def test_a_cluster_is_taken_while_its_weights_find_room(hidden: int, arithmetic:
     assert form.is_grid == is_grid
 
 
-def test_backward_there_are_clusters_only() -> None:
-    form = choose(Problem("lstm", 512, 8, ARITHMETICS[0], is_backward=True), H200)
-    assert isinstance(form, Form)
-    assert not form.is_grid
-    assert choose(Problem("lstm", 512, 8, ARITHMETICS[0], True), A100) == "H 512 does not fit: there are no clusters of blocks"
-
-
 def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
     assert choose(Problem("lstm", 1500, 8, ARITHMETICS[2]), A100) == (
         "H 1500 does not fit: W_hh of 4 x 1500 x 1500 elements of 4 bytes and the states of 8 sequences must lie in the "
@@ -79,19 +73,10 @@ def sizes() -> dict[str, int]:
 
 
 @pytest.fixture
-def on_cpu(monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int]) -> Iterator[None]:
-    def plan(shape: _persistent_kernel.Shape, kind: Kind) -> tuple[Form, Any]:
-        form = form_of(kind.problem(shape.cell, shape.hidden, shape.batch), **sizes)
-        return form, _persistent_kernel.make_kernel(kind, form)
-
-    monkeypatch.setattr(_persistent_kernel, "plan", plan)
-    for module in (_persistent_kernel, _persistent_once):
-        monkeypatch.setattr(module, "Kernel", ClustersOnCpu)
-    monkeypatch.setattr(Device, "of", lambda device: H200)
-    once_of.cache_clear()
-    launch_of.cache_clear()
-    with torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
-        library.impl("persistent_forward", _persistent_op._forward, "CPU")
+def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
+    with clusters_on_cpu.running_layers(
+        lambda shape, kind: form_of(kind.problem(shape.cell, shape.hidden, shape.batch), **sizes)
+    ):
         yield
 
 
@@ -136,24 +121,30 @@ def test_of_few_sequences_only_those_are_told(batch: int, units: int, sizes: dic
 
 
 FAULTS = {
-    "another number": ("me, t + 1);", "me, t);"),
+    "another number": ("me.number, t + 1, put)", "me.number, t, put)"),
     "one place for all steps": ("tile) * 2 + t % 2) * ALL", "tile) * 2) * ALL"),
-    "a number that is not looked at": ("|| parcels[i].w == number", "|| parcels[i].w >= 0"),
-    "a parcel is not told": ("i < PARCELS; i += THREADS", "i < PARCELS - 1; i += THREADS"),
-    "no barrier before the product": ("            __syncthreads();\n            heard.begin", "            heard.begin"),
-    "no barrier before the gates": ("            __syncthreads();\n            const Found", "            const Found"),
+    "no barrier before the product": (
+        "            __syncthreads();\n            heard.begin_ahead",
+        "            heard.begin_ahead",
+    ),
+    "no barrier before the gates": ("            __syncthreads();\n            jitter(t, 3);\n", ""),
     "no barrier before telling": ("is_stuck = __syncthreads_or(is_stuck);", ";"),
 }
+FAULTS_OF_PARCELS = {
+    "a number that is not looked at": ("|| parcels[i].w == number", "|| parcels[i].w >= 0"),
+    "a parcel is not told": ("i < PARCELS; i += THREADS", "i < PARCELS - 1; i += THREADS"),
+}
+PLANTED = {"persistent_forward": FAULTS, "parcels.cuh": FAULTS_OF_PARCELS}
 
 
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
-@pytest.mark.parametrize("fault", FAULTS)
-def test_faults_of_the_handoff_are_seen(fault: str, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "fault"), [(name, fault) for name, faults in PLANTED.items() for fault in faults])
+def test_faults_of_the_handoff_are_seen(name: str, fault: str, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     sizes["tiles"] = 2
     case = small("lstm", steps=12, batch=12, hidden_size=40, mode="inference", dtype="float16", has_state=True)
     assert not _fails(case, 0)
-    _plant("persistent_forward", *FAULTS[fault], monkeypatch)
+    _plant(name, *PLANTED[name][fault], monkeypatch)
     assert any(_fails(case, order) for order in range(8))
 
 
@@ -165,12 +156,12 @@ def test_a_lost_parcel_ends_the_launch_with_nan_and_a_later_call_raises(monkeypa
     layer = persistent_gpu.make_layer(case, problem.weights, torch.device("cpu"))
     monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
     with monkeypatch.context() as patch, torch.inference_mode():
-        _plant("persistent_forward", *FAULTS["a parcel is not told"], patch)
+        _plant("parcels.cuh", *FAULTS_OF_PARCELS["a parcel is not told"], patch)
         found = calls.run(layer, problem)
     assert all(torch.as_tensor(one).isnan().any() for one in found.values())
     with pytest.raises(RuntimeError, match="an earlier launch of persistent_gpu on cpu is wrong: a block waited 2e-06 s"):
         calls.run(layer, problem)
-    launch_of.cache_clear()
+    clusters_on_cpu.forget()
     found = calls.run(layer, problem)
     assert not [
         one for one in verification.Expected(problem).compare(found, PersistentGpu().declared) if one.status == "failed"

@@ -16,8 +16,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 
 import pytest_ecornn.nn
 from pytest_ecornn.implementations import _persistent_kernel
-from pytest_ecornn.implementations._persistent_form import Device
 from pytest_ecornn.implementations._persistent_kernel import launch_of, plan
+from pytest_ecornn.implementations._persistent_problem import Device
 from pytest_ecornn.implementations._precision import fp32_precision
 from pytest_ecornn.implementations._torch_nn import Operators
 from tests import test_persistent
@@ -406,7 +406,6 @@ def test_a_device_without_the_kernels(really_planned: None) -> None:
 @pytest.mark.parametrize("wanted", [contextlib.nullcontext, torch.no_grad])
 def test_sizes_that_do_not_fit(wanted: Any, really_planned: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_persistent_kernel, "refusal", lambda device: None)
-    monkeypatch.setattr(_persistent_kernel, "training_refusal", lambda device: None)
     monkeypatch.setattr(_persistent_kernel.Device, "of", lambda device: Device(132, 2000, 16))
     with (
         wanted(),

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pytest_ecornn import calls, contents, verification
 from pytest_ecornn.implementations import _persistent_layers
-from pytest_ecornn.implementations._persistent_form import GATES, Arithmetic, Device
 from pytest_ecornn.implementations._persistent_once import MOST_SEQUENCES, Once, choose
+from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from tests.test_persistent import (
     ARITHMETICS,

@@ -15,7 +15,8 @@ from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import MODES, Case
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.implementations import _persistent_form
-from pytest_ecornn.implementations._persistent_form import Arithmetic, Form, Problem
+from pytest_ecornn.implementations._persistent_form import Form
+from pytest_ecornn.implementations._persistent_problem import Arithmetic, Problem
 from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.statistics import Ratio
 from pytest_ecornn.suites.promises import first_use
@@ -65,7 +66,7 @@ def us(clocks: float) -> float:
 
 
 def test_a_step_waits_for_what_is_handed_on_and_then_multiplies() -> None:
-    assert persistent_floor.PART_BYTES == _persistent_form._PART_BYTES
+    assert persistent_floor.PART_BYTES == _persistent_form.PART_BYTES
     assert form().parts == 16
     assert persistent_floor.handoff_us(form()) == pytest.approx(0.2 + us(32 * 8 * 2 * 16 / 32))
     assert persistent_floor.busy_us(form()) == pytest.approx(us(16 * 2 * 2 * 6.1))

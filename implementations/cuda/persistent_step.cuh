@@ -10,27 +10,16 @@
 #define SLICES_EACH ((UNITS * BLOCKS + SLICE * GROUPS - 1) / (SLICE * GROUPS))  // of columns, of a group of warps
 #define ROW_TILES ((GATES * UNITS * GROUPS + 16 * WARPS - 1) / (16 * WARPS))  // of a warp
 #define STEPS_AHEAD 3
-#define SLICES_AT_HAND ((3 + ROW_TILES - 1) / ROW_TILES)  // whose split halves may be in registers at once
 #define PER (GATES == 1 ? 1 : 4)  // sums of a unit and sequence, with what fills them up
 #define STATES ((UNITS * 8 + GATE_THREADS - 1) / GATE_THREADS)  // of a thread in a tile
 
-#include "pieces.cuh"
-#include "resident.cuh"
+#include "columns.cuh"
 
 typedef long long index;
 typedef long long length;
 
 struct alignas(16) Four {
     float at[4];
-};
-
-// Of 8 sequences, so that what a block tells is in one stretch, and what 8 lanes read at once lies in different banks.
-struct States {
-    storage at[SLICES_EACH * GROUPS * 4][8][PIECE];
-    __device__ const uint4& piece(int unit, int i) const { return ((const uint4*)at[unit / PIECE])[i]; }
-    __device__ storage& of(unsigned unit, unsigned column) {
-        return at[unit / PIECE][(column + unit / PIECE * 2) % 8][unit % PIECE];
-    }
 };
 
 // What a block has in shared memory for all its tiles, beside their states. sums: SUMS times, by turns.
@@ -106,10 +95,6 @@ __device__ inline void start(States& states, const Arrays& arrays, const Thread&
         const int b = me.first_sequence + tile * 8 + i / HIDDEN;
         if (b < me.batch) states.of(i % HIDDEN, i / HIDDEN) = arrays.first_h[(index)b * HIDDEN + i % HIDDEN];
     }
-}
-
-__device__ inline void clear(void* shared, int bytes) {
-    for (int i = threadIdx.x; i < bytes / 4; i += blockDim.x) ((unsigned*)shared)[i] = 0;
 }
 
 // Where a thread's states are in memory, tile by tile and step by step.
@@ -189,14 +174,7 @@ struct Ready {
 __device__ inline void multiply(Steps& steps, int turn, Resident& weights, const Thread& me, const States& states) {
     Sums sums[ROW_TILES] = {};
     const int group = me.warp % GROUPS;
-    const int g = me.lane / 4, t = me.lane % 4;
-    const uint4* columns = (const uint4*)states.at[(group * SLICES_EACH) * 4 + t][(g + 2 * t) % 8];
-    weights.each_turn([&](int slice, auto part) {
-        if (SPLIT && slice % SLICES_AT_HAND == 0) part_here(columns + slice * 32);
-        const Columns of_slice = columns_of(columns[slice * 32]);
-#pragma unroll
-        for (int i = 0; i < ROW_TILES; i++) add_slice(sums[i], part(i), of_slice);
-    });
+    add_columns(sums, weights, states, group, me.lane);
 #pragma unroll
     for (int i = 0; i < ROW_TILES * 2; i++) {
         const int r = (me.warp / GROUPS * ROW_TILES * 2 + i) * 8 + me.lane / 4;

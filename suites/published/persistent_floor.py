@@ -20,7 +20,7 @@ SHARED_BYTES_A_CLOCK, LEFT_OVER_BYTES_A_CLOCK = 128, 64  # from shared memory, a
 
 def handoff_us(form: Form) -> float:
     """Until what all blocks tell of a tile of 8 sequences has come."""
-    return LATENCY_US + form.told_bytes * form.blocks / TOLD_BYTES_A_CLOCK / CLOCKS_A_US
+    return LATENCY_US + form.heard_bytes / TOLD_BYTES_A_CLOCK / CLOCKS_A_US
 
 
 def busy_us(form: Form) -> float:

@@ -58,8 +58,9 @@ def render(rows: Sequence[Row]) -> str:
         "## Beside cuDNN",
         f"Times of a call in us, and {BASELINE}'s over {OURS}'s with its interval (99 %, {MIN_PAIRS} rounds of alternating "
         f"blocks, fewer where calls are slow): over 1 {OURS} is faster. A shape is layers x hidden size, batch, steps; with "
-        "backward, the gradients of all leaves are made. Decoding, to T 16, starts from given states. Each call has contents of its own; replays take turns over several "
-        "graphs. What fails its comparison with the float64 reference, as called or replayed, is wrong and has no time.",
+        "backward, the gradients of all leaves are made. Decoding, to T 16, starts from given states. Each call has contents "
+        "of its own; replays take turns over several graphs. What fails its comparison with the float64 reference, as called "
+        "or replayed, is wrong and has no time.",
         summary(rows),
     ]
     for cell, mode in product(CELLS, PASSES):

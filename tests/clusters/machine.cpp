@@ -21,6 +21,8 @@ struct Question {
     void* about;
     unsigned long long until;  // this sweep
     bool is_answered;
+    unsigned long long change = 0;  // the last one before it was asked
+    unsigned in_vain = 0;           // so many times since
 };
 
 struct Fiber {
@@ -60,8 +62,7 @@ struct Cluster {
     std::mt19937 random;
     unsigned long long sweeps = 0;
     size_t ended = 0;
-    bool has_run = false;  // anyone in this sweep, or may have, but for chance
-    unsigned quiet = 0;    // sweeps in a row in which nobody has
+    unsigned long long change = 0;  // the number of the last: somebody has run, something has come
     Outcome outcome = ENDED;
 };
 
@@ -86,7 +87,7 @@ static void run_kernels() {
 }
 
 static void resume(Fiber& fiber) {
-    running = &fiber, current = fiber.own, cluster->has_run = true;
+    running = &fiber, current = fiber.own, cluster->change++;
     if (_setjmp(scheduler)) return;
     if (fiber.is_begun) _longjmp(fiber.place, 1);
     fiber.is_begun = true;
@@ -162,6 +163,7 @@ void await_copies(unsigned left_groups) {
 }
 
 static void deliver(const Message& message) {
+    cluster->change++;
     if (message.to && message.to->ended) cluster->outcome = TOLD_TOO_LATE;
     memcpy(message.place, &message.value, 16);
     if (!message.barrier) return;
@@ -196,6 +198,8 @@ static void take_turn(Fiber& fiber) {
         current = fiber.own;
         question.is_answered = question.asks(question.about);
         if (!question.is_answered && cluster->sweeps < question.until) {
+            question.in_vain = question.change == cluster->change ? question.in_vain + 1 : 0;
+            question.change = cluster->change;
             cluster->ready.push_back(&fiber);
             return;
         }
@@ -204,25 +208,26 @@ static void take_turn(Fiber& fiber) {
     resume(fiber);
 }
 
-// Where all have asked some times since anything came, and nothing is on its way, nothing changes until one of them gives up.
+// Where all have asked some times since the last change, and nothing is on its way, nothing changes until one of them gives up.
 static void let_time_pass() {
-    cluster->quiet = cluster->has_run || !cluster->messages.empty() ? 0 : cluster->quiet + 1;
-    if (cluster->quiet < 4) return;
+    if (!cluster->messages.empty()) return;
     unsigned long long until = ~0ull;
-    for (const Fiber* fiber : cluster->ready) until = fiber->question.asks ? std::min(until, fiber->question.until) : 0;
+    for (const Fiber* fiber : cluster->ready) {
+        const Question& question = fiber->question;
+        if (!question.asks || question.change != cluster->change || question.in_vain < 3) return;
+        until = std::min(until, question.until);
+    }
     cluster->sweeps = std::max(cluster->sweeps, until);
 }
 
 static void sweep() {
     auto &ready = cluster->ready, &turns = cluster->turns;
-    bool is_any_late = false;
     for (Block& block : cluster->blocks) {
         draw(block.late);
         for (size_t warp = 0; warp < block.threads.x / 32; warp++) {
             Late& late = block.warps[warp].late;
             draw(late);
             late.is_now |= block.late.is_now;
-            is_any_late |= late.is_now;
         }
     }
     turns.clear();
@@ -233,7 +238,6 @@ static void sweep() {
     }
     ready.resize(late);
     shuffle(turns);
-    cluster->has_run = is_any_late;
     for (cluster->turn = 0; cluster->turn < turns.size(); cluster->turn++) take_turn(*turns[cluster->turn]);
     deliver_some();
     cluster->sweeps++;

@@ -1,0 +1,103 @@
+"""Which form persistent_gpu takes: of all that fit on the device the one whose steps take the least."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import ceil
+
+from pytest_ecornn.implementations._persistent_form import PART_BYTES, PART_REGISTERS, TILE, Form
+from pytest_ecornn.implementations._persistent_problem import GATES, Device, Problem
+
+_MOST_PARTS_HELD = 22  # of 255 registers
+_OTHER_REGISTERS = 48  # of a thread that multiplies, beside weights
+_MOST_TILES = 4
+_RING_BYTES = 80 * 1024  # on their way from the L2 cache at least, to use its bandwidth
+_GRID_UNITS = 4  # of a block a multiple
+_DOWN = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 16)  # blocks in a column, backward
+
+
+def choose(problem: Problem, device: Device) -> Form | str:
+    """The form whose steps take the least, clusters that queue counted; or why there is none."""
+    found = [*_clusters(problem, device), *_grids(problem, device)]
+    if not found:
+        return _misfit(problem, device)
+
+    def time_us(form: Form) -> tuple[float, float]:
+        queue = 1 if form.is_grid else ceil(form.clusters / device.clusters(form.blocks))
+        return queue * form.step_us, form.product_us
+
+    return min(found, key=time_us)
+
+
+def _misfit(problem: Problem, device: Device) -> str:
+    sizes = f"H {problem.hidden} does not fit: "
+    if device.largest_cluster > 1:
+        return (
+            f"{sizes}the states of {TILE} sequences must lie in the {device.shared_bytes} bytes of shared memory of each "
+            f"block of a cluster of {device.largest_cluster}"
+        )
+    what = "gradients" if problem.is_backward else "states"
+    return (
+        f"{sizes}W_hh of {GATES[problem.cell]} x {problem.hidden} x {problem.hidden} elements of {problem.arithmetic.bytes} "
+        f"bytes and the {what} of {problem.batch} sequences must lie in the registers and the {device.shared_bytes} bytes of "
+        f"shared memory of each of {device.processors} multiprocessors"
+    )
+
+
+def _clusters(problem: Problem, device: Device) -> Iterator[Form]:
+    if device.largest_cluster == 1:
+        return
+    piece = 16 if problem.is_backward else 16 // problem.arithmetic.bytes  # units that are told at once
+    fewest = ceil(problem.hidden / device.largest_cluster / piece) * piece
+    for units in range(fewest, max(fewest, 64) + 1, piece):
+        for tiles in range(1, min(_MOST_TILES, ceil(problem.batch / TILE)) + 1):
+            for groups in (1,) if problem.is_backward else (1, 2, 4, 8):
+                form = _with_weights(Form(problem, units, ceil(problem.hidden / units), tiles, groups), device)
+                if form is not None:
+                    yield form
+
+
+def _grids(problem: Problem, device: Device) -> Iterator[Form]:
+    """With as many groups as run at once, nothing of W_hh left over."""
+    fewest = ceil(problem.hidden / device.processors / _GRID_UNITS) * _GRID_UNITS
+    for units in range(fewest, max(fewest, 64) + 1, _GRID_UNITS):
+        needed = ceil(problem.hidden / units)
+        for down in [down for down in _DOWN if down <= needed] if problem.is_backward else (1,):
+            blocks = ceil(needed / down) * down
+            if blocks > device.processors:
+                continue
+            tiles = ceil(problem.batch / TILE / (device.processors // blocks))
+            for groups in (1, 2, 4, 8):
+                form = _with_weights(Form(problem, units, blocks, tiles, groups, is_grid=True, down=down), device)
+                if form is not None and not form.left_over:
+                    yield form
+
+
+def _with_weights(form: Form, device: Device) -> Form | None:
+    """As many of them in registers as there is room for, then in shared memory; None where there is no room for the rest."""
+    held = min(form.parts, _most_held(form))
+    if held < 1:
+        return None
+    form = replace(form, held=held)
+    room = (device.shared_bytes - replace(form, shared=1).shared_bytes) // PART_BYTES + 1
+    if form.parts - held <= room:
+        return replace(form, shared=form.parts - held)
+    near = (held + room) // form.together  # turns, and of these the ring's
+    ring = min(ceil(_RING_BYTES / PART_BYTES / form.together), room // form.together, near - 1)
+    held = min(held, (near - ring) * form.together)
+    return replace(form, held=held, shared=(near - ring) * form.together - held, ring=ring) if ring > 0 else None
+
+
+def _most_held(form: Form) -> int:
+    """Parts that a thread has registers for, found by compiling without spills."""
+    is_split = form.problem.arithmetic.is_split
+    if form.problem.is_backward and not form.is_grid:
+        of_states = (2 if GATES[form.problem.cell] == 1 else 4) * min(form.states - 1, 2)
+        return _MOST_PARTS_HELD - of_states - (form.together - 2) - 6 * is_split
+    if form.is_grid:
+        others = 8 * form.row_tiles + 16 if is_split else 6 * form.row_tiles + 10
+        others += 16 * (form.states - 1) * form.problem.is_backward
+        return _MOST_PARTS_HELD - ceil(others / PART_REGISTERS)
+    others = _OTHER_REGISTERS + 6 * (form.row_tiles - 1) + 32 * is_split
+    return (form.other_registers - others) // PART_REGISTERS

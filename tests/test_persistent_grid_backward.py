@@ -1,0 +1,209 @@
+"""persistent_gpu's backward pass over the whole grid: forms, the kernel with all its blocks at once on a CPU, and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ecornn import calls, contents
+from pytest_ecornn.implementations import _persistent_kernel, persistent_gpu
+from pytest_ecornn.implementations._persistent_choice import choose
+from pytest_ecornn.implementations._persistent_form import Form
+from pytest_ecornn.implementations._persistent_kernel import Kind, Shape
+from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
+from tests import clusters_on_cpu
+from tests.clusters_on_cpu import H200
+from tests.test_persistent import _fails, _plant, needs_compiler, small, verdicts
+
+CELLS = tuple(GATES)
+A100 = Device(108, 166_912, 1)
+ARITHMETICS = (Arithmetic(2, False), Arithmetic(4, False), Arithmetic(4, True))
+
+
+# The form.
+
+
+@given(st.sampled_from(CELLS), st.integers(1, 2000), st.integers(1, 600), st.sampled_from(ARITHMETICS))
+def test_without_clusters_a_grid_holds_all_weights_or_there_is_no_form(
+    cell: str, hidden: int, batch: int, arithmetic: Arithmetic
+) -> None:
+    form = choose(Problem(cell, hidden, batch, arithmetic, is_backward=True), A100)
+    if isinstance(form, str):
+        assert hidden > 800, form
+        return
+    assert form.is_grid
+    assert form.down * form.across == form.blocks
+    assert form.units * form.blocks >= hidden > form.units * (form.blocks - form.down)
+    assert form.units % 4 == 0
+    assert form.blocks * form.clusters <= A100.processors
+    assert 8 * form.tiles * form.clusters >= batch > 8 * form.tiles * (form.clusters - 1)
+    assert (form.left_over, form.ring) == (0, 0)
+    assert form.shared_bytes <= A100.shared_bytes
+    assert form.row_tiles * 128 >= form.units * form.across * form.groups
+    assert form.slices * form.groups * 64 >= GATES[cell] * form.units * form.down * arithmetic.bytes
+    assert form.launch.grid == form.blocks * form.clusters
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+@pytest.mark.parametrize(("hidden", "is_grid"), [(256, False), (1500, True)])
+def test_a_cluster_is_taken_while_its_weights_find_room(hidden: int, arithmetic: Arithmetic, is_grid: bool) -> None:
+    form = choose(Problem("lstm", hidden, 20, arithmetic, is_backward=True), H200)
+    assert isinstance(form, Form)
+    assert form.is_grid == is_grid
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
+    assert choose(Problem("lstm", 1500, 8, ARITHMETICS[2], is_backward=True), A100) == (
+        "H 1500 does not fit: W_hh of 4 x 1500 x 1500 elements of 4 bytes and the gradients of 8 sequences must lie in the "
+        "registers and the 166912 bytes of shared memory of each of 108 multiprocessors"
+    )
+
+
+# All blocks of a grid at once, on a CPU.
+
+
+@pytest.fixture
+def sizes() -> dict[str, int]:
+    """Of the form that is forced backward."""
+    return {"units": 12, "down": 2, "tiles": 1, "groups": 2, "held": 1}
+
+
+@pytest.fixture
+def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
+    """Forward the op runs on a cluster."""
+
+    def form(shape: Shape, kind: Kind) -> Form:
+        problem = kind.problem(shape.cell, shape.hidden, shape.batch)
+        found = form_of(problem, **sizes) if kind.is_backward else choose(problem, Device(132, 232_448, 3))
+        assert isinstance(found, Form)
+        return found
+
+    with clusters_on_cpu.running_layers(form):
+        yield
+
+
+def form_of(problem: Problem, units: int, down: int, tiles: int, groups: int, held: int) -> Form:
+    blocks = -(-problem.hidden // units // down) * down
+    form = Form(problem, units, blocks, tiles, groups, is_grid=True, down=down)
+    held = min(held, form.parts)
+    return replace(form, held=held, shared=form.parts - held)
+
+
+TF32 = {"dtype": "float32", "precision": "tf32"}
+FLOAT16, BFLOAT16, FLOAT32 = ({"dtype": dtype} for dtype in ("float16", "bfloat16", "float32"))
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16, FLOAT32, TF32], ids=["float16", "bfloat16", "float32", "tf32"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_kernel_passes_the_rule(cell: str, precision: dict[str, str]) -> None:
+    options = {"hidden_size": 50, "batch": 9, "ragged": True, "bidirectional": True, "has_state": True}
+    assert verdicts(small(cell, mode="training", **precision, **options)) == []
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize(
+    ("cell", "precision", "changed", "options"),
+    [
+        ("lstm", FLOAT16, {"tiles": 2}, {"batch": 17, "ragged": True}),
+        ("gru", FLOAT32, {"tiles": 2, "down": 3}, {"batch": 17, "bidirectional": True}),
+        ("lstm", FLOAT32, {"units": 20, "tiles": 3, "held": 3, "groups": 4}, {"hidden_size": 91, "batch": 19}),
+        ("lstm", FLOAT32, {"tiles": 2}, {"batch": 13, "batch_first": True, "ragged": True, "bidirectional": True}),
+        ("gru", BFLOAT16, {"units": 20, "tiles": 3, "held": 3, "groups": 1}, {"hidden_size": 61, "batch": 19}),
+        ("rnn_tanh", TF32, {"units": 40, "tiles": 3, "down": 1}, {"hidden_size": 81, "batch": 19, "ragged": True}),
+        ("lstm", TF32, {"units": 36, "groups": 8}, {"hidden_size": 77, "batch": 3, "steps": 9, "ragged": True}),
+        ("rnn_relu", FLOAT16, {"units": 36, "down": 3}, {"hidden_size": 77, "batch": 3, "steps": 9, "layout": "strided"}),
+        ("lstm", FLOAT16, {"units": 8, "down": 4}, {"hidden_size": 64, "batch": 3, "layers": 2, "contents": "saturated"}),
+    ],
+)  # fmt: skip
+def test_every_kind_of_form_passes_the_rule(
+    cell: str, precision: dict[str, str], changed: dict[str, int], options: dict[str, Any], sizes: dict[str, int]
+) -> None:
+    sizes.update(changed)
+    assert verdicts(small(cell, **{"hidden_size": 50, "has_state": True, "mode": "training", **precision, **options})) == []
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize(("batch", "units"), [(1, 4), (2, 8), (5, 4), (8, 8)])
+def test_of_few_sequences_only_those_are_told(batch: int, units: int, sizes: dict[str, int]) -> None:
+    sizes["units"] = units
+    for order in range(2):
+        assert verdicts(small("lstm", hidden_size=17, batch=batch, steps=3, mode="training"), order) == []
+    assert verdicts(small("rnn_tanh", hidden_size=1, batch=batch, steps=1, mode="training")) == []
+
+
+NEXT = " " * 12
+FAULTS = {
+    "another number of sums": ("tile), me, i);", "tile), me, i - 1);"),
+    "another number of gradients": ("tile), me, i + 1));", "tile), me, i));"),
+    "one place for all steps": ("* 2 + i % 2) * each", "* 2) * each"),
+    "another block's sums": ("ACROSS + to) * ACROSS + me.across()", "ACROSS + to) * ACROSS"),
+    "a sum is not told": ("p < ACROSS * SUMS; p += THREADS", "p < ACROSS * SUMS - 1; p += THREADS"),
+    "no barrier before the sums are added": (NEXT + "is_stuck = __syncthreads_or(is_stuck);\n            if", NEXT + "if"),
+    "no barrier before telling gradients": ("            __syncthreads();\n            jitter(i, 2);\n", ""),
+    "no barrier before the product": ("__syncthreads_or(!gradients.finish(", "(!gradients.finish("),
+    "no barrier before telling sums": ("            __syncthreads();\n            jitter(i, 4);\n", ""),
+}  # fmt: skip
+FAULTS_OF_PARCELS = {
+    "a number that is not looked at": ("|| parcels[i].w == number", "|| parcels[i].w >= 0"),
+    "a parcel is not told": ("i < PARCELS; i += THREADS", "i < PARCELS - 1; i += THREADS"),
+}
+PLANTED = {"persistent_backward": FAULTS, "parcels.cuh": FAULTS_OF_PARCELS}
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize(("name", "fault"), [(name, fault) for name, faults in PLANTED.items() for fault in faults])
+def test_faults_of_the_handoff_are_seen(name: str, fault: str, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes["tiles"] = 2
+    case = small("lstm", steps=12, batch=12, hidden_size=40, mode="training", dtype="float16", has_state=True)
+    assert not _fails(case, 0)
+    _plant(name, *PLANTED[name][fault], monkeypatch)
+    assert any(_fails(case, order) for order in range(8))
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize(
+    ("name", "fault"), [("persistent_backward", "a sum is not told"), ("parcels.cuh", "a parcel is not told")]
+)
+def test_a_lost_parcel_ends_the_launch_with_nan_and_a_later_call_raises(
+    name: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = small("gru", hidden_size=40, has_state=True, mode="training")
+    problem = contents.problem(case)
+    layer = persistent_gpu.make_layer(case, problem.weights, torch.device("cpu"))
+    monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
+    with monkeypatch.context() as patch:
+        _plant(name, *PLANTED[name][fault], patch)
+        found = calls.run(layer, problem)
+    gradients = {name: one for name, one in found.items() if name.startswith("grad")}
+    assert all(torch.as_tensor(one).isnan().any() for one in gradients.values())
+    assert all(found[f"grad {name}_l0"].isnan().all() for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+    with pytest.raises(RuntimeError, match="an earlier launch of persistent_gpu on cpu is wrong: a block waited 2e-06 s"):
+        calls.run(layer, problem)
+    clusters_on_cpu.forget()
+    calls.run(layer, problem)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("rounds", [300, 700])
+def test_where_some_threads_give_up_all_end(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", rounds)
+    case = small("lstm", steps=8, batch=12, hidden_size=40, mode="training", dtype="float16")
+    status = _persistent_kernel.status_of(torch.device("cpu"))
+    for order in range(4):
+        with suppress(RuntimeError):  # of the backward pass, after a forward pass that gave up
+            assert verdicts(case, order) == [] or status.forget()
+        status.forget()
