@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +14,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ecornn import calls, contents
-from pytest_ecornn.implementations import _persistent_kernel, persistent_gpu
+from pytest_ecornn import calls, contents, verification
+from pytest_ecornn.implementations import _persistent_choice, _persistent_kernel, persistent_gpu
 from pytest_ecornn.implementations._persistent_choice import choose
 from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape
 from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
+from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200
 from tests.test_persistent import _fails, _plant, needs_compiler, small, verdicts
@@ -207,3 +210,56 @@ def test_where_some_threads_give_up_all_end(rounds: int, monkeypatch: pytest.Mon
         with suppress(RuntimeError):  # of the backward pass, after a forward pass that gave up
             assert verdicts(case, order) == [] or status.forget()
         status.forget()
+
+
+# On a GPU.
+
+
+needs_gpu = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0), reason="no GPU of compute capability 8.0"
+)
+
+
+@pytest.fixture
+def no_clusters(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every layer lies in a grid, forward and backward."""
+    monkeypatch.setattr(_persistent_choice, "_clusters", lambda problem, device: iter(()))
+    monkeypatch.setattr(_persistent_kernel, "plan", lru_cache(_persistent_kernel.plan.__wrapped__))
+    clusters_on_cpu.forget()
+    yield
+    clusters_on_cpu.forget()
+
+
+@needs_gpu
+@pytest.mark.usefixtures("no_clusters")
+@pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16, FLOAT32, TF32], ids=["float16", "bfloat16", "float32", "tf32"])
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("hidden", [1, 33, 200, 650, 1024, 1500])
+@pytest.mark.parametrize("batch", [1, 20, 40])
+def test_on_a_gpu_the_kernel_passes_the_rule(cell: str, precision: dict[str, str], hidden: int, batch: int) -> None:
+    options = {"ragged": True, "has_state": True, "bidirectional": True, "mode": "training", "device": "cuda", "steps": 9}
+    case = small(cell, hidden_size=hidden, batch=batch, **precision, **options)
+    if reason := PersistentGpu().unsupported(case, torch.device("cuda")):
+        pytest.skip(reason)
+    problem = contents.problem(case)
+    layer = PersistentGpu().build(case, problem.weights)
+    first, again = calls.run(layer, problem), calls.run(layer, problem)
+    failed = [one for one in verification.Expected(problem).compare(first, PersistentGpu().declared) if one.status == "failed"]
+    assert failed == []
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+@needs_gpu
+@pytest.mark.usefixtures("no_clusters")
+def test_on_a_gpu_a_lost_parcel_raises_and_does_not_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    source = tmp_path / "persistent_grid_backward.cu"
+    source.write_text(_persistent_kernel._GRID_SOURCES[True].read_text().replace(*FAULTS["a sum is not told"]))
+    case = small("lstm", hidden_size=200, mode="training", device="cuda")
+    problem = contents.problem(case)
+    with monkeypatch.context() as patch:
+        patch.setitem(_persistent_kernel._GRID_SOURCES, True, source)
+        patch.setattr(_persistent_kernel, "WATCHDOG_NS", 20_000_000)
+        calls.run(PersistentGpu().build(case, problem.weights), problem)
+        torch.cuda.synchronize()
+        with pytest.raises(RuntimeError, match="an earlier launch of persistent_gpu on cuda:0 is wrong"):
+            calls.run(PersistentGpu().build(case, problem.weights), problem)
