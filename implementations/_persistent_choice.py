@@ -69,9 +69,12 @@ def _grids(problem: Problem, device: Device) -> Iterator[Form]:
                 continue
             tiles = ceil(problem.batch / TILE / (device.processors // blocks))
             for groups in (1, 2, 4, 8):
-                form = _with_weights(Form(problem, units, blocks, tiles, groups, is_grid=True, down=down), device)
-                if form is not None and not form.left_over:
-                    yield form
+                form = Form(problem, units, blocks, tiles, groups, is_grid=True, down=down)
+                for buffers in (0,) if problem.is_backward else (0, 1, 2):
+                    moves = buffers > 0 and device.largest_cluster > 1
+                    found = _with_weights(replace(form, buffers=buffers, moves_registers=moves), device)
+                    if found is not None and not found.left_over:
+                        yield found
 
 
 def _with_weights(form: Form, device: Device) -> Form | None:
@@ -81,6 +84,9 @@ def _with_weights(form: Form, device: Device) -> Form | None:
         return None
     form = replace(form, held=held)
     room = (device.shared_bytes - replace(form, shared=1).shared_bytes) // PART_BYTES + 1
+    if form.buffers and form.parts - held == room + 1:
+        held += 1  # which spills a few registers
+        form = replace(form, held=held)
     if form.parts - held <= room:
         return replace(form, shared=form.parts - held)
     near = (held + room) // form.together  # turns, and of these the ring's
@@ -98,6 +104,9 @@ def _most_held(form: Form) -> int:
     if form.is_grid:
         others = 8 * form.row_tiles + 16 if is_split else 6 * form.row_tiles + 10
         others += 16 * (form.states - 1) * form.problem.is_backward
+        if form.buffers:
+            room = form.other_registers or form.launched_registers - 8
+            return (room - _OTHER_REGISTERS - others - 32 * is_split) // PART_REGISTERS
         return _MOST_PARTS_HELD - ceil(others / PART_REGISTERS)
     others = _OTHER_REGISTERS + 6 * (form.row_tiles - 1) + 32 * is_split
     return (form.other_registers - others) // PART_REGISTERS

@@ -34,6 +34,9 @@ _SHARED_BYTES_A_CLOCK, _L2_BYTES_A_CLOCK, _LOSS = 128, 18, 1.5
 _GATES_US, _SUMS_US, _HANDOFF_US, _BLOCK_US, _TOLD_US = 0.22, 0.045, 0.1, 0.006, 0.0055
 # In a grid, in us: until what was told can be read, and for what threads read of it at once, so many parcels each.
 _GRID_TOLD_US, _GRID_READ_US, _AT_ONCE = 0.65, 0.65, 8
+_READERS, _READER_REGISTERS, _READ_AT_ONCE = 128, 104, 16  # threads that do nothing else
+# What they read into shared memory, by all blocks together; by how much such a form must be better while it is not measured.
+_PUT_US, _ALL_L2_BYTES_A_US, _UNMEASURED = 0.3, 5e6, 1.2
 _PARCEL_US = 0.05  # backward, of a thread, to put together or take apart: by its instructions, not measured
 
 
@@ -43,7 +46,8 @@ class Form:
 
     groups: of warps, among which the columns of a product are divided. Of a warp's parts of W_hh `held` lie in registers and
     `shared` in shared memory; `ring`: of what is left over, turns of `together` parts that are on their way. down: blocks in
-    each column of a group, backward in a grid.
+    each column of a group, backward in a grid. buffers: of states, forward in a grid, into which four more warps read what is
+    told; 0 for no such warps, who multiply reading too. moves_registers: from those warps to the others.
     """
 
     problem: Problem
@@ -56,6 +60,8 @@ class Form:
     ring: int = 0
     is_grid: bool = False
     down: int = 1
+    buffers: int = 0
+    moves_registers: bool = False
 
     @property
     def is_in_rows(self) -> bool:
@@ -136,10 +142,27 @@ class Form:
         return {1: 72, 2: 96}.get(self.states, 120)
 
     @property
+    def reader_registers(self) -> int:
+        """Of a thread that reads alone."""
+        return _READER_REGISTERS
+
+    @property
+    def _threads_beside(self) -> int:
+        """That do not multiply."""
+        return self.gate_threads if self._has_gate_warps else _READERS if self.buffers else 0
+
+    @property
+    def launched_registers(self) -> int:
+        """Of each thread at first."""
+        return _REGISTERS // (_THREADS + self._threads_beside) // 8 * 8
+
+    @property
     def other_registers(self) -> int:
-        """Of a thread that multiplies: what the others leave of those that all threads are launched with, by eights."""
-        launched = _REGISTERS // (_THREADS + self.gate_threads) // 8 * 8
-        return (launched * (_THREADS + self.gate_threads) - self.gate_registers * self.gate_threads) // _THREADS // 8 * 8
+        """Of a thread that multiplies, when the others have left it what they need not; 0 where none are moved."""
+        if self.is_grid and not (self.buffers and self.moves_registers):
+            return 0
+        beside, registers = self._threads_beside, self.gate_registers if self._has_gate_warps else self.reader_registers
+        return (self.launched_registers * (_THREADS + beside) - registers * beside) // _THREADS // 8 * 8
 
     @property
     def told_bytes(self) -> int:
@@ -183,7 +206,7 @@ class Form:
         if self.problem.is_backward:
             carried += 4 * self.tiles * self.states * _THREADS
             return (self._shared_in_rows(states) if self.is_grid else self._shared_in_cluster) + carried + parts
-        own = states + self.told_bytes + 16 if self.is_grid else 128 + 2 * self.tiles * states + 16
+        own = max(1, self.buffers) * states + self.told_bytes + 32 if self.is_grid else 128 + 2 * self.tiles * states + 16
         sums = self.row_tiles * 16 * WARPS // self.groups // self._gates + 1
         turns = 2 if self._has_gate_warps else 1
         own += 4 * turns * self.groups * sums * (12 if self._gates == 1 else 36)
@@ -219,21 +242,32 @@ class Form:
             each = self.product_us + gates + sums + _GRID_READ_US * sum(ceil(some / _AT_ONCE) for some in a_thread)
             if self.problem.is_backward:  # told while the next tile is computed, if there is one
                 return self.tiles * (each + _PARCEL_US * (a_thread[0] + 2 * a_thread[1])) + 2 * _GRID_TOLD_US
-            return self.tiles * (each + _GRID_TOLD_US)
+            return self._read_meanwhile_us if self.buffers else self.tiles * (each + _GRID_TOLD_US)
         telling = self.blocks * (_BLOCK_US + _TOLD_US * self.told_bytes / 128)
         one = self.product_us + gates + sums + telling + _HANDOFF_US
         return max(self.tiles * max(self.product_us, gates + telling), one)
 
+    @property
+    def _read_meanwhile_us(self) -> float:
+        """About how long a step takes where warps of their own read: those, the others, or one tile after the other's way."""
+        parcels = self.parcels[0]
+        all_bytes = 16 * parcels * self.blocks * self.clusters
+        reads = max(ceil(parcels / _READERS / _READ_AT_ONCE) * _GRID_READ_US, all_bytes / _ALL_L2_BYTES_A_US)
+        found = self.product_us + _GATES_US * self.states + _SUMS_US * self.groups
+        # Into one buffer only what registers hold is read meanwhile.
+        waits = 0.0 if self.buffers > 1 else max(_PUT_US, reads - _GRID_READ_US)
+        return _UNMEASURED * max(self.tiles * (found + waits), self.tiles * reads, found + reads + _GRID_TOLD_US)
+
     @cached_property
     def launch(self) -> Launch:
-        threads = _THREADS + self.gate_threads if self._has_gate_warps else _THREADS
-        return Launch(self.clusters * self.blocks, threads, self.shared_bytes)
+        return Launch(self.clusters * self.blocks, _THREADS + self._threads_beside, self.shared_bytes)
 
     @property
     def macros(self) -> dict[str, int]:
         names = ["units", "tiles", "groups", "together", "held", "shared", "ring"] + ["sequences"] * self.is_grid
         names += ["down", "across"] if self.is_in_rows else ["blocks"]
         names += ["gate_threads", "gate_registers", "other_registers"] * self._has_gate_warps
+        names += ["buffers", "reader_registers", "other_registers"] * (self.is_grid and not self.problem.is_backward)
         return {name.upper(): getattr(self, name) for name in names} | {"SPLIT": int(self.problem.arithmetic.is_split)}
 
     def __str__(self) -> str:

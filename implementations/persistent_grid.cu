@@ -7,7 +7,9 @@
 //   No two may alias. Alignment: of the element; weight: WIDTH bytes; handoff: 16 bytes.
 // Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of 8 sequences, which knows nothing of
 //   others; block r of a group owns UNITS hidden units from r * UNITS. Its 8 warps are GROUPS of columns of W_hh by groups of
-//   rows. SEQUENCES of a tile are told, 8 or as many as there are at all. Shared bytes: Form.shared_bytes.
+//   rows. SEQUENCES of a tile are told, 8 or as many as there are at all. With BUFFERS four more warps read what is told of the
+//   next tile meanwhile, into as many buffers by turns; registers go over to the others where OTHER_REGISTERS says how many.
+//   Shared bytes: Form.shared_bytes.
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Between blocks each reads 4/3 B H values a step.
 // Limits: compute capability 8.0; UNITS a multiple of 4, and of W_hh nothing left over; T, B, G * H below 2^30; offsets 64-bit.
 // Order: a parcel is written and read as one (grid.cuh), so who sees its number sees it whole. h_(t+1) of a tile takes the place
@@ -22,13 +24,19 @@
 
 #include "jitter.cuh"
 #include "parcels.cuh"
+#include "roles.cuh"
 
-#define ALL (BLOCKS * Told<UNITS>::PARCELS)
-#define AHEAD (TILES == 1 ? 0 : 4)  // parcels of a thread, during the product of the tile before
+#define OF_ALL (BLOCKS * Told<UNITS>::PARCELS)  // of a tile
+#define READERS (BUFFERS > 0 ? 128 : THREADS)
+#define ALL (BUFFERS > 0 ? THREADS + READERS : THREADS)
+#define AT_ONCE (BUFFERS > 0 ? 16 : 8)  // parcels of a thread
+#define AHEAD (BUFFERS > 0 ? AT_ONCE : TILES == 1 ? 0 : 4)  // of these, during the product of the tile before
+// Meetings: a buffer's states are there, have been read; all sums or states of the block are found; readers are as far.
+enum Where { FULL = 1, EMPTY = 3, FOUND = 5, READ = 6 };
 
 // Found anew each time it is asked for, so that what follows from it takes no registers meanwhile.
 __device__ inline Thread this_thread(int batch) {
-    unsigned number = threadIdx.x, block = blockIdx.x;
+    unsigned number = threadIdx.x % THREADS, block = blockIdx.x;
     again(number), again(block);
     return {(int)number, (int)number / 32, (int)number % 32, (int)(block % BLOCKS) * UNITS, (int)(block / BLOCKS) * TILES * 8, batch};
 }
@@ -37,7 +45,7 @@ __device__ inline int tiles_of(const Thread& me) { return min(TILES, (me.batch -
 
 // What is told of h_t of a tile.
 __device__ inline uint4* place_of(uint4* handoff, const Thread& me, int t, int tile) {
-    return handoff + (index)((me.first_sequence / 8 + tile) * 2 + t % 2) * ALL;
+    return handoff + (index)((me.first_sequence / 8 + tile) * 2 + t % 2) * OF_ALL;
 }
 
 // The states of a block's own units in a tile, as they are told.
@@ -56,12 +64,85 @@ __device__ inline void tell(const Own& own, uint4* handoff, const Thread& me, un
 }
 
 struct Shared {
-    States states;
+    States states[BUFFERS > 0 ? BUFFERS : 1];
     Own own;
     Steps steps;
+    int is_stuck[2];  // some reader has given up the wait for that buffer's states
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_forward(
+typedef Heard<OF_ALL, AHEAD, READERS, AT_ONCE> Parcels;
+
+// All of h_t of a tile, of which AHEAD were begun. False when it does not come.
+__device__ inline bool hear(Parcels& parcels, States& states, uint4* handoff, const Thread& me, int t, int tile) {
+    const auto put = [&](unsigned place, const uint4& parcel) { Own::put(states, place, parcel); };
+    return parcels.finish(place_of(handoff, me, t, tile), me.number, t + 1, put);
+}
+
+// The warps after the first 8, which do nothing else: the states of every tile and step. me: numbered among them.
+__device__ inline void read_all(Shared& shared, uint4* handoff, const Thread& me, int steps, int tiles, bool is_first_told) {
+    Parcels parcels;
+    parcels.begin_ahead(place_of(handoff, me, 0, 0), me.number);
+    int visits = 0;
+    for (int t = 0; t < steps; t++)
+#pragma unroll 1
+        for (int tile = 0; tile < tiles; tile++) {
+            const int buffer = visits % max(BUFFERS, 1), next = tile + 1 < tiles ? tile + 1 : 0;
+            if (visits++ >= BUFFERS) meet(EMPTY + buffer, ALL);
+            if ((t > 0 || is_first_told) && !hear(parcels, shared.states[buffer], handoff, me, t, tile))
+                *(volatile int*)&shared.is_stuck[buffer] = 1;
+            meet(READ, READERS);
+            jitter(t, 6);
+            const bool is_stuck = *(volatile int*)&shared.is_stuck[buffer];
+            come(FULL + buffer, ALL);
+            if (is_stuck) return;
+            parcels.begin_ahead(place_of(handoff, me, next > 0 ? t : t + 1, next), me.number);
+        }
+}
+
+// The first 8 warps: sums and states of every tile and step, told and written. False where a wait was given up.
+__device__ inline bool find_all(Shared& shared, const Arrays& arrays, Resident& weights, uint4* handoff, int batch) {
+    const int tiles = tiles_of(this_thread(batch));
+    Walk walk(arrays, this_thread(batch));
+    Inputs inputs = {};
+    inputs.read(arrays, walk, 0, 0);
+    Parcels parcels;
+    if (!BUFFERS) parcels.begin_ahead(place_of(handoff, this_thread(batch), 0, 0), threadIdx.x);
+    bool is_stuck = false;
+    int buffer = 0;
+    for (int t = 0; t < arrays.steps && !is_stuck; t++) {
+#pragma unroll 1
+        for (int tile = 0; tile < tiles && !is_stuck; tile++) {
+            const Thread me = this_thread(batch);
+            const bool is_last = tile + 1 == tiles, is_told = t + 1 < arrays.steps;
+            States& states = shared.states[buffer];
+            jitter(t, 0);
+            if (!BUFFERS && (t > 0 || arrays.first_h)) is_stuck = !hear(parcels, states, handoff, me, t, tile);
+            jitter(t, 1);
+            meet(FULL + buffer, ALL);
+            if (BUFFERS) is_stuck = *(volatile int*)&shared.is_stuck[buffer];
+            else parcels.begin_ahead(place_of(handoff, me, is_last ? t + 1 : t, is_last ? 0 : tile + 1), me.number);
+            jitter(t, 2);
+            multiply(shared.steps, 0, weights, me, states);
+            const Ready ready(shared.steps, inputs, me, tile, arrays.step(t));
+            meet(FOUND, THREADS);
+            jitter(t, 3);
+            const Found found(shared.steps, 0, ready, me, tile, states, shared.own);
+            if (BUFFERS) come(EMPTY + buffer, ALL), meet(FOUND, THREADS);
+            else is_stuck = __syncthreads_or(is_stuck);
+            jitter(t, 4);
+            if (is_told && !is_stuck) tell(shared.own, place_of(handoff, me, t + 1, tile), me, t + 2);
+            found.write(walk, ready, tile);
+            if (!is_told) found.write_final(arrays, me, tile);
+            walk.advance(arrays, tiles, is_last);
+            walk.advance_gates(arrays, tiles, is_last);
+            if (!is_last || is_told) inputs.read(arrays, walk, is_last ? 0 : tile + 1, t + is_last);
+            buffer = buffer + 1 < BUFFERS ? buffer + 1 : 0;
+        }
+    }
+    return !is_stuck;
+}
+
+extern "C" __global__ void __launch_bounds__(ALL, 1) persistent_forward(
     const storage* gates, index gates_step, index gates_sequence, const storage* weight, const storage* bias_ih,
     const storage* bias_hh, const storage* first_h, const storage* first_c, storage* output, index output_step,
     index output_sequence, storage* final_h, storage* final_c, const length* lengths, storage* kept, float* cells,
@@ -71,51 +152,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_forward(
     const Arrays arrays = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
     const int tiles = tiles_of(first);
-    clear(&shared, sizeof(States) + sizeof(Own));
-    start(shared.steps, arrays, first, lengths);
+    clear(&shared, sizeof(shared.states) + sizeof(Own));
+    if (threadIdx.x < 2) shared.is_stuck[threadIdx.x] = 0;
     __syncthreads();
+    if (threadIdx.x >= THREADS) {
+        if (OTHER_REGISTERS) make_do_with<READER_REGISTERS>();
+        read_all(shared, handoff, first, steps, tiles, first_h);
+        return;
+    }
+    if (OTHER_REGISTERS) take<OTHER_REGISTERS>();
+    start(shared.steps, arrays, first, lengths);
     for (int tile = 0; first_h && tile < tiles; tile++) {
         start(shared.own, arrays, first, tile);
-        __syncthreads();
+        meet(FOUND, THREADS);
         tell(shared.own, place_of(handoff, first, 0, tile), first, 1);
-        __syncthreads();
+        meet(FOUND, THREADS);
     }
     jitter(-1, 5);
     Resident weights(shared.steps.room, nullptr, 0, [&](int s, int i) { return part_of(weight, first, s, i); });
-    Walk walk(arrays, first);
-    Inputs inputs = {};
-    inputs.read(arrays, walk, 0, 0);
-    Heard<ALL, AHEAD> heard;
-    heard.begin_ahead(place_of(handoff, first, 0, 0), first.number);
-    bool is_stuck = false;
-    for (int t = 0; t < steps && !is_stuck; t++) {
-#pragma unroll 1
-        for (int tile = 0; tile < tiles && !is_stuck; tile++) {
-            const Thread me = this_thread(batch);
-            const bool is_last = tile + 1 == tiles, is_told = t + 1 < steps;
-            jitter(t, 0);
-            const auto put = [&](unsigned place, const uint4& parcel) { Own::put(shared.states, place, parcel); };
-            if (t > 0 || first_h) is_stuck = !heard.finish(place_of(handoff, me, t, tile), me.number, t + 1, put);
-            jitter(t, 1);
-            __syncthreads();
-            heard.begin_ahead(place_of(handoff, me, is_last ? t + 1 : t, is_last ? 0 : tile + 1), me.number);
-            jitter(t, 2);
-            multiply(shared.steps, 0, weights, me, shared.states);
-            const Ready ready(shared.steps, inputs, me, tile, arrays.step(t));
-            __syncthreads();
-            jitter(t, 3);
-            const Found found(shared.steps, 0, ready, me, tile, shared.states, shared.own);
-            is_stuck = __syncthreads_or(is_stuck);
-            jitter(t, 4);
-            if (is_told && !is_stuck) tell(shared.own, place_of(handoff, me, t + 1, tile), me, t + 2);
-            found.write(walk, ready, tile);
-            if (!is_told) found.write_final(arrays, me, tile);
-            walk.advance(arrays, tiles, is_last);
-            walk.advance_gates(arrays, tiles, is_last);
-            if (!is_last || is_told) inputs.read(arrays, walk, is_last ? 0 : tile + 1, t + is_last);
-        }
-    }
-    if (is_stuck) {
+    meet(FOUND, THREADS);
+    if (!find_all(shared, arrays, weights, handoff, batch)) {
         const Thread me = this_thread(batch);
         *(volatile int*)status = 1;
         give_up(arrays, me, tiles_of(me));

@@ -149,6 +149,8 @@ def test_kernels_compile_without_spills(
     monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
     source = unique(FOLDER / name, tmp_path)
     for variant in VARIANTS[name]:
+        if dict(variant).get("OTHER_REGISTERS", "0") != "0" and capability < (9, 0):
+            continue  # only newer devices move registers
         compiled = compiler.compile_source(source, variant, capability)
         spilled = [int(count) for count in re.findall(r"(\d+) bytes spill", compiled.log)]
         assert spilled, "the compiler says how many bytes a kernel spills"

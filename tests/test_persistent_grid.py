@@ -69,7 +69,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
 @pytest.fixture
 def sizes() -> dict[str, int]:
     """Of the form that is forced."""
-    return {"units": 12, "tiles": 1, "groups": 2, "held": 1}
+    return {"units": 12, "tiles": 1, "groups": 2, "held": 1, "buffers": 0}
 
 
 @pytest.fixture
@@ -80,8 +80,8 @@ def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
         yield
 
 
-def form_of(problem: Problem, units: int, tiles: int, groups: int, held: int) -> Form:
-    form = Form(problem, units, -(-problem.hidden // units), tiles, groups, is_grid=True)
+def form_of(problem: Problem, units: int, tiles: int, groups: int, held: int, buffers: int) -> Form:
+    form = Form(problem, units, -(-problem.hidden // units), tiles, groups, is_grid=True, buffers=buffers, moves_registers=True)
     held = min(held, form.parts)
     return replace(form, held=held, shared=form.parts - held)
 
@@ -92,6 +92,7 @@ PRECISIONS = [{"dtype": "float16"}, {"dtype": "bfloat16"}, {"dtype": "float32"},
 
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("buffers", [0, 1, 2])
 @pytest.mark.parametrize(
     ("cell", "precision", "changed", "options"),
     [
@@ -105,52 +106,68 @@ PRECISIONS = [{"dtype": "float16"}, {"dtype": "bfloat16"}, {"dtype": "float32"},
     ],
 )
 def test_the_kernel_passes_the_rule(
-    cell: str, precision: dict[str, str], changed: dict[str, int], options: dict[str, Any], sizes: dict[str, int]
-) -> None:
-    sizes.update(changed)
+    buffers: int, cell: str, precision: dict[str, str], changed: dict[str, int], options: dict[str, Any], sizes: dict[str, int]
+) -> None:  # fmt: skip
+    sizes.update(changed, buffers=buffers)
     assert verdicts(small(cell, **{"hidden_size": 50, "has_state": True, "mode": "inference", **precision, **options})) == []
 
 
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("buffers", [0, 1])
 @pytest.mark.parametrize(("batch", "units"), [(1, 4), (2, 8), (5, 4), (8, 8)])
-def test_of_few_sequences_only_those_are_told(batch: int, units: int, sizes: dict[str, int]) -> None:
-    sizes["units"] = units
+def test_of_few_sequences_only_those_are_told(buffers: int, batch: int, units: int, sizes: dict[str, int]) -> None:
+    sizes.update(units=units, buffers=buffers)
     for order in range(2):
         assert verdicts(small("lstm", hidden_size=17, batch=batch, mode="inference"), order) == []
 
 
 FAULTS = {
     "another number": ("me.number, t + 1, put)", "me.number, t, put)"),
-    "one place for all steps": ("tile) * 2 + t % 2) * ALL", "tile) * 2) * ALL"),
-    "no barrier before the product": (
-        "            __syncthreads();\n            heard.begin_ahead",
-        "            heard.begin_ahead",
-    ),
-    "no barrier before the gates": ("            __syncthreads();\n            jitter(t, 3);\n", ""),
+    "one place for all steps": ("tile) * 2 + t % 2) * OF_ALL", "tile) * 2) * OF_ALL"),
+    "no barrier before the product": ("meet(FULL + buffer, ALL);", ";"),
+    "no barrier before the gates": ("            meet(FOUND, THREADS);\n            jitter(t, 3);\n", ""),
     "no barrier before telling": ("is_stuck = __syncthreads_or(is_stuck);", ";"),
+}
+FAULTS_OF_READERS = {
+    "states are not waited for": ("meet(FULL + buffer, ALL);", ";"),
+    "states are not waited for to be read": ("if (visits++ >= BUFFERS) meet(EMPTY + buffer, ALL);", "visits++;"),
+    "another buffer": ("!hear(parcels, shared.states[buffer]", "!hear(parcels, shared.states[0]"),
+    "no barrier before telling": ("come(EMPTY + buffer, ALL), meet(FOUND, THREADS);", "come(EMPTY + buffer, ALL);"),
 }
 FAULTS_OF_PARCELS = {
     "a number that is not looked at": ("|| parcels[i].w == number", "|| parcels[i].w >= 0"),
     "a parcel is not told": ("i < PARCELS; i += THREADS", "i < PARCELS - 1; i += THREADS"),
 }
-PLANTED = {"persistent_forward": FAULTS, "parcels.cuh": FAULTS_OF_PARCELS}
+PLANTED = [
+    *(("persistent_forward", 0, *fault) for fault in FAULTS.items()),
+    *(("persistent_forward", 2, *fault) for fault in FAULTS_OF_READERS.items()),
+    *(("parcels.cuh", buffers, *fault) for fault in FAULTS_OF_PARCELS.items() for buffers in (0, 1)),
+]
 
 
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
-@pytest.mark.parametrize(("name", "fault"), [(name, fault) for name, faults in PLANTED.items() for fault in faults])
-def test_faults_of_the_handoff_are_seen(name: str, fault: str, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes["tiles"] = 2
+@pytest.mark.parametrize(
+    ("name", "buffers", "label", "planted"), PLANTED, ids=lambda of: "" if isinstance(of, tuple) else str(of)
+)
+def test_faults_of_the_handoff_are_seen(
+    name: str, buffers: int, label: str, planted: tuple[str, str], sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes.update(tiles=2, buffers=buffers)
     case = small("lstm", steps=12, batch=12, hidden_size=40, mode="inference", dtype="float16", has_state=True)
     assert not _fails(case, 0)
-    _plant(name, *PLANTED[name][fault], monkeypatch)
-    assert any(_fails(case, order) for order in range(8))
+    _plant(name, *planted, monkeypatch)
+    assert any(_fails(case, order) for order in range(8)), label
 
 
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
-def test_a_lost_parcel_ends_the_launch_with_nan_and_a_later_call_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("buffers", [0, 1, 2])
+def test_a_lost_parcel_ends_the_launch_with_nan_and_a_later_call_raises(
+    buffers: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes["buffers"] = buffers
     case = small("gru", hidden_size=40, has_state=True, mode="inference")
     problem = contents.problem(case)
     layer = persistent_gpu.make_layer(case, problem.weights, torch.device("cpu"))
@@ -171,7 +188,11 @@ def test_a_lost_parcel_ends_the_launch_with_nan_and_a_later_call_raises(monkeypa
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("rounds", [60, 500])
-def test_where_some_threads_give_up_all_end(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("buffers", [0, 1, 2])
+def test_where_some_threads_give_up_all_end(
+    buffers: int, rounds: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes.update(tiles=2, buffers=buffers)
     monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", rounds)
     case = small("lstm", steps=8, batch=12, hidden_size=40, mode="inference", dtype="float16")
     status = _persistent_kernel.status_of(torch.device("cpu"))

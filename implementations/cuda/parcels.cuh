@@ -28,9 +28,10 @@ template <int OWN> struct alignas(16) Told {
     }
 };
 
-// ALL parcels of a tile, on their way to a block's threads. MOST_AHEAD: that a thread begins to read before it needs them.
-template <int ALL, int MOST_AHEAD> struct Heard {
-    static constexpr int A_THREAD = (ALL + THREADS - 1) / THREADS, AT_ONCE = A_THREAD < 8 ? A_THREAD : 8;
+// ALL parcels of a tile, on their way to so many READERS, a block's threads: MOST at once to each of them, of which it begins to
+// read MOST_AHEAD before it needs them.
+template <int ALL, int MOST_AHEAD, int READERS = THREADS, int MOST = 8> struct Heard {
+    static constexpr int A_THREAD = (ALL + READERS - 1) / READERS, AT_ONCE = A_THREAD < MOST ? A_THREAD : MOST;
     static constexpr int AHEAD = AT_ONCE < MOST_AHEAD ? AT_ONCE : MOST_AHEAD;
     uint4 parcels[AT_ONCE];
 
@@ -38,7 +39,7 @@ template <int ALL, int MOST_AHEAD> struct Heard {
     template <int FROM, int TO> __device__ void begin(const uint4* handoff, int first) {
 #pragma unroll
         for (int i = FROM; i < TO; i++)
-            parcels[i] = first + i * THREADS < ALL ? published(handoff + first + i * THREADS) : uint4{};
+            parcels[i] = first + i * READERS < ALL ? published(handoff + first + i * READERS) : uint4{};
     }
     __device__ void begin_ahead(const uint4* handoff, int thread) { begin<0, AHEAD>(handoff, thread); }
 
@@ -50,17 +51,17 @@ template <int ALL, int MOST_AHEAD> struct Heard {
             const bool is_there = wait_until([&] {
                 bool is_whole = true;
 #pragma unroll
-                for (int i = 0; i < AT_ONCE; i++) is_whole &= first + i * THREADS >= ALL || parcels[i].w == number;
+                for (int i = 0; i < AT_ONCE; i++) is_whole &= first + i * READERS >= ALL || parcels[i].w == number;
 #pragma unroll
                 for (int i = 0; i < AT_ONCE; i++)
-                    if (first + i * THREADS < ALL && parcels[i].w != number) parcels[i] = published(handoff + first + i * THREADS);
+                    if (first + i * READERS < ALL && parcels[i].w != number) parcels[i] = published(handoff + first + i * READERS);
                 return is_whole;
             });
             if (!is_there) return false;
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
-                if (first + i * THREADS < ALL) put(first + i * THREADS, parcels[i]);
-            first += AT_ONCE * THREADS;
+                if (first + i * READERS < ALL) put(first + i * READERS, parcels[i]);
+            first += AT_ONCE * READERS;
             if (AT_ONCE < A_THREAD) begin<0, AT_ONCE>(handoff, first);
         }
         return true;
