@@ -17,6 +17,11 @@ _GRID_UNITS = 4  # of a block a multiple
 _DOWN = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 16)  # blocks in a column, backward
 
 
+# By which the time of a form that was put together of its parts only, not measured, is taken for longer: backward in a grid,
+# and in a grid where warps of their own read.
+_UNMEASURED_BACKWARD, _UNMEASURED_READERS = 1.5, 1.2
+
+
 def choose(problem: Problem, device: Device) -> Form | str:
     """The form whose steps take the least, clusters that queue counted; or why there is none."""
     found = [*_clusters(problem, device), *_grids(problem, device)]
@@ -24,8 +29,10 @@ def choose(problem: Problem, device: Device) -> Form | str:
         return _misfit(problem, device)
 
     def time_us(form: Form) -> tuple[float, float]:
-        queue = 1 if form.is_grid else ceil(form.clusters / device.clusters(form.blocks))
-        return queue * form.step_us, form.product_us
+        if form.is_grid:
+            unmeasured = _UNMEASURED_BACKWARD if problem.is_backward else _UNMEASURED_READERS if form.buffers else 1
+            return form.step_us * unmeasured, form.product_us
+        return ceil(form.clusters / device.clusters(form.blocks)) * form.step_us, form.product_us
 
     return min(found, key=time_us)
 
@@ -87,8 +94,9 @@ def _with_weights(form: Form, device: Device) -> Form | None:
     if form.buffers and form.parts - held == room + 1:
         held += 1  # which spills a few registers
         form = replace(form, held=held)
-    if form.parts - held <= room:
-        return replace(form, shared=form.parts - held)
+    if form.parts - held <= room:  # in shared memory there is room for one even where there is none
+        found = replace(form, shared=form.parts - held)
+        return found if found.shared_bytes <= device.shared_bytes else None
     near = (held + room) // form.together  # turns, and of these the ring's
     ring = min(ceil(_RING_BYTES / PART_BYTES / form.together), room // form.together, near - 1)
     held = min(held, (near - ring) * form.together)

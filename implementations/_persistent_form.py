@@ -35,8 +35,7 @@ _GATES_US, _SUMS_US, _HANDOFF_US, _BLOCK_US, _TOLD_US = 0.22, 0.045, 0.1, 0.006,
 # In a grid, in us: until what was told can be read, and for what threads read of it at once, so many parcels each.
 _GRID_TOLD_US, _GRID_READ_US, _AT_ONCE = 0.65, 0.65, 8
 _READERS, _READER_REGISTERS, _READ_AT_ONCE = 128, 104, 16  # threads that do nothing else
-# What they read into shared memory, by all blocks together; by how much such a form must be better while it is not measured.
-_PUT_US, _ALL_L2_BYTES_A_US, _UNMEASURED = 0.3, 5e6, 1.2
+_PUT_US, _ALL_L2_BYTES_A_US = 0.3, 5e6  # what they read into shared memory; by all blocks together: not measured
 _PARCEL_US = 0.05  # backward, of a thread, to put together or take apart: by its instructions, not measured
 
 
@@ -256,7 +255,7 @@ class Form:
         found = self.product_us + _GATES_US * self.states + _SUMS_US * self.groups
         # Into one buffer only what registers hold is read meanwhile.
         waits = 0.0 if self.buffers > 1 else max(_PUT_US, reads - _GRID_READ_US)
-        return _UNMEASURED * max(self.tiles * (found + waits), self.tiles * reads, found + reads + _GRID_TOLD_US)
+        return max(self.tiles * (found + waits), self.tiles * reads, found + reads + _GRID_TOLD_US)
 
     @cached_property
     def launch(self) -> Launch:

@@ -135,27 +135,36 @@ __device__ inline void tell_sums(const Shared& shared, uint4* handoff, const Thr
     }
 }
 
-// What the blocks of the row tell of a step, and what those of the column do, on their way into shared memory. handoff: of the
-// tile and step.
+// What the blocks of the row tell of the i-th step of a tile, on its way into shared memory.
 struct HeardSums {
     Heard<ACROSS * SUMS, AHEAD> heard;
-    __device__ static const uint4* place(const uint4* handoff, const Thread& me) { return handoff + me.rank * ACROSS * SUMS; }
-    __device__ void begin(const uint4* handoff, const Thread& me) { heard.begin_ahead(place(handoff, me), me.number); }
+    __device__ static const uint4* place(uint4* handoff, const Thread& me, int i, int tile) {
+        return sums_of(handoff, me, i, tile) + me.rank * ACROSS * SUMS;
+    }
+    __device__ void begin(uint4* handoff, const Thread& me, int i, int tile) {
+        heard.begin_ahead(place(handoff, me, i, tile), me.number);
+    }
     // False when it does not come.
-    __device__ bool finish(Shared& shared, const uint4* handoff, const Thread& me, unsigned number) {
-        return heard.finish(place(handoff, me), me.number, number, [&](unsigned place, const uint4& parcel) {
+    __device__ bool finish(Shared& shared, uint4* handoff, const Thread& me, int i, int tile) {
+        return heard.finish(place(handoff, me, i, tile), me.number, i + 1, [&](unsigned place, const uint4& parcel) {
             float* found = shared.told + place * 3;
             found[0] = __uint_as_float(parcel.x), found[1] = __uint_as_float(parcel.y), found[2] = __uint_as_float(parcel.z);
         });
     }
 };
+
+// Likewise what the blocks of the column tell.
 struct HeardGradients {
     static constexpr int ALL = DOWN * Gradients::PARCELS;
     Heard<ALL, AHEAD> heard;
-    __device__ static const uint4* place(const uint4* handoff, const Thread& me) { return handoff + me.across() * ALL; }
-    __device__ void begin(const uint4* handoff, const Thread& me) { heard.begin_ahead(place(handoff, me), me.number); }
-    __device__ bool finish(Shared& shared, const uint4* handoff, const Thread& me, unsigned number) {
-        return heard.finish(place(handoff, me), me.number, number, [&](unsigned place, const uint4& parcel) {
+    __device__ static const uint4* place(uint4* handoff, const Thread& me, int i, int tile) {
+        return gradients_of(handoff, me, i, tile) + me.across() * ALL;
+    }
+    __device__ void begin(uint4* handoff, const Thread& me, int i, int tile) {
+        heard.begin_ahead(place(handoff, me, i, tile), me.number);
+    }
+    __device__ bool finish(Shared& shared, uint4* handoff, const Thread& me, int i, int tile) {
+        return heard.finish(place(handoff, me, i, tile), me.number, i + 1, [&](unsigned place, const uint4& parcel) {
             Gradients::put(shared.columns, place, parcel);
         });
     }
@@ -208,17 +217,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_backward(
     bool is_stuck = false;
     for (int i = 0; i <= steps && !is_stuck; i++) {
         HeardSums sums;
-        if (i > 0) sums.begin(sums_of(handoff, first, i - 1, 0), first);
+        if (i > 0) sums.begin(handoff, this_thread(batch), i - 1, 0);
 #pragma unroll 1
         for (int tile = 0; tile < tiles && !is_stuck; tile++) {
             const Thread me = this_thread(batch);
             Inputs inputs = {};
             if (i < steps) inputs.read(arrays, me, tile, i);
             jitter(i, 0);
-            if (i > 0) is_stuck = !sums.finish(shared, sums_of(handoff, me, i - 1, tile), me, i);
+            if (i > 0) is_stuck = !sums.finish(shared, handoff, me, i - 1, tile);
             is_stuck = __syncthreads_or(is_stuck);
             if (is_stuck) continue;
-            if (i > 0 && tile + 1 < tiles) sums.begin(sums_of(handoff, me, i - 1, tile + 1), me);
+            if (i > 0 && tile + 1 < tiles) sums.begin(handoff, me, i - 1, tile + 1);
             step_units(shared, arrays, inputs, me, tile, i);
             jitter(i, 1);
             __syncthreads();
@@ -229,13 +238,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_backward(
         }
         if (i == steps || is_stuck) continue;
         HeardGradients gradients;
-        gradients.begin(gradients_of(handoff, first, i, 0), first);
+        gradients.begin(handoff, this_thread(batch), i, 0);
 #pragma unroll 1
         for (int tile = 0; tile < tiles && !is_stuck; tile++) {
             const Thread me = this_thread(batch);
-            is_stuck = __syncthreads_or(!gradients.finish(shared, gradients_of(handoff, me, i, tile), me, i + 1));
+            is_stuck = __syncthreads_or(!gradients.finish(shared, handoff, me, i, tile));
             if (is_stuck) continue;
-            if (tile + 1 < tiles) gradients.begin(gradients_of(handoff, me, i, tile + 1), me);
+            if (tile + 1 < tiles) gradients.begin(handoff, me, i, tile + 1);
             jitter(i, 3);
             multiply(shared, weights, me);
             __syncthreads();

@@ -55,7 +55,7 @@ def test_without_clusters_a_grid_holds_all_weights_or_there_is_no_form(
 
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
-@pytest.mark.parametrize(("hidden", "is_grid"), [(256, False), (1500, True)])
+@pytest.mark.parametrize(("hidden", "is_grid"), [(256, False), (512, False), (1024, True), (1500, True)])
 def test_a_cluster_is_taken_while_its_weights_find_room(hidden: int, arithmetic: Arithmetic, is_grid: bool) -> None:
     form = choose(Problem("lstm", hidden, 20, arithmetic, is_backward=True), H200)
     assert isinstance(form, Form)
@@ -147,8 +147,9 @@ def test_of_few_sequences_only_those_are_told(batch: int, units: int, sizes: dic
 
 NEXT = " " * 12
 FAULTS = {
-    "another number of sums": ("tile), me, i);", "tile), me, i - 1);"),
-    "another number of gradients": ("tile), me, i + 1));", "tile), me, i));"),
+    "another step's sums": ("sums.finish(shared, handoff, me, i - 1, tile)", "sums.finish(shared, handoff, me, i, tile)"),
+    "another step's gradients": ("finish(shared, handoff, me, i, tile)", "finish(shared, handoff, me, i + 1, tile)"),
+    "another number": ("me.number, i + 1, [&]", "me.number, i, [&]"),
     "one place for all steps": ("* 2 + i % 2) * each", "* 2) * each"),
     "another block's sums": ("ACROSS + to) * ACROSS + me.across()", "ACROSS + to) * ACROSS"),
     "a sum is not told": ("p < ACROSS * SUMS; p += THREADS", "p < ACROSS * SUMS - 1; p += THREADS"),
