@@ -23,7 +23,7 @@ def test_measured_ceilings_are_plausible_and_quick() -> None:
     start = time.perf_counter()
     found = measure_ceilings(["float32", "float16"])
     seconds = time.perf_counter() - start
-    assert seconds < 10, "expected 3 s on a quiet machine"
+    assert seconds < 30, "expected 3 s on a quiet machine, here beside other tests"
     assert min(found.copy_points) <= 64 * 1024
     assert max(found.copy_points) >= LARGE_FOOTPRINT
     assert found.copy_points.keys() == found.read_points.keys()
