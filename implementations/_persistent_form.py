@@ -267,6 +267,7 @@ class Form:
         names += ["down", "across"] if self.is_in_rows else ["blocks"]
         names += ["gate_threads", "gate_registers", "other_registers"] * self._has_gate_warps
         names += ["buffers", "reader_registers", "other_registers"] * (self.is_grid and not self.problem.is_backward)
+        names.append("shared_bytes")
         return {name.upper(): getattr(self, name) for name in names} | {"SPLIT": int(self.problem.arithmetic.is_split)}
 
     def __str__(self) -> str:

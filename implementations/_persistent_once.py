@@ -60,7 +60,13 @@ class Once(NamedTuple):
     def macros(self, dtype: torch.dtype) -> tuple[tuple[str, str], ...]:
         storage = str(dtype).removeprefix("torch.").upper()
         found = {"CELL": NN_CELLS.index(self.cell), "HIDDEN": self.hidden, "INPUTS": self.inputs, f"STORAGE_{storage}": 1}
-        found |= {"UNITS": self.units, "BLOCKS": self.blocks, "WIDTH": self.width, "SPLIT": int(self.arithmetic.is_split)}
+        found |= {
+            "SHARED_BYTES": self.launch.shared_bytes,
+            "UNITS": self.units,
+            "BLOCKS": self.blocks,
+            "WIDTH": self.width,
+            "SPLIT": int(self.arithmetic.is_split),
+        }
         return tuple((name, str(value)) for name, value in found.items())
 
     def __str__(self) -> str:

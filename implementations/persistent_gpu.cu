@@ -40,6 +40,7 @@ struct Shared {
     Steps steps;
     int is_stuck;  // some thread has given up a wait: no more is told
 };
+static_assert(sizeof(Shared) <= SHARED_BYTES, "Form.shared_bytes");
 
 // How a block tells the others, each of its warps some of them. places: of the start of shared memory in other blocks.
 struct Telling {

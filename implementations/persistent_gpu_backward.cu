@@ -58,6 +58,7 @@ struct Shared {
     Carried carried;
     Room room;
 };
+static_assert(sizeof(Shared) <= SHARED_BYTES, "Form.shared_bytes");
 
 // Where a lane (g, t) puts its sums: banks differ for lanes beside each other, which write at once, and for those of one t,
 // whose sums a warp reads at once.

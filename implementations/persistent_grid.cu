@@ -69,6 +69,7 @@ struct Shared {
     Steps steps;
     int is_stuck[2];  // some reader has given up the wait for that buffer's states
 };
+static_assert(sizeof(Shared) <= SHARED_BYTES, "Form.shared_bytes");
 
 typedef Heard<OF_ALL, AHEAD, READERS, AT_ONCE> Parcels;
 

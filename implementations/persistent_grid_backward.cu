@@ -65,6 +65,7 @@ struct Shared {
     Carried carried;
     Room room;
 };
+static_assert(sizeof(Shared) <= SHARED_BYTES, "Form.shared_bytes");
 
 // Found anew each time it is asked for, so that what follows from it takes no registers meanwhile.
 __device__ inline Thread this_thread(int batch) {

@@ -6,7 +6,7 @@
 //   final_h, final_c [B, H] storage, written, final_c by LSTM only
 //   No two may alias. Alignment: of x, weight_ih, weight_hh and first_h WIDTH bytes; else of the element.
 // Launch: BLOCKS blocks for each 8 sequences, each of UNITS hidden units, whose rows of the weights, a unit's gates beside each
-//   other, all its 8 warps multiply, each by its share of the columns. Shared bytes: Once.shared_bytes.
+//   other, all its 8 warps multiply, each by its share of the columns. Shared bytes: Once.launch.
 // Cost: reads G H (I + H) values for each 8 sequences; 2 B G H (I + H) operations.
 // Limits: compute capability 8.0; G * UNITS at most 64; B, G * H, I below 2^30; offsets 64-bit.
 // Order: sums of all warps lie in shared memory, are met, and are added in one order: bit-equal repeats.
@@ -27,6 +27,7 @@ typedef long long index;
 struct Shared {
     float sums[2][WARPS][ROW_TILES * 16][9];  // of inputs and of states, of each warp's columns, by rows and sequences
 };
+static_assert(sizeof(Shared) <= SHARED_BYTES, "Once.launch");
 
 struct Thread {
     int warp, lane, first_unit, first_sequence, batch;
