@@ -24,17 +24,27 @@ _UNMEASURED_BACKWARD, _UNMEASURED_READERS = 1.5, 1.2
 
 def choose(problem: Problem, device: Device) -> Form | str:
     """The form whose steps take the least, clusters that queue counted; or why there is none."""
-    found = [*_clusters(problem, device), *_grids(problem, device)]
+    found = fitting(problem, device)
     if not found:
         return _misfit(problem, device)
 
     def time_us(form: Form) -> tuple[float, float]:
+        unmeasured = 1.0
         if form.is_grid:
             unmeasured = _UNMEASURED_BACKWARD if problem.is_backward else _UNMEASURED_READERS if form.buffers else 1
-            return form.step_us * unmeasured, form.product_us
-        return ceil(form.clusters / device.clusters(form.blocks)) * form.step_us, form.product_us
+        return unmeasured * queued_us(form, device), form.product_us
 
     return min(found, key=time_us)
+
+
+def fitting(problem: Problem, device: Device) -> list[Form]:
+    """All forms that find room."""
+    return [*_clusters(problem, device), *_grids(problem, device)]
+
+
+def queued_us(form: Form, device: Device) -> float:
+    """About how long a step takes where clusters that do not run at once come one after the other."""
+    return form.step_us if form.is_grid else ceil(form.clusters / device.clusters(form.blocks)) * form.step_us
 
 
 def _misfit(problem: Problem, device: Device) -> str:

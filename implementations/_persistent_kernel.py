@@ -200,3 +200,10 @@ class Launch:
 
 
 launch_of = lru_cache(maxsize=4096)(Launch)
+
+
+def forget() -> None:
+    """The kernels and launches that were made: of forms or builds that are to be others from now on."""
+    launch_of.cache_clear()
+    if hasattr(plan, "cache_clear"):
+        plan.cache_clear()

@@ -59,7 +59,7 @@ def running_layers(form_of: Callable[[Shape, Kind], Form]) -> Iterator[None]:
 
 def forget() -> None:
     """The launches that were made: of kernels that are to be others now."""
-    _persistent_kernel.launch_of.cache_clear()
+    _persistent_kernel.forget()
     _persistent_once.once_of.cache_clear()
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from pytest_ecornn.implementations import _persistent_kernel
 from pytest_ecornn.implementations._persistent_form import Form
-from pytest_ecornn.implementations._persistent_kernel import Kind
+from pytest_ecornn.implementations._persistent_kernel import Kind, forget
 
 
 @contextmanager
@@ -19,15 +19,9 @@ def jittered(seed: int) -> Iterator[None]:
         return *macros(kind, form), ("JITTER", f"{seed}u")
 
     _persistent_kernel.macros = with_jitter
-    _forget()
+    forget()
     try:
         yield
     finally:
         _persistent_kernel.macros = macros
-        _forget()
-
-
-def _forget() -> None:
-    """The kernels that were made."""
-    _persistent_kernel.plan.cache_clear()
-    _persistent_kernel.launch_of.cache_clear()
+        forget()

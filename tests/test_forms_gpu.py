@@ -1,0 +1,81 @@
+"""The command that measures persistent_gpu's forms: what it measures, by what form, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_ecornn.implementations import _persistent_kernel
+from pytest_ecornn.implementations._persistent_choice import choose
+from pytest_ecornn.implementations._persistent_form import Form
+from pytest_ecornn.implementations._persistent_problem import Arithmetic, Problem
+from pytest_ecornn.suites import forms_gpu
+from tests.clusters_on_cpu import H200
+from tests.test_persistent import needs_compiler, on_cpu, small, verdicts
+
+__all__ = ["on_cpu"]  # a fixture
+
+
+@pytest.mark.parametrize("is_backward", [False, True])
+def test_the_best_of_each_kind_is_measured_and_with_them_the_one_that_is_chosen(is_backward: bool) -> None:
+    problem = Problem("lstm", 650, 32, Arithmetic(4, False), is_backward)
+    found = forms_gpu.promising(problem, H200, 2)
+    kinds = [forms_gpu.kind_of(form) for form in found]
+    assert set(kinds) == {"clusters", "grid"} | (set() if is_backward else {"grid, 1 buffers", "grid, 2 buffers"})
+    assert max(map(kinds.count, kinds)) == 2
+    assert choose(problem, H200) in found
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+def test_a_form_is_forced_within_only() -> None:
+    case = small("lstm", dtype="float16", mode="training", hidden_size=24)
+    problem = Problem("lstm", 24, 3, Arithmetic(2, False))
+    form = Form(problem, 8, 3, 1, 1, held=1)
+    usual, made = _persistent_kernel.plan, []
+
+    def plan(shape: Any, kind: Any) -> Any:
+        made.append(kind.is_backward)
+        return usual(shape, kind)
+
+    _persistent_kernel.plan = plan  # type: ignore[assignment]
+    try:
+        with forms_gpu.forced(form):
+            assert verdicts(case) == []
+        assert set(made) == {True}  # the backward pass is of another problem
+        assert verdicts(case) == []
+        assert set(made) == {True, False}
+    finally:
+        _persistent_kernel.plan = usual
+
+
+def test_what_was_measured_outlives_a_shape_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured(shape: Any, most: int) -> list[forms_gpu.Measured]:
+        if shape.precision == "tf32":
+            raise RuntimeError("a block waited 4 s for the others")
+        return [forms_gpu.Measured("a form", "grid", 2.0, 3.0, 1e-3), forms_gpu.Measured("another", "grid", 3.0, 2.5, 0.0)]
+
+    monkeypatch.setattr(forms_gpu, "measured", measured)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    file = tmp_path / "forms.jsonl"
+    assert forms_gpu.main(["--output", str(file), "--hidden", "650", "--passes", "backward"]) == 0
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["shape"] for line in lines] == ["backward, H 650, B 32, float16", "backward, H 650, B 32, float32"]
+    assert lines[0]["forms"][0]["model_us"] == 2.0
+    said = capsys.readouterr().out
+    assert "backward, H 650, B 32, tf32: a block waited 4 s" in said
+    assert said.index("2.50 us, model 3.00") < said.index("3.00 us, model 2.00")
+    assert forms_gpu.main(["--output", str(file), "--seconds", "-1", "--hidden", "650"]) == 0
+    assert "not reached: forward, H 650, B 32, float16" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_it_needs_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert forms_gpu.main(["--output", str(tmp_path / "none")]) == 2
+    assert "torch finds none on this machine" in capsys.readouterr().err
