@@ -16,7 +16,7 @@ from torch import Tensor
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost
 from pytest_ecornn.implementations._differentiable import register_gradient
-from pytest_ecornn.implementations._precision import fp32_precision, whole_sums
+from pytest_ecornn.implementations._precision import current, fp32_precision, whole_sums
 
 _library = torch.library.Library("pytest_ecornn", "FRAGMENT")
 _library.define("gate_product(Tensor a, Tensor b, bool tf32) -> Tensor")
@@ -33,7 +33,9 @@ def held(like: Tensor, tf32: bool) -> AbstractContextManager[None]:
         return _without_autocast(like, tf32)
     if like.itemsize == 2:
         return whole_sums(like.dtype)
-    return fp32_precision("matmul", "tf32" if tf32 else "ieee") if like.dtype == torch.float32 else nullcontext()
+    if like.dtype != torch.float32 or (not tf32 and current("matmul") != "tf32"):
+        return nullcontext()
+    return fp32_precision("matmul", "tf32" if tf32 else "ieee")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import torch
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, plan
-from pytest_ecornn.implementations._persistent_once import MOST_SEQUENCES, Once, once_of
+from pytest_ecornn.implementations._persistent_once import MOST_SEQUENCES, once_of
 
 
 def describe(case: Case, device: torch.device) -> str:
@@ -15,9 +15,7 @@ def describe(case: Case, device: torch.device) -> str:
     forward = Kind(getattr(torch, case.dtype), device, case.precision == "tf32", keeps=case.training, lengths=case.ragged)
     if case.steps == 1 and case.batch <= MOST_SEQUENCES and not (case.training or case.projected):
         inputs = dict.fromkeys([case.input_size, *[width] * (case.layers > 1)])
-        made = [
-            once_of(Once(case.cell, one, case.hidden_size, case.batch, forward.arithmetic), forward, width) for one in inputs
-        ]
+        made = [once_of(case.cell, one, case.hidden_size, case.batch, forward, width) for one in inputs]
         return str(made[0].form)
     shape = Shape(case.cell, case.steps, case.batch, case.hidden_size, case.batch_first)
     kinds = [forward, forward._replace(is_backward=True, keeps=False, lengths=False)] if case.training else [forward]

@@ -17,7 +17,7 @@ from torch.nn.functional import linear
 from pytest_ecornn.implementations import _persistent_kernel
 from pytest_ecornn.implementations._gate_product import held
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, launch_of
-from pytest_ecornn.implementations._persistent_once import MOST_SEQUENCES, Once, once_of
+from pytest_ecornn.implementations._persistent_once import MOST_SEQUENCES, once_of
 from pytest_ecornn.implementations._persistent_problem import GATES, PARAMETERS
 from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of
 
@@ -221,8 +221,7 @@ class _Forward(NamedTuple):
     ) -> None:
         """All of a track that has one step, its input product too."""
         stack = self.stack
-        size = Once(stack.how.cell, x.shape[2], stack.hidden, stack.batch, self.kind.arithmetic)
-        launch = once_of(size, self.kind, output.shape[2])
+        launch = once_of(stack.how.cell, x.shape[2], stack.hidden, stack.batch, self.kind, output.shape[2])
         x, weight_ih, weight_hh = (launch.aligned(one) for one in (x, *weights))
         first = [launch.aligned(state) for state in self.first]
         launch(

@@ -82,9 +82,11 @@ def choose(once: Once, device: Device) -> Once:
 class OnceLaunch:
     """Of the kernel: what is left to say is where its arrays are. output_sequence: how far apart the output's rows are."""
 
-    def __init__(self, once: Once, kind: Kind, output_sequence: int):
+    def __init__(self, cell: str, inputs: int, hidden: int, batch: int, kind: Kind, output_sequence: int):
+        once = Once(cell, inputs, hidden, batch, kind.arithmetic)
         self.form = choose(once, Device.of(kind.device))
-        integers = {"output_sequence": output_sequence, "batch": once.batch}
+        self._width = self.form.width
+        integers = {"output_sequence": output_sequence, "batch": batch}
         arguments = {**dict.fromkeys(_ADDRESSES, np.int64), "output_sequence": np.int64, "batch": int}
         kernel = Kernel(_SOURCE, "persistent_once", self.form.macros(kind.dtype), arguments, kind.device)
         self._run = kernel.at(self.form.launch, _ADDRESSES, **integers)
@@ -92,7 +94,7 @@ class OnceLaunch:
     def aligned(self, one: Tensor) -> Tensor:
         """Without gaps, from an address on at which the kernel may read several elements at once."""
         one = one.contiguous()
-        return one.clone() if one.data_ptr() % self.form.width else one
+        return one.clone() if one.data_ptr() % self._width else one
 
     def __call__(self, *addresses: int) -> None:
         """Of the kernel's arrays in its order, 0 for none."""
