@@ -114,6 +114,15 @@ def make_kernel(kind: Kind, form: Form) -> Kernel:
 @lru_cache(maxsize=4096)
 def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
     """How a layer is spread over the chip, and its kernel. Raises ValueError for what does not run, or does not fit."""
+    check(shape, kind)
+    form = choose(kind.problem(shape.cell, shape.hidden, shape.batch), Device.of(kind.device))
+    if isinstance(form, str):
+        raise ValueError(form)
+    return form, make_kernel(kind, form)
+
+
+def check(shape: Shape, kind: Kind) -> None:
+    """Raises ValueError for what runs in no form."""
     if min(shape.steps, shape.batch, shape.hidden) < 1:
         raise ValueError(f"expected T, B and H of at least 1, got {shape.steps}, {shape.batch} and {shape.hidden}")
     if max(shape.steps, shape.wide * shape.batch) >= 2**30:
@@ -123,10 +132,6 @@ def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
     if reason := refusal(kind.device):
         raise ValueError(f"on {kind.device}: {reason}")
     status_of(kind.device)  # which is not to be made while a graph is captured
-    form = choose(kind.problem(shape.cell, shape.hidden, shape.batch), Device.of(kind.device))
-    if isinstance(form, str):
-        raise ValueError(form)
-    return form, make_kernel(kind, form)
 
 
 class Status:
@@ -187,7 +192,7 @@ class Launch:
         return weight.clone() if weight.data_ptr() % self._width else weight
 
     def __call__(self, *addresses: int) -> None:
-        """Of the kernel's arrays in its order but for the last, 0 for none: on its device, which must be the current one."""
+        """Of the kernel's arrays in its order but for the last, 0 for none."""
         self._status.check()
         beside = self._scratch()
         self._run((*addresses, 0 if beside is None else beside.data_ptr()))

@@ -167,7 +167,7 @@ def forward(
     stack.check(x, first, weights, lengths)
     kind = Kind(x.dtype, x.device, how.tf32, keeps=keeps, lengths=lengths is not None)
     if keeps:  # raises where the backward pass would
-        _persistent_kernel.plan(stack.shape, kind._replace(is_backward=True, keeps=False))
+        _persistent_kernel.plan(stack.shape, kind._replace(is_backward=True, keeps=False, lengths=False))
     finals = [x.new_empty(stack.state) for _ in range(stack.states)]
     one = _Forward(stack, kind, [state.contiguous() for state in first], weights, finals, lengths, Kept([], [], []))
     with held(x, how.tf32):
@@ -347,7 +347,7 @@ class _Backward(NamedTuple):
             found[at + 2] = rows.sum(0)
         if of_bias_hh:
             is_same = of_bias_ih and len(parts) == 1
-            found[at + 3] = found[at + 2] if is_same else _joined([part.sum(0) for part in parts])
+            found[at + 3] = found[at + 2].clone() if is_same else _joined([part.sum(0) for part in parts])
 
     def _of_states(self, track: int, rows: Tensor) -> Tensor:
         """rows^T h, h before each step."""

@@ -109,7 +109,9 @@ class _Differentiable(torch.autograd.Function):
         wanted = list(ctx.needs_input_grad[3:])
         given = wanted, x, first, weights, kept, d_results, lengths, *ctx.how
         if is_unobserved((*ctx.saved_tensors, *d_results)) and all(map(is_single, d_results)):
-            found = _backward(*given, overwrites=is_last_pass())
+            # A CUDA graph of the backward pass alone may be replayed more often than the forward pass before it.
+            is_captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
+            found = _backward(*given, overwrites=is_last_pass() and not is_captured)
         else:
             found = _OPS.persistent_backward.default(*given)
         gradients = iter(found)

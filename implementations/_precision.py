@@ -53,15 +53,18 @@ def fp32_precision(operation: Operation, wanted: str | None) -> Iterator[None]:
 
 @contextmanager
 def whole_sums(dtype: torch.dtype) -> Iterator[None]:
-    """Within it, cuBLAS adds the parts of a long sum of 16 bits in float32: one may overflow where the whole does not."""
+    """Within it, cuBLAS adds the parts of a long sum of 16 bits in float32: one may overflow where the whole does not.
+
+    The process's flag, as all of them here: threads that do so at once may leave it as one of them had it.
+    """
     name = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(dtype)
     if name is None:
         yield
         return
     read, write = (getattr(torch._C, f"_{verb}_cublas_allow_{name}_reduced_precision_reduction") for verb in ("get", "set"))
-    before = read()  # of newer versions of torch also whether a sum may be split
+    before = read()  # of newer versions of torch also whether a sum may be split, which cuBLAS itself cannot be kept from
     flags = before if isinstance(before, tuple) else (before,)
-    write(*(False for _ in flags))
+    write(False, *flags[1:])
     try:
         yield
     finally:

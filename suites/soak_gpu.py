@@ -37,6 +37,8 @@ CASES = tuple(
         "lstm-T5-B20-H1500-float32-tf32-cuda-training",
         "lstm-T2-B3-H2048-float32-cuda-training",
         "rnn_tanh-T8-B8-H2048-bfloat16-cuda-state",
+        "lstm-T1-B12-H650-float16-cuda-state",
+        "lstm-T6-B20-H1500-float16-cuda",
         "lstm-T1-B1-H1-bfloat16-cuda-training",
         "gru-T1-B64-H256-float16-cuda-L2-training",
     )

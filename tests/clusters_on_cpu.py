@@ -45,6 +45,7 @@ def running_layers(form_of: Callable[[Shape, Kind], Form]) -> Iterator[None]:
     for module in (_persistent_kernel, _persistent_once):
         patch.setattr(module, "Kernel", ClustersOnCpu)
     patch.setattr(Device, "of", lambda device: H200)
+    patch.setattr(_persistent_kernel, "refusal", lambda device: None)
     forget()
     with torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
         library.impl("persistent_forward", _persistent_op._forward, "CPU")

@@ -454,6 +454,30 @@ def test_observed_or_not_results_and_gradients_are_the_same(cell: str) -> None:
 
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
+def test_a_training_call_plans_what_it_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: set[Kind] = set()
+    plan = _persistent_kernel.plan
+
+    def seen(shape: Any, kind: Kind) -> Any:
+        planned.add(kind)
+        return plan(shape, kind)
+
+    monkeypatch.setattr(_persistent_kernel, "plan", seen)
+    assert verdicts(small("lstm", ragged=True, mode="training", dtype="float16")) == []
+    assert {(kind.is_backward, kind.keeps, kind.lengths) for kind in planned} == {(False, True, True), (True, False, False)}
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+def test_no_two_gradients_share_memory() -> None:
+    x, *weights = small_tensors("lstm")
+    output = run(x, (), weights, None, How("lstm", False, True, False, False))[0]
+    found = torch.autograd.grad(output.sum(), [x, *weights])
+    assert len({one.data_ptr() for one in found}) == len(found)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
 def test_a_graph_that_is_kept_gives_its_gradients_twice() -> None:
     x, *weights = small_tensors("lstm")
     output = run(x, (), weights, None, How("lstm", False, True, False, False))[0].sum()

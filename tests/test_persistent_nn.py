@@ -20,6 +20,7 @@ from pytest_ecornn.implementations._persistent_kernel import launch_of, plan
 from pytest_ecornn.implementations._persistent_problem import Device
 from pytest_ecornn.implementations._precision import fp32_precision
 from pytest_ecornn.implementations._torch_nn import Operators
+from pytest_ecornn.implementations.cuda.compile import refusal
 from tests import test_persistent
 from tests.test_persistent import needs_compiler, needs_hopper
 
@@ -46,6 +47,7 @@ def by_kernels(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def really_planned(by_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on any machine, not for a CPU's clusters."""
     monkeypatch.setattr(_persistent_kernel, "plan", plan)
+    monkeypatch.setattr(_persistent_kernel, "refusal", refusal)
     launch_of.cache_clear()
 
 

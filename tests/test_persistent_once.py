@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ecornn import calls, contents, verification
-from pytest_ecornn.implementations import _persistent_layers
+from pytest_ecornn.implementations import _persistent_kernel, _persistent_layers, _persistent_once, persistent_gpu
+from pytest_ecornn.implementations._persistent_layers import How
 from pytest_ecornn.implementations._persistent_once import MOST_SEQUENCES, Once, choose
+from pytest_ecornn.implementations._persistent_op import run
 from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device
+from pytest_ecornn.implementations.cuda.launch import Launch
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
+from tests.clusters_on_cpu import ClustersOnCpu
 from tests.test_persistent import (
     ARITHMETICS,
     CELLS,
@@ -38,7 +44,7 @@ def test_blocks_cover_all_units_and_sequences_and_run_at_once_where_they_can(
     assert form.units * form.blocks >= hidden > form.units * (form.blocks - 1)
     assert form.launch.grid == form.blocks * tiles
     assert GATES[cell] * form.units <= 64
-    assert form.launch.shared_bytes <= 48 * 1024  # without being asked for
+    assert form.launch.shared_bytes <= 48 * 1024
     assert form.launch.grid <= processors or GATES[cell] * (form.units + 1) > 64
 
 
@@ -94,6 +100,48 @@ def test_the_kernel_passes_the_rule(cell: str, options: dict[str, Any], counted:
 def test_else_it_is_not_taken(options: dict[str, Any], counted: Counted) -> None:
     assert verdicts(small("gru", **{"steps": 1, "mode": "inference", "dtype": "float16", **options})) == []
     assert not counted
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_the_most_shared_memory_is_what_a_launch_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[int] = []
+
+    class Watched(ClustersOnCpu):
+        def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
+            return None
+
+        def _run(self, launch: Launch, passed: list[int]) -> None:
+            most, *_ = self._how
+            assert 0 < launch.shared_bytes <= most
+            launched.append(most)
+
+    for module in (_persistent_kernel, _persistent_once):
+        monkeypatch.setattr(module, "Kernel", Watched)
+    for options in ({"steps": 1}, {"steps": 2}, {"steps": 2, "mode": "training"}):
+        problem = contents.problem(small("gru", **{"mode": "inference", "dtype": "float16", **options}))
+        calls.run(persistent_gpu.make_layer(problem.case, problem.weights, torch.device("cpu")), problem)
+    assert len(launched) == 4
+
+
+def test_what_does_not_run_is_refused() -> None:
+    x, weights = torch.zeros(1, 2, 3), [torch.zeros(16, 3), torch.zeros(16, 4), None, None]
+    how = How("lstm", False, False, False, False)
+    with pytest.raises(ValueError, match="on cpu: runs on a CUDA device"):
+        run(x, (), weights, None, how)
+    doubles = [None if one is None else one.double() for one in weights]
+    with pytest.raises(ValueError, match=r"expected one of torch.bfloat16, torch.float16, torch.float32, got torch.float64"):
+        run(x.double(), (), doubles, None, how)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+def test_a_launch_that_gave_up_before_is_told_of() -> None:
+    status = _persistent_kernel.status_of(torch.device("cpu"))
+    case = small("lstm", steps=1, mode="inference", dtype="float16")
+    ctypes.c_int32.from_address(status.address).value = 1
+    with pytest.raises(RuntimeError, match="an earlier launch of persistent_gpu on cpu is wrong"):
+        verdicts(case)
+    assert verdicts(case) == []
 
 
 FAULTS = {

@@ -111,10 +111,9 @@ def test_long_sums_are_whole_within_and_as_they_were_after(dtype: torch.dtype, k
         return [getattr(torch.backends.cuda.matmul, name, None) for name in names]
 
     before = all_of()
-    with whole_sums(dtype):
-        assert [on for name, on in zip(names, all_of(), strict=True) if any(kind in name for kind in kinds)] == [
-            False
-        ] * 2 * len(kinds)
+    changed = [f"allow_{kind}_reduced_precision_reduction" for kind in kinds]
+    with whole_sums(dtype):  # a sum may be split all the same: torch refuses cuBLAS a product that may not
+        assert all_of() == [on and name not in changed for name, on in zip(names, before, strict=True)]
     assert all_of() == before
 
 
