@@ -19,7 +19,8 @@ from pytest_ecornn.suites.published.verified import call_of, prepared
 from pytest_ecornn.verification import Candidate
 
 OURS, BASELINE = "persistent_gpu", "cudnn"
-CALLED = tuple(f"lstm-T1-B8-H512-{dtype}-cuda" for dtype in ("float16", "float32"))
+# One step is a kernel alone, more are a product and a kernel.
+CALLED = tuple(f"lstm-T{steps}-B8-H512-{dtype}-cuda" for steps in (1, 2) for dtype in ("float16", "float32"))
 # The first in a process, for which cuBLAS and autograd load what they need; then other sizes, of one pass and of both.
 FIRST_USED = (
     "lstm-T35-B8-H512-float16-cuda-training", "lstm-T35-B8-H640-float16-cuda", "lstm-T35-B8-H576-float16-cuda-training",
