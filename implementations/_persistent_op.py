@@ -103,12 +103,12 @@ class _Differentiable(torch.autograd.Function):
     @differentiable_once("pytest_ecornn::persistent_forward")
     def backward(ctx: Any, *d_results: Tensor | None) -> Any:
         refuse_forward_mode("pytest_ecornn::persistent_backward", d_results)
-        x, lengths, *saved = ctx.saved_tensors
+        x, lengths, *saved = given_before = ctx.saved_tensors  # asked for once: each time they are unpacked anew
         rest, kept = saved[: ctx.given], saved[ctx.given :]
         first, weights = rest[: ctx.states], rest[ctx.states :]
         wanted = list(ctx.needs_input_grad[3:])
         given = wanted, x, first, weights, kept, d_results, lengths, *ctx.how
-        if is_unobserved((*ctx.saved_tensors, *d_results)) and all(map(is_single, d_results)):
+        if is_unobserved((*given_before, *d_results)) and all(map(is_single, d_results)):
             # A CUDA graph of the backward pass alone may be replayed more often than the forward pass before it.
             is_captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
             found = _backward(*given, overwrites=is_last_pass() and not is_captured)

@@ -469,6 +469,30 @@ def test_a_training_call_plans_what_it_launches(monkeypatch: pytest.MonkeyPatch)
 
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
+def test_what_is_saved_is_unpacked_once_and_may_lie_elsewhere() -> None:
+    packed: list[torch.Tensor] = []
+    unpacked: list[int] = []
+
+    def pack(one: torch.Tensor) -> int:
+        packed.append(one.detach().clone())
+        return len(packed) - 1
+
+    def unpack(number: int) -> torch.Tensor:
+        unpacked.append(number)
+        return packed[number].clone()
+
+    x, *weights = small_tensors("lstm")
+    how = How("lstm", False, True, False, False)
+    wanted = torch.autograd.grad(run(x, (), weights, None, how)[0].sum(), [x, *weights])
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        output = run(x, (), weights, None, how)[0].sum()
+    found = torch.autograd.grad(output, [x, *weights])
+    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+    assert sorted(unpacked) == list(range(len(packed)))
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
 def test_no_two_gradients_share_memory() -> None:
     x, *weights = small_tensors("lstm")
     output = run(x, (), weights, None, How("lstm", False, True, False, False))[0]
