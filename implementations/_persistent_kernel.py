@@ -65,6 +65,11 @@ class Kind(NamedTuple):
     def arithmetic(self) -> Arithmetic:
         return Arithmetic.of(str(self.dtype).removeprefix("torch."), "tf32" if self.tf32 else "ieee")
 
+    @property
+    def backward(self) -> Kind:
+        """Of the backward pass after a forward pass of this kind."""
+        return self._replace(is_backward=True, keeps=False, lengths=False)
+
     def problem(self, cell: str, hidden: int, batch: int) -> Problem:
         return Problem(cell, hidden, batch, self.arithmetic, self.is_backward)
 
@@ -172,6 +177,12 @@ def status_of(device: torch.device) -> Status:
 Strides = tuple[int, int]  # of steps and of sequences, in elements
 
 
+def aligned(one: Tensor, width: int) -> Tensor:
+    """It, or a copy without gaps from an address on that is a multiple of `width` bytes."""
+    one = one.contiguous()
+    return one.clone() if one.data_ptr() % width else one
+
+
 class Launch:
     """Of one kernel on rows that lie in one way: what is left to say is where its arrays are."""
 
@@ -188,8 +199,7 @@ class Launch:
 
     def aligned(self, weight: Tensor) -> Tensor:
         """As the kernel reads it: without gaps, from an address on at which it may read several elements at once."""
-        weight = weight.contiguous()
-        return weight.clone() if weight.data_ptr() % self._width else weight
+        return aligned(weight, self._width)
 
     def __call__(self, *addresses: int) -> None:
         """Of the kernel's arrays in its order but for the last, 0 for none."""
@@ -210,5 +220,4 @@ launch_of = lru_cache(maxsize=4096)(Launch)
 def forget() -> None:
     """The kernels and launches that were made: of forms or builds that are to be others from now on."""
     launch_of.cache_clear()
-    if hasattr(plan, "cache_clear"):
-        plan.cache_clear()
+    plan.cache_clear()

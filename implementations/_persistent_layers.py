@@ -17,9 +17,9 @@ from torch.nn.functional import linear
 from pytest_ecornn.implementations import _persistent_kernel
 from pytest_ecornn.implementations._gate_product import held
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, launch_of
-from pytest_ecornn.implementations._persistent_once import MOST_SEQUENCES, once_of
+from pytest_ecornn.implementations._persistent_once import is_taken, once_of
 from pytest_ecornn.implementations._persistent_problem import GATES, PARAMETERS
-from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of
+from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of, sizes_of
 
 PER_TRACK = len(PARAMETERS)
 
@@ -97,7 +97,7 @@ class Stack:
 
     @cached_property
     def is_once(self) -> bool:
-        return self.steps == 1 and self.batch <= MOST_SEQUENCES
+        return is_taken(self.steps, self.batch)
 
     def strides(self, width: int) -> Strides:
         """Of rows of that width without gaps."""
@@ -132,16 +132,15 @@ _remembered = lru_cache(maxsize=4096)(Stack)
 def stack_of(x: Tensor, weights: Sequence[Tensor | None], how: How, make: Callable[..., Stack] = _remembered) -> Stack:
     """By `make`, which may not remember sizes that are symbols.
 
-    Raises ValueError for an unknown cell, x not of three dimensions, or parameters that are not four of each track."""
+    Raises ValueError for an unknown cell, x not of three dimensions, or parameters that are not four of each track.
+    """
     if how.cell not in GATES or x.dim() != 3:
         raise ValueError(f"expected one of {', '.join(GATES)} and three dimensions, got {how.cell} and {tuple(x.shape)}")
     tracks, odd = divmod(len(weights), PER_TRACK)
     recurrent = weights[1] if tracks else None
     if odd or recurrent is None or tracks % (1 + how.bidirectional):
         raise ValueError(f"expected {', '.join(PARAMETERS)} of each layer and direction, got {len(weights)} parameters")
-    first, second, inputs = x.shape
-    steps, batch = (second, first) if how.batch_first else (first, second)
-    return make(how, steps, batch, inputs, recurrent.shape[-1], tracks)
+    return make(how, *sizes_of(x, how.batch_first), x.shape[2], recurrent.shape[-1], tracks)
 
 
 def _expect(name: str, found: Tensor, shape: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device) -> None:
@@ -167,7 +166,7 @@ def forward(
     stack.check(x, first, weights, lengths)
     kind = Kind(x.dtype, x.device, how.tf32, keeps=keeps, lengths=lengths is not None)
     if keeps:  # raises where the backward pass would
-        _persistent_kernel.plan(stack.shape, kind._replace(is_backward=True, keeps=False, lengths=False))
+        _persistent_kernel.plan(stack.shape, kind.backward)
     finals = [x.new_empty(stack.state) for _ in range(stack.states)]
     one = _Forward(stack, kind, [state.contiguous() for state in first], weights, finals, lengths, Kept([], [], []))
     with held(x, how.tf32):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pytest_ecornn.implementations import _persistent_kernel
 from pytest_ecornn.implementations._nn_cells import NN_CELLS
-from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, status_of
+from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, aligned, status_of
 from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device
 from pytest_ecornn.implementations.cuda.kernel import Kernel
 from pytest_ecornn.implementations.cuda.launch import Launch
@@ -29,6 +29,11 @@ _MOST_WIDE = 16  # bytes that are read at once
 _ADDRESSES = (
     "x", "weight_ih", "weight_hh", "bias_ih", "bias_hh", "first_h", "first_c", "output", "final_h", "final_c",
 )  # fmt: skip
+
+
+def is_taken(steps: int, batch: int) -> bool:
+    """Whether a layer of those sizes that wants no gradients and has a product to make is run by this kernel."""
+    return steps == 1 and batch <= MOST_SEQUENCES
 
 
 class Once(NamedTuple):
@@ -98,8 +103,7 @@ class OnceLaunch:
 
     def aligned(self, one: Tensor) -> Tensor:
         """Without gaps, from an address on at which the kernel may read several elements at once."""
-        one = one.contiguous()
-        return one.clone() if one.data_ptr() % self._width else one
+        return aligned(one, self._width)
 
     def __call__(self, *addresses: int) -> None:
         """Of the kernel's arrays in its order, 0 for none."""

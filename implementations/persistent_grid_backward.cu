@@ -86,18 +86,12 @@ __device__ inline uint4* sums_of(uint4* handoff, const Thread& me, int i, int ti
 // Of W_hh's transpose 16 bytes of the block's r-th row, from the k-th gate of the units of its column of blocks on.
 __device__ inline uint4 weights_at(const storage* weight, const Thread& me, int r, int k) {
     const int row = me.row() * ACROSS * UNITS + r;
-    union {
-        part_of_piece parts[16 / WIDTH];
-        uint4 whole;
-    } found;
-    found.whole = {0, 0, 0, 0};
-#pragma unroll
-    for (int i = 0; i < 16 / WIDTH; i++, k += WIDTH / (int)sizeof(storage)) {
-        const int from = k / OWN_GATES, gate = k % OWN_GATES / UNITS, unit = (from * ACROSS + me.across()) * UNITS + k % UNITS;
-        const storage* place = weight + ((index)row * GATES + gate) * HIDDEN + unit;
-        if (r < ACROSS * UNITS && row < HIDDEN && from < DOWN && unit < HIDDEN) found.parts[i] = *(const part_of_piece*)place;
-    }
-    return found.whole;
+    return piece_of([&](int i) {
+        const int at = k + i, from = at / OWN_GATES, gate = at % OWN_GATES / UNITS;
+        const int unit = (from * ACROSS + me.across()) * UNITS + at % UNITS;
+        const bool is_there = r < ACROSS * UNITS && row < HIDDEN && from < DOWN && unit < HIDDEN;
+        return is_there ? weight + ((index)row * GATES + gate) * HIDDEN + unit : nullptr;
+    });
 }
 
 __device__ inline Slice part_of(const storage* weight, const Thread& me, int s, int i) {

@@ -9,7 +9,7 @@ import ctypes
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ def running_layers(form_of: Callable[[Shape, Kind], Form]) -> Iterator[None]:
     """Within it persistent_gpu's layers and ops run on a CPU, by the forms that it says."""
     patch = pytest.MonkeyPatch()
 
+    @lru_cache
     def plan(shape: Shape, kind: Kind) -> tuple[Form, Any]:
         form = form_of(shape, kind)
         return form, _persistent_kernel.make_kernel(kind, form)

@@ -105,7 +105,7 @@ def form_of(shape: _persistent_kernel.Shape, kind: Kind) -> Form:
     """A cluster of three blocks at most, of weights in registers and in shared memory both."""
     form = choose(kind.problem(shape.cell, shape.hidden, shape.batch), Device(132, 232_448, 3))
     assert isinstance(form, Form)
-    return replace(form, held=1, shared=form.parts - 1)
+    return with_weights(form, 1, 0, 0)
 
 
 def layer_of(case: Case, weights: Any) -> Layer:
@@ -570,7 +570,6 @@ def test_on_a_gpu_a_lost_message_raises_and_does_not_hang(monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setitem(_persistent_kernel._SOURCES, False, source)
         patch.setattr(_persistent_kernel, "WATCHDOG_NS", 20_000_000)
-        patch.setattr(_persistent_kernel, "plan", _persistent_kernel.plan.__wrapped__)
         clusters_on_cpu.forget()
         calls.run(PersistentGpu().build(case, problem.weights), problem)
         torch.cuda.synchronize()

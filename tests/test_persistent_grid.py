@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic,
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200
-from tests.test_persistent import _fails, _plant, needs_compiler, small, verdicts
+from tests.test_persistent import _fails, _plant, needs_compiler, small, verdicts, with_weights
 
 CELLS = tuple(GATES)
 A100 = Device(108, 166_912, 1)
@@ -38,13 +37,18 @@ def test_without_clusters_a_grid_holds_all_weights_or_there_is_no_form(
     if isinstance(form, str):
         assert hidden > 800, form
         return
-    assert form.is_grid
+    assert_it_fits(form, A100)
     assert form.units * form.blocks >= hidden > form.units * (form.blocks - 1)
+
+
+def assert_it_fits(form: Form, device: Device) -> None:
+    """All groups of a grid run at once, and keep all weights."""
+    assert form.is_grid
     assert form.units % 4 == 0
-    assert form.blocks * form.clusters <= A100.processors
-    assert 8 * form.tiles * form.clusters >= batch > 8 * form.tiles * (form.clusters - 1)
+    assert form.blocks * form.clusters <= device.processors
+    assert 8 * form.tiles * form.clusters >= form.problem.batch > 8 * form.tiles * (form.clusters - 1)
     assert (form.left_over, form.ring) == (0, 0)
-    assert form.shared_bytes <= A100.shared_bytes
+    assert form.shared_bytes <= device.shared_bytes
     assert form.launch.grid == form.blocks * form.clusters
 
 
@@ -82,8 +86,7 @@ def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
 
 def form_of(problem: Problem, units: int, tiles: int, groups: int, held: int, buffers: int) -> Form:
     form = Form(problem, units, -(-problem.hidden // units), tiles, groups, is_grid=True, buffers=buffers, moves_registers=True)
-    held = min(held, form.parts)
-    return replace(form, held=held, shared=form.parts - held)
+    return with_weights(form, held, 0, 0)
 
 
 TF32 = {"dtype": "float32", "precision": "tf32"}

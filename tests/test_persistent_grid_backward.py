@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,10 @@ from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic,
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200
-from tests.test_persistent import _fails, _plant, needs_compiler, small, verdicts
+from tests.test_persistent import _fails, _plant, needs_compiler, small, verdicts, with_weights
+from tests.test_persistent_grid import A100, ARITHMETICS, CELLS, PRECISIONS, assert_it_fits
 
-CELLS = tuple(GATES)
-A100 = Device(108, 166_912, 1)
-ARITHMETICS = (Arithmetic(2, False), Arithmetic(4, False), Arithmetic(4, True))
+FLOAT16, BFLOAT16, FLOAT32, TF32 = PRECISIONS
 
 
 # The form.
@@ -41,17 +39,11 @@ def test_without_clusters_a_grid_holds_all_weights_or_there_is_no_form(
     if isinstance(form, str):
         assert hidden > 800, form
         return
-    assert form.is_grid
+    assert_it_fits(form, A100)
     assert form.down * form.across == form.blocks
     assert form.units * form.blocks >= hidden > form.units * (form.blocks - form.down)
-    assert form.units % 4 == 0
-    assert form.blocks * form.clusters <= A100.processors
-    assert 8 * form.tiles * form.clusters >= batch > 8 * form.tiles * (form.clusters - 1)
-    assert (form.left_over, form.ring) == (0, 0)
-    assert form.shared_bytes <= A100.shared_bytes
     assert form.row_tiles * 128 >= form.units * form.across * form.groups
     assert form.slices * form.groups * 64 >= GATES[cell] * form.units * form.down * arithmetic.bytes
-    assert form.launch.grid == form.blocks * form.clusters
 
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
@@ -94,13 +86,7 @@ def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
 
 def form_of(problem: Problem, units: int, down: int, tiles: int, groups: int, held: int) -> Form:
     blocks = -(-problem.hidden // units // down) * down
-    form = Form(problem, units, blocks, tiles, groups, is_grid=True, down=down)
-    held = min(held, form.parts)
-    return replace(form, held=held, shared=form.parts - held)
-
-
-TF32 = {"dtype": "float32", "precision": "tf32"}
-FLOAT16, BFLOAT16, FLOAT32 = ({"dtype": dtype} for dtype in ("float16", "bfloat16", "float32"))
+    return with_weights(Form(problem, units, blocks, tiles, groups, is_grid=True, down=down), held, 0, 0)
 
 
 @needs_compiler

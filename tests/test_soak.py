@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -118,7 +117,6 @@ def repeated_alike_by_every_seed(cases: list[Case], monkeypatch: pytest.MonkeyPa
             return super()._load(source, name, macros)
 
     monkeypatch.setattr(_persistent_kernel, "Kernel", Watched)
-    monkeypatch.setattr(_persistent_kernel, "plan", lru_cache(_persistent_kernel.plan))
     repeated = soak_gpu.built(cases, on_clusters)
     for one in repeated:
         one.again()
@@ -141,7 +139,6 @@ def test_in_clusters_random_waits_change_nothing(monkeypatch: pytest.MonkeyPatch
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 def test_there_are_random_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_persistent_kernel, "plan", lru_cache(_persistent_kernel.plan))
     (one,) = soak_gpu.built(IN_CLUSTERS[:1], on_clusters)
     _plant("jitter.cuh", "sleep_ns(of_block / 16 % 16384)", "wait_until([] { return false; })", monkeypatch)
     one.again()
