@@ -17,24 +17,13 @@ _GRID_UNITS = 4  # of a block a multiple
 _DOWN = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 16)  # blocks in a column, backward
 
 
-# By which the time of a form that was put together of its parts only, not measured, is taken for longer: backward in a grid,
-# and in a grid where warps of their own read.
-_UNMEASURED_BACKWARD, _UNMEASURED_READERS = 1.5, 1.2
-
-
 def choose(problem: Problem, device: Device) -> Form | str:
     """The form whose steps take the least, clusters that queue counted; or why there is none."""
     found = fitting(problem, device)
     if not found:
         return _misfit(problem, device)
 
-    def time_us(form: Form) -> tuple[float, float]:
-        unmeasured = 1.0
-        if form.is_grid:
-            unmeasured = _UNMEASURED_BACKWARD if problem.is_backward else _UNMEASURED_READERS if form.buffers else 1
-        return unmeasured * queued_us(form, device), form.product_us
-
-    return min(found, key=time_us)
+    return min(found, key=lambda form: (queued_us(form, device), form.product_us))
 
 
 def fitting(problem: Problem, device: Device) -> list[Form]:
@@ -87,7 +76,7 @@ def _grids(problem: Problem, device: Device) -> Iterator[Form]:
             tiles = ceil(problem.batch / TILE / (device.processors // blocks))
             for groups in (1, 2, 4, 8):
                 form = Form(problem, units, blocks, tiles, groups, is_grid=True, down=down)
-                for buffers in (0,) if problem.is_backward else (0, 1, 2):
+                for buffers in (0,) if problem.is_backward or problem.arithmetic.bytes > 2 else (0, min(tiles, 2)):
                     moves = buffers > 0 and device.largest_cluster > 1
                     found = _with_weights(replace(form, buffers=buffers, moves_registers=moves), device)
                     if found is not None and not found.left_over:

@@ -28,15 +28,17 @@ _SLICE_BYTES = 64  # of columns, that are multiplied at once
 # warps lose beside these.
 _CLOCK_US = 1 / 1700
 _PRODUCT_CLOCKS, _CHAIN_CLOCKS, _SPLIT_CLOCKS = 6.1, 24, (95, 28)
-_SHARED_BYTES_A_CLOCK, _L2_BYTES_A_CLOCK, _LOSS = 128, 18, 1.5
+_SHARED_BYTES_A_CLOCK, _L2_BYTES_A_CLOCK, _LOSS = 128, 36, 1.5
 # In us: of a thread's state and of each group's sums; until others have what they were told, and of each block that tells, and
-# of each 128 bytes of that.
-_GATES_US, _SUMS_US, _HANDOFF_US, _BLOCK_US, _TOLD_US = 0.22, 0.045, 0.1, 0.006, 0.0055
-# In a grid, in us: until what was told can be read, and for what threads read of it at once, so many parcels each.
-_GRID_TOLD_US, _GRID_READ_US, _AT_ONCE = 0.65, 0.65, 8
-_READERS, _READER_REGISTERS, _READ_AT_ONCE = 128, 104, 16  # threads that do nothing else
-_PUT_US, _ALL_L2_BYTES_A_US = 0.3, 5e6  # what they read into shared memory; by all blocks together: not measured
-_PARCEL_US = 0.05  # backward, of a thread, to put together or take apart: by its instructions, not measured
+# of each 128 bytes of that; by how much tiles that take turns hold each other up.
+_GATES_US, _SUMS_US, _HANDOFF_US, _BLOCK_US, _TOLD_US, _SEVERAL = 0.22, 0.045, 0.1, 0.006, 0.0055, 1.2
+# In a grid, in us: of a tile, of a thread's state, of each parcel that it reads, more of one that two sequences share; by what
+# a product takes longer than its own time. Where warps of their own read: of a tile, of the product, of their parcels,
+# where there is one tile and where there are several. Backward: of a step, a tile, the product, parcels of gradients, of sums.
+_GRID_TILE_US, _GRID_STATE_US, _PARCEL_US, _SHARED_PARCEL_US, _GRID_PRODUCT = 0.42, 0.71, 0.075, 0.087, 0.89
+_READING_ONE, _READING_MORE = (0.97, 1.27, 0.062), (0.74, 1.16, 0.035)
+_BACKWARD_US, _BACKWARD_TILE_US, _BACKWARD_PRODUCT, _GRADIENTS_US, _PARTS_US = 0.61, 1.08, 0.73, 0.18, 0.25
+_READERS, _READER_REGISTERS = 128, 104  # threads that do nothing else
 
 
 @dataclass(frozen=True)
@@ -174,13 +176,13 @@ class Form:
         return min(TILE, 1 << (self.problem.batch - 1).bit_length())
 
     def _parcels(self, values: int, value_bytes: int) -> int:
-        """Of so many values of each sequence of a tile: of 16 bytes 12 are values."""
+        """Of so many values of each sequence of a tile: of 16 bytes 12 are values, of TF32 6 values."""
         return ceil(self.sequences * values * value_bytes / 12)
 
     @property
     def parcels(self) -> tuple[int, int]:
         """That a grid's block reads of a tile in a step: states, backward gates' gradients of its column; sums of its row."""
-        size = self.problem.arithmetic.bytes
+        size = self.problem.arithmetic.told_bytes
         if not self.is_in_rows:
             return self.blocks * self._parcels(self.units, size), 0
         return self.down * self._parcels(self._gates * self.units, size), self.across * self._parcels(self.units, 4)
@@ -205,7 +207,7 @@ class Form:
         if self.problem.is_backward:
             carried += 4 * self.tiles * self.states * _THREADS
             return (self._shared_in_rows(states) if self.is_grid else self._shared_in_cluster) + carried + parts
-        own = max(1, self.buffers) * states + self.told_bytes + 32 if self.is_grid else 128 + 2 * self.tiles * states + 16
+        own = max(1, self.buffers) * states + self.told_bytes + 48 if self.is_grid else 128 + 2 * self.tiles * states + 16
         sums = self.row_tiles * 16 * WARPS // self.groups // self._gates + 1
         turns = 2 if self._has_gate_warps else 1
         own += 4 * turns * self.groups * sums * (12 if self._gates == 1 else 36)
@@ -218,7 +220,7 @@ class Form:
 
     def _shared_in_rows(self, states: int) -> int:
         """Backward in a grid: columns of the product, the block's own gradients, its sums, and those that it is told."""
-        own = self._gates * self.units * TILE * self.problem.arithmetic.bytes + 16
+        own = self._gates * self.units * TILE * self.problem.arithmetic.bytes + 32
         sums = 4 * TILE * (self.row_tiles * 16 * WARPS + 4 * self.groups)
         return states + own + sums + 12 * self.parcels[1] + 16
 
@@ -234,28 +236,46 @@ class Form:
 
     @property
     def step_us(self) -> float:
-        """About how long a step of all tiles takes, by which forms are compared: of each tile, and from one to the next."""
-        gates, sums = _GATES_US * self.states, _SUMS_US * self.groups
-        if self.is_grid:
-            a_thread = [ceil(parcels / _THREADS) for parcels in self.parcels]
-            each = self.product_us + gates + sums + _GRID_READ_US * sum(ceil(some / _AT_ONCE) for some in a_thread)
-            if self.problem.is_backward:  # told while the next tile is computed, if there is one
-                return self.tiles * (each + _PARCEL_US * (a_thread[0] + 2 * a_thread[1])) + 2 * _GRID_TOLD_US
-            return self._read_meanwhile_us if self.buffers else self.tiles * (each + _GRID_TOLD_US)
-        telling = self.blocks * (_BLOCK_US + _TOLD_US * self.told_bytes / 128)
-        one = self.product_us + gates + sums + telling + _HANDOFF_US
-        return max(self.tiles * max(self.product_us, gates + telling), one)
+        """About how long a step of all tiles takes, by which forms are compared."""
+        if self.is_in_rows:
+            return self._us_in_rows
+        return self._grid_us if self.is_grid else self._cluster_us
 
     @property
-    def _read_meanwhile_us(self) -> float:
-        """About how long a step takes where warps of their own read: those, the others, or one tile after the other's way."""
-        parcels = self.parcels[0]
-        all_bytes = 16 * parcels * self.blocks * self.clusters
-        reads = max(ceil(parcels / _READERS / _READ_AT_ONCE) * _GRID_READ_US, all_bytes / _ALL_L2_BYTES_A_US)
-        found = self.product_us + _GATES_US * self.states + _SUMS_US * self.groups
-        # Into one buffer only what registers hold is read meanwhile.
-        waits = 0.0 if self.buffers > 1 else max(_PUT_US, reads - _GRID_READ_US)
-        return max(self.tiles * (found + waits), self.tiles * reads, found + reads + _GRID_TOLD_US)
+    def _cluster_us(self) -> float:
+        """From one step of a tile to the next, or all tiles one after the other; backward one warp does all of them."""
+        gates, sums = _GATES_US * self.states, _SUMS_US * self.groups
+        telling = self.blocks * (_BLOCK_US + _TOLD_US * self.told_bytes / 128)
+        one = self.product_us + gates + sums + telling + _HANDOFF_US
+        if self.tiles == 1:
+            return one
+        if self.problem.is_backward:
+            return self.tiles * (self.product_us + gates + telling)
+        return max(_SEVERAL * self.tiles * max(self.product_us, gates + telling), one)
+
+    @property
+    def _grid_us(self) -> float:
+        if self.buffers:
+            tile, product, parcel = _READING_ONE if self.tiles == 1 else _READING_MORE
+            return self.tiles * (tile + product * self.product_us + parcel * self._parcels_of_one(_READERS))
+        words = self.units * self.problem.arithmetic.bytes // 4
+        parcel = _PARCEL_US + (_SHARED_PARCEL_US if words % (3 * self._unpacked) else 0)
+        reads = parcel * self._unpacked * self._parcels_of_one(_THREADS)
+        return self.tiles * (_GRID_TILE_US + _GRID_STATE_US * self.states + _GRID_PRODUCT * self.product_us + reads)
+
+    @property
+    def _us_in_rows(self) -> float:
+        gradients, sums = (ceil(parcels / _THREADS) for parcels in self.parcels)
+        reads = _GRADIENTS_US * self._unpacked * gradients + _PARTS_US * sums
+        return _BACKWARD_US + self.tiles * (_BACKWARD_TILE_US + _BACKWARD_PRODUCT * self.product_us + reads)
+
+    @property
+    def _unpacked(self) -> int:
+        """Words of a parcel, in threes: TF32 comes packed."""
+        return self.problem.arithmetic.bytes // self.problem.arithmetic.told_bytes
+
+    def _parcels_of_one(self, threads: int) -> int:
+        return ceil(self.parcels[0] / threads)
 
     @cached_property
     def launch(self) -> Launch:

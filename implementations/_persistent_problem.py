@@ -44,6 +44,11 @@ class Arithmetic(NamedTuple):
         return cls(4, precision == "ieee") if dtype == "float32" else cls(2, False)
 
     @property
+    def told_bytes(self) -> int:
+        """Of an element where blocks of a grid tell it: of TF32, whose products leave 13 bits of 32 out, as of 16 bits."""
+        return 4 if self.is_split else 2
+
+    @property
     def products(self) -> int:
         """Of the tensor cores, for 16 rows, 8 columns and 64 bytes of what is summed over."""
         return 6 if self.is_split else 2

@@ -117,7 +117,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const Thre
                 telling.tell(shared, me, tile, next);
             }
             found.write(walk, ready, tile);
-            if (!is_told) found.write_final(arrays, me, tile);
+            if (!is_told) found.write_final(arrays, shared.steps, ready, me, tile);
             walk.advance(arrays, tiles, is_last);
             turn = 1 - turn;
         }

@@ -2,8 +2,8 @@
 //   launch, as persistent_gpu.cu, for W_hh that a cluster has no room for: it stays in the registers and shared memory of as many
 //   multiprocessors as there are.
 // Layout: as persistent_gpu.cu, but for left_over, in whose place there is
-//   handoff [tiles of all groups, 2, BLOCKS, PARCELS] of 16 bytes, read and written: all 0 before the launch. A parcel is three
-//   words of what a block tells of its units of a tile, sequence by sequence, and t + 1, where h_t is what it tells of.
+//   handoff [tiles of all groups, 2, BLOCKS, PARCELS] of 16 bytes, read and written: all 0 before the launch. A parcel is a
+//   part of what a block tells of its units of a tile, sequence by sequence, and t + 1, where h_t is what it tells of.
 //   No two may alias. Alignment: of the element; weight: WIDTH bytes; handoff: 16 bytes.
 // Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of 8 sequences, which knows nothing of
 //   others; block r of a group owns UNITS hidden units from r * UNITS. Its 8 warps are GROUPS of columns of W_hh by groups of
@@ -71,7 +71,7 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "Form.shared_bytes");
 
-typedef Heard<OF_ALL, AHEAD, READERS, AT_ONCE> Parcels;
+typedef Heard<Own::parcel, OF_ALL, AHEAD, READERS, AT_ONCE> Parcels;
 
 // All of h_t of a tile, of which AHEAD were begun. False when it does not come.
 __device__ inline bool hear(Parcels& parcels, States& states, uint4* handoff, const Thread& me, int t, int tile) {
@@ -133,7 +133,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, Resident& 
             jitter(t, 4);
             if (is_told && !is_stuck) tell(shared.own, place_of(handoff, me, t + 1, tile), me, t + 2);
             found.write(walk, ready, tile);
-            if (!is_told) found.write_final(arrays, me, tile);
+            if (!is_told) found.write_final(arrays, shared.steps, ready, me, tile);
             walk.advance(arrays, tiles, is_last);
             walk.advance_gates(arrays, tiles, is_last);
             if (!is_last || is_told) inputs.read(arrays, walk, is_last ? 0 : tile + 1, t + is_last);

@@ -3,7 +3,7 @@
 //   multiprocessors as there are.
 // Layout: as persistent_gpu_backward.cu, but for left_over, in whose place there is
 //   handoff [tiles of all groups, 2] of [ACROSS, DOWN, Gradients::PARCELS] and [BLOCKS, ACROSS, SUMS], of 16 bytes, read and
-//   written: all 0 before the launch. A parcel is three words and i + 1, of the i-th step backward: of what a block's gates have
+//   written: all 0 before the launch. A parcel has the number i + 1, of the i-th step backward: of what a block's gates have
 //   for gradients, sequence by sequence, and of sums, in float32, that a block has for another.
 //   No two may alias. Alignment: of the element; weight: WIDTH bytes; handoff: 16 bytes.
 // Launch: cooperative, all blocks at once: a group of BLOCKS = DOWN * ACROSS blocks for each TILES tiles of 8 sequences, which
@@ -132,7 +132,7 @@ __device__ inline void tell_sums(const Shared& shared, uint4* handoff, const Thr
 
 // What the blocks of the row tell of the i-th step of a tile, on its way into shared memory.
 struct HeardSums {
-    Heard<ACROSS * SUMS, AHEAD> heard;
+    Heard<Words, ACROSS * SUMS, AHEAD> heard;
     __device__ static const uint4* place(uint4* handoff, const Thread& me, int i, int tile) {
         return sums_of(handoff, me, i, tile) + me.rank * ACROSS * SUMS;
     }
@@ -151,7 +151,7 @@ struct HeardSums {
 // Likewise what the blocks of the column tell.
 struct HeardGradients {
     static constexpr int ALL = DOWN * Gradients::PARCELS;
-    Heard<ALL, AHEAD> heard;
+    Heard<Gradients::parcel, ALL, AHEAD> heard;
     __device__ static const uint4* place(uint4* handoff, const Thread& me, int i, int tile) {
         return gradients_of(handoff, me, i, tile) + me.across() * ALL;
     }

@@ -47,7 +47,7 @@ def test_without_clusters_a_grid_holds_all_weights_or_there_is_no_form(
 
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
-@pytest.mark.parametrize(("hidden", "is_grid"), [(256, False), (512, False), (1024, True), (1500, True)])
+@pytest.mark.parametrize(("hidden", "is_grid"), [(128, False), (1024, True), (1500, True)])
 def test_a_cluster_is_taken_while_its_weights_find_room(hidden: int, arithmetic: Arithmetic, is_grid: bool) -> None:
     form = choose(Problem("lstm", hidden, 20, arithmetic, is_backward=True), H200)
     assert isinstance(form, Form)
@@ -145,7 +145,7 @@ FAULTS = {
     "no barrier before telling sums": ("            __syncthreads();\n            jitter(i, 4);\n", ""),
 }  # fmt: skip
 FAULTS_OF_PARCELS = {
-    "a number that is not looked at": ("|| parcels[i].w == number", "|| parcels[i].w >= 0"),
+    "a number that is not looked at": ("|| Kind::has(parcels[i], number)", "|| parcels[i].w >= 0"),
     "a parcel is not told": ("i < PARCELS; i += THREADS", "i < PARCELS - 1; i += THREADS"),
 }
 PLANTED = {"persistent_backward": FAULTS, "parcels.cuh": FAULTS_OF_PARCELS}

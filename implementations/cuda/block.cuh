@@ -32,3 +32,16 @@ template <typename IsThere> __device__ inline bool wait_until(IsThere is_there) 
     }
     return true;
 }
+
+// Likewise of a whole warp, whose lanes go on together: those that left one by one would do one by one what comes next.
+template <typename IsThere> __device__ inline bool wait_together(IsThere is_there) {
+    unsigned long long start = 0;
+#pragma unroll 1
+    for (unsigned asked = 1; !__all_sync(~0u, is_there()); asked++) {
+        if (asked % 256) continue;
+        const unsigned long long now = now_ns();
+        if (start == 0) start = now;
+        if (__any_sync(~0u, now - start > WATCHDOG_NS)) return false;
+    }
+    return true;
+}

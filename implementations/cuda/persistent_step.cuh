@@ -228,13 +228,15 @@ struct Found {
         }
     }
 
-    // After the last step.
-    __device__ void write_final(const Arrays& arrays, const Thread& me, int tile) const {
+    // After the last step. What is told of a state may be less than it was: of one that is over the output has all.
+    __device__ void write_final(const Arrays& arrays, const Steps& steps, const Ready& ready, const Thread& me, int tile) const {
 #pragma unroll
         for (int s = 0; s < STATES; s++) {
-            const index place = (index)me.sequence(tile, s) * HIDDEN + me.unit(s);
+            const index b = me.sequence(tile, s), place = b * HIDDEN + me.unit(s);
             if (tile >= me.own_tiles(s)) continue;
-            arrays.final_h[place] = h[s];
+            const int end = steps.ends[tile][me.column(s) % 8];
+            arrays.final_h[place] = ready.is_alive[s] ? h[s] : end > 0 ? arrays.output[arrays.place(end - 1, b, me.unit(s))]
+                                  : arrays.first_h ? arrays.first_h[place] : narrow(0.0f);
             if (CELL == LSTM) arrays.final_c[place] = narrow(states[s].c);
         }
     }

@@ -13,3 +13,7 @@ inline void sleep_ns(unsigned ns) { wait_until([](void*) { return false; }, null
 template <typename IsThere> bool wait_until(IsThere is_there) {
     return wait_until([](void* about) { return (*(IsThere*)about)(); }, &is_there, WATCHDOG_NS);
 }
+template <typename IsThere> bool wait_together(IsThere is_there) {
+    const bool is_over = !wait_until(is_there);
+    return !meet(warp_of_current().meeting, is_over);
+}
