@@ -189,8 +189,9 @@ class Launch:
     def __init__(self, shape: Shape, kind: Kind, is_reverse: bool, output: Strides, other: Strides):
         """other: of the gates, backward of the output's gradient. Raises as `plan` does."""
         form, kernel = plan(shape, kind)
-        self._form, self._device, self._status = form, kind.device, status_of(kind.device)
-        self._width = _width(form)
+        self._device, self._status, self._width = kind.device, status_of(kind.device), _width(form)
+        self._make_scratch = torch.zeros if form.is_grid else torch.empty  # a grid's all 0 in each replay of a graph, too
+        self._scratch_bytes = form.handoff_bytes if form.is_grid else form.left_over_bytes
         of_rows = (f"{name}_{what}" for name in ("output", "d_output" if kind.is_backward else "gates") for what in _STRIDES)
         integers = dict(zip(of_rows, output + other, strict=True)) | shape.row_strides
         integers |= {"status": self._status.address, "steps": shape.steps, "batch": shape.batch, "is_reverse": int(is_reverse)}
@@ -204,14 +205,10 @@ class Launch:
     def __call__(self, *addresses: int) -> None:
         """Of the kernel's arrays in its order but for the last, 0 for none."""
         self._status.check()
-        beside = self._scratch()
-        self._run((*addresses, 0 if beside is None else beside.data_ptr()))
-
-    def _scratch(self) -> Tensor | None:
-        if self._form.is_grid:  # all 0 in each replay of a graph, too
-            return torch.zeros(self._form.handoff_bytes, dtype=torch.uint8, device=self._device)
-        bytes = self._form.left_over_bytes
-        return torch.empty(bytes, dtype=torch.uint8, device=self._device) if bytes else None
+        if not self._scratch_bytes:
+            return self._run((*addresses, 0))
+        beside = self._make_scratch(self._scratch_bytes, dtype=torch.uint8, device=self._device)
+        self._run((*addresses, beside.data_ptr()))
 
 
 launch_of = lru_cache(maxsize=4096)(Launch)

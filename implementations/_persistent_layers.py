@@ -6,15 +6,16 @@ Everything a call needs is found here by address, so that little of the host is 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
 from pytest_ecornn.implementations import _persistent_kernel
+from pytest_ecornn.implementations._aligned_product import times, times_transposed, transposed_times
 from pytest_ecornn.implementations._gate_product import held
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, launch_of
 from pytest_ecornn.implementations._persistent_once import is_taken, once_of
@@ -169,7 +170,7 @@ def forward(
         _persistent_kernel.plan(stack.shape, kind.backward)
     finals = [x.new_empty(stack.state) for _ in range(stack.states)]
     one = _Forward(stack, kind, [state.contiguous() for state in first], weights, finals, lengths, Kept([], [], []))
-    with held(x, how.tf32):
+    with nullcontext() if one.is_once else held(x, how.tf32):
         for layer in range(stack.tracks // stack.directions):
             x = one.layer(layer, x)
     return [x, *finals], one.kept
@@ -184,6 +185,11 @@ class _Forward(NamedTuple):
     lengths: Tensor | None
     kept: Kept
 
+    @property
+    def is_once(self) -> bool:
+        """Whether the kernel for one step makes the product, too."""
+        return self.stack.is_once and not self.kind.keeps
+
     def layer(self, layer: int, x: Tensor) -> Tensor:
         output = x.new_empty(self.stack.output)
         for direction in range(self.stack.directions):
@@ -194,38 +200,35 @@ class _Forward(NamedTuple):
     def _track(self, layer: int, direction: int, x: Tensor, output: Tensor) -> None:
         stack = self.stack
         track = layer * stack.directions + direction
-        weight_ih, weight_hh, *biases = self.weights[PER_TRACK * track : PER_TRACK * (track + 1)]
+        weight_ih, weight_hh, bias_ih, bias_hh = self.weights[PER_TRACK * track : PER_TRACK * (track + 1)]
         assert weight_hh is not None
-        biases = [bias if bias is None else bias.contiguous() for bias in biases]
-        if weight_ih is not None and stack.is_once and not self.kind.keeps:
-            return self._once(track, x, (weight_ih, weight_hh), biases, output, direction)
+        bias_ih = bias_ih if bias_ih is None else bias_ih.contiguous()
+        bias_hh = bias_hh if bias_hh is None else bias_hh.contiguous()
+        if weight_ih is not None and self.is_once:
+            return self._once(track, x, weight_ih, weight_hh, bias_ih, bias_hh, output, direction)
         gates, kept, cells = self._gates(x, weight_ih, direction)  # which live until the kernel is launched
         strides = stack.strides(output.shape[2]), stack.strides_of(gates)
         launch = launch_of(stack.shape, self.kind, bool(direction), *strides)
         weight = launch.aligned(weight_hh)
         launch(
-            gates.data_ptr(), weight.data_ptr(), *map(_address, biases), *_states(self.first, stack, track),
+            gates.data_ptr(), weight.data_ptr(), _address(bias_ih), _address(bias_hh), *_states(self.first, stack, track),
             output.data_ptr() + direction * stack.hidden * output.itemsize, *_states(self.finals, stack, track),
             _address(self.lengths), _address(kept), _address(cells),
         )  # fmt: skip
 
     def _once(
-        self,
-        track: int,
-        x: Tensor,
-        weights: tuple[Tensor, Tensor],
-        biases: Sequence[Tensor | None],
-        output: Tensor,
-        direction: int,
-    ) -> None:
+        self, track: int, x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor | None, bias_hh: Tensor | None,
+        output: Tensor, direction: int,
+    ) -> None:  # fmt: skip
         """All of a track that has one step, its input product too."""
         stack = self.stack
         launch = once_of(stack.how.cell, x.shape[2], stack.hidden, stack.batch, self.kind, output.shape[2])
-        x, weight_ih, weight_hh = (launch.aligned(one) for one in (x, *weights))
+        x, weight_ih, weight_hh = launch.aligned(x), launch.aligned(weight_ih), launch.aligned(weight_hh)
         first = [launch.aligned(state) for state in self.first]
         launch(
-            x.data_ptr(), weight_ih.data_ptr(), weight_hh.data_ptr(), *map(_address, biases), *_states(first, stack, track),
-            output.data_ptr() + direction * stack.hidden * output.itemsize, *_states(self.finals, stack, track),
+            x.data_ptr(), weight_ih.data_ptr(), weight_hh.data_ptr(), _address(bias_ih), _address(bias_hh),
+            *_states(first, stack, track), output.data_ptr() + direction * stack.hidden * output.itemsize,
+            *_states(self.finals, stack, track),
         )  # fmt: skip
 
     def _gates(self, x: Tensor, weight: Tensor | None, direction: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -238,10 +241,9 @@ class _Forward(NamedTuple):
         if weight is None:
             return x.narrow(2, direction * stack.wide, stack.wide), kept, cells
         if kept is None or not kept.numel():
-            return linear(x, weight), kept, cells
-        gates = kept.narrow(2, 0, stack.wide)
-        torch.mm(x.flatten(0, 1), weight.t(), out=kept.view(-1, kept.shape[2]).narrow(1, 0, stack.wide))
-        return gates, kept, cells
+            return times_transposed(x, weight, self.kind.tf32), kept, cells
+        times_transposed(x, weight, self.kind.tf32, out=kept.view(-1, kept.shape[2]).narrow(1, 0, stack.wide))
+        return kept.narrow(2, 0, stack.wide), kept, cells
 
 
 def _address(one: Tensor | None) -> int:
@@ -250,8 +252,14 @@ def _address(one: Tensor | None) -> int:
 
 def _states(all_tracks: Sequence[Tensor | None], stack: Stack, track: int) -> tuple[int, int]:
     """Where a track's h and c are."""
-    found = [one.data_ptr() + track * stack.batch * stack.hidden * one.itemsize if one is not None else 0 for one in all_tracks]
-    return (*found, 0, 0)[:2]  # type: ignore[return-value]
+    if not all_tracks:
+        return 0, 0
+    offset = track * stack.batch * stack.hidden
+    first, second = all_tracks[0], all_tracks[1] if len(all_tracks) > 1 else None
+    return (
+        0 if first is None else first.data_ptr() + offset * first.itemsize,
+        0 if second is None else second.data_ptr() + offset * second.itemsize,
+    )
 
 
 def backward(
@@ -308,7 +316,7 @@ class _Backward(NamedTuple):
             elif found:
                 found[0].flatten(0, 1).addmm_(rows, weight_ih)
             else:
-                found.append((rows @ weight_ih).view(*d_gates.shape[:2], -1))
+                found.append(times(rows, weight_ih, self.kind.tf32).view(*d_gates.shape[:2], -1))
         return torch.cat(found, 2) if len(found) > 1 else found[0] if found else d_output
 
     def _launch(self, layer: int, direction: int, d_output: Tensor) -> tuple[Tensor, Tensor]:
@@ -339,7 +347,7 @@ class _Backward(NamedTuple):
         parts = [rows.narrow(1, 0, cut), d_product.flatten(0, 1)] if d_product.numel() else [rows]
         found = self.d_weights
         if of_input:
-            found[at] = rows.t() @ inputs.flatten(0, 1)
+            found[at] = transposed_times(rows, inputs.flatten(0, 1), self.kind.tf32)
         if of_states:
             found[at + 1] = _joined([self._of_states(track, part) for part in parts])
         if of_bias_ih:
@@ -356,10 +364,10 @@ class _Backward(NamedTuple):
         if stack.batch_first or self.first or self.lengths is not None:
             first = self.first[0][track] if self.first else None
             before = states_before(output, first, self.lengths, stack.batch_first, bool(reverse))
-            return rows.t() @ before.flatten(0, 1)
+            return transposed_times(rows, before.flatten(0, 1), self.kind.tf32)
         steps = stack.batch * (stack.steps - 1)  # the first step starts from zeros
         inner = output.narrow(0, reverse, stack.steps - 1).flatten(0, 1)
-        return rows.narrow(0, 0 if reverse else stack.batch, steps).t() @ inner
+        return transposed_times(rows.narrow(0, 0 if reverse else stack.batch, steps), inner, self.kind.tf32)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
