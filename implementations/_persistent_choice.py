@@ -57,9 +57,10 @@ def _clusters(problem: Problem, device: Device) -> Iterator[Form]:
     piece = 16 if problem.is_backward else 16 // problem.arithmetic.bytes  # units that are told at once
     fewest = ceil(problem.hidden / device.largest_cluster / piece) * piece
     for units in range(fewest, max(fewest, 64) + 1, piece):
+        blocks = max(2 if problem.is_backward else 1, ceil(problem.hidden / units))  # one alone may not send to itself
         for tiles in range(1, min(_MOST_TILES, ceil(problem.batch / TILE)) + 1):
             for groups in (1,) if problem.is_backward else (1, 2, 4, 8):
-                form = _with_weights(Form(problem, units, ceil(problem.hidden / units), tiles, groups), device)
+                form = _with_weights(Form(problem, units, blocks, tiles, groups), device)
                 if form is not None:
                     yield form
 

@@ -78,14 +78,16 @@ def macros(kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
     """What the source is compiled with."""
     problem, storage = form.problem, str(kind.dtype).removeprefix("torch.").upper()
     found = {"CELL": NN_CELLS.index(problem.cell), "HIDDEN": problem.hidden, f"STORAGE_{storage}": 1, **form.macros}
-    found |= {"WIDTH": _width(form), "KEEPS": int(kind.keeps), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": WATCHDOG_NS}
+    found |= {"KEEPS": int(kind.keeps), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": WATCHDOG_NS}
+    if not kind.is_backward:
+        found["WIDTH"] = _width(form)
     return tuple((name, str(value)) for name, value in found.items())
 
 
 def _width(form: Form) -> int:
-    """Bytes of weights that are read at once: as many as divide a row, and what is of one gate and block."""
+    """Bytes of weights that are read at once: forward as many as divide a row, backward an element."""
     size = form.problem.arithmetic.bytes
-    return gcd(form.problem.hidden * size, form.units * size if form.is_in_rows else 0, _MOST_WIDE)
+    return size if form.problem.is_backward else gcd(form.problem.hidden * size, _MOST_WIDE)
 
 
 # Addresses and strides of 64 bits, in the kernels' order; behind them come `status`, `steps`, `batch` and `is_reverse`.

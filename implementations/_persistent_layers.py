@@ -330,7 +330,7 @@ class _Backward(NamedTuple):
         d_product = output.new_empty(shape_of(stack, stack.hidden if stack.how.cell == "gru" else 0))
         strides = stack.strides(output.shape[2]), stack.strides_of(d_output)
         launch = launch_of(stack.shape, self.kind, bool(direction), *strides)
-        weight = launch.aligned(weight_hh.t())
+        weight = launch.aligned(weight_hh)
         launch(
             gates.data_ptr(), cells.data_ptr(), output.data_ptr() + offset, weight.data_ptr(),
             *_states(self.first, stack, track), d_output.data_ptr() + offset, *_states(self.d_finals, stack, track),

@@ -2,17 +2,18 @@
 //   to the first, dh = d_output + W_hh^T d_gates of the step after, d_gates from dh and what the forward pass kept.
 // Layout: kept [rows, 4*H] storage, cells [rows, H] float, read: as persistent_gpu.cu wrote them
 //   output, d_output [T, B, H] storage, read: element (t, b, h) at t * NAME_step + b * NAME_sequence + h
-//   weight [H, G*H] storage, read: W_hh^T. first_h, first_c, d_final_h, d_final_c [B, H] storage, read, null for zeros
+//   weight [G*H, H] storage, read: W_hh. first_h, first_c, d_final_h, d_final_c [B, H] storage, read, null for zeros
 //   lengths [B] int64, read, null for none: a step at which a sequence is over passes gradients on
 //   d_gates [rows, G*H] storage, written: with respect to W_ih x. d_product [rows, H] storage, written by GRU: to W_hn h
 //   d_first_h, d_first_c [B, H] storage, written, the latter by LSTM only. left_over and status as in persistent_gpu.cu
-//   No two may alias. Alignment: as there.
+//   No two may alias. Alignment: of the element; left_over: 16 bytes.
 // Launch: clusters, units and sequences as in persistent_gpu.cu. A block multiplies the gradients of its own gates, which do not
 //   leave it, by rows of W_hh^T, those of all units: each of its 8 warps has ROW_TILES tiles of 16, TOGETHER of them at once, so
 //   that their sums are on their way while others are multiplied. Shared bytes: Form.shared_bytes.
 // Cost: reads G H^2 + T B S H values, S being 9 (LSTM, c in float counting twice), 6 (GRU), 2 (RNN), writes T B G H (GRU: 4 H);
 //   2 T B G H^2 operations. Between blocks 4 B H bytes a step and block.
-// Limits: as persistent_gpu.cu; UNITS a multiple of 16, so that a row tile's sums are all of one block's units.
+// Limits: as persistent_gpu.cu; UNITS a multiple of 16, so that a row tile's sums are all of one block's units; BLOCKS 2 at
+//   least, as a block that is a cluster alone may not send to itself.
 // Order: sums of step i of a tile go to buffer i % 2 of the units' block and are waited for by their bytes. Who sends those of
 //   i + 2 has all of i + 1, whose every sender passed its block's barrier of that tile and step i + 1, where all its threads had
 //   added those of i. Gates alternate from one tile to the next: who writes them passed the barrier of the tile before, which
@@ -29,7 +30,7 @@
 #define TOLD (UNITS * 8 * 4)  // bytes, by each block to each for a tile
 #define STATES ((UNITS * 8 + THREADS - 1) / THREADS)  // of a thread in a tile
 
-#include "pieces.cuh"
+#include "gathered.cuh"
 #include "resident.cuh"
 
 // A warp has 16 units of two sequences at once.
@@ -59,22 +60,18 @@ struct Shared {
     Room room;
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "Form.shared_bytes");
+static_assert(BLOCKS > 1, "a block sends to itself");
 
 // Where a lane (g, t) puts its sums: banks differ for lanes beside each other, which write at once, and for those of one t,
 // whose sums a warp reads at once.
 __device__ inline int place_of(int g, int t) { return t * 8 + (g + 2 * t) % 8; }
 
-// Of W_hh's transpose the row of unit u, at the block's k-th gate.
-__device__ inline uint4 gates_at(const storage* weight, const Thread& me, int u, int k) {
-    const int gate = k / UNITS;
-    const bool is_there = gate < GATES && u < HIDDEN;
-    return piece_at(is_there ? weight + ((index)u * GATES + gate) * HIDDEN : nullptr, me.first_unit + k % UNITS);
-}
-
+// Rows are all units, columns the gates of the block's.
 __device__ inline Slice part_of(const storage* weight, const Thread& me, int turn, int i) {
     const int u = me.row_tile(turn / SLICES_EACH * TOGETHER + i) * 16 + me.lane / 4;
-    const int k = turn % SLICES_EACH * SLICE + me.lane % 4 * PIECE;
-    return {gates_at(weight, me, u, k), gates_at(weight, me, u + 8, k)};
+    const int k = turn % SLICES_EACH * SLICE + me.lane % 4 * PIECE, gate = k / UNITS;
+    const Gate found = {gate, gate < GATES ? me.first_unit + k % UNITS : HIDDEN};
+    return gathered<PIECE>(weight, u, HIDDEN, [&](int) { return found; });
 }
 
 // What all blocks have told of a state, on top of `sum`.
@@ -131,6 +128,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
         for (int i = 0; i < 16; i++) make_barrier(address_of(&shared.barriers[0][i]));
         show_barriers();
     }
+#pragma unroll 1
     for (int i = me.number; i < (int)(sizeof(shared.gates) / 4); i += THREADS) ((unsigned*)shared.gates)[i] = 0;
     shared.carried.start(arrays, me, lengths);
     Resident weights(shared.room, left_over, rank, [&](int turn, int i) { return part_of(weight, me, turn, i); });

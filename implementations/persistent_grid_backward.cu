@@ -5,7 +5,7 @@
 //   handoff [tiles of all groups, 2] of [ACROSS, DOWN, Gradients::PARCELS] and [BLOCKS, ACROSS, SUMS], of 16 bytes, read and
 //   written: all 0 before the launch. A parcel has the number i + 1, of the i-th step backward: of what a block's gates have
 //   for gradients, sequence by sequence, and of sums, in float32, that a block has for another.
-//   No two may alias. Alignment: of the element; weight: WIDTH bytes; handoff: 16 bytes.
+//   No two may alias. Alignment: of the element; handoff: 16 bytes.
 // Launch: cooperative, all blocks at once: a group of BLOCKS = DOWN * ACROSS blocks for each TILES tiles of 8 sequences, which
 //   knows nothing of others; block r of a group, in row r / ACROSS and column r % ACROSS, owns UNITS hidden units from r * UNITS.
 //   It multiplies the gradients of the gates of its column's units by W_hh^T's rows of its row's units, a part of their sums, which
@@ -35,6 +35,7 @@
 #define STATES ((UNITS * 8 + THREADS - 1) / THREADS)  // of a thread in a tile
 #define SUMS ((SEQUENCES * UNITS + 2) / 3)  // parcels, of a block for another
 
+#include "gathered.cuh"
 #include "jitter.cuh"
 #include "parcels.cuh"
 
@@ -83,21 +84,14 @@ __device__ inline uint4* sums_of(uint4* handoff, const Thread& me, int i, int ti
     return gradients_of(handoff, me, i, tile) + BLOCKS * Gradients::PARCELS;
 }
 
-// Of W_hh's transpose 16 bytes of the block's r-th row, from the k-th gate of the units of its column of blocks on.
-__device__ inline uint4 weights_at(const storage* weight, const Thread& me, int r, int k) {
-    const int row = me.row() * ACROSS * UNITS + r;
-    return piece_of([&](int i) {
-        const int at = k + i, from = at / OWN_GATES, gate = at % OWN_GATES / UNITS;
-        const int unit = (from * ACROSS + me.across()) * UNITS + at % UNITS;
-        const bool is_there = r < ACROSS * UNITS && row < HIDDEN && from < DOWN && unit < HIDDEN;
-        return is_there ? weight + ((index)row * GATES + gate) * HIDDEN + unit : nullptr;
-    });
-}
-
+// Rows are the units of the block's row, columns the gates of those of its column, after which comes what is no block's unit.
 __device__ inline Slice part_of(const storage* weight, const Thread& me, int s, int i) {
-    const int r = (me.warp / GROUPS * ROW_TILES + i) * 16 + me.lane / 4;
+    const int first = me.row() * ACROSS * UNITS, r = (me.warp / GROUPS * ROW_TILES + i) * 16 + me.lane / 4;
     const int k = (me.warp % GROUPS * SLICES_EACH + s) * SLICE + me.lane % 4 * PIECE;
-    return {weights_at(weight, me, r, k), weights_at(weight, me, r + 8, k)};
+    return gathered<4>(weight, first + r, min(first + ACROSS * UNITS, HIDDEN), [&](int i) {
+        const int from = (k + i) / OWN_GATES, gate = (k + i) % OWN_GATES / UNITS;
+        return Gate{gate, (from * ACROSS + me.across()) * UNITS + (k + i) % UNITS};
+    });
 }
 
 // The block's part of the sums of its row's units.

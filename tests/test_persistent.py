@@ -56,7 +56,7 @@ def test_a_form_covers_all_units_and_sequences_and_fits(
         return
     if form.is_grid:  # tests/test_persistent_grid.py
         return
-    assert form.units * form.blocks >= hidden > form.units * (form.blocks - 1)
+    assert form.blocks == max(2 if is_backward else 1, -(-hidden // form.units))
     assert form.units * arithmetic.bytes % 16 == 0
     assert 8 * form.tiles * form.clusters >= batch > 8 * form.tiles * (form.clusters - 1)
     assert form.blocks <= device.largest_cluster
@@ -186,6 +186,7 @@ FORMS = {
     "lstm": [
         (16, 1, 1, 50, 0, 0, 60, 9, "float16"), (32, 2, 4, 5, 0, 0, 70, 19, "float32"), (48, 3, 1, 2, 1, 2, 50, 24, "float16"),
         (16, 4, 8, 50, 0, 0, 20, 30, "float32"), (96, 1, 1, 1, 3, 3, 200, 5, "float16"),
+        (96, 1, 1, 5, 4, 3, 200, 5, "float16"),
     ],
     "gru": [(32, 3, 2, 50, 0, 0, 65, 25, "float32"), (16, 2, 1, 2, 0, 1, 60, 24, "float16")],
 }  # fmt: skip
@@ -346,6 +347,43 @@ def test_weights_at_an_odd_address_are_read_all_the_same() -> None:
     found = run(gates, (), [None, weight, None, None], None, PROJECTED)
     wanted = run(gates, (), [None, weight.clone(), None, None], None, PROJECTED)
     assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+def test_backward_weights_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses: list[set[int]] = []
+
+    def seen(kernel: Any, launch: Any, passed: list[int]) -> None:
+        addresses.append(set(passed))
+        launched(kernel, launch, passed)
+
+    def gradients(weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        output = run(gates, (), [None, weight, None, None], None, PROJECTED)[0]
+        return torch.autograd.grad(output, [gates, weight], torch.ones_like(output))
+
+    launched = ClustersOnCpu._run
+    monkeypatch.setattr(ClustersOnCpu, "_run", seen)
+    torch.manual_seed(0)
+    gates = torch.randn(4, 2, 36).half().requires_grad_()
+    weight = torch.randn(36 * 9 + 1).half()[1:].view(36, 9).requires_grad_()
+    found = gradients(weight)
+    assert weight.data_ptr() in addresses[-1]
+    assert all(
+        torch.equal(one, other) for one, other in zip(found, gradients(weight.detach().clone().requires_grad_()), strict=True)
+    )
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("hidden", [1, 8, 16, 64])
+@pytest.mark.parametrize(("cell", "dtype"), [("lstm", "float16"), ("gru", "float32")])
+def test_backward_a_cluster_has_two_blocks_at_least(cell: str, dtype: str, hidden: int) -> None:
+    case = small(cell, hidden_size=hidden, batch=9, has_state=True, ragged=True, mode="training", dtype=dtype)
+    kind = Kind(getattr(torch, dtype), torch.device("cpu"), is_backward=True)
+    form = _persistent_kernel.plan(_persistent_kernel.Shape(cell, case.steps, case.batch, hidden, False), kind)[0]
+    assert form.blocks >= 2
+    assert verdicts(case) == []
 
 
 @pytest.mark.parametrize("sizes", [(0, 3, 16), (2, 0, 16), (2, 3, 0)])

@@ -30,6 +30,7 @@ struct Carried {
     int ends[TILES][8];
 
     __device__ void start(const Arrays& arrays, const Thread& me, const length* lengths) {
+#pragma unroll 1
         for (int i = me.number; i < TILES * 8; i += THREADS) {
             const int b = me.first_sequence + i;
             ends[0][i] = b >= me.batch ? 0 : lengths ? (int)lengths[b] : arrays.steps;

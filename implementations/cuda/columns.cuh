@@ -1,7 +1,6 @@
 // The columns of a product that a block has in shared memory, 8 sequences of them, and the product of its warps' weights with
 // them: GROUPS of columns by groups of rows, a warp each, all of its ROW_TILES by a slice of columns at once.
 #pragma once
-#include "pieces.cuh"
 #include "resident.cuh"
 
 #define SLICES_AT_HAND ((3 + ROW_TILES - 1) / ROW_TILES)  // whose split halves may be in registers at once
@@ -16,6 +15,7 @@ struct States {
 };
 
 __device__ inline void clear(void* shared, int bytes) {
+#pragma unroll 1
     for (int i = threadIdx.x; i < bytes / 4; i += blockDim.x) ((unsigned*)shared)[i] = 0;
 }
 

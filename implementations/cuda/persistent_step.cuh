@@ -13,7 +13,10 @@
 #define PER (GATES == 1 ? 1 : 4)  // sums of a unit and sequence, with what fills them up
 #define STATES ((UNITS * 8 + GATE_THREADS - 1) / GATE_THREADS)  // of a thread in a tile
 
+#define READ_AT_ONCE HELD
+
 #include "columns.cuh"
+#include "pieces.cuh"
 
 typedef long long index;
 typedef long long length;

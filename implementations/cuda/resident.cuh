@@ -2,7 +2,8 @@
 // turns, each of TOGETHER parts: 16 rows each, all by the same slice of columns. Of PARTS parts the first HELD lie in registers,
 // the next SHARED in shared memory. Those left over are written to memory once, as threads read them, and come from the L2 cache
 // in every step, RING turns ahead: whole turns, HELD + SHARED being a multiple of TOGETHER then. Every thread reads what it wrote
-// itself, or another cluster's thread wrote alike.
+// itself, or another cluster's thread wrote alike. From W_hh they read READ_AT_ONCE parts at once, in one loop, as code is slow
+// the first time that it runs; where these are HELD, all that registers hold, the others before, one after the other.
 #pragma once
 #include "later.cuh"
 #include "warp_product.cuh"
@@ -12,6 +13,8 @@
 #define LEFT_OVER (PARTS - HELD - SHARED)
 #define STREAMED (LEFT_OVER / TOGETHER)  // turns
 #define UNROLLED ((HELD + TOGETHER - 1) / TOGETHER)  // turns whose parts are, some at least, in registers
+#define ALONE (READ_AT_ONCE == HELD ? PARTS - HELD : 0)  // parts that are read one after the other
+#define READS ((PARTS - ALONE + READ_AT_ONCE - 1) / READ_AT_ONCE)  // of the others, together all of them or more
 #define IN_ROOM (SHARED + RING * TOGETHER)
 
 // Of a block: parts that stay in shared memory, then those that come and go.
@@ -27,19 +30,39 @@ struct Resident {
 
     // part_of(turn, i): the thread's elements of the turn's i-th part.
     template <typename PartOf>
-    __device__ Resident(Room& room, uint4* all_left_over, int rank, PartOf part_of) : room(room), slot(0) {
+    __device__ Resident(Room& room, uint4* all_left_over, int rank, PartOf part_of) : held(), room(room), slot(0) {
         left_over = all_left_over + (long long)rank * LEFT_OVER * 2 * THREADS;
-#pragma unroll
-        for (int part = 0; part < HELD; part++) held[part] = part_of(part / TOGETHER, part % TOGETHER);
 #pragma unroll 1
-        for (int part = HELD; part < HELD + SHARED; part++)
-            put(room.parts[part - HELD][0], part_of(part / TOGETHER, part % TOGETHER));
+        for (int i = 0; i < ALONE; i++) read<1>(i, part_of);
 #pragma unroll 1
-        for (int part = HELD + SHARED; part < PARTS; part++)
-            put(left_over + (part - HELD - SHARED) * 2 * THREADS, part_of(part / TOGETHER, part % TOGETHER));
+        for (int i = PARTS - READS * READ_AT_ONCE; i < PARTS; i += READ_AT_ONCE) read<READ_AT_ONCE>(i, part_of);
         if (!STREAMED) return;
         show_memory();
         for (int turn = 0; turn < RING; turn++) fetch(turn, turn);
+    }
+
+    // SOME parts, from the first-th of an order on in which those that are held come last. Before its start are none.
+    // Registers have no index: parts come in at the end, and those before them move up, and out.
+    template <int SOME, typename PartOf> __device__ void read(int first, PartOf part_of) {
+        Slice found[SOME];
+#pragma unroll
+        for (int i = 0; i < SOME; i++) {
+            const int part = (max(first + i, 0) + HELD) % PARTS;
+            found[i] = part_of(part / TOGETHER, part % TOGETHER);
+        }
+#pragma unroll
+        for (int i = 0; i < SOME; i++)
+            if (first + i >= 0 && first + i < PARTS - HELD) put(place_of(first + i + HELD), found[i]);
+#pragma unroll
+        for (int part = 0; part + SOME < HELD; part++) held[part] = held[part + SOME];
+#pragma unroll
+        for (int i = 0; i < SOME; i++) held[HELD - SOME + i] = found[i];
+    }
+
+    // Where a part is that is not held.
+    __device__ uint4* place_of(int part) const {
+        const bool is_near = LEFT_OVER == 0 || part < HELD + SHARED;
+        return is_near ? room.parts[part - HELD][0] : left_over + (part - HELD - SHARED) * 2 * THREADS;
     }
 
     __device__ static void put(uint4* place, const Slice& part) {
