@@ -13,14 +13,20 @@ _ALIGNED = 16  # bytes
 _FEWEST_OPERATIONS = 1e9  # fewer take less time than copies
 
 
-def times_transposed(x: Tensor, b: Tensor, tf32: bool, out: Tensor | None = None) -> Tensor:
-    """x b^T: [T, B, K], [N, K] -> [T, B, N], whose rows may be apart from each other; or into `out` [T * B, N]."""
-    if _is_fast(x, b, x.numel() * b.shape[0], tf32):
-        return linear(x, b) if out is None else torch.mm(x.flatten(0, 1), b.t(), out=out)
-    a = _aligned(x.flatten(0, 1))
-    if out is not None:
-        return torch.mm(a, _aligned(b).t(), out=out)
-    return torch.mm(a, _aligned(b, rows=True).t())[:, : b.shape[0]].view(*x.shape[:2], b.shape[0])
+def times_transposed(x: Tensor, b: Tensor, tf32: bool, into: Tensor | None = None) -> Tensor:
+    """x b^T: [T, B, K], [N, K] -> [T, B, N], whose rows may be apart from each other.
+
+    into: [T, B, N or more], of whose rows they are the first part; what comes after it may be 0 then.
+    """
+    wide, is_fast = b.shape[0], _is_fast(x, b, x.numel() * b.shape[0], tf32)
+    if is_fast and into is None:
+        return linear(x, b)
+    a, b = (x.flatten(0, 1), b) if is_fast else (_aligned(x.flatten(0, 1)), _aligned(b, rows=True))
+    if into is None:
+        return (a @ b.t())[:, :wide].view(*x.shape[:2], wide)
+    b = b[: into.shape[2]]
+    torch.mm(a, b.t(), out=into.view(-1, into.shape[2])[:, : b.shape[0]])
+    return into[..., :wide]
 
 
 def times(a: Tensor, b: Tensor, tf32: bool) -> Tensor:

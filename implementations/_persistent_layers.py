@@ -240,10 +240,8 @@ class _Forward(NamedTuple):
             self.kept.cells.append(cells)
         if weight is None:
             return x.narrow(2, direction * stack.wide, stack.wide), kept, cells
-        if kept is None or not kept.numel():
-            return times_transposed(x, weight, self.kind.tf32), kept, cells
-        times_transposed(x, weight, self.kind.tf32, out=kept.view(-1, kept.shape[2]).narrow(1, 0, stack.wide))
-        return kept.narrow(2, 0, stack.wide), kept, cells
+        of_product = None if kept is None or not kept.numel() else kept
+        return times_transposed(x, weight, self.kind.tf32, into=of_product), kept, cells
 
 
 def _address(one: Tensor | None) -> int:

@@ -32,10 +32,13 @@ def test_products_are_those_of_torch(sizes: tuple[int, int, int, int], dtype: to
     x, weight, right, under = some(steps, batch, inner), some(outer, inner), some(inner, outer), some(steps * batch, outer)
     rows = x.flatten(0, 1)
     expected = torch.einsum("tbk,nk->tbn", x, weight)
-    into = torch.full((steps * batch, outer + 2), 7.0, dtype=dtype)
     torch.testing.assert_close(times_transposed(x, weight, False), expected)
-    torch.testing.assert_close(times_transposed(x, weight, False, out=into[:, :outer]), expected.flatten(0, 1))
-    assert (into[:, outer:] == 7).all()
+    for wider in (0, 2, 30):
+        into = torch.full((steps, batch, outer + wider), 7.0, dtype=dtype)
+        found = times_transposed(x, weight, False, into=into)
+        torch.testing.assert_close(found, expected)
+        assert found.data_ptr() == into.data_ptr()
+        assert (into[..., outer:] % 7 == 0).all()
     torch.testing.assert_close(times(rows, right, False), torch.einsum("mk,kn->mn", rows, right))
     torch.testing.assert_close(transposed_times(rows, under, False), torch.einsum("mk,mn->kn", rows, under))
 

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_ecornn import calls, contents, verification
 from pytest_ecornn.implementations import _persistent_kernel
 from pytest_ecornn.implementations._persistent_choice import choose
 from pytest_ecornn.implementations._persistent_form import Form
-from pytest_ecornn.implementations._persistent_problem import Arithmetic, Problem
+from pytest_ecornn.implementations._persistent_problem import Arithmetic, Device, Problem
+from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from pytest_ecornn.suites import forms_gpu
 from tests.clusters_on_cpu import H200
-from tests.test_persistent import needs_compiler, on_cpu, small, verdicts
+from tests.test_persistent import needs_compiler, needs_hopper, on_cpu, small, verdicts
 
 __all__ = ["on_cpu"]  # a fixture
 
@@ -80,3 +82,21 @@ def test_what_was_measured_outlives_a_shape_that_fails(
 def test_it_needs_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert forms_gpu.main(["--output", str(tmp_path / "none")]) == 2
     assert "torch finds none on this machine" in capsys.readouterr().err
+
+
+@needs_hopper
+@pytest.mark.parametrize("is_backward", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "tf32"])
+@pytest.mark.parametrize(("hidden", "batch"), [(64, 3), (512, 64), (650, 32), (1024, 128), (1500, 20)])
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh"])
+def test_on_a_gpu_promising_forms_pass_the_rule(cell: str, hidden: int, batch: int, dtype: str, is_backward: bool) -> None:
+    precise = {"dtype": "float32", "precision": "tf32"} if dtype == "tf32" else {"dtype": dtype}
+    options = {"steps": 3, "ragged": True, "device": "cuda", "mode": "training"}
+    case = small(cell, hidden_size=hidden, batch=batch, **options, **precise)
+    problem = Problem(cell, hidden, batch, Arithmetic.of(case.dtype, case.precision), is_backward)
+    drawn = contents.problem(case)
+    expected, layer = verification.Expected(drawn), PersistentGpu().build(case, drawn.weights)
+    for form in forms_gpu.promising(problem, Device.of(torch.device("cuda", 0)), 2):
+        with forms_gpu.forced(form):
+            found = expected.compare(calls.run(layer, drawn), PersistentGpu().declared)
+        assert [one for one in found if one.status == "failed"] == [], str(form)
