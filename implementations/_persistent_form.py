@@ -29,9 +29,14 @@ _SLICE_BYTES = 64  # of columns, that are multiplied at once
 _CLOCK_US = 1 / 1700
 _PRODUCT_CLOCKS, _CHAIN_CLOCKS, _SPLIT_CLOCKS = 6.1, 24, (95, 28)
 _SHARED_BYTES_A_CLOCK, _L2_BYTES_A_CLOCK, _LOSS = 128, 36, 1.5
+_MOST_SUMS, _SPILLED_CLOCKS = (
+    4,
+    200,
+)  # row tiles of float32 that forward find registers for their sums, and what each more takes
 # In us: of a thread's state and of each group's sums; until others have what they were told, and of each block that tells, and
-# of each 128 bytes of that; by how much tiles that take turns hold each other up.
+# of each 128 bytes of that; by how much tiles that take turns hold each other up; backward what each of them takes.
 _GATES_US, _SUMS_US, _HANDOFF_US, _BLOCK_US, _TOLD_US, _SEVERAL = 0.22, 0.045, 0.1, 0.006, 0.0055, 1.2
+_SEVERAL_US, _SEVERAL_PRODUCT = 0.6, 1.4
 # In a grid, in us: of a tile, of a thread's state, of each parcel that it reads, more of one that two sequences share; by what
 # a product takes longer than its own time. Where warps of their own read: of a tile, of the product, of their parcels,
 # where there is one tile and where there are several. Backward: of a step, a tile, the product, parcels of gradients, of sums.
@@ -232,7 +237,9 @@ class Form:
         reads = WARPS * self.parts // self.together * TILE * _SLICE_BYTES + PART_BYTES * (self.parts - self.held)
         split = self.problem.arithmetic.is_split * WARPS / 4 * (self.parts * _SPLIT_CLOCKS[0] + self.slices * _SPLIT_CLOCKS[1])
         left = self.left_over * PART_BYTES / _L2_BYTES_A_CLOCK
-        return max(_LOSS * products, _LOSS * reads / _SHARED_BYTES_A_CLOCK, split, left) * _CLOCK_US
+        is_full = self.problem.arithmetic.is_split and not self.problem.is_backward
+        spilled = is_full * max(0, self.row_tiles - _MOST_SUMS) * _SPILLED_CLOCKS
+        return (max(_LOSS * products, _LOSS * reads / _SHARED_BYTES_A_CLOCK, split, left) + spilled) * _CLOCK_US
 
     @property
     def step_us(self) -> float:
@@ -243,14 +250,15 @@ class Form:
 
     @property
     def _cluster_us(self) -> float:
-        """From one step of a tile to the next, or all tiles one after the other; backward one warp does all of them."""
+        """From one step of a tile to the next, or all tiles one after the other."""
         gates, sums = _GATES_US * self.states, _SUMS_US * self.groups
         telling = self.blocks * (_BLOCK_US + _TOLD_US * self.told_bytes / 128)
         one = self.product_us + gates + sums + telling + _HANDOFF_US
         if self.tiles == 1:
             return one
         if self.problem.is_backward:
-            return self.tiles * (self.product_us + gates + telling)
+            product = 1.0 if self.problem.arithmetic.is_split else _SEVERAL_PRODUCT
+            return self.tiles * (_SEVERAL_US + product * self.product_us)
         return max(_SEVERAL * self.tiles * max(self.product_us, gates + telling), one)
 
     @property
