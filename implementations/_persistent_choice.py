@@ -36,6 +36,11 @@ def queued_us(form: Form, device: Device) -> float:
     return form.step_us if form.is_grid else ceil(form.clusters / device.clusters(form.blocks)) * form.step_us
 
 
+def fits_twice(form: Form, device: Device) -> bool:
+    """Whether there is room for as many clusters again at once: another direction's. Not of a grid, which may need all."""
+    return not form.is_grid and 2 * form.clusters <= device.clusters(form.blocks)
+
+
 def _misfit(problem: Problem, device: Device) -> str:
     sizes = f"H {problem.hidden} does not fit: "
     if device.largest_cluster > 1:

@@ -21,6 +21,7 @@ from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Stride
 from pytest_ecornn.implementations._persistent_once import is_taken, once_of
 from pytest_ecornn.implementations._persistent_problem import GATES, PARAMETERS
 from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of, sizes_of
+from pytest_ecornn.implementations.cuda.streams import launch_all
 
 PER_TRACK = len(PARAMETERS)
 
@@ -159,6 +160,18 @@ class Kept(NamedTuple):
     cells: list[Tensor]
 
 
+class Ready(NamedTuple):
+    """A launch of one track. held: tensors that live until it is made. is_beside: the other direction's may run meanwhile."""
+
+    launch: Callable[..., None]
+    addresses: tuple[int, ...]
+    is_beside: bool
+    held: tuple[Tensor | None, ...]
+
+    def make(self) -> None:
+        self.launch(*self.addresses)
+
+
 def forward(
     x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, how: How, keeps: bool = False
 ) -> tuple[list[Tensor], Kept]:
@@ -192,12 +205,15 @@ class _Forward(NamedTuple):
 
     def layer(self, layer: int, x: Tensor) -> Tensor:
         output = x.new_empty(self.stack.output)
-        for direction in range(self.stack.directions):
-            self._track(layer, direction, x, output)
+        if self.stack.directions == 1:
+            self._track(layer, 0, x, output).make()
+        else:
+            tracks = [self._track(layer, direction, x, output) for direction in (0, 1)]
+            launch_all([one.make for one in tracks], x.device, tracks[0].is_beside)
         self.kept.outputs.append(output)
         return output
 
-    def _track(self, layer: int, direction: int, x: Tensor, output: Tensor) -> None:
+    def _track(self, layer: int, direction: int, x: Tensor, output: Tensor) -> Ready:
         stack = self.stack
         track = layer * stack.directions + direction
         weight_ih, weight_hh, bias_ih, bias_hh = self.weights[PER_TRACK * track : PER_TRACK * (track + 1)]
@@ -206,30 +222,32 @@ class _Forward(NamedTuple):
         bias_hh = bias_hh if bias_hh is None else bias_hh.contiguous()
         if weight_ih is not None and self.is_once:
             return self._once(track, x, weight_ih, weight_hh, bias_ih, bias_hh, output, direction)
-        gates, kept, cells = self._gates(x, weight_ih, direction)  # which live until the kernel is launched
+        gates, kept, cells = self._gates(x, weight_ih, direction)
         strides = stack.strides(output.shape[2]), stack.strides_of(gates)
         launch = launch_of(stack.shape, self.kind, bool(direction), *strides)
         weight = launch.aligned(weight_hh)
-        launch(
+        addresses = (
             gates.data_ptr(), weight.data_ptr(), _address(bias_ih), _address(bias_hh), *_states(self.first, stack, track),
             output.data_ptr() + direction * stack.hidden * output.itemsize, *_states(self.finals, stack, track),
             _address(self.lengths), _address(kept), _address(cells),
         )  # fmt: skip
+        return Ready(launch, addresses, launch.fits_twice, (gates, weight, bias_ih, bias_hh))
 
     def _once(
         self, track: int, x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor | None, bias_hh: Tensor | None,
         output: Tensor, direction: int,
-    ) -> None:  # fmt: skip
+    ) -> Ready:  # fmt: skip
         """All of a track that has one step, its input product too."""
         stack = self.stack
         launch = once_of(stack.how.cell, x.shape[2], stack.hidden, stack.batch, self.kind, output.shape[2])
         x, weight_ih, weight_hh = launch.aligned(x), launch.aligned(weight_ih), launch.aligned(weight_hh)
         first = [launch.aligned(state) for state in self.first]
-        launch(
+        addresses = (
             x.data_ptr(), weight_ih.data_ptr(), weight_hh.data_ptr(), _address(bias_ih), _address(bias_hh),
             *_states(first, stack, track), output.data_ptr() + direction * stack.hidden * output.itemsize,
             *_states(self.finals, stack, track),
         )  # fmt: skip
+        return Ready(launch, addresses, False, (x, weight_ih, weight_hh, bias_ih, bias_hh, *first))
 
     def _gates(self, x: Tensor, weight: Tensor | None, direction: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """A track's pre-activations, and room for what is kept of it: theirs, where they are nobody else's."""
@@ -302,9 +320,10 @@ class _Backward(NamedTuple):
     def layer(self, layer: int, inputs: Tensor, d_output: Tensor, wants_inputs: bool) -> Tensor:
         """The gradient of the layer's inputs, where it is wanted; finds those of its weights."""
         found: list[Tensor] = []
-        for direction in range(self.stack.directions):
+        tracks = [self._track(layer, direction, d_output) for direction in range(self.stack.directions)]
+        launch_all([ready.make for ready, *_ in tracks], d_output.device, tracks[0][0].is_beside)
+        for direction, (_, d_gates, d_product) in enumerate(tracks):
             track = layer * self.stack.directions + direction
-            d_gates, d_product = self._launch(layer, direction, d_output)
             rows, weight_ih = d_gates.flatten(0, 1), self.weights[PER_TRACK * track]
             self._find(track, rows, d_product, inputs)
             if not wants_inputs:
@@ -317,8 +336,8 @@ class _Backward(NamedTuple):
                 found.append(times(rows, weight_ih, self.kind.tf32).view(*d_gates.shape[:2], -1))
         return torch.cat(found, 2) if len(found) > 1 else found[0] if found else d_output
 
-    def _launch(self, layer: int, direction: int, d_output: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of a track's pre-activations, and of GRU's product for n."""
+    def _track(self, layer: int, direction: int, d_output: Tensor) -> tuple[Ready, Tensor, Tensor]:
+        """Finds the gradients of a track's pre-activations, and of GRU's product for n."""
         stack, output = self.stack, self.kept.outputs[layer]
         track, offset = layer * stack.directions + direction, direction * stack.hidden * output.itemsize
         gates, cells, weight_hh = self.kept.gates[track], self.kept.cells[track], self.weights[PER_TRACK * track + 1]
@@ -329,12 +348,12 @@ class _Backward(NamedTuple):
         strides = stack.strides(output.shape[2]), stack.strides_of(d_output)
         launch = launch_of(stack.shape, self.kind, bool(direction), *strides)
         weight = launch.aligned(weight_hh)
-        launch(
+        addresses = (
             gates.data_ptr(), cells.data_ptr(), output.data_ptr() + offset, weight.data_ptr(),
             *_states(self.first, stack, track), d_output.data_ptr() + offset, *_states(self.d_finals, stack, track),
             d_gates.data_ptr(), d_product.data_ptr(), *_states(self.d_first, stack, track), _address(self.lengths),
         )  # fmt: skip
-        return d_gates, d_product
+        return Ready(launch, addresses, launch.fits_twice, (weight,)), d_gates, d_product
 
     def _find(self, track: int, rows: Tensor, d_product: Tensor, inputs: Tensor) -> None:
         """The gradients of a track's weights. rows: those of its pre-activations."""

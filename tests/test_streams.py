@@ -1,0 +1,69 @@
+"""Launches side by side: where they go, and who waits for whom."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_ecornn.implementations._persistent_choice import choose, fits_twice
+from pytest_ecornn.implementations._persistent_form import Form
+from pytest_ecornn.implementations._persistent_problem import Arithmetic, Problem
+from pytest_ecornn.implementations.cuda.streams import launch_all
+from tests.clusters_on_cpu import H200
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_without_streams_all_are_launched_in_order(beside: bool) -> None:
+    made: list[int] = []
+    launch_all([lambda number=number: made.append(number) for number in range(3)], torch.device("cpu"), beside)  # type: ignore[misc]
+    assert made == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("hidden", "batch", "fits"), [(256, 8, True), (256, 64, False), (512, 24, True), (512, 56, False)])
+def test_two_directions_run_at_once_where_all_their_clusters_do(hidden: int, batch: int, fits: bool) -> None:
+    form = choose(Problem("lstm", hidden, batch, Arithmetic(2, False)), H200)
+    assert isinstance(form, Form)
+    assert not form.is_grid
+    assert fits_twice(form, H200) == fits
+
+
+def test_a_grid_has_the_device_for_itself() -> None:
+    form = choose(Problem("lstm", 1024, 1, Arithmetic(2, False)), H200)
+    assert isinstance(form, Form)
+    assert form.is_grid
+    assert not fits_twice(form, H200)
+
+
+@needs_cuda
+def test_on_a_gpu_what_comes_after_waits_for_all() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    wide, found = torch.randn(4096, 4096, device=device), [torch.zeros((), device=device) for _ in range(2)]
+    streams: list[int] = []
+
+    def launch(number: int) -> None:
+        streams.append(torch.cuda.current_stream(device).cuda_stream)
+        torch.sum(wide @ wide, out=found[number])
+
+    before = wide.clone()
+    for _ in range(20):
+        launch_all([lambda: launch(0), lambda: launch(1)], device, beside=True)
+        wide.zero_()  # which must not be seen
+        wide.copy_(before)
+        assert torch.equal(found[0], found[1])
+        assert found[0] != 0
+    assert len(set(streams)) == 2
+
+
+@needs_cuda
+def test_on_a_gpu_one_that_fails_leaves_the_stream_in_order() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    made = torch.zeros((), device=device)
+
+    def fail() -> None:
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        launch_all([fail, lambda: made.add_(1)], device, beside=True)  # type: ignore[list-item]
+    assert made.item() == 1
