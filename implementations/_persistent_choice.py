@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from math import ceil
+from typing import TypeVar
 
 from pytest_ecornn.implementations._persistent_form import PART_BYTES, PART_REGISTERS, TILE, Form
 from pytest_ecornn.implementations._persistent_problem import GATES, Device, Problem
@@ -14,6 +16,7 @@ _OTHER_REGISTERS = 48  # of a thread that multiplies, beside weights
 _MOST_TILES = 4
 _RING_BYTES = 80 * 1024  # on their way from the L2 cache at least, to use its bandwidth
 _GRID_UNITS = 4  # of a block a multiple
+F = TypeVar("F", bound=Form)
 _DOWN = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 16)  # blocks in a column, backward
 
 
@@ -28,7 +31,7 @@ def choose(problem: Problem, device: Device) -> Form | str:
 
 def fitting(problem: Problem, device: Device) -> list[Form]:
     """All forms that find room."""
-    return [*_clusters(problem, device), *_grids(problem, device)]
+    return [*clusters(partial(Form, problem), problem, device), *_grids(problem, device)]
 
 
 def queued_us(form: Form, device: Device) -> float:
@@ -56,7 +59,8 @@ def _misfit(problem: Problem, device: Device) -> str:
     )
 
 
-def _clusters(problem: Problem, device: Device) -> Iterator[Form]:
+def clusters(make: Callable[[int, int, int, int], F], problem: Problem, device: Device) -> Iterator[F]:
+    """Those that find room, made of units, blocks, tiles and groups."""
     if device.largest_cluster == 1:
         return
     piece = 16 if problem.is_backward else 16 // problem.arithmetic.bytes  # units that are told at once
@@ -65,7 +69,7 @@ def _clusters(problem: Problem, device: Device) -> Iterator[Form]:
         blocks = max(2 if problem.is_backward else 1, ceil(problem.hidden / units))  # one alone may not send to itself
         for tiles in range(1, min(_MOST_TILES, ceil(problem.batch / TILE)) + 1):
             for groups in (1,) if problem.is_backward else (1, 2, 4, 8):
-                form = _with_weights(Form(problem, units, blocks, tiles, groups), device)
+                form = _with_weights(make(units, blocks, tiles, groups), device)
                 if form is not None:
                     yield form
 
@@ -89,15 +93,15 @@ def _grids(problem: Problem, device: Device) -> Iterator[Form]:
                         yield found
 
 
-def _with_weights(form: Form, device: Device) -> Form | None:
+def _with_weights(form: F, device: Device) -> F | None:
     """As many of them in registers as there is room for, then in shared memory; None where there is no room for the rest."""
     held = min(form.parts, _most_held(form))
     if held < 1:
         return None
     form = replace(form, held=held)
     room = (device.shared_bytes - replace(form, shared=1).shared_bytes) // PART_BYTES + 1
-    if form.buffers and form.parts - held == room + 1:
-        held += 1  # which spills a few registers
+    if form.may_spill and form.parts - held == room + 1:
+        held += 1
         form = replace(form, held=held)
     if form.parts - held <= room:  # in shared memory there is room for one even where there is none
         found = replace(form, shared=form.parts - held)
@@ -121,5 +125,5 @@ def _most_held(form: Form) -> int:
             room = form.other_registers or form.launched_registers - 8
             return (room - _OTHER_REGISTERS - others - 32 * is_split) // PART_REGISTERS
         return _MOST_PARTS_HELD - ceil(others / PART_REGISTERS)
-    others = _OTHER_REGISTERS + 6 * (form.row_tiles - 1) + 32 * is_split
+    others = _OTHER_REGISTERS + 6 * (form.row_tiles - 1) + 32 * is_split + form.extra_registers
     return (form.other_registers - others) // PART_REGISTERS

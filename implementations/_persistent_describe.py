@@ -7,6 +7,7 @@ import torch
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, plan
 from pytest_ecornn.implementations._persistent_once import is_taken, once_of
+from pytest_ecornn.implementations._persistent_wave import kernel_of, waves_of
 
 
 def describe(case: Case, device: torch.device) -> str:
@@ -18,5 +19,13 @@ def describe(case: Case, device: torch.device) -> str:
         made = [once_of(case.cell, one, case.hidden_size, case.batch, forward, width) for one in inputs]
         return str(made[0].form)
     shape = Shape(case.cell, case.steps, case.batch, case.hidden_size, case.batch_first)
-    kinds = [forward, forward.backward] if case.training else [forward]
-    return "; backward: ".join(str(plan(shape, kind)[0]) for kind in kinds)
+    found = _forward(case, shape, forward)
+    return f"{found}; backward: {plan(shape, forward.backward)[0]}" if case.training else found
+
+
+def _forward(case: Case, shape: Shape, kind: Kind) -> str:
+    waves = waves_of(shape, kind, case.directions, None if case.projected else case.input_size, case.layers)
+    for wave in waves:
+        if wave is not None:
+            kernel_of(kind, wave)
+    return ", then ".join(dict.fromkeys(str(wave or plan(shape, kind)[0]) for wave in waves))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil
+from math import ceil, gcd
 
 from pytest_ecornn.implementations._persistent_problem import GATES, Problem
 from pytest_ecornn.implementations.cuda.launch import Launch
@@ -23,6 +23,7 @@ TILE = 8  # sequences
 PART_REGISTERS, PART_BYTES = 8, 8 * 4 * _THREADS  # of a thread, of a block: 16 rows by 64 bytes of columns a warp
 _REGISTERS = 65_536  # of a multiprocessor
 _SLICE_BYTES = 64  # of columns, that are multiplied at once
+_MOST_WIDE = 16  # bytes that are read at once
 # On an H200, docs/notes/persistent_gpu.md. Clocks of a quarter of a multiprocessor for a product, of a product that waits for
 # the last, for a part whose float32 is split and for its slice; bytes of shared memory and of the L2 cache a clock; what
 # warps lose beside these.
@@ -105,9 +106,14 @@ class Form:
         return ceil(rows * self.groups / (16 * WARPS))
 
     @property
+    def all_slices(self) -> int:
+        """With those of other weights that a group of warps multiplies in a step."""
+        return self.slices
+
+    @property
     def parts(self) -> int:
-        """Of W_hh, that a warp has."""
-        return self.row_tiles * self.slices
+        """Of weights, that a warp has."""
+        return self.row_tiles * self.all_slices
 
     @property
     def together(self) -> int:
@@ -158,6 +164,11 @@ class Form:
         return self.gate_threads if self._has_gate_warps else _READERS if self.buffers else 0
 
     @property
+    def _registers_beside(self) -> int:
+        """Of all those threads."""
+        return self._threads_beside * (self.gate_registers if self._has_gate_warps else self.reader_registers)
+
+    @property
     def launched_registers(self) -> int:
         """Of each thread at first."""
         return _REGISTERS // (_THREADS + self._threads_beside) // 8 * 8
@@ -167,8 +178,17 @@ class Form:
         """Of a thread that multiplies, when the others have left it what they need not; 0 where none are moved."""
         if self.is_grid and not (self.buffers and self.moves_registers):
             return 0
-        beside, registers = self._threads_beside, self.gate_registers if self._has_gate_warps else self.reader_registers
-        return (self.launched_registers * (_THREADS + beside) - registers * beside) // _THREADS // 8 * 8
+        return (self.launched_registers * (_THREADS + self._threads_beside) - self._registers_beside) // _THREADS // 8 * 8
+
+    @property
+    def extra_registers(self) -> int:
+        """Of a thread of a cluster that multiplies forward, for what others of those do not have."""
+        return 0
+
+    @property
+    def may_spill(self) -> bool:
+        """Whether a thread may hold one part more than it has registers for, where that leaves nothing over."""
+        return self.buffers > 0
 
     @property
     def told_bytes(self) -> int:
@@ -233,12 +253,13 @@ class Form:
     def product_us(self) -> float:
         """About how long a tile's product takes."""
         each = self.problem.arithmetic.products
-        products = max(self.parts * WARPS / 4 * each * _PRODUCT_CLOCKS, self.slices * each * _CHAIN_CLOCKS)
+        products = max(self.parts * WARPS / 4 * each * _PRODUCT_CLOCKS, self.all_slices * each * _CHAIN_CLOCKS)
         reads = WARPS * self.parts // self.together * TILE * _SLICE_BYTES + PART_BYTES * (self.parts - self.held)
-        split = self.problem.arithmetic.is_split * WARPS / 4 * (self.parts * _SPLIT_CLOCKS[0] + self.slices * _SPLIT_CLOCKS[1])
+        split = WARPS / 4 * (self.parts * _SPLIT_CLOCKS[0] + self.all_slices * _SPLIT_CLOCKS[1])
         left = self.left_over * PART_BYTES / _L2_BYTES_A_CLOCK
         is_full = self.problem.arithmetic.is_split and not self.problem.is_backward
         spilled = is_full * max(0, self.row_tiles - _MOST_SUMS) * _SPILLED_CLOCKS
+        split *= self.problem.arithmetic.is_split
         return (max(_LOSS * products, _LOSS * reads / _SHARED_BYTES_A_CLOCK, split, left) + spilled) * _CLOCK_US
 
     @property
@@ -249,17 +270,25 @@ class Form:
         return self._grid_us if self.is_grid else self._cluster_us
 
     @property
+    def _telling_us(self) -> float:
+        """In a cluster."""
+        return self.blocks * (_BLOCK_US + _TOLD_US * self.told_bytes / 128)
+
+    def _one_tile_us(self, found_us: float) -> float:
+        """From one step of a tile to the next, in a cluster. found_us: to find its states when all sums are there."""
+        return self.product_us + found_us + self._telling_us + _HANDOFF_US
+
+    @property
     def _cluster_us(self) -> float:
         """From one step of a tile to the next, or all tiles one after the other."""
-        gates, sums = _GATES_US * self.states, _SUMS_US * self.groups
-        telling = self.blocks * (_BLOCK_US + _TOLD_US * self.told_bytes / 128)
-        one = self.product_us + gates + sums + telling + _HANDOFF_US
+        gates = _GATES_US * self.states
+        one = self._one_tile_us(gates + _SUMS_US * self.groups)
         if self.tiles == 1:
             return one
         if self.problem.is_backward:
             product = 1.0 if self.problem.arithmetic.is_split else _SEVERAL_PRODUCT
             return self.tiles * (_SEVERAL_US + product * self.product_us)
-        return max(_SEVERAL * self.tiles * max(self.product_us, gates + telling), one)
+        return max(_SEVERAL * self.tiles * max(self.product_us, gates + self._telling_us), one)
 
     @property
     def _grid_us(self) -> float:
@@ -284,6 +313,12 @@ class Form:
 
     def _parcels_of_one(self, threads: int) -> int:
         return ceil(self.parcels[0] / threads)
+
+    @property
+    def width(self) -> int:
+        """Bytes of weights that are read at once: forward as many as divide a row, backward an element."""
+        size = self.problem.arithmetic.bytes
+        return size if self.problem.is_backward else gcd(self.problem.hidden * size, _MOST_WIDE)
 
     @cached_property
     def launch(self) -> Launch:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import threading
 from functools import lru_cache
-from math import gcd
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +24,6 @@ WATCHDOG_NS = 4_000_000_000
 _SOURCES = {False: Path(__file__).with_name("persistent_gpu.cu"), True: Path(__file__).with_name("persistent_gpu_backward.cu")}
 _GRID_SOURCES = {False: Path(__file__).with_name("persistent_grid.cu")}
 _GRID_SOURCES[True] = Path(__file__).with_name("persistent_grid_backward.cu")
-_MOST_WIDE = 16  # bytes that are read at once
 
 
 class Shape(NamedTuple):
@@ -80,14 +78,8 @@ def macros(kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
     found = {"CELL": NN_CELLS.index(problem.cell), "HIDDEN": problem.hidden, f"STORAGE_{storage}": 1, **form.macros}
     found |= {"KEEPS": int(kind.keeps), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": WATCHDOG_NS}
     if not kind.is_backward:
-        found["WIDTH"] = _width(form)
+        found["WIDTH"] = form.width
     return tuple((name, str(value)) for name, value in found.items())
-
-
-def _width(form: Form) -> int:
-    """Bytes of weights that are read at once: forward as many as divide a row, backward an element."""
-    size = form.problem.arithmetic.bytes
-    return size if form.problem.is_backward else gcd(form.problem.hidden * size, _MOST_WIDE)
 
 
 # Addresses and strides of 64 bits, in the kernels' order; behind them come `status`, `steps`, `batch` and `is_reverse`.
@@ -191,7 +183,7 @@ class Launch:
     def __init__(self, shape: Shape, kind: Kind, is_reverse: bool, output: Strides, other: Strides):
         """other: of the gates, backward of the output's gradient. Raises as `plan` does."""
         form, kernel = plan(shape, kind)
-        self._device, self._status, self._width = kind.device, status_of(kind.device), _width(form)
+        self._device, self._status, self._width = kind.device, status_of(kind.device), form.width
         self._make_scratch = torch.zeros if form.is_grid else torch.empty  # a grid's all 0 in each replay of a graph, too
         self._scratch_bytes = form.handoff_bytes if form.is_grid else form.left_over_bytes
         self.fits_twice = fits_twice(form, Device.of(kind.device))

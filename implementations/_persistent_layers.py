@@ -20,6 +20,8 @@ from pytest_ecornn.implementations._gate_product import held
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, launch_of
 from pytest_ecornn.implementations._persistent_once import is_taken, once_of
 from pytest_ecornn.implementations._persistent_problem import GATES, PARAMETERS
+from pytest_ecornn.implementations._persistent_wave import wave_launch_of, waves_of
+from pytest_ecornn.implementations._persistent_wave_form import Wave
 from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of, sizes_of
 from pytest_ecornn.implementations.cuda.streams import launch_all
 
@@ -183,9 +185,11 @@ def forward(
         _persistent_kernel.plan(stack.shape, kind.backward)
     finals = [x.new_empty(stack.state) for _ in range(stack.states)]
     one = _Forward(stack, kind, [state.contiguous() for state in first], weights, finals, lengths, Kept([], [], []))
+    layer = 0
     with nullcontext() if one.is_once else held(x, how.tf32):
-        for layer in range(stack.tracks // stack.directions):
-            x = one.layer(layer, x)
+        for wave in one.waves():
+            x = one.layer(layer, x) if wave is None else one.wave(wave, layer, x)
+            layer += 1 if wave is None else wave.layers
     return [x, *finals], one.kept
 
 
@@ -203,6 +207,33 @@ class _Forward(NamedTuple):
         """Whether the kernel for one step makes the product, too."""
         return self.stack.is_once and not self.kind.keeps
 
+    def waves(self) -> Sequence[Wave | None]:
+        """How the layers run, from the first to the last; None: one on its own."""
+        stack = self.stack
+        layers = stack.tracks // stack.directions
+        if self.is_once:
+            return [None] * layers
+        return waves_of(stack.shape, self.kind, stack.directions, None if stack.how.projected else stack.inputs, layers)
+
+    def wave(self, wave: Wave, first: int, x: Tensor) -> Tensor:
+        """Layers from the first on, in one direction."""
+        stack, live = self.stack, list[Tensor | None]()  # until the kernel is launched
+        x_strides, strides = stack.strides(x.shape[2]), stack.strides(stack.hidden)
+        launch = wave_launch_of(stack.shape, self.kind, wave, x_strides, strides)
+        x, addresses = launch.aligned(x), list[int]()
+        for track in range(first, first + wave.layers):
+            weight_ih, weight_hh, *biases = self._parameters(track)
+            assert weight_ih is not None
+            assert weight_hh is not None
+            output, kept, cells = x.new_empty(stack.output), *self._room(x)
+            self.kept.outputs.append(output)
+            of_layer = launch.aligned(weight_ih), launch.aligned(weight_hh), *biases, output, kept, cells
+            addresses += map(_address, of_layer)
+            live += of_layer
+        states = (*_states(self.first, stack, first), *_states(self.finals, stack, first))
+        launch(x.data_ptr(), *addresses, *states, _address(self.lengths))
+        return output
+
     def layer(self, layer: int, x: Tensor) -> Tensor:
         output = x.new_empty(self.stack.output)
         if self.stack.directions == 1:
@@ -216,10 +247,8 @@ class _Forward(NamedTuple):
     def _track(self, layer: int, direction: int, x: Tensor, output: Tensor) -> Ready:
         stack = self.stack
         track = layer * stack.directions + direction
-        weight_ih, weight_hh, bias_ih, bias_hh = self.weights[PER_TRACK * track : PER_TRACK * (track + 1)]
+        weight_ih, weight_hh, bias_ih, bias_hh = self._parameters(track)
         assert weight_hh is not None
-        bias_ih = bias_ih if bias_ih is None else bias_ih.contiguous()
-        bias_hh = bias_hh if bias_hh is None else bias_hh.contiguous()
         if weight_ih is not None and self.is_once:
             return self._once(track, x, weight_ih, weight_hh, bias_ih, bias_hh, output, direction)
         gates, kept, cells = self._gates(x, weight_ih, direction)
@@ -249,13 +278,24 @@ class _Forward(NamedTuple):
         )  # fmt: skip
         return Ready(launch, addresses, False, (x, weight_ih, weight_hh, bias_ih, bias_hh, *first))
 
+    def _parameters(self, track: int) -> list[Tensor | None]:
+        weight_ih, weight_hh, bias_ih, bias_hh = self.weights[PER_TRACK * track : PER_TRACK * (track + 1)]
+        bias_ih = bias_ih if bias_ih is None else bias_ih.contiguous()
+        bias_hh = bias_hh if bias_hh is None else bias_hh.contiguous()
+        return [weight_ih, weight_hh, bias_ih, bias_hh]
+
+    def _room(self, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """For what is kept of the next track, its gates and cells."""
+        if not self.kind.keeps:
+            return None, None
+        kept, cells = x.new_empty(self.stack.kept), x.new_empty(self.stack.cells, dtype=torch.float32)
+        self.kept.gates.append(kept)
+        self.kept.cells.append(cells)
+        return kept, cells
+
     def _gates(self, x: Tensor, weight: Tensor | None, direction: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """A track's pre-activations, and room for what is kept of it: theirs, where they are nobody else's."""
-        stack, kept, cells = self.stack, None, None
-        if self.kind.keeps:
-            kept, cells = x.new_empty(stack.kept), x.new_empty(stack.cells, dtype=torch.float32)
-            self.kept.gates.append(kept)
-            self.kept.cells.append(cells)
+        stack, (kept, cells) = self.stack, self._room(x)
         if weight is None:
             return x.narrow(2, direction * stack.wide, stack.wide), kept, cells
         of_product = None if kept is None or not kept.numel() else kept

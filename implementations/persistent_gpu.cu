@@ -20,19 +20,7 @@
 //   of that tile and step, where all its warps had read h_t, and who had all of h_t itself, so that what was told of h_t from
 //   that buffer has come everywhere. Sums lie between two barriers of the block. A wait that takes WATCHDOG_NS is given up by
 //   all threads of its block at the next barrier, and in turn by all blocks. Sums are taken in one order: bit-equal repeats.
-#define SUMS 2
-#include "cluster.cuh"
-#include "jitter.cuh"
-#include "persistent_step.cuh"
-#include "roles.cuh"
-
-#define TOLD (UNITS * 8 * (int)sizeof(storage))  // bytes, by each block to each other for a tile
-#define PIECES (TOLD / 16)
-#define A_LANE ((PIECES + 31) / 32)
-#define GATE_WARPS (GATE_THREADS / 32)
-#define TELLS ((BLOCKS + GATE_WARPS - 2) / GATE_WARPS)  // of the other blocks, by a warp
-#define ALL (THREADS + GATE_THREADS)
-enum Where { FULL = 1, EMPTY = 3, COMPLETE = 5 };  // meetings: either turn's sums are there, have been read; all states are found
+#include "cluster_gates.cuh"
 
 struct Shared {
     unsigned long long barriers[2][8];  // a tile's, and the room up to the next 128 bytes
@@ -41,32 +29,6 @@ struct Shared {
     int is_stuck;  // some thread has given up a wait: no more is told
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "Form.shared_bytes");
-
-// How a block tells the others, each of its warps some of them. places: of the start of shared memory in other blocks.
-struct Telling {
-    word places[TELLS > 0 ? TELLS : 1];
-
-    __device__ Telling(const Shared& shared, const Thread& me) {
-        const int rank = me.first_unit / UNITS;
-#pragma unroll
-        for (int i = 0; i < TELLS; i++) places[i] = in_block(address_of(&shared), (rank + 1 + me.warp + i * GATE_WARPS) % BLOCKS);
-    }
-
-    // What the block has found of a tile.
-    __device__ void tell(const Shared& shared, const Thread& me, int tile, int next) const {
-        const uint4* from = &shared.states[next][tile].piece(me.first_unit, me.lane);
-        const word own = address_of(&shared);
-        const word place = address_of(from) - own, barrier = address_of(&shared.barriers[next][tile]) - own;
-#pragma unroll
-        for (int piece = 0; piece < A_LANE; piece++) {
-            if (piece * 32 + me.lane >= PIECES) continue;
-            const uint4 found = from[piece * 32];
-#pragma unroll
-            for (int i = 0; i < TELLS; i++)
-                if (i * GATE_WARPS + me.warp < BLOCKS - 1) send(places[i] + place + piece * 512, found, places[i] + barrier);
-        }
-    }
-};
 
 // The first 8 warps: sums of every tile and step.
 __device__ inline void multiply_all(Shared& shared, Resident& weights, const Thread& me, int steps, int tiles) {
@@ -85,43 +47,6 @@ __device__ inline void multiply_all(Shared& shared, Resident& weights, const Thr
             turn = 1 - turn, visits = visits < 2 ? visits + 1 : 2;
         }
     weights.finish();
-}
-
-// The other warps: gates of every tile and step, told and written. Says whether all is known.
-__device__ inline bool find_all(Shared& shared, const Arrays& arrays, const Thread& me, int tiles) {
-    const Telling telling(shared, me);
-    Walk walk(arrays, me);
-    Inputs inputs = {};
-    inputs.read(arrays, walk, 0, 0);
-    int turn = 0;
-    bool is_stuck = false;
-    for (int t = 0; t < arrays.steps; t++)
-#pragma unroll 1
-        for (int tile = 0; tile < tiles; tile++) {
-            const int now = t % 2, next = 1 - now;
-            const bool is_last = tile + 1 == tiles, is_told = t + 1 < arrays.steps;
-            const Ready ready(shared.steps, inputs, me, tile, arrays.step(t));
-            walk.advance_gates(arrays, tiles, is_last);
-            if (!is_last || is_told) inputs.read(arrays, walk, is_last ? 0 : tile + 1, t + is_last);
-            jitter(t, 2);
-            meet(FULL + turn, ALL);
-            jitter(t, 3);
-            const Found found(shared.steps, turn, ready, me, tile, shared.states[now][tile], shared.states[next][tile]);
-            jitter(t, 4);
-            come(EMPTY + turn, ALL);
-            is_stuck = *(volatile int*)&shared.is_stuck;
-            meet(COMPLETE, GATE_THREADS);
-            jitter(t, 5);
-            if (is_told && !is_stuck) {
-                if (me.number == 0) expect(address_of(&shared.barriers[next][tile]), (BLOCKS - 1) * TOLD);
-                telling.tell(shared, me, tile, next);
-            }
-            found.write(walk, ready, tile);
-            if (!is_told) found.write_final(arrays, shared.steps, ready, me, tile);
-            walk.advance(arrays, tiles, is_last);
-            turn = 1 - turn;
-        }
-    return !is_stuck;
 }
 
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(ALL, 1) persistent_forward(
@@ -153,7 +78,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(ALL,
         start(shared.steps, arrays, me, lengths);
         for (int tile = 0; tile < tiles; tile++) start(shared.states[0][tile], arrays, me, tile);
         sync_cluster();
-        if (!find_all(shared, arrays, me, tiles)) {
+        if (!find_all(shared, arrays, me, tiles, Inputs(), [](int) {})) {
             *(volatile int*)status = 1;
             give_up(arrays, me, tiles);
         }

@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn.implementations import _persistent_kernel, _persistent_once, _persistent_op
+from pytest_ecornn.implementations import _persistent_kernel, _persistent_once, _persistent_op, _persistent_wave
 from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape
 from pytest_ecornn.implementations._persistent_problem import Device
+from pytest_ecornn.implementations._persistent_wave_form import Wave
 from pytest_ecornn.implementations.cuda.kernel import Kernel
 from pytest_ecornn.implementations.cuda.launch import Launch
 from tests.kernels_on_cpu import build
@@ -32,9 +33,16 @@ _OUTCOMES = ("", "hangs", "tells a block something after its end", "expects twic
 _orders = count()
 
 
+Waves = Callable[[Shape, Kind, int, int], list[Wave | None]]
+
+
+def one_by_one(shape: Shape, kind: Kind, inputs: int, layers: int) -> list[Wave | None]:
+    return [None] * layers
+
+
 @contextmanager
-def running_layers(form_of: Callable[[Shape, Kind], Form]) -> Iterator[None]:
-    """Within it persistent_gpu's layers and ops run on a CPU, by the forms that it says."""
+def running_layers(form_of: Callable[[Shape, Kind], Form], waves: Waves = one_by_one) -> Iterator[None]:
+    """Within it persistent_gpu's layers and ops run on a CPU, by the forms and in the waves that it says."""
     patch = pytest.MonkeyPatch()
 
     @lru_cache
@@ -43,7 +51,8 @@ def running_layers(form_of: Callable[[Shape, Kind], Form]) -> Iterator[None]:
         return form, _persistent_kernel.make_kernel(kind, form)
 
     patch.setattr(_persistent_kernel, "plan", plan)
-    for module in (_persistent_kernel, _persistent_once):
+    patch.setattr(_persistent_wave, "waves", waves)
+    for module in (_persistent_kernel, _persistent_once, _persistent_wave):
         patch.setattr(module, "Kernel", ClustersOnCpu)
     patch.setattr(Device, "of", lambda device: H200)
     patch.setattr(_persistent_kernel, "refusal", lambda device: None)
@@ -61,7 +70,7 @@ def running_layers(form_of: Callable[[Shape, Kind], Form]) -> Iterator[None]:
 
 def forget() -> None:
     """The launches that were made: of kernels that are to be others now."""
-    _persistent_kernel.forget()
+    _persistent_wave.forget()
     _persistent_once.once_of.cache_clear()
 
 
@@ -90,12 +99,13 @@ class ClustersOnCpu(Kernel):
 
     def _run(self, launch: Launch, passed: list[int]) -> None:
         _, is_cooperative, cluster = self._how
-        together = launch.grid if is_cooperative else cluster
+        cluster = launch.grid if is_cooperative else cluster
+        together = launch.grid if "told" in self._arguments else cluster  # where one waits for another all run at once
         given = (ctypes.c_longlong * len(passed))(*passed)
         for first in range(0, launch.grid, together):
             order = next(_orders)
-            sizes = (first, together, launch.block, launch.shared_bytes)
-            if outcome := _machine().run_cluster(self._launch, *sizes, order, MOST_SWEEPS, given):
+            sizes = (first, together, cluster, launch.block, launch.shared_bytes)
+            if outcome := _machine().run_clusters(self._launch, *sizes, order, MOST_SWEEPS, given):
                 raise Broken(f"{self._name}, threads in order {order}: {_OUTCOMES[outcome]}")
 
 
@@ -113,6 +123,6 @@ def _compiled(text: str, headers: tuple[tuple[str, str], ...], name: str, macros
 def _machine() -> ctypes.CDLL:
     """What runs all kernels."""
     library = build(Path(tempfile.mkdtemp()), (_FOLDER / "machine.cpp").read_text(), (), _FOLDER)
-    library.run_cluster.argtypes = (ctypes.c_void_p, *(ctypes.c_uint,) * 5, ctypes.c_ulonglong, ctypes.c_void_p)
-    library.run_cluster.restype = ctypes.c_int
+    library.run_clusters.argtypes = (ctypes.c_void_p, *(ctypes.c_uint,) * 6, ctypes.c_ulonglong, ctypes.c_void_p)
+    library.run_clusters.restype = ctypes.c_int
     return library

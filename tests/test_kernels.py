@@ -17,6 +17,7 @@ from pytest_ecornn.implementations import (
     _persistent_kernel,
     _persistent_once,
     _persistent_problem,
+    _persistent_wave_form,
     _scan_gpu_log_op,
 )
 from pytest_ecornn.implementations._scan_gpu_form import Device
@@ -93,6 +94,19 @@ def of_persistent_grid(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
     return list(dict.fromkeys(found))
 
 
+def of_persistent_wave() -> list[tuple[tuple[str, str], ...]]:
+    """Every cell in every precision, two layers to four, few sequences and many, even sizes and odd, wide inputs and narrow."""
+    found = []
+    sizes = [(200, 200, 32, 2), (128, 33, 8, 4), (512, 512, 8, 3), (65, 260, 40, 2)]
+    kinds = [(torch.float16, False), (torch.float32, False), (torch.float32, True)]
+    for cell, (hidden, inputs, batch, layers), (dtype, tf32) in itertools.product(("rnn_tanh", "lstm", "gru"), sizes, kinds):
+        kind = _persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, keeps=batch == 32, lengths=batch > 8)
+        wave = _persistent_wave_form.choose_wave(kind.problem(cell, hidden, batch), HOPPER, inputs, layers, 100)
+        if wave is not None:
+            found.append(_persistent_kernel.macros(kind, wave))
+    return found
+
+
 def of_persistent_once() -> list[tuple[tuple[str, str], ...]]:
     """Every cell in every precision, of one tile of rows and of several, of even sizes and odd."""
     found = []
@@ -107,16 +121,22 @@ def of_persistent_once() -> list[tuple[tuple[str, str], ...]]:
 # Sources that not every architecture has the instructions for.
 ONLY = {
     "persistent_gpu.cu": ((9, 0),), "persistent_gpu_backward.cu": ((9, 0),), "persistent_grid.cu": ((8, 0), (9, 0)),
-    "persistent_grid_backward.cu": ((8, 0), (9, 0)),
+    "persistent_grid_backward.cu": ((8, 0), (9, 0)), "persistent_wave.cu": ((9, 0),),
 }  # fmt: skip
 # Bytes, where weights fill the registers: what else is in them varies from one version of the compiler to the next.
-MOST_SPILLED = {"persistent_gpu_backward.cu": 16, "persistent_grid.cu": 64, "persistent_grid_backward.cu": 64}
+MOST_SPILLED = {
+    "persistent_gpu_backward.cu": 16,
+    "persistent_grid.cu": 64,
+    "persistent_grid_backward.cu": 64,
+    "persistent_wave.cu": 64,
+}
 VARIANTS = {
     "persistent_gpu.cu": of_persistent(False),
     "persistent_gpu_backward.cu": of_persistent(True),
     "persistent_grid.cu": of_persistent_grid(False),
     "persistent_grid_backward.cu": of_persistent_grid(True),
     "persistent_once.cu": of_persistent_once(),
+    "persistent_wave.cu": of_persistent_wave(),
     "scan_gpu.cu": of_scan(),
     "scan_gpu_log.cu": of_log_scan(),
     "transposed_gpu.cu": [

@@ -211,16 +211,18 @@ def test_every_kind_of_form_passes_the_rule(cell: str, sizes: tuple[Any, ...], m
 TELLS = "if (i * GATE_WARPS + me.warp < BLOCKS - 1) send("
 WAITS = "is_stuck = !wait_for(address_of(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);"
 FAULTS = {
-    "a block is told nothing": (TELLS, TELLS.replace("BLOCKS - 1", "BLOCKS - 2")),
     "the other parity": (WAITS, WAITS.replace("t - 1", "t + 1")),
     "no wait": (WAITS, ";"),
     "another tile's barrier": (WAITS, WAITS.replace("[tile]", "[0]")),
+    "sums are written before they are read": ("meet(EMPTY + turn, ALL);", "come(EMPTY + turn, ALL);"),
+    "no barrier of the cluster at the start": ("        sync_cluster();\n", ""),
+}
+FAULTS_OF_GATES = {
+    "a block is told nothing": (TELLS, TELLS.replace("BLOCKS - 1", "BLOCKS - 2")),
     "one buffer of states": ("now = t % 2, next = 1 - now", "now = 0, next = 0"),
     "too few bytes": ("(BLOCKS - 1) * TOLD", "(BLOCKS - 1) * TOLD - 16"),
     "sums are read before they are there": ("meet(FULL + turn, ALL);", "come(FULL + turn, ALL);"),
-    "sums are written before they are read": ("meet(EMPTY + turn, ALL);", "come(EMPTY + turn, ALL);"),
     "states are told before they are there": ("meet(COMPLETE, GATE_THREADS);", ";"),
-    "no barrier of the cluster at the start": ("        sync_cluster();\n", ""),
 }
 LATER_WAITS = "is_stuck = !wait_for(address_of(&shared.barriers[last][tile]), (i - 1) / 2 % 2);"
 LAST_WAITS = "is_stuck = !wait_for(address_of(&shared.barriers[(steps - 1) % 2][tile]), (steps - 1) / 2 % 2);"
@@ -236,7 +238,8 @@ FAULTS_BACKWARD = {
     "another tile's barrier": (LATER_WAITS, LATER_WAITS.replace("[tile]", "[0]")),
     "no barrier of the cluster at the start": ("    sync_cluster();\n    Inputs", "    Inputs"),
 }
-KERNELS = {"persistent_forward": FAULTS, "persistent_backward": FAULTS_BACKWARD}
+GATES_OF_CLUSTER = "cluster_gates.cuh"
+KERNELS = {"persistent_forward": FAULTS, GATES_OF_CLUSTER: FAULTS_OF_GATES, "persistent_backward": FAULTS_BACKWARD}
 # Of the weights that are left over, forward and backward.
 FAULTS_LEFT_OVER = {
     "they are not waited for": ("await_groups<(RING > 0 ? RING - 1 : 0)>();", ""),
@@ -253,12 +256,10 @@ def test_faults_of_the_handoff_are_seen(kernel: str, fault: str, monkeypatch: py
         return with_weights(form, 1, 0, 0)
 
     monkeypatch.setitem(globals(), "form_of", form_of)
-    case = {
-        "persistent_forward": small("lstm", steps=12, batch=20, hidden_size=40),
-        "persistent_backward": small(
-            "gru", steps=12, batch=20, hidden_size=40, mode="training", dtype="float16", has_state=True
-        ),
-    }[kernel]
+    sizes = {"steps": 12, "batch": 20, "hidden_size": 40}
+    case = small("lstm", **sizes)
+    if kernel == "persistent_backward":
+        case = small("gru", mode="training", dtype="float16", has_state=True, **sizes)
     assert not _fails(case, 0)
     _plant(kernel, *KERNELS[kernel][fault], monkeypatch)
     assert any(_fails(case, order) for order in range(8))
@@ -298,8 +299,15 @@ def _fails(case: Case, order: int) -> bool:
         return True
 
 
+def with_header(source: Path, name: str, fault: tuple[str, str]) -> str:
+    """A kernel with a header in it that has the fault."""
+    header = (source.parent / "cuda" / name).read_text()
+    assert fault[0] in header
+    return source.read_text().replace(f'#include "{name}"', header.replace("#pragma once", "").replace(*fault))
+
+
 LOST = {
-    "persistent_forward": FAULTS["a block is told nothing"],
+    GATES_OF_CLUSTER: FAULTS_OF_GATES["a block is told nothing"],
     "persistent_backward": FAULTS_BACKWARD["sums are not sent"],
 }
 
@@ -602,7 +610,7 @@ def test_on_a_gpu_the_kernels_pass_the_rule(cell: str, dtype: str, hidden: int, 
 @needs_hopper
 def test_on_a_gpu_a_lost_message_raises_and_does_not_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     source = tmp_path / "persistent_gpu.cu"
-    source.write_text(_persistent_kernel._SOURCES[False].read_text().replace(*FAULTS["a block is told nothing"]))
+    source.write_text(with_header(_persistent_kernel._SOURCES[False], GATES_OF_CLUSTER, LOST[GATES_OF_CLUSTER]))
     case = small("lstm", hidden_size=200, device="cuda")
     problem = contents.problem(case)
     with monkeypatch.context() as patch:

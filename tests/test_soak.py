@@ -93,7 +93,9 @@ def test_a_first_call_that_is_wrong_makes_all_others_differ() -> None:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("name", ["persistent_gpu.cu", "persistent_gpu_backward.cu", "persistent_grid.cu"])
+@pytest.mark.parametrize(
+    "name", ["persistent_gpu.cu", "persistent_gpu_backward.cu", "persistent_grid.cu", "persistent_wave.cu"]
+)
 def test_without_jitter_a_kernel_is_as_if_there_were_none(name: str, tmp_path: Path) -> None:
     source, without = FOLDER / name, tmp_path / name
     without.write_text(re.sub(r' *jitter\(.*\);\n|#include "jitter.cuh"\n', "", source.read_text()))

@@ -6,24 +6,28 @@
 #define SLICES_AT_HAND ((3 + ROW_TILES - 1) / ROW_TILES)  // whose split halves may be in registers at once
 
 // Of 8 sequences, so that what a block tells is in one stretch, and what 8 lanes read at once lies in different banks.
-struct States {
-    storage at[SLICES_EACH * GROUPS * 4][8][PIECE];
+template <int SLICES> struct Eight {
+    static constexpr int PIECES_EACH = SLICES * GROUPS * 4;  // pieces of a sequence
+    storage at[PIECES_EACH][8][PIECE];
     __device__ const uint4& piece(int unit, int i) const { return ((const uint4*)at[unit / PIECE])[i]; }
     __device__ storage& of(unsigned unit, unsigned column) {
         return at[unit / PIECE][(column + unit / PIECE * 2) % 8][unit % PIECE];
     }
 };
+typedef Eight<SLICES_EACH> States;
 
 __device__ inline void clear(void* shared, int bytes) {
 #pragma unroll 1
     for (int i = threadIdx.x; i < bytes / 4; i += blockDim.x) ((unsigned*)shared)[i] = 0;
 }
 
-// Of a warp of that group of columns.
-__device__ inline void add_columns(Sums (&sums)[ROW_TILES], Resident& weights, const States& states, int group, int lane) {
+// Of a warp of that group of columns, by its weights' turns from FIRST on.
+template <int FIRST = 0, int SLICES>
+__device__ inline void add_columns(Sums (&sums)[ROW_TILES], Resident& weights, const Eight<SLICES>& all, int group, int lane) {
     const int g = lane / 4, t = lane % 4;
-    const uint4* columns = (const uint4*)states.at[(group * SLICES_EACH) * 4 + t][(g + 2 * t) % 8];
-    weights.each_turn([&](int slice, auto part) {
+    const uint4* columns = (const uint4*)all.at[(group * SLICES) * 4 + t][(g + 2 * t) % 8];
+    weights.each_turn<FIRST, FIRST + SLICES>([&](int turn, auto part) {
+        const int slice = turn - FIRST;
         if (SPLIT && slice % SLICES_AT_HAND == 0) part_here(columns + slice * 32);
         const Columns of_slice = columns_of(columns[slice * 32]);
 #pragma unroll

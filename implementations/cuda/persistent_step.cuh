@@ -48,6 +48,7 @@ struct Arrays {
 // own_tiles: in how many of the tiles a thread has the state, from the first on.
 struct Thread {
     int number, warp, lane, first_unit, first_sequence, batch;
+    __device__ int row(int i) const { return (warp / GROUPS * ROW_TILES * 2 + i) * 8 + lane / 4; }  // of its i-th sums
     __device__ int local_unit(int state) const { return (number + state * GATE_THREADS) % UNITS; }
     __device__ int column(int state) const { return (number + state * GATE_THREADS) / UNITS; }
     __device__ int unit(int state) const { return first_unit + local_unit(state); }
@@ -57,16 +58,18 @@ struct Thread {
     }
 };
 
-// Row r of this block's product: of W_hh, and among the sums.
-__device__ inline const storage* row_of(const storage* weight, const Thread& me, int r) {
+// Row r of this block's product: of weights of so many columns, and among the sums.
+__device__ inline const storage* row_of(const storage* weight, const Thread& me, int r, int columns) {
     const int unit = me.first_unit + r / GATES;
-    return r < GATES * UNITS && unit < HIDDEN ? weight + ((index)(r % GATES) * HIDDEN + unit) * HIDDEN : nullptr;
+    return r < GATES * UNITS && unit < HIDDEN ? weight + ((index)(r % GATES) * HIDDEN + unit) * columns : nullptr;
 }
 
-__device__ inline Slice part_of(const storage* weight, const Thread& me, int s, int i) {
+// slices: of columns, that a group of warps has.
+__device__ inline Slice part_of(const storage* weight, const Thread& me, int s, int i, int slices = SLICES_EACH,
+                                int columns = HIDDEN) {
     const int r = (me.warp / GROUPS * ROW_TILES + i) * 16 + me.lane / 4;
-    const int k = (me.warp % GROUPS * SLICES_EACH + s) * SLICE + me.lane % 4 * PIECE;
-    return {piece_at(row_of(weight, me, r), k), piece_at(row_of(weight, me, r + 8), k)};
+    const int k = (me.warp % GROUPS * slices + s) * SLICE + me.lane % 4 * PIECE;
+    return {piece_at(row_of(weight, me, r, columns), k, columns), piece_at(row_of(weight, me, r + 8, columns), k, columns)};
 }
 
 // Sums' biases, where sequences end, and what threads carry; after it the block is to meet.
@@ -140,6 +143,11 @@ struct Walk {
 // STEPS_AHEAD of that they are fetched from memory, which may take longer than a step.
 struct Inputs {
     unsigned at[STATES][GATES];
+    __device__ float of(int s, int gate) const {
+        unsigned bits = at[s][gate];
+        again(bits);  // not before the product is under way
+        return of_raw(bits);
+    }
     __device__ void read(const Arrays& arrays, const Walk& walk, int tile, int t) {
         const index further = arrays.direction() * STEPS_AHEAD * arrays.gates_step;
 #pragma unroll
@@ -157,45 +165,48 @@ struct Inputs {
 struct Ready {
     float x[STATES][GATES], bias_n[STATES], carried[STATES];
     bool is_alive[STATES];
-    __device__ Ready(const Steps& steps, const Inputs& inputs, const Thread& me, int tile, int at) {
+    template <typename In> __device__ Ready(const Steps& steps, const In& inputs, const Thread& me, int tile, int at) {
 #pragma unroll
         for (int s = 0; s < STATES; s++) {
             const Four bias = steps.bias[me.local_unit(s)];
 #pragma unroll
-            for (int gate = 0; gate < GATES; gate++) {
-                unsigned bits = inputs.at[s][gate];
-                again(bits);  // not before the product is under way
-                x[s][gate] = of_raw(bits) + bias.at[gate];
-            }
+            for (int gate = 0; gate < GATES; gate++) x[s][gate] = inputs.of(s, gate) + bias.at[gate];
             bias_n[s] = bias.at[3], carried[s] = steps.carried[tile][s][me.number];
             is_alive[s] = !LENGTHS || at < steps.ends[tile][me.column(s) % 8];
         }
     }
 };
 
-// The block's part of the product with `states`, to be met by the block before it is read.
-__device__ inline void multiply(Steps& steps, int turn, Resident& weights, const Thread& me, const States& states) {
-    Sums sums[ROW_TILES] = {};
+// The block's part of the product with `states`, added to `sums`, to be met by the block before it is read.
+__device__ inline void multiply(Steps& steps, int turn, Resident& weights, const Thread& me, const States& states,
+                                Sums (&sums)[ROW_TILES]) {
     const int group = me.warp % GROUPS;
     add_columns(sums, weights, states, group, me.lane);
 #pragma unroll
     for (int i = 0; i < ROW_TILES * 2; i++) {
-        const int r = (me.warp / GROUPS * ROW_TILES * 2 + i) * 8 + me.lane / 4;
+        const int r = me.row(i);
         float* place = &steps.sums[turn][group][r / GATES][me.lane % 4 * 2 * PER + r % GATES];
         place[0] = sums[i / 2].at[i % 2 * 2], place[PER] = sums[i / 2].at[i % 2 * 2 + 1];
     }
 }
+__device__ inline void multiply(Steps& steps, int turn, Resident& weights, const Thread& me, const States& states) {
+    Sums sums[ROW_TILES] = {};
+    multiply(steps, turn, weights, me, states, sums);
+}
 
 __device__ inline State next_of(const Steps& steps, int turn, const Ready& ready, const Thread& me, int s, float* kept) {
-    float product[GATES] = {};
+    float x[GATES], product[GATES] = {};
+#pragma unroll
+    for (int gate = 0; gate < GATES; gate++) x[gate] = ready.x[s][gate];
 #pragma unroll
     for (int group = 0; group < GROUPS; group++) {
         const float* sums = &steps.sums[turn][group][me.local_unit(s)][me.column(s) * PER];
         const Four four = GATES == 1 ? Four{{*sums}} : *(const Four*)sums;
 #pragma unroll
         for (int gate = 0; gate < GATES; gate++) product[gate] += four.at[gate];
+        if (CELL == GRU && INPUT_SLICES) x[2 % GATES] += four.at[3];  // W_in x
     }
-    return after({ready.carried[s], ready.carried[s]}, ready.x[s], product, ready.bias_n[s], kept);
+    return after({ready.carried[s], ready.carried[s]}, x, product, ready.bias_n[s], kept);
 }
 
 // What a step has found of a thread's states, h as it is told: to be written when the others have been.

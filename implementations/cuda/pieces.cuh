@@ -25,7 +25,7 @@ template <typename At> __device__ inline uint4 piece_of(At at) {
     return found.whole;
 }
 
-// From element k on of a row of HIDDEN, 0 where there is none; of no row nothing.
-__device__ inline uint4 piece_at(const storage* row, int k) {
-    return piece_of([&](int i) { return row && k + i < HIDDEN ? row + k + i : nullptr; });
+// From element k on of a row of so many, 0 where there is none; of no row nothing.
+__device__ inline uint4 piece_at(const storage* row, int k, int elements = HIDDEN) {
+    return piece_of([&](int i) { return row && k + i < elements ? row + k + i : nullptr; });
 }

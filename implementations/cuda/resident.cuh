@@ -1,6 +1,6 @@
-// A warp's weights, ROW_TILES of 16 rows by SLICES_EACH slices of columns, at hand for a product in every step, which takes
-// turns, each of TOGETHER parts: 16 rows each, all by the same slice of columns. Of PARTS parts the first HELD lie in registers,
-// the next SHARED in shared memory. Those left over are written to memory once, as threads read them, and come from the L2 cache
+// A warp's weights, ROW_TILES of 16 rows by SLICES_EACH slices of columns, and where W_ih is among them INPUT_SLICES more of it,
+// at hand for a product in every step, which takes turns, each of TOGETHER parts: 16 rows each, all by the same slice of columns.
+// Of PARTS parts the first HELD lie in registers, the next SHARED in shared memory. Those left over are written to memory once, as threads read them, and come from the L2 cache
 // in every step, RING turns ahead: whole turns, HELD + SHARED being a multiple of TOGETHER then. Every thread reads what it wrote
 // itself, or another cluster's thread wrote alike. From W_hh they read READ_AT_ONCE parts at once, in one loop, as code is slow
 // the first time that it runs; where these are HELD, all that registers hold, the others before, one after the other.
@@ -8,7 +8,10 @@
 #include "later.cuh"
 #include "warp_product.cuh"
 
-#define PARTS (ROW_TILES * SLICES_EACH)
+#ifndef INPUT_SLICES
+#define INPUT_SLICES 0
+#endif
+#define PARTS (ROW_TILES * (SLICES_EACH + INPUT_SLICES))
 #define TURNS (PARTS / TOGETHER)
 #define LEFT_OVER (PARTS - HELD - SHARED)
 #define STREAMED (LEFT_OVER / TOGETHER)  // turns
@@ -80,16 +83,17 @@ struct Resident {
 
     __device__ Slice near(int part) const { return get(room.parts[part - HELD][0]); }
 
-    // take(turn, part): part(i) is the turn's i-th.
-    template <typename Take> __device__ void each_turn(Take take) {
+    // take(turn, part), of turns FROM to before TO: part(i) is the turn's i-th.
+    template <int FROM = 0, int TO = TURNS, typename Take> __device__ void each_turn(Take take) {
+        constexpr int NEAR = TURNS - STREAMED < TO ? TURNS - STREAMED : TO;
 #pragma unroll
-        for (int turn = 0; turn < UNROLLED; turn++)
+        for (int turn = FROM; turn < (UNROLLED < TO ? UNROLLED : TO); turn++)
             take(turn, [&](int i) {
                 const int part = turn * TOGETHER + i;
                 return part < HELD ? held[part < HELD ? part : 0] : near(part);
             });
 #pragma unroll 2
-        for (int turn = UNROLLED; turn < TURNS - STREAMED; turn++) take(turn, [&](int i) { return near(turn * TOGETHER + i); });
+        for (int turn = UNROLLED < FROM ? FROM : UNROLLED; turn < NEAR; turn++) take(turn, [&](int i) { return near(turn * TOGETHER + i); });
 #pragma unroll 1
         for (int s = 0; s < STREAMED; s++) {
             await_groups<(RING > 0 ? RING - 1 : 0)>();

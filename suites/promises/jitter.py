@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from pytest_ecornn.implementations import _persistent_kernel
 from pytest_ecornn.implementations._persistent_form import Form
-from pytest_ecornn.implementations._persistent_kernel import Kind, forget
+from pytest_ecornn.implementations._persistent_kernel import Kind
+from pytest_ecornn.implementations._persistent_wave import forget
 
 
 @contextmanager

@@ -6,7 +6,7 @@ typedef unsigned int word;
 
 inline unsigned char* block_memory() { return current.block->memory; }
 inline word address_of(const void* shared) {
-    return current.block->rank << 24 | (word)((const unsigned char*)shared - block_memory());
+    return current.block->place << 24 | (word)((const unsigned char*)shared - block_memory());
 }
 inline unsigned long long now_ns() { return sweeps_so_far() * 1024; }
 inline void sleep_ns(unsigned ns) { wait_until([](void*) { return false; }, nullptr, ns / 256); }

@@ -2,7 +2,9 @@
 #pragma once
 #include "block.cuh"
 
-inline word in_block(word address, word rank) { return rank << 24 | (address & 0xffffff); }
+inline word in_block(word address, word rank) {
+    return (current.block->place - current.block->rank + rank) << 24 | (address & 0xffffff);
+}
 inline void send(word place, uint4 value, word barrier) { send_later(place, value, barrier); }
 inline void make_barrier(word barrier) { *(Barrier*)memory_at(barrier) = {0, 0, 0}; }
 inline void show_barriers() {}
@@ -12,4 +14,4 @@ inline bool wait_for(word barrier, word parity) {
     return wait_until([&] { return has_ended(barrier, parity); });
 }
 inline word rank_in_cluster() { return current.block->rank; }
-inline void sync_cluster() { meet_all_blocks(); }
+inline void sync_cluster() { meet(*current.block->of_cluster); }

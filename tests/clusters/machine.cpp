@@ -58,7 +58,7 @@ struct Cluster {
     std::vector<Fiber*> turns;  // of this sweep
     size_t turn = 0;
     std::vector<Message> messages;
-    Meeting meeting;
+    std::vector<Meeting> meetings;
     std::mt19937 random;
     unsigned long long sweeps = 0;
     size_t ended = 0;
@@ -120,8 +120,6 @@ bool meet(Meeting& meeting, bool any) {
     if (!is_last) pause();
     return meeting.was_any;
 }
-
-void meet_all_blocks() { meet(cluster->meeting); }
 
 bool wait_until(bool (*asks)(void*), void* about, unsigned long long most_sweeps) {
     if (asks(about)) return true;
@@ -257,22 +255,26 @@ static void begin(Fiber& fiber, Block& block, unsigned thread) {
     cluster->ready.push_back(&fiber);
 }
 
-static void begin(Block& block, unsigned number, unsigned rank, unsigned threads) {
-    block = {{number}, {threads}, rank, 0, cluster->memories[rank].data(), {threads}, {}, cluster->warps[rank].data(), {}};
+static void begin(Block& block, unsigned number, unsigned place, unsigned in_cluster, unsigned threads) {
+    Meeting& of_cluster = cluster->meetings[place / in_cluster];
+    of_cluster.members = in_cluster * threads;
+    block = {{number}, {threads}, place, place % in_cluster, 0, cluster->memories[place].data(), {threads}, {}, &of_cluster,
+             cluster->warps[place].data(), {}};
     block.late.until = cluster->random() % 2 ? 0 : cluster->random() % 600;
-    for (unsigned t = 0; t < threads; t++) begin(*fibers[(size_t)rank * threads + t], block, t);
+    for (unsigned t = 0; t < threads; t++) begin(*fibers[(size_t)place * threads + t], block, t);
 }
 
-// Blocks from `first` on, as many as a cluster has, or all of a grid that run at once.
-extern "C" Outcome run_cluster(void (*to_run)(const long long*), unsigned first, unsigned blocks, unsigned threads,
-                               unsigned shared_bytes, unsigned seed, unsigned long long most_sweeps, const long long* given) {
+// Blocks from `first` on, in clusters of so many: one, or all that run at once; of a grid all blocks are one.
+extern "C" Outcome run_clusters(void (*to_run)(const long long*), unsigned first, unsigned blocks, unsigned in_cluster,
+                                unsigned threads, unsigned shared_bytes, unsigned seed, unsigned long long most_sweeps,
+                                const long long* given) {
     Cluster now;
     cluster = &now, kernel = to_run, arguments = given;
-    now.blocks.resize(blocks), now.meeting.members = blocks * threads, now.random.seed(seed);
+    now.blocks.resize(blocks), now.meetings.resize(blocks / in_cluster), now.random.seed(seed);
     now.memories.assign(blocks, std::vector<unsigned char>(shared_bytes, 0xff));
     now.warps.assign(blocks, std::vector<Warp>(threads / 32));
     while (fibers.size() < (size_t)blocks * threads) fibers.emplace_back(new Fiber);
-    for (unsigned b = 0; b < blocks; b++) begin(now.blocks[b], first + b, b, threads);
+    for (unsigned b = 0; b < blocks; b++) begin(now.blocks[b], first + b, b, in_cluster, threads);
     while (now.ended < (size_t)blocks * threads) {
         if (now.sweeps >= most_sweeps || (now.ready.empty() && now.messages.empty())) return HANGS;
         sweep();

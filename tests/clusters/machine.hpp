@@ -54,9 +54,10 @@ struct Warp {
 
 struct Block {
     Index number, threads;
-    unsigned rank, ended;  // threads
+    unsigned place, rank, ended;  // among all blocks that run at once, and in its cluster; threads
     unsigned char* memory;
     Meeting meeting, named[16];
+    Meeting* of_cluster;
     Warp* warps;
     Late late;
 };
@@ -74,7 +75,6 @@ extern Current current;
 
 void come(Meeting& meeting, bool any = false);
 bool meet(Meeting& meeting, bool any = false);  // whether any of them said so
-void meet_all_blocks();
 
 // Until asks(about) says so, once in a sweep at most: true; false when it does not within so many sweeps.
 bool wait_until(bool (*asks)(void* about), void* about, unsigned long long most_sweeps);
@@ -87,7 +87,7 @@ struct Barrier {
 };
 void tell(Barrier& barrier, int bytes);
 
-// Of a word of shared memory the upper eight bits are the block's rank, the others where in its memory.
+// Of a word of shared memory the upper eight bits are the block's place, the others where in its memory.
 unsigned char* memory_at(unsigned address);
 void send_later(unsigned place, const uint4& value, unsigned barrier);  // into a block's shared memory, where a barrier counts it
 void publish_later(uint4* place, const uint4& value);
