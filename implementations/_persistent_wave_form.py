@@ -22,9 +22,9 @@ _READERS = 3  # warps, each with a buffer, and one more that tells the layer abo
 _SLICE_BYTES = 64
 _READER_REGISTERS = 80
 # On an H200, in us: of a launch until its first step and after its last; of the product of a layer's inputs, at least; from a
-# layer's step to the same of the layer above, by the trips to the L2 cache that it takes, not measured.
-_START_US, _INPUTS_US, _LAG_US = 6.0, 5.0, 3.0
-_UNMEASURED = 1.2  # by which a wave's time is taken for longer
+# layer's step to the same of the layer above. By how much a step takes longer beside one that reads and one that tells.
+_START_US, _INPUTS_US, _LAG_US, _SLOWED = 6.0, 5.0, 3.0, 1.25
+_LEAST_GAIN = 0.9  # of the time of layers on their own, that a wave must stay below
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Wave(Form):
 
     def all_us(self, steps: int) -> float:
         """About how long so many steps of all layers take."""
-        return _START_US + steps * self.step_us + (self.layers - 1) * _LAG_US
+        return _START_US + steps * _SLOWED * self.step_us + (self.layers - 1) * _LAG_US
 
     @cached_property
     def launch(self) -> Launch:
@@ -108,7 +108,8 @@ def alone_us(form: Form, device: Device, steps: int) -> float:
 def choose_wave(problem: Problem, device: Device, inputs: int, layers: int, steps: int) -> Wave | None:
     """Of the first of so many layers those that win the most in a wave; None where a layer on its own takes no longer.
 
-    All clusters of a wave run at once, nothing of its weights is left over. inputs: of the first layer.
+    All clusters of a wave run at once, with one tile each, as what is below is not read in time for more; nothing of its
+    weights is left over. inputs: of the first layer.
     """
     form = choose(problem, device)
     if isinstance(form, str):
@@ -116,8 +117,9 @@ def choose_wave(problem: Problem, device: Device, inputs: int, layers: int, step
     best, most_us = None, 0.0
     for some in range(2, min(layers, MOST_LAYERS) + 1):
         for wave in clusters(partial(Wave, problem, layers=some, inputs=inputs), problem, device):
-            won_us = some * alone_us(form, device, steps) - _UNMEASURED * wave.all_us(steps)
-            if won_us > most_us and wave.left_over == 0 and wave.clusters_of_all <= device.clusters(wave.blocks):
+            won_us = _LEAST_GAIN * some * alone_us(form, device, steps) - wave.all_us(steps)
+            fits = wave.left_over == 0 and wave.tiles == 1 and wave.clusters_of_all <= device.clusters(wave.blocks)
+            if won_us > most_us and fits:
                 best, most_us = wave, won_us
     return best
 
