@@ -121,6 +121,7 @@ def _most_held(form: Form) -> int:
     if form.is_grid:
         others = 8 * form.row_tiles + 16 if is_split else 6 * form.row_tiles + 10
         others += 16 * (form.states - 1) * form.problem.is_backward
+        others += PART_REGISTERS * (form.row_tiles > 4 and form.tiles > 1 and not form.problem.is_backward)
         if form.buffers:
             room = form.other_registers or form.launched_registers - 8
             return (room - _OTHER_REGISTERS - others - 32 * is_split) // PART_REGISTERS

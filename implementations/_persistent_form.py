@@ -85,6 +85,11 @@ class Form:
         return ceil(self.problem.batch / (TILE * self.tiles))
 
     @property
+    def clusters_of_all(self) -> int:
+        """Of all layers that are launched at once."""
+        return self.clusters
+
+    @property
     def _gates(self) -> int:
         return GATES[self.problem.cell]
 
@@ -322,7 +327,7 @@ class Form:
 
     @cached_property
     def launch(self) -> Launch:
-        return Launch(self.clusters * self.blocks, _THREADS + self._threads_beside, self.shared_bytes)
+        return Launch(self.clusters_of_all * self.blocks, _THREADS + self._threads_beside, self.shared_bytes)
 
     @property
     def macros(self) -> dict[str, int]:

@@ -186,7 +186,7 @@ class Launch:
         self._device, self._status, self._width = kind.device, status_of(kind.device), form.width
         self._make_scratch = torch.zeros if form.is_grid else torch.empty  # a grid's all 0 in each replay of a graph, too
         self._scratch_bytes = form.handoff_bytes if form.is_grid else form.left_over_bytes
-        self.fits_twice = fits_twice(form, Device.of(kind.device))
+        self.is_beside = kind.device.type == "cuda" and fits_twice(form, Device.of(kind.device))
         of_rows = (f"{name}_{what}" for name in ("output", "d_output" if kind.is_backward else "gates") for what in _STRIDES)
         integers = dict(zip(of_rows, output + other, strict=True)) | shape.row_strides
         integers |= {"status": self._status.address, "steps": shape.steps, "batch": shape.batch, "is_reverse": int(is_reverse)}

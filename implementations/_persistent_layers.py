@@ -5,7 +5,7 @@ Everything a call needs is found here by address, so that little of the host is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -23,7 +23,7 @@ from pytest_ecornn.implementations._persistent_problem import GATES, PARAMETERS
 from pytest_ecornn.implementations._persistent_wave import wave_launch_of, waves_of
 from pytest_ecornn.implementations._persistent_wave_form import Wave
 from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of, sizes_of
-from pytest_ecornn.implementations.cuda.streams import launch_all
+from pytest_ecornn.implementations.cuda.streams import launch_beside
 
 PER_TRACK = len(PARAMETERS)
 
@@ -236,11 +236,14 @@ class _Forward(NamedTuple):
 
     def layer(self, layer: int, x: Tensor) -> Tensor:
         output = x.new_empty(self.stack.output)
-        if self.stack.directions == 1:
-            self._track(layer, 0, x, output).make()
+        one = self._track(layer, 0, x, output)
+        if self.stack.directions > 1 and one.is_beside:
+            launch_beside(one.make, self._track(layer, 1, x, output).make, x.device)
         else:
-            tracks = [self._track(layer, direction, x, output) for direction in (0, 1)]
-            launch_all([one.make for one in tracks], x.device, tracks[0].is_beside)
+            one.make()
+        if self.stack.directions > 1 and not one.is_beside:
+            del one  # and with it its pre-activations
+            self._track(layer, 1, x, output).make()
         self.kept.outputs.append(output)
         return output
 
@@ -260,7 +263,7 @@ class _Forward(NamedTuple):
             output.data_ptr() + direction * stack.hidden * output.itemsize, *_states(self.finals, stack, track),
             _address(self.lengths), _address(kept), _address(cells),
         )  # fmt: skip
-        return Ready(launch, addresses, launch.fits_twice, (gates, weight, bias_ih, bias_hh))
+        return Ready(launch, addresses, launch.is_beside, (gates, weight, bias_ih, bias_hh))
 
     def _once(
         self, track: int, x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor | None, bias_hh: Tensor | None,
@@ -360,9 +363,7 @@ class _Backward(NamedTuple):
     def layer(self, layer: int, inputs: Tensor, d_output: Tensor, wants_inputs: bool) -> Tensor:
         """The gradient of the layer's inputs, where it is wanted; finds those of its weights."""
         found: list[Tensor] = []
-        tracks = [self._track(layer, direction, d_output) for direction in range(self.stack.directions)]
-        launch_all([ready.make for ready, *_ in tracks], d_output.device, tracks[0][0].is_beside)
-        for direction, (_, d_gates, d_product) in enumerate(tracks):
+        for direction, (d_gates, d_product) in enumerate(self._launched(layer, d_output)):
             track = layer * self.stack.directions + direction
             rows, weight_ih = d_gates.flatten(0, 1), self.weights[PER_TRACK * track]
             self._find(track, rows, d_product, inputs)
@@ -375,6 +376,22 @@ class _Backward(NamedTuple):
             else:
                 found.append(times(rows, weight_ih, self.kind.tf32).view(*d_gates.shape[:2], -1))
         return torch.cat(found, 2) if len(found) > 1 else found[0] if found else d_output
+
+    def _launched(self, layer: int, d_output: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """What `_track` finds of each direction: of both when both were launched, or of one before the other is."""
+        one, *found = self._track(layer, 0, d_output)
+        if self.stack.directions > 1 and one.is_beside:
+            other, *others = self._track(layer, 1, d_output)
+            launch_beside(one.make, other.make, d_output.device)
+            yield found[0], found[1]
+            yield others[0], others[1]
+            return
+        one.make()
+        yield found[0], found[1]
+        if self.stack.directions > 1:
+            other, *others = self._track(layer, 1, d_output)
+            other.make()
+            yield others[0], others[1]
 
     def _track(self, layer: int, direction: int, d_output: Tensor) -> tuple[Ready, Tensor, Tensor]:
         """Finds the gradients of a track's pre-activations, and of GRU's product for n."""
@@ -393,7 +410,7 @@ class _Backward(NamedTuple):
             *_states(self.first, stack, track), d_output.data_ptr() + offset, *_states(self.d_finals, stack, track),
             d_gates.data_ptr(), d_product.data_ptr(), *_states(self.d_first, stack, track), _address(self.lengths),
         )  # fmt: skip
-        return Ready(launch, addresses, launch.fits_twice, (weight,)), d_gates, d_product
+        return Ready(launch, addresses, launch.is_beside, (weight,)), d_gates, d_product
 
     def _find(self, track: int, rows: Tensor, d_product: Tensor, inputs: Tensor) -> None:
         """The gradients of a track's weights. rows: those of its pre-activations."""

@@ -9,13 +9,12 @@ the other one's steps come in the other order. Source: Appleyard et al., Optimiz
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from math import ceil, gcd
 
 from pytest_ecornn.implementations._persistent_choice import choose, clusters, queued_us
 from pytest_ecornn.implementations._persistent_form import PART_REGISTERS, TILE, Form
 from pytest_ecornn.implementations._persistent_problem import Device, Problem
-from pytest_ecornn.implementations.cuda.launch import Launch
 
 MOST_LAYERS = 4  # for which the kernel has arguments
 _READERS = 3  # warps, each with a buffer, and one more that tells the layer above
@@ -86,10 +85,6 @@ class Wave(Form):
     def all_us(self, steps: int) -> float:
         """About how long so many steps of all layers take."""
         return _START_US + steps * _SLOWED * self.step_us + (self.layers - 1) * _LAG_US
-
-    @cached_property
-    def launch(self) -> Launch:
-        return super().launch._replace(grid=self.clusters_of_all * self.blocks)
 
     @property
     def macros(self) -> dict[str, int]:

@@ -10,7 +10,8 @@
 //   rows. SEQUENCES of a tile are told, 8 or as many as there are at all. With BUFFERS four more warps read what is told of the
 //   next tile meanwhile, into as many buffers by turns; registers go over to the others where OTHER_REGISTERS says how many.
 //   Shared bytes: Form.shared_bytes.
-// Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Between blocks each reads 4/3 B H values a step.
+// Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each reads 4/3 B H values of others a step, of TF32
+//   2/3.
 // Limits: compute capability 8.0; UNITS a multiple of 4, and of W_hh nothing left over; T, B, G * H below 2^30; offsets 64-bit.
 // Order: a parcel is written and read as one (grid.cuh), so who sees its number sees it whole. h_(t+1) of a tile takes the place
 //   of h_(t-1): who writes it has read all of h_t, and of that each part was written by a block all of whose threads had read

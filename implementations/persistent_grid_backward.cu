@@ -11,8 +11,8 @@
 //   It multiplies the gradients of the gates of its column's units by W_hh^T's rows of its row's units, a part of their sums, which
 //   go to the unit's block and are added there. Its 8 warps are GROUPS of gates by groups of rows. SEQUENCES of a tile are
 //   told, 8 or as many as there are at all. Shared bytes: Form.shared_bytes.
-// Cost: as persistent_gpu_backward.cu; between blocks each reads 4/3 B H (G / ACROSS values + 4 bytes / DOWN) a step, and writes
-//   as many sums.
+// Cost: as persistent_gpu_backward.cu; between blocks each reads 4/3 B H (G / ACROSS values, of TF32 half of that, + 4 bytes /
+//   DOWN) a step, and writes as many sums.
 // Limits: compute capability 8.0; UNITS a multiple of 4, and of W_hh nothing left over; T, B, G * H below 2^30; offsets 64-bit.
 // Order: a parcel is written and read as one (grid.cuh), so who sees its number sees it whole. Gradients of step i + 2 of a tile
 //   take the place of those of i: who tells them has had those of i + 1 of its whole column, whose blocks, all their threads, had

@@ -8,17 +8,10 @@ import torch
 from pytest_ecornn.implementations._persistent_choice import choose, fits_twice
 from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_problem import Arithmetic, Problem
-from pytest_ecornn.implementations.cuda.streams import launch_all
+from pytest_ecornn.implementations.cuda.streams import launch_beside
 from tests.clusters_on_cpu import H200
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-@pytest.mark.parametrize("beside", [False, True])
-def test_without_streams_all_are_launched_in_order(beside: bool) -> None:
-    made: list[int] = []
-    launch_all([lambda number=number: made.append(number) for number in range(3)], torch.device("cpu"), beside)  # type: ignore[misc]
-    assert made == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("hidden", "batch", "fits"), [(256, 8, True), (256, 64, False), (512, 24, True), (512, 56, False)])
@@ -51,7 +44,7 @@ def test_on_a_gpu_what_comes_after_waits_for_all() -> None:
 
     before = wide.clone()
     for _ in range(20):
-        launch_all([lambda: launch(0), lambda: launch(1)], device, beside=True)
+        launch_beside(lambda: launch(0), lambda: launch(1), device)
         wide.zero_()  # which must not be seen
         wide.copy_(before)
         assert torch.equal(found[0], found[1])
@@ -68,5 +61,5 @@ def test_on_a_gpu_one_that_fails_leaves_the_stream_in_order() -> None:
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError, match="no"):
-        launch_all([fail, lambda: made.add_(1)], device, beside=True)  # type: ignore[list-item]
+        launch_beside(fail, lambda: made.add_(1), device)  # type: ignore[arg-type,return-value]
     assert made.item() == 1

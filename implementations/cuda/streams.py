@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 
 import torch
 
 
 @cache
-def _side(device: torch.device) -> torch.cuda.Stream:
+def _beside(device: torch.device, stream: int) -> torch.cuda.Stream:
+    """Each stream has one of its own: what it captures is nobody else's."""
     return torch.cuda.Stream(device)
 
 
-def launch_all(launches: Sequence[Callable[[], None]], device: torch.device, beside: bool) -> None:
-    """The first on the current stream, with `beside` the others on another, which waits for the current one and it for that.
+def launch_beside(first: Callable[[], None], second: Callable[[], None], device: torch.device) -> None:
+    """The first on the current stream, the second on another, which waits for the current one and it for that.
 
-    What they need is to be allocated on the current stream before.
+    What they read and write is allocated on the current stream before, what a launch needs beside on its own.
     """
-    first, *others = launches
-    if not beside or not others or device.type != "cuda":
-        for launch in launches:
-            launch()
-        return
-    current, side = torch.cuda.current_stream(device), _side(device)
-    side.wait_stream(current)
+    current = torch.cuda.current_stream(device)
+    other = _beside(device, current.cuda_stream)
+    other.wait_stream(current)
     try:
-        with torch.cuda.stream(side):
-            for launch in others:
-                launch()
+        with torch.cuda.stream(other):
+            second()
         first()
     finally:  # what was launched reads memory that the current stream may have back
-        current.wait_stream(side)
+        current.wait_stream(other)
