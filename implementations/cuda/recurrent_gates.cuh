@@ -61,6 +61,10 @@ __device__ inline float tangent(float x) {
 }
 #endif
 
+// GRU's n as it is kept: the backward pass, which has h of storage's bits, is to find h - n as it was. Where h is not small that
+// is not what n is needed for.
+__device__ inline float kept_n(float n, float h) { return fabsf(h) <= 1 ? n + (widen(narrow(h)) - h) : n; }
+
 // x: W_ih x with all biases but GRU's b_hn, which is `bias_n`. product: W_hh h. kept: what the backward pass is to have, LSTM
 // i f g o, GRU r z n and W_hn h + b_hn.
 __device__ inline State after(State before, const float* x, const float* product, float bias_n, float* kept) {
@@ -69,8 +73,10 @@ __device__ inline State after(State before, const float* x, const float* product
     if (CELL == RNN_RELU) return {first > 0 || first != first ? first : 0, 0};
     kept[0] = sigmoid(first), kept[1] = sigmoid(x[1 % GATES] + product[1 % GATES]);
     if (CELL == GRU) {
-        kept[3] = product[2 % GATES] + bias_n, kept[2] = tangent(x[2 % GATES] + kept[0] * kept[3]);
-        return {fmaf(kept[1], before.h - kept[2], kept[2]), 0};
+        kept[3] = product[2 % GATES] + bias_n;
+        const float n = tangent(x[2 % GATES] + kept[0] * kept[3]);
+        kept[2] = kept_n(n, before.h);
+        return {fmaf(kept[1], before.h - n, n), 0};
     }
     kept[2] = tangent(x[2 % GATES] + product[2 % GATES]), kept[3] = sigmoid(x[3 % GATES] + product[3 % GATES]);
     const float c = fmaf(kept[1], before.c, kept[0] * kept[2]);
