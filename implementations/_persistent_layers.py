@@ -237,11 +237,12 @@ class _Forward(NamedTuple):
     def layer(self, layer: int, x: Tensor) -> Tensor:
         output = x.new_empty(self.stack.output)
         one = self._track(layer, 0, x, output)
-        if self.stack.directions > 1 and one.is_beside:
+        if self.stack.directions == 1:
+            one.make()
+        elif one.is_beside:
             launch_beside(one.make, self._track(layer, 1, x, output).make, x.device)
         else:
             one.make()
-        if self.stack.directions > 1 and not one.is_beside:
             del one  # and with it its pre-activations
             self._track(layer, 1, x, output).make()
         self.kept.outputs.append(output)
