@@ -59,7 +59,9 @@ def _misfit(problem: Problem, device: Device) -> str:
     )
 
 
-def clusters(make: Callable[[int, int, int, int], F], problem: Problem, device: Device) -> Iterator[F]:
+def clusters(
+    make: Callable[[int, int, int, int], F], problem: Problem, device: Device, most_tiles: int = _MOST_TILES
+) -> Iterator[F]:
     """Those that find room, made of units, blocks, tiles and groups."""
     if device.largest_cluster == 1:
         return
@@ -67,7 +69,7 @@ def clusters(make: Callable[[int, int, int, int], F], problem: Problem, device: 
     fewest = ceil(problem.hidden / device.largest_cluster / piece) * piece
     for units in range(fewest, max(fewest, 64) + 1, piece):
         blocks = max(2 if problem.is_backward else 1, ceil(problem.hidden / units))  # one alone may not send to itself
-        for tiles in range(1, min(_MOST_TILES, ceil(problem.batch / TILE)) + 1):
+        for tiles in range(1, min(most_tiles, ceil(problem.batch / TILE)) + 1):
             for groups in (1,) if problem.is_backward else (1, 2, 4, 8):
                 form = _with_weights(make(units, blocks, tiles, groups), device)
                 if form is not None:

@@ -22,7 +22,7 @@ _THREADS = 32 * WARPS
 TILE = 8  # sequences
 PART_REGISTERS, PART_BYTES = 8, 8 * 4 * _THREADS  # of a thread, of a block: 16 rows by 64 bytes of columns a warp
 _REGISTERS = 65_536  # of a multiprocessor
-_SLICE_BYTES = 64  # of columns, that are multiplied at once
+SLICE_BYTES = 64  # of columns, that are multiplied at once
 _MOST_WIDE = 16  # bytes that are read at once
 # On an H200, docs/notes/persistent_gpu.md. Clocks of a quarter of a multiprocessor for a product, of a product that waits for
 # the last, for a part whose float32 is split and for its slice; bytes of shared memory and of the L2 cache a clock; what
@@ -96,7 +96,7 @@ class Form:
     @property
     def _slice(self) -> int:
         """Columns."""
-        return _SLICE_BYTES // self.problem.arithmetic.bytes
+        return SLICE_BYTES // self.problem.arithmetic.bytes
 
     @property
     def slices(self) -> int:
@@ -233,7 +233,7 @@ class Form:
         """Of a block, as the kernels' struct Shared says."""
         parts = PART_BYTES * max(1, self.shared + self.ring * self.together)
         carried = 4 * self.tiles * (self.states * self.gate_threads + TILE)  # and where sequences end
-        states = self.slices * self.groups * TILE * _SLICE_BYTES
+        states = self.slices * self.groups * TILE * SLICE_BYTES
         if self.problem.is_backward:
             carried += 4 * self.tiles * self.states * _THREADS
             return (self._shared_in_rows(states) if self.is_grid else self._shared_in_cluster) + carried + parts
@@ -246,7 +246,7 @@ class Form:
     @property
     def _shared_in_cluster(self) -> int:
         """Backward: barriers, sums, and the block's own gradients."""
-        return 128 + 2 * self.tiles * self.told_bytes * self.blocks + 2 * self.slices * TILE * _SLICE_BYTES
+        return 128 + 2 * self.tiles * self.told_bytes * self.blocks + 2 * self.slices * TILE * SLICE_BYTES
 
     def _shared_in_rows(self, states: int) -> int:
         """Backward in a grid: columns of the product, the block's own gradients, its sums, and those that it is told."""
@@ -259,7 +259,7 @@ class Form:
         """About how long a tile's product takes."""
         each = self.problem.arithmetic.products
         products = max(self.parts * WARPS / 4 * each * _PRODUCT_CLOCKS, self.all_slices * each * _CHAIN_CLOCKS)
-        reads = WARPS * self.parts // self.together * TILE * _SLICE_BYTES + PART_BYTES * (self.parts - self.held)
+        reads = WARPS * self.parts // self.together * TILE * SLICE_BYTES + PART_BYTES * (self.parts - self.held)
         split = WARPS / 4 * (self.parts * _SPLIT_CLOCKS[0] + self.all_slices * _SPLIT_CLOCKS[1])
         left = self.left_over * PART_BYTES / _L2_BYTES_A_CLOCK
         is_full = self.problem.arithmetic.is_split and not self.problem.is_backward

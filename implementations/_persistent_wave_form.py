@@ -13,12 +13,11 @@ from functools import partial
 from math import ceil, gcd
 
 from pytest_ecornn.implementations._persistent_choice import choose, clusters, queued_us
-from pytest_ecornn.implementations._persistent_form import PART_REGISTERS, TILE, Form
+from pytest_ecornn.implementations._persistent_form import PART_REGISTERS, SLICE_BYTES, TILE, Form
 from pytest_ecornn.implementations._persistent_problem import Device, Problem
 
 MOST_LAYERS = 4  # for which the kernel has arguments
 _READERS = 3  # warps, each with a buffer, and one more that tells the layer above
-_SLICE_BYTES = 64
 _READER_REGISTERS = 80
 # On an H200, in us: of a launch until its first step and after its last; of the product of a layer's inputs, at least; from a
 # layer's step to the same of the layer above. By how much a step takes longer beside one that reads and one that tells.
@@ -37,7 +36,7 @@ class Wave(Form):
     def input_slices(self) -> int:
         """Of the columns of W_ih, of a group of warps, in the layer where they are most."""
         widest = max(self.inputs, self.problem.hidden)
-        return ceil(widest * self.problem.arithmetic.bytes / (_SLICE_BYTES * self.groups))
+        return ceil(widest * self.problem.arithmetic.bytes / (SLICE_BYTES * self.groups))
 
     @property
     def all_slices(self) -> int:
@@ -71,7 +70,7 @@ class Wave(Form):
 
     @property
     def shared_bytes(self) -> int:
-        return super().shared_bytes + _READERS * self.input_slices * self.groups * TILE * _SLICE_BYTES
+        return super().shared_bytes + _READERS * self.input_slices * self.groups * TILE * SLICE_BYTES
 
     @property
     def width(self) -> int:
@@ -109,11 +108,11 @@ def choose_wave(problem: Problem, device: Device, inputs: int, layers: int, step
     form = choose(problem, device)
     if isinstance(form, str):
         return None
-    best, most_us = None, 0.0
+    best, most_us, each_us = None, 0.0, _LEAST_GAIN * alone_us(form, device, steps)
     for some in range(2, min(layers, MOST_LAYERS) + 1):
-        for wave in clusters(partial(Wave, problem, layers=some, inputs=inputs), problem, device):
-            won_us = _LEAST_GAIN * some * alone_us(form, device, steps) - wave.all_us(steps)
-            fits = wave.left_over == 0 and wave.tiles == 1 and wave.clusters_of_all <= device.clusters(wave.blocks)
+        for wave in clusters(partial(Wave, problem, layers=some, inputs=inputs), problem, device, most_tiles=1):
+            won_us = some * each_us - wave.all_us(steps)
+            fits = wave.left_over == 0 and wave.clusters_of_all <= device.clusters(wave.blocks)
             if won_us > most_us and fits:
                 best, most_us = wave, won_us
     return best

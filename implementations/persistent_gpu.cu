@@ -60,14 +60,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(ALL,
     const Arrays arrays = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
     const int tiles = min(TILES, (batch - me.first_sequence + 7) / 8);
-    if (thread == 0) {
-        for (int i = 0; i < 16; i++) make_barrier(address_of(&shared.barriers[0][i]));
-        show_barriers();
-        shared.is_stuck = 0;
-    }
-    clear(shared.states, sizeof(shared.states));
-    jitter(-1, 6);
-    __syncthreads();
+    set_up(shared, 6);
     if (thread < THREADS) {
         take<OTHER_REGISTERS>();
         Resident weights(shared.steps.room, left_over, rank, [&](int s, int i) { return part_of(weight, me, s, i); });
@@ -75,13 +68,9 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(ALL,
         multiply_all(shared, weights, me, steps, tiles);
     } else {
         make_do_with<GATE_REGISTERS>();
-        start(shared.steps, arrays, me, lengths);
-        for (int tile = 0; tile < tiles; tile++) start(shared.states[0][tile], arrays, me, tile);
+        start(shared, arrays, me, tiles, lengths);
         sync_cluster();
-        if (!find_all(shared, arrays, me, tiles, Inputs(), [](int) {})) {
-            *(volatile int*)status = 1;
-            give_up(arrays, me, tiles);
-        }
+        find_all(shared, arrays, me, tiles, status, Inputs(), [](int) {});
     }
     sync_cluster();
 }

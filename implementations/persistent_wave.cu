@@ -183,14 +183,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(ALL 
                            of_layer(final_h), of_layer(final_c), own.kept, own.cells, 0, 0, output_step, output_sequence,
                            row_step, row_sequence, steps, 0};
     const int tiles = min(TILES, (batch - me.first_sequence + 7) / 8);
-    if (thread == 0) {
-        for (int i = 0; i < 16; i++) make_barrier(address_of(&shared.barriers[0][i]));
-        show_barriers();
-        shared.is_stuck = 0;
-    }
-    clear(shared.states, sizeof(shared.states));
-    jitter(-1, 10);
-    __syncthreads();
+    set_up(shared, 10);
     if (thread < THREADS) {
         take<OTHER_REGISTERS>();
         Resident weights(shared.steps.room, nullptr, rank, [&](int s, int i) {
@@ -201,13 +194,9 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(ALL 
         multiply_all(shared, weights, me, steps, tiles);
     } else if (thread < ALL) {
         make_do_with<GATE_REGISTERS>();
-        start(shared.steps, arrays, me, lengths);
-        for (int tile = 0; tile < tiles; tile++) start(shared.states[0][tile], arrays, me, tile);
+        start(shared, arrays, me, tiles, lengths);
         sync_cluster();
-        if (!find_all(shared, arrays, me, tiles, AmongSums(), [](int) { meet(WRITTEN, GATE_THREADS + 32); })) {
-            *(volatile int*)status = 1;
-            give_up(arrays, me, tiles);
-        }
+        find_all(shared, arrays, me, tiles, status, AmongSums(), [](int) { meet(WRITTEN, GATE_THREADS + 32); });
     } else {
         make_do_with<READER_REGISTERS>();
         sync_cluster();

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -616,14 +616,13 @@ def test_on_a_gpu_the_kernels_pass_the_rule(cell: str, dtype: str, hidden: int, 
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
-@needs_hopper
-def test_on_a_gpu_a_lost_message_raises_and_does_not_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    source = tmp_path / "persistent_gpu.cu"
-    source.write_text(with_header(_persistent_kernel._SOURCES[False], GATES_OF_CLUSTER, LOST[GATES_OF_CLUSTER]))
-    case = small("lstm", hidden_size=200, device="cuda")
+def assert_a_lost_message_raises(
+    case: Case, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    """Of kernels as `plant` has them, which soon give up a wait: the next call raises. Those made afterwards are right."""
     problem = contents.problem(case)
     with monkeypatch.context() as patch:
-        patch.setitem(_persistent_kernel._SOURCES, False, source)
+        plant(patch)
         patch.setattr(_persistent_kernel, "WATCHDOG_NS", 20_000_000)
         clusters_on_cpu.forget()
         calls.run(PersistentGpu().build(case, problem.weights), problem)
@@ -632,3 +631,11 @@ def test_on_a_gpu_a_lost_message_raises_and_does_not_hang(monkeypatch: pytest.Mo
             calls.run(PersistentGpu().build(case, problem.weights), problem)
     clusters_on_cpu.forget()
     calls.run(PersistentGpu().build(case, problem.weights), problem)
+
+
+@needs_hopper
+def test_on_a_gpu_a_lost_message_raises_and_does_not_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    source = tmp_path / "persistent_gpu.cu"
+    source.write_text(with_header(_persistent_kernel._SOURCES[False], GATES_OF_CLUSTER, LOST[GATES_OF_CLUSTER]))
+    case = small("lstm", hidden_size=200, device="cuda")
+    assert_a_lost_message_raises(case, monkeypatch, lambda patch: patch.setitem(_persistent_kernel._SOURCES, False, source))

@@ -22,7 +22,7 @@ from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic,
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200
-from tests.test_persistent import _fails, _plant, needs_compiler, small, verdicts, with_weights
+from tests.test_persistent import _fails, _plant, assert_a_lost_message_raises, needs_compiler, small, verdicts, with_weights
 from tests.test_persistent_grid import A100, ARITHMETICS, CELLS, PRECISIONS, assert_it_fits
 
 FLOAT16, BFLOAT16, FLOAT32, TF32 = PRECISIONS
@@ -242,11 +242,4 @@ def test_on_a_gpu_a_lost_parcel_raises_and_does_not_hang(monkeypatch: pytest.Mon
     source = tmp_path / "persistent_grid_backward.cu"
     source.write_text(_persistent_kernel._GRID_SOURCES[True].read_text().replace(*FAULTS["a sum is not told"]))
     case = small("lstm", hidden_size=200, mode="training", device="cuda")
-    problem = contents.problem(case)
-    with monkeypatch.context() as patch:
-        patch.setitem(_persistent_kernel._GRID_SOURCES, True, source)
-        patch.setattr(_persistent_kernel, "WATCHDOG_NS", 20_000_000)
-        calls.run(PersistentGpu().build(case, problem.weights), problem)
-        torch.cuda.synchronize()
-        with pytest.raises(RuntimeError, match="an earlier launch of persistent_gpu on cuda:0 is wrong"):
-            calls.run(PersistentGpu().build(case, problem.weights), problem)
+    assert_a_lost_message_raises(case, monkeypatch, lambda patch: patch.setitem(_persistent_kernel._GRID_SOURCES, True, source))

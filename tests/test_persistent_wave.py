@@ -24,7 +24,18 @@ from pytest_ecornn.implementations._persistent_wave_form import MOST_LAYERS, Wav
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from tests import clusters_on_cpu, test_persistent
 from tests.clusters_on_cpu import H200
-from tests.test_persistent import ARITHMETICS, CELLS, _fails, _plant, layer_of, needs_compiler, needs_hopper, small, verdicts
+from tests.test_persistent import (
+    ARITHMETICS,
+    CELLS,
+    _fails,
+    _plant,
+    assert_a_lost_message_raises,
+    layer_of,
+    needs_compiler,
+    needs_hopper,
+    small,
+    verdicts,
+)
 
 A100 = Device(108, 166_912, 1)
 
@@ -335,14 +346,4 @@ def test_on_a_gpu_a_lost_message_raises_and_does_not_hang(monkeypatch: pytest.Mo
     source = tmp_path / "persistent_wave.cu"
     source.write_text(_persistent_wave._SOURCE.read_text().replace(*LOST["a layer"][1:]))
     case = gpu_case("lstm", hidden_size=200, mode="inference")
-    problem = contents.problem(case)
-    with monkeypatch.context() as patch:
-        patch.setattr(_persistent_wave, "_SOURCE", source)
-        patch.setattr(_persistent_kernel, "WATCHDOG_NS", 20_000_000)
-        clusters_on_cpu.forget()
-        calls.run(PersistentGpu().build(case, problem.weights), problem)
-        torch.cuda.synchronize()
-        with pytest.raises(RuntimeError, match="an earlier launch of persistent_gpu on cuda:0 is wrong"):
-            calls.run(PersistentGpu().build(case, problem.weights), problem)
-    clusters_on_cpu.forget()
-    calls.run(PersistentGpu().build(case, problem.weights), problem)
+    assert_a_lost_message_raises(case, monkeypatch, lambda patch: patch.setattr(_persistent_wave, "_SOURCE", source))

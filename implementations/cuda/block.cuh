@@ -20,28 +20,19 @@ __device__ inline unsigned long long now_ns() {
 
 __device__ inline void sleep_ns(unsigned ns) { __nanosleep(ns); }
 
-// Until `is_there`, asked again and again, says so: true; false when it does not after WATCHDOG_NS.
-template <typename IsThere> __device__ inline bool wait_until(IsThere is_there) {
+// Until `is_there`, asked again and again, says so: true; false when it does not after WATCHDOG_NS. BY_WARP: of a whole warp,
+// whose lanes go on together: those that left one by one would do one by one what comes next.
+template <bool BY_WARP = false, typename IsThere> __device__ inline bool wait_until(IsThere is_there) {
     unsigned long long start = 0;
 #pragma unroll 1
-    for (unsigned asked = 1; !is_there(); asked++) {
+    for (unsigned asked = 1; BY_WARP ? !__all_sync(~0u, is_there()) : !is_there(); asked++) {
         if (asked % 256) continue;
         const unsigned long long now = now_ns();
         if (start == 0) start = now;
-        if (now - start > WATCHDOG_NS) return false;
+        const bool is_over = now - start > WATCHDOG_NS;
+        if (BY_WARP ? __any_sync(~0u, is_over) : is_over) return false;
     }
     return true;
 }
 
-// Likewise of a whole warp, whose lanes go on together: those that left one by one would do one by one what comes next.
-template <typename IsThere> __device__ inline bool wait_together(IsThere is_there) {
-    unsigned long long start = 0;
-#pragma unroll 1
-    for (unsigned asked = 1; !__all_sync(~0u, is_there()); asked++) {
-        if (asked % 256) continue;
-        const unsigned long long now = now_ns();
-        if (start == 0) start = now;
-        if (__any_sync(~0u, now - start > WATCHDOG_NS)) return false;
-    }
-    return true;
-}
+template <typename IsThere> __device__ inline bool wait_together(IsThere is_there) { return wait_until<true>(is_there); }

@@ -42,10 +42,30 @@ template <typename Shared> struct Telling {
     }
 };
 
-// Gates of every tile and step, told and written. Says whether all is known. inputs: `Inputs`, or what has its functions.
+// By all of a block's threads, before anything else. place: of a jitter.
+template <typename Shared> __device__ inline void set_up(Shared& shared, int place) {
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 16; i++) make_barrier(address_of(&shared.barriers[0][i]));
+        show_barriers();
+        shared.is_stuck = 0;
+    }
+    clear(shared.states, sizeof(shared.states));
+    jitter(-1, place);
+    __syncthreads();
+}
+
+// What these warps have ready before the first step; after it the cluster is to meet.
+template <typename Shared>
+__device__ inline void start(Shared& shared, const Arrays& arrays, const Thread& me, int tiles, const length* lengths) {
+    start(shared.steps, arrays, me, lengths);
+    for (int tile = 0; tile < tiles; tile++) start(shared.states[0][tile], arrays, me, tile);
+}
+
+// Gates of every tile and step, told and written; status says where not all is known. inputs: `Inputs`, or what has its functions.
 // written(t): called by all these threads when they have written all of step t.
 template <typename Shared, typename In, typename Written>
-__device__ inline bool find_all(Shared& shared, const Arrays& arrays, const Thread& me, int tiles, In inputs, Written written) {
+__device__ inline void find_all(
+    Shared& shared, const Arrays& arrays, const Thread& me, int tiles, int* status, In inputs, Written written) {
     const Telling<Shared> telling(shared, me);
     Walk walk(arrays, me);
     inputs.read(arrays, walk, 0, 0);
@@ -78,5 +98,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const Thre
             walk.advance(arrays, tiles, is_last);
             turn = 1 - turn;
         }
-    return !is_stuck;
+    if (!is_stuck) return;
+    *(volatile int*)status = 1;
+    give_up(arrays, me, tiles);
 }

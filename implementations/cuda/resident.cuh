@@ -1,9 +1,10 @@
 // A warp's weights, ROW_TILES of 16 rows by SLICES_EACH slices of columns, and where W_ih is among them INPUT_SLICES more of it,
 // at hand for a product in every step, which takes turns, each of TOGETHER parts: 16 rows each, all by the same slice of columns.
-// Of PARTS parts the first HELD lie in registers, the next SHARED in shared memory. Those left over are written to memory once, as threads read them, and come from the L2 cache
-// in every step, RING turns ahead: whole turns, HELD + SHARED being a multiple of TOGETHER then. Every thread reads what it wrote
-// itself, or another cluster's thread wrote alike. From W_hh they read READ_AT_ONCE parts at once, in one loop, as code is slow
-// the first time that it runs; where these are HELD, all that registers hold, the others before, one after the other.
+// Of PARTS parts the first HELD lie in registers, the next SHARED in shared memory. Those left over are written to memory once, as
+// threads read them, and come from the L2 cache in every step, RING turns ahead: whole turns, HELD + SHARED being a multiple of
+// TOGETHER then. Every thread reads what it wrote itself, or another cluster's thread wrote alike. From W_hh they read
+// READ_AT_ONCE parts at once, in one loop, as code is slow the first time that it runs; where these are HELD, all that registers
+// hold, the others before, one after the other.
 #pragma once
 #include "later.cuh"
 #include "warp_product.cuh"
