@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from math import ceil
 from typing import TypeVar
 
-from pytest_ecornn.implementations._persistent_form import PART_BYTES, PART_REGISTERS, TILE, Form
+from pytest_ecornn.implementations._persistent_abreast_form import Abreast
+from pytest_ecornn.implementations._persistent_form import PART_BYTES, PART_REGISTERS, TILE, WARPS, Form
 from pytest_ecornn.implementations._persistent_problem import GATES, Device, Problem
 
 _MOST_PARTS_HELD = 22  # of 255 registers
 _OTHER_REGISTERS = 48  # of a thread that multiplies, beside weights
 _MOST_TILES = 4
 _RING_BYTES = 80 * 1024  # on their way from the L2 cache at least, to use its bandwidth
-_GRID_UNITS = 4  # of a block a multiple
+_GRID_UNITS, _ABREAST_UNITS = 4, 2  # of a block a multiple
+_MOST_ABREAST = 4
 F = TypeVar("F", bound=Form)
 _DOWN = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 16)  # blocks in a column, backward
 
@@ -31,7 +34,7 @@ def choose(problem: Problem, device: Device) -> Form | str:
 
 def fitting(problem: Problem, device: Device) -> list[Form]:
     """All forms that find room."""
-    return [*clusters(partial(Form, problem), problem, device), *_grids(problem, device)]
+    return [*clusters(partial(Form, problem), problem, device), *_grids(problem, device), *_abreast(problem, device)]
 
 
 def queued_us(form: Form, device: Device) -> float:
@@ -95,6 +98,20 @@ def _grids(problem: Problem, device: Device) -> Iterator[Form]:
                         yield found
 
 
+def _abreast(problem: Problem, device: Device) -> Iterator[Form]:
+    """Forward, likewise; with room for sums twice where there is some."""
+    if problem.is_backward:
+        return
+    fewest = ceil(problem.hidden / device.processors / _ABREAST_UNITS) * _ABREAST_UNITS
+    for units in range(fewest, max(fewest, 32) + 1, _ABREAST_UNITS):
+        blocks = ceil(problem.hidden / units)
+        tiles = ceil(problem.batch / TILE / (device.processors // blocks)) if blocks <= device.processors else 0
+        for abreast in range(1, min(tiles, _MOST_ABREAST) + 1):
+            form = Abreast(problem, units, blocks, ceil(tiles / abreast), WARPS, is_grid=True, abreast=abreast)
+            fit = (_with_weights(replace(form, sums=sums), device) for sums in (2, 1))
+            yield from islice((found for found in fit if found and not found.left_over), 1)
+
+
 def _with_weights(form: F, device: Device) -> F | None:
     """As many of them in registers as there is room for, then in shared memory; None where there is no room for the rest."""
     held = min(form.parts, _most_held(form))
@@ -102,8 +119,8 @@ def _with_weights(form: F, device: Device) -> F | None:
         return None
     form = replace(form, held=held)
     room = (device.shared_bytes - replace(form, shared=1).shared_bytes) // PART_BYTES + 1
-    if form.may_spill and form.parts - held == room + 1:
-        held += 1
+    if room < form.parts - held <= room + form.may_spill:
+        held = form.parts - room
         form = replace(form, held=held)
     if form.parts - held <= room:  # in shared memory there is room for one even where there is none
         found = replace(form, shared=form.parts - held)
@@ -120,6 +137,8 @@ def _most_held(form: Form) -> int:
     if form.problem.is_backward and not form.is_grid:
         of_states = (2 if GATES[form.problem.cell] == 1 else 4) * min(form.states - 1, 2)
         return _MOST_PARTS_HELD - of_states - (form.together - 2) - 6 * is_split
+    if isinstance(form, Abreast):
+        return form.most_held
     if form.is_grid:
         others = 8 * form.row_tiles + 16 if is_split else 6 * form.row_tiles + 10
         others += 16 * (form.states - 1) * form.problem.is_backward

@@ -27,9 +27,9 @@ _MOST_WIDE = 16  # bytes that are read at once
 # On an H200, docs/notes/persistent_gpu.md. Clocks of a quarter of a multiprocessor for a product, of a product that waits for
 # the last, for a part whose float32 is split and for its slice; bytes of shared memory and of the L2 cache a clock; what
 # warps lose beside these.
-_CLOCK_US = 1 / 1700
-_PRODUCT_CLOCKS, _CHAIN_CLOCKS, _SPLIT_CLOCKS = 6.1, 24, (95, 28)
-_SHARED_BYTES_A_CLOCK, _L2_BYTES_A_CLOCK, _LOSS = 128, 36, 1.5
+CLOCK_US = 1 / 1700
+PRODUCT_CLOCKS, _CHAIN_CLOCKS, SPLIT_CLOCKS = 6.1, 24, (95, 28)
+SHARED_BYTES_A_CLOCK, L2_BYTES_A_CLOCK, _LOSS = 128, 36, 1.5
 _MOST_SUMS, _SPILLED_CLOCKS = (
     4,
     200,
@@ -82,7 +82,12 @@ class Form:
 
     @property
     def clusters(self) -> int:
-        return ceil(self.problem.batch / (TILE * self.tiles))
+        return ceil(self.problem.batch / (self.wide * self.tiles))
+
+    @property
+    def wide(self) -> int:
+        """Sequences of a tile."""
+        return TILE
 
     @property
     def clusters_of_all(self) -> int:
@@ -191,9 +196,9 @@ class Form:
         return 0
 
     @property
-    def may_spill(self) -> bool:
-        """Whether a thread may hold one part more than it has registers for, where that leaves nothing over."""
-        return self.buffers > 0
+    def may_spill(self) -> int:
+        """Parts that a thread may hold over what it has registers for, where that leaves nothing over."""
+        return int(self.buffers > 0)
 
     @property
     def told_bytes(self) -> int:
@@ -238,10 +243,11 @@ class Form:
             carried += 4 * self.tiles * self.states * _THREADS
             return (self._shared_in_rows(states) if self.is_grid else self._shared_in_cluster) + carried + parts
         own = max(1, self.buffers) * states + self.told_bytes + 48 if self.is_grid else 128 + 2 * self.tiles * states + 16
-        sums = self.row_tiles * 16 * WARPS // self.groups // self._gates + 1
-        turns = 2 if self._has_gate_warps else 1
-        own += 4 * turns * self.groups * sums * (12 if self._gates == 1 else 36)
-        return own + 16 * self.units + carried + parts
+        return own + self._sums_bytes(2 if self._has_gate_warps else 1, TILE) + 16 * self.units + carried + parts
+
+    def _sums_bytes(self, times: int, sequences: int) -> int:
+        """Of a tile's sums, forward, so many times."""
+        return 4 * times * self.groups * self.units * (4 + sequences * (1 if self._gates == 1 else 4))
 
     @property
     def _shared_in_cluster(self) -> int:
@@ -258,14 +264,14 @@ class Form:
     def product_us(self) -> float:
         """About how long a tile's product takes."""
         each = self.problem.arithmetic.products
-        products = max(self.parts * WARPS / 4 * each * _PRODUCT_CLOCKS, self.all_slices * each * _CHAIN_CLOCKS)
+        products = max(self.parts * WARPS / 4 * each * PRODUCT_CLOCKS, self.all_slices * each * _CHAIN_CLOCKS)
         reads = WARPS * self.parts // self.together * TILE * SLICE_BYTES + PART_BYTES * (self.parts - self.held)
-        split = WARPS / 4 * (self.parts * _SPLIT_CLOCKS[0] + self.all_slices * _SPLIT_CLOCKS[1])
-        left = self.left_over * PART_BYTES / _L2_BYTES_A_CLOCK
+        split = WARPS / 4 * (self.parts * SPLIT_CLOCKS[0] + self.all_slices * SPLIT_CLOCKS[1])
+        left = self.left_over * PART_BYTES / L2_BYTES_A_CLOCK
         is_full = self.problem.arithmetic.is_split and not self.problem.is_backward
         spilled = is_full * max(0, self.row_tiles - _MOST_SUMS) * _SPILLED_CLOCKS
         split *= self.problem.arithmetic.is_split
-        return (max(_LOSS * products, _LOSS * reads / _SHARED_BYTES_A_CLOCK, split, left) + spilled) * _CLOCK_US
+        return (max(_LOSS * products, _LOSS * reads / SHARED_BYTES_A_CLOCK, split, left) + spilled) * CLOCK_US
 
     @property
     def step_us(self) -> float:
@@ -344,6 +350,6 @@ class Form:
         what = "groups over the grid" if self.is_grid else "clusters"
         blocks = f"{self.down} x {self.across}" if self.is_in_rows else str(self.blocks)
         return (
-            f"{what}: {self.clusters} of {blocks} blocks, {TILE * self.tiles} sequences each, {self.units} units a "
+            f"{what}: {self.clusters} of {blocks} blocks, {self.wide * self.tiles} sequences each, {self.units} units a "
             f"block; parts of the weights: {where}"
         )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._nn_cells import NN_CELLS
+from pytest_ecornn.implementations._persistent_abreast_form import Abreast
 from pytest_ecornn.implementations._persistent_choice import choose, fits_twice
 from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
@@ -24,6 +25,7 @@ WATCHDOG_NS = 4_000_000_000
 _SOURCES = {False: Path(__file__).with_name("persistent_gpu.cu"), True: Path(__file__).with_name("persistent_gpu_backward.cu")}
 _GRID_SOURCES = {False: Path(__file__).with_name("persistent_grid.cu")}
 _GRID_SOURCES[True] = Path(__file__).with_name("persistent_grid_backward.cu")
+_ABREAST_SOURCE = Path(__file__).with_name("persistent_abreast.cu")
 
 
 class Shape(NamedTuple):
@@ -104,7 +106,7 @@ def make_kernel(kind: Kind, form: Form) -> Kernel:
     arguments = {**dict.fromkeys(_ARGUMENTS[kind.is_backward], np.int64), **numbers}
     name, macros_of = "persistent_backward" if kind.is_backward else "persistent_forward", macros(kind, form)
     if form.is_grid:
-        source = _GRID_SOURCES[kind.is_backward]
+        source = _ABREAST_SOURCE if isinstance(form, Abreast) else _GRID_SOURCES[kind.is_backward]
         return Kernel(source, name, macros_of, arguments, kind.device, form.shared_bytes, is_cooperative=True)
     source = _SOURCES[kind.is_backward]
     return Kernel(source, name, macros_of, arguments, kind.device, form.shared_bytes, cluster=form.blocks)

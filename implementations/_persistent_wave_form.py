@@ -65,8 +65,8 @@ class Wave(Form):
         return PART_REGISTERS * (1 if self.width >= 8 else 5)
 
     @property
-    def may_spill(self) -> bool:
-        return True
+    def may_spill(self) -> int:
+        return 1
 
     @property
     def shared_bytes(self) -> int:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from pytest_ecornn.implementations import _persistent_kernel
+from pytest_ecornn.implementations._persistent_abreast_form import Abreast
 from pytest_ecornn.implementations._persistent_choice import fitting, queued_us
 from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_kernel import Kind
@@ -55,6 +56,8 @@ def shapes(sizes: Sequence[tuple[int, int]] = SIZES, passes: Sequence[bool] = (F
 
 
 def kind_of(form: Form) -> str:
+    if isinstance(form, Abreast):
+        return f"grid, {form.wide} sequences at once"
     return "clusters" if not form.is_grid else f"grid, {form.buffers} buffers" if form.buffers else "grid"
 
 

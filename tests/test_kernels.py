@@ -20,6 +20,7 @@ from pytest_ecornn.implementations import (
     _persistent_wave_form,
     _scan_gpu_log_op,
 )
+from pytest_ecornn.implementations._persistent_abreast_form import Abreast
 from pytest_ecornn.implementations._scan_gpu_form import Device
 from pytest_ecornn.implementations._scan_gpu_op import Kind, Shape, choose_form, macros
 from pytest_ecornn.implementations.cuda import compile as compiler
@@ -78,7 +79,7 @@ def of_persistent(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
     return list(dict.fromkeys(found))
 
 
-def of_persistent_grid(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
+def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> list[tuple[tuple[str, str], ...]]:
     """LSTM at large sizes in every precision, as on two devices, one tile of sequences and several; other cells."""
     found = []
     sizes = [("lstm", hidden, batch) for hidden in (650, 1024, 1500) for batch in (8, 40)]
@@ -88,9 +89,10 @@ def of_persistent_grid(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
         for dtype, tf32 in ((torch.float16, False), (torch.float32, False), (torch.float32, True)):
             keeps = device is HOPPER and batch == 40 and not is_backward
             kind = _persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, is_backward, keeps)
-            form = _persistent_choice.choose(kind.problem(cell, hidden, batch), device)
-            if isinstance(form, _persistent_form.Form) and form.is_grid:
-                found.append(_persistent_kernel.macros(kind, form))
+            forms = _persistent_choice.fitting(kind.problem(cell, hidden, batch), device)
+            grids = [form for form in forms if form.is_grid and isinstance(form, Abreast) == is_abreast]
+            if grids:
+                found.append(_persistent_kernel.macros(kind, min(grids, key=lambda form: form.step_us)))
     return list(dict.fromkeys(found))
 
 
@@ -121,10 +123,12 @@ def of_persistent_once() -> list[tuple[tuple[str, str], ...]]:
 # Sources that not every architecture has the instructions for.
 ONLY = {
     "persistent_gpu.cu": ((9, 0),), "persistent_gpu_backward.cu": ((9, 0),), "persistent_grid.cu": ((8, 0), (9, 0)),
+    "persistent_abreast.cu": ((8, 0), (9, 0)),
     "persistent_grid_backward.cu": ((8, 0), (9, 0)), "persistent_wave.cu": ((9, 0),),
 }  # fmt: skip
 # Bytes, where weights fill the registers: what else is in them varies from one version of the compiler to the next.
 MOST_SPILLED = {
+    "persistent_abreast.cu": 192,  # addresses, of float32 that is split: read again once a step
     "persistent_gpu_backward.cu": 16,
     "persistent_grid.cu": 64,
     "persistent_grid_backward.cu": 64,
@@ -133,6 +137,7 @@ MOST_SPILLED = {
 VARIANTS = {
     "persistent_gpu.cu": of_persistent(False),
     "persistent_gpu_backward.cu": of_persistent(True),
+    "persistent_abreast.cu": of_persistent_grid(False, is_abreast=True),
     "persistent_grid.cu": of_persistent_grid(False),
     "persistent_grid_backward.cu": of_persistent_grid(True),
     "persistent_once.cu": of_persistent_once(),

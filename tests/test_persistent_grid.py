@@ -44,9 +44,9 @@ def test_without_clusters_a_grid_holds_all_weights_or_there_is_no_form(
 def assert_it_fits(form: Form, device: Device) -> None:
     """All groups of a grid run at once, and keep all weights."""
     assert form.is_grid
-    assert form.units % 4 == 0
+    assert form.units % 2 == 0
     assert form.blocks * form.clusters <= device.processors
-    assert 8 * form.tiles * form.clusters >= form.problem.batch > 8 * form.tiles * (form.clusters - 1)
+    assert form.wide * form.tiles * form.clusters >= form.problem.batch > form.wide * form.tiles * (form.clusters - 1)
     assert (form.left_over, form.ring) == (0, 0)
     assert form.shared_bytes <= device.shared_bytes
     assert form.launch.grid == form.blocks * form.clusters
@@ -171,12 +171,17 @@ def test_a_lost_parcel_ends_the_launch_with_nan_and_a_later_call_raises(
     buffers: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes["buffers"] = buffers
+    assert_a_lost_parcel_is_told(monkeypatch, "parcels.cuh", *FAULTS_OF_PARCELS["a parcel is not told"])
+
+
+def assert_a_lost_parcel_is_told(monkeypatch: pytest.MonkeyPatch, *planted: str) -> None:
+    """By NaN, and by an error of the next call alone."""
     case = small("gru", hidden_size=40, has_state=True, mode="inference")
     problem = contents.problem(case)
     layer = persistent_gpu.make_layer(case, problem.weights, torch.device("cpu"))
     monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
     with monkeypatch.context() as patch, torch.inference_mode():
-        _plant("parcels.cuh", *FAULTS_OF_PARCELS["a parcel is not told"], patch)
+        _plant(*planted, patch)
         found = calls.run(layer, problem)
     assert all(torch.as_tensor(one).isnan().any() for one in found.values())
     with pytest.raises(RuntimeError, match="an earlier launch of persistent_gpu on cpu is wrong: a block waited 2e-06 s"):

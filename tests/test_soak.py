@@ -14,6 +14,7 @@ import torch
 
 from pytest_ecornn.contract import Case, Layer, Weights
 from pytest_ecornn.implementations import _persistent_kernel, persistent_gpu
+from pytest_ecornn.implementations._persistent_abreast_form import Abreast
 from pytest_ecornn.implementations._persistent_choice import choose
 from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_problem import Arithmetic, Problem
@@ -93,10 +94,9 @@ def test_a_first_call_that_is_wrong_makes_all_others_differ() -> None:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize(
-    "name", ["persistent_gpu.cu", "persistent_gpu_backward.cu", "persistent_grid.cu", "persistent_wave.cu"]
-)
+@pytest.mark.parametrize("name", ["gpu", "gpu_backward", "grid", "abreast", "wave"])
 def test_without_jitter_a_kernel_is_as_if_there_were_none(name: str, tmp_path: Path) -> None:
+    name = f"persistent_{name}.cu"
     source, without = FOLDER / name, tmp_path / name
     without.write_text(re.sub(r' *jitter\(.*\);\n|#include "jitter.cuh"\n', "", source.read_text()))
     assert "jitter" not in without.read_text()
@@ -170,6 +170,7 @@ def test_cases_are_short_and_of_every_kind_of_form() -> None:
     several = {(form.is_grid, form.tiles > 1, form.clusters > 1) for form in forms}
     assert several >= {(False, True, True), (True, True, True), (True, False, False), (False, False, False)}
     assert any(form.left_over for form in forms)
+    assert {form.wide for form in forms if isinstance(form, Abreast)} > {8}
 
 
 def without_a_gpu(build: Callable[[Case, Weights], Layer], monkeypatch: pytest.MonkeyPatch) -> None:

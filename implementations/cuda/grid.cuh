@@ -11,6 +11,18 @@ __device__ inline void publish(uint4* place, uint4 value) {
         : "memory");
 }
 
+// What is there by now, where it is wanted, without a branch.
+__device__ inline void read_again(uint4& found, const uint4* place, bool is_wanted) {
+    asm volatile(
+        "{ .reg .pred p; .reg .b128 all; .reg .b64 low, high; setp.ne.u32 p, %5, 0;\n"
+        "mov.b64 low, {%0, %1}; mov.b64 high, {%2, %3}; mov.b128 all, {low, high};\n"
+        "@p ld.relaxed.gpu.global.b128 all, [%4];\n"
+        "mov.b128 {low, high}, all; mov.b64 {%0, %1}, low; mov.b64 {%2, %3}, high; }"
+        : "+r"(found.x), "+r"(found.y), "+r"(found.z), "+r"(found.w)
+        : "l"(place), "r"((unsigned)is_wanted)
+        : "memory");
+}
+
 // What is there by now.
 __device__ inline uint4 published(const uint4* place) {
     uint4 found;

@@ -4,15 +4,11 @@
 #include "columns.cuh"
 #include "grid.cuh"
 
-#define TELLS_TF32 (sizeof(storage) == 4 && !SPLIT)
-
 struct Words {
     static constexpr int EACH = 3;  // words of a parcel
     __device__ static uint4 pack(const unsigned* words, unsigned number) { return {words[0], words[1], words[2], number}; }
     __device__ static bool has(const uint4& parcel, unsigned number) { return parcel.w == number; }
-    template <typename Take> __device__ static void unpack(const uint4& parcel, Take take) {
-        take(0, parcel.x), take(1, parcel.y), take(2, parcel.z);
-    }
+    __device__ static unsigned word(const uint4& parcel, int i) { return i == 0 ? parcel.x : i == 1 ? parcel.y : parcel.z; }
 };
 
 // Of each of six floats the upper 16 bits, two of them a word, then the 3 bits below, and the number's last 14.
@@ -30,11 +26,9 @@ struct Tf32Words {
     }
     __device__ static unsigned upper(unsigned first, unsigned second) { return first >> 16 | (second & 0xffff0000); }
     __device__ static bool has(const uint4& parcel, unsigned number) { return parcel.w >> 18 == (number & 0x3fff); }
-    template <typename Take> __device__ static void unpack(const uint4& parcel, Take take) {
-        const unsigned upper[3] = {parcel.x, parcel.y, parcel.z};
-#pragma unroll
-        for (int i = 0; i < 6; i++)
-            take(i, (i % 2 ? upper[i / 2] & 0xffff0000 : upper[i / 2] << 16) | (parcel.w >> i * 3 & 7) << 13);
+    __device__ static unsigned word(const uint4& parcel, int i) {
+        const unsigned two = Words::word(parcel, i / 2);
+        return (i % 2 ? two & 0xffff0000 : two << 16) | (parcel.w >> i * 3 & 7) << 13;
     }
 };
 
@@ -43,7 +37,7 @@ template <> struct Parcel<true> : Tf32Words {};
 
 // What a block tells: OWN elements of each of a tile's sequences, of which SEQUENCES are told.
 template <int OWN> struct alignas(16) Told {
-    typedef Parcel<TELLS_TF32> parcel;
+    typedef Parcel<OF_TF32> parcel;
     static constexpr int WORDS = OWN * (int)sizeof(storage) / 4, EACH = parcel::EACH;
     static constexpr int PARCELS = (SEQUENCES * WORDS + EACH - 1) / EACH;
     unsigned words[8 * WORDS + 8];
@@ -58,12 +52,14 @@ template <int OWN> struct alignas(16) Told {
     __device__ static void put(States& states, unsigned place, const uint4& found) {
         const unsigned first = place / PARCELS * OWN, word = place % PARCELS * EACH;
         constexpr bool IS_OF_ONE = WORDS % EACH == 0;  // sequence
-        parcel::unpack(found, [&](unsigned i, unsigned value) {
+#pragma unroll
+        for (unsigned i = 0; i < EACH; i++) {
             const unsigned of_sequence = IS_OF_ONE ? word % WORDS + i : (word + i) % WORDS;
             const unsigned element = first + of_sequence * (4 / (unsigned)sizeof(storage));
             const unsigned column = IS_OF_ONE ? word / WORDS : (word + i) / WORDS;
-            if (SEQUENCES * WORDS % EACH == 0 || column < SEQUENCES) *(unsigned*)&states.of(element, column) = value;
-        });
+            if (SEQUENCES * WORDS % EACH == 0 || column < SEQUENCES)
+                *(unsigned*)&states.of(element, column) = parcel::word(found, i);
+        }
     }
 };
 

@@ -1,19 +1,31 @@
-// One step of a tile of 8 sequences in a block of persistent_gpu, whatever way the blocks tell each other of it: the block's part
-// of the product, and the gates of its own units. Sums go from the first 8 warps, which are GROUPS of columns of W_hh by groups
-// of rows, through shared memory to GATE_THREADS threads, each of which has STATES states of a tile.
+// One step of a tile of 8 sequences, or of ABREAST times as many, in a block of persistent_gpu, whatever way the blocks tell each
+// other of it: the block's part of the product, and the gates of its own units. Sums go from the first 8 warps, which are GROUPS
+// of columns of W_hh by groups of rows, through shared memory to GATE_THREADS threads, each of which has STATES states of a tile.
 #pragma once
 #include "recurrent_gates.cuh"
 #include "warp_product.cuh"
 
 #define WARPS 8
 #define THREADS (32 * WARPS)
+#ifndef SLICES_EACH
 #define SLICES_EACH ((UNITS * BLOCKS + SLICE * GROUPS - 1) / (SLICE * GROUPS))  // of columns, of a group of warps
+#define ABREAST 1
+#define STATES ((UNITS * 8 + GATE_THREADS - 1) / GATE_THREADS)  // of a thread in a tile
+// Of a thread's states the unit and the sequence, WIDE or more where there is none.
+__device__ inline int own_unit(int thread, int state) { return (thread + state * GATE_THREADS) % UNITS; }
+__device__ inline int own_column(int thread, int state) { return (thread + state * GATE_THREADS) / UNITS; }
+#endif
+#define WIDE (8 * ABREAST)  // sequences of a tile
+#ifndef SEQUENCES
+#define SEQUENCES WIDE  // of these, that matter
+#endif
 #define ROW_TILES ((GATES * UNITS * GROUPS + 16 * WARPS - 1) / (16 * WARPS))  // of a warp
 #define STEPS_AHEAD 3
 #define PER (GATES == 1 ? 1 : 4)  // sums of a unit and sequence, with what fills them up
-#define STATES ((UNITS * 8 + GATE_THREADS - 1) / GATE_THREADS)  // of a thread in a tile
 
+#ifndef READ_AT_ONCE
 #define READ_AT_ONCE HELD
+#endif
 
 #include "columns.cuh"
 #include "pieces.cuh"
@@ -27,10 +39,10 @@ struct alignas(16) Four {
 
 // What a block has in shared memory for all its tiles, beside their states. sums: SUMS times, by turns.
 struct Steps {
-    float sums[SUMS][GROUPS][ROW_TILES * 16 * WARPS / GROUPS / GATES + 1][8 * PER + 4];  // a unit's, so far apart that banks differ
+    float sums[SUMS][GROUPS][UNITS][SEQUENCES * PER + 4];  // a unit's, so far apart that banks differ
     Four bias[UNITS];
     float carried[TILES][STATES][GATE_THREADS];
-    int ends[TILES][8];
+    int ends[TILES][WIDE];
     Room room;
 };
 
@@ -49,12 +61,12 @@ struct Arrays {
 struct Thread {
     int number, warp, lane, first_unit, first_sequence, batch;
     __device__ int row(int i) const { return (warp / GROUPS * ROW_TILES * 2 + i) * 8 + lane / 4; }  // of its i-th sums
-    __device__ int local_unit(int state) const { return (number + state * GATE_THREADS) % UNITS; }
-    __device__ int column(int state) const { return (number + state * GATE_THREADS) / UNITS; }
+    __device__ int local_unit(int state) const { return own_unit(number, state); }
+    __device__ int column(int state) const { return own_column(number, state); }
     __device__ int unit(int state) const { return first_unit + local_unit(state); }
-    __device__ int sequence(int tile, int state) const { return first_sequence + tile * 8 + column(state); }
+    __device__ int sequence(int tile, int state) const { return first_sequence + tile * WIDE + column(state); }
     __device__ int own_tiles(int state) const {
-        return column(state) < 8 && unit(state) < HIDDEN ? (batch - sequence(0, state) + 7) / 8 : 0;
+        return column(state) < WIDE && unit(state) < HIDDEN ? (batch - sequence(0, state) + WIDE - 1) / WIDE : 0;
     }
 };
 
@@ -74,7 +86,7 @@ __device__ inline Slice part_of(const storage* weight, const Thread& me, int s, 
 
 // Sums' biases, where sequences end, and what threads carry; after it the block is to meet.
 __device__ inline void start(Steps& steps, const Arrays& arrays, const Thread& me, const length* lengths) {
-    for (int i = me.number; i < TILES * 8; i += GATE_THREADS) {
+    for (int i = me.number; i < TILES * WIDE; i += GATE_THREADS) {
         const int b = me.first_sequence + i;
         steps.ends[0][i] = b >= me.batch ? 0 : lengths ? (int)lengths[b] : arrays.steps;
     }
@@ -109,6 +121,7 @@ struct Walk {
     storage *output[STATES], *kept[STATES];
     float* cells[STATES];
     int own_tiles[STATES];
+    bool fetches[STATES];  // one thread for every 16 bytes: each that fetches takes time of its own
 
     __device__ Walk(const Arrays& arrays, const Thread& me) {
         const int at = arrays.step(0);
@@ -118,18 +131,18 @@ struct Walk {
             gates[s] = arrays.gates + at * arrays.gates_step + b * arrays.gates_sequence + me.unit(s);
             output[s] = arrays.output + arrays.place(at, b, me.unit(s));
             kept[s] = arrays.kept + row * 4 * HIDDEN + me.unit(s), cells[s] = arrays.cells + row * HIDDEN + me.unit(s);
-            own_tiles[s] = me.own_tiles(s);
+            own_tiles[s] = me.own_tiles(s), fetches[s] = me.local_unit(s) % PIECE == 0;
         }
     }
 
     // To the next tile, after the last of `tiles` to the first one's next step: what is read, and what is written.
     __device__ void advance_gates(const Arrays& arrays, int tiles, bool is_last) {
-        const index step = is_last ? arrays.direction() : 0, tile = is_last ? (1 - tiles) * 8 : 8;
+        const index step = is_last ? arrays.direction() : 0, tile = is_last ? (1 - tiles) * WIDE : WIDE;
 #pragma unroll
         for (int s = 0; s < STATES; s++) gates[s] += step * arrays.gates_step + tile * arrays.gates_sequence;
     }
     __device__ void advance(const Arrays& arrays, int tiles, bool is_last) {
-        const index step = is_last ? arrays.direction() : 0, tile = is_last ? (1 - tiles) * 8 : 8;
+        const index step = is_last ? arrays.direction() : 0, tile = is_last ? (1 - tiles) * WIDE : WIDE;
         const index rows = step * arrays.row_step + tile * arrays.row_sequence;
 #pragma unroll
         for (int s = 0; s < STATES; s++) {
@@ -156,7 +169,7 @@ struct Inputs {
             for (int gate = 0; gate < GATES; gate++)
                 if (tile < walk.own_tiles[s]) {
                     at[s][gate] = raw_of(walk.gates[s][gate * HIDDEN]);
-                    if (t + STEPS_AHEAD < arrays.steps) fetch(walk.gates[s] + gate * HIDDEN + further);
+                    if (walk.fetches[s] && t + STEPS_AHEAD < arrays.steps) fetch(walk.gates[s] + gate * HIDDEN + further);
                 }
     }
 };
@@ -172,22 +185,36 @@ struct Ready {
 #pragma unroll
             for (int gate = 0; gate < GATES; gate++) x[s][gate] = inputs.of(s, gate) + bias.at[gate];
             bias_n[s] = bias.at[3], carried[s] = steps.carried[tile][s][me.number];
-            is_alive[s] = !LENGTHS || at < steps.ends[tile][me.column(s) % 8];
+            is_alive[s] = !LENGTHS || at < steps.ends[tile][me.column(s) % WIDE];
         }
     }
 };
 
-// The block's part of the product with `states`, added to `sums`, to be met by the block before it is read.
-__device__ inline void multiply(Steps& steps, int turn, Resident& weights, const Thread& me, const States& states,
-                                Sums (&sums)[ROW_TILES]) {
-    const int group = me.warp % GROUPS;
-    add_columns(sums, weights, states, group, me.lane);
+// Whether a unit has it: among the sums there is no room for others.
+__device__ inline bool is_own_row(int r) { return ROW_TILES * 16 * WARPS / GROUPS <= GATES * UNITS || r < GATES * UNITS; }
+
+// A warp's sums, to be met by the block before they are read. sums_of(i, n): of its i-th rows and the n-th 8 sequences.
+template <typename SumsOf> __device__ inline void put(Steps& steps, int turn, const Thread& me, SumsOf sums_of) {
 #pragma unroll
     for (int i = 0; i < ROW_TILES * 2; i++) {
         const int r = me.row(i);
-        float* place = &steps.sums[turn][group][r / GATES][me.lane % 4 * 2 * PER + r % GATES];
-        place[0] = sums[i / 2].at[i % 2 * 2], place[PER] = sums[i / 2].at[i % 2 * 2 + 1];
+        if (!is_own_row(r)) continue;
+        float* place = &steps.sums[turn][me.warp % GROUPS][r / GATES][me.lane % 4 * 2 * PER + r % GATES];
+#pragma unroll
+        for (int n = 0; n < ABREAST; n++) {
+            const Sums& sums = sums_of(i / 2, n);
+            const int column = n * 8 + me.lane % 4 * 2;
+            if (column < SEQUENCES) place[n * 8 * PER] = sums.at[i % 2 * 2];
+            if (column + 1 < SEQUENCES) place[(n * 8 + 1) * PER] = sums.at[i % 2 * 2 + 1];
+        }
     }
+}
+
+// The block's part of the product with `states`, added to `sums`, to be met by the block before it is read.
+__device__ inline void multiply(Steps& steps, int turn, Resident& weights, const Thread& me, const States& states,
+                                Sums (&sums)[ROW_TILES]) {
+    add_columns(sums, weights, states, me.warp % GROUPS, me.lane);
+    put(steps, turn, me, [&](int i, int) -> const Sums& { return sums[i]; });
 }
 __device__ inline void multiply(Steps& steps, int turn, Resident& weights, const Thread& me, const States& states) {
     Sums sums[ROW_TILES] = {};
@@ -195,17 +222,22 @@ __device__ inline void multiply(Steps& steps, int turn, Resident& weights, const
 }
 
 __device__ inline State next_of(const Steps& steps, int turn, const Ready& ready, const Thread& me, int s, float* kept) {
-    float x[GATES], product[GATES] = {};
-#pragma unroll
-    for (int gate = 0; gate < GATES; gate++) x[gate] = ready.x[s][gate];
+    float x[GATES], product[GATES];
+    Four all[GROUPS];
 #pragma unroll
     for (int group = 0; group < GROUPS; group++) {
         const float* sums = &steps.sums[turn][group][me.local_unit(s)][me.column(s) * PER];
-        const Four four = GATES == 1 ? Four{{*sums}} : *(const Four*)sums;
-#pragma unroll
-        for (int gate = 0; gate < GATES; gate++) product[gate] += four.at[gate];
-        if (CELL == GRU && INPUT_SLICES) x[2 % GATES] += four.at[3];  // W_in x
+        all[group] = GATES == 1 ? Four{{*sums}} : *(const Four*)sums;
     }
+#pragma unroll
+    for (int apart = 1; apart < GROUPS; apart *= 2)  // in pairs, so that few wait for each other
+#pragma unroll
+        for (int group = 0; group < GROUPS; group += apart * 2)
+#pragma unroll
+            for (int i = 0; i < 4; i++) all[group].at[i] += all[group + apart].at[i];
+#pragma unroll
+    for (int gate = 0; gate < GATES; gate++) x[gate] = ready.x[s][gate], product[gate] = all[0].at[gate];
+    if (CELL == GRU && INPUT_SLICES) x[2 % GATES] += all[0].at[3];  // W_in x
     return after({ready.carried[s], ready.carried[s]}, x, product, ready.bias_n[s], kept);
 }
 
@@ -216,11 +248,11 @@ struct Found {
     float kept[STATES][4];
 
     // now, next: the states before and after the step, of which the thread reads and writes its own.
-    template <typename Next>
-    __device__ Found(Steps& steps, int turn, const Ready& ready, const Thread& me, int tile, States& now, Next& next) {
+    template <typename Now, typename Next>
+    __device__ Found(Steps& steps, int turn, const Ready& ready, const Thread& me, int tile, Now& now, Next& next) {
 #pragma unroll
         for (int s = 0; s < STATES; s++) {
-            if (me.column(s) >= 8) continue;
+            if (me.column(s) >= WIDE) continue;
             float& carried = steps.carried[tile][s][me.number];
             states[s] = next_of(steps, turn, ready, me, s, kept[s]);
             h[s] = ready.is_alive[s] ? narrow(states[s].h) : now.of(me.unit(s), me.column(s));
@@ -248,7 +280,7 @@ struct Found {
         for (int s = 0; s < STATES; s++) {
             const index b = me.sequence(tile, s), place = b * HIDDEN + me.unit(s);
             if (tile >= me.own_tiles(s)) continue;
-            const int end = steps.ends[tile][me.column(s) % 8];
+            const int end = steps.ends[tile][me.column(s) % WIDE];
             arrays.final_h[place] = ready.is_alive[s] ? h[s] : end > 0 ? arrays.output[arrays.place(end - 1, b, me.unit(s))]
                                   : arrays.first_h ? arrays.first_h[place] : narrow(0.0f);
             if (CELL == LSTM) arrays.final_c[place] = narrow(states[s].c);

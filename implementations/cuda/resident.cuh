@@ -83,16 +83,14 @@ struct Resident {
     }
 
     __device__ Slice near(int part) const { return get(room.parts[part - HELD][0]); }
+    __device__ Slice at(int part) const { return part < HELD ? held[part < HELD ? part : 0] : near(part); }
 
     // take(turn, part), of turns FROM to before TO: part(i) is the turn's i-th.
     template <int FROM = 0, int TO = TURNS, typename Take> __device__ void each_turn(Take take) {
         constexpr int NEAR = TURNS - STREAMED < TO ? TURNS - STREAMED : TO;
 #pragma unroll
         for (int turn = FROM; turn < (UNROLLED < TO ? UNROLLED : TO); turn++)
-            take(turn, [&](int i) {
-                const int part = turn * TOGETHER + i;
-                return part < HELD ? held[part < HELD ? part : 0] : near(part);
-            });
+            take(turn, [&](int i) { return at(turn * TOGETHER + i); });
 #pragma unroll 2
         for (int turn = UNROLLED < FROM ? FROM : UNROLLED; turn < NEAR; turn++) take(turn, [&](int i) { return near(turn * TOGETHER + i); });
 #pragma unroll 1

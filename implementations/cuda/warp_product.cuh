@@ -8,6 +8,7 @@
 
 #define PIECE (16 / (int)sizeof(storage))  // elements of 16 bytes
 #define SLICE (4 * PIECE)
+#define OF_TF32 (sizeof(storage) == 4 && !SPLIT)
 
 // Of rows: (g, column 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
 struct Sums {
@@ -50,18 +51,31 @@ __device__ inline Columns columns_of(const uint4& x) {
     return {first, unless_infinite(x, first), unless_infinite(x, rest(x, first))};
 }
 
-__device__ inline void add_slice(Sums& sums, const Slice& weights, const Columns& columns) {
+// With several times 8 columns.
+template <int SEVERAL>
+__device__ inline void add_slice(Sums (&sums)[SEVERAL], const Slice& weights, const Columns (&columns)[SEVERAL]) {
     const Slice first = {coarse(weights.upper), coarse(weights.lower)};
     const Slice second = {rest(weights.upper, first.upper), rest(weights.lower, first.lower)};
-    Sums own = {};
-    add_once(own, second, columns.finite);
-    add_once(own, first, columns.second);
-    add_once(own, first, columns.first);
 #pragma unroll
-    for (int i = 0; i < 4; i++) sums.at[i] += own.at[i];
+    for (int n = 0; n < SEVERAL; n++) {
+        Sums own = {};
+        add_once(own, second, columns[n].finite);
+        add_once(own, first, columns[n].second);
+        add_once(own, first, columns[n].first);
+#pragma unroll
+        for (int i = 0; i < 4; i++) sums[n].at[i] += own.at[i];
+    }
 }
 #else
 typedef uint4 Columns;
 __device__ inline Columns columns_of(const uint4& x) { return x; }
-__device__ inline void add_slice(Sums& sums, const Slice& weights, const Columns& columns) { add_once(sums, weights, columns); }
+template <int SEVERAL>
+__device__ inline void add_slice(Sums (&sums)[SEVERAL], const Slice& weights, const Columns (&columns)[SEVERAL]) {
+#pragma unroll
+    for (int n = 0; n < SEVERAL; n++) add_once(sums[n], weights, columns[n]);
+}
 #endif
+
+__device__ inline void add_slice(Sums& sums, const Slice& weights, const Columns& columns) {
+    add_slice((Sums(&)[1])sums, weights, (const Columns(&)[1])columns);
+}

@@ -7,7 +7,7 @@ comes on top: a floor is what a perfect overlap would leave.
 
 from __future__ import annotations
 
-from pytest_ecornn.implementations._persistent_form import WARPS, Form
+from pytest_ecornn.implementations._persistent_form import TILE, WARPS, Form
 
 CLOCKS_A_US = 1980
 LATENCY_US = 0.2  # one way, measured, every block telling all others a few bytes
@@ -19,13 +19,13 @@ SHARED_BYTES_A_CLOCK, LEFT_OVER_BYTES_A_CLOCK = 128, 64  # from shared memory, a
 
 
 def handoff_us(form: Form) -> float:
-    """Until what all blocks tell of a tile of 8 sequences has come."""
+    """Until what all blocks tell of a tile of sequences has come."""
     return LATENCY_US + form.heard_bytes / TOLD_BYTES_A_CLOCK / CLOCKS_A_US
 
 
 def busy_us(form: Form) -> float:
     """The products of a tile, or the reads of their weights, whichever takes longer: they overlap."""
-    products = form.parts * WARPS / QUARTERS * form.problem.arithmetic.products * PRODUCT_CLOCKS
+    products = form.parts * WARPS / QUARTERS * form.problem.arithmetic.products * PRODUCT_CLOCKS * form.wide / TILE
     reads = form.shared * PART_BYTES / SHARED_BYTES_A_CLOCK + form.left_over * PART_BYTES / LEFT_OVER_BYTES_A_CLOCK
     return max(products, reads) / CLOCKS_A_US
 

@@ -101,6 +101,7 @@ inline void __syncthreads() { meet(current.block->meeting); }
 inline bool __syncthreads_or(bool any) { return meet(current.block->meeting, any); }
 inline Warp& warp_of_current() { return current.block->warps[threadIdx.x / 32]; }
 inline void __syncwarp() { meet(warp_of_current().meeting); }
+inline bool __all_sync(unsigned, bool all) { return !meet(warp_of_current().meeting, !all); }
 
 inline unsigned __float_as_uint(float value) {
     unsigned bits;

@@ -1,0 +1,170 @@
+"""persistent_gpu with several tiles of sequences as one: forms, the kernel with all its blocks on a CPU, and planted faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ecornn.implementations import _persistent_kernel
+from pytest_ecornn.implementations._persistent_abreast_form import Abreast
+from pytest_ecornn.implementations._persistent_choice import choose, fitting
+from pytest_ecornn.implementations._persistent_form import WARPS, Form
+from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
+from tests import clusters_on_cpu
+from tests.clusters_on_cpu import H200
+from tests.test_persistent import _fails, _plant, needs_compiler, small, verdicts, with_weights
+from tests.test_persistent_grid import A100, ARITHMETICS, PRECISIONS, assert_a_lost_parcel_is_told
+
+# All blocks of a grid at once, on a CPU.
+
+
+@pytest.fixture
+def sizes() -> dict[str, int]:
+    """Of the form that is forced."""
+    return {"units": 12, "tiles": 1, "abreast": 1, "held": 1, "at_once": 8, "sums": 2}
+
+
+@pytest.fixture
+def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
+    with clusters_on_cpu.running_layers(
+        lambda shape, kind: form_of(kind.problem(shape.cell, shape.hidden, shape.batch), **sizes)
+    ):
+        yield
+
+
+@dataclass(frozen=True)
+class Forced(Abreast):
+    """With as many parcels at hand as it is told."""
+
+    at_once: int = 2
+
+    @property
+    def parcels_at_once(self) -> int:
+        return self.at_once
+
+
+def form_of(problem: Problem, units: int, tiles: int, abreast: int, held: int, at_once: int, sums: int) -> Form:
+    shape = {"is_grid": True, "abreast": abreast, "at_once": at_once, "sums": sums}
+    return with_weights(Forced(problem, units, -(-problem.hidden // units), tiles, WARPS, **shape), held, 0, 0)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("sums", [1, 2])
+@pytest.mark.parametrize(
+    ("cell", "precision", "changed", "options"),
+    [
+        ("lstm", PRECISIONS[0], {"tiles": 2}, {"batch": 17, "ragged": True}),
+        ("gru", PRECISIONS[2], {"tiles": 2}, {"batch": 17, "bidirectional": True}),
+        ("lstm", PRECISIONS[2], {"units": 20, "tiles": 3, "held": 3}, {"hidden_size": 91, "batch": 19, "batch_first": True}),
+        ("gru", PRECISIONS[1], {"units": 20, "abreast": 3, "held": 3}, {"hidden_size": 61, "batch": 19}),
+        ("rnn_tanh", PRECISIONS[3], {"units": 20, "abreast": 2, "tiles": 2}, {"batch": 19, "ragged": True}),
+        ("lstm", PRECISIONS[3], {"units": 36, "abreast": 2}, {"hidden_size": 77, "batch": 11, "steps": 9, "ragged": True}),
+        ("rnn_relu", PRECISIONS[0], {"units": 36, "abreast": 4}, {"hidden_size": 77, "batch": 29, "steps": 9}),
+        ("lstm", PRECISIONS[2], {"units": 12, "abreast": 2, "at_once": 4}, {"hidden_size": 416, "batch": 9, "steps": 4}),
+        ("gru", PRECISIONS[0], {"units": 4, "abreast": 1, "at_once": 4}, {"hidden_size": 516, "batch": 5, "steps": 4}),
+        ("rnn_tanh", PRECISIONS[3], {"units": 12, "abreast": 3, "at_once": 2}, {"hidden_size": 601, "batch": 17, "steps": 4}),
+    ],
+)
+def test_the_kernel_passes_the_rule(
+    sums: int, cell: str, precision: dict[str, str], changed: dict[str, int], options: dict[str, Any], sizes: dict[str, int]
+) -> None:  # fmt: skip
+    sizes.update(changed, sums=sums)
+    assert verdicts(small(cell, **{"hidden_size": 50, "has_state": True, "mode": "inference", **precision, **options})) == []
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize(("batch", "units"), [(1, 4), (2, 8), (5, 4), (8, 8)])
+def test_of_few_sequences_only_those_are_told(batch: int, units: int, sizes: dict[str, int]) -> None:
+    sizes.update(units=units)
+    for order in range(2):
+        assert verdicts(small("lstm", hidden_size=17, batch=batch, mode="inference"), order) == []
+
+
+# The file, what stands there, and what is planted.
+MEETS = "if (__syncthreads_or(is_stuck)) return false;"
+FINDS = "            __syncwarp();\n            jitter(t, 3);"
+HAS = "parcel::has(parcels[n][k % AT_HAND], number);"
+FAULTS = {
+    "another number": ("persistent_forward", "me, t + 1, lay)", "me, t, lay)"),
+    "one place for all steps": ("persistent_forward", "* 2 + t % 2) * ABREAST", "* 2) * ABREAST"),
+    "no barrier before the gates": ("persistent_forward", MEETS, "if (is_stuck) return false;"),
+    "no barrier before sums are written again": ("persistent_forward", "if (SUMS == 1) __syncthreads();", ";"),
+    "told before all lanes have found": ("persistent_forward", FINDS, "            jitter(t, 3);"),
+    "a number that is not looked at": ("heard_columns.cuh", HAS, "true;"),
+    "what is late is not read again": ("heard_columns.cuh", "i < begun; i++", "i < k + 1; i++"),
+    "a parcel is not told": ("heard_columns.cuh", "i < OF_WARP; i += 32", "i < OF_WARP - 1; i += 32"),
+}
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("label", FAULTS)
+def test_faults_of_the_handoff_are_seen(label: str, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes.update(tiles=2, abreast=2, sums=1, units=4, at_once=3)
+    case = small("lstm", steps=12, batch=20, hidden_size=140, mode="inference", dtype="float16", has_state=True)
+    assert not _fails(case, 0)
+    name, there, planted = FAULTS[label]
+    _plant(name, there, planted, monkeypatch)
+    assert any(_fails(case, order) for order in range(8)), label
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+def test_a_lost_parcel_ends_the_launch_with_nan_and_a_later_call_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_a_lost_parcel_is_told(monkeypatch, *FAULTS["a parcel is not told"])
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("rounds", [60, 500])
+def test_where_some_threads_give_up_all_end(rounds: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes.update(tiles=2, abreast=2)
+    monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", rounds)
+    case = small("lstm", steps=8, batch=20, hidden_size=40, mode="inference", dtype="float16")
+    status = _persistent_kernel.status_of(torch.device("cpu"))
+    for order in range(4):
+        with suppress(RuntimeError):
+            assert verdicts(case, order) == [] or status.forget()
+        status.forget()
+
+
+# The form.
+
+
+@given(
+    st.sampled_from(tuple(GATES)),
+    st.integers(1, 1600),
+    st.integers(1, 300),
+    st.sampled_from(ARITHMETICS),
+    st.sampled_from([H200, A100]),
+)
+def test_every_form_covers_all_units_and_sequences_and_fits(
+    cell: str, hidden: int, batch: int, arithmetic: Arithmetic, device: Device
+) -> None:  # fmt: skip
+    found = [form for form in fitting(Problem(cell, hidden, batch, arithmetic), device) if isinstance(form, Abreast)]
+    for form in found:
+        assert form.units * form.blocks >= hidden > form.units * (form.blocks - 1)
+        assert form.blocks * form.clusters <= device.processors
+        assert form.wide * form.tiles * form.clusters >= batch > form.wide * form.tiles * (form.clusters - 1)
+        assert (form.left_over, form.ring) == (0, 0)
+        assert form.shared_bytes <= device.shared_bytes
+        assert 1 <= form.held <= form.parts
+        assert min(batch, form.wide) <= form.sequences <= form.wide
+        assert form.states * 32 * WARPS >= form.units * form.sequences
+
+
+@pytest.mark.parametrize(("hidden", "batch"), [(1500, 20), (650, 32)])
+def test_several_tiles_are_one_where_weights_are_many(hidden: int, batch: int) -> None:
+    for arithmetic in ARITHMETICS[1:]:
+        form = choose(Problem("lstm", hidden, batch, arithmetic), H200)
+        assert isinstance(form, Abreast)
+        assert form.abreast > 1
