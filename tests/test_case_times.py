@@ -99,6 +99,7 @@ def test_a_later_run_goes_on_after_an_earlier_one(tmp_path: Path) -> None:
     written = json.loads(file.read_text())
     written["rows"]["first"].append(asdict(Outer(LATE)))  # what was not reached is not taken over
     written["seconds"] = 90.0
+    del written["runs"]  # as in older reports
     file.write_text(json.dumps(written))
     plan(["a", "b", "c"], made).run(tmp_path / "two", 10.0, ["first"], file)
     assert made == ["a", "b", "other", "c"]

@@ -144,6 +144,15 @@ def test_every_shape_is_there_in_four_precisions_and_decoding_forward_only() -> 
     assert {case_times.precision_of(case) for case in cases[:4]} == {"float16", "bfloat16", "tf32", "float32"}
 
 
+def test_groups_of_cases_are_all_of_them_once() -> None:
+    groups = persistent.PLAN.parts["times"].groups
+    assert groups == ("decoding", "language", "long")
+    assert [case for group in groups for case in persistent_times.cases([group])] == persistent_times.cases()
+    assert {case.steps for case in persistent_times.cases(["long"])} == {1024}
+    rows = persistent_times.measure(0.0, groups=["decoding"])
+    assert [row.case for row in rows] == persistent_times.cases(["decoding"])
+
+
 def test_times_are_summed_up_beside_their_bars() -> None:
     rows = [timed(case, 8.0 if case.dtype == "float16" else 4.0, 0.95) for case in persistent_times.cases()]
     rows[40] = timed(rows[40].case, 2.0, 0.5)

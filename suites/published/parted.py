@@ -1,7 +1,7 @@
 """A report in parts: each measured for a share of the time allowed, the whole written anew after every row.
 
 What was measured so outlives a run that is cut short, and a part that fails says why while the others go on. A later run may
-take over what an earlier one has measured.
+take over what an earlier one has measured, and what several have measured apart, each its parts, is joined.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,8 +19,10 @@ import torch
 from pytest_ecornn import machine, memory
 from pytest_ecornn.reporting.markdown_syntax import document, escape
 from pytest_ecornn.suites.on_cuda import exit_code
+from pytest_ecornn.suites.published import runs
 from pytest_ecornn.suites.published.optional import LATE, reason
 from pytest_ecornn.suites.published.rebuilt import rebuilt
+from pytest_ecornn.suites.published.runs import Run
 
 Item = TypeVar("Item")
 Row = TypeVar("Row")
@@ -47,6 +49,7 @@ class Part:
     """`measure` takes a deadline of time.monotonic and makes rows. share: of the time allowed, what is left of it goes on.
 
     row: their type, where a later run may take them over. goes_on: then `measure` is given those rows and makes the others.
+    groups: names of shares of such a part that can be asked for alone; then `measure` is given, last, which.
     """
 
     measure: Callable[..., Iterator[Any]]
@@ -55,9 +58,10 @@ class Part:
     figures: Callable[[Sequence[Any]], dict[str, str]] = lambda rows: {}
     row: type | None = None
     goes_on: bool = False
+    groups: tuple[str, ...] = ()
 
-    def rows(self, deadline: float, earlier: Sequence[Any]) -> Iterator[Any]:
-        return self.measure(deadline, earlier) if self.goes_on and earlier else self.measure(deadline)
+    def rows(self, deadline: float, earlier: Sequence[Any], groups: Sequence[str]) -> Iterator[Any]:
+        return self.measure(deadline, *([earlier] if self.goes_on else []), *([groups] if self.groups else []))
 
 
 @dataclass(frozen=True)
@@ -72,25 +76,52 @@ class Plan:
     seconds: float
 
     def run(self, folder: Path, seconds: float, names: Sequence[str], resumed: Path | None = None) -> None:
-        """The parts named, the report written after each row. resumed: the JSON file of an earlier run."""
+        """The parts or groups named, the report written after each row. resumed: the JSON file of an earlier run."""
         start = time.monotonic()
         report = Report(self, machine.fingerprint(Path.cwd()), memory.fix_allocator())
         earlier = self._taken_over(resumed, report) if resumed else {}
-        report.rows = {name: rows for name, rows in earlier.items() if name not in names}
+        asked = self._asked(names)
+        report.rows = {name: rows for name, rows in earlier.items() if name not in asked}
+        report.runs.append(Run.begun(names))
 
         def write(done: str) -> None:
-            report.seconds = time.monotonic() - start
+            report.runs[-1] = replace(report.runs[-1], seconds=time.monotonic() - start)
             report.write(folder)
-            print(f"{report.seconds:4.0f} s  {done}", flush=True)
+            print(f"{report.runs[-1].seconds:4.0f} s  {done}", flush=True)
 
-        for name, deadline in self.deadlines(start, seconds, names).items():
+        for name, deadline in self.deadlines(start, seconds, asked).items():
             try:
-                for row in self.parts[name].rows(deadline, earlier.get(name, ())):
+                for row in self.parts[name].rows(deadline, earlier.get(name, ()), asked[name]):
                     report.rows.setdefault(name, []).append(row)
                     write(f"{name}: {row.label}")
             except Exception as error:
                 report.ended[name] = reason(error)
                 write(f"{name} ended early: {report.ended[name]}")
+
+    def _asked(self, names: Sequence[str]) -> dict[str, Sequence[str]]:
+        """The parts to run, of each the groups: all where the part itself is named."""
+        groups = {name: [one for one in part.groups if {name, one} & {*names}] for name, part in self.parts.items()}
+        return {name: found for name, found in groups.items() if found or name in names}
+
+    def join(self, folder: Path, others: Sequence[Path]) -> None:
+        """One report of what these hold. Raises ValueError where they were not made alike, or differ in a row."""
+        found = {path: json.loads(path.read_text()) for path in (other / f"{self.name}.json" for other in others)}
+        first, *_ = found
+        report = Report(self, found[first]["machine"], found[first]["allocator"])
+        for path, one in found.items():
+            if different := self._differences(found[first], one):
+                raise ValueError(f"{path} cannot be joined: expected (as in {first}) and found: {'; '.join(different)}")
+            for name, rows in self._rows(one).items():
+                report.rows[name] = _united(report.rows.get(name, []), rows, f"{path}, {name}")
+            report.ended |= one["ended"]
+            report.runs += [run for run in runs.of_report(one) if run not in report.runs]
+        report.runs.sort(key=lambda run: run.began)
+        report.write(folder)
+
+    def _differences(self, first: dict[str, Any], other: dict[str, Any]) -> list[str]:
+        version = other["schema_version"]
+        different = [f"schema_version: {self.schema_version} and {version}"] if version != self.schema_version else []
+        return different + machine.same_machine(*({**one["machine"], "allocator": one["allocator"]} for one in (first, other)))
 
     def _taken_over(self, path: Path, report: Report) -> dict[str, list[Any]]:
         """What another run has measured, by part. Raises ValueError where it was of another version or kind of GPU."""
@@ -100,14 +131,18 @@ class Plan:
         pairs += [(name, one[name], other[name]) for name in _SAME]
         if different := [f"{name} {then} and {now}" for name, then, now in pairs if then != now]:
             raise ValueError(f"rows of {path} cannot stand in this report: {'; '.join(different)}")
-        report.earlier_seconds = found["seconds"] + found["earlier_seconds"]
+        report.runs = runs.of_report(found)
+        return {name: [row for row in rows if not _is_late(row)] for name, rows in self._rows(found).items()}
+
+    def _rows(self, found: dict[str, Any]) -> dict[str, list[Any]]:
+        """By part, of a report's JSON."""
         return {
-            name: [rebuilt(part.row, row) for row in found["rows"].get(name, []) if LATE not in json.dumps(row)]
+            name: [rebuilt(part.row, row) for row in found["rows"][name]]
             for name, part in self.parts.items()
-            if part.row
+            if part.row and name in found["rows"]
         }
 
-    def deadlines(self, start: float, seconds: float, names: Sequence[str]) -> dict[str, float]:
+    def deadlines(self, start: float, seconds: float, names: Collection[str]) -> dict[str, float]:
         """By part, in the order in which they run, when it has to begin nothing more: what one leaves is the next one's."""
         chosen = {name: part.share for name, part in self.parts.items() if name in names}
         found, spent = {}, 0.0
@@ -118,20 +153,49 @@ class Plan:
 
     def main(self, description: str, arguments: Sequence[str] | None) -> int:
         """The command. Returns its exit code."""
+        parser = self._parser(description)
+        given = parser.parse_args(arguments)
+        if given.join and (given.parts or given.resume):
+            parser.error(f"--join and {'--parts' if given.parts else '--resume'} exclude each other")
+        try:
+            if given.join:
+                self.join(given.output, given.join)
+                return 0
+            names = given.parts or list(self.parts)
+            return exit_code(parser.prog, lambda: self.run(given.output, given.seconds, names, given.resume))
+        except (OSError, ValueError) as error:
+            parser.error(str(error))
+
+    def _parser(self, description: str) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(prog=self.name, description=description)
         parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where the report and its plots go")
         parser.add_argument("--seconds", type=float, default=self.seconds, help="after which nothing more is begun")
-        names = list(self.parts)
-        parser.add_argument("--parts", nargs="+", choices=names, default=names, help="all of them unless given")
+        groups = {group: f"{group} is of {name}" for name, part in self.parts.items() for group in part.groups}
+        told = "; ".join(["all of them unless given", *groups.values()])
+        parser.add_argument("--parts", nargs="+", choices=[*self.parts, *groups], help=told)
+        parser.set_defaults(resume=None, join=None)
         if any(part.row for part in self.parts.values()):
             told = "a JSON file of this report, whose rows are taken over: parts not named, and of some parts what was measured"
             parser.add_argument("--resume", type=Path, metavar="FILE", help=told)
-        given = parser.parse_args(arguments)
-        resumed = getattr(given, "resume", None)
-        try:
-            return exit_code(parser.prog, lambda: self.run(given.output, given.seconds, given.parts, resumed))
-        except ValueError as error:
-            parser.error(str(error))
+            told = "measures nothing: joins the reports in these folders, of parts measured apart on one machine"
+            parser.add_argument("--join", nargs="+", type=Path, metavar="FOLDER", help=told)
+        return parser
+
+
+def _is_late(row: Any) -> bool:
+    return LATE in repr(row)
+
+
+def _united(rows: Sequence[Any], others: Sequence[Any], where: str) -> list[Any]:
+    """Both, one for each label: what was not reached gives way. Raises ValueError where one row has two kinds of figures."""
+    found = {row.label: row for row in rows}
+    for row in others:
+        known = found.get(row.label)
+        if known is None or _is_late(known):
+            found[row.label] = row
+        elif row != known and not _is_late(row):
+            raise ValueError(f"{where}: {row.label} has other figures than in a report before it")
+    return list(found.values())
 
 
 def _gpus(found: dict[str, Any]) -> list[str]:
@@ -140,23 +204,21 @@ def _gpus(found: dict[str, Any]) -> list[str]:
 
 @dataclass
 class Report:
-    """What was measured so far: rows by part. ended: why a part has no more of them than it has."""
+    """What was measured so far: rows by part. ended: why a part has no more of them than it has. runs: as they began."""
 
     plan: Plan
     machine: dict[str, Any]
     allocator: str = ""
-    seconds: float = 0.0
-    earlier_seconds: float = 0.0  # of runs whose rows were taken over
+    runs: list[Run] = field(default_factory=list)
     rows: dict[str, list[Any]] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
 
     def markdown(self) -> str:
         threads = f"{self.machine['cores']} cores, {self.machine['threads']['torch']} threads; {self.allocator}"
-        earlier = f", with rows of {self.earlier_seconds:.0f} s before" if self.earlier_seconds else ""
         return document(
             [
                 f"# {self.plan.title}",
-                escape(f"{machine.gpu_line(self.machine)}; {threads}; made in {self.seconds:.0f} s{earlier}."),
+                escape(f"{machine.gpu_line(self.machine)}; {threads}; {runs.told(self.runs)}."),
                 *(part for name in self.plan.order for part in self._part(name)),
             ]
         )
@@ -173,7 +235,9 @@ class Report:
 
     def as_json(self) -> str:
         rows = {name: [asdict(row) for row in rows] for name, rows in self.rows.items()}
-        whole = {"schema_version": self.plan.schema_version, **vars(self), "rows": rows}
+        *earlier, seconds = [run.seconds for run in self.runs]
+        whole = {"schema_version": self.plan.schema_version, **vars(self), "seconds": seconds, "earlier_seconds": sum(earlier)}
+        whole |= {"runs": [asdict(run) for run in self.runs], "rows": rows}
         del whole["plan"]
         return json.dumps(whole, indent=1) + "\n"
 

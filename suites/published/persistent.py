@@ -1,7 +1,8 @@
 """persistent_gpu on this machine: beside cuDNN and FlashRNN, its recurrence beside the floor of a step, host and memory.
 
 `python -m pytest_ecornn.suites.published.persistent --output FOLDER` writes FOLDER/persistent.md and FOLDER/persistent.json,
-anew after every step, so that what was measured outlives a run that is cut short: --resume goes on after it.
+anew after every step, so that what was measured outlives a run that is cut short: --resume goes on after it. It takes one GPU;
+on several, each process has its own by CUDA_VISIBLE_DEVICES and its --parts, and --join puts their reports together.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ PLAN = Plan(
         "host": Part(persistent_host.measure, persistent_host.render, row=persistent_host.Row, share=0.1),
         "steps": Part(persistent_steps.measure, persistent_steps.render, row=persistent_steps.Row, share=0.15),
         "memory": Part(persistent_memory.measure, persistent_memory.render, row=persistent_memory.Row, share=0.1),
-        "times": Part(persistent_times.measure, persistent_times.render, row=case_times.Row, goes_on=True, share=0.6),
+        "times": Part(
+            persistent_times.measure,
+            persistent_times.render,
+            row=case_times.Row,
+            goes_on=True,
+            groups=tuple(persistent_times.GROUPS),
+            share=0.6,
+        ),
         "flashrnn": Part(persistent_flashrnn.measure, persistent_flashrnn.render, row=persistent_flashrnn.Row, share=0.05),
     },
     order=("times", "steps", "flashrnn", "host", "memory"),

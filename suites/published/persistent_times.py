@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -22,6 +22,7 @@ PRECISIONS = (("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("
 LANGUAGE = ((2, 32, 200, 35), (1, 64, 512, 35), (2, 32, 650, 35), (2, 20, 1500, 35))
 LONG = ((1, 16, 768, 1024), (1, 64, 512, 1024), (1, 1, 1024, 1024))
 DECODING = ((1, 8, 1024, 16), (1, 1, 1024, 16), (1, 8, 1024, 1), (1, 1, 1024, 1))
+GROUPS = {"decoding": DECODING, "language": LANGUAGE, "long": LONG}
 PASSES = {"inference": "forward", "training": "forward and backward"}
 ALL = "all"
 # Of geometric means over the language models and long sequences: by pass and way, and by precision forward, as called.
@@ -35,22 +36,23 @@ LOWEST_BAR, DECODING_BAR = Bar(1.0), Bar(0.9)
 NOT_ALL = "not all measured"
 
 
-def cases() -> list[Case]:
-    """The cheap ones first: decoding, language models, long sequences, of each the forward passes first."""
-    groups = ((DECODING, "inference"), *product((LANGUAGE, LONG), ("inference", "training")))
+def cases(names: Collection[str] = tuple(GROUPS)) -> list[Case]:
+    """Of these groups. The cheap ones first: decoding, language models, long sequences, of each the forward passes first."""
+    groups = (("decoding", "inference"), *product(("language", "long"), ("inference", "training")))
     return [
         Case(cell=cell, layers=layers, batch=batch, hidden_size=hidden, steps=steps, dtype=dtype, precision=precision,
-             mode=mode, has_state=shapes is DECODING, device="cuda")
-        for shapes, mode in groups
-        for cell, (layers, batch, hidden, steps), (dtype, precision) in product(CELLS, shapes, PRECISIONS)
+             mode=mode, has_state=name == "decoding", device="cuda")
+        for name, mode in groups
+        if name in names
+        for cell, (layers, batch, hidden, steps), (dtype, precision) in product(CELLS, GROUPS[name], PRECISIONS)
     ]  # fmt: skip
 
 
-def measure(deadline: float, earlier: Sequence[Row] = ()) -> Iterator[Row]:
-    """A row for each case, those that are there first; of what begins after `deadline` (of time.monotonic) only the reason."""
+def measure(deadline: float, earlier: Sequence[Row] = (), groups: Collection[str] = tuple(GROUPS)) -> Iterator[Row]:
+    """Earlier rows, then one for each other case of the groups: of what begins after `deadline` (time.monotonic) the reason."""
     yield from earlier
     known = {row.case for row in earlier}
-    yield from CONTEST.rows([case for case in cases() if case not in known], deadline)
+    yield from CONTEST.rows([case for case in cases(groups) if case not in known], deadline)
 
 
 def render(rows: Sequence[Row]) -> str:

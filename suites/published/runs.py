@@ -1,0 +1,54 @@
+"""The runs that a report's rows come from: what each measured, when, for how long and on which GPU, and which ran at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import torch
+
+from pytest_ecornn.suites.published.rebuilt import rebuilt
+
+
+@dataclass(frozen=True)
+class Run:
+    """Of one process. parts: as asked for. began: of time.time, 0 where unknown. gpu: tells GPUs apart without naming them."""
+
+    parts: list[str]
+    seconds: float = 0.0
+    began: float = 0.0
+    gpu: str = ""
+
+    @classmethod
+    def begun(cls, parts: Sequence[str]) -> Run:
+        uuid = str(torch.cuda.get_device_properties(0).uuid) if torch.cuda.is_available() else ""
+        return cls(list(parts), began=time.time(), gpu=sha256(uuid.encode()).hexdigest()[:8])
+
+    def is_beside(self, other: Run) -> bool:
+        """Whether another run went on at the same time, as far as that is known."""
+        together = 0 < self.began < other.began + other.seconds and 0 < other.began < self.began + self.seconds
+        return together and other != self
+
+
+def of_report(found: dict[str, Any]) -> list[Run]:
+    """From its JSON, in which older ones have only how long the last run and those before it took."""
+    if "runs" in found:
+        return list(rebuilt(list[Run], found["runs"]))
+    before = [Run([], found["earlier_seconds"])] if found["earlier_seconds"] else []
+    return [*before, Run(list(found["rows"]), found["seconds"])]
+
+
+def told(runs: Sequence[Run]) -> str:
+    """How long they took, in the order in which they began, and what was measured at the same time."""
+    latest = [run for run in runs if run == runs[-1] or run.is_beside(runs[-1])]
+    text = f"made in {' and '.join(f'{run.seconds:.0f} s' for run in latest)}"
+    if before := sum(run.seconds for run in runs if run not in latest):
+        text += f", with rows of {before:.0f} s before"
+    if apart := [run for run in runs if any(map(run.is_beside, runs))]:
+        gpus = len({run.gpu for run in apart})
+        parts = "; ".join(", ".join(run.parts) for run in apart)
+        text += f"; measured apart at the same time by {len(apart)} processes on {gpus} GPU{'s' * (gpus > 1)}: {parts}"
+    return text
