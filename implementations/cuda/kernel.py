@@ -97,7 +97,8 @@ class Kernel:
         is_cooperative: bool = False,
         cluster: int = 1,
     ):
-        self._name, self._arguments, self._device = f"{source.stem}.{name}", dict(arguments), device
+        self._name, self._arguments = f"{source.stem}.{name}", dict(arguments)
+        self._device, self._index = device, device.index
         self._how = (shared_bytes, is_cooperative, cluster)
         types = {int: INT32, np.int64: INT64}
         self._types = "".join(POINTER if isinstance(one, Array) else types[one] for one in arguments.values())
@@ -139,11 +140,12 @@ class Kernel:
         return _launcher(source, name, macros, self._device, self._types, *self._how)
 
     def _run(self, launch: Launch, passed: list[int]) -> None:
-        if torch.cuda.current_device() != self._device.index:
+        index = self._index
+        if torch._C._cuda_getDevice() != index:
             with torch.cuda.device(self._device):
                 return self._run(launch, passed)
-        bind(self._device.index)
-        self._launch(launch, torch._C._cuda_getCurrentRawStream(self._device.index), passed)
+        bind(index)
+        self._launch(launch, torch._C._cuda_getCurrentRawStream(index), passed)
 
 
 class Prepared:

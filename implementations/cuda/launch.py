@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 POINTER, INT32, INT64 = "P", "i", "q"  # what a kernel takes, as `struct` calls it
@@ -39,11 +39,10 @@ class Launcher:
         """stream: as torch's `cuda_stream`, of the current device. Raises RuntimeError where the driver refuses."""
         buffer, addresses = room = self._room()
         self._values.pack_into(buffer, 0, *values)
-        sizes = (launch.grid, 1, 1, launch.block, 1, 1, launch.shared_bytes)
         if self._is_cooperative:
-            code = _driver().cuLaunchCooperativeKernel(self._pointer, *sizes, stream, addresses)
+            code = _driver().cuLaunchCooperativeKernel(self._pointer, *_sizes(launch), stream, addresses)
         else:
-            code = _driver().cuLaunchKernel(self._pointer, *sizes, stream, addresses, None)
+            code = _driver().cuLaunchKernel(self._pointer, *_sizes(launch), stream, addresses, None)
         self._idle.append(room)  # the driver has copied the values
         if code:
             raise RuntimeError(f"the CUDA driver refused {launch}: {_text(code)}")
@@ -58,23 +57,35 @@ class Launcher:
             return buffer, (ctypes.c_void_p * len(self._offsets))(*[start + offset for offset in self._offsets])
 
 
+@lru_cache(maxsize=4096)
+def _sizes(launch: Launch) -> tuple[ctypes.c_uint, ...]:
+    """As the driver takes them, of its own types: converted in each launch they would take longer."""
+    return tuple(map(ctypes.c_uint, (launch.grid, 1, 1, launch.block, 1, 1, launch.shared_bytes)))
+
+
 def allow_large_clusters(function: int) -> None:
     """Lets a function have clusters of more than PORTABLE_CLUSTER blocks. Raises RuntimeError where the driver refuses."""
     if code := _driver().cuFuncSetAttribute(function, _NON_PORTABLE_CLUSTERS, 1):
         raise RuntimeError(f"the CUDA driver refused clusters of more than {PORTABLE_CLUSTER} blocks: {_text(code)}")
 
 
-_bound = threading.local()
+class _Bound(threading.local):
+    """Devices whose contexts were made the thread's."""
+
+    def __init__(self) -> None:
+        self.devices: set[int] = set()
+
+
+_bound = _Bound()
 
 
 def bind(device: int) -> None:
     """Makes the device's context this thread's, unless that was done before: a thread that torch has not used has none."""
-    devices = _bound.__dict__.setdefault("devices", set())
-    if device not in devices:
+    if device not in _bound.devices:
         from cupy.cuda import runtime
 
         runtime.setDevice(device)
-        devices.add(device)
+        _bound.devices.add(device)
 
 
 @cache
