@@ -58,10 +58,10 @@ def differentiable_once(op: str) -> Callable[[Backward], Backward]:
     def once(backward: Backward) -> Backward:
         @wraps(backward)
         def run(ctx: Any, *gradients: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return backward(ctx, *gradients)
             with torch.no_grad():
                 found = backward(ctx, *gradients)
-            if not torch.is_grad_enabled():
-                return found
             return _Last.apply(op, *(None if one is None else one.detach().requires_grad_() for one in found))  # type: ignore[no-untyped-call]
 
         return run
@@ -89,6 +89,7 @@ def refuse_forward_mode(op: str, given: Iterable[Tensor | None]) -> None:
 
 
 _PLAIN = {Tensor, torch.nn.Parameter, type(None)}
+_DENSE = torch._C.DispatchKey.Dense
 
 
 def is_unobserved(given: Iterable[Tensor | None]) -> bool:
@@ -113,7 +114,7 @@ def _looks_into_ops(mode: object) -> bool:
 
 def is_single(one: Tensor | None) -> bool:
     """Whether it is none, or a tensor with memory of its own, not one that stands for several, as batched gradients do."""
-    return one is None or (type(one) is Tensor and torch._C._dispatch_keys(one).has(torch._C.DispatchKey.Dense))
+    return one is None or (type(one) is Tensor and torch._C._dispatch_keys(one).has(_DENSE))
 
 
 def is_last_pass() -> bool:

@@ -8,7 +8,7 @@ read the newer. What is put back is the precision in force, written out where it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -51,24 +51,33 @@ def fp32_precision(operation: Operation, wanted: str | None) -> Iterator[None]:
         _write(operation, before)
 
 
-@contextmanager
-def whole_sums(dtype: torch.dtype) -> Iterator[None]:
+def whole_sums(dtype: torch.dtype) -> AbstractContextManager[None]:
     """Within it, cuBLAS adds the parts of a long sum of 16 bits in float32: one may overflow where the whole does not.
 
     The process's flag, as all of them here: threads that do so at once may leave it as one of them had it.
     """
-    name = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(dtype)
-    if name is None:
-        yield
-        return
-    read, write = (getattr(torch._C, f"_{verb}_cublas_allow_{name}_reduced_precision_reduction") for verb in ("get", "set"))
-    before = read()  # of newer versions of torch also whether a sum may be split, which cuBLAS itself cannot be kept from
-    flags = before if isinstance(before, tuple) else (before,)
-    write(False, *flags[1:])
-    try:
-        yield
-    finally:
-        write(*flags)
+    return _WholeSums(*_SUM_FLAGS[dtype]) if dtype in _SUM_FLAGS else nullcontext()
+
+
+class _WholeSums:
+    """A class, as a function that yields takes the host twice as long."""
+
+    def __init__(self, read: Callable[[], Any], write: Callable[..., None]):
+        self._read, self._write = read, write
+
+    def __enter__(self) -> None:
+        before = self._read()  # of newer versions of torch also whether a sum may be split, which cuBLAS cannot be kept from
+        self._flags = before if isinstance(before, tuple) else (before,)
+        self._write(False, *self._flags[1:])
+
+    def __exit__(self, *raised: object) -> None:
+        self._write(*self._flags)
+
+
+_SUM_FLAGS = {
+    dtype: [getattr(torch._C, f"_{verb}_cublas_allow_{name}_reduced_precision_reduction") for verb in ("get", "set")]
+    for dtype, name in ((torch.float16, "fp16"), (torch.bfloat16, "bf16"))
+}
 
 
 def hold_in_node(node: torch.autograd.graph.Node, operation: Operation, wanted: str) -> None:
