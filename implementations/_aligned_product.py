@@ -13,33 +13,37 @@ _ALIGNED = 16  # bytes
 _FEWEST_OPERATIONS = 1e9  # fewer take less time than copies
 
 
-def times_transposed(x: Tensor, b: Tensor, tf32: bool, into: Tensor | None = None) -> Tensor:
-    """x b^T: [T, B, K], [N, K] -> [T, B, N], whose rows may be apart from each other.
-
-    into: [T, B, N or more], of whose rows they are the first part; what comes after it may be 0 then.
-    """
-    wide, is_fast = b.shape[0], _is_fast(x, b, x.numel() * b.shape[0], tf32)
-    if is_fast and into is None:
+def times_transposed(x: Tensor, b: Tensor, tf32: bool) -> Tensor:
+    """x b^T: [T, B, K], [N, K] -> [T, B, N], whose rows may be apart from each other."""
+    if _is_fast(x, b, x.numel() * b.shape[0], tf32):
         return linear(x, b)
-    a, b = (x.flatten(0, 1), b) if is_fast else (_aligned(x.flatten(0, 1)), _aligned(b, rows=True))
-    if into is None:
-        return (a @ b.t())[:, :wide].view(*x.shape[:2], wide)
-    b = b[: into.shape[2]]
-    torch.mm(a, b.t(), out=into.view(-1, into.shape[2])[:, : b.shape[0]])
-    return into[..., :wide]
+    a, wide = _aligned(x.flatten(0, 1)), b.shape[0]
+    return (a @ _aligned(b, rows=True).t())[:, :wide].view(*x.shape[:2], wide)
+
+
+def times_transposed_in(width: int, x: Tensor, b: Tensor, tf32: bool) -> Tensor:
+    """x b^T: [T, B, K], [N, K] -> the first N of [T, B, width] without gaps, whose others may be 0."""
+    is_fast = _is_fast(x, b, x.numel() * b.shape[0], tf32)
+    if is_fast and width == b.shape[0]:
+        return linear(x, b).contiguous()
+    found = x.new_empty(*x.shape[:2], width)
+    a, b = (x.flatten(0, 1), b) if is_fast else (_aligned(x.flatten(0, 1)), _aligned(b, rows=True)[:width])
+    torch.mm(a, b.t(), out=found.view(-1, width)[:, : b.shape[0]])
+    return found
 
 
 def times(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
-    """a b: [M, K], [K, N] -> [M, N]."""
-    if _is_fast(a, b, a.shape[0] * b.numel(), tf32):
+    """a b: [T, B, K], [K, N] -> [T, B, N]."""
+    if _is_fast(a, b, a.numel() * b.shape[1], tf32):
         return a @ b
-    return (_aligned(a) @ _aligned(b, rows=True))[:, : b.shape[1]].contiguous()
+    found = _aligned(a.flatten(0, 1)) @ _aligned(b, rows=True)
+    return found[:, : b.shape[1]].contiguous().view(*a.shape[:2], b.shape[1])
 
 
 def transposed_times(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
     """a^T b: [K, M], [K, N] -> [M, N]."""
     if _is_fast(a, b, a.shape[1] * b.numel(), tf32):
-        return a.t() @ b
+        return torch.mm(a.t(), b)
     return (_aligned(a).t() @ _aligned(b))[: a.shape[1], : b.shape[1]].contiguous()
 
 
@@ -47,7 +51,8 @@ def _is_fast(a: Tensor, b: Tensor, products: int, tf32: bool) -> bool:
     """Whether it is as they are."""
     if 2 * products < _FEWEST_OPERATIONS or not a.is_cuda or (a.dtype == torch.float32 and not tf32):
         return True
-    return not any(stride * a.itemsize % _ALIGNED for one in (a, b) for stride in one.stride()[:-1])
+    elements = _ALIGNED // a.itemsize
+    return not (a.stride(0) % elements or a.stride(-2) % elements or b.stride(0) % elements)
 
 
 def _aligned(a: Tensor, rows: bool = False) -> Tensor:

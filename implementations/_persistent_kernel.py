@@ -68,7 +68,7 @@ class Kind(NamedTuple):
     @property
     def backward(self) -> Kind:
         """Of the backward pass after a forward pass of this kind."""
-        return self._replace(is_backward=True, keeps=False, lengths=False)
+        return Kind(self.dtype, self.device, self.tf32, is_backward=True)
 
     def problem(self, cell: str, hidden: int, batch: int) -> Problem:
         return Problem(cell, hidden, batch, self.arithmetic, self.is_backward)
@@ -174,18 +174,21 @@ Strides = tuple[int, int]  # of steps and of sequences, in elements
 
 
 def aligned(one: Tensor, width: int) -> Tensor:
-    """It, or a copy without gaps from an address on that is a multiple of `width` bytes."""
+    """It, or a copy without gaps from an address on that is a multiple of `width` bytes, which a kernel reads at once."""
     one = one.contiguous()
     return one.clone() if one.data_ptr() % width else one
 
 
 class Launch:
-    """Of one kernel on rows that lie in one way: what is left to say is where its arrays are."""
+    """Of one kernel on rows that lie in one way: what is left to say is where its arrays are.
+
+    width: of `aligned`, for the weights.
+    """
 
     def __init__(self, shape: Shape, kind: Kind, is_reverse: bool, output: Strides, other: Strides):
         """other: of the gates, backward of the output's gradient. Raises as `plan` does."""
         form, kernel = plan(shape, kind)
-        self._device, self._status, self._width = kind.device, status_of(kind.device), form.width
+        self._device, self._status, self.width = kind.device, status_of(kind.device), form.width
         self._make_scratch = torch.zeros if form.is_grid else torch.empty  # a grid's all 0 in each replay of a graph, too
         self._scratch_bytes = form.handoff_bytes if form.is_grid else form.left_over_bytes
         self.is_beside = kind.device.type == "cuda" and fits_twice(form, Device.of(kind.device))
@@ -195,11 +198,7 @@ class Launch:
         addresses = [name for name in _ARGUMENTS[kind.is_backward] if name not in integers]
         self._run = kernel.at(form.launch, addresses, **integers)
 
-    def aligned(self, weight: Tensor) -> Tensor:
-        """As the kernel reads it: without gaps, from an address on at which it may read several elements at once."""
-        return aligned(weight, self._width)
-
-    def __call__(self, *addresses: int) -> None:
+    def __call__(self, addresses: tuple[int, ...]) -> None:
         """Of the kernel's arrays in its order but for the last, 0 for none."""
         self._status.check()
         if not self._scratch_bytes:

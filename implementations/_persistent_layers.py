@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations import _persistent_kernel
-from pytest_ecornn.implementations._aligned_product import times, times_transposed, transposed_times
+from pytest_ecornn.implementations._aligned_product import times, times_transposed, times_transposed_in, transposed_times
 from pytest_ecornn.implementations._gate_product import held
-from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, launch_of
+from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, aligned, launch_of
 from pytest_ecornn.implementations._persistent_once import is_taken, once_of
 from pytest_ecornn.implementations._persistent_problem import GATES, PARAMETERS
 from pytest_ecornn.implementations._persistent_wave import wave_launch_of, waves_of
 from pytest_ecornn.implementations._persistent_wave_form import Wave
-from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of, sizes_of
+from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of
 from pytest_ecornn.implementations.cuda.streams import launch_beside
 
 PER_TRACK = len(PARAMETERS)
@@ -49,7 +49,7 @@ class Stack:
     hidden: int
     tracks: int
 
-    @property
+    @cached_property
     def batch_first(self) -> bool:
         return self.how.batch_first
 
@@ -73,6 +73,10 @@ class Stack:
     @cached_property
     def output(self) -> tuple[int, int, int]:
         return shape_of(self, self.directions * self.hidden)
+
+    @cached_property
+    def output_strides(self) -> Strides:
+        return self.strides(self.output[2])
 
     @cached_property
     def state(self) -> tuple[int, int, int]:
@@ -124,8 +128,8 @@ class Stack:
             if weight is None:
                 if shape is not None and not is_optional:
                     raise ValueError(f"expected {name} as {shape}, got None")
-            else:
-                _expect(name, weight, shape, dtype, device)
+            elif weight.shape != shape or weight.dtype != dtype or weight.device != device:
+                _refuse(name, weight, shape, dtype, device)
         if lengths is not None:
             _expect("lengths", lengths, (self.batch,), torch.int64, device)
 
@@ -138,20 +142,27 @@ def stack_of(x: Tensor, weights: Sequence[Tensor | None], how: How, make: Callab
 
     Raises ValueError for an unknown cell, x not of three dimensions, or parameters that are not four of each track.
     """
-    if how.cell not in GATES or x.dim() != 3:
-        raise ValueError(f"expected one of {', '.join(GATES)} and three dimensions, got {how.cell} and {tuple(x.shape)}")
+    sizes = x.shape
+    if how.cell not in GATES or len(sizes) != 3:
+        raise ValueError(f"expected one of {', '.join(GATES)} and three dimensions, got {how.cell} and {tuple(sizes)}")
     tracks, odd = divmod(len(weights), PER_TRACK)
     recurrent = weights[1] if tracks else None
     if odd or recurrent is None or tracks % (1 + how.bidirectional):
         raise ValueError(f"expected {', '.join(PARAMETERS)} of each layer and direction, got {len(weights)} parameters")
-    return make(how, *sizes_of(x, how.batch_first), x.shape[2], recurrent.shape[-1], tracks)
+    outer, inner, inputs = sizes
+    steps, batch = (inner, outer) if how.batch_first else (outer, inner)
+    return make(how, steps, batch, inputs, recurrent.shape[-1], tracks)
 
 
 def _expect(name: str, found: Tensor, shape: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device) -> None:
     if found.shape != shape or found.dtype != dtype or found.device != device:
-        raise ValueError(
-            f"expected {name} as {shape} of {dtype} on {device}, got {tuple(found.shape)} of {found.dtype} on {found.device}"
-        )
+        _refuse(name, found, shape, dtype, device)
+
+
+def _refuse(name: str, found: Tensor, shape: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device) -> None:
+    raise ValueError(
+        f"expected {name} as {shape} of {dtype} on {device}, got {tuple(found.shape)} of {found.dtype} on {found.device}"
+    )
 
 
 class Kept(NamedTuple):
@@ -171,7 +182,10 @@ class Ready(NamedTuple):
     held: tuple[Tensor | None, ...]
 
     def make(self) -> None:
-        self.launch(*self.addresses)
+        self.launch(self.addresses)
+
+
+_NO_PRODUCT = nullcontext()
 
 
 def forward(
@@ -184,9 +198,9 @@ def forward(
     if keeps:  # raises where the backward pass would
         _persistent_kernel.plan(stack.shape, kind.backward)
     finals = [x.new_empty(stack.state) for _ in range(stack.states)]
-    one = _Forward(stack, kind, [state.contiguous() for state in first], weights, finals, lengths, Kept([], [], []))
-    layer = 0
-    with nullcontext() if one.is_once else held(x, how.tf32):
+    is_once, first, layer = stack.is_once and not keeps, [state.contiguous() for state in first], 0
+    one = _Forward(stack, kind, is_once, first, weights, finals, lengths, Kept([], [], []))
+    with _NO_PRODUCT if is_once else held(x, how.tf32):
         for wave in one.waves():
             x = one.layer(layer, x) if wave is None else one.wave(wave, layer, x)
             layer += 1 if wave is None else wave.layers
@@ -194,18 +208,16 @@ def forward(
 
 
 class _Forward(NamedTuple):
+    """is_once: whether the kernel for one step makes the product, too."""
+
     stack: Stack
     kind: Kind
+    is_once: bool
     first: Sequence[Tensor]
     weights: Sequence[Tensor | None]
     finals: Sequence[Tensor]
     lengths: Tensor | None
     kept: Kept
-
-    @property
-    def is_once(self) -> bool:
-        """Whether the kernel for one step makes the product, too."""
-        return self.stack.is_once and not self.kind.keeps
 
     def waves(self) -> Sequence[Wave | None]:
         """How the layers run, from the first to the last; None: one on its own."""
@@ -220,18 +232,18 @@ class _Forward(NamedTuple):
         stack, live = self.stack, list[Tensor | None]()  # until the kernel is launched
         x_strides, strides = stack.strides(x.shape[2]), stack.strides(stack.hidden)
         launch = wave_launch_of(stack.shape, self.kind, wave, x_strides, strides)
-        x, addresses = launch.aligned(x), list[int]()
+        x, addresses = aligned(x, launch.width), list[int]()
         for track in range(first, first + wave.layers):
             weight_ih, weight_hh, *biases = self._parameters(track)
             assert weight_ih is not None
             assert weight_hh is not None
             output, kept, cells = x.new_empty(stack.output), *self._room(x)
             self.kept.outputs.append(output)
-            of_layer = launch.aligned(weight_ih), launch.aligned(weight_hh), *biases, output, kept, cells
+            of_layer = aligned(weight_ih, launch.width), aligned(weight_hh, launch.width), *biases, output, kept, cells
             addresses += map(_address, of_layer)
             live += of_layer
         states = (*_states(self.first, stack, first), *_states(self.finals, stack, first))
-        launch(x.data_ptr(), *addresses, *states, _address(self.lengths))
+        launch((x.data_ptr(), *addresses, *states, _address(self.lengths)))
         return output
 
     def layer(self, layer: int, x: Tensor) -> Tensor:
@@ -256,9 +268,8 @@ class _Forward(NamedTuple):
         if weight_ih is not None and self.is_once:
             return self._once(track, x, weight_ih, weight_hh, bias_ih, bias_hh, output, direction)
         gates, kept, cells = self._gates(x, weight_ih, direction)
-        strides = stack.strides(output.shape[2]), stack.strides_of(gates)
-        launch = launch_of(stack.shape, self.kind, bool(direction), *strides)
-        weight = launch.aligned(weight_hh)
+        launch = launch_of(stack.shape, self.kind, direction > 0, stack.output_strides, stack.strides_of(gates))
+        weight = aligned(weight_hh, launch.width)
         addresses = (
             gates.data_ptr(), weight.data_ptr(), _address(bias_ih), _address(bias_hh), *_states(self.first, stack, track),
             output.data_ptr() + direction * stack.hidden * output.itemsize, *_states(self.finals, stack, track),
@@ -273,8 +284,8 @@ class _Forward(NamedTuple):
         """All of a track that has one step, its input product too."""
         stack = self.stack
         launch = once_of(stack.how.cell, x.shape[2], stack.hidden, stack.batch, self.kind, output.shape[2])
-        x, weight_ih, weight_hh = launch.aligned(x), launch.aligned(weight_ih), launch.aligned(weight_hh)
-        first = [launch.aligned(state) for state in self.first]
+        width, first = launch.width, self.first and [aligned(state, launch.width) for state in self.first]
+        x, weight_ih, weight_hh = aligned(x, width), aligned(weight_ih, width), aligned(weight_hh, width)
         addresses = (
             x.data_ptr(), weight_ih.data_ptr(), weight_hh.data_ptr(), _address(bias_ih), _address(bias_hh),
             *_states(first, stack, track), output.data_ptr() + direction * stack.hidden * output.itemsize,
@@ -288,22 +299,25 @@ class _Forward(NamedTuple):
         bias_hh = bias_hh if bias_hh is None else bias_hh.contiguous()
         return [weight_ih, weight_hh, bias_ih, bias_hh]
 
-    def _room(self, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """For what is kept of the next track, its gates and cells."""
+    def _room(self, x: Tensor, gates: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
+        """For what is kept of the next track, its gates, where no memory is given for them, and cells."""
         if not self.kind.keeps:
             return None, None
-        kept, cells = x.new_empty(self.stack.kept), x.new_empty(self.stack.cells, dtype=torch.float32)
+        kept = x.new_empty(self.stack.kept) if gates is None else gates
+        cells = x.new_empty(self.stack.cells, dtype=torch.float32)
         self.kept.gates.append(kept)
         self.kept.cells.append(cells)
         return kept, cells
 
     def _gates(self, x: Tensor, weight: Tensor | None, direction: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """A track's pre-activations, and room for what is kept of it: theirs, where they are nobody else's."""
-        stack, (kept, cells) = self.stack, self._room(x)
+        stack, width = self.stack, self.stack.kept[2]
         if weight is None:
-            return x.narrow(2, direction * stack.wide, stack.wide), kept, cells
-        of_product = None if kept is None or not kept.numel() else kept
-        return times_transposed(x, weight, self.kind.tf32, into=of_product), kept, cells
+            return x.narrow(2, direction * stack.wide, stack.wide), *self._room(x)
+        if not self.kind.keeps or not width:
+            return times_transposed(x, weight, self.kind.tf32), *self._room(x)
+        kept = times_transposed_in(width, x, weight, self.kind.tf32)
+        return kept if width == stack.wide else kept[..., : stack.wide], *self._room(x, kept)
 
 
 def _address(one: Tensor | None) -> int:
@@ -325,8 +339,8 @@ def _states(all_tracks: Sequence[Tensor | None], stack: Stack, track: int) -> tu
 def backward(
     wanted: Sequence[bool], x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], kept: Kept,
     d_results: Sequence[Tensor | None], lengths: Tensor | None, how: How, overwrites: bool = False,
-) -> list[Tensor]:  # fmt: skip
-    """The gradients that are wanted of x, the initial states and the weights, in that order.
+) -> list[Tensor | None]:  # fmt: skip
+    """The gradients of x, the initial states and the weights, in that order, None where none is wanted.
 
     d_results: of what `forward` returned, None for zeros. overwrites: what was kept is needed no more. Raises ValueError.
     """
@@ -335,17 +349,19 @@ def backward(
     d_output = x.new_zeros(stack.output) if d_output is None else adjacent(d_output)
     _expect("the output's gradient", d_output, stack.output, x.dtype, x.device)
     of_first, of_weights = wanted[1 : 1 + len(first)], wanted[1 + len(first) :]
+    # Kernels find the gradients of initial states that are not given, too: all in one place, as nobody reads them.
+    d_first = [x.new_empty(stack.state) for _ in first] or [x.new_empty(stack.state)] * stack.states
     one = _Backward(
         stack, Kind(x.dtype, x.device, how.tf32, is_backward=True), [state.contiguous() for state in first], weights, kept,
-        [one if one is None else one.contiguous() for one in d_finals], [x.new_empty(stack.state) for _ in range(stack.states)],
-        lengths, overwrites, of_weights, {},
+        [one if one is None else one.contiguous() for one in d_finals], d_first, lengths, overwrites, of_weights,
+        [None] * len(weights),
     )  # fmt: skip
     layers, d_inputs = stack.tracks // stack.directions, d_output
     with held(x, how.tf32):
         for layer in reversed(range(layers)):
             d_inputs = one.layer(layer, kept.outputs[layer - 1] if layer else x, d_inputs, layer > 0 or wanted[0])
-    found = [d_inputs] * wanted[0] + [one.d_first[i] for i in range(len(first)) if of_first[i]]
-    return found + [one.d_weights[i] for i in range(len(weights)) if of_weights[i]]
+    of_states = [state if is_wanted else None for state, is_wanted in zip(d_first, of_first, strict=False)]
+    return [d_inputs if wanted[0] else None, *of_states, *one.d_weights]
 
 
 class _Backward(NamedTuple):
@@ -359,42 +375,42 @@ class _Backward(NamedTuple):
     lengths: Tensor | None
     overwrites: bool
     wanted: Sequence[bool]  # of the weights
-    d_weights: dict[int, Tensor]
+    d_weights: list[Tensor | None]
 
     def layer(self, layer: int, inputs: Tensor, d_output: Tensor, wants_inputs: bool) -> Tensor:
         """The gradient of the layer's inputs, where it is wanted; finds those of its weights."""
         found: list[Tensor] = []
         for direction, (d_gates, d_product) in enumerate(self._launched(layer, d_output)):
             track = layer * self.stack.directions + direction
-            rows, weight_ih = d_gates.flatten(0, 1), self.weights[PER_TRACK * track]
-            self._find(track, rows, d_product, inputs)
+            weight_ih = self.weights[PER_TRACK * track]
+            self._find(track, d_gates.flatten(0, 1), d_product, inputs)
             if not wants_inputs:
                 continue
             if weight_ih is None:
                 found.append(d_gates)
             elif found:
-                found[0].flatten(0, 1).addmm_(rows, weight_ih)
+                found[0].flatten(0, 1).addmm_(d_gates.flatten(0, 1), weight_ih)
             else:
-                found.append(times(rows, weight_ih, self.kind.tf32).view(*d_gates.shape[:2], -1))
+                found.append(times(d_gates, weight_ih, self.kind.tf32))
         return torch.cat(found, 2) if len(found) > 1 else found[0] if found else d_output
 
-    def _launched(self, layer: int, d_output: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _launched(self, layer: int, d_output: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
         """What `_track` finds of each direction: of both when both were launched, or of one before the other is."""
-        one, *found = self._track(layer, 0, d_output)
+        one, found = self._track(layer, 0, d_output)
         if self.stack.directions > 1 and one.is_beside:
-            other, *others = self._track(layer, 1, d_output)
+            other, others = self._track(layer, 1, d_output)
             launch_beside(one.make, other.make, d_output.device)
-            yield found[0], found[1]
-            yield others[0], others[1]
+            yield found
+            yield others
             return
         one.make()
-        yield found[0], found[1]
+        yield found
         if self.stack.directions > 1:
-            other, *others = self._track(layer, 1, d_output)
+            other, others = self._track(layer, 1, d_output)
             other.make()
-            yield others[0], others[1]
+            yield others
 
-    def _track(self, layer: int, direction: int, d_output: Tensor) -> tuple[Ready, Tensor, Tensor]:
+    def _track(self, layer: int, direction: int, d_output: Tensor) -> tuple[Ready, tuple[Tensor, Tensor | None]]:
         """Finds the gradients of a track's pre-activations, and of GRU's product for n."""
         stack, output = self.stack, self.kept.outputs[layer]
         track, offset = layer * stack.directions + direction, direction * stack.hidden * output.itemsize
@@ -402,47 +418,49 @@ class _Backward(NamedTuple):
         assert weight_hh is not None
         is_over = self.overwrites and gates.shape[2] == stack.wide
         d_gates = gates if is_over else output.new_empty(shape_of(stack, stack.wide))
-        d_product = output.new_empty(shape_of(stack, stack.hidden if stack.how.cell == "gru" else 0))
-        strides = stack.strides(output.shape[2]), stack.strides_of(d_output)
-        launch = launch_of(stack.shape, self.kind, bool(direction), *strides)
-        weight = launch.aligned(weight_hh)
+        d_product = output.new_empty(shape_of(stack, stack.hidden)) if stack.how.cell == "gru" else None
+        launch = launch_of(stack.shape, self.kind, direction > 0, stack.output_strides, stack.strides_of(d_output))
+        weight = aligned(weight_hh, launch.width)
         addresses = (
             gates.data_ptr(), cells.data_ptr(), output.data_ptr() + offset, weight.data_ptr(),
             *_states(self.first, stack, track), d_output.data_ptr() + offset, *_states(self.d_finals, stack, track),
-            d_gates.data_ptr(), d_product.data_ptr(), *_states(self.d_first, stack, track), _address(self.lengths),
+            d_gates.data_ptr(), _address(d_product), *_states(self.d_first, stack, track), _address(self.lengths),
         )  # fmt: skip
-        return Ready(launch, addresses, launch.is_beside, (weight,)), d_gates, d_product
+        return Ready(launch, addresses, launch.is_beside, (weight,)), (d_gates, d_product)
 
-    def _find(self, track: int, rows: Tensor, d_product: Tensor, inputs: Tensor) -> None:
+    def _find(self, track: int, rows: Tensor, d_product: Tensor | None, inputs: Tensor) -> None:
         """The gradients of a track's weights. rows: those of its pre-activations."""
         at = PER_TRACK * track
         of_input, of_states, of_bias_ih, of_bias_hh = self.wanted[at : at + PER_TRACK]
         # GRU multiplies by W_hn before r does, so that this product's gradient is another than the pre-activation's.
-        cut = self.stack.hidden * 2
-        parts = [rows.narrow(1, 0, cut), d_product.flatten(0, 1)] if d_product.numel() else [rows]
+        parts = [rows] if d_product is None else [rows[:, : self.stack.hidden * 2], d_product.flatten(0, 1)]
         found = self.d_weights
         if of_input:
             found[at] = transposed_times(rows, inputs.flatten(0, 1), self.kind.tf32)
         if of_states:
-            found[at + 1] = _joined([self._of_states(track, part) for part in parts])
-        if of_bias_ih:
-            found[at + 2] = rows.sum(0)
+            found[at + 1] = self._of_states(track, parts)
+        of_bias = rows.sum(0) if of_bias_ih else None
+        found[at + 2] = of_bias
         if of_bias_hh:
-            is_same = of_bias_ih and len(parts) == 1
-            found[at + 3] = found[at + 2].clone() if is_same else _joined([part.sum(0) for part in parts])
+            if of_bias is None or d_product is not None:
+                of_bias = _joined([part.sum(0) for part in parts])
+            found[at + 3] = of_bias.clone() if of_bias is found[at + 2] else of_bias
 
-    def _of_states(self, track: int, rows: Tensor) -> Tensor:
-        """rows^T h, h before each step."""
+    def _of_states(self, track: int, parts: list[Tensor]) -> Tensor:
+        """part^T h of each, h before each step, one below the other."""
         stack = self.stack
         layer, reverse = divmod(track, stack.directions)
-        output = self.kept.outputs[layer].narrow(2, reverse * stack.hidden, stack.hidden)
+        output = self.kept.outputs[layer]
+        if stack.directions > 1:
+            output = output.narrow(2, reverse * stack.hidden, stack.hidden)
         if stack.batch_first or self.first or self.lengths is not None:
             first = self.first[0][track] if self.first else None
-            before = states_before(output, first, self.lengths, stack.batch_first, bool(reverse))
-            return transposed_times(rows, before.flatten(0, 1), self.kind.tf32)
-        steps = stack.batch * (stack.steps - 1)  # the first step starts from zeros
-        inner = output.narrow(0, reverse, stack.steps - 1).flatten(0, 1)
-        return transposed_times(rows.narrow(0, 0 if reverse else stack.batch, steps), inner, self.kind.tf32)
+            before = states_before(output, first, self.lengths, stack.batch_first, bool(reverse)).flatten(0, 1)
+        else:  # the first step starts from zeros
+            later, earlier = slice(stack.batch, None), slice(-stack.batch)
+            before = output.flatten(0, 1)[later if reverse else earlier]
+            parts = [part[earlier if reverse else later] for part in parts]
+        return _joined([transposed_times(part, before, self.kind.tf32) for part in parts])
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

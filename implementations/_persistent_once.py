@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from pytest_ecornn.implementations import _persistent_kernel
 from pytest_ecornn.implementations._nn_cells import NN_CELLS
-from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, aligned, status_of
+from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, status_of
 from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device
 from pytest_ecornn.implementations.cuda.kernel import Kernel
 from pytest_ecornn.implementations.cuda.launch import Launch
@@ -86,7 +85,10 @@ def choose(once: Once, device: Device) -> Once:
 
 
 class OnceLaunch:
-    """Of the kernel: what is left to say is where its arrays are. output_sequence: how far apart the output's rows are."""
+    """Of the kernel: what is left to say is where its arrays are. width: of `aligned`, for what it reads.
+
+    output_sequence: how far apart the output's rows are.
+    """
 
     def __init__(self, cell: str, inputs: int, hidden: int, batch: int, kind: Kind, output_sequence: int):
         """Raises ValueError for what does not run."""
@@ -94,18 +96,14 @@ class OnceLaunch:
         once = Once(cell, inputs, hidden, batch, kind.arithmetic)
         self._status = status_of(kind.device)
         self.form = choose(once, Device.of(kind.device))
-        self._width = self.form.width
+        self.width = self.form.width
         integers = {"output_sequence": output_sequence, "batch": batch}
         arguments = {**dict.fromkeys(_ADDRESSES, np.int64), "output_sequence": np.int64, "batch": int}
         macros, launch = self.form.macros(kind.dtype), self.form.launch
         kernel = Kernel(_SOURCE, "persistent_once", macros, arguments, kind.device, launch.shared_bytes)
         self._run = kernel.at(launch, _ADDRESSES, **integers)
 
-    def aligned(self, one: Tensor) -> Tensor:
-        """Without gaps, from an address on at which the kernel may read several elements at once."""
-        return aligned(one, self._width)
-
-    def __call__(self, *addresses: int) -> None:
+    def __call__(self, addresses: tuple[int, ...]) -> None:
         """Of the kernel's arrays in its order, 0 for none."""
         self._status.check()  # of an earlier launch, whose states it may continue
         self._run(addresses)

@@ -6,7 +6,7 @@ and from Python, takes the host longer than a short sequence takes the device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -50,12 +50,16 @@ def _forward_keeping(
 
 def _backward(
     wanted: Sequence[bool], x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], kept: Sequence[Tensor],
-    d_results: Sequence[Tensor | None], lengths: Tensor | None, *how: Any, overwrites: bool = False,
+    d_results: Sequence[Tensor | None], lengths: Tensor | None, *how: Any,
 ) -> list[Tensor]:  # fmt: skip
     """kept: outputs of all layers, gates and cells."""
-    tracks = stack_of(x, weights, How(*how)).tracks
-    parts = Kept(*(list(part) for part in (kept[: -2 * tracks], kept[-2 * tracks : -tracks], kept[-tracks:])))
-    return _persistent_layers.backward(wanted, x, first, weights, parts, d_results, lengths, How(*how), overwrites)
+    found = _persistent_layers.backward(wanted, x, first, weights, _parts(kept, weights), d_results, lengths, How(*how))
+    return [one for one in found if one is not None]
+
+
+def _parts(kept: Sequence[Tensor], weights: Sequence[Tensor | None]) -> Kept:
+    tracks = len(weights) // _persistent_layers.PER_TRACK
+    return Kept(list(kept[: -2 * tracks]), list(kept[-2 * tracks : -tracks]), list(kept[-tracks:]))
 
 
 def _fake(
@@ -81,21 +85,21 @@ def _fake_backward(
 
 
 class _Differentiable(torch.autograd.Function):
-    """Of persistent_forward. Its arguments: the number of states, lengths, How, x, the initial states, the weights."""
+    """Of persistent_forward. Its arguments: whether nobody looks on, the number of states, lengths, How, x, states, weights."""
 
     @staticmethod
-    def forward(ctx: Any, states: int, lengths: Tensor | None, how: How, x: Tensor, *rest: Any) -> Any:
+    def forward(ctx: Any, unobserved: bool, states: int, lengths: Tensor | None, how: How, x: Tensor, *rest: Any) -> Any:
         first, weights = rest[:states], rest[states:]
-        if is_unobserved((x, *rest, lengths)):
-            found = _forward_keeping(x, first, weights, lengths, *how)
+        if unobserved:
+            results, (outputs, gates, cells) = _persistent_layers.forward(x, first, weights, lengths, how, keeps=True)
         else:
             with torch._C._AutoDispatchBelowAutograd():
                 found = _OPS.persistent_forward_keeping.default(x, first, weights, lengths, *how)
-        results, kept = found[: 2 + (how.cell == "lstm")], found[2 + (how.cell == "lstm") :]
-        tracks = len(weights) // _persistent_layers.PER_TRACK
-        kept.insert(len(kept) - 2 * tracks, results[0])
+            results, kept = found[: 2 + (how.cell == "lstm")], found[2 + (how.cell == "lstm") :]
+            outputs, gates, cells = _parts(kept, weights)
+            outputs.append(results[0])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, lengths, *rest, *kept)
+        ctx.save_for_backward(x, lengths, *rest, *outputs, *gates, *cells)
         ctx.states, ctx.how, ctx.given = states, how, len(rest)
         return tuple(results)
 
@@ -106,20 +110,22 @@ class _Differentiable(torch.autograd.Function):
         x, lengths, *saved = given_before = ctx.saved_tensors  # asked for once: each time they are unpacked anew
         rest, kept = saved[: ctx.given], saved[ctx.given :]
         first, weights = rest[: ctx.states], rest[ctx.states :]
-        wanted = list(ctx.needs_input_grad[3:])
-        given = wanted, x, first, weights, kept, d_results, lengths, *ctx.how
+        wanted = ctx.needs_input_grad[4:]
         if is_unobserved((*given_before, *d_results)) and all(map(is_single, d_results)):
             # A CUDA graph of the backward pass alone may be replayed more often than the forward pass before it.
-            is_captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
-            found = _backward(*given, overwrites=is_last_pass() and not is_captured)
-        else:
-            found = _OPS.persistent_backward.default(*given)
-        gradients = iter(found)
-        return None, None, None, *(next(gradients) if is_wanted else None for is_wanted in wanted)
+            overwrites = is_last_pass() and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+            given = wanted, x, first, weights, _parts(kept, weights), d_results, lengths, ctx.how
+            return None, None, None, None, *_persistent_layers.backward(*given, overwrites)
+        found = iter(_OPS.persistent_backward.default(wanted, x, first, weights, kept, d_results, lengths, *ctx.how))
+        return None, None, None, None, *(next(found) if is_wanted else None for is_wanted in wanted)
+
+
+_differentiable: Callable[..., Any] = _Differentiable.apply
 
 
 def _apply(x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, *how: Any) -> Any:
-    return _Differentiable.apply(len(first), lengths, How(*how), x, *first, *weights)  # type: ignore[no-untyped-call]
+    unobserved = is_unobserved((x, *first, *weights, lengths))
+    return _differentiable(unobserved, len(first), lengths, How(*how), x, *first, *weights)
 
 
 for _name, _run, _faked in (
@@ -146,7 +152,7 @@ def run(
     if not is_unobserved(tensors):
         found: Sequence[Tensor] = _OPS.persistent_forward.default(x, first, weights, lengths, *how)
     elif wants_gradient(tensors):
-        found = _apply(x, first, weights, lengths, *how)
+        found = _differentiable(True, len(first), lengths, how, x, *first, *weights)
     else:
         found, _ = _persistent_layers.forward(x, first, weights, lengths, how)
     return found

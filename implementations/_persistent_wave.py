@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from pytest_ecornn.implementations import _persistent_kernel, _persistent_wave_form
-from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, aligned, status_of
+from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, status_of
 from pytest_ecornn.implementations._persistent_problem import Device
 from pytest_ecornn.implementations._persistent_wave_form import Wave
 from pytest_ecornn.implementations.cuda.kernel import Kernel
@@ -54,20 +53,19 @@ def _wide(wave: Wave) -> list[str]:
 
 
 class WaveLaunch:
-    """Of the kernel: what is left to say is where its arrays are, x, weights and outputs without gaps."""
+    """Of the kernel: what is left to say is where its arrays are, x, weights and outputs without gaps.
+
+    width: of `aligned`, for x and the weights.
+    """
 
     def __init__(self, shape: Shape, kind: Kind, wave: Wave, x: Strides, output: Strides):
-        self._wave, self._device, self._status = wave, kind.device, status_of(kind.device)
+        self._wave, self._device, self._status, self.width = wave, kind.device, status_of(kind.device), wave.width
         integers = {"status": self._status.address, "steps": shape.steps, "batch": shape.batch, **shape.row_strides}
         integers |= dict(zip(("x_step", "x_sequence", "output_step", "output_sequence"), (*x, *output), strict=True))
         addresses = [name for name in _wide(wave) if name not in integers]
         self._run = kernel_of(kind, wave).at(wave.launch, addresses, **integers)
 
-    def aligned(self, one: Tensor) -> Tensor:
-        """As the kernel reads it: without gaps, from an address on at which it may read several elements at once."""
-        return aligned(one, self._wave.width)
-
-    def __call__(self, *addresses: int) -> None:
+    def __call__(self, addresses: tuple[int, ...]) -> None:
         """Of the kernel's arrays in its order but for the last, 0 for none."""
         self._status.check()
         told = torch.zeros(self._wave.launch.grid, dtype=torch.int32, device=self._device)  # in each replay of a graph, too

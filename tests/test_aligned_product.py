@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_ecornn.implementations import _aligned_product
-from pytest_ecornn.implementations._aligned_product import times, times_transposed, transposed_times
+from pytest_ecornn.implementations._aligned_product import times, times_transposed, times_transposed_in, transposed_times
 
 SIZES = [(3, 5, 7, 9), (2, 8, 16, 24), (1, 1, 1, 1), (4, 3, 10, 12), (2, 2, 8, 13)]  # T, B, K, N
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
@@ -34,12 +34,11 @@ def test_products_are_those_of_torch(sizes: tuple[int, int, int, int], dtype: to
     expected = torch.einsum("tbk,nk->tbn", x, weight)
     torch.testing.assert_close(times_transposed(x, weight, False), expected)
     for wider in (0, 2, 30):
-        into = torch.full((steps, batch, outer + wider), 7.0, dtype=dtype)
-        found = times_transposed(x, weight, False, into=into)
-        torch.testing.assert_close(found, expected)
-        assert found.data_ptr() == into.data_ptr()
-        assert (into[..., outer:] % 7 == 0).all()
-    torch.testing.assert_close(times(rows, right, False), torch.einsum("mk,kn->mn", rows, right))
+        found = times_transposed_in(outer + wider, x, weight, False)
+        assert found.shape == (steps, batch, outer + wider)
+        assert found.is_contiguous()
+        torch.testing.assert_close(found[..., :outer], expected)
+    torch.testing.assert_close(times(x, right, False), torch.einsum("tbk,kn->tbn", x, right))
     torch.testing.assert_close(transposed_times(rows, under, False), torch.einsum("mk,mn->kn", rows, under))
 
 
