@@ -89,7 +89,6 @@ def refuse_forward_mode(op: str, given: Iterable[Tensor | None]) -> None:
 
 
 _PLAIN = {Tensor, torch.nn.Parameter, type(None)}
-_DENSE = torch._C.DispatchKey.Dense
 
 
 def is_unobserved(given: Iterable[Tensor | None]) -> bool:
@@ -114,7 +113,7 @@ def _looks_into_ops(mode: object) -> bool:
 
 def is_single(one: Tensor | None) -> bool:
     """Whether it is none, or a tensor with memory of its own, not one that stands for several, as batched gradients do."""
-    return one is None or (type(one) is Tensor and torch._C._dispatch_keys(one).has(_DENSE))
+    return one is None or (type(one) is Tensor and not torch._C._functorch.is_legacy_batchedtensor(one))
 
 
 def is_last_pass() -> bool:

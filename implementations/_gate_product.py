@@ -29,7 +29,7 @@ def _product(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
 
 def held(like: Tensor, tf32: bool) -> AbstractContextManager[None]:
     """Within it products of tensors like that one are as this module says, whatever the process's settings are."""
-    if torch.is_autocast_enabled(like.device.type):
+    if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(like.device.type):
         return _without_autocast(like, tf32)
     if like.itemsize == 2:
         return whole_sums(like.dtype)

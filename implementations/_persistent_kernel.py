@@ -186,8 +186,10 @@ class Launch:
     """
 
     def __init__(self, shape: Shape, kind: Kind, is_reverse: bool, output: Strides, other: Strides):
-        """other: of the gates, backward of the output's gradient. Raises as `plan` does."""
+        """other: of the gates, backward of the output's gradient. Raises as `plan` does, for the backward pass to come too."""
         form, kernel = plan(shape, kind)
+        if kind.keeps:
+            plan(shape, kind.backward)
         self._device, self._status, self.width = kind.device, status_of(kind.device), form.width
         self._make_scratch = torch.zeros if form.is_grid else torch.empty  # a grid's all 0 in each replay of a graph, too
         self._scratch_bytes = form.handoff_bytes if form.is_grid else form.left_over_bytes

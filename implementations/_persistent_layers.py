@@ -14,7 +14,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations import _persistent_kernel
 from pytest_ecornn.implementations._aligned_product import times, times_transposed, times_transposed_in, transposed_times
 from pytest_ecornn.implementations._gate_product import held
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, aligned, launch_of
@@ -195,8 +194,6 @@ def forward(
     x, stack = adjacent(x), stack_of(x, weights, how)
     stack.check(x, first, weights, lengths)
     kind = Kind(x.dtype, x.device, how.tf32, keeps=keeps, lengths=lengths is not None)
-    if keeps:  # raises where the backward pass would
-        _persistent_kernel.plan(stack.shape, kind.backward)
     finals = [x.new_empty(stack.state) for _ in range(stack.states)]
     is_once, first, layer = stack.is_once and not keeps, [state.contiguous() for state in first], 0
     one = _Forward(stack, kind, is_once, first, weights, finals, lengths, Kept([], [], []))

@@ -59,6 +59,9 @@ class WaveLaunch:
     """
 
     def __init__(self, shape: Shape, kind: Kind, wave: Wave, x: Strides, output: Strides):
+        """Raises where the backward pass to come would."""
+        if kind.keeps:
+            _persistent_kernel.plan(shape, kind.backward)
         self._wave, self._device, self._status, self.width = wave, kind.device, status_of(kind.device), wave.width
         integers = {"status": self._status.address, "steps": shape.steps, "batch": shape.batch, **shape.row_strides}
         integers |= dict(zip(("x_step", "x_sequence", "output_step", "output_sequence"), (*x, *output), strict=True))
