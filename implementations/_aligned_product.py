@@ -40,11 +40,12 @@ def times(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
     return found[:, : b.shape[1]].contiguous().view(*a.shape[:2], b.shape[1])
 
 
-def transposed_times(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
-    """a^T b: [K, M], [K, N] -> [M, N]."""
+def transposed_times(a: Tensor, b: Tensor, tf32: bool, into: Tensor | None = None) -> Tensor:
+    """a^T b: [K, M], [K, N] -> [M, N], which is `into` where that is given."""
     if _is_fast(a, b, a.shape[1] * b.numel(), tf32):
-        return torch.mm(a.t(), b)
-    return (_aligned(a).t() @ _aligned(b))[: a.shape[1], : b.shape[1]].contiguous()
+        return torch.mm(a.t(), b, out=into)
+    found = (_aligned(a).t() @ _aligned(b))[: a.shape[1], : b.shape[1]]
+    return found.contiguous() if into is None else into.copy_(found)
 
 
 def _is_fast(a: Tensor, b: Tensor, products: int, tf32: bool) -> bool:

@@ -430,21 +430,22 @@ class _Backward(NamedTuple):
         at = PER_TRACK * track
         of_input, of_states, of_bias_ih, of_bias_hh = self.wanted[at : at + PER_TRACK]
         # GRU multiplies by W_hn before r does, so that this product's gradient is another than the pre-activation's.
-        parts = [rows] if d_product is None else [rows[:, : self.stack.hidden * 2], d_product.flatten(0, 1)]
-        found = self.d_weights
+        found, of_product = self.d_weights, None if d_product is None else d_product.flatten(0, 1)
         if of_input:
             found[at] = transposed_times(rows, inputs.flatten(0, 1), self.kind.tf32)
         if of_states:
-            found[at + 1] = self._of_states(track, parts)
-        of_bias = rows.sum(0) if of_bias_ih else None
-        found[at + 2] = of_bias
-        if of_bias_hh:
-            if of_bias is None or d_product is not None:
-                of_bias = _joined([part.sum(0) for part in parts])
-            found[at + 3] = of_bias.clone() if of_bias is found[at + 2] else of_bias
+            found[at + 1] = self._of_states(track, rows, of_product)
+        if of_bias_ih or of_bias_hh:
+            of_ih, of_hh = self._of_biases(rows, of_product)
+            found[at + 2], found[at + 3] = of_ih if of_bias_ih else None, of_hh if of_bias_hh else None
 
-    def _of_states(self, track: int, parts: list[Tensor]) -> Tensor:
-        """part^T h of each, h before each step, one below the other."""
+    def _of_biases(self, rows: Tensor, of_product: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Each in memory of its own."""
+        found = rows.sum(0)
+        return found, found.clone() if of_product is None else torch.cat((found[: self.stack.hidden * 2], of_product.sum(0)))
+
+    def _of_states(self, track: int, rows: Tensor, of_product: Tensor | None) -> Tensor:
+        """rows^T h, h before each step."""
         stack = self.stack
         layer, reverse = divmod(track, stack.directions)
         output = self.kept.outputs[layer]
@@ -455,13 +456,14 @@ class _Backward(NamedTuple):
             before = states_before(output, first, self.lengths, stack.batch_first, bool(reverse)).flatten(0, 1)
         else:  # the first step starts from zeros
             later, earlier = slice(stack.batch, None), slice(-stack.batch)
-            before = output.flatten(0, 1)[later if reverse else earlier]
-            parts = [part[earlier if reverse else later] for part in parts]
-        return _joined([transposed_times(part, before, self.kind.tf32) for part in parts])
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    return torch.cat(parts) if len(parts) > 1 else parts[0]
+            before, own = output.flatten(0, 1)[later if reverse else earlier], earlier if reverse else later
+            rows, of_product = rows[own], None if of_product is None else of_product[own]
+        if of_product is None:
+            return transposed_times(rows, before, self.kind.tf32)
+        cut, found = stack.hidden * 2, rows.new_empty(stack.wide, stack.hidden)
+        transposed_times(rows[:, :cut], before, self.kind.tf32, into=found[:cut])
+        transposed_times(of_product, before, self.kind.tf32, into=found[cut:])
+        return found
 
 
 def states_before(output: Tensor, first: Tensor | None, lengths: Tensor | None, batch_first: bool, reverse: bool) -> Tensor:

@@ -39,7 +39,10 @@ def test_products_are_those_of_torch(sizes: tuple[int, int, int, int], dtype: to
         assert found.is_contiguous()
         torch.testing.assert_close(found[..., :outer], expected)
     torch.testing.assert_close(times(x, right, False), torch.einsum("tbk,kn->tbn", x, right))
-    torch.testing.assert_close(transposed_times(rows, under, False), torch.einsum("mk,mn->kn", rows, under))
+    expected, into = torch.einsum("mk,mn->kn", rows, under), rows.new_empty(inner, outer)
+    for given in (None, into):
+        torch.testing.assert_close(transposed_times(rows, under, False, into=given), expected)
+    torch.testing.assert_close(into, expected)
 
 
 def test_what_is_no_number_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
