@@ -79,8 +79,14 @@ def make_layer(case: Case, weights: Weights, device: torch.device) -> Layer:
     how = How(case.cell, case.batch_first, case.bidirectional, case.projected, case.precision == "tf32")
     names = [name + suffix for _, _, suffix in cells.suffixes(case) for name in PARAMETERS]
 
+    parameters: list[Tensor | None] = [weights.get(name) for name in names]
+    sparse = [(i, name) for i, name in enumerate(names) if name in weights.masks]
+
     def given() -> list[Tensor | None]:
-        return [weights.masked(name) if name in weights else None for name in names]
+        found = parameters.copy()
+        for i, name in sparse:
+            found[i] = weights.masked(name)
+        return found
 
     fixed = None if case.training else [None if one is None else one.detach() for one in given()]
 
