@@ -23,7 +23,7 @@ from pytest_ecornn.implementations._persistent_form import (
 )
 
 _LANES = 4 * WARPS  # that have different columns
-# On an H200, in us: of a step beside its product, where float32 is split and otherwise; of 16 rows' sums of 8 sequences, of each
+# On an H200, in us: of a step beside its product, where float32 is split and otherwise; of 16 rows' sums of 8 sequences, of a
 # state of a thread but one and 8 sequences, to meet once more. Of what they would take alone: products and weights from shared
 # memory, where float32 is split products and splitting; parcels that a block reads, likewise.
 _STEP_US, _SUMS_US, _STATE_US, _MEETING_US = {True: 1.0, False: 1.26}, 0.046, 0.1, 0.05

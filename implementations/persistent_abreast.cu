@@ -24,6 +24,7 @@
 
 #include "jitter.cuh"
 
+// Where registers are few found anew each time it is asked for, so that what follows from it takes none meanwhile.
 __device__ inline Thread this_thread(int batch) {
     unsigned number = threadIdx.x, block = blockIdx.x;
     if (8 * HELD + 4 * ABREAST * (ROW_TILES + AT_HAND) > 130) again(number), again(block);  // registers are few

@@ -35,11 +35,12 @@
 // Meetings: a buffer's states are there, have been read; all sums or states of the block are found; readers are as far.
 enum Where { FULL = 1, EMPTY = 3, FOUND = 5, READ = 6 };
 
-// Found anew each time it is asked for, so that what follows from it takes no registers meanwhile.
+// Where registers are few found anew each time it is asked for, so that what follows from it takes none meanwhile.
 __device__ inline Thread this_thread(int batch) {
     unsigned number = threadIdx.x % THREADS, block = blockIdx.x;
-    again(number), again(block);
-    return {(int)number, (int)number / 32, (int)number % 32, (int)(block % BLOCKS) * UNITS, (int)(block / BLOCKS) * TILES * 8, batch};
+    if (BUFFERS || 8 * HELD + 4 * ROW_TILES > 130) again(number), again(block);  // registers are few
+    if (!BUFFERS) number %= THREADS;  // which the compiler is to know, save where it would keep more for it than there is room for
+    return {(int)number, (int)(number / 32), (int)(number % 32), (int)(block % BLOCKS * UNITS), (int)(block / BLOCKS * TILES * 8), batch};
 }
 
 __device__ inline int tiles_of(const Thread& me) { return min(TILES, (me.batch - me.first_sequence + 7) / 8); }

@@ -72,7 +72,8 @@ static_assert(sizeof(Shared) <= SHARED_BYTES, "Form.shared_bytes");
 __device__ inline Thread this_thread(int batch) {
     unsigned number = threadIdx.x, block = blockIdx.x;
     again(number), again(block);
-    return {(int)number, (int)number / 32, (int)number % 32, (int)(block % BLOCKS), (int)(block / BLOCKS) * TILES * 8, batch};
+    number %= THREADS;
+    return {(int)number, (int)(number / 32), (int)(number % 32), (int)(block % BLOCKS), (int)(block / BLOCKS * TILES * 8), batch};
 }
 
 // What is told in the i-th step of a tile: gradients column by column of blocks, sums block by block.

@@ -91,9 +91,11 @@ template <typename Kind, int ALL, int MOST_AHEAD, int READERS = THREADS, int MOS
 #pragma unroll
                 for (int i = 0; i < AT_ONCE; i++) is_whole &= first + i * READERS >= ALL || Kind::has(parcels[i], number);
 #pragma unroll
-                for (int i = 0; i < AT_ONCE; i++)
-                    if (first + i * READERS < ALL && !Kind::has(parcels[i], number))
-                        parcels[i] = published(handoff + first + i * READERS);
+                for (int i = 0; i < AT_ONCE; i++) {
+                    const bool is_missing = first + i * READERS < ALL && !Kind::has(parcels[i], number);
+                    if (AT_ONCE <= 8) read_again(parcels[i], handoff + first + i * READERS, is_missing);
+                    else if (is_missing) parcels[i] = published(handoff + first + i * READERS);  // in fewer registers
+                }
                 return is_whole;
             });
             if (!is_there) return false;

@@ -222,22 +222,18 @@ __device__ inline void multiply(Steps& steps, int turn, Resident& weights, const
 }
 
 __device__ inline State next_of(const Steps& steps, int turn, const Ready& ready, const Thread& me, int s, float* kept) {
-    float x[GATES], product[GATES];
-    Four all[GROUPS];
+    Four all[2] = {};  // of every other group, so that fewer additions wait for each other
 #pragma unroll
     for (int group = 0; group < GROUPS; group++) {
         const float* sums = &steps.sums[turn][group][me.local_unit(s)][me.column(s) * PER];
-        all[group] = GATES == 1 ? Four{{*sums}} : *(const Four*)sums;
+        const Four four = GATES == 1 ? Four{{*sums}} : *(const Four*)sums;
+#pragma unroll
+        for (int i = 0; i < 4; i++) all[group % 2].at[i] += four.at[i];
     }
+    float x[GATES], product[GATES];
 #pragma unroll
-    for (int apart = 1; apart < GROUPS; apart *= 2)  // in pairs, so that few wait for each other
-#pragma unroll
-        for (int group = 0; group < GROUPS; group += apart * 2)
-#pragma unroll
-            for (int i = 0; i < 4; i++) all[group].at[i] += all[group + apart].at[i];
-#pragma unroll
-    for (int gate = 0; gate < GATES; gate++) x[gate] = ready.x[s][gate], product[gate] = all[0].at[gate];
-    if (CELL == GRU && INPUT_SLICES) x[2 % GATES] += all[0].at[3];  // W_in x
+    for (int gate = 0; gate < GATES; gate++) x[gate] = ready.x[s][gate], product[gate] = all[0].at[gate] + all[1].at[gate];
+    if (CELL == GRU && INPUT_SLICES) x[2 % GATES] += all[0].at[3] + all[1].at[3];  // W_in x
     return after({ready.carried[s], ready.carried[s]}, x, product, ready.bias_n[s], kept);
 }
 
