@@ -26,7 +26,7 @@ _LANES = 4 * WARPS  # that have different columns
 # On an H200, in us: of a step beside its product, where float32 is split and otherwise; of 16 rows' sums of 8 sequences, of a
 # state of a thread but one and 8 sequences, to meet once more. Of what they would take alone: products and weights from shared
 # memory, where float32 is split products and splitting; parcels that a block reads, likewise.
-_STEP_US, _SUMS_US, _STATE_US, _MEETING_US = {True: 1.0, False: 1.26}, 0.046, 0.1, 0.05
+_STEP_US, _SUMS_US, _STATE_US, _MEETING_US = {True: 1.15, False: 1.2}, 0.046, {True: 0.3, False: 0.1}, 0.05
 _PRODUCT, _NEAR, _SPLIT_PRODUCT, _SPLITTING, _READ = 1.35, 1.25, 0.8, 0.73, {True: 0.5, False: 0.8}
 
 
@@ -100,7 +100,7 @@ class Abreast(Form):
         told = self.tiles * self.wide * self._unit_parcels * self._parcel_words * 4
         carried = 4 * self.tiles * (self.states * self.gate_threads + self.wide)  # and where sequences end
         inputs = 4 * self.states * self._gates * self.gate_threads
-        sums = self._sums_bytes(self.sums, self.sequences)
+        sums = self._sums_bytes(self.units, self.sequences) * self.sums
         return told + inputs + sums + 16 * self.units + carried + PART_BYTES * max(1, self.shared) + 16
 
     @property
@@ -108,7 +108,7 @@ class Abreast(Form):
         """Parts that a thread has registers for, found by compiling."""
         several, parcels = self.abreast - 1, min(self.parcels_at_once, self.lane_parcels)
         others = 38 + 4 * self.abreast * (self.row_tiles + parcels) + 24 * several + 8 * (self.states - 1)
-        others += (12 * self.abreast + 16) * self.problem.arithmetic.is_split
+        others += (12 * self.abreast + 40) * self.problem.arithmetic.is_split
         return (255 - others) // PART_REGISTERS
 
     @property
@@ -130,7 +130,7 @@ class Abreast(Form):
     def step_us(self) -> float:
         is_split = self.problem.arithmetic.is_split
         reads = _READ[is_split] * 16 * self.parcels[0] / L2_BYTES_A_CLOCK * CLOCK_US
-        sums = _SUMS_US * self.abreast * self.row_tiles + _STATE_US * self.abreast * (self.states - 1)
+        sums = _SUMS_US * self.abreast * self.row_tiles + _STATE_US[is_split] * self.abreast * (self.states - 1)
         return self.tiles * (_STEP_US[is_split] + self.product_us + reads + sums + _MEETING_US * (self.sums == 1))
 
     @property

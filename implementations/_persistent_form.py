@@ -41,7 +41,7 @@ _SEVERAL_US, _SEVERAL_PRODUCT = 0.6, 1.4
 # In a grid, in us: of a tile, of a thread's state, of each parcel that it reads, more of one that two sequences share; by what
 # a product takes longer than its own time. Where warps of their own read: of a tile, of the product, of their parcels,
 # where there is one tile and where there are several. Backward: of a step, a tile, the product, parcels of gradients, of sums.
-_GRID_TILE_US, _GRID_STATE_US, _PARCEL_US, _SHARED_PARCEL_US, _GRID_PRODUCT = 0.42, 0.71, 0.075, 0.087, 0.89
+_GRID_TILE_US, _GRID_STATE_US, _PARCEL_US, _SHARED_PARCEL_US, _GRID_PRODUCT = 0.35, 0.71, 0.075, 0.087, 0.89
 _READING_ONE, _READING_MORE = (0.97, 1.27, 0.062), (0.74, 1.16, 0.035)
 _BACKWARD_US, _BACKWARD_TILE_US, _BACKWARD_PRODUCT, _GRADIENTS_US, _PARTS_US = 0.61, 1.08, 0.73, 0.18, 0.25
 _READERS, _READER_REGISTERS = 128, 104  # threads that do nothing else
@@ -243,11 +243,13 @@ class Form:
             carried += 4 * self.tiles * self.states * _THREADS
             return (self._shared_in_rows(states) if self.is_grid else self._shared_in_cluster) + carried + parts
         own = max(1, self.buffers) * states + self.told_bytes + 48 if self.is_grid else 128 + 2 * self.tiles * states + 16
-        return own + self._sums_bytes(2 if self._has_gate_warps else 1, TILE) + 16 * self.units + carried + parts
+        units = self.row_tiles * 16 * WARPS // self.groups // self._gates + 1
+        sums = self._sums_bytes(units, TILE) * (2 if self._has_gate_warps else 1)
+        return own + sums + 16 * self.units + carried + parts
 
-    def _sums_bytes(self, times: int, sequences: int) -> int:
-        """Of a tile's sums, forward, so many times."""
-        return 4 * times * self.groups * self.units * (4 + sequences * (1 if self._gates == 1 else 4))
+    def _sums_bytes(self, units: int, sequences: int) -> int:
+        """Of a tile's sums, forward, where there is room for so many."""
+        return 4 * self.groups * units * (4 + sequences * (1 if self._gates == 1 else 4))
 
     @property
     def _shared_in_cluster(self) -> int:

@@ -64,7 +64,7 @@ __device__ inline void put_apart(Steps& steps, int turn, const Thread& me, Sums 
 #pragma unroll
     for (int i = 0; i < ROW_TILES * 2; i++) {
         const int r = me.row(i);
-        if (r % GATES != 2 || !is_own_row(r)) continue;
+        if (r % GATES != 2) continue;
         float* place = &steps.sums[turn][me.warp % GROUPS][r / GATES][me.lane % 4 * 2 * PER + 3 % PER];
         float* found = &sums[i / 2].at[i % 2 * 2];
         place[0] = found[0], place[PER] = found[1];

@@ -7,6 +7,7 @@
 #include "warp_product.cuh"
 
 #define GROUPS 8
+#define SCARCE 1
 #define READ_AT_ONCE (HELD < 4 ? HELD : 4)
 #define WORDS_EACH (OF_TF32 ? 6 : 3)                      // of a parcel
 #define UNITS_EACH (WORDS_EACH * 4 / (int)sizeof(storage))   // of a parcel

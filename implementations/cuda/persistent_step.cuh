@@ -16,8 +16,14 @@ __device__ inline int own_unit(int thread, int state) { return (thread + state *
 __device__ inline int own_column(int thread, int state) { return (thread + state * GATE_THREADS) / UNITS; }
 #endif
 #define WIDE (8 * ABREAST)  // sequences of a tile
-#ifndef SEQUENCES
-#define SEQUENCES WIDE  // of these, that matter
+// How many units and sequences there is room for among the sums: for all, or where room is scarce only for those that matter.
+#ifdef SCARCE
+#define SUM_UNITS UNITS
+#define SUM_COLUMNS SEQUENCES
+#else
+#define SCARCE 0
+#define SUM_UNITS (ROW_TILES * 16 * WARPS / GROUPS / GATES + 1)
+#define SUM_COLUMNS WIDE
 #endif
 #define ROW_TILES ((GATES * UNITS * GROUPS + 16 * WARPS - 1) / (16 * WARPS))  // of a warp
 #define STEPS_AHEAD 3
@@ -39,7 +45,7 @@ struct alignas(16) Four {
 
 // What a block has in shared memory for all its tiles, beside their states. sums: SUMS times, by turns.
 struct Steps {
-    float sums[SUMS][GROUPS][UNITS][SEQUENCES * PER + 4];  // a unit's, so far apart that banks differ
+    float sums[SUMS][GROUPS][SUM_UNITS][SUM_COLUMNS * PER + 4];  // a unit's, so far apart that banks differ
     Four bias[UNITS];
     float carried[TILES][STATES][GATE_THREADS];
     int ends[TILES][WIDE];
@@ -190,22 +196,19 @@ struct Ready {
     }
 };
 
-// Whether a unit has it: among the sums there is no room for others.
-__device__ inline bool is_own_row(int r) { return ROW_TILES * 16 * WARPS / GROUPS <= GATES * UNITS || r < GATES * UNITS; }
-
 // A warp's sums, to be met by the block before they are read. sums_of(i, n): of its i-th rows and the n-th 8 sequences.
 template <typename SumsOf> __device__ inline void put(Steps& steps, int turn, const Thread& me, SumsOf sums_of) {
 #pragma unroll
     for (int i = 0; i < ROW_TILES * 2; i++) {
         const int r = me.row(i);
-        if (!is_own_row(r)) continue;
+        if (SCARCE && r >= GATES * UNITS) continue;
         float* place = &steps.sums[turn][me.warp % GROUPS][r / GATES][me.lane % 4 * 2 * PER + r % GATES];
 #pragma unroll
         for (int n = 0; n < ABREAST; n++) {
             const Sums& sums = sums_of(i / 2, n);
             const int column = n * 8 + me.lane % 4 * 2;
-            if (column < SEQUENCES) place[n * 8 * PER] = sums.at[i % 2 * 2];
-            if (column + 1 < SEQUENCES) place[(n * 8 + 1) * PER] = sums.at[i % 2 * 2 + 1];
+            if (!SCARCE || column < SUM_COLUMNS) place[n * 8 * PER] = sums.at[i % 2 * 2];
+            if (!SCARCE || column + 1 < SUM_COLUMNS) place[(n * 8 + 1) * PER] = sums.at[i % 2 * 2 + 1];
         }
     }
 }
