@@ -4,7 +4,8 @@ A cluster of blocks takes some sequences through all steps, a tile of 8 after th
 each other is on its way while another tile is computed. Each block owns some hidden units, whose part of W_hh it keeps, first
 in registers, then in shared memory; what finds no room there comes from the L2 cache in every step. Clusters know nothing of
 each other: where there are more than run at once, they queue. A layer that a cluster has no room for lies in a grid: groups of
-more blocks, which tell each other through the L2 cache and all run at once. Backward they stand in rows and columns: a block
+more blocks, which tell each other through the L2 cache and all run at once, forward with several tiles as one where that is
+faster (_persistent_abreast_form.py). Backward they stand in rows and columns: a block
 multiplies what its column tells it, and tells its row the sums.
 """
 
