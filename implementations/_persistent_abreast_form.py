@@ -84,10 +84,6 @@ class Abreast(Form):
         return ceil(ceil(self.sequences * self._unit_parcels / WARPS) * self._parcel_units / 32)
 
     @property
-    def told_bytes(self) -> int:
-        return super().told_bytes * self.abreast
-
-    @property
     def parcels(self) -> tuple[int, int]:
         return self.sequences * self.blocks * self._unit_parcels, 0
 

@@ -50,7 +50,7 @@ _READERS, _READER_REGISTERS = 128, 104  # threads that do nothing else
 
 @dataclass(frozen=True)
 class Form:
-    """`blocks` of a cluster own `units` each; a cluster has `tiles` of 8 sequences. With `is_grid` the clusters are groups.
+    """`blocks` of a cluster own `units` each; it has `tiles` of `wide` sequences, 8. With `is_grid` the clusters are groups.
 
     groups: of warps, among which the columns of a product are divided. Of a warp's parts of W_hh `held` lie in registers and
     `shared` in shared memory; `ring`: of what is left over, turns of `together` parts that are on their way. down: blocks in
@@ -225,8 +225,8 @@ class Form:
 
     @property
     def heard_bytes(self) -> int:
-        """That a block is told of a tile in a step."""
-        return 12 * sum(self.parcels) if self.is_in_rows else self.told_bytes * self.blocks
+        """That a block is told of a tile in a step, numbers of parcels apart."""
+        return 12 * sum(self.parcels) if self.is_grid else self.told_bytes * self.blocks
 
     @property
     def handoff_bytes(self) -> int:

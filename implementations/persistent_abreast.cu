@@ -9,8 +9,8 @@
 //   nothing of others; block r of a group owns UNITS hidden units from r * UNITS. Each of its 8 warps multiplies all rows of these
 //   by an eighth of the columns, and finds an eighth of their states. SEQUENCES of a tile are told: all, or as many as there are
 //   at all. Shared bytes: Form.shared_bytes.
-// Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each reads 4/3 B H values of others a step, of TF32
-//   2/3.
+// Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each block reads 4/3 H values of each sequence a
+//   step, of TF32 2/3, and more where UNITS do not fill their parcels.
 // Limits: compute capability 8.0; of W_hh nothing left over; T, B, G * H below 2^30; offsets 64-bit.
 // Order: a parcel is written and read as one (grid.cuh), so who sees its number sees it whole. h_(t+1) of a tile takes the place
 //   of h_(t-1): who writes it has met its block since all its warps had read h_t, and of that each part was written by a block

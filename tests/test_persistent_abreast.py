@@ -12,10 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ecornn.implementations import _persistent_kernel
+from pytest_ecornn.implementations import _persistent_kernel, _persistent_op
 from pytest_ecornn.implementations._persistent_abreast_form import Abreast
 from pytest_ecornn.implementations._persistent_choice import choose, fitting
 from pytest_ecornn.implementations._persistent_form import WARPS, Form
+from pytest_ecornn.implementations._persistent_layers import How
 from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200
@@ -87,6 +88,30 @@ def test_of_few_sequences_only_those_are_told(batch: int, units: int, sizes: dic
     sizes.update(units=units)
     for order in range(2):
         assert verdicts(small("lstm", hidden_size=17, batch=batch, mode="inference"), order) == []
+
+
+def forms_of_all_kinds(problem: Problem) -> list[Form]:
+    """Whose last block has less than its units."""
+    cluster, grid = Form(problem, 16, 4, 2, 2), Form(problem, 12, 5, 2, 2, is_grid=True)
+    return [with_weights(one, 1, 0, 0) for one in (cluster, grid, Abreast(problem, 12, 5, 1, WARPS, is_grid=True, abreast=2))]
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", range(3))
+def test_an_infinite_state_is_not_made_nan_by_units_that_are_not_there(kind: int) -> None:
+    torch.manual_seed(0)
+    layer, x = torch.nn.LSTM(6, 50), torch.randn(4, 9, 6)
+    first = torch.zeros(2, 1, 9, 50)
+    first[0, 0, 1, 3] = torch.inf
+    how = How("lstm", batch_first=False, bidirectional=False, projected=False, tf32=False)
+    with torch.inference_mode():
+        expected, _ = layer(x, tuple(first))
+        with clusters_on_cpu.running_layers(
+            lambda shape, kind_of: forms_of_all_kinds(kind_of.problem(shape.cell, shape.hidden, shape.batch))[kind]
+        ):
+            found = _persistent_op.run(x, tuple(first), list(layer.parameters()), None, how)
+    assert expected.isfinite().all()
+    torch.testing.assert_close(found[0], expected, rtol=1e-5, atol=1e-6)
 
 
 # The file, what stands there, and what is planted.

@@ -36,6 +36,7 @@ __device__ inline int own_column(int thread, int state) {
 
 #include "parcels.cuh"
 
+static_assert(AT_HAND == A_LANE || AT_HAND >= 2, "a slice may have words of two parcels");
 typedef Parcel<OF_TF32> parcel;
 
 // The states of a block's own units in a tile, as they are told: by each warp those that it finds.
@@ -139,6 +140,7 @@ struct HeardColumns {
 #pragma unroll
             for (int k = 0; k < A_LANE; k += WAITED)  // whose first word the slice has
                 if (k * WORDS_EACH / 4 == s) {
+                    // The slice may still need parcel k - 1, whose place is not given on then.
                     const int begun = k == 0 ? AT_HAND : k + AT_HAND - (WAITED == 1);
                     if (!wait(handoff, me, number, k, min(k + WAITED, A_LANE), min(begun, A_LANE))) return false;
                     if (k == 0) meanwhile();

@@ -255,6 +255,7 @@ struct Found {
             float& carried = steps.carried[tile][s][me.number];
             states[s] = next_of(steps, turn, ready, me, s, kept[s]);
             h[s] = ready.is_alive[s] ? narrow(states[s].h) : now.of(me.unit(s), me.column(s));
+            if (HIDDEN % UNITS && me.unit(s) >= HIDDEN) h[s] = narrow(0.0f);  // no unit: of an infinite state it had no number
             next.of(me.unit(s), me.column(s)) = h[s];
             if (ready.is_alive[s]) carried = CELL == LSTM ? states[s].c : states[s].h;
             else states[s].c = carried;

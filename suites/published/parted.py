@@ -113,7 +113,8 @@ class Plan:
                 raise ValueError(f"{path} cannot be joined: expected (as in {first}) and found: {'; '.join(different)}")
             for name, rows in self._rows(one).items():
                 report.rows[name] = _united(report.rows.get(name, []), rows, f"{path}, {name}")
-            report.ended |= one["ended"]
+            for name, why in one["ended"].items():
+                report.ended[name] = "; ".join(dict.fromkeys([*filter(None, [report.ended.get(name)]), why]))
             report.runs += [run for run in runs.of_report(one) if run not in report.runs]
         report.runs.sort(key=lambda run: run.began)
         report.write(folder)

@@ -37,7 +37,7 @@ def of_report(found: dict[str, Any]) -> list[Run]:
     """From its JSON, in which older ones have only how long the last run and those before it took."""
     if "runs" in found:
         return list(rebuilt(list[Run], found["runs"]))
-    before = [Run([], found["earlier_seconds"])] if found["earlier_seconds"] else []
+    before = [Run([], seconds)] if (seconds := found.get("earlier_seconds", 0)) else []
     return [*before, Run(list(found["rows"]), found["seconds"])]
 
 
