@@ -10,11 +10,9 @@ from math import ceil
 from typing import TypeVar
 
 from pytest_ecornn.implementations._persistent_abreast_form import Abreast
-from pytest_ecornn.implementations._persistent_form import PART_BYTES, PART_REGISTERS, TILE, WARPS, Form
+from pytest_ecornn.implementations._persistent_form import PART_BYTES, TILE, WARPS, Form
 from pytest_ecornn.implementations._persistent_problem import GATES, Device, Problem
 
-_MOST_PARTS_HELD = 22  # of 255 registers
-_OTHER_REGISTERS = 48  # of a thread that multiplies, beside weights
 _MOST_TILES = 4
 _RING_BYTES = 80 * 1024  # on their way from the L2 cache at least, to use its bandwidth
 _GRID_UNITS, _ABREAST_UNITS = 4, 2  # of a block a multiple
@@ -114,7 +112,7 @@ def _abreast(problem: Problem, device: Device) -> Iterator[Form]:
 
 def _with_weights(form: F, device: Device) -> F | None:
     """As many of them in registers as there is room for, then in shared memory; None where there is no room for the rest."""
-    held = min(form.parts, _most_held(form))
+    held = min(form.parts, form.most_held)
     if held < 1:
         return None
     form = replace(form, held=held)
@@ -129,23 +127,3 @@ def _with_weights(form: F, device: Device) -> F | None:
     ring = min(ceil(_RING_BYTES / PART_BYTES / form.together), room // form.together, near - 1)
     held = min(held, (near - ring) * form.together)
     return replace(form, held=held, shared=(near - ring) * form.together - held, ring=ring) if ring > 0 else None
-
-
-def _most_held(form: Form) -> int:
-    """Parts that a thread has registers for, found by compiling without spills."""
-    is_split = form.problem.arithmetic.is_split
-    if form.problem.is_backward and not form.is_grid:
-        of_states = (2 if GATES[form.problem.cell] == 1 else 4) * min(form.states - 1, 2)
-        return _MOST_PARTS_HELD - of_states - (form.together - 2) - 6 * is_split
-    if isinstance(form, Abreast):
-        return form.most_held
-    if form.is_grid:
-        others = 8 * form.row_tiles + 16 if is_split else 6 * form.row_tiles + 10
-        others += 16 * (form.states - 1) * form.problem.is_backward
-        others += PART_REGISTERS * (form.row_tiles > 4 and form.tiles > 1 and not form.problem.is_backward)
-        if form.buffers:
-            room = form.other_registers or form.launched_registers - 8
-            return (room - _OTHER_REGISTERS - others - 32 * is_split) // PART_REGISTERS
-        return _MOST_PARTS_HELD - ceil(others / PART_REGISTERS)
-    others = _OTHER_REGISTERS + 6 * (form.row_tiles - 1) + 32 * is_split + form.extra_registers
-    return (form.other_registers - others) // PART_REGISTERS

@@ -5,8 +5,8 @@ each other is on its way while another tile is computed. Each block owns some hi
 in registers, then in shared memory; what finds no room there comes from the L2 cache in every step. Clusters know nothing of
 each other: where there are more than run at once, they queue. A layer that a cluster has no room for lies in a grid: groups of
 more blocks, which tell each other through the L2 cache and all run at once, forward with several tiles as one where that is
-faster (_persistent_abreast_form.py). Backward they stand in rows and columns: a block
-multiplies what its column tells it, and tells its row the sums.
+faster (_persistent_abreast_form.py). Backward they stand in rows and columns: a block multiplies what its column tells it, and
+tells its row the sums.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ _THREADS = 32 * WARPS
 TILE = 8  # sequences
 PART_REGISTERS, PART_BYTES = 8, 8 * 4 * _THREADS  # of a thread, of a block: 16 rows by 64 bytes of columns a warp
 _REGISTERS = 65_536  # of a multiprocessor
+_MOST_PARTS_HELD = 22  # of 255 registers
+_OTHER_REGISTERS = 48  # of a thread that multiplies, beside weights
 SLICE_BYTES = 64  # of columns, that are multiplied at once
 _MOST_WIDE = 16  # bytes that are read at once
 # On an H200, docs/notes/persistent_gpu.md. Clocks of a quarter of a multiprocessor for a product, of a product that waits for
@@ -195,6 +197,24 @@ class Form:
     def extra_registers(self) -> int:
         """Of a thread of a cluster that multiplies forward, for what others of those do not have."""
         return 0
+
+    @property
+    def most_held(self) -> int:
+        """Parts that a thread has registers for, found by compiling without spills."""
+        is_split = self.problem.arithmetic.is_split
+        if self.problem.is_backward and not self.is_grid:
+            of_states = (2 if self._gates == 1 else 4) * min(self.states - 1, 2)
+            return _MOST_PARTS_HELD - of_states - (self.together - 2) - 6 * is_split
+        if self.is_grid:
+            others = 8 * self.row_tiles + 16 if is_split else 6 * self.row_tiles + 10
+            others += 16 * (self.states - 1) * self.problem.is_backward
+            others += PART_REGISTERS * (self.row_tiles > 4 and self.tiles > 1 and not self.problem.is_backward)
+            if self.buffers:
+                room = self.other_registers or self.launched_registers - 8
+                return (room - _OTHER_REGISTERS - others - 32 * is_split) // PART_REGISTERS
+            return _MOST_PARTS_HELD - ceil(others / PART_REGISTERS)
+        others = _OTHER_REGISTERS + 6 * (self.row_tiles - 1) + 32 * is_split + self.extra_registers
+        return (self.other_registers - others) // PART_REGISTERS
 
     @property
     def may_spill(self) -> int:

@@ -61,9 +61,7 @@ static_assert(sizeof(Shared) <= SHARED_BYTES, "Form.shared_bytes");
 
 // The initial states, told.
 __device__ inline void start(Own& own, const Arrays& arrays, uint4* handoff, const Thread& me, int tile) {
-    for (int s = 0; s < STATES; s++)
-        if (tile < me.own_tiles(s))
-            own.of(me.unit(s), me.column(s)) = arrays.first_h[(index)me.sequence(tile, s) * HIDDEN + me.unit(s)];
+    start_own(own, arrays, me, tile);
     __syncwarp();
     own.tell(place_of(handoff, me, 0, tile), me, 1);
 }
@@ -104,8 +102,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const Resi
             found.write(walk, ready, tile);
             if (!is_told) found.write_final(arrays, shared.steps, ready, me, tile);
             walk.advance(arrays, tiles, is_last);
-            walk.advance_gates(arrays, tiles, is_last);
-            if (!is_last || is_told) inputs.read(arrays, walk, is_last ? 0 : tile + 1, t + is_last);
+            read_next(inputs, walk, arrays, tiles, tile, t);
             turn = (turn + 1) % SUMS;
         }
     }

@@ -53,13 +53,6 @@ __device__ inline uint4* place_of(uint4* handoff, const Thread& me, int t, int t
 // The states of a block's own units in a tile, as they are told.
 typedef Told<UNITS> Own;
 
-// The initial ones.
-__device__ inline void start(Own& own, const Arrays& arrays, const Thread& me, int tile) {
-    for (int s = 0; s < STATES; s++)
-        if (tile < me.own_tiles(s))
-            own.of(me.unit(s), me.column(s)) = arrays.first_h[(index)me.sequence(tile, s) * HIDDEN + me.unit(s)];
-}
-
 // handoff: of the tile and step.
 __device__ inline void tell(const Own& own, uint4* handoff, const Thread& me, unsigned number) {
     own.tell(handoff + me.first_unit / UNITS * Own::PARCELS, me.number, number);
@@ -137,8 +130,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, Resident& 
             found.write(walk, ready, tile);
             if (!is_told) found.write_final(arrays, shared.steps, ready, me, tile);
             walk.advance(arrays, tiles, is_last);
-            walk.advance_gates(arrays, tiles, is_last);
-            if (!is_last || is_told) inputs.read(arrays, walk, is_last ? 0 : tile + 1, t + is_last);
+            read_next(inputs, walk, arrays, tiles, tile, t);
             buffer = buffer + 1 < BUFFERS ? buffer + 1 : 0;
         }
     }
@@ -166,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(ALL, 1) persistent_forward(
     if (OTHER_REGISTERS) take<OTHER_REGISTERS>();
     start(shared.steps, arrays, first, lengths);
     for (int tile = 0; first_h && tile < tiles; tile++) {
-        start(shared.own, arrays, first, tile);
+        start_own(shared.own, arrays, first, tile);
         meet(FOUND, THREADS);
         tell(shared.own, place_of(handoff, first, 0, tile), first, 1);
         meet(FOUND, THREADS);

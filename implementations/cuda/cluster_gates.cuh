@@ -77,8 +77,7 @@ __device__ inline void find_all(
             const int now = t % 2, next = 1 - now;
             const bool is_last = tile + 1 == tiles, is_told = t + 1 < arrays.steps;
             const Ready ready(shared.steps, inputs, me, tile, arrays.step(t));
-            walk.advance_gates(arrays, tiles, is_last);
-            if (!is_last || is_told) inputs.read(arrays, walk, is_last ? 0 : tile + 1, t + is_last);
+            read_next(inputs, walk, arrays, tiles, tile, t);
             jitter(t, 2);
             meet(FULL + turn, ALL);
             jitter(t, 3);

@@ -121,6 +121,13 @@ __device__ inline void start(States& states, const Arrays& arrays, const Thread&
     }
 }
 
+// Those of a thread's own units, which some memory of the block has room for.
+template <typename Own> __device__ inline void start_own(Own& own, const Arrays& arrays, const Thread& me, int tile) {
+    for (int s = 0; s < STATES; s++)
+        if (tile < me.own_tiles(s))
+            own.of(me.unit(s), me.column(s)) = arrays.first_h[(index)me.sequence(tile, s) * HIDDEN + me.unit(s)];
+}
+
 // Where a thread's states are in memory, tile by tile and step by step.
 struct Walk {
     const storage* gates[STATES];
@@ -179,6 +186,15 @@ struct Inputs {
                 }
     }
 };
+
+// Those of the tile after this one, or of the first one's next step, where there are any. inputs: `Inputs`, or what has its
+// functions.
+template <typename In>
+__device__ inline void read_next(In& inputs, Walk& walk, const Arrays& arrays, int tiles, int tile, int t) {
+    const bool is_last = tile + 1 == tiles;
+    walk.advance_gates(arrays, tiles, is_last);
+    if (!is_last || t + 1 < arrays.steps) inputs.read(arrays, walk, is_last ? 0 : tile + 1, t + is_last);
+}
 
 // What a thread's states need beside their sums, at hand before those are there.
 struct Ready {
