@@ -89,11 +89,26 @@ def _grids(problem: Problem, device: Device) -> Iterator[Form]:
             tiles = ceil(problem.batch / TILE / (device.processors // blocks))
             for groups in (1, 2, 4, 8):
                 form = Form(problem, units, blocks, tiles, groups, is_grid=True, down=down)
-                for buffers in (0,) if problem.is_backward or problem.arithmetic.bytes > 2 else (0, min(tiles, 2)):
-                    moves = buffers > 0 and device.largest_cluster > 1
-                    found = _with_weights(replace(form, buffers=buffers, moves_registers=moves), device)
-                    if found is not None and not found.left_over:
-                        yield found
+                yield from _whole(form, device)
+                for readers in _readers(form):
+                    moves = device.largest_cluster > 1
+                    yield from _whole(replace(form, buffers=min(tiles, 2), readers=readers, moves_registers=moves), device)
+
+
+def _readers(form: Form) -> tuple[int, ...]:
+    """Threads that may read alone; where float32 is split they never won."""
+    arithmetic = form.problem.arithmetic
+    if form.problem.is_backward or arithmetic.is_split:
+        return ()
+    if form.tiles > 1:
+        return (128,) if arithmetic.bytes == 2 else ()
+    return (128, 256) if arithmetic.bytes == 2 else (256,)
+
+
+def _whole(form: F, device: Device) -> Iterator[F]:
+    found = _with_weights(form, device)
+    if found is not None and not found.left_over:
+        yield found
 
 
 def _abreast(problem: Problem, device: Device) -> Iterator[Form]:

@@ -42,12 +42,14 @@ _MOST_SUMS, _SPILLED_CLOCKS = (
 _GATES_US, _SUMS_US, _HANDOFF_US, _BLOCK_US, _TOLD_US, _SEVERAL = 0.22, 0.045, 0.1, 0.006, 0.0055, 1.2
 _SEVERAL_US, _SEVERAL_PRODUCT = 0.6, 1.4
 # In a grid, in us: of a tile, of a thread's state, of each parcel that it reads, more of one that two sequences share; by what
-# a product takes longer than its own time. Where warps of their own read: of a tile, of the product, of their parcels,
-# where there is one tile and where there are several. Backward: of a step, a tile, the product, parcels of gradients, of sums.
+# a product takes longer than its own time. Where some read alone: of a tile, of the product, of their parcels, of 16 rows' sums
+# of a warp, where there are several tiles, and where there is one by how many read and the bytes of an element. Backward: of a
+# step, a tile, the product, parcels of gradients, of sums.
 _GRID_TILE_US, _GRID_STATE_US, _PARCEL_US, _SHARED_PARCEL_US, _GRID_PRODUCT = 0.35, 0.71, 0.075, 0.087, 0.89
-_READING_ONE, _READING_MORE = (0.97, 1.27, 0.062), (0.74, 1.16, 0.035)
+_READING_MORE = (0.74, 1.16, 0.035, 0.0)
+_READING_ONE = {(128, 2): (0.85, 0.84, 0.038, 0.095), (256, 2): (0.8, 1.0, 0.074, 0.078), (256, 4): (0.94, 0.97, 0.143, 0.056)}
 _BACKWARD_US, _BACKWARD_TILE_US, _BACKWARD_PRODUCT, _GRADIENTS_US, _PARTS_US = 0.61, 1.08, 0.73, 0.18, 0.25
-_READERS, _READER_REGISTERS = 128, 104  # threads that do nothing else
+_READER_REGISTERS = {128: 104, 256: 72}  # of so many threads that do nothing else
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class Form:
 
     groups: of warps, among which the columns of a product are divided. Of a warp's parts of W_hh `held` lie in registers and
     `shared` in shared memory; `ring`: of what is left over, turns of `together` parts that are on their way. down: blocks in
-    each column of a group, backward in a grid. buffers: of states, forward in a grid, into which four more warps read what is
-    told; 0 for no such warps, who multiply reading too. moves_registers: from those warps to the others.
+    each column of a group, backward in a grid. buffers: of states, forward in a grid, into which `readers`, more threads, read
+    what is told; 0 for none such, who multiply reading too. moves_registers: from those to the others.
     """
 
     problem: Problem
@@ -71,6 +73,7 @@ class Form:
     is_grid: bool = False
     down: int = 1
     buffers: int = 0
+    readers: int = 0
     moves_registers: bool = False
 
     @property
@@ -169,12 +172,12 @@ class Form:
     @property
     def reader_registers(self) -> int:
         """Of a thread that reads alone."""
-        return _READER_REGISTERS
+        return _READER_REGISTERS.get(self.readers, 0)
 
     @property
     def _threads_beside(self) -> int:
         """That do not multiply."""
-        return self.gate_threads if self._has_gate_warps else _READERS if self.buffers else 0
+        return self.gate_threads if self._has_gate_warps else self.readers
 
     @property
     def _registers_beside(self) -> int:
@@ -327,8 +330,10 @@ class Form:
     @property
     def _grid_us(self) -> float:
         if self.buffers:
-            tile, product, parcel = _READING_ONE if self.tiles == 1 else _READING_MORE
-            return self.tiles * (tile + product * self.product_us + parcel * self._parcels_of_one(_READERS))
+            by = _READING_ONE[self.readers, self.problem.arithmetic.bytes] if self.tiles == 1 else _READING_MORE
+            tile, product, parcel, sums = by
+            reads = parcel * self._parcels_of_one(self.readers)
+            return self.tiles * (tile + product * self.product_us + reads + sums * self.row_tiles)
         words = self.units * self.problem.arithmetic.bytes // 4
         parcel = _PARCEL_US + (_SHARED_PARCEL_US if words % (3 * self._unpacked) else 0)
         reads = parcel * self._unpacked * self._parcels_of_one(_THREADS)
@@ -363,7 +368,7 @@ class Form:
         names = ["units", "tiles", "groups", "together", "held", "shared", "ring"] + ["sequences"] * self.is_grid
         names += ["down", "across"] if self.is_in_rows else ["blocks"]
         names += ["gate_threads", "gate_registers", "other_registers"] * self._has_gate_warps
-        names += ["buffers", "reader_registers", "other_registers"] * (self.is_grid and not self.problem.is_backward)
+        names += ["buffers", "readers", "reader_registers", "other_registers"] * (self.is_grid and not self.problem.is_backward)
         names.append("shared_bytes")
         return {name.upper(): getattr(self, name) for name in names} | {"SPLIT": int(self.problem.arithmetic.is_split)}
 

@@ -7,9 +7,9 @@
 //   No two may alias. Alignment: of the element; weight: WIDTH bytes; handoff: 16 bytes.
 // Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of 8 sequences, which knows nothing of
 //   others; block r of a group owns UNITS hidden units from r * UNITS. Its 8 warps are GROUPS of columns of W_hh by groups of
-//   rows. SEQUENCES of a tile are told, 8 or as many as there are at all. With BUFFERS four more warps read what is told of the
-//   next tile meanwhile, into as many buffers by turns; registers go over to the others where OTHER_REGISTERS says how many.
-//   Shared bytes: Form.shared_bytes.
+//   rows. SEQUENCES of a tile are told, 8 or as many as there are at all. READERS more threads read what is told, with
+//   several tiles of the next one meanwhile, into BUFFERS buffers by turns; registers go over to the others where
+//   OTHER_REGISTERS says how many. Shared bytes: Form.shared_bytes.
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each reads 4/3 B H values of others a step, of TF32
 //   2/3.
 // Limits: compute capability 8.0; UNITS a multiple of 4, and of W_hh nothing left over; T, B, G * H below 2^30; offsets 64-bit.
@@ -28,10 +28,11 @@
 #include "roles.cuh"
 
 #define OF_ALL (BLOCKS * Told<UNITS>::PARCELS)  // of a tile
-#define READERS (BUFFERS > 0 ? 128 : THREADS)
-#define ALL (BUFFERS > 0 ? THREADS + READERS : THREADS)
+#define HEARERS (READERS > 0 ? READERS : THREADS)
+#define ALL (THREADS + READERS)
 #define AT_ONCE (BUFFERS > 0 ? 16 : 8)  // parcels of a thread
-#define AHEAD (BUFFERS > 0 ? AT_ONCE : TILES == 1 ? 0 : 4)  // of these, during the product of the tile before
+#define AHEAD (TILES == 1 ? 0 : BUFFERS > 0 ? AT_ONCE : 4)  // of these, during the product of the tile before
+#define AFTER_TELLING 400  // clocks, before which others' states of one tile cannot be there: who asks too early asks twice
 // Meetings: a buffer's states are there, have been read; all sums or states of the block are found; readers are as far.
 enum Where { FULL = 1, EMPTY = 3, FOUND = 5, READ = 6 };
 
@@ -66,7 +67,7 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "Form.shared_bytes");
 
-typedef Heard<Own::parcel, OF_ALL, AHEAD, READERS, AT_ONCE> Parcels;
+typedef Heard<Own::parcel, OF_ALL, AHEAD, HEARERS, AT_ONCE> Parcels;
 
 // All of h_t of a tile, of which AHEAD were begun. False when it does not come.
 __device__ inline bool hear(Parcels& parcels, States& states, uint4* handoff, const Thread& me, int t, int tile) {
@@ -84,6 +85,7 @@ __device__ inline void read_all(Shared& shared, uint4* handoff, const Thread& me
         for (int tile = 0; tile < tiles; tile++) {
             const int buffer = visits % max(BUFFERS, 1), next = tile + 1 < tiles ? tile + 1 : 0;
             if (visits++ >= BUFFERS) meet(EMPTY + buffer, ALL);
+            if (TILES == 1) let_pass(AFTER_TELLING);
             if ((t > 0 || is_first_told) && !hear(parcels, shared.states[buffer], handoff, me, t, tile))
                 *(volatile int*)&shared.is_stuck[buffer] = 1;
             meet(READ, READERS);

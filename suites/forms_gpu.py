@@ -58,7 +58,7 @@ def shapes(sizes: Sequence[tuple[int, int]] = SIZES, passes: Sequence[bool] = (F
 def kind_of(form: Form) -> str:
     if isinstance(form, Abreast):
         return f"grid, {form.wide} sequences at once"
-    return "clusters" if not form.is_grid else f"grid, {form.buffers} buffers" if form.buffers else "grid"
+    return "clusters" if not form.is_grid else f"grid, {form.readers} readers" if form.readers else "grid"
 
 
 def promising(problem: Any, device: Device, most: int) -> list[Form]:

@@ -27,8 +27,7 @@ def test_the_best_of_each_kind_is_measured_and_with_them_the_one_that_is_chosen(
     problem = Problem("lstm", 650, 32, Arithmetic(bytes, False), is_backward)
     found = forms_gpu.promising(problem, H200, 2)
     kinds = [forms_gpu.kind_of(form) for form in found]
-    has_readers = bytes == 2 and not is_backward
-    readers = {"grid, 1 buffers", "grid, 2 buffers"} if has_readers else set()
+    readers = set() if is_backward else {f"grid, {threads} readers" for threads in ((128, 256) if bytes == 2 else (256,))}
     abreast = set() if is_backward else {f"grid, {wide} sequences at once" for wide in (8, 16, 24, 32)}
     assert set(kinds) == {"clusters", "grid"} | readers | abreast
     assert max(map(kinds.count, kinds)) == 2

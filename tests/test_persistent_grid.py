@@ -85,7 +85,8 @@ def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
 
 
 def form_of(problem: Problem, units: int, tiles: int, groups: int, held: int, buffers: int) -> Form:
-    form = Form(problem, units, -(-problem.hidden // units), tiles, groups, is_grid=True, buffers=buffers, moves_registers=True)
+    blocks, readers = -(-problem.hidden // units), (0, 256, 128)[buffers]
+    form = Form(problem, units, blocks, tiles, groups, is_grid=True, buffers=buffers, readers=readers, moves_registers=True)
     return with_weights(form, held, 0, 0)
 
 

@@ -18,6 +18,10 @@ __device__ inline unsigned long long now_ns() {
     return found;
 }
 
+__device__ inline void let_pass(unsigned clocks) {
+    for (const unsigned start = clock(); (unsigned)clock() - start < clocks;) {}
+}
+
 __device__ inline void sleep_ns(unsigned ns) { __nanosleep(ns); }
 
 // Until `is_there`, asked again and again, says so: true; false when it does not after WATCHDOG_NS. BY_WARP: of a whole warp,

@@ -63,10 +63,10 @@ template <int OWN> struct alignas(16) Told {
     }
 };
 
-// ALL parcels of a tile, on their way to so many READERS, a block's threads: MOST at once to each of them, of which it begins to
+// ALL parcels of a tile, on their way to so many BY, a block's threads: MOST at once to each of them, of which it begins to
 // read MOST_AHEAD before it needs them.
-template <typename Kind, int ALL, int MOST_AHEAD, int READERS = THREADS, int MOST = 8> struct Heard {
-    static constexpr int A_THREAD = (ALL + READERS - 1) / READERS, AT_ONCE = A_THREAD < MOST ? A_THREAD : MOST;
+template <typename Kind, int ALL, int MOST_AHEAD, int BY = THREADS, int MOST = 8> struct Heard {
+    static constexpr int A_THREAD = (ALL + BY - 1) / BY, AT_ONCE = A_THREAD < MOST ? A_THREAD : MOST;
     static constexpr int ROUNDS = (A_THREAD + AT_ONCE - 1) / AT_ONCE;
     static constexpr int AHEAD = AT_ONCE < MOST_AHEAD ? AT_ONCE : MOST_AHEAD;
     uint4 parcels[AT_ONCE];
@@ -75,7 +75,7 @@ template <typename Kind, int ALL, int MOST_AHEAD, int READERS = THREADS, int MOS
     template <int FROM, int TO> __device__ void begin(const uint4* handoff, int first) {
 #pragma unroll
         for (int i = FROM; i < TO; i++)
-            parcels[i] = first + i * READERS < ALL ? published(handoff + first + i * READERS) : uint4{};
+            parcels[i] = first + i * BY < ALL ? published(handoff + first + i * BY) : uint4{};
     }
     __device__ void begin_ahead(const uint4* handoff, int thread) { begin<0, AHEAD>(handoff, thread); }
 
@@ -89,20 +89,20 @@ template <typename Kind, int ALL, int MOST_AHEAD, int READERS = THREADS, int MOS
             const bool is_there = wait_together([&] {
                 bool is_whole = true;
 #pragma unroll
-                for (int i = 0; i < AT_ONCE; i++) is_whole &= first + i * READERS >= ALL || Kind::has(parcels[i], number);
+                for (int i = 0; i < AT_ONCE; i++) is_whole &= first + i * BY >= ALL || Kind::has(parcels[i], number);
 #pragma unroll
                 for (int i = 0; i < AT_ONCE; i++) {
-                    const bool is_missing = first + i * READERS < ALL && !Kind::has(parcels[i], number);
-                    if (AT_ONCE <= 8) read_again(parcels[i], handoff + first + i * READERS, is_missing);
-                    else if (is_missing) parcels[i] = published(handoff + first + i * READERS);  // in fewer registers
+                    const bool is_missing = first + i * BY < ALL && !Kind::has(parcels[i], number);
+                    if (AT_ONCE <= 8) read_again(parcels[i], handoff + first + i * BY, is_missing);
+                    else if (is_missing) parcels[i] = published(handoff + first + i * BY);  // in fewer registers
                 }
                 return is_whole;
             });
             if (!is_there) return false;
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
-                if (first + i * READERS < ALL) put(first + i * READERS, parcels[i]);
-            first += AT_ONCE * READERS;
+                if (first + i * BY < ALL) put(first + i * BY, parcels[i]);
+            first += AT_ONCE * BY;
         }
         return true;
     }
