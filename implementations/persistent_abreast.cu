@@ -7,7 +7,8 @@
 //   No two may alias. Alignment: of the element; weight: WIDTH bytes; handoff: 16 bytes.
 // Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of 8 * ABREAST sequences, which knows
 //   nothing of others; block r of a group owns UNITS hidden units from r * UNITS. Each of its 8 warps multiplies all rows of these
-//   by an eighth of the columns, and finds an eighth of their states. SEQUENCES of a tile are told: all, or as many as there are
+//   by an eighth of the columns, and finds an eighth of their states. TWICE of a warp's parts of split float32 are split once,
+//   when they are read, and lie as two. SEQUENCES of a tile are told: all, or as many as there are
 //   at all. Shared bytes: Form.shared_bytes.
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each block reads 4/3 H values of each sequence a
 //   step, of TF32 2/3, and more where UNITS do not fill their parcels.
@@ -123,7 +124,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_forward(
     __syncthreads();
     for (int tile = 0; first_h && tile < tiles_of(first); tile++) start(shared.own[tile], arrays, handoff, first, tile);
     jitter(-1, 5);
-    Resident weights(shared.steps.room, nullptr, 0, [&](int s, int i) { return heard_part_of(weight, first, s, i); });
+    Resident weights(shared.steps.room, nullptr, 0,
+                     [&](int turn, int i) { return kept_part_of(weight, first, turn * TOGETHER + i); });
     __syncthreads();
     if (!find_all(shared, arrays, weights, handoff, batch)) {
         const Thread me = this_thread(batch);

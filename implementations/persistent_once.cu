@@ -61,8 +61,8 @@ __device__ inline void multiply(float (*found)[9], const storage* weight, const 
             of_column[s] = piece_in<SIZE>(column, k);
 #pragma unroll
             for (int i = 0; i < ROW_TILES; i++)
-                weights[s][i] = {piece_in<SIZE>(row_of<SIZE>(weight, me, i * 16 + g), k),
-                                 piece_in<SIZE>(row_of<SIZE>(weight, me, i * 16 + g + 8), k)};
+                weights[s][i] = slice_of(piece_in<SIZE>(row_of<SIZE>(weight, me, i * 16 + g), k),
+                                         piece_in<SIZE>(row_of<SIZE>(weight, me, i * 16 + g + 8), k));
         }
 #pragma unroll
         for (int s = 0; s < AT_ONCE; s++) {

@@ -36,5 +36,5 @@ __device__ inline Slice gathered(const storage* weight, int u, int end, GateOf g
             lower[first + i] = is_there ? raw_of(row[of_lower + i * HIDDEN]) : 0;
         }
     }
-    return {packed(upper), packed(lower)};
+    return slice_of(packed(upper), packed(lower));
 }

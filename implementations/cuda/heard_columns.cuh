@@ -73,7 +73,25 @@ __device__ inline Slice heard_part_of(const storage* weight, const Thread& me, i
     unsigned found[2][4];
 #pragma unroll
     for (int j = 0; j < 4; j++) found[0][j] = weights_at(upper, me, s * 4 + j), found[1][j] = weights_at(lower, me, s * 4 + j);
-    return {{found[0][0], found[0][1], found[0][2], found[0][3]}, {found[1][0], found[1][1], found[1][2], found[1][3]}};
+    return {{found[0][0], found[1][0], found[0][1], found[1][1]}, {found[0][2], found[1][2], found[0][3], found[1][3]}};
+}
+
+// Of split float32 TWICE parts, spread among all, are split once and kept in two halves: the first in the part's place, the second
+// after the last part.
+__device__ inline constexpr bool is_twice(int part) { return (part + 1) * TWICE / WHOLE > part * TWICE / WHOLE; }
+__device__ inline Slice kept_part_of(const storage* weight, const Thread& me, int kept) {
+    const int part = kept < WHOLE ? kept : ((kept - WHOLE + 1) * WHOLE - 1) / max(TWICE, 1);
+    const Slice whole = heard_part_of(weight, me, part / ROW_TILES, part % ROW_TILES);
+#if SPLIT
+    if (is_twice(part)) return kept < WHOLE ? coarse(whole) : halves_of(whole).second;
+#endif
+    return whole;
+}
+__device__ inline Halves kept_halves(const Resident& weights, int part) {
+#if SPLIT
+    if (is_twice(part)) return {weights.at(part), weights.at(WHOLE + part * TWICE / WHOLE)};
+#endif
+    return halves_of(weights.at(part));
 }
 
 // A lane's parcels of a tile, AT_HAND of each 8 sequences at once.
@@ -145,12 +163,12 @@ struct HeardColumns {
                     if (!wait(handoff, me, number, k, min(k + WAITED, A_LANE), min(begun, A_LANE))) return false;
                     if (k == 0) meanwhile();
                 }
-            if (SPLIT) part_here(handoff);
+            if (SPLIT && !TWICE) part_here(handoff);  // splitting all that comes would take more registers
             Columns columns[ABREAST];
 #pragma unroll
             for (int n = 0; n < ABREAST; n++) columns[n] = slice(n, s);
 #pragma unroll
-            for (int i = 0; i < ROW_TILES; i++) add_slice(sums[i], weights.at(s * ROW_TILES + i), columns);
+            for (int i = 0; i < ROW_TILES; i++) add_slice(sums[i], kept_halves(weights, s * ROW_TILES + i), columns);
 #pragma unroll
             for (int k = 0; k + AT_HAND < A_LANE; k++)  // whose last word the slice had
                 if ((k * WORDS_EACH + WORDS_EACH - 1) / 4 == s) begin_one(handoff, me, k + AT_HAND);

@@ -87,7 +87,7 @@ __device__ inline Slice part_of(const storage* weight, const Thread& me, int s, 
                                 int columns = HIDDEN) {
     const int r = (me.warp / GROUPS * ROW_TILES + i) * 16 + me.lane / 4;
     const int k = (me.warp % GROUPS * slices + s) * SLICE + me.lane % 4 * PIECE;
-    return {piece_at(row_of(weight, me, r, columns), k, columns), piece_at(row_of(weight, me, r + 8, columns), k, columns)};
+    return slice_of(piece_at(row_of(weight, me, r, columns), k, columns), piece_at(row_of(weight, me, r + 8, columns), k, columns));
 }
 
 // Sums' biases, where sequences end, and what threads carry; after it the block is to meet.

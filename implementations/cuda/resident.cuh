@@ -4,7 +4,7 @@
 // threads read them, and come from the L2 cache in every step, RING turns ahead: whole turns, HELD + SHARED being a multiple of
 // TOGETHER then. Every thread reads what it wrote itself, or another cluster's thread wrote alike. From W_hh they read
 // READ_AT_ONCE parts at once, in one loop, as code is slow the first time that it runs; where these are HELD, all that registers
-// hold, the others before, one after the other.
+// hold, the others before, one after the other. TWICE: parts beside these that a kernel keeps as it likes.
 #pragma once
 #include "later.cuh"
 #include "warp_product.cuh"
@@ -12,7 +12,11 @@
 #ifndef INPUT_SLICES
 #define INPUT_SLICES 0
 #endif
-#define PARTS (ROW_TILES * (SLICES_EACH + INPUT_SLICES))
+#ifndef TWICE
+#define TWICE 0
+#endif
+#define WHOLE (ROW_TILES * (SLICES_EACH + INPUT_SLICES))
+#define PARTS (WHOLE + TWICE)
 #define TURNS (PARTS / TOGETHER)
 #define LEFT_OVER (PARTS - HELD - SHARED)
 #define STREAMED (LEFT_OVER / TOGETHER)  // turns
@@ -71,7 +75,7 @@ struct Resident {
     }
 
     __device__ static void put(uint4* place, const Slice& part) {
-        place[threadIdx.x] = part.upper, place[THREADS + threadIdx.x] = part.lower;
+        place[threadIdx.x] = part.left, place[THREADS + threadIdx.x] = part.right;
     }
     __device__ static Slice get(const uint4* place) { return {place[threadIdx.x], place[THREADS + threadIdx.x]}; }
 
