@@ -1,5 +1,8 @@
 """How a grid's blocks take several tiles of 8 sequences as one: each weight is read, and where need be split, once for all.
 
+Of float32 some parts, or all, are split once for all steps, and kept as two: a half more to keep, and to read, in place of what
+splitting takes.
+
 What blocks tell each other comes in parcels of what one lane has of a product's columns, and goes from the L2 cache to the
 tensor cores by way of registers alone (cuda/heard_columns.cuh).
 """
@@ -23,6 +26,7 @@ from pytest_ecornn.implementations._persistent_form import (
 )
 
 _LANES = 4 * WARPS  # that have different columns
+_MOST_HELD_TWICE = 20
 # On an H200, in us: of a step beside its product, where float32 is split and otherwise; of 16 rows' sums of 8 sequences, of a
 # state of a thread but one and 8 sequences, to meet once more. Of what they would take alone: products and weights from shared
 # memory, where float32 is split products and splitting; parcels that a block reads, likewise.
@@ -32,10 +36,24 @@ _PRODUCT, _NEAR, _SPLIT_PRODUCT, _SPLITTING, _READ = 1.35, 1.25, 0.8, 0.73, {Tru
 
 @dataclass(frozen=True)
 class Abreast(Form):
-    """abreast: tiles of 8 sequences that are one. sums: times that a block has room for its sums: with 1 it meets once more."""
+    """abreast: tiles of 8 sequences that are one. sums: times that a block has room for its sums: with 1 it meets once more.
+
+    twice: parts of split float32 that are kept in two halves; the others are split anew in every step.
+    """
 
     abreast: int = 1
     sums: int = 2
+    twice: int = 0
+
+    @property
+    def whole_parts(self) -> int:
+        """That a warp multiplies, however they are kept."""
+        return super().parts
+
+    @property
+    def parts(self) -> int:
+        """A half counts as one."""
+        return self.whole_parts + self.twice
 
     @property
     def parcels_at_once(self) -> int:
@@ -103,6 +121,9 @@ class Abreast(Form):
     def most_held(self) -> int:
         """Parts that a thread has registers for, found by compiling."""
         several, parcels = self.abreast - 1, min(self.parcels_at_once, self.lane_parcels)
+        if self.twice:
+            others = 8 + 4 * self.abreast * (4 * self.row_tiles + parcels) + 12 * several
+            return min(_MOST_HELD_TWICE, (255 - others) // PART_REGISTERS)
         others = 38 + 4 * self.abreast * (self.row_tiles + parcels) + 24 * several + 8 * (self.states - 1)
         others += (12 * self.abreast + 40) * self.problem.arithmetic.is_split
         return (255 - others) // PART_REGISTERS
@@ -114,12 +135,12 @@ class Abreast(Form):
 
     @property
     def product_us(self) -> float:
-        products = 2 * self.parts * self.abreast * self.problem.arithmetic.products * PRODUCT_CLOCKS
+        products = 2 * self.whole_parts * self.abreast * self.problem.arithmetic.products * PRODUCT_CLOCKS
+        near = (self.parts - self.held) * PART_BYTES / SHARED_BYTES_A_CLOCK
         if self.problem.arithmetic.is_split:
             weights, columns = SPLIT_CLOCKS
-            split = 2 * (self.parts * weights + self.slices * self.abreast * columns)
-            return (_SPLIT_PRODUCT * products + _SPLITTING * split) * CLOCK_US
-        near = (self.parts - self.held) * PART_BYTES / SHARED_BYTES_A_CLOCK
+            split = 2 * ((self.whole_parts - self.twice) * weights + self.slices * self.abreast * columns)
+            return max(_SPLIT_PRODUCT * products + _SPLITTING * split, _PRODUCT * products, _NEAR * near) * CLOCK_US
         return (_PRODUCT * products + _NEAR * near) * CLOCK_US
 
     @property
@@ -131,5 +152,8 @@ class Abreast(Form):
 
     @property
     def macros(self) -> dict[str, int]:
-        names = ("abreast", "parcels_at_once", "sums")
+        names = ("abreast", "parcels_at_once", "sums", "twice")
         return super().macros | {name.upper(): getattr(self, name) for name in names}
+
+    def __str__(self) -> str:
+        return super().__str__() + f"; {self.twice} of {self.whole_parts} in two halves" * (self.twice > 0)

@@ -112,7 +112,7 @@ def _whole(form: F, device: Device) -> Iterator[F]:
 
 
 def _abreast(problem: Problem, device: Device) -> Iterator[Form]:
-    """Forward, likewise; with room for sums twice where there is some."""
+    """Forward, likewise; with room for sums twice where there is some. Split float32 also in halves, sums once or twice."""
     if problem.is_backward:
         return
     fewest = ceil(problem.hidden / device.processors / _ABREAST_UNITS) * _ABREAST_UNITS
@@ -123,6 +123,20 @@ def _abreast(problem: Problem, device: Device) -> Iterator[Form]:
             form = Abreast(problem, units, blocks, ceil(tiles / abreast), WARPS, is_grid=True, abreast=abreast)
             fit = (_with_weights(replace(form, sums=sums), device) for sums in (2, 1))
             yield from islice((found for found in fit if found and not found.left_over), 1)
+            if problem.arithmetic.is_split:
+                yield from filter(None, (_with_halves(replace(form, sums=sums), device) for sums in (2, 1)))
+
+
+def _with_halves(form: Abreast, device: Device) -> Abreast | None:
+    """With weights of which as many parts as find room are split once; None where none does."""
+    form = replace(form, twice=1)
+    twice = min(form.whole_parts, form.most_held + _room(form, device) - form.whole_parts)
+    return _with_weights(replace(form, twice=twice), device) if twice > 0 else None
+
+
+def _room(form: Form, device: Device) -> int:
+    """Parts that shared memory has room for."""
+    return (device.shared_bytes - replace(form, shared=1).shared_bytes) // PART_BYTES + 1
 
 
 def _with_weights(form: F, device: Device) -> F | None:
@@ -131,7 +145,7 @@ def _with_weights(form: F, device: Device) -> F | None:
     if held < 1:
         return None
     form = replace(form, held=held)
-    room = (device.shared_bytes - replace(form, shared=1).shared_bytes) // PART_BYTES + 1
+    room = _room(form, device)
     if room < form.parts - held <= room + form.may_spill:
         held = form.parts - room
         form = replace(form, held=held)

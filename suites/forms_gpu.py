@@ -57,7 +57,7 @@ def shapes(sizes: Sequence[tuple[int, int]] = SIZES, passes: Sequence[bool] = (F
 
 def kind_of(form: Form) -> str:
     if isinstance(form, Abreast):
-        return f"grid, {form.wide} sequences at once"
+        return f"grid, {form.wide} sequences at once" + ", weights split once" * (form.twice > 0)
     return "clusters" if not form.is_grid else f"grid, {form.readers} readers" if form.readers else "grid"
 
 

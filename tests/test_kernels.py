@@ -80,7 +80,10 @@ def of_persistent(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
 
 
 def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> list[tuple[tuple[str, str], ...]]:
-    """LSTM at large sizes in every precision, as on two devices, one tile of sequences and several; other cells."""
+    """LSTM at large sizes in every precision, as on two devices, one tile of sequences and several; other cells.
+
+    With weights that are split in every step, and with such as are split once.
+    """
     found = []
     sizes = [("lstm", hidden, batch) for hidden in (650, 1024, 1500) for batch in (8, 40)]
     for device, (cell, hidden, batch) in itertools.product(
@@ -91,8 +94,9 @@ def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> list[tupl
             kind = _persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, is_backward, keeps)
             forms = _persistent_choice.fitting(kind.problem(cell, hidden, batch), device)
             grids = [form for form in forms if form.is_grid and isinstance(form, Abreast) == is_abreast]
-            if grids:
-                found.append(_persistent_kernel.macros(kind, min(grids, key=lambda form: form.step_us)))
+            for is_twice in (False, True):
+                if of_one := [form for form in grids if (getattr(form, "twice", 0) > 0) == is_twice]:
+                    found.append(_persistent_kernel.macros(kind, min(of_one, key=lambda form: form.step_us)))
     return list(dict.fromkeys(found))
 
 

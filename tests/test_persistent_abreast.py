@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_ecornn import calls, contents
 from pytest_ecornn.implementations import _persistent_kernel, _persistent_op
 from pytest_ecornn.implementations._persistent_abreast_form import Abreast
 from pytest_ecornn.implementations._persistent_choice import choose, fitting
@@ -20,7 +23,8 @@ from pytest_ecornn.implementations._persistent_layers import How
 from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200
-from tests.test_persistent import _fails, _plant, needs_compiler, small, verdicts, with_weights
+from tests.kernels_on_cpu import build
+from tests.test_persistent import _fails, _plant, layer_of, needs_compiler, small, verdicts, with_weights
 from tests.test_persistent_grid import A100, ARITHMETICS, PRECISIONS, assert_a_lost_parcel_is_told
 
 # All blocks of a grid at once, on a CPU.
@@ -29,7 +33,7 @@ from tests.test_persistent_grid import A100, ARITHMETICS, PRECISIONS, assert_a_l
 @pytest.fixture
 def sizes() -> dict[str, int]:
     """Of the form that is forced."""
-    return {"units": 12, "tiles": 1, "abreast": 1, "held": 1, "at_once": 8, "sums": 2}
+    return {"units": 12, "tiles": 1, "abreast": 1, "held": 1, "at_once": 8, "sums": 2, "twice": 0}
 
 
 @pytest.fixture
@@ -51,9 +55,11 @@ class Forced(Abreast):
         return self.at_once
 
 
-def form_of(problem: Problem, units: int, tiles: int, abreast: int, held: int, at_once: int, sums: int) -> Form:
+def form_of(problem: Problem, units: int, tiles: int, abreast: int, held: int, at_once: int, sums: int, twice: int = 0) -> Form:
+    """Where products are split with so many parts in halves, or with all there are."""
     shape = {"is_grid": True, "abreast": abreast, "at_once": at_once, "sums": sums}
-    return with_weights(Forced(problem, units, -(-problem.hidden // units), tiles, WARPS, **shape), held, 0, 0)
+    form = Forced(problem, units, -(-problem.hidden // units), tiles, WARPS, **shape)
+    return with_weights(replace(form, twice=min(twice, form.whole_parts) * problem.arithmetic.is_split), held, 0, 0)
 
 
 @needs_compiler
@@ -72,6 +78,8 @@ def form_of(problem: Problem, units: int, tiles: int, abreast: int, held: int, a
         ("lstm", PRECISIONS[2], {"units": 12, "abreast": 2, "at_once": 4}, {"hidden_size": 416, "batch": 9, "steps": 4}),
         ("gru", PRECISIONS[0], {"units": 4, "abreast": 1, "at_once": 4}, {"hidden_size": 516, "batch": 5, "steps": 4}),
         ("rnn_tanh", PRECISIONS[3], {"units": 12, "abreast": 3, "at_once": 2}, {"hidden_size": 601, "batch": 17, "steps": 4}),
+        ("lstm", PRECISIONS[2], {"units": 20, "abreast": 2, "held": 5, "twice": 99}, {"hidden_size": 97, "batch": 13}),
+        ("gru", PRECISIONS[2], {"units": 20, "tiles": 2, "held": 3, "twice": 5}, {"hidden_size": 77, "batch": 11, "steps": 3}),
     ],
 )
 def test_the_kernel_passes_the_rule(
@@ -90,14 +98,65 @@ def test_of_few_sequences_only_those_are_told(batch: int, units: int, sizes: dic
         assert verdicts(small("lstm", hidden_size=17, batch=batch, mode="inference"), order) == []
 
 
-def forms_of_all_kinds(problem: Problem) -> list[Form]:
-    """Whose last block has less than its units."""
-    cluster, grid = Form(problem, 16, 4, 2, 2), Form(problem, 12, 5, 2, 2, is_grid=True)
-    return [with_weights(one, 1, 0, 0) for one in (cluster, grid, Abreast(problem, 12, 5, 1, WARPS, is_grid=True, abreast=2))]
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("twice", [1, 3, 5, 8])
+def test_parts_in_halves_change_no_bit(twice: int, sizes: dict[str, int]) -> None:
+    case = small("lstm", hidden_size=130, batch=11, steps=4, mode="inference", **PRECISIONS[2])
+    problem, found = contents.problem(case), []
+    for some in (0, twice):
+        sizes.update(units=20, abreast=2, held=4, at_once=3, twice=some)
+        clusters_on_cpu.forget()
+        found.append(calls.run(layer_of(case, problem.weights), problem))
+    assert all(torch.equal(one, found[1][name]) for name, one in found[0].items())
+
+
+SPLITS = """
+#define __device__
+#define STORAGE_FLOAT32 1
+#define SPLIT 1
+struct uint4 { unsigned x, y, z, w; };
+static float __uint_as_float(unsigned bits) { return *(float*)&bits; }
+static unsigned __float_as_uint(float value) { return *(unsigned*)&value; }
+extern "C" float fabsf(float);
+#include "warp_product.cuh"
+extern "C" void split(const unsigned* given, unsigned (*found)[2], int values) {
+    for (int i = 0; i < values; i++) {
+        const Columns columns = columns_of({given[i]});
+        found[i][0] = columns.first.x, found[i][1] = columns.second.x;
+    }
+}
+"""
 
 
 @needs_compiler
-@pytest.mark.parametrize("kind", range(3))
+def test_two_parts_of_a_state_are_all_of_it(tmp_path: Path) -> None:
+    library = build(tmp_path, SPLITS, (), Path(_persistent_kernel.__file__).parent / "cuda")
+    exponents, below = torch.arange(512).view(-1, 1, 1) << 23, torch.arange(1 << 13)
+    above = torch.tensor([0, 1, 2, 0x155, 0x200, 0x3FE, 0x3FF]).view(-1, 1) << 13
+    bits = (exponents | above | below).flatten().to(torch.int32)
+    parts = torch.empty(len(bits), 2, dtype=torch.int32)
+    library.split(ctypes.c_void_p(bits.data_ptr()), ctypes.c_void_p(parts.data_ptr()), len(bits))
+    value, (first, second) = bits.view(torch.float32), parts.view(torch.float32).unbind(1)
+    nearest = ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
+    is_small, is_none = value.isfinite() & nearest.isfinite(), value.isnan()
+    assert torch.equal(parts[is_small], torch.stack((nearest, value - nearest), 1).view(torch.int32)[is_small])
+    assert torch.equal(first[is_small].double() + second[is_small].double(), value[is_small].double())
+    assert (second[is_none].isnan()).all()
+    is_large = ~is_small & ~is_none  # the second says all, which no second part of a weight meets
+    assert (first[is_large] == 0).all()
+    assert torch.equal(second[is_large], value[is_large])
+
+
+def forms_of_all_kinds(problem: Problem) -> list[Form]:
+    """Whose last block has less than its units."""
+    cluster, grid = Form(problem, 16, 4, 2, 2), Form(problem, 12, 5, 2, 2, is_grid=True)
+    abreast = Abreast(problem, 12, 5, 1, WARPS, is_grid=True, abreast=2)
+    return [with_weights(one, 1, 0, 0) for one in (cluster, grid, abreast, replace(abreast, twice=abreast.whole_parts))]
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", range(4))
 def test_an_infinite_state_is_not_made_nan_by_units_that_are_not_there(kind: int) -> None:
     torch.manual_seed(0)
     layer, x = torch.nn.LSTM(6, 50), torch.randn(4, 9, 6)
@@ -185,6 +244,18 @@ def test_every_form_covers_all_units_and_sequences_and_fits(
         assert 1 <= form.held <= form.parts
         assert min(batch, form.wide) <= form.sequences <= form.wide
         assert form.states * 32 * WARPS >= form.units * form.sequences
+        assert 0 <= form.twice <= form.whole_parts * arithmetic.is_split
+
+
+@pytest.mark.parametrize(("hidden", "batch"), [(512, 64), (650, 32), (768, 16), (1024, 1), (1024, 16)])
+def test_weights_are_split_once_where_both_halves_find_room(hidden: int, batch: int) -> None:
+    problem = Problem("lstm", hidden, batch, Arithmetic.of("float32", "ieee"))
+    form = choose(problem, H200)
+    assert isinstance(form, Abreast)
+    assert form.twice > form.whole_parts / 2
+    assert f"; {form.twice} of {form.whole_parts} in two halves" in str(form)
+    plain = [one for one in fitting(problem, H200) if isinstance(one, Abreast) and not one.twice]
+    assert form.product_us < min(one.product_us for one in plain if (one.units, one.abreast) == (form.units, form.abreast))
 
 
 @pytest.mark.parametrize(("hidden", "batch"), [(1500, 20), (650, 32)])
