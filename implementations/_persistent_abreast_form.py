@@ -29,9 +29,11 @@ _LANES = 4 * WARPS  # that have different columns
 _MOST_HELD_TWICE = 20
 # On an H200, in us: of a step beside its product, where float32 is split and otherwise; of 16 rows' sums of 8 sequences, of a
 # state of a thread but one and 8 sequences, to meet once more. Of what they would take alone: products and weights from shared
-# memory, where float32 is split products and splitting; parcels that a block reads, likewise.
+# memory, where float32 is split products and splitting, where some of it is split once products and, in clocks, what each slice
+# takes beside them; parcels that a block reads, likewise.
 _STEP_US, _SUMS_US, _STATE_US, _MEETING_US = {True: 1.15, False: 1.2}, 0.046, {True: 0.3, False: 0.1}, 0.05
-_PRODUCT, _NEAR, _SPLIT_PRODUCT, _SPLITTING, _READ = 1.35, 1.25, 0.8, 0.73, {True: 0.5, False: 0.8}
+_PRODUCT, _NEAR, _READ = 1.35, 0.45, {True: 0.5, False: 0.8}
+_SPLIT_PRODUCT, _SPLITTING, _TWICE_PRODUCT, _SLICE_CLOCKS = 0.8, 0.63, 1.1, 160
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,10 @@ class Abreast(Form):
         return (255 - others) // PART_REGISTERS
 
     @property
+    def best_held(self) -> int:
+        return self.most_held
+
+    @property
     def may_spill(self) -> int:
         """Where float32 is split addresses go to memory, and come back once in a step."""
         return 9 if self.problem.arithmetic.is_split and self.abreast > 1 else 1
@@ -137,11 +143,13 @@ class Abreast(Form):
     def product_us(self) -> float:
         products = 2 * self.whole_parts * self.abreast * self.problem.arithmetic.products * PRODUCT_CLOCKS
         near = (self.parts - self.held) * PART_BYTES / SHARED_BYTES_A_CLOCK
-        if self.problem.arithmetic.is_split:
-            weights, columns = SPLIT_CLOCKS
-            split = 2 * ((self.whole_parts - self.twice) * weights + self.slices * self.abreast * columns)
-            return max(_SPLIT_PRODUCT * products + _SPLITTING * split, _PRODUCT * products, _NEAR * near) * CLOCK_US
-        return (_PRODUCT * products + _NEAR * near) * CLOCK_US
+        if not self.problem.arithmetic.is_split:
+            return (_PRODUCT * products + _NEAR * near) * CLOCK_US
+        weights, columns = (_SPLITTING * 2 * clocks for clocks in SPLIT_CLOCKS)
+        if self.twice:
+            split = (self.whole_parts - self.twice) * weights + self.slices * _SLICE_CLOCKS
+            return max(_TWICE_PRODUCT * products + split, near) * CLOCK_US
+        return (_SPLIT_PRODUCT * products + self.whole_parts * weights + self.slices * self.abreast * columns) * CLOCK_US
 
     @property
     def step_us(self) -> float:

@@ -141,12 +141,12 @@ def _room(form: Form, device: Device) -> int:
 
 def _with_weights(form: F, device: Device) -> F | None:
     """As many of them in registers as there is room for, then in shared memory; None where there is no room for the rest."""
-    held = min(form.parts, form.most_held)
+    held = min(form.parts, form.best_held)
     if held < 1:
         return None
     form = replace(form, held=held)
     room = _room(form, device)
-    if room < form.parts - held <= room + form.may_spill:
+    if room < form.parts - held <= room + form.may_spill + form.most_held - form.best_held:
         held = form.parts - room
         form = replace(form, held=held)
     if form.parts - held <= room:  # in shared memory there is room for one even where there is none

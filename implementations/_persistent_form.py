@@ -31,7 +31,7 @@ _MOST_WIDE = 16  # bytes that are read at once
 # the last, for a part whose float32 is split and for its slice; bytes of shared memory and of the L2 cache a clock; what
 # warps lose beside these.
 CLOCK_US = 1 / 1700
-PRODUCT_CLOCKS, _CHAIN_CLOCKS, SPLIT_CLOCKS = 6.1, 24, (95, 28)
+PRODUCT_CLOCKS, _CHAIN_CLOCKS, SPLIT_CLOCKS = 6.1, 24, (75, 28)
 SHARED_BYTES_A_CLOCK, L2_BYTES_A_CLOCK, _LOSS = 128, 36, 1.5
 _MOST_SUMS, _SPILLED_CLOCKS = (
     4,
@@ -41,13 +41,21 @@ _MOST_SUMS, _SPILLED_CLOCKS = (
 # of each 128 bytes of that; by how much tiles that take turns hold each other up; backward what each of them takes.
 _GATES_US, _SUMS_US, _HANDOFF_US, _BLOCK_US, _TOLD_US, _SEVERAL = 0.22, 0.045, 0.1, 0.006, 0.0055, 1.2
 _SEVERAL_US, _SEVERAL_PRODUCT = 0.6, 1.4
-# In a grid, in us: of a tile, of a thread's state, of each parcel that it reads, more of one that two sequences share; by what
-# a product takes longer than its own time. Where some read alone: of a tile, of the product, of their parcels, of 16 rows' sums
-# of a warp, where there are several tiles, and where there is one by how many read and the bytes of an element. Backward: of a
-# step, a tile, the product, parcels of gradients, of sums.
-_GRID_TILE_US, _GRID_STATE_US, _PARCEL_US, _SHARED_PARCEL_US, _GRID_PRODUCT = 0.35, 0.71, 0.075, 0.087, 0.89
-_READING_MORE = (0.74, 1.16, 0.035, 0.0)
-_READING_ONE = {(128, 2): (0.85, 0.84, 0.038, 0.095), (256, 2): (0.8, 1.0, 0.074, 0.078), (256, 4): (0.94, 0.97, 0.143, 0.056)}
+# In a grid, in us: of a tile, of a thread's state, of each parcel that it reads, more of one that two sequences share, of those
+# beyond eight; by what a product takes longer than its own time. Where some read alone: of a tile, of the product, of their
+# parcels, more of those that two sequences share, of 16 rows' sums of a warp, where there are several tiles, and where there is
+# one by how many read and the bytes of an element. Backward: of a step, a tile, the product, parcels of gradients, of sums.
+_GRID_TILE_US, _GRID_STATE_US, _PARCEL_US, _SHARED_PARCEL_US, _ROUND_US, _GRID_PRODUCT = 0.35, 0.71, 0.075, 0.087, 1.2, 0.89
+_AT_ONCE = 8  # parcels of a thread
+_READING_MORE = (0.74, 1.16, 0.035, 0.0, 0.0)
+_READING_ONE = {
+    (128, 2): (0.82, 0.85, 0.022, 0.014, 0.1),
+    (256, 2): (0.8, 0.76, 0.07, 0.037, 0.045),
+    (256, 4): (1.13, 0.6, 0.146, 0.054, 0.023),
+}
+# Of one tile's product in a grid, forward, what warps lose in reading, and where float32 is split how many parts are best in
+# registers.
+_GRID_LOSS, _BEST_HELD_SPLIT = 1.1, 10
 _BACKWARD_US, _BACKWARD_TILE_US, _BACKWARD_PRODUCT, _GRADIENTS_US, _PARTS_US = 0.61, 1.08, 0.73, 0.18, 0.25
 _READER_REGISTERS = {128: 104, 256: 72}  # of so many threads that do nothing else
 
@@ -220,6 +228,12 @@ class Form:
         return (self.other_registers - others) // PART_REGISTERS
 
     @property
+    def best_held(self) -> int:
+        """Of these, where shared memory has room for the others: forward in a grid what splits needs registers more."""
+        is_fewer = self.is_grid and self.problem.arithmetic.is_split and not self.problem.is_backward
+        return min(self.most_held, _BEST_HELD_SPLIT) if is_fewer else self.most_held
+
+    @property
     def may_spill(self) -> int:
         """Parts that a thread may hold over what it has registers for, where that leaves nothing over."""
         return int(self.buffers > 0)
@@ -290,6 +304,7 @@ class Form:
     def product_us(self) -> float:
         """About how long a tile's product takes."""
         each = self.problem.arithmetic.products
+        loss = _GRID_LOSS if self.is_grid and self.tiles == 1 and not self.problem.is_backward else _LOSS
         products = max(self.parts * WARPS / 4 * each * PRODUCT_CLOCKS, self.all_slices * each * _CHAIN_CLOCKS)
         reads = WARPS * self.parts // self.together * TILE * SLICE_BYTES + PART_BYTES * (self.parts - self.held)
         split = WARPS / 4 * (self.parts * SPLIT_CLOCKS[0] + self.all_slices * SPLIT_CLOCKS[1])
@@ -297,7 +312,7 @@ class Form:
         is_full = self.problem.arithmetic.is_split and not self.problem.is_backward
         spilled = is_full * max(0, self.row_tiles - _MOST_SUMS) * _SPILLED_CLOCKS
         split *= self.problem.arithmetic.is_split
-        return (max(_LOSS * products, _LOSS * reads / SHARED_BYTES_A_CLOCK, split, left) + spilled) * CLOCK_US
+        return (max(_LOSS * products, loss * reads / SHARED_BYTES_A_CLOCK, split, left) + spilled) * CLOCK_US
 
     @property
     def step_us(self) -> float:
@@ -331,12 +346,12 @@ class Form:
     def _grid_us(self) -> float:
         if self.buffers:
             by = _READING_ONE[self.readers, self.problem.arithmetic.bytes] if self.tiles == 1 else _READING_MORE
-            tile, product, parcel, sums = by
-            reads = parcel * self._parcels_of_one(self.readers)
+            tile, product, parcel, shared, sums = by
+            reads = (parcel + shared * self._shares_parcels) * self._parcels_of_one(self.readers)
             return self.tiles * (tile + product * self.product_us + reads + sums * self.row_tiles)
-        words = self.units * self.problem.arithmetic.bytes // 4
-        parcel = _PARCEL_US + (_SHARED_PARCEL_US if words % (3 * self._unpacked) else 0)
-        reads = parcel * self._unpacked * self._parcels_of_one(_THREADS)
+        parcel = _PARCEL_US + _SHARED_PARCEL_US * self._shares_parcels
+        each = self._parcels_of_one(_THREADS)
+        reads = parcel * self._unpacked * each + _ROUND_US * (ceil(each / _AT_ONCE) - 1)
         return self.tiles * (_GRID_TILE_US + _GRID_STATE_US * self.states + _GRID_PRODUCT * self.product_us + reads)
 
     @property
@@ -349,6 +364,12 @@ class Form:
     def _unpacked(self) -> int:
         """Words of a parcel, in threes: TF32 comes packed."""
         return self.problem.arithmetic.bytes // self.problem.arithmetic.told_bytes
+
+    @property
+    def _shares_parcels(self) -> bool:
+        """Whether a parcel may be of two sequences, which takes longer where it is not all float32."""
+        words = self.units * self.problem.arithmetic.bytes // 4
+        return not self.problem.arithmetic.is_split and words % (3 * self._unpacked) > 0
 
     def _parcels_of_one(self, threads: int) -> int:
         return ceil(self.parcels[0] / threads)

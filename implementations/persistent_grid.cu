@@ -40,7 +40,7 @@ enum Where { FULL = 1, EMPTY = 3, FOUND = 5, READ = 6 };
 __device__ inline Thread this_thread(int batch) {
     unsigned number = threadIdx.x % THREADS, block = blockIdx.x;
     if (BUFFERS || 8 * HELD + 4 * ROW_TILES > 130) again(number), again(block);  // registers are few
-    if (!BUFFERS && TILES == 1) number %= THREADS;  // which the compiler is to know, save where it would keep too much for it
+    if (TILES == 1) number %= THREADS;  // which the compiler is to know, save where it would keep too much for it
     return {(int)number, (int)(number / 32), (int)(number % 32), (int)(block % BLOCKS * UNITS), (int)(block / BLOCKS * TILES * 8), batch};
 }
 

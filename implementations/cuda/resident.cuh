@@ -89,14 +89,24 @@ struct Resident {
     __device__ Slice near(int part) const { return get(room.parts[part - HELD][0]); }
     __device__ Slice at(int part) const { return part < HELD ? held[part < HELD ? part : 0] : near(part); }
 
-    // take(turn, part), of turns FROM to before TO: part(i) is the turn's i-th.
+    // take(turn, part), of turns FROM to before TO: part(i) is the turn's i-th. Turns whose parts are in shared memory come between
+    // those whose parts are in registers, each with its first part at hand before the turn before it.
     template <int FROM = 0, int TO = TURNS, typename Take> __device__ void each_turn(Take take) {
+        constexpr int IN_REGISTERS = UNROLLED < FROM ? FROM : UNROLLED < TO ? UNROLLED : TO;
         constexpr int NEAR = TURNS - STREAMED < TO ? TURNS - STREAMED : TO;
+        constexpr int HELD_TURNS = IN_REGISTERS - FROM, NEAR_TURNS = NEAR > IN_REGISTERS ? NEAR - IN_REGISTERS : 0;
+        constexpr int ROUNDS = HELD_TURNS > 0 ? HELD_TURNS : 1;
+        Slice first = NEAR_TURNS > 0 ? near(IN_REGISTERS * TOGETHER) : Slice();
 #pragma unroll
-        for (int turn = FROM; turn < (UNROLLED < TO ? UNROLLED : TO); turn++)
-            take(turn, [&](int i) { return at(turn * TOGETHER + i); });
-#pragma unroll 2
-        for (int turn = UNROLLED < FROM ? FROM : UNROLLED; turn < NEAR; turn++) take(turn, [&](int i) { return near(turn * TOGETHER + i); });
+        for (int round = 0; round < ROUNDS; round++) {
+            if (round < HELD_TURNS) take(FROM + round, [&](int i) { return at((FROM + round) * TOGETHER + i); });
+#pragma unroll
+            for (int n = round * NEAR_TURNS / ROUNDS; n < (round + 1) * NEAR_TURNS / ROUNDS; n++) {
+                const int turn = IN_REGISTERS + n;
+                take(turn, [&](int i) { return i == 0 ? first : near(turn * TOGETHER + i); });
+                if (n + 1 < NEAR_TURNS) first = near((turn + 1) * TOGETHER);
+            }
+        }
 #pragma unroll 1
         for (int s = 0; s < STREAMED; s++) {
             await_groups<(RING > 0 ? RING - 1 : 0)>();
