@@ -42,11 +42,13 @@ _MOST_SUMS, _SPILLED_CLOCKS = (
 _GATES_US, _SUMS_US, _HANDOFF_US, _BLOCK_US, _TOLD_US, _SEVERAL = 0.22, 0.045, 0.1, 0.006, 0.0055, 1.2
 _SEVERAL_US, _SEVERAL_PRODUCT = 0.6, 1.4
 # In a grid, in us: of a tile, of a thread's state, of each parcel that it reads, more of one that two sequences share, of those
-# beyond eight; by what a product takes longer than its own time. Where some read alone: of a tile, of the product, of their
-# parcels, more of those that two sequences share, of 16 rows' sums of a warp, where there are several tiles, and where there is
-# one by how many read and the bytes of an element. Backward: of a step, a tile, the product, parcels of gradients, of sums.
-_GRID_TILE_US, _GRID_STATE_US, _PARCEL_US, _SHARED_PARCEL_US, _ROUND_US, _GRID_PRODUCT = 0.35, 0.71, 0.075, 0.087, 1.2, 0.89
-_AT_ONCE = 8  # parcels of a thread
+# beyond eight; of a warp's sums of 16 rows but three; by what a product takes longer than its own time. Where some read alone:
+# of a tile, of the product, of their parcels, more of those that two sequences share, of 16 rows' sums, where there are several
+# tiles, and where there is one by how many read and the bytes of an element; of a thread's state but one, of parcels beyond
+# sixteen. Backward: of a step, a tile, the product, parcels of gradients, of sums.
+_GRID_TILE_US, _GRID_STATE_US, _PARCEL_US, _SHARED_PARCEL_US, _ROUND_US = 0.35, 0.71, 0.075, 0.087, 1.2
+_GRID_SUMS_US, _GRID_PRODUCT = 0.055, 0.89
+_AT_ONCE = 8  # parcels of a thread; of one that reads alone twice as many
 _READING_MORE = (0.74, 1.16, 0.035, 0.0, 0.0)
 _READING_ONE = {
     (128, 2): (0.82, 0.85, 0.022, 0.014, 0.1),
@@ -56,6 +58,7 @@ _READING_ONE = {
 # Of one tile's product in a grid, forward, what warps lose in reading, and where float32 is split how many parts are best in
 # registers.
 _GRID_LOSS, _BEST_HELD_SPLIT = 1.1, 10
+_READING_STATE_US, _READING_ROUND_US = 0.4, 4.5
 _BACKWARD_US, _BACKWARD_TILE_US, _BACKWARD_PRODUCT, _GRADIENTS_US, _PARTS_US = 0.61, 1.08, 0.73, 0.18, 0.25
 _READER_REGISTERS = {128: 104, 256: 72}  # of so many threads that do nothing else
 
@@ -347,12 +350,15 @@ class Form:
         if self.buffers:
             by = _READING_ONE[self.readers, self.problem.arithmetic.bytes] if self.tiles == 1 else _READING_MORE
             tile, product, parcel, shared, sums = by
-            reads = (parcel + shared * self._shares_parcels) * self._parcels_of_one(self.readers)
-            return self.tiles * (tile + product * self.product_us + reads + sums * self.row_tiles)
+            each = self._parcels_of_one(self.readers)
+            reads = (parcel + shared * self._shares_parcels) * each + _READING_ROUND_US * (ceil(each / (2 * _AT_ONCE)) - 1)
+            gates = sums * self.row_tiles + _READING_STATE_US * (self.states - 1)
+            return self.tiles * (tile + product * self.product_us + reads + gates)
         parcel = _PARCEL_US + _SHARED_PARCEL_US * self._shares_parcels
         each = self._parcels_of_one(_THREADS)
         reads = parcel * self._unpacked * each + _ROUND_US * (ceil(each / _AT_ONCE) - 1)
-        return self.tiles * (_GRID_TILE_US + _GRID_STATE_US * self.states + _GRID_PRODUCT * self.product_us + reads)
+        gates = _GRID_STATE_US * self.states + _GRID_SUMS_US * max(0, self.row_tiles - 3)
+        return self.tiles * (_GRID_TILE_US + gates + _GRID_PRODUCT * self.product_us + reads)
 
     @property
     def _us_in_rows(self) -> float:

@@ -98,7 +98,7 @@ __device__ inline void multiply_and_send(Shared& shared, Resident& weights, cons
     const uint4* columns = (const uint4*)shared.gates[gates] + me.lane;
     Sums sums[TOGETHER] = {};
     jitter(buffer, 0);
-    weights.each_turn([&](int turn, auto part) {
+    weights.in_order([&](int turn, auto part) {
         const int slice = turn % SLICES_EACH;
         const Columns of_slice = columns_of(columns[slice * 32]);
 #pragma unroll

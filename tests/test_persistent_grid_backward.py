@@ -210,7 +210,7 @@ needs_gpu = pytest.mark.skipif(
 @pytest.fixture
 def no_clusters(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every layer lies in a grid, forward and backward."""
-    monkeypatch.setattr(_persistent_choice, "clusters", lambda problem, device: iter(()))
+    monkeypatch.setattr(_persistent_choice, "clusters", lambda make, problem, device: iter(()))
     monkeypatch.setattr(_persistent_kernel, "plan", lru_cache(_persistent_kernel.plan.__wrapped__))
     clusters_on_cpu.forget()
     yield

@@ -89,8 +89,17 @@ struct Resident {
     __device__ Slice near(int part) const { return get(room.parts[part - HELD][0]); }
     __device__ Slice at(int part) const { return part < HELD ? held[part < HELD ? part : 0] : near(part); }
 
-    // take(turn, part), of turns FROM to before TO: part(i) is the turn's i-th. Turns whose parts are in shared memory come between
-    // those whose parts are in registers, each with its first part at hand before the turn before it.
+    // take(turn, part), of all turns in their order: part(i) is the turn's i-th.
+    template <typename Take> __device__ void in_order(Take take) {
+#pragma unroll
+        for (int turn = 0; turn < UNROLLED; turn++) take(turn, [&](int i) { return at(turn * TOGETHER + i); });
+#pragma unroll 2
+        for (int turn = UNROLLED; turn < TURNS - STREAMED; turn++) take(turn, [&](int i) { return near(turn * TOGETHER + i); });
+        each_streamed(take);
+    }
+
+    // Of turns FROM to before TO in any order: those whose parts are in shared memory come between those whose parts are in
+    // registers, each with its first part at hand before the turn before it.
     template <int FROM = 0, int TO = TURNS, typename Take> __device__ void each_turn(Take take) {
         constexpr int IN_REGISTERS = UNROLLED < FROM ? FROM : UNROLLED < TO ? UNROLLED : TO;
         constexpr int NEAR = TURNS - STREAMED < TO ? TURNS - STREAMED : TO;
@@ -107,6 +116,11 @@ struct Resident {
                 if (n + 1 < NEAR_TURNS) first = near((turn + 1) * TOGETHER);
             }
         }
+        each_streamed(take);
+    }
+
+    // Of those that come from memory.
+    template <typename Take> __device__ void each_streamed(Take take) {
 #pragma unroll 1
         for (int s = 0; s < STREAMED; s++) {
             await_groups<(RING > 0 ? RING - 1 : 0)>();
