@@ -48,11 +48,6 @@ class Abreast(Form):
     twice: int = 0
 
     @property
-    def whole_parts(self) -> int:
-        """That a warp multiplies, however they are kept."""
-        return super().parts
-
-    @property
     def parts(self) -> int:
         """A half counts as one."""
         return self.whole_parts + self.twice

@@ -45,7 +45,7 @@ _SEVERAL_US, _SEVERAL_PRODUCT = 0.6, 1.4
 # beyond eight; of a warp's sums of 16 rows but three; by what a product takes longer than its own time. Where some read alone:
 # of a tile, of the product, of their parcels, more of those that two sequences share, of 16 rows' sums, where there are several
 # tiles, and where there is one by how many read and the bytes of an element; of a thread's state but one, of parcels beyond
-# sixteen. Backward: of a step, a tile, the product, parcels of gradients, of sums.
+# sixteen. Backward: of a step, a tile, more where two sequences share packed parcels; the product, parcels of these, of sums.
 _GRID_TILE_US, _GRID_STATE_US, _PARCEL_US, _SHARED_PARCEL_US, _ROUND_US = 0.35, 0.71, 0.075, 0.087, 1.2
 _GRID_SUMS_US, _GRID_PRODUCT = 0.055, 0.89
 _AT_ONCE = 8  # parcels of a thread; of one that reads alone twice as many
@@ -59,7 +59,8 @@ _READING_ONE = {
 # registers.
 _GRID_LOSS, _BEST_HELD_SPLIT = 1.1, 10
 _READING_STATE_US, _READING_ROUND_US = 0.4, 4.5
-_BACKWARD_US, _BACKWARD_TILE_US, _BACKWARD_PRODUCT, _GRADIENTS_US, _PARTS_US = 0.61, 1.08, 0.73, 0.18, 0.25
+_BACKWARD_US, _BACKWARD_TILE_US, _BACKWARD_SHARED_US = 0.61, 1.08, 0.25
+_BACKWARD_PRODUCT, _GRADIENTS_US, _PARTS_US = 0.73, 0.18, 0.25
 _READER_REGISTERS = {128: 104, 256: 72}  # of so many threads that do nothing else
 
 
@@ -138,9 +139,14 @@ class Form:
         return self.slices
 
     @property
-    def parts(self) -> int:
-        """Of weights, that a warp has."""
+    def whole_parts(self) -> int:
+        """Of weights, that a warp multiplies, however they are kept."""
         return self.row_tiles * self.all_slices
+
+    @property
+    def parts(self) -> int:
+        """That a warp keeps."""
+        return self.whole_parts
 
     @property
     def together(self) -> int:
@@ -364,6 +370,7 @@ class Form:
     def _us_in_rows(self) -> float:
         gradients, sums = (ceil(parcels / _THREADS) for parcels in self.parcels)
         reads = _GRADIENTS_US * self._unpacked * gradients + _PARTS_US * sums
+        reads += _BACKWARD_SHARED_US * (self._unpacked > 1 and self._shares_parcels)
         return _BACKWARD_US + self.tiles * (_BACKWARD_TILE_US + _BACKWARD_PRODUCT * self.product_us + reads)
 
     @property
@@ -374,7 +381,8 @@ class Form:
     @property
     def _shares_parcels(self) -> bool:
         """Whether a parcel may be of two sequences, which takes longer where it is not all float32."""
-        words = self.units * self.problem.arithmetic.bytes // 4
+        values = self._gates * self.units if self.is_in_rows else self.units
+        words = values * self.problem.arithmetic.bytes // 4
         return not self.problem.arithmetic.is_split and words % (3 * self._unpacked) > 0
 
     def _parcels_of_one(self, threads: int) -> int:

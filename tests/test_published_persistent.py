@@ -15,6 +15,7 @@ from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import MODES, Case
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.implementations import _persistent_form
+from pytest_ecornn.implementations._persistent_abreast_form import Abreast
 from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_problem import Arithmetic, Problem
 from pytest_ecornn.implementations.sequential import Sequential
@@ -79,6 +80,12 @@ def test_reads_of_weights_overlap_with_products() -> None:
     assert persistent_floor.busy_us(shared) == pytest.approx(us(8 * 64))  # over the products' 390
     assert persistent_floor.busy_us(form(held=12, shared=4)) == persistent_floor.busy_us(form())
     assert persistent_floor.busy_us(left_over) == pytest.approx(us(8 * 64 + 6 * 128))
+
+
+def test_a_part_in_two_halves_is_multiplied_once() -> None:
+    problem = Problem("lstm", 650, 32, Arithmetic.of("float32", "ieee"))
+    plain = Abreast(problem, 12, 55, 1, 8, held=18, is_grid=True, abreast=2)
+    assert persistent_floor.busy_us(replace(plain, held=36, twice=18)) == persistent_floor.busy_us(plain)
 
 
 def test_products_of_float32s_accuracy_are_three_of_tf32() -> None:

@@ -25,7 +25,7 @@ def handoff_us(form: Form) -> float:
 
 def busy_us(form: Form) -> float:
     """The products of a tile, or the reads of their weights, whichever takes longer: they overlap."""
-    products = form.parts * WARPS / QUARTERS * form.problem.arithmetic.products * PRODUCT_CLOCKS * form.wide / TILE
+    products = form.whole_parts * WARPS / QUARTERS * form.problem.arithmetic.products * PRODUCT_CLOCKS * form.wide / TILE
     reads = form.shared * PART_BYTES / SHARED_BYTES_A_CLOCK + form.left_over * PART_BYTES / LEFT_OVER_BYTES_A_CLOCK
     return max(products, reads) / CLOCKS_A_US
 
