@@ -10,7 +10,7 @@ from math import ceil
 from typing import TypeVar
 
 from pytest_ecornn.implementations._persistent_abreast_form import Abreast
-from pytest_ecornn.implementations._persistent_form import PART_BYTES, TILE, WARPS, Form
+from pytest_ecornn.implementations._persistent_form import PARCELS_AT_ONCE, PART_BYTES, TILE, WARPS, Form
 from pytest_ecornn.implementations._persistent_problem import GATES, Device, Problem
 
 _MOST_TILES = 4
@@ -96,13 +96,14 @@ def _grids(problem: Problem, device: Device) -> Iterator[Form]:
 
 
 def _readers(form: Form) -> tuple[int, ...]:
-    """Threads that may read alone; where float32 is split they never won."""
+    """Threads that may read alone, 256 where registers have room for what each reads. Others never won: where float32 is split,
+    in TF32 of several tiles, and 128 of TF32.
+    """
     arithmetic = form.problem.arithmetic
     if form.problem.is_backward or arithmetic.is_split:
         return ()
-    if form.tiles > 1:
-        return (128,) if arithmetic.bytes == 2 else ()
-    return (128, 256) if arithmetic.bytes == 2 else (256,)
+    is_many = form.tiles == 1 and form.parcels[0] <= 256 * PARCELS_AT_ONCE
+    return (128,) * (arithmetic.bytes == 2) + (256,) * is_many
 
 
 def _whole(form: F, device: Device) -> Iterator[F]:
@@ -140,7 +141,7 @@ def _room(form: Form, device: Device) -> int:
 
 
 def _with_weights(form: F, device: Device) -> F | None:
-    """As many of them in registers as there is room for, then in shared memory; None where there is no room for the rest."""
+    """As many of them in registers as is best, then in shared memory, then more in registers; None where there is no room."""
     held = min(form.parts, form.best_held)
     if held < 1:
         return None

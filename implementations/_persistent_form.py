@@ -3,10 +3,10 @@
 A cluster of blocks takes some sequences through all steps, a tile of 8 after the other, so that what one tile's blocks tell
 each other is on its way while another tile is computed. Each block owns some hidden units, whose part of W_hh it keeps, first
 in registers, then in shared memory; what finds no room there comes from the L2 cache in every step. Clusters know nothing of
-each other: where there are more than run at once, they queue. A layer that a cluster has no room for lies in a grid: groups of
-more blocks, which tell each other through the L2 cache and all run at once, forward with several tiles as one where that is
-faster (_persistent_abreast_form.py). Backward they stand in rows and columns: a block multiplies what its column tells it, and
-tells its row the sums.
+each other: where there are more than run at once, they queue. A layer that a cluster has no room for, or that is faster so,
+lies in a grid: groups of more blocks, which tell each other through the L2 cache and all run at once, forward with several
+tiles as one where that is faster (_persistent_abreast_form.py). Backward they stand in rows and columns: a block multiplies
+what its column tells it, and tells its row the sums.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SEVERAL_US, _SEVERAL_PRODUCT = 0.6, 1.4
 # sixteen. Backward: of a step, a tile, more where two sequences share packed parcels; the product, parcels of these, of sums.
 _GRID_TILE_US, _GRID_STATE_US, _PARCEL_US, _SHARED_PARCEL_US, _ROUND_US = 0.35, 0.71, 0.075, 0.087, 1.2
 _GRID_SUMS_US, _GRID_PRODUCT = 0.055, 0.89
-_AT_ONCE = 8  # parcels of a thread; of one that reads alone twice as many
+PARCELS_AT_ONCE = 8  # of a thread; of one that reads alone twice as many
 _READING_MORE = (0.74, 1.16, 0.035, 0.0, 0.0)
 _READING_ONE = {
     (128, 2): (0.82, 0.85, 0.022, 0.014, 0.1),
@@ -357,12 +357,14 @@ class Form:
             by = _READING_ONE[self.readers, self.problem.arithmetic.bytes] if self.tiles == 1 else _READING_MORE
             tile, product, parcel, shared, sums = by
             each = self._parcels_of_one(self.readers)
-            reads = (parcel + shared * self._shares_parcels) * each + _READING_ROUND_US * (ceil(each / (2 * _AT_ONCE)) - 1)
+            reads = (parcel + shared * self._shares_parcels) * each + _READING_ROUND_US * (
+                ceil(each / (2 * PARCELS_AT_ONCE)) - 1
+            )
             gates = sums * self.row_tiles + _READING_STATE_US * (self.states - 1)
             return self.tiles * (tile + product * self.product_us + reads + gates)
         parcel = _PARCEL_US + _SHARED_PARCEL_US * self._shares_parcels
         each = self._parcels_of_one(_THREADS)
-        reads = parcel * self._unpacked * each + _ROUND_US * (ceil(each / _AT_ONCE) - 1)
+        reads = parcel * self._unpacked * each + _ROUND_US * (ceil(each / PARCELS_AT_ONCE) - 1)
         gates = _GRID_STATE_US * self.states + _GRID_SUMS_US * max(0, self.row_tiles - 3)
         return self.tiles * (_GRID_TILE_US + gates + _GRID_PRODUCT * self.product_us + reads)
 

@@ -1,6 +1,6 @@
 // Maths: LSTM, GRU (torch.nn's gate order) or RNN, CELL, after the input product, all T steps of one layer and direction in one
-//   launch, as persistent_gpu.cu, for W_hh that a cluster has no room for: it stays in the registers and shared memory of as many
-//   multiprocessors as there are.
+//   launch, as persistent_gpu.cu, for W_hh that a cluster has no room for or takes longer with: it stays in the registers and
+//   shared memory of as many multiprocessors as there are.
 // Layout: as persistent_gpu.cu, but for left_over, in whose place there is
 //   handoff [tiles of all groups, 2, ABREAST, OF_EIGHT] of 16 bytes, read and written: all 0 before the launch. A parcel is a part
 //   of what a block tells of its units of a sequence, and t + 1, where h_t is what it tells of (heard_columns.cuh).

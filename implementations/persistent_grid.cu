@@ -1,6 +1,6 @@
 // Maths: LSTM, GRU (torch.nn's gate order) or RNN, CELL, after the input product, all T steps of one layer and direction in one
-//   launch, as persistent_gpu.cu, for W_hh that a cluster has no room for: it stays in the registers and shared memory of as many
-//   multiprocessors as there are.
+//   launch, as persistent_gpu.cu, for W_hh that a cluster has no room for or takes longer with: it stays in the registers and
+//   shared memory of as many multiprocessors as there are.
 // Layout: as persistent_gpu.cu, but for left_over, in whose place there is
 //   handoff [tiles of all groups, 2, BLOCKS, PARCELS] of 16 bytes, read and written: all 0 before the launch. A parcel is a
 //   part of what a block tells of its units of a tile, sequence by sequence, and t + 1, where h_t is what it tells of.
@@ -32,7 +32,7 @@
 #define ALL (THREADS + READERS)
 #define AT_ONCE (BUFFERS > 0 ? 16 : 8)  // parcels of a thread
 #define AHEAD (TILES == 1 ? 0 : BUFFERS > 0 ? AT_ONCE : 4)  // of these, during the product of the tile before
-#define AFTER_TELLING 400  // clocks, before which others' states of one tile cannot be there: who asks too early asks twice
+#define AFTER_TELLING 400  // clocks, before which others' states of one tile are hardly there: who asks too early asks twice
 // Meetings: a buffer's states are there, have been read; all sums or states of the block are found; readers are as far.
 enum Where { FULL = 1, EMPTY = 3, FOUND = 5, READ = 6 };
 

@@ -134,10 +134,11 @@ ONLY = {
 MOST_SPILLED = {
     "persistent_abreast.cu": 192,  # addresses, of float32 that is split: read again once a step
     "persistent_gpu_backward.cu": 16,
-    "persistent_grid.cu": 256,  # of threads that read alone, addresses
+    "persistent_grid.cu": 80,
     "persistent_grid_backward.cu": 64,
     "persistent_wave.cu": 64,
 }
+MOST_SPILLED_BY_READERS = 256  # addresses, of threads that read alone
 VARIANTS = {
     "persistent_gpu.cu": of_persistent(False),
     "persistent_gpu_backward.cu": of_persistent(True),
@@ -183,7 +184,8 @@ def test_kernels_compile_without_spills(
         compiled = compiler.compile_source(source, variant, capability)
         spilled = [int(count) for count in re.findall(r"(\d+) bytes spill", compiled.log)]
         assert spilled, "the compiler says how many bytes a kernel spills"
-        assert max(spilled) <= MOST_SPILLED.get(name, 0), f"{variant}: {compiled.log}"
+        most = MOST_SPILLED_BY_READERS if dict(variant).get("READERS", "0") != "0" else MOST_SPILLED.get(name, 0)
+        assert max(spilled) <= most, f"{variant}: {compiled.log}"
         assert compiled.path.stat().st_size
 
 

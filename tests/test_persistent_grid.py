@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
 @pytest.fixture
 def sizes() -> dict[str, int]:
     """Of the form that is forced."""
-    return {"units": 12, "tiles": 1, "groups": 2, "held": 1, "buffers": 0}
+    return {"units": 12, "tiles": 1, "groups": 2, "held": 1, "buffers": 0, "readers": 0}
 
 
 @pytest.fixture
@@ -84,9 +84,9 @@ def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
         yield
 
 
-def form_of(problem: Problem, units: int, tiles: int, groups: int, held: int, buffers: int) -> Form:
-    blocks, readers = -(-problem.hidden // units), (0, 256, 128)[buffers]
-    form = Form(problem, units, blocks, tiles, groups, is_grid=True, buffers=buffers, readers=readers, moves_registers=True)
+def form_of(problem: Problem, units: int, tiles: int, groups: int, held: int, buffers: int, readers: int) -> Form:
+    blocks, threads = -(-problem.hidden // units), readers or (0, 256, 128)[buffers]
+    form = Form(problem, units, blocks, tiles, groups, is_grid=True, buffers=buffers, readers=threads, moves_registers=True)
     return with_weights(form, held, 0, 0)
 
 
@@ -114,6 +114,20 @@ def test_the_kernel_passes_the_rule(
 ) -> None:  # fmt: skip
     sizes.update(changed, buffers=buffers)
     assert verdicts(small(cell, **{"hidden_size": 50, "has_state": True, "mode": "inference", **precision, **options})) == []
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("tiles", [1, 2])
+@pytest.mark.parametrize("precision", [PRECISIONS[0], TF32])
+@pytest.mark.parametrize(("buffers", "readers"), [(0, 0), (1, 128), (1, 256), (2, 128)])
+def test_more_parcels_than_a_thread_has_at_once_come_one_after_the_other(
+    buffers: int, readers: int, precision: dict[str, str], tiles: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    sizes.update(units=8, tiles=tiles, buffers=buffers, readers=readers)
+    at_once = "#define AT_ONCE (BUFFERS > 0 ? 16 : 8)"
+    _plant("persistent_forward", at_once, "#define AT_ONCE 1", monkeypatch)
+    assert verdicts(small("lstm", hidden_size=300, batch=8 * tiles, steps=4, mode="inference", **precision)) == []
 
 
 @needs_compiler

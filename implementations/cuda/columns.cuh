@@ -3,7 +3,8 @@
 #pragma once
 #include "resident.cuh"
 
-#define SLICES_AT_HAND ((3 + ROW_TILES - 1) / ROW_TILES)  // whose split halves may be in registers at once
+// So many slices' split halves, and those of slices that come between them, may be in registers at once.
+#define SLICES_AT_HAND ((3 + ROW_TILES - 1) / ROW_TILES)
 
 // Of 8 sequences, so that what a block tells is in one stretch, and what 8 lanes read at once lies in different banks.
 template <int SLICES> struct Eight {

@@ -99,7 +99,7 @@ struct Resident {
     }
 
     // Of turns FROM to before TO in any order: those whose parts are in shared memory come between those whose parts are in
-    // registers, each with its first part at hand before the turn before it.
+    // registers; when one is over, the next one's first part is read.
     template <int FROM = 0, int TO = TURNS, typename Take> __device__ void each_turn(Take take) {
         constexpr int IN_REGISTERS = UNROLLED < FROM ? FROM : UNROLLED < TO ? UNROLLED : TO;
         constexpr int NEAR = TURNS - STREAMED < TO ? TURNS - STREAMED : TO;
