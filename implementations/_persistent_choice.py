@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from math import ceil
 from typing import TypeVar
 
@@ -107,6 +107,7 @@ def _readers(form: Form) -> tuple[int, ...]:
 
 
 def _whole(form: F, device: Device) -> Iterator[F]:
+    """With its weights, where nothing of them is left over."""
     found = _with_weights(form, device)
     if found is not None and not found.left_over:
         yield found
@@ -122,17 +123,18 @@ def _abreast(problem: Problem, device: Device) -> Iterator[Form]:
         tiles = ceil(problem.batch / TILE / (device.processors // blocks)) if blocks <= device.processors else 0
         for abreast in range(1, min(tiles, _MOST_ABREAST) + 1):
             form = Abreast(problem, units, blocks, ceil(tiles / abreast), WARPS, is_grid=True, abreast=abreast)
-            fit = (_with_weights(replace(form, sums=sums), device) for sums in (2, 1))
-            yield from islice((found for found in fit if found and not found.left_over), 1)
+            several = [replace(form, sums=sums) for sums in (2, 1)]
+            yield from islice(chain.from_iterable(_whole(one, device) for one in several), 1)
             if problem.arithmetic.is_split:
-                yield from filter(None, (_with_halves(replace(form, sums=sums), device) for sums in (2, 1)))
+                yield from chain.from_iterable(_with_halves(one, device) for one in several)
 
 
-def _with_halves(form: Abreast, device: Device) -> Abreast | None:
-    """With weights of which as many parts as find room are split once; None where none does."""
+def _with_halves(form: Abreast, device: Device) -> Iterator[Abreast]:
+    """With weights of which as many parts as find room are split once, where some do."""
     form = replace(form, twice=1)
     twice = min(form.whole_parts, form.most_held + _room(form, device) - form.whole_parts)
-    return _with_weights(replace(form, twice=twice), device) if twice > 0 else None
+    if twice > 0:
+        yield from _whole(replace(form, twice=twice), device)
 
 
 def _room(form: Form, device: Device) -> int:

@@ -328,7 +328,9 @@ class Form:
         """About how long a step of all tiles takes, by which forms are compared."""
         if self.is_in_rows:
             return self._us_in_rows
-        return self._grid_us if self.is_grid else self._cluster_us
+        if not self.is_grid:
+            return self._cluster_us
+        return self._us_by_readers if self.readers else self._grid_us
 
     @property
     def _telling_us(self) -> float:
@@ -353,20 +355,21 @@ class Form:
 
     @property
     def _grid_us(self) -> float:
-        if self.buffers:
-            by = _READING_ONE[self.readers, self.problem.arithmetic.bytes] if self.tiles == 1 else _READING_MORE
-            tile, product, parcel, shared, sums = by
-            each = self._parcels_of_one(self.readers)
-            reads = (parcel + shared * self._shares_parcels) * each + _READING_ROUND_US * (
-                ceil(each / (2 * PARCELS_AT_ONCE)) - 1
-            )
-            gates = sums * self.row_tiles + _READING_STATE_US * (self.states - 1)
-            return self.tiles * (tile + product * self.product_us + reads + gates)
         parcel = _PARCEL_US + _SHARED_PARCEL_US * self._shares_parcels
         each = self._parcels_of_one(_THREADS)
         reads = parcel * self._unpacked * each + _ROUND_US * (ceil(each / PARCELS_AT_ONCE) - 1)
         gates = _GRID_STATE_US * self.states + _GRID_SUMS_US * max(0, self.row_tiles - 3)
         return self.tiles * (_GRID_TILE_US + gates + _GRID_PRODUCT * self.product_us + reads)
+
+    @property
+    def _us_by_readers(self) -> float:
+        by = _READING_ONE[self.readers, self.problem.arithmetic.bytes] if self.tiles == 1 else _READING_MORE
+        tile, product, parcel, shared, sums = by
+        each = self._parcels_of_one(self.readers)
+        rounds = ceil(each / (2 * PARCELS_AT_ONCE))
+        reads = (parcel + shared * self._shares_parcels) * each + _READING_ROUND_US * (rounds - 1)
+        gates = sums * self.row_tiles + _READING_STATE_US * (self.states - 1)
+        return self.tiles * (tile + product * self.product_us + reads + gates)
 
     @property
     def _us_in_rows(self) -> float:

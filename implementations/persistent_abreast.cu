@@ -8,8 +8,8 @@
 // Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of 8 * ABREAST sequences, which knows
 //   nothing of others; block r of a group owns UNITS hidden units from r * UNITS. Each of its 8 warps multiplies all rows of these
 //   by an eighth of the columns, and finds an eighth of their states. TWICE of a warp's parts of split float32 are split once,
-//   when they are read, and lie as two. SEQUENCES of a tile are told: all, or as many as there are
-//   at all. Shared bytes: Form.shared_bytes.
+//   when they are read, and lie as two. SEQUENCES of a tile are told: all, or as many as there are at all. Shared bytes:
+//   Form.shared_bytes.
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each block reads 4/3 H values of each sequence a
 //   step, of TF32 2/3, and more where UNITS do not fill their parcels.
 // Limits: compute capability 8.0; of W_hh nothing left over; T, B, G * H below 2^30; offsets 64-bit.

@@ -18,6 +18,7 @@ __device__ inline unsigned long long now_ns() {
     return found;
 }
 
+// Waits so long, of a multiprocessor's clocks.
 __device__ inline void let_pass(unsigned clocks) {
     for (const unsigned start = clock(); (unsigned)clock() - start < clocks;) {}
 }

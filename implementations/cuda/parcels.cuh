@@ -63,8 +63,8 @@ template <int OWN> struct alignas(16) Told {
     }
 };
 
-// ALL parcels of a tile, on their way to so many BY, a block's threads: MOST at once to each of them, of which it begins to
-// read MOST_AHEAD before it needs them.
+// ALL parcels of a tile, on their way to BY of a block's threads: MOST at once to each of them, of which it begins to read
+// MOST_AHEAD before it needs them.
 template <typename Kind, int ALL, int MOST_AHEAD, int BY = THREADS, int MOST = 8> struct Heard {
     static constexpr int A_THREAD = (ALL + BY - 1) / BY, AT_ONCE = A_THREAD < MOST ? A_THREAD : MOST;
     static constexpr int ROUNDS = (A_THREAD + AT_ONCE - 1) / AT_ONCE;
