@@ -107,12 +107,12 @@ class Abreast(Form):
         return 2 * self.clusters * self.tiles * 16 * self.wide * self.lane_parcels * _LANES
 
     @property
-    def shared_bytes(self) -> int:
+    def bytes_beside(self) -> int:
         told = self.tiles * self.wide * self._unit_parcels * self._parcel_words * 4
         carried = 4 * self.tiles * (self.states * self.gate_threads + self.wide)  # and where sequences end
         inputs = 4 * self.states * self._gates * self.gate_threads
         sums = self._sums_bytes(self.units, self.sequences) * self.sums
-        return told + inputs + sums + 16 * self.units + carried + PART_BYTES * max(1, self.shared) + 16
+        return told + inputs + sums + 16 * self.units + carried + 16
 
     @property
     def most_held(self) -> int:

@@ -139,22 +139,20 @@ def _with_halves(form: Abreast, device: Device) -> Iterator[Abreast]:
 
 def _room(form: Form, device: Device) -> int:
     """Parts that shared memory has room for."""
-    return (device.shared_bytes - replace(form, shared=1).shared_bytes) // PART_BYTES + 1
+    return (device.shared_bytes - form.bytes_beside) // PART_BYTES
 
 
 def _with_weights(form: F, device: Device) -> F | None:
     """As many of them in registers as is best, then in shared memory, then more in registers; None where there is no room."""
-    held = min(form.parts, form.best_held)
+    parts = form.parts
+    held, room = min(parts, form.best_held), _room(form, device)
     if held < 1:
         return None
-    form = replace(form, held=held)
-    room = _room(form, device)
-    if room < form.parts - held <= room + form.may_spill + form.most_held - form.best_held:
-        held = form.parts - room
-        form = replace(form, held=held)
-    if form.parts - held <= room:  # in shared memory there is room for one even where there is none
-        found = replace(form, shared=form.parts - held)
-        return found if found.shared_bytes <= device.shared_bytes else None
+    if room < parts - held <= room + form.may_spill + form.most_held - form.best_held:
+        held = parts - room
+    if parts - held <= room:
+        found = replace(form, held=held, shared=parts - held)
+        return found if found.shared_bytes <= device.shared_bytes else None  # there is room for one even where there is none
     near = (held + room) // form.together  # turns, and of these the ring's
     ring = min(ceil(_RING_BYTES / PART_BYTES / form.together), room // form.together, near - 1)
     held = min(held, (near - ring) * form.together)

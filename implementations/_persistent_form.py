@@ -283,16 +283,20 @@ class Form:
     @property
     def shared_bytes(self) -> int:
         """Of a block, as the kernels' struct Shared says."""
-        parts = PART_BYTES * max(1, self.shared + self.ring * self.together)
+        return self.bytes_beside + PART_BYTES * max(1, self.shared + self.ring * self.together)
+
+    @property
+    def bytes_beside(self) -> int:
+        """Of these what is no weights."""
         carried = 4 * self.tiles * (self.states * self.gate_threads + TILE)  # and where sequences end
         states = self.slices * self.groups * TILE * SLICE_BYTES
         if self.problem.is_backward:
             carried += 4 * self.tiles * self.states * _THREADS
-            return (self._shared_in_rows(states) if self.is_grid else self._shared_in_cluster) + carried + parts
+            return (self._shared_in_rows(states) if self.is_grid else self._shared_in_cluster) + carried
         own = max(1, self.buffers) * states + self.told_bytes + 48 if self.is_grid else 128 + 2 * self.tiles * states + 16
         units = self.row_tiles * 16 * WARPS // self.groups // self._gates + 1
         sums = self._sums_bytes(units, TILE) * (2 if self._has_gate_warps else 1)
-        return own + sums + 16 * self.units + carried + parts
+        return own + sums + 16 * self.units + carried
 
     def _sums_bytes(self, units: int, sequences: int) -> int:
         """Of a tile's sums, forward, where there is room for so many."""

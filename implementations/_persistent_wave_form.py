@@ -69,8 +69,8 @@ class Wave(Form):
         return 1
 
     @property
-    def shared_bytes(self) -> int:
-        return super().shared_bytes + _READERS * self.input_slices * self.groups * TILE * SLICE_BYTES
+    def bytes_beside(self) -> int:
+        return super().bytes_beside + _READERS * self.input_slices * self.groups * TILE * SLICE_BYTES
 
     @property
     def width(self) -> int:
