@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from pytest_ecornn.implementations._nn_cells import NN_CELLS
 from pytest_ecornn.implementations._persistent_abreast_form import Abreast
@@ -19,6 +18,7 @@ from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
 from pytest_ecornn.implementations.cuda.compile import refusal
 from pytest_ecornn.implementations.cuda.kernel import Kernel
+from pytest_ecornn.implementations.cuda.memory import empty, zeros
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WATCHDOG_NS = 4_000_000_000
@@ -173,12 +173,6 @@ def status_of(device: torch.device) -> Status:
 Strides = tuple[int, int]  # of steps and of sequences, in elements
 
 
-def aligned(one: Tensor, width: int) -> Tensor:
-    """It, or a copy without gaps from an address on that is a multiple of `width` bytes, which a kernel reads at once."""
-    one = one.contiguous()
-    return one.clone() if one.data_ptr() % width else one
-
-
 class Launch:
     """Of one kernel on rows that lie in one way: what is left to say is where its arrays are.
 
@@ -191,8 +185,7 @@ class Launch:
         if kind.keeps:
             plan(shape, kind.backward)
         self._device, self._status, self.width = kind.device, status_of(kind.device), form.width
-        self._make_scratch = torch.zeros if form.is_grid else torch.empty  # a grid's all 0 in each replay of a graph, too
-        self._scratch_bytes = form.handoff_bytes if form.is_grid else form.left_over_bytes
+        self._handoff_bytes, self._left_over_bytes = form.handoff_bytes if form.is_grid else 0, form.left_over_bytes
         self.is_beside = kind.device.type == "cuda" and fits_twice(form, Device.of(kind.device))
         of_rows = (f"{name}_{what}" for name in ("output", "d_output" if kind.is_backward else "gates") for what in _STRIDES)
         integers = dict(zip(of_rows, output + other, strict=True)) | shape.row_strides
@@ -203,9 +196,12 @@ class Launch:
     def __call__(self, addresses: tuple[int, ...]) -> None:
         """Of the kernel's arrays in its order but for the last, 0 for none."""
         self._status.check()
-        if not self._scratch_bytes:
+        if self._handoff_bytes:
+            beside = zeros(self._handoff_bytes, self._device)
+        elif self._left_over_bytes:
+            beside = empty((self._left_over_bytes,), torch.uint8, self._device)
+        else:
             return self._run((*addresses, 0))
-        beside = self._make_scratch(self._scratch_bytes, dtype=torch.uint8, device=self._device)
         self._run((*addresses, beside.data_ptr()))
 
 

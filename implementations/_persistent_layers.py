@@ -16,15 +16,15 @@ from torch import Tensor
 
 from pytest_ecornn.implementations._aligned_product import times, times_transposed, times_transposed_in, transposed_times
 from pytest_ecornn.implementations._gate_product import held
-from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, aligned, launch_of
+from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, launch_of
 from pytest_ecornn.implementations._persistent_once import is_taken, once_of
+from pytest_ecornn.implementations._persistent_parameters import PER_TRACK, Fixed, Laid, aligned, laid
 from pytest_ecornn.implementations._persistent_problem import GATES, PARAMETERS
 from pytest_ecornn.implementations._persistent_wave import wave_launch_of, waves_of
 from pytest_ecornn.implementations._persistent_wave_form import Wave
+from pytest_ecornn.implementations.cuda.memory import empty
 from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of
 from pytest_ecornn.implementations.cuda.streams import launch_beside
-
-PER_TRACK = len(PARAMETERS)
 
 
 class How(NamedTuple):
@@ -102,10 +102,6 @@ class Stack:
             found += [(name, shape, len(shape or ()) == 1) for name, shape in zip(PARAMETERS, shapes, strict=True)]
         return found
 
-    @cached_property
-    def is_once(self) -> bool:
-        return is_taken(self.steps, self.batch)
-
     def strides(self, width: int) -> Strides:
         """Of rows of that width without gaps."""
         return (width, self.steps * width) if self.batch_first else (self.batch * width, width)
@@ -114,43 +110,88 @@ class Stack:
         first, second, _ = rows.stride()
         return (second, first) if self.batch_first else (first, second)
 
-    def check(self, x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None) -> None:
+    def check(self, first: Sequence[Tensor], lengths: Tensor | None, dtype: torch.dtype, device: torch.device) -> None:
         """Raises ValueError that says what was expected and what came."""
         if len(first) not in (0, self.states):
             raise ValueError(f"expected no initial state of {self.how.cell}, or {self.states}, got {len(first)}")
-        if self.how.projected and self.inputs != self.directions * self.wide:
-            raise ValueError(f"expected pre-activations of width {self.directions * self.wide}, got {tuple(x.shape)}")
-        dtype, device = x.dtype, x.device
         for name, state in zip(("first_h", "first_c"), first, strict=False):
             _expect(name, state, self.state, dtype, device)
+        if lengths is not None:
+            _expect("lengths", lengths, (self.batch,), torch.int64, device)
+
+    def check_weights(self, weights: Sequence[Tensor | None], dtype: torch.dtype, device: torch.device) -> None:
+        """Likewise."""
         for (name, shape, is_optional), weight in zip(self.parameters, weights, strict=True):
             if weight is None:
                 if shape is not None and not is_optional:
                     raise ValueError(f"expected {name} as {shape}, got None")
             elif weight.shape != shape or weight.dtype != dtype or weight.device != device:
                 _refuse(name, weight, shape, dtype, device)
-        if lengths is not None:
-            _expect("lengths", lengths, (self.batch,), torch.int64, device)
 
 
-_remembered = lru_cache(maxsize=4096)(Stack)
+def stack_of(how: How, sizes: torch.Size, parameters: int, hidden: int | None) -> Stack:
+    """sizes: of x. parameters: how many there are. hidden: as the first weight_hh has it, None for none.
 
-
-def stack_of(x: Tensor, weights: Sequence[Tensor | None], how: How, make: Callable[..., Stack] = _remembered) -> Stack:
-    """By `make`, which may not remember sizes that are symbols.
-
-    Raises ValueError for an unknown cell, x not of three dimensions, or parameters that are not four of each track.
+    Raises ValueError for an unknown cell, x not of three dimensions, pre-activations of another width, or parameters that are
+    not four of each track.
     """
-    sizes = x.shape
     if how.cell not in GATES or len(sizes) != 3:
         raise ValueError(f"expected one of {', '.join(GATES)} and three dimensions, got {how.cell} and {tuple(sizes)}")
-    tracks, odd = divmod(len(weights), PER_TRACK)
-    recurrent = weights[1] if tracks else None
-    if odd or recurrent is None or tracks % (1 + how.bidirectional):
-        raise ValueError(f"expected {', '.join(PARAMETERS)} of each layer and direction, got {len(weights)} parameters")
+    tracks, odd = divmod(parameters, PER_TRACK)
+    if odd or hidden is None or tracks % (1 + how.bidirectional):
+        raise ValueError(f"expected {', '.join(PARAMETERS)} of each layer and direction, got {parameters} parameters")
     outer, inner, inputs = sizes
     steps, batch = (inner, outer) if how.batch_first else (outer, inner)
-    return make(how, steps, batch, inputs, recurrent.shape[-1], tracks)
+    found = Stack(how, steps, batch, inputs, hidden, tracks)
+    if how.projected and inputs != found.directions * found.wide:
+        raise ValueError(f"expected pre-activations of width {found.directions * found.wide}, got {tuple(sizes)}")
+    return found
+
+
+def hidden_of(weights: Sequence[Tensor | None]) -> int | None:
+    """As the first weight_hh has it."""
+    recurrent = weights[1] if len(weights) > 1 else None
+    return None if recurrent is None else recurrent.shape[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """How calls run that differ in their tensors' contents alone: all that is found once for them."""
+
+    stack: Stack
+    kind: Kind
+
+    @cached_property
+    def is_once(self) -> bool:
+        """Whether the kernel for one step makes the product, too."""
+        return is_taken(self.stack.steps, self.stack.batch) and not self.kind.keeps
+
+    @property
+    def waves(self) -> Sequence[Wave | None]:
+        """How the layers run, from the first to the last; None: one on its own."""
+        stack = self.stack
+        layers = stack.tracks // stack.directions
+        if self.is_once:
+            return [None] * layers
+        return waves_of(stack.shape, self.kind, stack.directions, None if stack.how.projected else stack.inputs, layers)
+
+    def check(self, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None) -> None:
+        """Raises ValueError that says what was expected and what came."""
+        dtype, device = self.kind.dtype, self.kind.device
+        self.stack.check(first, lengths, dtype, device)
+        if not isinstance(weights, Fixed):
+            self.stack.check_weights(weights, dtype, device)
+        elif self not in weights.fitting:
+            self.stack.check_weights(weights, dtype, device)
+            weights.fitting.add(self)
+
+
+@lru_cache(maxsize=4096)
+def _way(
+    how: How, sizes: torch.Size, parameters: int, hidden: int | None, dtype: torch.dtype, device: torch.device, keeps: bool,
+    lengths: bool,
+) -> Way:  # fmt: skip
+    return Way(stack_of(how, sizes, parameters, hidden), Kind(dtype, device, how.tf32, keeps=keeps, lengths=lengths))
 
 
 def _expect(name: str, found: Tensor, shape: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device) -> None:
@@ -191,14 +232,15 @@ def forward(
     x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, how: How, keeps: bool = False
 ) -> tuple[list[Tensor], Kept]:
     """Output and final states, each of all tracks; with `keeps` what the backward pass is to have. Raises ValueError."""
-    x, stack = adjacent(x), stack_of(x, weights, how)
-    stack.check(x, first, weights, lengths)
-    kind = Kind(x.dtype, x.device, how.tf32, keeps=keeps, lengths=lengths is not None)
-    finals = [x.new_empty(stack.state) for _ in range(stack.states)]
-    is_once, first, layer = stack.is_once and not keeps, [state.contiguous() for state in first], 0
-    one = _Forward(stack, kind, is_once, first, weights, finals, lengths, Kept([], [], []))
-    with _NO_PRODUCT if is_once else held(x, how.tf32):
-        for wave in one.waves():
+    x = adjacent(x)
+    way = _way(how, x.shape, len(weights), hidden_of(weights), x.dtype, x.device, keeps, lengths is not None)
+    way.check(first, weights, lengths)
+    stack, layer = way.stack, 0
+    finals = [_empty(way.kind, stack.state) for _ in range(stack.states)]
+    first = [state.contiguous() for state in first]
+    one = _Forward(stack, way.kind, way.is_once, first, weights, finals, lengths, Kept([], [], []))
+    with _NO_PRODUCT if way.is_once else held(x, how.tf32):
+        for wave in way.waves:
             x = one.layer(layer, x) if wave is None else one.wave(wave, layer, x)
             layer += 1 if wave is None else wave.layers
     return [x, *finals], one.kept
@@ -216,14 +258,6 @@ class _Forward(NamedTuple):
     lengths: Tensor | None
     kept: Kept
 
-    def waves(self) -> Sequence[Wave | None]:
-        """How the layers run, from the first to the last; None: one on its own."""
-        stack = self.stack
-        layers = stack.tracks // stack.directions
-        if self.is_once:
-            return [None] * layers
-        return waves_of(stack.shape, self.kind, stack.directions, None if stack.how.projected else stack.inputs, layers)
-
     def wave(self, wave: Wave, first: int, x: Tensor) -> Tensor:
         """Layers from the first on, in one direction."""
         stack, live = self.stack, list[Tensor | None]()  # until the kernel is launched
@@ -231,20 +265,17 @@ class _Forward(NamedTuple):
         launch = wave_launch_of(stack.shape, self.kind, wave, x_strides, strides)
         x, addresses = aligned(x, launch.width), list[int]()
         for track in range(first, first + wave.layers):
-            weight_ih, weight_hh, *biases = self._parameters(track)
-            assert weight_ih is not None
-            assert weight_hh is not None
-            output, kept, cells = x.new_empty(stack.output), *self._room(x)
+            of_track = self._laid(track, launch.width)
+            output, kept, cells = _empty(self.kind, stack.output), *self._room()
             self.kept.outputs.append(output)
-            of_layer = aligned(weight_ih, launch.width), aligned(weight_hh, launch.width), *biases, output, kept, cells
-            addresses += map(_address, of_layer)
-            live += of_layer
+            addresses += (*of_track.addresses, output.data_ptr(), _address(kept), _address(cells))
+            live += (*of_track.tensors, output, kept, cells)
         states = (*_states(self.first, stack, first), *_states(self.finals, stack, first))
         launch((x.data_ptr(), *addresses, *states, _address(self.lengths)))
         return output
 
     def layer(self, layer: int, x: Tensor) -> Tensor:
-        output = x.new_empty(self.stack.output)
+        output = _empty(self.kind, self.stack.output)
         one = self._track(layer, 0, x, output)
         if self.stack.directions == 1:
             one.make()
@@ -260,48 +291,41 @@ class _Forward(NamedTuple):
     def _track(self, layer: int, direction: int, x: Tensor, output: Tensor) -> Ready:
         stack = self.stack
         track = layer * stack.directions + direction
-        weight_ih, weight_hh, bias_ih, bias_hh = self._parameters(track)
-        assert weight_hh is not None
+        weight_ih = self.weights[PER_TRACK * track]
         if weight_ih is not None and self.is_once:
-            return self._once(track, x, weight_ih, weight_hh, bias_ih, bias_hh, output, direction)
+            return self._once(track, x, output, direction)
         gates, kept, cells = self._gates(x, weight_ih, direction)
         launch = launch_of(stack.shape, self.kind, direction > 0, stack.output_strides, stack.strides_of(gates))
-        weight = aligned(weight_hh, launch.width)
+        of_track = self._laid(track, launch.width, 1)
         addresses = (
-            gates.data_ptr(), weight.data_ptr(), _address(bias_ih), _address(bias_hh), *_states(self.first, stack, track),
+            gates.data_ptr(), *of_track.addresses, *_states(self.first, stack, track),
             output.data_ptr() + direction * stack.hidden * output.itemsize, *_states(self.finals, stack, track),
             _address(self.lengths), _address(kept), _address(cells),
         )  # fmt: skip
-        return Ready(launch, addresses, launch.is_beside, (gates, weight, bias_ih, bias_hh))
+        return Ready(launch, addresses, launch.is_beside, (gates, *of_track.tensors))
 
-    def _once(
-        self, track: int, x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor | None, bias_hh: Tensor | None,
-        output: Tensor, direction: int,
-    ) -> Ready:  # fmt: skip
+    def _once(self, track: int, x: Tensor, output: Tensor, direction: int) -> Ready:
         """All of a track that has one step, its input product too."""
         stack = self.stack
         launch = once_of(stack.how.cell, x.shape[2], stack.hidden, stack.batch, self.kind, output.shape[2])
-        width, first = launch.width, self.first and [aligned(state, launch.width) for state in self.first]
-        x, weight_ih, weight_hh = aligned(x, width), aligned(weight_ih, width), aligned(weight_hh, width)
+        x, first = aligned(x, launch.width), [aligned(state, launch.width) for state in self.first]
+        of_track = self._laid(track, launch.width)
         addresses = (
-            x.data_ptr(), weight_ih.data_ptr(), weight_hh.data_ptr(), _address(bias_ih), _address(bias_hh),
-            *_states(first, stack, track), output.data_ptr() + direction * stack.hidden * output.itemsize,
-            *_states(self.finals, stack, track),
+            x.data_ptr(), *of_track.addresses, *_states(first, stack, track),
+            output.data_ptr() + direction * stack.hidden * output.itemsize, *_states(self.finals, stack, track),
         )  # fmt: skip
-        return Ready(launch, addresses, False, (x, weight_ih, weight_hh, bias_ih, bias_hh, *first))
+        return Ready(launch, addresses, False, (x, *of_track.tensors, *first))
 
-    def _parameters(self, track: int) -> list[Tensor | None]:
-        weight_ih, weight_hh, bias_ih, bias_hh = self.weights[PER_TRACK * track : PER_TRACK * (track + 1)]
-        bias_ih = bias_ih if bias_ih is None else bias_ih.contiguous()
-        bias_hh = bias_hh if bias_hh is None else bias_hh.contiguous()
-        return [weight_ih, weight_hh, bias_ih, bias_hh]
+    def _laid(self, track: int, width: int, but: int = 0) -> Laid:
+        """A track's parameters, but for the first `but` of them."""
+        return laid(self.weights, PER_TRACK * track + but, PER_TRACK * (track + 1), width)
 
-    def _room(self, x: Tensor, gates: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
+    def _room(self, gates: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
         """For what is kept of the next track, its gates, where no memory is given for them, and cells."""
         if not self.kind.keeps:
             return None, None
-        kept = x.new_empty(self.stack.kept) if gates is None else gates
-        cells = x.new_empty(self.stack.cells, dtype=torch.float32)
+        kept = _empty(self.kind, self.stack.kept) if gates is None else gates
+        cells = empty(self.stack.cells, torch.float32, self.kind.device)
         self.kept.gates.append(kept)
         self.kept.cells.append(cells)
         return kept, cells
@@ -310,11 +334,15 @@ class _Forward(NamedTuple):
         """A track's pre-activations, and room for what is kept of it: theirs, where they are nobody else's."""
         stack, width = self.stack, self.stack.kept[2]
         if weight is None:
-            return x.narrow(2, direction * stack.wide, stack.wide), *self._room(x)
+            return x.narrow(2, direction * stack.wide, stack.wide), *self._room()
         if not self.kind.keeps or not width:
-            return times_transposed(x, weight, self.kind.tf32), *self._room(x)
+            return times_transposed(x, weight, self.kind.tf32), *self._room()
         kept = times_transposed_in(width, x, weight, self.kind.tf32)
-        return kept if width == stack.wide else kept[..., : stack.wide], *self._room(x, kept)
+        return kept if width == stack.wide else kept[..., : stack.wide], *self._room(kept)
+
+
+def _empty(kind: Kind, shape: tuple[int, ...]) -> Tensor:
+    return empty(shape, kind.dtype, kind.device)
 
 
 def _address(one: Tensor | None) -> int:
@@ -341,15 +369,17 @@ def backward(
 
     d_results: of what `forward` returned, None for zeros. overwrites: what was kept is needed no more. Raises ValueError.
     """
-    x, stack = adjacent(x), stack_of(x, weights, how)
+    x = adjacent(x)
+    way = _way(how, x.shape, len(weights), hidden_of(weights), x.dtype, x.device, True, lengths is not None)
+    stack, kind = way.stack, way.kind.backward
     d_output, *d_finals = d_results
     d_output = x.new_zeros(stack.output) if d_output is None else adjacent(d_output)
     _expect("the output's gradient", d_output, stack.output, x.dtype, x.device)
     of_first, of_weights = wanted[1 : 1 + len(first)], wanted[1 + len(first) :]
     # Kernels find the gradients of initial states that are not given, too: all in one place, as nobody reads them.
-    d_first = [x.new_empty(stack.state) for _ in first] or [x.new_empty(stack.state)] * stack.states
+    d_first = [_empty(kind, stack.state) for _ in first] or [_empty(kind, stack.state)] * stack.states
     one = _Backward(
-        stack, Kind(x.dtype, x.device, how.tf32, is_backward=True), [state.contiguous() for state in first], weights, kept,
+        stack, kind, [state.contiguous() for state in first], weights, kept,
         [one if one is None else one.contiguous() for one in d_finals], d_first, lengths, overwrites, of_weights,
         [None] * len(weights),
     )  # fmt: skip
@@ -414,8 +444,8 @@ class _Backward(NamedTuple):
         gates, cells, weight_hh = self.kept.gates[track], self.kept.cells[track], self.weights[PER_TRACK * track + 1]
         assert weight_hh is not None
         is_over = self.overwrites and gates.shape[2] == stack.wide
-        d_gates = gates if is_over else output.new_empty(shape_of(stack, stack.wide))
-        d_product = output.new_empty(shape_of(stack, stack.hidden)) if stack.how.cell == "gru" else None
+        d_gates = gates if is_over else _empty(self.kind, shape_of(stack, stack.wide))
+        d_product = _empty(self.kind, shape_of(stack, stack.hidden)) if stack.how.cell == "gru" else None
         launch = launch_of(stack.shape, self.kind, direction > 0, stack.output_strides, stack.strides_of(d_output))
         weight = aligned(weight_hh, launch.width)
         addresses = (
@@ -460,7 +490,7 @@ class _Backward(NamedTuple):
             rows, of_product = rows[own], None if of_product is None else of_product[own]
         if of_product is None:
             return transposed_times(rows, before, self.kind.tf32)
-        cut, found = stack.hidden * 2, rows.new_empty(stack.wide, stack.hidden)
+        cut, found = stack.hidden * 2, _empty(self.kind, (stack.wide, stack.hidden))
         transposed_times(rows[:, :cut], before, self.kind.tf32, into=found[:cut])
         transposed_times(of_product, before, self.kind.tf32, into=found[cut:])
         return found

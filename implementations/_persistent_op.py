@@ -22,7 +22,8 @@ from pytest_ecornn.implementations._differentiable import (
     register_gradient,
     wants_gradient,
 )
-from pytest_ecornn.implementations._persistent_layers import How, Kept, Stack, stack_of
+from pytest_ecornn.implementations._persistent_layers import How, Kept, hidden_of, stack_of
+from pytest_ecornn.implementations._persistent_parameters import PER_TRACK
 
 _GIVEN = "Tensor x, Tensor[] first, Tensor?[] weights, Tensor? lengths"
 _HOW = "str cell, bool batch_first, bool bidirectional, bool projected, bool tf32"
@@ -58,19 +59,19 @@ def _backward(
 
 
 def _parts(kept: Sequence[Tensor], weights: Sequence[Tensor | None]) -> Kept:
-    tracks = len(weights) // _persistent_layers.PER_TRACK
+    tracks = len(weights) // PER_TRACK
     return Kept(list(kept[: -2 * tracks]), list(kept[-2 * tracks : -tracks]), list(kept[-tracks:]))
 
 
 def _fake(
     x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, *how: Any
 ) -> list[Tensor]:
-    stack = stack_of(x, weights, How(*how), Stack)
+    stack = stack_of(How(*how), x.shape, len(weights), hidden_of(weights))
     return [x.new_empty(stack.output), *(x.new_empty(stack.state) for _ in range(stack.states))]
 
 
 def _fake_keeping(x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], *rest: Any) -> list[Tensor]:
-    stack = stack_of(x, weights, How(*rest[1:]), Stack)
+    stack = stack_of(How(*rest[1:]), x.shape, len(weights), hidden_of(weights))
     inner = [x.new_empty(stack.output) for _ in range(stack.tracks // stack.directions - 1)]
     gates = [x.new_empty(stack.kept) for _ in range(stack.tracks)]
     cells = [x.new_empty(stack.cells, dtype=torch.float32) for _ in range(stack.tracks)]

@@ -6,13 +6,13 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from pytest_ecornn.implementations import _persistent_kernel, _persistent_wave_form
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, status_of
 from pytest_ecornn.implementations._persistent_problem import Device
 from pytest_ecornn.implementations._persistent_wave_form import Wave
 from pytest_ecornn.implementations.cuda.kernel import Kernel
+from pytest_ecornn.implementations.cuda.memory import zeros
 
 _SOURCE = Path(__file__).with_name("persistent_wave.cu")
 _OF_LAYER = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "output", "kept", "cells")
@@ -71,7 +71,7 @@ class WaveLaunch:
     def __call__(self, addresses: tuple[int, ...]) -> None:
         """Of the kernel's arrays in its order but for the last, 0 for none."""
         self._status.check()
-        told = torch.zeros(self._wave.launch.grid, dtype=torch.int32, device=self._device)  # in each replay of a graph, too
+        told = zeros(4 * self._wave.launch.grid, self._device)
         self._run((*addresses, told.data_ptr()))
 
 

@@ -75,6 +75,7 @@ def make_layer(case: Case, weights: Weights, device: torch.device) -> Layer:
     """All layers and directions of the case on `device`."""
     from pytest_ecornn.implementations._persistent_layers import How
     from pytest_ecornn.implementations._persistent_op import run
+    from pytest_ecornn.implementations._persistent_parameters import Fixed
 
     how = How(case.cell, case.batch_first, case.bidirectional, case.projected, case.precision == "tf32")
     names = [name + suffix for _, _, suffix in cells.suffixes(case) for name in PARAMETERS]
@@ -88,7 +89,7 @@ def make_layer(case: Case, weights: Weights, device: torch.device) -> Layer:
             found[i] = weights.masked(name)
         return found
 
-    fixed = None if case.training else [None if one is None else one.detach() for one in given()]
+    fixed = None if case.training else Fixed([None if one is None else one.detach() for one in given()])
 
     def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         on_device = None if lengths is None else lengths.to(device, non_blocking=True)

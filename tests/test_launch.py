@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations.cuda import launch, layout_memo
+from pytest_ecornn.implementations.cuda import layout_memo
 from pytest_ecornn.implementations.cuda.kernel import Array
 from pytest_ecornn.implementations.cuda.launch import Launch, Launcher
 from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
@@ -80,20 +80,27 @@ def test_what_raises_raises_again() -> None:
 
 
 class Driver:
-    """Takes the driver's place: reads the arguments of `types` from where their addresses point."""
+    """Takes the place of CuPy's: reads the arguments of `types` from where their addresses point. refuses: cooperative ones."""
+
+    class CUDADriverError(RuntimeError):
+        pass
 
     def __init__(self, types: Sequence[Any]):
         self.types = types
-        self.launched: list[list[int]] = []
+        self.launched: list[tuple[Any, ...]] = []
         self.during: Any = None
 
-    def cuLaunchKernel(self, function: int, *rest: Any) -> int:  # noqa: N802
+    def launchKernel(self, function: int, *given: int) -> None:  # noqa: N802
         if during := self.during:
             self.during = None
             during()
-        addresses = rest[-2]
-        self.launched.append([one.from_address(address).value for one, address in zip(self.types, addresses, strict=True)])
-        return 0
+        *how, places, _ = given
+        addresses = (ctypes.c_void_p * len(self.types)).from_address(places)
+        values = [one.from_address(address).value for one, address in zip(self.types, addresses, strict=True)]
+        self.launched.append((*how, values))
+
+    def launchCooperativeKernel(self, *given: int) -> None:  # noqa: N802
+        raise self.CUDADriverError("too large")
 
 
 class Function:
@@ -101,23 +108,30 @@ class Function:
         ptr = 1
 
 
-def test_a_launch_within_another_leaves_its_arguments_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_within_another_leaves_its_arguments_alone() -> None:
     driver = Driver([ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong])
-    monkeypatch.setattr(launch, "_driver", lambda: driver)
-    launcher = Launcher(Function, "Piq", False)
+    launcher = Launcher(Function, "Piq", False, driver)
     driver.during = lambda: launcher(Launch(1, 1), 0, [7, -8, 2**40])
-    launcher(Launch(1, 1), 0, [16, -1, 2**33])
+    launcher(Launch(2, 32, 64), 9, [16, -1, 2**33])
     launcher(Launch(1, 1), 0, [32, 5, -(2**50)])
-    assert driver.launched == [[7, -8, 2**40], [16, -1, 2**33], [32, 5, -(2**50)]]
+    alone, other = (1, 1, 1, 1, 1, 1, 0, 0), (2, 1, 1, 32, 1, 1, 64, 9)
+    assert driver.launched == [(*alone, [7, -8, 2**40]), (*other, [16, -1, 2**33]), (*alone, [32, 5, -(2**50)])]
+
+
+def test_what_the_driver_refuses_is_said_and_may_be_tried_again() -> None:
+    launcher = Launcher(Function, "P", True, Driver([ctypes.c_void_p]))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"the CUDA driver refused Launch\(grid=300, .*: too large"):
+            launcher(Launch(300, 32), 0, [16])
 
 
 class Recording(KernelOnCpu):
     """Keeps what it was to run."""
 
     def _load(self, *source: Any) -> None:
-        self.passed: list[list[int]] = []
+        self.passed: list[Sequence[int]] = []
 
-    def _run(self, launch: Launch, passed: list[int]) -> None:
+    def _run(self, launch: Launch, passed: Sequence[int]) -> None:
         self.passed.append(passed)
 
 
@@ -127,7 +141,9 @@ def test_a_prepared_launch_runs_on_other_arrays(tmp_path: Any) -> None:
     x = torch.zeros(4)
     kernel.prepared(Launch(1, 1), {"x": x, "y": None}, count=3)([32, 0])
     kernel.prepared(Launch(1, 1), {"y": None, "x": x}, count=3)([48, 64])  # in its own order
-    assert kernel.passed == [[32, 3, 0], [64, 3, 48]]
+    assert kernel.passed == [(32, 3, 0), (64, 3, 48)]
+    with pytest.raises(ValueError, match="expected 2 addresses, got 1"):
+        kernel.prepared(Launch(1, 1), {"x": x, "y": None}, count=3)([32])
     with pytest.raises(ValueError, match="expected x"):
         kernel.prepared(Launch(1, 1), {"x": x.double(), "y": None}, count=3)
     with pytest.raises(ValueError, match="expected the arguments x, count, y, got x, count"):

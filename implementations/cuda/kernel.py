@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ from pytest_ecornn.implementations.cuda.compile import compile_source
 from pytest_ecornn.implementations.cuda.launch import (
     INT32,
     INT64,
+    NON_PORTABLE_CLUSTERS,
     POINTER,
     PORTABLE_CLUSTER,
     Launch,
     Launcher,
-    allow_large_clusters,
     bind,
 )
 
@@ -139,7 +140,7 @@ class Kernel:
     def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
         return _launcher(source, name, macros, self._device, self._types, *self._how)
 
-    def _run(self, launch: Launch, passed: list[int]) -> None:
+    def _run(self, launch: Launch, passed: Sequence[int]) -> None:
         index = self._index
         if torch._C._cuda_getDevice() != index:
             with torch.cuda.device(self._device):
@@ -151,15 +152,18 @@ class Kernel:
 class Prepared:
     """A launch whose arguments have been checked: what is left to say is where its arrays are."""
 
-    def __init__(self, run: Callable[[Launch, list[int]], None], launch: Launch, passed: list[int], places: list[int]):
-        self._run, self._launch, self._passed, self._places = run, launch, passed, places
+    def __init__(self, run: Callable[[Launch, Sequence[int]], None], launch: Launch, passed: list[int], places: list[int]):
+        self._run, self._launch, self._count = run, launch, len(places)
+        others = [i for i in range(len(passed)) if i not in places]
+        self._others = tuple(passed[i] for i in others)
+        found = places + others  # of what comes first the place
+        self._in_order = itemgetter(*map(found.index, range(len(passed)))) if len(passed) > 1 else tuple
 
-    def __call__(self, pointers: Iterable[int]) -> None:
+    def __call__(self, pointers: Sequence[int]) -> None:
         """pointers: to arrays of the layouts that were checked, in the order of those, 0 for none."""
-        passed = self._passed.copy()
-        for i, pointer in zip(self._places, pointers, strict=True):
-            passed[i] = pointer
-        self._run(self._launch, passed)
+        if len(pointers) != self._count:
+            raise ValueError(f"expected {self._count} addresses, got {len(pointers)}")
+        self._run(self._launch, self._in_order((*pointers, *self._others)))
 
 
 @cache
@@ -168,11 +172,12 @@ def _launcher(
     is_cooperative: bool, cluster: int,
 ) -> Launcher:  # fmt: skip
     import cupy
+    from cupy.cuda import driver
 
     compiled = compile_source(source, macros, torch.cuda.get_device_capability(device))
     with cupy.cuda.Device(device.index):
         function = cupy.RawModule(path=str(compiled.path)).get_function(name)
         function.max_dynamic_shared_size_bytes = shared_bytes
         if cluster > PORTABLE_CLUSTER:
-            allow_large_clusters(function.kernel.ptr)
-        return Launcher(function, types, is_cooperative)
+            driver.funcSetAttribute(function.kernel.ptr, NON_PORTABLE_CLUSTERS, 1)
+        return Launcher(function, types, is_cooperative, driver)

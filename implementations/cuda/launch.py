@@ -1,16 +1,17 @@
-"""Launches by the CUDA driver itself: CuPy's own way to launch takes the host several times as long."""
+"""Launches by the CUDA driver as CuPy wraps it: a kernel of CuPy's, called, takes the host several times as long."""
 
 from __future__ import annotations
 
 import ctypes
 import struct
 import threading
-from functools import cache, lru_cache
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 POINTER, INT32, INT64 = "P", "i", "q"  # what a kernel takes, as `struct` calls it
 PORTABLE_CLUSTER = 8  # blocks, which every device that has clusters can run
-_NON_PORTABLE_CLUSTERS = 14  # the driver's number of a function's attribute
+NON_PORTABLE_CLUSTERS = 14  # the driver's number of a function's attribute
 
 
 class Launch(NamedTuple):
@@ -24,49 +25,43 @@ class Launch(NamedTuple):
 class Launcher:
     """Launches one function of a module, which stays loaded as long as `function` (of CuPy) lives.
 
-    types: of the parameters, in order. is_cooperative: all blocks run at once, or the launch fails.
+    types: of the parameters, in order. is_cooperative: all blocks run at once, or the launch fails. driver: `cupy.cuda.driver`.
     """
 
-    def __init__(self, function: Any, types: str, is_cooperative: bool):
-        self._function, self._pointer = function, function.kernel.ptr
+    def __init__(self, function: Any, types: str, is_cooperative: bool, driver: Any):
+        self._function, self._refusal = function, driver.CUDADriverError
+        launch = driver.launchCooperativeKernel if is_cooperative else driver.launchKernel
+        self._launch = partial(launch, function.kernel.ptr)
+        self._rest = () if is_cooperative else (0,)  # arguments in another form, that there are none of
         self._values = struct.Struct(f"@{types}")  # aligned as in a C struct
         ends = [struct.calcsize(f"@{types[: i + 1]}") for i in range(len(types))]
         self._offsets = [end - struct.calcsize(f"@{one}") for end, one in zip(ends, types, strict=True)]
-        self._idle: list[tuple[Any, Any]] = []  # room for values, and where each of them lies in it
-        self._is_cooperative = is_cooperative
+        self._idle: list[tuple[Any, Any, int]] = []  # room for values, for where each of them lies in it, and where that is
 
-    def __call__(self, launch: Launch, stream: int, values: list[int]) -> None:
+    def __call__(self, launch: Launch, stream: int, values: Sequence[int]) -> None:
         """stream: as torch's `cuda_stream`, of the current device. Raises RuntimeError where the driver refuses."""
-        buffer, addresses = room = self._room()
-        self._values.pack_into(buffer, 0, *values)
-        if self._is_cooperative:
-            code = _driver().cuLaunchCooperativeKernel(self._pointer, *_sizes(launch), stream, addresses)
-        else:
-            code = _driver().cuLaunchKernel(self._pointer, *_sizes(launch), stream, addresses, None)
-        self._idle.append(room)  # the driver has copied the values
-        if code:
-            raise RuntimeError(f"the CUDA driver refused {launch}: {_text(code)}")
+        room = self._room()
+        self._values.pack_into(room[0], 0, *values)
+        grid, block, shared_bytes = launch
+        try:
+            self._launch(grid, 1, 1, block, 1, 1, shared_bytes, stream, room[2], *self._rest)
+        except self._refusal as refusal:
+            raise RuntimeError(f"the CUDA driver refused {launch}: {refusal}") from refusal
+        finally:
+            self._idle.append(room)  # the driver has copied the values
 
-    def _room(self) -> tuple[Any, Any]:
+    def _room(self) -> tuple[Any, Any, int]:
         """That nobody else has: another thread may launch meanwhile."""
         try:
             return self._idle.pop()
         except IndexError:
-            buffer = ctypes.create_string_buffer(self._values.size)
-            start = ctypes.addressof(buffer)
-            return buffer, (ctypes.c_void_p * len(self._offsets))(*[start + offset for offset in self._offsets])
+            return self._more_room()
 
-
-@lru_cache(maxsize=4096)
-def _sizes(launch: Launch) -> tuple[ctypes.c_uint, ...]:
-    """As the driver takes them, of its own types: converted in each launch they would take longer."""
-    return tuple(map(ctypes.c_uint, (launch.grid, 1, 1, launch.block, 1, 1, launch.shared_bytes)))
-
-
-def allow_large_clusters(function: int) -> None:
-    """Lets a function have clusters of more than PORTABLE_CLUSTER blocks. Raises RuntimeError where the driver refuses."""
-    if code := _driver().cuFuncSetAttribute(function, _NON_PORTABLE_CLUSTERS, 1):
-        raise RuntimeError(f"the CUDA driver refused clusters of more than {PORTABLE_CLUSTER} blocks: {_text(code)}")
+    def _more_room(self) -> tuple[Any, Any, int]:
+        buffer = ctypes.create_string_buffer(self._values.size)
+        start = ctypes.addressof(buffer)
+        addresses = (ctypes.c_void_p * len(self._offsets))(*[start + offset for offset in self._offsets])
+        return buffer, addresses, ctypes.addressof(addresses)
 
 
 class _Bound(threading.local):
@@ -86,19 +81,3 @@ def bind(device: int) -> None:
 
         runtime.setDevice(device)
         _bound.devices.add(device)
-
-
-@cache
-def _driver() -> Any:
-    library = ctypes.CDLL("libcuda.so.1")
-    sizes = (*(ctypes.c_uint,) * 7,)
-    library.cuLaunchKernel.argtypes = (ctypes.c_void_p, *sizes, *(ctypes.c_void_p,) * 3)
-    library.cuLaunchCooperativeKernel.argtypes = (ctypes.c_void_p, *sizes, *(ctypes.c_void_p,) * 2)
-    library.cuFuncSetAttribute.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
-    return library
-
-
-def _text(code: int) -> str:
-    found = ctypes.c_char_p()
-    _driver().cuGetErrorString(code, ctypes.byref(found))
-    return (found.value or b"unknown error").decode()
