@@ -70,7 +70,7 @@ __device__ inline void start(Own& own, const Arrays& arrays, uint4* handoff, con
 // Sums and states of every tile and step, told and written. False where a wait was given up.
 __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const Resident& weights, uint4* handoff, int batch) {
     const int tiles = tiles_of(this_thread(batch));
-    Walk walk(arrays, this_thread(batch));
+    Walk walk(arrays, this_thread(batch), tiles);
     Inputs inputs = {};
     inputs.read(arrays, walk, 0, 0);
     HeardColumns heard;
@@ -102,7 +102,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const Resi
             if (is_told) own.tell(place_of(handoff, me, t + 1, tile), me, t + 2);
             found.write(walk, ready, tile);
             if (!is_told) found.write_final(arrays, shared.steps, ready, me, tile);
-            walk.advance(arrays, tiles, is_last);
+            walk.advance(is_last);
             read_next(inputs, walk, arrays, tiles, tile, t);
             turn = (turn + 1) % SUMS;
         }

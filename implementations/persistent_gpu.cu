@@ -32,19 +32,22 @@ static_assert(sizeof(Shared) <= SHARED_BYTES, "Form.shared_bytes");
 
 // The first 8 warps: sums of every tile and step.
 __device__ inline void multiply_all(Shared& shared, Resident& weights, const Thread& me, int steps, int tiles) {
+    const auto columns_at = [&](int t, int tile) { return own_columns(shared.states[t % 2][tile], me.warp % GROUPS, me.lane); };
+    const uint4* columns = columns_at(0, 0);  // found before the wait, the product is to begin right after
     bool is_stuck = false;
     int turn = 0, visits = 0;
     for (int t = 0; t < steps; t++)
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
+            if (visits >= 2) meet(EMPTY + turn, ALL);
             if (t > 0 && !is_stuck) is_stuck = !wait_for(address_of(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);
             if (is_stuck) *(volatile int*)&shared.is_stuck = 1;
             jitter(t, 0);
-            if (visits >= 2) meet(EMPTY + turn, ALL);
-            multiply(shared.steps, turn, weights, me, shared.states[t % 2][tile]);
+            multiply(shared.steps, turn, weights, me, columns);
             jitter(t, 1);
             come(FULL + turn, ALL);
             turn = 1 - turn, visits = visits < 2 ? visits + 1 : 2;
+            columns = tile + 1 < tiles ? columns_at(t, tile + 1) : columns_at(t + 1, 0);
         }
     weights.finish();
 }

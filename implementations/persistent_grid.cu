@@ -100,7 +100,7 @@ __device__ inline void read_all(Shared& shared, uint4* handoff, const Thread& me
 // The first 8 warps: sums and states of every tile and step, told and written. False where a wait was given up.
 __device__ inline bool find_all(Shared& shared, const Arrays& arrays, Resident& weights, uint4* handoff, int batch) {
     const int tiles = tiles_of(this_thread(batch));
-    Walk walk(arrays, this_thread(batch));
+    Walk walk(arrays, this_thread(batch), tiles);
     Inputs inputs = {};
     inputs.read(arrays, walk, 0, 0);
     Parcels parcels;
@@ -120,7 +120,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, Resident& 
             if (BUFFERS) is_stuck = *(volatile int*)&shared.is_stuck[buffer];
             else parcels.begin_ahead(place_of(handoff, me, is_last ? t + 1 : t, is_last ? 0 : tile + 1), me.number);
             jitter(t, 2);
-            multiply(shared.steps, 0, weights, me, states);
+            multiply(shared.steps, 0, weights, me, own_columns(states, me.warp % GROUPS, me.lane));
             const Ready ready(shared.steps, inputs, me, tile, arrays.step(t));
             meet(FOUND, THREADS);
             jitter(t, 3);
@@ -131,7 +131,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, Resident& 
             if (is_told && !is_stuck) tell(shared.own, place_of(handoff, me, t + 1, tile), me, t + 2);
             found.write(walk, ready, tile);
             if (!is_told) found.write_final(arrays, shared.steps, ready, me, tile);
-            walk.advance(arrays, tiles, is_last);
+            walk.advance(is_last);
             read_next(inputs, walk, arrays, tiles, tile, t);
             buffer = buffer + 1 < BUFFERS ? buffer + 1 : 0;
         }

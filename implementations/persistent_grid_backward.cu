@@ -99,7 +99,7 @@ __device__ inline Slice part_of(const storage* weight, const Thread& me, int s, 
 __device__ inline void multiply(Shared& shared, Resident& weights, const Thread& me) {
     Sums sums[ROW_TILES] = {};
     const int group = me.warp % GROUPS;
-    add_columns(sums, weights, shared.columns, group, me.lane);
+    add_columns<0, SLICES_EACH>(sums, weights, own_columns(shared.columns, group, me.lane));
 #pragma unroll
     for (int i = 0; i < ROW_TILES * 2; i++) {
         const int r = (me.warp / GROUPS * ROW_TILES * 2 + i) * 8 + me.lane / 4;

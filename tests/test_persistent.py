@@ -208,7 +208,7 @@ def test_every_kind_of_form_passes_the_rule(cell: str, sizes: tuple[Any, ...], m
     assert verdicts(small(cell, hidden_size=hidden, batch=batch, **options)) == []
 
 
-TELLS = "if (i * GATE_WARPS + me.warp < BLOCKS - 1) send("
+TELLS = "if (i * GATE_WARPS + warp < BLOCKS - 1)"
 WAITS = "is_stuck = !wait_for(address_of(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);"
 FAULTS = {
     "the other parity": (WAITS, WAITS.replace("t - 1", "t + 1")),

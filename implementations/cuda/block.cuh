@@ -6,10 +6,13 @@ typedef unsigned int word;
 
 __device__ inline word address_of(const void* shared) { return (word)__cvta_generic_to_shared(shared); }
 
-// The block's dynamic shared memory.
+// The block's dynamic shared memory. Its address is kept: in a cluster the compiler would find it anew wherever it is needed, by
+// an instruction that the next ones wait for.
 __device__ inline unsigned char* block_memory() {
     extern __shared__ __align__(128) unsigned char memory[];
-    return memory;
+    word address = address_of(memory);
+    asm volatile("" : "+r"(address));
+    return (unsigned char*)__cvta_shared_to_generic(address);
 }
 
 __device__ inline unsigned long long now_ns() {

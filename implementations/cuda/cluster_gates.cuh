@@ -26,18 +26,15 @@ template <typename Shared> struct Telling {
         for (int i = 0; i < TELLS; i++) places[i] = in_block(address_of(&shared), (rank + 1 + me.warp + i * GATE_WARPS) % BLOCKS);
     }
 
-    // What the block has found of a tile.
-    __device__ void tell(const Shared& shared, const Thread& me, int tile, int next) const {
-        const uint4* from = &shared.states[next][tile].piece(me.first_unit, me.lane);
-        const word own = address_of(&shared);
-        const word place = address_of(from) - own, barrier = address_of(&shared.barriers[next][tile]) - own;
+    // What the block has found of a tile. place: of the thread's first piece of it, barrier: both from the block's memory on.
+    __device__ void tell(const Shared& shared, word place, word barrier, int warp) const {
 #pragma unroll
         for (int piece = 0; piece < A_LANE; piece++) {
-            if (piece * 32 + me.lane >= PIECES) continue;
-            const uint4 found = from[piece * 32];
+            if (piece * 32 + threadIdx.x % 32 >= PIECES) continue;
+            const uint4 found = ((const uint4*)((const char*)&shared + place))[piece * 32];
 #pragma unroll
             for (int i = 0; i < TELLS; i++)
-                if (i * GATE_WARPS + me.warp < BLOCKS - 1) send(places[i] + place + piece * 512, found, places[i] + barrier);
+                if (i * GATE_WARPS + warp < BLOCKS - 1) send(places[i] + place + piece * 512, found, places[i] + barrier);
         }
     }
 };
@@ -67,8 +64,13 @@ template <typename Shared, typename In, typename Written>
 __device__ inline void find_all(
     Shared& shared, const Arrays& arrays, const Thread& me, int tiles, int* status, In inputs, Written written) {
     const Telling<Shared> telling(shared, me);
-    Walk walk(arrays, me);
+    Walk walk(arrays, me, tiles);
+    walk.hold();
     inputs.read(arrays, walk, 0, 0);
+    const auto place_of = [&](const void* what) { return address_of(what) - address_of(&shared); };
+    const auto told_at = [&](int t, int tile) { return place_of(&shared.states[t % 2][tile].piece(me.first_unit, me.lane)); };
+    const auto barrier_at = [&](int t, int tile) { return place_of(&shared.barriers[t % 2][tile]); };
+    word place = told_at(1, 0), barrier = barrier_at(1, 0);  // found before all states are, which are to be told right after
     int turn = 0;
     bool is_stuck = false;
     for (int t = 0; t < arrays.steps; t++)
@@ -80,22 +82,24 @@ __device__ inline void find_all(
             read_next(inputs, walk, arrays, tiles, tile, t);
             jitter(t, 2);
             meet(FULL + turn, ALL);
+            is_stuck = *(volatile int*)&shared.is_stuck;  // before the gates, which need not wait for it
             jitter(t, 3);
             const Found found(shared.steps, turn, ready, me, tile, shared.states[now][tile], shared.states[next][tile]);
             jitter(t, 4);
             come(EMPTY + turn, ALL);
-            is_stuck = *(volatile int*)&shared.is_stuck;
             meet(COMPLETE, GATE_THREADS);
             jitter(t, 5);
             if (is_told && !is_stuck) {
-                if (me.number == 0) expect(address_of(&shared.barriers[next][tile]), (BLOCKS - 1) * TOLD);
-                telling.tell(shared, me, tile, next);
+                if (me.number == 0) expect(address_of(&shared) + barrier, (BLOCKS - 1) * TOLD);
+                telling.tell(shared, place, barrier, me.warp);
             }
             found.write(walk, ready, tile);
             if (!is_told) found.write_final(arrays, shared.steps, ready, me, tile);
             if (is_last) written(t);
-            walk.advance(arrays, tiles, is_last);
+            walk.advance(is_last);
             turn = 1 - turn;
+            const int following = is_last ? t + 2 : t + 1, its_tile = is_last ? 0 : tile + 1;
+            place = told_at(following, its_tile), barrier = barrier_at(following, its_tile);
         }
     if (!is_stuck) return;
     *(volatile int*)status = 1;

@@ -22,11 +22,15 @@ __device__ inline void clear(void* shared, int bytes) {
     for (int i = threadIdx.x; i < bytes / 4; i += blockDim.x) ((unsigned*)shared)[i] = 0;
 }
 
-// Of a warp of that group of columns, by its weights' turns from FIRST on.
-template <int FIRST = 0, int SLICES>
-__device__ inline void add_columns(Sums (&sums)[ROW_TILES], Resident& weights, const Eight<SLICES>& all, int group, int lane) {
+// Those of a thread, from its warp's group's first slice on: slices are 32 pieces apart.
+template <int SLICES> __device__ inline const uint4* own_columns(const Eight<SLICES>& all, int group, int lane) {
     const int g = lane / 4, t = lane % 4;
-    const uint4* columns = (const uint4*)all.at[(group * SLICES) * 4 + t][(g + 2 * t) % 8];
+    return (const uint4*)all.at[group * SLICES * 4 + t][(g + 2 * t) % 8];
+}
+
+// By its weights' turns from FIRST on.
+template <int FIRST, int SLICES>
+__device__ inline void add_columns(Sums (&sums)[ROW_TILES], Resident& weights, const uint4* columns) {
     weights.each_turn<FIRST, FIRST + SLICES>([&](int turn, auto part) {
         const int slice = turn - FIRST;
         if (SPLIT && slice % SLICES_AT_HAND == 0) part_here(columns + slice * 32);

@@ -23,3 +23,4 @@ __device__ inline void part_here(const uint4* place) {
 
 // The compiler takes x for another value than before.
 __device__ inline void again(unsigned& x) { asm volatile("" : "+r"(x)); }
+__device__ inline void again(long long& x) { asm volatile("" : "+l"(x)); }

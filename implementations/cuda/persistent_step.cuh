@@ -128,15 +128,20 @@ template <typename Own> __device__ inline void start_own(Own& own, const Arrays&
             own.of(me.unit(s), me.column(s)) = arrays.first_h[(index)me.sequence(tile, s) * HIDDEN + me.unit(s)];
 }
 
-// Where a thread's states are in memory, tile by tile and step by step.
+// Where a thread's states are in memory, tile by tile and step by step. next: by how many rows of a stride to the next tile;
+// back: after the last tile to the first one's next step.
 struct Walk {
     const storage* gates[STATES];
     storage *output[STATES], *kept[STATES];
     float* cells[STATES];
     int own_tiles[STATES];
     bool fetches[STATES];  // one thread for every 16 bytes: each that fetches takes time of its own
+    struct Way {
+        index next, back;
+    } of_gates, of_output, of_rows;
+    index ahead;  // of gates, in STEPS_AHEAD
 
-    __device__ Walk(const Arrays& arrays, const Thread& me) {
+    __device__ Walk(const Arrays& arrays, const Thread& me, int tiles) {
         const int at = arrays.step(0);
 #pragma unroll
         for (int s = 0; s < STATES; s++) {
@@ -146,20 +151,28 @@ struct Walk {
             kept[s] = arrays.kept + row * 4 * HIDDEN + me.unit(s), cells[s] = arrays.cells + row * HIDDEN + me.unit(s);
             own_tiles[s] = me.own_tiles(s), fetches[s] = me.local_unit(s) % PIECE == 0;
         }
+        const auto way = [&](index step, index sequence) -> Way {
+            return {sequence * WIDE, arrays.direction() * step + sequence * (1 - tiles) * WIDE};
+        };
+        of_gates = way(arrays.gates_step, arrays.gates_sequence), of_output = way(arrays.output_step, arrays.output_sequence);
+        of_rows = way(arrays.row_step, arrays.row_sequence), ahead = arrays.direction() * STEPS_AHEAD * arrays.gates_step;
     }
 
-    // To the next tile, after the last of `tiles` to the first one's next step: what is read, and what is written.
-    __device__ void advance_gates(const Arrays& arrays, int tiles, bool is_last) {
-        const index step = is_last ? arrays.direction() : 0, tile = is_last ? (1 - tiles) * WIDE : WIDE;
-#pragma unroll
-        for (int s = 0; s < STATES; s++) gates[s] += step * arrays.gates_step + tile * arrays.gates_sequence;
+    // Has registers for what the compiler would otherwise find anew in each step, one multiplication waiting for the other.
+    __device__ void hold() {
+        again(of_gates.next), again(of_gates.back), again(of_output.next), again(of_output.back), again(ahead);
     }
-    __device__ void advance(const Arrays& arrays, int tiles, bool is_last) {
-        const index step = is_last ? arrays.direction() : 0, tile = is_last ? (1 - tiles) * WIDE : WIDE;
-        const index rows = step * arrays.row_step + tile * arrays.row_sequence;
+
+    // What is read, and what is written.
+    __device__ void advance_gates(bool is_last) {
+#pragma unroll
+        for (int s = 0; s < STATES; s++) gates[s] += is_last ? of_gates.back : of_gates.next;
+    }
+    __device__ void advance(bool is_last) {
+        const index rows = is_last ? of_rows.back : of_rows.next;
 #pragma unroll
         for (int s = 0; s < STATES; s++) {
-            output[s] += step * arrays.output_step + tile * arrays.output_sequence;
+            output[s] += is_last ? of_output.back : of_output.next;
             if (KEEPS) kept[s] += rows * 4 * HIDDEN, cells[s] += rows * HIDDEN;
         }
     }
@@ -175,15 +188,16 @@ struct Inputs {
         return of_raw(bits);
     }
     __device__ void read(const Arrays& arrays, const Walk& walk, int tile, int t) {
-        const index further = arrays.direction() * STEPS_AHEAD * arrays.gates_step;
 #pragma unroll
-        for (int s = 0; s < STATES; s++)
+        for (int s = 0; s < STATES; s++) {
+            if (tile >= walk.own_tiles[s]) continue;
 #pragma unroll
-            for (int gate = 0; gate < GATES; gate++)
-                if (tile < walk.own_tiles[s]) {
-                    at[s][gate] = raw_of(walk.gates[s][gate * HIDDEN]);
-                    if (walk.fetches[s] && t + STEPS_AHEAD < arrays.steps) fetch(walk.gates[s] + gate * HIDDEN + further);
-                }
+            for (int gate = 0; gate < GATES; gate++) at[s][gate] = raw_of(walk.gates[s][gate * HIDDEN]);
+            if (!walk.fetches[s] || t + STEPS_AHEAD >= arrays.steps) continue;
+            const storage* ahead = walk.gates[s] + walk.ahead;
+#pragma unroll
+            for (int gate = 0; gate < GATES; gate++) fetch(ahead + gate * HIDDEN);
+        }
     }
 };
 
@@ -192,7 +206,7 @@ struct Inputs {
 template <typename In>
 __device__ inline void read_next(In& inputs, Walk& walk, const Arrays& arrays, int tiles, int tile, int t) {
     const bool is_last = tile + 1 == tiles;
-    walk.advance_gates(arrays, tiles, is_last);
+    walk.advance_gates(is_last);
     if (!is_last || t + 1 < arrays.steps) inputs.read(arrays, walk, is_last ? 0 : tile + 1, t + is_last);
 }
 
@@ -229,30 +243,32 @@ template <typename SumsOf> __device__ inline void put(Steps& steps, int turn, co
     }
 }
 
-// The block's part of the product with `states`, added to `sums`, to be met by the block before it is read.
-__device__ inline void multiply(Steps& steps, int turn, Resident& weights, const Thread& me, const States& states,
+// The block's part of the product with states, of which `columns` are the thread's, added to `sums`, to be met by the block
+// before it is read.
+__device__ inline void multiply(Steps& steps, int turn, Resident& weights, const Thread& me, const uint4* columns,
                                 Sums (&sums)[ROW_TILES]) {
-    add_columns(sums, weights, states, me.warp % GROUPS, me.lane);
+    add_columns<0, SLICES_EACH>(sums, weights, columns);
     put(steps, turn, me, [&](int i, int) -> const Sums& { return sums[i]; });
 }
-__device__ inline void multiply(Steps& steps, int turn, Resident& weights, const Thread& me, const States& states) {
+__device__ inline void multiply(Steps& steps, int turn, Resident& weights, const Thread& me, const uint4* columns) {
     Sums sums[ROW_TILES] = {};
-    multiply(steps, turn, weights, me, states, sums);
+    multiply(steps, turn, weights, me, columns, sums);
 }
 
 __device__ inline State next_of(const Steps& steps, int turn, const Ready& ready, const Thread& me, int s, float* kept) {
-    Four all[2] = {};  // of every other group, so that fewer additions wait for each other
+    Four all[2];  // of every other group, so that fewer additions wait for each other
 #pragma unroll
     for (int group = 0; group < GROUPS; group++) {
         const float* sums = &steps.sums[turn][group][me.local_unit(s)][me.column(s) * PER];
         const Four four = GATES == 1 ? Four{{*sums}} : *(const Four*)sums;
 #pragma unroll
-        for (int i = 0; i < 4; i++) all[group % 2].at[i] += four.at[i];
+        for (int i = 0; i < 4; i++) all[group % 2].at[i] = group < 2 ? four.at[i] : all[group % 2].at[i] + four.at[i];
     }
+    const auto sum = [&](int i) { return GROUPS == 1 ? all[0].at[i] : all[0].at[i] + all[1].at[i]; };
     float x[GATES], product[GATES];
 #pragma unroll
-    for (int gate = 0; gate < GATES; gate++) x[gate] = ready.x[s][gate], product[gate] = all[0].at[gate] + all[1].at[gate];
-    if (CELL == GRU && INPUT_SLICES) x[2 % GATES] += all[0].at[3] + all[1].at[3];  // W_in x
+    for (int gate = 0; gate < GATES; gate++) x[gate] = ready.x[s][gate], product[gate] = sum(gate);
+    if (CELL == GRU && INPUT_SLICES) x[2 % GATES] += sum(3);  // W_in x
     return after({ready.carried[s], ready.carried[s]}, x, product, ready.bias_n[s], kept);
 }
 
