@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pytest_ecornn.implementations._aligned_product import times, times_transposed, times_transposed_in, transposed_times
 from pytest_ecornn.implementations._gate_product import held
-from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, aligned, launch_of
+from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, aligned, is_fused, launch_of
 from pytest_ecornn.implementations._persistent_once import is_taken, once_of
 from pytest_ecornn.implementations._persistent_problem import GATES, PARAMETERS
 from pytest_ecornn.implementations._persistent_wave import wave_launch_of, waves_of
@@ -105,6 +105,10 @@ class Stack:
     @cached_property
     def is_once(self) -> bool:
         return is_taken(self.steps, self.batch)
+
+    @cached_property
+    def is_fused(self) -> bool:
+        return is_fused(self.steps, self.batch)
 
     def strides(self, width: int) -> Strides:
         """Of rows of that width without gaps."""
@@ -195,9 +199,10 @@ def forward(
     stack.check(x, first, weights, lengths)
     kind = Kind(x.dtype, x.device, how.tf32, keeps=keeps, lengths=lengths is not None)
     finals = [x.new_empty(stack.state) for _ in range(stack.states)]
-    is_once, first, layer = stack.is_once and not keeps, [state.contiguous() for state in first], 0
-    one = _Forward(stack, kind, is_once, first, weights, finals, lengths, Kept([], [], []))
-    with _NO_PRODUCT if is_once else held(x, how.tf32):
+    is_once, is_fused, layer = stack.is_once and not keeps, stack.is_fused and not keeps, 0
+    first = [state.contiguous() for state in first]
+    one = _Forward(stack, kind, is_once, is_fused, first, weights, finals, lengths, Kept([], [], []))
+    with _NO_PRODUCT if is_once or is_fused else held(x, how.tf32):
         for wave in one.waves():
             x = one.layer(layer, x) if wave is None else one.wave(wave, layer, x)
             layer += 1 if wave is None else wave.layers
@@ -205,11 +210,12 @@ def forward(
 
 
 class _Forward(NamedTuple):
-    """is_once: whether the kernel for one step makes the product, too."""
+    """is_once: whether the kernel for one step makes the product, too. is_fused: whether the others do."""
 
     stack: Stack
     kind: Kind
     is_once: bool
+    is_fused: bool
     first: Sequence[Tensor]
     weights: Sequence[Tensor | None]
     finals: Sequence[Tensor]
@@ -264,15 +270,43 @@ class _Forward(NamedTuple):
         assert weight_hh is not None
         if weight_ih is not None and self.is_once:
             return self._once(track, x, weight_ih, weight_hh, bias_ih, bias_hh, output, direction)
+        if weight_ih is not None and self.is_fused:
+            return self._fused(track, x, weight_ih, weight_hh, bias_ih, bias_hh, output, direction)
         gates, kept, cells = self._gates(x, weight_ih, direction)
         launch = launch_of(stack.shape, self.kind, direction > 0, stack.output_strides, stack.strides_of(gates))
         weight = aligned(weight_hh, launch.width)
         addresses = (
-            gates.data_ptr(), weight.data_ptr(), _address(bias_ih), _address(bias_hh), *_states(self.first, stack, track),
-            output.data_ptr() + direction * stack.hidden * output.itemsize, *_states(self.finals, stack, track),
-            _address(self.lengths), _address(kept), _address(cells),
+            gates.data_ptr(), weight.data_ptr(), *self._others(track, bias_ih, bias_hh, output, direction),
+            _address(kept), _address(cells),
         )  # fmt: skip
         return Ready(launch, addresses, launch.is_beside, (gates, weight, bias_ih, bias_hh))
+
+    def _others(
+        self, track: int, bias_ih: Tensor | None, bias_hh: Tensor | None, output: Tensor, direction: int
+    ) -> tuple[int, ...]:
+        """Where a track's arrays are from the biases on, but for what is kept."""
+        stack = self.stack
+        return (
+            _address(bias_ih), _address(bias_hh), *_states(self.first, stack, track),
+            output.data_ptr() + direction * stack.hidden * output.itemsize, *_states(self.finals, stack, track),
+            _address(self.lengths),
+        )  # fmt: skip
+
+    def _fused(
+        self, track: int, x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor | None, bias_hh: Tensor | None,
+        output: Tensor, direction: int,
+    ) -> Ready:  # fmt: skip
+        """All steps of a track, its input product too, whose result is the kernel's own."""
+        stack, gates = self.stack, x.new_empty(shape_of(self.stack, self.stack.wide))
+        strides, inputs = stack.strides(stack.wide), x.shape[2]
+        launch = launch_of(stack.shape, self.kind, direction > 0, stack.output_strides, strides, inputs)
+        width = launch.width
+        x, weight_ih, weight_hh = aligned(x, width), aligned(weight_ih, width), aligned(weight_hh, width)
+        addresses = (
+            x.data_ptr(), weight_ih.data_ptr(), gates.data_ptr(), weight_hh.data_ptr(),
+            *self._others(track, bias_ih, bias_hh, output, direction), 0, 0,
+        )  # fmt: skip
+        return Ready(launch, addresses, launch.is_beside, (x, weight_ih, gates, weight_hh, bias_ih, bias_hh))
 
     def _once(
         self, track: int, x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor | None, bias_hh: Tensor | None,

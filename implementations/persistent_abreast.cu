@@ -23,6 +23,7 @@
 #define GATE_THREADS 256
 #include "heard_columns.cuh"
 
+#include "input_product.cuh"
 #include "jitter.cuh"
 
 // Where registers are few found anew each time it is asked for, so that what follows from it takes none meanwhile.
@@ -111,7 +112,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const Resi
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_forward(
-    const storage* gates, index gates_step, index gates_sequence, const storage* weight, const storage* bias_ih,
+    OF_INPUTS const storage* gates, index gates_step, index gates_sequence, const storage* weight, const storage* bias_ih,
     const storage* bias_hh, const storage* first_h, const storage* first_c, storage* output, index output_step,
     index output_sequence, storage* final_h, storage* final_c, const length* lengths, storage* kept, float* cells,
     index row_step, index row_sequence, uint4* handoff, int* status, int steps, int batch, int is_reverse) {
@@ -119,6 +120,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_forward(
     const Thread first = this_thread(batch);
     const Arrays arrays = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
+#if INPUTS
+    multiply_inputs({x, x_step, x_sequence, weight_ih}, arrays, batch);
+#endif
     clear(&shared.own, sizeof(shared.own));
     start(shared.steps, arrays, first, lengths);
     __syncthreads();

@@ -21,6 +21,7 @@
 //   that buffer has come everywhere. Sums lie between two barriers of the block. A wait that takes WATCHDOG_NS is given up by
 //   all threads of its block at the next barrier, and in turn by all blocks. Sums are taken in one order: bit-equal repeats.
 #include "cluster_gates.cuh"
+#include "input_product.cuh"
 
 struct Shared {
     unsigned long long barriers[2][8];  // a tile's, and the room up to the next 128 bytes
@@ -50,7 +51,7 @@ __device__ inline void multiply_all(Shared& shared, Resident& weights, const Thr
 }
 
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(ALL, 1) persistent_forward(
-    const storage* gates, index gates_step, index gates_sequence, const storage* weight, const storage* bias_ih,
+    OF_INPUTS const storage* gates, index gates_step, index gates_sequence, const storage* weight, const storage* bias_ih,
     const storage* bias_hh, const storage* first_h, const storage* first_c, storage* output, index output_step,
     index output_sequence, storage* final_h, storage* final_c, const length* lengths, storage* kept, float* cells,
     index row_step, index row_sequence, uint4* left_over, int* status, int steps, int batch, int is_reverse) {
@@ -59,6 +60,9 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(ALL,
     const Thread me = {number, number / 32, number % 32, rank * UNITS, (int)(blockIdx.x / BLOCKS) * TILES * 8, batch};
     const Arrays arrays = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
+#if INPUTS
+    multiply_inputs({x, x_step, x_sequence, weight_ih}, arrays, batch);
+#endif
     const int tiles = min(TILES, (batch - me.first_sequence + 7) / 8);
     set_up(shared, 6);
     if (thread < THREADS) {

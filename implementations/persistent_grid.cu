@@ -36,6 +36,8 @@
 // Meetings: a buffer's states are there, have been read; all sums or states of the block are found; readers are as far.
 enum Where { FULL = 1, EMPTY = 3, FOUND = 5, READ = 6 };
 
+#include "input_product.cuh"
+
 // Where registers are few found anew each time it is asked for, so that what follows from it takes none meanwhile.
 __device__ inline Thread this_thread(int batch) {
     unsigned number = threadIdx.x % THREADS, block = blockIdx.x;
@@ -140,7 +142,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, Resident& 
 }
 
 extern "C" __global__ void __launch_bounds__(ALL, 1) persistent_forward(
-    const storage* gates, index gates_step, index gates_sequence, const storage* weight, const storage* bias_ih,
+    OF_INPUTS const storage* gates, index gates_step, index gates_sequence, const storage* weight, const storage* bias_ih,
     const storage* bias_hh, const storage* first_h, const storage* first_c, storage* output, index output_step,
     index output_sequence, storage* final_h, storage* final_c, const length* lengths, storage* kept, float* cells,
     index row_step, index row_sequence, uint4* handoff, int* status, int steps, int batch, int is_reverse) {
@@ -148,6 +150,9 @@ extern "C" __global__ void __launch_bounds__(ALL, 1) persistent_forward(
     const Thread first = this_thread(batch);
     const Arrays arrays = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
+#if INPUTS
+    multiply_inputs({x, x_step, x_sequence, weight_ih}, arrays, batch);
+#endif
     const int tiles = tiles_of(first);
     clear(&shared, sizeof(shared.states) + sizeof(Own));
     if (threadIdx.x < 2) shared.is_stuck[threadIdx.x] = 0;
