@@ -103,13 +103,15 @@ def macros(kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(value)) for name, value in found.items())
 
 
-# Addresses and strides of 64 bits, in the kernels' order, before them those of x; behind them come `status`, `steps`, `batch` and `is_reverse`.
+# Addresses and strides of 64 bits, in the kernels' order; behind them come `status`, `steps`, `batch` and `is_reverse`, before
+# them those of x, where the kernel makes its product.
 _STRIDES = ("step", "sequence")
 _ROWS = "row_step row_sequence"
 _OUTPUT, _D_OUTPUT = (f"{name} {name}_step {name}_sequence" for name in ("output", "d_output"))
 _FORWARD = (
     f"gates gates_step gates_sequence weight bias_ih bias_hh first_h first_c {_OUTPUT} final_h final_c lengths kept cells"
 )
+_OF_INPUTS = ["x", "x_step", "x_sequence", "weight_ih"]
 _ARGUMENTS = {
     False: f"{_FORWARD} {_ROWS} scratch".split(),
     True: (
@@ -119,7 +121,10 @@ _ARGUMENTS = {
 }
 
 
-_OF_INPUTS = "x x_step x_sequence weight_ih".split()
+def source_of(kind: Kind, form: Form) -> Path:
+    if not form.is_grid:
+        return _SOURCES[kind.is_backward]
+    return _ABREAST_SOURCE if isinstance(form, Abreast) else _GRID_SOURCES[kind.is_backward]
 
 
 def _wide(kind: Kind) -> list[str]:
@@ -132,11 +137,8 @@ def make_kernel(kind: Kind, form: Form) -> Kernel:
     numbers = {"status": np.int64, **dict.fromkeys(("steps", "batch", "is_reverse"), int)}
     arguments = {**dict.fromkeys(_wide(kind), np.int64), **numbers}
     name, macros_of = "persistent_backward" if kind.is_backward else "persistent_forward", macros(kind, form)
-    if form.is_grid:
-        source = _ABREAST_SOURCE if isinstance(form, Abreast) else _GRID_SOURCES[kind.is_backward]
-        return Kernel(source, name, macros_of, arguments, kind.device, form.shared_bytes, is_cooperative=True)
-    source = _SOURCES[kind.is_backward]
-    return Kernel(source, name, macros_of, arguments, kind.device, form.shared_bytes, cluster=form.blocks)
+    source, cluster = source_of(kind, form), 1 if form.is_grid else form.blocks
+    return Kernel(source, name, macros_of, arguments, kind.device, form.shared_bytes, form.is_grid, cluster)
 
 
 @lru_cache(maxsize=4096)

@@ -11,6 +11,7 @@ import torch
 from pytest_ecornn import calls, contents, verification
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations import _persistent_kernel, _persistent_layers
+from pytest_ecornn.implementations._persistent_describe import describe
 from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_kernel import MOST_FUSED_ROWS, Kind, Shape, is_fused
 from pytest_ecornn.implementations._persistent_layers import How
@@ -81,7 +82,7 @@ def test_as_much_is_read_at_once_as_divides_all_rows(inputs: int, hidden: int, w
     [
         {"hidden_size": 40, "input_size": 70, "steps": 3, "batch": 9, "has_state": True, "ragged": True},
         {"hidden_size": 33, "input_size": 33, "steps": 7, "batch": 1, "dtype": "bfloat16", "bias": False},
-        {"layers": 2, "bidirectional": True, "batch_first": True, "dtype": "float32", "hidden_size": 30, "steps": 4, "batch": 8},
+        {"layers": 2, "bidirectional": True, "batch_first": True, "dtype": "float32", "hidden_size": 30, "batch": 6},
         {"hidden_size": 20, "input_size": 136, "steps": 2, "batch": 16, "ragged": True, "has_state": True, **TF32},
         {"hidden_size": 18, "input_size": 24, "layout": "strided", "steps": 32, "batch": 1, "bidirectional": True},
         {"hidden_size": 18, "input_size": 24, "layout": "offset", "steps": 2, "batch": 4, "has_state": True},
@@ -146,6 +147,17 @@ def test_x_and_weights_at_odd_addresses_are_read_all_the_same() -> None:
     assert all(
         torch.equal(one, other) for one, other in zip(found(*given), found(*(one.clone() for one in given)), strict=True)
     )
+
+
+@needs_compiler
+@pytest.mark.usefixtures("launched")
+@pytest.mark.parametrize("kernel", ["cluster"], indirect=True)
+@pytest.mark.parametrize(
+    ("options", "is_taken"), [({"layers": 2}, True), ({"steps": 11}, False), ({"projected": True, "input_size": 0}, False)]
+)
+def test_it_is_told_of_a_case(options: dict[str, Any], is_taken: bool) -> None:
+    found = describe(short("lstm", **options), torch.device("cpu"))
+    assert found.endswith("; the input product in the same launch") == is_taken
 
 
 PRODUCT, COLUMNS = "input_product.cuh", "few_columns.cuh"

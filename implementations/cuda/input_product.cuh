@@ -1,9 +1,9 @@
-// W_ih x of a block's own units and sequences, of all steps, made by all of its threads before anything else: where there are few
-// rows of x a launch of its own takes the host longer than this takes the device. INPUTS: elements of such a row; where there are
-// none what is here is empty, and a kernel is given the product. ALL: threads of the block.
-// Rows of x are columns of the product, up to 32 at once, so that weights are read once where there are no more. Beside the 8 warps
-// that multiply rows of 16 of weights, each by its share of the elements, 8 more do so where there are as many threads. Sums lie
-// where the kernel has nothing yet.
+// W_ih x of a block's own units and sequences, of all steps, made by all of its threads before anything else, for calls so short
+// that the launch of a product would take the host long beside them. INPUTS: elements of a row of x; 0 or undefined: nothing is
+// compiled in, and the kernel is given the product. ALL: threads of the block.
+// Rows of x are columns of the product, up to 32 at once, so that weights are read once where there are no more. 8 warps multiply
+// the same rows of weights, each by its share of the elements; where there are as many threads 8 more multiply others meanwhile.
+// Sums lie in shared memory that the kernel has nothing in yet.
 #pragma once
 #include "few_columns.cuh"
 #include "persistent_step.cuh"
@@ -13,9 +13,8 @@
 #ifndef ALL
 #define ALL THREADS
 #endif
-#define TEAMS (ALL / THREADS)                           // of 8 warps
-#define OWN_ROW_TILES ((GATES * UNITS + 15) / 16)       // of the block
-#define MOST_REGISTERS (65536 / ALL > 255 ? 255 : 65536 / ALL)  // of a thread
+#define TEAMS (ALL / THREADS)                      // of 8 warps
+#define OWN_ROW_TILES ((GATES * UNITS + 15) / 16)  // of the block
 
 // x [T, B, INPUTS], element (t, b, i) at t * step + b * sequence + i; weight [G*H, INPUTS].
 struct Factors {
@@ -24,22 +23,23 @@ struct Factors {
     const storage* weight;
 };
 
-// How many row tiles a team multiplies at once by so many column tiles, and how many slices of each a lane reads at once: as many
-// as registers have room for; and as shared memory has for their sums.
+// How many row tiles a team multiplies at once by so many column tiles, of those that it has: as many as registers have room for,
+// which are 128 where threads are most, and shared memory for their sums. SLICES: that a lane reads at once.
 template <int COLUMNS> struct Portion {
-    static constexpr int PLENTY = MOST_REGISTERS > 128 ? 2 : 1, ALL_ROWS = (OWN_ROW_TILES + TEAMS - 1) / TEAMS;
+    static constexpr int OWN = (OWN_ROW_TILES + TEAMS - 1) / TEAMS;
     static constexpr int ROOM = SHARED_BYTES / (TEAMS * WARPS * (int)sizeof(Share<1, COLUMNS>));
-    static constexpr int AFFORDED = COLUMNS == 4 ? PLENTY * 2 : 4;
-    static constexpr int SOME = AFFORDED < ALL_ROWS ? AFFORDED : ALL_ROWS, ROWS = SOME < ROOM ? SOME : ROOM;
+    static constexpr int AFFORDED = COLUMNS == 4 && 65536 / ALL <= 128 ? 2 : 4, SOME = AFFORDED < OWN ? AFFORDED : OWN;
+    static constexpr int ROWS = SOME < ROOM ? SOME : ROOM;
     static constexpr int SLICES = SPLIT && COLUMNS == 4 ? 1 : 2;
 };
 #define MOST_COLUMNS (Portion<4>::ROOM > 0 ? 4 : 1)  // tiles at once
-static_assert(Portion<1>::ROOM > 0, "room for sums of 16 rows");
 
-// Of `some` rows of x from the first-th on, which are the block's own `sequences`, step by step.
+// Of `some` rows of x from the first-th on: row t * sequences + s is of step t and the s-th of the block's own `sequences`.
 template <int COLUMNS>
-__device__ inline void multiply_inputs(const Factors& factors, const Arrays& arrays, const Thread& me, int sequences, int first, int some) {
-    constexpr int ROWS = Portion<COLUMNS>::ROWS;
+__device__ inline void multiply_inputs(const Factors& factors, const Arrays& arrays, const Thread& me, int sequences, int first,
+                                       int some) {
+    constexpr int ROWS = Portion<COLUMNS>::ROWS, SOME_ROWS = TEAMS * ROWS * 16;
+    static_assert(ROWS > 0 && sizeof(Share<ROWS, COLUMNS>) * TEAMS * WARPS <= SHARED_BYTES, "room for all sums");
     Share<ROWS, COLUMNS>(*shares)[WARPS] = (Share<ROWS, COLUMNS>(*)[WARPS])block_memory();
     const int team = threadIdx.x / THREADS, warp = threadIdx.x / 32 % WARPS, lane = threadIdx.x % 32;
     const storage* columns[COLUMNS];
@@ -56,8 +56,8 @@ __device__ inline void multiply_inputs(const Factors& factors, const Arrays& arr
                 [&](int r) { return row_of(factors.weight, me, (tile + team * ROWS) * 16 + r, INPUTS); },
                 [&](int n) { return columns[n]; });
         __syncthreads();
-        for (int i = threadIdx.x; i < TEAMS * ROWS * 16 * some; i += ALL) {
-            const int local = i % (TEAMS * ROWS * 16), column = i / (TEAMS * ROWS * 16), row = first + column;
+        for (int i = threadIdx.x; i < SOME_ROWS * some; i += ALL) {
+            const int local = i % SOME_ROWS, column = i / SOME_ROWS, row = first + column;
             const int r = tile * 16 + local, unit = me.first_unit + r / GATES;
             if (r >= GATES * UNITS || unit >= HIDDEN) continue;
             const index place = row / sequences * arrays.gates_step + (me.first_sequence + row % sequences) * arrays.gates_sequence;
