@@ -270,7 +270,7 @@ class _Forward(NamedTuple):
         assert weight_hh is not None
         if weight_ih is not None and self.is_once:
             return self._once(track, x, weight_ih, weight_hh, bias_ih, bias_hh, output, direction)
-        if weight_ih is not None and self.is_fused:
+        if weight_ih is not None and self.is_fused and x.shape[2]:
             return self._fused(track, x, weight_ih, weight_hh, bias_ih, bias_hh, output, direction)
         gates, kept, cells = self._gates(x, weight_ih, direction)
         launch = launch_of(stack.shape, self.kind, direction > 0, stack.output_strides, stack.strides_of(gates))

@@ -21,6 +21,7 @@ from tests import clusters_on_cpu, test_persistent, test_persistent_abreast, tes
 from tests.test_persistent import CELLS, _fails, _plant, needs_compiler, needs_hopper, small, verdicts
 from tests.test_persistent_grid import PRECISIONS, TF32
 
+RELU = How("rnn_relu", batch_first=False, bidirectional=False, projected=False, tf32=False)
 GRID = {"units": 12, "tiles": 1, "groups": 2, "held": 1, "buffers": 0, "readers": 0}
 ABREAST = {"units": 12, "tiles": 1, "abreast": 2, "held": 1, "at_once": 8, "sums": 2, "twice": 0}
 KERNELS = ("cluster", "grid", "readers", "abreast")
@@ -158,6 +159,15 @@ def test_x_and_weights_at_odd_addresses_are_read_all_the_same() -> None:
 def test_it_is_told_of_a_case(options: dict[str, Any], is_taken: bool) -> None:
     found = describe(short("lstm", **options), torch.device("cpu"))
     assert found.endswith("; the input product in the same launch") == is_taken
+
+
+@needs_compiler
+@pytest.mark.parametrize("kernel", ["cluster"], indirect=True)
+def test_of_inputs_without_width_there_is_no_product_to_make(launched: list[int]) -> None:
+    x, weight_hh = torch.zeros(3, 2, 0).half(), torch.eye(8).half()
+    output, _ = run(x, (torch.ones(1, 2, 8).half(),), [x.new_empty(8, 0), weight_hh, None, None], None, RELU)
+    assert torch.equal(output, torch.ones(3, 2, 8).half())
+    assert launched == [0]
 
 
 PRODUCT, COLUMNS = "input_product.cuh", "few_columns.cuh"
