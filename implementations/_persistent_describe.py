@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, plan
+from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, is_fused, plan
 from pytest_ecornn.implementations._persistent_once import is_taken, once_of
 from pytest_ecornn.implementations._persistent_wave import kernel_of, waves_of
 
@@ -24,8 +24,19 @@ def describe(case: Case, device: torch.device) -> str:
 
 
 def _forward(case: Case, shape: Shape, kind: Kind) -> str:
-    waves = waves_of(shape, kind, case.directions, None if case.projected else case.input_size, case.layers)
-    for wave in waves:
+    found, layer = list[str](), 0
+    for wave in waves_of(shape, kind, case.directions, None if case.projected else case.input_size, case.layers):
         if wave is not None:
             kernel_of(kind, wave)
-    return ", then ".join(dict.fromkeys(str(wave or plan(shape, kind)[0]) for wave in waves))
+        found.append(str(wave or _alone(case, shape, kind, layer)))
+        layer += wave.layers if wave else 1
+    return ", then ".join(dict.fromkeys(found))
+
+
+def _alone(case: Case, shape: Shape, kind: Kind, layer: int) -> str:
+    """Of a layer on its own."""
+    above = case.directions * case.hidden_size
+    is_given, first = case.projected and layer == 0, case.hidden_size if case.projected else case.input_size
+    if is_given or case.training or not is_fused(case.steps, case.batch, first, case.hidden_size):
+        return str(plan(shape, kind)[0])
+    return f"{plan(shape, kind._replace(inputs=above if layer else first))[0]}; the input product in the same launch"

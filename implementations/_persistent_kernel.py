@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from functools import lru_cache
+from math import gcd
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from pytest_ecornn.implementations.cuda.memory import empty, zeros
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WATCHDOG_NS = 4_000_000_000
+MOST_FUSED_ROWS, MOST_FUSED_INPUTS = 32, 1024  # of x, that a block's product takes at once; of a row, where H is small
 _SOURCES = {False: Path(__file__).with_name("persistent_gpu.cu"), True: Path(__file__).with_name("persistent_gpu_backward.cu")}
 _GRID_SOURCES = {False: Path(__file__).with_name("persistent_grid.cu")}
 _GRID_SOURCES[True] = Path(__file__).with_name("persistent_grid_backward.cu")
@@ -52,6 +54,7 @@ class Kind(NamedTuple):
     """What a kernel is compiled for, beside the shape.
 
     tf32: products of float32. keeps: writes what the backward pass is to have. lengths: sequences have lengths of their own.
+    inputs: the width of x, whose product the kernel makes; 0 where it is given that.
     """
 
     dtype: torch.dtype
@@ -60,6 +63,7 @@ class Kind(NamedTuple):
     is_backward: bool = False
     keeps: bool = False
     lengths: bool = False
+    inputs: int = 0
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -74,23 +78,41 @@ class Kind(NamedTuple):
         return Problem(cell, hidden, batch, self.arithmetic, self.is_backward)
 
 
+def is_fused(steps: int, batch: int, inputs: int, hidden: int) -> bool:
+    """Whether layers of those sizes that want no gradients make their input products in the launch of the steps.
+
+    So few rows a block multiplies by its weights in one go; of more, and of weights that are many for so few blocks, a product
+    of matrices takes less time. inputs: of the first layer that has a product to make.
+    """
+    return steps * batch <= MOST_FUSED_ROWS and 0 < inputs <= max(MOST_FUSED_INPUTS, 2 * hidden)
+
+
+def width_of(kind: Kind, form: Form) -> int:
+    """Bytes of weights and of x that are read at once: as many as divide all rows."""
+    return gcd(form.width, kind.inputs * kind.dtype.itemsize)
+
+
 def macros(kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
     """What the source is compiled with."""
     problem, storage = form.problem, str(kind.dtype).removeprefix("torch.").upper()
     found = {"CELL": NN_CELLS.index(problem.cell), "HIDDEN": problem.hidden, f"STORAGE_{storage}": 1, **form.macros}
     found |= {"KEEPS": int(kind.keeps), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": WATCHDOG_NS}
     if not kind.is_backward:
-        found["WIDTH"] = form.width
+        found["WIDTH"] = width_of(kind, form)
+    if kind.inputs:
+        found["INPUTS"] = kind.inputs
     return tuple((name, str(value)) for name, value in found.items())
 
 
-# Addresses and strides of 64 bits, in the kernels' order; behind them come `status`, `steps`, `batch` and `is_reverse`.
+# Addresses and strides of 64 bits, in the kernels' order; behind them come `status`, `steps`, `batch` and `is_reverse`, before
+# them those of x, where the kernel makes its product.
 _STRIDES = ("step", "sequence")
 _ROWS = "row_step row_sequence"
 _OUTPUT, _D_OUTPUT = (f"{name} {name}_step {name}_sequence" for name in ("output", "d_output"))
 _FORWARD = (
     f"gates gates_step gates_sequence weight bias_ih bias_hh first_h first_c {_OUTPUT} final_h final_c lengths kept cells"
 )
+_OF_INPUTS = ["x", "x_step", "x_sequence", "weight_ih"]
 _ARGUMENTS = {
     False: f"{_FORWARD} {_ROWS} scratch".split(),
     True: (
@@ -100,16 +122,24 @@ _ARGUMENTS = {
 }
 
 
+def source_of(kind: Kind, form: Form) -> Path:
+    if not form.is_grid:
+        return _SOURCES[kind.is_backward]
+    return _ABREAST_SOURCE if isinstance(form, Abreast) else _GRID_SOURCES[kind.is_backward]
+
+
+def _wide(kind: Kind) -> list[str]:
+    """Arguments of 64 bits."""
+    return _OF_INPUTS * (kind.inputs > 0) + _ARGUMENTS[kind.is_backward]
+
+
 def make_kernel(kind: Kind, form: Form) -> Kernel:
     """The kernel of a form, its arguments by name."""
     numbers = {"status": np.int64, **dict.fromkeys(("steps", "batch", "is_reverse"), int)}
-    arguments = {**dict.fromkeys(_ARGUMENTS[kind.is_backward], np.int64), **numbers}
+    arguments = {**dict.fromkeys(_wide(kind), np.int64), **numbers}
     name, macros_of = "persistent_backward" if kind.is_backward else "persistent_forward", macros(kind, form)
-    if form.is_grid:
-        source = _ABREAST_SOURCE if isinstance(form, Abreast) else _GRID_SOURCES[kind.is_backward]
-        return Kernel(source, name, macros_of, arguments, kind.device, form.shared_bytes, is_cooperative=True)
-    source = _SOURCES[kind.is_backward]
-    return Kernel(source, name, macros_of, arguments, kind.device, form.shared_bytes, cluster=form.blocks)
+    source, cluster = source_of(kind, form), 1 if form.is_grid else form.blocks
+    return Kernel(source, name, macros_of, arguments, kind.device, form.shared_bytes, form.is_grid, cluster)
 
 
 @lru_cache(maxsize=4096)
@@ -176,21 +206,27 @@ Strides = tuple[int, int]  # of steps and of sequences, in elements
 class Launch:
     """Of one kernel on rows that lie in one way: what is left to say is where its arrays are.
 
-    width: of `aligned`, for the weights.
+    width: of `aligned`, for the weights and x, which lies without gaps.
     """
 
-    def __init__(self, shape: Shape, kind: Kind, is_reverse: bool, output: Strides, other: Strides):
-        """other: of the gates, backward of the output's gradient. Raises as `plan` does, for the backward pass to come too."""
+    def __init__(self, shape: Shape, kind: Kind, is_reverse: bool, output: Strides, other: Strides, inputs: int = 0):
+        """other: of the gates, backward of the output's gradient. inputs: in place of `kind`'s.
+
+        Raises as `plan` does, for the backward pass to come too.
+        """
+        kind = kind._replace(inputs=inputs)
         form, kernel = plan(shape, kind)
         if kind.keeps:
             plan(shape, kind.backward)
-        self._device, self._status, self.width = kind.device, status_of(kind.device), form.width
+        self._device, self._status, self.width = kind.device, status_of(kind.device), width_of(kind, form)
         self._handoff_bytes, self._left_over_bytes = form.handoff_bytes if form.is_grid else 0, form.left_over_bytes
         self.is_beside = kind.device.type == "cuda" and fits_twice(form, Device.of(kind.device))
         of_rows = (f"{name}_{what}" for name in ("output", "d_output" if kind.is_backward else "gates") for what in _STRIDES)
         integers = dict(zip(of_rows, output + other, strict=True)) | shape.row_strides
+        if inputs:
+            integers |= {f"x_{what}": inputs * shape.row_strides[f"row_{what}"] for what in _STRIDES}
         integers |= {"status": self._status.address, "steps": shape.steps, "batch": shape.batch, "is_reverse": int(is_reverse)}
-        addresses = [name for name in _ARGUMENTS[kind.is_backward] if name not in integers]
+        addresses = [name for name in _wide(kind) if name not in integers]
         self._run = kernel.at(form.launch, addresses, **integers)
 
     def __call__(self, addresses: tuple[int, ...]) -> None:

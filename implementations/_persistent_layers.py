@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pytest_ecornn.implementations._aligned_product import times, times_transposed, times_transposed_in, transposed_times
 from pytest_ecornn.implementations._gate_product import held
-from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, launch_of
+from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, is_fused, launch_of
 from pytest_ecornn.implementations._persistent_once import is_taken, once_of
 from pytest_ecornn.implementations._persistent_parameters import PER_TRACK, Fixed, Laid, aligned, laid
 from pytest_ecornn.implementations._persistent_problem import GATES, PARAMETERS
@@ -166,6 +166,13 @@ class Way:
         """Whether the kernel for one step makes the product, too."""
         return is_taken(self.stack.steps, self.stack.batch) and not self.kind.keeps
 
+    @cached_property
+    def is_fused(self) -> bool:
+        """Whether the other kernels make all products."""
+        stack = self.stack
+        inputs = stack.hidden if stack.how.projected else stack.inputs
+        return is_fused(stack.steps, stack.batch, inputs, stack.hidden) and not self.kind.keeps
+
     @property
     def waves(self) -> Sequence[Wave | None]:
         """How the layers run, from the first to the last; None: one on its own."""
@@ -238,8 +245,8 @@ def forward(
     stack, layer = way.stack, 0
     finals = [_empty(way.kind, stack.state) for _ in range(stack.states)]
     first = [state.contiguous() for state in first]
-    one = _Forward(stack, way.kind, way.is_once, first, weights, finals, lengths, Kept([], [], []))
-    with _NO_PRODUCT if way.is_once else held(x, how.tf32):
+    one = _Forward(way, stack, way.kind, first, weights, finals, lengths, Kept([], [], []))
+    with _NO_PRODUCT if way.is_once or way.is_fused else held(x, how.tf32):
         for wave in way.waves:
             x = one.layer(layer, x) if wave is None else one.wave(wave, layer, x)
             layer += 1 if wave is None else wave.layers
@@ -247,11 +254,11 @@ def forward(
 
 
 class _Forward(NamedTuple):
-    """is_once: whether the kernel for one step makes the product, too."""
+    """stack, kind: the way's."""
 
+    way: Way
     stack: Stack
     kind: Kind
-    is_once: bool
     first: Sequence[Tensor]
     weights: Sequence[Tensor | None]
     finals: Sequence[Tensor]
@@ -292,17 +299,35 @@ class _Forward(NamedTuple):
         stack = self.stack
         track = layer * stack.directions + direction
         weight_ih = self.weights[PER_TRACK * track]
-        if weight_ih is not None and self.is_once:
+        if weight_ih is not None and self.way.is_once:
             return self._once(track, x, output, direction)
+        if weight_ih is not None and self.way.is_fused:
+            return self._fused(track, x, output, direction)
         gates, kept, cells = self._gates(x, weight_ih, direction)
         launch = launch_of(stack.shape, self.kind, direction > 0, stack.output_strides, stack.strides_of(gates))
         of_track = self._laid(track, launch.width, 1)
         addresses = (
-            gates.data_ptr(), *of_track.addresses, *_states(self.first, stack, track),
-            output.data_ptr() + direction * stack.hidden * output.itemsize, *_states(self.finals, stack, track),
-            _address(self.lengths), _address(kept), _address(cells),
+            gates.data_ptr(), *of_track.addresses, *self._others(track, output, direction), _address(kept), _address(cells),
         )  # fmt: skip
         return Ready(launch, addresses, launch.is_beside, (gates, *of_track.tensors))
+
+    def _others(self, track: int, output: Tensor, direction: int) -> tuple[int, ...]:
+        """Where a track's arrays are from the initial states on, but for what is kept."""
+        stack = self.stack
+        return (
+            *_states(self.first, stack, track), output.data_ptr() + direction * stack.hidden * output.itemsize,
+            *_states(self.finals, stack, track), _address(self.lengths),
+        )  # fmt: skip
+
+    def _fused(self, track: int, x: Tensor, output: Tensor, direction: int) -> Ready:
+        """All steps of a track, its input product too, whose result is the kernel's own."""
+        stack, gates = self.stack, _empty(self.kind, shape_of(self.stack, self.stack.wide))
+        strides, inputs = stack.strides(stack.wide), x.shape[2]
+        launch = launch_of(stack.shape, self.kind, direction > 0, stack.output_strides, strides, inputs)
+        x, of_track = aligned(x, launch.width), self._laid(track, launch.width)
+        weight_ih, *others = of_track.addresses
+        addresses = (x.data_ptr(), weight_ih, gates.data_ptr(), *others, *self._others(track, output, direction), 0, 0)
+        return Ready(launch, addresses, launch.is_beside, (x, gates, *of_track.tensors))
 
     def _once(self, track: int, x: Tensor, output: Tensor, direction: int) -> Ready:
         """All of a track that has one step, its input product too."""

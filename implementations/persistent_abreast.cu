@@ -11,8 +11,9 @@
 //   when they are read, and lie as two. SEQUENCES of a tile are told: all, or as many as there are at all. Shared bytes:
 //   Form.shared_bytes.
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each block reads 4/3 H values of each sequence a
-//   step, of TF32 2/3, and more where UNITS do not fill their parcels.
-// Limits: compute capability 8.0; of W_hh nothing left over; T, B, G * H below 2^30; offsets 64-bit.
+//   step, of TF32 2/3, and more where UNITS do not fill their parcels. Of an input product as
+//   persistent_gpu.cu, for a group in place of a cluster.
+// Limits: compute capability 8.0; of W_hh nothing left over; T, B, G * H below 2^30, as persistent_gpu.cu; offsets 64-bit.
 // Order: a parcel is written and read as one (grid.cuh), so who sees its number sees it whole. h_(t+1) of a tile takes the place
 //   of h_(t-1): who writes it has met its block since all its warps had read h_t, and of that each part was written by a block
 //   that had met since all its warps had read h_(t-1). So nobody is still to read what is overwritten, and a reader meets the
@@ -20,9 +21,11 @@
 //   written again after the next one, or with SUMS 1 after one more that follows the product. A warp tells what its own lanes
 //   have found. A wait that takes WATCHDOG_NS is given up by all threads of its block at their meeting, and in turn by all
 //   blocks of the group. Sums are taken in one order: bit-equal repeats.
+//   Of an input product a block's threads read what the same block wrote, and all of it met in between.
 #define GATE_THREADS 256
 #include "heard_columns.cuh"
 
+#include "input_product.cuh"
 #include "jitter.cuh"
 
 // Where registers are few found anew each time it is asked for, so that what follows from it takes none meanwhile.
@@ -111,14 +114,17 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const Resi
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_forward(
-    const storage* gates, index gates_step, index gates_sequence, const storage* weight, const storage* bias_ih,
+    OF_INPUTS const storage* gates, index gates_step, index gates_sequence, const storage* weight, const storage* bias_ih,
     const storage* bias_hh, const storage* first_h, const storage* first_c, storage* output, index output_step,
     index output_sequence, storage* final_h, storage* final_c, const length* lengths, storage* kept, float* cells,
     index row_step, index row_sequence, uint4* handoff, int* status, int steps, int batch, int is_reverse) {
-    Shared& shared = *(Shared*)block_memory();
-    const Thread first = this_thread(batch);
     const Arrays arrays = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
+#if INPUTS
+    multiply_inputs({x, x_step, x_sequence, weight_ih}, arrays, batch);
+#endif
+    Shared& shared = *(Shared*)block_memory();
+    const Thread first = this_thread(batch);
     clear(&shared.own, sizeof(shared.own));
     start(shared.steps, arrays, first, lengths);
     __syncthreads();

@@ -1,6 +1,9 @@
 // Maths: LSTM, GRU (torch.nn's gate order) or RNN, CELL, after the input product, all T steps of one layer and direction in one
 //   launch: W_hh stays in registers and shared memory (Diamos et al., Persistent RNNs, ICML 2016), or as much of it as fits.
+//   With INPUTS > 0 the input product is made first, in the same launch (input_product.cuh).
 // Layout: gates [T, B, G*H] storage, read: W_ih x without biases, element (t, b, f) at t * gates_step + b * gates_sequence + f.
+//   With INPUTS > 0 written first, by the block that reads it, from x [T, B, INPUTS] and weight_ih [G*H, INPUTS] storage, read,
+//   element (t, b, i) of x at t * x_step + b * x_sequence + i. WIDTH bytes divide their addresses, rows and strides.
 //   weight [G*H, H] storage, read: W_hh. bias_ih, bias_hh [G*H] storage, read, null for none
 //   first_h, first_c [B, H] storage, read, null for zeros. final_h, final_c [B, H] storage, written, final_c by LSTM only
 //   output [T, B, H] storage, written: at t * output_step + b * output_sequence + h, 0 where a sequence is over
@@ -13,14 +16,18 @@
 // Launch: a cluster of BLOCKS blocks for each TILES tiles of 8 sequences; block r owns UNITS hidden units from r * UNITS, whose
 //   rows of W_hh, a unit's gates beside each other, are its rows of the product. Its 8 warps are GROUPS of columns of W_hh by
 //   groups of rows. Shared bytes: Form.shared_bytes.
-// Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Between blocks B H values a step and block.
-// Limits: compute capability 9.0; UNITS a multiple of 16 bytes of storage; T, B, G * H below 2^30; offsets 64-bit.
+// Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Between blocks B H values a step and block. With
+//   INPUTS > 0 further reads G H INPUTS values a cluster and 32 rows of x, writes T B G H; 2 T B G H INPUTS operations.
+// Limits: compute capability 9.0; UNITS a multiple of 16 bytes of storage; T, B, G * H below 2^30, with INPUTS > 0 T times the
+//   sequences of a cluster too; offsets 64-bit.
 // Order: h_(t+1) of a tile goes to every block's buffer (t+1)%2 by st.async and is waited for by its bytes (cluster.cuh), so it
 //   is seen whole. A buffer is written again only by who has all of h_(t+1), whose every sender passed its block's last barrier
 //   of that tile and step, where all its warps had read h_t, and who had all of h_t itself, so that what was told of h_t from
 //   that buffer has come everywhere. Sums lie between two barriers of the block. A wait that takes WATCHDOG_NS is given up by
 //   all threads of its block at the next barrier, and in turn by all blocks. Sums are taken in one order: bit-equal repeats.
+//   Of an input product a block's threads read what the same block wrote, and all of it met in between.
 #include "cluster_gates.cuh"
+#include "input_product.cuh"
 
 struct Shared {
     unsigned long long barriers[2][8];  // a tile's, and the room up to the next 128 bytes
@@ -53,15 +60,18 @@ __device__ inline void multiply_all(Shared& shared, Resident& weights, const Thr
 }
 
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(ALL, 1) persistent_forward(
-    const storage* gates, index gates_step, index gates_sequence, const storage* weight, const storage* bias_ih,
+    OF_INPUTS const storage* gates, index gates_step, index gates_sequence, const storage* weight, const storage* bias_ih,
     const storage* bias_hh, const storage* first_h, const storage* first_c, storage* output, index output_step,
     index output_sequence, storage* final_h, storage* final_c, const length* lengths, storage* kept, float* cells,
     index row_step, index row_sequence, uint4* left_over, int* status, int steps, int batch, int is_reverse) {
+    const Arrays arrays = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
+                           gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
+#if INPUTS
+    multiply_inputs({x, x_step, x_sequence, weight_ih}, arrays, batch);
+#endif
     Shared& shared = *(Shared*)block_memory();
     const int thread = threadIdx.x, rank = rank_in_cluster(), number = thread % THREADS;
     const Thread me = {number, number / 32, number % 32, rank * UNITS, (int)(blockIdx.x / BLOCKS) * TILES * 8, batch};
-    const Arrays arrays = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
-                           gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
     const int tiles = min(TILES, (batch - me.first_sequence + 7) / 8);
     set_up(shared, 6);
     if (thread < THREADS) {

@@ -3,7 +3,8 @@
 After one product for the inputs of all steps a cluster of blocks takes some sequences through time; each block keeps the rows
 of W_hh of its hidden units and hands the new states to the others through shared memory. Backward likewise: each block hands
 on what the gradients of its gates say of all states. Layers that a cluster has no room for, and GPUs without clusters, do so
-by the whole grid; one step of few sequences is a kernel of its own. Source: Diamos et al., Persistent RNNs, ICML 2016.
+by the whole grid; one step of few sequences is a kernel of its own. Of few steps and sequences each launch makes the inputs'
+product, too. Source: Diamos et al., Persistent RNNs, ICML 2016.
 """
 
 from __future__ import annotations

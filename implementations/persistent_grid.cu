@@ -11,14 +11,16 @@
 //   several tiles of the next one meanwhile, into BUFFERS buffers by turns; registers go over to the others where
 //   OTHER_REGISTERS says how many. Shared bytes: Form.shared_bytes.
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each reads 4/3 B H values of others a step, of TF32
-//   2/3.
-// Limits: compute capability 8.0; UNITS a multiple of 4, and of W_hh nothing left over; T, B, G * H below 2^30; offsets 64-bit.
+//   2/3. Of an input product as persistent_gpu.cu, for a group in place of a cluster.
+// Limits: compute capability 8.0; UNITS a multiple of 4, and of W_hh nothing left over; T, B, G * H below 2^30, as
+//   persistent_gpu.cu; offsets 64-bit.
 // Order: a parcel is written and read as one (grid.cuh), so who sees its number sees it whole. h_(t+1) of a tile takes the place
 //   of h_(t-1): who writes it has read all of h_t, and of that each part was written by a block all of whose threads had read
 //   all of h_(t-1), the block's barriers lying between. So nobody is still to read what is overwritten, and a reader meets the
 //   number it waits for, or that of two steps before, or 0. In a block three barriers a tile and step lie between reading
 //   parcels and the product, sums and gates, gates and telling. A wait that takes WATCHDOG_NS is given up by all threads of its
 //   block at the last of them, and in turn by all blocks of the group. Sums are taken in one order: bit-equal repeats.
+//   Of an input product a block's threads read what the same block wrote, and all of it met in between.
 #define GATE_THREADS 256
 #define SUMS 1
 #include "persistent_step.cuh"
@@ -35,6 +37,8 @@
 #define AFTER_TELLING 400  // clocks, before which others' states of one tile are hardly there: who asks too early asks twice
 // Meetings: a buffer's states are there, have been read; all sums or states of the block are found; readers are as far.
 enum Where { FULL = 1, EMPTY = 3, FOUND = 5, READ = 6 };
+
+#include "input_product.cuh"
 
 // Where registers are few found anew each time it is asked for, so that what follows from it takes none meanwhile.
 __device__ inline Thread this_thread(int batch) {
@@ -140,14 +144,17 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, Resident& 
 }
 
 extern "C" __global__ void __launch_bounds__(ALL, 1) persistent_forward(
-    const storage* gates, index gates_step, index gates_sequence, const storage* weight, const storage* bias_ih,
+    OF_INPUTS const storage* gates, index gates_step, index gates_sequence, const storage* weight, const storage* bias_ih,
     const storage* bias_hh, const storage* first_h, const storage* first_c, storage* output, index output_step,
     index output_sequence, storage* final_h, storage* final_c, const length* lengths, storage* kept, float* cells,
     index row_step, index row_sequence, uint4* handoff, int* status, int steps, int batch, int is_reverse) {
-    Shared& shared = *(Shared*)block_memory();
-    const Thread first = this_thread(batch);
     const Arrays arrays = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
+#if INPUTS
+    multiply_inputs({x, x_step, x_sequence, weight_ih}, arrays, batch);
+#endif
+    Shared& shared = *(Shared*)block_memory();
+    const Thread first = this_thread(batch);
     const int tiles = tiles_of(first);
     clear(&shared, sizeof(shared.states) + sizeof(Own));
     if (threadIdx.x < 2) shared.is_stuck[threadIdx.x] = 0;

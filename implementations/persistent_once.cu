@@ -13,19 +13,18 @@
 #define WATCHDOG_NS 0  // nobody waits
 #include "block.cuh"
 #include "recurrent_gates.cuh"
-#include "warp_product.cuh"
 
 #define WARPS 8
 #define THREADS (32 * WARPS)
 #define ROW_TILES ((GATES * UNITS + 15) / 16)
 #define AT_ONCE (ROW_TILES > 8 ? 1 : 8 / ROW_TILES)  // slices of columns whose weights a thread reads at once
 
-#include "pieces.cuh"
+#include "few_columns.cuh"
 
 typedef long long index;
 
 struct Shared {
-    float sums[2][WARPS][ROW_TILES * 16][9];  // of inputs and of states, of each warp's columns, by rows and sequences
+    Share<ROW_TILES, 1> sums[2][WARPS];  // of inputs and of states, by rows and sequences
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "Once.launch");
 
@@ -40,48 +39,12 @@ template <int SIZE> __device__ inline const storage* row_of(const storage* weigh
     return r < GATES * UNITS && unit < HIDDEN ? weight + ((index)(r % GATES) * HIDDEN + unit) * SIZE : nullptr;
 }
 
-// 16 bytes of a row of SIZE elements, 0 where there are none.
-template <int SIZE> __device__ inline uint4 piece_in(const storage* row, int k) {
-    return piece_of([&](int i) { return row && k + i < SIZE ? row + k + i : nullptr; });
-}
-
-// The block's rows of weight [G*H, SIZE] by a warp's share of the columns of 8 rows [SIZE] from `columns` on.
+// The block's rows of weight [G*H, SIZE] by a warp's share of 8 rows [SIZE] from `columns` on.
 template <int SIZE>
-__device__ inline void multiply(float (*found)[9], const storage* weight, const storage* columns, const Thread& me) {
-    const int g = me.lane / 4, t = me.lane % 4;
+__device__ inline void multiply(Share<ROW_TILES, 1>& found, const storage* weight, const storage* columns, const Thread& me) {
     const storage* column = me.sequence() < me.batch ? columns + (index)me.sequence() * SIZE : nullptr;
-    Sums sums[ROW_TILES] = {};
-#pragma unroll 1
-    for (int first = me.warp * SLICE; first < SIZE; first += AT_ONCE * WARPS * SLICE) {
-        uint4 of_column[AT_ONCE];
-        Slice weights[AT_ONCE][ROW_TILES];
-#pragma unroll
-        for (int s = 0; s < AT_ONCE; s++) {
-            const int k = first + s * WARPS * SLICE + t * PIECE;
-            of_column[s] = piece_in<SIZE>(column, k);
-#pragma unroll
-            for (int i = 0; i < ROW_TILES; i++)
-                weights[s][i] = slice_of(piece_in<SIZE>(row_of<SIZE>(weight, me, i * 16 + g), k),
-                                         piece_in<SIZE>(row_of<SIZE>(weight, me, i * 16 + g + 8), k));
-        }
-#pragma unroll
-        for (int s = 0; s < AT_ONCE; s++) {
-            const Columns of_slice = columns_of(of_column[s]);
-#pragma unroll
-            for (int i = 0; i < ROW_TILES; i++) add_slice(sums[i], weights[s][i], of_slice);
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < ROW_TILES * 2; i++)
-        for (int column = 0; column < 2; column++) found[i * 8 + g][t * 2 + column] = sums[i / 2].at[i % 2 * 2 + column];
-}
-
-// All warps' sums of a row and sequence.
-__device__ inline float sum_of(const float (*sums)[ROW_TILES * 16][9], int row, int column) {
-    float found = 0;
-#pragma unroll
-    for (int warp = 0; warp < WARPS; warp++) found += sums[warp][row][column];
-    return found;
+    multiply_share<SIZE, AT_ONCE>(found, me.warp, me.lane, [&](int r) { return row_of<SIZE>(weight, me, r); },
+                                  [&](int) { return column; });
 }
 
 __device__ inline float bias_at(const storage* bias, int gate, int unit) { return bias ? widen(bias[gate * HIDDEN + unit]) : 0; }

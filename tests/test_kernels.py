@@ -100,6 +100,20 @@ def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> list[tupl
     return list(dict.fromkeys(found))
 
 
+def of_persistent_fused(name: str) -> list[tuple[tuple[str, str], ...]]:
+    """With the input product, of even sizes and odd, in every precision."""
+    found = []
+    sizes = [("lstm", 512, 512, 8), ("gru", 33, 768, 8), ("gru", 650, 1024, 16), ("lstm", 1024, 1024, 1)]
+    kinds = [(torch.bfloat16, False), (torch.float32, False), (torch.float32, True)]
+    for (cell, inputs, hidden, batch), (dtype, tf32) in itertools.product(sizes, kinds):
+        kind = _persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, inputs=inputs)
+        form = _persistent_choice.choose(kind.problem(cell, hidden, batch), HOPPER)
+        assert isinstance(form, _persistent_form.Form)
+        if _persistent_kernel.source_of(kind, form).name == name:
+            found.append(_persistent_kernel.macros(kind, form))
+    return found
+
+
 def of_persistent_wave() -> list[tuple[tuple[str, str], ...]]:
     """Every cell in every precision, two layers to four, few sequences and many, even sizes and odd, wide inputs and narrow."""
     found = []
@@ -140,10 +154,10 @@ MOST_SPILLED = {
 }
 MOST_SPILLED_BY_READERS = 256  # addresses, of threads that read alone
 VARIANTS = {
-    "persistent_gpu.cu": of_persistent(False),
+    "persistent_gpu.cu": of_persistent(False) + of_persistent_fused("persistent_gpu.cu"),
     "persistent_gpu_backward.cu": of_persistent(True),
-    "persistent_abreast.cu": of_persistent_grid(False, is_abreast=True),
-    "persistent_grid.cu": of_persistent_grid(False),
+    "persistent_abreast.cu": of_persistent_grid(False, is_abreast=True) + of_persistent_fused("persistent_abreast.cu"),
+    "persistent_grid.cu": of_persistent_grid(False) + of_persistent_fused("persistent_grid.cu"),
     "persistent_grid_backward.cu": of_persistent_grid(True),
     "persistent_once.cu": of_persistent_once(),
     "persistent_wave.cu": of_persistent_wave(),
