@@ -22,7 +22,7 @@ from pytest_ecornn.implementations._persistent_parameters import PER_TRACK, Fixe
 from pytest_ecornn.implementations._persistent_problem import GATES, PARAMETERS
 from pytest_ecornn.implementations._persistent_wave import wave_launch_of, waves_of
 from pytest_ecornn.implementations._persistent_wave_form import Wave
-from pytest_ecornn.implementations.cuda.memory import empty
+from pytest_ecornn.implementations.cuda.memory import Room, empty
 from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of
 from pytest_ecornn.implementations.cuda.streams import launch_beside
 
@@ -76,6 +76,15 @@ class Stack:
     @cached_property
     def output_strides(self) -> Strides:
         return self.strides(self.output[2])
+
+    @cached_property
+    def gates(self) -> tuple[int, int, int]:
+        """A track's pre-activations."""
+        return shape_of(self, self.wide)
+
+    @cached_property
+    def gates_strides(self) -> Strides:
+        return self.strides(self.wide)
 
     @cached_property
     def state(self) -> tuple[int, int, int]:
@@ -167,6 +176,21 @@ class Way:
         return is_taken(self.stack.steps, self.stack.batch) and not self.kind.keeps
 
     @cached_property
+    def output(self) -> Room:
+        """Of a layer."""
+        return Room(self.stack.output, self.kind.dtype, self.kind.device)
+
+    @cached_property
+    def final(self) -> Room:
+        """Of all tracks' h, or c."""
+        return Room(self.stack.state, self.kind.dtype, self.kind.device)
+
+    @cached_property
+    def gates(self) -> Room:
+        """Of a track's pre-activations."""
+        return Room(self.stack.gates, self.kind.dtype, self.kind.device)
+
+    @cached_property
     def is_fused(self) -> bool:
         """Whether the other kernels make all products."""
         stack = self.stack
@@ -243,7 +267,7 @@ def forward(
     way = _way(how, x.shape, len(weights), hidden_of(weights), x.dtype, x.device, keeps, lengths is not None)
     way.check(first, weights, lengths)
     stack, layer = way.stack, 0
-    finals = [_empty(way.kind, stack.state) for _ in range(stack.states)]
+    finals = [way.final() for _ in range(stack.states)]
     first = [state.contiguous() for state in first]
     one = _Forward(way, stack, way.kind, first, weights, finals, lengths, Kept([], [], []))
     with _NO_PRODUCT if way.is_once or way.is_fused else held(x, how.tf32):
@@ -273,7 +297,7 @@ class _Forward(NamedTuple):
         x, addresses = aligned(x, launch.width), list[int]()
         for track in range(first, first + wave.layers):
             of_track = self._laid(track, launch.width)
-            output, kept, cells = _empty(self.kind, stack.output), *self._room()
+            output, kept, cells = self.way.output(), *self._room()
             self.kept.outputs.append(output)
             addresses += (*of_track.addresses, output.data_ptr(), _address(kept), _address(cells))
             live += (*of_track.tensors, output, kept, cells)
@@ -282,7 +306,7 @@ class _Forward(NamedTuple):
         return output
 
     def layer(self, layer: int, x: Tensor) -> Tensor:
-        output = _empty(self.kind, self.stack.output)
+        output = self.way.output()
         one = self._track(layer, 0, x, output)
         if self.stack.directions == 1:
             one.make()
@@ -321,9 +345,8 @@ class _Forward(NamedTuple):
 
     def _fused(self, track: int, x: Tensor, output: Tensor, direction: int) -> Ready:
         """All steps of a track, its input product too, whose result is the kernel's own."""
-        stack, gates = self.stack, _empty(self.kind, shape_of(self.stack, self.stack.wide))
-        strides, inputs = stack.strides(stack.wide), x.shape[2]
-        launch = launch_of(stack.shape, self.kind, direction > 0, stack.output_strides, strides, inputs)
+        stack, gates = self.stack, self.way.gates()
+        launch = launch_of(stack.shape, self.kind, direction > 0, stack.output_strides, stack.gates_strides, x.shape[2])
         x, of_track = aligned(x, launch.width), self._laid(track, launch.width)
         weight_ih, *others = of_track.addresses
         addresses = (x.data_ptr(), weight_ih, gates.data_ptr(), *others, *self._others(track, output, direction), 0, 0)
@@ -469,7 +492,7 @@ class _Backward(NamedTuple):
         gates, cells, weight_hh = self.kept.gates[track], self.kept.cells[track], self.weights[PER_TRACK * track + 1]
         assert weight_hh is not None
         is_over = self.overwrites and gates.shape[2] == stack.wide
-        d_gates = gates if is_over else _empty(self.kind, shape_of(stack, stack.wide))
+        d_gates = gates if is_over else _empty(self.kind, stack.gates)
         d_product = _empty(self.kind, shape_of(stack, stack.hidden)) if stack.how.cell == "gru" else None
         launch = launch_of(stack.shape, self.kind, direction > 0, stack.output_strides, stack.strides_of(d_output))
         weight = aligned(weight_hh, launch.width)

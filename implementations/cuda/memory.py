@@ -14,28 +14,37 @@ _GUARDS = torch._C._dynamo.guards
 _QUICK = {"cpu": getattr(_GUARDS, "_empty_strided_cpu", None), "cuda": getattr(_GUARDS, "_empty_strided_cuda", None)}
 
 
+class Room:
+    """Makes uninitialised memory of one shape, without gaps, again and again. device: with its index, but for the CPU."""
+
+    __slots__ = ("_device", "_dtype", "_index", "_quick", "_shape", "_strides")
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device):
+        self._shape, self._dtype, self._device, self._index = shape, dtype, device, device.index
+        self._strides, self._quick = _strides(shape), _QUICK.get(device.type)
+
+    def __call__(self) -> Tensor:
+        is_current = self._index is None or torch._C._cuda_getDevice() == self._index
+        if self._quick is None or not is_current or torch._C._len_torch_dispatch_stack():
+            return torch.empty(self._shape, dtype=self._dtype, device=self._device)
+        found: Tensor = self._quick(self._shape, self._strides, self._dtype)
+        return found
+
+
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Uninitialised, without gaps. device: with its index, but for the CPU."""
-    quick = None if torch._C._len_torch_dispatch_stack() else _QUICK.get(device.type)
-    if quick is None or not _is_current(device):
-        return torch.empty(shape, dtype=dtype, device=device)
-    found: Tensor = quick(shape, _strides(shape), dtype)
-    return found
+    """The same once."""
+    return Room(shape, dtype, device)()
 
 
 def zeros(size: int, device: torch.device) -> Tensor:
     """Of bytes, set on torch's current stream, in each replay of a graph too."""
-    if device.type != "cuda" or not _is_current(device):
+    if device.type != "cuda" or torch._C._cuda_getDevice() != device.index:
         return torch.zeros(size, dtype=torch.uint8, device=device)
     from cupy.cuda import runtime
 
     found = empty((size,), torch.uint8, device)
     runtime.memsetAsync(found.data_ptr(), 0, size, torch._C._cuda_getCurrentRawStream(device.index))
     return found
-
-
-def _is_current(device: torch.device) -> bool:
-    return device.index is None or torch._C._cuda_getDevice() == device.index
 
 
 @lru_cache(maxsize=4096)
