@@ -22,8 +22,9 @@ from pytest_ecornn.implementations.cuda.kernel import Kernel
 from pytest_ecornn.implementations.cuda.memory import empty, zeros
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_THREADS, _PRODUCT_ROWS, _PRODUCT_COLUMNS = 256, 64, 16  # that make an input product together, and of how much at once
 WATCHDOG_NS = 4_000_000_000
-MOST_FUSED_ROWS, MOST_FUSED_INPUTS = 32, 1024  # of x, that a block's product takes at once; of a row, where H is small
+MOST_FUSED_ROWS, MOST_FUSED_INPUTS = 16, 1024  # of x, that a block's product takes at once; of a row, where H is small
 _SOURCES = {False: Path(__file__).with_name("persistent_gpu.cu"), True: Path(__file__).with_name("persistent_gpu_backward.cu")}
 _GRID_SOURCES = {False: Path(__file__).with_name("persistent_grid.cu")}
 _GRID_SOURCES[True] = Path(__file__).with_name("persistent_grid_backward.cu")
@@ -87,6 +88,12 @@ def is_fused(steps: int, batch: int, inputs: int, hidden: int) -> bool:
     return steps * batch <= MOST_FUSED_ROWS and 0 < inputs <= max(MOST_FUSED_INPUTS, 2 * hidden)
 
 
+def shared_bytes_of(kind: Kind, form: Form) -> int:
+    """Of a block, in which an input product's sums lie before anything else (cuda/input_product.cuh)."""
+    sums = 4 * _THREADS // 32 * _PRODUCT_ROWS * (_PRODUCT_COLUMNS + 1)
+    return max(form.shared_bytes, form.launch.block // _THREADS * sums) if kind.inputs else form.shared_bytes
+
+
 def width_of(kind: Kind, form: Form) -> int:
     """Bytes of weights and of x that are read at once: as many as divide all rows."""
     return gcd(form.width, kind.inputs * kind.dtype.itemsize)
@@ -100,7 +107,7 @@ def macros(kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
     if not kind.is_backward:
         found["WIDTH"] = width_of(kind, form)
     if kind.inputs:
-        found["INPUTS"] = kind.inputs
+        found |= {"INPUTS": kind.inputs, "SHARED_BYTES": shared_bytes_of(kind, form)}
     return tuple((name, str(value)) for name, value in found.items())
 
 
@@ -139,7 +146,7 @@ def make_kernel(kind: Kind, form: Form) -> Kernel:
     arguments = {**dict.fromkeys(_wide(kind), np.int64), **numbers}
     name, macros_of = "persistent_backward" if kind.is_backward else "persistent_forward", macros(kind, form)
     source, cluster = source_of(kind, form), 1 if form.is_grid else form.blocks
-    return Kernel(source, name, macros_of, arguments, kind.device, form.shared_bytes, form.is_grid, cluster)
+    return Kernel(source, name, macros_of, arguments, kind.device, shared_bytes_of(kind, form), form.is_grid, cluster)
 
 
 @lru_cache(maxsize=4096)
@@ -227,7 +234,8 @@ class Launch:
             integers |= {f"x_{what}": inputs * shape.row_strides[f"row_{what}"] for what in _STRIDES}
         integers |= {"status": self._status.address, "steps": shape.steps, "batch": shape.batch, "is_reverse": int(is_reverse)}
         addresses = [name for name in _wide(kind) if name not in integers]
-        self._run = kernel.at(form.launch, addresses, **integers)
+        launch = form.launch._replace(shared_bytes=shared_bytes_of(kind, form))
+        self._run = kernel.at(launch, addresses, **integers)
 
     def __call__(self, addresses: tuple[int, ...]) -> None:
         """Of the kernel's arrays in its order but for the last, 0 for none."""

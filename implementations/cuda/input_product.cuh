@@ -1,7 +1,7 @@
 // W_ih x of a block's own units and sequences, of all steps, made by all of its threads before anything else, for calls so short
 // that the launch of a product would take the host long beside them. INPUTS: elements of a row of x; 0 or undefined: nothing is
 // compiled in, and the kernel is given the product. ALL: threads of the block.
-// Rows of x are columns of the product, up to 32 at once, so that weights are read once where there are no more. 8 warps multiply
+// Rows of x are columns of the product, up to 16 at once, so that weights are read once where there are no more. 8 warps multiply
 // the same rows of weights, each by its share of the elements; where there are as many threads 8 more multiply others meanwhile.
 // Sums lie in shared memory that the kernel has nothing in yet.
 #pragma once
@@ -23,23 +23,20 @@ struct Factors {
     const storage* weight;
 };
 
-// How many row tiles a team multiplies at once by so many column tiles, of those that it has: as many as registers have room for,
-// which are 128 where threads are most, and shared memory for their sums. SLICES: that a lane reads at once.
+// How many row tiles a team multiplies at once by so many column tiles: of those that it has as many as registers have room for,
+// which are 128 where threads are most. SLICES: that a lane reads at once.
 template <int COLUMNS> struct Portion {
-    static constexpr int OWN = (OWN_ROW_TILES + TEAMS - 1) / TEAMS;
-    static constexpr int ROOM = SHARED_BYTES / (TEAMS * WARPS * (int)sizeof(Share<1, COLUMNS>));
-    static constexpr int AFFORDED = COLUMNS == 4 && 65536 / ALL <= 128 ? 2 : 4, SOME = AFFORDED < OWN ? AFFORDED : OWN;
-    static constexpr int ROWS = SOME < ROOM ? SOME : ROOM;
-    static constexpr int SLICES = SPLIT && COLUMNS == 4 ? 1 : 2;
+    static constexpr int OWN = (OWN_ROW_TILES + TEAMS - 1) / TEAMS, MOST = 4, ROWS = MOST < OWN ? MOST : OWN;
+    static constexpr int SLICES = SPLIT && ROWS * COLUMNS > 4 ? 1 : 2;
 };
-#define MOST_COLUMNS (Portion<4>::ROOM > 0 ? 4 : 1)  // tiles at once
+#define MOST_COLUMNS 2  // tiles at once
 
 // Of `some` rows of x from the first-th on: row t * sequences + s is of step t and the s-th of the block's own `sequences`.
 template <int COLUMNS>
 __device__ inline void multiply_inputs(const Factors& factors, const Arrays& arrays, const Thread& me, int sequences, int first,
                                        int some) {
     constexpr int ROWS = Portion<COLUMNS>::ROWS, SOME_ROWS = TEAMS * ROWS * 16;
-    static_assert(ROWS > 0 && sizeof(Share<ROWS, COLUMNS>) * TEAMS * WARPS <= SHARED_BYTES, "room for all sums");
+    static_assert(sizeof(Share<ROWS, COLUMNS>) * TEAMS * WARPS <= SHARED_BYTES, "shared_bytes_of");
     Share<ROWS, COLUMNS>(*shares)[WARPS] = (Share<ROWS, COLUMNS>(*)[WARPS])block_memory();
     const int team = threadIdx.x / THREADS, warp = threadIdx.x / 32 % WARPS, lane = threadIdx.x % 32;
     const storage* columns[COLUMNS];
