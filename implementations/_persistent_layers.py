@@ -6,7 +6,6 @@ Everything a call needs is found here by address, so that little of the host is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -197,6 +196,11 @@ class Way:
         inputs = stack.hidden if stack.how.projected else stack.inputs
         return is_fused(stack.steps, stack.batch, inputs, stack.hidden) and not self.kind.keeps
 
+    @cached_property
+    def makes_products(self) -> bool:
+        """Whether kernels make all products."""
+        return self.is_once or self.is_fused
+
     @property
     def waves(self) -> Sequence[Wave | None]:
         """How the layers run, from the first to the last; None: one on its own."""
@@ -209,7 +213,8 @@ class Way:
     def check(self, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None) -> None:
         """Raises ValueError that says what was expected and what came."""
         dtype, device = self.kind.dtype, self.kind.device
-        self.stack.check(first, lengths, dtype, device)
+        if first or lengths is not None:
+            self.stack.check(first, lengths, dtype, device)
         if not isinstance(weights, Fixed):
             self.stack.check_weights(weights, dtype, device)
         elif self not in weights.fitting:
@@ -256,9 +261,6 @@ class Ready(NamedTuple):
         self.launch(self.addresses)
 
 
-_NO_PRODUCT = nullcontext()
-
-
 def forward(
     x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, how: How, keeps: bool = False
 ) -> tuple[list[Tensor], Kept]:
@@ -266,15 +268,14 @@ def forward(
     x = adjacent(x)
     way = _way(how, x.shape, len(weights), hidden_of(weights), x.dtype, x.device, keeps, lengths is not None)
     way.check(first, weights, lengths)
-    stack, layer = way.stack, 0
+    stack = way.stack
     finals = [way.final() for _ in range(stack.states)]
     first = [state.contiguous() for state in first]
     one = _Forward(way, stack, way.kind, first, weights, finals, lengths, Kept([], [], []))
-    with _NO_PRODUCT if way.is_once or way.is_fused else held(x, how.tf32):
-        for wave in way.waves:
-            x = one.layer(layer, x) if wave is None else one.wave(wave, layer, x)
-            layer += 1 if wave is None else wave.layers
-    return [x, *finals], one.kept
+    if way.makes_products:
+        return [one.run(x), *finals], one.kept
+    with held(x, how.tf32):
+        return [one.run(x), *finals], one.kept
 
 
 class _Forward(NamedTuple):
@@ -288,6 +289,14 @@ class _Forward(NamedTuple):
     finals: Sequence[Tensor]
     lengths: Tensor | None
     kept: Kept
+
+    def run(self, x: Tensor) -> Tensor:
+        """The output of the last layer."""
+        layer = 0
+        for wave in self.way.waves:
+            x = self.layer(layer, x) if wave is None else self.wave(wave, layer, x)
+            layer += 1 if wave is None else wave.layers
+        return x
 
     def wave(self, wave: Wave, first: int, x: Tensor) -> Tensor:
         """Layers from the first on, in one direction."""
@@ -401,12 +410,9 @@ def _states(all_tracks: Sequence[Tensor | None], stack: Stack, track: int) -> tu
     """Where a track's h and c are."""
     if not all_tracks:
         return 0, 0
-    offset = track * stack.batch * stack.hidden
-    first, second = all_tracks[0], all_tracks[1] if len(all_tracks) > 1 else None
-    return (
-        0 if first is None else first.data_ptr() + offset * first.itemsize,
-        0 if second is None else second.data_ptr() + offset * second.itemsize,
-    )
+    offset = track and track * stack.batch * stack.hidden
+    found = [0 if one is None else one.data_ptr() + offset * one.itemsize for one in all_tracks]
+    return found[0], found[1] if len(found) > 1 else 0
 
 
 def backward(

@@ -5,7 +5,8 @@ So it is asked for as compiled code does, where torch has that function, the dev
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,11 +41,16 @@ def zeros(size: int, device: torch.device) -> Tensor:
     """Of bytes, set on torch's current stream, in each replay of a graph too."""
     if device.type != "cuda" or torch._C._cuda_getDevice() != device.index:
         return torch.zeros(size, dtype=torch.uint8, device=device)
+    found = empty((size,), torch.uint8, device)
+    _runtime().memsetAsync(found.data_ptr(), 0, size, torch._C._cuda_getCurrentRawStream(device.index))
+    return found
+
+
+@cache
+def _runtime() -> Any:
     from cupy.cuda import runtime
 
-    found = empty((size,), torch.uint8, device)
-    runtime.memsetAsync(found.data_ptr(), 0, size, torch._C._cuda_getCurrentRawStream(device.index))
-    return found
+    return runtime
 
 
 @lru_cache(maxsize=4096)
