@@ -11,7 +11,7 @@ bench: $(STAMP)
 	$(BIN)/pytest --ecornn-bench --ecornn-budget 2 $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/pytest --numprocesses 2 $(ARGS)
+	$(BIN)/pytest --numprocesses 2 --dist worksteal $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
