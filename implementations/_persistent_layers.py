@@ -197,6 +197,12 @@ class Way:
         return is_fused(stack.steps, stack.batch, inputs, stack.hidden) and not self.kind.keeps
 
     @cached_property
+    def sizes_of_weights(self) -> tuple[object, ...]:
+        """All that `check_weights` asks of them follows from it."""
+        stack = self.stack
+        return stack.how, stack.inputs, stack.hidden, stack.tracks, self.kind.dtype, self.kind.device
+
+    @cached_property
     def makes_products(self) -> bool:
         """Whether kernels make all products."""
         return self.is_once or self.is_fused
@@ -217,9 +223,9 @@ class Way:
             self.stack.check(first, lengths, dtype, device)
         if not isinstance(weights, Fixed):
             self.stack.check_weights(weights, dtype, device)
-        elif self not in weights.fitting:
+        elif (sizes := self.sizes_of_weights) not in weights.fitting:
             self.stack.check_weights(weights, dtype, device)
-            weights.fitting.add(self)
+            weights.fitting.add(sizes)
 
 
 @lru_cache(maxsize=4096)

@@ -151,7 +151,7 @@ def run(
     """
     tensors = (x, *first, *weights, lengths)
     if not is_unobserved(tensors):
-        found: Sequence[Tensor] = _OPS.persistent_forward.default(x, first, weights, lengths, *how)
+        found: Sequence[Tensor] = _OPS.persistent_forward.default(x, first, [*weights], lengths, *how)
     elif wants_gradient(tensors):
         found = _differentiable(True, len(first), lengths, how, x, *first, *weights)
     else:

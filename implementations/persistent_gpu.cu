@@ -17,7 +17,8 @@
 //   rows of W_hh, a unit's gates beside each other, are its rows of the product. Its 8 warps are GROUPS of columns of W_hh by
 //   groups of rows. Shared bytes: Form.shared_bytes.
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Between blocks B H values a step and block. With
-//   INPUTS > 0 further reads G H INPUTS values a cluster and 16 rows of x, writes T B G H; 2 T B G H INPUTS operations.
+//   INPUTS > 0 further reads G H INPUTS values for each cluster and 16 rows of x, and
+//   x once a block and turn of row tiles, writes T B G H; 2 T B G H INPUTS operations.
 // Limits: compute capability 9.0; UNITS a multiple of 16 bytes of storage; T, B, G * H below 2^30, with INPUTS > 0 T times the
 //   sequences of a cluster too; offsets 64-bit.
 // Order: h_(t+1) of a tile goes to every block's buffer (t+1)%2 by st.async and is waited for by its bytes (cluster.cuh), so it
