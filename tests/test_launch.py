@@ -123,6 +123,7 @@ def test_what_the_driver_refuses_is_said_and_may_be_tried_again() -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError, match=r"the CUDA driver refused Launch\(grid=300, .*: too large"):
             launcher(Launch(300, 32), 0, [16])
+    assert len(launcher._idle) == 1
 
 
 class Recording(KernelOnCpu):

@@ -24,7 +24,7 @@ from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic,
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200
 from tests.kernels_on_cpu import build
-from tests.test_persistent import _fails, _plant, layer_of, needs_compiler, small, verdicts, with_weights
+from tests.test_persistent import expect_seen, layer_of, needs_compiler, small, verdicts, with_weights
 from tests.test_persistent_grid import A100, ARITHMETICS, PRECISIONS, assert_a_lost_parcel_is_told
 
 # All blocks of a grid at once, on a CPU.
@@ -195,10 +195,7 @@ FAULTS = {
 def test_faults_of_the_handoff_are_seen(label: str, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     sizes.update(tiles=2, abreast=2, sums=1, units=4, at_once=3)
     case = small("lstm", steps=12, batch=20, hidden_size=140, mode="inference", dtype="float16", has_state=True)
-    assert not _fails(case, 0)
-    name, there, planted = FAULTS[label]
-    _plant(name, there, planted, monkeypatch)
-    assert any(_fails(case, order) for order in range(8)), label
+    expect_seen(case, monkeypatch, *FAULTS[label])
 
 
 @needs_compiler

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn import calls, contents, verification
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations import _persistent_kernel, _persistent_layers
 from pytest_ecornn.implementations._persistent_describe import describe
@@ -17,9 +16,8 @@ from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_kernel import MOST_FUSED_ROWS, Kind, Shape, is_fused
 from pytest_ecornn.implementations._persistent_layers import How
 from pytest_ecornn.implementations._persistent_op import run
-from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from tests import clusters_on_cpu, test_persistent, test_persistent_abreast, test_persistent_grid
-from tests.test_persistent import CELLS, _fails, _plant, needs_compiler, needs_hopper, small, verdicts
+from tests.test_persistent import CELLS, expect_right, expect_seen, needs_compiler, needs_hopper, small, verdicts
 from tests.test_persistent_grid import PRECISIONS, TF32
 
 RELU = How("rnn_relu", batch_first=False, bidirectional=False, projected=False, tf32=False)
@@ -61,10 +59,14 @@ def launched(kernel: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]
 @contextmanager
 def many_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Within it kernels make products of more rows than they do otherwise."""
-    monkeypatch.setattr(_persistent_kernel, "MOST_FUSED_ROWS", 1000)
-    _persistent_layers._way.cache_clear()
-    yield
-    _persistent_layers._way.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(_persistent_kernel, "MOST_FUSED_ROWS", 1000)
+        _persistent_layers._way.cache_clear()
+        try:
+            yield
+        finally:
+            patch.undo()
+            _persistent_layers._way.cache_clear()
 
 
 def short(cell: str, **options: Any) -> Case:
@@ -213,9 +215,7 @@ FAULTS = {
 def test_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = short("lstm", steps=2, batch=16, hidden_size=100, input_size=300, has_state=True, ragged=True)
     with many_rows(monkeypatch):
-        assert not _fails(case, 0)
-        _plant(*FAULTS[fault], monkeypatch)
-        assert any(_fails(case, order) for order in range(8))
+        expect_seen(case, monkeypatch, *FAULTS[fault])
 
 
 @needs_hopper
@@ -228,11 +228,5 @@ def test_on_a_gpu_the_kernels_pass_the_rule(
 ) -> None:  # fmt: skip
     precise = {"dtype": "float32", "precision": "tf32"} if dtype == "tf32" else {"dtype": dtype}
     sizes = {"steps": steps, "batch": batch, "hidden_size": hidden, "input_size": inputs, "bidirectional": True}
-    problem = contents.problem(short(cell, **sizes, **precise, has_state=True, ragged=True, device="cuda"))
-    implementation = PersistentGpu()
-    layer = implementation.build(problem.case, problem.weights)
-    assert implementation.notes().endswith("; the input product in the same launch")
-    first, again = calls.run(layer, problem), calls.run(layer, problem)
-    found = verification.Expected(problem).compare(first, implementation.declared)
-    assert [one for one in found if one.status == "failed"] == []
-    assert all(torch.equal(one, again[name]) for name, one in first.items() if one is not None)
+    case = short(cell, **sizes, **precise, has_state=True, ragged=True, device="cuda")
+    assert expect_right(case).notes().endswith("; the input product in the same launch")

@@ -19,7 +19,7 @@ from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic,
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200
-from tests.test_persistent import _fails, _plant, needs_compiler, small, verdicts, with_weights
+from tests.test_persistent import _plant, expect_seen, needs_compiler, small, verdicts, with_weights
 
 CELLS = tuple(GATES)
 A100 = Device(108, 166_912, 1)
@@ -174,9 +174,7 @@ def test_faults_of_the_handoff_are_seen(
 ) -> None:
     sizes.update(tiles=2, buffers=buffers)
     case = small("lstm", steps=12, batch=12, hidden_size=40, mode="inference", dtype="float16", has_state=True)
-    assert not _fails(case, 0)
-    _plant(name, *planted, monkeypatch)
-    assert any(_fails(case, order) for order in range(8)), label
+    expect_seen(case, monkeypatch, name, *planted)
 
 
 @needs_compiler

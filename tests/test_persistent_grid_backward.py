@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ecornn import calls, contents, verification
+from pytest_ecornn import calls, contents
 from pytest_ecornn.implementations import _persistent_choice, _persistent_kernel, persistent_gpu
 from pytest_ecornn.implementations._persistent_choice import choose
 from pytest_ecornn.implementations._persistent_form import Form
@@ -22,7 +22,16 @@ from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic,
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200
-from tests.test_persistent import _fails, _plant, assert_a_lost_message_raises, needs_compiler, small, verdicts, with_weights
+from tests.test_persistent import (
+    _plant,
+    assert_a_lost_message_raises,
+    expect_right,
+    expect_seen,
+    needs_compiler,
+    small,
+    verdicts,
+    with_weights,
+)
 from tests.test_persistent_grid import A100, ARITHMETICS, CELLS, PRECISIONS, assert_it_fits
 
 FLOAT16, BFLOAT16, FLOAT32, TF32 = PRECISIONS
@@ -157,9 +166,7 @@ PLANTED = {"persistent_backward": FAULTS, "parcels.cuh": FAULTS_OF_PARCELS}
 def test_faults_of_the_handoff_are_seen(name: str, fault: str, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     sizes["tiles"] = 2
     case = small("lstm", steps=12, batch=12, hidden_size=40, mode="training", dtype="float16", has_state=True)
-    assert not _fails(case, 0)
-    _plant(name, *PLANTED[name][fault], monkeypatch)
-    assert any(_fails(case, order) for order in range(8))
+    expect_seen(case, monkeypatch, name, *PLANTED[name][fault])
 
 
 @needs_compiler
@@ -228,12 +235,7 @@ def test_on_a_gpu_the_kernel_passes_the_rule(cell: str, precision: dict[str, str
     case = small(cell, hidden_size=hidden, batch=batch, **precision, **options)
     if reason := PersistentGpu().unsupported(case, torch.device("cuda")):
         pytest.skip(reason)
-    problem = contents.problem(case)
-    layer = PersistentGpu().build(case, problem.weights)
-    first, again = calls.run(layer, problem), calls.run(layer, problem)
-    failed = [one for one in verification.Expected(problem).compare(first, PersistentGpu().declared) if one.status == "failed"]
-    assert failed == []
-    assert all(torch.equal(first[name], again[name]) for name in first)
+    expect_right(case)
 
 
 @needs_gpu

@@ -11,20 +11,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ecornn import calls, contents, verification
+from pytest_ecornn import calls, contents
 from pytest_ecornn.implementations import _persistent_kernel, _persistent_layers, _persistent_once, persistent_gpu
 from pytest_ecornn.implementations._persistent_layers import How
 from pytest_ecornn.implementations._persistent_once import MOST_SEQUENCES, Once, choose
 from pytest_ecornn.implementations._persistent_op import run
 from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device
 from pytest_ecornn.implementations.cuda.launch import Launch
-from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from tests.clusters_on_cpu import ClustersOnCpu
 from tests.test_persistent import (
     ARITHMETICS,
     CELLS,
-    _fails,
-    _plant,
+    expect_right,
+    expect_seen,
     needs_compiler,
     needs_hopper,
     on_cpu,
@@ -160,9 +159,7 @@ FAULTS = {
 def test_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"steps": 1, "hidden_size": 20, "batch": 12, "input_size": 2100}
     case = small("gru", **sizes, mode="inference", dtype="float16", has_state=True)
-    assert not _fails(case, 0)
-    _plant(*FAULTS[fault], monkeypatch)
-    assert any(_fails(case, order) for order in range(8))
+    expect_seen(case, monkeypatch, *FAULTS[fault])
 
 
 @needs_hopper
@@ -172,11 +169,5 @@ def test_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_on_a_gpu_the_kernel_passes_the_rule(cell: str, dtype: str, hidden: int, batch: int) -> None:
     precise = {"dtype": "float32", "precision": "tf32"} if dtype == "tf32" else {"dtype": dtype}
     sizes = {"steps": 1, "hidden_size": hidden, "input_size": hidden, "batch": batch, "layers": 2}
-    problem = contents.problem(small(cell, **sizes, **precise, mode="inference", has_state=True, device="cuda"))
-    implementation = PersistentGpu()
-    layer = implementation.build(problem.case, problem.weights)
-    assert implementation.notes().startswith("one step alone: ")
-    first, again = calls.run(layer, problem), calls.run(layer, problem)
-    found = verification.Expected(problem).compare(first, implementation.declared)
-    assert [one for one in found if one.status == "failed"] == []
-    assert all(torch.equal(one, again[name]) for name, one in first.items() if one is not None)
+    case = small(cell, **sizes, **precise, mode="inference", has_state=True, device="cuda")
+    assert expect_right(case).notes().startswith("one step alone: ")
