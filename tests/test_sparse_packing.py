@@ -1,0 +1,220 @@
+"""A pruned weight's non-zeros: read from every form, refused where malformed, packed for a GPU's threads and found again."""
+
+from __future__ import annotations
+
+import re
+import time
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from pytest_ecornn.implementations._sparse_nonzeros import NonZeros, of_mask, of_sparse
+from pytest_ecornn.implementations._sparse_packing import NONE, Packed, Spread, order_of, pack, turns_of
+
+
+def nonzeros(shape: tuple[int, int], starts: Any, columns: Any) -> NonZeros:
+    return NonZeros(shape, np.asarray(starts, np.int64), np.asarray(columns, np.int32))
+
+
+def random_mask(rows: int, columns: int, density: float, seed: int = 0) -> Tensor:
+    return torch.rand(rows, columns, generator=torch.Generator().manual_seed(seed)) < density
+
+
+# What a pattern may be, and what it may not.
+
+
+def test_a_mask_and_sparse_matrices_of_it_are_the_same_pattern() -> None:
+    weight = torch.randn(12, 5) * random_mask(12, 5, 0.4)
+    weight[3], weight[7] = 0, 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's, that this is new
+        csr = weight.to_sparse_csr()
+    scipy = SimpleNamespace(
+        shape=(12, 5),
+        indptr=csr.crow_indices().int().numpy(),
+        indices=csr.col_indices().int().numpy(),
+        data=csr.values().numpy(),
+    )
+    scipy.tocsr = lambda: scipy
+    expected = of_mask(weight != 0)
+    for sparse in (csr, scipy):
+        found, values = of_sparse(sparse)
+        assert found.shape == expected.shape
+        assert np.array_equal(found.starts, expected.starts)
+        assert np.array_equal(found.columns, expected.columns)
+        assert torch.equal(values, weight.flatten()[torch.from_numpy(found.places)])
+    assert torch.equal(expected.mask, weight != 0)
+    assert expected.density == pytest.approx((weight != 0).double().mean().item())
+
+
+@pytest.mark.parametrize(
+    ("starts", "columns", "message"),
+    [
+        ([0, 1], [0], "starts of 2 rows must be 3 numbers, got shape (2,)"),
+        ([0, 1, 1], [0, 1], "starts must go from 0 to the number of columns given, 2, got 0 to 1"),
+        ([1, 1, 2], [0, 1], "starts must go from 0 to the number of columns given, 2, got 1 to 2"),
+        ([0, 3, 2], [0, 1], "starts must not fall, got 3 and then 2 after row 1"),
+        ([0, 1, 2], [0, 4], "row 1 has column 4, expected 0 to 3"),
+        ([0, 1, 2], [-1, 0], "row 0 has column -1, expected 0 to 3"),
+        ([0, 0, 2], [2, 1], "row 1 has column 1 after column 2, expected ascending columns"),
+        ([0, 2, 2], [1, 1], "row 0 has column 1 twice, expected ascending columns"),
+    ],
+)
+def test_what_is_malformed_is_refused_with_the_row(starts: list[int], columns: list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        nonzeros((2, 4), starts, columns)
+
+
+@pytest.mark.parametrize("columns", [[3, 0], [0, 0], [3, 3]])
+def test_columns_may_fall_from_one_row_to_the_next(columns: list[int]) -> None:
+    assert nonzeros((4, 4), [0, 0, 1, 2, 2], columns).rows.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("weight", "error"),
+    [
+        (torch.ones(2, 2), "a tensor must be sparse CSR of two dimensions, got torch.strided of 2"),
+        ([[1.0]], "expected a torch sparse CSR tensor or a SciPy matrix, got list"),
+    ],
+)
+def test_what_is_no_sparse_matrix_is_refused(weight: Any, error: str) -> None:
+    with pytest.raises(TypeError) as raised:
+        of_sparse(weight)
+    assert str(raised.value) == error
+
+
+@pytest.mark.parametrize(
+    ("mask", "got"),
+    [(torch.ones(2, 2), "2 dimensions of torch.float32"), (torch.ones(4, dtype=torch.bool), "1 dimensions of torch.bool")],
+)
+def test_what_is_no_mask_is_refused(mask: Tensor, got: str) -> None:
+    with pytest.raises(ValueError, match=f"must be two-dimensional and bool, got {got}"):
+        of_mask(mask)
+
+
+# Packing.
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(1, 4), st.integers(1, 70), st.integers(1, 9), st.integers(0, 3), st.sampled_from([1, 2, 8, 32]),
+    st.sampled_from([1, 2]), st.sampled_from([0.0, 0.02, 0.3, 0.9, 1.0]), st.booleans(), st.booleans(), st.integers(0, 99),
+)  # fmt: skip
+@example(1, 1, 1, 0, 8, 1, 1.0, True, True, 0)
+@example(4, 65, 9, 0, 8, 1, 0.0, True, True, 0)
+def test_what_is_packed_is_found_again(
+    gates: int, hidden: int, units: int, more: int, classes: int, together: int, density: float, is_balanced: bool,
+    is_bank_aware: bool, seed: int,
+) -> None:  # fmt: skip
+    mask = random_mask(gates * hidden, hidden, density, seed)
+    if seed % 3 == 0:  # some rows full, some empty
+        mask[:: 1 + seed % 5], mask[1 :: 2 + seed % 3] = True, False
+    spread = Spread(gates, units, (gates * units // 32 + 1 + more) * 32, classes, together)
+    pattern = of_mask(mask)
+    packed = pack(pattern, spread, is_balanced, is_bank_aware)
+    expect_whole(packed)
+    found = packed.unpacked()
+    assert np.array_equal(found.starts, pattern.starts)
+    assert np.array_equal(found.columns, pattern.columns)
+
+
+def expect_whole(packed: Packed) -> None:
+    """Every element once, in a turn of a thread whose slot is of its row, at its column's position."""
+    spread, pattern = packed.spread, packed.nonzeros
+    hidden = pattern.shape[1]
+    assert packed.turns % 2 == 0
+    assert sorted(packed.order[packed.order != NONE]) == list(range(hidden))
+    assert all(sorted(slots) == list(range(spread.threads)) for slots in packed.slots)
+    assert int(packed.firsts.max()) <= spread.threads
+    assert packed.columns.max() < hidden + -hidden % spread.units
+    block, turn, thread = np.nonzero(packed.sources != NONE)
+    element, slot = packed.sources[block, turn, thread], packed.slots[block, thread]
+    assert np.array_equal(np.sort(element), np.arange(len(pattern.columns)))
+    assert np.array_equal(packed.order[packed.columns[block, turn, thread]], pattern.columns[element])
+    gate, unit = pattern.rows[element] // hidden, pattern.rows[element] % hidden
+    at = np.empty(hidden, np.int64)
+    at[packed.order[packed.order != NONE]] = np.flatnonzero(packed.order != NONE)
+    assert np.array_equal(at[unit] // spread.units, block)
+    row = at[unit] % spread.units * spread.gates + gate
+    assert ((packed.firsts[block, row] <= slot) & (slot < packed.firsts[block, row + 1])).all()
+
+
+def test_threads_take_turns_that_do_not_collide() -> None:
+    pattern = of_mask(random_mask(600, 600, 0.3))
+    arranged, plain = (pack(pattern, Spread(1, 10, 256), is_bank_aware=is_aware) for is_aware in (True, False))
+    assert arranged.turns <= plain.turns + 3
+    assert arranged.collisions < 0.05
+    assert (1 + plain.collisions) * plain.turns > 2 * (1 + arranged.collisions) * arranged.turns
+
+
+def test_collisions_are_counted_among_threads_that_read_at_once() -> None:
+    packed = pack(of_mask(torch.eye(8).bool()), Spread(1, 8, 32, 4, 2))
+    packed.columns[:] = 0
+    assert packed.collisions == 3
+    packed.columns[:] = np.arange(32) * 2
+    assert packed.collisions == 0
+    packed.columns[:] = np.arange(32)
+    assert packed.collisions == 1
+
+
+def test_uneven_units_are_shared_out() -> None:
+    counts = np.array([100] * 8 + [1] * 56)
+    even = counts[order_of(counts, 8, True)].reshape(8, 8).sum(axis=1)
+    assert even.max() == even.min() == 107
+    assert order_of(counts, 8, False).tolist() == list(range(64))
+
+
+def test_units_stay_where_they_are_when_they_are_even() -> None:
+    assert order_of(np.full(10, 7), 4, True).tolist() == [*range(10), NONE, NONE]
+
+
+def test_a_long_row_has_more_threads() -> None:
+    counts = np.array([[90, 10, 0, 5]])
+    assert turns_of(counts, 12) == 10
+    mask = torch.zeros(4, 90, dtype=torch.bool)
+    for row, count in enumerate(counts[0]):
+        mask[row, :count] = True
+    packed = pack(of_mask(torch.cat((mask, torch.zeros(86, 90, dtype=torch.bool)))), Spread(1, 4, 32), is_balanced=False)
+    assert packed.turns <= 6
+    assert np.diff(packed.firsts[0]).tolist() == [23, 3, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [((12, 4), "expected 4 gates of H below 65536, a weight [G*H, H], got [12, 4]"), ((4, 4), "got [4, 4]")],
+)
+def test_a_weight_of_another_shape_is_refused(shape: tuple[int, int], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        pack(of_mask(torch.ones(shape, dtype=torch.bool)), Spread(4, 1, 32))
+
+
+@pytest.mark.parametrize(
+    ("spread", "message"),
+    [
+        ((4, 9, 32, 8), "a block of 9 units has 36 rows, more than its 32 threads"),
+        ((1, 9, 36, 8), "36 threads are no multiple of the 8 that read at once"),
+    ],
+)
+def test_threads_that_do_not_suffice_are_refused(spread: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Spread(*spread)
+
+
+def test_ten_million_elements_take_less_than_two_seconds() -> None:
+    pattern = of_mask(random_mask(5760, 5760, 0.302))
+    assert len(pattern.columns) > 10_000_000
+    pack(of_mask(random_mask(64, 64, 0.5)), Spread(1, 44, 512))  # which compiles what is not yet
+    taken = []
+    for _ in range(2):
+        start = time.perf_counter()
+        packed = pack(pattern, Spread(1, 44, 512))
+        taken.append(time.perf_counter() - start)
+    assert packed.collisions < 0.05
+    assert min(taken) < 2
