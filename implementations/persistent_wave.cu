@@ -53,7 +53,7 @@ struct Below {
     const int* told;
 };
 
-// In place of persistent_step.cuh's Inputs: they are among the sums.
+// In place of gate_step.cuh's Inputs: they are among the sums.
 struct AmongSums {
     __device__ void read(const Arrays&, const Walk&, int, int) const {}
     __device__ float of(int, int) const { return 0; }
@@ -63,7 +63,7 @@ struct AmongSums {
 __device__ inline void put_apart(Steps& steps, int turn, const Thread& me, Sums (&sums)[ROW_TILES]) {
 #pragma unroll
     for (int i = 0; i < ROW_TILES * 2; i++) {
-        const int r = me.row(i);
+        const int r = sums_row(me, i);
         if (r % GATES != 2) continue;
         float* place = &steps.sums[turn][me.warp % GROUPS][r / GATES][me.lane % 4 * 2 * PER + 3 % PER];
         float* found = &sums[i / 2].at[i % 2 * 2];

@@ -20,7 +20,3 @@ __device__ inline void add_product(Sums& sums, unsigned a0, unsigned a1, unsigne
 __device__ inline void part_here(const uint4* place) {
     asm volatile("{ .reg .pred p; setp.eq.u64 p, %0, 1; @p trap; }" ::"l"(place));
 }
-
-// The compiler takes x for another value than before.
-__device__ inline void again(unsigned& x) { asm volatile("" : "+r"(x)); }
-__device__ inline void again(long long& x) { asm volatile("" : "+l"(x)); }

@@ -5,6 +5,7 @@
 // Thread (g, t) = (lane / 4, lane % 4) holds, of weights, rows g and g + 8, 16 bytes of each from 16 t of a slice of 64; of
 // columns, 16 bytes of column g from 16 t. Which element is which operand's is free as long as it is the same for both.
 #pragma once
+#include "again.cuh"
 #include "storage.cuh"
 
 #define PIECE (16 / (int)sizeof(storage))  // elements of 16 bytes

@@ -44,5 +44,3 @@ inline void add_product(Sums& sums, unsigned a0, unsigned a1, unsigned a2, unsig
 }
 
 inline void part_here(const uint4*) {}
-inline void again(unsigned&) {}
-inline void again(long long&) {}

@@ -1,0 +1,265 @@
+// The gates of a step of a tile of sequences, for the units that a block of persistent_gpu owns, however their sums are found and
+// whatever way blocks tell each other: what is read for them, found, carried from step to step and written. GATE_THREADS threads
+// have STATES states each of a tile of WIDE sequences, own_unit and own_column of a thread, WIDE or more where there is none. Sums
+// lie in shared memory for SUM_UNITS units and SUM_COLUMNS sequences, SUMS times by turns, in GROUPS, which are added; what else
+// the block has there for the product is a Room.
+#pragma once
+#include "again.cuh"
+#include "later.cuh"
+#include "recurrent_gates.cuh"
+
+#define STEPS_AHEAD 3
+#define PER (GATES == 1 ? 1 : 4)  // sums of a unit and sequence, with what fills them up
+
+typedef long long index;
+typedef long long length;
+
+struct alignas(16) Four {
+    float at[4];
+};
+
+// What a block has in shared memory for all its tiles, beside their states. sums: SUMS times, by turns.
+struct Steps {
+    float sums[SUMS][GROUPS][SUM_UNITS][SUM_COLUMNS * PER + 4];  // a unit's, so far apart that banks differ
+    Four bias[UNITS];
+    float carried[TILES][STATES][GATE_THREADS];
+    int ends[TILES][WIDE];
+    Room room;
+};
+
+struct Arrays {
+    const storage *gates, *weight, *bias_ih, *bias_hh, *first_h, *first_c;
+    storage *output, *final_h, *final_c, *kept;
+    float* cells;
+    index gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence;
+    int steps, is_reverse;
+    __device__ int direction() const { return is_reverse ? -1 : 1; }
+    __device__ int step(int t) const { return is_reverse ? steps - 1 - t : t; }
+    __device__ index place(int at, index b, int unit) const { return at * output_step + b * output_sequence + unit; }
+};
+
+// own_tiles: in how many of the tiles a thread has the state, from the first on.
+struct Thread {
+    int number, warp, lane, first_unit, first_sequence, batch;
+    __device__ int local_unit(int state) const { return own_unit(number, state); }
+    __device__ int column(int state) const { return own_column(number, state); }
+    __device__ int unit(int state) const { return first_unit + local_unit(state); }
+    __device__ int sequence(int tile, int state) const { return first_sequence + tile * WIDE + column(state); }
+    __device__ int own_tiles(int state) const {
+        return column(state) < WIDE && unit(state) < HIDDEN ? (batch - sequence(0, state) + WIDE - 1) / WIDE : 0;
+    }
+};
+
+// Sums' biases, where sequences end, and what threads carry; after it the block is to meet.
+__device__ inline void start(Steps& steps, const Arrays& arrays, const Thread& me, const length* lengths) {
+    for (int i = me.number; i < TILES * WIDE; i += GATE_THREADS) {
+        const int b = me.first_sequence + i;
+        steps.ends[0][i] = b >= me.batch ? 0 : lengths ? (int)lengths[b] : arrays.steps;
+    }
+    for (int i = me.number; i < GATES * UNITS; i += GATE_THREADS) {
+        const int gate = i / UNITS, unit = i % UNITS, j = gate * HIDDEN + me.first_unit + unit;
+        const bool is_inside = me.first_unit + unit < HIDDEN;
+        const float of_x = arrays.bias_ih && is_inside ? widen(arrays.bias_ih[j]) : 0;
+        const float of_h = arrays.bias_hh && is_inside ? widen(arrays.bias_hh[j]) : 0;
+        const bool is_apart = CELL == GRU && gate == 2;
+        steps.bias[unit].at[gate] = is_apart ? of_x : of_x + of_h;
+        if (is_apart) steps.bias[unit].at[3] = of_h;
+    }
+    const storage* carried = CELL == LSTM ? arrays.first_c : arrays.first_h;
+    for (int tile = 0; tile < TILES; tile++)
+        for (int s = 0; s < STATES; s++) {
+            const index place = (index)me.sequence(tile, s) * HIDDEN + me.unit(s);
+            steps.carried[tile][s][me.number] = carried && tile < me.own_tiles(s) ? widen(carried[place]) : 0;
+        }
+}
+
+// The initial states of a tile, in memory that was set to 0.
+template <typename States>
+__device__ inline void start(States& states, const Arrays& arrays, const Thread& me, int tile) {
+    for (int i = me.number; arrays.first_h && i < 8 * HIDDEN; i += GATE_THREADS) {
+        const int b = me.first_sequence + tile * 8 + i / HIDDEN;
+        if (b < me.batch) states.of(i % HIDDEN, i / HIDDEN) = arrays.first_h[(index)b * HIDDEN + i % HIDDEN];
+    }
+}
+
+// Those of a thread's own units, which some memory of the block has room for.
+template <typename Own> __device__ inline void start_own(Own& own, const Arrays& arrays, const Thread& me, int tile) {
+    for (int s = 0; s < STATES; s++)
+        if (tile < me.own_tiles(s))
+            own.of(me.unit(s), me.column(s)) = arrays.first_h[(index)me.sequence(tile, s) * HIDDEN + me.unit(s)];
+}
+
+// Where a thread's states are in memory, tile by tile and step by step. next: by how many rows of a stride to the next tile;
+// back: after the last tile to the first one's next step.
+struct Walk {
+    const storage* gates[STATES];
+    storage *output[STATES], *kept[STATES];
+    float* cells[STATES];
+    int own_tiles[STATES];
+    bool fetches[STATES];  // one thread for every 16 bytes: each that fetches takes time of its own
+    struct Way {
+        index next, back;
+    } of_gates, of_output, of_rows;
+    index ahead;  // of gates, in STEPS_AHEAD
+
+    __device__ Walk(const Arrays& arrays, const Thread& me, int tiles) {
+        const int at = arrays.step(0);
+#pragma unroll
+        for (int s = 0; s < STATES; s++) {
+            const index b = me.sequence(0, s), row = at * arrays.row_step + b * arrays.row_sequence;
+            gates[s] = arrays.gates + at * arrays.gates_step + b * arrays.gates_sequence + me.unit(s);
+            output[s] = arrays.output + arrays.place(at, b, me.unit(s));
+            kept[s] = arrays.kept + row * 4 * HIDDEN + me.unit(s), cells[s] = arrays.cells + row * HIDDEN + me.unit(s);
+            own_tiles[s] = me.own_tiles(s), fetches[s] = me.local_unit(s) % PIECE == 0;
+        }
+        const auto way = [&](index step, index sequence) -> Way {
+            return {sequence * WIDE, arrays.direction() * step + sequence * (1 - tiles) * WIDE};
+        };
+        of_gates = way(arrays.gates_step, arrays.gates_sequence), of_output = way(arrays.output_step, arrays.output_sequence);
+        of_rows = way(arrays.row_step, arrays.row_sequence), ahead = arrays.direction() * STEPS_AHEAD * arrays.gates_step;
+    }
+
+    // Has registers for what the compiler would otherwise find anew in each step, one multiplication waiting for the other.
+    __device__ void hold() {
+        again(of_gates.next), again(of_gates.back), again(of_output.next), again(of_output.back), again(ahead);
+    }
+
+    // What is read, and what is written.
+    __device__ void advance_gates(bool is_last) {
+#pragma unroll
+        for (int s = 0; s < STATES; s++) gates[s] += is_last ? of_gates.back : of_gates.next;
+    }
+    __device__ void advance(bool is_last) {
+        const index rows = is_last ? of_rows.back : of_rows.next;
+#pragma unroll
+        for (int s = 0; s < STATES; s++) {
+            output[s] += is_last ? of_output.back : of_output.next;
+            if (KEEPS) kept[s] += rows * 4 * HIDDEN, cells[s] += rows * HIDDEN;
+        }
+    }
+};
+
+// The gates' inputs of a thread's states, read a tile ahead of their use, as bits: who turns them into numbers waits for them.
+// STEPS_AHEAD of that they are fetched from memory, which may take longer than a step.
+struct Inputs {
+    unsigned at[STATES][GATES];
+    __device__ float of(int s, int gate) const {
+        unsigned bits = at[s][gate];
+        again(bits);  // not before the product is under way
+        return of_raw(bits);
+    }
+    __device__ void read(const Arrays& arrays, const Walk& walk, int tile, int t) {
+#pragma unroll
+        for (int s = 0; s < STATES; s++) {
+            if (tile >= walk.own_tiles[s]) continue;
+#pragma unroll
+            for (int gate = 0; gate < GATES; gate++) at[s][gate] = raw_of(walk.gates[s][gate * HIDDEN]);
+            if (!walk.fetches[s] || t + STEPS_AHEAD >= arrays.steps) continue;
+            const storage* ahead = walk.gates[s] + walk.ahead;
+#pragma unroll
+            for (int gate = 0; gate < GATES; gate++) fetch(ahead + gate * HIDDEN);
+        }
+    }
+};
+
+// Those of the tile after this one, or of the first one's next step, where there are any. inputs: `Inputs`, or what has its
+// functions.
+template <typename In>
+__device__ inline void read_next(In& inputs, Walk& walk, const Arrays& arrays, int tiles, int tile, int t) {
+    const bool is_last = tile + 1 == tiles;
+    walk.advance_gates(is_last);
+    if (!is_last || t + 1 < arrays.steps) inputs.read(arrays, walk, is_last ? 0 : tile + 1, t + is_last);
+}
+
+// What a thread's states need beside their sums, at hand before those are there.
+struct Ready {
+    float x[STATES][GATES], bias_n[STATES], carried[STATES];
+    bool is_alive[STATES];
+    template <typename In> __device__ Ready(const Steps& steps, const In& inputs, const Thread& me, int tile, int at) {
+#pragma unroll
+        for (int s = 0; s < STATES; s++) {
+            const Four bias = steps.bias[me.local_unit(s)];
+#pragma unroll
+            for (int gate = 0; gate < GATES; gate++) x[s][gate] = inputs.of(s, gate) + bias.at[gate];
+            bias_n[s] = bias.at[3], carried[s] = steps.carried[tile][s][me.number];
+            is_alive[s] = !LENGTHS || at < steps.ends[tile][me.column(s) % WIDE];
+        }
+    }
+};
+
+__device__ inline State next_of(const Steps& steps, int turn, const Ready& ready, const Thread& me, int s, float* kept) {
+    Four all[2];  // of every other group, so that fewer additions wait for each other
+#pragma unroll
+    for (int group = 0; group < GROUPS; group++) {
+        const float* sums = &steps.sums[turn][group][me.local_unit(s)][me.column(s) * PER];
+        const Four four = GATES == 1 ? Four{{*sums}} : *(const Four*)sums;
+#pragma unroll
+        for (int i = 0; i < 4; i++) all[group % 2].at[i] = group < 2 ? four.at[i] : all[group % 2].at[i] + four.at[i];
+    }
+    const auto sum = [&](int i) { return GROUPS == 1 ? all[0].at[i] : all[0].at[i] + all[1].at[i]; };
+    float x[GATES], product[GATES];
+#pragma unroll
+    for (int gate = 0; gate < GATES; gate++) x[gate] = ready.x[s][gate], product[gate] = sum(gate);
+    if (CELL == GRU && INPUT_SLICES) x[2 % GATES] += sum(3);  // W_in x
+    return after({ready.carried[s], ready.carried[s]}, x, product, ready.bias_n[s], kept);
+}
+
+// What a step has found of a thread's states, h as it is told: to be written when the others have been.
+struct Found {
+    State states[STATES];
+    storage h[STATES];
+    float kept[STATES][4];
+
+    // now, next: the states before and after the step, of which the thread reads and writes its own.
+    template <typename Now, typename Next>
+    __device__ Found(Steps& steps, int turn, const Ready& ready, const Thread& me, int tile, Now& now, Next& next) {
+#pragma unroll
+        for (int s = 0; s < STATES; s++) {
+            if (me.column(s) >= WIDE) continue;
+            float& carried = steps.carried[tile][s][me.number];
+            states[s] = next_of(steps, turn, ready, me, s, kept[s]);
+            h[s] = ready.is_alive[s] ? narrow(states[s].h) : now.of(me.unit(s), me.column(s));
+            if (HIDDEN % UNITS && me.unit(s) >= HIDDEN) h[s] = narrow(0.0f);  // no unit: of an infinite state it had no number
+            next.of(me.unit(s), me.column(s)) = h[s];
+            if (ready.is_alive[s]) carried = CELL == LSTM ? states[s].c : states[s].h;
+            else states[s].c = carried;
+        }
+    }
+
+    __device__ void write(const Walk& walk, const Ready& ready, int tile) const {
+#pragma unroll
+        for (int s = 0; s < STATES; s++) {
+            if (tile >= walk.own_tiles[s]) continue;
+            *walk.output[s] = ready.is_alive[s] ? h[s] : narrow(0.0f);
+            if (!KEEPS || GATES == 1 || !ready.is_alive[s]) continue;
+#pragma unroll
+            for (int i = 0; i < 4; i++) walk.kept[s][i * HIDDEN] = narrow(kept[s][i]);
+            if (CELL == LSTM) *walk.cells[s] = states[s].c;
+        }
+    }
+
+    // After the last step. What is told of a state may be less than it was: of one that is over the output has all.
+    __device__ void write_final(const Arrays& arrays, const Steps& steps, const Ready& ready, const Thread& me, int tile) const {
+#pragma unroll
+        for (int s = 0; s < STATES; s++) {
+            const index b = me.sequence(tile, s), place = b * HIDDEN + me.unit(s);
+            if (tile >= me.own_tiles(s)) continue;
+            const int end = steps.ends[tile][me.column(s) % WIDE];
+            arrays.final_h[place] = ready.is_alive[s] ? h[s] : end > 0 ? arrays.output[arrays.place(end - 1, b, me.unit(s))]
+                                  : arrays.first_h ? arrays.first_h[place] : narrow(0.0f);
+            if (CELL == LSTM) arrays.final_c[place] = narrow(states[s].c);
+        }
+    }
+};
+
+// Nothing is known, which all results say.
+__device__ inline void give_up(const Arrays& arrays, const Thread& me, int tiles) {
+    for (int tile = 0; tile < tiles; tile++)
+        for (int s = 0; s < STATES; s++) {
+            if (tile >= me.own_tiles(s)) continue;
+            const index b = me.sequence(tile, s), place = b * HIDDEN + me.unit(s);
+            arrays.final_h[place] = narrow(NOT_A_NUMBER);
+            if (CELL == LSTM) arrays.final_c[place] = narrow(NOT_A_NUMBER);
+            for (int t = 0; t < arrays.steps; t++) arrays.output[arrays.place(t, b, me.unit(s))] = narrow(NOT_A_NUMBER);
+        }
+}
