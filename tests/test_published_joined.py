@@ -132,6 +132,19 @@ def test_what_one_has_not_reached_is_the_other_s(tmp_path: Path) -> None:
     assert LATE in json.dumps(read(tmp_path / "alone")["rows"])
 
 
+@pytest.mark.parametrize("again", ["short", "other"])
+def test_what_was_not_reached_and_is_not_asked_for_again_stays(again: str, tmp_path: Path) -> None:
+    late = {name: asdict(Outer(name, inner={LATE: Inner(Ratio(1.0, 1.0, 1.0), [])})) for name in "acd"}
+    rows = {"times": [late["a"], late["c"]], "other": [late["d"]]}
+    first = ran(tmp_path / "first", "times", "other", rows=rows)
+    ran(tmp_path / "more", again, resumed=first / "some.json")
+    found = read(tmp_path / "more")["rows"]
+    is_late = {row["label"]: LATE in json.dumps(row) for part in found.values() for row in part}
+    measured = {"short": {"a": False, "b": False, "c": True, "d": True}, "other": {"a": True, "c": True, "d": False}}
+    assert is_late == measured[again]
+    assert sum(len(part) for part in found.values()) == len(is_late)
+
+
 def test_other_figures_of_one_row_are_not_joined(tmp_path: Path) -> None:
     others = {"times": [asdict(Outer("c", (2.0, 2.0, 2.0)))]}
     folders = [ran(tmp_path / "one", "long"), ran(tmp_path / "two", "long", rows=others)]

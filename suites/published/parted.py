@@ -81,7 +81,8 @@ class Plan:
         report = Report(self, machine.fingerprint(Path.cwd()), memory.fix_allocator())
         earlier = self._taken_over(resumed, report) if resumed else {}
         asked = self._asked(names)
-        report.rows = {name: rows for name, rows in earlier.items() if name not in asked}
+        measured = {name: [row for row in rows if not _is_late(row)] for name, rows in earlier.items()}
+        report.rows = {name: list(rows) for name, rows in earlier.items() if name not in asked}
         report.runs.append(Run.begun(names))
 
         def write(done: str) -> None:
@@ -91,12 +92,15 @@ class Plan:
 
         for name, deadline in self.deadlines(start, seconds, asked).items():
             try:
-                for row in self.parts[name].rows(deadline, earlier.get(name, ()), asked[name]):
+                for row in self.parts[name].rows(deadline, measured.get(name, ()), asked[name]):
                     report.rows.setdefault(name, []).append(row)
                     write(f"{name}: {row.label}")
             except Exception as error:
                 report.ended[name] = reason(error)
                 write(f"{name} ended early: {report.ended[name]}")
+            if len(asked[name]) < len(self.parts[name].groups):
+                report.keep_late(name, earlier.get(name, ()))
+        report.write(folder)
 
     def _asked(self, names: Sequence[str]) -> dict[str, Sequence[str]]:
         """The parts to run, of each the groups: all where the part itself is named."""
@@ -125,7 +129,7 @@ class Plan:
         return different + machine.same_machine(*({**one["machine"], "allocator": one["allocator"]} for one in (first, other)))
 
     def _taken_over(self, path: Path, report: Report) -> dict[str, list[Any]]:
-        """What another run has measured, by part. Raises ValueError where it was of another version or kind of GPU."""
+        """Rows of another run, by part, with what it has not reached. Raises ValueError for another version or kind of GPU."""
         found = json.loads(path.read_text())
         one, other = found["machine"], report.machine
         pairs = [("schema_version", found["schema_version"], self.schema_version), ("GPU", _gpus(one), _gpus(other))]
@@ -133,7 +137,7 @@ class Plan:
         if different := [f"{name} {then} and {now}" for name, then, now in pairs if then != now]:
             raise ValueError(f"rows of {path} cannot stand in this report: {'; '.join(different)}")
         report.runs = runs.of_report(found)
-        return {name: [row for row in rows if not _is_late(row)] for name, rows in self._rows(found).items()}
+        return self._rows(found)
 
     def _rows(self, found: dict[str, Any]) -> dict[str, list[Any]]:
         """By part, of a report's JSON."""
@@ -213,6 +217,11 @@ class Report:
     runs: list[Run] = field(default_factory=list)
     rows: dict[str, list[Any]] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
+
+    def keep_late(self, name: str, rows: Sequence[Any]) -> None:
+        """Of those of a part that an earlier run has not reached the ones that this one was not asked for either."""
+        known = {row.label for row in self.rows.get(name, [])}
+        self.rows.setdefault(name, []).extend(row for row in rows if _is_late(row) and row.label not in known)
 
     def markdown(self) -> str:
         threads = f"{self.machine['cores']} cores, {self.machine['threads']['torch']} threads; {self.allocator}"
