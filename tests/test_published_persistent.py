@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 
 from pytest_ecornn.clocks import CpuClock
 from pytest_ecornn.comparison import Comparison
-from pytest_ecornn.contract import MODES, Case
+from pytest_ecornn.contract import MODES, Case, Weights
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.implementations import _persistent_form
 from pytest_ecornn.implementations._persistent_abreast_form import Abreast
@@ -291,6 +292,29 @@ def test_a_calls_host_time_is_a_median_of_medians() -> None:
     found = persistent_host.host_us(candidate, Clock())
     assert found[0] == pytest.approx(11.5)  # of 2 to 21: the first group warms up
     assert set(asked) == {100}
+
+
+SLOW, WARM = (42.0, 41.0, 43.0), (28.0, 27.0, 29.0)
+
+
+def test_what_a_process_measures_first_is_in_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[tuple[str, str]] = []
+
+    def host_us(candidate: Candidate, clock: Any) -> persistent_host.Times:
+        is_first = candidate.name not in {name for name, _ in measured}
+        measured.append((candidate.name, str(candidate.case)))
+        return SLOW if is_first else WARM
+
+    def prepared(case: Case, names: Sequence[str]) -> dict[str, Candidate]:
+        return {name: Candidate(name, Sequential(), case, lambda *given: given, Weights({}), 0.0) for name in names}
+
+    monkeypatch.setattr(persistent_host, "prepared", prepared)
+    monkeypatch.setattr(persistent_host, "host_us", host_us)
+    monkeypatch.setattr(first_use, "measure", lambda name, cases: first_use.Figures("persistent_gpu", []))
+    rows = list(persistent_host.measure(float("inf")))
+    assert [row.found for row in rows] == [WARM] * 2 * len(persistent_host.CALLED)
+    assert measured[:2] == [(name, persistent_host.CALLED[0]) for name in ("persistent_gpu", "cudnn")]
+    assert len(measured) == len(rows) + 2
 
 
 def test_the_hosts_times_stand_beside_their_bars(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,8 @@
-"""What persistent_gpu takes of the host: a call of a short sequence until it returns, and the first use of a kernel."""
+"""What persistent_gpu takes of the host: a call of a short sequence until it returns, and the first use of a kernel.
+
+The first call that a process measures takes longer than the same call later, whichever it is: so each implementation's first is
+measured once before all others, and thrown away.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +54,8 @@ class Row:
 
 def measure(deadline: float) -> Iterator[Row]:
     """The calls, then the first uses; of what begins after `deadline` (of time.monotonic) only the reason."""
+    for _ in each(product((OURS, BASELINE), CALLED[:1]), deadline, _called, _without):
+        pass  # the process is warm now
     yield from each(product((OURS, BASELINE), CALLED), deadline, _called, _without)
     for rows in each([FIRST_USED], deadline, _first_uses, lambda cases, why: [_no_first_use(why)]):
         yield from rows
@@ -103,7 +109,8 @@ def render(rows: Sequence[Row]) -> str:
         [
             "## The host's time",
             "Calls: inference, until a call returns, the device idle before and not waited for within; median of "
-            f"{_GROUPS} medians of {_CALLS} calls, with its interval (99 %). First use: build and first call in a fresh "
+            f"{_GROUPS} medians of {_CALLS} calls, with its interval (99 %). What a process measures first takes longer: each "
+            "implementation's first row was measured once before, and thrown away. First use: build and first call in a fresh "
             "process until the device is done, compiled there or found on disk; CUDA, cuBLAS, NVRTC and CuPy are ready before, "
             "but for the first in the process not the products that cuBLAS loads for its type, nor autograd's thread.",
             table(("what", "case", *figures), lines, figures[:1]) if lines else "",
