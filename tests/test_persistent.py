@@ -527,6 +527,26 @@ def test_observed_or_not_results_and_gradients_are_the_same(cell: str) -> None:
 
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("options", [{}, {"layers": 2, "bidirectional": True}, {"has_state": True, "ragged": True}])
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_a_compiled_layer_is_one_graph_with_the_op_in_it(cell: str, options: dict[str, Any]) -> None:
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        seen.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    seen: list[str] = []
+    torch._dynamo.reset()
+    problem = contents.problem(small(cell, mode="inference", **options))
+    layer = layer_of(problem.case, problem.weights)
+    wanted = calls.run(layer, problem)
+    found = calls.run(torch.compile(layer, fullgraph=True, backend=backend), problem)
+    assert [name.split(".")[1] for name in seen if "ecornn" in name] == ["persistent_forward"]
+    assert wanted.keys() == found.keys()
+    assert all(torch.equal(one, found[name]) for name, one in wanted.items())
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
 def test_a_training_call_plans_what_it_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     planned: set[Kind] = set()
     plan = _persistent_kernel.plan
