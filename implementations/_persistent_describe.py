@@ -25,18 +25,18 @@ def describe(case: Case, device: torch.device) -> str:
 
 def _forward(case: Case, shape: Shape, kind: Kind) -> str:
     found, layer = list[str](), 0
-    for wave in waves_of(shape, kind, case.directions, None if case.projected else case.input_size, case.layers):
+    inputs = None if case.projected else case.input_size
+    for wave in waves_of(shape, kind, case.directions, inputs, case.layers):
         if wave is not None:
             kernel_of(kind, wave)
-        found.append(str(wave or _alone(case, shape, kind, layer)))
+        found.append(str(wave or _alone(case, shape, kind, layer, inputs)))
         layer += wave.layers if wave else 1
     return ", then ".join(dict.fromkeys(found))
 
 
-def _alone(case: Case, shape: Shape, kind: Kind, layer: int) -> str:
-    """Of a layer on its own."""
-    above = case.directions * case.hidden_size
-    is_given, first = case.projected and layer == 0, case.hidden_size if case.projected else case.input_size
-    if is_given or case.training or not is_fused(case.steps, case.batch, first, case.hidden_size):
+def _alone(case: Case, shape: Shape, kind: Kind, layer: int, inputs: int | None) -> str:
+    """Of a layer on its own. inputs: of the first."""
+    own = case.directions * case.hidden_size if layer else inputs
+    if own is None or case.training or not is_fused(case.steps, case.batch, inputs, case.hidden_size):
         return str(plan(shape, kind)[0])
-    return f"{plan(shape, kind._replace(inputs=above if layer else first))[0]}; the input product in the same launch"
+    return f"{plan(shape, kind._replace(inputs=own))[0]}; the input product in the same launch"

@@ -79,13 +79,14 @@ class Kind(NamedTuple):
         return Problem(cell, hidden, batch, self.arithmetic, self.is_backward)
 
 
-def is_fused(steps: int, batch: int, inputs: int, hidden: int) -> bool:
+def is_fused(steps: int, batch: int, inputs: int | None, hidden: int) -> bool:
     """Whether layers of those sizes that want no gradients make their input products in the launch of the steps.
 
     So few rows a block multiplies by its weights in one go; of more, and of weights that are many for so few blocks, a product
-    of matrices takes less time. inputs: of the first layer that has a product to make.
+    of matrices takes less time. inputs: of the first layer, None where it is given their product.
     """
-    return steps * batch <= MOST_FUSED_ROWS and 0 < inputs <= max(MOST_FUSED_INPUTS, 2 * hidden)
+    first = hidden if inputs is None else inputs  # of a product that there is to make
+    return steps * batch <= MOST_FUSED_ROWS and 0 < first <= max(MOST_FUSED_INPUTS, 2 * hidden)
 
 
 def shared_bytes_of(kind: Kind, form: Form) -> int:

@@ -59,6 +59,11 @@ class Stack:
     def states(self) -> int:
         return 2 if self.how.cell == "lstm" else 1
 
+    @property
+    def multiplied(self) -> int | None:
+        """Inputs of the first layer, None where it is given their product."""
+        return None if self.how.projected else self.inputs
+
     @cached_property
     def wide(self) -> int:
         """Pre-activations of a step and sequence in one direction."""
@@ -193,8 +198,7 @@ class Way:
     def is_fused(self) -> bool:
         """Whether the other kernels make all products."""
         stack = self.stack
-        inputs = stack.hidden if stack.how.projected else stack.inputs
-        return is_fused(stack.steps, stack.batch, inputs, stack.hidden) and not self.kind.keeps
+        return is_fused(stack.steps, stack.batch, stack.multiplied, stack.hidden) and not self.kind.keeps
 
     @cached_property
     def sizes_of_weights(self) -> tuple[object, ...]:
@@ -214,7 +218,7 @@ class Way:
         layers = stack.tracks // stack.directions
         if self.is_once:
             return [None] * layers
-        return waves_of(stack.shape, self.kind, stack.directions, None if stack.how.projected else stack.inputs, layers)
+        return waves_of(stack.shape, self.kind, stack.directions, stack.multiplied, layers)
 
     def check(self, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None) -> None:
         """Raises ValueError that says what was expected and what came."""

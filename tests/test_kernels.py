@@ -101,9 +101,12 @@ def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> list[tupl
 
 
 def of_persistent_fused(name: str) -> list[tuple[tuple[str, str], ...]]:
-    """With the input product, of even sizes and odd, in every precision."""
+    """With the input product, of even sizes and odd, in every precision; in clusters every cell."""
     found = []
     sizes = [("lstm", 512, 512, 8), ("gru", 33, 768, 8), ("gru", 650, 1024, 16), ("lstm", 1024, 1024, 1)]
+    if name == "persistent_gpu.cu":
+        sizes += [(cell, *of) for cell in ("rnn_tanh", "lstm", "gru") for of in ((512, 512, 8), (128, 128, 16))]
+        sizes.append(("lstm", 33, 200, 16))
     kinds = [(torch.bfloat16, False), (torch.float32, False), (torch.float32, True)]
     for (cell, inputs, hidden, batch), (dtype, tf32) in itertools.product(sizes, kinds):
         kind = _persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, inputs=inputs)
@@ -111,7 +114,7 @@ def of_persistent_fused(name: str) -> list[tuple[tuple[str, str], ...]]:
         assert isinstance(form, _persistent_form.Form)
         if _persistent_kernel.source_of(kind, form).name == name:
             found.append(_persistent_kernel.macros(kind, form))
-    return found
+    return list(dict.fromkeys(found))
 
 
 def of_persistent_wave() -> list[tuple[tuple[str, str], ...]]:

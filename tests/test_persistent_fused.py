@@ -83,9 +83,9 @@ def test_few_rows_of_x_are_multiplied_by_the_kernel_itself(steps: int, batch: in
 
 @pytest.mark.parametrize(
     ("inputs", "hidden", "is_taken"),
-    [(0, 64, False), (1024, 64, True), (1025, 64, False), (3000, 1500, True), (3001, 1500, False)],
+    [(0, 64, False), (1024, 64, True), (1025, 64, False), (3000, 1500, True), (3001, 1500, False), (None, 1500, True)],
 )
-def test_wide_rows_are_not_multiplied_by_few_blocks(inputs: int, hidden: int, is_taken: bool) -> None:
+def test_wide_rows_are_not_multiplied_by_few_blocks(inputs: int | None, hidden: int, is_taken: bool) -> None:
     assert is_fused(2, 8, inputs, hidden) == is_taken
 
 

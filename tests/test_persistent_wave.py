@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ecornn import calls, contents, verification
+from pytest_ecornn import calls, contents
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations import _persistent_kernel, _persistent_layers, _persistent_wave
 from pytest_ecornn.implementations._persistent_choice import choose, clusters
@@ -21,15 +21,15 @@ from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape
 from pytest_ecornn.implementations._persistent_problem import Arithmetic, Device, Problem
 from pytest_ecornn.implementations._persistent_wave_form import MOST_LAYERS, Wave, alone_us, choose_wave, waves
-from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from tests import clusters_on_cpu, test_persistent
 from tests.clusters_on_cpu import H200
 from tests.test_persistent import (
     ARITHMETICS,
     CELLS,
-    _fails,
     _plant,
     assert_a_lost_message_raises,
+    expect_right,
+    expect_seen,
     layer_of,
     needs_compiler,
     needs_hopper,
@@ -263,10 +263,8 @@ FAULTS = {
 def test_faults_of_the_handoff_are_seen(fault: str, in_waves: list[Wave], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "wave_of", partial(wave_with, (16, 3, 1)))
     case = small("gru", steps=12, batch=28, hidden_size=40, layers=2, mode="inference")
-    assert not _fails(case, 0)
+    expect_seen(case, monkeypatch, "persistent_wave", *FAULTS[fault])
     assert in_waves
-    _plant("persistent_wave", *FAULTS[fault], monkeypatch)
-    assert any(_fails(case, order) for order in range(8))
 
 
 LOST = {
@@ -331,14 +329,9 @@ def test_on_a_gpu_the_kernel_passes_the_rule(
     monkeypatch.setattr(_persistent_wave, "waves", waves_of)
     precise = {"dtype": "float32", "precision": "tf32"} if dtype == "tf32" else {"dtype": dtype}
     case = gpu_case(cell, hidden_size=hidden, batch=batch, layers=layers, steps=steps, mode=mode, **precise)
-    problem = contents.problem(case)
-    layer = PersistentGpu().build(case, problem.weights)
-    first, again = calls.run(layer, problem), calls.run(layer, problem)
+    expect_right(case)
     if not any(seen):
         pytest.skip("no wave")
-    compared = verification.Expected(problem).compare(first, PersistentGpu().declared)
-    assert [one for one in compared if one.status == "failed"] == []
-    assert all(torch.equal(first[name], again[name]) for name in first)
 
 
 @needs_hopper
