@@ -11,15 +11,13 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from pytest_ecornn.implementations._sparse_nonzeros import NonZeros, starts_of
+from pytest_ecornn.implementations._sparse_turns import NONE, arrange, fill
 
-NONE = -1
 _LEAST_GAIN = 1.1  # in the most elements of a block, for which units leave their order, in which they are read together
 _SPARE_TURNS, _LONG = 1, 100  # with so many more, where there are not many, reads can be arranged so that few collide
 
@@ -49,12 +47,18 @@ class Spread:
         """Of a block: a unit's gates beside each other."""
         return self.gates * self.units
 
+    def zeros(self, hidden: int) -> tuple[int, int]:
+        """The first position beyond all units that is of the first class, and how many: there 0 lies, of each class."""
+        span, positions = self.classes * self.together, ceil(hidden / self.units) * self.units
+        return ceil(positions / span) * span, span
+
 
 @dataclass(frozen=True, eq=False)
 class Packed:
     """Sums of a row are made by threads whose slots are beside each other.
 
-    order: [blocks * units] int32, the hidden unit at each position, NONE beyond the last; columns are positions, too.
+    order: [blocks * units] int32, the hidden unit at each position, NONE beyond the last; columns are positions, too, or, where
+    there is nothing to multiply, beyond all units (`Spread.zeros`).
     firsts: [blocks, rows + 1] int32, the first slot of each row. slots: [blocks, threads] int32, of each thread.
     columns: [blocks, turns, threads] uint16. sources: likewise, int32: which element of the pattern lies there, NONE for a
     product with 0. turns are even.
@@ -102,17 +106,16 @@ def pack(nonzeros: NonZeros, spread: Spread, is_balanced: bool = True, is_bank_a
     Without either all lies in the order of units and columns. Raises ValueError for a shape that is not [G*H, H].
     """
     rows, hidden = nonzeros.shape
-    if rows != spread.gates * hidden or hidden > np.iinfo(np.uint16).max:
-        raise ValueError(f"expected {spread.gates} gates of H below 65536, a weight [G*H, H], got {list(nonzeros.shape)}")
+    if rows != spread.gates * hidden or sum(spread.zeros(hidden)) > np.iinfo(np.uint16).max + 1:
+        raise ValueError(f"expected {spread.gates} gates of some 65,000 units at most, [G*H, H], got {list(nonzeros.shape)}")
     order = order_of(nonzeros.counts.reshape(spread.gates, hidden).sum(axis=0), spread.units, is_balanced)
-    own_rows = _rows_of_blocks(order, spread, hidden)
-    counts = np.append(nonzeros.counts, 0)[own_rows]  # [blocks, rows]; of no row the last
+    own_rows, counts = _rows_of_blocks(order, spread, hidden), laid_counts(nonzeros.counts, order, spread, hidden)
     turns = turns_of(counts, spread.threads)
     shares = -(-counts // turns)
     firsts = np.concatenate((np.zeros((len(shares), 1), np.int64), np.cumsum(shares, axis=1)), axis=1).astype(np.int32)
-    turns += _SPARE_TURNS * (is_bank_aware and turns < _LONG)
-    shape = len(firsts), turns + turns % 2, spread.threads
-    columns, sources = np.zeros(shape, np.uint16), np.full(shape, NONE, np.int32)
+    shape = len(firsts), padded_turns(turns, is_bank_aware), spread.threads
+    zeros, _ = spread.zeros(hidden)
+    columns, sources = np.full(shape, zeros, np.uint16), np.full(shape, NONE, np.int32)
     slots = np.stack([_slots(share, spread.threads) for share in shares]) if is_bank_aware else _in_order(shape)
     position = np.empty(hidden, np.int32)
     position[order[order != NONE]] = np.flatnonzero(order != NONE)
@@ -121,9 +124,9 @@ def pack(nonzeros: NonZeros, spread: Spread, is_balanced: bool = True, is_bank_a
         threads = np.argsort(slots[block]).astype(np.int32)
         laid = columns[block], sources[block]
         if is_bank_aware:
-            _arrange(nonzeros.starts, at, own, firsts[block], threads, spread.classes, spread.together, hidden, *laid)
+            arrange(nonzeros.starts, at, own, firsts[block], threads, spread.classes, spread.together, zeros, *laid)
         else:
-            _fill(nonzeros.starts, at, own, firsts[block], *laid)
+            fill(nonzeros.starts, at, own, firsts[block], *laid)
     return Packed(spread, nonzeros, order, firsts, slots, columns, sources)
 
 
@@ -157,6 +160,17 @@ def turns_of(counts: NDArray[np.int64], threads: int) -> int:
     return most
 
 
+def padded_turns(turns: int, is_bank_aware: bool = True) -> int:
+    """An even number, with one to spare where that is worth it."""
+    turns += _SPARE_TURNS * (is_bank_aware and turns < _LONG)
+    return turns + turns % 2
+
+
+def laid_counts(counts: NDArray[np.int64], order: NDArray[np.int32], spread: Spread, hidden: int) -> NDArray[np.int64]:
+    """[blocks, rows]: of the elements in each row of a block, where units lie in that order. counts: of the weight's [G*H]."""
+    return np.append(counts, 0)[_rows_of_blocks(order, spread, hidden)]  # of no row the last
+
+
 def _rows_of_blocks(order: NDArray[np.int32], spread: Spread, hidden: int) -> NDArray[np.int64]:
     """[blocks, rows]: rows of the weight, NONE for those of no unit."""
     units = order.reshape(-1, spread.units, 1).astype(np.int64)
@@ -175,93 +189,3 @@ def _slots(shares: NDArray[np.int64], threads: int) -> NDArray[np.int32]:
     part = np.arange(used) - np.repeat(first, shares)
     by_part = np.argsort(part, kind="stable")
     return np.append(by_part, np.arange(used, threads)).astype(np.int32)
-
-
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _fill(starts: Any, at: Any, rows: Any, firsts: Any, columns: Any, sources: Any) -> None:
-    """A block's elements in the order of their columns; slots are threads."""
-    for local in range(len(rows)):
-        if rows[local] == NONE:
-            continue
-        share = firsts[local + 1] - firsts[local]
-        for i in range(starts[rows[local]], starts[rows[local] + 1]):
-            rank = i - starts[rows[local]]
-            thread, turn = firsts[local] + rank % share, rank // share
-            columns[turn, thread], sources[turn, thread] = at[i], i
-
-
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _arrange(
-    starts: Any, at: Any, rows: Any, firsts: Any, threads: Any, classes: int, together: int, hidden: int, columns: Any,
-    sources: Any,
-) -> None:  # fmt: skip
-    """A block's elements, dealt out to each row's threads class by class, so that all of these have some of each."""
-    lists, counts = _dealt(starts, at, rows, firsts, threads, classes, together, len(sources))
-    chosen, taken = np.zeros(classes, np.int32), np.zeros((classes, classes), np.int32)
-    for first in range(0, sources.shape[1], classes):
-        left = counts[first : first + classes].copy()
-        of_class, of_lane = left.sum(axis=0), left.sum(axis=1)
-        taken[:] = 0
-        for turn in range(len(sources)):
-            _choose(left, of_class, of_lane, turn, len(sources), chosen)
-            for lane in range(classes):
-                which, thread = chosen[lane], first + lane
-                if which >= classes:  # it reads in vain, where it is in nobody's way
-                    column = (which - classes) * together
-                    columns[turn, thread] = column if column < hidden else 0
-                    continue
-                i = lists[thread, which, taken[lane, which]]
-                taken[lane, which] += 1
-                columns[turn, thread], sources[turn, thread] = at[i], i
-
-
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _dealt(
-    starts: Any, at: Any, rows: Any, firsts: Any, threads: Any, classes: int, together: int, turns: int
-) -> tuple[Any, Any]:
-    """Of each thread and class the elements [threads, classes, turns], and how many they are [threads, classes]."""
-    lists = np.empty((len(threads), classes, turns), np.int32)
-    counts = np.zeros((len(threads), classes), np.int32)
-    for local in range(len(rows)):
-        if rows[local] == NONE:
-            continue
-        share, rank = firsts[local + 1] - firsts[local], 0
-        for which in range(classes):
-            for i in range(starts[rows[local]], starts[rows[local] + 1]):
-                if at[i] // together % classes == which:
-                    thread = threads[firsts[local] + rank % share]
-                    lists[thread, which, counts[thread, which]] = i
-                    counts[thread, which] += 1
-                    rank += 1
-    return lists, counts
-
-
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _choose(left: Any, of_class: Any, of_lane: Any, turn: int, turns: int, chosen: Any) -> None:
-    """Each thread's class in a turn, or where it takes no element so many more. left: [threads, classes], made less.
-
-    Each takes one that nobody has taken yet, of that of which most are left; where it has none such it waits if it can.
-    """
-    classes, used = len(left), 0
-    chosen[:] = NONE
-    for k in range(classes):
-        lane = (turn + k) % classes
-        best, most = NONE, 0
-        for which in range(classes):
-            if left[lane, which] > 0 and of_class[which] > most and not used >> which & 1:
-                best, most = which, of_class[which]
-        if best == NONE and of_lane[lane] >= turns - turn:
-            best = int(np.argmax(left[lane]))
-        if best != NONE:
-            left[lane, best] -= 1
-            of_class[best] -= 1
-            of_lane[lane] -= 1
-            used |= 1 << best
-            chosen[lane] = best
-    idle = 0
-    for lane in range(classes):
-        if chosen[lane] == NONE:
-            while used >> idle & 1:
-                idle += 1
-            chosen[lane] = classes + idle
-            idle += 1

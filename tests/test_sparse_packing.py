@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pytest_ecornn.implementations._sparse_nonzeros import NonZeros, of_mask, of_sparse
-from pytest_ecornn.implementations._sparse_packing import NONE, Packed, Spread, order_of, pack, turns_of
+from pytest_ecornn.implementations._sparse_packing import Packed, Spread, order_of, pack, turns_of
+from pytest_ecornn.implementations._sparse_turns import NONE
 
 
 def nonzeros(shape: tuple[int, int], starts: Any, columns: Any) -> NonZeros:
@@ -133,7 +134,9 @@ def expect_whole(packed: Packed) -> None:
     assert sorted(packed.order[packed.order != NONE]) == list(range(hidden))
     assert all(sorted(slots) == list(range(spread.threads)) for slots in packed.slots)
     assert int(packed.firsts.max()) <= spread.threads
-    assert packed.columns.max() < hidden + -hidden % spread.units
+    zeros, many = spread.zeros(hidden)
+    assert zeros >= len(packed.order)
+    assert ((packed.columns[packed.sources == NONE] >= zeros) & (packed.columns[packed.sources == NONE] < zeros + many)).all()
     block, turn, thread = np.nonzero(packed.sources != NONE)
     element, slot = packed.sources[block, turn, thread], packed.slots[block, thread]
     assert np.array_equal(np.sort(element), np.arange(len(pattern.columns)))
@@ -188,7 +191,7 @@ def test_a_long_row_has_more_threads() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "message"),
-    [((12, 4), "expected 4 gates of H below 65536, a weight [G*H, H], got [12, 4]"), ((4, 4), "got [4, 4]")],
+    [((12, 4), "expected 4 gates of some 65,000 units at most, [G*H, H], got [12, 4]"), ((4, 4), "got [4, 4]")],
 )
 def test_a_weight_of_another_shape_is_refused(shape: tuple[int, int], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
