@@ -216,8 +216,8 @@ def test_ten_million_elements_take_less_than_two_seconds() -> None:
     pack(of_mask(random_mask(64, 64, 0.5)), Spread(1, 44, 512))  # which compiles what is not yet
     taken = []
     for _ in range(2):
-        start = time.perf_counter()
+        start = time.process_time()  # on one thread, and others may run meanwhile
         packed = pack(pattern, Spread(1, 44, 512))
-        taken.append(time.perf_counter() - start)
+        taken.append(time.process_time() - start)
     assert packed.collisions < 0.05
     assert min(taken) < 2
