@@ -98,9 +98,10 @@ class Plan:
             except Exception as error:
                 report.ended[name] = reason(error)
                 write(f"{name} ended early: {report.ended[name]}")
-            if len(asked[name]) < len(self.parts[name].groups):
-                report.keep_late(name, earlier.get(name, ()))
-        report.write(folder)
+            if len(asked[name]) < len(self.parts[name].groups):  # the others' rows that were not reached stay
+                late = [row for row in earlier.get(name, ()) if _is_late(row)]
+                report.rows[name] = _united(report.rows.get(name, []), late, name)
+                report.write(folder)
 
     def _asked(self, names: Sequence[str]) -> dict[str, Sequence[str]]:
         """The parts to run, of each the groups: all where the part itself is named."""
@@ -217,11 +218,6 @@ class Report:
     runs: list[Run] = field(default_factory=list)
     rows: dict[str, list[Any]] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
-
-    def keep_late(self, name: str, rows: Sequence[Any]) -> None:
-        """Of those of a part that an earlier run has not reached the ones that this one was not asked for either."""
-        known = {row.label for row in self.rows.get(name, [])}
-        self.rows.setdefault(name, []).extend(row for row in rows if _is_late(row) and row.label not in known)
 
     def markdown(self) -> str:
         threads = f"{self.machine['cores']} cores, {self.machine['threads']['torch']} threads; {self.allocator}"
