@@ -1,4 +1,4 @@
-"""What fills a case: weights, inputs, states, lengths, resets and loss weights, all from the case's seed.
+"""What fills a case: weights, inputs, states, lengths, resets and loss weights, all from the case's seed or a state dict.
 
 Each kind of contents stresses something: "saturated" gates, keep gates "near_one", "large" and "denormal" inputs, "zeros"
 in long stretches, one "nan" in one sequence, one "infinite" initial state. Loss weights are random per element; for every
@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from pytest_ecornn import cells
+from pytest_ecornn import cells, state_dict
 from pytest_ecornn.contract import Case, Weights
 
 _X_SCALE = {"saturated": 8.0, "large": 100.0}
@@ -103,20 +103,36 @@ def torch_dtype(case: Case) -> torch.dtype:
 
 
 def make_weights(case: Case, role: str = "") -> Weights:
-    """Uniform within 1/sqrt(H), as torch.nn initialises; sparse recurrent weights with a random fixed pattern."""
+    """Uniform within 1/sqrt(H), as torch.nn initialises; sparse recurrent weights with a random fixed pattern.
+
+    Of a case with weights of a state dict these and their pattern, the pattern alone where there is a `role`.
+    """
+    given = state_dict.of_case(case) if case.weights else None
     random = generator(case.seed, "weights" + role)
     bound, cell = case.hidden_size**-0.5, cells.get(case.cell)
-    pattern = generator(case.seed, "masks")
-    parameters, masks = {}, {}
+    parameters, masks = {}, make_masks(case)
     for name, shape in cells.parameter_shapes(case).items():
         value = (torch.rand(shape, generator=random, dtype=torch.float64) * 2 - 1) * bound
+        if given and not role:
+            value = given.parameters[name].double()
         if name.startswith("bias_ih") and case.contents == "near_one":
             value += _keep_bias(cell, case.hidden_size)
-        if name.startswith("weight_hh") and case.density < 1:
-            masks[name] = (torch.rand(shape, generator=pattern) < case.density).to(case.device)
+        if name in masks:
             value *= masks[name].cpu()
         parameters[name] = nn.Parameter(value.to(case.device, torch_dtype(case)), requires_grad=case.training)
     return Weights(parameters, masks)
+
+
+def make_masks(case: Case) -> dict[str, Tensor]:
+    """Where each sparse recurrent weight may differ from 0, on the case's device."""
+    random = generator(case.seed, "masks")
+    masks = {}
+    for name, shape in cells.parameter_shapes(case).items():
+        if name.startswith("weight_hh") and case.density < 1:
+            of_file = state_dict.of_case(case).pattern(name, case.density) if case.weights else None
+            pattern = torch.rand(shape, generator=random) < case.density if of_file is None else of_file
+            masks[name] = pattern.to(case.device)
+    return masks
 
 
 def _keep_bias(cell: cells.Cell, hidden: int) -> Tensor:

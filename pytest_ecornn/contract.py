@@ -38,6 +38,7 @@ class Case:
     """One problem: a cell, its sizes and its options. `str(case)` is the test id, and `Case.parse` reads it back.
 
     `input_size` is `hidden_size` unless given. With `projected`, x holds gate pre-activations instead of inputs.
+    `weights` is "" for random ones, or the `state_dict.StateDict.name` of those that a file gave.
     Raises ValueError for a value outside its range; what a cell does not have is checked by `cells.check`.
     """
 
@@ -61,6 +62,7 @@ class Case:
     mode: str = "inference"
     contents: str = "normal"
     layout: str = "contiguous"
+    weights: str = ""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -76,6 +78,8 @@ class Case:
             raise ValueError(f"device must be cpu, cuda or cuda:N, got {self.device!r}")
         if not 0.0 < self.density <= 1.0 or self.density != round(self.density, 4):
             raise ValueError(f"density must be over 0 and at most 1, in steps of 0.0001, got {self.density}")
+        if not re.fullmatch(r"([0-9a-f]{8})?", self.weights):
+            raise ValueError(f"weights must be 8 hexadecimal digits, or none, got {self.weights!r}")
         if self.projected and self.input_size != self.hidden_size:
             raise ValueError("a projected case has no input size: x holds the gate pre-activations")
 
@@ -91,8 +95,11 @@ class Case:
         return "-".join([self.cell, *(token for field, token in _tokens(self) if field)])
 
     @classmethod
-    def parse(cls, text: str) -> Case:
-        """The case that `str` wrote as `text`. Raises ValueError naming the token that cannot be read."""
+    def parse(cls, text: str, **known: Any) -> Case:
+        """The case that `str` wrote as `text`; of fields that are `known` it need not speak.
+
+        Raises ValueError naming the token that cannot be read.
+        """
         cell, *tokens = text.strip().split("-")
         values: dict[str, Any] = {"cell": cell}
         for token in tokens:
@@ -100,6 +107,7 @@ class Case:
             if name in values:
                 raise ValueError(f"{text!r} gives {name} twice, the second time by {token!r}")
             values[name] = value
+        values = {**known, **values}
         missing = [letter for letter, name in _SIZES.items() if letter in "TBH" and name not in values]
         if missing:
             raise ValueError(f"{text!r} lacks {', '.join(missing)}: expected CELL-T#-B#-H#[-option...]")
@@ -131,6 +139,7 @@ def _tokens(case: Case) -> Iterator[tuple[bool, str]]:
     for token, (name, value) in _FLAGS.items():
         yield getattr(case, name) == value, token
     yield case.density != 1.0, "density" + f"{case.density:.4f}".rstrip("0")
+    yield case.weights != "", f"weights{case.weights}"
     for name in ("mode", "contents", "layout"):
         yield getattr(case, name) != _DEFAULTS[name], getattr(case, name)
     yield case.seed != 0, f"seed{case.seed}"
@@ -148,12 +157,14 @@ def _read_token(token: str, text: str) -> tuple[str, Any]:
         return _SIZES[match[1]], int(match[2])
     if match := re.fullmatch(r"seed(\d+)", token):
         return "seed", int(match[1])
+    if match := re.fullmatch(r"weights([0-9a-f]{8})", token):
+        return "weights", match[1]
     if match := re.fullmatch(r"density(\d*\.?\d+)", token):
         return "density", float(match[1])
     choices = [*_FLAGS, *(value for allowed in _CHOICES.values() for value in allowed)]
     raise ValueError(
-        f"cannot read {token!r} in case {text!r}: expected T#, B#, I#, H#, L#, seed#, density#, cpu, cuda[:#] or one of "
-        + ", ".join(choices)
+        f"cannot read {token!r} in case {text!r}: expected T#, B#, I#, H#, L#, seed#, density#, weights#, cpu, cuda[:#] "
+        "or one of " + ", ".join(choices)
     )
 
 

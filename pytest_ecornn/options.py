@@ -15,6 +15,7 @@ MIN_PAIRS = 8  # statistics.MIN_PAIRS, which would import NumPy
 PROFILES = ("quick", "default", "thorough")
 # By kind of device: the first that there is and that runs the case.
 DEFAULT_BASELINES = {"cpu": ("torch_cpu", "sequential"), "cuda": ("cudnn", "sequential")}
+DEFAULT_CASE_OF_STATE_DICT = "T256-B4"
 _LIST: dict[str, Any] = {"action": "append", "default": []}
 
 
@@ -34,6 +35,15 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     (
         "--ecornn-case",
         {**_LIST, "metavar": "CASE", "help": "Run just this case, as a test id or a failure prints it (repeatable)."},
+    ),
+    (
+        "--ecornn-state-dict",
+        {
+            "metavar": "FILE[:MODULE]",
+            "help": "Run with the weights of a torch.nn.RNN, LSTM or GRU that torch.save wrote as (part of) a state dict; what "
+            "is pruned stays so. --ecornn-case says the rest: T256-B4-density0.1 keeps the largest tenth of each recurrent "
+            f"weight. Default then: {DEFAULT_CASE_OF_STATE_DICT}.",
+        },
     ),
     ("--ecornn-only", {**_LIST, "metavar": "NAME", "help": "Run just this implementation, by exact name (repeatable)."}),
     (
@@ -162,6 +172,7 @@ class Options:
     bench: bool
     case_sets: tuple[str, ...]
     cases: tuple[str, ...]
+    state_dict: str | None
     only: tuple[str, ...]
     require: tuple[str, ...]
     devices: tuple[str, ...]
@@ -196,7 +207,8 @@ class Options:
             verify=given("verify"),
             bench=given("bench"),
             case_sets=tuple(given("cases")) or ("smoke",),
-            cases=tuple(given("case")),
+            cases=_cases(config),
+            state_dict=str(here / given("state-dict")) if given("state-dict") else None,
             only=tuple(given("only")),
             require=tuple(given("require")),
             devices=tuple(given("device")) or ("cpu",),
@@ -216,6 +228,15 @@ class Options:
             timeout=given("timeout"),
             memory_bytes=int(given("memory") * 2**30) if given("memory") else None,
         )
+
+
+def _cases(config: pytest.Config) -> tuple[str, ...]:
+    """Raises UsageError where named sets are to run with given weights, which have their sizes."""
+    if not config.getoption("--ecornn-state-dict"):
+        return tuple(config.getoption("--ecornn-case"))
+    if sets := config.getoption("--ecornn-cases"):
+        raise pytest.UsageError(f"--ecornn-state-dict expected --ecornn-case beside it, got --ecornn-cases {sets[0]}")
+    return tuple(config.getoption("--ecornn-case")) or (DEFAULT_CASE_OF_STATE_DICT,)
 
 
 def _limits(config: pytest.Config) -> Limits:

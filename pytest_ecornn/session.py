@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn import cells, discovery, faults, journal, memory, roofline, statistics
+from pytest_ecornn import cells, discovery, faults, journal, memory, roofline, state_dict, statistics
 from pytest_ecornn.contract import DEVICE, DTYPES, Case, Unsupported
 from pytest_ecornn.control import ControlItem
 from pytest_ecornn.discovery import Found
@@ -52,7 +52,8 @@ class Session:
         self._shared = Path(worker["ecornn_shared"] if worker else tempfile.mkdtemp(prefix="pytest-ecornn-"))
 
     def _cases(self) -> list[Case]:
-        named = [Case.parse(text) for text in self.options.cases]
+        parse = state_dict.give(self.options.state_dict).case if self.options.state_dict else Case.parse
+        named = [parse(text) for text in self.options.cases]
         named = named or [case for name in self.options.case_sets for case in case_set(name)]
         for device in self.options.devices:
             if not DEVICE.fullmatch(device):
@@ -61,6 +62,8 @@ class Session:
         cases = list(dict.fromkeys(moved))
         for case in cases:
             cells.check(case)
+            if case.weights:
+                state_dict.of_case(case)
         return cases
 
     def _check_names(self) -> None:
@@ -87,7 +90,8 @@ class Session:
 
     def again(self, found: Found) -> str:
         """The options, beside name and case, that a command needs to find the implementation once more."""
-        return f" --ecornn-implementations {shlex.quote(found.option)}" if found.option else ""
+        given = {"--ecornn-implementations": found.option, "--ecornn-state-dict": self.options.state_dict}
+        return "".join(f" {option} {shlex.quote(value)}" for option, value in given.items() if value)
 
     # What is collected.
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
 
 import pytest_ecornn.nn
@@ -240,6 +241,23 @@ def test_weights_made_anew_in_each_call() -> None:
         torch.nn.utils.parametrizations.weight_norm(one, "weight_hh_l0")
         output, _ = one(batch())
         found.append([output, *gradients(one, output)])
+    assert_alike(found[1], found[0])
+
+
+@on_clusters
+@pytest.mark.parametrize("cell", MODULES)
+def test_what_is_pruned_stays_so(cell: str) -> None:
+    """Elements that torch.nn.utils.prune has masked are 0 and have no gradient; others' is the original parameter's."""
+    found, pruned = [], ("weight_hh_l0", "weight_hh_l1", "weight_ih_l0")
+    for one in both(cell, num_layers=2):
+        for name in pruned:
+            prune.l1_unstructured(one, name, 0.75)
+        results = one(batch())
+        names = [name for name, _ in one.named_parameters()]
+        of_parameters = dict(zip(names, gradients(one, results), strict=True))
+        for name in pruned:
+            assert int(of_parameters[f"{name}_orig"].count_nonzero()) <= int(getattr(one, f"{name}_mask").sum())
+        found.append([*tensors(results), *(of_parameters[name] for name in sorted(names))])
     assert_alike(found[1], found[0])
 
 

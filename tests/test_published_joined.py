@@ -14,6 +14,7 @@ from pytest_ecornn.statistics import Ratio
 from pytest_ecornn.suites.published import parted, persistent, runs
 from pytest_ecornn.suites.published.optional import LATE
 from pytest_ecornn.suites.published.parted import Part, Plan
+from pytest_ecornn.suites.published.rebuilt import rebuilt
 from pytest_ecornn.suites.published.runs import Run
 from tests.test_case_times import Inner, Outer
 
@@ -188,8 +189,14 @@ def test_runs_are_told_by_when_they_were(made: list[Run], said: str) -> None:
 def test_the_committed_report_is_read_and_written_as_it_was(tmp_path: Path) -> None:
     persistent.PLAN.join(tmp_path, [COMMITTED])
     found, written = (json.loads((folder / "persistent.json").read_text()) for folder in (COMMITTED, tmp_path))
+    assert as_rows(written.pop("rows")) == as_rows(found.pop("rows"))
     assert {name: written[name] for name in found} == found
     assert heads(tmp_path) == heads(COMMITTED)
+
+
+def as_rows(found: dict[str, Any]) -> dict[str, list[Any]]:
+    """What a report holds, with the defaults of fields that are younger than it."""
+    return {name: [rebuilt(persistent.PLAN.parts[name].row, row) for row in rows] for name, rows in found.items()}
 
 
 def heads(folder: Path) -> list[str]:

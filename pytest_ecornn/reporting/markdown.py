@@ -39,12 +39,20 @@ _DEVICE_ONLY = """
   every block.
   Its ratio and verdict come from pairs of their own. **Host time** is how long a call keeps the program until it returns."""
 
+_STATE_DICT = """
+- **weights** in a case's name are those of a state dict, by a checksum: `--ecornn-state-dict FILE` gives them to a run."""
+
+
+def _how_to_read(rows: list[Row]) -> str:
+    device_only = _DEVICE_ONLY if "replay" in standing.columns(rows) else ""
+    return _HOW_TO_READ + device_only + (_STATE_DICT if any("-weights" in row.case for row in rows) else "")
+
 
 def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key], compared: Outcome | None = None) -> str:
     return document([
         "# Recurrent layers, verified and timed",
         _opening(run, rows, unproven),
-        _HOW_TO_READ + (_DEVICE_ONLY if "replay" in standing.columns(rows) else ""),
+        _how_to_read(rows),
         *gate_tables.section(compared),
         *comparison_tables.sections(rows, unproven),
         *_verification(rows),

@@ -8,10 +8,14 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 
 def rebuilt(kind: Any, value: Any) -> Any:
-    """`value` as `kind`: a dataclass, dict, list, tuple or optional one of such, or what JSON has itself."""
+    """`value` as `kind`: a dataclass, dict, list, tuple or optional one of such, or what JSON has itself.
+
+    A field that was added after `value` was written has its default. Raises TypeError for one without.
+    """
     if is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind)
-        return kind(**{field.name: rebuilt(hints[field.name], value[field.name]) for field in fields(kind)})
+        known = [field.name for field in fields(kind) if field.name in value]
+        return kind(**{name: rebuilt(hints[name], value[name]) for name in known})
     origin, given = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return None if value is None else rebuilt(next(one for one in given if one is not types.NoneType), value)
