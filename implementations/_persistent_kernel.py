@@ -191,8 +191,8 @@ class Status:
         """Raises RuntimeError, once, after a launch that has given up, whose results are NaN. Asked before each launch."""
         if self._word.value and self.forget():
             raise RuntimeError(
-                f"an earlier launch of persistent_gpu on {self._device} is wrong: a block waited {WATCHDOG_NS / 1e9:g} s for "
-                "the others and gave up"
+                f"an earlier launch of a persistent kernel on {self._device} is wrong: a block waited {WATCHDOG_NS / 1e9:g} s "
+                "for the others and gave up"
             )
 
 

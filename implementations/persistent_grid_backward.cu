@@ -127,7 +127,7 @@ __device__ inline void tell_sums(const Shared& shared, uint4* handoff, const Thr
 
 // What the blocks of the row tell of the i-th step of a tile, on its way into shared memory.
 struct HeardSums {
-    Heard<Words, ACROSS * SUMS, AHEAD> heard;
+    Heard<Words, ACROSS * SUMS, AHEAD, THREADS> heard;
     __device__ static const uint4* place(uint4* handoff, const Thread& me, int i, int tile) {
         return sums_of(handoff, me, i, tile) + me.rank * ACROSS * SUMS;
     }
@@ -146,7 +146,7 @@ struct HeardSums {
 // Likewise what the blocks of the column tell.
 struct HeardGradients {
     static constexpr int ALL = DOWN * Gradients::PARCELS;
-    Heard<Gradients::parcel, ALL, AHEAD> heard;
+    Heard<Gradients::parcel, ALL, AHEAD, THREADS> heard;
     __device__ static const uint4* place(uint4* handoff, const Thread& me, int i, int tile) {
         return gradients_of(handoff, me, i, tile) + me.across() * ALL;
     }

@@ -345,7 +345,7 @@ def test_a_lost_message_ends_the_launch_with_nan_and_a_later_call_raises(kernel:
     assert all(torch.as_tensor(one).isnan().any() for one in of_pass)
     if is_backward:
         assert all(found[f"grad {name}_l0"].isnan().all() for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
-    with pytest.raises(RuntimeError, match="an earlier launch of persistent_gpu on cpu is wrong: a block waited 2e-06 s"):
+    with pytest.raises(RuntimeError, match="an earlier launch of a persistent kernel on cpu is wrong: a block waited 2e-06 s"):
         calls.run(layer_of(case, problem.weights), problem)
     clusters_on_cpu.forget()
     calls.run(layer_of(case, problem.weights), problem)
@@ -659,7 +659,7 @@ def assert_a_lost_message_raises(
         clusters_on_cpu.forget()
         calls.run(PersistentGpu().build(case, problem.weights), problem)
         torch.cuda.synchronize()
-        with pytest.raises(RuntimeError, match="an earlier launch of persistent_gpu on cuda:0 is wrong"):
+        with pytest.raises(RuntimeError, match="an earlier launch of a persistent kernel on cuda:0 is wrong"):
             calls.run(PersistentGpu().build(case, problem.weights), problem)
     clusters_on_cpu.forget()
     calls.run(PersistentGpu().build(case, problem.weights), problem)

@@ -153,14 +153,13 @@ FAULTS_OF_READERS = {
     "another buffer": ("!hear(parcels, shared.states[buffer]", "!hear(parcels, shared.states[0]"),
     "no barrier before telling": ("come(EMPTY + buffer, ALL), meet(FOUND, THREADS);", "come(EMPTY + buffer, ALL);"),
 }
-FAULTS_OF_PARCELS = {
-    "a number that is not looked at": ("|| Kind::has(parcels[i], number)", "|| parcels[i].w >= 0"),
-    "a parcel is not told": ("i < PARCELS; i += THREADS", "i < PARCELS - 1; i += THREADS"),
-}
+NOT_LOOKED_AT = ("|| Kind::has(parcels[i], number)", "|| parcels[i].w >= 0")
+NOT_TOLD = ("i < PARCELS; i += THREADS", "i < PARCELS - 1; i += THREADS")
 PLANTED = [
     *(("persistent_forward", 0, *fault) for fault in FAULTS.items()),
     *(("persistent_forward", 2, *fault) for fault in FAULTS_OF_READERS.items()),
-    *(("parcels.cuh", buffers, *fault) for fault in FAULTS_OF_PARCELS.items() for buffers in (0, 1)),
+    *(("heard.cuh", buffers, "a number that is not looked at", NOT_LOOKED_AT) for buffers in (0, 1)),
+    *(("parcels.cuh", buffers, "a parcel is not told", NOT_TOLD) for buffers in (0, 1)),
 ]
 
 
@@ -184,7 +183,7 @@ def test_a_lost_parcel_ends_the_launch_with_nan_and_a_later_call_raises(
     buffers: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes["buffers"] = buffers
-    assert_a_lost_parcel_is_told(monkeypatch, "parcels.cuh", *FAULTS_OF_PARCELS["a parcel is not told"])
+    assert_a_lost_parcel_is_told(monkeypatch, "parcels.cuh", *NOT_TOLD)
 
 
 def assert_a_lost_parcel_is_told(monkeypatch: pytest.MonkeyPatch, *planted: str) -> None:
@@ -197,7 +196,7 @@ def assert_a_lost_parcel_is_told(monkeypatch: pytest.MonkeyPatch, *planted: str)
         _plant(*planted, patch)
         found = calls.run(layer, problem)
     assert all(torch.as_tensor(one).isnan().any() for one in found.values())
-    with pytest.raises(RuntimeError, match="an earlier launch of persistent_gpu on cpu is wrong: a block waited 2e-06 s"):
+    with pytest.raises(RuntimeError, match="an earlier launch of a persistent kernel on cpu is wrong: a block waited 2e-06 s"):
         calls.run(layer, problem)
     clusters_on_cpu.forget()
     found = calls.run(layer, problem)

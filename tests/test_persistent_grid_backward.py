@@ -32,7 +32,7 @@ from tests.test_persistent import (
     verdicts,
     with_weights,
 )
-from tests.test_persistent_grid import A100, ARITHMETICS, CELLS, PRECISIONS, assert_it_fits
+from tests.test_persistent_grid import A100, ARITHMETICS, CELLS, NOT_LOOKED_AT, NOT_TOLD, PRECISIONS, assert_it_fits
 
 FLOAT16, BFLOAT16, FLOAT32, TF32 = PRECISIONS
 
@@ -153,11 +153,11 @@ FAULTS = {
     "no barrier before the product": ("__syncthreads_or(!gradients.finish(", "(!gradients.finish("),
     "no barrier before telling sums": ("            __syncthreads();\n            jitter(i, 4);\n", ""),
 }  # fmt: skip
-FAULTS_OF_PARCELS = {
-    "a number that is not looked at": ("|| Kind::has(parcels[i], number)", "|| parcels[i].w >= 0"),
-    "a parcel is not told": ("i < PARCELS; i += THREADS", "i < PARCELS - 1; i += THREADS"),
+PLANTED = {
+    "persistent_backward": FAULTS,
+    "parcels.cuh": {"a parcel is not told": NOT_TOLD},
+    "heard.cuh": {"a number that is not looked at": NOT_LOOKED_AT},
 }
-PLANTED = {"persistent_backward": FAULTS, "parcels.cuh": FAULTS_OF_PARCELS}
 
 
 @needs_compiler
@@ -187,7 +187,7 @@ def test_a_lost_parcel_ends_the_launch_with_nan_and_a_later_call_raises(
     gradients = {name: one for name, one in found.items() if name.startswith("grad")}
     assert all(torch.as_tensor(one).isnan().any() for one in gradients.values())
     assert all(found[f"grad {name}_l0"].isnan().all() for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
-    with pytest.raises(RuntimeError, match="an earlier launch of persistent_gpu on cpu is wrong: a block waited 2e-06 s"):
+    with pytest.raises(RuntimeError, match="an earlier launch of a persistent kernel on cpu is wrong: a block waited 2e-06 s"):
         calls.run(layer, problem)
     clusters_on_cpu.forget()
     calls.run(layer, problem)

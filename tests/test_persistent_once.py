@@ -138,7 +138,7 @@ def test_a_launch_that_gave_up_before_is_told_of() -> None:
     status = _persistent_kernel.status_of(torch.device("cpu"))
     case = small("lstm", steps=1, mode="inference", dtype="float16")
     ctypes.c_int32.from_address(status.address).value = 1
-    with pytest.raises(RuntimeError, match="an earlier launch of persistent_gpu on cpu is wrong"):
+    with pytest.raises(RuntimeError, match="an earlier launch of a persistent kernel on cpu is wrong"):
         verdicts(case)
     assert verdicts(case) == []
 

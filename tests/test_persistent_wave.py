@@ -284,7 +284,7 @@ def test_a_lost_message_ends_the_launch_with_nan_and_a_later_call_raises(who: st
         _plant(*LOST[who], patch)
         found = calls.run(layer_of(case, problem.weights), problem)
     assert found["output"].isnan().all()
-    with pytest.raises(RuntimeError, match="an earlier launch of persistent_gpu on cpu is wrong: a block waited 2e-06 s"):
+    with pytest.raises(RuntimeError, match="an earlier launch of a persistent kernel on cpu is wrong: a block waited 2e-06 s"):
         calls.run(layer_of(case, problem.weights), problem)
     clusters_on_cpu.forget()
     assert calls.run(layer_of(case, problem.weights), problem)["output"].isfinite().all()

@@ -199,7 +199,7 @@ def test_a_soak_says_what_was_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def test_a_soak_tells_of_a_launch_that_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
     without_a_gpu(Sequential().build, monkeypatch)
     ctypes.c_int32.from_address(_persistent_kernel.status_of(torch.device("cpu")).address).value = 1
-    with pytest.raises(RuntimeError, match="an earlier launch of persistent_gpu on cpu is wrong"):
+    with pytest.raises(RuntimeError, match="an earlier launch of a persistent kernel on cpu is wrong"):
         soak_gpu.main(["--parts", "alone", "--launches", "2"])
 
 

@@ -1,8 +1,13 @@
 // One step backward of a thread's states in a block of persistent_gpu, whatever way the blocks tell each other of it: what is read
-// for it, the gates' gradients, and what is carried to the step before. Where a block's Thread has its states it says itself.
+// for it, the gates' gradients, and what is carried to the step before. Where a block's Thread has its states it says itself; a
+// tile has WIDE sequences.
 #pragma once
 #include "later.cuh"
 #include "recurrent_gates.cuh"
+
+#ifndef WIDE
+#define WIDE 8
+#endif
 
 typedef long long index;
 typedef long long length;
@@ -27,11 +32,11 @@ struct Arrays {
 // What a block has in shared memory from step to step: of d_h and d_c what does not pass through W_hh; where sequences end.
 struct Carried {
     float d_h[TILES][STATES][THREADS], d_c[TILES][STATES][THREADS];
-    int ends[TILES][8];
+    int ends[TILES][WIDE];
 
     __device__ void start(const Arrays& arrays, const Thread& me, const length* lengths) {
 #pragma unroll 1
-        for (int i = me.number; i < TILES * 8; i += THREADS) {
+        for (int i = me.number; i < TILES * WIDE; i += THREADS) {
             const int b = me.first_sequence + i;
             ends[0][i] = b >= me.batch ? 0 : lengths ? (int)lengths[b] : arrays.steps;
         }

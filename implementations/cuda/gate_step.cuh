@@ -187,7 +187,8 @@ struct Ready {
     }
 };
 
-__device__ inline State next_of(const Steps& steps, int turn, const Ready& ready, const Thread& me, int s, float* kept) {
+// A thread's sums of a state, all groups'.
+__device__ inline Four sums_of(const Steps& steps, int turn, const Thread& me, int s) {
     Four all[2];  // of every other group, so that fewer additions wait for each other
 #pragma unroll
     for (int group = 0; group < GROUPS; group++) {
@@ -196,11 +197,16 @@ __device__ inline State next_of(const Steps& steps, int turn, const Ready& ready
 #pragma unroll
         for (int i = 0; i < 4; i++) all[group % 2].at[i] = group < 2 ? four.at[i] : all[group % 2].at[i] + four.at[i];
     }
-    const auto sum = [&](int i) { return GROUPS == 1 ? all[0].at[i] : all[0].at[i] + all[1].at[i]; };
+#pragma unroll
+    for (int i = 0; i < 4 && GROUPS > 1; i++) all[0].at[i] += all[1].at[i];
+    return all[0];
+}
+
+__device__ inline State next_of(const Four& sums, const Ready& ready, int s, float* kept) {
     float x[GATES], product[GATES];
 #pragma unroll
-    for (int gate = 0; gate < GATES; gate++) x[gate] = ready.x[s][gate], product[gate] = sum(gate);
-    if (CELL == GRU && INPUT_SLICES) x[2 % GATES] += sum(3);  // W_in x
+    for (int gate = 0; gate < GATES; gate++) x[gate] = ready.x[s][gate], product[gate] = sums.at[gate];
+    if (CELL == GRU && INPUT_SLICES) x[2 % GATES] += sums.at[3];  // W_in x
     return after({ready.carried[s], ready.carried[s]}, x, product, ready.bias_n[s], kept);
 }
 
@@ -210,14 +216,17 @@ struct Found {
     storage h[STATES];
     float kept[STATES][4];
 
-    // now, next: the states before and after the step, of which the thread reads and writes its own.
+    // now, next: the states before and after the step, of which the thread reads and writes its own. sums(state): its sums.
     template <typename Now, typename Next>
-    __device__ Found(Steps& steps, int turn, const Ready& ready, const Thread& me, int tile, Now& now, Next& next) {
+    __device__ Found(Steps& steps, int turn, const Ready& ready, const Thread& me, int tile, Now& now, Next& next)
+        : Found(steps, [&](int s) { return sums_of(steps, turn, me, s); }, ready, me, tile, now, next) {}
+    template <typename Sums, typename Now, typename Next>
+    __device__ Found(Steps& steps, const Sums& sums, const Ready& ready, const Thread& me, int tile, Now& now, Next& next) {
 #pragma unroll
         for (int s = 0; s < STATES; s++) {
             if (me.column(s) >= WIDE) continue;
             float& carried = steps.carried[tile][s][me.number];
-            states[s] = next_of(steps, turn, ready, me, s, kept[s]);
+            states[s] = next_of(sums(s), ready, s, kept[s]);
             h[s] = ready.is_alive[s] ? narrow(states[s].h) : now.of(me.unit(s), me.column(s));
             if (HIDDEN % UNITS && me.unit(s) >= HIDDEN) h[s] = narrow(0.0f);  // no unit: of an infinite state it had no number
             next.of(me.unit(s), me.column(s)) = h[s];

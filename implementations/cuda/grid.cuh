@@ -34,3 +34,13 @@ __device__ inline uint4 published(const uint4* place) {
         : "memory");
     return found;
 }
+
+// What the block's threads published before they met is seen by who finds that it has arrived.
+__device__ inline void arrive(unsigned* counter) {
+    asm volatile("fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+__device__ inline unsigned arrived(const unsigned* counter) {
+    unsigned found;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(counter) : "memory");
+    return found;
+}

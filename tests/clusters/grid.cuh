@@ -7,3 +7,8 @@ inline uint4 published(const uint4* place) { return *place; }
 inline void read_again(uint4& found, const uint4* place, bool is_wanted) {
     if (is_wanted) found = *place;
 }
+inline void arrive(unsigned* counter) {
+    await_published();
+    ++*counter;
+}
+inline unsigned arrived(const unsigned* counter) { return *counter; }

@@ -147,6 +147,9 @@ void send_later(unsigned place, const uint4& value, unsigned barrier) {
     cluster->messages.push_back({memory_at(place), value, (Barrier*)memory_at(barrier), &cluster->blocks.at(place >> 24)});
 }
 void publish_later(uint4* place, const uint4& value) { cluster->messages.push_back({place, value, nullptr, nullptr}); }
+void await_published() {
+    wait_until([](void*) { return cluster->messages.empty(); }, nullptr, ~0u);
+}
 
 void copy_when_awaited(void* to, const void* from) { running->copies.push_back({to, from}); }
 void end_group_of_copies() { running->groups.push_back(running->copies.size()); }

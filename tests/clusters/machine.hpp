@@ -91,6 +91,7 @@ void tell(Barrier& barrier, int bytes);
 unsigned char* memory_at(unsigned address);
 void send_later(unsigned place, const uint4& value, unsigned barrier);  // into a block's shared memory, where a barrier counts it
 void publish_later(uint4* place, const uint4& value);
+void await_published();  // all that was published until now is there
 
 // A thread's own copies, which are done when they are waited for, in groups.
 void copy_when_awaited(void* to, const void* from);
@@ -102,6 +103,14 @@ inline bool __syncthreads_or(bool any) { return meet(current.block->meeting, any
 inline Warp& warp_of_current() { return current.block->warps[threadIdx.x / 32]; }
 inline void __syncwarp() { meet(warp_of_current().meeting); }
 inline bool __all_sync(unsigned, bool all) { return !meet(warp_of_current().meeting, !all); }
+inline float __shfl_xor_sync(unsigned, float value, unsigned other) {
+    Warp& warp = warp_of_current();
+    warp.sums[threadIdx.x % 32][0] = value;
+    meet(warp.meeting);
+    const float found = warp.sums[threadIdx.x % 32 ^ other][0];
+    meet(warp.meeting);
+    return found;
+}
 
 inline unsigned __float_as_uint(float value) {
     unsigned bits;
