@@ -24,10 +24,10 @@ _SPARE_TURNS, _LONG = 1, 100  # with so many more, where there are not many, rea
 
 @dataclass(frozen=True)
 class Spread:
-    """How a weight [G*H, H] lies in blocks of `units` hidden units and `threads` threads.
+    """How a weight [G*H, K*H] lies in blocks of `units` hidden units and `threads` threads, of G `gates`, K `told` of each.
 
-    classes: of banks that so many threads, which read at once, can all read without waiting for each other; `together`
-    columns beside each other are of one class, then come those of the next.
+    Forward it is W_hh, K being 1; backward its transpose [H, G*H]. classes: of banks that so many threads, which read at once,
+    can all read without waiting for each other; `together` columns beside each other are of one class, then come the next's.
     """
 
     gates: int
@@ -35,6 +35,7 @@ class Spread:
     threads: int
     classes: int = 8
     together: int = 1
+    told: int = 1
 
     def __post_init__(self) -> None:
         if self.rows > self.threads:
@@ -49,7 +50,7 @@ class Spread:
 
     def zeros(self, hidden: int) -> tuple[int, int]:
         """The first position beyond all units that is of the first class, and how many: there 0 lies, of each class."""
-        span, positions = self.classes * self.together, ceil(hidden / self.units) * self.units
+        span, positions = self.classes * self.together, ceil(hidden / self.units) * self.units * self.told
         return ceil(positions / span) * span, span
 
 
@@ -57,8 +58,8 @@ class Spread:
 class Packed:
     """Sums of a row are made by threads whose slots are beside each other.
 
-    order: [blocks * units] int32, the hidden unit at each position, NONE beyond the last; columns are positions, too, or, where
-    there is nothing to multiply, beyond all units (`Spread.zeros`).
+    order: [blocks * units] int32, the hidden unit at each place, NONE where there is none; columns are positions, K of each
+    place beside each other, or, where there is nothing to multiply, beyond all of them (`Spread.zeros`).
     firsts: [blocks, rows + 1] int32, the first slot of each row. slots: [blocks, threads] int32, of each thread.
     columns: [blocks, turns, threads] uint16. sources: likewise, int32: which element of the pattern lies there, NONE for a
     product with 0. turns are even.
@@ -92,9 +93,10 @@ class Packed:
         block, turn, thread = np.nonzero(self.sources != NONE)
         of_block = zip(self.firsts, self.slots, strict=True)
         row = np.stack([np.searchsorted(first, slots, side="right") - 1 for first, slots in of_block])
-        local, hidden = row[block, thread], self.nonzeros.shape[1]
+        local, hidden = row[block, thread], self.nonzeros.shape[1] // self.spread.told
         rows = local % self.spread.gates * hidden + self.order[block * self.spread.units + local // self.spread.gates]
-        columns = self.order[self.columns[block, turn, thread]]
+        place, which = np.divmod(self.columns[block, turn, thread].astype(np.int64), self.spread.told)
+        columns = which * hidden + self.order[place]
         found = np.lexsort((columns, rows))
         counts = np.bincount(rows, minlength=self.nonzeros.shape[0])
         return NonZeros(self.nonzeros.shape, starts_of(counts), columns[found])
@@ -103,11 +105,16 @@ class Packed:
 def pack(nonzeros: NonZeros, spread: Spread, is_balanced: bool = True, is_bank_aware: bool = True) -> Packed:
     """is_balanced: units change places where blocks would be uneven. is_bank_aware: threads' turns are drawn up together.
 
-    Without either all lies in the order of units and columns. Raises ValueError for a shape that is not [G*H, H].
+    Without either all lies in the order of units and columns. Raises ValueError for a shape that is not [G*H, K*H].
     """
-    rows, hidden = nonzeros.shape
-    if rows != spread.gates * hidden or sum(spread.zeros(hidden)) > np.iinfo(np.uint16).max + 1:
-        raise ValueError(f"expected {spread.gates} gates of some 65,000 units at most, [G*H, H], got {list(nonzeros.shape)}")
+    rows, columns_of = nonzeros.shape
+    hidden = columns_of // spread.told
+    is_other = rows != spread.gates * hidden or columns_of != spread.told * hidden
+    if is_other or sum(spread.zeros(hidden)) > np.iinfo(np.uint16).max + 1:
+        raise ValueError(
+            f"expected [G*H, K*H] of {spread.gates} gates and some 65,000 columns at most, K {spread.told}, "
+            f"got {list(nonzeros.shape)}"
+        )
     order = order_of(nonzeros.counts.reshape(spread.gates, hidden).sum(axis=0), spread.units, is_balanced)
     own_rows, counts = _rows_of_blocks(order, spread, hidden), laid_counts(nonzeros.counts, order, spread, hidden)
     turns = turns_of(counts, spread.threads)
@@ -117,9 +124,9 @@ def pack(nonzeros: NonZeros, spread: Spread, is_balanced: bool = True, is_bank_a
     zeros, _ = spread.zeros(hidden)
     columns, sources = np.full(shape, zeros, np.uint16), np.full(shape, NONE, np.int32)
     slots = np.stack([_slots(share, spread.threads) for share in shares]) if is_bank_aware else _in_order(shape)
-    position = np.empty(hidden, np.int32)
-    position[order[order != NONE]] = np.flatnonzero(order != NONE)
-    at = position[nonzeros.columns]
+    place = np.empty(hidden, np.int32)
+    place[order[order != NONE]] = np.flatnonzero(order != NONE)
+    at = place[nonzeros.columns % hidden] * spread.told + nonzeros.columns // hidden
     for block, own in enumerate(own_rows):
         threads = np.argsort(slots[block]).astype(np.int32)
         laid = columns[block], sources[block]
@@ -134,7 +141,11 @@ def order_of(counts: NDArray[np.int64], units: int, is_balanced: bool) -> NDArra
     """[blocks * units] int32: the hidden unit at each position, NONE beyond the last. counts: of their elements [H]."""
     blocks = ceil(len(counts) / units)
     plain = np.append(np.arange(len(counts)), np.full(blocks * units - len(counts), NONE)).astype(np.int32)
-    if not is_balanced:
+
+    def largest(order: NDArray[np.int32]) -> int:  # of the blocks' loads
+        return int(np.append(counts, 0)[order].reshape(blocks, units).sum(axis=1).max())
+
+    if not is_balanced or largest(plain) <= _LEAST_GAIN * counts.sum() / blocks:  # no order has a smaller one than the mean
         return plain
     members: list[list[int]] = [[] for _ in range(blocks)]
     loads = [(0, block) for block in range(blocks)]  # of those that have room: the least loaded takes the next largest unit
@@ -144,8 +155,7 @@ def order_of(counts: NDArray[np.int64], units: int, is_balanced: bool) -> NDArra
         if len(members[block]) < units:
             heapq.heappush(loads, (load + int(counts[unit]), block))
     even = np.array([unit for own in members for unit in sorted(own) + [NONE] * (units - len(own))], np.int32)
-    most = [np.append(counts, 0)[order].reshape(blocks, units).sum(axis=1).max() for order in (plain, even)]
-    return even if most[0] > _LEAST_GAIN * most[1] else plain
+    return even if largest(plain) > _LEAST_GAIN * largest(even) else plain
 
 
 def turns_of(counts: NDArray[np.int64], threads: int) -> int:
@@ -179,7 +189,7 @@ def _rows_of_blocks(order: NDArray[np.int32], spread: Spread, hidden: int) -> ND
 
 
 def _in_order(shape: tuple[int, int, int]) -> NDArray[np.int32]:
-    return np.broadcast_to(np.arange(shape[2], dtype=np.int32), (shape[0], shape[2]))
+    return np.tile(np.arange(shape[2], dtype=np.int32), (shape[0], 1))
 
 
 def _slots(shares: NDArray[np.int64], threads: int) -> NDArray[np.int32]:

@@ -36,6 +36,7 @@ class Domain:
     resets: bool = False
     projected: bool = True
     sparse: bool = True
+    dense: bool = True
 
     def has_kind(self, case: Case) -> bool:
         """Whether the case's cell, dtype and device are inside, whatever its options."""
@@ -49,7 +50,7 @@ class Domain:
             and (self.ragged or not case.ragged)
             and (self.resets or not case.resets)
             and (self.projected or not case.projected)
-            and (self.sparse or case.density == 1)
+            and (self.sparse if case.density < 1 else self.dense)
         )
         return choices and options and case.layout in self.layouts and case.layers <= self.max_layers
 
@@ -84,7 +85,7 @@ def _cases(draw: st.DrawFn, domain: Domain, cell: str, dtype: str, device: str, 
     mode = draw(st.sampled_from([*domain.modes, domain.modes[-1], domain.modes[-1]]))
     projected = domain.projected and draw(st.integers(0, 3)) == 3
     hidden = draw(_sizes(1, sizes.hidden))
-    sparse = domain.sparse and cells.get(cell).recurrent and draw(st.integers(0, 3)) == 3
+    sparse = domain.sparse and cells.get(cell).recurrent and (not domain.dense or draw(st.integers(0, 3)) == 3)
     density = draw(st.sampled_from([0.3, 0.1, 0.7])) if sparse else 1.0
     has_state = draw(st.integers(0, 3)) < 3
     return Case(
@@ -131,6 +132,8 @@ _CORNERS: tuple[dict[str, Any], ...] = (
 def corners(domain: Domain, cell: str, dtype: str, device: str = "cpu") -> list[Case]:
     """The same few cases each time, where they are inside `domain`: to be tried beside those that are drawn."""
     tried = (Case(cell=cell, dtype=dtype, device=device, **fields) for fields in _CORNERS)
+    if not domain.dense:
+        tried = (replace(case, density=0.3) for case in tried if case.contents not in ("nan", "infinite"))
     return [case for case in tried if domain.contains(case)]
 
 
@@ -142,9 +145,9 @@ def _sizes(smallest: int, largest: int) -> st.SearchStrategy[int]:
 def _contents(mode: str, has_state: bool, density: float) -> st.SearchStrategy[str]:
     """Half are plain; NaN and infinity only where no gradient mixes them into every element."""
     special = ["saturated", "near_one", "large", "denormal", "zeros"]
-    if mode == "inference":
-        # 0 times infinity is NaN: a pruned weight is not multiplied by everyone.
-        special += ["nan"] + (["infinite"] if has_state and density == 1 else [])
+    if mode == "inference" and density == 1:
+        # 0 times NaN or infinity is NaN: a pruned weight is not multiplied by everyone.
+        special += ["nan"] + ["infinite"] * has_state
     return st.one_of(st.just("normal"), st.sampled_from(special))
 
 
@@ -169,6 +172,7 @@ _SIMPLER: tuple[tuple[str, Any], ...] = (
     ("batch", 8),
     ("steps", 16),
     ("bias", False),
+    ("density", 0.3),
 )
 
 

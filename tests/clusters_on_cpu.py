@@ -17,7 +17,13 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn.implementations import _persistent_kernel, _persistent_once, _persistent_op, _persistent_wave
+from pytest_ecornn.implementations import (
+    _persistent_kernel,
+    _persistent_once,
+    _persistent_op,
+    _persistent_wave,
+    _sparse_kernel,
+)
 from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape
 from pytest_ecornn.implementations._persistent_problem import Device
@@ -68,8 +74,23 @@ def running_layers(form_of: Callable[[Shape, Kind], Form], waves: Waves = one_by
             forget()
 
 
+@contextmanager
+def running_sparse(device: Device) -> Iterator[None]:
+    """Within it sparse_persistent_gpu's layers run on a CPU, by the forms that they have on that device."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(_sparse_kernel, "Kernel", ClustersOnCpu)
+    patch.setattr(Device, "of", lambda _: device)
+    forget()
+    try:
+        yield
+    finally:
+        patch.undo()
+        forget()
+
+
 def forget() -> None:
     """The launches that were made: of kernels that are to be others now."""
+    _sparse_kernel.forget()
     _persistent_wave.forget()
     _persistent_once.once_of.cache_clear()
 

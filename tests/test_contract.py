@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ecornn import cells
+from pytest_ecornn import cells, strategies
 from pytest_ecornn.contract import DTYPES, Case, Weights
 from pytest_ecornn.strategies import Domain, cases, nearest_supported
 
@@ -118,6 +119,24 @@ def test_sizes_of_a_kernels_tiles_are_found_beside_its_steps_and_training_is_kep
     nearest = nearest_supported(case, unsupported)
     assert nearest is not None
     assert (nearest.mode, nearest.hidden_size) == ("training", 64)
+
+
+def test_what_runs_pruned_weights_alone_is_given_them() -> None:
+    case = Case(cell="lstm", steps=7, batch=3, hidden_size=5, layers=2)
+    nearest = nearest_supported(case, lambda given: "dense" if given.density == 1 else None)
+    assert nearest == replace(case, density=0.3)
+
+
+@given(st.data())
+def test_cases_of_a_domain_without_dense_ones_are_sparse_and_of_numbers(data: st.DataObject) -> None:
+    domain = Domain(("gru",), dense=False)
+    case = data.draw(cases(domain, "gru", "float32"))
+    assert case.density < 1
+    assert case.contents not in ("nan", "infinite")
+    found = strategies.corners(domain, "gru", "float32")
+    assert len(found) > 5
+    assert all(domain.contains(one) and one.density < 1 and one.contents not in ("nan", "infinite") for one in found)
+    assert not domain.contains(replace(case, density=1.0))
 
 
 def test_what_runs_nowhere_has_no_nearest_case() -> None:

@@ -19,6 +19,8 @@ from pytest_ecornn.implementations import (
     _persistent_problem,
     _persistent_wave_form,
     _scan_gpu_log_op,
+    _sparse_form,
+    _sparse_kernel,
 )
 from pytest_ecornn.implementations._persistent_abreast_form import Abreast
 from pytest_ecornn.implementations._scan_gpu_form import Device
@@ -141,11 +143,27 @@ def of_persistent_once() -> list[tuple[tuple[str, str], ...]]:
     return found
 
 
+def of_sparse(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
+    """Every cell, in 16 bits and 32, few elements and as many as fit; a row's parts as many in each, and not; barriers."""
+    found = []
+    sizes = [("rnn_tanh", 1152, 1, 0.1), ("rnn_relu", 2304, 16, 0.3), ("lstm", 1152, 32, 0.1), ("gru", 2304, 4, 0.15)]
+    for (cell, hidden, batch, density), dtype in itertools.product(sizes, (torch.bfloat16, torch.float32)):
+        kind = _persistent_kernel.Kind(dtype, torch.device("cuda", 0), keeps=batch > 1, lengths=batch == 32)
+        problem = (kind.backward if is_backward else kind).problem(cell, hidden, batch)
+        counts, is_one = _sparse_form.expected_counts(problem, density), batch == 1
+        counts[0] = hidden if is_one else counts[0]
+        form = _sparse_form.choose(problem, counts, HOPPER, _sparse_form.Techniques(timestamps=not is_one))
+        assert isinstance(form, _sparse_form.Sparse)
+        found.append(_sparse_kernel.macros(kind, form, hidden))
+    return found
+
+
 # Sources that not every architecture has the instructions for.
 ONLY = {
     "persistent_gpu.cu": ((9, 0),), "persistent_gpu_backward.cu": ((9, 0),), "persistent_grid.cu": ((8, 0), (9, 0)),
     "persistent_abreast.cu": ((8, 0), (9, 0)),
     "persistent_grid_backward.cu": ((8, 0), (9, 0)), "persistent_wave.cu": ((9, 0),),
+    "sparse_persistent_gpu.cu": ((8, 0), (9, 0)), "sparse_persistent_backward.cu": ((8, 0), (9, 0)),
 }  # fmt: skip
 # Bytes, where weights fill the registers: what else is in them varies from one version of the compiler to the next.
 MOST_SPILLED = {
@@ -154,6 +172,8 @@ MOST_SPILLED = {
     "persistent_grid.cu": 80,
     "persistent_grid_backward.cu": 64,
     "persistent_wave.cu": 64,
+    "sparse_persistent_gpu.cu": 320,  # of who has several states, where elements fill the registers
+    "sparse_persistent_backward.cu": 320,
 }
 MOST_SPILLED_BY_READERS = 256  # addresses, of threads that read alone
 VARIANTS = {
@@ -166,6 +186,8 @@ VARIANTS = {
     "persistent_wave.cu": of_persistent_wave(),
     "scan_gpu.cu": of_scan(),
     "scan_gpu_log.cu": of_log_scan(),
+    "sparse_persistent_gpu.cu": of_sparse(False),
+    "sparse_persistent_backward.cu": of_sparse(True),
     "transposed_gpu.cu": [
         *(of_transposed(cell, storage, "110") for cell, storage in itertools.product(range(4), STORAGES)),
         *(of_transposed(2, storage, flags) for storage, flags in itertools.product(STORAGES, ("010", "100", "111"))),

@@ -106,18 +106,19 @@ def test_what_is_no_mask_is_refused(mask: Tensor, got: str) -> None:
 @settings(max_examples=150, deadline=None)
 @given(
     st.integers(1, 4), st.integers(1, 70), st.integers(1, 9), st.integers(0, 3), st.sampled_from([1, 2, 8, 32]),
-    st.sampled_from([1, 2]), st.sampled_from([0.0, 0.02, 0.3, 0.9, 1.0]), st.booleans(), st.booleans(), st.integers(0, 99),
+    st.sampled_from([1, 2]), st.integers(1, 4), st.sampled_from([0.0, 0.02, 0.3, 0.9, 1.0]), st.booleans(), st.booleans(),
+    st.integers(0, 99),
 )  # fmt: skip
-@example(1, 1, 1, 0, 8, 1, 1.0, True, True, 0)
-@example(4, 65, 9, 0, 8, 1, 0.0, True, True, 0)
+@example(1, 1, 1, 0, 8, 1, 1, 1.0, True, True, 0)
+@example(4, 65, 9, 0, 8, 1, 1, 0.0, True, True, 0)
 def test_what_is_packed_is_found_again(
-    gates: int, hidden: int, units: int, more: int, classes: int, together: int, density: float, is_balanced: bool,
+    gates: int, hidden: int, units: int, more: int, classes: int, together: int, told: int, density: float, is_balanced: bool,
     is_bank_aware: bool, seed: int,
 ) -> None:  # fmt: skip
-    mask = random_mask(gates * hidden, hidden, density, seed)
+    mask = random_mask(gates * hidden, told * hidden, density, seed)
     if seed % 3 == 0:  # some rows full, some empty
         mask[:: 1 + seed % 5], mask[1 :: 2 + seed % 3] = True, False
-    spread = Spread(gates, units, (gates * units // 32 + 1 + more) * 32, classes, together)
+    spread = Spread(gates, units, (gates * units // 32 + 1 + more) * 32, classes, together, told)
     pattern = of_mask(mask)
     packed = pack(pattern, spread, is_balanced, is_bank_aware)
     expect_whole(packed)
@@ -129,18 +130,19 @@ def test_what_is_packed_is_found_again(
 def expect_whole(packed: Packed) -> None:
     """Every element once, in a turn of a thread whose slot is of its row, at its column's position."""
     spread, pattern = packed.spread, packed.nonzeros
-    hidden = pattern.shape[1]
+    hidden = pattern.shape[1] // spread.told
     assert packed.turns % 2 == 0
     assert sorted(packed.order[packed.order != NONE]) == list(range(hidden))
     assert all(sorted(slots) == list(range(spread.threads)) for slots in packed.slots)
     assert int(packed.firsts.max()) <= spread.threads
     zeros, many = spread.zeros(hidden)
-    assert zeros >= len(packed.order)
+    assert zeros >= len(packed.order) * spread.told
     assert ((packed.columns[packed.sources == NONE] >= zeros) & (packed.columns[packed.sources == NONE] < zeros + many)).all()
     block, turn, thread = np.nonzero(packed.sources != NONE)
     element, slot = packed.sources[block, turn, thread], packed.slots[block, thread]
     assert np.array_equal(np.sort(element), np.arange(len(pattern.columns)))
-    assert np.array_equal(packed.order[packed.columns[block, turn, thread]], pattern.columns[element])
+    place, which = np.divmod(packed.columns[block, turn, thread], spread.told)
+    assert np.array_equal(packed.order[place] + hidden * which, pattern.columns[element])
     gate, unit = pattern.rows[element] // hidden, pattern.rows[element] % hidden
     at = np.empty(hidden, np.int64)
     at[packed.order[packed.order != NONE]] = np.flatnonzero(packed.order != NONE)
@@ -191,7 +193,7 @@ def test_a_long_row_has_more_threads() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "message"),
-    [((12, 4), "expected 4 gates of some 65,000 units at most, [G*H, H], got [12, 4]"), ((4, 4), "got [4, 4]")],
+    [((12, 4), "expected [G*H, K*H] of 4 gates and some 65,000 columns at most, K 1, got [12, 4]"), ((4, 4), "got [4, 4]")],
 )
 def test_a_weight_of_another_shape_is_refused(shape: tuple[int, int], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):

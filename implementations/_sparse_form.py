@@ -1,0 +1,287 @@
+"""How sparse_persistent_gpu spreads a pruned layer over the chip: a pure function of its sizes, its pattern and the device.
+
+A group of blocks owns all hidden units and takes some tiles of sequences through time, one after the other; groups know nothing
+of each other. A block's elements lie in its threads' registers, and what those have no room for in its shared memory, beside
+the states of all units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_ecornn.implementations._persistent_problem import GATES, Device, Problem
+from pytest_ecornn.implementations._sparse_packing import Spread, laid_counts, order_of, padded_turns, turns_of
+from pytest_ecornn.implementations.cuda.launch import Launch
+
+BLOCK_THREADS = 512
+_GATE_THREADS, _LANE_THREADS, _PARTS = 288, 160, 8  # at most; of a state's sums, that a thread adds at once
+_HELD_WORDS = 72  # that a thread has registers for, beside what it works with
+_EASY_WORDS = 56  # of which it need not put anything else aside
+_MOST_SEQUENCES = {2: 8, 4: 4}  # that 16 bytes have room for, of so many bytes an element
+# A model of time, in clocks of a multiprocessor, from persistent_gpu's figures: by it forms are compared.
+_TILE_CLOCKS, _ALONE_CLOCKS = 900, 600  # from one tile to the next; where there is no other meanwhile, more
+_READS_A_TURN = {True: {8: 1.12, 16: 1.5, 32: 2.2}, False: {8: 2.55, 16: 3.0, 32: 3.5}}  # arranged, and as they come
+_TOLD_BYTES_A_CLOCK, _ROUND_CLOCKS, _PARCEL_CLOCKS = 36, 700, 30
+_PARCELS_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Techniques:
+    """What a layer is run by, each of which may be left out to see what it is worth.
+
+    timestamps: values say themselves that they are there; without, blocks meet at a barrier in every step. wide_reads: the
+    states of several sequences are read at once; without, sequences come one after the other. bank_order: elements lie so that
+    threads that read at once read from different banks. balance: units change places where blocks would be uneven.
+    """
+
+    timestamps: bool = True
+    wide_reads: bool = True
+    bank_order: bool = True
+    balance: bool = True
+
+
+ALL = Techniques()
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """`groups` of blocks of `units` hidden units; tiles of `sequences`; of a thread's `turns` `held` pairs in registers.
+
+    parts: sums of threads that a row has at most.
+    """
+
+    problem: Problem
+    units: int
+    sequences: int
+    groups: int
+    turns: int
+    held: int
+    parts: int = 1
+    techniques: Techniques = ALL
+
+    @property
+    def blocks(self) -> int:
+        """Of a group."""
+        return ceil(self.problem.hidden / self.units)
+
+    @cached_property
+    def all_tiles(self) -> int:
+        return ceil(self.problem.batch / self.sequences)
+
+    @property
+    def tiles(self) -> int:
+        """Of a group."""
+        return ceil(self.all_tiles / self.groups)
+
+    @property
+    def _gates(self) -> int:
+        return GATES[self.problem.cell]
+
+    @property
+    def told(self) -> int:
+        """Values of a unit that a step multiplies: its state, backward its gates' gradients."""
+        return self._gates if self.problem.is_backward else 1
+
+    @property
+    def spread(self) -> Spread:
+        gates = 1 if self.problem.is_backward else self._gates
+        positions = 128 // self.wide_bytes  # in all banks
+        classes = min(32, positions)
+        return Spread(gates, self.units, BLOCK_THREADS, classes, positions // classes, self.told)
+
+    @property
+    def wide_bytes(self) -> int:
+        """Of a position."""
+        return self.sequences * self.problem.arithmetic.bytes
+
+    @property
+    def pairs(self) -> int:
+        """Of elements, of a thread."""
+        return self.turns // 2
+
+    @property
+    def shared(self) -> int:
+        """Of these in shared memory."""
+        return self.pairs - self.held
+
+    @property
+    def lanes(self) -> int:
+        """Threads that add a state's sums: so many that each has about _PARTS to add, where there is room for them."""
+        lanes = 1
+        while lanes < 32 and self.parts > _PARTS * lanes and 2 * lanes * self.units * self.sequences <= _LANE_THREADS:
+            lanes *= 2
+        return lanes
+
+    @property
+    def parts_a_row(self) -> int:
+        """If all rows have room for as many, so many that who reads them at once reads from other banks; else 0."""
+        each = ceil(self.parts / self.lanes)
+        found = self.lanes * (each + 1 - each % 2)
+        return found if found * self.spread.rows <= 2 * BLOCK_THREADS else 0
+
+    @property
+    def gate_threads(self) -> int:
+        """Which have a tile's states; the others hear what all tell."""
+        return min(_GATE_THREADS, ceil(self.units * self.sequences * self.lanes / 32) * 32)
+
+    @property
+    def states(self) -> int:
+        """Of such a thread."""
+        return ceil(self.units * self.sequences * self.lanes / self.gate_threads)
+
+    @property
+    def _parcels(self) -> int:
+        """Of 12 bytes of values, that a block tells of a tile in a step."""
+        return ceil(self.units * self.told * self.sequences * self.problem.arithmetic.bytes / 12)
+
+    @property
+    def handoff_bytes(self) -> int:
+        """Of all blocks, in memory."""
+        return 16 * self.all_tiles * (2 * self.blocks * self._parcels + 1)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block, as the kernels' struct Shared says."""
+        return self.bytes_beside + 4 * pair_words(self.problem) * BLOCK_THREADS * max(1, self.shared)
+
+    @property
+    def bytes_beside(self) -> int:
+        """Of these what is no elements."""
+        zeros, classes = self.spread.zeros(self.problem.hidden)
+        states = (zeros + classes) * self.wide_bytes
+        own = (16 + 12 * self._parcels) * (1 if self.problem.is_backward else self.tiles)
+        slots = self.parts_a_row * self.spread.rows + 1 if self.parts_a_row else BLOCK_THREADS
+        parts = 4 * (slots * self.sequences + self.spread.rows + 5)
+        carried = 4 * self.tiles * (self.states * self.gate_threads * (2 if self.problem.is_backward else 1) + self.sequences)
+        return states + own + parts + carried + 16 * self.units + 128
+
+    @property
+    def step_clocks(self) -> float:
+        """About how long a step of all tiles takes, by which forms are compared."""
+        reads = self.turns * max(4, self.wide_bytes) / 4 * _READS_A_TURN[self.techniques.bank_order][self.spread.classes]
+        wavefronts = BLOCK_THREADS / 32 * (reads + self.shared * pair_words(self.problem))
+        issued = BLOCK_THREADS / 128 * self.turns * (self.sequences * 4 / self.problem.arithmetic.bytes + 3)
+        parcels, hearers = self.blocks * self._parcels, BLOCK_THREADS - self.gate_threads
+        rounds = ceil(parcels / hearers / _PARCELS_AT_ONCE) - 1
+        heard = 16 * parcels / _TOLD_BYTES_A_CLOCK + rounds * _ROUND_CLOCKS + parcels / hearers * _PARCEL_CLOCKS
+        each = _TILE_CLOCKS + max(wavefronts, issued) + heard
+        return self.tiles * each + _ALONE_CLOCKS * (self.tiles == 1)
+
+    @property
+    def launch(self) -> Launch:
+        return Launch(self.groups * self.blocks, BLOCK_THREADS, self.shared_bytes)
+
+    @property
+    def macros(self) -> dict[str, int]:
+        names = "units blocks tiles sequences held shared gate_threads lanes parts_a_row shared_bytes"
+        return {name.upper(): getattr(self, name) for name in names.split()} | {"TIMESTAMPS": int(self.techniques.timestamps)}
+
+    def __str__(self) -> str:
+        where = f"{2 * self.held} in registers" + f", {2 * self.shared} in shared memory" * (self.shared > 0)
+        return (
+            f"{self.groups} x {self.blocks} blocks of {self.units} units, {self.sequences} sequences at once, {self.tiles} "
+            f"times; elements of a thread: {where}"
+        )
+
+
+def pair_words(problem: Problem) -> int:
+    """32-bit words of two elements: their columns, and their values."""
+    return 1 + problem.arithmetic.bytes // 2
+
+
+def choose(problem: Problem, counts: NDArray[np.int64], device: Device, techniques: Techniques = ALL) -> Sparse | str:
+    """The form that should take the least time, or why none fits. counts: of elements in each row of W_hh, backward of W_hh^T.
+
+    A form fits where all its blocks run at once and keep all elements.
+    """
+    fitting = list(_fitting(problem, counts, device, techniques))
+    if fitting:
+        return min(fitting, key=lambda form: form.step_clocks)
+    elements, words = int(counts.sum()), pair_words(problem)
+    return (
+        f"H {problem.hidden} with {elements:,} non-zeros does not fit: they, {2 * words} bytes each, and the "
+        f"{_told_of(problem)} of a sequence must lie in {_HELD_WORDS} registers of each of {BLOCK_THREADS} threads and the "
+        f"{device.shared_bytes} bytes of shared memory of each of {device.processors} multiprocessors"
+    )
+
+
+def _told_of(problem: Problem) -> str:
+    return f"gradients of {GATES[problem.cell] * problem.hidden} gates" if problem.is_backward else "states"
+
+
+def _fitting(problem: Problem, counts: NDArray[np.int64], device: Device, techniques: Techniques) -> Iterator[Sparse]:
+    most = _MOST_SEQUENCES[problem.arithmetic.bytes] if techniques.wide_reads else 1
+    for sequences in (some for some in (8, 4, 2, 1) if some <= most and some < 2 * problem.batch):
+        tiles = ceil(problem.batch / sequences)
+        for groups in sorted({ceil(tiles / each) for each in range(1, tiles + 1)}):
+            for units in _units(problem, device.processors // groups):
+                form = _form(Sparse(problem, units, sequences, groups, 2, 0, techniques=techniques), counts, device)
+                if form is not None:
+                    yield form
+
+
+def _units(problem: Problem, processors: int) -> list[int]:
+    """Of a block, where so many blocks are to have all."""
+    if processors < 1:
+        return []
+    fewest, rows = ceil(problem.hidden / processors), 1 if problem.is_backward else GATES[problem.cell]
+    return [units for units in sorted({fewest, fewest + 1, fewest + fewest % 2, ceil(fewest / 3) * 3, 2 * fewest})
+            if units * rows <= BLOCK_THREADS and units < 2 * problem.hidden]  # fmt: skip
+
+
+def _form(form: Sparse, counts: NDArray[np.int64], device: Device) -> Sparse | None:
+    """With all its elements, or None where they, or positions of 16 bits, have no room."""
+    problem, words = form.problem, pair_words(form.problem)
+    if sum(form.spread.zeros(problem.hidden)) > np.iinfo(np.uint16).max + 1:
+        return None
+    room = (device.shared_bytes - form.bytes_beside) // (4 * words * BLOCK_THREADS)
+    most = 2 * (max(0, room) + _HELD_WORDS // words)
+    if room < 1 or counts.sum() > most * BLOCK_THREADS * form.blocks:
+        return None
+    turns, parts = _shares(form, counts)
+    form = replace(form, turns=turns, parts=parts)
+    room = (device.shared_bytes - form.bytes_beside) // (4 * words * BLOCK_THREADS)
+    if room < 1 or turns > 2 * (room + _HELD_WORDS // words):
+        return None
+    return replace(form, held=min(turns // 2, _HELD_WORDS // words, max(_EASY_WORDS // words, turns // 2 - room)))
+
+
+def _shares(form: Sparse, counts: NDArray[np.int64]) -> tuple[int, int]:
+    """Turns, as `pack` finds them, and the most threads that share a row."""
+    hidden, spread = form.problem.hidden, form.spread
+    order = order_of(counts.reshape(spread.gates, hidden).sum(axis=0), form.units, form.techniques.balance)
+    laid = laid_counts(counts, order, spread, hidden)
+    turns = turns_of(laid, BLOCK_THREADS)
+    return padded_turns(turns, form.techniques.bank_order), ceil(int(laid.max(initial=1)) / turns)
+
+
+def expected_counts(problem: Problem, density: float) -> NDArray[np.int64]:
+    """Of elements in each row where each is there with that probability: as chance would have it, always the same."""
+    rows, columns = problem.hidden, GATES[problem.cell] * problem.hidden
+    if not problem.is_backward:
+        rows, columns = columns, rows
+    return np.random.default_rng(0).binomial(columns, density, rows).astype(np.int64)
+
+
+def capacity(problem: Problem, density: float, device: Device, techniques: Techniques = ALL) -> int:
+    """The largest H, `problem`'s own being disregarded, at which a random pattern of that density fits; 0 where none does."""
+    fewest, most = 0, 1
+    while _fits(problem._replace(hidden=most), density, device, techniques):
+        fewest, most = most, 2 * most
+    while most - fewest > 1:
+        hidden = (fewest + most) // 2
+        if _fits(problem._replace(hidden=hidden), density, device, techniques):
+            fewest = hidden
+        else:
+            most = hidden
+    return fewest
+
+
+def _fits(problem: Problem, density: float, device: Device, techniques: Techniques) -> bool:
+    return next(_fitting(problem, expected_counts(problem, density), device, techniques), None) is not None

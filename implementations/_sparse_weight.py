@@ -1,0 +1,99 @@
+"""A pruned weight as sparse_persistent_gpu's kernels read it: where its elements lie is found once, their values anew."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pytest_ecornn.contract import Unsupported
+from pytest_ecornn.implementations._persistent_problem import Device, Problem
+from pytest_ecornn.implementations._sparse_form import BLOCK_THREADS, Sparse, Techniques, choose
+from pytest_ecornn.implementations._sparse_nonzeros import of_mask
+from pytest_ecornn.implementations._sparse_packing import Packed, pack
+from pytest_ecornn.implementations._sparse_turns import NONE
+
+
+class Places:
+    """Units in another order, with gaps, or as they are: a kernel's rows of K values a unit, H of each beside each other."""
+
+    def __init__(self, order: NDArray[np.int32], hidden: int, device: torch.device):
+        is_plain = np.array_equal(order[:hidden], np.arange(hidden))
+        self.hidden = hidden if is_plain else len(order)  # as the kernel has it
+        self._unit_at = self._place_of = None
+        if not is_plain:
+            place_of = np.empty(hidden, np.int64)
+            place_of[order[order != NONE]] = np.flatnonzero(order != NONE)
+            self._unit_at = torch.from_numpy(np.maximum(order, 0).astype(np.int64)).to(device)  # a gap has some unit's
+            self._place_of = torch.from_numpy(place_of).to(device)
+
+    def laid(self, rows: Tensor) -> Tensor:
+        """[.., K*H] -> [.., K*places]."""
+        return self._moved(rows, self._place_of, self._unit_at)
+
+    def units(self, rows: Tensor) -> Tensor:
+        """Back."""
+        return self._moved(rows, self._unit_at, self._place_of)
+
+    @staticmethod
+    def _moved(rows: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
+        if before is None or after is None or not rows.shape[-1]:
+            return rows
+        found: Tensor = rows.unflatten(-1, (-1, len(before)))
+        return found.index_select(-1, after).flatten(-2)
+
+
+class Pruned:
+    """W_hh of a pattern, packed for one pass. Raises Unsupported, with the numbers, where it does not fit.
+
+    mask: [G*H, H] bool. A view of it by `values` is what the kernel multiplies by.
+    """
+
+    def __init__(self, mask: Tensor, problem: Problem, device: torch.device, techniques: Techniques):
+        pattern = of_mask(mask.T if problem.is_backward else mask)
+        form = choose(problem, pattern.counts, Device.of(device), techniques)
+        if isinstance(form, str):
+            raise Unsupported(f"{form}{' backward' * problem.is_backward}")
+        packed = pack(pattern, form.spread, techniques.balance, techniques.bank_order)
+        assert packed.turns == form.turns
+        self.form, self._is_wide = form, problem.arithmetic.bytes == 4
+        self.places = Places(packed.order, problem.hidden, device)
+        self._from, self._is_none = (one.to(device) for one in self._sources(packed, problem.is_backward))
+        columns = packed.columns.astype(np.int32).reshape(form.blocks, form.pairs, 2, BLOCK_THREADS)
+        self._fixed = [
+            torch.from_numpy(np.ascontiguousarray(one)).to(device)
+            for one in (columns[:, :, 0] | columns[:, :, 1] << 16, _slots(packed, form), packed.firsts)
+        ]
+
+    def _sources(self, packed: Packed, is_transposed: bool) -> tuple[Tensor, Tensor]:
+        """Which element of W_hh lies where, as values are to lie, and where none does."""
+        pattern, sources = packed.nonzeros, packed.sources
+        at = pattern.columns.astype(np.int64) * pattern.shape[0] + pattern.rows if is_transposed else pattern.places
+        found = np.append(at, 0)[sources].reshape(self.form.blocks, self.form.pairs, 2, BLOCK_THREADS)
+        is_none = (sources == NONE).reshape(found.shape)
+        laid = [one if self._is_wide else one.swapaxes(2, 3) for one in (found, is_none)]
+        return torch.from_numpy(laid[0].astype(np.int32)), torch.from_numpy(np.ascontiguousarray(laid[1]))
+
+    def values(self, weight: Tensor) -> Tensor:
+        """weight: [G*H, H]."""
+        found = weight.reshape(-1).index_select(0, self._from.flatten()).view(self._from.shape)
+        return found.masked_fill_(self._is_none, 0)
+
+    def addresses(self, values: Tensor) -> tuple[int, int, int, int]:
+        """As the kernels take them."""
+        places, slots, firsts = self._fixed
+        return places.data_ptr(), values.data_ptr(), slots.data_ptr(), firsts.data_ptr()
+
+
+def _slots(packed: Packed, form: Sparse) -> NDArray[np.int32]:
+    """Where threads put their sums, as cuda/sparse_rows.cuh lays them out."""
+    if not form.parts_a_row:
+        return packed.slots
+    spread, found = packed.spread, np.empty_like(packed.slots)
+    for block, (first, slots) in enumerate(zip(packed.firsts, packed.slots, strict=True)):
+        row = np.searchsorted(first, slots, side="right") - 1
+        own = row % spread.gates * spread.units + row // spread.gates
+        place = own * form.parts_a_row + slots - first[row]
+        found[block] = np.where(row < spread.rows, place, spread.rows * form.parts_a_row)
+    return found

@@ -1,0 +1,97 @@
+// What blocks of a grid tell each other where each multiplies pruned rows: of every hidden unit TOLD_EACH values for each of a
+// tile's SEQUENCES, a unit's beside each other, which all blocks have in shared memory. A position is one value of all sequences:
+// so many bytes are read at once. Blocks tell in parcels that say themselves that they are there (heard.cuh; Lamport timestamps),
+// or, without TIMESTAMPS, meet once a tile and step.
+#pragma once
+#include "heard.cuh"
+#include "recurrent_gates.cuh"
+
+#define OF_UNITS (UNITS * TOLD_EACH)  // positions that a block tells
+#define WIDE_BYTES (SEQUENCES * (int)sizeof(storage))
+#define CLASSES (128 / WIDE_BYTES)  // positions that lie in different banks, or in the same word of one
+#define ZEROS ((BLOCKS * OF_UNITS + CLASSES - 1) / CLASSES * CLASSES)  // the first of CLASSES positions of which none is a unit's
+#define HEARERS (BLOCK_THREADS - GATE_THREADS)  // threads that have no states
+
+struct alignas(16) States {
+    storage at[(ZEROS + CLASSES) * SEQUENCES];
+};
+
+// Where a value is in shared memory of all threads, set to 0.
+__device__ inline void clear(void* shared, int bytes) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < bytes / 4; i += BLOCK_THREADS) ((unsigned*)shared)[i] = 0;
+}
+
+// A tile's values of a block's own units, as it tells them.
+struct alignas(16) Own {
+    static constexpr int VALUES = OF_UNITS * SEQUENCES, EACH = 12 / (int)sizeof(storage);  // of a parcel
+    static constexpr int PARCELS = (VALUES + EACH - 1) / EACH;
+    storage values[PARCELS * EACH];
+
+    __device__ storage& of(int unit, int column, int which = 0) {
+        return values[(unit % UNITS * TOLD_EACH + which) * SEQUENCES + column];
+    }
+
+    // place: of the block's first parcel.
+    __device__ void tell(uint4* place, int thread, unsigned number) const {
+        for (int i = thread; i < PARCELS; i += GATE_THREADS) {
+            const unsigned* words = (const unsigned*)(values + i * EACH);
+            publish(place + i, Words::pack(words, number));
+        }
+    }
+
+    // A parcel of all that is told, one block's after the other's.
+    __device__ static void put(States& states, unsigned place, const uint4& parcel) {
+        constexpr int WORDS = VALUES * (int)sizeof(storage) / 4, IS_WHOLE = VALUES * sizeof(storage) % 4 == 0;
+        const unsigned block = place / PARCELS, first = place % PARCELS * Words::EACH;
+        const unsigned words[3] = {parcel.x, parcel.y, parcel.z};
+#pragma unroll
+        for (int i = 0; i < EACH && !IS_WHOLE; i++)
+            if (place % PARCELS * EACH + i < VALUES)
+                states.at[block * VALUES + place % PARCELS * EACH + i] = ((const storage*)words)[i];
+#pragma unroll
+        for (int i = 0; i < Words::EACH && IS_WHOLE; i++)
+            if (WORDS % Words::EACH == 0 || first + i < WORDS) ((unsigned*)states.at)[block * WORDS + first + i] = words[i];
+    }
+};
+
+#define ALL_PARCELS (BLOCKS * Own::PARCELS)  // of a tile
+
+// What is told of a step of a tile, numbered among those of all groups of blocks. After all parcels comes a counter for each.
+struct Handoff {
+    unsigned own;  // the first of the block's, of a tile's
+    uint4* parcels;
+    unsigned* counters;
+    __device__ Handoff(uint4* all, int tiles, int block)
+        : own(block % BLOCKS * Own::PARCELS), parcels(all), counters((unsigned*)(all + tiles * 2u * ALL_PARCELS)) {}
+    __device__ uint4* at(int tile, unsigned number) const { return parcels + (tile * 2u + number % 2) * ALL_PARCELS; }
+    __device__ unsigned* counter(int tile) const { return counters + tile * 4; }
+};
+
+#if TIMESTAMPS
+typedef Words Told;
+#else
+struct Told : Words {
+    __device__ static bool has(const uint4&, unsigned) { return true; }
+};
+#endif
+
+// By GATE_THREADS threads, of which `me` is the number; told: how often the block has told of that tile, this time included.
+__device__ inline void tell(const Own& own, const Handoff& handoff, int tile, unsigned number, int me) {
+    own.tell(handoff.at(tile, number) + handoff.own, me, number);
+#if !TIMESTAMPS
+    meet(TOLD_ALL, GATE_THREADS);
+    if (me == 0) arrive(handoff.counter(tile));
+#endif
+}
+
+// By HEARERS threads, of which `me` is the number: what all have told of a tile, for the told-th time. False when it does not come.
+__device__ inline bool hear(States& states, const Handoff& handoff, int tile, unsigned number, unsigned told, int me) {
+#if !TIMESTAMPS
+    const unsigned* counter = handoff.counter(tile);
+    if (!wait_together([&] { return arrived(counter) >= told * BLOCKS; })) return false;
+#endif
+    Heard<Told, ALL_PARCELS, 0, HEARERS> heard;
+    return heard.finish(handoff.at(tile, number), me, number,
+                        [&](unsigned place, const uint4& parcel) { Own::put(states, place, parcel); });
+}

@@ -1,0 +1,138 @@
+// Maths: the backward pass of sparse_persistent_gpu.cu, CELL, all T steps of one layer and direction in one launch: each block
+//   multiplies the gradients of all gates by the rows of W_hh^T of its own units, whose elements stay with it.
+// Layout: as persistent_grid_backward.cu, but for W_hh, in whose place there are places, values, slots and firsts as in
+//   sparse_persistent_gpu.cu, of W_hh^T, whose columns are a unit's gates beside each other; and for
+//   handoff, as in sparse_persistent_gpu.cu: the gradients of a block's gates, the number i + 1 in the i-th step backward.
+//   No two may alias. Alignment: of the element; handoff: 16 bytes; values: 4 bytes.
+// Launch: as sparse_persistent_gpu.cu.
+// Cost: reads the elements once, T B values a unit as persistent_grid_backward.cu; 2 T B operations an element. Each block reads
+//   4/3 B G H values of others a step.
+// Limits: as sparse_persistent_gpu.cu; positions are G * H.
+// Order: as sparse_persistent_gpu.cu, gradients of step i + 2 taking the place of those of i.
+#define BLOCK_THREADS 512
+#define THREADS GATE_THREADS  // that have the states
+#define WIDE SEQUENCES
+#define STATES ((UNITS * SEQUENCES * LANES + GATE_THREADS - 1) / GATE_THREADS)  // of a thread in a tile
+#define TOLD_EACH GATES
+#define ROW_GATES 1
+#include "jitter.cuh"
+#include "roles.cuh"
+
+enum Where { FOUND = 1, TOLD_ALL = 2, TOLD = 3 };  // meetings of who has states; the others wait until these have told
+
+#include "sparse_rows.cuh"
+
+struct Thread {
+    int number, first_unit, first_sequence, batch;
+    __device__ int local_unit(int state) const { return own_unit(number, state); }
+    __device__ int column(int state) const { return own_column(number, state); }
+    __device__ int unit(int state) const { return first_unit + local_unit(state); }
+    __device__ int sequence(int tile, int state) const { return first_sequence + tile * WIDE + column(state); }
+    __device__ bool is_inside(int tile, int state) const {
+        return column(state) < WIDE && unit(state) < HIDDEN && sequence(tile, state) < batch;
+    }
+};
+
+#include "backward_step.cuh"
+
+struct Shared {
+    States states;  // gates' gradients of all units
+    Own own;
+    Parts parts;
+    Carried carried;
+    Room room;
+    int is_stuck;  // some thread has given up the wait for what others tell
+};
+static_assert(sizeof(Shared) <= SHARED_BYTES, "Sparse.shared_bytes");
+
+// The i-th step backward of a thread's own units of a tile; then what is left of d_h. sums: of the step before.
+__device__ inline void step_units(Shared& shared, const Arrays& arrays, const Inputs& inputs, const RowSums& sums, const Thread& me,
+                                  int tile, int i) {
+#pragma unroll
+    for (int s = 0; s < STATES; s++) {
+        if (me.column(s) >= WIDE) continue;
+        const float d_h = shared.carried.d_h[tile][s][me.number] + sums.at[s][0];
+        if (i == arrays.steps) {
+            finish(shared.carried, arrays, me, tile, s, d_h);
+            continue;
+        }
+        const int end = shared.carried.ends[tile][me.column(s)];
+        const bool is_alive = me.is_inside(tile, s) && arrays.time(i) < end;
+        const Slopes slopes = inputs.slopes(arrays, me, tile, s, arrays.time(i + 1), end);
+        const float all_d_h = d_h + (is_alive ? of_raw(inputs.d_output[s]) : 0);
+        step(shared.carried, arrays, slopes, me, tile, s, i, all_d_h,
+             [&](int gate, storage found) { shared.own.of(me.unit(s), me.column(s), gate) = found; });
+    }
+}
+
+// All that has states does in a step: what is read for it, found, and told.
+__device__ inline void take_step(Shared& shared, const Arrays& arrays, const Handoff& handoff, const Inputs& inputs,
+                                 const RowSums& sums, const Thread& me, int tile, int i) {
+    step_units(shared, arrays, inputs, sums, me, tile, i);
+    meet(FOUND, GATE_THREADS);
+    jitter(i, 4);
+    if (i < arrays.steps) tell(shared.own, handoff, me.first_sequence / WIDE + tile, i + 1, me.number);
+    if (TILES == 1) come(TOLD, BLOCK_THREADS);
+    if (i + 1 < arrays.steps) Inputs::fetch(arrays, me, tile, i + 1);
+}
+
+// All steps of all tiles. False where a wait was given up.
+__device__ inline bool find_all(Shared& shared, const Arrays& arrays, Elements& elements, const Handoff& handoff,
+                                const Thread& me, int slot) {
+    const int tiles = min(TILES, (me.batch - me.first_sequence + WIDE - 1) / WIDE);
+    const bool has_states = me.number < GATE_THREADS;
+    for (int i = 0; i <= arrays.steps; i++) {
+#pragma unroll 1
+        for (int tile = 0; tile < tiles; tile++) {
+            Inputs inputs = {};
+            if (has_states && i < arrays.steps) inputs.read(arrays, me, tile, i);
+            jitter(i, 0);
+            bool is_stuck = false;
+            if (i > 0) {
+                if (!has_states && !hear(shared.states, handoff, me.first_sequence / WIDE + tile, i, i, me.number - GATE_THREADS))
+                    *(volatile int*)&shared.is_stuck = 1;
+                __syncthreads();
+                is_stuck = *(volatile int*)&shared.is_stuck;
+                jitter(i, 1);
+                float parts[SEQUENCES] = {};
+                elements.multiply(parts, shared.room, shared.states);
+                shared.parts.put(slot, parts);
+            }
+            const Bounds bounds(shared.parts, me.number);
+            __syncthreads();
+            if (is_stuck) return false;
+            jitter(i, 2);
+            if (has_states) take_step(shared, arrays, handoff, inputs, RowSums(shared.parts, bounds, me.number), me, tile, i);
+            else if (TILES == 1) meet(TOLD, BLOCK_THREADS);  // others' gradients are not there before
+        }
+    }
+    return true;
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) sparse_backward(
+    const storage* kept, const float* cells, index row_step, index row_sequence, const storage* output, index output_step,
+    index output_sequence, const unsigned* places, const storage* values, const int* slots, const int* firsts,
+    const storage* first_h, const storage* first_c, const storage* d_output, index d_output_step, index d_output_sequence,
+    const storage* d_final_h, const storage* d_final_c, storage* d_gates, storage* d_product, storage* d_first_h,
+    storage* d_first_c, const length* lengths, uint4* all_told, int* status, int steps, int batch, int is_reverse) {
+    Shared& shared = *(Shared*)block_memory();
+    unsigned own_number = threadIdx.x, own_block = blockIdx.x;
+    again(own_number), again(own_block);  // which would otherwise be asked for anew wherever they are needed
+    const int number = own_number, block = own_block;
+    const Thread me = {number, block % BLOCKS * UNITS, block / BLOCKS * TILES * WIDE, batch};
+    const Arrays arrays = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, nullptr,
+                           first_h, first_c, d_final_h, d_final_c, cells, d_gates, d_product, d_first_h, d_first_c,
+                           row_step, row_sequence, steps, is_reverse};
+    const Handoff handoff(all_told, (batch + WIDE - 1) / WIDE, block);
+    clear(&shared, sizeof(States) + sizeof(Own) + sizeof(shared.parts.of_slot));
+    shared.is_stuck = 0;
+    shared.parts.start(firsts);
+    Elements elements(shared.room, places, values);
+    __syncthreads();
+    if (number < GATE_THREADS) shared.carried.start(arrays, me, lengths);
+    __syncthreads();
+    const int slot = slots[block % BLOCKS * BLOCK_THREADS + number];
+    if (find_all(shared, arrays, elements, handoff, me, slot) || number >= GATE_THREADS) return;
+    *(volatile int*)status = 1;
+    for (int tile = 0; tile < min(TILES, (batch - me.first_sequence + WIDE - 1) / WIDE); tile++) give_up(arrays, me, tile);
+}

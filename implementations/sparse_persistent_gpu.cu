@@ -1,0 +1,132 @@
+// Maths: LSTM, GRU (torch.nn's gate order) or RNN, CELL, after the input product, all T steps of one layer and direction in one
+//   launch, with a pruned W_hh whose elements stay in the registers and shared memory of as many multiprocessors as there are;
+//   products and sums in float32.
+// Layout: as persistent_grid.cu, but for W_hh, in whose place there are
+//   places, values [BLOCKS, pairs, BLOCK_THREADS] of a block's elements, as sparse_rows.cuh reads them;
+//   slots [BLOCKS, BLOCK_THREADS], where each thread's sums lie, and firsts [BLOCKS, ROWS + 1], where each row's begin unless
+//   all have PARTS_A_ROW of them (_sparse_packing.py); and for
+//   handoff [tiles of all groups, 2, BLOCKS, PARCELS] of 16 bytes, then [tiles of all groups] of 16 bytes: all 0 before the
+//   launch. No two may alias. Alignment: of the element; handoff: 16 bytes; values: 4 bytes.
+// Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of SEQUENCES sequences, which knows no
+//   other; block r of a group owns UNITS hidden units from r * UNITS. Of BLOCK_THREADS threads each multiplies elements of one
+//   row; GATE_THREADS of them have the states, the others hear what all tell. Shared bytes: Sparse.shared_bytes.
+// Cost: reads the elements once, T B G H values, writes T B H; 2 T B operations an element. Each block reads 4/3 B H values of
+//   others a step, and an element's states of SEQUENCES sequences from shared memory.
+// Limits: compute capability 8.0; at most 65,536 positions of states; T, B, G * H below 2^30; offsets 64-bit.
+// Order: a parcel is written and read as one (grid.cuh), so who sees its number sees it whole. h_(t+1) of a tile takes the place
+//   of h_(t-1): who writes it has read all of h_t, and of that each part was written by a block all of whose threads had read
+//   all of h_(t-1), the block's barriers lying between. So nobody is still to read what is overwritten, and a reader meets the
+//   number it waits for, or that of two steps before, or 0. Without TIMESTAMPS the same holds of the counter in place of numbers.
+//   In a block two barriers a tile and step lie between hearing and the product, and between its parts and their sums; who hears
+//   goes on to the next parcels then, which take the place of states that the product has read, and writes them down before the
+//   next barrier, at which who has the states has read all parts. A wait that takes WATCHDOG_NS is given up by all threads of its
+//   block at the second barrier, and in turn by all blocks of the group. Sums are taken in one order: bit-equal repeats.
+#define BLOCK_THREADS 512
+#define TOLD_EACH 1
+#define WIDE SEQUENCES
+#define GROUPS 1
+#define SUMS 1
+#define SUM_UNITS 1  // they lie elsewhere
+#define SUM_COLUMNS 1
+#define INPUT_SLICES 0
+#define PIECE (16 / (int)sizeof(storage))
+#define STATES ((UNITS * SEQUENCES * LANES + GATE_THREADS - 1) / GATE_THREADS)  // of a thread in a tile
+#include "jitter.cuh"
+#include "roles.cuh"
+
+enum Where { FOUND = 1, TOLD_ALL = 2, TOLD = 3 };  // meetings of who has states; the others wait until these have told
+
+#include "recurrent_gates.cuh"
+#define ROW_GATES GATES
+#include "sparse_rows.cuh"
+#include "gate_step.cuh"
+
+struct Shared {
+    States states;
+    Own own[TILES];
+    Parts parts;
+    Steps steps;
+    int is_stuck;  // some thread has given up the wait for what others tell
+};
+static_assert(sizeof(Shared) <= SHARED_BYTES, "Sparse.shared_bytes");
+
+// Sums and states of every tile and step, told and written. False where a wait was given up.
+__device__ inline bool find_all(Shared& shared, const Arrays& arrays, Elements& elements, const Handoff& handoff,
+                                const Thread& me, int slot) {
+    const bool has_states = me.number < GATE_THREADS, is_first_told = arrays.first_h;
+    const int hearer = me.number - GATE_THREADS;
+    const int tiles = min(TILES, (me.batch - me.first_sequence + WIDE - 1) / WIDE), first_tile = me.first_sequence / WIDE;
+    Walk walk(arrays, me, tiles);
+    Inputs inputs = {};
+    if (has_states) inputs.read(arrays, walk, 0, 0);
+    for (int t = 0; t < arrays.steps; t++) {
+#pragma unroll 1
+        for (int tile = 0; tile < tiles; tile++) {
+            const bool is_last = tile + 1 == tiles, is_heard = t > 0 || is_first_told;
+            jitter(t, 0);
+            if (!has_states && is_heard && !hear(shared.states, handoff, first_tile + tile, t + 1, t + is_first_told, hearer))
+                *(volatile int*)&shared.is_stuck = 1;
+            __syncthreads();
+            const bool is_stuck = *(volatile int*)&shared.is_stuck;
+            jitter(t, 1);
+            float parts[SEQUENCES] = {};
+            elements.multiply(parts, shared.steps.room, shared.states);
+            shared.parts.put(slot, parts);
+            const Bounds bounds(shared.parts, me.number);
+            __syncthreads();
+            if (is_stuck) return false;
+            jitter(t, 2);
+            if (!has_states) {
+                if (TILES == 1) meet(TOLD, BLOCK_THREADS);  // others' states are not there before: who asks is in the way
+                continue;
+            }
+            const RowSums sums(shared.parts, bounds, me.number);
+            const auto of_state = [&](int s) { return Four{{sums.at[s][0], sums.at[s][1], sums.at[s][2], sums.at[s][3]}}; };
+            const Ready ready(shared.steps, inputs, me, tile, arrays.step(t));
+            const Found found(shared.steps, of_state, ready, me, tile, shared.own[tile], shared.own[tile]);
+            jitter(t, 3);
+            meet(FOUND, GATE_THREADS);
+            jitter(t, 4);
+            if (t + 1 < arrays.steps) tell(shared.own[tile], handoff, first_tile + tile, t + 2, me.number);
+            if (TILES == 1) come(TOLD, BLOCK_THREADS);
+            found.write(walk, ready, tile);
+            if (t + 1 == arrays.steps) found.write_final(arrays, shared.steps, ready, me, tile);
+            walk.advance(is_last);
+            read_next(inputs, walk, arrays, tiles, tile, t);
+        }
+    }
+    return true;
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) sparse_forward(
+    const storage* gates, index gates_step, index gates_sequence, const unsigned* places, const storage* values, const int* slots,
+    const int* firsts, const storage* bias_ih, const storage* bias_hh, const storage* first_h, const storage* first_c,
+    storage* output, index output_step, index output_sequence, storage* final_h, storage* final_c, const length* lengths,
+    storage* kept, float* cells, index row_step, index row_sequence, uint4* all_told, int* status, int steps, int batch,
+    int is_reverse) {
+    const Arrays arrays = {gates, nullptr, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
+                           gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
+    Shared& shared = *(Shared*)block_memory();
+    unsigned own_number = threadIdx.x, own_block = blockIdx.x;
+    again(own_number), again(own_block);  // which would otherwise be asked for anew wherever they are needed
+    const int number = own_number, block = own_block;
+    const Thread me = {number, number / 32, number % 32, block % BLOCKS * UNITS, block / BLOCKS * TILES * WIDE, batch};
+    const Handoff handoff(all_told, (batch + WIDE - 1) / WIDE, block);
+    const bool has_states = number < GATE_THREADS;
+    clear(&shared, sizeof(shared.states) + sizeof(shared.own) + sizeof(shared.parts.of_slot));
+    shared.is_stuck = 0;
+    shared.parts.start(firsts);
+    Elements elements(shared.steps.room, places, values);
+    __syncthreads();
+    if (has_states) {
+        start(shared.steps, arrays, me, lengths);
+        for (int tile = 0; first_h && tile < TILES; tile++) start_own(shared.own[tile], arrays, me, tile);
+    }
+    __syncthreads();
+    for (int tile = 0; first_h && has_states && tile < TILES && me.first_sequence + tile * WIDE < batch; tile++)
+        tell(shared.own[tile], handoff, me.first_sequence / WIDE + tile, 1, number);
+    jitter(-1, 5);
+    if (find_all(shared, arrays, elements, handoff, me, slots[block % BLOCKS * BLOCK_THREADS + number]) || !has_states) return;
+    *(volatile int*)status = 1;
+    give_up(arrays, me, min(TILES, (batch - me.first_sequence + WIDE - 1) / WIDE));
+}
