@@ -18,6 +18,7 @@ REQUIRED_DOMAIN = {
     "row_major_gpu": Domain(cells=NN_CELLS, devices=("cuda",)),
     "persistent_gpu": Domain(cells=NN_CELLS, dtypes=("float32", "bfloat16", "float16"), devices=("cuda",)),
     "sparse_persistent_gpu": Domain(cells=NN_CELLS, dtypes=("float32", "bfloat16", "float16"), dense=False, devices=("cuda",)),
+    "cusparse_gpu": Domain(cells=NN_CELLS, modes=("inference",), dense=False, devices=("cuda",)),
     "scan_gpu": Domain(cells=MIN_CELLS, resets=True, sparse=False, devices=("cuda",)),
     "scan_gpu_log": Domain(cells=("mingru_positive", "minlstm_positive"), sparse=False, devices=("cuda",)),
 }

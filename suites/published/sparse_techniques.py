@@ -1,0 +1,148 @@
+"""What each technique of sparse_persistent_gpu is worth: the time of a step with one of them left out over that with all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn import calls, contents
+from pytest_ecornn.contract import Case, Layer
+from pytest_ecornn.implementations._sparse_form import ALL
+from pytest_ecornn.implementations.cuda.compile import indexed
+from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, make_layer
+from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
+from pytest_ecornn.suites.published.alternating import Arm, Replay, alternate
+from pytest_ecornn.suites.published.bars import interval, shown
+from pytest_ecornn.suites.published.parted import each
+from pytest_ecornn.suites.published.verified import WRONG
+from pytest_ecornn.verification import Expected
+
+NAMES = tuple(one.name for one in fields(ALL))
+STEPS = 256
+_BLOCK_US = 5e3
+
+
+@dataclass(frozen=True)
+class Tried:
+    """uneven: rows' densities rise from nearly 0 to twice the case's, so that blocks of units beside each other differ."""
+
+    case: Case
+    uneven: bool = False
+
+    def __str__(self) -> str:
+        case = self.case
+        text = f"{case.cell}, H {case.hidden_size:,}, B {case.batch}, {case.density:.0%}, {case.dtype}"
+        return text + ", uneven rows" * self.uneven
+
+
+def _tried(hidden: int, batch: int, density: float, dtype: str, cell: str = "rnn_tanh", uneven: bool = False) -> Tried:
+    return Tried(
+        Case(
+            cell=cell, steps=STEPS, batch=batch, hidden_size=hidden, dtype=dtype, density=density, projected=True, device="cuda"
+        ),
+        uneven,
+    )
+
+
+ALL_TRIED = (
+    _tried(2304, 4, 0.3, "float32"), _tried(2304, 4, 0.1, "float32"), _tried(1152, 1, 0.1, "float16"),
+    _tried(2304, 16, 0.1, "float16"), _tried(1152, 16, 0.1, "float16", "lstm"), _tried(2304, 4, 0.1, "float32", uneven=True),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """step_us: of all techniques: median, low, high. over_all: by technique the time without it over that. Or the reason."""
+
+    tried: Tried
+    step_us: tuple[float, float, float] | None = None
+    over_all: dict[str, Ratio] = field(default_factory=dict)
+    reason: str = ""
+
+    @property
+    def label(self) -> str:
+        return str(self.tried)
+
+
+def measure(deadline: float) -> Iterator[Row]:
+    """A row for each; of what begins after `deadline` (of time.monotonic) only the reason."""
+    return each(ALL_TRIED, deadline, _row, _without)
+
+
+def _without(tried: Tried, why: str) -> Row:
+    return Row(tried, reason=why)
+
+
+def _row(tried: Tried) -> Row:
+    problem, device = problem_of(tried), indexed(tried.case.device)
+    ways = {"": ALL, **{name: replace(ALL, **{name: False}) for name in NAMES}}
+    layers = {name: make_layer(tried.case, problem.weights, device, way)[0] for name, way in ways.items()}
+    if wrong := _wrong(problem, layers):
+        return _without(tried, f"{WRONG}: {', '.join(wrong)}")
+    arms = {name: _arm(layer, problem) for name, layer in layers.items()}
+    alternate([*arms.values()], MIN_PAIRS)
+    return row(tried, {name: arm.samples_us for name, arm in arms.items()})
+
+
+def row(tried: Tried, samples_us: Mapping[str, Sequence[float]]) -> Row:
+    """From samples of a step's time by what was left out, "" for nothing."""
+    whole = samples_us[""]
+    return Row(tried, median_interval(whole), {name: paired_ratio(samples_us[name], whole) for name in NAMES})
+
+
+def _wrong(problem: contents.Problem, layers: Mapping[str, Layer]) -> list[str]:
+    expected = Expected(problem)
+    with torch.no_grad():
+        found = {
+            name: expected.compare(calls.run(layer, problem), SparsePersistentGpu().declared) for name, layer in layers.items()
+        }
+    failed = [name for name, compared in found.items() if any(one.status == "failed" for one in compared)]
+    return [f"without {name}" if name else "with all" for name in failed]
+
+
+def _arm(layer: Layer, problem: contents.Problem) -> Arm:
+    def call() -> object:
+        with torch.no_grad():
+            return layer(problem.x, problem.state, None)
+
+    return Arm([Replay(call)], STEPS, _BLOCK_US)
+
+
+def problem_of(tried: Tried) -> contents.Problem:
+    """The case's, with its masks replaced where rows are to be uneven."""
+    problem = contents.problem(tried.case)
+    masks = problem.weights.masks
+    for name, mask in masks.items() if tried.uneven else ():
+        masks[name] = _uneven(mask, tried.case)
+    return problem
+
+
+def _uneven(mask: Tensor, case: Case) -> Tensor:
+    rows, columns = mask.shape
+    random = torch.rand(rows, columns, generator=torch.Generator().manual_seed(case.seed))
+    share = torch.linspace(0, 2 * case.density, case.hidden_size).repeat(rows // case.hidden_size)
+    return (random < share[:, None]).to(mask.device)
+
+
+def render(rows: Sequence[Row]) -> str:
+    return document(
+        [
+            "## What each technique is worth",
+            f"The recurrence alone, from graphs that take turns, {MIN_PAIRS} rounds: us a step with all techniques, and its "
+            "time without one of them over that, with 99 % intervals. timestamps: values carry their own, else blocks meet "
+            "at a barrier in every step; wide_reads: the states of several sequences are read at once; bank_order: elements "
+            "lie so that who reads at once reads from other banks; balance: units change places where blocks would be uneven.",
+            table(("case", "us a step", *(f"without {name}" for name in NAMES)), [list(_figures(row)) for row in rows]),
+            "\n".join(f"- {one.label}: {escape(one.reason)}" for one in rows if one.reason),
+        ]
+    )
+
+
+def _figures(row: Row) -> Iterator[str]:
+    yield row.label
+    yield interval(row.step_us) if row.step_us else "-"
+    yield from (shown(row.over_all[name]) if name in row.over_all else "-" for name in NAMES)

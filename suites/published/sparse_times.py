@@ -1,0 +1,175 @@
+"""sparse_persistent_gpu beside dense layers with the zeros stored and cuSPARSE, over hidden size, batch and density.
+
+Source of the grid and of the paper's figure: Zhu et al., Sparse Persistent RNNs, ICLR 2018.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+
+from pytest_ecornn.contract import Case
+from pytest_ecornn.reporting.formatting import significant
+from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.statistics import MIN_PAIRS, Ratio
+from pytest_ecornn.suites.published.bars import Bar, shown
+from pytest_ecornn.suites.published.case_times import CALLED, REPLAYED, Cell, Contest, Row
+
+OURS, DENSE, CUDNN = "sparse_persistent_gpu", "persistent_gpu", "cudnn"
+BASELINES = (CUDNN, "cusparse_gpu", "row_major_gpu")
+CONTEST = Contest((OURS, DENSE, *BASELINES), (DENSE, *BASELINES))
+DTYPES = ("float32", "float16")
+STEPS, INPUTS = 256, 64
+# What a run that is cut short should have comes first.
+HIDDEN, BATCHES, DENSITIES = (2304, 1152, 5760, 1792, 4608, 3072), (4, 1, 16, 32, 2, 8), (0.1, 0.3, 0.05, 0.01, 0.2)
+PAPER = {(2304, 4, 0.3, "float32"): "over 6"}  # over the next best, on a GeForce GTX 1080 Ti and a Tesla V100
+BARS = {
+    (2304, 4, 0.3, "float32"): Bar(6.0), (2304, 4, 0.1, "float32"): Bar(8.0), (2304, 4, 0.1, "float16"): Bar(3.0),
+}  # fmt: skip
+LARGE_BAR, LOWEST_BAR, DENSE_BAR = Bar(5.0), Bar(1.0), Bar(1.0)
+LARGE = 5120
+
+
+def cases(dtypes: Collection[str] = DTYPES) -> list[Case]:
+    """Those that a bar is set for, then batch by batch all others."""
+    grid = [(hidden, batch, density, dtype) for batch, density, hidden, dtype in product(BATCHES, DENSITIES, HIDDEN, DTYPES)]
+    return [_case(*key) for key in dict.fromkeys((*BARS, *grid)) if key[3] in dtypes]
+
+
+def _case(hidden: int, batch: int, density: float, dtype: str) -> Case:
+    return Case(cell="rnn_tanh", steps=STEPS, batch=batch, hidden_size=hidden, input_size=INPUTS, dtype=dtype,
+                density=density, device="cuda")  # fmt: skip
+
+
+def key_of(case: Case) -> tuple[int, int, float, str]:
+    return case.hidden_size, case.batch, case.density, case.dtype
+
+
+def measure(deadline: float, earlier: Sequence[Row] = (), dtypes: Collection[str] = DTYPES) -> Iterator[Row]:
+    """Earlier rows, then one for each other case: of what begins after `deadline` (of time.monotonic) the reason."""
+    yield from earlier
+    known = {row.case for row in earlier}
+    yield from CONTEST.rows([case for case in cases(dtypes) if case not in known], deadline)
+
+
+def best_of(row: Row, way: str = REPLAYED) -> tuple[str, Ratio] | None:
+    """The fastest baseline, and its time over ours with its interval; None where there is no such."""
+    found = {name: ratio for name, ratio in row.cells[way][OURS].over_it.items() if name in BASELINES}
+    return min(found.items(), key=lambda one: one[1].ratio) if found else None
+
+
+def over_dense(row: Row, way: str = REPLAYED) -> Ratio | None:
+    """persistent_gpu's time over ours."""
+    return row.cells[way][OURS].over_it.get(DENSE)
+
+
+def render(rows: Sequence[Row]) -> str:
+    measured = [row for row in rows if any(cell.time_us for cell in row.cells[REPLAYED].values())]
+    parts = [
+        "## Beside dense layers and cuSPARSE",
+        f"rnn_tanh, T {STEPS}, {INPUTS} inputs, forward: us a step, the input product among them, from CUDA graphs that take "
+        "turns. Dense layers store the zeros; row_major_gpu makes a dense product (GEMM) in every step. Best: the fastest of "
+        f"{', '.join(BASELINES)}, and its time over {OURS}'s with its interval (99 %, {MIN_PAIRS} rounds of alternating "
+        "blocks, fewer where calls are slow), replayed and as called. Paper: its figure over the next best, on "
+        "the chips of its time. What fails its comparison with the float64 reference is wrong and has no time.",
+        bars(rows),
+    ]
+    for dtype in DTYPES:
+        chosen = sorted((row for row in measured if row.case.dtype == dtype), key=lambda row: key_of(row.case))
+        if chosen:
+            parts += [f"### {dtype}", _table(chosen)]
+    return document([*parts, "### Where the dense kernel takes over", crossovers(measured), _missing(rows, measured)])
+
+
+def _table(rows: Sequence[Row]) -> str:
+    names = ("H", "B", "density", *CONTEST.names, "best", "over it", "over it, as called", "paper")
+    return table(names, [list(_figures(row)) for row in rows], names[3:])
+
+
+def _figures(row: Row) -> Iterator[str]:
+    hidden, batch, density, _ = key_of(row.case)
+    yield from (f"{hidden:,}", str(batch), f"{density:.0%}")
+    yield from (_step_us(row.cells[REPLAYED][name]) for name in CONTEST.names)
+    best, called = best_of(row), best_of(row, CALLED)
+    yield from (best[0] if best else "-", shown(best[1]) if best else "-", shown(called[1]) if called else "-")
+    yield PAPER.get(key_of(row.case), "-")
+
+
+def _step_us(cell: Cell) -> str:
+    return significant(cell.time_us[0] / STEPS, 3) if cell.time_us else "-"
+
+
+@dataclass(frozen=True)
+class Lowest:
+    """The lowest ratio of some rows, and where."""
+
+    ratio: Ratio
+    row: Row
+
+
+def lowest(found: Sequence[tuple[Row, Ratio]]) -> Lowest | None:
+    row, ratio = min(found, key=lambda one: one[1].ratio, default=(None, None))
+    return Lowest(ratio, row) if row and ratio else None
+
+
+def bars(rows: Sequence[Row]) -> str:
+    """What the figures have to reach, of the rows that there are."""
+    lines, by_key = [], {key_of(row.case): row for row in rows}
+    for key, bar in BARS.items():
+        best = best_of(by_key[key]) if key in by_key else None
+        lines.append(_line(f"H {key[0]:,}, B {key[1]}, {key[2]:.0%}, {key[3]}: over the best", bar, best and best[1], ""))
+    usual = [row for row in rows if row.case.batch <= 16]
+    over_best = lowest([(row, best[1]) for row in usual if (best := best_of(row))])
+    lines.append(_lowest_line("lowest over the best, B to 16", LOWEST_BAR, over_best))
+    sparse = [(row, ratio) for row in rows if row.case.density <= 0.1 and (ratio := over_dense(row))]
+    lines.append(_lowest_line(f"lowest over {DENSE}, density to 10 %", DENSE_BAR, lowest(sparse)))
+    large = [(row, ratio) for row in rows if row.case.hidden_size >= LARGE and key_of(row.case)[2:] == (0.1, "float16")
+             and (ratio := row.cells[REPLAYED][OURS].over_it.get(CUDNN))]  # fmt: skip
+    for row, ratio in large:
+        lines.append(
+            _line(f"H {row.case.hidden_size:,}, B {row.case.batch}, 10 %, float16: over {CUDNN}", LARGE_BAR, ratio, "")
+        )
+    return table(("figure", "found", "bar", "holds", "where"), lines)
+
+
+def _line(what: str, bar: Bar, ratio: Ratio | None, where: str) -> list[str]:
+    return [what, shown(ratio) if ratio else "-", str(bar), bar.holds(ratio) if ratio else "-", where]
+
+
+def _lowest_line(what: str, bar: Bar, found: Lowest | None) -> list[str]:
+    return _line(what, bar, found.ratio, escape(found.row.label)) if found else _line(what, bar, None, "")
+
+
+def crossovers(rows: Sequence[Row]) -> str:
+    """The density at which persistent_gpu, with the zeros stored, is as fast, for each H, B and type."""
+    found: dict[tuple[int, int, str], list[tuple[float, float]]] = {}
+    for row in rows:
+        hidden, batch, density, dtype = key_of(row.case)
+        if ratio := over_dense(row):
+            found.setdefault((hidden, batch, dtype), []).append((density, ratio.ratio))
+    lines = [[f"{hidden:,}", str(batch), dtype, crossover(points)] for (hidden, batch, dtype), points in sorted(found.items())]
+    return table(("H", "B", "type", "density"), lines)
+
+
+def crossover(points: Sequence[tuple[float, float]]) -> str:
+    """Where the dense kernel's time over ours falls to 1, between densities that were measured. points: density and ratio."""
+    ordered = sorted(points)
+    if ordered[0][1] < 1:
+        return f"below {ordered[0][0]:.0%}"
+    for (low, above), (high, below) in pairwise(ordered):
+        if below < 1:
+            return f"{low + (above - 1) / (above - below) * (high - low):.0%}"
+    return f"above {ordered[-1][0]:.0%}"
+
+
+def _missing(rows: Sequence[Row], measured: Sequence[Row]) -> str:
+    """How many rows there are, and why cells have no time, each reason once."""
+    own = [row for row in measured if row.cells[REPLAYED][OURS].time_us]
+    lines = [f"{OURS} ran {len(own)} of the {len(measured)} cases that were measured, of {len(cases())} in all."]
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for row, name in product(measured, CONTEST.names):
+        if why := row.cells[REPLAYED][name].reason:
+            reasons.setdefault((name, why), []).append(row.label)
+    lines += [f"{name}, {len(some)} cases, as {escape(some[0])}: {escape(why)}" for (name, why), some in reasons.items()]
+    return "\n".join(f"- {line}" for line in lines)
