@@ -22,7 +22,7 @@ from pytest_ecornn.implementations.cuda.launch import Launch
 BLOCK_THREADS = 512
 _GATE_THREADS, _LANE_THREADS, _PARTS = 288, 160, 8  # at most; of a state's sums, that a thread adds at once
 _HELD_WORDS = 72  # that a thread has registers for, beside what it works with
-_EASY_WORDS = 56  # of which it need not put anything else aside
+_EASY_WORDS = 60  # of which it need not put anything else aside
 _MOST_SEQUENCES = {2: 8, 4: 4}  # that 16 bytes have room for, of so many bytes an element
 # A model of time, in clocks of a multiprocessor, from persistent_gpu's figures: by it forms are compared.
 _TILE_CLOCKS, _ALONE_CLOCKS = 900, 600  # from one tile to the next; where there is no other meanwhile, more
@@ -120,9 +120,8 @@ class Sparse:
 
     @property
     def parts_a_row(self) -> int:
-        """If all rows have room for as many, so many that who reads them at once reads from other banks; else 0."""
-        each = ceil(self.parts / self.lanes)
-        found = self.lanes * (each + 1 - each % 2)
+        """If all rows have room for as many, so many: odd, so that rows beside each other begin in other banks; else 0."""
+        found = self.lanes * ceil(self.parts / self.lanes) | 1
         return found if found * self.spread.rows <= 2 * BLOCK_THREADS else 0
 
     @property

@@ -49,8 +49,9 @@ class CusparseGpu(Implementation):
                 gates = (
                     x if is_projected else gate_products(x, weights["weight_ih" + suffix].detach(), case.precision == "tf32")
                 )
-                names = [name + suffix for name in ("bias_ih", "bias_hh") if name + suffix in weights]
-                biases = [weights[name].detach().to(compute) for name in names]
+                zero = x.new_zeros((), dtype=compute)
+                found = [weights.get(name + suffix) for name in ("bias_ih", "bias_hh")]  # projected there is the second alone
+                biases = [zero if one is None else one.detach().to(compute) for one in found]
                 first = state or (x.new_zeros(x.shape[1], case.hidden_size),) * len(cell.states)
                 start = tuple(one.to(compute) for one in first)
                 output, final = _loop(cell, gates, pruned["weight_hh" + suffix], biases, start, on_device, reverse)
@@ -89,7 +90,7 @@ def _loop(
 ) -> tuple[Tensor, cells.Blocks]:
     """gates [T, B, G*H], weight [G*H, H] in CSR, state [B, H] each -> output [T, B, H] and final states, of the gates' type."""
     count, dtype, compute, outputs = len(cell.gates), gates.dtype, state[0].dtype, []
-    of_x, of_h = biases or (gates.new_zeros((), dtype=compute),) * 2
+    of_x, of_h = biases
     steps = list(enumerate(gates.unbind(0)))
     for t, x_t in reversed(steps) if reverse else steps:
         product = torch.sparse.mm(weight, state[0].to(dtype).T).T.to(compute)

@@ -133,8 +133,12 @@ def corners(domain: Domain, cell: str, dtype: str, device: str = "cpu") -> list[
     """The same few cases each time, where they are inside `domain`: to be tried beside those that are drawn."""
     tried = (Case(cell=cell, dtype=dtype, device=device, **fields) for fields in _CORNERS)
     if not domain.dense:
-        tried = (replace(case, density=0.3) for case in tried if case.contents not in ("nan", "infinite"))
+        tried = (replace(case, density=0.3) for case in tried if case.contents not in _NOT_FINITE)
     return [case for case in tried if domain.contains(case)]
+
+
+# 0 times these is NaN: a pruned weight is not multiplied by everyone.
+_NOT_FINITE = ("nan", "infinite")
 
 
 def _sizes(smallest: int, largest: int) -> st.SearchStrategy[int]:
@@ -146,8 +150,7 @@ def _contents(mode: str, has_state: bool, density: float) -> st.SearchStrategy[s
     """Half are plain; NaN and infinity only where no gradient mixes them into every element."""
     special = ["saturated", "near_one", "large", "denormal", "zeros"]
     if mode == "inference" and density == 1:
-        # 0 times NaN or infinity is NaN: a pruned weight is not multiplied by everyone.
-        special += ["nan"] + ["infinite"] * has_state
+        special += _NOT_FINITE if has_state else _NOT_FINITE[:1]
     return st.one_of(st.just("normal"), st.sampled_from(special))
 
 
@@ -197,7 +200,8 @@ def _turned(case: Case) -> Case:
 def _changed(case: Case, name: str, value: Any) -> Case:
     if case.projected and name in ("hidden_size", "input_size"):
         return replace(case, hidden_size=value, input_size=value)
-    return replace(case, **{name: value})
+    changed = replace(case, **{name: value})
+    return replace(changed, contents="normal") if changed.density < 1 and changed.contents in _NOT_FINITE else changed
 
 
 def _restored(simple: Case, case: Case, names: list[str], unsupported: Callable[[Case], str | None]) -> Case:

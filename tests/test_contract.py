@@ -125,6 +125,8 @@ def test_what_runs_pruned_weights_alone_is_given_them() -> None:
     case = Case(cell="lstm", steps=7, batch=3, hidden_size=5, layers=2)
     nearest = nearest_supported(case, lambda given: "dense" if given.density == 1 else None)
     assert nearest == replace(case, density=0.3)
+    nearest = nearest_supported(replace(case, contents="nan"), lambda given: "dense" if given.density == 1 else None)
+    assert nearest == replace(case, density=0.3)
 
 
 @given(st.data())

@@ -15,7 +15,8 @@ OPTIONS = {
     "plain": {},
     "one of each": {"steps": 1, "batch": 1, "hidden_size": 1, "input_size": 1},
     "all at once": {"layers": 2, "bidirectional": True, "ragged": True, "has_state": True, "batch_first": True},
-    "projected": {"projected": True, "bidirectional": True, "input_size": 0, "bias": False},
+    "projected": {"projected": True, "bidirectional": True, "input_size": 0},
+    "without bias": {"bias": False, "has_state": True},
 }
 
 
