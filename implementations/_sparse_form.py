@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_ecornn.implementations._persistent_problem import GATES, Device, Problem
-from pytest_ecornn.implementations._sparse_packing import Spread, laid_counts, order_of, padded_turns, turns_of
+from pytest_ecornn.implementations._sparse_packing import Spread, is_arranged, laid_counts, order_of, padded_turns, turns_of
 from pytest_ecornn.implementations.cuda.launch import Launch
 
 BLOCK_THREADS = 512
@@ -257,7 +257,8 @@ def _shares(form: Sparse, counts: NDArray[np.int64]) -> tuple[int, int]:
     order = order_of(counts.reshape(spread.gates, hidden).sum(axis=0), form.units, form.techniques.balance)
     laid = laid_counts(counts, order, spread, hidden)
     turns = turns_of(laid, BLOCK_THREADS)
-    return padded_turns(turns, form.techniques.bank_order), ceil(int(laid.max(initial=1)) / turns)
+    arranged = is_arranged(turns, spread, form.techniques.bank_order)
+    return padded_turns(turns, arranged), ceil(int(laid.max(initial=1)) / turns)
 
 
 def expected_counts(problem: Problem, density: float) -> NDArray[np.int64]:

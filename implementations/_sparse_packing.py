@@ -103,7 +103,7 @@ class Packed:
 
 
 def pack(nonzeros: NonZeros, spread: Spread, is_balanced: bool = True, is_bank_aware: bool = True) -> Packed:
-    """is_balanced: units change places where blocks would be uneven. is_bank_aware: threads' turns are drawn up together.
+    """is_balanced: units change places where blocks would be uneven. is_bank_aware: so do elements (`is_arranged`).
 
     Without either all lies in the order of units and columns. Raises ValueError for a shape that is not [G*H, K*H].
     """
@@ -120,17 +120,18 @@ def pack(nonzeros: NonZeros, spread: Spread, is_balanced: bool = True, is_bank_a
     turns = turns_of(counts, spread.threads)
     shares = -(-counts // turns)
     firsts = np.concatenate((np.zeros((len(shares), 1), np.int64), np.cumsum(shares, axis=1)), axis=1).astype(np.int32)
-    shape = len(firsts), padded_turns(turns, is_bank_aware), spread.threads
+    arranged = is_arranged(turns, spread, is_bank_aware)
+    shape = len(firsts), padded_turns(turns, arranged), spread.threads
     zeros, _ = spread.zeros(hidden)
     columns, sources = np.full(shape, zeros, np.uint16), np.full(shape, NONE, np.int32)
-    slots = np.stack([_slots(share, spread.threads) for share in shares]) if is_bank_aware else _in_order(shape)
+    slots = np.stack([_slots(share, spread.threads) for share in shares]) if arranged else _in_order(shape)
     place = np.empty(hidden, np.int32)
     place[order[order != NONE]] = np.flatnonzero(order != NONE)
     at = place[nonzeros.columns % hidden] * spread.told + nonzeros.columns // hidden
     for block, own in enumerate(own_rows):
         threads = np.argsort(slots[block]).astype(np.int32)
         laid = columns[block], sources[block]
-        if is_bank_aware:
+        if arranged:
             arrange(nonzeros.starts, at, own, firsts[block], threads, spread.classes, spread.together, zeros, *laid)
         else:
             fill(nonzeros.starts, at, own, firsts[block], *laid)
@@ -170,9 +171,14 @@ def turns_of(counts: NDArray[np.int64], threads: int) -> int:
     return most
 
 
-def padded_turns(turns: int, is_bank_aware: bool = True) -> int:
+def is_arranged(turns: int, spread: Spread, is_bank_aware: bool) -> bool:
+    """Whether threads' turns are drawn up together: of lists much shorter than classes are many, columns' order is better."""
+    return is_bank_aware and turns > spread.classes / 2
+
+
+def padded_turns(turns: int, arranged: bool) -> int:
     """An even number, with one to spare where that is worth it."""
-    turns += _SPARE_TURNS * (is_bank_aware and turns < _LONG)
+    turns += _SPARE_TURNS * (arranged and turns < _LONG)
     return turns + turns % 2
 
 

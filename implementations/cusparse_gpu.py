@@ -73,10 +73,10 @@ class CusparseGpu(Implementation):
 def _csr(weight: Tensor) -> Tensor:
     """With indices of 32 bits, of which there are less to read."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state")
+        warnings.filterwarnings("ignore", "Sparse (CSR tensor support is in beta|invariant checks are implicitly disabled)")
         found = weight.to_sparse_csr()
         rows, columns = (one.to(torch.int32) for one in (found.crow_indices(), found.col_indices()))
-        return torch.sparse_csr_tensor(rows, columns, found.values(), found.shape, check_invariants=True)
+        return torch.sparse_csr_tensor(rows, columns, found.values(), found.shape)
 
 
 def _loop(

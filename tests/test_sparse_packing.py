@@ -159,6 +159,16 @@ def test_threads_take_turns_that_do_not_collide() -> None:
     assert (1 + plain.collisions) * plain.turns > 2 * (1 + arranged.collisions) * arranged.turns
 
 
+def test_short_lists_stay_in_the_order_of_columns() -> None:
+    pattern = of_mask(random_mask(600, 600, 0.02))  # 120 elements a block, 8 classes
+    aware, plain = (pack(pattern, Spread(1, 10, 32), is_bank_aware=is_aware) for is_aware in (True, False))
+    assert turns_of(plain.nonzeros.counts.reshape(60, 10), 32) in (5, 6)
+    assert aware.collisions < plain.collisions
+    aware, plain = (pack(pattern, Spread(1, 10, 64, 16), is_bank_aware=is_aware) for is_aware in (True, False))
+    assert np.array_equal(aware.columns, plain.columns)
+    assert np.array_equal(aware.slots, plain.slots)
+
+
 def test_collisions_are_counted_among_threads_that_read_at_once() -> None:
     packed = pack(of_mask(torch.eye(8).bool()), Spread(1, 8, 32, 4, 2))
     packed.columns[:] = 0
