@@ -20,15 +20,20 @@ from pytest_ecornn.implementations._sparse_packing import Spread, is_arranged, l
 from pytest_ecornn.implementations.cuda.launch import Launch
 
 BLOCK_THREADS = 512
-_GATE_THREADS, _LANE_THREADS, _PARTS = 288, 160, 8  # at most; of a state's sums, that a thread adds at once
+_GATE_THREADS = 288  # at most
+_LANE_THREADS = 160  # to which sums are given more threads than states need: each of them is one less that hears
+_PARTS = 8  # of a state's sums, that a thread may add without another's help
 _HELD_WORDS = 72  # that a thread has registers for, beside what it works with
 _EASY_WORDS = 60  # of which it need not put anything else aside
 _MOST_SEQUENCES = {2: 8, 4: 4}  # that 16 bytes have room for, of so many bytes an element
-# A model of time, in clocks of a multiprocessor, from persistent_gpu's figures: by it forms are compared.
-_TILE_CLOCKS, _ALONE_CLOCKS = 900, 600  # from one tile to the next; where there is no other meanwhile, more
-_READS_A_TURN = {True: {8: 1.12, 16: 1.5, 32: 2.2}, False: {8: 2.55, 16: 3.0, 32: 3.5}}  # arranged, and as they come
-_TOLD_BYTES_A_CLOCK, _ROUND_CLOCKS, _PARCEL_CLOCKS = 36, 700, 30
-_PARCELS_AT_ONCE = 8
+# A model of time, in clocks of a multiprocessor, fitted to 48 forms on an H200, by which forms are compared.
+_TILE_CLOCKS, _ALONE_CLOCKS, _GATE_CLOCKS = 1100, 600, 60  # from tile to tile; more where there is no other; each gate
+_READS_A_TURN = {True: {8: 1.05, 16: 1.06, 32: 1.1}, False: {8: 2.0, 16: 2.4, 32: 2.5}}  # arranged, and as they come
+_ISSUED = {2: (3, 4), 4: (1, 3)}  # instructions of an element: of each sequence, and once, of so many bytes
+_ISSUED_FOR_SHARED = 16  # more of two elements in shared memory
+_TOLD_BYTES_A_CLOCK = {True: 20, False: 36}  # of a tile that is alone, and of several, told while others are multiplied
+_PARCELS_AT_ONCE, _ROUND_CLOCKS = 8, 700
+_FEW_IDLE, _CROWDED = 4, 1.05  # multiprocessors, and by how much a step takes longer where fewer are
 
 
 @dataclass(frozen=True)
@@ -163,14 +168,16 @@ class Sparse:
     @property
     def step_clocks(self) -> float:
         """About how long a step of all tiles takes, by which forms are compared."""
-        reads = self.turns * max(4, self.wide_bytes) / 4 * _READS_A_TURN[self.techniques.bank_order][self.spread.classes]
+        arranged, alone = is_arranged(self.turns, self.spread, self.techniques.bank_order), self.tiles == 1
+        reads = self.turns * max(4, self.wide_bytes) / 4 * _READS_A_TURN[arranged][self.spread.classes]
         wavefronts = BLOCK_THREADS / 32 * (reads + self.shared * pair_words(self.problem))
-        issued = BLOCK_THREADS / 128 * self.turns * (self.sequences * 4 / self.problem.arithmetic.bytes + 3)
+        of_each, once = _ISSUED[self.problem.arithmetic.bytes]
+        issued = BLOCK_THREADS / 128 * (self.turns * (of_each * self.sequences + once) + _ISSUED_FOR_SHARED * self.shared)
         parcels, hearers = self.blocks * self._parcels, BLOCK_THREADS - self.gate_threads
         rounds = ceil(parcels / hearers / _PARCELS_AT_ONCE) - 1
-        heard = 16 * parcels / _TOLD_BYTES_A_CLOCK + rounds * _ROUND_CLOCKS + parcels / hearers * _PARCEL_CLOCKS
-        each = _TILE_CLOCKS + max(wavefronts, issued) + heard
-        return self.tiles * each + _ALONE_CLOCKS * (self.tiles == 1)
+        heard = 16 * parcels / _TOLD_BYTES_A_CLOCK[alone] + rounds * _ROUND_CLOCKS
+        each = _TILE_CLOCKS + max(wavefronts, issued) + heard + self.states * self._gates * _GATE_CLOCKS
+        return self.tiles * each + _ALONE_CLOCKS * alone
 
     @property
     def launch(self) -> Launch:
@@ -201,7 +208,8 @@ def choose(problem: Problem, counts: NDArray[np.int64], device: Device, techniqu
     """
     fitting = list(_fitting(problem, counts, device, techniques))
     if fitting:
-        return min(fitting, key=lambda form: form.step_clocks)
+        free = device.processors - _FEW_IDLE
+        return min(fitting, key=lambda form: form.step_clocks * (_CROWDED if form.launch.grid > free else 1))
     elements, words = int(counts.sum()), pair_words(problem)
     return (
         f"H {problem.hidden} with {elements:,} non-zeros does not fit: they, {2 * words} bytes each, and the "
