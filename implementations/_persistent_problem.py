@@ -7,12 +7,20 @@ from typing import NamedTuple
 import torch
 
 from pytest_ecornn import cells
+from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._nn_cells import NN_CELLS
 
 HOPPER = (9, 0)  # the compute capability of clusters here
 GATES = {name: len(cells.get(name).gates) for name in NN_CELLS}
 PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # of a layer in one direction
 _GROUP = 17  # multiprocessors that a cluster must lie within: the chip's groups have 16 to 18
+
+
+def values_a_step(case: Case) -> int:
+    """That a layer in one direction moves for a unit of a sequence: gates, states, what is kept, and gradients."""
+    gates = GATES[case.cell]
+    kept = {4: 6, 3: 4, 1: 0}[gates]  # of LSTM c is one of 4 bytes
+    return 3 * gates + 2 * kept + 4 + (case.cell == "gru") if case.training else gates + 1
 
 
 class Device(NamedTuple):

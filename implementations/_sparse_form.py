@@ -165,6 +165,10 @@ class Sparse:
         carried = 4 * self.tiles * (self.states * self.gate_threads * (2 if self.problem.is_backward else 1) + self.sequences)
         return states + own + parts + carried + 16 * self.units + 128
 
+    def room(self, device: Device) -> int:
+        """For so many pairs of each thread in shared memory, less than 1 where nothing fits beside the states."""
+        return (device.shared_bytes - self.bytes_beside) // (4 * pair_words(self.problem) * BLOCK_THREADS)
+
     @property
     def step_clocks(self) -> float:
         """About how long a step of all tiles takes, by which forms are compared."""
@@ -247,16 +251,15 @@ def _form(form: Sparse, counts: NDArray[np.int64], device: Device) -> Sparse | N
     problem, words = form.problem, pair_words(form.problem)
     if sum(form.spread.zeros(problem.hidden)) > np.iinfo(np.uint16).max + 1:
         return None
-    room = (device.shared_bytes - form.bytes_beside) // (4 * words * BLOCK_THREADS)
-    most = 2 * (max(0, room) + _HELD_WORDS // words)
-    if room < 1 or counts.sum() > most * BLOCK_THREADS * form.blocks:
+    room, held = form.room(device), _HELD_WORDS // words
+    if room < 1 or counts.sum() > 2 * (room + held) * BLOCK_THREADS * form.blocks:
         return None
     turns, parts = _shares(form, counts)
     form = replace(form, turns=turns, parts=parts)
-    room = (device.shared_bytes - form.bytes_beside) // (4 * words * BLOCK_THREADS)
-    if room < 1 or turns > 2 * (room + _HELD_WORDS // words):
+    room = form.room(device)
+    if room < 1 or turns > 2 * (room + held):
         return None
-    return replace(form, held=min(turns // 2, _HELD_WORDS // words, max(_EASY_WORDS // words, turns // 2 - room)))
+    return replace(form, held=min(turns // 2, held, max(_EASY_WORDS // words, turns // 2 - room)))
 
 
 def _shares(form: Sparse, counts: NDArray[np.int64]) -> tuple[int, int]:

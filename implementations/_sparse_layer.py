@@ -22,7 +22,10 @@ from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of, sizes_of
 
 
 class Given(NamedTuple):
-    """gates: W_ih x [T, B, G*H], or [B, T, G*H]. states: none, or [B, H] of each. biases: of G*H, None for none."""
+    """gates: W_ih x [T, B, G*H], or [B, T, G*H]. states: none, or [B, H] of each. biases: of G*H, None for none.
+
+    weight: [G*H, H], with its zeros; not looked at where a layer's values are fixed.
+    """
 
     gates: Tensor
     states: Sequence[Tensor]

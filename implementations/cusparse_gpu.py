@@ -91,10 +91,10 @@ def _loop(
     """gates [T, B, G*H], weight [G*H, H] in CSR, state [B, H] each -> output [T, B, H] and final states, of the gates' type."""
     count, dtype, compute, outputs = len(cell.gates), gates.dtype, state[0].dtype, []
     of_x, of_h = biases
-    steps = list(enumerate(gates.unbind(0)))
+    steps = list(enumerate((gates.to(compute) + of_x).unbind(0)))
     for t, x_t in reversed(steps) if reverse else steps:
         product = torch.sparse.mm(weight, state[0].to(dtype).T).T.to(compute)
-        new = cell.step((x_t.to(compute) + of_x).chunk(count, -1), (product + of_h).chunk(count, -1), state, {})
+        new = cell.step(x_t.chunk(count, -1), (product + of_h).chunk(count, -1), state, {})
         output = new[0]
         if lengths is not None:
             alive = (lengths > t).unsqueeze(-1)  # [B, 1]

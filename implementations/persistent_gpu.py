@@ -15,7 +15,7 @@ from torch import Tensor
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights
 from pytest_ecornn.implementations._persistent_choice import choose
-from pytest_ecornn.implementations._persistent_problem import GATES, PARAMETERS, Arithmetic, Device, Problem
+from pytest_ecornn.implementations._persistent_problem import GATES, PARAMETERS, Arithmetic, Device, Problem, values_a_step
 from pytest_ecornn.implementations._precision import tf32_refusal
 from pytest_ecornn.implementations.cuda.compile import indexed, refusal
 from pytest_ecornn.implementations.cuda.rows import too_large
@@ -53,9 +53,8 @@ class PersistentGpu(Implementation):
 
         product, gates, hidden = product_cost(case), len(cells.get(case.cell).gates), case.hidden_size
         size, tracks, rows = getattr(torch, case.dtype).itemsize, case.layers * case.directions, case.steps * case.batch
-        kept = {4: 6, 3: 4, 1: 0}[gates]  # values a unit and step; of LSTM c is one of 4 bytes
-        values, passes = (3 * gates + 2 * kept + 4 + (case.cell == "gru"), 3) if case.training else (gates + 1, 1)
-        moved = tracks * (passes * gates * hidden**2 + rows * values * hidden) * size
+        passes = 3 if case.training else 1
+        moved = tracks * (passes * gates * hidden**2 + rows * values_a_step(case) * hidden) * size
         return Cost(product.bytes + moved, product.operations + passes * 2 * tracks * rows * gates * hidden**2)
 
     def notes(self) -> str:

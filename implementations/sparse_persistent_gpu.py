@@ -7,8 +7,6 @@ block to block. Backward each keeps those of W_hh^T. Source: Zhu et al., Sparse 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -17,10 +15,11 @@ from pytest_ecornn.contract import Case, Cost, Implementation, State, Weights
 from pytest_ecornn.contract import Layer as ContractLayer
 from pytest_ecornn.implementations._gate_product import gate_products, product_cost
 from pytest_ecornn.implementations._persistent_kernel import Kind
-from pytest_ecornn.implementations._persistent_problem import GATES, PARAMETERS, Device
+from pytest_ecornn.implementations._persistent_problem import GATES, Device, values_a_step
 from pytest_ecornn.implementations._precision import tf32_refusal
 from pytest_ecornn.implementations._sparse_form import ALL, Techniques, choose, expected_counts
 from pytest_ecornn.implementations._sparse_layer import Given, Layer
+from pytest_ecornn.implementations._stack import run_layers
 from pytest_ecornn.implementations.cuda.compile import indexed, refusal
 from pytest_ecornn.implementations.cuda.rows import too_large
 
@@ -55,10 +54,8 @@ class SparsePersistentGpu(Implementation):
         product, gates, hidden = product_cost(case), GATES[case.cell], case.hidden_size
         size, tracks, rows = getattr(torch, case.dtype).itemsize, case.layers * case.directions, case.steps * case.batch
         elements = round(case.density * gates * hidden**2)
-        kept = {4: 6, 3: 4, 1: 0}[gates]  # values a unit and step; of LSTM c is one of 4 bytes
-        values = 3 * gates + 2 * kept + 4 + (case.cell == "gru") if case.training else gates + 1
         passes = 2 if case.training else 1
-        moved = tracks * (passes * elements * (size + 2) + rows * values * hidden * size)
+        moved = tracks * (passes * elements * (size + 2) + rows * values_a_step(case) * hidden * size)
         operations = passes * 2 * tracks * rows * elements
         if case.training:  # W_hh's gradient, of which the non-zeros are kept
             moved, operations = moved + tracks * gates * hidden**2 * size, operations + 2 * tracks * rows * gates * hidden**2
@@ -82,44 +79,30 @@ def _misfit(case: Case, device: torch.device) -> str | None:
 def make_layer(case: Case, weights: Weights, device: torch.device, techniques: Techniques = ALL) -> tuple[ContractLayer, str]:
     """All layers and directions of the case on `device`, and what they run. Raises Unsupported where a pattern does not fit."""
     kind = Kind(getattr(torch, case.dtype), device, case.precision == "tf32", keeps=case.training, lengths=case.ragged)
-    parameters: list[list[Callable[[], Tensor] | None]] = []
-    layers: list[Layer] = []
+    layers: dict[str, Layer] = {}
     for _, direction, suffix in cells.suffixes(case):
-        names = [name + suffix for name in PARAMETERS]
-        parameters.append([_reader(weights, name) if name in weights else None for name in names])
-        mask = weights.masks.get(names[1])
+        name = "weight_hh" + suffix
+        mask = weights.masks.get(name)
         if mask is None:
-            mask = torch.ones_like(weights[names[1]], dtype=torch.bool)
-        layers.append(Layer(case.cell, mask, case.batch, kind, case.batch_first, direction > 0, techniques))
+            mask = torch.ones_like(weights[name], dtype=torch.bool)
+        layers[suffix] = Layer(case.cell, mask, case.batch, kind, case.batch_first, direction > 0, techniques)
         if not case.training:
-            layers[-1].fix(weights.masked(names[1]).detach())
+            layers[suffix].fix(weights.masked(name).detach())
 
     def run(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
-        states = cells.unpack_state(state)
         on_device = None if lengths is None else lengths.to(device, non_blocking=True)
-        finals: list[list[Tensor]] = []
-        for first in range(0, len(layers), case.directions):
-            tracks = range(first, first + case.directions)
-            found = []
-            for track in tracks:
-                weight_ih, weight_hh, *biases = [one and one() for one in parameters[track]]
-                assert weight_hh is not None
-                gates = _gates(case, x, weight_ih, track)
-                found.append(layers[track](Given(gates, [one[track] for one in states], weight_hh, biases, on_device)))
-            x = torch.cat([one[0] for one in found], 2) if len(found) > 1 else found[0][0]
-            finals += [one[1:] for one in found]
-        final = tuple(torch.stack(one) for one in zip(*finals, strict=True))
-        return x, final if len(final) > 1 else final[0]
 
-    return run, "; backward: ".join(str(one.form) for one in layers[0].passes)
+        def run_layer(
+            suffix: str, x: Tensor, is_projected: bool, state: cells.Blocks, reverse: bool
+        ) -> tuple[Tensor, cells.Blocks]:
+            gates = x if is_projected else gate_products(x, weights["weight_ih" + suffix], case.precision == "tf32")
+            name = "weight_hh" + suffix
+            weight = weights.masked(name) if case.training else weights[name]  # whose values are fixed then
+            biases = [weights.get(name + suffix) for name in ("bias_ih", "bias_hh")]
+            output, *finals = layers[suffix](Given(gates, state, weight, biases, on_device))
+            return output, tuple(finals)
 
+        return run_layers(case, x, state, run_layer)
 
-def _reader(weights: Weights, name: str) -> Callable[[], Tensor]:
-    return lambda: weights.masked(name)
-
-
-def _gates(case: Case, x: Tensor, weight_ih: Tensor | None, track: int) -> Tensor:
-    if weight_ih is None:
-        wide = GATES[case.cell] * case.hidden_size
-        return x.narrow(2, track % case.directions * wide, wide)
-    return gate_products(x, weight_ih, case.precision == "tf32")
+    first, *_ = layers.values()
+    return run, "; backward: ".join(str(one.form) for one in first.passes)
