@@ -9,16 +9,10 @@
 //   4/3 B G H values of others a step.
 // Limits: as sparse_persistent_gpu.cu; positions are G * H.
 // Order: as sparse_persistent_gpu.cu, gradients of step i + 2 taking the place of those of i.
-#define BLOCK_THREADS 512
 #define THREADS GATE_THREADS  // that have the states
-#define WIDE SEQUENCES
-#define STATES ((UNITS * SEQUENCES * LANES + GATE_THREADS - 1) / GATE_THREADS)  // of a thread in a tile
 #define TOLD_EACH GATES
 #define ROW_GATES 1
 #include "jitter.cuh"
-#include "roles.cuh"
-
-enum Where { FOUND = 1, TOLD_ALL = 2, TOLD = 3 };  // meetings of who has states; the others wait until these have told
 
 #include "sparse_rows.cuh"
 
@@ -79,7 +73,7 @@ __device__ inline void take_step(Shared& shared, const Arrays& arrays, const Han
 // All steps of all tiles. False where a wait was given up.
 __device__ inline bool find_all(Shared& shared, const Arrays& arrays, Elements& elements, const Handoff& handoff,
                                 const Thread& me, int slot) {
-    const int tiles = min(TILES, (me.batch - me.first_sequence + WIDE - 1) / WIDE);
+    const int tiles = tiles_of(me.first_sequence, me.batch);
     const bool has_states = me.number < GATE_THREADS;
     for (int i = 0; i <= arrays.steps; i++) {
 #pragma unroll 1
@@ -134,5 +128,5 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) sparse_backward(
     const int slot = slots[block % BLOCKS * BLOCK_THREADS + number];
     if (find_all(shared, arrays, elements, handoff, me, slot) || number >= GATE_THREADS) return;
     *(volatile int*)status = 1;
-    for (int tile = 0; tile < min(TILES, (batch - me.first_sequence + WIDE - 1) / WIDE); tile++) give_up(arrays, me, tile);
+    for (int tile = 0; tile < tiles_of(me.first_sequence, batch); tile++) give_up(arrays, me, tile);
 }

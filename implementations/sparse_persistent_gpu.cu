@@ -21,20 +21,14 @@
 //   goes on to the next parcels then, which take the place of states that the product has read, and writes them down before the
 //   next barrier, at which who has the states has read all parts. A wait that takes WATCHDOG_NS is given up by all threads of its
 //   block at the second barrier, and in turn by all blocks of the group. Sums are taken in one order: bit-equal repeats.
-#define BLOCK_THREADS 512
 #define TOLD_EACH 1
-#define WIDE SEQUENCES
 #define GROUPS 1
 #define SUMS 1
 #define SUM_UNITS 1  // they lie elsewhere
 #define SUM_COLUMNS 1
 #define INPUT_SLICES 0
 #define PIECE (16 / (int)sizeof(storage))
-#define STATES ((UNITS * SEQUENCES * LANES + GATE_THREADS - 1) / GATE_THREADS)  // of a thread in a tile
 #include "jitter.cuh"
-#include "roles.cuh"
-
-enum Where { FOUND = 1, TOLD_ALL = 2, TOLD = 3 };  // meetings of who has states; the others wait until these have told
 
 #include "recurrent_gates.cuh"
 #define ROW_GATES GATES
@@ -55,7 +49,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, Elements& 
                                 const Thread& me, int slot) {
     const bool has_states = me.number < GATE_THREADS, is_first_told = arrays.first_h;
     const int hearer = me.number - GATE_THREADS;
-    const int tiles = min(TILES, (me.batch - me.first_sequence + WIDE - 1) / WIDE), first_tile = me.first_sequence / WIDE;
+    const int tiles = tiles_of(me.first_sequence, me.batch), first_tile = me.first_sequence / WIDE;
     Walk walk(arrays, me, tiles);
     Inputs inputs = {};
     if (has_states) inputs.read(arrays, walk, 0, 0);
@@ -128,5 +122,5 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) sparse_forward(
     jitter(-1, 5);
     if (find_all(shared, arrays, elements, handoff, me, slots[block % BLOCKS * BLOCK_THREADS + number]) || !has_states) return;
     *(volatile int*)status = 1;
-    give_up(arrays, me, min(TILES, (batch - me.first_sequence + WIDE - 1) / WIDE));
+    give_up(arrays, me, tiles_of(me.first_sequence, batch));
 }

@@ -1,6 +1,7 @@
 // The columns of a product that a block has in shared memory, 8 sequences of them, and the product of its warps' weights with
 // them: GROUPS of columns by groups of rows, a warp each, all of its ROW_TILES by a slice of columns at once.
 #pragma once
+#include "clear.cuh"
 #include "resident.cuh"
 
 // So many slices' split halves, and those of slices that come between them, may be in registers at once.
@@ -16,11 +17,6 @@ template <int SLICES> struct Eight {
     }
 };
 typedef Eight<SLICES_EACH> States;
-
-__device__ inline void clear(void* shared, int bytes) {
-#pragma unroll 1
-    for (int i = threadIdx.x; i < bytes / 4; i += blockDim.x) ((unsigned*)shared)[i] = 0;
-}
 
 // Those of a thread, from its warp's group's first slice on: slices are 32 pieces apart.
 template <int SLICES> __device__ inline const uint4* own_columns(const Eight<SLICES>& all, int group, int lane) {

@@ -3,24 +3,28 @@
 // so many bytes are read at once. Blocks tell in parcels that say themselves that they are there (heard.cuh; Lamport timestamps),
 // or, without TIMESTAMPS, meet once a tile and step.
 #pragma once
+#include "clear.cuh"
 #include "heard.cuh"
 #include "recurrent_gates.cuh"
+#include "roles.cuh"
 
+#define BLOCK_THREADS 512
+#define WIDE SEQUENCES
+#define STATES ((UNITS * SEQUENCES * LANES + GATE_THREADS - 1) / GATE_THREADS)  // of a thread in a tile
 #define OF_UNITS (UNITS * TOLD_EACH)  // positions that a block tells
 #define WIDE_BYTES (SEQUENCES * (int)sizeof(storage))
 #define CLASSES (128 / WIDE_BYTES)  // positions that lie in different banks, or in the same word of one
 #define ZEROS ((BLOCKS * OF_UNITS + CLASSES - 1) / CLASSES * CLASSES)  // the first of CLASSES positions of which none is a unit's
 #define HEARERS (BLOCK_THREADS - GATE_THREADS)  // threads that have no states
 
+enum Where { FOUND = 1, TOLD_ALL = 2, TOLD = 3 };  // meetings of who has states; the others wait until these have told
+
+// Of a group of blocks whose sequences are from that on.
+__device__ inline int tiles_of(int first_sequence, int batch) { return min(TILES, (batch - first_sequence + WIDE - 1) / WIDE); }
+
 struct alignas(16) States {
     storage at[(ZEROS + CLASSES) * SEQUENCES];
 };
-
-// Where a value is in shared memory of all threads, set to 0.
-__device__ inline void clear(void* shared, int bytes) {
-#pragma unroll 1
-    for (int i = threadIdx.x; i < bytes / 4; i += BLOCK_THREADS) ((unsigned*)shared)[i] = 0;
-}
 
 // A tile's values of a block's own units, as it tells them.
 struct alignas(16) Own {
