@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,19 +86,18 @@ class Plan:
         report.rows = {name: list(rows) for name, rows in earlier.items() if name not in asked}
         report.runs.append(Run.begun(names))
 
-        def write(done: str) -> None:
+        def write(name: str, done: str) -> None:
             report.runs[-1] = replace(report.runs[-1], seconds=time.monotonic() - start)
             report.write(folder)
-            print(f"{report.runs[-1].seconds:4.0f} s  {done}", flush=True)
+            print(f"{report.runs[-1].seconds:4.0f} s  {name}: {done}", flush=True)
 
         for name, deadline in self.deadlines(start, seconds, asked).items():
             try:
-                for row in self.parts[name].rows(deadline, measured.get(name, ()), asked[name]):
-                    report.rows.setdefault(name, []).append(row)
-                    write(f"{name}: {row.label}")
+                rows = self.parts[name].rows(deadline, measured.get(name, ()), asked[name])
+                _fill(report.rows.setdefault(name, []), rows, partial(write, name))
             except Exception as error:
                 report.ended[name] = reason(error)
-                write(f"{name} ended early: {report.ended[name]}")
+                write(name, f"ended early: {report.ended[name]}")
             if len(asked[name]) < len(self.parts[name].groups):  # the others' rows that were not reached stay
                 late = [row for row in earlier.get(name, ()) if _is_late(row)]
                 report.rows[name] = _united(report.rows.get(name, []), late, name)
@@ -186,6 +186,19 @@ class Plan:
             told = "measures nothing: joins the reports in these folders, of parts measured apart on one machine"
             parser.add_argument("--join", nargs="+", type=Path, metavar="FOLDER", help=told)
         return parser
+
+
+def _fill(found: list[Any], rows: Iterator[Any], write: Callable[[str], None]) -> None:
+    """Written after each row, but once for those that were not reached, of which there may be many."""
+    late = 0
+    for row in rows:
+        found.append(row)
+        if _is_late(row):
+            late += 1
+        else:
+            write(row.label)
+    if late:
+        write(f"{late} not reached")
 
 
 def _is_late(row: Any) -> bool:
