@@ -25,15 +25,16 @@ _LANE_THREADS = 160  # to which sums are given more threads than states need: ea
 _PARTS = 8  # of a state's sums, that a thread may add without another's help
 _HELD_WORDS = 72  # that a thread has registers for, beside what it works with
 _EASY_WORDS = 60  # of which it need not put anything else aside
+_PLACES = np.iinfo(np.uint16).max + 1  # that 16 bits tell apart
 _MOST_SEQUENCES = {2: 8, 4: 4}  # that 16 bytes have room for, of so many bytes an element
-# A model of time, in clocks of a multiprocessor, fitted to 48 forms on an H200, by which forms are compared.
-_TILE_CLOCKS, _ALONE_CLOCKS, _GATE_CLOCKS = 1100, 600, 60  # from tile to tile; more where there is no other; each gate
-_READS_A_TURN = {True: {8: 1.05, 16: 1.06, 32: 1.1}, False: {8: 2.0, 16: 2.4, 32: 2.5}}  # arranged, and as they come
-_ISSUED = {2: (3, 4), 4: (1, 3)}  # instructions of an element: of each sequence, and once, of so many bytes
-_ISSUED_FOR_SHARED = 16  # more of two elements in shared memory
-_TOLD_BYTES_A_CLOCK = {True: 20, False: 36}  # of a tile that is alone, and of several, told while others are multiplied
-_PARCELS_AT_ONCE, _ROUND_CLOCKS = 8, 700
-_FEW_IDLE, _CROWDED = 4, 1.05  # multiprocessors, and by how much a step takes longer where fewer are
+# A model of time, in clocks of a multiprocessor, fitted to 41 forms on an H200, by which forms are compared.
+_TILE_CLOCKS, _ALONE_CLOCKS, _GATE_CLOCKS = 830, 500, 110  # from tile to tile; more where there is no other; each gate
+_READS_A_TURN = {True: {8: 1.02, 16: 1.04, 32: 1.02}, False: {8: 2.0, 16: 2.4, 32: 2.5}}  # arranged, and as they come
+_ISSUED = {2: (2.8, 2.2), 4: (1.3, 3)}  # instructions of an element: of each sequence, and once, of so many bytes
+_ISSUED_FOR_SHARED = 5  # more of two elements in shared memory
+_TOLD_BYTES_A_CLOCK = {True: 32, False: 45}  # of a tile that is alone, and of several, told while others are multiplied
+_PARCELS_AT_ONCE, _ROUND_CLOCKS = 8, 1230
+_FEW_IDLE, _CROWDED = 4, 1.2  # multiprocessors, and by how much a step takes longer where fewer are
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,11 @@ class Sparse:
     def wide_bytes(self) -> int:
         """Of a position."""
         return self.sequences * self.problem.arithmetic.bytes
+
+    @property
+    def place_bytes(self) -> int:
+        """In units of which positions are counted: 1 where 16 bits have room for that, which saves finding an address."""
+        return 1 if sum(self.spread.zeros(self.problem.hidden)) * self.wide_bytes <= _PLACES else self.wide_bytes
 
     @property
     def pairs(self) -> int:
@@ -189,7 +195,7 @@ class Sparse:
 
     @property
     def macros(self) -> dict[str, int]:
-        names = "units blocks tiles sequences held shared gate_threads lanes parts_a_row shared_bytes"
+        names = "units blocks tiles sequences held shared place_bytes gate_threads lanes parts_a_row shared_bytes"
         return {name.upper(): getattr(self, name) for name in names.split()} | {"TIMESTAMPS": int(self.techniques.timestamps)}
 
     def __str__(self) -> str:
@@ -249,7 +255,7 @@ def _units(problem: Problem, processors: int) -> list[int]:
 def _form(form: Sparse, counts: NDArray[np.int64], device: Device) -> Sparse | None:
     """With all its elements, or None where they, or positions of 16 bits, have no room."""
     problem, words = form.problem, pair_words(form.problem)
-    if sum(form.spread.zeros(problem.hidden)) > np.iinfo(np.uint16).max + 1:
+    if sum(form.spread.zeros(problem.hidden)) > _PLACES:
         return None
     room, held = form.room(device), _HELD_WORDS // words
     if room < 1 or counts.sum() > 2 * (room + held) * BLOCK_THREADS * form.blocks:

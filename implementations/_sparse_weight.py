@@ -60,10 +60,11 @@ class Pruned:
         self.form, self._is_wide = form, problem.arithmetic.bytes == 4
         self.places = Places(packed.order, problem.hidden, device)
         self._from, self._is_none = (one.to(device) for one in self._sources(packed, problem.is_backward))
-        columns = packed.columns.astype(np.int32).reshape(form.blocks, form.pairs, 2, BLOCK_THREADS)
+        places = packed.columns.astype(np.int32) * (form.wide_bytes // form.place_bytes)
+        places = places.reshape(form.blocks, form.pairs, 2, BLOCK_THREADS)
         self._fixed = [
             torch.from_numpy(np.ascontiguousarray(one)).to(device)
-            for one in (columns[:, :, 0] | columns[:, :, 1] << 16, _slots(packed, form), packed.firsts)
+            for one in (places[:, :, 0] | places[:, :, 1] << 16, _slots(packed, form), packed.firsts)
         ]
 
     def _sources(self, packed: Packed, is_transposed: bool) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@
 // Whether there are registers for all pairs' addresses and values, found once: else they are taken apart anew in each step.
 #define APART (HELD * 4 <= 48)
 
-// Two positions of 16 bits, the first below, and their values.
+// Two positions of 16 bits, the first below, and their values. Positions are counted in units of PLACE_BYTES.
 struct Pair {
     unsigned places, values[VALUE_WORDS];
     __device__ unsigned place(int i) const { return i ? places >> 16 : places & 0xffff; }
@@ -66,7 +66,7 @@ struct Elements {
             if (!APART) held[pair].keep();
             add(sums, held[pair], states);
         }
-#pragma unroll 2
+#pragma unroll 4
         for (int pair = 0; pair < SHARED; pair++) {
             const unsigned* words = own(room, pair);
             Pair found;
@@ -79,7 +79,7 @@ struct Elements {
     __device__ static void add(float (&sums)[SEQUENCES], const Pair& pair, const States& states) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const Wide wide = ((const Wide*)states.at)[pair.place(i)];
+            const Wide wide = *(const Wide*)((const char*)states.at + pair.place(i) * PLACE_BYTES);
 #pragma unroll
             for (int b = 0; b < SEQUENCES; b++) sums[b] = fmaf(pair.value(i), widen(wide.at[b]), sums[b]);
         }
