@@ -1,4 +1,4 @@
-"""A report in parts: each measured for a share of the time allowed, the whole written anew after every row.
+"""A report in parts: each measured for a share of the time allowed, the whole written anew after every row that was measured.
 
 What was measured so outlives a run that is cut short, and a part that fails says why while the others go on. A later run may
 take over what an earlier one has measured, and what several have measured apart, each its parts, is joined.
