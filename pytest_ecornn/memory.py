@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import re
 import sys
 from collections.abc import Callable
@@ -98,6 +99,7 @@ def _cuda_peak_bytes(call: Callable[[], Any], device: str) -> int:
 
 
 def _resident_peak_bytes(call: Callable[[], Any]) -> int | None:
+    gc.collect()  # what is freed during the call would hide what it takes
     release()
     try:
         before = _status_bytes("VmRSS")

@@ -76,6 +76,24 @@ print(memory.peak_bytes(call), memory.peak_bytes(call), memory.peak_bytes(lambda
 
 
 @glibc
+def test_garbage_that_is_freed_during_a_call_does_not_hide_what_it_takes() -> None:
+    script = """
+import gc
+from pytest_ecornn import memory
+import numpy as np
+gc.disable()
+garbage = [np.ones(2**26, np.uint8)]
+garbage.append(garbage)
+del garbage
+def call():
+    gc.collect()
+    np.ones(2**26, np.uint8)
+print(memory.peak_bytes(call))
+"""
+    assert int(run(script, "")[0]) == pytest.approx(64 * MB, rel=0.1)
+
+
+@glibc
 def test_peak_of_a_torch_call_holds_its_temporaries() -> None:
     a = torch.ones(16 * MB // 4)
     peak = memory.peak_bytes(lambda: (a + 1) * 2)
