@@ -84,7 +84,8 @@ def peak_bytes(call: Callable[[], Any], device: str = "cpu") -> int | None:
     """The most memory in use during `call` beyond what was before; None where it is not counted.
 
     On a CPU of the whole process, resident, in pages, so other threads must be quiet and a few KB mean nothing; on a GPU of
-    what torch allocated there. What only a first call allocates counts as well: make one before.
+    what torch allocated there. What only a first call allocates counts as well: make one before. In a process where an
+    allocation failed before, too little is counted: glibc goes on in another arena then, whose top malloc_trim leaves alone.
     """
     return _cuda_peak_bytes(call, device) if device.startswith("cuda") else _resident_peak_bytes(call)
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -62,18 +61,6 @@ def test_a_context_is_poisoned_while_waiting_for_its_device_raises(monkeypatch: 
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
     assert faults.poison("cpu") == ""
     assert faults.spoiling(None, "cuda:1") == "CUDA context is poisoned: CUDA error: an illegal memory access was encountered"
-
-
-def test_the_limit_of_memory_holds_and_can_be_lifted() -> None:
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    try:
-        memory.limit(2**31)
-        with pytest.raises(MemoryError):
-            np.empty(2**31, np.uint8)
-        memory.lift_limit()
-        np.empty(2**31, np.uint8)
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def test_what_is_available_is_less_than_all_there_is() -> None:

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from pytest_ecornn import memory
 
@@ -95,9 +94,32 @@ print(memory.peak_bytes(call))
 
 @glibc
 def test_peak_of_a_torch_call_holds_its_temporaries() -> None:
-    a = torch.ones(16 * MB // 4)
-    peak = memory.peak_bytes(lambda: (a + 1) * 2)
-    assert peak == pytest.approx(32 * MB, rel=0.1)
+    script = f"""
+import torch
+from pytest_ecornn import memory
+a = torch.ones({16 * MB} // 4)
+print(memory.peak_bytes(lambda: (a + 1) * 2))
+"""
+    assert int(run(script, "")[0]) == pytest.approx(32 * MB, rel=0.1)
+
+
+@glibc
+def test_the_limit_of_memory_holds_and_can_be_lifted() -> None:
+    script = """
+import numpy as np
+from pytest_ecornn import memory
+memory.limit(2**31)
+try:
+    np.empty(2**31, np.uint8)
+except MemoryError as error:
+    print(error)
+memory.lift_limit()
+print(np.empty(2**31, np.uint8).size)
+"""
+    assert run(script, "")[:2] == [
+        "Unable to allocate 2.00 GiB for an array with shape (2147483648,) and data type uint8",
+        str(2**31),
+    ]
 
 
 def test_peak_is_unknown_where_the_kernel_does_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
