@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost, Layer, State
+from pytest_ecornn.dispatch import DispatchMode
 
 _MODULES = {"rnn_tanh": nn.RNN, "rnn_relu": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 
@@ -63,11 +63,11 @@ def cost(case: Case) -> Cost:
     return Cost(floor.bytes + 2 * gates * size * (2 if case.training else 1), floor.operations)
 
 
-class Operators(TorchDispatchMode):
+class Operators(DispatchMode):
     """Records the names of the operators that run: they tell which library torch takes."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.names: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn import cells
 from pytest_ecornn.contents import Problem
 from pytest_ecornn.contract import Layer
+from pytest_ecornn.dispatch import DispatchMode
 
 Tensors = dict[str, Tensor | None]
 
@@ -21,14 +21,14 @@ class WrongResult(Exception):
     """A candidate broke the contract in a way that leaves nothing to compare."""
 
 
-class Poisoned(TorchDispatchMode):
+class Poisoned(DispatchMode):
     """Within it, memory that torch.empty and its kin return uninitialised holds `value` (integers: a large negative number).
 
     At the dispatcher, so that a backward pass is reached too.
     """
 
     def __init__(self, value: float = float("nan")):
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._value = value
 
     looks_into_ops = True  # what an op's function allocates is poisoned only where the function runs in the op's place
