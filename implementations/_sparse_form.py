@@ -7,7 +7,7 @@ the states of all units.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -34,6 +34,8 @@ _ISSUED = {2: (2.8, 2.2), 4: (1.3, 3)}  # instructions of an element: of each se
 _ISSUED_FOR_SHARED = 5  # more of two elements in shared memory
 _TOLD_BYTES_A_CLOCK = {True: 32, False: 45}  # of a tile that is alone, and of several, told while others are multiplied
 _PARCELS_AT_ONCE, _ROUND_CLOCKS = 8, 1230
+_CLUSTERS = (2, 4)  # sizes
+_SENDING_CLOCKS = 900  # parts of sums, to another block of a cluster
 _FEW_IDLE, _CROWDED = 4, 1.2  # multiprocessors, and by how much a step takes longer where fewer are
 
 
@@ -43,23 +45,28 @@ class Techniques:
 
     timestamps: values say themselves that they are there; without, blocks meet at a barrier in every step. wide_reads: the
     states of several sequences are read at once; without, sequences come one after the other. bank_order: elements lie so that
-    threads that read at once read from different banks. balance: units change places where blocks would be uneven.
+    threads that read at once read from different banks. balance: units change places where blocks would be uneven. clusters:
+    blocks of a cluster may divide the columns among them, and hand each other parts of sums through shared memory.
     """
 
     timestamps: bool = True
     wide_reads: bool = True
     bank_order: bool = True
     balance: bool = True
+    clusters: bool = False  # until it has been measured
 
 
 ALL = Techniques()
+
+# Where units lie in that order: elements of each row in each segment of the columns [rows, cluster].
+Divide = Callable[[NDArray[np.int32], Spread], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
 class Sparse:
     """`groups` of blocks of `units` hidden units; tiles of `sequences`; of a thread's `turns` `held` pairs in registers.
 
-    parts: sums of threads that a row has at most.
+    parts: sums of threads that a row has at most. cluster: blocks that divide the columns among them, 1 where none do.
     """
 
     problem: Problem
@@ -69,12 +76,13 @@ class Sparse:
     turns: int
     held: int
     parts: int = 1
+    cluster: int = 1
     techniques: Techniques = ALL
 
     @property
     def blocks(self) -> int:
         """Of a group."""
-        return ceil(self.problem.hidden / self.units)
+        return self.spread.blocks(self.problem.hidden)
 
     @cached_property
     def all_tiles(self) -> int:
@@ -99,7 +107,7 @@ class Sparse:
         gates = 1 if self.problem.is_backward else self._gates
         positions = 128 // self.wide_bytes  # in all banks
         classes = min(32, positions)
-        return Spread(gates, self.units, BLOCK_THREADS, classes, positions // classes, self.told)
+        return Spread(gates, self.units, BLOCK_THREADS, classes, positions // classes, self.told, self.cluster)
 
     @property
     def wide_bytes(self) -> int:
@@ -167,7 +175,8 @@ class Sparse:
         states = (zeros + classes) * self.wide_bytes
         own = (16 + 12 * self._parcels) * (1 if self.problem.is_backward else self.tiles)
         slots = self.parts_a_row * self.spread.rows + 1 if self.parts_a_row else BLOCK_THREADS
-        parts = 4 * (slots * self.sequences + self.spread.rows + 5)
+        slots *= 1 if self.cluster == 1 else 2
+        parts = 4 * (slots * self.sequences + self.spread.rows + 5) + 32 * (self.cluster > 1)
         carried = 4 * self.tiles * (self.states * self.gate_threads * (2 if self.problem.is_backward else 1) + self.sequences)
         return states + own + parts + carried + 16 * self.units + 128
 
@@ -183,11 +192,11 @@ class Sparse:
         wavefronts = BLOCK_THREADS / 32 * (reads + self.shared * pair_words(self.problem))
         of_each, once = _ISSUED[self.problem.arithmetic.bytes]
         issued = BLOCK_THREADS / 128 * (self.turns * (of_each * self.sequences + once) + _ISSUED_FOR_SHARED * self.shared)
-        parcels, hearers = self.blocks * self._parcels, BLOCK_THREADS - self.gate_threads
+        parcels, hearers = self.blocks // self.cluster * self._parcels, BLOCK_THREADS - self.gate_threads
         rounds = ceil(parcels / hearers / _PARCELS_AT_ONCE) - 1
         heard = 16 * parcels / _TOLD_BYTES_A_CLOCK[alone] + rounds * _ROUND_CLOCKS
         each = _TILE_CLOCKS + max(wavefronts, issued) + heard + self.states * self._gates * _GATE_CLOCKS
-        return self.tiles * each + _ALONE_CLOCKS * alone
+        return self.tiles * each + _ALONE_CLOCKS * alone + _SENDING_CLOCKS * (self.cluster > 1)
 
     @property
     def launch(self) -> Launch:
@@ -195,14 +204,18 @@ class Sparse:
 
     @property
     def macros(self) -> dict[str, int]:
-        names = "units blocks tiles sequences held shared place_bytes gate_threads lanes parts_a_row shared_bytes"
+        names = "units blocks cluster tiles sequences held shared place_bytes gate_threads lanes parts_a_row shared_bytes"
         return {name.upper(): getattr(self, name) for name in names.split()} | {"TIMESTAMPS": int(self.techniques.timestamps)}
+
+    @property
+    def _clusters(self) -> str:
+        return f", {self.cluster} a cluster" if self.cluster > 1 else ""
 
     def __str__(self) -> str:
         where = f"{2 * self.held} in registers" + f", {2 * self.shared} in shared memory" * (self.shared > 0)
         return (
-            f"{self.groups} x {self.blocks} blocks of {self.units} units, {self.sequences} sequences at once, {self.tiles} "
-            f"times; elements of a thread: {where}"
+            f"{self.groups} x {self.blocks} blocks of {self.units} units{self._clusters}, {self.sequences} sequences at once, "
+            f"{self.tiles} times; elements of a thread: {where}"
         )
 
 
@@ -211,12 +224,14 @@ def pair_words(problem: Problem) -> int:
     return 1 + problem.arithmetic.bytes // 2
 
 
-def choose(problem: Problem, counts: NDArray[np.int64], device: Device, techniques: Techniques = ALL) -> Sparse | str:
+def choose(
+    problem: Problem, counts: NDArray[np.int64], device: Device, techniques: Techniques = ALL, divide: Divide | None = None
+) -> Sparse | str:
     """The form that should take the least time, or why none fits. counts: of elements in each row of W_hh, backward of W_hh^T.
 
-    A form fits where all its blocks run at once and keep all elements.
+    A form fits where all its blocks run at once and keep all elements. divide: None for one by chance, as of a random pattern.
     """
-    fitting = list(_fitting(problem, counts, device, techniques))
+    fitting = list(_fitting(problem, counts, device, techniques, divide))
     if fitting:
         free = device.processors - _FEW_IDLE
         return min(fitting, key=lambda form: form.step_clocks * (_CROWDED if form.launch.grid > free else 1))
@@ -232,27 +247,50 @@ def _told_of(problem: Problem) -> str:
     return f"gradients of {GATES[problem.cell] * problem.hidden} gates" if problem.is_backward else "states"
 
 
-def _fitting(problem: Problem, counts: NDArray[np.int64], device: Device, techniques: Techniques) -> Iterator[Sparse]:
+def _fitting(
+    problem: Problem, counts: NDArray[np.int64], device: Device, techniques: Techniques, divide: Divide | None = None
+) -> Iterator[Sparse]:
     most = _MOST_SEQUENCES[problem.arithmetic.bytes] if techniques.wide_reads else 1
     for sequences in (some for some in (8, 4, 2, 1) if some <= most and some < 2 * problem.batch):
         tiles = ceil(problem.batch / sequences)
         for groups in sorted({ceil(tiles / each) for each in range(1, tiles + 1)}):
-            for units in _units(problem, device.processors // groups):
-                form = _form(Sparse(problem, units, sequences, groups, 2, 0, techniques=techniques), counts, device)
-                if form is not None:
-                    yield form
+            for cluster in (1, *(_CLUSTERS if techniques.clusters and groups == tiles else ())):
+                form = Sparse(problem, 1, sequences, groups, 2, 0, cluster=cluster, techniques=techniques)
+                for units in _units(form, _processors(device, cluster) // groups):
+                    found = _form(replace(form, units=units), counts, device, divide or _by_chance(counts))
+                    if found is not None:
+                        yield found
 
 
-def _units(problem: Problem, processors: int) -> list[int]:
-    """Of a block, where so many blocks are to have all."""
-    if processors < 1:
+def _processors(device: Device, cluster: int) -> int:
+    """That so large clusters can fill, all at once."""
+    if cluster > device.largest_cluster:
+        return 0
+    if cluster <= 2:  # multiprocessors are in pairs
+        return device.processors // cluster * cluster
+    return device.clusters(cluster) * cluster
+
+
+def _by_chance(counts: NDArray[np.int64]) -> Divide:
+    def divide(order: NDArray[np.int32], spread: Spread) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = np.random.default_rng(0).multinomial(counts, [1 / spread.cluster] * spread.cluster)
+        return found
+
+    return divide
+
+
+def _units(form: Sparse, processors: int) -> list[int]:
+    """Of a block, where so many processors are to have all."""
+    blocks = processors // form.cluster * form.cluster
+    if blocks < 1:
         return []
-    fewest, rows = ceil(problem.hidden / processors), 1 if problem.is_backward else GATES[problem.cell]
+    hidden, rows = form.problem.hidden, form.cluster * form.spread.gates
+    fewest = ceil(hidden / blocks)
     return [units for units in sorted({fewest, fewest + 1, fewest + fewest % 2, ceil(fewest / 3) * 3, 2 * fewest})
-            if units * rows <= BLOCK_THREADS and units < 2 * problem.hidden]  # fmt: skip
+            if units * rows <= BLOCK_THREADS and units < 2 * hidden]  # fmt: skip
 
 
-def _form(form: Sparse, counts: NDArray[np.int64], device: Device) -> Sparse | None:
+def _form(form: Sparse, counts: NDArray[np.int64], device: Device, divide: Divide) -> Sparse | None:
     """With all its elements, or None where they, or positions of 16 bits, have no room."""
     problem, words = form.problem, pair_words(form.problem)
     if sum(form.spread.zeros(problem.hidden)) > _PLACES:
@@ -260,22 +298,33 @@ def _form(form: Sparse, counts: NDArray[np.int64], device: Device) -> Sparse | N
     room, held = form.room(device), _HELD_WORDS // words
     if room < 1 or counts.sum() > 2 * (room + held) * BLOCK_THREADS * form.blocks:
         return None
-    turns, parts = _shares(form, counts)
+    laid = _laid(form, counts, divide)
+    turns, parts = _shares(form, laid)
     form = replace(form, turns=turns, parts=parts)
     room = form.room(device)
-    if room < 1 or turns > 2 * (room + held):
+    if room < 1 or turns > 2 * (room + held) or not _is_coupled(form, laid):
         return None
     return replace(form, held=min(turns // 2, held, max(_EASY_WORDS // words, turns // 2 - room)))
 
 
-def _shares(form: Sparse, counts: NDArray[np.int64]) -> tuple[int, int]:
-    """Turns, as `pack` finds them, and the most threads that share a row."""
+def _is_coupled(form: Sparse, laid: NDArray[np.int64]) -> bool:
+    """Whether every block of a cluster is sent something by every other, by which it knows how far that has come."""
+    sent = laid.reshape(-1, form.cluster, form.spread.rows).sum(axis=2)
+    return form.cluster == 1 or (form.parts_a_row > 0 and int(sent.min()) > 0)
+
+
+def _laid(form: Sparse, counts: NDArray[np.int64], divide: Divide) -> NDArray[np.int64]:
+    """Elements of each row that a block has."""
     hidden, spread = form.problem.hidden, form.spread
-    order = order_of(counts.reshape(spread.gates, hidden).sum(axis=0), form.units, form.techniques.balance)
-    laid = laid_counts(counts, order, spread, hidden)
+    order = order_of(counts.reshape(spread.gates, hidden).sum(axis=0), spread, form.techniques.balance)
+    return laid_counts(divide(order, spread) if form.cluster > 1 else counts[:, None], order, spread, hidden)
+
+
+def _shares(form: Sparse, laid: NDArray[np.int64]) -> tuple[int, int]:
+    """Turns, as `pack` finds them, and the most threads that share a row."""
     turns = turns_of(laid, BLOCK_THREADS)
-    arranged = is_arranged(turns, spread, form.techniques.bank_order)
-    return padded_turns(turns, arranged), ceil(int(laid.max(initial=1)) / turns)
+    arranged = is_arranged(turns, form.spread, form.techniques.bank_order)
+    return padded_turns(turns, arranged), form.cluster * ceil(int(laid.max(initial=1)) / turns)
 
 
 def expected_counts(problem: Problem, density: float) -> NDArray[np.int64]:

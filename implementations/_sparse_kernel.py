@@ -42,7 +42,7 @@ def kernel_of(kind: Kind, form: Sparse, hidden: int) -> Kernel:
     arguments = {**dict.fromkeys(names, np.int64), **dict.fromkeys(("steps", "batch", "is_reverse"), int)}
     name = "sparse_backward" if kind.is_backward else "sparse_forward"
     made = macros(kind, form, hidden)
-    return Kernel(_SOURCES[kind.is_backward], name, made, arguments, kind.device, form.shared_bytes, is_cooperative=True)
+    return Kernel(_SOURCES[kind.is_backward], name, made, arguments, kind.device, form.shared_bytes, True, form.cluster)
 
 
 class Launch:

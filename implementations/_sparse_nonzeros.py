@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+NONE = -1  # no row, unit or element
+
 
 @dataclass(frozen=True, eq=False)
 class NonZeros:

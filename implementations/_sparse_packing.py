@@ -15,8 +15,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_ecornn.implementations._sparse_nonzeros import NonZeros, starts_of
-from pytest_ecornn.implementations._sparse_turns import NONE, arrange, fill
+from pytest_ecornn.implementations._sparse_nonzeros import NONE, NonZeros, starts_of
 
 _LEAST_GAIN = 1.1  # in the most elements of a block, for which units leave their order, in which they are read together
 _SPARE_TURNS, _LONG = 1, 100  # with so many more, where there are not many, reads can be arranged so that few collide
@@ -28,6 +27,7 @@ class Spread:
 
     Forward it is W_hh, K being 1; backward its transpose [H, G*H]. classes: of banks that so many threads, which read at once,
     can all read without waiting for each other; `together` columns beside each other are of one class, then come the next's.
+    cluster: so many blocks beside each other share their rows, of which each has the elements of one segment of the columns.
     """
 
     gates: int
@@ -36,22 +36,36 @@ class Spread:
     classes: int = 8
     together: int = 1
     told: int = 1
+    cluster: int = 1
 
     def __post_init__(self) -> None:
-        if self.rows > self.threads:
-            raise ValueError(f"a block of {self.units} units has {self.rows} rows, more than its {self.threads} threads")
+        if self.shared_rows > self.threads:
+            raise ValueError(f"a block of {self.units} units has {self.shared_rows} rows, more than its {self.threads} threads")
         if self.threads % self.classes:
             raise ValueError(f"{self.threads} threads are no multiple of the {self.classes} that read at once")
 
     @property
     def rows(self) -> int:
-        """Of a block: a unit's gates beside each other."""
+        """Of a block's own units: a unit's gates beside each other."""
         return self.gates * self.units
 
+    @property
+    def shared_rows(self) -> int:
+        """Of which a block has elements: one block's of the cluster after the other's."""
+        return self.cluster * self.rows
+
+    def blocks(self, hidden: int) -> int:
+        """Whole clusters of them."""
+        return ceil(hidden / self.units / self.cluster) * self.cluster
+
+    def segment(self, hidden: int) -> int:
+        """Positions that a block reads, K of each unit: all, or in a cluster the rank-th so many."""
+        return self.blocks(hidden) // self.cluster * self.units * self.told
+
     def zeros(self, hidden: int) -> tuple[int, int]:
-        """The first position beyond all units that is of the first class, and how many: there 0 lies, of each class."""
-        span, positions = self.classes * self.together, ceil(hidden / self.units) * self.units * self.told
-        return ceil(positions / span) * span, span
+        """The first position beyond all that a block reads of the first class, and how many: there 0 lies, of each class."""
+        span = self.classes * self.together
+        return ceil(self.segment(hidden) / span) * span, span
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +73,8 @@ class Packed:
     """Sums of a row are made by threads whose slots are beside each other.
 
     order: [blocks * units] int32, the hidden unit at each place, NONE where there is none; columns are positions, K of each
-    place beside each other, or, where there is nothing to multiply, beyond all of them (`Spread.zeros`).
-    firsts: [blocks, rows + 1] int32, the first slot of each row. slots: [blocks, threads] int32, of each thread.
+    place beside each other, in a cluster from its block's segment on, or, where there is nothing to multiply, beyond all of
+    them (`Spread.zeros`). firsts: [blocks, shared rows + 1] int32, the first slot of each row. slots: [blocks, threads] int32.
     columns: [blocks, turns, threads] uint16. sources: likewise, int32: which element of the pattern lies there, NONE for a
     product with 0. turns are even.
     """
@@ -94,8 +108,10 @@ class Packed:
         of_block = zip(self.firsts, self.slots, strict=True)
         row = np.stack([np.searchsorted(first, slots, side="right") - 1 for first, slots in of_block])
         local, hidden = row[block, thread], self.nonzeros.shape[1] // self.spread.told
-        rows = local % self.spread.gates * hidden + self.order[block * self.spread.units + local // self.spread.gates]
-        place, which = np.divmod(self.columns[block, turn, thread].astype(np.int64), self.spread.told)
+        first, rank = block - block % self.spread.cluster, block % self.spread.cluster
+        rows = local % self.spread.gates * hidden + self.order[first * self.spread.units + local // self.spread.gates]
+        position = self.columns[block, turn, thread] + rank.astype(np.int64) * self.spread.segment(hidden)
+        place, which = np.divmod(position, self.spread.told)
         columns = which * hidden + self.order[place]
         found = np.lexsort((columns, rows))
         counts = np.bincount(rows, minlength=self.nonzeros.shape[0])
@@ -107,6 +123,8 @@ def pack(nonzeros: NonZeros, spread: Spread, is_balanced: bool = True, is_bank_a
 
     Without either all lies in the order of units and columns. Raises ValueError for a shape that is not [G*H, K*H].
     """
+    from pytest_ecornn.implementations._sparse_turns import arrange, fill  # with Numba, which takes half a second
+
     rows, columns_of = nonzeros.shape
     hidden = columns_of // spread.told
     is_other = rows != spread.gates * hidden or columns_of != spread.told * hidden
@@ -115,8 +133,9 @@ def pack(nonzeros: NonZeros, spread: Spread, is_balanced: bool = True, is_bank_a
             f"expected [G*H, K*H] of {spread.gates} gates and some 65,000 columns at most, K {spread.told}, "
             f"got {list(nonzeros.shape)}"
         )
-    order = order_of(nonzeros.counts.reshape(spread.gates, hidden).sum(axis=0), spread.units, is_balanced)
-    own_rows, counts = _rows_of_blocks(order, spread, hidden), laid_counts(nonzeros.counts, order, spread, hidden)
+    order = order_of(nonzeros.counts.reshape(spread.gates, hidden).sum(axis=0), spread, is_balanced)
+    divided, at, origins = _divided(nonzeros, order, spread)
+    own_rows, counts = _rows_of_blocks(order, spread, hidden), laid_counts(_counts_of(divided, spread), order, spread, hidden)
     turns = turns_of(counts, spread.threads)
     shares = -(-counts // turns)
     firsts = np.concatenate((np.zeros((len(shares), 1), np.int64), np.cumsum(shares, axis=1)), axis=1).astype(np.int32)
@@ -125,22 +144,49 @@ def pack(nonzeros: NonZeros, spread: Spread, is_balanced: bool = True, is_bank_a
     zeros, _ = spread.zeros(hidden)
     columns, sources = np.full(shape, zeros, np.uint16), np.full(shape, NONE, np.int32)
     slots = np.stack([_slots(share, spread.threads) for share in shares]) if arranged else _in_order(shape)
-    place = np.empty(hidden, np.int32)
-    place[order[order != NONE]] = np.flatnonzero(order != NONE)
-    at = place[nonzeros.columns % hidden] * spread.told + nonzeros.columns // hidden
     for block, own in enumerate(own_rows):
         threads = np.argsort(slots[block]).astype(np.int32)
         laid = columns[block], sources[block]
         if arranged:
-            arrange(nonzeros.starts, at, own, firsts[block], threads, spread.classes, spread.together, zeros, *laid)
+            arrange(divided, at, own, firsts[block], threads, spread.classes, spread.together, zeros, *laid)
         else:
-            fill(nonzeros.starts, at, own, firsts[block], *laid)
+            fill(divided, at, own, firsts[block], *laid)
+    if origins is not None:
+        sources = np.append(origins, NONE)[sources]  # of NONE the last
     return Packed(spread, nonzeros, order, firsts, slots, columns, sources)
 
 
-def order_of(counts: NDArray[np.int64], units: int, is_balanced: bool) -> NDArray[np.int32]:
+def divided_counts(nonzeros: NonZeros, order: NDArray[np.int32], spread: Spread) -> NDArray[np.int64]:
+    """[G*H, cluster]: elements of each row in each segment, where units lie in that order."""
+    return _counts_of(_divided(nonzeros, order, spread)[0], spread)
+
+
+def _divided(
+    nonzeros: NonZeros, order: NDArray[np.int32], spread: Spread
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32] | None]:
+    """Rows cut into segments, the first of all rows and then the next: where each begins, and where its elements' positions
+    within a segment are; and which each is in the pattern, None where they are as there.
+    """
+    hidden = nonzeros.shape[1] // spread.told
+    place = np.empty(hidden, np.int32)
+    place[order[order != NONE]] = np.flatnonzero(order != NONE)
+    at = place[nonzeros.columns % hidden] * spread.told + nonzeros.columns // hidden
+    if spread.cluster == 1:
+        return nonzeros.starts, at, None
+    segment, at = np.divmod(at, np.int32(spread.segment(hidden)))
+    own = [np.flatnonzero(segment == k) for k in range(spread.cluster)]
+    counts = [np.diff(np.searchsorted(one, nonzeros.starts)) for one in own]
+    origins = np.concatenate(own).astype(np.int32)
+    return starts_of(np.concatenate(counts)), at[origins], origins
+
+
+def _counts_of(divided: NDArray[np.int64], spread: Spread) -> NDArray[np.int64]:
+    return np.diff(divided).reshape(spread.cluster, -1).T
+
+
+def order_of(counts: NDArray[np.int64], spread: Spread, is_balanced: bool) -> NDArray[np.int32]:
     """[blocks * units] int32: the hidden unit at each position, NONE beyond the last. counts: of their elements [H]."""
-    blocks = ceil(len(counts) / units)
+    blocks, units = spread.blocks(len(counts)), spread.units
     plain = np.append(np.arange(len(counts)), np.full(blocks * units - len(counts), NONE)).astype(np.int32)
 
     def largest(order: NDArray[np.int32]) -> int:  # of the blocks' loads
@@ -183,15 +229,16 @@ def padded_turns(turns: int, arranged: bool) -> int:
 
 
 def laid_counts(counts: NDArray[np.int64], order: NDArray[np.int32], spread: Spread, hidden: int) -> NDArray[np.int64]:
-    """[blocks, rows]: of the elements in each row of a block, where units lie in that order. counts: of the weight's [G*H]."""
-    return np.append(counts, 0)[_rows_of_blocks(order, spread, hidden)]  # of no row the last
+    """[blocks, shared rows]: elements of each that a block has, units lying in that order. counts: [G*H, cluster]."""
+    return np.append(counts.T.reshape(-1), 0)[_rows_of_blocks(order, spread, hidden)]  # of no row the last
 
 
 def _rows_of_blocks(order: NDArray[np.int32], spread: Spread, hidden: int) -> NDArray[np.int64]:
-    """[blocks, rows]: rows of the weight, NONE for those of no unit."""
-    units = order.reshape(-1, spread.units, 1).astype(np.int64)
-    rows = np.where(units == NONE, NONE, np.arange(spread.gates) * hidden + units)
-    return rows.reshape(-1, spread.rows)
+    """[blocks, shared rows]: rows of the weight, in segment after segment of all of them; NONE for those of no unit."""
+    units = order.reshape(-1, 1, spread.units * spread.cluster, 1).astype(np.int64)
+    first = np.arange(spread.cluster).reshape(-1, 1, 1) * (spread.gates * hidden)
+    rows = np.where(units == NONE, NONE, first + np.arange(spread.gates) * hidden + units)
+    return rows.reshape(-1, spread.shared_rows)
 
 
 def _in_order(shape: tuple[int, int, int]) -> NDArray[np.int32]:

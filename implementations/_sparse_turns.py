@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-NONE = -1
+from pytest_ecornn.implementations._sparse_nonzeros import NONE
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -10,9 +12,8 @@ from torch import Tensor
 from pytest_ecornn.contract import Unsupported
 from pytest_ecornn.implementations._persistent_problem import Device, Problem
 from pytest_ecornn.implementations._sparse_form import BLOCK_THREADS, Sparse, Techniques, choose
-from pytest_ecornn.implementations._sparse_nonzeros import of_mask
-from pytest_ecornn.implementations._sparse_packing import Packed, pack
-from pytest_ecornn.implementations._sparse_turns import NONE
+from pytest_ecornn.implementations._sparse_nonzeros import NONE, of_mask
+from pytest_ecornn.implementations._sparse_packing import Packed, divided_counts, pack
 
 
 class Places:
@@ -52,7 +53,7 @@ class Pruned:
 
     def __init__(self, mask: Tensor, problem: Problem, device: torch.device, techniques: Techniques):
         pattern = of_mask(mask.T if problem.is_backward else mask)
-        form = choose(problem, pattern.counts, Device.of(device), techniques)
+        form = choose(problem, pattern.counts, Device.of(device), techniques, partial(divided_counts, pattern))
         if isinstance(form, str):
             raise Unsupported(f"{form}{' backward' * problem.is_backward}")
         packed = pack(pattern, form.spread, techniques.balance, techniques.bank_order)
@@ -64,7 +65,7 @@ class Pruned:
         places = places.reshape(form.blocks, form.pairs, 2, BLOCK_THREADS)
         self._fixed = [
             torch.from_numpy(np.ascontiguousarray(one)).to(device)
-            for one in (places[:, :, 0] | places[:, :, 1] << 16, _slots(packed, form), packed.firsts)
+            for one in (places[:, :, 0] | places[:, :, 1] << 16, *_slots_and_firsts(packed, form))
         ]
 
     def _sources(self, packed: Packed, is_transposed: bool) -> tuple[Tensor, Tensor]:
@@ -87,14 +88,21 @@ class Pruned:
         return places.data_ptr(), values.data_ptr(), slots.data_ptr(), firsts.data_ptr()
 
 
-def _slots(packed: Packed, form: Sparse) -> NDArray[np.int32]:
-    """Where threads put their sums, as cuda/sparse_rows.cuh lays them out."""
+def _slots_and_firsts(packed: Packed, form: Sparse) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Where threads put their sums, and what else is known of them, as cuda/sparse_rows.cuh and cuda/sparse_cluster.cuh say."""
     if not form.parts_a_row:
-        return packed.slots
+        return packed.slots, packed.firsts
     spread, found = packed.spread, np.empty_like(packed.slots)
+    each, a_block = form.parts // form.cluster, form.parts_a_row * spread.rows + 1
     for block, (first, slots) in enumerate(zip(packed.firsts, packed.slots, strict=True)):
         row = np.searchsorted(first, slots, side="right") - 1
-        own = row % spread.gates * spread.units + row // spread.gates
-        place = own * form.parts_a_row + slots - first[row]
-        found[block] = np.where(row < spread.rows, place, spread.rows * form.parts_a_row)
-    return found
+        owner, own = np.divmod(row, spread.rows)
+        own = own % spread.gates * spread.units + own // spread.gates
+        place = own * form.parts_a_row + block % spread.cluster * each + slots - first[row]
+        found[block] = np.where(
+            row < spread.shared_rows, owner * a_block + place, spread.rows * form.parts_a_row if form.cluster == 1 else NONE
+        )
+    if form.cluster == 1:
+        return found, packed.firsts
+    sent = np.diff(packed.firsts).reshape(-1, form.cluster, form.cluster, spread.rows).sum(axis=(1, 3))
+    return found, sent.reshape(-1, 1).astype(np.int32)

@@ -15,6 +15,7 @@
 #include "jitter.cuh"
 
 #include "sparse_rows.cuh"
+#include "sparse_sent.cuh"
 
 struct Thread {
     int number, first_unit, first_sequence, batch;
@@ -36,6 +37,7 @@ struct Shared {
     Carried carried;
     Room room;
     int is_stuck;  // some thread has given up the wait for what others tell
+    Sent sent;
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "Sparse.shared_bytes");
 
@@ -65,14 +67,15 @@ __device__ inline void take_step(Shared& shared, const Arrays& arrays, const Han
     step_units(shared, arrays, inputs, sums, me, tile, i);
     meet(FOUND, GATE_THREADS);
     jitter(i, 4);
-    if (i < arrays.steps) tell(shared.own, handoff, me.first_sequence / WIDE + tile, i + 1, me.number);
+    const bool is_lost = CLUSTER > 1 && *(volatile int*)&shared.is_stuck;
+    if (i < arrays.steps && !is_lost) tell(shared.own, handoff, me.first_sequence / WIDE + tile, i + 1, me.number);
     if (TILES == 1) come(TOLD, BLOCK_THREADS);
     if (i + 1 < arrays.steps) Inputs::fetch(arrays, me, tile, i + 1);
 }
 
 // All steps of all tiles. False where a wait was given up.
 __device__ inline bool find_all(Shared& shared, const Arrays& arrays, Elements& elements, const Handoff& handoff,
-                                const Thread& me, int slot) {
+                                const Thread& me, const Route& route) {
     const int tiles = tiles_of(me.first_sequence, me.batch);
     const bool has_states = me.number < GATE_THREADS;
     for (int i = 0; i <= arrays.steps; i++) {
@@ -90,20 +93,22 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, Elements& 
                 jitter(i, 1);
                 float parts[SEQUENCES] = {};
                 elements.multiply(parts, shared.room, shared.states);
-                shared.parts.put(slot, parts);
+                if (CLUSTER > 1 && is_stuck) return false;
+                shared.sent.put(shared.parts, route, parts, i - 1);
             }
             const Bounds bounds(shared.parts, me.number);
-            __syncthreads();
+            if (CLUSTER == 1) __syncthreads();
             if (is_stuck) return false;
             jitter(i, 2);
-            if (has_states) take_step(shared, arrays, handoff, inputs, RowSums(shared.parts, bounds, me.number), me, tile, i);
+            if (has_states && i > 0 && !shared.sent.come(i - 1)) *(volatile int*)&shared.is_stuck = 1;
+            if (has_states) take_step(shared, arrays, handoff, inputs, RowSums(shared.parts, bounds, me.number, i - 1), me, tile, i);
             else if (TILES == 1) meet(TOLD, BLOCK_THREADS);  // others' gradients are not there before
         }
     }
-    return true;
+    return CLUSTER == 1 || !*(volatile int*)&shared.is_stuck;
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) sparse_backward(
+extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) sparse_backward(
     const storage* kept, const float* cells, index row_step, index row_sequence, const storage* output, index output_step,
     index output_sequence, const unsigned* places, const storage* values, const int* slots, const int* firsts,
     const storage* first_h, const storage* first_c, const storage* d_output, index d_output_step, index d_output_sequence,
@@ -120,13 +125,16 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) sparse_backward(
     const Handoff handoff(all_told, (batch + WIDE - 1) / WIDE, block);
     clear(&shared, sizeof(States) + sizeof(Own) + sizeof(shared.parts.of_slot));
     shared.is_stuck = 0;
-    shared.parts.start(firsts);
+    if (CLUSTER > 1) shared.sent.start(firsts);
+    else shared.parts.start(firsts);
     Elements elements(shared.room, places, values);
     __syncthreads();
     if (number < GATE_THREADS) shared.carried.start(arrays, me, lengths);
-    __syncthreads();
-    const int slot = slots[block % BLOCKS * BLOCK_THREADS + number];
-    if (find_all(shared, arrays, elements, handoff, me, slot) || number >= GATE_THREADS) return;
+    meet_all();
+    const Route route = shared.sent.route(shared.parts, slots[block % BLOCKS * BLOCK_THREADS + number]);
+    const bool is_whole = find_all(shared, arrays, elements, handoff, me, route);
+    if (CLUSTER > 1) meet_all();  // to whom parts may still be sent
+    if (is_whole || number >= GATE_THREADS) return;
     *(volatile int*)status = 1;
     for (int tile = 0; tile < tiles_of(me.first_sequence, batch); tile++) give_up(arrays, me, tile);
 }

@@ -4,12 +4,13 @@
 // Layout: as persistent_grid.cu, but for W_hh, in whose place there are
 //   places, values [BLOCKS, pairs, BLOCK_THREADS] of a block's elements, as sparse_rows.cuh reads them;
 //   slots [BLOCKS, BLOCK_THREADS], where each thread's sums lie, and firsts [BLOCKS, ROWS + 1], where each row's begin unless
-//   all have PARTS_A_ROW of them (_sparse_packing.py); and for
+//   all have PARTS_A_ROW of them, or of clusters [BLOCKS], how many a block is sent (_sparse_packing.py); and for
 //   handoff [tiles of all groups, 2, BLOCKS, PARCELS] of 16 bytes, then [tiles of all groups] of 16 bytes: all 0 before the
 //   launch. No two may alias. Alignment: of the element; handoff: 16 bytes; values: 4 bytes.
 // Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of SEQUENCES sequences, which knows no
 //   other; block r of a group owns UNITS hidden units from r * UNITS. Of BLOCK_THREADS threads each multiplies elements of one
-//   row; GATE_THREADS of them have the states, the others hear what all tell. Shared bytes: Sparse.shared_bytes.
+//   row; GATE_THREADS of them have the states, the others hear what all tell. CLUSTER blocks beside each other divide the columns
+//   of their rows (sparse_parts.cuh), where there is one tile and that is more than one. Shared bytes: Sparse.shared_bytes.
 // Cost: reads the elements once, T B G H values, writes T B H; 2 T B operations an element. Each block reads 4/3 B H values of
 //   others a step, and an element's states of SEQUENCES sequences from shared memory.
 // Limits: compute capability 8.0; at most 65,536 positions of states; T, B, G * H below 2^30; offsets 64-bit.
@@ -33,6 +34,7 @@
 #include "recurrent_gates.cuh"
 #define ROW_GATES GATES
 #include "sparse_rows.cuh"
+#include "sparse_sent.cuh"
 #include "gate_step.cuh"
 
 struct Shared {
@@ -41,16 +43,18 @@ struct Shared {
     Parts parts;
     Steps steps;
     int is_stuck;  // some thread has given up the wait for what others tell
+    Sent sent;
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "Sparse.shared_bytes");
 
 // Sums and states of every tile and step, told and written. False where a wait was given up.
 __device__ inline bool find_all(Shared& shared, const Arrays& arrays, Elements& elements, const Handoff& handoff,
-                                const Thread& me, int slot) {
+                                const Thread& me, const Route& route) {
     const bool has_states = me.number < GATE_THREADS, is_first_told = arrays.first_h;
     const int hearer = me.number - GATE_THREADS;
     const int tiles = tiles_of(me.first_sequence, me.batch), first_tile = me.first_sequence / WIDE;
     Walk walk(arrays, me, tiles);
+    bool is_lost = false;
     Inputs inputs = {};
     if (has_states) inputs.read(arrays, walk, 0, 0);
     for (int t = 0; t < arrays.steps; t++) {
@@ -65,23 +69,26 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, Elements& 
             jitter(t, 1);
             float parts[SEQUENCES] = {};
             elements.multiply(parts, shared.steps.room, shared.states);
-            shared.parts.put(slot, parts);
+            if (CLUSTER > 1 && is_stuck) return false;
+            shared.sent.put(shared.parts, route, parts, t);
             const Bounds bounds(shared.parts, me.number);
-            __syncthreads();
+            if (CLUSTER == 1) __syncthreads();
             if (is_stuck) return false;
             jitter(t, 2);
             if (!has_states) {
                 if (TILES == 1) meet(TOLD, BLOCK_THREADS);  // others' states are not there before: who asks is in the way
                 continue;
             }
-            const RowSums sums(shared.parts, bounds, me.number);
+            if (!shared.sent.come(t)) *(volatile int*)&shared.is_stuck = 1;
+            const RowSums sums(shared.parts, bounds, me.number, t);
             const auto of_state = [&](int s) { return Four{{sums.at[s][0], sums.at[s][1], sums.at[s][2], sums.at[s][3]}}; };
             const Ready ready(shared.steps, inputs, me, tile, arrays.step(t));
             const Found found(shared.steps, of_state, ready, me, tile, shared.own[tile], shared.own[tile]);
             jitter(t, 3);
             meet(FOUND, GATE_THREADS);
             jitter(t, 4);
-            if (t + 1 < arrays.steps) tell(shared.own[tile], handoff, first_tile + tile, t + 2, me.number);
+            is_lost = CLUSTER > 1 && *(volatile int*)&shared.is_stuck;
+            if (t + 1 < arrays.steps && !is_lost) tell(shared.own[tile], handoff, first_tile + tile, t + 2, me.number);
             if (TILES == 1) come(TOLD, BLOCK_THREADS);
             found.write(walk, ready, tile);
             if (t + 1 == arrays.steps) found.write_final(arrays, shared.steps, ready, me, tile);
@@ -89,10 +96,10 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, Elements& 
             read_next(inputs, walk, arrays, tiles, tile, t);
         }
     }
-    return true;
+    return !is_lost;
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) sparse_forward(
+extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) sparse_forward(
     const storage* gates, index gates_step, index gates_sequence, const unsigned* places, const storage* values, const int* slots,
     const int* firsts, const storage* bias_ih, const storage* bias_hh, const storage* first_h, const storage* first_c,
     storage* output, index output_step, index output_sequence, storage* final_h, storage* final_c, const length* lengths,
@@ -109,18 +116,22 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) sparse_forward(
     const bool has_states = number < GATE_THREADS;
     clear(&shared, sizeof(shared.states) + sizeof(shared.own) + sizeof(shared.parts.of_slot));
     shared.is_stuck = 0;
-    shared.parts.start(firsts);
+    if (CLUSTER > 1) shared.sent.start(firsts);
+    else shared.parts.start(firsts);
     Elements elements(shared.steps.room, places, values);
     __syncthreads();
     if (has_states) {
         start(shared.steps, arrays, me, lengths);
         for (int tile = 0; first_h && tile < TILES; tile++) start_own(shared.own[tile], arrays, me, tile);
     }
-    __syncthreads();
+    meet_all();
     for (int tile = 0; first_h && has_states && tile < TILES && me.first_sequence + tile * WIDE < batch; tile++)
         tell(shared.own[tile], handoff, me.first_sequence / WIDE + tile, 1, number);
     jitter(-1, 5);
-    if (find_all(shared, arrays, elements, handoff, me, slots[block % BLOCKS * BLOCK_THREADS + number]) || !has_states) return;
+    const Route route = shared.sent.route(shared.parts, slots[block % BLOCKS * BLOCK_THREADS + number]);
+    const bool is_whole = find_all(shared, arrays, elements, handoff, me, route);
+    if (CLUSTER > 1) meet_all();  // to whom parts may still be sent
+    if (is_whole || !has_states) return;
     *(volatile int*)status = 1;
     give_up(arrays, me, tiles_of(me.first_sequence, batch));
 }

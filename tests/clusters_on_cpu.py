@@ -120,8 +120,7 @@ class ClustersOnCpu(Kernel):
 
     def _run(self, launch: Launch, passed: list[int]) -> None:
         _, is_cooperative, cluster = self._how
-        cluster = launch.grid if is_cooperative else cluster
-        together = launch.grid if "told" in self._arguments else cluster  # where one waits for another all run at once
+        together = launch.grid if is_cooperative or "told" in self._arguments else cluster  # where one waits for another
         given = (ctypes.c_longlong * len(passed))(*passed)
         for first in range(0, launch.grid, together):
             order = next(_orders)

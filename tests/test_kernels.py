@@ -157,6 +157,22 @@ def of_sparse(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
         form = _sparse_form.choose(problem, counts, HOPPER, _sparse_form.Techniques(timestamps=not is_one))
         assert isinstance(form, _sparse_form.Sparse)
         found.append(_sparse_kernel.macros(kind, form, hidden))
+    return found + of_sparse_clusters(is_backward)
+
+
+def of_sparse_clusters(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
+    """Of one sequence and of as many as a tile has."""
+    found = []
+    techniques = _sparse_form.Techniques(clusters=True)
+    sizes = [("rnn_tanh", 4608, 4, 0.3), ("lstm", 1792, 1, 0.1), ("gru", 2304, 8, 0.05), ("rnn_relu", 4608, 2, 0.1)]
+    for (cell, hidden, batch, density), dtype in itertools.product(sizes, (torch.float16, torch.float32)):
+        kind = _persistent_kernel.Kind(dtype, torch.device("cuda", 0), keeps=batch > 1)
+        problem = (kind.backward if is_backward else kind).problem(cell, hidden, batch)
+        counts = _sparse_form.expected_counts(problem, density)
+        forms = [one for one in _sparse_form._fitting(problem, counts, HOPPER, techniques) if one.cluster > 1]
+        if forms:
+            form = min(forms, key=lambda one: one.step_clocks)
+            found.append(_sparse_kernel.macros(kind, form, hidden))
     return found
 
 
@@ -200,8 +216,9 @@ VARIANTS = {
 
 def compiled_here(name: str, capability: tuple[int, int]) -> list[tuple[tuple[str, str], ...]]:
     """Of the variants as many as CI has time for, always the same, or all of them where ECORNN_ALL_VARIANTS is set."""
-    # only newer devices move registers
-    able = [one for one in VARIANTS[name] if capability >= (9, 0) or dict(one).get("OTHER_REGISTERS", "0") == "0"]
+    # only newer devices move registers, or have clusters
+    new = {"OTHER_REGISTERS": "0", "CLUSTER": "1"}
+    able = [one for one in VARIANTS[name] if capability >= (9, 0) or new == new | {k: v for k, v in one if k in new}]
     most = len(able) if os.environ.get("ECORNN_ALL_VARIANTS") else MOST_COMPILED.get(capability, 3)
     return random.Random(f"{name} {capability}").sample(able, min(most, len(able)))
 

@@ -15,9 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pytest_ecornn.implementations._sparse_nonzeros import NonZeros, of_mask, of_sparse
+from pytest_ecornn.implementations._sparse_nonzeros import NONE, NonZeros, of_mask, of_sparse
 from pytest_ecornn.implementations._sparse_packing import Packed, Spread, order_of, pack, turns_of
-from pytest_ecornn.implementations._sparse_turns import NONE
 
 
 def nonzeros(shape: tuple[int, int], starts: Any, columns: Any) -> NonZeros:
@@ -107,18 +106,19 @@ def test_what_is_no_mask_is_refused(mask: Tensor, got: str) -> None:
 @given(
     st.integers(1, 4), st.integers(1, 70), st.integers(1, 9), st.integers(0, 3), st.sampled_from([1, 2, 8, 32]),
     st.sampled_from([1, 2]), st.integers(1, 4), st.sampled_from([0.0, 0.02, 0.3, 0.9, 1.0]), st.booleans(), st.booleans(),
-    st.integers(0, 99),
+    st.integers(0, 99), st.sampled_from([1, 2, 3, 4]),
 )  # fmt: skip
-@example(1, 1, 1, 0, 8, 1, 1, 1.0, True, True, 0)
-@example(4, 65, 9, 0, 8, 1, 1, 0.0, True, True, 0)
+@example(1, 1, 1, 0, 8, 1, 1, 1.0, True, True, 0, 1)
+@example(1, 1, 1, 0, 8, 1, 1, 1.0, True, True, 0, 4)
+@example(4, 65, 9, 0, 8, 1, 1, 0.0, True, True, 0, 1)
 def test_what_is_packed_is_found_again(
     gates: int, hidden: int, units: int, more: int, classes: int, together: int, told: int, density: float, is_balanced: bool,
-    is_bank_aware: bool, seed: int,
+    is_bank_aware: bool, seed: int, cluster: int,
 ) -> None:  # fmt: skip
     mask = random_mask(gates * hidden, told * hidden, density, seed)
     if seed % 3 == 0:  # some rows full, some empty
         mask[:: 1 + seed % 5], mask[1 :: 2 + seed % 3] = True, False
-    spread = Spread(gates, units, (gates * units // 32 + 1 + more) * 32, classes, together, told)
+    spread = Spread(gates, units, (cluster * gates * units // 32 + 1 + more) * 32, classes, together, told, cluster)
     pattern = of_mask(mask)
     packed = pack(pattern, spread, is_balanced, is_bank_aware)
     expect_whole(packed)
@@ -136,18 +136,20 @@ def expect_whole(packed: Packed) -> None:
     assert all(sorted(slots) == list(range(spread.threads)) for slots in packed.slots)
     assert int(packed.firsts.max()) <= spread.threads
     zeros, many = spread.zeros(hidden)
-    assert zeros >= len(packed.order) * spread.told
+    assert zeros >= len(packed.order) // spread.cluster * spread.told
     assert ((packed.columns[packed.sources == NONE] >= zeros) & (packed.columns[packed.sources == NONE] < zeros + many)).all()
     block, turn, thread = np.nonzero(packed.sources != NONE)
     element, slot = packed.sources[block, turn, thread], packed.slots[block, thread]
     assert np.array_equal(np.sort(element), np.arange(len(pattern.columns)))
-    place, which = np.divmod(packed.columns[block, turn, thread], spread.told)
+    segment = block % spread.cluster * spread.segment(hidden)
+    place, which = np.divmod(packed.columns[block, turn, thread] + segment, spread.told)
     assert np.array_equal(packed.order[place] + hidden * which, pattern.columns[element])
     gate, unit = pattern.rows[element] // hidden, pattern.rows[element] % hidden
     at = np.empty(hidden, np.int64)
     at[packed.order[packed.order != NONE]] = np.flatnonzero(packed.order != NONE)
-    assert np.array_equal(at[unit] // spread.units, block)
-    row = at[unit] % spread.units * spread.gates + gate
+    of_cluster = spread.units * spread.cluster
+    assert np.array_equal(at[unit] // of_cluster, block // spread.cluster)
+    row = at[unit] % of_cluster * spread.gates + gate
     assert ((packed.firsts[block, row] <= slot) & (slot < packed.firsts[block, row + 1])).all()
 
 
@@ -181,13 +183,13 @@ def test_collisions_are_counted_among_threads_that_read_at_once() -> None:
 
 def test_uneven_units_are_shared_out() -> None:
     counts = np.array([100] * 8 + [1] * 56)
-    even = counts[order_of(counts, 8, True)].reshape(8, 8).sum(axis=1)
+    even = counts[order_of(counts, Spread(1, 8, 32), True)].reshape(8, 8).sum(axis=1)
     assert even.max() == even.min() == 107
-    assert order_of(counts, 8, False).tolist() == list(range(64))
+    assert order_of(counts, Spread(1, 8, 32), False).tolist() == list(range(64))
 
 
 def test_units_stay_where_they_are_when_they_are_even() -> None:
-    assert order_of(np.full(10, 7), 4, True).tolist() == [*range(10), NONE, NONE]
+    assert order_of(np.full(10, 7), Spread(1, 4, 32), True).tolist() == [*range(10), NONE, NONE]
 
 
 def test_a_long_row_has_more_threads() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pytest_ecornn import calls, contents, verification
 from pytest_ecornn.contract import Case, Unsupported
-from pytest_ecornn.implementations import _persistent_kernel, _sparse_form, sparse_persistent_gpu
+from pytest_ecornn.implementations import _persistent_kernel, _sparse_form, _sparse_weight, sparse_persistent_gpu
 from pytest_ecornn.implementations._persistent_kernel import Kind
 from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
 from pytest_ecornn.implementations._sparse_form import ALL, Sparse, Techniques, capacity, choose, expected_counts
@@ -29,11 +29,21 @@ from tests.test_persistent import _plant, needs_compiler
 
 CELLS = tuple(GATES)
 FEW = Device(3, 232_448, 1)  # multiprocessors
+CLUSTERS = replace(ALL, clusters=True)
 
 
 @pytest.fixture
 def on_cpu() -> Iterator[None]:
     with clusters_on_cpu.running_sparse(FEW):
+        yield
+
+
+@pytest.fixture
+def on_clusters(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As if sending took no time, so that clusters of two are chosen where they can be."""
+    monkeypatch.setattr(_sparse_form, "_CLUSTERS", (2,))
+    monkeypatch.setattr(_sparse_form, "_SENDING_CLOCKS", -1e9)
+    with clusters_on_cpu.running_sparse(Device(6, 232_448, 16)):
         yield
 
 
@@ -63,7 +73,7 @@ def verdicts(case: Case, techniques: Techniques = ALL, order: int = 0) -> list[v
 @given(
     st.sampled_from(CELLS), st.integers(1, 3000), st.integers(1, 64), st.sampled_from([0.01, 0.1, 0.3, 0.9]),
     st.sampled_from(["float32", "bfloat16"]), st.booleans(), st.sampled_from([H200, Device(108, 166_912, 1)]),
-    st.sampled_from([ALL, replace(ALL, wide_reads=False), replace(ALL, bank_order=False)]),
+    st.sampled_from([ALL, replace(ALL, wide_reads=False), replace(ALL, bank_order=False), CLUSTERS]),
 )  # fmt: skip
 def test_a_form_covers_all_units_and_sequences_and_fits(
     cell: str, hidden: int, batch: int, density: float, dtype: str, is_backward: bool, device: Device, techniques: Techniques
@@ -80,6 +90,7 @@ def test_a_form_covers_all_units_and_sequences_and_fits(
     assert form.turns == 2 * (form.held + form.shared)
     assert form.launch.grid == form.blocks * form.groups
     assert techniques.wide_reads or form.sequences == 1
+    assert form.cluster == 1 or (techniques.clusters and form.tiles == 1 and form.blocks % form.cluster == 0)
 
 
 def test_capacity_is_the_largest_that_fits() -> None:
@@ -187,6 +198,64 @@ def test_whatever_a_layer_has(cell: str, dtype: str, options: dict[str, Any]) ->
     assert verdicts(small(cell, dtype=dtype, mode="training", **options)) == []
 
 
+OF_CLUSTERS = {
+    "one at a time": {"batch": 1, "hidden_size": 70},
+    "three": {"batch": 3, "hidden_size": 61, "ragged": True, "has_state": True, "steps": 7},
+    "two directions": {"batch": 2, "hidden_size": 19, "bidirectional": True, "density": 0.3},
+    "wide": {"batch": 8, "hidden_size": 50, "steps": 9, "has_state": True, "density": 0.2},
+}
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_clusters")
+@pytest.mark.parametrize(
+    ("cell", "dtype", "cluster"), [*((*kind, 2) for kind in KINDS), ("lstm", "float32", 4), ("gru", "float16", 4)]
+)
+@pytest.mark.parametrize("options", OF_CLUSTERS.values(), ids=OF_CLUSTERS)
+def test_blocks_of_a_cluster_divide_the_columns(
+    cell: str, dtype: str, cluster: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_sparse_form, "_CLUSTERS", (cluster,))
+    case = small(cell, dtype=dtype, mode="training", **{"density": 0.5, **options, "batch": min(options["batch"], MOST[dtype])})
+    with seen_forms() as forms:
+        assert verdicts(case, CLUSTERS) == []
+    assert cluster in {form.cluster for form in forms}  # forward or backward, if not both
+
+
+MOST = {"float32": 4, "float16": 8, "bfloat16": 8}  # sequences of a tile
+
+
+@contextmanager
+def seen_forms() -> Iterator[list[Sparse]]:
+    """Those that are chosen meanwhile."""
+    found: list[Sparse] = []
+
+    def choose_and_keep(*given: Any) -> Sparse | str:
+        form = choose(*given)
+        assert isinstance(form, Sparse)
+        found.append(form)
+        return form
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_sparse_weight, "choose", choose_and_keep)
+        yield found
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_clusters")
+@settings(max_examples=8, deadline=None)
+@given(
+    st.sampled_from(CELLS), st.integers(1, 8), st.integers(1, 4), st.integers(1, 60), st.booleans(), st.integers(0, 2**20),
+    st.sampled_from(["float16", "float32"]), st.sampled_from([0.02, 0.3, 0.8]),
+)  # fmt: skip
+def test_clusters_of_any_sizes_in_any_order_of_threads(
+    cell: str, steps: int, batch: int, hidden: int, ragged: bool, seed: int, dtype: str, density: float
+) -> None:
+    sizes = {"steps": steps, "batch": batch, "hidden_size": hidden, "density": density}
+    case = small(cell, ragged=ragged, has_state=True, seed=seed, mode="training", dtype=dtype, **sizes)
+    assert verdicts(case, CLUSTERS) == []
+
+
 # Patterns and techniques.
 
 
@@ -221,6 +290,16 @@ def masked(case: Case, pattern: Callable[[int, int], Tensor]) -> contents.Proble
 
 
 @needs_compiler
+@pytest.mark.usefixtures("on_clusters")
+@pytest.mark.parametrize("name", PATTERNS)
+def test_clusters_are_chosen_where_all_their_blocks_depend_on_each_other(name: str) -> None:
+    case = small("lstm", hidden_size=23, batch=2, has_state=True, ragged=True, mode="training")
+    with seen_forms() as forms:
+        assert failed(case, masked(case, PATTERNS[name]), CLUSTERS) == []
+    assert {form.cluster for form in forms} == {2 if name in ("full", "uneven") else 1}
+
+
+@needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
@@ -237,7 +316,7 @@ def test_uneven_units_change_places() -> None:
     assert [one.places.hidden for one in layer_of(mask, replace(ALL, balance=False)).passes] == [23, 23]
 
 
-WITHOUT = {name: replace(ALL, **{name: False}) for name in (field.name for field in fields(Techniques))}
+WITHOUT = {name: replace(ALL, **{name: False}) for name in (field.name for field in fields(ALL) if getattr(ALL, field.name))}
 
 
 @needs_compiler
@@ -325,9 +404,11 @@ FAULTS = {
         "a parcel is not told": ("i < PARCELS; i += GATE_THREADS", "i < PARCELS - 1; i += GATE_THREADS"),
         "another unit's": ("block * WORDS + first + i]", "block * WORDS + (first + i + 1) % WORDS]"),
     },
-    "sparse_rows.cuh": {
+    "sparse_parts.cuh": {
         "another row's sums": ("own_unit(thread, s), gate, thread", "(own_unit(thread, s) + 1) % UNITS, gate, thread"),
         "a part is left out": ("sum_of<PARTS_A_ROW / LANES>", "sum_of<PARTS_A_ROW / LANES - 2>"),
+    },
+    "sparse_rows.cuh": {
         "an element is left out": ("pair < HELD; pair++) {", "pair + 1 < HELD; pair++) {"),
     },
 }  # fmt: skip
@@ -335,6 +416,14 @@ FAULTS_OF_BARRIERS = {
     "nobody is waited for": ("arrived(counter) >= told * BLOCKS", "true"),
     "too few are": ("told * BLOCKS", "told * BLOCKS - 1"),
     "who arrives has not told all": ("meet(TOLD_ALL, GATE_THREADS);", ""),
+}
+FAULTS_OF_CLUSTERS = {
+    "parts are not waited for": ("return wait_together([", "return true || wait_together(["),
+    "one buffer": ("turn % BUFFERS * (word)sizeof(to.of_slot[0])", "0"),
+    "another buffer's parts": ("of_slot[turn % BUFFERS][slot", "of_slot[(turn + 1) % BUFFERS][slot"),
+    "the other phase": ("turn / BUFFERS % 2)", "(turn / BUFFERS + 1) % 2)"),
+    "another block's": ("rank = slot / SLOTS", "rank = 0"),
+    "more than is sent": ("parts * SEQUENCES * 4)", "parts * SEQUENCES * 4 + 4)"),
 }
 PLANTED = [(name, fault, ALL) for name, faults in FAULTS.items() for fault in faults.values()]
 PLANTED += [("sparse_states.cuh", fault, WITHOUT["timestamps"]) for fault in FAULTS_OF_BARRIERS.values()]
@@ -345,33 +434,52 @@ IDS = [*(f"{name} {label}" for name, faults in FAULTS.items() for label in fault
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(("name", "fault", "techniques"), PLANTED, ids=IDS)
 def test_faults_are_seen(name: str, fault: tuple[str, str], techniques: Techniques, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(batch: int, order: int) -> bool:
-        case = small("lstm", steps=10, batch=batch, hidden_size=70, has_state=True, mode="training", density=0.1)
-        try:
-            return bool(verdicts(case, techniques, order))
-        except Broken:
-            return True
-
+    cases = [
+        small("lstm", steps=10, batch=batch, has_state=True, hidden_size=70, mode="training", density=0.1) for batch in (14, 4)
+    ]
     monkeypatch.setattr(_sparse_form, "_HELD_WORDS", 6)
-    assert not any(fails(batch, 0) for batch in (14, 4))
+    assert not any(fails(case, 0, techniques) for case in cases)
     _plant(name, *fault, monkeypatch)
-    assert any(fails(batch, order) for batch in (14, 4) for order in range(8))
+    assert any(fails(case, order, techniques) for case in cases for order in range(8))
 
 
-LOST = {
-    "a parcel is not told": ("sparse_states.cuh", *FAULTS["sparse_states.cuh"]["a parcel is not told"], ALL),
-    "a block does not arrive": ("sparse_states.cuh", "if (me == 0) arrive(", "if (me == 1000) arrive(", WITHOUT["timestamps"]),
-}
+def fails(case: Case, order: int, techniques: Techniques = ALL) -> bool:
+    try:
+        return bool(verdicts(case, techniques, order))
+    except Broken:
+        return True
 
 
 @needs_compiler
-@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.usefixtures("on_clusters")
+@pytest.mark.parametrize("label", FAULTS_OF_CLUSTERS)
+def test_faults_of_clusters_are_seen(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = small("lstm", steps=10, has_state=True, hidden_size=70, mode="training", density=0.2)
+    name = "sparse_parts.cuh" if label == "another buffer's parts" else "sparse_sent.cuh"
+    assert not fails(case, 0, CLUSTERS)
+    _plant(name, *FAULTS_OF_CLUSTERS[label], monkeypatch)
+    assert any(fails(case, order, CLUSTERS) for order in range(8))
+
+
+_PARCEL = ("sparse_states.cuh", *FAULTS["sparse_states.cuh"]["a parcel is not told"])
+LOST = {
+    "a parcel is not told": ("on_cpu", *_PARCEL, ALL),
+    "a block does not arrive": (
+        "on_cpu", "sparse_states.cuh", "if (me == 0) arrive(", "if (me == 1000) arrive(", WITHOUT["timestamps"]
+    ),
+    "a cluster's parcel is not told": ("on_clusters", *_PARCEL, CLUSTERS),
+    "parts are lost": ("on_clusters", "sparse_sent.cuh", "if (!route.place) return", "if (threadIdx.x == 5) return", CLUSTERS),
+}  # fmt: skip
+
+
+@needs_compiler
 @pytest.mark.parametrize("mode", ["inference", "training"])
 @pytest.mark.parametrize("lost", LOST.values(), ids=LOST)
 def test_what_is_lost_ends_the_launch_with_nan_and_a_later_call_raises(
-    lost: tuple[str, str, str, Techniques], mode: str, monkeypatch: pytest.MonkeyPatch
+    lost: tuple[str, str, str, str, Techniques], mode: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    case, (*planted, techniques) = small("gru", hidden_size=40, has_state=True, mode=mode), lost
+    case, (device, *planted, techniques) = small("gru", hidden_size=40, has_state=True, mode=mode), lost
+    request.getfixturevalue(device)
     problem, status = contents.problem(case), _persistent_kernel.status_of(torch.device("cpu"))
     layer, _ = sparse_persistent_gpu.make_layer(case, problem.weights, torch.device("cpu"), techniques)
     monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here

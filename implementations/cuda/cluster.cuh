@@ -1,4 +1,4 @@
-// How blocks of a cluster hand values to each other: st.async writes 16 bytes into another block's shared memory and counts
+// How blocks of a cluster hand values to each other: st.async writes up to 16 bytes into another block's shared memory and counts
 // them in an mbarrier there, so that who waits for all bytes of a phase waits for the values themselves. Compute capability 9.0.
 #pragma once
 #include "block.cuh"
@@ -14,6 +14,17 @@ __device__ inline word in_block(word address, word rank) {
 __device__ inline void send(word place, uint4 value, word barrier) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(place),
                  "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(barrier)
+                 : "memory");
+}
+
+__device__ inline void send(word place, uint2 value, word barrier) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(place), "r"(value.x),
+                 "r"(value.y), "r"(barrier)
+                 : "memory");
+}
+__device__ inline void send(word place, word value, word barrier) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(place), "r"(value),
+                 "r"(barrier)
                  : "memory");
 }
 

@@ -1,7 +1,7 @@
 // What blocks of a grid tell each other where each multiplies pruned rows: of every hidden unit TOLD_EACH values for each of a
-// tile's SEQUENCES, a unit's beside each other, which all blocks have in shared memory. A position is one value of all sequences:
-// so many bytes are read at once. Blocks tell in parcels that say themselves that they are there (heard.cuh; Lamport timestamps),
-// or, without TIMESTAMPS, meet once a tile and step.
+// tile's SEQUENCES, a unit's beside each other, which all blocks have in shared memory, or each of a cluster those of one segment of
+// the blocks. A position is one value of all sequences: so many bytes are read at once. Blocks tell in parcels that say themselves
+// that they are there (heard.cuh; Lamport timestamps), or, without TIMESTAMPS, meet once a tile and step.
 #pragma once
 #include "clear.cuh"
 #include "heard.cuh"
@@ -14,7 +14,8 @@
 #define OF_UNITS (UNITS * TOLD_EACH)  // positions that a block tells
 #define WIDE_BYTES (SEQUENCES * (int)sizeof(storage))
 #define CLASSES (128 / WIDE_BYTES)  // positions that lie in different banks, or in the same word of one
-#define ZEROS ((BLOCKS * OF_UNITS + CLASSES - 1) / CLASSES * CLASSES)  // the first of CLASSES positions of which none is a unit's
+#define SEGMENT (BLOCKS / CLUSTER)  // blocks that a block hears
+#define ZEROS ((SEGMENT * OF_UNITS + CLASSES - 1) / CLASSES * CLASSES)  // the first of CLASSES positions of which none is a unit's
 #define HEARERS (BLOCK_THREADS - GATE_THREADS)  // threads that have no states
 
 enum Where { FOUND = 1, TOLD_ALL = 2, TOLD = 3 };  // meetings of who has states; the others wait until these have told
@@ -60,14 +61,15 @@ struct alignas(16) Own {
 };
 
 #define ALL_PARCELS (BLOCKS * Own::PARCELS)  // of a tile
+#define HEARD_PARCELS (SEGMENT * Own::PARCELS)
 
 // What is told of a step of a tile, numbered among those of all groups of blocks. After all parcels comes a counter for each.
 struct Handoff {
-    unsigned own;  // the first of the block's, of a tile's
+    unsigned own, heard;  // the first of the block's, of a tile's; that it hears
     uint4* parcels;
     unsigned* counters;
     __device__ Handoff(uint4* all, int tiles, int block)
-        : own(block % BLOCKS * Own::PARCELS), parcels(all), counters((unsigned*)(all + tiles * 2u * ALL_PARCELS)) {}
+        : own(block % BLOCKS * Own::PARCELS), heard(block % CLUSTER * HEARD_PARCELS), parcels(all), counters((unsigned*)(all + tiles * 2u * ALL_PARCELS)) {}
     __device__ uint4* at(int tile, unsigned number) const { return parcels + (tile * 2u + number % 2) * ALL_PARCELS; }
     __device__ unsigned* counter(int tile) const { return counters + tile * 4; }
 };
@@ -89,13 +91,13 @@ __device__ inline void tell(const Own& own, const Handoff& handoff, int tile, un
 #endif
 }
 
-// By HEARERS threads, of which `me` is the number: what all have told of a tile, for the told-th time. False when it does not come.
+// By HEARERS threads, of which `me` is the number: what all, or a segment's, have told of a tile, for the told-th time. False when it does not come.
 __device__ inline bool hear(States& states, const Handoff& handoff, int tile, unsigned number, unsigned told, int me) {
 #if !TIMESTAMPS
     const unsigned* counter = handoff.counter(tile);
     if (!wait_together([&] { return arrived(counter) >= told * BLOCKS; })) return false;
 #endif
-    Heard<Told, ALL_PARCELS, 0, HEARERS> heard;
-    return heard.finish(handoff.at(tile, number), me, number,
+    Heard<Told, HEARD_PARCELS, 0, HEARERS> heard;
+    return heard.finish(handoff.at(tile, number) + handoff.heard, me, number,
                         [&](unsigned place, const uint4& parcel) { Own::put(states, place, parcel); });
 }

@@ -5,7 +5,7 @@
 inline word in_block(word address, word rank) {
     return (current.block->place - current.block->rank + rank) << 24 | (address & 0xffffff);
 }
-inline void send(word place, uint4 value, word barrier) { send_later(place, value, barrier); }
+template <typename Value> void send(word place, Value value, word barrier) { send_later(place, &value, sizeof(value), barrier); }
 inline void make_barrier(word barrier) { *(Barrier*)memory_at(barrier) = {0, 0, 0}; }
 inline void show_barriers() {}
 inline void expect(word barrier, word bytes) { tell(*(Barrier*)memory_at(barrier), bytes); }

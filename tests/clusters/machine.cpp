@@ -43,7 +43,8 @@ struct Fiber {
 // A value on its way, to a place that a barrier of a block counts, or that nobody counts.
 struct Message {
     void* place;
-    uint4 value;
+    unsigned char value[16];
+    unsigned bytes;
     Barrier* barrier;
     Block* to;
 };
@@ -143,10 +144,14 @@ void tell(Barrier& barrier, int bytes) {
 
 unsigned char* memory_at(unsigned address) { return cluster->memories.at(address >> 24).data() + (address & 0xffffff); }
 
-void send_later(unsigned place, const uint4& value, unsigned barrier) {
-    cluster->messages.push_back({memory_at(place), value, (Barrier*)memory_at(barrier), &cluster->blocks.at(place >> 24)});
+static void put_off(void* place, const void* value, unsigned bytes, Barrier* barrier, Block* to) {
+    cluster->messages.push_back({place, {}, bytes, barrier, to});
+    memcpy(cluster->messages.back().value, value, bytes);
 }
-void publish_later(uint4* place, const uint4& value) { cluster->messages.push_back({place, value, nullptr, nullptr}); }
+void send_later(unsigned place, const void* value, unsigned bytes, unsigned barrier) {
+    put_off(memory_at(place), value, bytes, (Barrier*)memory_at(barrier), &cluster->blocks.at(place >> 24));
+}
+void publish_later(uint4* place, const uint4& value) { put_off(place, &value, 16, nullptr, nullptr); }
 void await_published() {
     wait_until([](void*) { return cluster->messages.empty(); }, nullptr, ~0u);
 }
@@ -166,9 +171,9 @@ void await_copies(unsigned left_groups) {
 static void deliver(const Message& message) {
     cluster->change++;
     if (message.to && message.to->ended) cluster->outcome = TOLD_TOO_LATE;
-    memcpy(message.place, &message.value, 16);
+    memcpy(message.place, message.value, message.bytes);
     if (!message.barrier) return;
-    message.barrier->bytes -= 16;
+    message.barrier->bytes -= (int)message.bytes;
     settle(*message.barrier);
 }
 

@@ -89,7 +89,8 @@ void tell(Barrier& barrier, int bytes);
 
 // Of a word of shared memory the upper eight bits are the block's place, the others where in its memory.
 unsigned char* memory_at(unsigned address);
-void send_later(unsigned place, const uint4& value, unsigned barrier);  // into a block's shared memory, where a barrier counts it
+// Up to 16 bytes, into a block's shared memory, where a barrier counts them.
+void send_later(unsigned place, const void* value, unsigned bytes, unsigned barrier);
 void publish_later(uint4* place, const uint4& value);
 void await_published();  // all that was published until now is there
 
