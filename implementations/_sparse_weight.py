@@ -11,7 +11,8 @@ from torch import Tensor
 
 from pytest_ecornn.contract import Unsupported
 from pytest_ecornn.implementations._persistent_problem import Device, Problem
-from pytest_ecornn.implementations._sparse_form import BLOCK_THREADS, Sparse, Techniques, choose
+from pytest_ecornn.implementations._sparse_choice import choose
+from pytest_ecornn.implementations._sparse_form import BLOCK_THREADS, Sparse, Techniques
 from pytest_ecornn.implementations._sparse_nonzeros import NONE, of_mask
 from pytest_ecornn.implementations._sparse_packing import Packed, divided_counts, pack
 

@@ -17,7 +17,8 @@ from pytest_ecornn.implementations._gate_product import gate_products, product_c
 from pytest_ecornn.implementations._persistent_kernel import Kind
 from pytest_ecornn.implementations._persistent_problem import GATES, Device, values_a_step
 from pytest_ecornn.implementations._precision import tf32_refusal
-from pytest_ecornn.implementations._sparse_form import ALL, Techniques, choose, expected_counts
+from pytest_ecornn.implementations._sparse_choice import choose, expected_counts
+from pytest_ecornn.implementations._sparse_form import ALL, Techniques
 from pytest_ecornn.implementations._sparse_layer import Given, Layer
 from pytest_ecornn.implementations._stack import run_layers
 from pytest_ecornn.implementations.cuda.compile import indexed, refusal

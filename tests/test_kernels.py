@@ -21,6 +21,7 @@ from pytest_ecornn.implementations import (
     _persistent_problem,
     _persistent_wave_form,
     _scan_gpu_log_op,
+    _sparse_choice,
     _sparse_form,
     _sparse_kernel,
 )
@@ -152,9 +153,9 @@ def of_sparse(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
     for (cell, hidden, batch, density), dtype in itertools.product(sizes, (torch.bfloat16, torch.float32)):
         kind = _persistent_kernel.Kind(dtype, torch.device("cuda", 0), keeps=batch > 1, lengths=batch == 32)
         problem = (kind.backward if is_backward else kind).problem(cell, hidden, batch)
-        counts, is_one = _sparse_form.expected_counts(problem, density), batch == 1
+        counts, is_one = _sparse_choice.expected_counts(problem, density), batch == 1
         counts[0] = hidden if is_one else counts[0]
-        form = _sparse_form.choose(problem, counts, HOPPER, _sparse_form.Techniques(timestamps=not is_one))
+        form = _sparse_choice.choose(problem, counts, HOPPER, _sparse_form.Techniques(timestamps=not is_one))
         assert isinstance(form, _sparse_form.Sparse)
         found.append(_sparse_kernel.macros(kind, form, hidden))
     return found + of_sparse_clusters(is_backward)
@@ -168,8 +169,8 @@ def of_sparse_clusters(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
     for (cell, hidden, batch, density), dtype in itertools.product(sizes, (torch.float16, torch.float32)):
         kind = _persistent_kernel.Kind(dtype, torch.device("cuda", 0), keeps=batch > 1)
         problem = (kind.backward if is_backward else kind).problem(cell, hidden, batch)
-        counts = _sparse_form.expected_counts(problem, density)
-        forms = [one for one in _sparse_form._fitting(problem, counts, HOPPER, techniques) if one.cluster > 1]
+        counts = _sparse_choice.expected_counts(problem, density)
+        forms = [one for one in _sparse_choice._fitting(problem, counts, HOPPER, techniques) if one.cluster > 1]
         if forms:
             form = min(forms, key=lambda one: one.step_clocks)
             found.append(_sparse_kernel.macros(kind, form, hidden))

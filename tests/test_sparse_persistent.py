@@ -17,10 +17,17 @@ from torch import Tensor
 
 from pytest_ecornn import calls, contents, verification
 from pytest_ecornn.contract import Case, Unsupported
-from pytest_ecornn.implementations import _persistent_kernel, _sparse_form, _sparse_weight, sparse_persistent_gpu
+from pytest_ecornn.implementations import (
+    _persistent_kernel,
+    _sparse_choice,
+    _sparse_form,
+    _sparse_weight,
+    sparse_persistent_gpu,
+)
 from pytest_ecornn.implementations._persistent_kernel import Kind
 from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
-from pytest_ecornn.implementations._sparse_form import ALL, Sparse, Techniques, capacity, choose, expected_counts
+from pytest_ecornn.implementations._sparse_choice import capacity, choose, expected_counts
+from pytest_ecornn.implementations._sparse_form import ALL, Sparse, Techniques
 from pytest_ecornn.implementations._sparse_layer import Layer
 from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu
 from tests import clusters_on_cpu
@@ -41,7 +48,7 @@ def on_cpu() -> Iterator[None]:
 @pytest.fixture
 def on_clusters(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if sending took no time, so that clusters of two are chosen where they can be."""
-    monkeypatch.setattr(_sparse_form, "_CLUSTERS", (2,))
+    monkeypatch.setattr(_sparse_choice, "_CLUSTERS", (2,))
     monkeypatch.setattr(_sparse_form, "_SENDING_CLOCKS", -1e9)
     with clusters_on_cpu.running_sparse(Device(6, 232_448, 16)):
         yield
@@ -215,7 +222,7 @@ OF_CLUSTERS = {
 def test_blocks_of_a_cluster_divide_the_columns(
     cell: str, dtype: str, cluster: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_sparse_form, "_CLUSTERS", (cluster,))
+    monkeypatch.setattr(_sparse_choice, "_CLUSTERS", (cluster,))
     case = small(cell, dtype=dtype, mode="training", **{"density": 0.5, **options, "batch": min(options["batch"], MOST[dtype])})
     with seen_forms() as forms:
         assert verdicts(case, CLUSTERS) == []
@@ -338,7 +345,7 @@ def test_each_technique_may_be_left_out(cell: str, techniques: Techniques, has_s
 def test_elements_lie_in_registers_and_in_shared_memory(
     dtype: str, batch: int, held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_sparse_form, "_HELD_WORDS", 3 * held)
+    monkeypatch.setattr(_sparse_choice, "_HELD_WORDS", 3 * held)
     case = small("lstm", batch=batch, hidden_size=64, density=0.6, dtype=dtype, mode="training", ragged=True)
     assert verdicts(case) == []
 
@@ -437,7 +444,7 @@ def test_faults_are_seen(name: str, fault: tuple[str, str], techniques: Techniqu
     cases = [
         small("lstm", steps=10, batch=batch, has_state=True, hidden_size=70, mode="training", density=0.1) for batch in (14, 4)
     ]
-    monkeypatch.setattr(_sparse_form, "_HELD_WORDS", 6)
+    monkeypatch.setattr(_sparse_choice, "_HELD_WORDS", 6)
     assert not any(fails(case, 0, techniques) for case in cases)
     _plant(name, *fault, monkeypatch)
     assert any(fails(case, order, techniques) for case in cases for order in range(8))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from pytest_ecornn.implementations._persistent_problem import Arithmetic, Device, Problem
-from pytest_ecornn.implementations._sparse_form import capacity
+from pytest_ecornn.implementations._sparse_choice import capacity
 from pytest_ecornn.implementations.cuda.compile import indexed
 from pytest_ecornn.reporting.markdown_syntax import document, table
 from pytest_ecornn.suites.published.parted import each
@@ -48,8 +48,9 @@ def render(rows: Sequence[Row]) -> str:
     return document(
         [
             "## What stays on chip",
-            f"The largest H at which a random pattern fits, B {BATCH}, forward and backward, as `_sparse_form.capacity` finds "
-            f"it, and its recurrent parameters, zeros counted, over those of H {LARGE:,}, which the paper calls large: its "
+            f"The largest H at which a random pattern fits, B {BATCH}, forward and backward, as "
+            "`_sparse_choice.capacity` finds it, and its recurrent parameters, zeros counted, over those of "
+            f"H {LARGE:,}, which the paper calls large: its "
             "layers are over 5 times larger than dense ones.",
             table(
                 ("cell", "type", "density", "H forward", "H backward", f"parameters over H {LARGE:,}'s"),
