@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn import clocks, journal, machine, reporting, score
+from pytest_ecornn import clocks, interruption, journal, machine, reporting, score
 from pytest_ecornn.gate import Outcome
 from pytest_ecornn.gate_run import Gate
 from pytest_ecornn.items import Item
@@ -90,8 +90,8 @@ class Running:
     def pytest_sessionstart(self) -> None:
         if self._is_worker or self._config.option.collectonly:
             return
-        if threading.current_thread() is threading.main_thread():  # SIGTERM is to end a run as Ctrl-C does, with a report
-            self._at_sigterm = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        if threading.current_thread() is threading.main_thread():
+            self._at_sigterm = signal.signal(signal.SIGTERM, interruption.handler(self._config))
         if self._screen:
             self._screen.start()
         options = self.session.options
