@@ -10,7 +10,7 @@
 // Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of SEQUENCES sequences, which knows no
 //   other; block r of a group owns UNITS hidden units from r * UNITS. Of BLOCK_THREADS threads each multiplies elements of one
 //   row; GATE_THREADS of them have the states, the others hear what all tell. CLUSTER blocks beside each other divide the columns
-//   of their rows (sparse_parts.cuh), where there is one tile and that is more than one. Shared bytes: Sparse.shared_bytes.
+//   of their rows (sparse_sent.cuh); more than one only where TILES is 1. Shared bytes: Sparse.shared_bytes.
 // Cost: reads the elements once, T B G H values, writes T B H; 2 T B operations an element. Each block reads 4/3 B H values of
 //   others a step, and an element's states of SEQUENCES sequences from shared memory.
 // Limits: compute capability 8.0; at most 65,536 positions of states; T, B, G * H below 2^30; offsets 64-bit.
@@ -22,6 +22,7 @@
 //   goes on to the next parcels then, which take the place of states that the product has read, and writes them down before the
 //   next barrier, at which who has the states has read all parts. A wait that takes WATCHDOG_NS is given up by all threads of its
 //   block at the second barrier, and in turn by all blocks of the group. Sums are taken in one order: bit-equal repeats.
+//   In clusters the wait for parts, and then that for who tells, take the second barrier's place (sparse_sent.cuh).
 #define TOLD_EACH 1
 #define GROUPS 1
 #define SUMS 1
