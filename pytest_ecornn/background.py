@@ -8,13 +8,14 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+from pathlib import Path
 from time import clock_gettime, pthread_getcpuclockid, sleep
 
 from pytest_ecornn.calls import WrongResult
 
 _LOOK_SECONDS = 2e-3
 _WORKING_SHARE = 0.1  # of the look
-_QUIET_LOOKS, _MOST_LOOKS = 20, 1000  # where all cores are taken, a thread may not work for a while
+_QUIET_LOOKS, _MOST_LOOKS = 20, 5000  # where all cores are taken, a thread may not work for a while
 
 
 class Threads:
@@ -46,11 +47,24 @@ class Threads:
         reported, threading.excepthook = threading.excepthook, lambda _: None
         looks = quiet = 0
         while quiet < _QUIET_LOOKS and looks < _MOST_LOOKS:
-            working, looks = self._working(), looks + 1
+            working, looks = {*self._working(), *self._kept_waiting()}, looks + 1
             quiet = 0 if working else quiet + 1
             for thread in working:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(SystemExit))
         threading.excepthook = reported
+
+    def _kept_waiting(self) -> list[int]:
+        """Those that would run if there were a processor for them, as far as the system tells."""
+        new = self._new()
+        return [one.ident for one in threading.enumerate() if one.ident in new and _state(one.native_id) == "R"]
+
+
+def _state(native_id: int | None) -> str:
+    """As Linux calls it, R for a thread that runs or would; empty where there is none, or the system is another one."""
+    try:
+        return Path(f"/proc/self/task/{native_id}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def _spent(thread: int) -> float | None:

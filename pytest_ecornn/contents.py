@@ -73,14 +73,15 @@ def generator(seed: int, role: str) -> torch.Generator:
     return torch.Generator().manual_seed((seed * 1_000_003 + zlib.crc32(role.encode())) & 0x7FFF_FFFF_FFFF_FFFF)
 
 
-def problem(case: Case, role: str = "") -> Problem:
-    """The problem of `case`; another `role` gives other values of the same kind."""
+def problem(case: Case, role: str = "", weights: Weights | None = None) -> Problem:
+    """The problem of `case`, with these weights if they are given; another `role` gives other values of the same kind."""
     lengths = sequence_lengths(case)
     rows = x_rows(case, case.steps * case.batch, generator(case.seed, "x" + role))
     state = initial_state(case, generator(case.seed, "state" + role))
     loss = loss_weights(case, lengths, generator(case.seed, "loss" + role))
     resets = reset_mask(case, generator(case.seed, "resets" + role))
-    return Problem(case, make_weights(case, role), x_at(case, rows, 0), state, lengths, resets, loss)
+    own = make_weights(case, role) if weights is None else weights
+    return Problem(case, own, x_at(case, rows, 0), state, lengths, resets, loss)
 
 
 def placed(problem: Problem) -> Problem:

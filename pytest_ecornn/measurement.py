@@ -28,7 +28,7 @@ from pytest_ecornn.calls import Call, Unchanged, on_tensors
 from pytest_ecornn.clocks import Clock
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contents import Problem
-from pytest_ecornn.contract import Case, Declared, Layer
+from pytest_ecornn.contract import Case, Declared, Layer, Weights
 from pytest_ecornn.statistics import MIN_PAIRS
 from pytest_ecornn.verification import Candidate, Expected
 
@@ -49,7 +49,7 @@ class Pool:
 
     def __init__(self, case: Case):
         self._case, self._rows = case, case.steps * case.batch
-        self._own = contents.problem(case)
+        self._own = contents.problem(case, weights=Weights({}, {}))  # each call has its candidate's
         self._random = torch.Generator().manual_seed(secrets.randbits(62))
         self._renew()
 
@@ -57,8 +57,9 @@ class Pool:
         case, offsets = self._case, max(FEWEST_OFFSETS, min(MOST_OFFSETS, self._rows))
         rows = self._rows + offsets
         self._x = contents.x_rows(case, rows, self._random)
-        self._loss = torch.randn(rows, case.directions * case.hidden_size, generator=self._random)
-        self._loss = self._loss.to(case.device, contents.torch_dtype(case)) * contents.loss_scale(case)
+        if case.training:
+            loss = torch.randn(rows, case.directions * case.hidden_size, generator=self._random)
+            self._loss = loss.to(case.device, contents.torch_dtype(case)) * contents.loss_scale(case)
         self._starts = torch.randperm(offsets, generator=self._random).tolist()
 
     @property

@@ -66,6 +66,16 @@ def measured(candidate: Candidate, pool: Pool, graphs: list[Graph]) -> GraphArm:
     return arm
 
 
+def test_a_pool_makes_nothing_that_no_call_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(case: Case, role: str = "") -> None:
+        raise AssertionError("weights are the candidate's")
+
+    monkeypatch.setattr(contents, "make_weights", refuse)
+    pool = Pool(Case.parse("lstm-T4-B2-H3-float32"))
+    assert pool.draw({}).loss_weights == ()
+    assert not hasattr(pool, "_loss")
+
+
 @pytest.mark.parametrize("text", CASES)
 def test_kept_replays_are_right_on_the_contents_that_they_had(text: str) -> None:
     candidate, pool = built(text)
