@@ -10,8 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_ecornn.implementations._persistent_problem import GATES, Device, Problem
-from pytest_ecornn.implementations._sparse_form import ALL, BLOCK_THREADS, PLACES, Sparse, Techniques, pair_words
-from pytest_ecornn.implementations._sparse_packing import Spread, is_arranged, laid_counts, order_of, padded_turns, turns_of
+from pytest_ecornn.implementations._sparse_form import ALL, BLOCK_THREADS, Sparse, Techniques, pair_words
+from pytest_ecornn.implementations._sparse_packing import (
+    PLACES,
+    Spread,
+    is_arranged,
+    laid_counts,
+    order_of,
+    padded_turns,
+    turns_of,
+)
 
 _HELD_WORDS = 72  # that a thread has registers for, beside what it works with
 _EASY_WORDS = 60  # of which it need not put anything else aside
@@ -19,7 +27,7 @@ _MOST_SEQUENCES = {2: 8, 4: 4}  # that 16 bytes have room for, of so many bytes 
 _CLUSTERS = (2, 4)  # sizes
 _FEW_IDLE, _CROWDED = 4, 1.2  # multiprocessors, and by how much a step takes longer where fewer are
 
-# Where units lie in that order: elements of each row in each segment of the columns [rows, cluster].
+# Where units lie in that order: elements of each segment of the columns in each row [cluster, rows].
 Divide = Callable[[NDArray[np.int32], Spread], NDArray[np.int64]]
 
 
@@ -65,14 +73,12 @@ def _processors(device: Device, cluster: int) -> int:
     """That so large clusters can fill, all at once."""
     if cluster > device.largest_cluster:
         return 0
-    if cluster <= 2:  # multiprocessors are in pairs
-        return device.processors // cluster * cluster
-    return device.clusters(cluster) * cluster
+    return device.processors if cluster <= 2 else device.clusters(cluster) * cluster  # multiprocessors are in pairs
 
 
 def _by_chance(counts: NDArray[np.int64]) -> Divide:
     def divide(order: NDArray[np.int32], spread: Spread) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = np.random.default_rng(0).multinomial(counts, [1 / spread.cluster] * spread.cluster)
+        found: NDArray[np.int64] = np.random.default_rng(0).multinomial(counts, [1 / spread.cluster] * spread.cluster).T
         return found
 
     return divide
@@ -108,15 +114,16 @@ def _form(form: Sparse, counts: NDArray[np.int64], device: Device, divide: Divid
 
 def _is_coupled(form: Sparse, laid: NDArray[np.int64]) -> bool:
     """Whether every block of a cluster is sent something by every other, by which it knows how far that has come."""
-    sent = laid.reshape(-1, form.cluster, form.spread.rows).sum(axis=2)
-    return form.cluster == 1 or (form.parts_a_row > 0 and int(sent.min()) > 0)
+    if form.cluster == 1 or not form.parts_a_row:
+        return form.cluster == 1
+    return int(laid.reshape(-1, form.cluster, form.spread.rows).sum(axis=2).min()) > 0
 
 
 def _laid(form: Sparse, counts: NDArray[np.int64], divide: Divide) -> NDArray[np.int64]:
     """Elements of each row that a block has."""
     hidden, spread = form.problem.hidden, form.spread
     order = order_of(counts.reshape(spread.gates, hidden).sum(axis=0), spread, form.techniques.balance)
-    return laid_counts(divide(order, spread) if form.cluster > 1 else counts[:, None], order, spread, hidden)
+    return laid_counts(divide(order, spread) if form.cluster > 1 else counts, order, spread, hidden)
 
 
 def _shares(form: Sparse, laid: NDArray[np.int64]) -> tuple[int, int]:

@@ -11,17 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 
-import numpy as np
-
 from pytest_ecornn.implementations._persistent_problem import GATES, Device, Problem
-from pytest_ecornn.implementations._sparse_packing import Spread, is_arranged
+from pytest_ecornn.implementations._sparse_packing import PLACES, Spread, is_arranged
 from pytest_ecornn.implementations.cuda.launch import Launch
 
 BLOCK_THREADS = 512
 _GATE_THREADS = 288  # at most
 _LANE_THREADS = 160  # to which sums are given more threads than states need: each of them is one less that hears
 _PARTS = 8  # of a state's sums, that a thread may add without another's help
-PLACES = np.iinfo(np.uint16).max + 1  # that 16 bits tell apart
 # A model of time, in clocks of a multiprocessor, fitted to 41 forms on an H200, by which forms are compared.
 _TILE_CLOCKS, _ALONE_CLOCKS, _GATE_CLOCKS = 830, 500, 110  # from tile to tile; more where there is no other; each gate
 _READS_A_TURN = {True: {8: 1.02, 16: 1.04, 32: 1.02}, False: {8: 2.0, 16: 2.4, 32: 2.5}}  # arranged, and as they come

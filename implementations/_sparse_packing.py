@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pytest_ecornn.implementations._sparse_nonzeros import NONE, NonZeros, starts_of
 
+PLACES = np.iinfo(np.uint16).max + 1  # that 16 bits tell apart
 _LEAST_GAIN = 1.1  # in the most elements of a block, for which units leave their order, in which they are read together
 _SPARE_TURNS, _LONG = 1, 100  # with so many more, where there are not many, reads can be arranged so that few collide
 
@@ -128,14 +129,14 @@ def pack(nonzeros: NonZeros, spread: Spread, is_balanced: bool = True, is_bank_a
     rows, columns_of = nonzeros.shape
     hidden = columns_of // spread.told
     is_other = rows != spread.gates * hidden or columns_of != spread.told * hidden
-    if is_other or sum(spread.zeros(hidden)) > np.iinfo(np.uint16).max + 1:
+    if is_other or sum(spread.zeros(hidden)) > PLACES:
         raise ValueError(
             f"expected [G*H, K*H] of {spread.gates} gates and some 65,000 columns at most, K {spread.told}, "
             f"got {list(nonzeros.shape)}"
         )
     order = order_of(nonzeros.counts.reshape(spread.gates, hidden).sum(axis=0), spread, is_balanced)
     divided, at, origins = _divided(nonzeros, order, spread)
-    own_rows, counts = _rows_of_blocks(order, spread, hidden), laid_counts(_counts_of(divided, spread), order, spread, hidden)
+    own_rows, counts = _rows_of_blocks(order, spread, hidden), laid_counts(np.diff(divided), order, spread, hidden)
     turns = turns_of(counts, spread.threads)
     shares = -(-counts // turns)
     firsts = np.concatenate((np.zeros((len(shares), 1), np.int64), np.cumsum(shares, axis=1)), axis=1).astype(np.int32)
@@ -157,8 +158,8 @@ def pack(nonzeros: NonZeros, spread: Spread, is_balanced: bool = True, is_bank_a
 
 
 def divided_counts(nonzeros: NonZeros, order: NDArray[np.int32], spread: Spread) -> NDArray[np.int64]:
-    """[G*H, cluster]: elements of each row in each segment, where units lie in that order."""
-    return _counts_of(_divided(nonzeros, order, spread)[0], spread)
+    """[cluster, G*H]: elements of each segment in each row, where units lie in that order."""
+    return np.diff(_divided(nonzeros, order, spread)[0]).reshape(spread.cluster, -1)
 
 
 def _divided(
@@ -178,10 +179,6 @@ def _divided(
     counts = [np.diff(np.searchsorted(one, nonzeros.starts)) for one in own]
     origins = np.concatenate(own).astype(np.int32)
     return starts_of(np.concatenate(counts)), at[origins], origins
-
-
-def _counts_of(divided: NDArray[np.int64], spread: Spread) -> NDArray[np.int64]:
-    return np.diff(divided).reshape(spread.cluster, -1).T
 
 
 def order_of(counts: NDArray[np.int64], spread: Spread, is_balanced: bool) -> NDArray[np.int32]:
@@ -229,8 +226,8 @@ def padded_turns(turns: int, arranged: bool) -> int:
 
 
 def laid_counts(counts: NDArray[np.int64], order: NDArray[np.int32], spread: Spread, hidden: int) -> NDArray[np.int64]:
-    """[blocks, shared rows]: elements of each that a block has, units lying in that order. counts: [G*H, cluster]."""
-    return np.append(counts.T.reshape(-1), 0)[_rows_of_blocks(order, spread, hidden)]  # of no row the last
+    """[blocks, shared rows]: elements of each that a block has, units lying in that order. counts: [cluster, G*H], or flat."""
+    return np.append(counts, 0)[_rows_of_blocks(order, spread, hidden)]  # of no row the last
 
 
 def _rows_of_blocks(order: NDArray[np.int32], spread: Spread, hidden: int) -> NDArray[np.int64]:

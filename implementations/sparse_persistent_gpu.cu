@@ -55,7 +55,6 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, Elements& 
     const int hearer = me.number - GATE_THREADS;
     const int tiles = tiles_of(me.first_sequence, me.batch), first_tile = me.first_sequence / WIDE;
     Walk walk(arrays, me, tiles);
-    bool is_lost = false;
     Inputs inputs = {};
     if (has_states) inputs.read(arrays, walk, 0, 0);
     for (int t = 0; t < arrays.steps; t++) {
@@ -88,7 +87,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, Elements& 
             jitter(t, 3);
             meet(FOUND, GATE_THREADS);
             jitter(t, 4);
-            is_lost = CLUSTER > 1 && *(volatile int*)&shared.is_stuck;
+            const bool is_lost = CLUSTER > 1 && *(volatile int*)&shared.is_stuck;
             if (t + 1 < arrays.steps && !is_lost) tell(shared.own[tile], handoff, first_tile + tile, t + 2, me.number);
             if (TILES == 1) come(TOLD, BLOCK_THREADS);
             found.write(walk, ready, tile);
@@ -97,7 +96,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, Elements& 
             read_next(inputs, walk, arrays, tiles, tile, t);
         }
     }
-    return !is_lost;
+    return CLUSTER == 1 || !*(volatile int*)&shared.is_stuck;
 }
 
 extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) sparse_forward(

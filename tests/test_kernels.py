@@ -171,9 +171,8 @@ def of_sparse_clusters(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
         problem = (kind.backward if is_backward else kind).problem(cell, hidden, batch)
         counts = _sparse_choice.expected_counts(problem, density)
         forms = [one for one in _sparse_choice._fitting(problem, counts, HOPPER, techniques) if one.cluster > 1]
-        if forms:
-            form = min(forms, key=lambda one: one.step_clocks)
-            found.append(_sparse_kernel.macros(kind, form, hidden))
+        form = min(forms, key=lambda one: one.step_clocks)
+        found.append(_sparse_kernel.macros(kind, form, hidden))
     return found
 
 

@@ -59,6 +59,15 @@ def small(cell: str, **options: Any) -> Case:
     return Case(**{"cell": cell, **sizes, **options})
 
 
+def of_any_sizes(most_sequences: int) -> st.SearchStrategy[Case]:
+    return st.builds(
+        small, st.sampled_from(CELLS), steps=st.integers(1, 8), batch=st.integers(1, most_sequences),
+        hidden_size=st.integers(1, 60), ragged=st.booleans(), seed=st.integers(0, 2**20),
+        dtype=st.sampled_from(["float16", "float32"]), density=st.sampled_from([0.02, 0.3, 0.8]), has_state=st.just(True),
+        mode=st.just("training"),
+    )  # fmt: skip
+
+
 def failed(
     case: Case, problem: contents.Problem, techniques: Techniques = ALL, order: int = 0
 ) -> list[verification.Comparison]:
@@ -222,13 +231,11 @@ def test_blocks_of_a_cluster_divide_the_columns(
     cell: str, dtype: str, cluster: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_sparse_choice, "_CLUSTERS", (cluster,))
-    case = small(cell, dtype=dtype, mode="training", **{"density": 0.5, **options, "batch": min(options["batch"], MOST[dtype])})
+    batch = min(options["batch"], _sparse_choice._MOST_SEQUENCES[getattr(torch, dtype).itemsize])
+    case = small(cell, dtype=dtype, mode="training", **{"density": 0.5, **options, "batch": batch})
     with seen_forms() as forms:
         assert verdicts(case, CLUSTERS) == []
     assert cluster in {form.cluster for form in forms}  # forward or backward, if not both
-
-
-MOST = {"float32": 4, "float16": 8, "bfloat16": 8}  # sequences of a tile
 
 
 @contextmanager
@@ -250,15 +257,8 @@ def seen_forms() -> Iterator[list[Sparse]]:
 @needs_compiler
 @pytest.mark.usefixtures("on_clusters")
 @settings(max_examples=8, deadline=None)
-@given(
-    st.sampled_from(CELLS), st.integers(1, 8), st.integers(1, 4), st.integers(1, 60), st.booleans(), st.integers(0, 2**20),
-    st.sampled_from(["float16", "float32"]), st.sampled_from([0.02, 0.3, 0.8]),
-)  # fmt: skip
-def test_clusters_of_any_sizes_in_any_order_of_threads(
-    cell: str, steps: int, batch: int, hidden: int, ragged: bool, seed: int, dtype: str, density: float
-) -> None:
-    sizes = {"steps": steps, "batch": batch, "hidden_size": hidden, "density": density}
-    case = small(cell, ragged=ragged, has_state=True, seed=seed, mode="training", dtype=dtype, **sizes)
+@given(of_any_sizes(most_sequences=4))
+def test_clusters_of_any_sizes_in_any_order_of_threads(case: Case) -> None:
     assert verdicts(case, CLUSTERS) == []
 
 
@@ -352,15 +352,9 @@ def test_elements_lie_in_registers_and_in_shared_memory(
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @settings(max_examples=8, deadline=None)
-@given(
-    st.sampled_from(CELLS), st.integers(1, 8), st.integers(1, 20), st.integers(1, 60), st.booleans(), st.integers(0, 2**20),
-    st.sampled_from(["float16", "float32"]), st.sampled_from([0.02, 0.3, 0.8]),
-)  # fmt: skip
-def test_any_sizes_in_any_order_of_threads(
-    cell: str, steps: int, batch: int, hidden: int, ragged: bool, seed: int, dtype: str, density: float
-) -> None:
-    sizes = {"steps": steps, "batch": batch, "hidden_size": hidden, "density": density}
-    assert verdicts(small(cell, ragged=ragged, has_state=True, seed=seed, mode="training", dtype=dtype, **sizes)) == []
+@given(of_any_sizes(most_sequences=20))
+def test_any_sizes_in_any_order_of_threads(case: Case) -> None:
+    assert verdicts(case) == []
 
 
 @needs_compiler
@@ -424,12 +418,12 @@ FAULTS_OF_BARRIERS = {
     "who arrives has not told all": ("meet(TOLD_ALL, GATE_THREADS);", ""),
 }
 FAULTS_OF_CLUSTERS = {
-    "parts are not waited for": ("return wait_together([", "return true || wait_together(["),
-    "one buffer": ("turn % BUFFERS * (word)sizeof(to.of_slot[0])", "0"),
-    "another buffer's parts": ("of_slot[turn % BUFFERS][slot", "of_slot[(turn + 1) % BUFFERS][slot"),
-    "the other phase": ("turn / BUFFERS % 2)", "(turn / BUFFERS + 1) % 2)"),
-    "another block's": ("rank = slot / SLOTS", "rank = 0"),
-    "more than is sent": ("parts * SEQUENCES * 4)", "parts * SEQUENCES * 4 + 4)"),
+    "parts are not waited for": ("sparse_sent.cuh", "return wait_together([", "return true || wait_together(["),
+    "one buffer": ("sparse_sent.cuh", "turn % BUFFERS * (word)sizeof(to.of_slot[0])", "0"),
+    "another buffer's parts": ("sparse_parts.cuh", "of_slot[turn % BUFFERS][slot", "of_slot[(turn + 1) % BUFFERS][slot"),
+    "the other phase": ("sparse_sent.cuh", "turn / BUFFERS % 2)", "(turn / BUFFERS + 1) % 2)"),
+    "another block's": ("sparse_sent.cuh", "rank = slot / SLOTS", "rank = 0"),
+    "more than is sent": ("sparse_sent.cuh", "parts * SEQUENCES * 4)", "parts * SEQUENCES * 4 + 4)"),
 }
 PLANTED = [(name, fault, ALL) for name, faults in FAULTS.items() for fault in faults.values()]
 PLANTED += [("sparse_states.cuh", fault, WITHOUT["timestamps"]) for fault in FAULTS_OF_BARRIERS.values()]
@@ -458,12 +452,11 @@ def fails(case: Case, order: int, techniques: Techniques = ALL) -> bool:
 
 @needs_compiler
 @pytest.mark.usefixtures("on_clusters")
-@pytest.mark.parametrize("label", FAULTS_OF_CLUSTERS)
-def test_faults_of_clusters_are_seen(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fault", FAULTS_OF_CLUSTERS.values(), ids=FAULTS_OF_CLUSTERS)
+def test_faults_of_clusters_are_seen(fault: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     case = small("lstm", steps=10, has_state=True, hidden_size=70, mode="training", density=0.2)
-    name = "sparse_parts.cuh" if label == "another buffer's parts" else "sparse_sent.cuh"
     assert not fails(case, 0, CLUSTERS)
-    _plant(name, *FAULTS_OF_CLUSTERS[label], monkeypatch)
+    _plant(*fault, monkeypatch)
     assert any(fails(case, order, CLUSTERS) for order in range(8))
 
 

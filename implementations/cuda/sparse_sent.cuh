@@ -38,8 +38,7 @@ struct Sent {
     }
     // slot: of all blocks of a cluster, one's after the other's, less than 0 where there is none.
     __device__ Route route(const Parts& to, int slot) const {
-        if (CLUSTER == 1) return {slot, 0, 0};
-        if (slot < 0) return {slot, 0, 0};
+        if (CLUSTER == 1 || slot < 0) return {slot, 0, 0};
         const word rank = slot / SLOTS, place = address_of(to.of_slot[0]) + slot % SLOTS * SEQUENCES * 4;
         return {slot, in_block(place, rank), in_block(address_of(barriers), rank)};
     }
