@@ -22,7 +22,7 @@ from pytest_ecornn.implementations._sparse_packing import (
 )
 
 _HELD_WORDS = 72  # that a thread has registers for, beside what it works with
-_EASY_WORDS = 60  # of which it need not put anything else aside
+_EASY_WORDS = {2: 60, 4: 72}  # of which it need not put anything else aside, of so many bytes an element
 _MOST_SEQUENCES = {2: 8, 4: 4}  # that 16 bytes have room for, of so many bytes an element
 _CLUSTERS = (2, 4)  # sizes
 _FEW_IDLE, _CROWDED = 4, 1.2  # multiprocessors, and by how much a step takes longer where fewer are
@@ -109,7 +109,7 @@ def _form(form: Sparse, counts: NDArray[np.int64], device: Device, divide: Divid
     room = form.room(device)
     if room < 1 or turns > 2 * (room + held) or not _is_coupled(form, laid):
         return None
-    return replace(form, held=min(turns // 2, held, max(_EASY_WORDS // words, turns // 2 - room)))
+    return replace(form, held=min(turns // 2, held, max(_EASY_WORDS[problem.arithmetic.bytes] // words, turns // 2 - room)))
 
 
 def _is_coupled(form: Sparse, laid: NDArray[np.int64]) -> bool:

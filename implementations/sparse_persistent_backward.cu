@@ -73,20 +73,22 @@ __device__ inline void take_step(Shared& shared, const Arrays& arrays, const Han
     if (i + 1 < arrays.steps) Inputs::fetch(arrays, me, tile, i + 1);
 }
 
-// All steps of all tiles. False where a wait was given up.
-__device__ inline bool find_all(Shared& shared, const Arrays& arrays, Elements& elements, const Handoff& handoff,
-                                const Thread& me, const Route& route) {
+// All steps of all tiles. False where a wait was given up. Threads that have states and those that hear run it compiled apart: each
+// has registers for what it needs alone.
+template <bool HAS_STATES>
+__device__ inline bool find_all(Shared& shared, const Arrays& arrays, const unsigned* places, const storage* values,
+                                const Handoff& handoff, const Thread& me, const Route& route) {
+    Elements elements(shared.room, places, values);
     const int tiles = tiles_of(me.first_sequence, me.batch);
-    const bool has_states = me.number < GATE_THREADS;
     for (int i = 0; i <= arrays.steps; i++) {
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
             Inputs inputs = {};
-            if (has_states && i < arrays.steps) inputs.read(arrays, me, tile, i);
+            if (HAS_STATES && i < arrays.steps) inputs.read(arrays, me, tile, i);
             jitter(i, 0);
             bool is_stuck = false;
             if (i > 0) {
-                if (!has_states && !hear(shared.states, handoff, me.first_sequence / WIDE + tile, i, i, me.number - GATE_THREADS))
+                if (!HAS_STATES && !hear(shared.states, handoff, me.first_sequence / WIDE + tile, i, i, me.number - GATE_THREADS))
                     *(volatile int*)&shared.is_stuck = 1;
                 __syncthreads();
                 is_stuck = *(volatile int*)&shared.is_stuck;
@@ -100,8 +102,8 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, Elements& 
             if (CLUSTER == 1) __syncthreads();
             if (is_stuck) return false;
             jitter(i, 2);
-            if (has_states && i > 0 && !shared.sent.come(i - 1)) *(volatile int*)&shared.is_stuck = 1;
-            if (has_states) take_step(shared, arrays, handoff, inputs, RowSums(shared.parts, bounds, me.number, i - 1), me, tile, i);
+            if (HAS_STATES && i > 0 && !shared.sent.come(i - 1)) *(volatile int*)&shared.is_stuck = 1;
+            if (HAS_STATES) take_step(shared, arrays, handoff, inputs, RowSums(shared.parts, bounds, me.number, i - 1), me, tile, i);
             else if (TILES == 1) meet(TOLD, BLOCK_THREADS);  // others' gradients are not there before
         }
     }
@@ -127,12 +129,12 @@ extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) spars
     shared.is_stuck = 0;
     if (CLUSTER > 1) shared.sent.start(firsts);
     else shared.parts.start(firsts);
-    Elements elements(shared.room, places, values);
     __syncthreads();
     if (number < GATE_THREADS) shared.carried.start(arrays, me, lengths);
     meet_all();
     const Route route = shared.sent.route(shared.parts, slots[block % BLOCKS * BLOCK_THREADS + number]);
-    const bool is_whole = find_all(shared, arrays, elements, handoff, me, route);
+    const bool is_whole = number < GATE_THREADS ? find_all<true>(shared, arrays, places, values, handoff, me, route)
+                                                : find_all<false>(shared, arrays, places, values, handoff, me, route);
     if (CLUSTER > 1) meet_all();  // to whom parts may still be sent
     if (is_whole || number >= GATE_THREADS) return;
     *(volatile int*)status = 1;

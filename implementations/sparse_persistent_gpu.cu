@@ -48,21 +48,24 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "Sparse.shared_bytes");
 
-// Sums and states of every tile and step, told and written. False where a wait was given up.
-__device__ inline bool find_all(Shared& shared, const Arrays& arrays, Elements& elements, const Handoff& handoff,
-                                const Thread& me, const Route& route) {
-    const bool has_states = me.number < GATE_THREADS, is_first_told = arrays.first_h;
+// Sums and states of every tile and step, told and written. False where a wait was given up. Threads that have states and those
+// that hear run it compiled apart: each has registers for what it needs alone.
+template <bool HAS_STATES>
+__device__ inline bool find_all(Shared& shared, const Arrays& arrays, const unsigned* places, const storage* values,
+                                const Handoff& handoff, const Thread& me, const Route& route) {
+    Elements elements(shared.steps.room, places, values);
+    const bool is_first_told = arrays.first_h;
     const int hearer = me.number - GATE_THREADS;
     const int tiles = tiles_of(me.first_sequence, me.batch), first_tile = me.first_sequence / WIDE;
     Walk walk(arrays, me, tiles);
     Inputs inputs = {};
-    if (has_states) inputs.read(arrays, walk, 0, 0);
+    if (HAS_STATES) inputs.read(arrays, walk, 0, 0);
     for (int t = 0; t < arrays.steps; t++) {
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
             const bool is_last = tile + 1 == tiles, is_heard = t > 0 || is_first_told;
             jitter(t, 0);
-            if (!has_states && is_heard && !hear(shared.states, handoff, first_tile + tile, t + 1, t + is_first_told, hearer))
+            if (!HAS_STATES && is_heard && !hear(shared.states, handoff, first_tile + tile, t + 1, t + is_first_told, hearer))
                 *(volatile int*)&shared.is_stuck = 1;
             __syncthreads();
             const bool is_stuck = *(volatile int*)&shared.is_stuck;
@@ -75,7 +78,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, Elements& 
             if (CLUSTER == 1) __syncthreads();
             if (is_stuck) return false;
             jitter(t, 2);
-            if (!has_states) {
+            if (!HAS_STATES) {
                 if (TILES == 1) meet(TOLD, BLOCK_THREADS);  // others' states are not there before: who asks is in the way
                 continue;
             }
@@ -118,7 +121,6 @@ extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) spars
     shared.is_stuck = 0;
     if (CLUSTER > 1) shared.sent.start(firsts);
     else shared.parts.start(firsts);
-    Elements elements(shared.steps.room, places, values);
     __syncthreads();
     if (has_states) {
         start(shared.steps, arrays, me, lengths);
@@ -129,7 +131,8 @@ extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) spars
         tell(shared.own[tile], handoff, me.first_sequence / WIDE + tile, 1, number);
     jitter(-1, 5);
     const Route route = shared.sent.route(shared.parts, slots[block % BLOCKS * BLOCK_THREADS + number]);
-    const bool is_whole = find_all(shared, arrays, elements, handoff, me, route);
+    const bool is_whole = has_states ? find_all<true>(shared, arrays, places, values, handoff, me, route)
+                                     : find_all<false>(shared, arrays, places, values, handoff, me, route);
     if (CLUSTER > 1) meet_all();  // to whom parts may still be sent
     if (is_whole || !has_states) return;
     *(volatile int*)status = 1;
