@@ -38,6 +38,14 @@ def test_a_row_is_verified_and_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -
     assert row.label == str(SMALL)
 
 
+def test_nobody_is_timed_where_the_one_that_is_needed_does_not_run() -> None:
+    (row,) = Contest(("sequential", "cudnn"), ("sequential",), needed="cudnn").rows([SMALL], float("inf"))
+    assert row.cells[CALLED] == {
+        "sequential": Cell("not timed, as cudnn was not"),
+        "cudnn": Cell("cuDNN runs on a CUDA device"),
+    }
+
+
 def test_each_item_has_a_row_whatever_happens_to_it() -> None:
     def row(item: int) -> str:
         return f"{6 // item}"

@@ -12,7 +12,8 @@ from torch import Tensor
 from pytest_ecornn.contract import Layer, State
 from pytest_ecornn.implementations import sparse_persistent_gpu
 from pytest_ecornn.suites.published import case_times, sparse, sparse_capacity, sparse_techniques, sparse_times
-from pytest_ecornn.suites.published.case_times import WAYS
+from pytest_ecornn.suites.published.case_times import WAYS, Cell
+from pytest_ecornn.suites.published.optional import LATE
 from pytest_ecornn.suites.published.rebuilt import rebuilt
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200
@@ -57,13 +58,22 @@ def test_times_stand_beside_the_fastest_baseline_and_the_bars() -> None:
     assert cells_of(text, "H 5,760, B 4, 10 %, float16: over cudnn")[0][3] == "no"
     (line,) = [one for one in cells_of(text, "2,304") if one[1:3] == ["4", "30%"] and len(one) > 5]
     assert line[3:] == ["2.50", "9.00", "20.0", "80.0", "60.0", "cudnn", "8.00 [8.00, 8.00]", "8.00 [8.00, 8.00]", "over 6"]
-    assert "ran 5 of the 5 cases that were measured, of 360 in all" in text
+    assert "ran 5 of the 5 cases that were reached, of 360 in all" in text
 
 
 def test_what_does_not_run_says_why_once() -> None:
-    text = sparse_times.render([row((5760, 1, 0.3, "float32"), cudnn=30.0), row((5760, 2, 0.3, "float32"), cudnn=30.0)])
+    def unsupported(batch: int) -> case_times.Row:
+        one = row((5760, batch, 0.3, "float32"))
+        return replace(one, cells={way: {sparse_times.OURS: Cell(f"{batch} of 9 fit")} for way in WAYS})
+
+    late = sparse_times.CONTEST.without(sparse_times._case(5760, 4, 0.3, "float32"), LATE)
+    text = sparse_times.render(
+        [unsupported(1), unsupported(2), late, row((5760, 1, 0.1, "float32"), sparse_persistent_gpu=2.0, cudnn=30.0)]
+    )
     assert text.count("sparse_persistent_gpu, 2 cases, as ") == 1
-    assert cells_of(text, "5,760")[0][3:5] == ["-", "-"]
+    assert text.count("persistent_gpu, 1 cases, as ") == 1
+    assert "ran 1 of the 3 cases that were reached" in text
+    assert cells_of(text, "5,760")[0][3:5] == ["2.00", "-"]
 
 
 @pytest.mark.parametrize(

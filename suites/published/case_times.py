@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pytest_ecornn import measurement
 from pytest_ecornn.clocks import Clock, CudaClock, GraphClock
 from pytest_ecornn.contract import Case
-from pytest_ecornn.measurement import Arm, Pool, Timed
+from pytest_ecornn.measurement import Arm, Pool, Timed, uncollected
 from pytest_ecornn.replay import GraphArm, graph_arms
 from pytest_ecornn.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.parted import each
 from pytest_ecornn.suites.published.verified import prepared, wrong
-from pytest_ecornn.verification import expected
+from pytest_ecornn.verification import Candidate, expected
 
 CALLED, REPLAYED = "as called", "graph replay"
 WAYS = (CALLED, REPLAYED)
@@ -49,10 +49,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Contest:
-    """names: of the implementations that are timed. beside: those that the others' times are compared with."""
+    """names: of the implementations that are timed. beside: those that the others' times are compared with.
+
+    needed: the one without which a case is of no interest, and the others are not timed; none where empty.
+    """
 
     names: Sequence[str]
     beside: Sequence[str]
+    needed: str = ""
 
     def rows(self, cases: Iterable[Case], deadline: float) -> Iterator[Row]:
         """A row for each case; of those that begin after `deadline` (of time.monotonic), or fail, the reason alone."""
@@ -62,8 +66,18 @@ class Contest:
         return Row(case, {way: dict.fromkeys(self.names, Cell(why)) for way in WAYS})
 
     def _row(self, case: Case) -> Row:
+        with uncollected():
+            return self._times(case, self._prepared(case))
+
+    def _prepared(self, case: Case) -> dict[str, Candidate | str]:
+        first = prepared(case, [self.needed] if self.needed else [])
+        if isinstance(first.get(self.needed), str):
+            return {**dict.fromkeys(self.names, f"not timed, as {self.needed} was not"), **first}
+        return first | prepared(case, [name for name in self.names if name not in first])
+
+    def _times(self, case: Case, candidates: Mapping[str, Candidate | str]) -> Row:
         pool = Pool(case)
-        called = {name: one if isinstance(one, str) else Arm(one, pool) for name, one in prepared(case, self.names).items()}
+        called = {name: one if isinstance(one, str) else Arm(one, pool) for name, one in candidates.items()}
         times = [self._timed(called, CudaClock(case.device))]
         replayed = {name: one if isinstance(one, str) else captured(one) for name, one in called.items()}
         times.append(self._timed({name: checked(one) for name, one in replayed.items()}, GraphClock(case.device)))

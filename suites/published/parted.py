@@ -10,7 +10,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -221,6 +221,15 @@ def _gpus(found: dict[str, Any]) -> list[str]:
     return list((found["gpu"] or {}).get("names") or [])
 
 
+def _lines(rows: Sequence[Any]) -> str:
+    """JSON of a row a line: of hundreds that are written after each it takes little time, and shows what is new."""
+    return ",".join(f"\n   {json.dumps(row, default=_fields)}" for row in rows)
+
+
+def _fields(one: Any) -> dict[str, Any]:
+    return {field.name: getattr(one, field.name) for field in fields(one)}
+
+
 @dataclass
 class Report:
     """What was measured so far: rows by part. ended: why a part has no more of them than it has. runs: as they began."""
@@ -253,12 +262,11 @@ class Report:
         return self.plan.parts[name].figures(self.rows.get(name, []))
 
     def as_json(self) -> str:
-        rows = {name: [asdict(row) for row in rows] for name, rows in self.rows.items()}
         *earlier, seconds = [run.seconds for run in self.runs]
         whole = {"schema_version": self.plan.schema_version, **vars(self), "seconds": seconds, "earlier_seconds": sum(earlier)}
-        whole |= {"runs": [asdict(run) for run in self.runs], "rows": rows}
-        del whole["plan"]
-        return json.dumps(whole, indent=1) + "\n"
+        del whole["plan"], whole["rows"]
+        parts = ",\n".join(f"  {json.dumps(name)}: [{_lines(rows)}]" for name, rows in self.rows.items())
+        return json.dumps(whole, indent=1, default=_fields).removesuffix("\n}") + f',\n "rows": {{\n{parts}\n }}\n}}\n'
 
     def write(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
