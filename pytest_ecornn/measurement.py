@@ -141,6 +141,7 @@ class Arm:
 
     candidate: Candidate
     pool: Pool
+    seconds: float = 0.0  # of a call, about, as calibrated
     calls: int = 1
     settling: int = 1
     samples_us: list[float] = field(default_factory=list)
@@ -161,11 +162,11 @@ class Arm:
         return [Call(self.pool.draw(self.candidate.weights, room)) for room in rooms]
 
     def calibrate(self, clock: Clock) -> None:
-        seconds = min(clock.time(self._fresh(1)) for _ in range(3))
-        calls, _ = block_counts(seconds)
+        self.seconds = min(clock.time(self._fresh(1)) for _ in range(3))
+        calls, _ = block_counts(self.seconds)
         if calls > 1:  # in a row they are faster, above all where the host runs ahead of the device
-            seconds = min(seconds, clock.time(self._fresh(calls)) / calls)
-        self.calls, self.settling = block_counts(seconds)
+            self.seconds = min(self.seconds, clock.time(self._fresh(calls)) / calls)
+        self.calls, self.settling = block_counts(self.seconds)
 
     def block(self, clock: Clock, is_settled: bool) -> None:
         """Where calls are short, one at least is not timed: their contents have just gone through the cache."""

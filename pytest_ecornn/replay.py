@@ -1,8 +1,8 @@
 """Device-only time: calls captured as CUDA graphs and replayed, without the host's part.
 
 A graph is bound to its addresses, so each arm has several, replayed in turn: where their buffers together exceed the L2, none
-finds its inputs there (small calls do: there are at most 16). Before each block x and the output gradients get new contents
-from the pool, so a replay that does not read them is wrong.
+finds its inputs there (small calls do: there are at most 16), but two where that is nothing beside a long call. Before each
+block x and the output gradients get new contents from the pool, so a replay that does not read them is wrong.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pytest_ecornn.clocks import Clock
 from pytest_ecornn.contents import Problem
 from pytest_ecornn.graphs import Capturing, NotCaptured
 from pytest_ecornn.measurement import Arm, Kept, Pool, block_counts, copied, uncollected
-from pytest_ecornn.statistics import median_interval
 from pytest_ecornn.verification import Candidate
 
 LONGEST_CALL_SECONDS = 0.2  # as called; beyond, a graph would have too many kernels
 CAPTURE_SECONDS = 2.0
 FEWEST_GRAPHS, MOST_GRAPHS = 2, 16
 _CACHES = 1.5  # how often the graphs' inputs and outputs fill the L2
+_SLOW_MEMORY, _NOTHING = 2.5e11, 1e-3  # bytes a second; a share of a call's time that reading them from memory may take
 
 
 @dataclass
@@ -58,9 +58,9 @@ class GraphArm:
         self._pool, self._turns = pool, cycle(self.graphs)
 
     def calibrate(self, clock: Clock) -> None:
-        self._replay(clock, self._next(len(self.graphs)))  # a graph's first launch uploads it
-        seconds = min(self._replay(clock, self._next(len(self.graphs))) for _ in range(3)) / len(self.graphs)
-        self.calls, self.settling = block_counts(seconds)
+        count = len(self.graphs)
+        count, _ = block_counts(self._replay(clock, self._next(count)) / count)  # a graph's first launch uploads it
+        self.calls, self.settling = block_counts(min(self._replay(clock, self._next(count)) for _ in range(3)) / count)
 
     def block(self, clock: Clock, is_settled: bool) -> None:
         """Always after untimed replays: new contents have just gone through the cache."""
@@ -98,21 +98,25 @@ def graph_arms(called: Sequence[Arm]) -> tuple[list[GraphArm], list[str]]:
     return arms, missing
 
 
-def graph_count(call_bytes: int, cache_bytes: int) -> int:
-    """How many graphs of calls that read and write so much it takes to exceed the cache."""
+def graph_count(call_bytes: int, cache_bytes: int, seconds: float = 0.0) -> int:
+    """How many graphs of calls that read and write so much it takes to exceed the cache; the fewest where calls are so long
+    that it does not matter.
+    """
+    if call_bytes <= _NOTHING * _SLOW_MEMORY * seconds:
+        return FEWEST_GRAPHS
     return min(MOST_GRAPHS, max(FEWEST_GRAPHS, ceil(_CACHES * cache_bytes / max(1, call_bytes))))
 
 
 def _captured(arm: Arm) -> GraphArm:
     candidate, pool, case = arm.candidate, arm.pool, arm.candidate.case
-    time_us, _, _ = median_interval(arm.samples_us)
-    if time_us > LONGEST_CALL_SECONDS * 1e6:
-        raise NotCaptured(f"a call takes {time_us * 1e-6:.2g} s, over {LONGEST_CALL_SECONDS:g} s")
+    if arm.seconds > LONGEST_CALL_SECONDS:
+        raise NotCaptured(f"a call takes {arm.seconds:.2g} s, over {LONGEST_CALL_SECONDS:g} s")
     start, graphs = time.perf_counter(), list[Graph]()
     with torch.set_grad_enabled(case.training):
         capturing, call = Capturing(case.device), Call(pool.placed(candidate.weights))
         result = capturing.warm_up(partial(call.timed, candidate.layer))
-        wanted = graph_count(_moved_bytes(call.problem, result), torch.cuda.get_device_properties(case.device).L2_cache_size)
+        cache_bytes = torch.cuda.get_device_properties(case.device).L2_cache_size
+        wanted = graph_count(_moved_bytes(call.problem, result), cache_bytes, arm.seconds)
         del result
         while not graphs or (len(graphs) < wanted and time.perf_counter() - start < CAPTURE_SECONDS):
             call = Call(pool.placed(candidate.weights))

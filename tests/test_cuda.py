@@ -39,7 +39,7 @@ def arm(text: str = CASE, layer: Any = None, name: str = "sequential") -> Arm:
     candidate = Candidate.build(name, Sequential, case)
     if layer is not None:
         candidate.layer = layer(candidate.layer)
-    return Arm(candidate, Pool(case), samples_us=[100.0])
+    return Arm(candidate, Pool(case), seconds=1e-4)
 
 
 def captured(*arms: Arm) -> list[GraphArm]:

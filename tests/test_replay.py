@@ -133,18 +133,25 @@ def test_graphs_take_turns_and_a_block_lasts_long_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call_bytes", "cache_bytes", "expected"),
-    [(10, 60, 9), (1, 60, 16), (59, 60, 2), (1000, 60, 2), (0, 60, 16)],
+    ("call_bytes", "cache_bytes", "seconds", "expected"),
+    [
+        (10, 60, 0, 9),
+        (1, 60, 0, 16),
+        (59, 60, 0, 2),
+        (1000, 60, 0, 2),
+        (10**6, 5 * 10**7, 3e-3, 16),
+        (10**6, 5 * 10**7, 5e-3, 2),
+    ],
 )
-def test_graphs_together_exceed_the_cache_as_far_as_their_number_allows(
-    call_bytes: int, cache_bytes: int, expected: int
+def test_graphs_together_exceed_the_cache_as_far_as_their_number_allows_and_where_it_matters(
+    call_bytes: int, cache_bytes: int, seconds: float, expected: int
 ) -> None:
-    assert graph_count(call_bytes, cache_bytes) == expected
+    assert graph_count(call_bytes, cache_bytes, seconds) == expected
 
 
 def test_a_call_too_long_for_a_graph_leaves_the_column_empty_with_a_reason() -> None:
     candidate, pool = built(CASES[0])
-    slow = Arm(candidate, pool, samples_us=[0.3e6, 0.31e6, 0.32e6])
+    slow = Arm(candidate, pool, seconds=0.31)
     assert graph_arms([slow, slow]) == ([], ["no device-only time of sequential: a call takes 0.31 s, over 0.2 s"])
 
 

@@ -5,7 +5,7 @@ By the harness's own clocks and arms, as a row of `pytest --ecornn-bench` is mea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_ecornn import measurement
@@ -20,6 +20,7 @@ from pytest_ecornn.verification import Candidate, expected
 
 CALLED, REPLAYED = "as called", "graph replay"
 WAYS = (CALLED, REPLAYED)
+NOT_CALLED = "not timed as called"
 _SECONDS = 1.0  # for the fewest rounds that an interval needs; slower calls get fewer
 
 
@@ -51,12 +52,14 @@ class Row:
 class Contest:
     """names: of the implementations that are timed. beside: those that the others' times are compared with.
 
-    needed: the one without which a case is of no interest, and the others are not timed; none where empty.
+    needed: the one without which a case is of no interest, and the others are not timed; none where empty. called: which cases
+    are timed as called too, beside replayed.
     """
 
     names: Sequence[str]
     beside: Sequence[str]
     needed: str = ""
+    called: Callable[[Case], bool] = lambda case: True
 
     def rows(self, cases: Iterable[Case], deadline: float) -> Iterator[Row]:
         """A row for each case; of those that begin after `deadline` (of time.monotonic), or fail, the reason alone."""
@@ -78,10 +81,19 @@ class Contest:
     def _times(self, case: Case, candidates: Mapping[str, Candidate | str]) -> Row:
         pool = Pool(case)
         called = {name: one if isinstance(one, str) else Arm(one, pool) for name, one in candidates.items()}
-        times = [self._timed(called, CudaClock(case.device))]
+        times = [self._called(case, called)]
         replayed = {name: one if isinstance(one, str) else captured(one) for name, one in called.items()}
         times.append(self._timed({name: checked(one) for name, one in replayed.items()}, GraphClock(case.device)))
         return Row(case, dict(zip(WAYS, times, strict=True)))
+
+    def _called(self, case: Case, arms: Mapping[str, Arm | str]) -> dict[str, Cell]:
+        clock = CudaClock(case.device)
+        if self.called(case):
+            return self._timed(arms, clock)
+        for arm in arms.values():
+            if isinstance(arm, Arm):
+                arm.calibrate(clock)
+        return {name: Cell(arm if isinstance(arm, str) else NOT_CALLED) for name, arm in arms.items()}
 
     def _timed(self, arms: Mapping[str, Timed | str], clock: Clock) -> dict[str, Cell]:
         timed = {name: arm for name, arm in arms.items() if not isinstance(arm, str)}

@@ -19,7 +19,6 @@ from pytest_ecornn.suites.published.optional import LATE
 
 OURS, DENSE, CUDNN = "sparse_persistent_gpu", "persistent_gpu", "cudnn"
 BASELINES = (CUDNN, "cusparse_gpu", "row_major_gpu")
-CONTEST = Contest((OURS, DENSE, *BASELINES), (DENSE, *BASELINES), needed=OURS)
 DTYPES = ("float32", "float16")
 STEPS, INPUTS = 256, 64
 HIDDEN, BATCHES, DENSITIES = (5760, 1152, 2304, 4608, 1792, 3072), (1, 4, 16, 32, 2, 8), (0.1, 0.3, 0.05, 0.01, 0.2)
@@ -42,6 +41,14 @@ def cases(dtypes: Collection[str] = DTYPES) -> list[Case]:
 def _case(hidden: int, batch: int, density: float, dtype: str) -> Case:
     return Case(cell="rnn_tanh", steps=STEPS, batch=batch, hidden_size=hidden, input_size=INPUTS, dtype=dtype,
                 density=density, device="cuda")  # fmt: skip
+
+
+def is_called(case: Case) -> bool:
+    """Whether a case is timed as called too, which takes as long again."""
+    return key_of(case) in BARS or (case.density == 0.1 and case.batch in (1, 16))
+
+
+CONTEST = Contest((OURS, DENSE, *BASELINES), (DENSE, *BASELINES), needed=OURS, called=is_called)
 
 
 def key_of(case: Case) -> tuple[int, int, float, str]:
@@ -73,7 +80,7 @@ def render(rows: Sequence[Row]) -> str:
         f"rnn_tanh, T {STEPS}, {INPUTS} inputs, forward: us a step, the input product among them, from CUDA graphs that take "
         "turns. Dense layers store the zeros; row_major_gpu makes a dense product (GEMM) in every step. Best: the fastest of "
         f"{', '.join(BASELINES)}, and its time over {OURS}'s with its interval (99 %, {MIN_PAIRS} rounds of alternating "
-        "blocks, fewer where calls are slow), replayed and as called. Paper: its figure over the next best, on "
+        "blocks, fewer where calls are slow), replayed and, of some cases, as called. Paper: its figure over the next best, on "
         "the chips of its time. What fails its comparison with the float64 reference is wrong and has no time.",
         bars(rows),
     ]
