@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from math import ceil
+from math import ceil, inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ _HELD_WORDS = 72  # that a thread has registers for, beside what it works with
 _EASY_WORDS = {2: 60, 4: 72}  # of which it need not put anything else aside, of so many bytes an element
 _MOST_SEQUENCES = {2: 8, 4: 4}  # that 16 bytes have room for, of so many bytes an element
 _CLUSTERS = (2, 4)  # sizes
-_FEW_IDLE, _CROWDED = 4, 1.2  # multiprocessors, and by how much a step takes longer where fewer are
+_FEW_IDLE, _CROWDED = 4, 1.1  # multiprocessors, and by how much a step takes longer where fewer are
 
 # Where units lie in that order: elements of each segment of the columns in each row [cluster, rows].
 Divide = Callable[[NDArray[np.int32], Spread], NDArray[np.int64]]
@@ -36,12 +36,18 @@ def choose(
 ) -> Sparse | str:
     """The form that should take the least time, or why none fits. counts: of elements in each row of W_hh, backward of W_hh^T.
 
-    A form fits where all its blocks run at once and keep all elements. divide: None for one by chance, as of a random pattern.
+    A form fits where all its blocks run at once and keep all elements. Forms of clusters are compared as if rows were divided
+    by chance, as those of a random pattern are; only of what then is the fastest it is asked how `divide` does it, if given.
     """
-    fitting = list(_fitting(problem, counts, device, techniques, divide))
-    if fitting:
-        free = device.processors - _FEW_IDLE
-        return min(fitting, key=lambda form: form.step_clocks * (_CROWDED if form.launch.grid > free else 1))
+    found, least = None, inf
+    for expected in sorted(_fitting(problem, counts, device, techniques), key=lambda form: _clocks(form, device)):
+        if _clocks(expected, device) >= least:
+            break
+        form = _form(expected, counts, device, divide) if divide and expected.cluster > 1 else expected
+        if form and _clocks(form, device) < least:
+            found, least = form, _clocks(form, device)
+    if found:
+        return found
     elements, words = int(counts.sum()), pair_words(problem)
     return (
         f"H {problem.hidden} with {elements:,} non-zeros does not fit: they, {2 * words} bytes each, and the "
@@ -50,21 +56,23 @@ def choose(
     )
 
 
+def _clocks(form: Sparse, device: Device) -> float:
+    return form.step_clocks * (_CROWDED if form.launch.grid > device.processors - _FEW_IDLE else 1)
+
+
 def _told_of(problem: Problem) -> str:
     return f"gradients of {GATES[problem.cell] * problem.hidden} gates" if problem.is_backward else "states"
 
 
-def _fitting(
-    problem: Problem, counts: NDArray[np.int64], device: Device, techniques: Techniques, divide: Divide | None = None
-) -> Iterator[Sparse]:
-    most = _MOST_SEQUENCES[problem.arithmetic.bytes] if techniques.wide_reads else 1
+def _fitting(problem: Problem, counts: NDArray[np.int64], device: Device, techniques: Techniques) -> Iterator[Sparse]:
+    most, by_chance = _MOST_SEQUENCES[problem.arithmetic.bytes] if techniques.wide_reads else 1, _by_chance(counts)
     for sequences in (some for some in (8, 4, 2, 1) if some <= most and some < 2 * problem.batch):
         tiles = ceil(problem.batch / sequences)
         for groups in sorted({ceil(tiles / each) for each in range(1, tiles + 1)}):
             for cluster in (1, *(_CLUSTERS if techniques.clusters and groups == tiles else ())):
                 form = Sparse(problem, 1, sequences, groups, 2, 0, cluster=cluster, techniques=techniques)
                 for units in _units(form, _processors(device, cluster) // groups):
-                    found = _form(replace(form, units=units), counts, device, divide or _by_chance(counts))
+                    found = _form(replace(form, units=units), counts, device, by_chance)
                     if found is not None:
                         yield found
 

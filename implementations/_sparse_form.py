@@ -19,7 +19,7 @@ BLOCK_THREADS = 512
 _GATE_THREADS = 288  # at most
 _LANE_THREADS = 160  # to which sums are given more threads than states need: each of them is one less that hears
 _PARTS = 8  # of a state's sums, that a thread may add without another's help
-# A model of time, in clocks of a multiprocessor, fitted to 41 forms on an H200, by which forms are compared.
+# A model of time, in clocks of a multiprocessor, fitted to 125 forms on an H200, by which forms are compared.
 _TILE_CLOCKS, _ALONE_CLOCKS, _GATE_CLOCKS = 830, 500, 110  # from tile to tile; more where there is no other; each gate
 _READS_A_TURN = {True: {8: 1.02, 16: 1.04, 32: 1.02}, False: {8: 2.0, 16: 2.4, 32: 2.5}}  # arranged, and as they come
 _ISSUED = {2: (2.8, 2.2), 4: (1.3, 3)}  # instructions of an element: of each sequence, and once, of so many bytes
@@ -43,7 +43,7 @@ class Techniques:
     wide_reads: bool = True
     bank_order: bool = True
     balance: bool = True
-    clusters: bool = False  # until it has been measured
+    clusters: bool = True
 
 
 ALL = Techniques()
@@ -176,7 +176,7 @@ class Sparse:
         """About how long a step of all tiles takes, by which forms are compared."""
         arranged, alone = is_arranged(self.turns, self.spread, self.techniques.bank_order), self.tiles == 1
         reads = self.turns * max(4, self.wide_bytes) / 4 * _READS_A_TURN[arranged][self.spread.classes]
-        wavefronts = BLOCK_THREADS / 32 * (reads + self.shared * pair_words(self.problem))
+        wavefronts = BLOCK_THREADS / 32 * (reads + self.shared * pair_words(self.problem) * (1 if alone else 2))
         of_each, once = _ISSUED[self.problem.arithmetic.bytes]
         issued = BLOCK_THREADS / 128 * (self.turns * (of_each * self.sequences + once) + _ISSUED_FOR_SHARED * self.shared)
         parcels, hearers = self.blocks // self.cluster * self._parcels, BLOCK_THREADS - self.gate_threads

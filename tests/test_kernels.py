@@ -164,13 +164,12 @@ def of_sparse(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
 def of_sparse_clusters(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
     """Of one sequence and of as many as a tile has."""
     found = []
-    techniques = _sparse_form.Techniques(clusters=True)
     sizes = [("rnn_tanh", 4608, 4, 0.3), ("lstm", 1792, 1, 0.1), ("gru", 2304, 8, 0.05), ("rnn_relu", 4608, 2, 0.1)]
     for (cell, hidden, batch, density), dtype in itertools.product(sizes, (torch.float16, torch.float32)):
         kind = _persistent_kernel.Kind(dtype, torch.device("cuda", 0), keeps=batch > 1)
         problem = (kind.backward if is_backward else kind).problem(cell, hidden, batch)
         counts = _sparse_choice.expected_counts(problem, density)
-        forms = [one for one in _sparse_choice._fitting(problem, counts, HOPPER, techniques) if one.cluster > 1]
+        forms = [one for one in _sparse_choice._fitting(problem, counts, HOPPER, _sparse_form.ALL) if one.cluster > 1]
         form = min(forms, key=lambda one: one.step_clocks)
         found.append(_sparse_kernel.macros(kind, form, hidden))
     return found

@@ -36,7 +36,6 @@ from tests.test_persistent import _plant, needs_compiler
 
 CELLS = tuple(GATES)
 FEW = Device(3, 232_448, 1)  # multiprocessors
-CLUSTERS = replace(ALL, clusters=True)
 
 
 @pytest.fixture
@@ -89,7 +88,7 @@ def verdicts(case: Case, techniques: Techniques = ALL, order: int = 0) -> list[v
 @given(
     st.sampled_from(CELLS), st.integers(1, 3000), st.integers(1, 64), st.sampled_from([0.01, 0.1, 0.3, 0.9]),
     st.sampled_from(["float32", "bfloat16"]), st.booleans(), st.sampled_from([H200, Device(108, 166_912, 1)]),
-    st.sampled_from([ALL, replace(ALL, wide_reads=False), replace(ALL, bank_order=False), CLUSTERS]),
+    st.sampled_from([ALL, replace(ALL, wide_reads=False), replace(ALL, bank_order=False), replace(ALL, clusters=False)]),
 )  # fmt: skip
 def test_a_form_covers_all_units_and_sequences_and_fits(
     cell: str, hidden: int, batch: int, density: float, dtype: str, is_backward: bool, device: Device, techniques: Techniques
@@ -234,7 +233,7 @@ def test_blocks_of_a_cluster_divide_the_columns(
     batch = min(options["batch"], _sparse_choice._MOST_SEQUENCES[getattr(torch, dtype).itemsize])
     case = small(cell, dtype=dtype, mode="training", **{"density": 0.5, **options, "batch": batch})
     with seen_forms() as forms:
-        assert verdicts(case, CLUSTERS) == []
+        assert verdicts(case) == []
     assert cluster in {form.cluster for form in forms}  # forward or backward, if not both
 
 
@@ -259,7 +258,7 @@ def seen_forms() -> Iterator[list[Sparse]]:
 @settings(max_examples=8, deadline=None)
 @given(of_any_sizes(most_sequences=4))
 def test_clusters_of_any_sizes_in_any_order_of_threads(case: Case) -> None:
-    assert verdicts(case, CLUSTERS) == []
+    assert verdicts(case) == []
 
 
 # Patterns and techniques.
@@ -301,7 +300,7 @@ def masked(case: Case, pattern: Callable[[int, int], Tensor]) -> contents.Proble
 def test_clusters_are_chosen_where_all_their_blocks_depend_on_each_other(name: str) -> None:
     case = small("lstm", hidden_size=23, batch=2, has_state=True, ragged=True, mode="training")
     with seen_forms() as forms:
-        assert failed(case, masked(case, PATTERNS[name]), CLUSTERS) == []
+        assert failed(case, masked(case, PATTERNS[name])) == []
     assert {form.cluster for form in forms} == {2 if name in ("full", "uneven") else 1}
 
 
@@ -455,9 +454,9 @@ def fails(case: Case, order: int, techniques: Techniques = ALL) -> bool:
 @pytest.mark.parametrize("fault", FAULTS_OF_CLUSTERS.values(), ids=FAULTS_OF_CLUSTERS)
 def test_faults_of_clusters_are_seen(fault: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     case = small("lstm", steps=10, has_state=True, hidden_size=70, mode="training", density=0.2)
-    assert not fails(case, 0, CLUSTERS)
+    assert not fails(case, 0)
     _plant(*fault, monkeypatch)
-    assert any(fails(case, order, CLUSTERS) for order in range(8))
+    assert any(fails(case, order) for order in range(8))
 
 
 _PARCEL = ("sparse_states.cuh", *FAULTS["sparse_states.cuh"]["a parcel is not told"])
@@ -466,8 +465,8 @@ LOST = {
     "a block does not arrive": (
         "on_cpu", "sparse_states.cuh", "if (me == 0) arrive(", "if (me == 1000) arrive(", WITHOUT["timestamps"]
     ),
-    "a cluster's parcel is not told": ("on_clusters", *_PARCEL, CLUSTERS),
-    "parts are lost": ("on_clusters", "sparse_sent.cuh", "if (!route.place) return", "if (threadIdx.x == 5) return", CLUSTERS),
+    "a cluster's parcel is not told": ("on_clusters", *_PARCEL, ALL),
+    "parts are lost": ("on_clusters", "sparse_sent.cuh", "if (!route.place) return", "if (threadIdx.x == 5) return", ALL),
 }  # fmt: skip
 
 
