@@ -40,7 +40,7 @@ def macros(kind: Kind, form: Sparse, hidden: int) -> tuple[tuple[str, str], ...]
 def kernel_of(kind: Kind, form: Sparse, hidden: int) -> Kernel:
     names = [*_ARGUMENTS[kind.is_backward].split(), "status"]
     arguments = {**dict.fromkeys(names, np.int64), **dict.fromkeys(("steps", "batch", "is_reverse"), int)}
-    name = "sparse_backward" if kind.is_backward else "sparse_forward"
+    name = "sparse_persistent_backward" if kind.is_backward else "sparse_persistent_forward"
     made = macros(kind, form, hidden)
     return Kernel(_SOURCES[kind.is_backward], name, made, arguments, kind.device, form.shared_bytes, True, form.cluster)
 

@@ -110,7 +110,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const unsi
     return CLUSTER == 1 || !*(volatile int*)&shared.is_stuck;
 }
 
-extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) sparse_backward(
+extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) sparse_persistent_backward(
     const storage* kept, const float* cells, index row_step, index row_sequence, const storage* output, index output_step,
     index output_sequence, const unsigned* places, const storage* values, const int* slots, const int* firsts,
     const storage* first_h, const storage* first_c, const storage* d_output, index d_output_step, index d_output_sequence,

@@ -102,7 +102,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const unsi
     return CLUSTER == 1 || !*(volatile int*)&shared.is_stuck;
 }
 
-extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) sparse_forward(
+extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) sparse_persistent_forward(
     const storage* gates, index gates_step, index gates_sequence, const unsigned* places, const storage* values, const int* slots,
     const int* firsts, const storage* bias_ih, const storage* bias_hh, const storage* first_h, const storage* first_c,
     storage* output, index output_step, index output_sequence, storage* final_h, storage* final_c, const length* lengths,

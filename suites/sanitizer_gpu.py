@@ -1,4 +1,4 @@
-"""Runs persistent_gpu's kernels under compute-sanitizer on a CUDA device, each case of `soak_gpu` (8 steps at most) once.
+"""Runs the persistent kernels under compute-sanitizer on a CUDA device, each case of `soak_gpu` (8 steps at most) once.
 
 `python -m pytest_ecornn.suites.sanitizer_gpu` does so under memcheck and racecheck, for a limited time each. Exit code 0: none
 found anything; 1: one did, or ran out of time, as is said; 2: there is no compute-sanitizer here.

@@ -1,4 +1,4 @@
-"""Runs persistent_gpu's kernels very often on a CUDA device: mixed cases back to back, every result as the first of its case.
+"""Runs the persistent kernels very often on a CUDA device: mixed cases back to back, every result as the first of its case.
 
 `python -m pytest_ecornn.suites.soak_gpu` does so alone, beside a busy stream, and in builds with random waits. Exit code 0: all
 were right; 1: some were wrong, or a launch gave up a wait, as is said; 2: there is no such device.
@@ -12,16 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from pytest_ecornn.contract import Case
+from pytest_ecornn.contract import Case, Layer, Weights
 from pytest_ecornn.implementations import _persistent_kernel
 from pytest_ecornn.implementations.cuda.compile import indexed
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
+from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.promises.jitter import jittered
 from pytest_ecornn.suites.promises.repeats import Build, Busy, Repeated, Tally, repeat
 
-# Few steps, so that there are many launches; in clusters and over the grid, of one tile and of several, with weights that stay
-# on chip and some that do not, both passes and the forward one alone.
+# Of persistent_gpu, and of sparse_persistent_gpu those that are pruned. Few steps, so that there are many launches; in clusters
+# and over the grid, of one tile and of several, with weights that stay on chip and some that do not, both passes and the
+# forward one alone.
 CASES = tuple(
     Case.parse(text)
     for text in (
@@ -41,6 +43,14 @@ CASES = tuple(
         "lstm-T6-B20-H1500-float16-cuda",
         "lstm-T1-B1-H1-bfloat16-cuda-training",
         "gru-T1-B64-H256-float16-cuda-L2-training",
+        "lstm-T5-B8-H256-float16-cuda-density0.1-state-training",
+        "rnn_tanh-T8-B4-H2304-float32-cuda-density0.3",
+        "gru-T6-B20-H512-bfloat16-cuda-bidirectional-density0.2-ragged-state-training",
+        "rnn_tanh-T7-B4-H4608-float32-cuda-density0.3",
+        "lstm-T4-B8-H2304-float16-cuda-density0.1-training",
+        "rnn_relu-T8-B1-H1152-bfloat16-cuda-density0.05-training",
+        "rnn_tanh-T3-B33-H300-float32-cuda-density0.5-training",
+        "rnn_tanh-T6-B64-H1152-float32-cuda-density0.3-training",
     )
 )
 PARTS = ("alone", "busy", "jitter")
@@ -48,7 +58,11 @@ PARTS = ("alone", "busy", "jitter")
 
 def built(cases: Sequence[Case] = CASES, build: Build | None = None) -> list[Repeated]:
     """Each after its first call."""
-    return [Repeated.of(case, build or (lambda case, weights: PersistentGpu().build(case, weights))) for case in cases]
+    return [Repeated.of(case, build or _build) for case in cases]
+
+
+def _build(case: Case, weights: Weights) -> Layer:
+    return (PersistentGpu() if case.density == 1 else SparsePersistentGpu()).build(case, weights)
 
 
 def jitter(repeated: Sequence[Repeated], launches: int, seeds: int) -> Tally:

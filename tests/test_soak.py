@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from pytest_ecornn.contract import Case, Layer, Weights
-from pytest_ecornn.implementations import _persistent_kernel, persistent_gpu
+from pytest_ecornn.implementations import _persistent_kernel, _sparse_choice, persistent_gpu
 from pytest_ecornn.implementations._persistent_abreast_form import Abreast
 from pytest_ecornn.implementations._persistent_choice import choose
 from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_problem import Arithmetic, Problem
+from pytest_ecornn.implementations._sparse_form import Sparse
 from pytest_ecornn.implementations.cuda import compile as compiler
 from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.suites import sanitizer_gpu, soak_gpu
@@ -162,6 +163,7 @@ def test_cases_are_short_and_of_every_kind_of_form() -> None:
     found = [
         choose(Problem(one.cell, one.hidden_size, one.batch, Arithmetic.of(one.dtype, one.precision), is_backward), H200)
         for one in soak_gpu.CASES
+        if one.density == 1
         for is_backward in (False, True)[: 1 + one.training]
     ]
     forms = [form for form in found if isinstance(form, Form)]
@@ -171,6 +173,20 @@ def test_cases_are_short_and_of_every_kind_of_form() -> None:
     assert several >= {(False, True, True), (True, True, True), (True, False, False), (False, False, False)}
     assert any(form.left_over for form in forms)
     assert {form.wide for form in forms if isinstance(form, Abreast)} > {8}
+
+
+def test_pruned_cases_are_of_every_kind_of_form() -> None:
+    problems = [
+        (Problem(one.cell, one.hidden_size, one.batch, Arithmetic.of(one.dtype, one.precision), is_backward), one.density)
+        for one in soak_gpu.CASES
+        if one.density < 1
+        for is_backward in (False, True)[: 1 + one.training]
+    ]
+    found = [_sparse_choice.choose(one, _sparse_choice.expected_counts(one, density), H200) for one, density in problems]
+    forms = [form for form in found if isinstance(form, Sparse)]
+    assert len(forms) == len(found)
+    assert {(form.cluster > 1, form.problem.is_backward) for form in forms} == set(product((False, True), repeat=2))
+    assert {form.tiles > 1 for form in forms} == {form.shared > 0 for form in forms} == {False, True}
 
 
 def without_a_gpu(build: Callable[[Case, Weights], Layer], monkeypatch: pytest.MonkeyPatch) -> None:

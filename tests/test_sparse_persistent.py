@@ -385,14 +385,14 @@ def test_gradients_of_gradients_are_refused() -> None:
 
 SPACES = 12 * " "
 FAULTS = {
-    "sparse_forward": {
+    "sparse_persistent_forward": {
         "another number": ("first_tile + tile, t + 1, t +", "first_tile + tile, t, t +"),
         "no barrier before the product": (f"__syncthreads();\n{SPACES}const bool is_stuck", "const bool is_stuck"),
         "no barrier before the sums": (f"__syncthreads();\n{SPACES}if (is_stuck) return", "if (is_stuck) return"),
         "no meeting before telling": ("meet(FOUND, GATE_THREADS);\n            jitter(t, 4);", ""),
         "another tile's": ("tell(shared.own[tile], handoff, first", "tell(shared.own[0], handoff, first"),
     },
-    "sparse_backward": {
+    "sparse_persistent_backward": {
         "another number": ("/ WIDE + tile, i, i, me", "/ WIDE + tile, i - 1, i, me"),
         "no barrier before the product": (f"__syncthreads();\n{SPACES}    is_stuck =", "is_stuck ="),
         "no barrier before the sums": (f"__syncthreads();\n{SPACES}if (is_stuck) return", "if (is_stuck) return"),

@@ -1,28 +1,35 @@
-"""persistent_gpu's kernels with random waits (implementations/cuda/jitter.cuh): what they do not wait for, but must, shows."""
+"""Kernels with random waits (implementations/cuda/jitter.cuh): what they do not wait for, but must, shows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from pytest_ecornn.implementations import _persistent_kernel
-from pytest_ecornn.implementations._persistent_form import Form
-from pytest_ecornn.implementations._persistent_kernel import Kind
-from pytest_ecornn.implementations._persistent_wave import forget
+from pytest_ecornn.implementations import _persistent_kernel, _persistent_wave, _sparse_kernel
+
+_COMPILED_BY: tuple[Any, ...] = (_persistent_kernel, _sparse_kernel)
 
 
 @contextmanager
 def jittered(seed: int) -> Iterator[None]:
     """Within it every launch is of such a build, compiled at first use. Not for several threads at once."""
-    macros = _persistent_kernel.macros
-
-    def with_jitter(kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
-        return *macros(kind, form), ("JITTER", f"{seed}u")
-
-    _persistent_kernel.macros = with_jitter
-    forget()
+    before = [module.macros for module in _COMPILED_BY]
+    for module, macros in zip(_COMPILED_BY, before, strict=True):
+        module.macros = _with_jitter(macros, seed)
+    _forget()
     try:
         yield
     finally:
-        _persistent_kernel.macros = macros
-        forget()
+        for module, macros in zip(_COMPILED_BY, before, strict=True):
+            module.macros = macros
+        _forget()
+
+
+def _with_jitter(macros: Any, seed: int) -> Any:
+    return lambda *given: (*macros(*given), ("JITTER", f"{seed}u"))
+
+
+def _forget() -> None:
+    _persistent_wave.forget()
+    _sparse_kernel.forget()
