@@ -26,7 +26,7 @@ _ISSUED = {2: (2.8, 2.2), 4: (1.3, 3)}  # instructions of an element: of each se
 _ISSUED_FOR_SHARED = 5  # more of two elements in shared memory
 _TOLD_BYTES_A_CLOCK = {True: 32, False: 45}  # of a tile that is alone, and of several, told while others are multiplied
 _PARCELS_AT_ONCE, _ROUND_CLOCKS = 8, 1230
-_SENDING_CLOCKS, _SENT_CLOCKS = 400, 200  # parts of sums, to another block of a cluster, and of each sequence
+_SENDING_CLOCKS, _SENT_CLOCKS = 800, 200  # all sums to other blocks of a cluster, and of each sequence
 
 
 @dataclass(frozen=True)
@@ -183,8 +183,8 @@ class Sparse:
         rounds = ceil(parcels / hearers / _PARCELS_AT_ONCE) - 1
         heard = 16 * parcels / _TOLD_BYTES_A_CLOCK[alone] + rounds * _ROUND_CLOCKS
         each = _TILE_CLOCKS + max(wavefronts, issued) + heard + self.states * self._gates * _GATE_CLOCKS
-        sending = _SENDING_CLOCKS + _SENT_CLOCKS * self.sequences if self.cluster > 1 else 0
-        return self.tiles * each + _ALONE_CLOCKS * alone + sending
+        sent = (self.cluster - 1) / self.cluster * (_SENDING_CLOCKS + _SENT_CLOCKS * self.sequences)
+        return self.tiles * each + _ALONE_CLOCKS * alone + sent
 
     @property
     def launch(self) -> Launch:
