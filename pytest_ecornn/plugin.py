@@ -31,7 +31,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Any, Any]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     if is_selfcheck(config):
-        from pytest_ecornn.selfcheck import Selfcheck
+        from pytest_ecornn.selfcheck.plugin import Selfcheck
 
         config.pluginmanager.register(Selfcheck(config), "ecornn-selfcheck")
     if is_active(config):

@@ -28,7 +28,7 @@ _ATTRIBUTES = {"tb_frame", "gi_frame", "cr_frame", "ag_frame"}
 _ON_BEHALF = {inspect.__file__, traceback.__file__}  # ask for whoever calls them
 _TORCH = os.path.dirname(torch.__file__)
 _OWN = __name__.partition(".")[0]
-_NOT_JUDGING = ("implementations", "planted", "suites")
+_NOT_JUDGING = ("implementations", "selfcheck.mutants", "selfcheck.exploits", "selfcheck._correct_layers", "suites")
 
 
 class Tools:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_ecornn.planted.trial import Trial
-from pytest_ecornn.selfcheck import PROPERTY, CorrectItem
+from pytest_ecornn.selfcheck.plugin import PROPERTY, CorrectItem
+from pytest_ecornn.selfcheck.trial import Trial
 
 Record = Callable[[str, object], None]
 

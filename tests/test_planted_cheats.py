@@ -9,11 +9,11 @@ import pytest
 from pytest_ecornn import ambient
 from pytest_ecornn.background import Threads
 from pytest_ecornn.discovery import Found
-from pytest_ecornn.planted import _correct, trial
-from pytest_ecornn.planted.trial import Planted, Trial
+from pytest_ecornn.selfcheck import _correct_layers, trial
+from pytest_ecornn.selfcheck.trial import Planted, Trial
 from pytest_ecornn.tampering import Tools
 
-FILES = trial.files("cheats")
+FILES = trial.files("cheat")
 FAMILIES = {
     "clock", "copying", "deferred", "expected", "judge", "memo", "near", "no", "one", "reference", "secret", "settings", "side",
     "thread", "tuning", "warm", "weights", "work",
@@ -46,7 +46,7 @@ def test_every_family_is_there_and_twenty_cheats() -> None:
 
 @pytest.mark.parametrize(("cell", "mode"), [("lstm", "inference"), ("gru", "training"), ("mingru", "inference")])
 def test_an_honest_layer_is_timed(cell: str, mode: str) -> None:
-    found = Found("loop", _correct.Loop, Path(_correct.__file__))
+    found = Found("loop", _correct_layers.Loop, Path(_correct_layers.__file__))
     row = trial.timed(Planted(found, "", cell, mode=mode))
     assert row.status == "passed", row.reason
     assert row.timing is not None

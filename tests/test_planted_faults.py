@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from pytest_ecornn.discovery import Found
-from pytest_ecornn.planted import _correct, trial
-from pytest_ecornn.planted.trial import Planted, Trial
+from pytest_ecornn.selfcheck import _correct_layers, trial
+from pytest_ecornn.selfcheck.trial import Planted, Trial
 
 FAMILIES = {"gates", "boundaries", "state", "precision", "gradients", "memory", "order", "nonfinite", "contract"}
 BY_QUICK = 0.95
-FILES = trial.files("faults")
+FILES = trial.files("fault")
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -40,7 +40,7 @@ RIGHT = [("lstm", "float32"), ("gru", "bfloat16"), ("rnn_relu", "float16"), ("mi
 
 @pytest.mark.parametrize(("cell", "dtype"), RIGHT)
 def test_the_loop_that_faults_are_built_on_is_right(cell: str, dtype: str) -> None:
-    found = Found("loop", _correct.Loop, Path(_correct.__file__))
+    found = Found("loop", _correct_layers.Loop, Path(_correct_layers.__file__))
     row = trial.explored(Planted(found, "", cell, dtype), "quick")
     assert row.status == "passed", row.reason
 
@@ -77,7 +77,7 @@ def test_a_crash_and_a_pass_are_no_catch() -> None:
 
 
 def _failed(reason: str) -> Any:
-    found = Found("it", _correct.Loop, Path(_correct.__file__))
+    found = Found("it", _correct_layers.Loop, Path(_correct_layers.__file__))
     row = trial.item(Planted(found, ""), "quick").empty_row()
     row.status, row.reason = "failed", reason
     return row

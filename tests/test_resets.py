@@ -23,8 +23,8 @@ from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.implementations.torch_cpu import TorchCpu
 from pytest_ecornn.measurement import Pool
-from pytest_ecornn.planted import _correct, trial
-from pytest_ecornn.planted.trial import Planted
+from pytest_ecornn.selfcheck import _correct_layers, trial
+from pytest_ecornn.selfcheck.trial import Planted
 from pytest_ecornn.strategies import Domain
 from pytest_ecornn.subject import Subject
 from pytest_ecornn.suites.required import MIN_CELLS
@@ -106,7 +106,7 @@ def test_a_state_that_the_first_step_drops_has_no_effect_and_a_gradient_of_exact
 
 TAKERS: list[tuple[type[Implementation], str]] = [
     *((Sequential, cell) for cell in cells.names()),
-    *((_correct.PackedLoop, cell) for cell in ("lstm", "gru")),
+    *((_correct_layers.PackedLoop, cell) for cell in ("lstm", "gru")),
     *((ScanCpu, cell) for cell in MIN_CELLS),
 ]
 
@@ -307,6 +307,6 @@ def test_a_property_fails_a_layer_that_is_wrong_with_the_mask_alone(wrap: Any, n
 
 
 def test_the_loop_that_faults_with_resets_are_built_on_is_right() -> None:
-    found = Found("loop", _correct.PackedLoop, Path(_correct.__file__))
+    found = Found("loop", _correct_layers.PackedLoop, Path(_correct_layers.__file__))
     row = trial.explored(Planted(found, "", "gru", "bfloat16"), "quick")
     assert row.status == "passed", row.reason

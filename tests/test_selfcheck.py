@@ -13,7 +13,7 @@ import pytest
 from pytest_ecornn import score
 from pytest_ecornn.exploration import Profile
 from pytest_ecornn.reporting import markdown
-from pytest_ecornn.selfcheck import PROPERTY, Selfcheck
+from pytest_ecornn.selfcheck.plugin import PROPERTY, Selfcheck
 
 from .reporting_samples import sample_rows, sample_run
 

@@ -1,0 +1,1 @@
+"""The harness tries itself: wrong kernels (`mutants/`) and benchmark exploits (`exploits/`) that it must catch."""

@@ -1,0 +1,16 @@
+"""In the reverse direction a reset stands at the last step of a part rather than at its first."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from pytest_ecornn.cells import Blocks
+from pytest_ecornn.selfcheck._correct_layers import PackedLoop
+
+CAUGHT_BY = "equivalence: output"
+CELL = "rnn_tanh"
+
+
+class Fault(PackedLoop):
+    def started(self, state: Blocks, resets: Tensor, t: int) -> Blocks:
+        return super().started(state, resets.roll(-1, 0) if self.is_reverse else resets, t)

@@ -1,0 +1,16 @@
+"""A sequence of one step begins at zero whatever the initial state."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from pytest_ecornn.cells import Blocks
+from pytest_ecornn.selfcheck._correct_layers import Loop
+
+CAUGHT_BY = "equivalence: output"
+CELL = "gru"
+
+
+class Fault(Loop):
+    def first_state(self, x: Tensor, given: Blocks) -> Blocks:
+        return super().first_state(x, () if self.case.steps == 1 else given)

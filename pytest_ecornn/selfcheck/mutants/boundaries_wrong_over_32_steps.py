@@ -1,0 +1,19 @@
+"""The state is lost when step 32 is reached."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.cells import Blocks
+from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters
+
+CAUGHT_BY = "equivalence: output"
+
+
+class Fault(Loop):
+    def advance(
+        self, t: int, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None
+    ) -> tuple[Blocks, Tensor]:
+        state = tuple(torch.zeros_like(s) for s in state) if t == 32 else state
+        return super().advance(t, x, state, parameters, lengths)

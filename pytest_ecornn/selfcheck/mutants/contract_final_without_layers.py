@@ -1,0 +1,20 @@
+"""A single layer's final state lacks the dimension of layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from pytest_ecornn.contract import Case, Layer, State, Weights
+from pytest_ecornn.selfcheck._correct_layers import AroundLoop
+
+CAUGHT_BY = "form"
+CELL = "rnn_tanh"
+
+
+class Fault(AroundLoop):
+    def call(self, layer: Layer, case: Case, weights: Weights, x: Tensor, state: State, lengths: Tensor | None) -> Any:
+        output, final = layer(x, state, lengths)
+        assert isinstance(final, Tensor)
+        return output, final[0] if len(final) == 1 else final

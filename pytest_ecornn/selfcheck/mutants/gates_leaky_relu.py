@@ -1,0 +1,16 @@
+"""relu lets a hundredth of what is negative through."""
+
+from __future__ import annotations
+
+from torch.nn.functional import leaky_relu
+
+from pytest_ecornn.cells import Blocks
+from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters
+
+CAUGHT_BY = "equivalence: output"
+CELL = "rnn_relu"
+
+
+class Fault(Loop):
+    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+        return (leaky_relu(x[0] + h[0], 0.01),)

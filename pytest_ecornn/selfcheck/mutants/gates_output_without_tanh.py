@@ -1,0 +1,16 @@
+"""The cell state reaches the output without its tanh."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_ecornn.cells import Blocks
+from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters
+
+CAUGHT_BY = "equivalence: output"
+
+
+class Fault(Loop):
+    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+        _, c = super().step(x, h, state, parameters)
+        return torch.sigmoid(x[3] + h[3]) * c, c

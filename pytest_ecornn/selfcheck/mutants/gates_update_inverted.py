@@ -1,0 +1,18 @@
+"""The update gate keeps the new value where it should keep the old."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_ecornn.cells import Blocks
+from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters
+
+CAUGHT_BY = "equivalence: output"
+CELL = "gru"
+
+
+class Fault(Loop):
+    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+        r, z = torch.sigmoid(x[0] + h[0]), torch.sigmoid(x[1] + h[1])
+        n = torch.tanh(x[2] + r * h[2])
+        return (state[0] + z * (n - state[0]),)

@@ -1,0 +1,17 @@
+"""The candidate goes through a sigmoid in place of tanh."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_ecornn.cells import Blocks
+from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters
+
+CAUGHT_BY = "equivalence: output"
+
+
+class Fault(Loop):
+    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+        i, f, g, o = (torch.sigmoid(a + b) for a, b in zip(x, h, strict=True))
+        c = f * state[1] + i * g
+        return o * torch.tanh(c), c

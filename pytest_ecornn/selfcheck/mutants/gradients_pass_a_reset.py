@@ -1,0 +1,16 @@
+"""A reset stops the state and lets its gradient pass."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from pytest_ecornn.cells import Blocks
+from pytest_ecornn.selfcheck._correct_layers import PackedLoop, with_value
+
+CAUGHT_BY = "equivalence: grad x"
+CELL = "minlstm_positive"
+
+
+class Fault(PackedLoop):
+    def started(self, state: Blocks, resets: Tensor, t: int) -> Blocks:
+        return tuple(with_value(s, shown) for s, shown in zip(state, super().started(state, resets, t), strict=True))

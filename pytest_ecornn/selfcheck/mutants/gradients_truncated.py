@@ -1,0 +1,18 @@
+"""The backward pass through time ends at every eighth step."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from pytest_ecornn.cells import Blocks
+from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters
+
+CAUGHT_BY = "equivalence: grad x"
+
+
+class Fault(Loop):
+    def advance(
+        self, t: int, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None
+    ) -> tuple[Blocks, Tensor]:
+        state = tuple(s.detach() for s in state) if t and t % 8 == 0 else state
+        return super().advance(t, x, state, parameters, lengths)

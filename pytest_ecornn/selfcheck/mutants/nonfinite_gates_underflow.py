@@ -1,0 +1,18 @@
+"""Both gates underflow to zero, and their quotient is NaN."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_ecornn.cells import Blocks
+from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters
+
+CAUGHT_BY = "equivalence: non-finite"
+CELL = "minlstm"
+
+
+class Fault(Loop):
+    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+        (keep,) = super().step(x, h, state, parameters)
+        f, i = torch.sigmoid(x[0]), torch.sigmoid(x[1])
+        return (torch.where(f + i == 0, (f + i).detach() / (f + i).detach(), keep),)

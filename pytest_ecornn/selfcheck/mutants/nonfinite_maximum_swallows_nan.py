@@ -1,0 +1,17 @@
+"""relu is a maximum that returns the number where the other is NaN."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_ecornn.cells import Blocks
+from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters
+
+CAUGHT_BY = "equivalence: non-finite"
+CELL = "rnn_relu"
+
+
+class Fault(Loop):
+    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+        total = x[0] + h[0]
+        return (torch.where(total > 0, total, 0),)

@@ -1,0 +1,16 @@
+"""A reset multiplies the state by 0, which a NaN or an infinity survives as NaN."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from pytest_ecornn.cells import Blocks
+from pytest_ecornn.selfcheck._correct_layers import PackedLoop
+
+CAUGHT_BY = "equivalence: non-finite"
+CELL = "mingru"
+
+
+class Fault(PackedLoop):
+    def started(self, state: Blocks, resets: Tensor, t: int) -> Blocks:
+        return tuple(s * (~resets[t]).to(s.dtype)[:, None] for s in state)

@@ -1,0 +1,14 @@
+"""The cell state alone crosses steps in 16 bits, and float32 is declared."""
+
+from __future__ import annotations
+
+from pytest_ecornn.cells import Blocks
+from pytest_ecornn.selfcheck._correct_layers import Loop
+
+CAUGHT_BY = "equivalence: rounding"
+DTYPE = "bfloat16"
+
+
+class Fault(Loop):
+    def carried(self, state: Blocks) -> Blocks:
+        return state[0], state[1].to(self.dtype).to(self.compute)

@@ -1,0 +1,16 @@
+"""A float64 layer is computed in float32 inside."""
+
+from __future__ import annotations
+
+from pytest_ecornn.cells import Blocks
+from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters
+
+CAUGHT_BY = "equivalence: rounding"
+CELL = "mingru"
+DTYPE = "float64"
+
+
+class Fault(Loop):
+    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+        x, state = (tuple(one.float() for one in some) for some in (x, state))
+        return tuple(s.to(self.compute) for s in super().step(x, h, state, parameters))

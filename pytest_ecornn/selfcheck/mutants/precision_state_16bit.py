@@ -1,0 +1,15 @@
+"""The state crosses steps in 16 bits, and float32 is declared."""
+
+from __future__ import annotations
+
+from pytest_ecornn.cells import Blocks
+from pytest_ecornn.selfcheck._correct_layers import Loop
+
+CAUGHT_BY = "equivalence: rounding"
+CELL = "gru"
+DTYPE = "bfloat16"
+
+
+class Fault(Loop):
+    def carried(self, state: Blocks) -> Blocks:
+        return tuple(s.to(self.dtype).to(self.compute) for s in state)

@@ -1,0 +1,15 @@
+"""Every sequence begins at zero."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from pytest_ecornn.cells import Blocks
+from pytest_ecornn.selfcheck._correct_layers import Loop
+
+CAUGHT_BY = "equivalence: output"
+
+
+class Fault(Loop):
+    def first_state(self, x: Tensor, given: Blocks) -> Blocks:
+        return super().first_state(x, ())

@@ -1,0 +1,15 @@
+"""A reset clears h and leaves c."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from pytest_ecornn.cells import Blocks
+from pytest_ecornn.selfcheck._correct_layers import PackedLoop
+
+CAUGHT_BY = "equivalence: output"
+
+
+class Fault(PackedLoop):
+    def started(self, state: Blocks, resets: Tensor, t: int) -> Blocks:
+        return super().started(state, resets, t)[0], state[1]

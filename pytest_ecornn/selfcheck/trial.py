@@ -1,0 +1,179 @@
+"""Runs a planted file as the suite would run it, and decides whether it failed for the reason that the file states.
+
+A wrong kernel of `mutants/` is verified on drawn cases. A trick of `exploits/` is timed on one case.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from pytest_ecornn.contract import DTYPES, Case
+from pytest_ecornn.discovery import Found, discover
+from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.items import BenchmarkItem, DrawnItem, Item
+from pytest_ecornn.process import Process
+from pytest_ecornn.property_items import PropertiesItem
+from pytest_ecornn.roofline import Ceilings
+from pytest_ecornn.rows import Row
+from pytest_ecornn.statistics import CONFIDENCE
+from pytest_ecornn.verification import Candidate
+
+FOLDERS = {kind: Path(__file__).parent / name for kind, name in {"fault": "mutants", "cheat": "exploits"}.items()}
+CHEAT_SECONDS = 0.01  # each row has three rounds at least
+
+
+def files(kind: str) -> list[Path]:
+    """The planted files of a kind: fault or cheat."""
+    return sorted(path for path in FOLDERS[kind].glob("*.py") if path.stem != "__init__")
+
+
+# What the reason of a failed row says, by the check that is meant to have failed.
+_REASONS = {
+    # Less than the values themselves, in whichever tensor it shows first.
+    "equivalence: rounding": r"relative error (0\.\d+|\d[\d.]*e-\d+) is over its limit",
+    "equivalence: non-finite": r"expected (nan|-?inf), got|expected [^,]+, got (nan|-?inf)",
+    "poison": r"expected -?\d[^,]*, got nan",
+    "unchanged": r"expected .* unchanged by the call",
+    "form": r"expected (a tensor of shape|the tuple|the final state).*got",
+    "required": r"must support .*, but says",
+}
+# The same where no tensor decides; `{}` is what follows a colon in the check's name.
+_WHOLE_REASONS = {
+    "property": r": {} is broken: ",
+    "timed call": r"^a timed call returned a wrong result",
+    "threads": r"expected a call's work done when it returns",
+    "changed": r": {}: expected .* as before",
+    "asked": r"but it asked for {}$",
+}
+_NOTHING_GAINED = "gained 0 calls"  # the notes of a cheat that found no occasion
+_TENSOR = re.compile(r"^  (?P<tensor>[a-z_ ]+?)(_l\d+\w*)?( \(.*?\))?: (?P<problem>.*)")
+_PROBLEM = re.compile(r"is over its limit|expected exactly 0|got nothing")
+# Where an output is all zero, and so proves nothing, its last step shows as a final state.
+_SAME = {"final h": "output"}
+
+
+@dataclass(frozen=True)
+class Planted:
+    """One file of `mutants/` or `exploits/`: the implementation in it and the constants beside it."""
+
+    found: Found
+    caught_by: str
+    cell: str = "lstm"
+    dtype: str = "float32"
+    device: str = "cpu"
+    mode: str = "inference"
+    profile: str = "quick"
+
+    @classmethod
+    def load(cls, path: Path) -> Planted:
+        """Found as a third party's file is; `STANDS_FOR` names the own implementation whose duties it takes over."""
+        found = discover([path])[path.stem]
+        constants = vars(sys.modules[found.kind.__module__])
+        if own := constants.get("STANDS_FOR"):
+            found = replace(found, name=own, is_own=True)
+        names = [name for name in ("cell", "dtype", "device", "mode", "profile") if name.upper() in constants]
+        return cls(found, constants["CAUGHT_BY"], **{name: constants[name.upper()] for name in names})
+
+    @property
+    def needs_properties(self) -> bool:
+        """Whether a property is to catch it."""
+        return self.caught_by.startswith("property: ")
+
+    @property
+    def base(self) -> Case:
+        return Case(cell=self.cell, dtype=self.dtype, device=self.device, mode=self.mode, steps=4, batch=2, hidden_size=8)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One planted file, and whether it is caught as it states. kind: fault or cheat."""
+
+    path: Path
+    kind: str = "fault"
+
+    def __str__(self) -> str:
+        return self.path.stem
+
+    @cached_property
+    def planted(self) -> Planted:
+        return Planted.load(self.path)
+
+    def missing(self) -> str:
+        """Why it cannot be tried here; empty where it can."""
+        needs_gpu = self.planted.device == "cuda" and not torch.cuda.is_available()
+        return "needs a CUDA device" if needs_gpu else ""
+
+    def survived(self) -> str:
+        """How it was not caught; empty where it was."""
+        planted = self.planted
+        row = timed(planted) if self.kind == "cheat" else explored(planted, planted.profile)
+        if is_caught(row, planted.caught_by) and (row.timing is None or planted.caught_by == "nothing gained"):
+            return ""
+        return f"expected {planted.caught_by!r} to fail, got {row.status}: {row.reason or row.notes}"
+
+
+def all_trials(*kinds: str) -> list[Trial]:
+    """Those of such kinds; of all, unless some are given."""
+    return [Trial(path, kind) for kind in kinds or ("fault", "cheat") for path in files(kind)]
+
+
+def explored(planted: Planted, profile: str, number: int = 0) -> Row:
+    """The row of drawn cases, finished: always the same ones of a number."""
+    return item(planted, profile, number).finished()
+
+
+def item(planted: Planted, profile: str, number: int = 0) -> Item:
+    """The test item that is to fail on drawn cases."""
+    kind = PropertiesItem if planted.needs_properties else DrawnItem
+    return kind(session(profile), planted.found, replace(planted.base, mode="inference"), number=number)
+
+
+def timed(planted: Planted) -> Row:
+    """The row of one case, finished: timed beside a plain loop, or its properties checked."""
+    own = session(planted.profile, CHEAT_SECONDS)
+    if planted.needs_properties:
+        return PropertiesItem(own, planted.found, planted.base, is_fixed=True).finished()
+    return BenchmarkItem(own, planted.found, planted.base).finished()
+
+
+def session(profile: str = "quick", budget: float = 0.0) -> Any:
+    """As much of a session as an item needs."""
+    options = SimpleNamespace(profile=profile, require=(), budget=budget, pairs=1)
+    lock, fastest = SimpleNamespace(shared=nullcontext, alone=nullcontext), dict.fromkeys((*DTYPES, "tf32"), 1e9)
+
+    def baselines(found: Found, case: Case) -> tuple[list[Candidate], list[str]]:
+        return [Candidate.build("sequential", Sequential, case)], []
+
+    def ceilings(device: str) -> Ceilings:
+        return Ceilings({1: 1e9}, {1: 1e9}, fastest)
+
+    return SimpleNamespace(
+        options=options, lock=lock, finished={}, again=lambda found: "", current=None, process=Process(), confidence=CONFIDENCE,
+        baselines=baselines, ceilings=ceilings, raised_ceilings=ceilings,
+    )  # fmt: skip
+
+
+def is_caught(row: Row, caught_by: str) -> bool:
+    """Whether the row failed, by that check: of several wrong tensors, the first decides."""
+    if caught_by == "nothing gained":
+        return row.status == "passed" and row.notes == _NOTHING_GAINED
+    if row.status != "failed":
+        return False
+    check, _, detail = caught_by.partition(": ")
+    if check in _WHOLE_REASONS:
+        return bool(re.search(_WHOLE_REASONS[check].replace("{}", re.escape(detail)), row.reason, re.MULTILINE))
+    first = next((match for line in row.reason.splitlines() if (match := _TENSOR.match(line))), None)
+    if caught_by in _REASONS:
+        return bool(re.search(_REASONS[caught_by], first[0] if first else row.reason))
+    if first is None or not _PROBLEM.search(first["problem"]) or re.search(_WHOLE_REASONS["timed call"], row.reason):
+        return False
+    return detail in (first["tensor"], _SAME.get(first["tensor"]))

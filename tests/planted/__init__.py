@@ -1,1 +1,0 @@
-"""Wrong kernels, planted to see whether the harness catches them: see `trial`."""
