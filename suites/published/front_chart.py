@@ -1,0 +1,143 @@
+"""The README's chart: the three persistent and scan kernels beside cuDNN and the best peer, drawn from stored reports.
+
+`python -m pytest_ecornn.suites.published.front_chart --reports reports/h200` writes chart.svg into that folder. Nothing is
+measured and no case is left out: each series is every case of a named set that has a time in its report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_ecornn.reporting import files
+from pytest_ecornn.reporting.ratio_chart import Group, Series, render_chart
+from pytest_ecornn.statistics import Ratio
+from pytest_ecornn.suites.published import case_times, persistent_flashrnn, persistent_times, scan_peers, sparse_times
+from pytest_ecornn.suites.published.case_times import CALLED, REPLAYED, WAYS
+from pytest_ecornn.suites.published.peer_ways import BCT, BTD
+from pytest_ecornn.suites.published.ratios import mean_ratio
+from pytest_ecornn.suites.published.rebuilt import rebuilt
+from pytest_ecornn.suites.published.scan_peer_tables import best_ratio
+
+REPORTS = ("persistent", "sparse", "scan")
+_WAY_LABELS = {CALLED: "as called", REPLAYED: "device only"}
+_DENSITIES = (0.1, 0.3)  # of the published grid; others were not measured at every size
+_NOTES = (
+    "As called: with the host's share of a call. Device only: the same call replayed as a CUDA graph.",
+    "Fastest other: of cuDNN, cuSPARSE and a dense product (GEMM) per step. Lost: the whole 99 % interval lies below 1x.",
+    "Cases without a time do not fit on chip or were not reached. All results were compared with float64 beforehand;",
+    "scans of 65,536 steps have an error, but no verdict.",
+)
+
+
+def draw(reports: Path) -> str:
+    """The chart of a folder of reports. Raises ReportError for a file that cannot be read."""
+    stored = {name: json.loads(files.read(reports / f"{name}.json")) for name in REPORTS}
+    rows = {name: report["rows"] for name, report in stored.items()}
+    groups = [
+        Group(
+            "persistent_gpu over cuDNN: LSTM and GRU in float16, bfloat16, TF32 and float32",
+            persistent_series(rows["persistent"]),
+        ),
+        Group("persistent_gpu over FlashRNN: LSTM in bfloat16, H 768, B 16, T 1,024", flashrnn_series(rows["persistent"])),
+        Group(
+            "sparse_persistent_gpu: pruned tanh RNN, forward, float32 and float16, device only", sparse_series(rows["sparse"])
+        ),
+        Group("scan_gpu over the fastest other scan: minGRU and minLSTM, forward and backward", scan_series(rows["scan"])),
+    ]
+    cards = dict.fromkeys(name for report in stored.values() for name in report["machine"]["gpu"]["names"])
+    title = f"Speedup on one {' or '.join(cards)}: the baseline's time over ours"
+    return render_chart(title, groups, [*_NOTES, *_sources(stored)])
+
+
+def persistent_series(rows: dict[str, Any]) -> list[Series]:
+    """Forward, forward and backward, and decoding of persistent_times, each as called and replayed."""
+    times = rebuilt(list[case_times.Row], rows["times"])
+    sets = [(name, persistent_times.Group(mode, persistent_times.ALL, False)) for mode, name in persistent_times.PASSES.items()]
+    sets.append(("decoding, T 1 and 16", persistent_times.Group("inference", persistent_times.ALL, True)))
+    return [
+        _series(
+            f"{name}, {_WAY_LABELS[way]}",
+            [persistent_times.ratio_of(row, way) for row in times if cases.has(row.case)],
+        )
+        for name, cases in sets
+        for way in WAYS
+    ]
+
+
+def flashrnn_series(rows: dict[str, Any]) -> list[Series]:
+    """One case a pass, as called: all that was measured."""
+    measured = rebuilt(list[persistent_flashrnn.Row], rows["flashrnn"])
+    names = persistent_times.PASSES
+    return [_series(f"{names[row.mode]}, as called", [row.theirs_over_ours]) for row in measured]
+
+
+def sparse_series(rows: dict[str, Any]) -> list[Series]:
+    """Over cuDNN, over the fastest baseline, and over persistent_gpu with the zeros stored, by density."""
+    times = rebuilt(list[case_times.Row], rows["times"])
+    baselines: dict[str, Callable[[case_times.Row], Ratio | None]] = {
+        "over cuDNN": lambda row: row.cells[REPLAYED][sparse_times.OURS].over_it.get(sparse_times.CUDNN),
+        "over the fastest other": _over_fastest,
+        "over persistent_gpu": sparse_times.over_dense,
+    }
+    return [
+        _series(f"{name}, density {100 * density:g} %", [ratio(row) for row in times if row.case.density == density])
+        for name, ratio in baselines.items()
+        for density in _DENSITIES
+    ]
+
+
+def _over_fastest(row: case_times.Row) -> Ratio | None:
+    best = sparse_times.best_of(row)
+    return best[1] if best else None
+
+
+def scan_series(rows: dict[str, Any]) -> list[Series]:
+    """Over the fastest peer of either layout that is not known to be wrong, as called and replayed."""
+    shapes = rebuilt(list[scan_peers.Row], rows["peers"])
+    return [_series(_WAY_LABELS[way], [_over_best_peer(row, way) for row in shapes]) for way in WAYS]
+
+
+def _over_best_peer(row: scan_peers.Row, way: str) -> Ratio | None:
+    ratios = [ratio for layout in (BTD, BCT) if (ratio := best_ratio(row, layout, way))]
+    return min(ratios, key=lambda ratio: ratio.ratio) if ratios else None
+
+
+def _series(label: str, ratios: Sequence[Ratio | None]) -> Series:
+    """Of the cases that have a ratio. Raises ValueError where none has."""
+    measured = [ratio for ratio in ratios if ratio is not None]
+    if not measured:
+        raise ValueError(f"expected at least one measured case of {label!r}, got none of {len(ratios)}")
+    return Series(label, measured, mean_ratio(measured), planned=len(ratios))
+
+
+def _sources(stored: dict[str, dict[str, Any]]) -> list[str]:
+    """Driver and versions, and for each report its commit with that commit's date."""
+    machines = {name: report["machine"] for name, report in stored.items()}
+    software = dict.fromkeys(
+        f"Driver {machine['gpu']['driver']}, CUDA {machine['gpu']['cuda']}, torch {machine['packages']['torch']}"
+        for machine in machines.values()
+    )
+    commits = [
+        f"{name} {machine['commit'][:7]} ({machine['benchmark_commit_info']['time'][:10]})"
+        for name, machine in machines.items()
+    ]
+    return [f"{'; '.join(software)}.", f"Measured at commit: {', '.join(commits)}."]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="front_chart", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--reports", type=Path, default=Path("reports/h200"), metavar="FOLDER", help="where the reports are")
+    folder: Path = parser.parse_args(arguments).reports
+    try:
+        files.write(folder / "chart.svg", draw(folder))
+    except (files.ReportError, ValueError) as error:
+        parser.error(str(error))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
