@@ -9,9 +9,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import shlex
 import sys
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import entry_points
@@ -43,15 +44,31 @@ class Found:
 
 
 def discover(paths: Iterable[Path]) -> dict[str, Found]:
-    """All implementations by name, sorted: own ones, entry points', and those under `paths`. Raises DiscoveryError."""
+    """All implementations by name, sorted: own ones, entry points', and those under `paths`. Raises DiscoveryError.
+
+    An own file that is under `paths` too counts once.
+    """
     found: dict[str, Found] = {}
-    for one in [*_own(), *_installed(), *(f for path in dict.fromkeys(p.resolve() for p in paths) for f in _given(path))]:
+    own = _own()
+    own_files = {one.path.resolve() for one in own}
+    given = [f for path in dict.fromkeys(p.resolve() for p in paths) for f in _given(path, own_files)]
+    for one in [*own, *_installed(), *given]:
         if one.name in found:
             raise DiscoveryError(
                 f"two implementations are named {one.name!r}: {found[one.name].path} and {one.path}; rename one of the files"
             )
         found[one.name] = one
     return dict(sorted(found.items()))
+
+
+def hint(name: str, directory: Path) -> str:
+    """Names the option that brings in a file of one's own: NAME.py in `directory` or in a folder of it, or any file."""
+    files = [directory / f"{name}.py", *sorted(directory.glob(f"[!.]*/{name}.py"))] if name.isidentifier() else []
+    for file in files:
+        relative = str(file.relative_to(directory))
+        if file.is_file() and relative.isprintable():
+            return f"for this file of yours add --ecornn-implementations {shlex.quote(relative)}"
+    return "a file of your own needs --ecornn-implementations PATH beside it"
 
 
 def _own() -> list[Found]:
@@ -72,7 +89,7 @@ def _installed() -> list[Found]:
     return found
 
 
-def _given(path: Path) -> list[Found]:
+def _given(path: Path, own_files: Collection[Path]) -> list[Found]:
     if not path.exists():
         raise DiscoveryError(
             f"{path}: no such file or folder; expected a Python file with an implementation, or a folder of them"
@@ -81,7 +98,8 @@ def _given(path: Path) -> list[Found]:
     if not files:
         raise DiscoveryError(f"{path}: holds no implementation; expected .py files whose names do not begin with _ or test_")
     package = _package_of(files[0].parent)
-    return [_only_implementation(_guarded(partial(_load, file, package), file), file, option=str(path)) for file in files]
+    foreign = [file for file in files if file.resolve() not in own_files]
+    return [_only_implementation(_guarded(partial(_load, file, package), file), file, option=str(path)) for file in foreign]
 
 
 def _files(folder: Path) -> list[Path]:

@@ -138,7 +138,7 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "action": "store_true",
             "help": "Run rows in workers of pytest-xdist, one unless -n is given, and replace each that dies or hangs: "
-            "it costs one row.",
+            "it costs one row. Needs the extra [test]: pytest-xdist and pytest-timeout.",
         },
     ),
     (

@@ -47,7 +47,7 @@ class Session:
             self.cases = self._cases()
         except (discovery.DiscoveryError, ValueError) as error:
             raise pytest.UsageError(str(error)) from error
-        self._check_names()
+        self._check_names(config.invocation_params.dir)
         worker = getattr(config, "workerinput", None)
         self._shared = Path(worker["ecornn_shared"] if worker else tempfile.mkdtemp(prefix="pytest-ecornn-"))
 
@@ -66,13 +66,14 @@ class Session:
                 state_dict.of_case(case)
         return cases
 
-    def _check_names(self) -> None:
+    def _check_names(self, directory: Path) -> None:
         for option in ("only", "require", "baselines"):
             for name in getattr(self.options, option):
                 if name not in self.found:
                     flag = option.removesuffix("s")
                     raise pytest.UsageError(
-                        f"--ecornn-{flag}: unknown implementation {name!r}: expected one of {', '.join(self.found)}"
+                        f"--ecornn-{flag}: unknown implementation {name!r}: expected one of {', '.join(self.found)}; "
+                        f"{discovery.hint(name, directory)}"
                     )
         try:
             self.options.limits.check([*self.found, *cells.names()])
