@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 BRIEFLY = ("--ecornn-budget", "0.1")
 QUICK = (*BRIEFLY, "-p", "quickly")
+_FORK_CLIENT = str(Path(__file__).with_name("fork_client.py"))
 # What takes seconds and few tests are about: measuring the machine's ceilings, and simplifying a drawn case that failed.
 _QUICKLY = """
 from pytest_ecornn import exploration, roofline
@@ -29,8 +32,27 @@ def environment() -> dict[str, str]:
     return {**own, "OMP_NUM_THREADS": "1"}
 
 
+@functools.cache
+def _fork_server() -> str:
+    """The socket of this process's fork server, which has imported torch, Numba and Hypothesis. It ends with this process."""
+    folder = Path(tempfile.mkdtemp(prefix="fork-server-"))
+    command = [sys.executable, str(Path(__file__).with_name("fork_server.py")), str(folder / "socket")]
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    server = subprocess.Popen(command, cwd=folder, env=environment(), start_new_session=True, **streams)  # type: ignore[call-overload]
+    assert server.stdout.readline() == b"ready\n", f"the fork server ended with {server.wait()}"
+    _running.append(server)
+    return str(folder / "socket")
+
+
+_running: list[subprocess.Popen[bytes]] = []  # whose standard input stays open as long as this process lives
+
+
 class Foreign:
-    """A directory that is not this repository, with a virtual environment's pytest at hand."""
+    """A directory that is not this repository, with a virtual environment's pytest at hand.
+
+    Its processes, workers of pytest-xdist among them, are forked from one that has imported what takes seconds and has run
+    nothing. `fresh` is for tests of what is imported when, or of how a process starts: these get a new Python.
+    """
 
     def __init__(self, path: Path):
         self.path = path
@@ -39,15 +61,15 @@ class Foreign:
         (self.path / name).write_text(text)
         return self.path / name
 
-    def command(self, *arguments: str) -> list[str]:
+    def command(self, *arguments: str, fresh: bool = False) -> list[str]:
         if "quickly" in arguments:
             self.write("quickly.py", _QUICKLY)
-        return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+        python = [sys.executable] if fresh else [sys.executable, "-IS", _FORK_CLIENT, _fork_server()]
+        return [*python, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
 
-    def run(self, *arguments: str, check: int | None = None) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            self.command(*arguments), cwd=self.path, env=environment(), capture_output=True, text=True, timeout=240
-        )
+    def run(self, *arguments: str, check: int | None = None, fresh: bool = False) -> subprocess.CompletedProcess[str]:
+        command = self.command(*arguments, fresh=fresh)
+        done = subprocess.run(command, cwd=self.path, env=environment(), capture_output=True, text=True, timeout=240)
         if check is not None:
             assert done.returncode == check, done.stdout[-3000:] + done.stderr[-3000:]
         return done

@@ -53,5 +53,5 @@ def test_verifying_and_timing_does_not_load_the_compiler(tmp_path: Path) -> None
         "import sys\ndef pytest_unconfigure(config):\n    print('loaded:', {'torch', 'torch._dynamo'} & sys.modules.keys())\n"
     )
     foreign.write("conftest.py", text)
-    done = foreign.run("--ecornn-bench", "--ecornn-case", samples.CASE, *QUICK, check=0)
+    done = foreign.run("--ecornn-bench", "--ecornn-case", samples.CASE, *QUICK, check=0, fresh=True)
     assert "loaded: {'torch'}" in done.stdout

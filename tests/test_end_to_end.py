@@ -31,7 +31,7 @@ def test_without_a_flag_the_plugin_imports_nothing(foreign: Foreign) -> None:
         "import sys\ndef test_it():\n    heavy = {'torch', 'numba', 'rich', 'hypothesis.strategies'} & set(sys.modules)\n"
         "    assert 'torch' not in heavy and 'numba' not in heavy\n    assert 'pytest_ecornn.session' not in sys.modules\n",
     )
-    foreign.run("-q", check=0)
+    foreign.run("-q", check=0, fresh=True)
 
 
 def test_the_right_one_gets_rows_and_the_wrong_one_is_not_timed(foreign: Foreign) -> None:
@@ -191,7 +191,7 @@ def test_workers_give_the_same_rows_as_one_process(foreign: Foreign) -> None:
     cases = ["--ecornn-case", samples.CASE, "--ecornn-case", "mingru-T20-B2-H16-float32-projected"]
     foreign.run("--ecornn-bench", *cases, *QUICK, check=0)
     alone = {name: row["status"] for name, row in foreign.rows().items()}
-    foreign.run("--ecornn-bench", *cases, *QUICK, "-n", "2", check=0)
+    foreign.run("--ecornn-bench", *cases, *QUICK, "-n", "2", check=0, fresh=True)
     assert {name: row["status"] for name, row in foreign.rows().items()} == alone
     compare = [str(Path(sys.executable).parent / "pytest-benchmark"), "compare", "reports/local/benchmark.json"]
     table = subprocess.run(compare, cwd=foreign.path, capture_output=True, text=True, check=True)
