@@ -25,7 +25,7 @@ from pytest_ecornn.tampering import Tools
 
 ENTRY_POINT_GROUP = "pytest_ecornn.implementations"
 _OWN = "pytest_ecornn.implementations"
-_NOT_IMPLEMENTATIONS = ("_*", "conftest.py", "setup.py", "test_*.py", "*_test.py")
+_NOT_IMPLEMENTATIONS = (".*", "_*", "conftest.py", "setup.py", "test_*.py", "*_test.py")
 
 
 class DiscoveryError(Exception):
@@ -103,7 +103,8 @@ def _given(path: Path, own_files: Collection[Path]) -> list[Found]:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(f for f in folder.glob("*.py") if not any(f.match(pattern) for pattern in _NOT_IMPLEMENTATIONS))
+    files = (file for file in folder.glob("*.py") if not file.is_dir())
+    return sorted(file for file in files if not any(file.match(pattern) for pattern in _NOT_IMPLEMENTATIONS))
 
 
 def _package_of(folder: Path) -> str:

@@ -17,6 +17,11 @@ class JournalError(Exception):
     """One line: which file, what was expected, what came."""
 
 
+def cannot_write(path: Path, error: OSError) -> JournalError:
+    """Before anything is measured, so that another folder can still be chosen."""
+    return JournalError(f"{path}: cannot be written ({error.strerror or error}); choose another --ecornn-report")
+
+
 class Journal:
     """Appends rows to `directory`/journal.jsonl; its first line says which run it belongs to."""
 
@@ -30,9 +35,7 @@ class Journal:
             else:
                 self._start(header)
         except OSError as error:
-            raise JournalError(
-                f"{self.path}: cannot be written ({error.strerror or error}); choose another --ecornn-report"
-            ) from error
+            raise cannot_write(self.path, error) from error
         self._keys = {row.key for row in self.rows}
 
     def _start(self, header: dict[str, Any]) -> None:

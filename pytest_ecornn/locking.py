@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-if sys.platform != "win32":
-    import fcntl
+from pytest_ecornn import file_locks
+
+_PURPOSE = "this file keeps timed rows alone on the machine, and no implementation is at fault"
 
 
 class MachineLock:
@@ -23,7 +24,9 @@ class MachineLock:
 
     `path` is created where it does not exist, together with its turnstile beside it, and never removed.
     Both files are opened anew each time, so that a process forked between two uses does not hold the lock with us.
-    `waiting` is entered while the lock is waited for.
+    `waiting` is entered while the lock is waited for. `say` is called with one line when another run's process is waited for,
+    once for each such process; `run` is what the processes of one run have in common, the process that began it.
+    Raises file_locks.LockError where a path is no file that can be locked.
     """
 
     def __init__(self, path: Path | None = None):
@@ -31,6 +34,9 @@ class MachineLock:
         self._turnstile = self.path.with_name(self.path.name + ".turnstile")
         self._is_held = False
         self.waiting: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.say: Callable[[str], object] = lambda text: None
+        self.run = os.getpid()
+        self._announced = set[tuple[int, int] | None]()
 
     @contextmanager
     def shared(self) -> Iterator[None]:
@@ -55,32 +61,53 @@ class MachineLock:
             try:
                 yield
             finally:
-                if lock is not None:
-                    os.close(lock)
+                os.close(lock)
         finally:
             self._is_held = False
 
-    def _acquire(self, alone: bool) -> int | None:
+    def check(self) -> None:
+        """Raises file_locks.LockError where the lock could not be had by any row."""
+        for path in (self._turnstile, self.path):
+            os.close(_open(path))
+
+    def _acquire(self, alone: bool) -> int:
         """The open file that holds the lock: closing it is letting go."""
-        if sys.platform == "win32":
-            return None
-        turnstile = _open(self._turnstile)
+        turnstile = self._locked(self._turnstile, is_shared=False)
         try:
-            fcntl.flock(turnstile, fcntl.LOCK_EX)
-            lock = _open(self.path)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-            except BaseException:
-                os.close(lock)
-                raise
-            return lock
+            return self._locked(self.path, is_shared=not alone)
         finally:
             os.close(turnstile)
 
+    def _locked(self, path: Path, is_shared: bool) -> int:
+        """The descriptor of the file, locked by this process."""
+        descriptor = _open(path)
+        try:
+            if not file_locks.try_lock(descriptor, is_shared):
+                self._announce(file_locks.owner(descriptor))
+                file_locks.wait_for_lock(descriptor, is_shared)
+            file_locks.write_owner(descriptor, self.run)
+        except file_locks.UnsupportedLock as error:
+            os.close(descriptor)
+            raise file_locks.LockError(f"{path}: {error}; set TMPDIR to a folder on another one: {_PURPOSE}") from error
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _announce(self, owner: tuple[int, int] | None) -> None:
+        """Says whom this process waits for, unless it belongs to the same run or was named before."""
+        if owner in self._announced or (owner and owner[1] == self.run):
+            return
+        self._announced.add(owner)
+        who = f"process {owner[0]}" if owner else "another process"
+        self.say(f"waiting for the machine: {who}, of another run, uses it; rows are timed one at a time ({self.path})")
+
 
 def _open(path: Path) -> int:
-    # The folder is everyone's: a link planted there under our name must not be followed.
-    return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    try:
+        return file_locks.open_file(path)
+    except file_locks.LockError as error:
+        raise file_locks.LockError(f"{error}; remove it, or set TMPDIR to a folder of your own: {_PURPOSE}") from error
 
 
 def _default_path() -> Path:

@@ -24,6 +24,7 @@ from pytest_ecornn.sensors import nvml
 PACKAGES = ("torch", "numpy", "numba", "pytest", "pytest-benchmark", "hypothesis", "cupy")
 _CUPY_WHEELS = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
 _CPU = Path("/sys/devices/system/cpu/cpu0")
+_CPUINFO = Path("/proc/cpuinfo")
 _GIT_SECONDS = 5.0
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 # What two fingerprints must share for their times to be compared.
@@ -41,7 +42,7 @@ def fingerprint(rootdir: Path) -> dict[str, Any]:
     """Everything about this run that its times depend on, ready for JSON; None for what cannot be found out."""
     commit = _commit(rootdir)
     return {
-        "cpu": _cpuinfo("model name") or platform.processor() or platform.machine(),
+        "cpu": _cpu(),
         "architecture": platform.machine(),
         "cores": usable_cores(),
         "caches": _caches(),
@@ -131,8 +132,18 @@ def _caches() -> dict[str, int]:
 
 
 def _cpuinfo(name: str) -> str | None:
-    found = re.search(rf"^{name}\s*:\s*(.*)$", _read(Path("/proc/cpuinfo")) or "", re.MULTILINE)
+    found = re.search(rf"^{name}\s*:\s*(.*)$", _read(_CPUINFO) or "", re.MULTILINE)
     return found[1].strip() if found else None
+
+
+def _cpu() -> str:
+    """The processor's name; of ARM's, which Linux gives no name, with designer and part numbers of every kind of core."""
+    brand = (_benchmark_machine_info().get("cpu") or {}).get("brand_raw")  # on macOS from sysctl
+    name = _cpuinfo("model name") or brand or platform.processor() or platform.machine()
+    text = _read(_CPUINFO) or ""
+    numbers = (re.findall(rf"^CPU {field}\s*:\s*(\S+)", text, re.MULTILINE) for field in ("implementer", "part"))
+    cores = dict.fromkeys(f"implementer {implementer} part {part}" for implementer, part in zip(*numbers, strict=False))
+    return f"{name} ({', '.join(sorted(cores))})" if cores else name
 
 
 def _is_virtualised() -> bool | None:

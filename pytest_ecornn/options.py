@@ -199,6 +199,9 @@ class Options:
         for name, unit in (("budget", "seconds"), ("timeout", "seconds"), ("memory", "GiB")):
             if given(name) is not None and not 0 < given(name) < float("inf"):
                 raise pytest.UsageError(f"--ecornn-{name} must be a number of {unit} over 0, got {given(name)}")
+        for name in ("report", "state-dict", "compare", "implementations"):
+            if "" in (given(name) if isinstance(given(name), list) else [given(name)]):
+                raise pytest.UsageError(f"--ecornn-{name}: expected a path, got an empty one")
         if given("pairs") < 1:
             raise pytest.UsageError(f"--ecornn-pairs must be a number over 0, got {given('pairs')}")
         here = config.invocation_params.dir

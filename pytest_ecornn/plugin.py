@@ -25,7 +25,17 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Any, Any]:
         from pytest_ecornn.isolation import prepare
 
         prepare(config)
-    return (yield)
+    try:
+        return (yield)
+    except pytest.UsageError as error:
+        raise _printable(error) from error
+
+
+def _printable(error: pytest.UsageError) -> pytest.UsageError:
+    """The error, of whose file names and exceptions no terminal obeys anything."""
+    from pytest_ecornn.reporting.formatting import printable
+
+    return pytest.UsageError(*map(printable, error.args))
 
 
 @pytest.hookimpl(tryfirst=True)

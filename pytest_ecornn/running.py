@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
+import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +16,9 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn import clocks, interruption, journal, machine, reporting, score
+from pytest_ecornn import clocks, foreign_text, interruption, journal, machine, reporting, resumption, score, user_folder
+from pytest_ecornn.file_locks import LockError
+from pytest_ecornn.folder_lock import FolderInUse, FolderLock
 from pytest_ecornn.gate import Outcome
 from pytest_ecornn.gate_run import Gate
 from pytest_ecornn.items import Item
@@ -45,6 +49,8 @@ class Running:
         self._is_worker = hasattr(config, "workerinput")
         self._started, self._start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
         self._journal: journal.Journal | None = None
+        self._folder_lock: FolderLock | None = None
+        self.session.lock.say = self._say
         self._screen = Screen(config) if not self._is_worker else None
         self._written: list[str] = []
         self._gate: Gate | None = None
@@ -52,6 +58,7 @@ class Running:
         self._at_sigterm: Any = None
         if not self.session.options.bench:  # what is timed has all cores, one row at a time
             machine.share_cores(config)
+        user_folder.keep_clean(config, Path(self.session.shared_folder))
         _choose_suites(config, self.session.options.bench)
         if config.get_verbosity() <= 0 and not any(str(a).startswith("--benchmark") for a in config.invocation_params.args):
             config.option.benchmark_quiet = True  # its table repeats ours; its files and options are as ever
@@ -83,6 +90,7 @@ class Running:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         node.workerinput["ecornn_shared"] = self.session.shared_folder
+        node.workerinput["ecornn_run"] = self.session.lock.run
 
     # The way of a row.
 
@@ -98,15 +106,12 @@ class Running:
         self._gate = Gate(self.session, self.machine) if options.compare else None
         header: dict[str, Any] = {"started": self._started, "machine": self.machine, "setup": self.session.setup}
         try:
+            self.session.lock.check()
+            self._folder_lock = _locked(options.report)
             self._journal = journal.Journal(options.report, header, options.resume)
-        except journal.JournalError as error:
+            resumption.check(self._journal, header, self.session.found)
+        except (LockError, FolderInUse, journal.JournalError) as error:
             raise pytest.UsageError(str(error)) from error
-        differences = machine.same_machine(self._journal.header.get("machine", {}), header["machine"])
-        if differences := differences + _changes(self._journal.header.get("setup", {}), header["setup"]):
-            raise pytest.UsageError(
-                f"{self._journal.path}: its rows cannot stand beside new ones ({'; '.join(differences)}); "
-                "run without --ecornn-resume"
-            )
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
@@ -129,8 +134,23 @@ class Running:
                 self._journal.add(row)
         except journal.JournalError as error:
             pytest.exit(str(error))
+        if row is not None:
+            foreign_text.neutralise(report)
         if self._screen:
             self._screen.report(row)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:
+        foreign_text.neutralise_warning(warning_message)
+
+    def _say(self, text: str) -> None:
+        """A line that reaches the terminal although a test's output is captured; a worker's by the standard error."""
+        capture = self._config.pluginmanager.get_plugin("capturemanager")
+        with capture.global_and_fixture_disabled() if capture else nullcontext():
+            if self._screen:
+                self._screen.say(text)
+            else:
+                print(formatting.one_line(text), file=sys.stderr, flush=True)
 
     def _lost(self, report: Any) -> Row | None:
         """The row of an item that failed outside it: its process died, or a fixture raised."""
@@ -229,14 +249,22 @@ class Running:
         )
 
     def pytest_unconfigure(self) -> None:
-        if not self._is_worker:
-            shutil.rmtree(self.session.shared_folder, ignore_errors=True)
+        self.session.close()
+        if self._folder_lock is not None:
+            self._folder_lock.release()
         if self._at_sigterm is not None:
             signal.signal(signal.SIGTERM, self._at_sigterm)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._journal is not None and self._journal.rows:
             write_summary(terminalreporter, self._journal.rows, self._compared, self._written)
+
+
+def _locked(folder: Path) -> FolderLock:
+    try:
+        return FolderLock(folder)
+    except OSError as error:
+        raise journal.cannot_write(folder, error) from error
 
 
 def _kept(rows: journal.Journal) -> str:
@@ -259,15 +287,6 @@ def _choose_suites(config: pytest.Config, is_bench: bool) -> None:
         real = (config.invocation_params.dir / path).resolve()
         if real.is_relative_to(suites.resolve()):
             config.args[index] = "::".join([str(suites / real.relative_to(suites.resolve())), *rest])
-
-
-def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What differs between two runs' set-up, an implementation's source by its name."""
-    changes = [
-        f"{name}: {before.get(name)} and {now[name]}" for name in now if name != "sources" and before.get(name) != now[name]
-    ]
-    sources = before.get("sources", {})
-    return changes + [f"{name} has changed" for name, sum_ in now["sources"].items() if sources.get(name, sum_) != sum_]
 
 
 def _names(item: pytest.Item) -> list[str]:

@@ -65,14 +65,14 @@ class _Stream(io.TextIOBase):
         return len(text)
 
     def isatty(self) -> bool:
-        return bool(self._reporter is not None and self._reporter.isatty)
+        return self._reporter is not None and bool(self._reporter.isatty)
 
 
 def write_summary(reporter: Any, rows: list[Row], compared: Outcome | None, written: list[str]) -> None:
     """The short table, the counts, what the gate found, and where the report lies."""
     console = Console(
         file=io.StringIO(),
-        width=reporter._tw.fullwidth if reporter.isatty() else PLAIN_WIDTH,
+        width=reporter._tw.fullwidth if bool(reporter.isatty) else PLAIN_WIDTH,  # a bool before pytest 8.4.2
         force_terminal=reporter._tw.hasmarkup,
     )
     reporter.section("ecornn", sep="=", bold=True)

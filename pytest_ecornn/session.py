@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import tempfile
-import zlib
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -15,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn import cells, discovery, faults, journal, memory, roofline, state_dict, statistics
+from pytest_ecornn import cells, discovery, faults, journal, memory, roofline, sources, state_dict, statistics
 from pytest_ecornn.contract import DEVICE, DTYPES, Case, Unsupported
 from pytest_ecornn.control import ControlItem
 from pytest_ecornn.discovery import Found
@@ -25,6 +23,7 @@ from pytest_ecornn.options import DEFAULT_BASELINES, Options
 from pytest_ecornn.process import Process
 from pytest_ecornn.property_items import PropertiesItem
 from pytest_ecornn.rows import Row
+from pytest_ecornn.scratch import Scratch
 from pytest_ecornn.suites.cases import case_set
 from pytest_ecornn.verification import Candidate
 
@@ -48,8 +47,10 @@ class Session:
         except (discovery.DiscoveryError, ValueError) as error:
             raise pytest.UsageError(str(error)) from error
         self._check_names(config.invocation_params.dir)
-        worker = getattr(config, "workerinput", None)
-        self._shared = Path(worker["ecornn_shared"] if worker else tempfile.mkdtemp(prefix="pytest-ecornn-"))
+        worker: dict[str, Any] = getattr(config, "workerinput", {})
+        self._scratch = None if worker else Scratch()
+        self._shared = self._scratch.path if self._scratch else Path(worker["ecornn_shared"])
+        self.lock.run = worker.get("ecornn_run", os.getpid())
 
     def _cases(self) -> list[Case]:
         parse = state_dict.give(self.options.state_dict).case if self.options.state_dict else Case.parse
@@ -202,9 +203,17 @@ class Session:
     def setup(self) -> dict[str, Any]:
         """What rows of two runs must share to stand side by side: what shaped them, and the implementations' sources."""
         options = self.options
-        sources = {name: _checksum(found.path.parent) for name, found in self.found.items()}
+        checksums = {name: sources.checksum(found.path) for name, found in self.found.items()}
         shaped = {"budget": options.budget, "pairs": options.pairs, "profile": options.profile}
-        return {"baselines": list(options.baselines), **shaped, "sources": sources}
+        return {"baselines": list(options.baselines), **shaped, **self._selection, "sources": checksums}
+
+    @property
+    def _selection(self) -> dict[str, Any]:
+        """Which rows a run consists of: a report's settings and the confidence of its intervals hold for all of them."""
+        options = self.options
+        cases = sorted(map(str, self.cases)) if options.cases else sorted(options.case_sets)
+        chosen = {"only": sorted(options.only), "devices": sorted(options.devices)}
+        return {"mode": "bench" if options.bench else "verify", "cases": cases, **chosen}
 
     def ceilings(self, device: str) -> roofline.Ceilings:
         """The device's, measured once a run by whichever process needs them first. Call it with the machine alone."""
@@ -240,15 +249,12 @@ class Session:
     def shared_folder(self) -> str:
         return str(self._shared)
 
+    def close(self) -> None:
+        """Removes what the processes of the run shared."""
+        if self._scratch is not None:
+            self._scratch.remove()
+
 
 def _runs(found: Found, case: Case) -> bool:
     """As far as it says itself."""
     return found.kind().refusal(case) is None
-
-
-def _checksum(folder: Path) -> int:
-    """Of every source file of a folder of implementations: they may share code."""
-    files = sorted(
-        file for kind in ("*.py", "*.cu", "*.cuh") for place in (folder, folder / "cuda") for file in place.glob(kind)
-    )
-    return zlib.crc32(b"".join(file.read_bytes() for file in files))

@@ -129,6 +129,26 @@ def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "victim").exists()
 
 
+def test_a_folder_in_its_place_is_named(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(OSError, match=r"lock: expected a file to lock, got a folder .*no implementation is at fault"):
+        MachineLock(tmp_path / "lock").check()
+
+
+@pytest.mark.parametrize("is_own_run", [False, True])
+def test_whom_it_waits_for_is_said_once_and_not_of_its_own_run(tmp_path: Path, is_own_run: bool) -> None:
+    said: list[str] = []
+    waiting = MachineLock(tmp_path / "lock")
+    waiting.say = said.append
+    with worker(tmp_path, "alone", 2, 0.5) as holder:
+        waiting.run = holder.pid if is_own_run else 1
+        for turn in (1, 2):
+            wait_for(tmp_path, "+alone", turn)
+            with waiting.shared():
+                pass
+    assert [line.split(",")[0] for line in said] == ([] if is_own_run else [f"waiting for the machine: process {holder.pid}"])
+
+
 def test_the_default_is_one_file_a_user_in_the_temporary_folder() -> None:
     assert MachineLock().path.name == f"pytest-ecornn-{os.getuid()}.lock"
     assert MachineLock().path == MachineLock().path

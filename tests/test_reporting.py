@@ -203,6 +203,18 @@ def test_a_report_that_is_not_there_is_named(tmp_path: Path) -> None:
 # CSV and benchmark.json.
 
 
+def test_csv_keeps_no_formula_and_numbers_stay_numbers(tmp_path: Path) -> None:
+    texts = ["=1+1", "+cmd", "-2+3", "@SUM(1)", "\t=1", "\r=1", "plain"]
+    rows = [row("fast", CASES[0], notes=text, timing=timing(10.0, {"base": 20.0})) for text in texts]
+    rows[0].timing.floor_share = -0.5  # type: ignore[union-attr]
+    reporting.write_reports(tmp_path, sample_run(), rows)
+    with (tmp_path / "report.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    shown = {line["notes"] for line in lines}
+    assert shown == {"'=1+1", "'+cmd", "'-2+3", "'@SUM(1)", "'    =1", "'\\r=1", "plain"}
+    assert float(lines[0]["floor_share"]) == -0.5
+
+
 def test_csv_has_a_line_for_each_row_and_baseline(tmp_path: Path) -> None:
     rows = [row("a", CASES[0], timing=timing(10.0, {"b": 20.0, "c": 5.0})), row("b", CASES[0], timing=timing(20.0, {}))]
     reporting.write_reports(tmp_path, sample_run(), [*rows, *hostile_rows()])

@@ -28,6 +28,9 @@ COLUMNS = (
     *(f"replay_{name}" for name in (*_RATIO, *_REPLAY)), "replay_samples",
 )  # fmt: skip
 
+# Also the full-width forms of = + - @, which some spreadsheets read alike.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+
 
 def render(rows: list[Row], unproven: Collection[standing.Key]) -> str:
     out = io.StringIO()
@@ -76,4 +79,7 @@ def _timing(timing: Timing | None, names: Iterable[str]) -> Iterator[Any]:
 
 
 def _cell(value: Any) -> Any:
-    return printable(value) if isinstance(value, str) else value
+    """Numbers as they are; text that a spreadsheet would run as a formula behind an apostrophe."""
+    if not isinstance(value, str):
+        return value
+    return ("'" if value.startswith(_FORMULA_STARTS) else "") + printable(value)

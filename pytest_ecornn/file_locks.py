@@ -1,0 +1,87 @@
+"""Files under flock(2): the kernel releases them when their holder dies, and their text says which process that is.
+
+Where there is no flock (Windows) every lock is granted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+if sys.platform != "win32":
+    import fcntl
+
+_MAX_OWNER_BYTES = 64
+_KINDS = ((stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISREG, "a file that this user cannot write"))
+
+
+class LockError(OSError):
+    """One line: which path cannot be locked, and what stands in the way."""
+
+
+class UnsupportedLock(LockError):
+    """The file system has no flock."""
+
+
+def open_file(path: Path) -> int:
+    """A descriptor of the lock file, created where there is none. Raises LockError for anything else at that path."""
+    # The folder may be everyone's: a link planted there under our name must not be followed.
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        raise LockError(f"{path}: expected a file to lock, got {_kind(path)} ({error.strerror or error})") from error
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise LockError(f"{path}: expected a file to lock, got {_kind(path)}")
+
+
+def _kind(path: Path) -> str:
+    """What is at the path, in words."""
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return "none"
+    return next((words for is_kind, words in _KINDS if is_kind(mode)), "something else")
+
+
+def try_lock(descriptor: int, is_shared: bool = False) -> bool:
+    """Locks the file if that needs no waiting. Raises UnsupportedLock."""
+    if sys.platform == "win32":
+        return True
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP):
+            raise
+        raise UnsupportedLock(f"its file system cannot lock files ({error.strerror})") from error
+    return True
+
+
+def wait_for_lock(descriptor: int, is_shared: bool = False) -> None:
+    """Locks the file when its holders have released it."""
+    if sys.platform != "win32":
+        fcntl.flock(descriptor, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
+
+
+def write_owner(descriptor: int, run: int) -> None:
+    """Writes down this process and its run, for those who wait. A full disk is no reason to fail."""
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.write(descriptor, f"{os.getpid()} {run}\n".encode())
+
+
+def owner(descriptor: int) -> tuple[int, int] | None:
+    """The process that locked the file last, and its run; None where that is unknown."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    words = os.read(descriptor, _MAX_OWNER_BYTES).split()
+    is_known = len(words) == 2 and all(word.isdigit() for word in words)
+    return (int(words[0]), int(words[1])) if is_known else None

@@ -1,0 +1,42 @@
+"""Whether the rows of an interrupted run can stand beside new ones: the same machine, set-up, choice of rows and sources."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from pytest_ecornn import machine
+from pytest_ecornn.journal import Journal, JournalError
+from pytest_ecornn.reporting import formatting
+
+_MAX_VALUE_LENGTH = 200  # of a set-up's value in an error
+
+
+def check(rows: Journal, now: dict[str, Any], implementations: Collection[str]) -> None:
+    """Raises JournalError where the journal was begun under another header than `now`, or has rows of none of the names."""
+    before = rows.header
+    differences = machine.same_machine(before.get("machine", {}), now["machine"])
+    differences += _changes(before.get("setup", {}), now["setup"])
+    unknown = dict.fromkeys(row.implementation for row in rows.rows if row.implementation not in implementations)
+    differences += [f"{name} is no implementation of this run" for name in unknown]
+    if differences:
+        raise JournalError(
+            f"{rows.path}: its rows cannot stand beside new ones ({'; '.join(differences)}); "
+            "repeat the options of the interrupted run, or run without --ecornn-resume"
+        )
+
+
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What differs between two runs' set-up, an implementation's source by its name."""
+    names = [name for name in now if name != "sources" and before.get(name) != now[name]]
+    sources = before.get("sources", {})
+    return [
+        *(f"{name}: {_words(before.get(name))} and {_words(now[name])}" for name in names),
+        *(f"{name} has changed" for name, checksum in now["sources"].items() if sources.get(name, checksum) != checksum),
+    ]
+
+
+def _words(value: Any) -> str:
+    """A value of the set-up in a few words."""
+    text = (", ".join(map(str, value)) or "none") if isinstance(value, list) else str(value)
+    return formatting.one_line(text, _MAX_VALUE_LENGTH)

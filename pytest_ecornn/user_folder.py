@@ -1,0 +1,26 @@
+"""Keeps pytest-benchmark and Hypothesis from leaving folders where a run was started, unless those were asked for."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis.configuration import set_hypothesis_home_dir
+
+from pytest_ecornn import cache
+
+_DEFAULT_STORAGE = "file://./.benchmarks"
+_USES_OF_STORAGE = ("benchmark_save", "benchmark_autosave", "benchmark_save_data", "benchmark_compare")
+
+
+def keep_clean(config: pytest.Config, scratch: Path) -> None:
+    """Call it before pytest-benchmark is configured: it makes its folder then."""
+    option, here = config.option, config.invocation_params.dir
+    is_default = getattr(option, "benchmark_storage", None) == _DEFAULT_STORAGE
+    if is_default and not any(getattr(option, name, None) for name in _USES_OF_STORAGE):
+        option.benchmark_storage = f"file://{scratch / 'benchmarks'}"
+    if "HYPOTHESIS_STORAGE_DIRECTORY" not in os.environ and not (here / ".hypothesis").exists():
+        # Examples that failed are drawn again by later runs in the same folder.
+        set_hypothesis_home_dir(cache.folder() / "hypothesis" / f"{zlib.crc32(os.fsencode(here)):08x}")

@@ -1,0 +1,177 @@
+"""What a run meets outside of itself: other runs, killed ones, planted files, caches and other machines."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_ecornn import screen
+from pytest_ecornn.locking import MachineLock
+from pytest_ecornn.options import Options
+from tests import samples
+from tests.foreign import QUICK, Foreign, environment
+from tests.reporting_samples import sample_rows
+
+_OTHER_CASE = "lstm-T5-B3-H8-float32"
+_CASE = ("--ecornn-case", samples.CASE)
+# Its `build` ends when the file "go" is there.
+_WAITING = samples.RIGHT.replace(
+    "    def build(self, case, weights):\n",
+    "    def build(self, case, weights):\n        import pathlib, time\n"
+    "        pathlib.Path('begun').touch()\n        while not pathlib.Path('go').exists():\n            time.sleep(0.01)\n",
+)
+
+
+@pytest.fixture
+def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Foreign:
+    """With a temporary folder of its own, so that no other run on this machine takes part."""
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path / "cache"))
+    return Foreign(tmp_path / "here")
+
+
+def wait_until(path: Path) -> None:
+    end = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < end, f"expected {path.name} within 60 s"
+        time.sleep(0.01)
+
+
+@contextmanager
+def waiting_run(foreign: Foreign) -> Iterator[subprocess.Popen[bytes]]:
+    """A run in the midst of its first row."""
+    path = foreign.write("waiting.py", _WAITING)
+    options = ["--ecornn-verify", "--ecornn-implementations", str(path), "--ecornn-only", "waiting", *_CASE, *QUICK]
+    process = subprocess.Popen(foreign.command(*options), cwd=foreign.path, env=environment(), stdout=subprocess.DEVNULL)
+    try:
+        wait_until(foreign.path / "begun")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_second_run_with_the_same_report_folder_is_refused_and_the_first_goes_on(foreign: Foreign) -> None:
+    with waiting_run(foreign) as first:
+        done = foreign.run("--ecornn-verify", "--ecornn-only", "sequential", "--ecornn-case", _OTHER_CASE, *QUICK, check=4)
+        assert f"expected a report folder that no other run writes into, but process {first.pid} does" in done.stderr
+        assert "choose another --ecornn-report" in done.stderr
+        (foreign.path / "go").touch()
+        assert first.wait(60) == 0
+    assert foreign.rows().keys() == {f"waiting-{samples.CASE}"}
+    assert [one.name for one in (foreign.path / "reports/local").glob(".*")] == []
+
+
+def test_a_resume_looks_at_its_own_sources_and_cases(foreign: Foreign) -> None:
+    mine = foreign.write("mine.py", samples.RIGHT)
+    (foreign.path / ".#mine.py").symlink_to("user@host.1234:56")  # Emacs's lock
+    (foreign.path / "folder.py").mkdir()
+    options = ["--ecornn-verify", "--ecornn-implementations", str(mine), "--ecornn-only", "mine", *QUICK]
+    foreign.run(*options, *_CASE, check=0)
+    foreign.write("notes.py", "# unrelated")
+    foreign.run(*options, *_CASE, "--ecornn-resume", check=0)
+    journal = (foreign.path / "reports/local/journal.jsonl").read_text()
+    done = foreign.run(*options, "--ecornn-case", _OTHER_CASE, "--ecornn-resume", check=4)
+    assert f"cases: {samples.CASE} and {_OTHER_CASE}" in done.stderr
+    assert "repeat the options of the interrupted run, or run without --ecornn-resume" in done.stderr
+    assert (foreign.path / "reports/local/journal.jsonl").read_text() == journal
+    foreign.write("_shared.py", "")
+    assert "mine has changed" in foreign.run(*options, *_CASE, "--ecornn-resume", check=4).stderr
+
+
+def test_a_folder_of_implementations_may_hold_an_editors_lock(foreign: Foreign) -> None:
+    kernels = foreign.path / "kernels"
+    kernels.mkdir()
+    foreign.write("kernels/mine.py", samples.RIGHT)
+    (kernels / ".#mine.py").symlink_to("user@host.1234:56")
+    (kernels / "folder.py").mkdir()
+    options = ["--ecornn-implementations", str(kernels), "--ecornn-only", "mine", *_CASE]
+    done = foreign.run("--ecornn-verify", *options, "--collect-only", "-q", check=0)
+    assert f"[mine-{samples.CASE}]" in done.stdout
+
+
+def test_a_run_that_waits_for_the_machine_says_for_whom_and_removes_what_a_killed_one_left(foreign: Foreign) -> None:
+    with waiting_run(foreign) as killed:
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+    temporary = Path(os.environ["TMPDIR"])
+    left = [path for path in temporary.glob("pytest-ecornn-*") if path.is_dir()]
+    assert len(left) == 1
+    unrelated = temporary / "pytest-ecornn-clone"
+    unrelated.mkdir()
+    lock = MachineLock(temporary / f"pytest-ecornn-{os.getuid()}.lock")
+    command = foreign.command("--ecornn-verify", "--ecornn-only", "sequential", *_CASE, *QUICK)
+    with lock.alone():
+        process = subprocess.Popen(command, cwd=foreign.path, env=environment(), stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        said = next(line for line in process.stdout if "waiting" in line or "passed" in line)
+        assert said.startswith(f"waiting for the machine: process {os.getpid()}, of another run, uses it")
+        assert str(lock.path) in said
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 0, output
+    assert not left[0].exists()
+    assert [path for path in temporary.glob("pytest-ecornn-*") if path.is_dir()] == [unrelated]
+
+
+def test_what_stands_in_the_locks_place_is_named_and_no_implementation_blamed(foreign: Foreign) -> None:
+    path = Path(os.environ["TMPDIR"]) / f"pytest-ecornn-{os.getuid()}.lock"
+    path.symlink_to("elsewhere")
+    done = foreign.run("--ecornn-verify", "--ecornn-only", "sequential", *_CASE, *QUICK, check=4)
+    assert f"{path}: expected a file to lock, got a symbolic link" in done.stderr
+    assert "set TMPDIR to a folder of your own" in done.stderr
+    assert "no implementation is at fault" in done.stderr
+
+
+def test_nothing_is_left_that_was_not_asked_for(foreign: Foreign) -> None:
+    foreign.write(
+        "few.py", "from pytest_ecornn import exploration\nexploration.PROFILES['quick'] = exploration.Profile(1, 0)\n"
+    )
+    options = ["--ecornn-only", "sequential", "-k", "drawn and rnn_tanh-float32", "--ecornn-profile", "quick", "-p", "few"]
+    foreign.run("--ecornn-verify", *options, check=0)
+    assert {path.name for path in foreign.path.iterdir()} - {"__pycache__"} == {"few.py", "reports"}
+
+
+@pytest.mark.parametrize("option", ["report", "state-dict", "compare", "implementations"])
+def test_an_empty_path_is_a_usage_error(option: str, pytester: pytest.Pytester) -> None:
+    config = pytester.parseconfig("--ecornn-bench", f"--ecornn-{option}", "")
+    with pytest.raises(pytest.UsageError, match=f"--ecornn-{option}: expected a path, got an empty one"):
+        Options.from_config(config)
+
+
+def test_another_arm_processor_is_another_kind_of_machine(foreign: Foreign) -> None:
+    foreign.write(
+        "arm.py",
+        "import os\nfrom pathlib import Path\nfrom pytest_ecornn import machine\nread = machine._read\n"
+        "text = f'processor : 0\\nCPU implementer\\t: 0x41\\nCPU part\\t: {os.environ[\"PART\"]}\\n'\n"
+        "machine._read = lambda path: text if path == Path('/proc/cpuinfo') else read(path)\n",
+    )
+    options = ["--ecornn-bench", "--ecornn-only", "sequential", *_CASE, *QUICK, "-p", "arm"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PART", "0xd0c")
+        foreign.run(*options, "--ecornn-report", "stored", check=0)
+        patch.setenv("PART", "0xd40")
+        done = foreign.run(*options, "--ecornn-compare", "stored/report.json", check=4)
+    assert "is of another kind of machine (cpu: " in done.stderr
+    assert "part 0xd0c" in done.stderr
+    assert "part 0xd40" in done.stderr
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_the_summary_is_written_where_isatty_is_a_bool(is_terminal: bool) -> None:
+    """As it is before pytest 8.4.2."""
+    out = io.StringIO()
+    writer = SimpleNamespace(fullwidth=100, hasmarkup=False, _file=out)
+    reporter = SimpleNamespace(isatty=is_terminal, _tw=writer, section=lambda *_, **__: None, write=out.write)
+    screen.write_summary(reporter, sample_rows(), None, ["report.md"])
+    assert "report.md" in out.getvalue()
