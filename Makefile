@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: bench test lint tolerance acceptance acceptance-gpu soak-gpu sanitizer-gpu clean
+.PHONY: bench test lint tolerance acceptance acceptance-gpu soak-gpu sanitizer-gpu docs clean
 
 bench: $(STAMP)
 	$(BIN)/pytest --ecornn-bench --ecornn-budget 2 $(ARGS)
@@ -38,6 +38,10 @@ soak-gpu: $(STAMP)
 
 sanitizer-gpu: $(STAMP)
 	$(BIN)/python -m pytest_ecornn.suites.sanitizer_gpu $(ARGS)
+
+docs: $(STAMP)
+	$(BIN)/python -m pytest_ecornn.suites.published.front_chart
+	$(BIN)/python -m tests.readme
 
 clean:
 	rm -rf $(VENV) reports/local .hypothesis build *.egg-info

@@ -287,7 +287,7 @@ def is_selfcheck(config: pytest.Config) -> bool:
 
 
 def help_text() -> str:
-    """The options as the README quotes them."""
+    """The options as docs/cli.md quotes them."""
     lines = []
     for name, settings in OPTIONS:
         metavar = settings.get("metavar") or ("{" + ",".join(settings["choices"]) + "}" if "choices" in settings else "")

@@ -1,27 +1,77 @@
-"""Keeps what the README quotes equal to its source: the options' help, and an excerpt of the committed report.
+"""Keeps what the documents quote equal to its source: options, an excerpt of a report, measured speedups.
 
-`python -m tests.readme README.md reports/cpu/report.md` writes both; a test holds them equal.
+`python -m tests.readme` writes all of it anew; tests hold it equal.
 """
 
 from __future__ import annotations
 
+import json
 import re
-import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pytest_ecornn.options import help_text
+from pytest_ecornn.reporting.formatting import significant
+from pytest_ecornn.reporting.ratio_chart import Series
+from pytest_ecornn.suites.published import front_chart
 
+ROOT = Path(__file__).parents[1]
 EXCERPTED = ("lstm", "mingru")
 
 
-def quoted(readme: str, report: str) -> str:
-    """`readme` with its marked parts made anew."""
-    readme = _replaced(readme, "options", f"```\n{help_text()}\n```")
-    return _replaced(readme, "excerpt", "\n\n".join(_first_table(report, cell) for cell in EXCERPTED))
+def options() -> str:
+    """The options' help as a table."""
+    rows = re.findall(r"^(--.*)\n    (.*)$", help_text(), re.M)
+    return "\n".join(
+        ["| option | meaning |", "| --- | --- |", *(f"| `{_escape(name)}` | {_escape(text)} |" for name, text in rows)]
+    )
 
 
-def _replaced(text: str, name: str, content: str) -> str:
-    start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+def excerpt() -> str:
+    """The first table of each excerpted cell of the stored report of a CPU."""
+    report = (ROOT / "reports/cpu/report.md").read_text()
+    return "\n\n".join(_first_table(report, cell) for cell in EXCERPTED)
+
+
+def speedups() -> str:
+    """persistent_gpu beside cuDNN, in a sentence each."""
+    report = json.loads((ROOT / "reports/h200/persistent.json").read_text())
+    series = {one.label: one for one in front_chart.persistent_series(report["rows"])}
+    (card,) = report["machine"]["gpu"]["names"]
+    forward, training, decoding = (
+        _speedup(series[f"{name}, as called"]) for name in ("forward", "forward and backward", "decoding, T 1 and 16")
+    )
+    return (
+        f"`persistent_gpu` beside cuDNN on one {card}, time of a call (geometric means):\n\n"
+        f"- forward **{forward}**\n- forward and backward **{training}**\n- decoding, 1 or 16 steps, {decoding}"
+    )
+
+
+def _speedup(series: Series) -> str:
+    lowest, mean = significant(min(ratio.ratio for ratio in series.ratios)), significant(series.mean.ratio, 2)
+    return f"{mean} times as fast, of {len(series.ratios)} cases the lowest {lowest} times"
+
+
+QUOTES: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "README.md": {"speedups": speedups},
+    "docs/cli.md": {"options": options},
+    "docs/quickstart.md": {"excerpt": excerpt},
+}
+
+
+def quoted(name: str) -> str:
+    """The page with its marked parts made anew."""
+    text = (ROOT / name).read_text()
+    for marker, render in QUOTES[name].items():
+        text = _replaced(text, marker, render())
+    return text
+
+
+def _replaced(text: str, marker: str, content: str) -> str:
+    """Raises ValueError where the page lacks the marker."""
+    start, end = f"<!-- {marker} -->\n", f"<!-- /{marker} -->"
+    if start not in text or end not in text:
+        raise ValueError(f"expected {start.strip()} and {end} around what is quoted")
     before, _, rest = text.partition(start)
     return f"{before}{start}\n{content}\n\n{end}{rest.partition(end)[2]}"
 
@@ -34,6 +84,10 @@ def _first_table(report: str, cell: str) -> str:
     return table[0]
 
 
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
 if __name__ == "__main__":
-    readme, report = map(Path, sys.argv[1:])
-    readme.write_text(quoted(readme.read_text(), report.read_text()))
+    for page in QUOTES:
+        (ROOT / page).write_text(quoted(page))
