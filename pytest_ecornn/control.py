@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_ecornn.contract import Unsupported
+from pytest_ecornn.interruption import raised_as_error
 from pytest_ecornn.items import BenchmarkItem, Skip, build_and_compare
 from pytest_ecornn.rows import Row
 from pytest_ecornn.verification import Candidate
@@ -18,7 +19,8 @@ class ControlItem(BenchmarkItem):
     def fill(self, row: Row) -> None:
         """What is wrong with the implementation is its own row's affair: without it there is no control."""
         try:
-            super().fill(row)
+            with raised_as_error():
+                super().fill(row)
         except (Skip, Unsupported):
             raise
         except Exception as error:

@@ -21,6 +21,7 @@ from types import ModuleType
 
 from pytest_ecornn.ambient import Kept, clocks
 from pytest_ecornn.contract import MOST_ACTIVATION_ERROR, Declared, Implementation
+from pytest_ecornn.interruption import raised_as_error
 from pytest_ecornn.tampering import Tools
 
 ENTRY_POINT_GROUP = "pytest_ecornn.implementations"
@@ -136,12 +137,14 @@ def _load(file: Path, package: str) -> ModuleType:
 
 def _guarded(load: Callable[[], ModuleType], file: Path) -> ModuleType:
     try:
-        with Kept(clocks()) as kept, Tools() as tools:
+        with Kept(clocks()) as kept, Tools() as tools, raised_as_error():
             module = load()
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit and pytest.skip raise no Exception
         raise DiscoveryError(
-            f"{file}: importing it raised {type(error).__name__}: {error}; mend the module, or import what may be missing "
-            "inside build and say so in unsupported"
+            f"{file}: importing it raised {type(error).__name__}: {' '.join(str(error).split())}; mend the module, "
+            "or import what may be missing inside build and say so in unsupported"
         ) from error
     if changes := kept.changes + tools.changes:
         raise DiscoveryError(f"{file}: importing it replaced what the harness works with: {changes[0]}")

@@ -1,9 +1,12 @@
-"""SIGTERM ends a run as Ctrl-C does, with a report."""
+"""SIGTERM ends a run as Ctrl-C does, with a report; a KeyboardInterrupt that code raises does not."""
 
 from __future__ import annotations
 
 import _thread
 import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -28,3 +31,44 @@ def handler(config: pytest.Config) -> Any:
 
 def _interrupt() -> NoReturn:
     raise KeyboardInterrupt
+
+
+class RaisedInterrupt(Exception):
+    """KeyboardInterrupt that code raised, and no signal."""
+
+
+@contextmanager
+def raised_as_error() -> Iterator[None]:
+    """Raises RaisedInterrupt in place of a KeyboardInterrupt that no signal has caused."""
+    with _recorded_signals() as delivered:
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            if delivered:
+                raise
+            raised = RaisedInterrupt("code raised KeyboardInterrupt, and nobody pressed Ctrl-C")
+            raise raised.with_traceback(error.__traceback__) from None
+
+
+@contextmanager
+def _recorded_signals() -> Iterator[list[int]]:
+    """Yields the numbers of the signals delivered within it that end a run. Python delivers them to the main thread alone."""
+    delivered: list[int] = []
+
+    def recording(handler: Callable[[int, FrameType | None], Any]) -> Callable[[int, FrameType | None], Any]:
+        def record(number: int, frame: FrameType | None) -> None:
+            delivered.append(number)
+            handler(number, frame)
+
+        return record
+
+    is_main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM) if is_main}
+    for number, handler in handlers.items():
+        if callable(handler):
+            signal.signal(number, recording(handler))
+    try:
+        yield delivered
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

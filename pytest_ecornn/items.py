@@ -22,6 +22,7 @@ from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case, Declared, Unsupported
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.exploration import PROFILES, Profile, explore
+from pytest_ecornn.interruption import raised_as_error
 from pytest_ecornn.measurement import Arm, Pool
 from pytest_ecornn.process import Spoilt
 from pytest_ecornn.roofline import Ceilings
@@ -125,7 +126,8 @@ class Item:
         passing: tuple[type[Exception], ...] = (Failure, Skip, Unsupported, *verdicts)
         process.at_work(self.found.name, case)
         try:
-            yield
+            with raised_as_error():
+                yield
         except passing:
             raise
         except (Exception, SystemExit) as error:

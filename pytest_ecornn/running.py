@@ -36,7 +36,13 @@ _FIXTURES = {
     "ecornn_drawn": "drawn",
     "ecornn_properties": "properties",
 }
-_OWN_TESTS = {"test_properties": "properties", "test_control": "control"}  # whose labels others have too
+_KINDS = {  # of the rows that each test fills
+    "test_benchmark": "benchmark",
+    "test_control": "control",
+    "test_fixed_case": "fixed",
+    "test_drawn_cases": "drawn",
+    "test_properties": "properties",
+}
 _ROOT = Path(__file__).parent
 
 
@@ -170,11 +176,8 @@ class Running:
         if "[" not in nodeid:
             return None
         label = nodeid.partition("[")[2].removesuffix("]")
-        own = next((kind for test, kind in _OWN_TESTS.items() if f"::{test}[" in nodeid), "")
-        for item in self._items():
-            if str(item) == label and own == (item.kind if item.kind in _OWN_TESTS.values() else ""):
-                return item
-        return None
+        kind = _KINDS.get(nodeid.partition("[")[0].rpartition("::")[2])
+        return next((item for item in self._items() if item.kind == kind and str(item) == label), None)
 
     def _items(self) -> Iterator[Item]:
         for name in _FIXTURES.values():

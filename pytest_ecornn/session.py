@@ -17,6 +17,7 @@ from pytest_ecornn import cells, discovery, faults, journal, memory, roofline, s
 from pytest_ecornn.contract import DEVICE, DTYPES, Case, Unsupported
 from pytest_ecornn.control import ControlItem
 from pytest_ecornn.discovery import Found
+from pytest_ecornn.interruption import raised_as_error
 from pytest_ecornn.items import BenchmarkItem, DrawnItem, Failure, FixedItem, Skip, build_and_compare
 from pytest_ecornn.locking import MachineLock
 from pytest_ecornn.options import DEFAULT_BASELINES, Options
@@ -182,7 +183,8 @@ class Session:
             return f"not compared with {name}: {end}"
         self.process.at_work(name, case)
         try:
-            candidate, comparisons = build_and_compare(self.found[name], case)
+            with raised_as_error():
+                candidate, comparisons = build_and_compare(self.found[name], case)
         except (Skip, Unsupported) as reason:
             return f"not compared with {name}: {reason}"
         except (Exception, SystemExit) as error:

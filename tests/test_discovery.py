@@ -66,6 +66,11 @@ def test_a_folder_adds_each_file_but_shared_code_and_tests(tmp_path: Path) -> No
             r"bad\.py: class Mine lacks takes_resets",
         ),
         ("import no_such_module", r"bad\.py: importing it raised ModuleNotFoundError.*mend the module"),
+        (
+            "import pytest\npytest.skip('no\\nGPU', allow_module_level=True)",
+            r"bad\.py: importing it raised Skipped: no GPU; mend",
+        ),
+        ("import pytest\npytest.importorskip('no_such')", r"bad\.py: importing it raised Skipped: could not import 'no_such'"),
         ("class (", r"bad\.py: importing it raised SyntaxError"),
         ("import time\ntime.perf_counter = lambda: 0.0", r"bad\.py: importing it replaced .* with: time\.perf_counter"),
         ("import secrets\nsecrets.randbelow = lambda n: 0", r"bad\.py: importing it replaced .* with: secrets\.randbelow"),
