@@ -2,6 +2,7 @@
 
 Weights lie in one buffer in cuDNN's order, or each call would copy them there. In training mode the given parameters are
 moved into it, as torch.nn moves its own: the leaves stay the same, and updates in place are seen. Inference has a copy.
+Version 9.19 is wrong in float16 for some shapes of LSTM, GRU and RNN, which are refused (docs/notes/cudnn.md).
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 They are torch.nn's own modules, parameters and checks; only what computes is another. On a CUDA device the kernels run or the
 call raises: nothing is slow there in silence. On others forward is torch.nn's. Source: Diamos et al., Persistent RNNs, 2016.
+
+torch.nn calls cuDNN there, whose version 9.19 is wrong in float16 for some shapes (docs/notes/cudnn.md). These modules do not.
 """
 
 from __future__ import annotations
