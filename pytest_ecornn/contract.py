@@ -249,7 +249,10 @@ class Implementation(ABC):
 
     @abstractmethod
     def unsupported(self, case: Case, device: torch.device) -> str | None:
-        """The reason why this will not run `case` on `device`, or None. Asked at set-up, never at collection."""
+        """The reason why this will not run `case` on `device`, or None.
+
+        Asked on every case before the first row runs, in one process for all, and again when a row is set up.
+        """
 
     @abstractmethod
     def build(self, case: Case, weights: Weights) -> Layer:

@@ -55,10 +55,15 @@ class Controller:
 
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         self._is_interrupted = error == "keyboard-interrupt"
-        self._idle_deaths += bool(error)
+        self._idle_deaths += bool(error) and not self._died_of_asking(node)
         if self._idle_deaths > _MOST_IDLE_DEATHS:
             reason = f"{_MOST_IDLE_DEATHS} workers died before they began a row; the last: {faults.death(_exit_status(node))}"
             pytest.exit(reason, pytest.ExitCode.INTERNAL_ERROR)
+
+    def _died_of_asking(self, node: Any) -> bool:
+        """Whether an implementation ended the worker by being asked what it supports: the next worker does not ask it."""
+        words = LastWords(Path(self._session.shared_folder), node.gateway.id).read()
+        return bool(words.implementation) and not words.case
 
     def is_costly(self, node: Any, nodeid: str) -> bool:
         """Whether the dead worker's death is that of the row it was at, and not its baseline's or an earlier row's."""

@@ -27,6 +27,7 @@ from pytest_ecornn.measurement import Arm, Pool
 from pytest_ecornn.process import Spoilt
 from pytest_ecornn.roofline import Ceilings
 from pytest_ecornn.rows import Row, TensorError, Timing
+from pytest_ecornn.support import NO_CUDA
 from pytest_ecornn.tampering import Asking, Tools
 from pytest_ecornn.verification import Candidate
 
@@ -52,6 +53,16 @@ class Item:
     def __str__(self) -> str:
         return f"{self.found.name}-{self.case}"
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether its cases are drawn around `case`."""
+        return False
+
+    @property
+    def refusal(self) -> str:
+        """Why the implementation runs none of its cases, as it said before the first row; empty where it runs some."""
+        return self.session.support.refusal(self.found, self.case, self.is_drawn)
+
     def run(self) -> Row:
         """The finished row. Ends the test by pytest.skip or pytest.fail where the row is skipped or failed."""
         row = self.session.current = self.finished()
@@ -73,6 +84,17 @@ class Item:
             deterministic=kind.deterministic, **{name: getattr(kind, name) for name in Declared._fields},
         )  # fmt: skip
 
+    def skipped_row(self, reason: object) -> Row:
+        """The row of what the implementation does not support: skipped, or failed where the implementation is required."""
+        row = self.empty_row()
+        self._skip(row, reason)
+        return row
+
+    def _skip(self, row: Row, reason: object) -> None:
+        is_required = self.found.name in self.session.options.require
+        row.status = "failed" if is_required else "skipped"
+        row.reason = f"{self.found.name} is required, but skipped: {reason}" if is_required else str(reason)
+
     def _fresh(self, row: Row) -> Row:
         start = time.perf_counter()
         try:
@@ -85,9 +107,7 @@ class Item:
             for asked in asking.found:
                 raise self.failure(f"expected it to use its arguments alone, but it asked for {asked}")
         except (Skip, Unsupported) as reason:
-            is_required = self.found.name in self.session.options.require
-            row.status = "failed" if is_required else "skipped"
-            row.reason = f"{self.found.name} is required, but skipped: {reason}" if is_required else str(reason)
+            self._skip(row, reason)
         except Failure as failure:
             row.status, row.reason = "failed", str(failure)
         except Spoilt as fault:
@@ -102,7 +122,7 @@ class Item:
 
     def _check_device(self) -> None:
         if self.case.device.startswith("cuda") and not torch.cuda.is_available():
-            raise Skip("no CUDA device on this machine")
+            raise Skip(NO_CUDA)
         if lost := faults.poison(self.case.device):
             raise Failure(
                 f"{self.found.name} on {self.case}: was not run, because an earlier row has poisoned the CUDA context: {lost}; "
@@ -260,6 +280,10 @@ class DrawnItem(Item):
 
     def __str__(self) -> str:
         return f"{self.found.name}-{label(self.case)}"
+
+    @property
+    def is_drawn(self) -> bool:
+        return True
 
     def empty_row(self) -> Row:
         return drawn_row(super().empty_row(), self.case, self.session.options.profile)

@@ -49,14 +49,18 @@ class Journal:
             with self.path.open("r+b") as file:  # the line that the kill cut short
                 file.truncate(length)
 
-    def add(self, row: Row) -> None:
-        """Writes the row through to the disk, unless it stands there already. Raises JournalError where the disk is full."""
-        if row.key in self._keys:
+    def add(self, *rows: Row) -> None:
+        """Writes the rows through to the disk, save those that stand there already.
+
+        Raises JournalError where the disk is full.
+        """
+        new = [row for row in rows if row.key not in self._keys]
+        if not new:
             return
-        self._keys.add(row.key)
-        self.rows.append(row)
+        self._keys |= {row.key for row in new}
+        self.rows += new
         try:
-            self._append(row.as_dict())
+            self._append(*(row.as_dict() for row in new))
         except OSError as error:
             raise JournalError(f"{self.path}: cannot be written ({error.strerror or error})") from error
 
@@ -65,13 +69,13 @@ class Journal:
         """How many rows are on disk. Raises JournalError where that cannot be read."""
         return len(read(self.path)[1])
 
-    def _append(self, data: dict[str, Any]) -> None:
-        """A whole line, or none."""
+    def _append(self, *data: dict[str, Any]) -> None:
+        """A whole line each, or none."""
         before = None
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 before = file.tell()
-                file.write(json.dumps(data) + "\n")
+                file.writelines(json.dumps(line) + "\n" for line in data)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError:

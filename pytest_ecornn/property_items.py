@@ -32,6 +32,10 @@ class PropertiesItem(Item):
     def __str__(self) -> str:
         return f"{self.found.name}-{self.case if self.is_fixed else label(self.case)}"
 
+    @property
+    def is_drawn(self) -> bool:
+        return not self.is_fixed
+
     def empty_row(self) -> Row:
         row = super().empty_row()
         return row if self.is_fixed else drawn_row(row, self.case, self.session.options.profile)

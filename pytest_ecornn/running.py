@@ -23,11 +23,12 @@ from pytest_ecornn.gate import Outcome
 from pytest_ecornn.gate_run import Gate
 from pytest_ecornn.items import Item
 from pytest_ecornn.options import default_baselines
-from pytest_ecornn.reporting import formatting, gate_tables
+from pytest_ecornn.reporting import formatting, gate_tables, standing
 from pytest_ecornn.rows import Row
 from pytest_ecornn.screen import Screen, write_summary
 from pytest_ecornn.session import Session
 from pytest_ecornn.statistics import CONFIDENCE
+from pytest_ecornn.unsupported_items import Grouping
 
 _FIXTURES = {
     "ecornn_row": "rows",
@@ -65,6 +66,7 @@ class Running:
         if not self.session.options.bench:  # what is timed has all cores, one row at a time
             machine.share_cores(config)
         user_folder.keep_clean(config, Path(self.session.shared_folder))
+        config.pluginmanager.register(Grouping(), "ecornn-grouping")
         _choose_suites(config, self.session.options.bench)
         if config.get_verbosity() <= 0 and not any(str(a).startswith("--benchmark") for a in config.invocation_params.args):
             config.option.benchmark_quiet = True  # its table repeats ours; its files and options are as ever
@@ -134,16 +136,21 @@ class Running:
     def pytest_runtest_logreport(self, report: Any) -> None:
         if self._journal is None:
             return
+        unsupported = getattr(report, "ecornn_unsupported", None)
         row = Row.from_dict(report.ecornn_row) if hasattr(report, "ecornn_row") else self._lost(report)
         try:
             if row is not None:
                 self._journal.add(row)
+            if unsupported is not None:
+                self._journal.add(*map(Row.from_dict, unsupported["rows"]))
         except journal.JournalError as error:
             pytest.exit(str(error))
-        if row is not None:
+        if row is not None or unsupported is not None:
             foreign_text.neutralise(report)
         if self._screen:
             self._screen.report(row)
+            if unsupported is not None:
+                self._screen.report_unsupported(unsupported["summary"], report.outcome)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:
@@ -185,7 +192,8 @@ class Running:
 
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, str] | None:
         """Rows are shown by our own progress unless pytest was asked to be verbose."""
-        if hasattr(report, "ecornn_row") and self._screen and self._screen.is_shown:
+        is_ours = hasattr(report, "ecornn_row") or hasattr(report, "ecornn_unsupported")
+        if is_ours and self._screen and self._screen.is_shown:
             return report.outcome, "", ""
         return None
 
@@ -249,6 +257,7 @@ class Running:
             },
             refused=_refused(self._journal.rows),
             score=score.last(),
+            skipped=standing.skipped(self._journal.rows),
         )
 
     def pytest_unconfigure(self) -> None:

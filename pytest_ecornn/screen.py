@@ -33,12 +33,20 @@ class Screen:
             reporter._show_progress_info = False  # its percentage would stand alone on a line
 
     def report(self, row: Row | None) -> None:
-        if not self.is_shown or row is None:
+        if row is not None:
+            self._report(progress.describe(row), row.status)
+
+    def report_unsupported(self, summary: str, outcome: str) -> None:
+        """All rows that an implementation does not support, by one line."""
+        self._report(summary, outcome)
+
+    def _report(self, text: str, status: str) -> None:
+        if not self.is_shown:
             return
         if self._progress is None:
             self._progress = progress.Progress(cast(IO[str], _Stream(self._config)))
         self._done += 1
-        self._progress.row_done(row, self._done, self.total)
+        self._progress.item_done(text, status, self._done, self.total)
 
     def say(self, text: str) -> None:
         """A line, whatever pytest was asked for: what takes long must not look like a hang."""

@@ -26,6 +26,7 @@ from pytest_ecornn.property_items import PropertiesItem
 from pytest_ecornn.rows import Row
 from pytest_ecornn.scratch import Scratch
 from pytest_ecornn.suites.cases import case_set
+from pytest_ecornn.support import Support
 from pytest_ecornn.verification import Candidate
 
 
@@ -113,7 +114,7 @@ class Session:
         found = [self.found[name] for name in names if name in self.found]
         cases = (case for case in self.cases if case.device == device)
         pairs = ((one, case) for case in cases for one in found)
-        runs = (ControlItem(self, one, case) for one, case in pairs if _runs(one, case))
+        runs = (ControlItem(self, one, case) for one, case in pairs if not self.support.refusal(one, case))
         return next(runs, None)
 
     def fixed(self) -> list[FixedItem]:
@@ -145,9 +146,14 @@ class Session:
     # What items share.
 
     @cached_property
+    def support(self) -> Support:
+        bases = [] if self.options.cases else self._bases()
+        return Support(self._shared, self.cases, bases, lambda name: self.process.at_work(name, ""))
+
+    @cached_property
     def confidence(self) -> float:
         """Of a ratio's interval, corrected for the number of rows that this run may time, of two columns each on a GPU."""
-        items = [item for item in self.rows() if _runs(item.found, item.case)]
+        items = [item for item in self.rows() if not item.refusal]
         return statistics.confidence_of_each(sum(2 if item.case.device.startswith("cuda") else 1 for item in items))
 
     @cached_property
@@ -255,8 +261,3 @@ class Session:
         """Removes what the processes of the run shared."""
         if self._scratch is not None:
             self._scratch.remove()
-
-
-def _runs(found: Found, case: Case) -> bool:
-    """As far as it says itself."""
-    return found.kind().refusal(case) is None

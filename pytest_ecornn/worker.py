@@ -22,13 +22,21 @@ class Worker:
         last_words = LastWords(Path(session.shared_folder), given["workerid"])
         session.process = self._process = Process(last_words, given["ecornn_fatal"])
         self._stack = last_words.stack.open("a")
-        self._deadline = Deadline(self._stack)
+        self._deadline, self._timeout = Deadline(self._stack), config.getoption("--ecornn-timeout")
         session.lock.waiting = self._deadline.paused
         if given["ecornn_memory"]:
             memory.limit(given["ecornn_memory"])
 
     def pytest_sessionstart(self) -> None:
         faulthandler.enable(self._stack)  # pytest's own would print it and be done
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection(self) -> Any:
+        """Implementations are asked what they support: one that does not answer must not hold up the run."""
+        self._deadline.start(self._timeout, self._process.stop)
+        result = yield
+        self._deadline.stop()
+        return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self) -> Any:

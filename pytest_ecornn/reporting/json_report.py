@@ -23,6 +23,7 @@ from pytest_ecornn.rows import SCHEMA_VERSION, Row
 
 _NUMBERS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 _FIRST_ROW = 4  # the line of the file
+_LATER = {"skipped"}  # fields of a run that reports of the first version lack
 
 
 def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key], compared: Outcome | None = None) -> str:
@@ -76,7 +77,7 @@ def _refuse(constant: str) -> NoReturn:
 
 def _run(path: Path, data: Any) -> RunInfo:
     known = {one.name for one in fields(RunInfo)}
-    if not isinstance(data, dict) or set(data) != known:
+    if not isinstance(data, dict) or set(data) | _LATER != known:
         found = ", ".join(sorted(data)) if isinstance(data, dict) else type(data).__name__
         raise ReportError(f"{path}: expected run to be an object with {', '.join(sorted(known))}, got {found}")
     try:

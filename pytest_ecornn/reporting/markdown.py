@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -116,19 +117,24 @@ def _failures(rows: list[Row]) -> Iterator[str]:
 
 
 def _skipped(rows: list[Row], run: RunInfo) -> Iterator[str]:
-    groups: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        if row.status == "skipped":
-            groups.setdefault((row.implementation, row.reason), []).append(row.case)
-    if groups:
+    """A line an implementation: how many of its rows, what share of its cases, and why."""
+    asked = Counter(row.implementation for row in rows if row.kind != "control")
+    lines = [
+        [escape(name), f"{sum(reasons.values())} of {asked[name]}", _refused_share(run, name), _reasons(reasons)]
+        for name, reasons in standing.skipped(rows).items()
+    ]
+    if lines:
         yield "## Skipped"
-        found = sorted(groups.items())
-        lines = [[escape(name), escape(why), str(len(cases)), escape(cases[0])] for (name, why), cases in found]
-        yield table(["Implementation", "Reason", "Rows", "For example"], lines, right=["Rows"])
-    if run.refused:
-        yield "Share of the cases that each implementation would not run:"
-        lines = [[escape(name), formatting.percent(share)] for name, share in sorted(run.refused.items())]
-        yield table(["Implementation", "Refused"], lines, right=["Refused"])
+        yield "What an implementation does not support is not run. A number in brackets counts the rows of a reason."
+        yield table(["Implementation", "Rows", "Share of cases", "Reasons"], lines, right=["Rows", "Share of cases"])
+
+
+def _refused_share(run: RunInfo, name: str) -> str:
+    return formatting.percent(run.refused[name]) if name in run.refused else ""
+
+
+def _reasons(reasons: dict[str, int]) -> str:
+    return "; ".join(f"{escape(why)} ({count})" if len(reasons) > 1 else escape(why) for why, count in reasons.items())
 
 
 def _machine(run: RunInfo, rows: list[Row]) -> Iterator[str]:

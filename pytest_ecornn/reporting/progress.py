@@ -42,14 +42,18 @@ class Progress:
         )  # fmt: skip
 
     def row_done(self, row: Row, done: int, total: int) -> None:
-        """Reports one finished row, the `done`th of `total`."""
-        text = describe(row)
+        """Reports one finished row, the `done`th item of `total`."""
+        self.item_done(describe(row), row.status, done, total)
+
+    def item_done(self, text: str, status: str, done: int, total: int) -> None:
+        """Reports in one line what a finished item has to say, the `done`th of `total`."""
+        text = formatting.one_line(text, _LONGEST)
         if self._bar is None:
             self._file.write(f"[{done:{len(str(total))}}/{total}] {text}\n")
             self._file.flush()
             return
         self.update(done, total, text)
-        if row.status == "failed":
+        if status == "failed":
             self._console.print(Text(text, "red"))
 
     def update(self, done: int, total: int, text: str) -> None:

@@ -15,7 +15,7 @@ class RunInfo:
     machine: the fingerprint, nested names to strings and numbers. Its "benchmark_machine_info" and
     "benchmark_commit_info", where there are any, are pytest-benchmark's own and go to benchmark.json only.
     ceilings: what the machine was measured to reach. refused: implementation -> share of its cases that it would not run.
-    score: the harness's own, the last that was taken on the machine.
+    score: the harness's own, the last that was taken on the machine. skipped: implementation -> reason -> number of rows.
     """
 
     started: str
@@ -26,6 +26,7 @@ class RunInfo:
     settings: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, float] = field(default_factory=dict)
     score: Score | None = None
+    skipped: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> dict[str, Any]:

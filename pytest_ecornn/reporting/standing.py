@@ -5,6 +5,7 @@ Every output asks here, so that none publishes what another withholds.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from math import isnan
 
@@ -103,6 +104,15 @@ def against(row: Row, baseline: str | None, column: str = "timing") -> Against |
 def verdict(row: Row, one: Against, unproven: Collection[Key]) -> str:
     """faster, slower, same or unclear; none is passed on a comparison with what is not proven itself."""
     return "unproven baseline" if (row.kind, one.baseline, row.case) in unproven else one.verdict
+
+
+def skipped(rows: Iterable[Row]) -> dict[str, dict[str, int]]:
+    """How many rows each implementation skipped for each reason, the commonest first."""
+    reasons: dict[str, Counter[str]] = {}
+    for row in rows:
+        if row.status == "skipped":
+            reasons.setdefault(row.implementation, Counter())[row.reason] += 1
+    return {name: dict(counts.most_common()) for name, counts in sorted(reasons.items())}
 
 
 def worst_error(row: Row) -> TensorError | None:
