@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from math import inf
 from pathlib import Path
 from typing import Any
 
+from pytest_ecornn.reporting.run_info import check_fingerprint
 from pytest_ecornn.rows import SCHEMA_VERSION, Row
+from pytest_ecornn.typed_json import typed
 
 NAME = "journal.jsonl"
 
@@ -104,20 +107,52 @@ def read(path: Path) -> tuple[dict[str, Any], list[Row], int]:
             f"{path}: expected schema_version {SCHEMA_VERSION}, got {header.get('schema_version')!r}; "
             "run without --ecornn-resume"
         )
+    _check_header(path, header)
     rows = []
     for number, line in enumerate(lines[1:], 2):
         try:
-            rows.append(Row.from_dict(_parse(path, number, line)))
+            row = Row.from_dict(typed(Row, _parse(path, number, line)))
+            _check_times(row)
+            rows.append(row)
         except ValueError as error:
             raise JournalError(f"{path}, line {number}: {error}; run without --ecornn-resume") from None
     return header, rows, sum(map(len, lines))
 
 
+def _check_times(row: Row) -> None:
+    """Raises ValueError where a row that is said to have passed was not timed as its kind is."""
+    if row.status == "passed" and row.kind in ("benchmark", "control") and row.timing is None:
+        raise ValueError(f"timing: expected an object in a {row.kind} row that passed, got none")
+    for timing in filter(None, (row.timing, row.replay)):
+        columns = [timing.samples_us, *(one.samples_us for one in timing.against)]
+        if not all(len(column) == len(timing.samples_us) > 0 for column in columns) or (row.kind, timing.against) == (
+            "control",
+            [],
+        ):
+            raise ValueError("samples_us: expected as many times of the row as of each that it is compared with, got others")
+        if not all(0 <= time < inf for times in ([timing.time_us], *columns) for time in times):
+            raise ValueError("time_us: expected finite times of 0 or more, got others")
+
+
+def _check_header(path: Path, header: dict[str, Any]) -> None:
+    """Raises JournalError where a run cannot be told from this one by what the header says of it."""
+    setup = header.get("setup", {})
+    try:
+        check_fingerprint(header.get("machine", {}))
+        for name, value in (("setup", setup), ("setup.sources", setup.get("sources", {}) if isinstance(setup, dict) else {})):
+            if not isinstance(value, dict):
+                raise ValueError(f"{name}: expected an object, got {type(value).__name__}")
+    except ValueError as error:
+        raise JournalError(f"{path}, line 1: {error}; run without --ecornn-resume") from None
+
+
 def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         data = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise JournalError(f"{path}, line {number}: expected a JSON object ({error}); run without --ecornn-resume") from None
     if not isinstance(data, dict):
-        raise JournalError(f"{path}, line {number}: expected a JSON object, got {type(data).__name__}")
+        raise JournalError(
+            f"{path}, line {number}: expected a JSON object, got {type(data).__name__}; run without --ecornn-resume"
+        )
     return data

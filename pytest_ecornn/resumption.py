@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from typing import Any
 
 from pytest_ecornn import machine
+from pytest_ecornn.items import Item
 from pytest_ecornn.journal import Journal, JournalError
 from pytest_ecornn.reporting import formatting
 
 _MAX_VALUE_LENGTH = 200  # of a set-up's value in an error
 
 
-def check(rows: Journal, now: dict[str, Any], implementations: Collection[str]) -> None:
-    """Raises JournalError where the journal was begun under another header than `now`, or has rows of none of the names."""
+def check(rows: Journal, now: dict[str, Any], items: Iterable[Item]) -> None:
+    """Raises JournalError where the journal was begun under another header than `now`, or has rows of none of the items."""
     before = rows.header
     differences = machine.same_machine(before.get("machine", {}), now["machine"])
     differences += _changes(before.get("setup", {}), now["setup"])
-    unknown = dict.fromkeys(row.implementation for row in rows.rows if row.implementation not in implementations)
-    differences += [f"{name} is no implementation of this run" for name in unknown]
+    differences += _strangers(rows, items)
     if differences:
         raise JournalError(
             f"{rows.path}: its rows cannot stand beside new ones ({'; '.join(differences)}); "
             "repeat the options of the interrupted run, or run without --ecornn-resume"
         )
+
+
+def _strangers(rows: Journal, items: Iterable[Item]) -> list[str]:
+    """The first row that this run would never have written."""
+    known = {item.empty_row().key for item in items} if rows.rows else set()
+    return [f"{' '.join(row.key)} is no row of this run" for row in rows.rows if row.key not in known][:1]
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

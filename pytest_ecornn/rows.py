@@ -6,6 +6,13 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 SCHEMA_VERSION = 1
+# What the fields that say an outcome may hold.
+WORDS = {
+    ("Row", "kind"): ("benchmark", "control", "fixed", "drawn", "properties"),
+    ("Row", "status"): ("passed", "failed", "skipped", "unproven"),
+    ("TensorError", "status"): ("passed", "failed", "uninformative"),
+    ("Against", "verdict"): ("faster", "slower", "same", "unclear"),
+}
 
 
 @dataclass
@@ -147,6 +154,9 @@ def _read(kind: type, data: Any) -> Any:
     values = dict(data)
     for name, value in data.items():
         nested = _NESTED.get((kind.__name__, name))
+        words = WORDS.get((kind.__name__, name))
+        if words is not None and value not in words:
+            raise ValueError(f"{kind.__name__}.{name}: expected one of {', '.join(words)}, got {str(value)[:80]!r}")
         if nested is not None and value is not None:
             values[name] = [_read(nested, v) for v in value] if isinstance(value, list) else _read(nested, value)
     try:

@@ -117,7 +117,7 @@ class Running:
             self.session.lock.check()
             self._folder_lock = _locked(options.report)
             self._journal = journal.Journal(options.report, header, options.resume)
-            resumption.check(self._journal, header, self.session.found)
+            resumption.check(self._journal, header, self._items())
         except (LockError, FolderInUse, journal.JournalError) as error:
             raise pytest.UsageError(str(error)) from error
 

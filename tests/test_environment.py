@@ -53,7 +53,8 @@ def waiting_run(foreign: Foreign) -> Iterator[subprocess.Popen[bytes]]:
     """A run in the midst of its first row."""
     path = foreign.write("waiting.py", _WAITING)
     options = ["--ecornn-verify", "--ecornn-implementations", str(path), "--ecornn-only", "waiting", *_CASE, *QUICK]
-    process = subprocess.Popen(foreign.command(*options), cwd=foreign.path, env=environment(), stdout=subprocess.DEVNULL)
+    command = foreign.command(*options, fresh=True)
+    process = subprocess.Popen(command, cwd=foreign.path, env=environment(), stdout=subprocess.DEVNULL)
     try:
         wait_until(foreign.path / "begun")
         yield process
@@ -75,11 +76,12 @@ def test_a_second_run_with_the_same_report_folder_is_refused_and_the_first_goes_
 
 def test_a_resume_looks_at_its_own_sources_and_cases(foreign: Foreign) -> None:
     mine = foreign.write("mine.py", samples.RIGHT)
-    (foreign.path / ".#mine.py").symlink_to("user@host.1234:56")  # Emacs's lock
-    (foreign.path / "folder.py").mkdir()
     options = ["--ecornn-verify", "--ecornn-implementations", str(mine), "--ecornn-only", "mine", *QUICK]
     foreign.run(*options, *_CASE, check=0)
     foreign.write("notes.py", "# unrelated")
+    foreign.run(*options, *_CASE, "--ecornn-resume", check=0)
+    (foreign.path / ".#mine.py").symlink_to("user@host.1234:56")  # Emacs's lock
+    (foreign.path / "folder.py").mkdir()
     foreign.run(*options, *_CASE, "--ecornn-resume", check=0)
     journal = (foreign.path / "reports/local/journal.jsonl").read_text()
     done = foreign.run(*options, "--ecornn-case", _OTHER_CASE, "--ecornn-resume", check=4)

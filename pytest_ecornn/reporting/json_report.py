@@ -7,21 +7,20 @@ Each row has a line of its own, so that two reports can be compared by diff and 
 from __future__ import annotations
 
 import json
-import types
 from collections.abc import Collection
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from math import isfinite
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn
 
 from pytest_ecornn.gate import Outcome
 from pytest_ecornn.reporting import files, standing
 from pytest_ecornn.reporting.files import ReportError
-from pytest_ecornn.reporting.run_info import RunInfo
+from pytest_ecornn.reporting.run_info import RunInfo, check_fingerprint
 from pytest_ecornn.rows import SCHEMA_VERSION, Row
+from pytest_ecornn.typed_json import NUMBERS, typed
 
-_NUMBERS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 _FIRST_ROW = 4  # the line of the file
 _LATER = {"skipped"}  # fields of a run that reports of the first version lack
 
@@ -81,7 +80,8 @@ def _run(path: Path, data: Any) -> RunInfo:
         found = ", ".join(sorted(data)) if isinstance(data, dict) else type(data).__name__
         raise ReportError(f"{path}: expected run to be an object with {', '.join(sorted(known))}, got {found}")
     try:
-        run = RunInfo(**_restored(RunInfo, data))
+        run = RunInfo(**typed(RunInfo, data))
+        check_fingerprint(run.machine)
     except ValueError as error:
         raise ReportError(f"{path}: run: {error}") from None
     run.ceilings = _numbers(run.ceilings)
@@ -90,7 +90,7 @@ def _run(path: Path, data: Any) -> RunInfo:
 
 def _row(path: Path, text: str, number: int, data: Any) -> Row:
     try:
-        return Row.from_dict(_restored(Row, data))
+        return Row.from_dict(typed(Row, data))
     except ValueError as error:
         raise ReportError(f"{path}, {_place(text, number, data)}: {error}") from None
 
@@ -105,35 +105,8 @@ def _place(text: str, number: int, data: Any) -> str:
     return f"line {_FIRST_ROW + number} (row {number + 1})" if is_there else f"row {number + 1}"
 
 
-def _restored(kind: Any, data: Any, name: str = "") -> Any:
-    """`data` with numbers where the fields of `kind` are numbers. Raises ValueError for a value of another type."""
-    if is_dataclass(kind) and isinstance(data, dict):
-        hints = get_type_hints(kind)
-        return {key: _restored(hints[key], value, key) if key in hints else value for key, value in data.items()}
-    if isinstance(kind, types.UnionType):
-        kinds = [one for one in get_args(kind) if one is not types.NoneType]
-        return None if data is None else _restored(kinds[0], data, name)
-    if get_origin(kind) is list and isinstance(data, list):
-        return [_restored(get_args(kind)[0], one, name) for one in data]
-    if get_origin(kind) is dict and isinstance(data, dict):
-        return {key: _restored(get_args(kind)[1], one, f"{name}[{key!r}]") for key, one in data.items()}
-    if kind is float and isinstance(data, str) and data in _NUMBERS:
-        return _NUMBERS[data]
-    _check(kind, data, name)
-    return data
-
-
-def _check(kind: Any, data: Any, name: str) -> None:
-    if kind is Any or is_dataclass(kind):
-        return  # Row.from_dict tells what is wrong with a dataclass
-    expected = get_origin(kind) or kind
-    allowed = (int, float) if expected is float else (expected,)
-    if not isinstance(data, allowed) or (isinstance(data, bool) and expected is not bool):
-        raise ValueError(f"{name}: expected {expected.__name__}, got {json.dumps(data)[:80]}")
-
-
 def _numbers(value: Any) -> Any:
     """Ceilings hold numbers only, at any depth."""
     if isinstance(value, dict):
         return {key: _numbers(one) for key, one in value.items()}
-    return _NUMBERS.get(value, value) if isinstance(value, str) else value
+    return NUMBERS.get(value, value) if isinstance(value, str) else value

@@ -7,6 +7,8 @@ from typing import Any
 
 from pytest_ecornn.score import Score
 
+_OBJECTS = ("packages", "threads", "caches", "gpu")  # of a fingerprint, where they are known
+
 
 @dataclass
 class RunInfo:
@@ -35,3 +37,15 @@ class RunInfo:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def check_fingerprint(machine: Any) -> None:
+    """Raises ValueError where a fingerprint from a file lacks the shape that comparisons of machines rely on."""
+    if not isinstance(machine, dict):
+        raise ValueError(f"machine: expected an object, got {type(machine).__name__}")
+    for name in _OBJECTS:
+        if not isinstance(value := machine.get(name) or {}, dict):
+            raise ValueError(f"machine.{name}: expected an object, got {type(value).__name__}")
+    names = (machine.get("gpu") or {}).get("names") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("machine.gpu.names: expected a list of strings, got something else")
