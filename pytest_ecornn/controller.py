@@ -13,7 +13,6 @@ from xdist.scheduler import LoadScheduling
 from pytest_ecornn import faults, memory
 from pytest_ecornn.items import Item
 from pytest_ecornn.last_words import LastWords, Words
-from pytest_ecornn.verification import rerun_command
 
 if TYPE_CHECKING:
     from pytest_ecornn.running import Running
@@ -96,8 +95,7 @@ class Controller:
     def _reason(self, item: Item, words: Words, end: str) -> str:
         case = words.case or str(item.case)
         end += f", while it took turns with {words.beside}" if words.beside else ""
-        again = f"{self._session.again(item.found)} --ecornn-isolate"
-        return f"{item.found.name} on {case}: {end}\nagain: {rerun_command(item.found.name, case, again)}"
+        return f"{item.found.name} on {case}: {end}\nagain: {item.rerun(case, words.is_timed)} --ecornn-isolate"
 
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
         if reason := self._lost.get(crashitem):

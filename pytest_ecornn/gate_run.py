@@ -14,12 +14,13 @@ import pytest
 from pytest_ecornn import clocks, gate, machine, replay, reporting
 from pytest_ecornn.columns import Column
 from pytest_ecornn.contract import Unsupported
+from pytest_ecornn.error_origin import describe_error
 from pytest_ecornn.gate import Finding, Outcome
-from pytest_ecornn.items import BenchmarkItem, Skip, describe_error
+from pytest_ecornn.items import BenchmarkItem, Skip
 from pytest_ecornn.measurement import Arm, Pool, measure
 from pytest_ecornn.rows import Row
 from pytest_ecornn.session import Session
-from pytest_ecornn.verification import Candidate
+from pytest_ecornn.verification import Candidate, failed_tensors
 
 BUDGETS = 3.0  # how much longer than at first a row is measured again, for at most
 
@@ -75,8 +76,9 @@ class Gate:
         except (NotAgain, Skip, Unsupported) as error:
             reason = str(error)
         except Exception as error:
-            reason = describe_error(item.found, item.case, error, self._session.again(item.found))
+            reason = describe_error(item.found, item.case, error)
         change = gate.Change(item.kind, one.implementation, one.case, "passed", "failed", f"measured again: {reason}")
+        change = replace(change, reason=f"{change.reason}\nagain: {item.rerun(is_timed=True)}")
         outcome.changes.append(change)
         return replace(one, verdict="not judged", reason=change.reason)
 
@@ -97,7 +99,7 @@ class Gate:
             column = Column(arms, clocks.for_device(item.case.device)) if one.column == "timing" else _replayed(arms)
             times = column.measure_long(BUDGETS * session.options.budget)
         with session.lock.shared():
-            message = item.message(item.case, column.verify())
+            message = failed_tensors(one.implementation, item.case, column.verify())
         if message:
             raise NotAgain(f"a timed call returned a wrong result\n{message}")
         return times

@@ -6,7 +6,6 @@ A finished row of a resumed run is replayed: same outcome, nothing measured agai
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,21 +14,24 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from pytest_ecornn import ambient, clocks, faults, memory, replay, verification
+from pytest_ecornn import ambient, clocks, faults, memory, replay
 from pytest_ecornn.background import Threads
+from pytest_ecornn.calls import WrongResult
 from pytest_ecornn.columns import Column
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case, Declared, Unsupported
 from pytest_ecornn.discovery import Found
+from pytest_ecornn.error_origin import describe_error
 from pytest_ecornn.exploration import PROFILES, Profile, explore
 from pytest_ecornn.interruption import raised_as_error
 from pytest_ecornn.measurement import Arm, Pool
 from pytest_ecornn.process import Spoilt
+from pytest_ecornn.rerun import rerun_command, rerun_test_command
 from pytest_ecornn.roofline import Ceilings
 from pytest_ecornn.rows import Row, TensorError, Timing
 from pytest_ecornn.support import NO_CUDA
 from pytest_ecornn.tampering import Asking, Tools
-from pytest_ecornn.verification import Candidate
+from pytest_ecornn.verification import Candidate, failed_tensors
 
 if TYPE_CHECKING:
     from pytest_ecornn.session import Session
@@ -40,7 +42,15 @@ class Skip(Exception):
 
 
 class Failure(Exception):
-    """The implementation is wrong, as the message says."""
+    """The implementation is wrong, as the message says: on `case`, or as a whole row; `is_timed` where only timing shows it."""
+
+    def __init__(self, message: str, case: Case | str = "", is_timed: bool = False):
+        super().__init__(message)
+        self.case, self.is_timed = case, is_timed
+
+
+class NotRun(Failure):
+    """The row could not be run here, for no reason of its own."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +118,12 @@ class Item:
                 raise self.failure(f"expected it to use its arguments alone, but it asked for {asked}")
         except (Skip, Unsupported) as reason:
             self._skip(row, reason)
+            if row.status == "failed":
+                self.fail(row, Failure(row.reason))
         except Failure as failure:
-            row.status, row.reason = "failed", str(failure)
+            self.fail(row, failure)
         except Spoilt as fault:
-            row.status, row.reason = "failed", str(fault)
+            self.fail(row, Failure(str(fault), self.session.process.words.case))
             self.session.process.is_spoilt = True
         self._check_context(row)
         if row.status != "passed":
@@ -120,11 +132,22 @@ class Item:
         self.session.process.is_fresh &= row.status == "skipped"
         return row
 
+    def fail(self, row: Row, failure: Failure) -> None:
+        """Marks the row as failed, with the command that repeats it."""
+        row.status, row.reason = "failed", str(failure)
+        if not isinstance(failure, NotRun):
+            is_timed = failure.is_timed or self.session.process.words.is_timed
+            row.reason += f"\nagain: {self.rerun(failure.case, is_timed)}"
+
+    def rerun(self, case: Case | str = "", is_timed: bool = False) -> str:
+        """The command that repeats the row, or what it did on one case."""
+        return rerun_command(self.found.name, case or self.case, self.session.again(self.found, is_timed), is_timed=is_timed)
+
     def _check_device(self) -> None:
         if self.case.device.startswith("cuda") and not torch.cuda.is_available():
             raise Skip(NO_CUDA)
         if lost := faults.poison(self.case.device):
-            raise Failure(
+            raise NotRun(
                 f"{self.found.name} on {self.case}: was not run, because an earlier row has poisoned the CUDA context: {lost}; "
                 "with --ecornn-isolate a new process runs what comes after such a row"
             )
@@ -134,7 +157,7 @@ class Item:
         if lost := faults.poison(self.case.device):
             self.session.process.is_spoilt = True
             if row.status == "passed":
-                row.status, row.reason = "failed", f"{self.found.name} on {self.case}: CUDA context is poisoned: {lost}"
+                self.fail(row, self.failure(f"CUDA context is poisoned: {lost}"))
 
     def fill(self, row: Row) -> None:
         raise NotImplementedError
@@ -142,7 +165,7 @@ class Item:
     @contextmanager
     def at_work(self, case: Case, *verdicts: type[Exception]) -> Iterator[None]:
         """Within it the implementation runs on `case`. What it raises beside `verdicts` is a Failure, or Spoilt if it lasts."""
-        process, again = self.session.process, self.session.again(self.found)
+        process = self.session.process
         passing: tuple[type[Exception], ...] = (Failure, Skip, Unsupported, *verdicts)
         process.at_work(self.found.name, case)
         try:
@@ -150,22 +173,24 @@ class Item:
                 yield
         except passing:
             raise
+        except WrongResult as wrong:
+            raise Failure(f"{self.found.name} on {case}: {wrong}", case) from wrong
         except (Exception, SystemExit) as error:
             if not (fault := faults.spoiling(error, case.device)):
-                raise Failure(describe_error(self.found, case, error, again)) from error
+                raise Failure(describe_error(self.found, case, error, self._beside()), case) from error
             if faults.is_out_of_memory(error) and process.is_replaceable:
                 memory.lift_limit()  # reporting needs a little
                 if not process.is_fresh:
                     process.stop(is_again=True)  # earlier rows' memory may be what it lacked
-            again = verification.rerun_command(self.found.name, case, again)
-            raise Spoilt(f"{self.found.name} on {case}: {fault}\nagain: {again}") from error
+            raise Spoilt(f"{self.found.name} on {case}: {fault}") from error
+
+    def _beside(self) -> list[Found]:
+        """The baselines that the row takes turns with now."""
+        names, found = self.session.process.words.beside.split(" and "), self.session.found
+        return [found[name] for name in names if name in found]
 
     def failure(self, what: str) -> Failure:
         return Failure(f"{self.found.name} on {self.case}: {what}")
-
-    def message(self, case: Case, comparisons: list[Comparison]) -> str:
-        """What is wrong and how to see it again; empty where nothing is."""
-        return verification.failure_message(self.found.name, case, comparisons, self.session.again(self.found))
 
 
 class FixedItem(Item):
@@ -182,7 +207,7 @@ class FixedItem(Item):
             raise Failure(f"{self.found.name} on {self.case}: {end}, as another row's baseline; it was not run again")
         candidate, comparisons = build_and_compare(self.found, self.case)
         record(row, comparisons)
-        if message := self.message(self.case, comparisons):
+        if message := failed_tensors(self.found.name, self.case, comparisons):
             raise Failure(message)
         if comparisons[0].status != "passed":
             raise Failure(f"nothing is proven of {self.found.name} on {self.case}: {comparisons[0].message}")
@@ -200,7 +225,7 @@ class BenchmarkItem(FixedItem):
             with self._settings_left():
                 candidate = self.verified(row)
             baselines, notes = self.baselines()
-            self.session.process.at_work(self.found.name, self.case, [one.name for one in baselines])
+            self.session.process.at_work(self.found.name, self.case, [one.name for one in baselines], is_timed=True)
         pool = Pool(self.case)
         arms = [Arm(one, pool, threads=threads) for one in (candidate, *baselines)]
         clock = clocks.for_device(self.case.device)
@@ -267,7 +292,7 @@ class BenchmarkItem(FixedItem):
     def _verify_kept(self, columns: list[Column]) -> None:
         with self.session.lock.shared():
             comparisons = [one for column in columns for one in column.verify()]
-        if message := self.message(self.case, comparisons):
+        if message := failed_tensors(self.found.name, self.case, comparisons):
             raise Failure(f"a timed call returned a wrong result\n{message}")
 
 
@@ -276,7 +301,7 @@ class DrawnItem(Item):
     """Verifies cases that Hypothesis draws around `case`: its cell, dtype and device; always the same ones of a `number`."""
 
     number: int | None = None
-    kind = "drawn"
+    kind, test = "drawn", "test_drawn_cases"
 
     def __str__(self) -> str:
         return f"{self.found.name}-{label(self.case)}"
@@ -288,6 +313,9 @@ class DrawnItem(Item):
     def empty_row(self) -> Row:
         return drawn_row(super().empty_row(), self.case, self.session.options.profile)
 
+    def rerun(self, case: Case | str = "", is_timed: bool = False) -> str:
+        return super().rerun(case) if case else rerun_drawn(self, self.test)
+
     @property
     def profile(self) -> Profile:
         return PROFILES[self.session.options.profile]
@@ -296,8 +324,8 @@ class DrawnItem(Item):
         def check(case: Case) -> list[Comparison]:
             with self.session.lock.shared(), self.at_work(case):
                 _, comparisons = build_and_compare(self.found, case)
-            if message := self.message(case, comparisons):
-                raise Failure(message)
+            if message := failed_tensors(self.found.name, case, comparisons):
+                raise Failure(message, case)
             return comparisons
 
         try:
@@ -333,13 +361,8 @@ def record(row: Row, comparisons: Iterable[Comparison]) -> None:
         counts[one.tensor] = counts.get(one.tensor, 0) + 1
 
 
-def describe_error(found: Found, case: Case, error: BaseException, again: str) -> str:
-    """An exception of the implementation in one line, and how to see it again."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == str(found.path)] or frames[-1:]
-    where = f" at {found.path.name}:{own[-1].lineno}" if own else ""
-    text = " ".join(str(error).split())
-    return (
-        f"{found.name} on {case}: expected a result or Unsupported, got {type(error).__name__}{where}: {text}\n"
-        f"again: {verification.rerun_command(found.name, case, again)}"
-    )
+def rerun_drawn(item: Item, test: str) -> str:
+    """The command that draws an item's cases once more."""
+    options, device = item.session.options, item.case.device
+    extra = f" --ecornn-profile {options.profile}" + (f" --ecornn-device {device}" if device != "cpu" else "")
+    return rerun_test_command(item.found.name, test, label(item.case), item.session.again(item.found, False) + extra)

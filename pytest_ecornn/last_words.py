@@ -12,7 +12,8 @@ from pathlib import Path
 class Words:
     """implementation and case: at work when the words were written. end: why the worker stopped by itself, in words.
 
-    beside: the baselines that it took turns with. is_again: its row is to be run once more, by another.
+    beside: the baselines that it took turns with. is_again: its row is to be run once more, by another. is_timed: while
+    times were measured, or what they are measured with was built.
     """
 
     implementation: str = ""
@@ -20,6 +21,7 @@ class Words:
     beside: str = ""
     end: str = ""
     is_again: bool = False
+    is_timed: bool = False
 
 
 class LastWords:

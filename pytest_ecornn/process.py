@@ -25,7 +25,7 @@ class Process:
 
     def __init__(self, last_words: LastWords | None = None, fatal: dict[str, str] | None = None):
         self._last_words = last_words
-        self._words = Words()
+        self.words = Words()
         self.fatal = fatal or {}
         self.is_fresh = True
         self.is_spoilt = False
@@ -34,16 +34,16 @@ class Process:
     def is_replaceable(self) -> bool:
         return self._last_words is not None
 
-    def at_work(self, implementation: str, case: object, beside: Iterable[str] = ()) -> None:
+    def at_work(self, implementation: str, case: object, beside: Iterable[str] = (), is_timed: bool = False) -> None:
         """Notes whose code runs from now on."""
+        self.words = Words(implementation, str(case), " and ".join(beside), is_timed=is_timed)
         if self._last_words is not None:
-            self._words = Words(implementation, str(case), " and ".join(beside))
-            self._last_words.write(self._words)
+            self._last_words.write(self.words)
 
     def stop(self, end: str = "", is_again: bool = False) -> NoReturn:
         """Ends a worker. The row that it is at is lost, unless it is to be run again."""
         assert self._last_words is not None
-        self._last_words.write(replace(self._words, end=end, is_again=is_again))
+        self._last_words.write(replace(self.words, end=end, is_again=is_again))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(STOPPED)

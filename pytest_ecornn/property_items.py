@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from pytest_ecornn import properties
 from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.exploration import Search
-from pytest_ecornn.items import Failure, Item, Skip, drawn_row, label
+from pytest_ecornn.items import Failure, Item, Skip, drawn_row, label, rerun_drawn
 from pytest_ecornn.rows import Row
 from pytest_ecornn.strategies import Sizes
 from pytest_ecornn.subject import Subject
-from pytest_ecornn.verification import rerun_command
 
 # Cases to draw of each cell in a dtype. Small ones: what properties find does not hide in size, and each takes many calls.
 EXAMPLES = {"quick": 3, "default": 10, "thorough": 25}
@@ -26,7 +25,7 @@ class PropertiesItem(Item):
 
     is_fixed: bool = False
     number: int | None = None
-    kind = "properties"
+    kind, test = "properties", "test_properties"
     _broken: list[properties.Property] = field(default_factory=list, compare=False)
 
     def __str__(self) -> str:
@@ -39,6 +38,9 @@ class PropertiesItem(Item):
     def empty_row(self) -> Row:
         row = super().empty_row()
         return row if self.is_fixed else drawn_row(row, self.case, self.session.options.profile)
+
+    def rerun(self, case: Case | str = "", is_timed: bool = False) -> str:
+        return super().rerun(case) if case or self.is_fixed else rerun_drawn(self, self.test)
 
     def fill(self, row: Row) -> None:
         if self.is_fixed:
@@ -65,8 +67,7 @@ class PropertiesItem(Item):
                 checked = properties.check(subject, self._broken or properties.PROPERTIES)
         except properties.Broken as broken:
             self._broken[:] = [broken.property]
-            again = rerun_command(self.found.name, case, self.session.again(self.found))
-            raise Failure(f"{self.found.name} on {case}: {broken}\nagain: {again}") from broken
+            raise Failure(f"{self.found.name} on {case}: {broken}", case) from broken
         row.examples += 1
         for name, reason in checked.items():
             counts = row.uninformative if reason else row.informative

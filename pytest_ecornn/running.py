@@ -21,7 +21,7 @@ from pytest_ecornn.file_locks import LockError
 from pytest_ecornn.folder_lock import FolderInUse, FolderLock
 from pytest_ecornn.gate import Outcome
 from pytest_ecornn.gate_run import Gate
-from pytest_ecornn.items import Item
+from pytest_ecornn.items import Failure, Item
 from pytest_ecornn.options import default_baselines
 from pytest_ecornn.reporting import formatting, gate_tables, standing
 from pytest_ecornn.rows import Row
@@ -167,9 +167,12 @@ class Running:
 
     def _lost(self, report: Any) -> Row | None:
         """The row of an item that failed outside it: its process died, or a fixture raised."""
-        if not report.failed or self.item(report.nodeid) is None:
+        item = self.item(report.nodeid) if report.failed else None
+        if item is None:
             return None
-        return self.failed_row(report.nodeid, f"expected a finished row, but its test ended by: {report.longreprtext[-500:]}")
+        row = item.empty_row()
+        item.fail(row, Failure(f"expected a finished row, but its test ended by: {report.longreprtext[-500:]}"))
+        return row
 
     def failed_row(self, nodeid: str, reason: str) -> Row:
         item = self.item(nodeid)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_ecornn import cells, discovery, faults, journal, memory, roofline, sources, state_dict, statistics
+from pytest_ecornn.calls import WrongResult
 from pytest_ecornn.contract import DEVICE, DTYPES, Case, Unsupported
 from pytest_ecornn.control import ControlItem
 from pytest_ecornn.discovery import Found
@@ -92,10 +93,17 @@ class Session:
     def selected(self) -> list[Found]:
         return [found for found in self.found.values() if not self.options.only or found.name in self.options.only]
 
-    def again(self, found: Found) -> str:
-        """The options, beside name and case, that a command needs to find the implementation once more."""
-        given = {"--ecornn-implementations": found.option, "--ecornn-state-dict": self.options.state_dict}
-        return "".join(f" {option} {shlex.quote(value)}" for option, value in given.items() if value)
+    def again(self, found: Found, is_timed: bool) -> str:
+        """The options, beside name and case, that a command needs to run the implementation once more, and to time it."""
+        options = self.options
+        values = [("--ecornn-implementations", found.option), ("--ecornn-state-dict", options.state_dict)]
+        values += [("--ecornn-require", found.name if found.name in options.require else "")]
+        if is_timed:
+            values += [("--ecornn-baseline", name) for name in options.baselines]
+            values += [("--ecornn-budget", f"{options.budget:g}")]
+            sources = {self.found[name].option for name in options.baselines} - {found.option}
+            values += [("--ecornn-implementations", source) for source in sorted(sources)]
+        return "".join(f" {option} {shlex.quote(value)}" for option, value in values if value)
 
     # What is collected.
 
@@ -193,6 +201,8 @@ class Session:
                 candidate, comparisons = build_and_compare(self.found[name], case)
         except (Skip, Unsupported) as reason:
             return f"not compared with {name}: {reason}"
+        except WrongResult as wrong:
+            return f"not compared with {name}: {wrong}"
         except (Exception, SystemExit) as error:
             self._check_baseline(name, case, error)
             return f"not compared with {name}: it raised {type(error).__name__}"
@@ -205,7 +215,8 @@ class Session:
         if spoiling and self.process.is_replaceable:
             self.process.stop(spoiling)
         if lost := faults.poison(case.device):
-            raise Failure(f"the CUDA context is poisoned by the baseline {name} on {case}: {lost}; see --ecornn-isolate")
+            message = f"the CUDA context is poisoned by the baseline {name} on {case}: {lost}; see --ecornn-isolate"
+            raise Failure(message, is_timed=True)
 
     @property
     def setup(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pytest_ecornn.comparison import Array, Comparison, Error, Mask
 from pytest_ecornn.contents import Problem
 from pytest_ecornn.contract import Case, Declared, Implementation, Layer, Weights
 from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.rerun import rerun_command
 
 
 def reference_layer(problem: Problem) -> Layer:
@@ -180,16 +181,13 @@ class Candidate:
         return wanted.compare(tensors, self.implementation.declared)
 
 
-def rerun_command(name: str, case: Case | str, extra: str = "") -> str:
-    """The one command that repeats a failure."""
-    return f'pytest --ecornn-verify --ecornn-only {name} --ecornn-case "{case}"{extra}'
+def failed_tensors(name: str, case: Case, comparisons: list[Comparison]) -> str:
+    """Every failed tensor, a line each; empty when none failed."""
+    failed = [f"  {comparison.message}" for comparison in comparisons if comparison.status == "failed"]
+    return "\n".join([f"{name} is wrong on {case}:", *failed]) if failed else ""
 
 
-def failure_message(name: str, case: Case, comparisons: list[Comparison], extra: str = "") -> str:
-    """Every failed tensor, a line each, and how to see it again; empty when none failed."""
-    failed = [c.message for c in comparisons if c.status == "failed"]
-    if not failed:
-        return ""
-    return "\n".join(
-        [f"{name} is wrong on {case}:", *(f"  {line}" for line in failed), f"again: {rerun_command(name, case, extra)}"]
-    )
+def failure_message(name: str, case: Case, comparisons: list[Comparison]) -> str:
+    """The failed tensors, and how to see them again; empty when none failed."""
+    failed = failed_tensors(name, case, comparisons)
+    return f"{failed}\nagain: {rerun_command(name, case)}" if failed else ""

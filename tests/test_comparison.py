@@ -322,8 +322,8 @@ def test_inexact_activations_pass_only_where_that_is_declared() -> None:
 
 def test_a_failure_names_the_one_command_that_repeats_it() -> None:
     verdicts = judged(CASE, setting("output", (0, 0, 0), 9.0))
-    message = verification.failure_message("mine", CASE, list(verdicts.values()), " --ecornn-implementations mine.py")
-    assert f'pytest --ecornn-verify --ecornn-only mine --ecornn-case "{CASE}" --ecornn-implementations mine.py' in message
+    message = verification.failure_message("mine", CASE, list(verdicts.values()))
+    assert f'pytest --ecornn-verify --ecornn-only mine --ecornn-case "{CASE}"' in message
     assert "worst at [0, 0, 0]: expected" in message
 
 

@@ -113,7 +113,8 @@ def test_a_row_below_its_floor_is_invalid(foreign: Foreign) -> None:
     assert (row["status"], row["timing"]) == ("failed", None)
     assert re.fullmatch(
         rf"sequential on {samples.CASE}: [\d.e+]+ us by wall clock, but this machine needs at least [\d.e+]+ us: "
-        "a row below its floor is invalid",
+        "a row below its floor is invalid\n"
+        rf'again: pytest --ecornn-bench --ecornn-only sequential --ecornn-case "{samples.CASE}".*',
         row["reason"],
     )
 

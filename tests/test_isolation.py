@@ -18,6 +18,7 @@ from pytest_ecornn.discovery import discover
 from pytest_ecornn.isolation import prepare
 from pytest_ecornn.journal import read
 from pytest_ecornn.last_words import LastWords, Words
+from pytest_ecornn.rerun import rerun_command
 from tests import samples
 from tests.foreign import QUICK, Foreign, environment
 
@@ -186,8 +187,11 @@ NODE = f"suites/test_benchmark.py::test_benchmark[mine-{samples.CASE}]"
 @pytest.fixture
 def controller(tmp_path: Path) -> Controller:
     options = SimpleNamespace(timeout=5.0, memory_bytes=None)
-    session = SimpleNamespace(shared_folder=tmp_path, options=options, found={}, again=lambda found: "")
-    item = SimpleNamespace(found=SimpleNamespace(name="mine", path=tmp_path / "mine.py"), case=samples.CASE)
+    session = SimpleNamespace(shared_folder=tmp_path, options=options, found={})
+    found = SimpleNamespace(name="mine", path=tmp_path / "mine.py")
+    item = SimpleNamespace(
+        found=found, case=samples.CASE, rerun=lambda case, timed: rerun_command("mine", case, is_timed=timed)
+    )
     failed = SimpleNamespace(as_dict=dict)
     running = SimpleNamespace(session=session, item=lambda nodeid: item, failed_row=lambda nodeid, reason: failed)
     return Controller(running)  # type: ignore[arg-type]
@@ -214,11 +218,11 @@ def test_a_baseline_that_dies_costs_no_row_and_later_workers_know_it(controller:
 
 def test_a_death_while_implementations_take_turns_names_them_all(controller: Controller, tmp_path: Path) -> None:
     controller.pytest_runtest_logstart(NODE)
-    LastWords(tmp_path, "gw0").write(Words("mine", samples.CASE, "torch_cpu"))
+    LastWords(tmp_path, "gw0").write(Words("mine", samples.CASE, "torch_cpu", is_timed=True))
     assert controller.is_costly(Dead("gw0", -9), NODE)
     report = SimpleNamespace(location=("", None, ""))
     controller.pytest_handlecrashitem(NODE, report)
-    assert "memory ran out, while it took turns with torch_cpu\nagain: pytest --ecornn-verify" in report.longrepr
+    assert "memory ran out, while it took turns with torch_cpu\nagain: pytest --ecornn-bench" in report.longrepr
 
 
 def test_memory_that_earlier_rows_may_have_used_up_is_asked_for_again(controller: Controller, tmp_path: Path) -> None:

@@ -157,8 +157,8 @@ def session(profile: str = "quick", budget: float = 0.0) -> Any:
         return Ceilings({1: 1e9}, {1: 1e9}, fastest)
 
     return SimpleNamespace(
-        options=options, lock=lock, finished={}, again=lambda found: "", current=None, process=Process(), confidence=CONFIDENCE,
-        baselines=baselines, ceilings=ceilings, raised_ceilings=ceilings,
+        options=options, lock=lock, finished={}, found={}, again=lambda found, is_timed: "", current=None, process=Process(),
+        confidence=CONFIDENCE, baselines=baselines, ceilings=ceilings, raised_ceilings=ceilings,
     )  # fmt: skip
 
 

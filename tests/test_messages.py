@@ -1,0 +1,94 @@
+"""What a failure says: whose error it is, and the one command that repeats it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests import samples
+from tests.foreign import QUICK, Foreign
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Foreign:
+    (tmp_path / "kernels").mkdir()
+    return Foreign(tmp_path)
+
+
+def in_call(line: str) -> str:
+    return samples.RIGHT.replace("outputs = []", f"{line}\n            outputs = []", 1)
+
+
+def command(reason: str) -> list[str]:
+    """The arguments of the command that a reason ends with."""
+    found = re.search(r"\nagain: pytest (.*)\Z", reason)
+    assert found is not None, reason
+    return shlex.split(found[1])
+
+
+# What each layer does, how its row's reason begins behind its name and case, and the flag of the command that repeats it.
+FAILURES = {
+    "sets": (in_call("torch.manual_seed(3)"), "torch's random state: expected another as before, got another", "verify"),
+    "replaces": (
+        in_call("import secrets; secrets.randbelow = lambda n: 0"),
+        "secrets.randbelow: expected it as before, but it was replaced",
+        "bench",
+    ),
+    "looks": (in_call("import sys; sys._getframe()"), "expected it to use its arguments alone", "bench"),
+    "has_no_state": (samples.NO_STATE, "expected the tuple (output, final_state) of plain tensors, got Tensor", "verify"),
+    "raises": (samples.RAISES, "expected a result or Unsupported, got RuntimeError at raises.py:", "verify"),
+    "remembers": (samples.REMEMBERS, "", "bench"),
+}
+
+
+def test_every_failure_ends_with_the_command_that_repeats_it(foreign: Foreign) -> None:
+    for name, (text, _, _) in FAILURES.items():
+        foreign.write(f"kernels/{name}.py", text)
+    options = ["--ecornn-implementations", "kernels", "--ecornn-case", samples.CASE]
+    only = [argument for name in FAILURES for argument in ("--ecornn-only", name)]
+    foreign.run("--ecornn-bench", *options, *only, *QUICK, check=1)
+    rows = foreign.rows()
+    for name, (_, words, flag) in FAILURES.items():
+        reason = rows[f"{name}-{samples.CASE}"]["reason"]
+        if words:
+            assert reason.startswith(f"{name} on {samples.CASE}: {words}")
+        assert f"--ecornn-{flag}" in command(reason)
+    assert rows[f"remembers-{samples.CASE}"]["reason"].startswith("a timed call returned a wrong result\nremembers is wrong")
+    for name in ("sets", "remembers"):
+        foreign.run(*command(rows[f"{name}-{samples.CASE}"]["reason"]), *QUICK[2:], check=1)
+        assert foreign.rows()[f"{name}-{samples.CASE}"]["status"] == "failed"
+
+
+# The first row that asks for ceilings finds no clock; the baseline breaks once it is timed.
+NO_CLOCK = """
+from pytest_ecornn import roofline
+measure, calls = roofline.measure_ceilings, []
+
+def measure_ceilings(dtypes, device):
+    calls.append(dtypes)
+    if len(calls) == 1:
+        raise OSError("no clock")
+    return measure(dtypes, device)
+
+roofline.measure_ceilings = measure_ceilings
+"""
+BREAKS = in_call("CALLS.append(1)\n            if len(CALLS) > 20: raise RuntimeError('worn out')").replace(
+    "class Right", "CALLS = []\n\nclass Right"
+)
+
+
+def test_errors_of_the_harness_and_of_a_baseline_are_not_those_of_the_implementation(foreign: Foreign) -> None:
+    foreign.write("conftest.py", NO_CLOCK)
+    foreign.write("kernels/breaks.py", BREAKS)
+    foreign.write("kernels/a.py", samples.RIGHT)
+    foreign.write("kernels/b.py", samples.RIGHT)
+    options = ["--ecornn-implementations", "kernels", "--ecornn-case", samples.CASE, "--ecornn-baseline", "breaks"]
+    foreign.run("--ecornn-bench", "--ecornn-only", "a", "--ecornn-only", "b", *options, *QUICK, check=1)
+    reasons = {name[0]: row["reason"] for name, row in foreign.rows().items()}
+    harness = "not proven, by an error of the harness, not the implementation: OSError at session.py:"
+    assert reasons["a"].startswith(f"a on {samples.CASE}: {harness}")
+    assert reasons["b"].startswith(f"b on {samples.CASE}: its baseline breaks raised RuntimeError at breaks.py:")
+    assert "--ecornn-baseline breaks" in reasons["b"]
