@@ -22,6 +22,7 @@ from pytest_ecornn.interruption import raised_as_error
 from pytest_ecornn.items import BenchmarkItem, DrawnItem, Failure, FixedItem, Skip, build_and_compare
 from pytest_ecornn.locking import MachineLock
 from pytest_ecornn.options import DEFAULT_BASELINES, Options
+from pytest_ecornn.outcomes import RAISED, skips_as_unsupported
 from pytest_ecornn.process import Process
 from pytest_ecornn.property_items import PropertiesItem
 from pytest_ecornn.rows import Row
@@ -108,6 +109,8 @@ class Session:
     # What is collected.
 
     def rows(self) -> list[BenchmarkItem]:
+        if not self.options.bench:
+            return []
         return [BenchmarkItem(self, found, case) for case in self.cases for found in self.selected]
 
     def controls(self) -> list[ControlItem]:
@@ -197,13 +200,13 @@ class Session:
             return f"not compared with {name}: {end}"
         self.process.at_work(name, case)
         try:
-            with raised_as_error():
+            with raised_as_error(), skips_as_unsupported():
                 candidate, comparisons = build_and_compare(self.found[name], case)
         except (Skip, Unsupported) as reason:
             return f"not compared with {name}: {reason}"
         except WrongResult as wrong:
             return f"not compared with {name}: {wrong}"
-        except (Exception, SystemExit) as error:
+        except RAISED as error:
             self._check_baseline(name, case, error)
             return f"not compared with {name}: it raised {type(error).__name__}"
         is_wrong = any(one.status == "failed" for one in comparisons)

@@ -46,10 +46,10 @@ class Grouping:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        selected = Counter(row.found.name for item in items if (row := _row_item(item)) and row.kind != "control")
+        selected = Counter(row.found.name for item in items if (row := row_item(item)) and row.kind != "control")
         supported, unsupported = list[pytest.Item](), dict[str, list[tuple[pytest.Item, Row]]]()
         for item in items:
-            row = _row_item(item)
+            row = row_item(item)
             if row is None or not (reason := row.refusal):
                 supported.append(item)
             else:
@@ -71,7 +71,7 @@ class Grouping:
         return report
 
 
-def _row_item(item: pytest.Item) -> Item | None:
+def row_item(item: pytest.Item) -> Item | None:
     """What the pytest item runs, if it is a row of ours."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return next((value for value in parameters.values() if isinstance(value, Item)), None)
