@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_ecornn import hookspecs
-from pytest_ecornn.options import add_options, is_active, is_selfcheck
+from pytest_ecornn.options import add_options, check_is_run, is_active, is_selfcheck
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,7 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_ecornn.selfcheck.plugin import Selfcheck
 
         config.pluginmanager.register(Selfcheck(config), "ecornn-selfcheck")
-    if is_active(config):
+    elif not is_active(config):
+        check_is_run(config)
+    else:
         from pytest_ecornn.running import Running
 
         running = Running(config)

@@ -121,3 +121,25 @@ def test_a_required_implementation_without_a_row_fails_the_run(foreign: Foreign)
     done = foreign.run("--ecornn-verify", *("--ecornn-case", samples.CASE), "-k", "torch_cpu", "--ecornn-require", "sequential")
     assert done.returncode == 1
     assert "ERROR: sequential is required, but no row of it ran" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("ini", "arguments", "name"),
+    [
+        ("", ["--ecornn-only", "sequential"], "--ecornn-only"),
+        ("", [f"--ecornn-case={samples.CASE}"], "--ecornn-case"),
+        ("", ["--ecornn-implementations", "kernels"], "--ecornn-implementations"),
+        ("--ecornn-require nobody", [], "--ecornn-require"),
+    ],
+)
+def test_an_option_of_a_run_without_a_run_is_a_usage_error(foreign: Foreign, ini: str, arguments: list[str], name: str) -> None:
+    foreign.write("pytest.ini", f"[pytest]\naddopts = {ini}\n")
+    foreign.write("test_own.py", "def test_own():\n    pass\n")
+    done = foreign.run(*arguments, check=4)
+    assert f"ERROR: {name} expected --ecornn-verify or --ecornn-bench beside it" in done.stderr
+
+
+def test_settings_in_the_ini_file_are_no_error_without_a_run(foreign: Foreign) -> None:
+    foreign.write("pytest.ini", "[pytest]\naddopts = --ecornn-budget 2 --ecornn-isolate\n")
+    foreign.write("test_own.py", "def test_own():\n    pass\n")
+    foreign.run(check=0)
