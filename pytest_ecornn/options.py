@@ -32,14 +32,16 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         "--ecornn-verify",
         {
             "action": "store_true",
-            "help": "Verify every implementation: drawn and fixed cases, properties. Your own tests run too where you give paths.",
+            "help": "Verify every implementation: drawn and fixed cases, properties. "
+            "Tests of your own run too where you give their paths.",
         },
     ),
     (
         "--ecornn-bench",
         {
             "action": "store_true",
-            "help": "Verify and time every implementation, and write the comparison. Your own tests run as with --ecornn-verify.",
+            "help": "Verify and time every implementation, and write the comparison. "
+            "Tests of your own run as with --ecornn-verify.",
         },
     ),
     (
@@ -300,7 +302,7 @@ def check_is_run(config: pytest.Config) -> None:
         is_asked = name in typed or name.removeprefix("--ecornn-") in _DEMANDS
         if is_asked and config.getoption(name) != settings.get("default", False if "action" in settings else None):
             raise pytest.UsageError(
-                f"{name} expected --ecornn-verify or --ecornn-bench beside it: without, nothing of it is run"
+                f"{name} expected --ecornn-verify or --ecornn-bench beside it, without which it does nothing"
             )
 
 

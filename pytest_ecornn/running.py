@@ -324,8 +324,6 @@ def _kept(rows: journal.Journal) -> str:
     return f"kept: {count}, in {rows.path}; --ecornn-resume goes on from there"
 
 
-
-
 def _names(item: pytest.Item) -> list[str]:
     return list(getattr(item, "fixturenames", ()))
 
