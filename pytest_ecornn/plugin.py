@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_ecornn import hookspecs
+from pytest_ecornn.node_ids import make_module
 from pytest_ecornn.options import add_options, check_is_run, is_active, is_selfcheck
 
 
@@ -36,6 +38,11 @@ def _printable(error: pytest.UsageError) -> pytest.UsageError:
     from pytest_ecornn.reporting.formatting import printable
 
     return pytest.UsageError(*map(printable, error.args))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    return make_module(module_path, parent)
 
 
 @pytest.hookimpl(tryfirst=True)

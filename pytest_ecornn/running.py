@@ -219,7 +219,7 @@ class Running:
         """Rows are shown by our own progress unless pytest was asked to be verbose."""
         is_ours = hasattr(report, "ecornn_row") or hasattr(report, "ecornn_unsupported")
         if is_ours and self._screen and self._screen.is_shown:
-            return report.outcome, "", ""
+            return report.outcome, "", report.outcome.upper()
         return None
 
     # The report.

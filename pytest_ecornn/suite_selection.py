@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ecornn.node_ids import resolve_argument
+
 _PACKAGE = __name__.partition(".")[0]
 _SUITES = Path(__file__).parent / "suites"  # as it is imported: in the repository it is a link
 
@@ -20,7 +22,7 @@ def select_suites(config: pytest.Config, names: Iterable[str]) -> None:
     if config.args_source != pytest.Config.ArgsSource.ARGS:
         config.args[:] = shipped
         return
-    config.args[:] = [_shipped(config, argument) for argument in config.args]
+    config.args[:] = [_shipped(config, resolve_argument(config, argument)) for argument in config.args]
     if not any(_is_shipped(config, argument) for argument in config.args):
         config.args += shipped
 

@@ -20,9 +20,9 @@ from pytest_ecornn.rows import Row
 class UnsupportedItem(pytest.Item):
     """Reports the rows of one implementation that it does not support."""
 
-    def __init__(self, *, rows: list[Row], selected: int, **arguments: Any):
+    def __init__(self, *, rows: list[Row], selected: int, rerun: str, **arguments: Any):
         super().__init__(**arguments)
-        self.rows, self.selected = rows, selected
+        self.rows, self.selected, self.rerun = rows, selected, rerun
 
     @property
     def summary(self) -> str:
@@ -34,7 +34,7 @@ class UnsupportedItem(pytest.Item):
         name, counts = self.rows[0].implementation, {"unsupported": len(self.rows), "selected": self.selected}
         self.user_properties += [("ecornn_implementation", name), *((f"ecornn_{key}", str(n)) for key, n in counts.items())]
         if self.rows[0].status == "failed":
-            pytest.fail(self.summary, pytrace=False)
+            pytest.fail(f"{self.summary}\nagain: {self.rerun}", pytrace=False)
         pytest.skip(self.summary)
 
     def reportinfo(self) -> tuple[Any, None, str]:
@@ -78,9 +78,13 @@ def row_item(item: pytest.Item) -> Item | None:
 
 
 def _grouped(name: str, members: list[tuple[pytest.Item, Row]], selected: int) -> pytest.Item:
-    parent, rows = members[0][0].parent, [row for _, row in members]
+    first, rows = members[0][0], [row for _, row in members]
+    parent, own = first.parent, row_item(first)
     assert parent is not None
-    item: pytest.Item = UnsupportedItem.from_parent(parent, name=f"test_unsupported[{name}]", rows=rows, selected=selected)
+    assert own is not None
+    item: pytest.Item = UnsupportedItem.from_parent(
+        parent, name=f"test_unsupported[{name}]", rows=rows, selected=selected, rerun=own.rerun()
+    )
     return item
 
 
