@@ -154,6 +154,16 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {"default": "reports/local", "metavar": "DIR", "help": "Where the report is written. Default: reports/local."},
     ),
     (
+        "--ecornn-proof-workers",
+        {
+            "type": int,
+            "default": None,
+            "metavar": "N",
+            "help": "Prove drawn cases and properties in so many processes beside pytest's own. They end before anything is "
+            "timed. Default: none on a CPU; on a GPU up to 8, one for each two cores and each 3 GiB of free GPU memory.",
+        },
+    ),
+    (
         "--ecornn-isolate",
         {
             "action": "store_true",
@@ -205,6 +215,7 @@ class Options:
     profile: str
     report: Path
     resume: bool
+    proof_workers: int | None
     isolate: bool
     timeout: float
     memory_bytes: int | None
@@ -224,6 +235,8 @@ class Options:
                 raise pytest.UsageError(f"--ecornn-{name}: expected a path, got an empty one")
         if given("pairs") < 1:
             raise pytest.UsageError(f"--ecornn-pairs must be a number over 0, got {given('pairs')}")
+        if (given("proof-workers") or 0) < 0:
+            raise pytest.UsageError(f"--ecornn-proof-workers must be a number of processes, got {given('proof-workers')}")
         here = config.invocation_params.dir
         compare = here / given("compare") if given("compare") else None
         return cls(
@@ -247,6 +260,7 @@ class Options:
             profile=given("profile") or ("quick" if given("bench") else "default"),
             report=here / given("report"),
             resume=given("resume"),
+            proof_workers=given("proof-workers"),
             isolate=given("isolate"),
             timeout=given("timeout"),
             memory_bytes=int(given("memory") * 2**30) if given("memory") else None,

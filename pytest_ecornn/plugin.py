@@ -54,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     elif not is_active(config):
         check_is_run(config)
     else:
+        from pytest_ecornn.proof_workers import Starting, is_possible
         from pytest_ecornn.running import Running
 
         running = Running(config)
@@ -62,3 +63,5 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_ecornn.isolation import register
 
             register(config, running)
+        elif is_possible(config):
+            config.pluginmanager.register(Starting(running.session), "ecornn-proof-workers")

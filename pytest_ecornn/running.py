@@ -24,6 +24,7 @@ from pytest_ecornn.gate import Outcome
 from pytest_ecornn.gate_run import Gate
 from pytest_ecornn.items import Failure, Item
 from pytest_ecornn.options import default_baselines
+from pytest_ecornn.process import worker_input
 from pytest_ecornn.reporting import formatting, gate_tables, standing
 from pytest_ecornn.rows import Row
 from pytest_ecornn.screen import Screen, write_summary
@@ -58,7 +59,7 @@ class Running:
         if is_bench:
             check_loaded(config)
         self._config = config
-        self._is_worker = hasattr(config, "workerinput")
+        self._is_worker = bool(worker_input(config))
         self._started, self._start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
         self._journal: journal.Journal | None = None
         self._folder_lock: FolderLock | None = None

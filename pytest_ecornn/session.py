@@ -23,7 +23,8 @@ from pytest_ecornn.items import BenchmarkItem, DrawnItem, Failure, FixedItem, Sk
 from pytest_ecornn.locking import MachineLock
 from pytest_ecornn.options import DEFAULT_BASELINES, Options
 from pytest_ecornn.outcomes import RAISED, skips_as_unsupported
-from pytest_ecornn.process import Process
+from pytest_ecornn.process import Process, worker_input
+from pytest_ecornn.proof_workers import ProofWorkers
 from pytest_ecornn.property_items import PropertiesItem
 from pytest_ecornn.rows import Row
 from pytest_ecornn.scratch import Scratch
@@ -51,10 +52,11 @@ class Session:
         except (discovery.DiscoveryError, ValueError) as error:
             raise pytest.UsageError(str(error)) from error
         self._check_names(config.invocation_params.dir)
-        worker: dict[str, Any] = getattr(config, "workerinput", {})
+        worker = worker_input(config)
         self._scratch = None if worker else Scratch()
         self._shared = self._scratch.path if self._scratch else Path(worker["ecornn_shared"])
         self.lock.run = worker.get("ecornn_run", os.getpid())
+        self.proof_workers = ProofWorkers()
 
     def _cases(self) -> list[Case]:
         parse = state_dict.give(self.options.state_dict).case if self.options.state_dict else Case.parse
