@@ -38,7 +38,7 @@ def speedups() -> str:
     report = json.loads((ROOT / "reports/h200/persistent.json").read_text())
     (card,) = report["machine"]["gpu"]["names"]
     rows = [_speedup(series) for series in front_chart.persistent_series(report["rows"]) if "as called" in series.label]
-    head = f"| time of a call on one {card}: cuDNN's over persistent_gpu's | geometric mean | lowest | cases |"
+    head = f"| `persistent_gpu` on one {card}, as called | times as fast as cuDNN, geometric mean | lowest case | cases |"
     return "\n".join([head, "| --- | --- | --- | --- |", *rows])
 
 
