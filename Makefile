@@ -40,6 +40,7 @@ sanitizer-gpu: $(STAMP)
 	$(BIN)/python -m pytest_ecornn.suites.sanitizer_gpu $(ARGS)
 
 docs: $(STAMP)
+	$(BIN)/python -m pytest_ecornn.reporting reports/cpu reports/h200
 	$(BIN)/python -m pytest_ecornn.suites.published.front_chart
 	$(BIN)/python -m tests.readme
 

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-import pytest
-
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -32,12 +30,7 @@ DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
 class Unsupported(Exception):
-    """Raised by `Implementation.build` with the reason why the case will not run; reported as a skip, as pytest.skip is."""
-
-
-def skip_reason(skip: BaseException) -> str:
-    """The reason that pytest.skip was called with, as the reason of a refusal."""
-    return str(skip) or "pytest.skip was called without a reason"
+    """Raised by `Implementation.build` with the reason why the case will not run; reported as a skip."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,10 +245,7 @@ class Implementation(ABC):
 
         if case.resets and not self.takes_resets:
             return "takes no resets"
-        try:
-            return self.unsupported(case, torch.device(case.device))
-        except pytest.skip.Exception as skip:
-            return skip_reason(skip)
+        return self.unsupported(case, torch.device(case.device))
 
     @abstractmethod
     def unsupported(self, case: Case, device: torch.device) -> str | None:

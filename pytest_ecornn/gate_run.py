@@ -18,7 +18,6 @@ from pytest_ecornn.error_origin import describe_error
 from pytest_ecornn.gate import Finding, Outcome
 from pytest_ecornn.items import BenchmarkItem, Skip
 from pytest_ecornn.measurement import Arm, Pool, measure
-from pytest_ecornn.outcomes import RAISED, skips_as_unsupported
 from pytest_ecornn.rows import Row
 from pytest_ecornn.session import Session
 from pytest_ecornn.verification import Candidate, failed_tensors
@@ -73,11 +72,10 @@ class Gate:
         """A row that fails now where it passed before is a change for the worse."""
         item = self._item(one)
         try:
-            with skips_as_unsupported():
-                return gate.measured_again(one, lambda found: self._again(item, found), outcome.confidence)
+            return gate.measured_again(one, lambda found: self._again(item, found), outcome.confidence)
         except (NotAgain, Skip, Unsupported) as error:
             reason = str(error)
-        except RAISED as error:
+        except Exception as error:
             reason = describe_error(item.found, item.case, error)
         change = gate.Change(item.kind, one.implementation, one.case, "passed", "failed", f"measured again: {reason}")
         change = replace(change, reason=f"{change.reason}\nagain: {item.rerun(is_timed=True)}")

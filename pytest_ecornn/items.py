@@ -25,11 +25,10 @@ from pytest_ecornn.error_origin import describe_error
 from pytest_ecornn.exploration import PROFILES, Profile, explore
 from pytest_ecornn.interruption import raised_as_error
 from pytest_ecornn.measurement import Arm, Pool
-from pytest_ecornn.outcomes import RAISED, skips_as_unsupported
 from pytest_ecornn.process import Spoilt
 from pytest_ecornn.rerun import rerun_command, rerun_test_command
 from pytest_ecornn.roofline import Ceilings
-from pytest_ecornn.rows import Row, TensorError, Timing
+from pytest_ecornn.rows import AGAIN, Row, TensorError, Timing
 from pytest_ecornn.support import NO_CUDA
 from pytest_ecornn.tampering import Asking, Tools
 from pytest_ecornn.verification import Candidate, failed_tensors
@@ -84,10 +83,9 @@ class Item:
         return row
 
     def finished(self) -> Row:
-        """The row as an earlier run left it, or a worker proves it, or filled now."""
+        """The row as an earlier run left it, or filled now."""
         empty = self.empty_row()
-        session = self.session
-        return session.finished.get(empty.key) or session.proof_workers.row(empty.key) or self._fresh(empty)
+        return self.session.finished.get(empty.key) or self._fresh(empty)
 
     def empty_row(self) -> Row:
         case, kind = self.case, self.found.kind
@@ -100,6 +98,8 @@ class Item:
         """The row of what the implementation does not support: skipped, or failed where the implementation is required."""
         row = self.empty_row()
         self._skip(row, reason)
+        if row.status == "failed":
+            self.fail(row, Failure(row.reason))
         return row
 
     def _skip(self, row: Row, reason: object) -> None:
@@ -139,7 +139,7 @@ class Item:
         row.status, row.reason = "failed", str(failure)
         if not isinstance(failure, NotRun):
             is_timed = failure.is_timed or self.session.process.words.is_timed
-            row.reason += f"\nagain: {self.rerun(failure.case, is_timed)}"
+            row.reason += f"{AGAIN}{self.rerun(failure.case, is_timed)}"
 
     def rerun(self, case: Case | str = "", is_timed: bool = False) -> str:
         """The command that repeats the row, or what it did on one case."""
@@ -171,13 +171,13 @@ class Item:
         passing: tuple[type[Exception], ...] = (Failure, Skip, Unsupported, *verdicts)
         process.at_work(self.found.name, case)
         try:
-            with raised_as_error(), skips_as_unsupported():
+            with raised_as_error():
                 yield
         except passing:
             raise
         except WrongResult as wrong:
             raise Failure(f"{self.found.name} on {case}: {wrong}", case) from wrong
-        except RAISED as error:
+        except (Exception, SystemExit) as error:
             if not (fault := faults.spoiling(error, case.device)):
                 raise Failure(describe_error(self.found, case, error, self._beside()), case) from error
             if faults.is_out_of_memory(error) and process.is_replaceable:

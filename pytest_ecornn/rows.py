@@ -14,6 +14,8 @@ WORDS = {
     ("Against", "verdict"): ("faster", "slower", "same", "unclear"),
 }
 
+AGAIN = "\nagain: "  # before the command that repeats a failed row, at the end of its reason
+
 
 @dataclass
 class TensorError:

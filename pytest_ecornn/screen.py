@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from typing import IO, Any, cast
 
 import pytest
@@ -10,10 +11,12 @@ from rich.console import Console
 
 from pytest_ecornn import reporting
 from pytest_ecornn.gate import Outcome
-from pytest_ecornn.reporting import formatting, gate_tables, progress, terminal
+from pytest_ecornn.reporting import answer_table, formatting, gate_tables, progress, terminal
+from pytest_ecornn.reporting.answer import answers
 from pytest_ecornn.rows import Row
 
 PLAIN_WIDTH = 150  # columns where there is no terminal to fit
+MAX_LISTED_ROWS = 16  # that the terminal shows one by one below the answers
 
 
 class Screen:
@@ -76,8 +79,10 @@ class _Stream(io.TextIOBase):
         return self._reporter is not None and bool(self._reporter.isatty)
 
 
-def write_summary(reporter: Any, rows: list[Row], compared: Outcome | None, written: list[str]) -> None:
-    """The short table, the counts, what the gate found, and where the report lies."""
+def write_summary(
+    reporter: Any, rows: list[Row], settings: Mapping[str, Any], compared: Outcome | None, written: list[str]
+) -> None:
+    """The answers, how sure they are, what the gate found, and where the report lies; of a short run each row as well."""
     console = Console(
         file=io.StringIO(),
         width=reporter._tw.fullwidth if bool(reporter.isatty) else PLAIN_WIDTH,  # a bool before pytest 8.4.2
@@ -85,9 +90,13 @@ def write_summary(reporter: Any, rows: list[Row], compared: Outcome | None, writ
     )
     reporter.section("ecornn", sep="=", bold=True)
     unproven = reporting.unproven(rows)
-    if any(row.timing for row in rows):
-        console.print(terminal.summary_table(rows, unproven))
     lines = terminal.summary_lines(rows, unproven)
+    if any(row.timing for row in rows):
+        summary = answers(rows, unproven)
+        console.print(answer_table.terminal_table(summary, console.width))
+        if sum(row.timing is not None for row in rows) <= MAX_LISTED_ROWS:
+            console.print(terminal.rows_table(rows, unproven))
+        lines = [answer_table.counts_line(summary), *lines, *terminal.certainty_lines(settings)]
     if compared and (table := gate_tables.terminal_table(compared)):
         console.print(table)
     for line in [*lines, *(gate_tables.summary_lines(compared) if compared else ())]:

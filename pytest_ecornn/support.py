@@ -18,6 +18,7 @@ import torch
 from pytest_ecornn.ambient import Kept
 from pytest_ecornn.contract import Case
 from pytest_ecornn.discovery import Found
+from pytest_ecornn.interruption import raised_as_error
 from pytest_ecornn.strategies import nearest_supported
 from pytest_ecornn.tampering import Tools
 
@@ -107,7 +108,8 @@ def _guarded(ask: Callable[[], str | None], case: Case) -> str:
     if case.device.startswith("cuda") and not torch.cuda.is_available():
         return NO_CUDA
     try:
-        return str(ask() or "")
+        with raised_as_error():
+            return str(ask() or "")
     except KeyboardInterrupt:
         raise
     except BaseException:

@@ -14,27 +14,28 @@ import pytest
 
 from pytest_ecornn.items import Item
 from pytest_ecornn.reporting import formatting
-from pytest_ecornn.rows import Row
+from pytest_ecornn.rows import AGAIN, Row
 
 
 class UnsupportedItem(pytest.Item):
     """Reports the rows of one implementation that it does not support."""
 
-    def __init__(self, *, rows: list[Row], selected: int, rerun: str, **arguments: Any):
+    def __init__(self, *, rows: list[Row], selected: int, **arguments: Any):
         super().__init__(**arguments)
-        self.rows, self.selected, self.rerun = rows, selected, rerun
+        self.rows, self.selected = rows, selected
 
     @property
     def summary(self) -> str:
         """How many of the selected rows it does not support, and why, in one line."""
-        rows = f"{len(self.rows)} of {self.selected} rows"
-        return f"{self.rows[0].implementation}: {rows} unsupported: {_counted(row.reason for row in self.rows)}"
+        reasons = _counted(row.reason.partition(AGAIN)[0] for row in self.rows)
+        return f"{self.rows[0].implementation}: {len(self.rows)} of {self.selected} rows unsupported: {reasons}"
 
     def runtest(self) -> None:
         name, counts = self.rows[0].implementation, {"unsupported": len(self.rows), "selected": self.selected}
         self.user_properties += [("ecornn_implementation", name), *((f"ecornn_{key}", str(n)) for key, n in counts.items())]
         if self.rows[0].status == "failed":
-            pytest.fail(f"{self.summary}\nagain: {self.rerun}", pytrace=False)
+            _, again, command = self.rows[0].reason.partition(AGAIN)
+            pytest.fail(f"{self.summary}{again}{command}", pytrace=False)
         pytest.skip(self.summary)
 
     def reportinfo(self) -> tuple[Any, None, str]:
@@ -46,10 +47,10 @@ class Grouping:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        selected = Counter(row.found.name for item in items if (row := row_item(item)) and row.kind != "control")
+        selected = Counter(row.found.name for item in items if (row := _row_item(item)) and row.kind != "control")
         supported, unsupported = list[pytest.Item](), dict[str, list[tuple[pytest.Item, Row]]]()
         for item in items:
-            row = row_item(item)
+            row = _row_item(item)
             if row is None or not (reason := row.refusal):
                 supported.append(item)
             else:
@@ -71,20 +72,16 @@ class Grouping:
         return report
 
 
-def row_item(item: pytest.Item) -> Item | None:
+def _row_item(item: pytest.Item) -> Item | None:
     """What the pytest item runs, if it is a row of ours."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return next((value for value in parameters.values() if isinstance(value, Item)), None)
 
 
 def _grouped(name: str, members: list[tuple[pytest.Item, Row]], selected: int) -> pytest.Item:
-    first, rows = members[0][0], [row for _, row in members]
-    parent, own = first.parent, row_item(first)
+    parent, rows = members[0][0].parent, [row for _, row in members]
     assert parent is not None
-    assert own is not None
-    item: pytest.Item = UnsupportedItem.from_parent(
-        parent, name=f"test_unsupported[{name}]", rows=rows, selected=selected, rerun=own.rerun()
-    )
+    item: pytest.Item = UnsupportedItem.from_parent(parent, name=f"test_unsupported[{name}]", rows=rows, selected=selected)
     return item
 
 

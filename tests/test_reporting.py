@@ -18,7 +18,16 @@ import pytest
 from rich.console import Console
 
 from pytest_ecornn import reporting
-from pytest_ecornn.reporting import ReportError, files, formatting, json_report, markdown_syntax, standing, terminal
+from pytest_ecornn.reporting import (
+    ReportError,
+    answer_table,
+    files,
+    formatting,
+    json_report,
+    markdown_syntax,
+    standing,
+    terminal,
+)
 from pytest_ecornn.rows import Row, TensorError
 
 from .reporting_samples import CASES, HOSTILE, drawn, row, sample_rows, sample_run, timing
@@ -98,11 +107,6 @@ def test_no_verdict_is_passed_on_a_comparison_with_an_unproven_baseline() -> Non
     assert "unproven baseline" in shown(rows)
 
 
-def test_rows_that_cannot_be_told_from_the_fastest_are_as_fast() -> None:
-    rows = [row(name, CASES[0], timing=timing(t, {})) for name, t in {"a": 100.0, "b": 101.5, "c": 103.0}.items()]
-    assert {key[1] for key in standing.fastest(rows, set())} == {"a", "b"}
-
-
 # Files.
 
 
@@ -129,7 +133,7 @@ def test_a_directory_that_cannot_be_written_is_named_in_one_line(tmp_path: Path)
 
 def test_a_file_that_fails_does_not_keep_the_others_from_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "report.csv").mkdir()
-    monkeypatch.setattr(terminal, "render_svg", lambda table, title: 1 / 0)
+    monkeypatch.setattr(answer_table, "render_svg", lambda table, title: 1 / 0)
     with pytest.raises(ReportError, match=r"report\.csv: cannot be written.*summary\.svg: cannot be rendered \(ZeroDiv"):
         reporting.write_reports(tmp_path, sample_run(), sample_rows())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["benchmark.json", "report.csv", "report.json", "report.md"]
@@ -289,7 +293,7 @@ def test_escaped_text_is_read_as_it_is(name: str) -> None:
 
 def shown(rows: list[Row], width: int = 120) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(terminal.summary_table(rows, reporting.unproven(rows)))
+    console.print(terminal.rows_table(rows, reporting.unproven(rows)))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -461,11 +465,3 @@ def test_rows_written_before_there_were_two_columns_are_read() -> None:
 )
 def test_numbers_have_three_digits_and_a_unit_that_fits(text: str, expected: str) -> None:
     assert text == expected
-
-
-def test_what_was_called_slower_is_not_as_fast_however_wide_its_interval() -> None:
-    slow = row("slow", CASES[0], timing=timing(120.0, {"base": 100.0}))
-    base = row("base", CASES[0], timing=timing(100.0, {}))
-    assert slow.timing is not None
-    slow.timing.low_us = 50.0
-    assert {key[1] for key in standing.fastest([slow, base], set())} == {"base"}

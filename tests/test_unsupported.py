@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from pathlib import Path
@@ -77,6 +78,8 @@ def test_a_required_implementation_fails_for_what_it_does_not_support(foreign: F
     reason = "scan_cpu is required, but skipped: scan_cpu runs mingru and minlstm only"
     assert f"scan_cpu: 2 of 4 rows unsupported: {reason}" in done.stdout
     assert "1 failed, 2 passed" in done.stdout
+    assert f"failed: scan_cpu {samples.CASE} (fixed) and 1 other row" in done.stdout
+    assert re.search(r"^again: pytest --ecornn-verify --ecornn-only scan_cpu .*--ecornn-require scan_cpu", done.stdout, re.M)
     (failure,) = junit(foreign)["test_unsupported[scan_cpu]"].iter("failure")
     assert reason in str(failure.get("message"))
     assert Counter((row["kind"], row["status"]) for row in report(foreign)["rows"]) == {

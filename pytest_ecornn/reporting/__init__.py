@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pytest_ecornn.gate import Outcome
-from pytest_ecornn.reporting import benchmark_json, csv_report, files, json_report, markdown, terminal
+from pytest_ecornn.reporting import answer_table, benchmark_json, csv_report, files, json_report, markdown
+from pytest_ecornn.reporting.answer import answers
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.json_report import read_report
 from pytest_ecornn.reporting.run_info import RunInfo
@@ -25,13 +26,12 @@ def write_reports(directory: Path, run: RunInfo, rows: list[Row], compared: Outc
     Raises ReportError, once every file has had its turn, naming those that could not be.
     """
     doubted = unproven(rows)
-    title = f"{run.started}. error: the worst, as a share of its limit. floor: least time / time."
     renderers: dict[str, Callable[[], str]] = {
         "report.json": lambda: json_report.render(run, rows, doubted, compared),
         "report.csv": lambda: csv_report.render(rows, doubted),
         "report.md": lambda: markdown.render(run, rows, doubted, compared),
         "benchmark.json": lambda: benchmark_json.render(run, rows, doubted),
-        "summary.svg": lambda: terminal.render_svg(terminal.summary_table(rows, doubted), title),
+        "summary.svg": lambda: answer_table.svg(answers(rows, doubted), run.started),
     }
     written, problems = [], []
     for name, render in renderers.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from pytest_ecornn.reporting import formatting, standing
+from pytest_ecornn.reporting import answer, formatting, standing
 from pytest_ecornn.reporting.markdown_syntax import escape, table
 from pytest_ecornn.rows import Against, Row, Timing
 
@@ -47,8 +47,8 @@ def caption(rows: list[Row]) -> str:
     if not names:
         return f"Time of one call. Nothing here was compared with a baseline.{both}"
     ratio = f"its ratio to {escape(names[0])}'s time" if len(names) == 1 else "its ratio to the baseline's time"
-    reading = f"Time of one call, then {ratio} with its interval (under 1 is faster) and the verdict. **Bold**: the fastest."
-    return reading + both
+    reading = f"Time of one call, then {ratio} with its interval (under 1 is faster) and the verdict."
+    return f"{reading} **Bold**: certainly the fastest.{both}"
 
 
 def comparison(rows: list[Row], shown: list[Row], unproven: Collection[standing.Key]) -> str:
@@ -61,9 +61,9 @@ def comparison(rows: list[Row], shown: list[Row], unproven: Collection[standing.
     lines = []
     for case in standing.cases(shown):
         of_case = {row.implementation: row for row in rows if row.case == case}
-        best = {column: standing.fastest(of_case.values(), unproven, column) for column in standing.COLUMNS}
+        bold = {column: answer.of_case([*of_case.values()], unproven, column).bold for column in standing.COLUMNS}
         bases = standing.baselines(of_case.values())
-        cells = [_compared(of_case.get(name), column, bases, best[column], unproven) for name, column in columns]
+        cells = [_compared(of_case.get(name), column, bases, bold[column], unproven) for name, column in columns]
         lines.append([escape(case), *cells])
     return table(["Case", *(_heading(name, column) for name, column in columns)], lines)
 
@@ -72,9 +72,7 @@ def _heading(name: str, column: str) -> str:
     return escape(name) if column == "timing" else f"{escape(name)}, {standing.COLUMNS[column]}"
 
 
-def _compared(
-    row: Row | None, column: str, bases: list[str], best: Collection[standing.Key], unproven: Collection[standing.Key]
-) -> str:
+def _compared(row: Row | None, column: str, bases: list[str], bold: str, unproven: Collection[standing.Key]) -> str:
     if row is None:
         return ""
     timing = standing.published(row, unproven, column)
@@ -82,7 +80,7 @@ def _compared(
         state = standing.status(row, unproven)
         return state if state != "passed" else "not timed"
     time = formatting.duration(timing.time_us)
-    shown = f"**{time}**" if row.key in best else time
+    shown = f"**{time}**" if row.implementation == bold else time
     if row.implementation in bases[:1]:
         return f"{shown}, baseline"
     one = standing.against(row, bases[0] if bases else None, column)

@@ -36,13 +36,18 @@ def render(rows: list[Row], unproven: Collection[standing.Key]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for row in standing.in_order(rows):
+    for row in _timed_first(standing.in_order(rows)):
         compared: list[Against | None] = list(row.timing.against) if row.timing is not None else []
         for one in compared or [None]:
             status = standing.status(row, unproven)
             is_doubtful = status != "passed" or (one is not None and standing.verdict(row, one, unproven) != one.verdict)
             writer.writerow(_cell(value) for value in _line(row, one, status, is_doubtful))
     return out.getvalue()
+
+
+def _timed_first(rows: list[Row]) -> list[Row]:
+    """Rows with a time, then those that were proven or not, then what was not run."""
+    return sorted(rows, key=lambda row: (row.timing is None, row.status == "skipped"))
 
 
 def _line(row: Row, one: Against | None, status: str, is_doubtful: bool) -> Iterator[Any]:

@@ -19,6 +19,7 @@ from pytest_ecornn.reporting import files, standing
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.run_info import RunInfo, check_fingerprint
 from pytest_ecornn.rows import SCHEMA_VERSION, Row
+from pytest_ecornn.score import Score
 from pytest_ecornn.typed_json import NUMBERS, typed
 
 _FIRST_ROW = 4  # the line of the file
@@ -82,10 +83,19 @@ def _run(path: Path, data: Any) -> RunInfo:
     try:
         run = RunInfo(**typed(RunInfo, data))
         check_fingerprint(run.machine)
+        run.score = _score(data.get("score"))
     except ValueError as error:
         raise ReportError(f"{path}: run: {error}") from None
     run.ceilings = _numbers(run.ceilings)
     return run
+
+
+def _score(data: Any) -> Score | None:
+    """Raises ValueError for what is no score."""
+    try:
+        return None if data is None else Score(**typed(Score, data))
+    except TypeError as error:
+        raise ValueError(f"score: {error}") from None
 
 
 def _row(path: Path, text: str, number: int, data: Any) -> Row:

@@ -7,32 +7,42 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from pytest_ecornn.gate import Outcome
-from pytest_ecornn.reporting import comparison_tables, formatting, gate_tables, standing
+from pytest_ecornn.reporting import answer_table, comparison_tables, formatting, gate_tables, standing
+from pytest_ecornn.reporting.answer import Answer, answers
 from pytest_ecornn.reporting.markdown_syntax import code_block, document, escape, table
 from pytest_ecornn.reporting.run_info import RunInfo
-from pytest_ecornn.reporting.terminal import summary_lines
+from pytest_ecornn.reporting.terminal import by_reason, certainty_lines, summary_lines
 from pytest_ecornn.rows import Row
 
+_MAX_CASES = 5  # that are named of one failure
 _HOW_TO_READ = """\
-## How to read this
+## How to read it
 
-- A row is one implementation on one case. The case's name gives its sizes (T time steps, B batch, I input, H hidden, L layers),
-  dtype and options; `pytest --ecornn-bench --ecornn-case CASE` runs it again.
+- **Case**: T time steps, B batch, I input, H hidden, L layers, then dtype and options.
+  `pytest --ecornn-bench --ecornn-case CASE` runs it again.
+- **Fastest** has the smallest time of one call among the implementations whose results were verified. "a or b" names those
+  that the measurement cannot separate, the smallest time first.
+- **Ratio** is its time over the baseline's, with the interval that holds it. The two took turns, block by block.
+- **Verdict**: *faster* where the whole interval lies below 1 by more than the clock can resolve, *same* where it lies within
+  that of 1, *unclear* otherwise. *Others slower*: the baseline is the fastest. *Alone*: nothing else has a proven time.
+- **Bold** is certain: the verdict is *faster* or *others slower*, and every other implementation is slower as well, by its
+  verdict where the two took turns, else by intervals that do not overlap. Nothing else is bold, in any table or picture."""
+
+_DETAILS = """\
+## How to read the details
+
 - **Time** is that of one call: the median over blocks of calls, with its confidence interval. All run the same case, and
   every call gets contents that no call before it had.
-- **Ratio** is the row's time over the baseline's. The two took turns, block by block, and the ratio and its interval come
-  from those pairs, so it may differ a little from the quotient of two times in the table, which were taken minutes apart.
-  The verdict is faster or slower when the whole interval lies beyond 1 by more than the clock can tell, same when it lies
-  within that of 1, and unclear otherwise. Intervals of ratios are so wide that all of a run hold together, 19 times of 20.
-- **Noise floor** is what the same clocks and pairs say of one implementation against itself.
+- A **ratio** and its interval come from pairs of blocks, so it may differ a little from the quotient of two times in a
+  table, which were taken minutes apart. Intervals of ratios are so wide that all of a run hold together, 19 times of 20.
+- **Noise floor** is what the same clocks and pairs say of one implementation against itself (an A/A test).
 - **Error** is that of the output, the final state or the gradient that came nearest to its limit, as a share of the limit
   (over 1 would fail), and the largest error relative to the reference's largest value. The reference is computed in float64.
   A tensor that could not show a mistake (vanished or chaotic) is uninformative and never counts as passed.
 - **Share of floor** is how near the time comes to the least that this machine could take: the fewest bytes and operations
   that any algorithm must move and do, at the measured ceilings. GB/s and GFLOP/s are of the algorithm's own traffic and work.
-- **Bold** marks the fastest proven row of a case, and rows that cannot be told from it.
 - **unproven**: some case drawn at random, of the same implementation, cell, dtype and device, failed. Its times are withheld
-  here and kept in report.json."""
+  here and stored in report.json."""
 
 _DEVICE_ONLY = """
 - **Device only** is the same call replayed as a CUDA graph: the GPU's time without Python's, the launches' and the allocator's.
@@ -44,17 +54,21 @@ _STATE_DICT = """
 - **weights** in a case's name are those of a state dict, by a checksum: `--ecornn-state-dict FILE` gives them to a run."""
 
 
-def _how_to_read(rows: list[Row]) -> str:
+def _details(rows: list[Row]) -> str:
     device_only = _DEVICE_ONLY if "replay" in standing.columns(rows) else ""
-    return _HOW_TO_READ + device_only + (_STATE_DICT if any("-weights" in row.case for row in rows) else "")
+    return _DETAILS + device_only + (_STATE_DICT if any("-weights" in row.case for row in rows) else "")
 
 
 def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key], compared: Outcome | None = None) -> str:
+    summary = answers(rows, unproven)
     return document([
         "# Recurrent layers, verified and timed",
-        _opening(run, rows, unproven),
-        _how_to_read(rows),
+        _opening(run),
+        *([answer_table.markdown_table(summary)] if summary else []),
+        _certainty(run, rows, summary, unproven),
+        *([_HOW_TO_READ] if summary else []),
         *gate_tables.section(compared),
+        _details(rows),
         *comparison_tables.sections(rows, unproven),
         *_verification(rows),
         *_failures(rows),
@@ -63,13 +77,20 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key], co
     ])  # fmt: skip
 
 
-def _opening(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) -> str:
+def _opening(run: RunInfo) -> str:
     gpu = run.fingerprint.get("gpu")
     facts = [run.started, run.fingerprint.get("cpu"), gpu.get("names") if isinstance(gpu, dict) else gpu]
     first = ", ".join(escape(_value(fact), 120) for fact in facts if fact)
+    return f"{first}; the run took {formatting.duration(run.seconds * 1e6)}."
+
+
+def _certainty(run: RunInfo, rows: list[Row], summary: list[Answer], unproven: Collection[standing.Key]) -> str:
+    """What the answers rest on, in lines that the terminal shows too, and the harness's own score."""
     own = run.score.one_line() if run.score else "no score on this machine (pytest --ecornn-selfcheck takes one)"
-    lines = [f"- {escape(line)}" for line in (*summary_lines(rows, unproven), f"the harness itself: {own}")]
-    return "\n".join([f"{first}; the run took {formatting.duration(run.seconds * 1e6)}.", "", *lines])
+    counts = [answer_table.counts_line(summary)] if summary else []
+    effort = certainty_lines(run.settings) if summary else []
+    lines = [*counts, *summary_lines(rows, unproven), *effort, f"the harness itself: {own}"]
+    return "\n".join(["How sure this is:", "", *(f"- {escape(line)}" for line in lines)])
 
 
 def _verification(rows: list[Row]) -> Iterator[str]:
@@ -108,11 +129,13 @@ def _drawn_line(row: Row) -> list[str]:
 
 
 def _failures(rows: list[Row]) -> Iterator[str]:
-    failed = [row for row in rows if row.status == "failed"]
+    failed = by_reason(row for row in rows if row.status == "failed")
     if failed:
         yield "## Failed"
-    for row in failed:
-        yield f"**{escape(row.implementation)}** on {escape(row.case)} ({escape(row.kind)}):"
+    for row, *others in failed:
+        cases = ", ".join(f"{escape(one.case)} ({escape(one.kind)})" for one in (row, *others[: _MAX_CASES - 1]))
+        more = f" and {len(others) + 1 - _MAX_CASES} more" if len(others) >= _MAX_CASES else ""
+        yield f"**{escape(row.implementation)}** on {cases}{more}:"
         yield code_block(row.reason or "no reason was given")
 
 

@@ -55,22 +55,6 @@ def columns(rows: Iterable[Row]) -> list[str]:
     return [name for name in COLUMNS if name == "timing" or any(timing(row, name) is not None for row in rows)]
 
 
-def fastest(rows: Iterable[Row], unproven: Collection[Key], column: str = "timing") -> set[Key]:
-    """The proven row of the smallest time, and those whose interval reaches down to its interval: no winner by noise.
-
-    Pairs tell more than two intervals: what was called slower than another, or had another called faster, is not among them.
-    """
-    timed = [(row, found) for row in rows if (found := published(row, unproven, column)) is not None]
-    verdicts = [(row.implementation, one.verdict, one.baseline) for row, found in timed for one in found.against]
-    beaten = {name for name, verdict, _ in verdicts if verdict == "slower"}
-    beaten |= {baseline for _, verdict, baseline in verdicts if verdict == "faster"}
-    left = [(found, row.key) for row, found in timed if row.implementation not in beaten]
-    if not left:
-        return set()
-    best, _ = min(left, key=lambda one: one[0].time_us)
-    return {key for found, key in left if found is best or found.low_us <= best.high_us}
-
-
 def cases(rows: Iterable[Row]) -> list[str]:
     """In the order in which they first appear: that of the case sets, which goes by shape and not by name."""
     return list(dict.fromkeys(row.case for row in rows))
@@ -113,6 +97,15 @@ def skipped(rows: Iterable[Row]) -> dict[str, dict[str, int]]:
         if row.status == "skipped":
             reasons.setdefault(row.implementation, Counter())[row.reason] += 1
     return {name: dict(counts.most_common()) for name, counts in sorted(reasons.items())}
+
+
+def refused(rows: list[Row]) -> dict[str, float]:
+    """The share of cases that each implementation would not run."""
+    asked: dict[str, list[bool]] = {}
+    for row in rows:
+        if row.kind in ("benchmark", "fixed"):
+            asked.setdefault(row.implementation, []).append(row.status == "skipped")
+    return {name: sum(refused) / len(refused) for name, refused in asked.items()}
 
 
 def worst_error(row: Row) -> TensorError | None:

@@ -1,33 +1,28 @@
-"""What a terminal shows of finished rows: the summary table and a few lines of counts."""
+"""What a terminal shows of finished rows beside the answers: a table of the rows of a short run, and a few lines of counts."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from pytest_ecornn import statistics
-from pytest_ecornn.reporting import formatting, standing
-from pytest_ecornn.reporting.picture import render_svg
+from pytest_ecornn.reporting import answer, formatting, standing
+from pytest_ecornn.reporting.answer_table import STYLES, CaseName
 from pytest_ecornn.reporting.progress import Progress
-from pytest_ecornn.rows import Row, Timing
+from pytest_ecornn.rows import AGAIN, Row, Timing
 
-__all__ = ["Progress", "render_svg", "summary_lines", "summary_table"]
+__all__ = ["Progress", "by_reason", "certainty_lines", "rows_table", "summary_lines"]
 
-_STYLES = {
-    "faster": "green", "slower": "red", "same": "", "unclear": "yellow", "baseline": "dim",
-    "unproven baseline": "yellow", "failed": "bold red", "unproven": "bold yellow", "skipped": "dim", "not timed": "dim",
-}  # fmt: skip
 _VERDICTS = ("faster", "slower", "same", "unclear")
 _LONGEST = 60
 
 
-def summary_table(rows: list[Row], unproven: Collection[standing.Key]) -> Table:
+def rows_table(rows: list[Row], unproven: Collection[standing.Key]) -> Table:
     """A line for each row that was to be timed and was not skipped, below its case; the fastest in bold. Fits 80 columns.
 
     A row's device-only time has a line of its own below it.
@@ -45,33 +40,14 @@ def summary_table(rows: list[Row], unproven: Collection[standing.Key]) -> Table:
     for case in standing.cases(shown):
         of_case = [row for row in standing.in_order(shown) if row.case == case]
         bases = standing.baselines(of_case)
-        table.add_row(_CaseName(formatting.one_line(case, 2 * _LONGEST)))
-        best = {column: standing.fastest(of_case, unproven, column) for column in standing.COLUMNS}
+        table.add_row(CaseName(formatting.one_line(case, 2 * _LONGEST)))
+        bold = {column: answer.of_case(of_case, unproven, column).bold for column in standing.COLUMNS}
         for row in of_case:
-            table.add_row(*_cells(row, bases, row.key in best["timing"], unproven))
+            table.add_row(*_cells(row, bases, row.implementation == bold["timing"], unproven))
             if standing.published(row, unproven, "replay"):
-                table.add_row(*_device_only_cells(row, bases, row.key in best["replay"], unproven))
+                table.add_row(*_device_only_cells(row, bases, row.implementation == bold["replay"], unproven))
         table.add_section()
     return table
-
-
-class _CaseName:
-    """Broken at its hyphens where the column is too narrow."""
-
-    def __init__(self, name: str) -> None:
-        self._tokens = name.replace("-", "-\0").split("\0")
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        lengths = [len(token) for token in self._tokens]
-        return Measurement(max(lengths), sum(lengths)).with_maximum(options.max_width)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        pieces = [""]
-        for token in self._tokens:
-            if pieces[-1] and len(pieces[-1] + token) > options.max_width:
-                pieces.append("")
-            pieces[-1] += token
-        yield Text("\n".join(pieces), "cyan", overflow="fold")
 
 
 def _cells(row: Row, bases: list[str], is_best: bool, unproven: Collection[standing.Key]) -> list[Text]:
@@ -108,7 +84,7 @@ def _figures(
 
 
 def _verdict(word: str) -> Text:
-    return Text(formatting.one_line(word, 20), _STYLES.get(word, ""))
+    return Text(formatting.one_line(word, 20), STYLES.get(word, ""))
 
 
 def summary_lines(rows: list[Row], unproven: Collection[standing.Key]) -> list[str]:
@@ -126,8 +102,20 @@ def summary_lines(rows: list[Row], unproven: Collection[standing.Key]) -> list[s
         line,
         *_noise(rows),
         *(f"unproven: {_short(*one)}: a case drawn of it failed, so its times are withheld" for one in doubted),
-        *(f"failed: {_short(row.implementation, row.case)} ({row.kind})" for row in failed),
+        *(f"failed: {_short(one.implementation, one.case)} ({one.kind}){_others(more)}" for one, *more in by_reason(failed)),
     ]
+
+
+def by_reason(rows: Iterable[Row]) -> list[list[Row]]:
+    """Rows of one implementation that ended for the same reason, together."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.implementation, row.reason.partition(AGAIN)[0]), []).append(row)
+    return list(groups.values())
+
+
+def _others(rows: list[Row]) -> str:
+    return f" and {formatting.count(len(rows), 'other row')}" if rows else ""
 
 
 def _noise(rows: list[Row]) -> Iterator[str]:
@@ -151,6 +139,16 @@ def _verdict_counts(rows: list[Row], column: str, unproven: Collection[standing.
 
 def _short(*words: str) -> str:
     return formatting.one_line(" ".join(words), 2 * _LONGEST)
+
+
+def certainty_lines(settings: Mapping[str, Any]) -> list[str]:
+    """What the verdicts of a run rest on, as far as its settings say so."""
+    confidence = settings.get("intervals")
+    together = "all ratios of the run hold together 19 times of 20"
+    effort = [settings.get("budget", ""), f"at least {pairs} pairs" if (pairs := settings.get("fewest pairs")) else ""]
+    lines = [f"confidence of intervals: {confidence}; {together}" if confidence else ""]
+    lines.append(f"budget: {', '.join(map(str, filter(None, effort)))}" if any(effort) else "")
+    return [formatting.one_line(line) for line in lines if line]
 
 
 def _counts(found: Counter[str], words: tuple[str, ...]) -> str:
