@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import cfunc, types
+from numba import types
 
 from pytest_ecornn.implementations import _scan_gates, _storage
+from pytest_ecornn.implementations._numba_cache import compiled
 from pytest_ecornn.implementations._scan_gates import (
     as_is,
     inline,
@@ -266,7 +267,6 @@ def kernel(kind: str, cell: str, x_dtype: str, dtype: str) -> Any:
     """
     x_element, element, source = ELEMENTS[x_dtype], ELEMENTS[dtype], _SOURCE
 
-    @cfunc(types.void(types.CPointer(types.int64)), cache=True)
     def run(raw: Any) -> None:
         if source == 0:  # never: it only makes the cache distinguish versions of every file that is compiled here
             return
@@ -287,7 +287,7 @@ def kernel(kind: str, cell: str, x_dtype: str, dtype: str) -> Any:
             work = backward_summary
         work(raw, pointer(raw[X], x_element), pointer(raw[OUT], element), gates, rule, candidate)
 
-    return run
+    return compiled(types.void(types.CPointer(types.int64)), run)
 
 
 # Numba's cache looks at one file only.

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+import pytest
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -30,7 +32,12 @@ DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
 class Unsupported(Exception):
-    """Raised by `Implementation.build` with the reason why the case will not run; reported as a skip."""
+    """Raised by `Implementation.build` with the reason why the case will not run; reported as a skip, as pytest.skip is."""
+
+
+def skip_reason(skip: BaseException) -> str:
+    """The reason that pytest.skip was called with, as the reason of a refusal."""
+    return str(skip) or "pytest.skip was called without a reason"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +252,10 @@ class Implementation(ABC):
 
         if case.resets and not self.takes_resets:
             return "takes no resets"
-        return self.unsupported(case, torch.device(case.device))
+        try:
+            return self.unsupported(case, torch.device(case.device))
+        except pytest.skip.Exception as skip:
+            return skip_reason(skip)
 
     @abstractmethod
     def unsupported(self, case: Case, device: torch.device) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pytest_ecornn.contract import Unsupported
 from pytest_ecornn.interruption import raised_as_error
 from pytest_ecornn.items import BenchmarkItem, Skip, build_and_compare
+from pytest_ecornn.outcomes import RAISED, skips_as_unsupported
 from pytest_ecornn.rows import Row
 from pytest_ecornn.verification import Candidate
 
@@ -19,11 +20,11 @@ class ControlItem(BenchmarkItem):
     def fill(self, row: Row) -> None:
         """What is wrong with the implementation is its own row's affair: without it there is no control."""
         try:
-            with raised_as_error():
+            with raised_as_error(), skips_as_unsupported():
                 super().fill(row)
         except (Skip, Unsupported):
             raise
-        except Exception as error:
+        except RAISED as error:
             raise Skip(f"{self.found.name} cannot be timed: {type(error).__name__}") from error
 
     def baselines(self) -> tuple[list[Candidate], list[str]]:

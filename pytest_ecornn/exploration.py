@@ -29,6 +29,7 @@ class Profile:
 
 
 MOST_ROUNDS = 4
+MAX_REFUSALS = 50  # before any case is checked
 SIMPLIFY_SECONDS = 20.0
 _REPRODUCED = settings(phases=(Phase.explicit, Phase.generate), database=None)
 PROFILES = {"quick": Profile(8, 2), "default": Profile(50, 10), "thorough": Profile(125, 20, steps=512)}
@@ -55,6 +56,7 @@ class Search:
         self._implementation = self.found.kind()
         required = REQUIRED_DOMAIN.get(self.found.name) if self.found.is_own else None
         self._required = required if required is not None and required.has_kind(self.base) else None
+        self._reason = ""
         if nearest_supported(self.base, self._unsupported) is None:
             raise Unsupported(self._unsupported(self.base))
 
@@ -75,7 +77,7 @@ class Search:
         )
         @given(cases(self._domain, base.cell, base.dtype, base.device, self.sizes))
         def search(case: Case) -> None:
-            if not self._is_checked(case, patient):
+            if not self._is_checked(case, patient) and not self._is_refusing_all:
                 reject()
 
         (search if self.number is None else seed(self.number * MOST_ROUNDS + round)(search))()
@@ -110,6 +112,17 @@ class Search:
     def _refused(self, case: Case, reason: str) -> None:
         assert self._required is None, f"{self.found.name} must support {case}, but says: {reason}"
         self.row.refused += 1
+        self._reason = reason
+
+    @property
+    def _is_refusing_all(self) -> bool:
+        """Whether more draws are of no use; to reject each of them is an error to Hypothesis, after hundreds."""
+        return not self.row.examples and self.row.refused >= MAX_REFUSALS
+
+    def check_some_ran(self) -> None:
+        """Raises Unsupported where every case drawn was refused, with the last reason."""
+        if not self.row.examples:
+            raise Unsupported(f"build refused each of the {self.row.refused} cases drawn, the last: {self._reason}")
 
 
 def explore(
@@ -130,8 +143,7 @@ def explore(
         if not few and row.examples:
             search.run_corners(counted)
             return
-    if not row.examples:
-        raise Unsupported(f"build refused each of the {row.refused} cases drawn")
+    search.check_some_ran()
     raise AssertionError(f"too few informative draws of {row.examples}: {few}; expected {wanted.informative} of each tensor")
 
 

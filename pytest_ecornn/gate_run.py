@@ -18,6 +18,7 @@ from pytest_ecornn.error_origin import describe_error
 from pytest_ecornn.gate import Finding, Outcome
 from pytest_ecornn.items import BenchmarkItem, Skip
 from pytest_ecornn.measurement import Arm, Pool, measure
+from pytest_ecornn.outcomes import RAISED, skips_as_unsupported
 from pytest_ecornn.rows import Row
 from pytest_ecornn.session import Session
 from pytest_ecornn.verification import Candidate, failed_tensors
@@ -72,10 +73,11 @@ class Gate:
         """A row that fails now where it passed before is a change for the worse."""
         item = self._item(one)
         try:
-            return gate.measured_again(one, lambda found: self._again(item, found), outcome.confidence)
+            with skips_as_unsupported():
+                return gate.measured_again(one, lambda found: self._again(item, found), outcome.confidence)
         except (NotAgain, Skip, Unsupported) as error:
             reason = str(error)
-        except Exception as error:
+        except RAISED as error:
             reason = describe_error(item.found, item.case, error)
         change = gate.Change(item.kind, one.implementation, one.case, "passed", "failed", f"measured again: {reason}")
         change = replace(change, reason=f"{change.reason}\nagain: {item.rerun(is_timed=True)}")

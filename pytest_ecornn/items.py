@@ -25,6 +25,7 @@ from pytest_ecornn.error_origin import describe_error
 from pytest_ecornn.exploration import PROFILES, Profile, explore
 from pytest_ecornn.interruption import raised_as_error
 from pytest_ecornn.measurement import Arm, Pool
+from pytest_ecornn.outcomes import RAISED, skips_as_unsupported
 from pytest_ecornn.process import Spoilt
 from pytest_ecornn.rerun import rerun_command, rerun_test_command
 from pytest_ecornn.roofline import Ceilings
@@ -83,9 +84,10 @@ class Item:
         return row
 
     def finished(self) -> Row:
-        """The row as an earlier run left it, or filled now."""
+        """The row as an earlier run left it, or a worker proves it, or filled now."""
         empty = self.empty_row()
-        return self.session.finished.get(empty.key) or self._fresh(empty)
+        session = self.session
+        return session.finished.get(empty.key) or session.proof_workers.row(empty.key) or self._fresh(empty)
 
     def empty_row(self) -> Row:
         case, kind = self.case, self.found.kind
@@ -171,13 +173,13 @@ class Item:
         passing: tuple[type[Exception], ...] = (Failure, Skip, Unsupported, *verdicts)
         process.at_work(self.found.name, case)
         try:
-            with raised_as_error():
+            with raised_as_error(), skips_as_unsupported():
                 yield
         except passing:
             raise
         except WrongResult as wrong:
             raise Failure(f"{self.found.name} on {case}: {wrong}", case) from wrong
-        except (Exception, SystemExit) as error:
+        except RAISED as error:
             if not (fault := faults.spoiling(error, case.device)):
                 raise Failure(describe_error(self.found, case, error, self._beside()), case) from error
             if faults.is_out_of_memory(error) and process.is_replaceable:

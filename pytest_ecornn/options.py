@@ -16,6 +16,8 @@ PROFILES = ("quick", "default", "thorough")
 # By kind of device: the first that there is and that runs the case.
 DEFAULT_BASELINES = {"cpu": ("torch_cpu", "sequential"), "cuda": ("cudnn", "sequential")}
 DEFAULT_CASE_OF_STATE_DICT = "T256-B4"
+# What a run must do. Without a run they are an error even as defaults in addopts, where other options are only not used.
+_DEMANDS = ("cases", "case", "state-dict", "only", "require", "compare", "fail-slower", "resume")
 _LIST: dict[str, Any] = {"action": "append", "default": []}
 
 
@@ -26,8 +28,22 @@ def default_baselines(devices: Iterable[str]) -> str:
 
 
 OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("--ecornn-verify", {"action": "store_true", "help": "Verify every implementation: drawn and fixed cases, properties."}),
-    ("--ecornn-bench", {"action": "store_true", "help": "Verify and time every implementation, and write the comparison."}),
+    (
+        "--ecornn-verify",
+        {
+            "action": "store_true",
+            "help": "Verify every implementation: drawn and fixed cases, properties. "
+            "Tests of your own run too where you give their paths.",
+        },
+    ),
+    (
+        "--ecornn-bench",
+        {
+            "action": "store_true",
+            "help": "Verify and time every implementation, and write the comparison. "
+            "Tests of your own run as with --ecornn-verify.",
+        },
+    ),
     (
         "--ecornn-cases",
         {**_LIST, "metavar": "NAME", "help": "Named case set: smoke, seed, edge or full (repeatable). Default: smoke."},
@@ -48,7 +64,11 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("--ecornn-only", {**_LIST, "metavar": "NAME", "help": "Run just this implementation, by exact name (repeatable)."}),
     (
         "--ecornn-require",
-        {**_LIST, "metavar": "NAME", "help": "Turn every skip of this implementation into a failure (repeatable)."},
+        {
+            **_LIST,
+            "metavar": "NAME",
+            "help": "Turn every skip of this implementation into a failure, and fail a run without a row of it (repeatable).",
+        },
     ),
     (
         "--ecornn-device",
@@ -134,6 +154,16 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {"default": "reports/local", "metavar": "DIR", "help": "Where the report is written. Default: reports/local."},
     ),
     (
+        "--ecornn-proof-workers",
+        {
+            "type": int,
+            "default": None,
+            "metavar": "N",
+            "help": "Prove drawn cases and properties in so many processes beside pytest's own. They end before anything is "
+            "timed. Default: none on a CPU; on a GPU up to 8, one for each two cores and each 3 GiB of free GPU memory.",
+        },
+    ),
+    (
         "--ecornn-isolate",
         {
             "action": "store_true",
@@ -185,6 +215,7 @@ class Options:
     profile: str
     report: Path
     resume: bool
+    proof_workers: int | None
     isolate: bool
     timeout: float
     memory_bytes: int | None
@@ -204,6 +235,8 @@ class Options:
                 raise pytest.UsageError(f"--ecornn-{name}: expected a path, got an empty one")
         if given("pairs") < 1:
             raise pytest.UsageError(f"--ecornn-pairs must be a number over 0, got {given('pairs')}")
+        if (given("proof-workers") or 0) < 0:
+            raise pytest.UsageError(f"--ecornn-proof-workers must be a number of processes, got {given('proof-workers')}")
         here = config.invocation_params.dir
         compare = here / given("compare") if given("compare") else None
         return cls(
@@ -227,6 +260,7 @@ class Options:
             profile=given("profile") or ("quick" if given("bench") else "default"),
             report=here / given("report"),
             resume=given("resume"),
+            proof_workers=given("proof-workers"),
             isolate=given("isolate"),
             timeout=given("timeout"),
             memory_bytes=int(given("memory") * 2**30) if given("memory") else None,
@@ -273,6 +307,17 @@ def add_options(parser: pytest.Parser) -> None:
 def is_active(config: pytest.Config) -> bool:
     """Whether one of the flags was given; without them the plugin does nothing."""
     return bool(config.getoption("--ecornn-verify") or config.getoption("--ecornn-bench"))
+
+
+def check_is_run(config: pytest.Config) -> None:
+    """Raises UsageError where options say what to run, or any were typed, but nothing of ours is to run."""
+    typed = {str(argument).partition("=")[0] for argument in config.invocation_params.args}
+    for name, settings in OPTIONS:
+        is_asked = name in typed or name.removeprefix("--ecornn-") in _DEMANDS
+        if is_asked and config.getoption(name) != settings.get("default", False if "action" in settings else None):
+            raise pytest.UsageError(
+                f"{name} expected --ecornn-verify or --ecornn-bench beside it, without which it does nothing"
+            )
 
 
 def is_selfcheck(config: pytest.Config) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_ecornn import hookspecs
-from pytest_ecornn.options import add_options, is_active, is_selfcheck
+from pytest_ecornn.node_ids import make_module
+from pytest_ecornn.options import add_options, check_is_run, is_active, is_selfcheck
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,12 +41,20 @@ def _printable(error: pytest.UsageError) -> pytest.UsageError:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    return make_module(module_path, parent)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     if is_selfcheck(config):
         from pytest_ecornn.selfcheck.plugin import Selfcheck
 
         config.pluginmanager.register(Selfcheck(config), "ecornn-selfcheck")
-    if is_active(config):
+    elif not is_active(config):
+        check_is_run(config)
+    else:
+        from pytest_ecornn.proof_workers import Starting, is_possible
         from pytest_ecornn.running import Running
 
         running = Running(config)
@@ -53,3 +63,5 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_ecornn.isolation import register
 
             register(config, running)
+        elif is_possible(config):
+            config.pluginmanager.register(Starting(running.session), "ecornn-proof-workers")

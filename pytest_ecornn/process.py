@@ -6,10 +6,11 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pytest_ecornn.last_words import LastWords, Words
 
+WORKER_PIPE = "PYTEST_ECORNN_PROOF_WORKER"  # environment variable of a worker of `proof_workers`
 STOPPED = 70  # its exit status when it ends by itself: EX_SOFTWARE of sysexits(3)
 
 
@@ -47,3 +48,9 @@ class Process:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(STOPPED)
+
+
+def worker_input(config: Any) -> dict[str, Any]:
+    """What a worker of pytest-xdist, or of `proof_workers`, is given by the process that started it; empty in that process."""
+    found: dict[str, Any] = getattr(config, "workerinput", None) or getattr(config, "ecornn_worker", {})
+    return found

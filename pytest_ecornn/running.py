@@ -25,18 +25,22 @@ from pytest_ecornn import (
     resumption,
     run_settings,
     score,
+    unrun,
     user_folder,
 )
+from pytest_ecornn.benchmark_plugin import BenchmarkPlugin, check_loaded
 from pytest_ecornn.file_locks import LockError
 from pytest_ecornn.folder_lock import FolderInUse, FolderLock
 from pytest_ecornn.gate import Outcome
 from pytest_ecornn.gate_run import Gate
 from pytest_ecornn.items import Failure, Item
+from pytest_ecornn.process import worker_input
 from pytest_ecornn.reporting import formatting, gate_tables, standing
 from pytest_ecornn.rows import Row
 from pytest_ecornn.screen import Screen, write_summary
 from pytest_ecornn.session import Session
-from pytest_ecornn.unsupported_items import Grouping
+from pytest_ecornn.suite_selection import select_suites
+from pytest_ecornn.unsupported_items import Grouping, UnsupportedItem, row_item
 
 _FIXTURES = {
     "ecornn_row": "rows",
@@ -52,7 +56,7 @@ _KINDS = {  # of the rows that each test fills
     "test_drawn_cases": "drawn",
     "test_properties": "properties",
 }
-_ROOT = Path(__file__).parent
+_SELFCHECK = Path(__file__).parent / "suites/test_selfcheck.py"
 
 
 class Running:
@@ -60,24 +64,27 @@ class Running:
 
     def __init__(self, config: pytest.Config):
         self.session = Session(config)
+        is_bench = self.session.options.bench
+        if is_bench:
+            check_loaded(config)
         self._config = config
-        self._is_worker = hasattr(config, "workerinput")
+        self._is_worker = bool(worker_input(config))
         self._started, self._start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
         self._journal: journal.Journal | None = None
         self._folder_lock: FolderLock | None = None
         self.session.lock.say = self._say
         self._screen = Screen(config) if not self._is_worker else None
         self._written: list[str] = []
+        self._collected = set[str]()
         self._gate: Gate | None = None
         self._compared: Outcome | None = None
         self._at_sigterm: Any = None
-        if not self.session.options.bench:  # what is timed has all cores, one row at a time
+        if not is_bench:  # what is timed has all cores, one row at a time
             machine.share_cores(config)
         user_folder.keep_clean(config, Path(self.session.shared_folder))
         config.pluginmanager.register(Grouping(), "ecornn-grouping")
-        _choose_suites(config, self.session.options.bench)
-        if config.get_verbosity() <= 0 and not any(str(a).startswith("--benchmark") for a in config.invocation_params.args):
-            config.option.benchmark_quiet = True  # its table repeats ours; its files and options are as ever
+        select_suites(config, ["test_equivalence.py", "test_properties.py", *(["test_benchmark.py"] if is_bench else [])])
+        self._benchmark_plugin = BenchmarkPlugin(config)
 
     # Collection.
 
@@ -87,17 +94,27 @@ class Running:
                 given = getattr(self.session, items)()
                 metafunc.parametrize(fixture, given, ids=[str(item) for item in given])
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Drops the placeholder that pytest makes for a test without parameters."""
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Leaves out the self-check, a run of its own."""
+        return True if collection_path.name == _SELFCHECK.name and collection_path.samefile(_SELFCHECK) else None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Iterator[None]:
+        """Drops the placeholder that pytest makes for a test without parameters, and other plugins' reasons to skip rows."""
         items[:] = [item for item in items if not (item.name.endswith("[NOTSET]") and _FIXTURES.keys() & set(_names(item)))]
+        yield
+        self._benchmark_plugin.keep_rows(item for item in items if row_item(item))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self._expect(len(session.items))
+        own = [item for item in session.items if row_item(item) or isinstance(item, UnsupportedItem)]
+        self._collected = {item.nodeid for item in own}
+        self._expect(len(own))
+        self._benchmark_plugin.show_own(item for item in session.items if item.nodeid not in self._collected)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
-        self._expect(len(ids))
+        labels = {str(item) for item in self._items()}
+        self._expect(sum(_label(nodeid) in labels or "::test_unsupported[" in nodeid for nodeid in ids))
 
     def _expect(self, total: int) -> None:
         if self._screen:
@@ -129,12 +146,19 @@ class Running:
         except (LockError, FolderInUse, journal.JournalError) as error:
             raise pytest.UsageError(str(error)) from error
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        with self._benchmark_plugin.running_row() if row_item(item) else nullcontext():
+            return (yield)
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
         row = self.session.current if call.when == "call" else None
         if row is not None:
             item.user_properties.extend(row.properties())
         report = yield
+        if row is None and report.skipped and (skipped := row_item(item)):
+            row = unrun.skipped_row(skipped, report)
         if row is not None:
             self.session.current = None
             report.ecornn_row = row.as_dict()
@@ -191,9 +215,9 @@ class Running:
 
     def item(self, nodeid: str) -> Item | None:
         """The item of one of our tests."""
-        if "[" not in nodeid:
+        label = _label(nodeid)
+        if not label:
             return None
-        label = nodeid.partition("[")[2].removesuffix("]")
         kind = _KINDS.get(nodeid.partition("[")[0].rpartition("::")[2])
         return next((item for item in self._items() if item.kind == kind and str(item) == label), None)
 
@@ -205,7 +229,7 @@ class Running:
         """Rows are shown by our own progress unless pytest was asked to be verbose."""
         is_ours = hasattr(report, "ecornn_row") or hasattr(report, "ecornn_unsupported")
         if is_ours and self._screen and self._screen.is_shown:
-            return report.outcome, "", ""
+            return report.outcome, "", report.outcome.upper()
         return None
 
     # The report.
@@ -218,14 +242,17 @@ class Running:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._screen:
             self._screen.stop()
-        if self._journal is None or not self._journal.rows:
+        if self._journal is None:
+            return
+        self._check_rows(session)
+        if not self._journal.rows:
             return
         rows, is_cut_short = self._journal.rows, session.exitstatus == pytest.ExitCode.INTERRUPTED
         try:
             if self._gate:
                 self._compare(self._gate, rows, session)
             paths = reporting.write_reports(self.session.options.report, self._run_info(), rows, self._compared)
-            self._written = [str(path) for path in paths]
+            self._written += map(str, paths)
             if self._compared and (summary := gate_tables.summary_path()):
                 gate_tables.append_summary(self._compared, summary)
         except reporting.ReportError as error:
@@ -234,6 +261,14 @@ class Running:
             is_cut_short = True
         if is_cut_short:
             self._written.append(_kept(self._journal))
+
+    def _check_rows(self, session: pytest.Session) -> None:
+        """Fails a run that ended well without the rows that were asked for."""
+        assert self._journal is not None
+        if session.exitstatus == pytest.ExitCode.OK:
+            lines = list(unrun.problems(self.session.options.require, self._journal.rows, self._config))
+            self._written += [f"ERROR: {line}" for line in lines]
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED if lines else session.exitstatus
 
     def _compare(self, found: Gate, rows: list[Row], session: pytest.Session) -> None:
         """An interrupted run is compared as far as it got; nothing is measured again then."""
@@ -270,7 +305,8 @@ class Running:
             signal.signal(signal.SIGTERM, self._at_sigterm)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._journal is not None and self._journal.rows:
+        self._benchmark_plugin.hide_rows(self._collected)
+        if self._journal is not None and (self._journal.rows or self._written):
             settings = run_settings.describe(self.session)
             write_summary(terminalreporter, self._journal.rows, settings, self._compared, self._written)
 
@@ -290,19 +326,10 @@ def _kept(rows: journal.Journal) -> str:
     return f"kept: {count}, in {rows.path}; --ecornn-resume goes on from there"
 
 
-def _choose_suites(config: pytest.Config, is_bench: bool) -> None:
-    """With no path given, the shipped suites are collected; the repository's own suites/ means the same modules."""
-    suites = _ROOT / "suites"
-    if config.args_source != pytest.Config.ArgsSource.ARGS:
-        names = ["test_equivalence.py", "test_properties.py", *(["test_benchmark.py"] if is_bench else [])]
-        config.args[:] = [str(suites / name) for name in names]
-        return
-    for index, given in enumerate(config.args):
-        path, *rest = given.split("::")
-        real = (config.invocation_params.dir / path).resolve()
-        if real.is_relative_to(suites.resolve()):
-            config.args[index] = "::".join([str(suites / real.relative_to(suites.resolve())), *rest])
-
-
 def _names(item: pytest.Item) -> list[str]:
     return list(getattr(item, "fixturenames", ()))
+
+
+def _label(nodeid: str) -> str:
+    """What stands in the node id's brackets, or nothing."""
+    return nodeid.partition("[")[2].removesuffix("]")

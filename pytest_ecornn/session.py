@@ -22,7 +22,9 @@ from pytest_ecornn.interruption import raised_as_error
 from pytest_ecornn.items import BenchmarkItem, DrawnItem, Failure, FixedItem, Skip, build_and_compare
 from pytest_ecornn.locking import MachineLock
 from pytest_ecornn.options import DEFAULT_BASELINES, Options
-from pytest_ecornn.process import Process
+from pytest_ecornn.outcomes import RAISED, skips_as_unsupported
+from pytest_ecornn.process import Process, worker_input
+from pytest_ecornn.proof_workers import ProofWorkers
 from pytest_ecornn.property_items import PropertiesItem
 from pytest_ecornn.rows import Row
 from pytest_ecornn.scratch import Scratch
@@ -50,10 +52,11 @@ class Session:
         except (discovery.DiscoveryError, ValueError) as error:
             raise pytest.UsageError(str(error)) from error
         self._check_names(config.invocation_params.dir)
-        worker: dict[str, Any] = getattr(config, "workerinput", {})
+        worker = worker_input(config)
         self._scratch = None if worker else Scratch()
         self._shared = self._scratch.path if self._scratch else Path(worker["ecornn_shared"])
         self.lock.run = worker.get("ecornn_run", os.getpid())
+        self.proof_workers = ProofWorkers()
 
     def _cases(self) -> list[Case]:
         parse = state_dict.give(self.options.state_dict).case if self.options.state_dict else Case.parse
@@ -108,6 +111,8 @@ class Session:
     # What is collected.
 
     def rows(self) -> list[BenchmarkItem]:
+        if not self.options.bench:
+            return []
         return [BenchmarkItem(self, found, case) for case in self.cases for found in self.selected]
 
     def controls(self) -> list[ControlItem]:
@@ -197,13 +202,13 @@ class Session:
             return f"not compared with {name}: {end}"
         self.process.at_work(name, case)
         try:
-            with raised_as_error():
+            with raised_as_error(), skips_as_unsupported():
                 candidate, comparisons = build_and_compare(self.found[name], case)
         except (Skip, Unsupported) as reason:
             return f"not compared with {name}: {reason}"
         except WrongResult as wrong:
             return f"not compared with {name}: {wrong}"
-        except (Exception, SystemExit) as error:
+        except RAISED as error:
             self._check_baseline(name, case, error)
             return f"not compared with {name}: it raised {type(error).__name__}"
         is_wrong = any(one.status == "failed" for one in comparisons)

@@ -13,18 +13,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.prune import L1Unstructured
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import DTYPES, Case
+from pytest_ecornn import cells, state_dict_file
+from pytest_ecornn.contract import Case
+from pytest_ecornn.state_dict_file import EXPECTED, shown
 
 _OF_GATES = {1: ("rnn_tanh", "rnn_relu"), 3: ("gru",), 4: ("lstm",)}
-_EXPECTED = "expected what torch.save(model.state_dict(), FILE) writes of a torch.nn.RNN, LSTM or GRU"
+# Of a module, beside its parameters, what torch.nn.utils.prune makes of a pruned one.
+_PARAMETER = re.compile(r"\w+_l[0-9]+(_reverse)?(_orig|_mask)?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +46,12 @@ class StateDict:
             if found is None or found.shape != expected:
                 wanted = "no such parameter" if expected is None else f"shape {list(expected)}"
                 got = "none" if found is None else f"shape {list(found.shape)}"
-                raise ValueError(f"{self.source}: {name}: expected {wanted}, got {got}, in a module with {bare}'s sizes")
+                raise ValueError(f"{self.source}: {shown(name)}: expected {wanted}, got {got}, in a module with {bare}'s sizes")
 
     @property
     def _cells(self) -> tuple[str, ...]:
         """Those that have as many gates."""
+        state_dict_file.check_matrix(self.source, "weight_hh_l0", self.parameters["weight_hh_l0"])
         rows, hidden = self.parameters["weight_hh_l0"].shape
         if rows not in [gates * hidden for gates in _OF_GATES]:
             raise ValueError(
@@ -61,8 +63,9 @@ class StateDict:
     def _sizes(self) -> dict[str, Any]:
         """What a case need not say, and if it does, must agree with."""
         first = self.parameters["weight_hh_l0"]
-        inputs = self.parameters.get("weight_ih_l0", first).shape[1]
-        layers = 1 + max(int(number) for name in self.parameters for number in re.findall(r"_l(\d+)", name))
+        into = self.parameters.get("weight_ih_l0", first)
+        state_dict_file.check_matrix(self.source, "weight_ih_l0", into)
+        inputs, layers = into.shape[1], state_dict_file.count_layers(self.source, self.parameters)
         is_both = "weight_hh_l0_reverse" in self.parameters
         return {
             "hidden_size": first.shape[1], "input_size": inputs, "layers": layers, "bidirectional": is_both,
@@ -118,19 +121,13 @@ class StateDict:
 def read(source: str) -> StateDict:
     """FILE, or FILE:MODULE where the file's model has several such modules. Raises ValueError in one line."""
     path, prefix = _split(source)
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, UnpicklingError, RuntimeError, EOFError) as error:
-        raise ValueError(f"cannot read {path} ({' '.join(str(error).split())[:200]}): {_EXPECTED}") from error
-    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise ValueError(f"{path} holds something else than tensors by names: {_EXPECTED}")
-    prefix = _module(path, list(found), prefix)
-    own = {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
-    values = {name: value for name, value in _unmasked(own).items() if re.search(r"_l\d+(_reverse)?$", name)}
-    if not all(value.is_floating_point() and str(value.dtype).removeprefix("torch.") in DTYPES for value in values.values()):
-        dtypes = sorted({str(value.dtype) for value in values.values()})
-        raise ValueError(f"{source}: expected one of {', '.join(DTYPES)}, got {', '.join(dtypes)}")
-    return StateDict(source, values)
+    content = state_dict_file.load(path)
+    prefix = _module(path, list(content), prefix)
+    own = {name.removeprefix(prefix): value.detach() for name, value in content.items() if name.startswith(prefix)}
+    used = {name: value for name, value in own.items() if _PARAMETER.fullmatch(name)}
+    for name, value in used.items():
+        state_dict_file.check(source, f"{prefix}{name}", value)
+    return StateDict(source, _unmasked(source, used))
 
 
 def _split(source: str) -> tuple[Path, str | None]:
@@ -144,7 +141,7 @@ def _module(path: Path, names: list[str], wanted: str | None) -> str:
     found = [match[1] for name in names if (match := re.fullmatch(r"(.*?)weight_hh_l0(?:_orig)?", name))]
     modules = ", ".join(f"{path}:{prefix.rstrip('.')}" for prefix in found)
     if not found:
-        raise ValueError(f"{path} has no weight_hh_l0, but {', '.join(names[:5]) or 'nothing'}: {_EXPECTED}")
+        raise ValueError(f"{path} has no weight_hh_l0, but {', '.join(map(shown, names[:5])) or 'nothing'}: {EXPECTED}")
     if wanted is not None:
         if (prefix := f"{wanted}." if wanted else "") not in found:
             raise ValueError(f"{path} has no module {wanted!r}: expected one of {modules}")
@@ -154,16 +151,14 @@ def _module(path: Path, names: list[str], wanted: str | None) -> str:
     return found[0]
 
 
-def _unmasked(own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _unmasked(source: str, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The parameters as the module would use them: of those that are pruned what their masks leave."""
-    found = {}
-    for name, value in own.items():
-        base = name.removesuffix("_orig")
-        if base != name and f"{base}_mask" in own:
-            value = value * own[f"{base}_mask"]
-        if not name.endswith("_mask"):
-            found[base] = value
-    return found
+    values = {name.removesuffix("_orig"): value for name, value in own.items() if not name.endswith("_mask")}
+    masks = {name.removesuffix("_mask"): value for name, value in own.items() if name.endswith("_mask")}
+    return {
+        name: state_dict_file.masked(source, name, value, masks[name]) if name in masks else value
+        for name, value in values.items()
+    }
 
 
 _given: dict[str, StateDict] = {}

@@ -14,6 +14,7 @@ from pytest_ecornn.ambient import Kept
 from pytest_ecornn.calls import Call, Tensors, Unchanged, WrongResult, run_call
 from pytest_ecornn.contents import Problem
 from pytest_ecornn.contract import Case, Declared, Implementation, Layer, Unsupported, Weights
+from pytest_ecornn.outcomes import skips_as_unsupported
 
 
 class NotApplicable(Exception):
@@ -76,7 +77,8 @@ class Subject:
         if reason := made.refusal(case):
             raise NotApplicable(reason)
         try:
-            return made.build(case, weights)
+            with skips_as_unsupported():
+                return made.build(case, weights)
         except Unsupported as refusal:
             raise NotApplicable(str(refusal)) from refusal
 

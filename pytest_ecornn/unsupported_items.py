@@ -20,9 +20,9 @@ from pytest_ecornn.rows import AGAIN, Row
 class UnsupportedItem(pytest.Item):
     """Reports the rows of one implementation that it does not support."""
 
-    def __init__(self, *, rows: list[Row], selected: int, **arguments: Any):
+    def __init__(self, *, rows: list[Row], selected: int, rerun: str, **arguments: Any):
         super().__init__(**arguments)
-        self.rows, self.selected = rows, selected
+        self.rows, self.selected, self.rerun = rows, selected, rerun
 
     @property
     def summary(self) -> str:
@@ -34,8 +34,7 @@ class UnsupportedItem(pytest.Item):
         name, counts = self.rows[0].implementation, {"unsupported": len(self.rows), "selected": self.selected}
         self.user_properties += [("ecornn_implementation", name), *((f"ecornn_{key}", str(n)) for key, n in counts.items())]
         if self.rows[0].status == "failed":
-            _, again, command = self.rows[0].reason.partition(AGAIN)
-            pytest.fail(f"{self.summary}{again}{command}", pytrace=False)
+            pytest.fail(f"{self.summary}\nagain: {self.rerun}", pytrace=False)
         pytest.skip(self.summary)
 
     def reportinfo(self) -> tuple[Any, None, str]:
@@ -47,10 +46,10 @@ class Grouping:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        selected = Counter(row.found.name for item in items if (row := _row_item(item)) and row.kind != "control")
+        selected = Counter(row.found.name for item in items if (row := row_item(item)) and row.kind != "control")
         supported, unsupported = list[pytest.Item](), dict[str, list[tuple[pytest.Item, Row]]]()
         for item in items:
-            row = _row_item(item)
+            row = row_item(item)
             if row is None or not (reason := row.refusal):
                 supported.append(item)
             else:
@@ -72,16 +71,20 @@ class Grouping:
         return report
 
 
-def _row_item(item: pytest.Item) -> Item | None:
+def row_item(item: pytest.Item) -> Item | None:
     """What the pytest item runs, if it is a row of ours."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return next((value for value in parameters.values() if isinstance(value, Item)), None)
 
 
 def _grouped(name: str, members: list[tuple[pytest.Item, Row]], selected: int) -> pytest.Item:
-    parent, rows = members[0][0].parent, [row for _, row in members]
+    first, rows = members[0][0], [row for _, row in members]
+    parent, own = first.parent, row_item(first)
     assert parent is not None
-    item: pytest.Item = UnsupportedItem.from_parent(parent, name=f"test_unsupported[{name}]", rows=rows, selected=selected)
+    assert own is not None
+    item: pytest.Item = UnsupportedItem.from_parent(
+        parent, name=f"test_unsupported[{name}]", rows=rows, selected=selected, rerun=own.rerun()
+    )
     return item
 
 

@@ -77,3 +77,8 @@ class Foreign:
     def rows(self) -> dict[str, dict[str, Any]]:
         report = json.loads((self.path / "reports/local/report.json").read_text())
         return {f"{row['implementation']}-{row['case']}": row for row in report["rows"] if row["kind"] != "control"}
+
+    def rows_by_key(self) -> dict[tuple[str, str, str], dict[str, Any]]:
+        """By kind, implementation and case."""
+        report = json.loads((self.path / "reports/local/report.json").read_text())
+        return {(row["kind"], row["implementation"], row["case"]): row for row in report["rows"]}

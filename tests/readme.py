@@ -34,22 +34,18 @@ def excerpt() -> str:
 
 
 def speedups() -> str:
-    """persistent_gpu beside cuDNN, in a sentence each."""
+    """persistent_gpu beside cuDNN, a row for each set of cases."""
     report = json.loads((ROOT / "reports/h200/persistent.json").read_text())
-    series = {one.label: one for one in front_chart.persistent_series(report["rows"])}
     (card,) = report["machine"]["gpu"]["names"]
-    forward, training, decoding = (
-        _speedup(series[f"{name}, as called"]) for name in ("forward", "forward and backward", "decoding, T 1 and 16")
-    )
-    return (
-        f"`persistent_gpu` beside cuDNN on one {card}, time of a call (geometric means):\n\n"
-        f"- forward **{forward}**\n- forward and backward **{training}**\n- decoding, 1 or 16 steps, {decoding}"
-    )
+    rows = [_speedup(series) for series in front_chart.persistent_series(report["rows"]) if "as called" in series.label]
+    head = f"| `persistent_gpu` on one {card}, as called | times as fast as cuDNN, geometric mean | lowest case | cases |"
+    return "\n".join([head, "| --- | --- | --- | --- |", *rows])
 
 
 def _speedup(series: Series) -> str:
-    lowest, mean = significant(min(ratio.ratio for ratio in series.ratios)), significant(series.mean.ratio, 2)
-    return f"{mean} times as fast, of {len(series.ratios)} cases the lowest {lowest} times"
+    mean, lowest = series.mean, min(ratio.ratio for ratio in series.ratios)
+    figures = f"**{significant(mean.ratio, 2)}** [{significant(mean.low)}, {significant(mean.high)}] | {significant(lowest)}"
+    return f"| {series.label.removesuffix(', as called')} | {figures} | {len(series.ratios)} |"
 
 
 QUOTES: Mapping[str, Mapping[str, Callable[[], str]]] = {

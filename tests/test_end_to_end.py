@@ -157,6 +157,9 @@ def test_a_malformed_journal_is_a_usage_error_and_is_kept(foreign: Foreign) -> N
 
 def test_a_required_skip_is_a_failure(foreign: Foreign) -> None:
     done = foreign.run("--ecornn-verify", "--ecornn-require", "scan_cpu", "--ecornn-case", samples.CASE, check=1)
+    assert (
+        f'again: pytest --ecornn-verify --ecornn-only scan_cpu --ecornn-case "{samples.CASE}" --ecornn-require' in done.stdout
+    )
     assert "scan_cpu is required, but skipped" in done.stdout
 
 

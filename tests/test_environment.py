@@ -144,6 +144,32 @@ def test_nothing_is_left_that_was_not_asked_for(foreign: Foreign) -> None:
     assert {path.name for path in foreign.path.iterdir()} - {"__pycache__"} == {"few.py", "reports"}
 
 
+def test_scan_cpu_runs_where_numba_finds_no_cache_folder_and_uses_this_projects(
+    foreign: Foreign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign.write(
+        "homeless.py",
+        "from numba.core import caching\nimpl = getattr(caching, 'CacheImpl', None) or caching._CacheImpl\n"
+        "impl._locator_classes = [one for one in impl._locator_classes if 'UserProvided' in one.__name__]\n",
+    )
+    cached = Path(os.environ["ECORNN_CACHE_DIR"]) / "numba"
+    options = [
+        "--ecornn-only",
+        "scan_cpu",
+        "--ecornn-case",
+        "mingru-T4-B2-H8-float32-projected",
+        "-k",
+        "fixed",
+        "-p",
+        "homeless",
+    ]
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    foreign.run("--ecornn-verify", *options, "--ecornn-require", "scan_cpu", *QUICK, check=0)
+    assert list(cached.rglob("*.nbi"))
+    monkeypatch.delenv("ECORNN_CACHE_DIR")
+    foreign.run("--ecornn-verify", *options, "--ecornn-require", "scan_cpu", *QUICK, check=0)
+
+
 @pytest.mark.parametrize("option", ["report", "state-dict", "compare", "implementations"])
 def test_an_empty_path_is_a_usage_error(option: str, pytester: pytest.Pytester) -> None:
     config = pytester.parseconfig("--ecornn-bench", f"--ecornn-{option}", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,15 @@ def test_errors_of_the_harness_and_of_a_baseline_are_not_those_of_the_implementa
     assert reasons["a"].startswith(f"a on {samples.CASE}: {harness}")
     assert reasons["b"].startswith(f"b on {samples.CASE}: its baseline breaks raised RuntimeError at breaks.py:")
     assert "--ecornn-baseline breaks" in reasons["b"]
+
+
+def test_node_ids_outside_the_repository_are_shown_and_taken_back(foreign: Foreign) -> None:
+    foreign.write("kernels/wrong.py", samples.WRONG)
+    options = ["--ecornn-verify", "--ecornn-implementations", "kernels", "--ecornn-case", samples.CASE]
+    done = foreign.run(*options, "--ecornn-only", "wrong", "-k", "fixed", "--junitxml", "junit.xml", check=1)
+    node = f"pytest_ecornn/suites/test_equivalence.py::test_fixed_case[wrong-{samples.CASE}]"
+    assert f"\nFAILED {node}" in done.stdout
+    (case,) = ElementTree.parse(foreign.path / "junit.xml").iter("testcase")
+    assert case.get("classname") == "pytest_ecornn.suites.test_equivalence"
+    again = foreign.run(*options, node, check=1)
+    assert "1 row: 1 failed" in again.stdout

@@ -72,7 +72,8 @@ def test_guides_have_short_sentences(page: str) -> None:
 
 def test_the_readme_lists_every_implementation() -> None:
     names = {re.sub("(_bct)?(_compiled)?$", "", name) for name in discover([])}
-    listed = set(re.findall(r"^\| (\w+)", text("README.md"), re.M)) - {"name"}
+    section = text("README.md").partition("## Implementations")[2].partition("\n## ")[0]
+    listed = set(re.findall(r"^\| (\w+)", section, re.M)) - {"name"}
     assert listed == names
 
 
@@ -117,11 +118,15 @@ def test_the_recipe_is_a_working_implementation(foreign: Foreign) -> None:
     assert [one.message for one in candidate.verify() if one.status != "passed"] == []
 
 
-def test_the_commands_of_the_readme_run_one_after_the_other(foreign: Foreign) -> None:
-    commands = re.findall(r"^pytest (.*)$", "\n".join(blocks("README.md", "")), re.M)
-    assert [command.split()[0] for command in commands] == ["--ecornn-verify", *["--ecornn-bench"] * 3]
+@pytest.mark.parametrize(("page", "count"), [("README.md", 4), ("docs/gate.md", 2)])
+def test_the_commands_of_a_page_run_one_after_the_other(page: str, count: int, foreign: Foreign) -> None:
+    shown = "".join(blocks(page, ""))
+    variables = dict(re.findall(r'^(\w+)="(.*)"$', shown, re.M))
+    lines = [re.sub(r"^\$(\w+)", lambda match: variables[match[1]], line) for line in shown.splitlines()]
+    commands = [line.partition("#")[0].split()[1:] for line in lines if line.startswith("pytest ")]
+    assert len(commands) == count
     for command in commands:
-        done = foreign.run(*command.split(), "--ecornn-case", RECIPE_CASE, *QUICK, check=0)
+        done = foreign.run(*command, "--ecornn-case", RECIPE_CASE, *QUICK, check=0)
     assert "compared with report.json" in done.stdout
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -187,10 +188,16 @@ def test_a_failure_is_repeated_by_its_command(pytester: pytest.Pytester) -> None
     [
         (["--ecornn-case", "lstm-T9-B2-H12-weights01234567"], "expected --ecornn-state-dict FILE, of weights01234567"),
         (["--ecornn-state-dict", "absent.pt"], "cannot read *absent.pt"),
+        (["--ecornn-state-dict", "pipe"], "cannot read *pipe (it is no regular file): expected what torch.save*"),
+        (["--ecornn-state-dict", "text.pt"], "cannot read *text.pt (it is damaged, or torch.save did not write it): expected*"),
+        (["--ecornn-state-dict", "far.pt"], "*far.pt: weight_hh_l99999999: expected layers 0, 1, ... without a gap*"),
         (["--ecornn-state-dict", "absent.pt", "--ecornn-cases", "smoke"], "expected --ecornn-case beside it"),
     ],
 )
 def test_a_wrong_option_stops_the_run(options: list[str], message: str, pytester: pytest.Pytester) -> None:
+    os.mkfifo(pytester.path / "pipe")
+    (pytester.path / "text.pt").write_text("\x1b[31mnot torch's")
+    torch.save({**nn.LSTM(3, 4).state_dict(), "weight_hh_l99999999": torch.zeros(16, 4)}, pytester.path / "far.pt")
     result = pytester.runpytest_subprocess("--ecornn-verify", *options)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"*{message}*"])

@@ -1,0 +1,88 @@
+"""Drawn cases and properties proven in processes beside pytest's own: the same rows, and no row lost with a process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_ecornn import machine, proof_workers
+from tests import samples
+from tests.foreign import QUICK, Foreign
+
+# The first row too is a worker's; and it is noted which process builds what.
+CONFTEST = """
+import os
+import sys
+from pytest_ecornn import proof_workers
+
+with open("workers", "a") as file:
+    file.write(f"{os.getpid()}\\n" if sys.argv[0] == "-c" else "")
+start = proof_workers.ProofWorkers.start
+
+def start_all(self, *given):
+    start(self, *given)
+    while not all(worker.is_ready for worker in self._workers):
+        self._exchange(None)
+
+proof_workers.ProofWorkers.start = start_all
+"""
+BUILD = "    def build(self, case, weights):\n"
+NOTE = "        import os, sys, warnings\n        open('builds', 'a').write(f'{os.getpid()} {type(self).__module__}\\n')\n"
+SPEAKS = NOTE + "        print('said by a worker')\n        warnings.warn('warned by a worker')\n"
+ONCE = "        import os, pathlib\n        pathlib.Path('died').exists() or (pathlib.Path('died').touch(), os._exit(3))\n"
+
+
+def test_workers_prove_what_this_process_would_and_none_of_their_rows_is_lost(tmp_path: Path) -> None:
+    foreign = Foreign(tmp_path)
+    foreign.write("conftest.py", CONFTEST)
+    (tmp_path / "kernels").mkdir()
+    foreign.write("kernels/wrong.py", samples.WRONG.replace(BUILD, BUILD + SPEAKS))
+    foreign.write("kernels/right.py", samples.RIGHT.replace(BUILD, BUILD + NOTE))
+    foreign.write("kernels/dies.py", samples.RIGHT.replace(BUILD, BUILD + ONCE + NOTE))
+    names = [part for name in ("dies", "right", "wrong") for part in ("--ecornn-only", name)]
+    options = ["--ecornn-verify", "--ecornn-profile", "quick", "--ecornn-implementations", "kernels", *names]
+    done = foreign.run(*options, "-k", "lstm-float32", "--ecornn-proof-workers", "2", *QUICK, check=1)
+    rows = foreign.rows_by_key()
+    drawn = {name: rows["drawn", name, "lstm-float32-quick"] for name in ("dies", "right", "wrong")}
+    assert [row["status"] for row in drawn.values()] == ["passed", "passed", "failed"]
+    assert "relative error" in drawn["wrong"]["reason"]
+    assert drawn["right"]["examples"] >= 8
+    assert rows["properties", "right", "lstm-float32-quick"]["examples"] >= 3
+    workers = {int(line) for line in (tmp_path / "workers").read_text().split()}
+    assert len(workers) == 2  # which start none
+    builds = [line.split() for line in (tmp_path / "builds").read_text().splitlines()]
+    builders = {name: {int(pid) for pid, module in builds if module.endswith(name)} for name in drawn}
+    assert builders["right"] <= workers
+    assert builders["dies"] - workers  # its worker lost the drawn cases
+    assert "said by a worker" in done.stdout
+    assert "warned by a worker" in done.stdout
+
+
+def config(**changed: Any) -> Any:
+    option = {"collectonly": False, "usepdb": False, "trace": False, "dist": "no"}
+    return SimpleNamespace(option=SimpleNamespace(**option), invocation_params=SimpleNamespace(plugins=None), **changed)
+
+
+def test_a_worker_of_any_kind_starts_no_workers() -> None:
+    assert proof_workers.is_possible(config())
+    assert not proof_workers.is_possible(config(ecornn_worker={"ecornn_shared": "folder"}))
+    assert not proof_workers.is_possible(config(workerinput={"ecornn_shared": "folder"}))
+
+
+def test_rows_cores_and_memory_of_the_gpu_limit_the_default_number_of_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    free = {"cuda": 70 * 2**30, "cuda:1": 7 * 2**30}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free[device], 80 * 2**30))
+    monkeypatch.setattr(machine, "usable_cores", lambda: 64)
+    assert proof_workers.default_count(60, ()) == 0
+    assert proof_workers.default_count(60, ("cuda",)) == 8
+    assert proof_workers.default_count(60, ("cuda", "cuda:1")) == 2
+    assert proof_workers.default_count(2, ("cuda",)) == 0
+    monkeypatch.setattr(machine, "usable_cores", lambda: 2)
+    assert proof_workers.default_count(60, ("cuda",)) == 1
