@@ -1,4 +1,4 @@
-"""Many launches, random waits and the sanitizers' command: their logic on a CPU, and some of it on a GPU."""
+"""Many launches and random waits: their logic on a CPU, and some of it on a GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_ecornn.implementations._persistent_problem import Arithmetic, Proble
 from pytest_ecornn.implementations._sparse_form import Sparse
 from pytest_ecornn.implementations.cuda import compile as compiler
 from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.suites import sanitizer_gpu, soak_gpu
+from pytest_ecornn.suites import soak_gpu
 from pytest_ecornn.suites.promises.jitter import jittered
 from pytest_ecornn.suites.promises.repeats import Repeated, Tally, repeat
 from tests import test_persistent, test_persistent_grid
@@ -223,36 +223,6 @@ def test_a_soak_tells_of_a_launch_that_gave_up(monkeypatch: pytest.MonkeyPatch) 
 def test_a_soak_needs_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert soak_gpu.main([]) == 2
     assert "torch finds none on this machine" in capsys.readouterr().err
-
-
-def sanitizer(folder: Path, does: str) -> list[str]:
-    """Options for one that does this in place of watching."""
-    program = folder / "compute-sanitizer"
-    program.write_text(f'#!/bin/sh\necho "$PYTORCH_NO_CUDA_MEMORY_CACHING" "$@" >> {folder}/called\n{does}\n')
-    program.chmod(0o755)
-    return ["--sanitizer", str(program), "--timeout", "0.5"]
-
-
-@pytest.mark.parametrize(
-    ("does", "verdict", "code"),
-    [
-        ("true", "clean", 0),
-        ("echo hazard; exit 9", "found something\nhazard", 1),
-        ("exit 1", "ended with 1", 1),
-        ("echo half; sleep 60", "not done after 0.5 s\nhalf", 1),
-    ],
-)
-def test_what_a_sanitizer_finds(does: str, verdict: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert sanitizer_gpu.main(sanitizer(tmp_path, does)) == code
-    assert f"memcheck: {verdict}" in capsys.readouterr().out
-    for tool, called in zip(sanitizer_gpu.TOOLS, (tmp_path / "called").read_text().splitlines(), strict=True):
-        assert called.startswith(f"1 --tool {tool} --kernel-name kns=persistent_ --error-exitcode 9")
-        assert called.endswith("-m pytest_ecornn.suites.soak_gpu --parts alone --launches 0 --patience 600")
-
-
-def test_without_a_sanitizer_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert sanitizer_gpu.main(["--sanitizer", "no-such-program"]) == 2
-    assert "no no-such-program on this machine" in capsys.readouterr().err
 
 
 # On a GPU.

@@ -1,0 +1,195 @@
+"""The jobs that `sanitizer_gpu` watches, each of one kind of form, dtype and at most 4 steps, and the command that runs some.
+
+`python -m pytest_ecornn.suites.sanitized JOB ...` runs jobs, each as JSON, and prints a line before and after each.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+from pytest_ecornn import calls, contents
+from pytest_ecornn.contract import Case, Implementation
+from pytest_ecornn.implementations import _persistent_kernel, _persistent_wave, _persistent_wave_form, _sparse_form
+from pytest_ecornn.implementations._persistent_choice import fitting, queued_us
+from pytest_ecornn.implementations._persistent_form import Form
+from pytest_ecornn.implementations._persistent_kernel import Kind, Shape
+from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
+from pytest_ecornn.implementations.cuda.compile import indexed
+from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
+from pytest_ecornn.implementations.row_major_gpu import RowMajorGpu
+from pytest_ecornn.implementations.scan_gpu import ScanGpu
+from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
+from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu
+from pytest_ecornn.implementations.transposed_gpu import TransposedGpu
+from pytest_ecornn.suites.forms_gpu import forced, kind_of
+
+PRECISIONS = {"float16": "float16", "tf32": "float32-tf32", "float32": "float32", "bfloat16": "bfloat16"}
+SIZES = ((64, 3), (203, 19), (650, 29), (1201, 3))  # H and B, which blocks and tiles do not divide
+KERNELS = {"persistent": "persistent_", "sparse": "persistent_", "scan": "scan_", "transposed": "step_"}  # parts of their names
+IMPLEMENTATIONS: dict[str, type[Implementation]] = {
+    "persistent_gpu": PersistentGpu, "sparse_persistent_gpu": SparsePersistentGpu, "scan_gpu": ScanGpu,
+    "scan_gpu_log": ScanGpuLog, "transposed_gpu": TransposedGpu, "row_major_gpu": RowMajorGpu,
+}  # fmt: skip
+ANY, WAVE, CLUSTERS = "as chosen", "wave", "clusters of pruned rows"
+_LONG_STEPS = 512  # for which a wave is chosen
+_PATIENCE_NS = 600 * 10**9  # a watched kernel is slow
+
+
+class Job(NamedTuple):
+    """family: of kernels. kind: of form. is_backward: which pass has that form."""
+
+    family: str
+    implementation: str
+    case: str
+    kind: str = ANY
+    is_backward: bool = False
+
+    @property
+    def dtype(self) -> str:
+        case = Case.parse(self.case)
+        return "tf32" if case.precision == "tf32" else case.dtype
+
+    @property
+    def label(self) -> str:
+        return f"{self.implementation}, {self.kind}, {'backward' if self.is_backward else 'forward'}: {self.case}"
+
+
+def jobs(device: Device) -> list[Job]:
+    """Those of all kinds of forms that the device has, the most valuable first: each family's, then by size, cell and dtype."""
+    persistent = list(_persistent(device, ("lstm",)))
+    others = [*_sparse(), *_scans(), *_transposed(), *_once()]
+    first = sum(Case.parse(job.case).hidden_size <= SIZES[1][0] for job in persistent)
+    return [*persistent[:first], *others, *persistent[first:], *_persistent(device, ("gru", "rnn_tanh", "rnn_relu"))]
+
+
+def _persistent(device: Device, cells: Sequence[str]) -> Iterator[Job]:
+    for hidden, batch in SIZES:
+        for cell in cells:
+            for name, precision in PRECISIONS.items():
+                for is_backward in (False, True):
+                    for kind in _kinds(cell, hidden, batch, _arithmetic(name), is_backward, device):
+                        case = f"{cell}-T4-B{batch}-H{hidden}-{precision}-cuda"
+                        yield Job("persistent", "persistent_gpu", f"{case}-ragged-training", kind, is_backward)
+                        if not is_backward and 4 * batch <= _persistent_kernel.MOST_FUSED_ROWS:
+                            yield Job("persistent", "persistent_gpu", f"{case}-state", kind)
+
+
+def _arithmetic(name: str) -> Arithmetic:
+    return Arithmetic.of("float32" if name == "tf32" else name, "tf32" if name == "tf32" else "ieee")
+
+
+@cache
+def _kinds(cell: str, hidden: int, batch: int, arithmetic: Arithmetic, is_backward: bool, device: Device) -> list[str]:
+    return list(_best(Problem(cell, hidden, batch, arithmetic, is_backward), device))
+
+
+def _best(problem: Problem, device: Device) -> dict[str, Form]:
+    """Of each kind the form that should take the least time."""
+    best: dict[str, Form] = {}
+    for form in sorted(fitting(problem, device), key=lambda form: queued_us(form, device)):
+        best.setdefault(kind_of(form) + ", streamed" * (form.left_over > 0), form)
+    return best
+
+
+def _once() -> Iterator[Job]:
+    for cell in GATES:
+        for precision in PRECISIONS.values():
+            yield Job("persistent", "persistent_gpu", f"{cell}-T1-B11-H203-{precision}-cuda-state", "once")
+            yield Job("persistent", "persistent_gpu", f"{cell}-T3-B11-H203-{precision}-cuda-L3-ragged", WAVE)
+
+
+def _sparse() -> Iterator[Job]:
+    for cell in ("lstm", "gru", "rnn_tanh"):
+        for dtype in ("float16", "float32", "bfloat16"):
+            for hidden, batch in SIZES[:3]:
+                for kind in (ANY, CLUSTERS):
+                    case = f"{cell}-T4-B{batch}-H{hidden}-{dtype}-cuda-density0.3-ragged-state-training"
+                    yield Job("sparse", "sparse_persistent_gpu", case, kind, is_backward=True)
+
+
+def _scans() -> Iterator[Job]:
+    """Of few steps, and of so many that blocks take turns at tiles."""
+    for dtype in ("float32", "float16", "bfloat16", "float64"):
+        for sizes in ("T4-B3-H61", "T4099-B1-H61"):
+            for cell in ("mingru", "minlstm", "mingru_positive", "minlstm_positive"):
+                yield Job("scan", "scan_gpu", f"{cell}-{sizes}-{dtype}-cuda-ragged-state-training", is_backward=True)
+                if cell.endswith("positive"):
+                    yield Job("scan", "scan_gpu_log", f"{cell}-{sizes}-{dtype}-cuda-ragged-state-training")
+
+
+def _transposed() -> Iterator[Job]:
+    for cell in GATES:
+        for dtype in ("float32", "float16", "bfloat16", "float64"):
+            for name in ("transposed_gpu", "row_major_gpu"):
+                yield Job("transposed", name, f"{cell}-T3-B3-H61-{dtype}-cuda-ragged-state-training", is_backward=True)
+
+
+def run(job: Job) -> None:
+    """Raises RuntimeError where a launch fails, and KeyError where the device has no form of that kind."""
+    case = Case.parse(job.case)
+    drawn = contents.problem(case)
+    with _of_kind(job, case):
+        calls.run(IMPLEMENTATIONS[job.implementation]().build(case, drawn.weights), drawn)
+    torch.cuda.synchronize()
+    if job.family in ("persistent", "sparse"):
+        _persistent_kernel.status_of(indexed("cuda")).check()
+
+
+def _of_kind(job: Job, case: Case) -> AbstractContextManager[None]:
+    special: dict[str, Callable[[], AbstractContextManager[None]]] = {
+        ANY: nullcontext, "once": nullcontext, WAVE: _in_waves, CLUSTERS: _in_clusters,
+    }  # fmt: skip
+    if job.kind in special:
+        return special[job.kind]()
+    arithmetic = Arithmetic.of(case.dtype, case.precision)
+    problem = Problem(case.cell, case.hidden_size, case.batch, arithmetic, job.is_backward)
+    return forced(_best(problem, Device.of(indexed("cuda")))[job.kind])
+
+
+@contextmanager
+def _in_waves() -> Iterator[None]:
+    """Within it layers run in a wave, as they would over more steps."""
+
+    def waves(shape: Shape, kind: Kind, inputs: int, layers: int) -> Any:
+        problem = kind.problem(shape.cell, shape.hidden, shape.batch)
+        return _persistent_wave_form.waves(problem, Device.of(kind.device), inputs, layers, _LONG_STEPS)
+
+    usual = _persistent_wave.waves
+    _persistent_wave.waves = waves  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        _persistent_wave.waves = usual
+
+
+@contextmanager
+def _in_clusters() -> Iterator[None]:
+    """Within it clusters are chosen as if sending took no time."""
+    usual = _sparse_form._SENDING_CLOCKS
+    _sparse_form._SENDING_CLOCKS = -(10**9)
+    try:
+        yield
+    finally:
+        _sparse_form._SENDING_CLOCKS = usual
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    _persistent_kernel.WATCHDOG_NS = _PATIENCE_NS
+    for number, text in enumerate(sys.argv[1:] if arguments is None else arguments):
+        job, start = Job(*json.loads(text)), time.monotonic()
+        print(f"BEGIN {number} {job.label}", flush=True)
+        run(job)
+        print(f"END {number} {time.monotonic() - start:.1f}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
