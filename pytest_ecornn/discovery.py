@@ -21,6 +21,7 @@ from types import ModuleType
 
 from pytest_ecornn.ambient import Kept, clocks
 from pytest_ecornn.contract import MOST_ACTIVATION_ERROR, Declared, Implementation
+from pytest_ecornn.exit_guard import ExitGuard
 from pytest_ecornn.interruption import raised_as_error
 from pytest_ecornn.tampering import Tools
 
@@ -137,7 +138,7 @@ def _load(file: Path, package: str) -> ModuleType:
 
 def _guarded(load: Callable[[], ModuleType], file: Path) -> ModuleType:
     try:
-        with Kept(clocks()) as kept, Tools() as tools, raised_as_error():
+        with Kept(clocks()) as kept, Tools() as tools, raised_as_error(), ExitGuard():
             module = load()
     except KeyboardInterrupt:
         raise

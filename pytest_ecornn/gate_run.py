@@ -15,6 +15,7 @@ from pytest_ecornn import clocks, gate, machine, replay, reporting
 from pytest_ecornn.columns import Column
 from pytest_ecornn.contract import Unsupported
 from pytest_ecornn.error_origin import describe_error
+from pytest_ecornn.exit_guard import ExitGuard
 from pytest_ecornn.gate import Finding, Outcome
 from pytest_ecornn.items import BenchmarkItem, Skip
 from pytest_ecornn.measurement import Arm, Pool, measure
@@ -73,7 +74,7 @@ class Gate:
         """A row that fails now where it passed before is a change for the worse."""
         item = self._item(one)
         try:
-            with skips_as_unsupported():
+            with skips_as_unsupported(), ExitGuard():
                 return gate.measured_again(one, lambda found: self._again(item, found), outcome.confidence)
         except (NotAgain, Skip, Unsupported) as error:
             reason = str(error)

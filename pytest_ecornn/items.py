@@ -22,6 +22,7 @@ from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case, Declared, Unsupported
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.error_origin import describe_error
+from pytest_ecornn.exit_guard import ExitGuard
 from pytest_ecornn.exploration import PROFILES, Profile, explore
 from pytest_ecornn.interruption import raised_as_error
 from pytest_ecornn.measurement import Arm, Pool
@@ -110,12 +111,14 @@ class Item:
         row.reason = f"{self.found.name} is required, but skipped: {reason}" if is_required else str(reason)
 
     def _fresh(self, row: Row) -> Row:
-        start = time.perf_counter()
+        start, exits = time.perf_counter(), ExitGuard()
         try:
             self._check_device()
             # What one implementation changes for all must not harm the next.
-            with self.at_work(self.case), ambient.Kept(), Tools() as tools, Asking(self.found.path) as asking:
+            with self.at_work(self.case), ambient.Kept(), Tools() as tools, Asking(self.found.path) as asking, exits:
                 self.fill(row)
+            for call in exits.calls:
+                raise self.failure(f"expected a result or Unsupported, but {call} was called")
             for change in tools.changes:
                 raise self.failure(change)
             for asked in asking.found:

@@ -168,7 +168,8 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "action": "store_true",
             "help": "Run rows in workers of pytest-xdist, one unless -n is given, and replace each that dies or hangs: "
-            "it costs one row. Needs the extra [test]: pytest-xdist and pytest-timeout.",
+            "it costs one row. Only so is an exit by native code noticed. Needs the extra [test]: pytest-xdist and "
+            "pytest-timeout.",
         },
     ),
     (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn.process import WORKER_PIPE
+from pytest_ecornn.process import WORKER_PIPE, exit_now
 from pytest_ecornn.proof_workers import Proof, Setup, provable
 
 
@@ -40,7 +40,7 @@ class ProofWorker:
         item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
         session = item.config.pluginmanager.getplugin("ecornn-running").session
         if session.process.is_spoilt:
-            os._exit(1)
+            exit_now(1)
         self._pipe.send(self._proof._replace(warnings=tuple(self._warnings)))
 
     def pytest_runtest_logreport(self, report: Any) -> None:
@@ -57,7 +57,7 @@ def _exit_with(pipe: int) -> None:
     closed = select.poll()
     closed.register(pipe, 0)
     closed.poll()
-    os._exit(1)
+    exit_now(1)
 
 
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:

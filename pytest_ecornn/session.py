@@ -18,6 +18,7 @@ from pytest_ecornn.calls import WrongResult
 from pytest_ecornn.contract import DEVICE, DTYPES, Case, Unsupported
 from pytest_ecornn.control import ControlItem
 from pytest_ecornn.discovery import Found
+from pytest_ecornn.exit_guard import ExitGuard
 from pytest_ecornn.interruption import raised_as_error
 from pytest_ecornn.items import BenchmarkItem, DrawnItem, Failure, FixedItem, Skip, build_and_compare
 from pytest_ecornn.locking import MachineLock
@@ -202,7 +203,7 @@ class Session:
             return f"not compared with {name}: {end}"
         self.process.at_work(name, case)
         try:
-            with raised_as_error(), skips_as_unsupported():
+            with raised_as_error(), skips_as_unsupported(), ExitGuard() as guard:
                 candidate, comparisons = build_and_compare(self.found[name], case)
         except (Skip, Unsupported) as reason:
             return f"not compared with {name}: {reason}"
@@ -211,6 +212,8 @@ class Session:
         except RAISED as error:
             self._check_baseline(name, case, error)
             return f"not compared with {name}: it raised {type(error).__name__}"
+        if guard.calls:
+            return f"not compared with {name}: it called {guard.calls[0]}"
         is_wrong = any(one.status == "failed" for one in comparisons)
         return f"not compared with {name}: it is wrong" if is_wrong else candidate
 

@@ -18,6 +18,7 @@ import torch
 from pytest_ecornn.ambient import Kept
 from pytest_ecornn.contract import Case
 from pytest_ecornn.discovery import Found
+from pytest_ecornn.exit_guard import ExitGuard
 from pytest_ecornn.interruption import raised_as_error
 from pytest_ecornn.strategies import nearest_supported
 from pytest_ecornn.tampering import Tools
@@ -74,11 +75,15 @@ class Support:
             yield
 
     def _ask(self, implementation: Found) -> Answers:
-        """Reasons by case. Empty where asking changed what all share: that is put back, and rows are to show it."""
-        with Kept() as settings, Tools() as tools:
+        """Reasons by case. Empty where asking changed what all share, or would have ended the run: rows are to show it."""
+        with Kept() as settings, Tools() as tools, ExitGuard() as exits:
             answers = {_key(case, False): _refusal(implementation, case) for case in self._cases}
             answers |= {_key(base, True): _refusal_around(implementation, base) for base in self._bases}
-        return {} if settings.changes or tools.changes else {key: reason for key, reason in answers.items() if reason}
+        return (
+            {}
+            if settings.changes or tools.changes or exits.calls
+            else {key: reason for key, reason in answers.items() if reason}
+        )
 
 
 def _key(case: Case, is_drawn: bool) -> str:

@@ -204,7 +204,7 @@ def test_workers_give_the_same_rows_as_one_process(foreign: Foreign) -> None:
 
 
 def test_a_process_that_dies_costs_its_own_row_alone(foreign: Foreign) -> None:
-    text = samples.RIGHT.replace("outputs = []", "import os; os._exit(3)", 1)
+    text = samples.RIGHT.replace("outputs = []", "import ctypes; ctypes.CDLL(None)._exit(3)", 1)
     mine = foreign.write("mine.py", text)
     paths = ["--ecornn-implementations", str(mine)]
     foreign.run("--ecornn-bench", *paths, "--ecornn-case", samples.CASE, *QUICK, "-n", "2", check=1)
