@@ -21,6 +21,7 @@ from pytest_ecornn.discovery import Found, discover
 from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.items import BenchmarkItem, DrawnItem, Item
 from pytest_ecornn.process import Process
+from pytest_ecornn.proof_workers import ProofWorkers
 from pytest_ecornn.property_items import PropertiesItem
 from pytest_ecornn.roofline import Ceilings
 from pytest_ecornn.rows import Row
@@ -158,7 +159,7 @@ def session(profile: str = "quick", budget: float = 0.0) -> Any:
 
     return SimpleNamespace(
         options=options, lock=lock, finished={}, found={}, again=lambda found, is_timed: "", current=None, process=Process(),
-        confidence=CONFIDENCE, baselines=baselines, ceilings=ceilings, raised_ceilings=ceilings,
+        proof_workers=ProofWorkers(), confidence=CONFIDENCE, baselines=baselines, ceilings=ceilings, raised_ceilings=ceilings,
     )  # fmt: skip
 
 
