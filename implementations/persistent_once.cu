@@ -34,15 +34,15 @@ struct Thread {
 };
 
 // Of a weight of SIZE columns row r of this block's.
-template <int SIZE> __device__ inline const storage* row_of(const storage* weight, const Thread& me, int r) {
+template <int SIZE> __device__ inline MatrixRow row_of(const storage* weight, const Thread& me, int r) {
     const int unit = me.first_unit + r / GATES;
-    return r < GATES * UNITS && unit < HIDDEN ? weight + ((index)(r % GATES) * HIDDEN + unit) * SIZE : nullptr;
+    return {weight + ((index)(r % GATES) * HIDDEN + unit) * SIZE, r < GATES * UNITS && unit < HIDDEN};
 }
 
 // The block's rows of weight [G*H, SIZE] by a warp's share of 8 rows [SIZE] from `columns` on.
 template <int SIZE>
 __device__ inline void multiply(Share<ROW_TILES, 1>& found, const storage* weight, const storage* columns, const Thread& me) {
-    const storage* column = me.sequence() < me.batch ? columns + (index)me.sequence() * SIZE : nullptr;
+    const MatrixRow column = {columns + (index)me.sequence() * SIZE, me.sequence() < me.batch};
     multiply_share<SIZE, AT_ONCE>(found, me.warp, me.lane, [&](int r) { return row_of<SIZE>(weight, me, r); },
                                   [&](int) { return column; });
 }

@@ -107,9 +107,8 @@ __device__ inline void read(Eight<INPUT_SLICES>& inputs, const Below& below, con
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             const int place = first + i * 32, column = place / PIECES_EACH;
-            const bool is_there = column < 8 && b + column < me.batch;
-            const storage* row = below.rows + t * below.step + (b + column) * below.sequence;
-            found[i] = piece_at(is_there ? row : nullptr, place % PIECES_EACH * PIECE, below.values);
+            const MatrixRow row = {below.rows + t * below.step + (b + column) * below.sequence, column < 8 && b + column < me.batch};
+            found[i] = piece_at(row, place % PIECES_EACH * PIECE, below.values);
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {

@@ -43,6 +43,7 @@ PROJECTED = How("lstm", batch_first=False, bidirectional=False, projected=True, 
 # The form.
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(CELLS), st.integers(1, 1600), st.integers(1, 600), st.sampled_from(ARITHMETICS),
     st.sampled_from([H200, Device(78, 166_912, 8)]), st.booleans(),

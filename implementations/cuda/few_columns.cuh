@@ -8,8 +8,8 @@ template <int ROWS, int COLUMNS> struct Share {
     float at[ROWS * 16][COLUMNS * 8 + 1];
 };
 
-// Those of its share of the elements, of which a lane reads SLICES slices at once. row_of(r), column_of(n): where row r is, and
-// the lane's column of the n-th 8; null for none.
+// Those of its share of the elements, of which a lane reads SLICES slices at once. row_of(r), column_of(n): row r, and the
+// lane's column of the n-th 8, as a MatrixRow.
 template <int SIZE, int SLICES, int ROWS, int COLUMNS, typename RowOf, typename ColumnOf>
 __device__ inline void multiply_share(Share<ROWS, COLUMNS>& found, int warp, int lane, RowOf row_of, ColumnOf column_of) {
     const int g = lane / 4, t = lane % 4;

@@ -58,18 +58,18 @@ struct Own {
 __device__ inline int at_of(const Thread& me, int k) { return (me.warp * A_LANE + k) * 4 + me.lane % 4; }
 
 // The weights of a row that a lane's j-th word of columns meets.
-__device__ inline unsigned weights_at(const storage* row, const Thread& me, int j) {
+__device__ inline unsigned weights_at(const MatrixRow& row, const Thread& me, int j) {
     constexpr int EACH = 4 / sizeof(storage);  // of a word
     const int at = at_of(me, j / WORDS_EACH), local = at % PER_BLOCK * UNITS_EACH + j % WORDS_EACH * EACH;
     const int unit = at / PER_BLOCK * UNITS + local, units = min(UNITS - local, HIDDEN - unit);
-    if (!row || j >= A_LANE * WORDS_EACH || at >= OF_ALL || units <= 0) return 0;
-    if (EACH == 1 || WIDTH >= 4 && UNITS % 2 == 0) return *(const unsigned*)(row + unit);
-    return raw_of(row[unit]) | (units > 1 ? raw_of(row[unit + 1]) << 16 : 0);
+    if (!row.is_inside || j >= A_LANE * WORDS_EACH || at >= OF_ALL || units <= 0) return 0;
+    if (EACH == 1 || WIDTH >= 4 && UNITS % 2 == 0) return *(const unsigned*)(row.start + unit);
+    return raw_of(row.start[unit]) | (units > 1 ? raw_of(row.start[unit + 1]) << 16 : 0);
 }
 
 __device__ inline Slice heard_part_of(const storage* weight, const Thread& me, int s, int i) {
     const int r = i * 16 + me.lane / 4;
-    const storage *upper = row_of(weight, me, r, HIDDEN), *lower = row_of(weight, me, r + 8, HIDDEN);
+    const MatrixRow upper = row_of(weight, me, r, HIDDEN), lower = row_of(weight, me, r + 8, HIDDEN);
     unsigned found[2][4];
 #pragma unroll
     for (int j = 0; j < 4; j++) found[0][j] = weights_at(upper, me, s * 4 + j), found[1][j] = weights_at(lower, me, s * 4 + j);

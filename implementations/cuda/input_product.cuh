@@ -39,11 +39,11 @@ __device__ inline void multiply_inputs(const Factors& factors, const Arrays& arr
     static_assert(sizeof(Share<ROWS, COLUMNS>) * TEAMS * WARPS <= SHARED_BYTES, "shared_bytes_of");
     Share<ROWS, COLUMNS>(*shares)[WARPS] = (Share<ROWS, COLUMNS>(*)[WARPS])block_memory();
     const int team = threadIdx.x / THREADS, warp = threadIdx.x / 32 % WARPS, lane = threadIdx.x % 32;
-    const storage* columns[COLUMNS];
+    MatrixRow columns[COLUMNS];
 #pragma unroll
     for (int n = 0; n < COLUMNS; n++) {
         const int i = n * 8 + lane / 4, row = first + i, b = me.first_sequence + row % sequences;
-        columns[n] = i < some ? factors.x + row / sequences * factors.step + b * factors.sequence : nullptr;
+        columns[n] = {factors.x + row / sequences * factors.step + b * factors.sequence, i < some};
     }
 #pragma unroll 1
     for (int tile = 0; tile < OWN_ROW_TILES; tile += TEAMS * ROWS) {

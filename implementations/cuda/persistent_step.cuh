@@ -36,9 +36,9 @@ __device__ inline int own_column(int thread, int state) { return (thread + state
 #include "gate_step.cuh"
 
 // Row r of this block's product: of weights of so many columns, and among the sums.
-__device__ inline const storage* row_of(const storage* weight, const Thread& me, int r, int columns) {
+__device__ inline MatrixRow row_of(const storage* weight, const Thread& me, int r, int columns) {
     const int unit = me.first_unit + r / GATES;
-    return r < GATES * UNITS && unit < HIDDEN ? weight + ((index)(r % GATES) * HIDDEN + unit) * columns : nullptr;
+    return {weight + ((index)(r % GATES) * HIDDEN + unit) * columns, r < GATES * UNITS && unit < HIDDEN};
 }
 
 // slices: of columns, that a group of warps has.

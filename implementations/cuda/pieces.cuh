@@ -12,20 +12,24 @@ typedef unsigned part_of_piece;
 typedef unsigned short part_of_piece;
 #endif
 
-// at(i): where those from element i on are, null where there are none.
-template <typename At> __device__ inline uint4 piece_of(At at) {
+// A row of a matrix, or the address where it would lie: only a row inside is read. A flag, since ptxas 13.0 may test a pointer
+// before its null is there: CS2R, then a predicated write, then the test, five cycles after CS2R.
+struct MatrixRow {
+    const storage* start;
+    bool is_inside;
+};
+
+// 16 bytes of a row of so many elements, from element k on: 0 beyond its end, and of a row that is not inside.
+__device__ inline uint4 piece_at(const MatrixRow& row, int k, int elements = HIDDEN) {
     union {
         part_of_piece parts[16 / WIDTH];
         uint4 whole;
-    } found;
-    found.whole = {0, 0, 0, 0};
+    } piece;
+    piece.whole = {0, 0, 0, 0};
 #pragma unroll
-    for (int i = 0; i < 16 / WIDTH; i++)
-        if (const storage* place = at(i * (WIDTH / (int)sizeof(storage)))) found.parts[i] = *(const part_of_piece*)place;
-    return found.whole;
-}
-
-// From element k on of a row of so many, 0 where there is none; of no row nothing.
-__device__ inline uint4 piece_at(const storage* row, int k, int elements = HIDDEN) {
-    return piece_of([&](int i) { return row && k + i < elements ? row + k + i : nullptr; });
+    for (int i = 0; i < 16 / WIDTH; i++) {
+        const int first = k + i * (WIDTH / (int)sizeof(storage));
+        if (row.is_inside && first < elements) piece.parts[i] = *(const part_of_piece*)(row.start + first);
+    }
+    return piece.whole;
 }
