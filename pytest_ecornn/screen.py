@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pytest_ecornn import reporting
 from pytest_ecornn.gate import Outcome
-from pytest_ecornn.reporting import answer_table, formatting, gate_tables, progress, terminal
+from pytest_ecornn.reporting import answer_table, formatting, gate_tables, page, progress, terminal
 from pytest_ecornn.reporting.answer import answers
 from pytest_ecornn.rows import Row
 
@@ -72,8 +72,12 @@ class _Stream(io.TextIOBase):
 
     def write(self, text: str) -> int:
         if self._reporter is not None:
-            self._reporter.write(text, flush=True)
+            self._reporter.write(page.encodable(text, self.encoding), flush=True)
         return len(text)
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return page.encoding_of(self._reporter) if self._reporter is not None else "utf-8"
 
     def isatty(self) -> bool:
         return self._reporter is not None and bool(self._reporter.isatty)
@@ -84,7 +88,7 @@ def write_summary(
 ) -> None:
     """The answers, how sure they are, what the gate found, and where the report lies; of a short run each row as well."""
     console = Console(
-        file=io.StringIO(),
+        file=page.Page(page.encoding_of(reporter)),
         width=reporter._tw.fullwidth if bool(reporter.isatty) else PLAIN_WIDTH,  # a bool before pytest 8.4.2
         force_terminal=reporter._tw.hasmarkup,
     )
@@ -93,15 +97,15 @@ def write_summary(
     lines = terminal.summary_lines(rows, unproven)
     if any(row.timing for row in rows):
         summary = answers(rows, unproven)
-        console.print(answer_table.terminal_table(summary, console.width))
+        page.print_table(console, answer_table.terminal_table(summary, console.width))
         if sum(row.timing is not None for row in rows) <= MAX_LISTED_ROWS:
-            console.print(terminal.rows_table(rows, unproven))
+            page.print_table(console, terminal.rows_table(rows, unproven))
         lines = [answer_table.counts_line(summary), *lines, *terminal.certainty_lines(settings)]
     if compared and (table := gate_tables.terminal_table(compared)):
-        console.print(table)
+        page.print_table(console, table)
     for line in [*lines, *(gate_tables.summary_lines(compared) if compared else ())]:
         console.print(line, markup=False, highlight=False)
     for line in written:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    assert isinstance(console.file, io.StringIO)
-    reporter.write(console.file.getvalue())
+    assert isinstance(console.file, page.Page)
+    reporter.write(page.encodable(console.file.getvalue(), console.file.encoding))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from _pytest._io import TerminalWriter
 
 from pytest_ecornn import screen
 from pytest_ecornn.locking import MachineLock
@@ -195,11 +197,49 @@ def test_another_arm_processor_is_another_kind_of_machine(foreign: Foreign) -> N
     assert "part 0xd40" in done.stderr
 
 
+@dataclass
+class Reporter:
+    """As much of pytest's terminal reporter as the summary uses. `isatty` is a bool, as it is before pytest 8.4.2."""
+
+    width: int
+    encoding: str = "utf-8"
+    isatty: bool = True
+
+    def __post_init__(self) -> None:
+        self._bytes = io.BytesIO()
+        self._tw = TerminalWriter(io.TextIOWrapper(self._bytes, encoding=self.encoding))
+        self._tw.fullwidth, self._tw.hasmarkup, self.write = self.width, False, self._tw.write
+
+    def section(self, title: str, **_: object) -> None:
+        self._tw.line(title)
+
+    @property
+    def lines(self) -> list[str]:
+        self._tw.flush()
+        return self._bytes.getvalue().decode(self.encoding).splitlines()
+
+
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_the_summary_is_written_where_isatty_is_a_bool(is_terminal: bool) -> None:
-    """As it is before pytest 8.4.2."""
-    out = io.StringIO()
-    writer = SimpleNamespace(fullwidth=100, hasmarkup=False, _file=out)
-    reporter = SimpleNamespace(isatty=is_terminal, _tw=writer, section=lambda *_, **__: None, write=out.write)
-    screen.write_summary(reporter, sample_rows(), None, ["report.md"])
-    assert "report.md" in out.getvalue()
+    reporter = Reporter(100, isatty=is_terminal)
+    screen.write_summary(reporter, sample_rows(), {}, None, ["report.md"])
+    assert "report.md" in reporter.lines
+
+
+@pytest.mark.parametrize(("width", "encoding"), [(40, "utf-8"), (80, "utf-8"), (80, "latin-1")])
+def test_the_summary_can_be_read_on_any_terminal(width: int, encoding: str) -> None:
+    reporter = Reporter(width, encoding)
+    screen.write_summary(reporter, sample_rows(), {}, None, [])
+    lines = reporter.lines
+    assert not [line for line in lines if "\\u" in line or len(line) > width]
+    assert any("blocked_cpu" in line for line in lines)
+    assert any("2.31 ms" in line for line in lines)
+    assert not [line for line in lines if 0 < len(line.strip()) < 3], "a column of single letters"
+    assert any("verdict: faster" in line for line in lines) == (width == 40)
+
+
+def test_the_summary_on_a_stream_of_ascii_is_a_table_of_lines(foreign: Foreign, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = foreign.run("--ecornn-bench", "--ecornn-only", "sequential", *_CASE, *QUICK, check=0, fresh=True)
+    assert "\\u" not in done.stdout
+    assert re.search(r"^-+\+-+\+[-+]+$", done.stdout, re.MULTILINE)
