@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from hypothesis import strategies as st
@@ -169,7 +170,7 @@ _SIMPLER: tuple[tuple[str, Any], ...] = (
     ("steps", 16),
     ("steps", 4),
     ("steps", 1),
-    ("mode", "inference"),
+    ("mode", "inference"),  # or, where nothing is supported then, "training"
     ("input_size", 64),
     ("hidden_size", 64),
     ("batch", 8),
@@ -183,10 +184,10 @@ def nearest_supported(case: Case, unsupported: Callable[[Case], str | None]) -> 
     """`case` with as few options simplified as make `unsupported` answer None; None where nothing does."""
     if unsupported(case) is None:
         return case
-    for start in (case, _turned(case)):
+    for mode, start in product(MODES, (case, _turned(case))):
         simple = start
         for count, (name, value) in enumerate(_SIMPLER, 1):
-            simple = _changed(simple, name, value)
+            simple = _changed(simple, name, mode if name == "mode" else value)
             if unsupported(simple) is None:
                 return _restored(simple, start, ["mode", *(name for name, _ in _SIMPLER[:count])], unsupported)
     return None
@@ -201,7 +202,8 @@ def _changed(case: Case, name: str, value: Any) -> Case:
     if case.projected and name in ("hidden_size", "input_size"):
         return replace(case, hidden_size=value, input_size=value)
     changed = replace(case, **{name: value})
-    return replace(changed, contents="normal") if changed.density < 1 and changed.contents in _NOT_FINITE else changed
+    is_finite_only = changed.density < 1 or changed.training
+    return replace(changed, contents="normal") if is_finite_only and changed.contents in _NOT_FINITE else changed
 
 
 def _restored(simple: Case, case: Case, names: list[str], unsupported: Callable[[Case], str | None]) -> Case:

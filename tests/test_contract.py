@@ -141,6 +141,15 @@ def test_cases_of_a_domain_without_dense_ones_are_sparse_and_of_numbers(data: st
     assert not domain.contains(replace(case, density=1.0))
 
 
+def test_what_runs_in_training_alone_is_given_that() -> None:
+    case = Case(cell="lstm", steps=7, batch=3, hidden_size=5, has_state=True, contents="nan")
+    nearest = nearest_supported(case, lambda given: None if given.training and given.layers == 1 else "trains one layer")
+    assert nearest == replace(case, mode="training", contents="normal")
+    case = replace(case, layers=2, contents="large", mode="training")
+    nearest = nearest_supported(case, lambda given: None if given.training and given.hidden_size == 64 else "trains 64")
+    assert nearest == replace(case, hidden_size=64)
+
+
 def test_what_runs_nowhere_has_no_nearest_case() -> None:
     case = Case(cell="mingru", steps=7, batch=3, hidden_size=5)
     assert nearest_supported(case, lambda given: "never") is None

@@ -144,3 +144,13 @@ def test_settings_in_the_ini_file_are_no_error_without_a_run(foreign: Foreign) -
     foreign.write("pytest.ini", "[pytest]\naddopts = --ecornn-budget 2 --ecornn-isolate\n")
     foreign.write("test_own.py", "def test_own():\n    pass\n")
     foreign.run(check=0)
+
+
+def test_a_layer_that_trains_alone_is_drawn_in_training(foreign: Foreign) -> None:
+    refusal = "        if case.mode == 'inference':\n            return 'trains alone'\n"
+    foreign.write("kernels/mine.py", samples.RIGHT.replace(UNSUPPORTED, refusal + UNSUPPORTED, 1))
+    options = ["--ecornn-implementations", "kernels", "--ecornn-only", "mine", "--ecornn-profile", "quick"]
+    foreign.run("--ecornn-verify", *options, "-k", "mine-lstm-float32", check=0)
+    for kind in ("drawn", "properties"):
+        row = rows(foreign)[kind, "mine"]
+        assert (row["status"], row["examples"] > 0) == ("passed", True)
