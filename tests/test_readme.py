@@ -118,14 +118,20 @@ def test_the_recipe_is_a_working_implementation(foreign: Foreign) -> None:
     assert [one.message for one in candidate.verify() if one.status != "passed"] == []
 
 
-@pytest.mark.parametrize(("page", "count"), [("README.md", 4), ("docs/gate.md", 2)])
-def test_the_commands_of_a_page_run_one_after_the_other(page: str, count: int, foreign: Foreign) -> None:
+def commands(page: str) -> list[list[str]]:
+    """The arguments of each pytest command, a line's variable expanded and its comment left out."""
     shown = "".join(blocks(page, ""))
     variables = dict(re.findall(r'^(\w+)="(.*)"$', shown, re.M))
     lines = [re.sub(r"^\$(\w+)", lambda match: variables[match[1]], line) for line in shown.splitlines()]
-    commands = [line.partition("#")[0].split()[1:] for line in lines if line.startswith("pytest ")]
-    assert len(commands) == count
-    for command in commands:
+    return [line.partition("#")[0].split()[1:] for line in lines if line.startswith("pytest ")]
+
+
+def test_the_commands_of_readme_and_gate_run_one_after_the_other(foreign: Foreign) -> None:
+    verify, bench, store, compare = commands("README.md")
+    same_store, compare_with_limits = commands("docs/gate.md")
+    assert store[: len(bench)] == bench  # bench alone needs no run of its own
+    assert same_store == store
+    for command in (verify, store, compare, compare_with_limits):
         done = foreign.run(*command, "--ecornn-case", RECIPE_CASE, *QUICK, check=0)
     assert "compared with report.json" in done.stdout
 
