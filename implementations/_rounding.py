@@ -15,6 +15,9 @@ TF32_EPS = 2.0**-10
 class Rounding:
     """To nearest; operands of TF32 products are cut off, as tensor cores read them; a sum is rounded once."""
 
+    # The final state is the last output itself: autograd sums both gradients in storage. Where gradients may be rounded.
+    is_final_an_output = False
+
     def to(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """x in `dtype`, differentiable."""
         return x.to(dtype)
@@ -35,8 +38,8 @@ class Dithered(Rounding):
     A sum has two parts, as where a library splits a long product.
     """
 
-    def __init__(self, random: torch.Generator):
-        self._random = random
+    def __init__(self, random: torch.Generator, is_final_an_output: bool = False):
+        self._random, self.is_final_an_output = random, is_final_an_output
 
     def to(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         finfo = torch.finfo(dtype)

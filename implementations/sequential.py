@@ -98,7 +98,10 @@ class Sequential(Implementation):
                 output = torch.where(alive, output, 0)
             state = tuple(rounded(s, kept).to(compute) for s in new)
             outputs.append(rounded(output, dtype))
-        return torch.stack(outputs[::-1] if reverse else outputs), tuple(rounded(s, dtype) for s in state)
+        final = tuple(rounded(s, dtype) for s in state)
+        if self._rounding.is_final_an_output and self.gate_gradients == "storage" and lengths is None:
+            final = (outputs[-1], *final[1:])
+        return torch.stack(outputs[::-1] if reverse else outputs), final
 
     def _product(self, multiply: Linear, dtype: torch.dtype, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x W^T + bias, rounded before the bias is added where that is declared; the gradient is not."""

@@ -225,7 +225,8 @@ class Implementation(ABC):
 
     `carry` is the precision in which state crosses from step to step: "storage" (the case's dtype) or "float32" (float64
     for a float64 case); `gate_gradients` that in which the gradients of gate pre-activations lie between the backward steps
-    and the products made of them; `saved_gates` that in which the gates wait for the backward pass; `products` that in
+    and the products made of them, and those of the last output and of a final state that is this output are added;
+    `saved_gates` that in which the gates wait for the backward pass; `products` that in
     which W_ih x and W_hh h, or the parts of a long sum, wait to be added; `weight_gradients` that in which the gradient of
     W_hh is summed step by step where sequences have lengths. `activation_error` is how far off sigmoid and tanh may be,
     relative to them, where they are not as exact as float32 has them: for adapters to other people's libraries.

@@ -1,8 +1,12 @@
-"""scan_gpu's and scan_gpu_log's kernels and ops on a CPU, each block of them one thread."""
+"""The GPU for one test alone, tests of CI alone, and scan_gpu's and scan_gpu_log's kernels on a CPU, a thread a block."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +17,49 @@ from pytest_ecornn.implementations._scan_gpu_log_op import Tree
 from pytest_ecornn.implementations._scan_gpu_op import Kind, Shape
 from pytest_ecornn.implementations.cuda.kernel import Kernel
 from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
+from pytest_ecornn.locking import MachineLock
 from tests.kernels_on_cpu import ONE_THREAD, KernelOnCpu, form_of_one_thread
+
+IS_CI = bool(os.environ.get("ECORNN_CI"))
+_DESELECTED = pytest.StashKey[int]()
+_GPU_LOCK = Path(tempfile.gettempdir()) / f"pytest-ecornn-tests-{os.getuid() if hasattr(os, 'getuid') else 'all'}.lock"
+_has_gpu = torch.cuda.is_available()
+
+
+@pytest.fixture(autouse=True)
+def _share_the_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests marked `gpu_alone` time on the GPU: no test of another worker runs meanwhile. Others run beside each other."""
+    if not _has_gpu:
+        yield
+        return
+    lock = MachineLock(_GPU_LOCK)
+    with lock.alone() if request.node.get_closest_marker("gpu_alone") else lock.shared():
+        yield
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what only CI runs, unless ECORNN_CI is set."""
+    left_out = [] if IS_CI else [item for item in items if item.get_closest_marker("ci_only")]
+    config.stash[_DESELECTED] = len(left_out)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("ci_only")]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["deselected"] = session.config.stash.get(_DESELECTED, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: Any) -> None:
+    count = getattr(node, "workeroutput", {}).get("deselected", 0)
+    node.config.stash[_DESELECTED] = max(count, node.config.stash.get(_DESELECTED, 0))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if count := config.stash.get(_DESELECTED, 0):
+        terminalreporter.write_line(f"{count} tests that only CI runs are left out: ECORNN_CI=1 runs them too")
 
 
 @pytest.fixture

@@ -316,6 +316,7 @@ def test_the_note_is_written_after_every_step(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+@pytest.mark.gpu_alone
 def test_all_parts_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = "lstm-T8-B4-H64-float32-cuda"
     monkeypatch.setattr(agreement, "CASES", {case: ("sequential",)})

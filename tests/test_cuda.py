@@ -21,7 +21,10 @@ from pytest_ecornn.roofline import Ceilings, measure_ceilings
 from pytest_ecornn.verification import Candidate
 from tests.foreign import BRIEFLY, Foreign
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
+    pytest.mark.gpu_alone,
+]
 
 CASE = "lstm-T8-B4-H64-float32-cuda"
 ANY = Ceilings({1: 1e6}, {1: 1e6}, {"float32": 1e9})

@@ -49,11 +49,12 @@ def one_wrong(number: int) -> Callable[[Case, Weights], Layer]:
     def build(case: Case, weights: Weights) -> Layer:
         right, called = Sequential().build(case, weights), 0
 
-        def layer(*given: Any) -> Any:
+        def layer(*arguments: Any) -> Any:
             nonlocal called
-            output, final = right(*given)
+            output, final = right(*arguments)
             if called == number:
-                output = torch.nextafter(output, output + 1)
+                value = output.detach()  # not every torch has a derivative of nextafter
+                output = output + (torch.nextafter(value, value + 1) - value)
             called += 1
             return output, final
 
