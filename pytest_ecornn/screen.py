@@ -104,8 +104,8 @@ def write_summary(
     if compared and (table := gate_tables.terminal_table(compared)):
         page.print_table(console, table)
     for line in [*lines, *(gate_tables.summary_lines(compared) if compared else ())]:
-        console.print(line, markup=False, highlight=False)
+        console.print(formatting.printable(line), markup=False, highlight=False)
     for line in written:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(formatting.printable(line), markup=False, highlight=False, soft_wrap=True)
     assert isinstance(console.file, page.Page)
     reporter.write(page.encodable(console.file.getvalue(), console.file.encoding))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zlib
 from pathlib import Path
 
 import pytest
@@ -22,5 +21,13 @@ def keep_clean(config: pytest.Config, scratch: Path) -> None:
     if is_default and not any(getattr(option, name, None) for name in _USES_OF_STORAGE):
         option.benchmark_storage = f"file://{scratch / 'benchmarks'}"
     if "HYPOTHESIS_STORAGE_DIRECTORY" not in os.environ and not (here / ".hypothesis").exists():
-        # Examples that failed are drawn again by later runs in the same folder.
-        set_hypothesis_home_dir(cache.folder() / "hypothesis" / f"{zlib.crc32(os.fsencode(here)):08x}")
+        set_hypothesis_home_dir(_writable(cache.folder() / "hypothesis", scratch / "hypothesis"))
+
+
+def _writable(folder: Path, otherwise: Path) -> Path:
+    """The folder, made if need be; the other one where it cannot be written, of which Hypothesis would warn in each row."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return otherwise
+    return folder if os.access(folder, os.W_OK) else otherwise

@@ -143,6 +143,9 @@ def test_nothing_is_left_that_was_not_asked_for(foreign: Foreign) -> None:
     )
     options = ["--ecornn-only", "sequential", "-k", "drawn and rnn_tanh-float32", "--ecornn-profile", "quick", "-p", "few"]
     foreign.run("--ecornn-verify", *options, check=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ECORNN_CACHE_DIR", "/dev/null/absent")  # no folder can be made there
+        foreign.run("--ecornn-verify", *options, "-W", "error", check=0)
     assert {path.name for path in foreign.path.iterdir()} - {"__pycache__"} == {"few.py", "reports"}
 
 

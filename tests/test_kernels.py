@@ -274,6 +274,16 @@ def test_what_was_compiled_once_comes_from_disk(tmp_path: Path, monkeypatch: pyt
 
 
 @needs_nvrtc
+def test_a_kernel_is_compiled_where_the_cache_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECORNN_CACHE_DIR", "/dev/null/absent")
+    source = tmp_path / "empty.cu"
+    source.write_text('extern "C" __global__ void f() {}')
+    path = compiler.compile_source(source, (), (9, 0)).path
+    assert path.stat().st_size
+    assert path.parent.name.startswith("pytest-ecornn-kernels-")
+
+
+@needs_nvrtc
 def test_an_error_in_a_kernel_is_shown_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
     source = tmp_path / "wrong.cu"

@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -71,11 +72,24 @@ def compile_source(source: Path, macros: tuple[tuple[str, str], ...], capability
     if path.exists():
         return Compiled(path, "")
     code, log = _run_nvrtc(source, _options(macros, capability))
+    try:
+        return Compiled(_written(path, code), log)
+    except OSError:  # CuPy loads code from files alone
+        return Compiled(_written(Path(_own_folder().name) / path.name, code), log)
+
+
+def _written(path: Path, code: bytes) -> Path:
+    """The path, which holds the code. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}")
     partial.write_bytes(code)
-    partial.replace(path)
-    return Compiled(path, log)
+    return partial.replace(path)
+
+
+@cache
+def _own_folder() -> TemporaryDirectory[str]:
+    """For this process, where the cache folder cannot be written."""
+    return TemporaryDirectory(prefix="pytest-ecornn-kernels-")
 
 
 def _options(macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> list[str]:
