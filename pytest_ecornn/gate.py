@@ -37,7 +37,8 @@ Key = tuple[str, str, str]
 class Finding:
     """One column of a row, then and now. verdict: slower, faster, not slower, unclear or not judged, which has a reason.
 
-    times_us: of a call then and now. anchor: what both ratios are to. measured: how often in this run.
+    times_us: of a call then and now. anchor: what both ratios are to. measured: how often in this run. was_compared: whether
+    the stored report has a ratio of the row to any baseline.
     """
 
     implementation: str
@@ -52,6 +53,12 @@ class Finding:
     verdict: str = "not judged"
     reason: str = ""
     measured: int = 1
+    was_compared: bool = False
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether a row that was compared then neither holds its limit nor breaks it."""
+        return self.verdict == "unclear" or (self.verdict == "not judged" and self.was_compared)
 
     @property
     def looks_slower(self) -> bool:
@@ -78,7 +85,10 @@ class Change:
 
 @dataclass
 class Outcome:
-    """All that the gate found. `warnings`: what differs between the two machines that does not forbid the comparison."""
+    """All that the gate found. `warnings`: what differs between the two machines that does not forbid the comparison.
+
+    is_strict: whether a row that is undecided fails the gate.
+    """
 
     findings: list[Finding]
     changes: list[Change]
@@ -88,10 +98,19 @@ class Outcome:
     stored: str = ""
     started: str = ""
     warnings: list[str] = field(default_factory=list)
+    is_strict: bool = False
 
     @property
     def slower(self) -> list[Finding]:
         return [one for one in self.findings if one.verdict == "slower"]
+
+    @property
+    def undecided(self) -> list[Finding]:
+        return [one for one in self.findings if one.is_undecided]
+
+    def is_due(self, one: Finding) -> bool:
+        """Whether another measurement may spare the gate a failure."""
+        return one.looks_slower or (self.is_strict and one.verdict == "unclear")
 
     @property
     def problems(self) -> list[str]:
@@ -101,6 +120,7 @@ class Outcome:
         lines = [
             (bool(self.slower), f"{len(self.slower)} slower than their limit"),
             (bool(worse), f"{worse} passed then and not now"),
+            (self.is_strict and bool(self.undecided), f"{len(self.undecided)} undecided, by --ecornn-strict"),
             (not judged, "no row could be judged"),
         ]
         return [line for is_so, line in lines if is_so]
@@ -174,6 +194,7 @@ def _finding(then: Row, now: Row, column: str, limit: float, wrong: Collection[K
     before, after = getattr(then, column), getattr(now, column)
     one = Finding(now.implementation, now.case, column, (before.time_us, after.time_us), limit)
     names = [{found.baseline for found in timing.against} for timing in (before, after)]
+    one.was_compared = bool(names[0])
     common = [found.baseline for found in after.against if found.baseline in names[0]]
     one.anchor = next((name for name in common if (now.kind, name, now.case) not in wrong), "")
     if not one.anchor:

@@ -61,13 +61,15 @@ class Gate:
         """From what both runs measured; nothing is measured again."""
         found = gate.compare(self._rows, rows, doubted, self._session.options.limits.share)
         found.stored, found.started, found.warnings = self._path.name, self._run.started, self._warnings
+        found.is_strict = self._session.options.strict
         return found
 
     def measure_again(self, outcome: Outcome, say: Callable[[str], None]) -> None:
-        """Each finding that looks slower, in place, until one measurement does not find it so."""
+        """Each finding that looks slower, in place, until one measurement does not find it so; if strict, unclear ones too."""
         for index, one in enumerate(outcome.findings):
-            if one.looks_slower:
-                say(f"looks slower, measured again: {one.implementation} {one.case}")
+            if outcome.is_due(one):
+                state = "looks slower" if one.looks_slower else "unclear"
+                say(f"{state}, measured again: {one.implementation} {one.case}")
                 outcome.findings[index] = self._judged_again(one, outcome)
 
     def _judged_again(self, one: Finding, outcome: Outcome) -> Finding:

@@ -17,7 +17,7 @@ PROFILES = ("quick", "default", "thorough")
 DEFAULT_BASELINES = {"cpu": ("torch_cpu", "sequential"), "cuda": ("cudnn", "sequential")}
 DEFAULT_CASE_OF_STATE_DICT = "T256-B4"
 # What a run must do. Without a run they are an error even as defaults in addopts, where other options are only not used.
-_DEMANDS = ("cases", "case", "state-dict", "only", "require", "compare", "fail-slower", "resume")
+_DEMANDS = ("cases", "case", "state-dict", "only", "require", "compare", "fail-slower", "strict", "resume")
 _LIST: dict[str, Any] = {"action": "append", "default": []}
 
 
@@ -124,6 +124,14 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "--ecornn-strict",
+        {
+            "action": "store_true",
+            "help": "With --ecornn-compare: fail too where a row that the stored report compares is unclear, after one more "
+            "measurement, or cannot be judged.",
+        },
+    ),
+    (
         "--ecornn-profile",
         {
             "choices": PROFILES,
@@ -213,6 +221,7 @@ class Options:
     pairs: int
     compare: Path | None
     limits: Limits
+    strict: bool
     profile: str
     report: Path
     resume: bool
@@ -258,6 +267,7 @@ class Options:
             pairs=given("pairs"),
             compare=compare,
             limits=_limits(config),
+            strict=given("strict") or config.getini("ecornn_strict"),
             profile=given("profile") or ("quick" if given("bench") else "default"),
             report=here / given("report"),
             resume=given("resume"),
@@ -284,6 +294,8 @@ def _limits(config: pytest.Config) -> Limits:
         raise pytest.UsageError("--ecornn-compare compares times: expected --ecornn-bench beside it")
     if given and not has_report:
         raise pytest.UsageError("--ecornn-fail-slower expected --ecornn-compare FILE beside it, to be slower than")
+    if config.getoption("--ecornn-strict") and not has_report:
+        raise pytest.UsageError("--ecornn-strict expected --ecornn-compare FILE beside it, to be strict about")
     for source, texts in (("ecornn_fail_slower", config.getini("ecornn_fail_slower")), ("--ecornn-fail-slower", given)):
         try:
             Limits(texts)
@@ -302,6 +314,7 @@ def add_options(parser: pytest.Parser) -> None:
         type="paths",
         default=[],
     )
+    parser.addini("ecornn_strict", "Whether a comparison is strict, as with --ecornn-strict.", type="bool", default=False)
     parser.addini("ecornn_fail_slower", "Limits as --ecornn-fail-slower takes them, one a line.", type="linelist", default=[])
 
 

@@ -55,6 +55,22 @@ def test_a_row_without_an_anchor_is_shown_and_not_judged() -> None:
     assert outcome.problems == ["no row could be judged"]
 
 
+def test_a_strict_comparison_fails_for_what_it_cannot_decide() -> None:
+    then = [one(name, 100.0, {"base": 100.0}) for name in ("decided", "lost", "unclear")] + [one("base", 100.0, {})]
+    now = [one("decided", 100.0, {"base": 100.0}), one("lost", 100.0, {"z": 100.0}), one("unclear", 105.0, {"base": 100.0})]
+    outcome = compared(then, [*now, one("base", 500.0, {})])
+    assert outcome.problems == []
+    assert [found.implementation for found in outcome.findings if outcome.is_due(found)] == ["unclear"]  # it looks slower
+    outcome.is_strict = True
+    assert outcome.problems == ["2 undecided, by --ecornn-strict"]
+    assert {found.implementation for found in outcome.undecided} == {"lost", "unclear"}
+    noisy = compared([one("a", 100.0, {"base": 100.0})], [one("a", 100.0, {"base": 100.0})])
+    noisy.findings[0] = replace(noisy.findings[0], change=Ratio(1.0, 0.9, 1.1), verdict="unclear")
+    assert not noisy.is_due(noisy.findings[0])
+    noisy.is_strict = True
+    assert noisy.is_due(noisy.findings[0])
+
+
 def test_both_columns_are_judged_by_limits_of_their_own() -> None:
     rows = [one("a", time, {"base": 100.0}) for time in (100.0, 104.0)]
     for found, time_us in zip(rows, (100.0, 104.0), strict=True):

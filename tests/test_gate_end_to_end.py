@@ -84,6 +84,21 @@ def test_a_row_that_is_no_longer_right_fails_and_is_shown(foreign: Foreign) -> N
     assert "gate failed: 1 passed then and not now" in done.stdout
 
 
+def test_an_unclear_row_fails_a_strict_gate_after_another_measurement(foreign: Foreign) -> None:
+    """Times stored with a spread of 1 to 20 keep every comparison unclear."""
+    data = json.loads((foreign.path / "stored.json").read_text())
+    for row in data["rows"]:
+        for against in row["timing"]["against"] if row["timing"] else ():
+            against["samples_us"] = [us * (20.0 if n % 2 else 1.0) for n, us in enumerate(against["samples_us"])]
+    foreign.write("stored.json", json.dumps(data))
+    foreign.run(*OPTIONS, *COMPARE, "50%", check=0)
+    assert comparison(foreign)["findings"][0]["verdict"] == "unclear"
+    foreign.write("pytest.ini", "[pytest]\necornn_strict = true\n")
+    done = foreign.run(*OPTIONS, *COMPARE, "50%", check=1)
+    assert "gate failed: 1 undecided, by --ecornn-strict" in done.stdout
+    assert f"measured again: mine {samples.CASE}" in done.stdout
+
+
 def _with(data: dict[str, Any], **changes: Any) -> str:
     data["run"]["machine"].update(changes)
     return json.dumps(data)
@@ -114,6 +129,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(foreign: Foreig
         (["--ecornn-bench", "--ecornn-compare", "absent.json"], "absent.json: cannot be read"),
         (["--ecornn-verify", "--ecornn-compare", "stored.json"], "expected --ecornn-bench beside it"),
         (["--ecornn-bench", "--ecornn-fail-slower", "5%"], "expected --ecornn-compare FILE beside it"),
+        (["--ecornn-bench", "--ecornn-strict"], "--ecornn-strict expected --ecornn-compare FILE beside it"),
         ([*OPTIONS, *COMPARE, "5"], "expected a percentage over 0, such as 5%"),
         ([*OPTIONS, *COMPARE, "mnie=5%"], "unknown name 'mnie': expected one of"),
         (["--ecornn-bench", "--ecornn-pairs", "0"], "--ecornn-pairs must be a number over 0, got 0"),

@@ -80,7 +80,7 @@ def summary_lines(outcome: Outcome) -> list[str]:
 
 def terminal_table(outcome: Outcome) -> Table | None:
     """What got slower, and what may have; None where nothing did."""
-    shown = [one for one in in_order(outcome.findings) if one.verdict == "slower" or one.looks_slower][:_SHOWN]
+    shown = [one for one in in_order(outcome.findings) if one.verdict == "slower" or outcome.is_due(one)][:_SHOWN]
     if not shown:
         return None
     found = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
