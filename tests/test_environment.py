@@ -146,6 +146,7 @@ def test_nothing_is_left_that_was_not_asked_for(foreign: Foreign) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ECORNN_CACHE_DIR", "/dev/null/absent")  # no folder can be made there
         foreign.run("--ecornn-verify", *options, "-W", "error", check=0)
+    foreign.run("--ecornn-selfcheck", "-k", "no_such_item", check=5)
     assert {path.name for path in foreign.path.iterdir()} - {"__pycache__"} == {"few.py", "reports"}
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn import __version__, cells, discovery, machine, score
+from pytest_ecornn import __version__, cells, discovery, machine, score, user_folder
 from pytest_ecornn.contract import DTYPES, Case
 from pytest_ecornn.exploration import Profile
 from pytest_ecornn.items import DrawnItem
+from pytest_ecornn.scratch import Scratch
 from pytest_ecornn.selfcheck import trial
 from pytest_ecornn.strategies import nearest_supported
 
@@ -50,6 +51,10 @@ class Selfcheck:
         self._written = ""
         if config.args_source != pytest.Config.ArgsSource.ARGS:
             config.args[:] = [str(_ROOT / "suites/test_selfcheck.py")]
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        self._scratch = Scratch()
+        user_folder.keep_clean(config, self._scratch.path)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         given: dict[str, Any] = {"ecornn_trial": trial.all_trials, "ecornn_correct": self._correct}
@@ -91,6 +96,9 @@ class Selfcheck:
         except OSError as error:
             self._written = f"ERROR: cannot be kept: {error}"
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_unconfigure(self) -> None:
+        self._scratch.remove()
 
     def _is_part(self) -> bool:
         option = self._config.option
