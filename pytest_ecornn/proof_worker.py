@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_ecornn import faults
 from pytest_ecornn.process import WORKER_PIPE, exit_now
 from pytest_ecornn.proof_workers import Proof, Setup, provable
 
@@ -30,18 +31,20 @@ class ProofWorker:
         torch.set_num_threads(self.setup.threads)
         for device in self.setup.devices:
             torch.zeros(1, device=device)
-        items = {key: item for item in session.items for key, _ in provable(item)}
+        items = {key: (item, device) for item in session.items for key, device in provable(item)}
         self._pipe.send(None)
         while True:
-            self._answer(items[self._pipe.recv()])
+            self._answer(*items[self._pipe.recv()])
 
-    def _answer(self, item: pytest.Item) -> None:
+    def _answer(self, item: pytest.Item, device: str) -> None:
+        """A row that has poisoned this process's CUDA context has failed; one that lacked memory may find it elsewhere."""
         self._proof, self._warnings = Proof(None), []
         item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
-        session = item.config.pluginmanager.getplugin("ecornn-running").session
-        if session.process.is_spoilt:
+        is_spoilt = item.config.pluginmanager.getplugin("ecornn-running").session.process.is_spoilt
+        if not is_spoilt or faults.poison(device):
+            self._pipe.send(self._proof._replace(warnings=tuple(self._warnings)))
+        if is_spoilt:
             exit_now(1)
-        self._pipe.send(self._proof._replace(warnings=tuple(self._warnings)))
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if hasattr(report, "ecornn_row"):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 import torch
 
-from pytest_ecornn import machine
+from pytest_ecornn import machine, memory
 from pytest_ecornn.process import WORKER_PIPE, worker_input
 from pytest_ecornn.rows import Row
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 Key = tuple[str, str, str]  # `Row.key`
 
 _KINDS, _TIMED = ("drawn", "properties"), ("benchmark", "control")  # of rows
-# By default: workers at most, cores and free memory of a GPU for each of them, and rows that make one worth its start.
-_MAX_WORKERS, _CORES_EACH, _GPU_BYTES_EACH, _ROWS_EACH = 8, 2, 3 * 2**30, 3
+# By default: workers at most, cores and free memory of a GPU and of the host for each, and rows that make one worth its start.
+_MAX_WORKERS, _CORES_EACH, _GPU_BYTES_EACH, _HOST_BYTES_EACH, _ROWS_EACH = 8, 2, 3 * 2**30, 4 * 2**30, 3
 _SECONDS_TO_EXIT = 5.0
 
 
@@ -197,8 +197,8 @@ def default_count(rows: int, devices: tuple[str, ...]) -> int:
     if not devices or not torch.cuda.is_available():
         return 0
     free = min(torch.cuda.mem_get_info(device)[0] for device in devices)
-    room = min(machine.usable_cores() // _CORES_EACH, free // _GPU_BYTES_EACH, _MAX_WORKERS)
-    return min(room, rows // _ROWS_EACH)
+    on_host = (memory.available_bytes() or 0) // _HOST_BYTES_EACH
+    return min(machine.usable_cores() // _CORES_EACH, free // _GPU_BYTES_EACH, on_host, rows // _ROWS_EACH, _MAX_WORKERS)
 
 
 def provable(item: pytest.Item) -> Iterator[tuple[Key, str]]:
