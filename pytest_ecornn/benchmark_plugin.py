@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from pytest_benchmark.logger import Logger
 
+# A row that does not finish has no times for the fixture. An interrupted one is torn down where no marker's filter holds.
+_UNUSED_FIXTURE = "ignore:Benchmark fixture was not used at all::.*pytest_ecornn.suites.test_benchmark"
 _ITS_SKIP = re.compile(r"--benchmark-(skip|only)")
 
 
@@ -27,6 +29,7 @@ class BenchmarkPlugin:
 
     def __init__(self, config: pytest.Config):
         self._config = config
+        config.addinivalue_line("filterwarnings", _UNUSED_FIXTURE)
         typed = any(str(argument).startswith("--benchmark") for argument in config.invocation_params.args)
         self._is_quiet = config.get_verbosity() <= 0 and not typed and not config.getoption("benchmark_quiet", False)
         if self._is_quiet:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import entry_points
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 
@@ -28,6 +29,7 @@ from pytest_ecornn.tampering import Tools
 ENTRY_POINT_GROUP = "pytest_ecornn.implementations"
 _OWN = "pytest_ecornn.implementations"
 _NOT_IMPLEMENTATIONS = (".*", "_*", "conftest.py", "setup.py", "test_*.py", "*_test.py")
+_copies = count()
 
 
 class DiscoveryError(Exception):
@@ -109,9 +111,21 @@ def _files(folder: Path) -> list[Path]:
     return sorted(file for file in files if not any(file.match(pattern) for pattern in _NOT_IMPLEMENTATIONS))
 
 
-def _package_of(folder: Path) -> str:
+def load_copy(found: Found) -> Found | None:
+    """The implementation from modules loaded anew, which no call has changed; None where they cannot be loaded twice."""
+    if not found.option:
+        return None
+    package = _package_of(found.path.parent, f"_copy{next(_copies)}")
+    try:
+        module = _guarded(partial(_load, found.path, package), found.path)
+        return _only_implementation(module, found.path, found.option)
+    except DiscoveryError:
+        return None
+
+
+def _package_of(folder: Path, suffix: str = "") -> str:
     """A package that stands for the folder, so that its files import each other by `from . import _shared`."""
-    name = f"ecornn_implementations_{zlib.crc32(str(folder).encode()):08x}"
+    name = f"ecornn_implementations_{zlib.crc32(str(folder).encode()):08x}{suffix}"
     if name not in sys.modules:
         package = ModuleType(name)
         package.__path__ = [str(folder)]

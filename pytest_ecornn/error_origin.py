@@ -27,9 +27,18 @@ def describe_error(found: Found, case: Case, error: BaseException, baselines: It
             prefix = "expected a result or Unsupported, got" if owner is found else f"its baseline {owner.name} raised"
             return f"{found.name} on {case}: {prefix} {_raised(error, own)}"
     harness = [frame for frame in frames if _is_harness(Path(frame.filename))]
-    if not harness or Path(harness[-1].filename).stem in _USE_RESULTS:
-        return f"{found.name} on {case}: expected a result that can be used, got {_raised(error, harness)}"
-    return f"{found.name} on {case}: not proven, by an error of the harness, not the implementation: {_raised(error, harness)}"
+    is_ours = is_of_harness(found, error, baselines)
+    prefix = "not proven, by an error of the harness, not the implementation:" if is_ours else "expected a result of use, got"
+    return f"{found.name} on {case}: {prefix} {_raised(error, harness)}"
+
+
+def is_of_harness(found: Found, error: BaseException, baselines: Iterable[Found] = ()) -> bool:
+    """Whether the error is the harness's own: raised outside implementations' code, and not where their results are used."""
+    files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
+    if any(_is_of(owner.path, file) for owner in (found, *baselines) for file in files):
+        return False
+    harness = [file for file in files if _is_harness(file)]
+    return bool(harness) and harness[-1].stem not in _USE_RESULTS
 
 
 def _is_of(source: Path, file: Path) -> bool:

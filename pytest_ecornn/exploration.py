@@ -35,6 +35,14 @@ _REPRODUCED = settings(phases=(Phase.explicit, Phase.generate), database=None)
 PROFILES = {"quick": Profile(8, 2), "default": Profile(50, 10), "thorough": Profile(125, 20, steps=512)}
 
 
+class RefusalError(Exception):
+    """`unsupported` raised `error` on `case` instead of answering."""
+
+    def __init__(self, case: Case, error: Exception):
+        super().__init__(f"unsupported raised {type(error).__name__} on {case}")
+        self.case, self.error = case, error
+
+
 @dataclass
 class Search:
     """Cases like `base` that an implementation runs; what it refuses is counted in `row`.
@@ -65,7 +73,7 @@ class Search:
 
         Raises what `check` raises on the simplest case that makes it fail.
         """
-        base, patient = self.base, _Patient(check)
+        base, patient = self.base, _Patient(lambda case: self._is_checked(case, check))
 
         @settings(
             None if self.number is None else _REPRODUCED,
@@ -77,7 +85,7 @@ class Search:
         )
         @given(cases(self._domain, base.cell, base.dtype, base.device, self.sizes))
         def search(case: Case) -> None:
-            if not self._is_checked(case, patient) and not self._is_refusing_all:
+            if not patient(case) and not self._is_refusing_all:
                 reject()
 
         (search if self.number is None else seed(self.number * MOST_ROUNDS + round)(search))()
@@ -107,7 +115,10 @@ class Search:
         return True
 
     def _unsupported(self, case: Case) -> str | None:
-        return self._implementation.refusal(case)
+        try:
+            return self._implementation.refusal(case)
+        except Exception as error:
+            raise RefusalError(case, error) from error
 
     def _refused(self, case: Case, reason: str) -> None:
         assert self._required is None, f"{self.found.name} must support {case}, but says: {reason}"
@@ -148,26 +159,30 @@ def explore(
 
 
 class _Patient:
-    """Checks a case. After a failure Hypothesis looks for a simpler one: for a while only, and each case once."""
+    """Checks each case once: to Hypothesis, a verdict that varies is an error. After a failure it has a while to simplify."""
 
-    def __init__(self, check: Callable[[Case], None]):
+    def __init__(self, check: Callable[[Case], bool]):
         self._check = check
-        self._failures: dict[Case, Exception] = {}
+        self._verdicts: dict[Case, bool | Exception] = {}
         self._end = float("inf")
 
-    def __call__(self, case: Case) -> None:
-        if case in self._failures:
-            raise self._failures[case]
-        if time.monotonic() > self._end:
-            return
+    def __call__(self, case: Case) -> bool:
+        """Whether the case was checked and not refused. Raises what its check did."""
+        if case not in self._verdicts:
+            if time.monotonic() > self._end:
+                return True
+            self._verdicts[case] = self._verdict(case)
+        verdict = self._verdicts[case]
+        if isinstance(verdict, Exception):
+            raise verdict
+        return verdict
+
+    def _verdict(self, case: Case) -> bool | Exception:
         try:
-            self._check(case)
-        except Unsupported:
-            raise
+            return self._check(case)
         except Exception as failure:
-            self._failures[case] = failure
             self._end = min(self._end, time.monotonic() + SIMPLIFY_SECONDS)
-            raise
+            return failure
 
 
 def count(row: Row, comparisons: list[Comparison]) -> None:

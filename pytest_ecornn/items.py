@@ -6,7 +6,7 @@ A finished row of a resumed run is replayed: same outcome, nothing measured agai
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,13 +21,14 @@ from pytest_ecornn.columns import Column
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case, Declared, Unsupported
 from pytest_ecornn.discovery import Found
-from pytest_ecornn.error_origin import describe_error
+from pytest_ecornn.error_origin import describe_error, is_of_harness
 from pytest_ecornn.exit_guard import ExitGuard
-from pytest_ecornn.exploration import PROFILES, Profile, explore
+from pytest_ecornn.exploration import PROFILES, Profile, RefusalError, explore
 from pytest_ecornn.interruption import raised_as_error
 from pytest_ecornn.measurement import Arm, Pool
 from pytest_ecornn.outcomes import RAISED, skips_as_unsupported
 from pytest_ecornn.process import Spoilt
+from pytest_ecornn.repeatability import describe_variation, needed_cases
 from pytest_ecornn.rerun import rerun_command, rerun_test_command
 from pytest_ecornn.roofline import Ceilings
 from pytest_ecornn.rows import AGAIN, Row, TensorError, Timing
@@ -44,11 +45,18 @@ class Skip(Exception):
 
 
 class Failure(Exception):
-    """The implementation is wrong, as the message says: on `case`, or as a whole row; `is_timed` where only timing shows it."""
+    """The implementation is wrong, as the message says: on `case`, or as a whole row; `is_timed` where only timing shows it.
 
-    def __init__(self, message: str, case: Case | str = "", is_timed: bool = False):
+    earlier: the cases that must run before for it to be wrong.
+    """
+
+    def __init__(self, message: str, case: Case | str = "", is_timed: bool = False, earlier: Sequence[Case] = ()):
         super().__init__(message)
-        self.case, self.is_timed = case, is_timed
+        self.case, self.is_timed, self.earlier = case, is_timed, earlier
+
+
+class WrongCase(Failure):
+    """What the implementation computes of `case`, or raises there, is wrong."""
 
 
 class NotRun(Failure):
@@ -128,7 +136,7 @@ class Item:
             if row.status == "failed":
                 self.fail(row, Failure(row.reason))
         except Failure as failure:
-            self.fail(row, failure)
+            self.fail(row, self.examined(failure))
         except Spoilt as fault:
             self.fail(row, Failure(str(fault), self.session.process.words.case))
             self.session.process.is_spoilt = True
@@ -144,11 +152,23 @@ class Item:
         row.status, row.reason = "failed", str(failure)
         if not isinstance(failure, NotRun):
             is_timed = failure.is_timed or self.session.process.words.is_timed
-            row.reason += f"{AGAIN}{self.rerun(failure.case, is_timed)}"
+            row.reason += f"{AGAIN}{self.rerun(failure.case, is_timed, failure.earlier)}"
 
-    def rerun(self, case: Case | str = "", is_timed: bool = False) -> str:
-        """The command that repeats the row, or what it did on one case."""
-        return rerun_command(self.found.name, case or self.case, self.session.again(self.found, is_timed), is_timed=is_timed)
+    def examined(self, failure: Failure) -> Failure:
+        """The failure, with how it repeats: always, now and then, or after other cases."""
+        process, case = self.session.process, failure.case
+        if not isinstance(failure, WrongCase) or not isinstance(case, Case) or process.words.is_timed:
+            return failure
+        with self.session.lock.shared():
+            if variation := describe_variation(self.found, case):
+                return Failure(f"{self.found.name} on {case}: {variation}\n{failure}", case)
+            earlier = needed_cases(self.found, case, list(process.cases[self.found.name]))
+        return Failure(str(failure), case, earlier=earlier)
+
+    def rerun(self, case: Case | str = "", is_timed: bool = False, earlier: Sequence[Case] = ()) -> str:
+        """The command that repeats the row, or what it did on one case after others."""
+        cases, extra = [*earlier, case or self.case], self.session.again(self.found, is_timed)
+        return rerun_command(self.found.name, cases, extra, is_timed=is_timed)
 
     def _check_device(self) -> None:
         if self.case.device.startswith("cuda") and not torch.cuda.is_available():
@@ -181,10 +201,11 @@ class Item:
         except passing:
             raise
         except WrongResult as wrong:
-            raise Failure(f"{self.found.name} on {case}: {wrong}", case) from wrong
+            raise WrongCase(f"{self.found.name} on {case}: {wrong}", case) from wrong
         except RAISED as error:
             if not (fault := faults.spoiling(error, case.device)):
-                raise Failure(describe_error(self.found, case, error, self._beside()), case) from error
+                kind = Failure if is_of_harness(self.found, error, self._beside()) else WrongCase
+                raise kind(describe_error(self.found, case, error, self._beside()), case) from error
             if faults.is_out_of_memory(error) and process.is_replaceable:
                 memory.lift_limit()  # reporting needs a little
                 if not process.is_fresh:
@@ -215,7 +236,7 @@ class FixedItem(Item):
         candidate, comparisons = build_and_compare(self.found, self.case)
         record(row, comparisons)
         if message := failed_tensors(self.found.name, self.case, comparisons):
-            raise Failure(message)
+            raise WrongCase(message, self.case)
         if comparisons[0].status != "passed":
             raise Failure(f"nothing is proven of {self.found.name} on {self.case}: {comparisons[0].message}")
         return candidate
@@ -320,8 +341,8 @@ class DrawnItem(Item):
     def empty_row(self) -> Row:
         return drawn_row(super().empty_row(), self.case, self.session.options.profile)
 
-    def rerun(self, case: Case | str = "", is_timed: bool = False) -> str:
-        return super().rerun(case) if case else rerun_drawn(self, self.test)
+    def rerun(self, case: Case | str = "", is_timed: bool = False, earlier: Sequence[Case] = ()) -> str:
+        return super().rerun(case, False, earlier) if case else rerun_drawn(self, self.test)
 
     @property
     def profile(self) -> Profile:
@@ -332,11 +353,14 @@ class DrawnItem(Item):
             with self.session.lock.shared(), self.at_work(case):
                 _, comparisons = build_and_compare(self.found, case)
             if message := failed_tensors(self.found.name, case, comparisons):
-                raise Failure(message, case)
+                raise WrongCase(message, case)
             return comparisons
 
         try:
             explore(self.found, self.case, self.profile, check, row, self.number)
+        except RefusalError as refusal:
+            with self.at_work(refusal.case):
+                raise refusal.error from None
         except AssertionError as error:
             raise Failure(f"{self.found.name}: {error}") from error
 

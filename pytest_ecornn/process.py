@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from pytest_ecornn.contract import Case
 from pytest_ecornn.last_words import LastWords, Words
 
 WORKER_PIPE = "PYTEST_ECORNN_PROOF_WORKER"  # environment variable of a worker of `proof_workers`
@@ -23,12 +24,14 @@ class Process:
     """What the session knows of its own process.
 
     fatal: by implementation and case, how processes of this run have ended there, in words.
+    cases: by implementation, what it has run here, in order.
     """
 
     def __init__(self, last_words: LastWords | None = None, fatal: dict[str, str] | None = None):
         self._last_words = last_words
         self.words = Words()
         self.fatal = fatal or {}
+        self.cases: dict[str, dict[Case, None]] = {}
         self.is_fresh = True
         self.is_spoilt = False
 
@@ -38,6 +41,8 @@ class Process:
 
     def at_work(self, implementation: str, case: object, beside: Iterable[str] = (), is_timed: bool = False) -> None:
         """Notes whose code runs from now on."""
+        if isinstance(case, Case):
+            self.cases.setdefault(implementation, {})[case] = None
         self.words = Words(implementation, str(case), " and ".join(beside), is_timed=is_timed)
         if self._last_words is not None:
             self._last_words.write(self.words)

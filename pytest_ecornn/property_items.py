@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pytest_ecornn import properties
 from pytest_ecornn.contract import Case
-from pytest_ecornn.exploration import Search
+from pytest_ecornn.exploration import RefusalError, Search
 from pytest_ecornn.items import Failure, Item, Skip, drawn_row, label, rerun_drawn
 from pytest_ecornn.rows import Row
 from pytest_ecornn.strategies import Sizes
@@ -39,8 +40,8 @@ class PropertiesItem(Item):
         row = super().empty_row()
         return row if self.is_fixed else drawn_row(row, self.case, self.session.options.profile)
 
-    def rerun(self, case: Case | str = "", is_timed: bool = False) -> str:
-        return super().rerun(case) if case or self.is_fixed else rerun_drawn(self, self.test)
+    def rerun(self, case: Case | str = "", is_timed: bool = False, earlier: Sequence[Case] = ()) -> str:
+        return super().rerun(case, False, earlier) if case or self.is_fixed else rerun_drawn(self, self.test)
 
     def fill(self, row: Row) -> None:
         if self.is_fixed:
@@ -49,6 +50,9 @@ class PropertiesItem(Item):
         try:
             search = Search(self.found, self.case, row, SIZES, self.number)
             search.run(EXAMPLES[self.session.options.profile], lambda case: self._check(case, row))
+        except RefusalError as refusal:
+            with self.at_work(refusal.case):
+                raise refusal.error from None
         except AssertionError as error:
             raise Failure(f"{self.found.name}: {error}") from error
         search.check_some_ran()

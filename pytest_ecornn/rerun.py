@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 
 from pytest_ecornn.contract import Case
 
 
-def rerun_command(name: str, case: Case | str, extra: str = "", *, is_timed: bool = False) -> str:
-    """The command that runs an implementation on one case: `is_timed` with its timing, else its checks alone."""
-    return f'pytest --ecornn-{"bench" if is_timed else "verify"} --ecornn-only {name} --ecornn-case "{case}"{extra}'
+def rerun_command(name: str, cases: Iterable[Case | str], extra: str = "", *, is_timed: bool = False) -> str:
+    """The command that runs an implementation on cases in their order: `is_timed` with their timing, else the checks alone."""
+    each = "".join(f' --ecornn-case "{case}"' for case in cases)
+    return f"pytest --ecornn-{'bench' if is_timed else 'verify'} --ecornn-only {name}{each}{extra}"
 
 
 def rerun_test_command(name: str, test: str, label: str, extra: str = "") -> str:

@@ -190,4 +190,4 @@ def failed_tensors(name: str, case: Case, comparisons: list[Comparison]) -> str:
 def failure_message(name: str, case: Case, comparisons: list[Comparison]) -> str:
     """The failed tensors, and how to see them again; empty when none failed."""
     failed = failed_tensors(name, case, comparisons)
-    return f"{failed}\nagain: {rerun_command(name, case)}" if failed else ""
+    return f"{failed}\nagain: {rerun_command(name, [case])}" if failed else ""

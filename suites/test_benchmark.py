@@ -11,7 +11,6 @@ from pytest_ecornn.items import BenchmarkItem
 
 
 @pytest.mark.benchmark(timer=replay_clock)
-@pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all")
 def test_benchmark(ecornn_row: BenchmarkItem, benchmark: BenchmarkFixture) -> None:
     """One row of the comparison; its samples go to pytest-benchmark."""
     row = ecornn_row.run()

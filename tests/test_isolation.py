@@ -190,7 +190,7 @@ def controller(tmp_path: Path) -> Controller:
     session = SimpleNamespace(shared_folder=tmp_path, options=options, found={})
     found = SimpleNamespace(name="mine", path=tmp_path / "mine.py")
     item = SimpleNamespace(
-        found=found, case=samples.CASE, rerun=lambda case, timed: rerun_command("mine", case, is_timed=timed)
+        found=found, case=samples.CASE, rerun=lambda case, timed: rerun_command("mine", [case], is_timed=timed)
     )
     failed = SimpleNamespace(as_dict=dict)
     running = SimpleNamespace(session=session, item=lambda nodeid: item, failed_row=lambda nodeid, reason: failed)

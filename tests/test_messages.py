@@ -105,3 +105,43 @@ def test_node_ids_outside_the_repository_are_shown_and_taken_back(foreign: Forei
     assert case.get("classname") == "pytest_ecornn.suites.test_equivalence"
     again = foreign.run(*options, node, check=1)
     assert "1 row: 1 failed" in again.stdout
+
+
+# Right on two of three builds; wrong on T 6 once T 4 has run; unable to say whether it runs a ragged case.
+VARIES = (
+    in_call("if number % 3 == 1: x = 2 * x")
+    .replace("        def layer(", "        BUILDS.append(1)\n        number = len(BUILDS)\n        def layer(", 1)
+    .replace("class Right", "BUILDS = []\n\nclass Right")
+)
+CARRIES = in_call("SEEN.add(case.steps); x = 2 * x if case.steps == 6 and 4 in SEEN else x").replace(
+    "class Right", "SEEN = set()\n\nclass Right"
+)
+ASKS_AMISS = samples.RIGHT.replace(
+    "        if case.cell", "        if case.ragged: raise ValueError('ragged')\n        if case.cell", 1
+)
+
+
+def test_a_drawn_failure_names_its_case_where_results_vary_or_a_refusal_raises(foreign: Foreign) -> None:
+    foreign.write("kernels/varies.py", VARIES)
+    foreign.write("kernels/asks_amiss.py", ASKS_AMISS)
+    selected = "drawn and (varies-lstm-float32 or asks_amiss-lstm-float32)"
+    foreign.run("--ecornn-verify", "--ecornn-implementations", "kernels", "-k", selected, *QUICK, check=1)
+    reasons = {row["implementation"]: row["reason"] for row in foreign.rows().values()}
+    varies = re.match(r"varies on (\S+): results vary: \d of 4 runs failed\nvaries is wrong on (\S+):\n", reasons["varies"])
+    refusal = re.match(r"asks_amiss on (\S+): expected a result or Unsupported, got ValueError at ", reasons["asks_amiss"])
+    assert varies is not None, reasons["varies"]
+    assert refusal is not None, reasons["asks_amiss"]
+    assert varies[1] == varies[2]
+    assert "ragged" in refusal[1]
+    assert [varies[1], refusal[1]] == [command(reasons[name])[4] for name in ("varies", "asks_amiss")]
+
+
+def test_the_command_of_a_state_that_another_case_left_has_that_case(foreign: Foreign) -> None:
+    foreign.write("kernels/carries.py", CARRIES)
+    cases = [f"lstm-T{steps}-B3-H8-float32" for steps in (4, 5, 6)]
+    named = [argument for case in cases for argument in ("--ecornn-case", case)]
+    foreign.run("--ecornn-bench", "--ecornn-implementations", "kernels", "--ecornn-only", "carries", *named, *QUICK, check=1)
+    reason = foreign.rows()[f"carries-{cases[2]}"]["reason"]
+    assert command(reason)[2:7] == ["carries", "--ecornn-case", cases[0], "--ecornn-case", cases[2]]
+    foreign.run(*command(reason), "-k", "fixed", check=1)
+    assert [foreign.rows()[f"carries-{cases[number]}"]["status"] for number in (0, 2)] == ["passed", "failed"]

@@ -65,6 +65,14 @@ def test_a_raised_interrupt_and_a_death_cost_a_row_each_and_a_resumed_run_repeat
     assert kernels.rows() == rows
 
 
+def test_an_interrupted_first_row_warns_of_nothing(kernels: Foreign) -> None:
+    kernels.write("kernels/mine.py", only_on_case("import os, signal; os.kill(os.getpid(), signal.SIGINT)"))
+    named = ["--ecornn-implementations", "kernels", "--ecornn-only", "mine", "--ecornn-case", samples.CASE]
+    done = kernels.run("--ecornn-bench", *named, check=2)
+    assert "KeyboardInterrupt" in done.stdout
+    assert "warning" not in done.stdout.lower()
+
+
 def test_a_raised_interrupt_costs_a_row_and_a_signal_ends_the_run(kernels: Foreign) -> None:
     kernels.write("kernels/mine_a.py", only_on_case("raise KeyboardInterrupt"))
     kernels.write("kernels/mine_b.py", only_on_case("import os, signal; os.kill(os.getpid(), signal.SIGINT)"))
