@@ -5,8 +5,10 @@ Workers of pytest-xdist share the cores: two threads each in two workers on two 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +29,31 @@ def _poisoned_and_seeded(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.manual_seed(0)
     with Poisoned():
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _judges_on_plain_memory(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Reference and yardstick run thousands of small operations, which poisoned memory makes twice as slow.
+
+    That neither reads memory which nobody wrote, a test of its own shows.
+    """
+    from pytest_ecornn import verification
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in ((verification, "_reference"), (verification.Expected, "_run_yardstick")):
+            patch.setattr(owner, name, _on_plain_memory(getattr(owner, name)))
+        yield
+
+
+def _on_plain_memory(function: Callable[..., Any]) -> Callable[..., Any]:
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    @functools.wraps(function)
+    def plain(*arguments: Any) -> Any:
+        with _disable_current_modes():
+            return function(*arguments)
+
+    return plain
 
 
 @pytest.fixture

@@ -191,6 +191,24 @@ def test_weight_gradients_summed_in_16_bits_pass_only_where_that_is_declared() -
     assert all(one.status == "passed" for one in expected.compare(tensors, rounded))
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lstm-T4-B3-H5-float16-ragged-state-training",
+        "gru-T3-B2-H4-L2-bidirectional-training",
+        "minlstm-T3-B2-H4-bfloat16-training",
+    ],
+)
+def test_what_judges_reads_no_memory_that_nobody_wrote(name: str) -> None:
+    expected = Expected(contents.problem(Case.parse(name)))
+    run_yardstick = Expected._run_yardstick.__wrapped__  # type: ignore[attr-defined]  # on poisoned memory, unlike in other tests
+    reference = verification._reference.__wrapped__(expected.problem)  # type: ignore[attr-defined]
+    assert all(tensor.isfinite().all() for tensor in reference.values())
+    for number in (0, 9):
+        errors = run_yardstick(expected, Declared("storage"), number)
+        assert all(math.isfinite(error.rms) for slices in errors.values() for error in slices.values())
+
+
 def test_a_judgement_keeps_nothing_alive() -> None:
     case = Case.parse("lstm-T3-B2-H4-float16-ragged-training")
     declared = Declared("storage", "storage", "storage", "storage", "storage", 2.0**-16)
