@@ -82,7 +82,7 @@ _DAMAGES: dict[str, tuple[Change, str]] = {
     "sources text": (_in_header(setup={"sources": "x"}), "line 1: setup.sources: expected an object, got str"),
     "no schema": (_in_header(schema_version=None), "expected schema_version 1, got None"),
     "implementation a list": (_in_row(implementation=["x"]), "line 2: implementation: expected str, got"),
-    "timing a list": (_in_row(timing=[]), r"line 2: timing: expected an object, got \[\]"),
+    "timing a list": (_in_row(timing=[]), "line 2: timing: expected an object, got a list"),
     "no timing": (_in_row(timing=None), "line 2: timing: expected an object in a benchmark row that passed"),
     "time null": (lambda header, row: row["timing"].update(time_us=None), "line 2: time_us: expected float, got null"),
     "time negative": (
@@ -94,7 +94,7 @@ _DAMAGES: dict[str, tuple[Change, str]] = {
         _in_row(status="great"),
         "line 2: Row.status: expected one of passed, failed, skipped, unproven, got 'great'",
     ),
-    "deep": (_in_row(notes=_nested(800)), r"line 2: notes: expected str, got \[\[\["),
+    "deep": (_in_row(notes=_nested(800)), "line 2: notes: expected str, got a list"),
 }
 
 
