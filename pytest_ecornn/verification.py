@@ -100,7 +100,8 @@ class Expected:
         is_searching = number >= yardstick.run_counts(self.tensors["output"].numel())[0]
         permuted = permutation.problem(problem, yardstick.units(is_searching))
         loop = Sequential(declared, yardstick.rounding(problem.case, number, is_searching))
-        with yardstick.MovedGates(problem.case, number, declared.activation_error, is_searching):
+        saves_values = declared.saved_gates == "float32" or problem.case.dtype == "float32"
+        with yardstick.MovedGates(problem.case, number, declared.activation_error, is_searching, saves_values):
             tensors = run(loop.build(permuted.case, permuted.weights), permuted)
         for name, tensor in tensors.items():
             assert tensor is not None

@@ -79,7 +79,7 @@ class Permutation:
         if tensor.startswith(("final", "grad initial")):
             return self._states(value, inverse=True)
         for dimension, order in self.axes(tensor):
-            value = value.index_select(dimension, order.argsort().to(value.device))
+            value = torch.empty_like(value).index_copy_(dimension, order.to(value.device), value)
         return value
 
     def problem(self, given: Problem, units: int = 1) -> Problem:
@@ -87,7 +87,7 @@ class Permutation:
         random = generator(self.case.seed, f"last place {self.number}") if units else None
 
         def move(values: Tensor) -> Tensor:
-            return _moved(values, random, most=units)
+            return _moved(values, random, units)
 
         weights = {
             name: torch.nn.Parameter(move(self.apply(name, p.detach())), p.requires_grad) for name, p in given.weights.items()
@@ -146,15 +146,23 @@ _SLOPES = {
 }
 
 
+# Whose slope autograd computes from the value that they returned, which may be moved where it lies.
+_SAVE_THEIR_VALUE = (torch.sigmoid, Tensor.sigmoid, torch.tanh, Tensor.tanh)
+_DRAWN_AT_ONCE = 2**14
+
+
 class MovedGates(TorchFunctionMode):
     """Within it, what sigmoid and its kin return in float32 is `error` times itself up, down, or as it is.
 
     At least one unit in the last place, more where it `is_searching`; then what bends at 0 is moved as well.
+    saves_values: what is saved for the backward pass is the values themselves, not made of them by `saved_tensors_hooks`.
     """
 
-    def __init__(self, case: Case, number: int, error: float = 0.0, is_searching: bool = False):
+    def __init__(self, case: Case, number: int, error: float = 0.0, is_searching: bool = False, saves_values: bool = False):
         super().__init__()
         self._random, self._error = generator(case.seed, f"gates {number}"), error
+        self._in_place = _SAVE_THEIR_VALUE if saves_values else ()
+        self._factors = torch.empty(0)
         self._kink = KINK * precision_eps(case) if is_searching else 0.0
         self._units = units(is_searching)
         self._is_open_at_zero = bool(number % 2)
@@ -166,8 +174,23 @@ class MovedGates(TorchFunctionMode):
             return self._is_open(args[0])
         if func not in _SLOPES:
             return func(*args, **(kwargs or {}))
-        moved = _moved(func(args[0].detach()), self._random, self._error, self._units)
-        return _Moved.apply(args[0], moved, _SLOPES[func])  # type: ignore[no-untyped-call]
+        if func not in self._in_place:
+            return _Moved.apply(args[0], self._move(func(args[0].detach())), _SLOPES[func])  # type: ignore[no-untyped-call]
+        value = func(args[0])
+        self._move(value.data)  # behind autograd's back: it then reads the moved value
+        return value
+
+    def _move(self, values: Tensor) -> Tensor:
+        """The same tensor; what is not float32 as it is."""
+        return values.mul_(self._drawn(values)) if values.dtype == torch.float32 else values
+
+    def _drawn(self, values: Tensor) -> Tensor:
+        """Factors that move as many values."""
+        count = values.numel()
+        if self._factors.numel() < count:
+            self._factors = _factors((max(count, _DRAWN_AT_ONCE),), self._random, self._error, self._units).to(values.device)
+        drawn, self._factors = self._factors[:count], self._factors[count:]
+        return drawn.view(values.shape)
 
     def _is_open(self, x: Tensor) -> Tensor:
         """Whether x is over 0; at random within `_kink` of 0, relative to the elements' root mean square."""
@@ -177,15 +200,20 @@ class MovedGates(TorchFunctionMode):
         return torch.where(size == 0, self._is_open_at_zero, (x > 0) ^ is_near) | x.isnan()
 
 
-def _moved(values: Tensor, random: torch.Generator | None, error: float = 0.0, most: int = 1) -> Tensor:
-    """float32 values `most` units up, down, or less, at random; narrower ones as they are: they are exact in float32.
+def _moved(values: Tensor, random: torch.Generator | None, most: int) -> Tensor:
+    """float32 values `most` units up, down, or less, at random; narrower ones as they are: they are exact in float32."""
+    if random is None or values.dtype != torch.float32:
+        return values
+    return values * _factors(tuple(values.shape), random, 0.0, most).to(values.device)
+
+
+def _factors(shape: tuple[int, ...], random: torch.Generator, error: float, most: int) -> Tensor:
+    """What moves float32 values by `most` units or less; on the CPU.
 
     A unit is `error` of the value, where that is more than one in the last place.
     """
-    if random is None or values.dtype != torch.float32:
-        return values
-    units = torch.randint(-most, most + 1, values.shape, generator=random).to(values.device)
-    return values * (1 + units * max(error, torch.finfo(values.dtype).eps))
+    units = torch.randint(-most, most + 1, shape, generator=random)
+    return 1 + units * max(error, torch.finfo(torch.float32).eps)
 
 
 def single(problem: Problem) -> Problem:

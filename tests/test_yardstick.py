@@ -1,0 +1,45 @@
+"""The yardstick's loop: permuted and put back, its gates moved with or without a copy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_ecornn import calls, contents, yardstick
+from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations.sequential import Sequential
+
+CASES = [
+    "lstm-T7-B5-I6-H9-L2-float32-bidirectional-ragged-state-training",
+    "gru-T7-B5-I6-H9-bfloat16-resets-training-saturated",
+    "mingru_positive-T7-B5-I6-H9-float32-state-training",
+    "minlstm-T7-B5-H9-float32-projected-training",
+    "rnn_tanh-T7-B5-I6-H9-float16-batchfirst",
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gates_moved_where_they_lie_give_what_moved_copies_do(case: str) -> None:
+    problem = contents.problem(Case.parse(case))
+    layer, found = Sequential().build(problem.case, problem.weights), []
+    for saves_values in (False, True):
+        with yardstick.MovedGates(problem.case, 3, 2.0**-12, saves_values=saves_values):
+            found.append(calls.run(layer, problem))
+    copied, in_place = found
+    unmoved = calls.run(layer, problem)
+    assert not torch.equal(*(tensors["output"] for tensors in (in_place, unmoved)))  # type: ignore[arg-type]
+    eps = torch.finfo(contents.torch_dtype(problem.case)).eps
+    for name, tensor in copied.items():
+        is_gradient = name.startswith("grad")  # whose products autograd makes in another order
+        torch.testing.assert_close(in_place[name], tensor, rtol=0, atol=64 * eps if is_gradient else 0)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_permutation_is_undone(case: str) -> None:
+    problem = contents.problem(Case.parse(case))
+    permutation = yardstick.Permutation.draw(problem.case, 0)
+    for name, tensor in calls.run(Sequential().build(problem.case, problem.weights), problem).items():
+        assert tensor is not None
+        if not name.startswith(("final", "grad initial")):
+            permuted = permutation.apply(name, tensor)
+            assert torch.equal(permutation.undo(name, permuted), tensor)
