@@ -6,7 +6,6 @@ Threads must not wait for each other: kernels without shared memory, or where ea
 from __future__ import annotations
 
 import ctypes
-import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -19,6 +18,7 @@ from pytest_ecornn.implementations._scan_gpu_log_op import Tree
 from pytest_ecornn.implementations._scan_gpu_op import Shape
 from pytest_ecornn.implementations.cuda.kernel import Kernel
 from pytest_ecornn.implementations.cuda.launch import INT32, INT64, POINTER, Launch
+from tests.compiled_on_cpu import compiled
 
 ONE_THREAD = Tree(across=2, steps=8, threads=1)
 
@@ -83,14 +83,13 @@ def _compiled(source: Path, macros: tuple[tuple[str, str], ...]) -> ctypes.CDLL:
 
 
 def build(folder: Path, text: str, macros: tuple[tuple[str, str], ...], headers: Path, *libraries: str) -> ctypes.CDLL:
-    """The C++ of that text as a library in the folder, which stays. libraries: paths of others that it calls."""
-    source, library = folder / "kernel.cpp", folder / "kernel.so"
+    """The C++ of that text, written to the folder, as a library. libraries: paths of others that it calls."""
+    source = folder / "kernel.cpp"
     source.write_text(text)
-    options = ["-O1", "-std=c++17", "-shared", "-fPIC", "-fno-gnu-unique", "-w", f"-I{headers}"]
+    options = ["-O1", "-std=c++17", "-shared", "-fPIC", "-fno-gnu-unique", "-w"]
     options.append("-U_FORTIFY_SOURCE")  # which takes a jump from one stack to another for a fault
     options += [f"-D{name}={value}" for name, value in macros]
-    subprocess.run(["g++", *options, "-o", str(library), str(source), *libraries], check=True)
-    return ctypes.CDLL(str(library))
+    return ctypes.CDLL(str(compiled(source, headers, options, libraries)))
 
 
 def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
