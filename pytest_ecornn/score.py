@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pytest_ecornn import cache
+from pytest_ecornn.typed_json import typed
 
 
 @dataclass
@@ -79,6 +80,6 @@ def save(score: Score) -> Path:
 
 def last() -> Score | None:
     """The last score that was taken on this machine; None where there is none that can be read."""
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        return Score(**json.loads(path().read_text(encoding="utf-8")))
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+        return Score(**typed(Score, json.loads(path().read_text(encoding="utf-8"))))
     return None

@@ -32,8 +32,8 @@ class Scratch:
             partial.rename(self.path / OWNER)  # it appears locked: before that, nobody takes the folder for a leftover
 
     def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._descriptor)
+        shutil.rmtree(self.path, ignore_errors=True)
 
 
 def remove_leftovers() -> None:

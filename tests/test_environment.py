@@ -25,12 +25,16 @@ from tests.reporting_samples import sample_rows
 
 _OTHER_CASE = "lstm-T5-B3-H8-float32"
 _CASE = ("--ecornn-case", samples.CASE)
-# Its `build` ends when the file "go" is there.
-_WAITING = samples.RIGHT.replace(
-    "    def build(self, case, weights):\n",
-    "    def build(self, case, weights):\n        import pathlib, time\n"
-    "        pathlib.Path('begun').touch()\n        while not pathlib.Path('go').exists():\n            time.sleep(0.01)\n",
-)
+_BUILD = "    def build(self, case, weights):\n"
+# Its `build` writes the number of its process into the file "begun", and ends when the file "go" is there.
+_WAIT = """
+        import os, pathlib, time
+        pathlib.Path("begins").write_text(str(os.getpid()))
+        os.rename("begins", "begun")
+        while not pathlib.Path("go").exists():
+            time.sleep(0.01)
+"""
+_WAITING = samples.RIGHT.replace(_BUILD, _BUILD + _WAIT)
 
 
 @pytest.fixture
@@ -51,24 +55,26 @@ def wait_until(path: Path) -> None:
 
 
 @contextmanager
-def waiting_run(foreign: Foreign) -> Iterator[subprocess.Popen[bytes]]:
-    """A run in the midst of its first row."""
+def waiting_run(foreign: Foreign) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A run in the midst of its first row, and the number of its process."""
     path = foreign.write("waiting.py", _WAITING)
     options = ["--ecornn-verify", "--ecornn-implementations", str(path), "--ecornn-only", "waiting", *_CASE, *QUICK]
-    command = foreign.command(*options, fresh=True)
-    process = subprocess.Popen(command, cwd=foreign.path, env=environment(), stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(foreign.command(*options), cwd=foreign.path, env=environment(), stdout=subprocess.DEVNULL)
+    begun = foreign.path / "begun"
     try:
-        wait_until(foreign.path / "begun")
-        yield process
+        wait_until(begun)
+        yield process, int(begun.read_text())
     finally:
+        if begun.exists() and process.poll() is None:
+            os.kill(int(begun.read_text()), signal.SIGKILL)
         process.kill()
         process.wait()
 
 
 def test_a_second_run_with_the_same_report_folder_is_refused_and_the_first_goes_on(foreign: Foreign) -> None:
-    with waiting_run(foreign) as first:
+    with waiting_run(foreign) as (first, pid):
         done = foreign.run("--ecornn-verify", "--ecornn-only", "sequential", "--ecornn-case", _OTHER_CASE, *QUICK, check=4)
-        assert f"expected a report folder that no other run writes into, but process {first.pid} does" in done.stderr
+        assert f"expected a report folder that no other run writes into, but process {pid} does" in done.stderr
         assert "choose another --ecornn-report" in done.stderr
         (foreign.path / "go").touch()
         assert first.wait(60) == 0
@@ -106,8 +112,8 @@ def test_a_folder_of_implementations_may_hold_an_editors_lock(foreign: Foreign) 
 
 
 def test_a_run_that_waits_for_the_machine_says_for_whom_and_removes_what_a_killed_one_left(foreign: Foreign) -> None:
-    with waiting_run(foreign) as killed:
-        killed.send_signal(signal.SIGKILL)
+    with waiting_run(foreign) as (killed, pid):
+        os.kill(pid, signal.SIGKILL)
         killed.wait()
     temporary = Path(os.environ["TMPDIR"])
     left = [path for path in temporary.glob("pytest-ecornn-*") if path.is_dir()]
@@ -242,8 +248,9 @@ def test_the_summary_can_be_read_on_any_terminal(width: int, encoding: str) -> N
     assert any("verdict: faster" in line for line in lines) == (width == 40)
 
 
-def test_the_summary_on_a_stream_of_ascii_is_a_table_of_lines(foreign: Foreign, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    done = foreign.run("--ecornn-bench", "--ecornn-only", "sequential", *_CASE, *QUICK, check=0, fresh=True)
+def test_the_summary_on_a_stream_of_ascii_is_a_table_of_lines(foreign: Foreign) -> None:
+    foreign.write("ascii_stream.py", "import sys\nsys.stdout.reconfigure(encoding='ascii')\n")
+    options = ["--ecornn-only", "sequential", *_CASE, *QUICK, "-p", "ascii_stream"]
+    done = foreign.run("--ecornn-bench", *options, check=0)
     assert "\\u" not in done.stdout
     assert re.search(r"^-+\+-+\+[-+]+$", done.stdout, re.MULTILINE)
