@@ -168,8 +168,8 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
             "default": None,
             "metavar": "N",
             "help": "Prove drawn cases and properties in so many processes beside pytest's own. They end before anything is "
-            "timed. Default: none on a CPU; on a GPU up to 8, one for each 2 cores, 3 GiB of free GPU memory and 4 GiB of the "
-            "host's.",
+            "timed. Default: none on a CPU; on a GPU up to 12, three for 4 cores, one for each 3 GiB of free GPU memory and "
+            "4 GiB of the host's.",
         },
     ),
     (

@@ -31,7 +31,7 @@ Key = tuple[str, str, str]  # `Row.key`
 
 _KINDS, _TIMED = ("drawn", "properties"), ("benchmark", "control")  # of rows
 # By default: workers at most, cores and free memory of a GPU and of the host for each, and rows that make one worth its start.
-_MAX_WORKERS, _CORES_EACH, _GPU_BYTES_EACH, _HOST_BYTES_EACH, _ROWS_EACH = 8, 2, 3 * 2**30, 4 * 2**30, 3
+_MAX_WORKERS, _CORES_EACH, _GPU_BYTES_EACH, _HOST_BYTES_EACH, _ROWS_EACH = 12, 4 / 3, 3 * 2**30, 4 * 2**30, 5
 _SECONDS_TO_EXIT = 5.0
 
 
@@ -63,16 +63,15 @@ class Proof(NamedTuple):
 
 @dataclass
 class _Worker:
-    """is_ready: it has collected the items. key: of the row that it is at."""
+    """key: of the row that it is at, or is to begin with; None where it has nothing to do."""
 
     process: subprocess.Popen[bytes]
     pipe: Connection
-    is_ready: bool = False
+    is_ready: bool = False  # it has collected the items
     key: Key | None = None
 
-    def stop(self) -> None:
-        """Ends it: a worker exits when its pipe is closed."""
-        self.pipe.close()
+    def wait(self) -> None:
+        """For its end, which has begun: a worker exits when its pipe is closed."""
         try:
             self.process.wait(_SECONDS_TO_EXIT)
         except subprocess.TimeoutExpired:
@@ -85,6 +84,7 @@ class ProofWorkers:
     """Those of one run. Without any, `row` is always None."""
 
     _workers: list[_Worker] = field(default_factory=list)
+    _ending: list[_Worker] = field(default_factory=list)
     _pending: deque[Key] = field(default_factory=deque)
     _proofs: dict[Key, Proof] = field(default_factory=dict)
 
@@ -92,12 +92,12 @@ class ProofWorkers:
         """Starts `count` workers, which collect the same items as this process, to prove those of the keys."""
         self._pending.extend(keys)
         self._workers = [_start(config, setup) for _ in range(count)]
+        for worker in list(self._workers):
+            self._give(worker)
 
     def row(self, key: Key) -> Row | None:
-        """The row of that key from a worker, waited for where one is at it; None where this process is to prove it."""
+        """The row of that key from a worker, waited for; None where this process is to prove it."""
         self._exchange(0.0)
-        if not any(worker.is_ready for worker in self._workers) and key in self._pending:
-            self._pending.remove(key)  # rather than wait until one has started
         while key in self._pending or any(worker.key == key for worker in self._workers):
             if not self._workers:
                 self._pending.remove(key)
@@ -112,11 +112,8 @@ class ProofWorkers:
         for pipe in wait(list(pipes), timeout):
             assert isinstance(pipe, Connection)
             self._receive(pipes[pipe])
-        for worker in [worker for worker in self._workers if worker.is_ready and worker.key is None]:
+        for worker in [worker for worker in self._workers if worker.key is None]:
             self._give(worker)
-        if not self._pending:
-            for worker in [worker for worker in self._workers if worker.key is None]:
-                self._remove(worker)
 
     def _receive(self, worker: _Worker) -> None:
         try:
@@ -124,31 +121,35 @@ class ProofWorkers:
         except (EOFError, OSError):  # it has died, and its row with it
             self._remove(worker)
             return
-        if worker.key is not None:
-            self._proofs[worker.key] = answer
-        worker.is_ready, worker.key = True, None
+        if not worker.is_ready:
+            worker.is_ready = True
+        elif worker.key is not None:
+            self._proofs[worker.key], worker.key = answer, None
 
     def _give(self, worker: _Worker) -> None:
-        if not self._pending:
-            return
+        """The next row, or its leave where there is none."""
         try:
-            worker.pipe.send(self._pending[0])
+            if self._pending:
+                worker.pipe.send(self._pending[0])
+                worker.key = self._pending.popleft()
+                return
         except OSError:
-            self._remove(worker)
-        else:
-            worker.key = self._pending.popleft()
+            pass
+        self._remove(worker)
 
     def _remove(self, worker: _Worker) -> None:
+        worker.pipe.close()
         self._workers.remove(worker)
-        worker.stop()
+        self._ending.append(worker)
 
     def stop(self) -> None:
         """Ends all workers, whatever they are at."""
         self._pending.clear()
-        for worker in self._workers:
+        for worker in list(self._workers):
             worker.process.kill()
-        while self._workers:
-            self._remove(self._workers[0])
+            self._remove(worker)
+        while self._ending:
+            self._ending.pop().wait()
 
 
 def _start(config: pytest.Config, setup: Setup) -> _Worker:
@@ -198,7 +199,9 @@ def default_count(rows: int, devices: tuple[str, ...]) -> int:
         return 0
     free = min(torch.cuda.mem_get_info(device)[0] for device in devices)
     on_host = (memory.available_bytes() or 0) // _HOST_BYTES_EACH
-    return min(machine.usable_cores() // _CORES_EACH, free // _GPU_BYTES_EACH, on_host, rows // _ROWS_EACH, _MAX_WORKERS)
+    on_cores = int(machine.usable_cores() / _CORES_EACH)
+    count = min(on_cores, free // _GPU_BYTES_EACH, on_host, rows // _ROWS_EACH, _MAX_WORKERS)
+    return count if count > 1 else 0  # one alone would do what this process can
 
 
 def provable(item: pytest.Item) -> Iterator[tuple[Key, str]]:

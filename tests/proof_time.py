@@ -1,7 +1,8 @@
 """Where the time of a benchmark run goes: `python -m tests.proof_time [--root FOLDER] [OPTION ...]`.
 
-Runs `pytest --ecornn-bench` with a kernel cache of its own, and prints seconds by kind of row. FOLDER: of another checkout of
-this repository, whose package is run instead. OPTION: pytest's, by default those of a short run on a GPU.
+Runs `pytest --ecornn-bench` with a kernel cache of its own, and prints each row's seconds as it comes: of this process, and in
+brackets of the process that proved it. FOLDER: of another checkout of this repository, whose package is run instead. OPTION:
+pytest's, by default those of a short run on a GPU.
 """
 
 from __future__ import annotations
@@ -17,17 +18,28 @@ from pathlib import Path
 
 OPTIONS = ("--ecornn-device", "cuda", "--ecornn-budget", "2")
 _PLUGIN = """
-import json
+import os, time
 from collections import Counter
 
-seconds = Counter()
+seconds, start, stdout = Counter(), time.monotonic(), os.fdopen(os.dup(1), "w")  # before pytest captures it
+
+def say(text):
+    print(f"{time.monotonic() - start:4.0f} s {text}", file=stdout, flush=True)
+
+def totals():
+    say("by kind: " + ", ".join(f"{kind} {spent:.0f} s" for kind, spent in seconds.items()))
 
 def pytest_runtest_logreport(report):
-    seconds[report.nodeid.partition("::")[2].partition("[")[0]] += report.duration
+    label = report.nodeid.partition("::")[2]
+    seconds[label.partition("[")[0]] += report.duration
+    if report.when == "call":
+        own = getattr(report, "ecornn_row", {}).get("seconds", 0.0)
+        say(f"{label} {report.duration:.1f} ({own:.1f})")
+        if label.startswith("test_benchmark"):
+            totals()
 
 def pytest_sessionfinish():
-    with open("seconds.json", "w") as file:
-        json.dump(seconds, file)
+    totals()
 """
 
 
@@ -35,18 +47,8 @@ def measure(root: Path, options: list[str]) -> int:
     """Prints the total and each kind's seconds; returns pytest's exit status."""
     has_plugin = any(one.name == "ecornn" for one in metadata.entry_points(group="pytest11"))
     named = [] if has_plugin else ["-p", "pytest_ecornn.plugin"]
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        *named,
-        "-p",
-        "seconds_of_rows",
-        "--ecornn-bench",
-    ]
+    plugins = ["-p", "no:cacheprovider", *named, "-p", "seconds_of_rows"]
+    command = [sys.executable, "-m", "pytest", "-qq", *plugins, "--ecornn-bench"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "seconds_of_rows.py").write_text(_PLUGIN)
@@ -54,7 +56,6 @@ def measure(root: Path, options: list[str]) -> int:
         start = time.monotonic()
         done = subprocess.run([*command, *options], cwd=folder, env=environment, check=False)
         print(f"{root}: {time.monotonic() - start:.0f} s in all, status {done.returncode}")
-        print((folder / "seconds.json").read_text())
     return done.returncode
 
 

@@ -18,25 +18,17 @@ from pytest_ecornn.property_items import PropertiesItem
 from tests import samples
 from tests.foreign import QUICK, Foreign
 
-# The first row too is a worker's; and it is noted which process builds what.
+# It is noted which processes are workers, and below which process builds what.
 CONFTEST = """
 import os
 import sys
 import torch
-from pytest_ecornn import faults, proof_workers
+from pytest_ecornn import faults
 
 faults.poison = lambda device: getattr(torch, "lost_context", "")  # there is no GPU here
 
 with open("workers", "a") as file:
     file.write(f"{os.getpid()}\\n" if sys.argv[0] == "-c" else "")
-start = proof_workers.ProofWorkers.start
-
-def start_all(self, *given):
-    start(self, *given)
-    while not all(worker.is_ready for worker in self._workers):
-        self._exchange(None)
-
-proof_workers.ProofWorkers.start = start_all
 """
 KEPT = "lstm-float32 and (test_drawn_cases or right)"
 BUILD = "    def build(self, case, weights):\n"
@@ -98,11 +90,13 @@ def test_rows_cores_and_memory_of_the_gpu_limit_the_default_number_of_workers(
     monkeypatch.setattr(machine, "usable_cores", lambda: 64)
     monkeypatch.setattr(memory, "available_bytes", lambda: 100 * 2**30)
     assert proof_workers.default_count(60, ()) == 0
-    assert proof_workers.default_count(60, ("cuda",)) == 8
+    assert proof_workers.default_count(60, ("cuda",)) == 12
     assert proof_workers.default_count(60, ("cuda", "cuda:1")) == 2
-    assert proof_workers.default_count(2, ("cuda",)) == 0
+    assert proof_workers.default_count(9, ("cuda",)) == 0
     monkeypatch.setattr(machine, "usable_cores", lambda: 2)
-    assert proof_workers.default_count(60, ("cuda",)) == 1
+    assert proof_workers.default_count(60, ("cuda",)) == 0
+    monkeypatch.setattr(machine, "usable_cores", lambda: 8)
+    assert proof_workers.default_count(60, ("cuda",)) == 6
     monkeypatch.setattr(memory, "available_bytes", lambda: 3 * 2**30)
     assert proof_workers.default_count(60, ("cuda",)) == 0
 
