@@ -217,6 +217,11 @@ class Item:
         names, found = self.session.process.words.beside.split(" and "), self.session.found
         return [found[name] for name in names if name in found]
 
+    def check_not_fatal(self) -> None:
+        """Raises Failure where the case has ended a process of this run before."""
+        if end := self.session.process.fatal.get(f"{self.found.name}-{self.case}"):
+            raise self.failure(f"{end}, in another row; it was not run again")
+
     def failure(self, what: str) -> Failure:
         return Failure(f"{self.found.name} on {self.case}: {what}")
 
@@ -231,8 +236,7 @@ class FixedItem(Item):
 
     def verified(self, row: Row) -> Candidate:
         """The implementation built and found right; its errors go into the row."""
-        if end := self.session.process.fatal.get(str(self)):
-            raise Failure(f"{self.found.name} on {self.case}: {end}, as another row's baseline; it was not run again")
+        self.check_not_fatal()
         candidate, comparisons = build_and_compare(self.found, self.case)
         record(row, comparisons)
         if message := failed_tensors(self.found.name, self.case, comparisons):

@@ -50,7 +50,11 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     (
         "--ecornn-case",
-        {**_LIST, "metavar": "CASE", "help": "Run just this case, as a test id or a failure prints it (repeatable)."},
+        {
+            **_LIST,
+            "metavar": "CASE",
+            "help": "Run just this case, with its properties, as a test id or a failure prints it (repeatable).",
+        },
     ),
     (
         "--ecornn-state-dict",

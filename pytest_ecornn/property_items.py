@@ -16,8 +16,8 @@ from pytest_ecornn.subject import Subject
 # Cases to draw of each cell in a dtype. Small ones: what properties find does not hide in size, and each takes many calls.
 EXAMPLES = {"quick": 3, "default": 10, "thorough": 25}
 SIZES = Sizes(steps=12, smallest=2, batch=9, hidden=65, inputs=33)
-# Of one case alone, as many repeats as of three drawn ones.
-FIXED_REPEATS = 60
+# Of one case alone, as many repeats as of three drawn ones; as many as of one where timing repeats it too.
+FIXED_REPEATS, TIMED_REPEATS = 60, 20
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,10 @@ class PropertiesItem(Item):
         search.check_some_ran()
 
     def _check_fixed(self, row: Row) -> None:
+        self.check_not_fatal()
         if reason := self.found.kind().refusal(self.case):
             raise Skip(reason)
-        self._check(self.case, row, FIXED_REPEATS)
+        self._check(self.case, row, TIMED_REPEATS if self.session.options.bench else FIXED_REPEATS)
 
     def _check(self, case: Case, row: Row, repeats: int = Subject.repeats) -> None:
         """Counts the properties checked by name. After a failure, while its case is simplified, only that one is."""

@@ -142,9 +142,7 @@ class Session:
         return [] if self.options.cases else [DrawnItem(self, found, base) for base in self._bases() for found in self.selected]
 
     def properties(self) -> list[PropertiesItem]:
-        """As `drawn`; of cases given by name, each case's own, unless they are timed."""
-        if self.options.cases and self.options.bench:
-            return []
+        """As `drawn`; of cases given by name, each case's own."""
         bases = self.cases if self.options.cases else self._bases()
         return [PropertiesItem(self, found, base, bool(self.options.cases)) for base in bases for found in self.selected]
 

@@ -154,7 +154,8 @@ def scan(folder: Path, runs: int) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for _ in range(runs):
         report, rows = run(folder, *options)
-        plain, training, bfloat16, float16 = (next(row["timing"] for row in rows if row["case"] == name) for name in names)
+        timings = {row["case"]: row["timing"] for row in rows if row["kind"] == "benchmark"}
+        plain, training, bfloat16, float16 = (timings[name] for name in names)
         copy = max(report["run"]["ceilings"]["copy_points"].items(), key=lambda point: int(point[0]))[1]
         figures = {
             "share of copy bandwidth, forward": plain["gb_per_s"] / copy,

@@ -16,8 +16,9 @@ QUICK = (*BRIEFLY, "-p", "quickly")
 _FORK_CLIENT = str(Path(__file__).with_name("fork_client.py"))
 # What takes seconds and few tests are about: measuring the machine's ceilings, and simplifying a drawn case that failed.
 _QUICKLY = """
-from pytest_ecornn import exploration, roofline
+from pytest_ecornn import exploration, property_items, roofline
 exploration.SIMPLIFY_SECONDS = 1.0
+property_items.TIMED_REPEATS = 2
 roofline.measure_ceilings = lambda dtypes, device: roofline.Ceilings({1: 1e6}, {1: 1e6}, dict.fromkeys(dtypes, 1e6))
 """
 
@@ -76,7 +77,8 @@ class Foreign:
 
     def rows(self) -> dict[str, dict[str, Any]]:
         report = json.loads((self.path / "reports/local/report.json").read_text())
-        return {f"{row['implementation']}-{row['case']}": row for row in report["rows"] if row["kind"] != "control"}
+        rows = sorted(report["rows"], key=lambda row: row["kind"] == "benchmark")  # which stand for their cases
+        return {f"{row['implementation']}-{row['case']}": row for row in rows if row["kind"] != "control"}
 
     def rows_by_key(self) -> dict[tuple[str, str, str], dict[str, Any]]:
         """By kind, implementation and case."""

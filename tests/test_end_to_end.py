@@ -231,9 +231,9 @@ def test_a_killed_run_resumes_and_repeats_no_finished_row(foreign: Foreign) -> N
         file.write('{"kind": "bench')  # a line cut short
     done = foreign.run("--ecornn-bench", *cases, *QUICK, "--ecornn-resume", check=0)
     after = {row.key: row for row in read(journal)[1]}
-    assert len(after) == 13  # with the control
+    assert len(after) == 25  # with as many of properties, and the control
     assert all(after[key] == row for key, row in before.items())
-    assert "13 rows" in done.stdout
+    assert "25 rows" in done.stdout
 
 
 def test_a_resumed_failure_fails_again_without_being_run(foreign: Foreign) -> None:

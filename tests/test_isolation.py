@@ -96,7 +96,7 @@ def test_five_faults_in_the_middle_of_a_run_cost_five_rows(foreign: Foreign) -> 
         assert rows[f"{name}-{samples.CASE}"]["timing"]["time_us"] > 0
         assert "not compared with segfaults: crashed (signal 11)" in rows[f"{name}-{samples.CASE}"]["notes"]
     assert len(rows) == 2 * (len(FAULTS) + 1 + len(discover([])))
-    assert "5 failed" in done.stdout
+    assert "10 failed" in done.stdout  # each fault's row, and that of the case's properties
 
 
 def test_without_isolation_a_poisoned_context_fails_what_follows_and_says_what_would_not(foreign: Foreign) -> None:

@@ -154,3 +154,14 @@ def test_a_layer_that_trains_alone_is_drawn_in_training(foreign: Foreign) -> Non
     for kind in ("drawn", "properties"):
         row = rows(foreign)[kind, "mine"]
         assert (row["status"], row["examples"] > 0) == ("passed", True)
+
+
+def test_a_named_case_that_is_timed_has_its_own_properties_checked(foreign: Foreign) -> None:
+    """Wrong on what has gaps between its rows, which the timed calls are not given."""
+    call = "            x = x if x.is_contiguous() else 2 * x\n"
+    foreign.write("kernels/mine.py", samples.RIGHT.replace(CALL, call + CALL, 1))
+    options = ["--ecornn-implementations", "kernels", "--ecornn-only", "mine", "--ecornn-case", samples.CASE]
+    foreign.run("--ecornn-bench", *options, *QUICK, check=1)
+    results = rows(foreign)
+    assert "mine on lstm-T6-B3-H8-float32: layouts is broken" in results["properties", "mine"]["reason"]
+    assert results["benchmark", "mine"]["status"] == "unproven"

@@ -159,7 +159,7 @@ def test_a_pruned_model_is_timed_by_one_command(pytester: pytest.Pytester) -> No
         "--ecornn-bench", "--ecornn-state-dict", path, "--ecornn-case", "T9-B2-density0.2", "--ecornn-only", "torch_cpu",
         "--ecornn-only", "sequential", "--ecornn-budget", "0.05", "-p", "no:cacheprovider",
     )  # fmt: skip
-    result.assert_outcomes(passed=3)
+    result.assert_outcomes(passed=5)
     report = (pytester.path / "reports/local/report.md").read_text()
     assert re.search(r"lstm-T9-B2-I5-H12-float32-density0.2-weights[0-9a-f]{8} \|", report)
     assert "**weights** in a case's name are those of a state dict" in report

@@ -48,28 +48,30 @@ def test_what_an_implementation_cannot_run_is_one_line_in_terminal_report_and_ju
     done = foreign.run("--ecornn-bench", *options, *QUICK, check=0)
     lines = [line for line in done.stdout.splitlines() if "unsupported: " in line and line.startswith("[")]
     assert [line.partition("] ")[2] for line in lines] == [
-        "cudnn: 2 of 2 rows unsupported: cuDNN runs on a CUDA device",
-        "mine: 1 of 2 rows unsupported: runs a plain LSTM in float32",
-        "scan_cpu: 1 of 2 rows unsupported: scan_cpu runs mingru and minlstm only: other cells are not linear in their state",
+        "cudnn: 4 of 4 rows unsupported: cuDNN runs on a CUDA device",
+        "mine: 2 of 4 rows unsupported: runs a plain LSTM in float32",
+        "scan_cpu: 2 of 4 rows unsupported: scan_cpu runs mingru and minlstm only: other cells are not linear in their state",
     ]
-    assert "4 rows unsupported, an item for each of 3 implementations" in done.stdout
-    assert "7 rows: 3 passed, 4 skipped" in done.stdout
+    assert "8 rows unsupported, an item for each of 3 implementations" in done.stdout
+    assert "13 rows: 5 passed, 8 skipped" in done.stdout
     cases = junit(foreign)
     ran = [
         f"test_benchmark[mine-{samples.CASE}]",
         f"test_benchmark[scan_cpu-{MIN_CASE}]",
         f"test_control[torch_cpu-{samples.CASE}]",
+        f"test_properties[mine-{samples.CASE}]",
+        f"test_properties[scan_cpu-{MIN_CASE}]",
     ]
     assert sorted(cases) == [*ran, *(f"test_unsupported[{name}]" for name in ("cudnn", "mine", "scan_cpu"))]
     (skipped,) = cases["test_unsupported[cudnn]"].iter("skipped")
-    assert skipped.get("message") == "cudnn: 2 of 2 rows unsupported: cuDNN runs on a CUDA device"
+    assert skipped.get("message") == "cudnn: 4 of 4 rows unsupported: cuDNN runs on a CUDA device"
     properties = {one.get("name"): one.get("value") for one in cases["test_unsupported[cudnn]"].iter("property")}
-    assert (properties["ecornn_unsupported"], properties["ecornn_selected"]) == ("2", "2")
-    assert report(foreign)["run"]["skipped"]["cudnn"] == {"cuDNN runs on a CUDA device": 2}
-    assert Counter(row["status"] for row in report(foreign)["rows"]) == {"passed": 3, "skipped": 4}
+    assert (properties["ecornn_unsupported"], properties["ecornn_selected"]) == ("4", "4")
+    assert report(foreign)["run"]["skipped"]["cudnn"] == {"cuDNN runs on a CUDA device": 4}
+    assert Counter(row["status"] for row in report(foreign)["rows"]) == {"passed": 5, "skipped": 8}
     markdown = (foreign.path / "reports/local/report.md").read_text()
-    assert "| cudnn | 2 of 2 | 100 % | cuDNN runs on a CUDA device |" in markdown
-    assert "| mine | 1 of 2 | 50 % | runs a plain LSTM in float32 |" in markdown
+    assert "| cudnn | 4 of 4 | 100 % | cuDNN runs on a CUDA device |" in markdown
+    assert "| mine | 2 of 4 | 50 % | runs a plain LSTM in float32 |" in markdown
 
 
 def test_a_required_implementation_fails_for_what_it_does_not_support(foreign: Foreign) -> None:
