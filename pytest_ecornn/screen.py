@@ -36,20 +36,21 @@ class Screen:
             reporter._show_progress_info = False  # its percentage would stand alone on a line
 
     def report(self, row: Row | None) -> None:
-        if row is not None:
-            self._report(progress.describe(row), row.status)
+        if row is not None and self.is_shown:
+            self._next().row_done(row, self._done, self.total)
 
     def report_unsupported(self, summary: str, outcome: str) -> None:
         """All rows that an implementation does not support, by one line."""
-        self._report(summary, outcome)
+        if self.is_shown:
+            self._next().item_done(summary, outcome, self._done, self.total)
 
-    def _report(self, text: str, status: str) -> None:
-        if not self.is_shown:
-            return
+    def _next(self) -> progress.Progress:
+        """Counts an item. Where rows are timed, those that are only verified share lines."""
         if self._progress is None:
-            self._progress = progress.Progress(cast(IO[str], _Stream(self._config)))
+            folds = self._config.getoption("--ecornn-bench")
+            self._progress = progress.Progress(cast(IO[str], _Stream(self._config)), folds)
         self._done += 1
-        self._progress.item_done(text, status, self._done, self.total)
+        return self._progress
 
     def say(self, text: str) -> None:
         """A line, whatever pytest was asked for: what takes long must not look like a hang."""

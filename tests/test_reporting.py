@@ -357,6 +357,21 @@ def test_progress_is_a_line_a_row_where_there_is_no_terminal() -> None:
     assert "\x1b" not in out.getvalue()
 
 
+def test_rows_that_are_only_verified_share_lines_and_none_is_lost() -> None:
+    out = io.StringIO()
+    progress = terminal.Progress(out, folds=True)
+    verified = [drawn(name, "lstm") for name in ("a", "b", "c")] * 4
+    for done, one in enumerate([*verified, sample_rows()[2], drawn("d", "gru")], 1):
+        progress.row_done(one, done, 14)
+    progress.stop()
+    assert [line.partition(" 7.41")[0] for line in out.getvalue().splitlines()] == [
+        "[10/14] verified: 10 rows, 600 examples: a, b, c",
+        "[12/14] verified: 2 rows, 120 examples: b, c",
+        f"[13/14] scan_cpu {CASES[0]}",
+        "[14/14] verified: 1 row, 60 examples: d",
+    ]
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -1,10 +1,11 @@
-"""Rows as they come in: a live bar on a terminal, a line a row elsewhere.
+"""Rows as they come in: a live bar on a terminal, a line a row elsewhere, or a line for several that were only verified.
 
 Drawn only between rows and never by a thread: a bar that refreshes itself would take time from what is being timed.
 """
 
 from __future__ import annotations
 
+import time
 from typing import IO, Any
 
 from rich import progress
@@ -16,13 +17,21 @@ from pytest_ecornn.reporting import formatting
 from pytest_ecornn.rows import Row, Timing
 
 _LONGEST = 200
+# A line of verified rows stands for so many, and ends after so long a time.
+MAX_FOLDED_ROWS, MAX_FOLDED_SECONDS = 10, 15.0
 
 
 class Progress:
-    """Writes to `file`; where that is a terminal, the bar vanishes with `stop` and only failures stay."""
+    """Writes to `file`; where that is a terminal, the bar vanishes with `stop` and only failures stay.
 
-    def __init__(self, file: IO[str]) -> None:
+    folds: elsewhere, rows that passed and were not timed share lines.
+    """
+
+    def __init__(self, file: IO[str], folds: bool = False) -> None:
         self._file = file
+        self._folds = folds and not file.isatty()
+        self._folded, self._folded_since = list[Row](), 0.0
+        self._position = ""
         self._bar: progress.Progress | None = None
         self._task = progress.TaskID(0)
         if file.isatty():
@@ -43,13 +52,31 @@ class Progress:
 
     def row_done(self, row: Row, done: int, total: int) -> None:
         """Reports one finished row, the `done`th item of `total`."""
-        self.item_done(describe(row), row.status, done, total)
+        if not self._folds or row.status != "passed" or row.timing is not None:
+            self.item_done(describe(row), row.status, done, total)
+            return
+        if not self._folded:
+            self._folded_since = time.monotonic()
+        self._folded.append(row)
+        self._position = _position(done, total)
+        if len(self._folded) == MAX_FOLDED_ROWS or time.monotonic() - self._folded_since > MAX_FOLDED_SECONDS:
+            self._unfold()
+
+    def _unfold(self) -> None:
+        """Writes the line of the rows that wait for one."""
+        if self._folded:
+            names = ", ".join(dict.fromkeys(row.implementation for row in self._folded))
+            counts = f"{formatting.count(len(self._folded), 'row')}, {sum(row.examples for row in self._folded)} examples"
+            self._file.write(f"{self._position} {formatting.one_line(f'verified: {counts}: {names}', _LONGEST)}\n")
+            self._file.flush()
+            self._folded.clear()
 
     def item_done(self, text: str, status: str, done: int, total: int) -> None:
         """Reports in one line what a finished item has to say, the `done`th of `total`."""
+        self._unfold()
         text = formatting.one_line(text, _LONGEST)
         if self._bar is None:
-            self._file.write(f"[{done:{len(str(total))}}/{total}] {text}\n")
+            self._file.write(f"{_position(done, total)} {text}\n")
             self._file.flush()
             return
         self.update(done, total, text)
@@ -66,9 +93,14 @@ class Progress:
         self._bar.update(self._task, completed=done, total=total, text=formatting.one_line(text, _LONGEST), refresh=True)
 
     def stop(self) -> None:
-        """Removes the bar. May be called twice."""
+        """Removes the bar, or writes what waits for a line. May be called twice."""
+        self._unfold()
         if self._bar is not None and self._bar.task_ids:
             self._bar.stop()
+
+
+def _position(done: int, total: int) -> str:
+    return f"[{done:{len(str(total))}}/{total}]"
 
 
 def describe(row: Row) -> str:
