@@ -1,4 +1,4 @@
-"""C callbacks compiled by Numba: kept on disk where a folder can be written, compiled anew in each process where none can."""
+"""C callbacks compiled by Numba: stored on disk where a folder can be written, compiled in each process where none can."""
 
 from __future__ import annotations
 

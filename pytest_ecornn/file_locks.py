@@ -34,7 +34,10 @@ def open_file(path: Path) -> int:
     try:
         descriptor = os.open(path, flags, 0o600)
     except OSError as error:
-        raise LockError(f"{path}: expected a file to lock, got {_kind(path)} ({error.strerror or error})") from error
+        reason = error.strerror or str(error)
+        if not os.path.lexists(path):
+            raise LockError(f"{path}: cannot be created ({reason})") from error
+        raise LockError(f"{path}: expected a file to lock, got {_kind(path)} ({reason})") from error
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
@@ -43,10 +46,7 @@ def open_file(path: Path) -> int:
 
 def _kind(path: Path) -> str:
     """What is at the path, in words."""
-    try:
-        mode = os.lstat(path).st_mode
-    except OSError:
-        return "none"
+    mode = os.lstat(path).st_mode
     return next((words for is_kind, words in _KINDS if is_kind(mode)), "something else")
 
 

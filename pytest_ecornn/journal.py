@@ -124,7 +124,7 @@ def _check_times(row: Row) -> None:
     if row.status == "passed" and row.kind in ("benchmark", "control") and row.timing is None:
         raise ValueError(f"timing: expected an object in a {row.kind} row that passed, got none")
     for timing in filter(None, (row.timing, row.replay)):
-        columns = [timing.samples_us, *(one.samples_us for one in timing.against)]
+        columns = [timing.samples_us, *(against.samples_us for against in timing.against)]
         if not all(len(column) == len(timing.samples_us) > 0 for column in columns) or (row.kind, timing.against) == (
             "control",
             [],

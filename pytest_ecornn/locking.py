@@ -18,7 +18,7 @@ from pathlib import Path
 from pytest_ecornn import file_locks
 
 _PASSING_SECONDS = 0.01
-_PURPOSE = "this file keeps timed rows alone on the machine, and no implementation is at fault"
+_PURPOSE = "this file gives a timed row the machine to itself, and no implementation is at fault"
 
 
 class MachineLock:

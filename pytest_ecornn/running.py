@@ -81,7 +81,7 @@ class Running:
         self._at_sigterm: Any = None
         if not is_bench:  # what is timed has all cores, one row at a time
             machine.share_cores(config)
-        user_folder.keep_clean(config, Path(self.session.shared_folder))
+        user_folder.redirect_plugins(config, Path(self.session.shared_folder))
         config.pluginmanager.register(Grouping(), "ecornn-grouping")
         select_suites(config, ["test_equivalence.py", "test_properties.py", *(["test_benchmark.py"] if is_bench else [])])
         self._benchmark_plugin = BenchmarkPlugin(config)

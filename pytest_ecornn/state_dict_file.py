@@ -72,7 +72,7 @@ def check(source: str, name: str, value: Tensor) -> None:
 
 
 def _problem(value: Tensor) -> tuple[str, str] | None:
-    """What was expected of a weight and what came; None of a usable one."""
+    """What was expected of a weight, and what it is instead; None of a usable weight."""
     kinds = {"nested": value.is_nested, "quantized": value.is_quantized, str(value.layout): value.layout != torch.strided}
     kinds[type(value).__name__] = type(value) not in (Tensor, Parameter)
     if special := [kind for kind, is_so in kinds.items() if is_so]:

@@ -20,12 +20,12 @@ def typed(kind: Any, data: Any, name: str = "") -> Any:
         hints = get_type_hints(kind)
         return {key: typed(hints[key], value, key) if key in hints else value for key, value in data.items()}
     if isinstance(kind, types.UnionType):
-        kinds = [one for one in get_args(kind) if one is not types.NoneType]
+        kinds = [member for member in get_args(kind) if member is not types.NoneType]
         return None if data is None else typed(kinds[0], data, name)
     if get_origin(kind) is list and isinstance(data, list):
-        return [typed(get_args(kind)[0], one, name) for one in data]
+        return [typed(get_args(kind)[0], element, name) for element in data]
     if get_origin(kind) is dict and isinstance(data, dict):
-        return {key: typed(get_args(kind)[1], one, f"{name}[{key!r}]") for key, one in data.items()}
+        return {key: typed(get_args(kind)[1], value, f"{name}[{key!r}]") for key, value in data.items()}
     if kind is float and isinstance(data, str) and data in NUMBERS:
         return NUMBERS[data]
     _check(kind, data, name)

@@ -1,4 +1,4 @@
-"""Keeps pytest-benchmark and Hypothesis from leaving folders where a run was started, unless those were asked for."""
+"""Prevents folders of pytest-benchmark and Hypothesis where a run was started, unless they were asked for."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _DEFAULT_STORAGE = "file://./.benchmarks"
 _USES_OF_STORAGE = ("benchmark_save", "benchmark_autosave", "benchmark_save_data", "benchmark_compare")
 
 
-def keep_clean(config: pytest.Config, scratch: Path) -> None:
-    """Call it before pytest-benchmark is configured: it makes its folder then."""
+def redirect_plugins(config: pytest.Config, scratch: Path) -> None:
+    """Sends their files elsewhere. Call it before pytest-benchmark is configured: it makes its folder then."""
     option, here = config.option, config.invocation_params.dir
     is_default = getattr(option, "benchmark_storage", None) == _DEFAULT_STORAGE
     if is_default and not any(getattr(option, name, None) for name in _USES_OF_STORAGE):

@@ -1,4 +1,4 @@
-"""What a run meets outside of itself: other runs, killed ones, planted files, caches and other machines."""
+"""What surrounds a run: other runs, killed runs, planted files, caches, terminals and other machines."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_second_run_with_the_same_report_folder_is_refused_and_the_first_goes_
         (foreign.path / "go").touch()
         assert first.wait(60) == 0
     assert foreign.rows().keys() == {f"waiting-{samples.CASE}"}
-    assert [one.name for one in (foreign.path / "reports/local").glob(".*")] == []
+    assert [path.name for path in (foreign.path / "reports/local").glob(".*")] == []
 
 
 def test_a_resume_looks_at_its_own_sources_and_cases(foreign: Foreign) -> None:
@@ -162,7 +162,7 @@ def test_scan_cpu_runs_where_numba_finds_no_cache_folder_and_uses_this_projects(
     foreign.write(
         "homeless.py",
         "from numba.core import caching\nimpl = getattr(caching, 'CacheImpl', None) or caching._CacheImpl\n"
-        "impl._locator_classes = [one for one in impl._locator_classes if 'UserProvided' in one.__name__]\n",
+        "impl._locator_classes = [kind for kind in impl._locator_classes if 'UserProvided' in kind.__name__]\n",
     )
     cached = Path(os.environ["ECORNN_CACHE_DIR"]) / "numba"
     options = [

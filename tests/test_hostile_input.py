@@ -102,7 +102,7 @@ _DAMAGES: dict[str, tuple[Change, str]] = {
 def test_a_damaged_journal_is_refused_by_its_line(damage: str, tmp_path: Path) -> None:
     change, message = _DAMAGES[damage]
     header: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "machine": {}, "setup": {}}
-    row = next(one for one in sample_rows() if one.timing is not None).as_dict()
+    row = next(row for row in sample_rows() if row.timing is not None).as_dict()
     change(header, row)
     (tmp_path / "journal.jsonl").write_text(f"{json.dumps(header)}\n{json.dumps(row)}\n")
     with pytest.raises(journal.JournalError, match=f"journal.jsonl.*{message}.*run without --ecornn-resume"):
@@ -122,7 +122,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Foreign:
     [
         (_DAMAGES["machine null"][0], _DAMAGES["machine null"][1]),
         (_DAMAGES["status unknown"][0], _DAMAGES["status unknown"][1]),
-        (_in_row(implementation="nobody"), f"benchmark nobody {samples.CASE} is no row of this run"),
+        (_in_row(implementation="nobody"), f" nobody {samples.CASE} is no row of this run"),
     ],
     ids=["machine null", "status unknown", "implementation unknown"],
 )

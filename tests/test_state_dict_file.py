@@ -27,9 +27,9 @@ def _nested() -> torch.Tensor:
 
 def _pruned(mask: torch.Tensor) -> dict[str, Any]:
     """As torch.nn.utils.prune leaves it, with another mask."""
-    given = _lstm(weight_hh_l0_orig=_W_HH, weight_hh_l0_mask=mask)
-    del given["weight_hh_l0"]
-    return given
+    content = _lstm(weight_hh_l0_orig=_W_HH, weight_hh_l0_mask=mask)
+    del content["weight_hh_l0"]
+    return content
 
 
 _DENSE = "weight_hh_l0: expected a dense tensor, got one that is"

@@ -54,7 +54,7 @@ class Selfcheck:
 
     def pytest_configure(self, config: pytest.Config) -> None:
         self._scratch = Scratch()
-        user_folder.keep_clean(config, self._scratch.path)
+        user_folder.redirect_plugins(config, self._scratch.path)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         given: dict[str, Any] = {"ecornn_trial": trial.all_trials, "ecornn_correct": self._correct}
