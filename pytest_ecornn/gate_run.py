@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from pytest_ecornn import clocks, gate, machine, replay, reporting
+from pytest_ecornn.benchmark_items import BenchmarkItem
 from pytest_ecornn.columns import Column
 from pytest_ecornn.contract import Unsupported
 from pytest_ecornn.error_origin import describe_error
 from pytest_ecornn.exit_guard import ExitGuard
 from pytest_ecornn.gate import Finding, Outcome
-from pytest_ecornn.items import BenchmarkItem, Skip
+from pytest_ecornn.items import Skip
 from pytest_ecornn.measurement import Arm, Pool, measure
 from pytest_ecornn.outcomes import RAISED, skips_as_unsupported
 from pytest_ecornn.rows import Row

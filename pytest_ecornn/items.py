@@ -14,24 +14,19 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from pytest_ecornn import ambient, clocks, faults, memory, replay
-from pytest_ecornn.background import Threads
+from pytest_ecornn import ambient, faults, memory
 from pytest_ecornn.calls import WrongResult
-from pytest_ecornn.columns import Column
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case, Declared, Unsupported
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.error_origin import describe_error, is_of_harness
 from pytest_ecornn.exit_guard import ExitGuard
-from pytest_ecornn.exploration import PROFILES, Profile, RefusalError, explore
 from pytest_ecornn.interruption import raised_as_error
-from pytest_ecornn.measurement import Arm, Pool
 from pytest_ecornn.outcomes import RAISED, skips_as_unsupported
 from pytest_ecornn.process import Spoilt
 from pytest_ecornn.repeatability import describe_variation, needed_cases
-from pytest_ecornn.rerun import rerun_command, rerun_test_command
-from pytest_ecornn.roofline import Ceilings
-from pytest_ecornn.rows import AGAIN, Row, TensorError, Timing
+from pytest_ecornn.rerun import rerun_command
+from pytest_ecornn.rows import AGAIN, Row, TensorError
 from pytest_ecornn.support import NO_CUDA
 from pytest_ecornn.tampering import Asking, Tools
 from pytest_ecornn.verification import Candidate, failed_tensors
@@ -246,140 +241,6 @@ class FixedItem(Item):
         return candidate
 
 
-class BenchmarkItem(FixedItem):
-    """Verifies one case, times it against its baselines, and verifies two of the timed calls."""
-
-    kind = "benchmark"
-
-    def fill(self, row: Row) -> None:
-        threads = Threads()
-        with self.session.lock.shared():
-            with self._settings_left():
-                candidate = self.verified(row)
-            baselines, notes = self.baselines()
-            self.session.process.at_work(self.found.name, self.case, [one.name for one in baselines], is_timed=True)
-        pool = Pool(self.case)
-        arms = [Arm(one, pool, threads=threads) for one in (candidate, *baselines)]
-        clock = clocks.for_device(self.case.device)
-        called, replayed = Column(arms, clock, self.session.confidence), None
-        with self.session.lock.alone():
-            self.session.ceilings(self.case.device)
-            with self._settings_left():
-                called.measure(self.session.options.budget, self.pairs)
-            if ambient.is_burning():
-                threads.check()
-                raise self.failure("threads: expected them to rest after a call, but a core is busy")
-            peak_bytes, host_us = arms[0].peak_bytes(), arms[0].host_us(clock)
-            if self.case.device.startswith("cuda"):
-                replayed, missing = self._replayed(arms)
-                notes = [*notes, *missing]
-            columns = [called, replayed] if replayed else [called]
-            ceilings = self._ceilings(columns)
-        self._verify_kept(columns)
-        row.timing = self._possible(called.timing(ceilings, peak_bytes, host_us))
-        row.replay = self._possible(replayed.timing(ceilings)) if replayed else None
-        row.notes = "; ".join(filter(None, [candidate.implementation.notes(), *notes]))
-
-    def baselines(self) -> tuple[list[Candidate], list[str]]:
-        """What the candidate is compared with; and why others are absent."""
-        return self.session.baselines(self.found, self.case)
-
-    @property
-    def pairs(self) -> int:
-        """The fewest to measure."""
-        return self.session.options.pairs
-
-    @contextmanager
-    def _settings_left(self) -> Iterator[None]:
-        """Raises Failure where what all share has changed: other implementations' calls, which alternate, were not the same."""
-        with ambient.Kept() as kept:
-            yield
-        for change in kept.changes:
-            raise self.failure(change)
-
-    def _replayed(self, arms: list[Arm]) -> tuple[Column | None, list[str]]:
-        """The device-only column, measured, or None; and what it lacks."""
-        graphs, missing = replay.graph_arms(arms)
-        if not graphs:
-            return None, missing
-        column = Column(graphs, clocks.GraphClock(self.case.device), self.session.confidence)
-        column.measure(self.session.options.budget, self.pairs)
-        return column, missing
-
-    def _ceilings(self, columns: list[Column]) -> Ceilings:
-        """The device's, measured again where a column has beaten them."""
-        ceilings = self.session.ceilings(self.case.device)
-        is_beaten = any(column.timing(ceilings).is_below_floor for column in columns)
-        return self.session.raised_ceilings(self.case.device) if is_beaten else ceilings
-
-    def _possible(self, timing: Timing) -> Timing:
-        """Raises Failure for a time that no algorithm can reach."""
-        if timing.is_below_floor:
-            raise self.failure(
-                f"{timing.time_us:.4g} us by {timing.clock}, but this machine needs at least "
-                f"{timing.floor_us:.4g} us: a row below its floor is invalid"
-            )
-        return timing
-
-    def _verify_kept(self, columns: list[Column]) -> None:
-        with self.session.lock.shared():
-            comparisons = [one for column in columns for one in column.verify()]
-        if message := failed_tensors(self.found.name, self.case, comparisons):
-            raise Failure(f"a timed call returned a wrong result\n{message}")
-
-
-@dataclass(frozen=True)
-class DrawnItem(Item):
-    """Verifies cases that Hypothesis draws around `case`: its cell, dtype and device; always the same ones of a `number`."""
-
-    number: int | None = None
-    kind, test = "drawn", "test_drawn_cases"
-
-    def __str__(self) -> str:
-        return f"{self.found.name}-{label(self.case)}"
-
-    @property
-    def is_drawn(self) -> bool:
-        return True
-
-    def empty_row(self) -> Row:
-        return drawn_row(super().empty_row(), self.case, self.session.options.profile)
-
-    def rerun(self, case: Case | str = "", is_timed: bool = False, earlier: Sequence[Case] = ()) -> str:
-        return super().rerun(case, False, earlier) if case else rerun_drawn(self, self.test)
-
-    @property
-    def profile(self) -> Profile:
-        return PROFILES[self.session.options.profile]
-
-    def fill(self, row: Row) -> None:
-        def check(case: Case) -> list[Comparison]:
-            with self.session.lock.shared(), self.at_work(case):
-                _, comparisons = build_and_compare(self.found, case)
-            if message := failed_tensors(self.found.name, case, comparisons):
-                raise WrongCase(message, case)
-            return comparisons
-
-        try:
-            explore(self.found, self.case, self.profile, check, row, self.number)
-        except RefusalError as refusal:
-            with self.at_work(refusal.case):
-                raise refusal.error from None
-        except AssertionError as error:
-            raise Failure(f"{self.found.name}: {error}") from error
-
-
-def label(case: Case) -> str:
-    """What cases drawn around `case` share."""
-    return "-".join([case.cell, case.dtype, *([case.device] if case.device != "cpu" else [])])
-
-
-def drawn_row(row: Row, case: Case, profile: str) -> Row:
-    """The row as that of a set of drawn cases."""
-    row.case, row.mode = f"{label(case)}-{profile}", ""
-    return row
-
-
 def build_and_compare(found: Found, case: Case) -> tuple[Candidate, list[Comparison]]:
     """Raises Skip where the implementation says that it will not run the case."""
     if reason := found.kind().refusal(case):
@@ -394,10 +255,3 @@ def record(row: Row, comparisons: Iterable[Comparison]) -> None:
         row.tensors.append(TensorError(one.tensor, one.status, one.rms, one.maximum, one.share, one.slice))
         counts = row.uninformative if one.status == "uninformative" else row.informative
         counts[one.tensor] = counts.get(one.tensor, 0) + 1
-
-
-def rerun_drawn(item: Item, test: str) -> str:
-    """The command that draws an item's cases once more."""
-    options, device = item.session.options, item.case.device
-    extra = f" --ecornn-profile {options.profile}" + (f" --ecornn-device {device}" if device != "cpu" else "")
-    return rerun_test_command(item.found.name, test, label(item.case), item.session.again(item.found, False) + extra)

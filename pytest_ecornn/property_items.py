@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from pytest_ecornn import properties
 from pytest_ecornn.contract import Case
+from pytest_ecornn.drawn_items import drawn_row, label, rerun_drawn
 from pytest_ecornn.exploration import RefusalError, Search
-from pytest_ecornn.items import Failure, Item, Skip, drawn_row, label, rerun_drawn
+from pytest_ecornn.items import Failure, Item, Skip
 from pytest_ecornn.rows import Row
 from pytest_ecornn.strategies import Sizes
 from pytest_ecornn.subject import Subject

@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 
 from pytest_ecornn import cells, discovery, faults, journal, memory, roofline, sources, state_dict, statistics
+from pytest_ecornn.benchmark_items import BenchmarkItem
 from pytest_ecornn.calls import WrongResult
 from pytest_ecornn.contract import DEVICE, DTYPES, Case, Unsupported
 from pytest_ecornn.control import ControlItem
 from pytest_ecornn.discovery import Found
+from pytest_ecornn.drawn_items import DrawnItem
 from pytest_ecornn.exit_guard import ExitGuard
 from pytest_ecornn.interruption import raised_as_error
-from pytest_ecornn.items import BenchmarkItem, DrawnItem, Failure, FixedItem, Skip, build_and_compare
+from pytest_ecornn.items import Failure, FixedItem, Skip, build_and_compare
 from pytest_ecornn.locking import MachineLock
 from pytest_ecornn.options import DEFAULT_BASELINES, Options
 from pytest_ecornn.outcomes import RAISED, skips_as_unsupported

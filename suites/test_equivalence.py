@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_ecornn.items import DrawnItem, FixedItem
+from pytest_ecornn.drawn_items import DrawnItem
+from pytest_ecornn.items import FixedItem
 
 
 def test_drawn_cases(ecornn_drawn: DrawnItem) -> None:

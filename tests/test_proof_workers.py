@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from pytest_ecornn import machine, memory, proof_workers
+from pytest_ecornn.benchmark_items import BenchmarkItem
 from pytest_ecornn.contract import Case
 from pytest_ecornn.discovery import Found
+from pytest_ecornn.drawn_items import DrawnItem
 from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.items import BenchmarkItem, DrawnItem
 from pytest_ecornn.property_items import PropertiesItem
 from tests import samples
 from tests.foreign import QUICK, Foreign

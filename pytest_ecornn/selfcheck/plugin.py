@@ -14,8 +14,8 @@ import pytest
 
 from pytest_ecornn import __version__, cells, discovery, machine, score, user_folder
 from pytest_ecornn.contract import DTYPES, Case
+from pytest_ecornn.drawn_items import DrawnItem
 from pytest_ecornn.exploration import Profile
-from pytest_ecornn.items import DrawnItem
 from pytest_ecornn.scratch import Scratch
 from pytest_ecornn.selfcheck import trial
 from pytest_ecornn.strategies import nearest_supported

@@ -16,10 +16,12 @@ from typing import Any
 
 import torch
 
+from pytest_ecornn.benchmark_items import BenchmarkItem
 from pytest_ecornn.contract import DTYPES, Case
 from pytest_ecornn.discovery import Found, discover
+from pytest_ecornn.drawn_items import DrawnItem
 from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.items import BenchmarkItem, DrawnItem, Item
+from pytest_ecornn.items import Item
 from pytest_ecornn.process import Process
 from pytest_ecornn.proof_workers import ProofWorkers
 from pytest_ecornn.property_items import PropertiesItem
