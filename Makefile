@@ -3,15 +3,21 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+OLDEST := .venv-oldest
 ARGS ?=
 
-.PHONY: bench test lint tolerance acceptance acceptance-gpu soak-gpu sanitizer-gpu docs clean
+.PHONY: bench test test-oldest lint tolerance acceptance acceptance-gpu soak-gpu sanitizer-gpu docs clean
 
 bench: $(STAMP)
 	$(BIN)/pytest --ecornn-bench --ecornn-budget 2 $(ARGS)
 
 test: $(STAMP)
 	$(BIN)/pytest --numprocesses 2 --dist worksteal $(ARGS)
+
+# The core of the tests on the oldest versions that are declared, in a virtual environment of its own.
+test-oldest: $(OLDEST)/.installed
+	$(OLDEST)/bin/pytest --numprocesses 2 --dist worksteal tests/test_contract.py tests/test_discovery.py tests/test_reporting.py \
+		tests/test_end_to_end.py $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -23,6 +29,12 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools wheel
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	touch $(STAMP)
+
+$(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --constraint constraints-oldest.txt setuptools wheel
+	$(OLDEST)/bin/python -m pip install --quiet --constraint constraints-oldest.txt --no-build-isolation --editable '.[test]'
+	touch $@
 
 tolerance: $(STAMP)
 	$(BIN)/python -m pytest_ecornn.suites.tolerance --output docs/notes/tolerance.md $(ARGS)
@@ -45,4 +57,4 @@ docs: $(STAMP)
 	$(BIN)/python -m tests.readme
 
 clean:
-	rm -rf $(VENV) reports/local .hypothesis build *.egg-info
+	rm -rf $(VENV) $(OLDEST) reports/local .hypothesis build *.egg-info

@@ -101,7 +101,7 @@ class Running:
     @pytest.hookimpl(wrapper=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Iterator[None]:
         """Drops the placeholder that pytest makes for a test without parameters, and other plugins' reasons to skip rows."""
-        items[:] = [item for item in items if not (item.name.endswith("[NOTSET]") and _FIXTURES.keys() & set(_names(item)))]
+        items[:] = [item for item in items if row_item(item) or not _FIXTURES.keys() & set(_names(item))]
         yield
         self._benchmark_plugin.keep_rows(item for item in items if row_item(item))
 

@@ -23,6 +23,7 @@ class UnsupportedItem(pytest.Item):
     def __init__(self, *, rows: list[Row], selected: int, rerun: str, **arguments: Any):
         super().__init__(**arguments)
         self.rows, self.selected, self.rerun = rows, selected, rerun
+        self.funcargs: dict[str, Any] = {}  # pytest-benchmark 5.0.0 looks for its fixture in every item
 
     @property
     def summary(self) -> str:
