@@ -159,7 +159,8 @@ def _start(config: pytest.Config, setup: Setup) -> _Worker:
     command = [sys.executable, "-c", code, *config.invocation_params.args, "-p", "pytest_ecornn.proof_worker"]
     process = subprocess.Popen(
         command, cwd=config.invocation_params.dir, env={**os.environ, WORKER_PIPE: str(theirs.fileno())},
-        pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        pass_fds=[theirs.fileno()], start_new_session=True,  # Ctrl-C is ours to heed
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     theirs.close()
     ours.send(setup)
