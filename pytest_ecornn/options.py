@@ -16,8 +16,6 @@ PROFILES = ("quick", "default", "thorough")
 # By kind of device: the first that there is and that runs the case.
 DEFAULT_BASELINES = {"cpu": ("torch_cpu", "sequential"), "cuda": ("cudnn", "sequential")}
 DEFAULT_CASE_OF_STATE_DICT = "T256-B4"
-# What a run must do. Without a run they are an error even as defaults in addopts, where other options are only not used.
-_DEMANDS = ("cases", "case", "state-dict", "only", "require", "compare", "fail-slower", "strict", "resume")
 _LIST: dict[str, Any] = {"action": "append", "default": []}
 
 
@@ -321,33 +319,6 @@ def add_options(parser: pytest.Parser) -> None:
     )
     parser.addini("ecornn_strict", "Whether a comparison is strict, as with --ecornn-strict.", type="bool", default=False)
     parser.addini("ecornn_fail_slower", "Limits as --ecornn-fail-slower takes them, one a line.", type="linelist", default=[])
-
-
-def is_active(config: pytest.Config) -> bool:
-    """Whether one of the flags was given; without them the plugin does nothing."""
-    return bool(config.getoption("--ecornn-verify") or config.getoption("--ecornn-bench"))
-
-
-def check_is_run(config: pytest.Config) -> None:
-    """Raises UsageError where options say what to run, or any were typed, but nothing of ours is to run."""
-    typed = {str(argument).partition("=")[0] for argument in config.invocation_params.args}
-    for name, settings in OPTIONS:
-        is_asked = name in typed or name.removeprefix("--ecornn-") in _DEMANDS
-        if is_asked and config.getoption(name) != settings.get("default", False if "action" in settings else None):
-            raise pytest.UsageError(
-                f"{name} expected --ecornn-verify or --ecornn-bench beside it, without which it does nothing"
-            )
-
-
-def is_selfcheck(config: pytest.Config) -> bool:
-    """Whether the harness is to try itself. Raises UsageError where it is to do something else as well, or try nothing."""
-    if not config.getoption("--ecornn-selfcheck"):
-        return False
-    if is_active(config):
-        raise pytest.UsageError("--ecornn-selfcheck tries the harness alone: expected no --ecornn-verify or --ecornn-bench")
-    if (wanted := config.getoption("--ecornn-correct-cases")) < 1:
-        raise pytest.UsageError(f"--ecornn-correct-cases must be a number over 0, got {wanted}")
-    return True
 
 
 def help_text() -> str:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from pytest_ecornn import hookspecs
+from pytest_ecornn.modes import check_is_run, is_active, is_selfcheck
 from pytest_ecornn.node_ids import make_module
-from pytest_ecornn.options import add_options, check_is_run, is_active, is_selfcheck
+from pytest_ecornn.options import add_options
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

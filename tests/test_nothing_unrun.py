@@ -140,6 +140,10 @@ def test_an_option_of_a_run_without_a_run_is_a_usage_error(foreign: Foreign, ini
     assert f"ERROR: {name} expected --ecornn-verify or --ecornn-bench beside it" in done.stderr
 
 
+def test_an_option_of_the_self_check_without_it_is_a_usage_error(foreign: Foreign) -> None:
+    assert "expected --ecornn-selfcheck beside it" in foreign.run("--ecornn-correct-cases", "9", check=4).stderr
+
+
 def test_settings_in_the_ini_file_are_no_error_without_a_run(foreign: Foreign) -> None:
     foreign.write("pytest.ini", "[pytest]\naddopts = --ecornn-budget 2 --ecornn-isolate\n")
     foreign.write("test_own.py", "def test_own():\n    pass\n")

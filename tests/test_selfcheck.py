@@ -100,7 +100,11 @@ def test_right_implementations_share_the_cases_and_each_runs_some() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [(["--ecornn-bench"], "expected no --ecornn-verify or --ecornn-bench"), (["--ecornn-correct-cases", "0"], "over 0, got 0")],
+    [
+        (["--ecornn-bench"], "expected no --ecornn-bench"),
+        (["--ecornn-only", "scan_cpu"], "expected no --ecornn-only"),
+        (["--ecornn-correct-cases", "0"], "over 0, got 0"),
+    ],
 )
 def test_what_a_selfcheck_cannot_be_asked_is_a_usage_error(arguments: list[str], expected: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--ecornn-selfcheck", *arguments]

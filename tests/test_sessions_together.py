@@ -61,6 +61,12 @@ def test_the_whole_package_of_suites_can_be_named(foreign: Foreign) -> None:
     assert (numbers(done), kinds(foreign)) == ("2 passed", {"fixed": "passed", "properties": "passed"})
 
 
+def test_a_self_check_runs_beside_the_users_tests_too(foreign: Foreign) -> None:
+    done = foreign.run("--ecornn-selfcheck", "t", "--collect-only", "-q", check=0)
+    assert "t/test_own.py::test_own\n" in done.stdout
+    assert "test_selfcheck.py::test_planted[" in done.stdout
+
+
 def test_a_setting_that_collects_nothing_of_ours_fails_the_run(foreign: Foreign) -> None:
     foreign.write("pytest.ini", "[pytest]\npython_functions = check_*\n")
     foreign.write("t/test_own.py", "def check_own():\n    pass\n")

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +18,9 @@ from pytest_ecornn.exploration import Profile
 from pytest_ecornn.scratch import Scratch
 from pytest_ecornn.selfcheck import trial
 from pytest_ecornn.strategies import nearest_supported
+from pytest_ecornn.suite_selection import select_suites
 
 PROPERTY = "ecornn_selfcheck"
-_ROOT = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,7 @@ class Selfcheck:
         taken = datetime.now(UTC).isoformat(timespec="seconds")
         self._score = score.Score(taken, 0.0, __version__, machine.own_commit())
         self._written = ""
-        if config.args_source != pytest.Config.ArgsSource.ARGS:
-            config.args[:] = [str(_ROOT / "suites/test_selfcheck.py")]
+        select_suites(config, ["test_selfcheck.py"])
 
     def pytest_configure(self, config: pytest.Config) -> None:
         self._scratch = Scratch()
