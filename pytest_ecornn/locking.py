@@ -27,7 +27,7 @@ class MachineLock:
     `path` is created where it does not exist, together with its turnstile beside it, and never removed.
     Both files are opened anew each time, so that a process forked between two uses does not hold the lock with us.
     `waiting` is entered while the lock is waited for. `say` is called with one line when another run's process is waited for,
-    once for each such process; `run` is what the processes of one run have in common, the process that began it.
+    once for each such run; `run` is what the processes of one run have in common, the process that began it.
     Raises file_locks.LockError where a path is no file that can be locked.
     """
 
@@ -38,7 +38,7 @@ class MachineLock:
         self.waiting: Callable[[], AbstractContextManager[None]] = nullcontext
         self.say: Callable[[str], object] = lambda text: None
         self.run = os.getpid()
-        self._announced = set[tuple[int, int] | None]()
+        self._announced = set[int | None]()
 
     @contextmanager
     def shared(self) -> Iterator[None]:
@@ -104,10 +104,11 @@ class MachineLock:
         return file_locks.try_lock(descriptor, is_shared)
 
     def _announce(self, owner: tuple[int, int] | None) -> None:
-        """Says whom this process waits for, unless it belongs to the same run or was named before."""
-        if owner in self._announced or (owner and owner[1] == self.run):
+        """Says whom this process waits for, unless it belongs to the same run, or to another that was named before."""
+        run = owner[1] if owner else None
+        if run == self.run or run in self._announced:
             return
-        self._announced.add(owner)
+        self._announced.add(run)
         who = f"process {owner[0]}" if owner else "another process"
         self.say(f"waiting for the machine: {who}, of another run, uses it; rows are timed one at a time ({self.path})")
 
