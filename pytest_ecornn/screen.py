@@ -54,10 +54,12 @@ class Screen:
 
     def say(self, text: str) -> None:
         """A line, whatever pytest was asked for: what takes long must not look like a hang."""
+        text = formatting.one_line(text)
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is not None:
-            reporter.ensure_newline()
-            reporter.write_line(formatting.one_line(text))
+        if reporter is None or (self._progress is not None and self._progress.print_above(text)):
+            return
+        reporter.ensure_newline()
+        reporter.write_line(text)
 
     def stop(self) -> None:
         if self._progress is not None:

@@ -92,6 +92,13 @@ class Progress:
             self._bar.start()
         self._bar.update(self._task, completed=done, total=total, text=formatting.one_line(text, _LONGEST), refresh=True)
 
+    def print_above(self, text: str) -> bool:
+        """Prints a line above the bar. Whether there is a bar."""
+        is_drawn = self._bar is not None and bool(self._bar.task_ids)
+        if is_drawn:
+            self._console.print(Text(text))
+        return is_drawn
+
     def stop(self) -> None:
         """Removes the bar, or writes what waits for a line. May be called twice."""
         self._unfold()
