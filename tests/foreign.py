@@ -75,6 +75,11 @@ class Foreign:
             assert done.returncode == check, done.stdout[-3000:] + done.stderr[-3000:]
         return done
 
+    def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Of `-m MODULE ...` or `-c CODE ...`."""
+        command = [sys.executable, "-IS", _FORK_CLIENT, _fork_server(), *arguments]
+        return subprocess.run(command, cwd=self.path, env=environment(), capture_output=True, text=True, timeout=240)
+
     def rows(self) -> dict[str, dict[str, Any]]:
         report = json.loads((self.path / "reports/local/report.json").read_text())
         rows = sorted(report["rows"], key=lambda row: row["kind"] == "benchmark")  # which stand for their cases

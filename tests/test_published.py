@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -35,6 +33,7 @@ from pytest_ecornn.suites.published import (
 from pytest_ecornn.suites.published.hit_rate import METRIC, HitRate, parse
 from pytest_ecornn.suites.published.kernel_names import kind_of
 from pytest_ecornn.verification import Candidate
+from tests.foreign import Foreign
 
 SMALL = Case(cell="lstm", steps=3, batch=2, hidden_size=5, mode="training")
 
@@ -287,8 +286,7 @@ def test_only_what_is_right_when_replayed_has_a_device_only_time(share: float, c
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device on this machine")
 @pytest.mark.parametrize("module", ["published.ecornn", "published.scan", "published.persistent", "acceptance_gpu"])
 def test_without_a_gpu_it_says_so_in_one_line(module: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", f"pytest_ecornn.suites.{module}", "--output", str(tmp_path / "new")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = Foreign(tmp_path).python("-m", f"pytest_ecornn.suites.{module}", "--output", str(tmp_path / "new"))
     assert done.returncode == 2
     said = f"{module.rpartition('.')[2]}: it measures on a CUDA device, and torch finds none on this machine\n"
     assert (done.stdout, done.stderr) == ("", said)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +12,7 @@ from pytest_ecornn import score
 from pytest_ecornn.exploration import Profile
 from pytest_ecornn.reporting import markdown
 from pytest_ecornn.selfcheck.plugin import PROPERTY, Selfcheck
+from tests.foreign import Foreign
 
 from .reporting_samples import sample_rows, sample_run
 
@@ -107,14 +106,10 @@ def test_right_implementations_share_the_cases_and_each_runs_some() -> None:
     ],
 )
 def test_what_a_selfcheck_cannot_be_asked_is_a_usage_error(arguments: list[str], expected: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--ecornn-selfcheck", *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    done = Foreign(tmp_path).run("--ecornn-selfcheck", *arguments, check=4)
     assert expected in done.stderr
 
 
 def test_a_planted_fault_is_tried_and_counted_from_an_empty_directory(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--ecornn-selfcheck", "-k", "gates_hard_sigmoid"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = Foreign(tmp_path).run("--ecornn-selfcheck", "-k", "gates_hard_sigmoid", check=0)
     assert "faults caught: gates 1/1" in done.stdout, done.stdout + done.stderr
-    assert done.returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch.nn.utils import prune
 from pytest_ecornn import calls, contents, state_dict, verification
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations.torch_cpu import TorchCpu
+from tests.foreign import QUICK, Foreign
 
 MODULES = {
     "lstm": nn.LSTM(5, 12, 2, bidirectional=True),
@@ -153,34 +155,33 @@ def test_a_file_that_cannot_be_read_is_refused(text: str | None, tmp_path: Path)
 # From the command line.
 
 
-def test_a_pruned_model_is_timed_by_one_command(pytester: pytest.Pytester) -> None:
-    path = saved(pytester.path, nn.LSTM(5, 12))
-    result = pytester.runpytest_subprocess(
+def test_a_pruned_model_is_timed_by_one_command(tmp_path: Path) -> None:
+    path = saved(tmp_path, nn.LSTM(5, 12))
+    done = Foreign(tmp_path).run(
         "--ecornn-bench", "--ecornn-state-dict", path, "--ecornn-case", "T9-B2-density0.2", "--ecornn-only", "torch_cpu",
-        "--ecornn-only", "sequential", "--ecornn-budget", "0.05", "-p", "no:cacheprovider",
+        "--ecornn-only", "sequential", *QUICK, check=0,
     )  # fmt: skip
-    result.assert_outcomes(passed=5)
-    report = (pytester.path / "reports/local/report.md").read_text()
+    assert "5 passed" in done.stdout
+    report = (tmp_path / "reports/local/report.md").read_text()
     assert re.search(r"lstm-T9-B2-I5-H12-float32-density0.2-weights[0-9a-f]{8} \|", report)
     assert "**weights** in a case's name are those of a state dict" in report
 
 
-def test_a_failure_is_repeated_by_its_command(pytester: pytest.Pytester) -> None:
-    path = saved(pytester.path, nn.LSTM(5, 12))
+def test_a_failure_is_repeated_by_its_command(tmp_path: Path) -> None:
+    foreign, path = Foreign(tmp_path), saved(tmp_path, nn.LSTM(5, 12))
     given = state_dict.read(path)
-    pytester.makepyfile(
-        wrong="""
-        from pytest_ecornn.implementations.torch_cpu import TorchCpu
-        class Wrong(TorchCpu):
-            def build(self, case, weights):
-                layer = super().build(case, weights)
-                return lambda *given: (layer(*given)[0] + 1, layer(*given)[1])
-        """
+    foreign.write(
+        "wrong.py",
+        "from pytest_ecornn.implementations.torch_cpu import TorchCpu\n"
+        "class Wrong(TorchCpu):\n"
+        "    def build(self, case, weights):\n"
+        "        layer = super().build(case, weights)\n"
+        "        return lambda *arguments: (layer(*arguments)[0] + 1, layer(*arguments)[1])\n",
     )
     wanted = ("--ecornn-verify", "--ecornn-implementations", "wrong.py", "--ecornn-only", "wrong")
-    result = pytester.runpytest_subprocess(*wanted, "--ecornn-state-dict", path, "--ecornn-case", "T9-B2")
+    done = foreign.run(*wanted, "--ecornn-state-dict", path, "--ecornn-case", "T9-B2", check=1)
     again = f'--ecornn-case "lstm-T9-B2-I5-H12-float32-weights{given.name}" --ecornn-implementations *wrong.py'
-    result.stdout.fnmatch_lines([f"*again: pytest*{again} --ecornn-state-dict {path}"])
+    assert fnmatch.filter(done.stdout.splitlines(), f"*again: pytest*{again} --ecornn-state-dict {path}")
 
 
 @pytest.mark.parametrize(
@@ -194,10 +195,9 @@ def test_a_failure_is_repeated_by_its_command(pytester: pytest.Pytester) -> None
         (["--ecornn-state-dict", "absent.pt", "--ecornn-cases", "smoke"], "expected --ecornn-case beside it"),
     ],
 )
-def test_a_wrong_option_stops_the_run(options: list[str], message: str, pytester: pytest.Pytester) -> None:
-    os.mkfifo(pytester.path / "pipe")
-    (pytester.path / "text.pt").write_text("\x1b[31mnot torch's")
-    torch.save({**nn.LSTM(3, 4).state_dict(), "weight_hh_l99999999": torch.zeros(16, 4)}, pytester.path / "far.pt")
-    result = pytester.runpytest_subprocess("--ecornn-verify", *options)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*{message}*"])
+def test_a_wrong_option_stops_the_run(options: list[str], message: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "text.pt").write_text("\x1b[31mnot torch's")
+    torch.save({**nn.LSTM(3, 4).state_dict(), "weight_hh_l99999999": torch.zeros(16, 4)}, tmp_path / "far.pt")
+    done = Foreign(tmp_path).run("--ecornn-verify", *options, check=4)
+    assert fnmatch.filter(done.stderr.splitlines(), f"*{message}*")
