@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,18 @@ def _share_the_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what only CI runs, unless ECORNN_CI is set."""
-    left_out = [] if IS_CI else [item for item in items if item.get_closest_marker("ci_only")]
+    left_out = [] if IS_CI else [item for item in items if _is_left_out(item)]
     config.stash[_DESELECTED] = len(left_out)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("ci_only")]
+        items[:] = [item for item in items if not _is_left_out(item)]
+
+
+def _is_left_out(item: pytest.Item) -> bool:
+    """Of a test's parameters `thinned(n)` leaves one in n, always the same, spread over all of them."""
+    thinned = item.get_closest_marker("thinned")
+    is_thinned_out = thinned is not None and zlib.crc32(item.name.encode()) % thinned.args[0] > 0
+    return is_thinned_out or item.get_closest_marker("ci_only") is not None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

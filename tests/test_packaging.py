@@ -26,6 +26,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("*.whl"))
 
 
+@pytest.mark.ci_only
 def test_the_wheel_holds_one_top_level_name_and_the_linked_packages(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"pytest_ecornn"}
@@ -33,6 +34,7 @@ def test_the_wheel_holds_one_top_level_name_and_the_linked_packages(wheel: Path)
         assert f"pytest_ecornn/{name}" in names
 
 
+@pytest.mark.ci_only
 def test_the_wheel_works_from_an_empty_directory(wheel: Path, tmp_path: Path) -> None:
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=False)

@@ -153,6 +153,7 @@ def small(cell: str, **options: Any) -> Case:
         "tf32",
     ],
 )
+@pytest.mark.thinned(2)
 def test_the_kernels_pass_the_rule(cell: str, options: dict[str, Any]) -> None:
     assert verdicts(small(cell, **{"dtype": "float16", "mode": "training", **options})) == []
 

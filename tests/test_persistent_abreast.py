@@ -82,6 +82,7 @@ def form_of(problem: Problem, units: int, tiles: int, abreast: int, held: int, a
         ("gru", PRECISIONS[2], {"units": 20, "tiles": 2, "held": 3, "twice": 5}, {"hidden_size": 77, "batch": 11, "steps": 3}),
     ],
 )
+@pytest.mark.thinned(2)
 def test_the_kernel_passes_the_rule(
     sums: int, cell: str, precision: dict[str, str], changed: dict[str, int], options: dict[str, Any], sizes: dict[str, int]
 ) -> None:  # fmt: skip

@@ -118,6 +118,7 @@ def test_as_much_is_read_at_once_as_divides_all_rows(inputs: int, hidden: int, w
     ],
     ids=["ragged", "no bias", "all at once", "tf32", "strided", "offset"],
 )
+@pytest.mark.thinned(2)
 def test_the_kernels_pass_the_rule(cell: str, options: dict[str, Any], launched: list[int]) -> None:
     case = short(cell, **options)
     assert verdicts(case) == []

@@ -109,6 +109,7 @@ PRECISIONS = [{"dtype": "float16"}, {"dtype": "bfloat16"}, {"dtype": "float32"},
         ("rnn_relu", PRECISIONS[0], {"units": 36, "groups": 4}, {"hidden_size": 77, "batch": 3, "steps": 9}),
     ],
 )
+@pytest.mark.thinned(2)
 def test_the_kernel_passes_the_rule(
     buffers: int, cell: str, precision: dict[str, str], changed: dict[str, int], options: dict[str, Any], sizes: dict[str, int]
 ) -> None:  # fmt: skip

@@ -102,6 +102,7 @@ def form_of(problem: Problem, units: int, down: int, tiles: int, groups: int, he
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16, FLOAT32, TF32], ids=["float16", "bfloat16", "float32", "tf32"])
 @pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.thinned(2)
 def test_the_kernel_passes_the_rule(cell: str, precision: dict[str, str]) -> None:
     options = {"hidden_size": 50, "batch": 9, "ragged": True, "bidirectional": True, "has_state": True}
     assert verdicts(small(cell, mode="training", **precision, **options)) == []

@@ -138,6 +138,7 @@ def in_waves(request: pytest.FixtureRequest) -> Iterator[list[Wave]]:
         "odd addresses", "float32", "tf32", "projected",
     ],
 )  # fmt: skip
+@pytest.mark.thinned(2)
 def test_the_kernel_passes_the_rule(cell: str, options: dict[str, Any], in_waves: list[Wave]) -> None:
     case = small(cell, **{"dtype": "float16", "mode": "training", **options})
     assert verdicts(case) == []
