@@ -1,4 +1,4 @@
-"""pytest's hooks during a run with one of the flags: collection, the way of a row to the journal, progress, report."""
+"""pytest's hooks during a run with one of the flags: the way of a row to the journal, progress, report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from pytest_ecornn import (
     unrun,
     user_folder,
 )
-from pytest_ecornn.benchmark_plugin import BenchmarkPlugin, check_loaded
+from pytest_ecornn.benchmark_plugin import check_loaded
+from pytest_ecornn.collection import ROW_FIXTURES, Collection, label_of_node
 from pytest_ecornn.file_locks import LockError
 from pytest_ecornn.folder_lock import FolderInUse, FolderLock
 from pytest_ecornn.gate import Outcome
@@ -40,15 +41,8 @@ from pytest_ecornn.rows import Row
 from pytest_ecornn.screen import Screen, write_summary
 from pytest_ecornn.session import Session
 from pytest_ecornn.suite_selection import select_suites
-from pytest_ecornn.unsupported_items import Grouping, UnsupportedItem, row_item
+from pytest_ecornn.unsupported_items import Grouping, row_item
 
-_FIXTURES = {
-    "ecornn_row": "rows",
-    "ecornn_control": "controls",
-    "ecornn_fixed": "fixed",
-    "ecornn_drawn": "drawn",
-    "ecornn_properties": "properties",
-}
 _KINDS = {  # of the rows that each test fills
     "test_benchmark": "benchmark",
     "test_control": "control",
@@ -56,7 +50,6 @@ _KINDS = {  # of the rows that each test fills
     "test_drawn_cases": "drawn",
     "test_properties": "properties",
 }
-_SELFCHECK = Path(__file__).parent / "suites/test_selfcheck.py"
 
 
 class Running:
@@ -75,46 +68,18 @@ class Running:
         self.session.lock.say = self._say
         self._screen = Screen(config) if not self._is_worker else None
         self._written: list[str] = []
-        self._collected = set[str]()
         self._gate: Gate | None = None
         self._compared: Outcome | None = None
         self._at_sigterm: Any = None
         if not is_bench:  # what is timed has all cores, one row at a time
             machine.share_cores(config)
         user_folder.redirect_plugins(config, Path(self.session.shared_folder))
+        self._collection = Collection(config, self.session, self._expect)
         config.pluginmanager.register(Grouping(), "ecornn-grouping")
+        config.pluginmanager.register(self._collection, "ecornn-collection")
         select_suites(config, ["test_equivalence.py", "test_properties.py", *(["test_benchmark.py"] if is_bench else [])])
-        self._benchmark_plugin = BenchmarkPlugin(config)
 
-    # Collection.
-
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        for fixture, items in _FIXTURES.items():
-            if fixture in metafunc.fixturenames:
-                given = getattr(self.session, items)()
-                metafunc.parametrize(fixture, given, ids=[str(item) for item in given])
-
-    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Leaves out the self-check, a run of its own."""
-        return True if collection_path.name == _SELFCHECK.name and collection_path.samefile(_SELFCHECK) else None
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Iterator[None]:
-        """Drops the placeholder that pytest makes for a test without parameters, and other plugins' reasons to skip rows."""
-        items[:] = [item for item in items if row_item(item) or not _FIXTURES.keys() & set(_names(item))]
-        yield
-        self._benchmark_plugin.keep_rows(item for item in items if row_item(item))
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        own = [item for item in session.items if row_item(item) or isinstance(item, UnsupportedItem)]
-        self._collected = {item.nodeid for item in own}
-        self._expect(len(own))
-        self._benchmark_plugin.show_own(item for item in session.items if item.nodeid not in self._collected)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
-        labels = {str(item) for item in self._items()}
-        self._expect(sum(_label(nodeid) in labels or "::test_unsupported[" in nodeid for nodeid in ids))
+    # The way of a row.
 
     def _expect(self, total: int) -> None:
         if self._screen:
@@ -124,8 +89,6 @@ class Running:
     def pytest_configure_node(self, node: Any) -> None:
         node.workerinput["ecornn_shared"] = self.session.shared_folder
         node.workerinput["ecornn_run"] = self.session.lock.run
-
-    # The way of a row.
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
@@ -145,11 +108,6 @@ class Running:
             resumption.check(self._journal, header, self._items())
         except (LockError, FolderInUse, journal.JournalError) as error:
             raise pytest.UsageError(str(error)) from error
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
-        with self._benchmark_plugin.running_row() if row_item(item) else nullcontext():
-            return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
@@ -215,14 +173,14 @@ class Running:
 
     def item(self, nodeid: str) -> Item | None:
         """The item of one of our tests."""
-        label = _label(nodeid)
+        label = label_of_node(nodeid)
         if not label:
             return None
         kind = _KINDS.get(nodeid.partition("[")[0].rpartition("::")[2])
         return next((item for item in self._items() if item.kind == kind and str(item) == label), None)
 
     def _items(self) -> Iterator[Item]:
-        for name in _FIXTURES.values():
+        for name in ROW_FIXTURES.values():
             yield from getattr(self.session, name)()
 
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, str] | None:
@@ -305,7 +263,7 @@ class Running:
             signal.signal(signal.SIGTERM, self._at_sigterm)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        self._benchmark_plugin.hide_rows(self._collected)
+        self._collection.hide_rows()
         if self._journal is not None and (self._journal.rows or self._written):
             settings = run_settings.describe(self.session)
             write_summary(terminalreporter, self._journal.rows, settings, self._compared, self._written)
@@ -324,12 +282,3 @@ def _kept(rows: journal.Journal) -> str:
     except journal.JournalError as error:
         return f"ERROR: {error}"
     return f"kept: {count}, in {rows.path}; --ecornn-resume goes on from there"
-
-
-def _names(item: pytest.Item) -> list[str]:
-    return list(getattr(item, "fixturenames", ()))
-
-
-def _label(nodeid: str) -> str:
-    """What stands in the node id's brackets, or nothing."""
-    return nodeid.partition("[")[2].removesuffix("]")
