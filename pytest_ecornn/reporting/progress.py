@@ -66,8 +66,9 @@ class Progress:
         """Writes the line of the rows that wait for one."""
         if self._folded:
             names = ", ".join(dict.fromkeys(row.implementation for row in self._folded))
-            counts = f"{formatting.count(len(self._folded), 'row')}, {sum(row.examples for row in self._folded)} examples"
-            self._file.write(f"{self._position} {formatting.one_line(f'verified: {counts}: {names}', _LONGEST)}\n")
+            rows = formatting.count(len(self._folded), "row")
+            examples = formatting.count(sum(row.examples for row in self._folded), "example")
+            self._file.write(f"{self._position} {formatting.one_line(f'verified: {rows}, {examples}: {names}', _LONGEST)}\n")
             self._file.flush()
             self._folded.clear()
 
