@@ -21,6 +21,8 @@ def main(address: str, arguments: list[str]) -> None:
     pid = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "little")
     if pid == 0:  # the server refuses: the environment differs in what libraries read while they are imported
         os.execv(sys.executable, [sys.executable, *arguments])
+    for stream in (0, 1, 2):
+        os.close(stream)  # or readers would see the end of the forked one's output only when this process ends too
     for number in _FORWARDED:
         signal.signal(number, lambda received, _: os.kill(pid, received))
     status = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "little", signed=True)
