@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 OLDEST := .venv-oldest
 ARGS ?=
 
-.PHONY: bench test test-oldest lint tolerance acceptance acceptance-gpu soak-gpu sanitizer-gpu docs clean
+.PHONY: bench test test-oldest lint tolerance acceptance acceptance-gpu soak-gpu sanitizer-gpu sweep-memory docs clean
 
 bench: $(STAMP)
 	$(BIN)/pytest --ecornn-bench --ecornn-budget 2 $(ARGS)
@@ -47,6 +47,9 @@ acceptance-gpu: $(STAMP)
 
 soak-gpu: $(STAMP)
 	$(BIN)/python -m pytest_ecornn.suites.soak_gpu $(ARGS)
+
+sweep-memory: $(STAMP)
+	$(BIN)/python -m tests.memory_sweep $(ARGS)
 
 sanitizer-gpu: $(STAMP)
 	$(BIN)/python -m pytest_ecornn.suites.sanitizer_gpu $(ARGS)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -183,8 +184,11 @@ def _in_clusters() -> Iterator[None]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     _persistent_kernel.WATCHDOG_NS = _PATIENCE_NS
-    for number, text in enumerate(sys.argv[1:] if arguments is None else arguments):
-        job, start = Job(*json.loads(text)), time.monotonic()
+    some = [Job(*json.loads(text)) for text in (sys.argv[1:] if arguments is None else arguments)]
+    if not any(job.family == "transposed" for job in some):  # whose graphs need memory that is kept
+        os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # or what lies beside an array is torch's, too
+    for number, job in enumerate(some):
+        start = time.monotonic()
         print(f"BEGIN {number} {job.label}", flush=True)
         run(job)
         print(f"END {number} {time.monotonic() - start:.1f}", flush=True)

@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,14 +24,21 @@ import torch
 from pytest_ecornn.implementations._persistent_problem import Device
 from pytest_ecornn.implementations.cuda.compile import indexed
 from pytest_ecornn.suites.on_cuda import exit_code
-from pytest_ecornn.suites.sanitized import Job, jobs
-from pytest_ecornn.suites.sanitizer_queue import CLEAN, Outcome, Watch
+from pytest_ecornn.suites.sanitized import KERNELS, Job, jobs
+from pytest_ecornn.suites.sanitizer_queue import CLEAN, REPORTED, Outcome, Watch
 
 TOOLS = ("memcheck", "racecheck")
 _SEES = {
     "memcheck": "every access to memory of any kind",
     "racecheck": "shared memory alone; the builds with random waits of `make soak-gpu` cover the rest",
 }
+
+
+def command(sanitizer: str, tool: str, some: Sequence[Job]) -> list[str]:
+    """Some jobs of one family of kernels, watched."""
+    kernels = f"kns={KERNELS[some[0].family]}"  # a part of the names of those that are watched
+    watched = [sanitizer, "--tool", tool, "--kernel-name", kernels, "--error-exitcode", str(REPORTED), "--print-limit", "20"]
+    return [*watched, sys.executable, "-m", "pytest_ecornn.suites.sanitized", *(json.dumps(list(job)) for job in some)]
 
 
 def report(tool: str, outcomes: Sequence[Outcome], all_jobs: Sequence[Job], seconds: float) -> Iterator[str]:
@@ -63,7 +71,8 @@ def run(given: argparse.Namespace, sanitizer: str) -> bool:
     given.output.mkdir(parents=True, exist_ok=True)
     for tool in given.tools:
         start = time.monotonic()
-        watch = Watch(sanitizer, tool, given.output, start + given.timeout, given.job_timeout)
+        log = given.output / f"{tool}.log"
+        watch = Watch(partial(command, sanitizer, tool), {}, log, start + given.timeout, given.job_timeout)
         outcomes = watch.run(all_jobs, given.processes)
         text = "\n".join(report(tool, outcomes, all_jobs, time.monotonic() - start))
         (given.output / f"{tool}.md").write_text(f"{torch.cuda.get_device_name()}\n\n{text}\n")

@@ -1,28 +1,25 @@
-"""Jobs under compute-sanitizer, a few to a process and several processes at once, until a deadline.
+"""Jobs under a sanitizer, a few to a process and several processes at once, until a deadline.
 
 A process that reports an error, dies or takes too long costs the job that it was at: those behind it go back to the queue.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_ecornn.suites.sanitized import KERNELS, Job
+from pytest_ecornn.suites.sanitized import Job
 
 CLEAN, REPORTED = "clean", 9  # the exit code for what a tool reports
-JOBS_EACH = 4  # of a process, whose start takes long
 _START_S = 60.0  # until a process is at its first job
 _EXCERPT = 2000  # characters
 
@@ -43,13 +40,18 @@ class Ended(NamedTuple):
 
 @dataclass
 class Watch:
-    """One tool's processes, until `end` of the monotonic clock. folder: for the output of those that are not clean."""
+    """A tool's processes, until `end` of the monotonic clock. command: of some jobs. log: for output that is not clean.
 
-    sanitizer: str
-    tool: str
-    folder: Path
+    job_s: how long a job may take. jobs_each: of a process at most, whose start takes long.
+    """
+
+    command: Callable[[Sequence[Job]], list[str]]
+    environment: Mapping[str, str]
+    log: Path
     end: float
     job_s: float
+    jobs_each: int = 4
+    _processes: int = 1
     _queue: deque[Job] = field(default_factory=deque)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _outcomes: list[Outcome] = field(default_factory=list)
@@ -57,6 +59,7 @@ class Watch:
     def run(self, jobs: Sequence[Job], processes: int) -> list[Outcome]:
         """What came of each job that was reached, in the order of their ends."""
         self._queue.extend(jobs)
+        self._processes = processes
         with ThreadPoolExecutor(processes) as pool:
             for future in [pool.submit(self._work) for _ in range(processes)]:
                 future.result()
@@ -70,13 +73,13 @@ class Watch:
                 self._outcomes += outcomes
                 if is_cut:
                     self._queue.extendleft(reversed(some[len(outcomes) :]))
-                with (self.folder / f"{self.tool}.log").open("a") as log:
+                with self.log.open("a") as log:
                     log.write(_noteworthy(outcomes, ended))
 
     def _next(self) -> list[Job]:
         """Jobs beside each other whose kernels have one name; fewer where few are left."""
         with self._lock:
-            most = min(JOBS_EACH, max(1, len(self._queue) // 16))
+            most = min(self.jobs_each, max(1, len(self._queue) // (2 * self._processes)))
             some: list[Job] = []
             while self._queue and len(some) < most and (not some or self._queue[0].family == some[0].family):
                 some.append(self._queue.popleft())
@@ -85,8 +88,8 @@ class Watch:
     def _watched(self, some: Sequence[Job]) -> Ended:
         start = time.monotonic()
         process = subprocess.Popen(
-            command(self.sanitizer, self.tool, some),
-            env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},  # or what lies beside an array is torch's, too
+            self.command(some),
+            env={**os.environ, **self.environment},
             text=True,
             errors="replace",
             stdout=subprocess.PIPE,
@@ -123,13 +126,14 @@ class Watch:
         return kept, True
 
 
-_UNENDED, _ERRORS = "did not end", ("Invalid __", "hazard", "Error: ", "out of bounds", "Internal Sanitizer Error")
+_UNENDED = "did not end"
+_ERRORS = ("Invalid __", "hazard", "Error: ", "out of bounds", "Internal Sanitizer Error", "ERROR: AddressSanitizer")
 
 
 def _verdict(part: str) -> tuple[str, float]:
     """Of what a process printed from a job's first line on."""
     for line in part.splitlines():
-        if line.startswith("=========") and "SUMMARY" not in line and any(sign in line for sign in _ERRORS):
+        if line.startswith("==") and "SUMMARY" not in line and any(sign in line for sign in _ERRORS):
             return line.strip("= ").strip(), 0.0
     ends = [line.split() for line in part.splitlines() if line.startswith("END ")]
     return (CLEAN, float(ends[0][2])) if ends else (_UNENDED, 0.0)
@@ -140,10 +144,3 @@ def _noteworthy(outcomes: Sequence[Outcome], ended: Ended) -> str:
         return ""
     labels = "".join(f"{one.job.label}: {one.verdict}\n" for one in outcomes)
     return f"{labels}{ended.text[:_EXCERPT]}\n...\n{ended.text[-_EXCERPT:]}\n\n"
-
-
-def command(sanitizer: str, tool: str, some: Sequence[Job]) -> list[str]:
-    """Some jobs of one family of kernels, watched."""
-    kernels = f"kns={KERNELS[some[0].family]}"  # a part of the names of those that are watched
-    watched = [sanitizer, "--tool", tool, "--kernel-name", kernels, "--error-exitcode", str(REPORTED), "--print-limit", "20"]
-    return [*watched, sys.executable, "-m", "pytest_ecornn.suites.sanitized", *(json.dumps(list(job)) for job in some)]

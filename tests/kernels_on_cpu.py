@@ -6,26 +6,37 @@ Threads must not wait for each other: kernels without shared memory, or where ea
 from __future__ import annotations
 
 import ctypes
+import os
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations._scan_gpu_form import Cut, Form
+from pytest_ecornn.implementations import _scan_gpu_log_op, _scan_gpu_op, _transposed_layer, _transposed_steps
+from pytest_ecornn.implementations._scan_gpu_form import Cut, Form, Need
 from pytest_ecornn.implementations._scan_gpu_log_op import Tree
-from pytest_ecornn.implementations._scan_gpu_op import Shape
+from pytest_ecornn.implementations._scan_gpu_op import CELLS, Kind, Shape
+from pytest_ecornn.implementations.cuda import kernel
 from pytest_ecornn.implementations.cuda.kernel import Kernel
 from pytest_ecornn.implementations.cuda.launch import INT32, INT64, POINTER, Launch
+from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
 from tests.compiled_on_cpu import compiled
 
+IS_SANITIZED = os.environ.get("ECORNN_SANITIZED") == "address"  # in processes of tests/sanitized_cpu.py
 ONE_THREAD = Tree(across=2, steps=8, threads=1)
 
 
-def form_of_one_thread(shape: Shape) -> Form:
+def form_of_one_thread(shape: Shape, kind: Kind) -> Form:
     """Of one stretch a tile, so that no thread reads another's."""
-    return Form(Cut(1, 32, 4, 1, 1, 2), False, shape.batch, -(-shape.steps // 4), 1, 0)
+    cut, gates = Cut(1, 32, 4, 1, 1, 2), CELLS[shape.cell][0]
+    read_bytes = Need(gates, kind.dtype, is_paired=False, is_backward=kind.is_backward, is_plain=True).read_bytes(cut)
+    return Form(cut, False, shape.batch, -(-shape.steps // 4), 1, read_bytes)
 
 
 _SHIM = """
@@ -52,6 +63,8 @@ template <typename To, typename From> To same_bits(From from) {
 }
 static unsigned long long __double_as_longlong(double value) { return same_bits<unsigned long long>(value); }
 static double __longlong_as_double(unsigned long long bits) { return same_bits<double>(bits); }
+static unsigned __float_as_uint(float value) { return same_bits<unsigned>(value); }
+static float __uint_as_float(unsigned bits) { return same_bits<float>(bits); }
 struct Index { unsigned x; };
 static Index blockIdx, blockDim, threadIdx;
 extern "C" void place_thread(unsigned block, unsigned threads, unsigned thread) {
@@ -61,10 +74,14 @@ extern "C" void place_thread(unsigned block, unsigned threads, unsigned thread) 
 
 
 class KernelOnCpu(Kernel):
-    """Takes the place of `cuda.kernel.Kernel`."""
+    """Takes the place of `cuda.kernel.Kernel`. change: of a source's name and its text, to plant a fault."""
+
+    change: Callable[[str, str], str] = staticmethod(lambda name, text: text)
 
     def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
-        library = _compiled(source, macros)
+        library = _compiled(
+            source, self.change(source.name, source.read_text()), (*macros, ("DYNAMIC_BYTES", str(self._how[0])))
+        )
         return library.place_thread, library[name]
 
     def _run(self, launch: Launch, passed: list[int]) -> None:
@@ -78,8 +95,8 @@ class KernelOnCpu(Kernel):
 
 
 @cache
-def _compiled(source: Path, macros: tuple[tuple[str, str], ...]) -> ctypes.CDLL:
-    return build(Path(tempfile.mkdtemp()), f'{_SHIM}\n#include "{source}"\n', macros, source.parent / "cuda")
+def _compiled(source: Path, text: str, macros: tuple[tuple[str, str], ...]) -> ctypes.CDLL:
+    return build(Path(tempfile.mkdtemp()), f'{_SHIM}\n#line 1 "{source}"\n{text}\n', macros, source.parent / "cuda")
 
 
 def build(folder: Path, text: str, macros: tuple[tuple[str, str], ...], headers: Path, *libraries: str) -> ctypes.CDLL:
@@ -87,9 +104,45 @@ def build(folder: Path, text: str, macros: tuple[tuple[str, str], ...], headers:
     source = folder / "kernel.cpp"
     source.write_text(text)
     options = ["-O1", "-std=c++17", "-shared", "-fPIC", "-fno-gnu-unique", "-w"]
+    options += ["-fsanitize=address", "-fsanitize-recover=address", "-g1"] if IS_SANITIZED else []
     options.append("-U_FORTIFY_SOURCE")  # which takes a jump from one stack to another for a fault
     options += [f"-D{name}={value}" for name, value in macros]
     return ctypes.CDLL(str(compiled(source, headers, options, libraries)))
+
+
+@contextmanager
+def running_scans() -> Iterator[None]:
+    """Within it scan_gpu's and scan_gpu_log's ops run on a CPU, each block of their kernels one thread a channel."""
+
+    def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
+        form = form_of_one_thread(shape, kind)
+        return form, _scan_gpu_op.make_kernel(shape, kind._replace(alignment=8), form)
+
+    def plan_log(shape: Shape, dtype: torch.dtype, device: torch.device, is_compensated: bool) -> tuple[Tree, Kernel]:
+        return ONE_THREAD, _scan_gpu_log_op.make_kernel(shape, dtype, device, ONE_THREAD, is_compensated)
+
+    with pytest.MonkeyPatch.context() as patch, torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
+        patch.setattr(_scan_gpu_op, "plan", plan)
+        patch.setattr(_scan_gpu_log_op, "plan", plan_log)
+        for module in (_scan_gpu_op, _scan_gpu_log_op):
+            patch.setattr(module, "Kernel", KernelOnCpu)
+            patch.setattr(module, "_launches", LayoutMemo(module._prepared))
+        library.impl("scan_forward", _scan_gpu_op._forward, "CPU")
+        library.impl("scan_log_forward", _scan_gpu_log_op._forward, "CPU")
+        library.impl("scan_backward", _scan_gpu_op._backward, "CPU")
+        library.impl("scan_backward_over", _scan_gpu_op._backward_over, "CPU")
+        yield
+
+
+@contextmanager
+def running_transposed() -> Iterator[None]:
+    """Within it the steps of transposed_gpu and row_major_gpu run on a CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "THREADS", 9)
+        patch.setattr(_transposed_steps, "Kernel", KernelOnCpu)
+        for module in (_transposed_steps, _transposed_layer):
+            patch.setattr(module, "product", product)
+        yield
 
 
 def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:

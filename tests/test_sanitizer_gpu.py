@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._persistent_problem import Arithmetic
 from pytest_ecornn.suites import sanitizer_gpu, sanitizer_queue
 from pytest_ecornn.suites.sanitized import KERNELS, Job, _kinds, _once, _scans, _sparse, _transposed
-from pytest_ecornn.suites.sanitizer_queue import CLEAN, Watch, command
+from pytest_ecornn.suites.sanitizer_gpu import command
+from pytest_ecornn.suites.sanitizer_queue import CLEAN, Watch
 from tests.clusters_on_cpu import H200
 
 # In place of a sanitizer: each job's kind says what becomes of its process.
@@ -51,20 +53,20 @@ def test_a_job_that_fails_costs_itself_alone(fake: str, tmp_path: Path, monkeypa
     monkeypatch.setattr(sanitizer_queue, "_START_S", 3.0)
     kinds = ["good", "reported", "good", "dies", "good", "hangs", "good"] + ["good"] * 60
     some = [of_kind(kind, batch) for batch, kind in enumerate(kinds, 1)]
-    watch = Watch(fake, "memcheck", tmp_path, time.monotonic() + 60, job_s=0.5)
+    watch = Watch(partial(command, fake, "memcheck"), {}, tmp_path / "log", time.monotonic() + 60, job_s=0.5)
     outcomes = {outcome.job: outcome.verdict for outcome in watch.run(some, 2)}
     assert len(outcomes) == len(some)
     wrong = {job.kind: verdict for job, verdict in outcomes.items() if verdict != CLEAN}
     assert wrong == {
         "reported": "Invalid __global__ read of size 16 bytes", "dies": "ended with 3", "hangs": "took more than 0.5 s",
     }  # fmt: skip
-    assert "lstm-T4-B2-H64-float16-cuda: Invalid __global__ read" in (tmp_path / "memcheck.log").read_text()
+    assert "lstm-T4-B2-H64-float16-cuda: Invalid __global__ read" in (tmp_path / "log").read_text()
 
 
 def test_what_the_time_does_not_reach_is_listed(fake: str, tmp_path: Path) -> None:
     some = [of_kind("good", 1), of_kind("hangs", 2), of_kind("good", 3)]
     start = time.monotonic()
-    outcomes = Watch(fake, "racecheck", tmp_path, start + 2, job_s=60).run(some, 1)
+    outcomes = Watch(partial(command, fake, "racecheck"), {}, tmp_path / "log", start + 2, job_s=60).run(some, 1)
     assert time.monotonic() - start < 10
     assert [(one.job.kind, one.verdict) for one in outcomes] == [("good", CLEAN)]
     text = "\n".join(sanitizer_gpu.report("racecheck", outcomes, some, 2.0))

@@ -166,7 +166,7 @@ def draw(cell: str, steps: int, device: str) -> tuple[Inputs, tuple[Tensor, Tens
 def on_cpu(shape: Shape, is_biased: bool, backward: bool, **tensors: Tensor | None) -> None:
     is_masked = any(tensors[name] is not None for name in ("lengths", "resets"))
     kind = Kind(torch.float64, torch.device("cpu"), 8, is_biased, is_masked, backward)
-    form = form_of_one_thread(shape)
+    form = form_of_one_thread(shape, kind)
     arrays, integers = _scan_gpu_op.arguments(form, shape, tensors)
     _scan_gpu_op.make_kernel(shape, kind, form)(form.launch, **arrays, **integers)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,6 @@ from pytest_ecornn import contents, verification
 from pytest_ecornn.contract import Case, Layer, Weights
 from pytest_ecornn.implementations import _transposed_layer, _transposed_op, _transposed_steps
 from pytest_ecornn.implementations._transposed_arrays import Form, reserve, tracks
-from pytest_ecornn.implementations.cuda import kernel
 from pytest_ecornn.implementations.row_major_gpu import RowMajorGpu
 from pytest_ecornn.implementations.transposed_gpu import TransposedGpu
 from tests import kernels_on_cpu
@@ -49,11 +49,9 @@ class RowMajorOnCpu(OnCpu):
 
 
 @pytest.fixture
-def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "THREADS", 9)
-    monkeypatch.setattr(_transposed_steps, "Kernel", kernels_on_cpu.KernelOnCpu)
-    for module in (_transposed_steps, _transposed_layer):
-        monkeypatch.setattr(module, "product", kernels_on_cpu.product)
+def on_cpu() -> Iterator[None]:
+    with kernels_on_cpu.running_transposed():
+        yield
 
 
 def small(cell: str, **options: Any) -> Case:

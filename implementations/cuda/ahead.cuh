@@ -11,7 +11,7 @@
 #ifdef __CUDA_ARCH__
 extern __shared__ __align__(16) unsigned char dynamic_shared[];
 #else
-static unsigned char dynamic_shared[1 << 16];
+static unsigned char dynamic_shared[DYNAMIC_BYTES];
 #endif
 
 __device__ inline void copy_ahead(packed* to, const storage* from) {

@@ -2,6 +2,8 @@
 // without being run. Stacks stay from one launch to the next.
 #include "machine.hpp"
 
+#include "fibers.hpp"
+
 #include <memory>
 #include <random>
 #include <setjmp.h>
@@ -26,9 +28,11 @@ struct Question {
 };
 
 struct Fiber {
+    static constexpr size_t STACK_BYTES = 96 * 1024;
     jmp_buf place;  // where it goes on
     ucontext_t start;
     std::unique_ptr<char[]> stack{new char[STACK_BYTES]};
+    Stack own_stack{stack.get(), STACK_BYTES};
     bool is_begun = false, is_idle = true;
     Current own;
     Fiber* waits_after;  // at the same meeting
@@ -36,7 +40,6 @@ struct Fiber {
     std::vector<Copy> copies;
     std::vector<size_t> groups;  // where each begins, the last not yet ended
 
-    static constexpr size_t STACK_BYTES = 96 * 1024;
     Warp& warp() const { return own.block->warps[own.thread.x / 32]; }
 };
 
@@ -71,14 +74,18 @@ static std::vector<std::unique_ptr<Fiber>> fibers;
 static Cluster* cluster;
 static Fiber* running;
 static jmp_buf scheduler;
+static Stack scheduler_stack;  // the caller's
 static void (*kernel)(const long long*);
 static const long long* arguments;
 
 static void pause() {
-    if (!_setjmp(running->place)) _longjmp(scheduler, 1);
+    if (_setjmp(running->place)) return arrive_on(running->own_stack);
+    leave_for(running->own_stack, scheduler_stack);
+    _longjmp(scheduler, 1);
 }
 
 static void run_kernels() {
+    arrive_from(scheduler_stack);
     for (;;) {
         kernel(arguments);
         running->is_idle = true;
@@ -89,7 +96,8 @@ static void run_kernels() {
 
 static void resume(Fiber& fiber) {
     running = &fiber, current = fiber.own, cluster->change++;
-    if (_setjmp(scheduler)) return;
+    if (_setjmp(scheduler)) return arrive_on(scheduler_stack);
+    leave_for(scheduler_stack, fiber.own_stack);
     if (fiber.is_begun) _longjmp(fiber.place, 1);
     fiber.is_begun = true;
     setcontext(&fiber.start);
