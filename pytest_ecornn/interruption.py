@@ -39,26 +39,39 @@ class RaisedInterrupt(Exception):
 
 @contextmanager
 def raised_as_error() -> Iterator[None]:
-    """Raises RaisedInterrupt in place of a KeyboardInterrupt that no signal has caused."""
-    with _recorded_signals() as delivered:
+    """Raises RaisedInterrupt in place of a KeyboardInterrupt that no signal has caused.
+
+    Raises KeyboardInterrupt at its end where a signal's own was lost: in a callback of the garbage collector, say.
+    """
+    with _recorded_signals() as (delivered, raised):
         try:
             yield
+            if raised:
+                raise KeyboardInterrupt
         except KeyboardInterrupt as error:
             if delivered:
                 raise
-            raised = RaisedInterrupt("code raised KeyboardInterrupt, and nobody pressed Ctrl-C")
-            raise raised.with_traceback(error.__traceback__) from None
+            own = RaisedInterrupt("code raised KeyboardInterrupt, and nobody pressed Ctrl-C")
+            raise own.with_traceback(error.__traceback__) from None
 
 
 @contextmanager
-def _recorded_signals() -> Iterator[list[int]]:
-    """Yields the numbers of the signals delivered within it that end a run. Python delivers them to the main thread alone."""
+def _recorded_signals() -> Iterator[tuple[list[int], list[int]]]:
+    """Yields the numbers of the signals delivered within it that end a run, and of those that raised KeyboardInterrupt.
+
+    Python delivers them to the main thread alone.
+    """
     delivered: list[int] = []
+    raised: list[int] = []
 
     def recording(handler: Callable[[int, FrameType | None], Any]) -> Callable[[int, FrameType | None], Any]:
         def record(number: int, frame: FrameType | None) -> None:
             delivered.append(number)
-            handler(number, frame)
+            try:
+                handler(number, frame)
+            except KeyboardInterrupt:
+                raised.append(number)
+                raise
 
         return record
 
@@ -68,7 +81,7 @@ def _recorded_signals() -> Iterator[list[int]]:
         if callable(handler):
             signal.signal(number, recording(handler))
     try:
-        yield delivered
+        yield delivered, raised
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -100,7 +100,8 @@ def write_summary(
     lines = terminal.summary_lines(rows, unproven)
     if any(row.timing for row in rows):
         summary = answers(rows, unproven)
-        page.print_table(console, answer_table.terminal_table(summary, console.width))
+        shown = [answer for answer in summary if answer.verdict != "skipped"]  # of the others the counts suffice
+        page.print_table(console, answer_table.terminal_table(shown, console.width))
         if sum(row.timing is not None for row in rows) <= MAX_LISTED_ROWS:
             page.print_table(console, terminal.rows_table(rows, unproven))
         lines = [answer_table.counts_line(summary), *lines, *terminal.certainty_lines(settings)]

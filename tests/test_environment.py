@@ -22,7 +22,7 @@ from pytest_ecornn.options import Options
 from pytest_ecornn.reporting.progress import Progress
 from tests import samples
 from tests.foreign import QUICK, Foreign, environment
-from tests.reporting_samples import sample_rows
+from tests.reporting_samples import row, sample_rows
 
 _OTHER_CASE = "lstm-T5-B3-H8-float32"
 _CASE = ("--ecornn-case", samples.CASE)
@@ -247,6 +247,13 @@ def test_the_summary_can_be_read_on_any_terminal(width: int, encoding: str) -> N
     assert any("2.31 ms" in line for line in lines)
     assert not [line for line in lines if 0 < len(line.strip()) < 3], "a column of single letters"
     assert any("verdict: faster" in line for line in lines) == (width == 40)
+
+
+def test_a_case_that_was_skipped_by_all_is_counted_and_has_no_line() -> None:
+    reporter, case = Reporter(120), "gru-T9-B2-H7-float32"
+    screen.write_summary(reporter, [*sample_rows(), row("scan_cpu", case, status="skipped", reason="no gru")], {}, None, [])
+    assert not [line for line in reporter.lines if case in line]
+    assert any("5 cases: " in line and "1 without a proven time" in line for line in reporter.lines)
 
 
 def test_the_summary_on_a_stream_of_ascii_is_a_table_of_lines(foreign: Foreign) -> None:

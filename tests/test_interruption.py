@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import signal
+import sys
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -39,3 +41,19 @@ def test_while_rows_are_handed_out_it_is_an_event(number: int) -> None:
         signal.signal(signal.SIGTERM, before)
     with pytest.raises(KeyboardInterrupt):
         getattr(distributed, f"worker_{event}")()
+
+
+def test_an_interrupt_that_a_callback_of_the_collector_lost_is_raised_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+
+    def interrupt(phase: str, info: dict[str, int]) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    gc.callbacks.append(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt), interruption.raised_as_error():
+            gc.collect()
+    finally:
+        gc.callbacks.remove(interrupt)
+    assert {one.exc_type for one in lost} == {KeyboardInterrupt}

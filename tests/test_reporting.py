@@ -468,6 +468,8 @@ def test_rows_written_before_there_were_two_columns_are_read() -> None:
         (formatting.ratio_interval(0.00312, 0.003, 0.0033), "0.0031 [0.0030, 0.0033]"),
         (formatting.ratio_interval(41.2, 40.9, 41.6), "41.2 [40.9, 41.6]"),
         (formatting.ratio_interval(NAN, NAN, INF), "nan [nan, inf]"),
+        (formatting.ratio_interval(63.1, 0.01, 3.1e38), "63.1 [0.0, >1,000]"),
+        (formatting.ratio_interval(2000.0, 1900.0, 2100.0), "2,000 [1,900, 2,100]"),
         (formatting.percent(0.4217), "42 %"),
         (formatting.percent(1.0), "100 %"),
         (formatting.percent(0.0), "0 %"),

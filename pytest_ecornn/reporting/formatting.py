@@ -6,6 +6,7 @@ from math import floor, isfinite, log10
 
 _TIMES = ((1.0, "us"), (1e3, "ms"), (1e6, "s"))
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
+_MAX_BOUND = 1000  # of a ratio that is shown: few pairs on a noisy machine bound it by any number
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -39,10 +40,15 @@ def duration_interval(time_us: float, low_us: float, high_us: float) -> str:
 
 
 def ratio_interval(ratio: float, low: float, high: float) -> str:
-    """Close to 1 a digit more, lest an interval that ends below 1 be shown as ending there."""
+    """A ratio and its interval: close to 1 a digit more, lest one that ends below 1 be shown as ending there.
+
+    An upper bound over 1,000 and over ten times the ratio is shown as over that.
+    """
     is_close = any(0.9 < value < 1.1 for value in (ratio, low, high))
     decimals = 3 if is_close else min(2, _decimals(ratio, 3)) if ratio >= 0.1 else _decimals(ratio, 2)
     middle, left, right = (f"{value:,.{decimals}f}" for value in (ratio, low, high))
+    if isfinite(high) and high > (most := max(_MAX_BOUND, 10 * ratio)):
+        right = f">{most:,.0f}"
     return f"{middle} [{left}, {right}]"
 
 
