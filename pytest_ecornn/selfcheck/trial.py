@@ -150,7 +150,7 @@ def timed(planted: Planted) -> Row:
 
 def session(profile: str = "quick", budget: float = 0.0) -> Any:
     """As much of a session as an item needs."""
-    options = SimpleNamespace(profile=profile, require=(), budget=budget, pairs=1)
+    options = SimpleNamespace(profile=profile, require=(), budget=budget, pairs=1, bench=False)
     lock, fastest = SimpleNamespace(shared=nullcontext, alone=nullcontext), dict.fromkeys((*DTYPES, "tf32"), 1e9)
 
     def baselines(found: Found, case: Case) -> tuple[list[Candidate], list[str]]:
