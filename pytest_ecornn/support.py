@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
+from pytest_ecornn import file_locks
 from pytest_ecornn.ambient import Kept
 from pytest_ecornn.contract import Case
 from pytest_ecornn.discovery import Found
@@ -22,9 +22,6 @@ from pytest_ecornn.exit_guard import ExitGuard
 from pytest_ecornn.interruption import raised_as_error
 from pytest_ecornn.strategies import nearest_supported
 from pytest_ecornn.tampering import Tools
-
-if sys.platform != "win32":
-    import fcntl
 
 NO_CUDA = "no CUDA device on this machine"
 Answers = dict[str, str]
@@ -67,12 +64,12 @@ class Support:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Alone among the run's processes; the kernel frees the lock of one that dies."""
-        if sys.platform == "win32":
+        descriptor = file_locks.open_file(self._folder / "support.lock")
+        try:
+            file_locks.wait_for_lock(descriptor)
             yield
-            return
-        with (self._folder / "support.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        finally:
+            os.close(descriptor)
 
     def _ask(self, implementation: Found) -> Answers:
         """Reasons by case. Empty where asking changed what all share, or would have ended the run: rows are to show it."""
