@@ -30,6 +30,7 @@ from pytest_ecornn import (
 )
 from pytest_ecornn.benchmark_plugin import check_loaded
 from pytest_ecornn.collection import ROW_FIXTURES, Collection, label_of_node
+from pytest_ecornn.dead_workers import ignore_closed_channel
 from pytest_ecornn.file_locks import LockError
 from pytest_ecornn.folder_lock import FolderInUse, FolderLock
 from pytest_ecornn.gate import Outcome
@@ -89,6 +90,7 @@ class Running:
     def pytest_configure_node(self, node: Any) -> None:
         node.workerinput["ecornn_shared"] = self.session.shared_folder
         node.workerinput["ecornn_run"] = self.session.lock.run
+        ignore_closed_channel(node)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn.controller import Controller
+from pytest_ecornn.controller import Controller, Scheduling
+from pytest_ecornn.dead_workers import ignore_closed_channel
 from pytest_ecornn.discovery import discover
 from pytest_ecornn.isolation import prepare
 from pytest_ecornn.journal import read
@@ -244,3 +245,34 @@ def test_workers_that_die_before_they_begin_end_the_run(controller: Controller) 
         controller.pytest_testnodedown(Dead("gw0", 1), "Not properly terminated")
     with pytest.raises(pytest.exit.Exception, match=r"3 workers died before they began a row; the last: exited \(status 1\)"):
         controller.pytest_testnodedown(Dead("gw0", 1), "Not properly terminated")
+
+
+def test_rows_sent_to_a_dead_worker_are_handed_on(controller: Controller) -> None:
+    class Worker(Dead):
+        shutting_down, sent = False, ()
+
+        def send_runtest_some(self, indices: list[int]) -> None:
+            self.sendcommand("runtests", indices=indices)
+
+        def sendcommand(self, name: str, indices: list[int]) -> None:
+            if self.gateway.id == "gw0":
+                raise OSError("cannot send (already closed?)")
+            self.sent = (*self.sent, *indices)
+
+        def shutdown(self) -> None:
+            pass
+
+    rows = [f"{NODE}-{number}" for number in range(8)]
+    options = {"tx": ["2*popen"], "maxschedchunk": None}
+    log = SimpleNamespace(loadsched=lambda *parts: None)
+    scheduling = Scheduling(SimpleNamespace(getoption=options.get, getvalue=options.get), log, controller)  # type: ignore[arg-type]
+    dead, alive = Worker("gw0", -11), Worker("gw1", 0)
+    for worker in (dead, alive):
+        ignore_closed_channel(worker)
+        scheduling.add_node(worker)
+        scheduling.add_node_collection(worker, rows)
+    scheduling.schedule()
+    assert scheduling.remove_node(dead) is None
+    while len(scheduling.node2pending[alive]):
+        scheduling.mark_test_complete(alive, scheduling.node2pending[alive][0])
+    assert sorted(alive.sent) == list(range(8))
