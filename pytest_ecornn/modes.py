@@ -11,6 +11,7 @@ from pytest_ecornn.options import OPTIONS
 # What a run must do. Without a run they are an error even as defaults in addopts, where other options are only not used.
 _DEMANDS = ("verify", "bench", "cases", "case", "state-dict", "only", "require", "compare", "fail-slower", "strict", "resume")
 _SELFCHECK_OPTION = "--ecornn-correct-cases"
+_ALSO_OF_SELFCHECK = (_SELFCHECK_OPTION, "--ecornn-seed")
 
 
 def is_active(config: pytest.Config) -> bool:
@@ -30,7 +31,7 @@ def is_selfcheck(config: pytest.Config) -> bool:
     if not config.getoption("--ecornn-selfcheck"):
         return False
     for name in _asked_options(config):
-        if name not in ("--ecornn-selfcheck", _SELFCHECK_OPTION):
+        if name not in ("--ecornn-selfcheck", *_ALSO_OF_SELFCHECK):
             raise pytest.UsageError(f"--ecornn-selfcheck tries the harness alone: expected no {name}")
     if (wanted := config.getoption(_SELFCHECK_OPTION)) < 1:
         raise pytest.UsageError(f"{_SELFCHECK_OPTION} must be a number over 0, got {wanted}")

@@ -143,6 +143,16 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "--ecornn-seed",
+        {
+            "type": int,
+            "default": None,
+            "metavar": "N",
+            "help": "Seed of what is drawn per run: which boundary sizes are tried, and what a self-check draws. "
+            "Default: drawn at random, and printed; a resumed run keeps its own.",
+        },
+    ),
+    (
         "--ecornn-selfcheck",
         {
             "action": "store_true",
@@ -226,6 +236,7 @@ class Options:
     limits: Limits
     strict: bool
     profile: str
+    seed: int
     report: Path
     resume: bool
     proof_workers: int | None
@@ -236,6 +247,8 @@ class Options:
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
         """Raises UsageError for a value that no run could use."""
+
+        from pytest_ecornn.run_seed import seed_of
 
         def given(name: str) -> Any:
             return config.getoption(f"--ecornn-{name}")
@@ -272,6 +285,7 @@ class Options:
             limits=_limits(config),
             strict=given("strict") or config.getini("ecornn_strict"),
             profile=given("profile") or ("quick" if given("bench") else "default"),
+            seed=seed_of(config),
             report=here / given("report"),
             resume=given("resume"),
             proof_workers=given("proof-workers"),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 import torch
 
-from pytest_ecornn import machine, memory
+from pytest_ecornn import machine, memory, run_seed
 from pytest_ecornn.process import WORKER_PIPE, worker_input
 from pytest_ecornn.rows import Row
 
@@ -180,7 +180,8 @@ class Starting:
         count = default_count(len(cases), devices) if self._count is None else min(self._count, len(cases))
         if count:
             threads = max(1, machine.usable_cores() // (count + 1))
-            given = {"ecornn_shared": self._session.shared_folder, "ecornn_run": self._session.lock.run}
+            given: dict[str, Any] = {"ecornn_shared": self._session.shared_folder, "ecornn_run": self._session.lock.run}
+            run_seed.pass_on(session.config, given)
             setup = Setup(given, threads, devices)
             self._proof_workers.start(cases, count, session.config, setup)
 

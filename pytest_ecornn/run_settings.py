@@ -19,6 +19,7 @@ def describe(session: Session) -> dict[str, Any]:
         "budget": f"{options.budget:g} s a row",
         "fewest pairs": options.pairs,
         "profile": options.profile,
+        "seed": options.seed,
         "intervals": f"{CONFIDENCE:.0%} of a time, {session.confidence:.4g} of a ratio",
         "smallest difference that counts": clocks.smallest_differences(devices),
     }

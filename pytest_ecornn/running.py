@@ -23,6 +23,7 @@ from pytest_ecornn import (
     machine,
     reporting,
     resumption,
+    run_seed,
     run_settings,
     score,
     unrun,
@@ -90,7 +91,11 @@ class Running:
     def pytest_configure_node(self, node: Any) -> None:
         node.workerinput["ecornn_shared"] = self.session.shared_folder
         node.workerinput["ecornn_run"] = self.session.lock.run
+        run_seed.pass_on(self._config, node.workerinput)
         ignore_closed_channel(node)
+
+    def pytest_report_header(self) -> str:
+        return f"ecornn {run_seed.line(self.session.options.seed)}"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
@@ -103,6 +108,7 @@ class Running:
         options = self.session.options
         self._gate = Gate(self.session, self.machine) if options.compare else None
         header: dict[str, Any] = {"started": self._started, "machine": self.machine, "setup": self.session.setup}
+        header["seed"] = options.seed
         try:
             self.session.lock.check()
             self._folder_lock = _locked(options.report)

@@ -9,7 +9,7 @@ from typing import IO, Any, cast
 import pytest
 from rich.console import Console
 
-from pytest_ecornn import reporting
+from pytest_ecornn import reporting, run_seed
 from pytest_ecornn.gate import Outcome
 from pytest_ecornn.reporting import answer_table, formatting, gate_tables, page, progress, terminal
 from pytest_ecornn.reporting.answer import answers
@@ -109,6 +109,8 @@ def write_summary(
         page.print_table(console, table)
     for line in [*lines, *(gate_tables.summary_lines(compared) if compared else ())]:
         console.print(formatting.printable(line), markup=False, highlight=False)
+    if (seed := settings.get("seed")) is not None:
+        written = [run_seed.line(seed), *written]
     for line in written:
         console.print(formatting.printable(line), markup=False, highlight=False, soft_wrap=True)
     assert isinstance(console.file, page.Page)

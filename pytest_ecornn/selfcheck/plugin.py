@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn import __version__, cells, discovery, machine, score, user_folder
+from pytest_ecornn import __version__, cells, discovery, machine, run_seed, score, user_folder
 from pytest_ecornn.contract import DTYPES, Case
 from pytest_ecornn.drawn_items import DrawnItem
 from pytest_ecornn.exploration import Profile
@@ -44,11 +44,19 @@ class Selfcheck:
     def __init__(self, config: pytest.Config):
         self._config, self._start = config, time.monotonic()
         self._is_worker = hasattr(config, "workerinput")
+        self.seed = run_seed.seed_of(config)
         machine.share_cores(config)
         taken = datetime.now(UTC).isoformat(timespec="seconds")
         self._score = score.Score(taken, 0.0, __version__, machine.own_commit())
         self._written = ""
         select_suites(config, ["test_selfcheck.py"])
+
+    def pytest_report_header(self) -> str:
+        return f"ecornn {run_seed.line(self.seed)}"
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        run_seed.pass_on(self._config, node.workerinput)
 
     def pytest_configure(self, config: pytest.Config) -> None:
         self._scratch = Scratch()
@@ -108,5 +116,6 @@ class Selfcheck:
             terminalreporter.write_line(line)
 
     def _lines(self) -> Iterator[str]:
+        yield run_seed.line(self.seed)
         yield from self._score.lines()
         yield f"score {self._written}" if self._written else "nothing was tried"

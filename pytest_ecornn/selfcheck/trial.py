@@ -148,9 +148,9 @@ def timed(planted: Planted) -> Row:
     return BenchmarkItem(own, planted.found, planted.base).finished()
 
 
-def session(profile: str = "quick", budget: float = 0.0) -> Any:
+def session(profile: str = "quick", budget: float = 0.0, seed: int = 0) -> Any:
     """As much of a session as an item needs."""
-    options = SimpleNamespace(profile=profile, require=(), budget=budget, pairs=1, bench=False)
+    options = SimpleNamespace(profile=profile, seed=seed, require=(), budget=budget, pairs=1, bench=False)
     lock, fastest = SimpleNamespace(shared=nullcontext, alone=nullcontext), dict.fromkeys((*DTYPES, "tf32"), 1e9)
 
     def baselines(found: Found, case: Case) -> tuple[list[Candidate], list[str]]:
