@@ -32,7 +32,7 @@ from pytest_ecornn.tampering import Asking, Tools
 from pytest_ecornn.verification import Candidate, failed_tensors
 
 if TYPE_CHECKING:
-    from pytest_ecornn.session import Session
+    from pytest_ecornn.item_session import ItemSession
 
 
 class Skip(Exception):
@@ -60,7 +60,7 @@ class NotRun(Failure):
 
 @dataclass(frozen=True)
 class Item:
-    session: Session
+    session: ItemSession
     found: Found
     case: Case
     kind = "fixed"

@@ -17,6 +17,7 @@ from pytest_ecornn.drawn_items import DrawnItem
 from pytest_ecornn.exploration import Profile
 from pytest_ecornn.scratch import Scratch
 from pytest_ecornn.selfcheck import trial
+from pytest_ecornn.selfcheck.trial_session import TrialSession
 from pytest_ecornn.strategies import nearest_supported
 from pytest_ecornn.suite_selection import select_suites
 
@@ -70,7 +71,7 @@ class Selfcheck:
 
     def _correct(self) -> list[CorrectItem]:
         """One for each CPU implementation of this project, cell and dtype; what is asked for spread evenly over them."""
-        session = trial.session()
+        session = TrialSession()
         bases = [Case(cell=cell, dtype=dtype, steps=4, batch=2, hidden_size=8) for cell in cells.names() for dtype in DTYPES]
         every = [CorrectItem(session, one, base) for one in discovery.discover([]).values() for base in bases]
         found = [item for item in every if item.is_run()]

@@ -7,28 +7,20 @@ from __future__ import annotations
 
 import re
 import sys
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import torch
 
 from pytest_ecornn.benchmark_items import BenchmarkItem
-from pytest_ecornn.contract import DTYPES, Case
+from pytest_ecornn.contract import Case
 from pytest_ecornn.discovery import Found, discover
 from pytest_ecornn.drawn_items import DrawnItem
-from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.items import Item
-from pytest_ecornn.process import Process
-from pytest_ecornn.proof_workers import ProofWorkers
 from pytest_ecornn.property_items import PropertiesItem
-from pytest_ecornn.roofline import Ceilings
 from pytest_ecornn.rows import Row
-from pytest_ecornn.statistics import CONFIDENCE
-from pytest_ecornn.verification import Candidate
+from pytest_ecornn.selfcheck.trial_session import TrialOptions, TrialSession
 
 FOLDERS = {kind: Path(__file__).parent / name for kind, name in {"fault": "mutants", "cheat": "exploits"}.items()}
 CHEAT_SECONDS = 0.01  # each row has three rounds at least
@@ -137,32 +129,15 @@ def explored(planted: Planted, profile: str, number: int = 0) -> Row:
 def item(planted: Planted, profile: str, number: int = 0) -> Item:
     """The test item that is to fail on drawn cases."""
     kind = PropertiesItem if planted.needs_properties else DrawnItem
-    return kind(session(profile), planted.found, replace(planted.base, mode="inference"), number=number)
+    return kind(TrialSession(TrialOptions(profile)), planted.found, replace(planted.base, mode="inference"), number=number)
 
 
 def timed(planted: Planted) -> Row:
     """The row of one case, finished: timed beside a plain loop, or its properties checked."""
-    own = session(planted.profile, CHEAT_SECONDS)
+    own = TrialSession(TrialOptions(planted.profile, CHEAT_SECONDS))
     if planted.needs_properties:
         return PropertiesItem(own, planted.found, planted.base, is_fixed=True).finished()
     return BenchmarkItem(own, planted.found, planted.base).finished()
-
-
-def session(profile: str = "quick", budget: float = 0.0, seed: int = 0) -> Any:
-    """As much of a session as an item needs."""
-    options = SimpleNamespace(profile=profile, seed=seed, require=(), budget=budget, pairs=1, bench=False)
-    lock, fastest = SimpleNamespace(shared=nullcontext, alone=nullcontext), dict.fromkeys((*DTYPES, "tf32"), 1e9)
-
-    def baselines(found: Found, case: Case) -> tuple[list[Candidate], list[str]]:
-        return [Candidate.build("sequential", Sequential, case)], []
-
-    def ceilings(device: str) -> Ceilings:
-        return Ceilings({1: 1e9}, {1: 1e9}, fastest)
-
-    return SimpleNamespace(
-        options=options, lock=lock, finished={}, found={}, again=lambda found, is_timed: "", current=None, process=Process(),
-        proof_workers=ProofWorkers(), confidence=CONFIDENCE, baselines=baselines, ceilings=ceilings, raised_ceilings=ceilings,
-    )  # fmt: skip
 
 
 def is_caught(row: Row, caught_by: str) -> bool:

@@ -1,0 +1,73 @@
+"""A session for one trial: no run, no lock and no report behind it, compared with a plain loop on a machine of any speed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+from pytest_ecornn.contract import DTYPES, Case
+from pytest_ecornn.discovery import Found
+from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.process import Process
+from pytest_ecornn.proof_workers import ProofWorkers
+from pytest_ecornn.roofline import Ceilings
+from pytest_ecornn.rows import Row
+from pytest_ecornn.statistics import CONFIDENCE
+from pytest_ecornn.verification import Candidate
+
+
+@dataclass(frozen=True)
+class TrialOptions:
+    """budget: seconds for which a row is timed."""
+
+    profile: str = "quick"
+    budget: float = 0.0
+    pairs: int = 1
+    seed: int = 0
+    bench: bool = False
+    require: tuple[str, ...] = ()
+
+
+class NoLock:
+    """Of a trial's rows none waits for another."""
+
+    def shared(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def alone(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class AnySupport:
+    """A trial asks the implementation itself, case by case."""
+
+    def refusal(self, implementation: Found, case: Case, is_drawn: bool = False) -> str:
+        return ""
+
+
+@dataclass
+class TrialSession:
+    """Implements `item_session.ItemSession`."""
+
+    options: TrialOptions = TrialOptions()
+    current: Row | None = None
+    lock: NoLock = field(default_factory=NoLock)
+    support: AnySupport = field(default_factory=AnySupport)
+    process: Process = field(default_factory=Process)
+    proof_workers: ProofWorkers = field(default_factory=ProofWorkers)
+    found: Mapping[str, Found] = field(default_factory=dict)
+    finished: Mapping[tuple[str, str, str], Row] = field(default_factory=dict)
+    confidence: float = CONFIDENCE
+
+    def again(self, found: Found, is_timed: bool) -> str:
+        return ""
+
+    def baselines(self, found: Found, case: Case) -> tuple[list[Candidate], list[str]]:
+        return [Candidate.build("sequential", Sequential, case)], []
+
+    def ceilings(self, device: str) -> Ceilings:
+        return Ceilings({1: 1e9}, {1: 1e9}, dict.fromkeys((*DTYPES, "tf32"), 1e9))
+
+    def raised_ceilings(self, device: str) -> Ceilings:
+        return self.ceilings(device)
