@@ -213,14 +213,22 @@ def _running_sparse(job: Job) -> Iterator[None]:
         yield
 
 
+_not_compiled = set[str]()  # files of planted faults
+
+
 def plant(file: str, right: str, wrong: str) -> None:
-    """Makes kernels wrong that are of the file or include it. Raises ValueError where the file has not the right text once."""
+    """Makes kernels wrong that are of the file or include it. Raises ValueError where the file has not the right text once.
+
+    file: a header's name, of persistent and sparse kernels a kernel's, of scans and transposed ones a source's.
+    """
+    _not_compiled.add(file)
 
     def change(name: str, text: str) -> str:
         if name != file:
             return text
         if text.count(right) != 1:
             raise ValueError(f"expected {right!r} once in {file}, got {text.count(right)} times")
+        _not_compiled.discard(file)
         return text.replace(right, wrong)
 
     ClustersOnCpu.change = KernelOnCpu.change = staticmethod(change)
@@ -236,6 +244,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         job, start = Job(*json.loads(text)), time.monotonic()
         print(f"BEGIN {number} {job.label}", file=sys.stderr, flush=True)
         run(job)
+        if _not_compiled:
+            raise ValueError(f"{job.label} compiled nothing of {', '.join(_not_compiled)}")
         print(f"END {number} {time.monotonic() - start:.1f}", file=sys.stderr, flush=True)
         number += 1
     return 0

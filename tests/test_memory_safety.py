@@ -15,7 +15,7 @@ from tests.sanitized_cpu import GROUPS, boundary, environment
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
 TRAINING = "persistent_gpu, lstm-T3-B9-H37-float16-state-training"
-# A file, what it says, what is planted there, and a job that then reads or writes beyond an array.
+# A header or the name of a kernel, what it says, what is planted there, and a job that then reads or writes beyond an array.
 PLANTED = {
     "a weight's row is read one element further": (
         "pieces.cuh", "first < elements)", "first <= elements)", "persistent", TRAINING, "clusters",
@@ -36,6 +36,10 @@ PLANTED = {
     "a scan in log space writes one step more": (
         "scan_gpu_log.cu", "start + step >= steps) return", "start + step > steps) return", "scan",
         "scan_gpu_log, mingru_positive-T7-B3-H5-float64", "as chosen",
+    ),
+    "a block of pruned rows reads where one row more begins": (
+        "sparse_parts.cuh", "i <= ROWS; i +=", "i <= ROWS + 1; i +=", "sparse",
+        "sparse_persistent_gpu, lstm-T3-B9-H7-float32-state-density0.4-training", "as chosen",
     ),
     "a step has one thread more than elements": (
         "transposed_gpu.cu", "element < (unsigned)", "element <= (unsigned)", "transposed",
