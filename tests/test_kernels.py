@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import random
 import re
+import struct
 import uuid
 from pathlib import Path
 from typing import Any
@@ -261,6 +263,15 @@ def test_kernels_compile_without_spills(
         assert compiled.path.stat().st_size
 
 
+def is_whole(elf: bytes) -> bool:
+    """Whether both tables that the header of an ELF file tells of are in it: nvdisasm refuses the file otherwise."""
+    ends = [
+        struct.unpack_from("<Q", elf, offset)[0] + math.prod(struct.unpack_from("<HH", elf, sizes))
+        for offset, sizes in ((0x20, 0x36), (0x28, 0x3A))
+    ]
+    return len(elf) == max(ends)
+
+
 @needs_nvrtc
 def test_what_was_compiled_once_comes_from_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
@@ -270,6 +281,7 @@ def test_what_was_compiled_once_comes_from_disk(tmp_path: Path, monkeypatch: pyt
     other = compiler.compile_source(source, variant, (8, 0))
     assert first.log
     assert again == compiler.Compiled(first.path, "")
+    assert is_whole(first.path.read_bytes())
     assert other.path != first.path
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import struct
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -123,7 +124,12 @@ def _run_nvrtc(source: Path, options: list[str]) -> tuple[bytes, str]:
             nvrtc.compileProgram(program, options)
         except nvrtc.NVRTCError as error:
             raise CompilationError(f"{source.name}: {error}\n{nvrtc.getProgramLog(program)}") from None
-        code: bytes = nvrtc.getCUBIN(program)
-        return code, nvrtc.getProgramLog(program)
+        return _whole_elf(nvrtc.getCUBIN(program)), nvrtc.getProgramLog(program)
     finally:
         nvrtc.destroyProgram(program)
+
+
+def _whole_elf(code: bytes) -> bytes:
+    """The ELF file up to the end of its program headers: CuPy drops the last byte of a cubin, a zero, as that of a string."""
+    (offset,), (size, count) = struct.unpack_from("<Q", code, 0x20), struct.unpack_from("<HH", code, 0x36)
+    return code.ljust(offset + size * count, b"\0")
