@@ -33,6 +33,20 @@ def _share_the_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives each worker a temporary folder, and with it a machine lock, of its own: or all timed rows would queue in one line.
+
+    Tests that run without a GPU time too briefly, and judge too coarsely, to need the machine alone.
+    """
+    if _has_gpu or not hasattr(config, "workerinput"):
+        return
+    folder, patch = tempfile.TemporaryDirectory(prefix="ecornn-", ignore_cleanup_errors=True), pytest.MonkeyPatch()
+    patch.setenv("TMPDIR", folder.name)
+    patch.setattr(tempfile, "tempdir", None)
+    config.add_cleanup(folder.cleanup)
+    config.add_cleanup(patch.undo)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what only CI runs, unless ECORNN_CI is set."""
     left_out = [] if IS_CI else [item for item in items if _is_left_out(item)]

@@ -13,7 +13,6 @@ import marshal
 import os
 import runpy
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -52,7 +51,9 @@ def serve(listener: socket.socket) -> tuple[list[str], str, dict[str, str]]:
     while True:
         ready, _, _ = select.select([0, listener], [], [])
         if 0 in ready:
-            shutil.rmtree(Path.cwd(), ignore_errors=True)
+            with contextlib.suppress(OSError):
+                Path(listener.getsockname()).unlink()
+                Path(listener.getsockname()).parent.rmdir()
             os._exit(0)
         connection, _ = listener.accept()
         if os.fork() == 0:
