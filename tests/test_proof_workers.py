@@ -60,7 +60,7 @@ def test_workers_prove_what_this_process_would_and_none_of_their_rows_is_lost(tm
     assert "CUDA context is poisoned: CUDA error: an illegal memory access" in drawn["poisons"]["reason"]
     assert "relative error" in drawn["wrong"]["reason"]
     assert drawn["right"]["examples"] >= 8
-    assert rows["properties", "right", "lstm-float32-quick"]["examples"] >= 3
+    assert rows["properties", "right", "lstm-float32-quick"]["examples"] >= 1  # of three draws, which may be alike
     workers = {int(line) for line in (tmp_path / "workers").read_text().split()}
     assert len(workers) == 3  # which start none
     builds = [line.split() for line in (tmp_path / "builds").read_text().splitlines()]
