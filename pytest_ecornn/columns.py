@@ -9,10 +9,12 @@ from pytest_ecornn.clocks import Clock
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contents import valid_steps
 from pytest_ecornn.measurement import Timed, measure
+from pytest_ecornn.quiet_bounds import Blocks
 from pytest_ecornn.roofline import Ceilings
-from pytest_ecornn.rows import Against, Timing
+from pytest_ecornn.rows import Against, Disturbance, Timing
 from pytest_ecornn.sensors import Sensors
 from pytest_ecornn.statistics import CONFIDENCE
+from pytest_ecornn.watch import Watch
 
 
 class Column:
@@ -20,13 +22,14 @@ class Column:
 
     def __init__(self, arms: Sequence[Timed], clock: Clock, confidence: float = CONFIDENCE):
         self._arms, self._clock, self._confidence = arms, clock, confidence
-        self._sensors = Sensors(arms[0].candidate.case.device)
+        self._sensors, self._watch = Sensors(arms[0].candidate.case.device), Watch(clock, arms)
 
     def measure(self, budget: float, pairs: int = 0) -> None:
         """Until every verdict is decided, from so many pairs at least, or the budget of seconds is spent."""
 
         def is_decided() -> bool:
-            return all(statistics.decided(one.verdict) and len(one.samples_us) >= pairs for one in self._against())
+            against = self._against(self._watch.disturbance())
+            return all(statistics.decided(one.verdict) and len(one.samples_us) >= pairs for one in against)
 
         self._measure(budget, is_decided)
 
@@ -36,7 +39,8 @@ class Column:
         return self._arms[0].samples_us, self._arms[1].samples_us
 
     def _measure(self, budget: float, is_decided: Callable[[], bool]) -> None:
-        measure(self._arms, self._clock, budget, is_decided, self._sensors.sample)
+        with self._watch as clock:
+            measure(self._arms, clock, budget, is_decided, self._sensors.sample, self._watch.after_block)
 
     def verify(self) -> list[Comparison]:
         """The candidate's kept calls against the reference."""
@@ -45,23 +49,26 @@ class Column:
 
     def timing(self, ceilings: Ceilings, peak_bytes: int | None = None, host_us: float | None = None) -> Timing:
         arm, case = self._arms[0], self._arms[0].candidate.case
-        cost = arm.candidate.implementation.cost(case)
-        time_us, low, high = statistics.median_interval(arm.samples_us)
+        cost, found = arm.candidate.implementation.cost(case), self._watch.disturbance()
+        time_us, low, high = self._blocks(arm, found).interval()
         gb_per_s, gflop_per_s = roofline.achieved(cost, time_us)
         floor = roofline.floor_us(case, valid_steps(case), ceilings)
         return Timing(
-            time_us, low, high, arm.samples_us, arm.calls, self._clock.name, self._against(), arm.candidate.build_ms,
+            time_us, low, high, arm.samples_us, arm.calls, self._clock.name, self._against(found), arm.candidate.build_ms,
             peak_bytes, cost.bytes, cost.operations, gb_per_s, gflop_per_s, floor, floor / time_us, host_us,
-            self._sensors.summary(),
+            self._sensors.summary(), self._watch.lost(arm), found,
         )  # fmt: skip
 
-    def _against(self) -> list[Against]:
-        return [self._compared(arm) for arm in self._arms[1:]]
+    def _against(self, found: Disturbance | None) -> list[Against]:
+        return [self._compared(arm, found) for arm in self._arms[1:]]
 
-    def _compared(self, baseline: Timed) -> Against:
-        ratio = statistics.paired_ratio(self._arms[0].samples_us, baseline.samples_us, self._confidence)
-        time_us, _, _ = statistics.median_interval(baseline.samples_us)
+    def _compared(self, baseline: Timed, found: Disturbance | None) -> Against:
+        blocks, others = self._blocks(self._arms[0], found), self._blocks(baseline, found)
+        ratio = blocks.ratio_to(others, self._confidence)
         return Against(
-            baseline.candidate.name, time_us, ratio.ratio, ratio.low, ratio.high,
-            statistics.verdict(ratio, self._clock.smallest_difference), list(baseline.samples_us),
+            baseline.candidate.name, others.interval()[0], ratio.ratio, ratio.low, ratio.high,
+            statistics.verdict(ratio, self._clock.smallest_difference), list(baseline.samples_us), self._watch.lost(baseline),
         )  # fmt: skip
+
+    def _blocks(self, arm: Timed, found: Disturbance | None) -> Blocks:
+        return Blocks.of(arm.samples_us, self._watch.lost(arm), found)

@@ -226,10 +226,11 @@ def measure(
     budget: float,
     is_decided: Callable[[], bool],
     after_round: Callable[[], None] = lambda: None,
+    after_block: Callable[[Timed], None] = lambda arm: None,
 ) -> None:
     """Adds samples to the arms, A B C C B A, until `is_decided` or the budget of seconds is spent."""
     with uncollected(), torch.set_grad_enabled(arms[0].candidate.case.training):
-        _rounds(arms, clock, budget, is_decided, after_round)
+        _rounds(arms, clock, budget, is_decided, after_round, after_block)
 
 
 @contextmanager
@@ -247,7 +248,12 @@ def uncollected() -> Iterator[None]:
 
 
 def _rounds(
-    arms: Sequence[Timed], clock: Clock, budget: float, is_decided: Callable[[], bool], after_round: Callable[[], None]
+    arms: Sequence[Timed],
+    clock: Clock,
+    budget: float,
+    is_decided: Callable[[], bool],
+    after_round: Callable[[], None],
+    after_block: Callable[[Timed], None],
 ) -> None:
     for arm in arms:
         arm.calibrate(clock)
@@ -255,6 +261,7 @@ def _rounds(
     for number in count(1):
         for arm in arms if number % 2 else reversed(arms):
             arm.block(clock, is_settled=arm is last)
+            after_block(arm)
             last = arm
         after_round()
         spent = perf_counter() - start

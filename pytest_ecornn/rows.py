@@ -31,7 +31,10 @@ class TensorError:
 
 @dataclass
 class Against:
-    """The row against one baseline, from paired blocks: ratio = this time / the baseline's, with its interval."""
+    """The row against one baseline, from paired blocks: ratio = this time / the baseline's, with its interval.
+
+    lost: as of `Timing`, of the baseline's blocks. doubt: why the verdict is unclear though the interval is not.
+    """
 
     baseline: str
     time_us: float
@@ -40,13 +43,37 @@ class Against:
     high: float
     verdict: str  # faster, slower, same, unclear
     samples_us: list[float] = field(default_factory=list)
+    lost: list[float] = field(default_factory=list)
+    doubt: str = ""
+
+
+@dataclass
+class Disturbance:
+    """What others took while a column was timed, on average over so many seconds.
+
+    others, stolen: by other processes and by the hypervisor, of the `processors` that the row may use, in processors.
+    throttled: by a container's quota, as a share of the time. gpu: others' share of the GPU. unseen: of our own work, the
+    share of threads that did not live long enough to be seen waiting. blocks: of all implementations together; disturbed:
+    those in which our threads waited for others.
+    """
+
+    seconds: float
+    processors: int
+    others: float
+    stolen: float
+    throttled: float
+    gpu: float
+    unseen: float
+    blocks: int
+    disturbed: int
 
 
 @dataclass
 class Timing:
     """What was measured by one clock. All times are of one call; `samples_us` holds a block's mean each, in order.
 
-    host_us: until a call on a GPU returns. sensors: as `sensors.Sensors.summary` gives them.
+    host_us: until a call on a GPU returns. sensors: as `sensors.Sensors.summary` gives them. lost: the share of each block's
+    time that others may have cost; empty where that is not known.
     """
 
     time_us: float
@@ -66,6 +93,8 @@ class Timing:
     floor_share: float
     host_us: float | None = None
     sensors: dict[str, Any] | None = None
+    lost: list[float] = field(default_factory=list)
+    disturbance: Disturbance | None = None
 
     @property
     def is_below_floor(self) -> bool:
@@ -144,6 +173,7 @@ class Row:
 
 _NESTED = {
     ("Row", "tensors"): TensorError, ("Row", "timing"): Timing, ("Row", "replay"): Timing, ("Timing", "against"): Against,
+    ("Timing", "disturbance"): Disturbance,
 }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ class Sensors:
         self._readings: dict[str, list[float]] = {"sm_mhz": [], "power_w": [], "temperature_c": []}
         self._reasons: set[str] = set()
         if self._nvml is not None:
-            self._handle = _handle(self._nvml, device)
+            self._handle = device_handle(self._nvml, device)
 
     def sample(self) -> None:
         """Takes one set of readings. What fails once is not asked again."""
@@ -65,7 +65,7 @@ def nvml() -> Any:
     return module
 
 
-def _handle(module: Any, device: str) -> Any:
+def device_handle(module: Any, device: str) -> Any:
     """By UUID, since NVML counts devices that CUDA was told not to see; else by number."""
     index = torch.device(device).index
     index = torch.cuda.current_device() if index is None else index

@@ -60,9 +60,20 @@ def paired_ratio(candidate: Sequence[float], baseline: Sequence[float], confiden
     times = np.asarray([candidate, baseline], dtype=np.float64)
     if not (np.isfinite(times) & (times > 0)).all():
         raise ValueError(f"expected times above 0, got {times.min()}")
-    median, low, high = median_interval(np.log(times[0] / times[1]).tolist(), confidence)
-    wider = (high - low) * _reach(len(candidate), confidence)
-    return Ratio(*(float(np.exp(value)) for value in (median, low - wider, high + wider)))
+    return Ratio(*reaching_interval((times[0] / times[1]).tolist(), confidence))
+
+
+def reaching_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
+    """As `median_interval`, of samples above 0; of few, it reaches beyond the extremes by as much as it must.
+
+    Raises ValueError for fewer than 3.
+    """
+    if len(samples) < _FEWEST_PAIRS:
+        raise ValueError(f"expected at least {_FEWEST_PAIRS} times, got {len(samples)}")
+    median, low, high = median_interval(np.log(samples).tolist(), confidence)
+    wider = (high - low) * _reach(len(samples), confidence)
+    median, low, high = (float(np.exp(value)) for value in (median, low - wider, high + wider))
+    return median, low, high
 
 
 def spread(candidate: Sequence[float], baseline: Sequence[float]) -> float:

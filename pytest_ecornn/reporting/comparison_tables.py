@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from pytest_ecornn.disturbance import describe
 from pytest_ecornn.reporting import answer, formatting, standing
 from pytest_ecornn.reporting.markdown_syntax import escape, table
 from pytest_ecornn.rows import Against, Row, Timing
@@ -111,9 +112,16 @@ def details(rows: list[Row], unproven: Collection[standing.Key]) -> str:
     for row in standing.in_order(rows):
         gpu = _gpu_figures(row, bases[row.case], unproven) if is_gpu else []
         line = [escape(row.case), escape(row.implementation), *_row_figures(row, bases[row.case], unproven), *gpu]
-        lines.append([*line, escape(row.notes, 160)])
+        lines.append([*line, _notes(row)])
     header = [*_DETAILS, *(_GPU_DETAILS if is_gpu else ()), "Notes"]
     return table(header, lines, right=_FIGURES)
+
+
+def _notes(row: Row) -> str:
+    """The implementation's own, and what disturbed each column."""
+    columns = {name: describe(standing.timing(row, column)) for column, name in standing.COLUMNS.items()}
+    said = [f"{name}: {words}" if row.replay else words for name, words in columns.items() if words]
+    return "; ".join(filter(None, [escape(row.notes, 160), *map(escape, said)]))
 
 
 def _row_figures(row: Row, bases: list[str], unproven: Collection[standing.Key]) -> list[str]:

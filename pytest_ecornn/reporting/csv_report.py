@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from pytest_ecornn.contract import Declared
+from pytest_ecornn.disturbance import describe
 from pytest_ecornn.reporting import standing
 from pytest_ecornn.reporting.formatting import printable
 from pytest_ecornn.rows import Against, Row, Timing
@@ -25,7 +26,7 @@ _RATIO = ("ratio", "ratio_low", "ratio_high", "verdict", "baseline_time_us")
 _REPLAY = ("time_us", "low_us", "high_us", "calls_per_sample", "clock", "gb_per_s", "gflop_per_s", "floor_share")
 COLUMNS = (
     *_ROW, "baseline", *_RATIO, *_TIMING, "samples", *_ERRORS, *_REST, "host_us", *_DECLARED,
-    *(f"replay_{name}" for name in (*_RATIO, *_REPLAY)), "replay_samples",
+    *(f"replay_{name}" for name in (*_RATIO, *_REPLAY)), "replay_samples", "disturbance",
 )  # fmt: skip
 
 # Also the full-width forms of = + - @, which some spreadsheets read alike.
@@ -69,6 +70,7 @@ def _line(row: Row, one: Against | None, status: str, is_doubtful: bool) -> Iter
         yield getattr(row, name)
     yield from _ratio(standing.against(row, one.baseline, "replay") if one else None, is_doubtful)
     yield from _timing(row.replay, _REPLAY)
+    yield "; ".join(filter(None, map(describe, (row.timing, row.replay))))
 
 
 def _ratio(one: Against | None, is_doubtful: bool) -> Iterator[Any]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from pytest_ecornn.disturbance import describe
 from pytest_ecornn.gate import Outcome
 from pytest_ecornn.reporting import answer_table, comparison_tables, formatting, gate_tables, standing
 from pytest_ecornn.reporting.answer import Answer, answers
@@ -50,13 +51,24 @@ _DEVICE_ONLY = """
   every block.
   Its ratio and verdict come from pairs of their own. **Host time** is how long a call keeps the program until it returns."""
 
+_DISTURBED = """
+- **Disturbed** rows were timed while others used the machine. Blocks in which the program's threads waited for a processor were
+  measured again, as long as the budget lasted. A verdict rests on pairs of undisturbed blocks where there are enough. Else its
+  interval is so wide that it holds whatever the waits have cost."""
+
 _STATE_DICT = """
 - **weights** in a case's name are those of a state dict, by a checksum: `--ecornn-state-dict FILE` gives them to a run."""
 
 
 def _details(rows: list[Row]) -> str:
     device_only = _DEVICE_ONLY if "replay" in standing.columns(rows) else ""
-    return _DETAILS + device_only + (_STATE_DICT if any("-weights" in row.case for row in rows) else "")
+    is_disturbed = any(describe(timing) for row in rows for timing in (row.timing, row.replay))
+    return (
+        _DETAILS
+        + device_only
+        + (_DISTURBED if is_disturbed else "")
+        + (_STATE_DICT if any("-weights" in row.case for row in rows) else "")
+    )
 
 
 def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key], compared: Outcome | None = None) -> str:

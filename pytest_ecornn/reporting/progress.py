@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Column
 from rich.text import Text
 
+from pytest_ecornn.disturbance import describe as describe_disturbance
 from pytest_ecornn.reporting import formatting
 from pytest_ecornn.rows import Row, Timing
 
@@ -131,4 +132,5 @@ def _times(timing: Timing) -> str:
     for one in timing.against:
         ratio = formatting.ratio_interval(one.ratio, one.low, one.high)
         parts.append(f"{ratio} x {formatting.one_line(one.baseline, _LONGEST)}: {one.verdict}")
-    return ", ".join(parts)
+    said = describe_disturbance(timing)
+    return ", ".join(parts) + (f"; {said}" if said else "")

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_ecornn import statistics
+from pytest_ecornn.disturbance import describe, is_disturbed
 from pytest_ecornn.reporting import answer, formatting, standing
 from pytest_ecornn.reporting.answer_table import STYLES, CaseName
 from pytest_ecornn.reporting.progress import Progress
@@ -101,6 +102,7 @@ def summary_lines(rows: list[Row], unproven: Collection[standing.Key]) -> list[s
     return [
         line,
         *_noise(rows),
+        *_disturbed(rows),
         *(f"unproven: {_short(*one)}: a case drawn of it failed, so its times are withheld" for one in doubted),
         *(f"failed: {_short(one.implementation, one.case)} ({one.kind}){_others(more)}" for one, *more in by_reason(failed)),
     ]
@@ -129,6 +131,18 @@ def _noise(rows: list[Row]) -> Iterator[str]:
                 place = f"{row.implementation} against itself on {row.case}" + (f", {name}" if column == "replay" else "")
                 doubt = "" if one.verdict == "same" else ": differences as small are this run's noise"
                 yield f"noise floor: {_short(place)}: {ratio} {one.verdict}, a pair spreads by {noise}{doubt}"
+
+
+def _disturbed(rows: list[Row]) -> Iterator[str]:
+    """How many columns others disturbed, and by whom the worst of them was."""
+    timed = [timing for row in rows for column in standing.COLUMNS if (timing := standing.timing(row, column))]
+    disturbed = [timing for timing in timed if is_disturbed(timing.disturbance)]
+    if disturbed:
+        worst = max(disturbed, key=lambda timing: timing.disturbance.others if timing.disturbance else 0.0)
+        yield (
+            f"disturbed: {len(disturbed)} of {formatting.count(len(timed), 'time')}; the most: {describe(worst)}; "
+            "intervals hold whatever that has cost"
+        )
 
 
 def _verdict_counts(rows: list[Row], column: str, unproven: Collection[standing.Key]) -> str:

@@ -1,0 +1,73 @@
+"""How long this process's threads waited for a processor, as Linux counts it in /proc; elsewhere nothing is known.
+
+A thread that began and ended between two readings is seen in neither: `used` tells how much of the work that hides.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from time import process_time
+
+_TASKS = Path("/proc/self/task")
+_NS = 1e-9
+_LONGEST_LINE = 80
+
+
+@dataclass(frozen=True)
+class Waited:
+    """Between two readings: seconds that all threads waited, all together, and that those which were seen have worked."""
+
+    wait: float
+    used: float
+
+
+class OwnWaits:
+    """Readings of all threads, OpenMP's as well. A thread's file stays open until `close`, since to open it takes longest."""
+
+    def __init__(self, tasks: Path = _TASKS):
+        self._tasks = tasks
+        self._files: dict[str, int] = {}
+        self.is_known = self._read_all() is not None
+
+    def read(self) -> dict[str, tuple[int, int]]:
+        """Nanoseconds that each thread has worked and waited; nothing where that is not known."""
+        return (self._read_all() or {}) if self.is_known else {}
+
+    def since(self, before: dict[str, tuple[int, int]]) -> Waited:
+        """A thread that began since has waited from its beginning."""
+        pairs = [(then, now) for thread, now in self.read().items() for then in [before.get(thread, (0, 0))]]
+        used, wait = (sum(now[part] - then[part] for then, now in pairs) * _NS for part in (0, 1))
+        return Waited(wait, used)
+
+    def close(self) -> None:
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
+
+    def _read_all(self) -> dict[str, tuple[int, int]] | None:
+        """None where the system keeps no such count."""
+        try:
+            threads = os.listdir(self._tasks)
+        except OSError:
+            return None
+        found = {thread: counts for thread in threads if (counts := self._counts(thread)) is not None}
+        for ended in self._files.keys() - found.keys():
+            os.close(self._files.pop(ended))
+        return found or None
+
+    def _counts(self, thread: str) -> tuple[int, int] | None:
+        """None of a thread that has just ended."""
+        try:
+            if thread not in self._files:
+                self._files[thread] = os.open(self._tasks / thread / "schedstat", os.O_RDONLY)
+            worked, waited, _ = os.pread(self._files[thread], _LONGEST_LINE, 0).split()
+        except (OSError, ValueError):
+            return None
+        return int(worked), int(waited)
+
+
+def spent() -> float:
+    """Seconds that all threads of this process have worked, those that have ended among them."""
+    return process_time()

@@ -1,0 +1,63 @@
+"""Looks on while a column is measured, and says afterwards what others took of the machine, and of which blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_ecornn.clocks import Clock
+from pytest_ecornn.disturbance import CALM
+from pytest_ecornn.gpu_others import GpuOthers
+from pytest_ecornn.machine_load import MachineLoad
+from pytest_ecornn.measurement import Timed
+from pytest_ecornn.rows import Disturbance
+from pytest_ecornn.watched_clock import WatchedClock
+
+_DIGITS = 4  # of a share that is stored
+
+
+class Watch:
+    """For one column. Within it, `after_block` is called after each block."""
+
+    def __init__(self, clock: Clock, arms: Sequence[Timed]):
+        self._clock = WatchedClock(clock)
+        self._arms, self._lost = arms, [list[float]() for _ in arms]
+        self._device = arms[0].candidate.case.device
+        self._load: MachineLoad | None = None
+        self._gpu: GpuOthers | None = None
+        self._found: Disturbance | None = None
+
+    def __enter__(self) -> Clock:
+        """What the column is to be timed with."""
+        self._load, self._gpu = MachineLoad(), GpuOthers(self._device)
+        return self._clock
+
+    def __exit__(self, *error: object) -> None:
+        """Ends what is noted, so that it says the same however late it is asked for."""
+        self._found = self.disturbance()
+        self._load = None
+        self._clock.close()
+
+    def after_block(self, arm: Timed) -> None:
+        if self._clock.sees_waits:
+            self._of(arm).append(round(self._clock.lost, _DIGITS))
+
+    def lost(self, arm: Timed) -> list[float]:
+        """The share of each block's time that others may have cost; empty where that is not known."""
+        return list(self._of(arm))
+
+    def disturbance(self) -> Disturbance | None:
+        """From the beginning until now; None where the system does not tell."""
+        load = self._load.load() if self._load else None
+        if load is None or self._gpu is None:
+            return self._found
+        others, stolen, throttled, gpu, unseen = (
+            round(share, _DIGITS) for share in (load.others, load.stolen, load.throttled, self._gpu.share(), self._clock.unseen)
+        )
+        lost = [share for shares in self._lost for share in shares]
+        disturbed = sum(share > CALM for share in lost)
+        return Disturbance(
+            load.seconds, load.processors, others, stolen, throttled, gpu, unseen, blocks=len(lost), disturbed=disturbed
+        )
+
+    def _of(self, arm: Timed) -> list[float]:
+        return next(lost for one, lost in zip(self._arms, self._lost, strict=True) if one is arm)

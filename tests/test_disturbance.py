@@ -1,0 +1,250 @@
+"""What others take of the machine: how it is read, when a row counts as disturbed, and what can still be said of its ratio."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_ecornn import machine_load, own_waits
+from pytest_ecornn.clocks import CpuClock
+from pytest_ecornn.disturbance import describe, is_disturbed
+from pytest_ecornn.machine_load import MachineLoad
+from pytest_ecornn.own_waits import OwnWaits
+from pytest_ecornn.quiet_bounds import Blocks
+from pytest_ecornn.reporting import csv_report, markdown, progress
+from pytest_ecornn.reporting.terminal import summary_lines
+from pytest_ecornn.rows import Disturbance, Row
+from pytest_ecornn.statistics import Ratio, paired_ratio, verdict
+from pytest_ecornn.watched_clock import WatchedClock, lost_share
+from tests.reporting_samples import CASES, row, sample_run, timing
+
+QUIET = Disturbance(1.0, 2, 0.01, 0.0, 0.0, 0.0, 0.0, 20, 1)
+BUSY = Disturbance(1.0, 2, 1.0, 0.0, 0.0, 0.0, 0.0, 20, 15)
+
+
+def proc(folder: Path, threads: dict[str, str], stat: str = "", group: str = "") -> Path:
+    """A folder as Linux has in /proc."""
+    for thread, counts in threads.items():
+        (folder / "self/task" / thread).mkdir(parents=True, exist_ok=True)
+        (folder / "self/task" / thread / "schedstat").write_text(counts)
+    (folder / "self").mkdir(exist_ok=True)
+    (folder / "self/cgroup").write_text(group)
+    (folder / "stat").write_text(stat)
+    return folder
+
+
+class TestOwnWaits:
+    def test_threads_waits_are_summed_and_a_new_thread_counts_from_its_beginning(self, tmp_path: Path) -> None:
+        tasks = proc(tmp_path, {"1": "500 1000000 3", "2": "0 0 1"}) / "self/task"
+        waits = OwnWaits(tasks)
+        before = waits.read()
+        proc(tmp_path, {"1": "1000000500 3000000 4", "2": "0 0 1", "3": "500000000 4000000 9"})
+        waited = waits.since(before)
+        waits.close()
+        assert waited.wait == pytest.approx(6e-3)
+        assert waited.used == pytest.approx(1.5)
+
+    def test_a_thread_that_has_ended_is_left_out(self, tmp_path: Path) -> None:
+        tasks = proc(tmp_path, {"1": "0 0 1", "2": "0 0 1"}) / "self/task"
+        waits = OwnWaits(tasks)
+        before = waits.read()
+        (tasks / "2/schedstat").unlink()
+        (tasks / "2").rmdir()
+        assert waits.since(before) == own_waits.Waited(0.0, 0.0)
+        waits.close()
+
+    def test_nothing_is_known_where_the_system_has_no_such_files(self, tmp_path: Path) -> None:
+        waits = OwnWaits(tmp_path / "none")
+        assert not waits.is_known
+        assert waits.since(waits.read()) == own_waits.Waited(0.0, 0.0)
+
+    def test_no_file_stays_open(self) -> None:
+        waits = OwnWaits()
+        if not waits.is_known:
+            pytest.skip("this system does not count waits")
+        fds = Path("/proc/self/fd")
+        opened = len(os.listdir(fds))
+        waits.close()
+        assert len(os.listdir(fds)) < opened
+
+
+class TestMachineLoad:
+    @pytest.fixture(autouse=True)
+    def two_processors(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = [0.0, 0.0]
+        monkeypatch.setattr(machine_load, "usable_processors", lambda: {0, 2})
+        monkeypatch.setattr(machine_load, "perf_counter", lambda: self.now[0])
+        monkeypatch.setattr(machine_load, "spent", lambda: self.now[1])
+        monkeypatch.setattr(os, "sysconf", lambda name: 100, raising=False)
+
+    def test_others_are_what_our_processors_did_and_we_did_not(self, tmp_path: Path) -> None:
+        line = "cpu{} {} 0 0 1000 7 0 0 {} 50 0\n"
+        stat = "".join(line.format(*given) for given in (("", 900, 90), (0, 100, 10), (1, 500, 10), (2, 300, 70)))
+        load = MachineLoad(proc(tmp_path, {}, stat), tmp_path)
+        self.now = [2.0, 1.5]
+        stat = "".join(line.format(*given) for given in (("", 999, 99), (0, 300, 10), (1, 900, 10), (2, 450, 90)))
+        proc(tmp_path, {}, stat)
+        found = load.load()
+        assert found is not None
+        assert (found.processors, found.others, found.stolen) == (2, pytest.approx(1.0), pytest.approx(0.1))
+
+    @pytest.mark.parametrize(
+        ("group", "path", "text", "later"),
+        [
+            ("0::/a", "a/cpu.stat", "usage_usec 5\nthrottled_usec 100000\n", "throttled_usec 600000\n"),
+            ("0::/elsewhere", "cpu.stat", "throttled_usec 100000\n", "throttled_usec 600000\n"),
+            ("4:cpu,cpuacct:/b", "cpu,cpuacct/b/cpu.stat", "throttled_time 100000000\n", "throttled_time 600000000\n"),
+        ],
+    )
+    def test_a_quota_that_holds_the_process_is_seen(self, tmp_path: Path, group: str, path: str, text: str, later: str) -> None:
+        stat = "cpu0 1 0 0 0 0 0 0 0 0 0\n"
+        groups = tmp_path / "cgroup"
+        (groups / path).parent.mkdir(parents=True)
+        (groups / path).write_text(text)
+        load = MachineLoad(proc(tmp_path, {}, stat, group), groups)
+        self.now = [2.0, 0.0]
+        (groups / path).write_text(later)
+        found = load.load()
+        assert found is not None
+        assert found.throttled == pytest.approx(0.25)
+
+    @pytest.mark.parametrize("stat", ["", "cpu0 x\n", "cpu0 1 2\n", "cpu7 1 0 0 0 0 0 0 0 0 0\n"])
+    def test_nothing_is_known_of_a_system_that_does_not_tell(self, tmp_path: Path, stat: str) -> None:
+        load = MachineLoad(proc(tmp_path, {}, stat), tmp_path)
+        self.now = [2.0, 1.5]
+        assert load.load() is None
+
+
+@pytest.mark.parametrize(
+    ("wait", "used", "lost"),
+    [
+        (0.0, 1.0, 0.0),
+        (0.4, 1.0, 0.4),  # one thread, which another process kept waiting
+        (3.0, 2.0, 0.0),  # too many of our own, which had both processors to themselves
+        (3.0, 1.5, 0.5),  # too many of our own, and another process
+        (1.9, 0.1, 1.0),
+    ],
+)
+def test_what_threads_wait_for_each_other_is_not_lost_to_others(wait: float, used: float, lost: float) -> None:
+    assert lost_share(wait, 1.0, used, 2) == pytest.approx(lost)
+
+
+def test_the_clock_tells_the_time_of_the_calls_alone() -> None:
+    clock = WatchedClock(CpuClock())
+    assert 0.01 <= clock.time([lambda: time.sleep(0.01)]) < 0.2
+    assert 0 <= clock.lost <= 1
+    assert clock.host_us([]) is None
+    clock.close()
+
+
+class TestRule:
+    def test_a_quiet_machine_has_daemons(self) -> None:
+        assert not is_disturbed(None)
+        assert not is_disturbed(QUIET)
+
+    def test_own_threads_that_wait_for_each_other_are_no_disturbance(self) -> None:
+        assert not is_disturbed(Disturbance(1.0, 2, 0.01, 0.0, 0.0, 0.0, 0.0, 20, 20))
+
+    def test_a_reading_within_a_few_ticks_says_nothing(self) -> None:
+        assert not is_disturbed(Disturbance(0.1, 2, 0.5, 0.0, 0.0, 0.0, 0.0, 20, 20))
+
+    @pytest.mark.parametrize(
+        ("found", "words"),
+        [
+            (BUSY, "75% of blocks disturbed: other processes took 1.0 of 2 processors"),
+            (
+                Disturbance(1.0, 1, 0.0, 0.2, 0.0, 0.0, 0.0, 4, 0),
+                "0% of blocks disturbed: the hypervisor took 0.2 of 1 processor",
+            ),
+            (
+                Disturbance(1.0, 2, 0.0, 0.0, 0.3, 0.6, 0.0, 4, 1),
+                "25% of blocks disturbed: a quota held the process for 30% of the time, other processes took 60% of the GPU",
+            ),
+        ],
+    )
+    def test_whoever_took_the_machine_is_named(self, found: Disturbance, words: str) -> None:
+        one = timing(100.0, {})
+        one.disturbance = found
+        assert describe(one) == words
+
+
+class TestBounds:
+    def blocks(self, true: float, lost: list[float], found: Disturbance | None = BUSY, seed: int = 0) -> Blocks:
+        """That take longer by what they lose, and a little noise."""
+        noise = np.exp(np.random.default_rng(seed).normal(0, 0.01, len(lost)))
+        return Blocks.of([true * n / (1 - share) for n, share in zip(noise, lost, strict=True)], lost, found)
+
+    def test_a_quiet_machines_ratio_is_that_of_all_pairs(self) -> None:
+        one, other = self.blocks(2.0, [0.3] * 10, QUIET), self.blocks(1.0, [0.0] * 10, QUIET, 1)
+        assert one.ratio_to(other) == paired_ratio(one.times_us, other.times_us)
+
+    def test_pairs_of_undisturbed_blocks_decide_where_there_are_enough(self) -> None:
+        one, other = self.blocks(2.0, [0.0, 0.8] * 12), self.blocks(1.0, [0.0] * 24, BUSY, 1)
+        found = one.ratio_to(other)
+        assert 1.9 < found.low < found.ratio < found.high < 2.1
+
+    def test_the_least_disturbed_blocks_decide_what_differs_by_more_than_they_lost(self) -> None:
+        """Undisturbed ones of the two are never side by side."""
+        one, other = self.blocks(5.0, [0.1, 0.9] * 12), self.blocks(1.0, [0.9, 0.1] * 12, BUSY, 1)
+        found = one.ratio_to(other)
+        assert verdict(found, 0.05) == "slower"
+        assert found.low < 4.6
+        assert found.high > 5.4
+
+    def test_the_interval_holds_the_ratio_whatever_part_of_the_waits_cost_time(self) -> None:
+        random = np.random.default_rng(2)
+        for _ in range(50):
+            lost = random.uniform(0, 0.95, (2, 40))
+            cost = 1 / (1 - lost * random.uniform(0, 1, lost.shape))
+            noise = np.exp(random.normal(0, 0.02, lost.shape))
+            arms = [
+                Blocks.of(list(true * c * n), list(shares), BUSY)
+                for true, c, n, shares in zip((1.3, 1.0), cost, noise, lost, strict=True)
+            ]
+            found = arms[0].ratio_to(arms[1])
+            assert found.low < 1.3 < found.high
+
+    def test_blocks_that_lost_all_say_nothing(self) -> None:
+        """As measured with four spinning processes on two processors: the ratio on a quiet machine is 2.3."""
+        lost = [1.0] * 10
+        one, other = Blocks.of([100.0] * 10, lost, BUSY), Blocks.of([23_000.0] * 10, lost, BUSY)
+        assert verdict(one.ratio_to(other), 0.05) == "unclear"
+
+    @pytest.mark.parametrize("found", [Disturbance(1.0, 2, 1.0, 0.0, 0.0, 0.0, 0.5, 20, 0), BUSY])
+    def test_unknown_waits_may_have_cost_all(self, found: Disturbance) -> None:
+        lost = [0.0] * 10 if found is not BUSY else []
+        one, other = (Blocks.of([time] * 10, lost, found) for time in (1.0, 20.0))
+        assert verdict(one.ratio_to(other), 0.05) == "unclear"
+
+    def test_what_a_quota_takes_is_taken_from_every_block(self) -> None:
+        held = Disturbance(1.0, 2, 0.0, 0.0, 0.5, 0.0, 0.0, 20, 0)
+        one, other = (Blocks.of([time] * 10, [0.0] * 10, held) for time in (1.8, 1.0))
+        assert one.ratio_to(other) == Ratio(1.8, pytest.approx(0.9), pytest.approx(3.6))
+
+    def test_shares_of_other_blocks_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="longer"):
+            Blocks.of([1.0] * 8, [0.0] * 7, BUSY).ratio_to(Blocks.of([1.0] * 8, [0.0] * 8, BUSY))
+
+
+def test_a_row_is_stored_with_what_disturbed_it() -> None:
+    found = timing(100.0, {"base": 50.0})
+    found.lost, found.disturbance = [0.25] * 12, BUSY
+    stored = row("a", CASES[0], timing=found)
+    assert Row.from_dict(stored.as_dict()) == stored
+
+
+def test_reports_say_what_disturbed_a_row() -> None:
+    found = timing(100.0, {"base": 50.0})
+    found.disturbance = BUSY
+    rows = [row("a", CASES[0], timing=found), row("base", CASES[0], timing=timing(50.0, {}))]
+    words = describe(found)
+    assert f"1 of 2 times; the most: {words};" in "\n".join(summary_lines(rows, set()))
+    assert progress.describe(rows[0]).endswith(f"; {words}")
+    assert words in csv_report.render(rows, set())
+    text = markdown.render(sample_run(), rows, set())
+    assert text.count(words) == 2
+    assert "**Disturbed** rows" in text
