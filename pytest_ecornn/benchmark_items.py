@@ -61,7 +61,7 @@ class BenchmarkItem(FixedItem):
     @contextmanager
     def _settings_left(self) -> Iterator[None]:
         """Raises Failure where what all share has changed: other implementations' calls, which alternate, were not the same."""
-        with ambient.Kept() as kept:
+        with ambient.Kept(ambient.everything()) as kept:
             yield
         for change in kept.changes:
             raise self.failure(change)

@@ -13,6 +13,7 @@ from pytest_ecornn.quiet_bounds import Blocks
 from pytest_ecornn.roofline import Ceilings
 from pytest_ecornn.rows import Against, Disturbance, Timing
 from pytest_ecornn.sensors import Sensors
+from pytest_ecornn.settings_clock import SettingsClock
 from pytest_ecornn.statistics import CONFIDENCE
 from pytest_ecornn.watch import Watch
 
@@ -40,7 +41,7 @@ class Column:
 
     def _measure(self, budget: float, is_decided: Callable[[], bool]) -> None:
         with self._watch as clock:
-            measure(self._arms, clock, budget, is_decided, self._sensors.sample, self._watch.after_block)
+            measure(self._arms, SettingsClock(clock), budget, is_decided, self._sensors.sample, self._watch.after_block)
 
     def verify(self) -> list[Comparison]:
         """The candidate's kept calls against the reference."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pytest_ecornn import contents
 from pytest_ecornn.agreement import Agreement
-from pytest_ecornn.ambient import Kept, is_burning, live_threads
+from pytest_ecornn.ambient import Kept, everything, is_burning, live_threads
 from pytest_ecornn.calls import Call, Poisoned, Unchanged, on_tensors
 from pytest_ecornn.contents import Problem
 from pytest_ecornn.graphs import Capturing, NotCaptured
@@ -71,7 +71,7 @@ def guard_bands(subject: Subject) -> str:
 def globals_unchanged(subject: Subject) -> str:
     """What the first build and call changed, and what later calls do; threads may be started once, and must rest."""
     was_burning, counts = is_burning(), []
-    with Kept() as kept:
+    with Kept(everything()) as kept:
         for _ in range(4):
             subject.run(subject.problem)
             counts.append(live_threads())

@@ -118,7 +118,7 @@ class Item:
         try:
             self._check_device()
             # What one implementation changes for all must not harm the next.
-            with self.at_work(self.case), ambient.Kept(), Tools() as tools, Asking(self.found.path) as asking, exits:
+            with self.at_work(self.case), self._settings_put_back(), Tools() as tools, Asking(self.found.path) as asking, exits:
                 self.fill(row)
             for call in exits.calls:
                 raise self.failure(f"expected a result or Unsupported, but {call} was called")
@@ -180,6 +180,16 @@ class Item:
             self.session.process.is_spoilt = True
             if row.status == "passed":
                 self.fail(row, self.failure(f"CUDA context is poisoned: {lost}"))
+
+    @contextmanager
+    def _settings_put_back(self) -> Iterator[None]:
+        """What cannot be put back leaves a process that is unfit for other rows."""
+        kept = ambient.Kept(ambient.everything())
+        try:
+            with kept:
+                yield
+        finally:
+            self.session.process.is_spoilt |= bool(kept.lasting)
 
     def fill(self, row: Row) -> None:
         raise NotImplementedError

@@ -23,7 +23,10 @@ else:
     import resource
 
 # Parameters of mallopt(3).
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_PERTURB = -1, -4, -6
+_MMAP_MAX, _TRIM_THRESHOLD = 65536, 128 * 1024  # glibc's defaults
+_LARGE_BYTES = 2**26  # over the largest that glibc's moving threshold for maps of their own reaches
+_SMALL_BYTES, _MARKS = 1536, (0x11, 0x22, 0x33)
 _PROCESS = Path("/proc/self")
 # A control group's limit and use as seen from inside it, versions 2 and 1.
 _GROUPS = Path("/sys/fs/cgroup")
@@ -38,10 +41,57 @@ def fix_allocator() -> str:
 
     An allocator put in malloc's place (LD_PRELOAD) heeds none of this and cannot be told from glibc here.
     """
-    libc = _libc()
-    if libc is None or not (libc.mallopt(_M_MMAP_MAX, 0) and libc.mallopt(_M_TRIM_THRESHOLD, -1)):
+    found = libc()
+    if found is None or not (found.mallopt(_M_MMAP_MAX, 0) and found.mallopt(_M_TRIM_THRESHOLD, -1)):
         return "system default: mallopt is not available"
     return "glibc malloc: mmap_max 0, trim_threshold never"
+
+
+class _Mallinfo(ctypes.Structure):
+    """What mallinfo2(3) returns. arena: bytes of the heap; hblks: blocks that were mapped one by one."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()  # noqa: SIM905
+    )
+
+
+def allocator_behaviour() -> dict[str, bool] | None:
+    """How glibc treats a large block and a small one, as its settings cannot be read; None where it is another allocator."""
+    own = libc()
+    if own is None or not hasattr(own, "mallinfo2"):
+        return None
+    own.mallinfo2.restype, own.malloc.restype, own.free.argtypes = _Mallinfo, ctypes.c_void_p, [ctypes.c_void_p]
+    own.malloc.argtypes = [ctypes.c_size_t]
+    before = own.mallinfo2()
+    block = own.malloc(_LARGE_BYTES)
+    held = own.mallinfo2()
+    own.free(block)
+    after = own.mallinfo2()
+    return {
+        "maps large blocks": held.hblks > before.hblks, "gives freed memory back": after.arena < held.arena,
+        "fills blocks": _is_filled(own),
+    }  # fmt: skip
+
+
+def set_allocator(old: dict[str, bool]) -> None:
+    """Makes glibc behave so again, by its defaults or by what `fix_allocator` sets."""
+    own = libc()
+    if own is not None:
+        own.mallopt(_M_MMAP_MAX, _MMAP_MAX if old["maps large blocks"] else 0)
+        own.mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD if old["gives freed memory back"] or old["maps large blocks"] else -1)
+        own.mallopt(_M_PERTURB, 0)
+
+
+def _is_filled(own: ctypes.CDLL) -> bool:
+    """Whether blocks come with one byte throughout, the same whatever stood there before."""
+    found = []
+    for mark in _MARKS:
+        block = own.malloc(_SMALL_BYTES)
+        found.append(set(ctypes.string_at(block, _SMALL_BYTES)))
+        ctypes.memset(block, mark, _SMALL_BYTES)
+        own.free(block)
+    return found[1] == found[2] and len(found[1]) == 1 and 0 not in found[1]
 
 
 def available_bytes() -> int | None:
@@ -75,9 +125,9 @@ def lift_limit() -> None:
 
 def release() -> None:
     """Gives back to the system what malloc holds and nobody uses."""
-    libc = _libc()
-    if libc is not None:
-        libc.malloc_trim(0)
+    found = libc()
+    if found is not None:
+        found.malloc_trim(0)
 
 
 def peak_bytes(call: Callable[[], Any], device: str = "cpu") -> int | None:
@@ -117,10 +167,10 @@ def _status_bytes(name: str) -> int | None:
     return int(found[1]) * 1024 if found else None
 
 
-def _libc() -> ctypes.CDLL | None:
+def libc() -> ctypes.CDLL | None:
     """glibc, or None where the C library is another one or cannot be reached."""
     try:
-        libc = ctypes.CDLL(None)
-        return libc if hasattr(libc, "gnu_get_libc_version") and hasattr(libc, "mallopt") else None
+        own = ctypes.CDLL(None)
+        return own if hasattr(own, "gnu_get_libc_version") and hasattr(own, "mallopt") else None
     except (OSError, TypeError):
         return None

@@ -10,7 +10,7 @@ import torch
 
 from pytest_ecornn import contents
 from pytest_ecornn.agreement import Agreement
-from pytest_ecornn.ambient import Kept
+from pytest_ecornn.ambient import Kept, everything
 from pytest_ecornn.calls import Call, Tensors, Unchanged, WrongResult, run_call
 from pytest_ecornn.contents import Problem
 from pytest_ecornn.contract import Case, Declared, Implementation, Layer, Unsupported, Weights
@@ -31,7 +31,7 @@ class Subject:
 
     def __post_init__(self) -> None:
         self.implementation = self.make()
-        with Kept() as self.kept:
+        with Kept(everything()) as self.kept:
             self.problem = contents.problem(self.case)
             before = Unchanged(Call(self.problem))
             self.layer = self.implementation.build(self.case, self.problem.weights)

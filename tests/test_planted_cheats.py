@@ -15,8 +15,8 @@ from pytest_ecornn.tampering import Tools
 
 FILES = trial.files("cheat")
 FAMILIES = {
-    "clock", "copying", "deferred", "expected", "judge", "memo", "near", "no", "one", "reference", "secret", "settings", "side",
-    "thread", "tuning", "warm", "weights", "work",
+    "baseline", "clock", "copying", "deferred", "expected", "judge", "memo", "near", "no", "one", "reference", "secret",
+    "settings", "side", "thread", "tuning", "warm", "weights", "work",
 }  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("one_thread")

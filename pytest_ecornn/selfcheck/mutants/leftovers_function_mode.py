@@ -1,0 +1,22 @@
+"""A default device is set around allocations and not taken back where a sequence has lengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.contract import Case, Layer, State, Weights
+from pytest_ecornn.selfcheck._correct_layers import AroundLoop
+
+CAUGHT_BY = "property: globals_unchanged"
+CELL = "gru"
+
+
+class Fault(AroundLoop):
+    def call(self, layer: Layer, case: Case, weights: Weights, x: Tensor, state: State, lengths: Tensor | None) -> Any:
+        result = layer(x, state, lengths)
+        if lengths is not None:
+            torch.set_default_device("cpu")
+        return result

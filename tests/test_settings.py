@@ -1,0 +1,160 @@
+"""Settings that all share: each change is named and put back, what an import brings is no change, and blocks are watched."""
+
+from __future__ import annotations
+
+import gc
+import locale
+import os
+import signal
+import subprocess
+import sys
+import threading
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_ecornn import ambient, child_processes, memory
+from pytest_ecornn.calls import WrongResult
+from pytest_ecornn.clocks import CpuClock
+from pytest_ecornn.setting import Setting, cannot_be_put_back
+from pytest_ecornn.settings_clock import SettingsClock
+
+_SLEEP = [sys.executable, "-c", "import time; time.sleep(20)"]
+
+
+def _everything() -> ambient.Kept:
+    return ambient.Kept(ambient.everything())
+
+
+def _names(kept: ambient.Kept) -> set[str]:
+    return {change.partition(": expected")[0] for change in kept.changes}
+
+
+_held: list[Any] = []  # an inference mode ends with its guard
+CHANGES: dict[str, Callable[[], Any]] = {
+    "default device": lambda: torch.set_default_device("meta"),
+    "inference mode": lambda: _held.append(torch._C._InferenceMode(True)),  # type: ignore[attr-defined]
+    "autocast": lambda: torch.set_autocast_enabled("cpu", True),
+    "anomaly mode": lambda: torch.autograd.set_detect_anomaly(True),
+    "hooks of saved tensors": lambda: torch.autograd.graph.saved_tensors_hooks(Tensor.clone, Tensor.clone).__enter__(),
+    "hooks of all modules": lambda: torch.nn.modules.module.register_module_forward_hook(lambda *_: None),
+    "torch.backends.mkldnn.enabled": lambda: torch._C._set_mkldnn_enabled(False),  # type: ignore[attr-defined]
+    "flash attention": lambda: torch.backends.cuda.enable_flash_sdp(False),
+    "torch.utils.deterministic.fill_uninitialized_memory": lambda: setattr(
+        torch.utils.deterministic, "fill_uninitialized_memory", not torch.utils.deterministic.fill_uninitialized_memory
+    ),
+    "thresholds of the collection of garbage": lambda: gc.set_threshold(1),
+    "Python's tracers": lambda: threading.setprofile(lambda *_: None),
+    "tracing of allocations": tracemalloc.start,
+    "Python's switch interval": lambda: sys.setswitchinterval(1e-4),
+    "Python's recursion limit": lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 1),
+    "timers that send signals": lambda: signal.setitimer(signal.ITIMER_PROF, 100.0),
+    "handlers of signals": lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN),
+    "locale": lambda: locale.setlocale(locale.LC_ALL, "C"),
+    "environment variables": lambda: os.environ.update(OMP_NUM_THREADS="7"),
+    "environment variables of C": lambda: os.putenv("MKL_NUM_THREADS", "7"),
+    "working directory": lambda: os.chdir("/"),
+    "mask of new files": lambda: os.umask(0o13),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_named_and_put_back(name: str) -> None:
+    with _everything() as outer:
+        if name == "locale" and locale.setlocale(locale.LC_ALL) == "C":
+            locale.setlocale(locale.LC_ALL, "C.UTF-8")
+        with _everything() as kept:
+            CHANGES[name]()
+    assert name in _names(kept)
+    assert outer.changes == [] or name == "locale"
+    assert kept.lasting == []
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="has one processor")
+def test_processors_of_this_thread_and_of_others_are_put_back() -> None:
+    done, started = threading.Event(), threading.Event()
+    tasks: list[int] = []
+
+    def wait() -> None:
+        tasks.append(threading.get_native_id())
+        started.set()
+        done.wait()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    started.wait()
+    one = {min(os.sched_getaffinity(0))}
+    with _everything() as outer, _everything() as kept:
+        os.sched_setaffinity(0, one)
+        os.sched_setaffinity(tasks[0], one)
+    done.set()
+    thread.join()
+    assert {"processors of this thread", "processors and priority of threads"} <= _names(kept)
+    assert outer.changes == []
+
+
+def test_what_an_import_brings_is_no_change(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "brings_settings.py").write_text("import os, warnings\nos.environ['SOME_CACHE_DIR'] = '/x'\n")
+    (tmp_path / "tunes_openmp.py").write_text("import os\nos.environ['OMP_SCHEDULE'] = 'dynamic'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with _everything() as kept:
+        __import__("brings_settings")
+    assert kept.changes == []
+    with _everything() as kept:
+        __import__("tunes_openmp")
+    assert _names(kept) == {"environment variables"}
+    monkeypatch.delenv("SOME_CACHE_DIR", raising=False)
+
+
+def test_a_child_process_is_named_and_ended() -> None:
+    with _everything() as outer, _everything() as kept:
+        child = subprocess.Popen(_SLEEP)
+    assert _names(kept) == {"child processes"}
+    assert "time.sleep" in kept.changes[0]
+    assert outer.changes == []
+    assert child.wait(5) == -signal.SIGKILL
+
+
+def test_a_helper_of_a_library_may_stay_where_it_rests() -> None:
+    rests = [sys.executable, "-c", "import time; time.sleep(20) # torch/_inductor/compile_worker"]
+    with _everything() as kept:
+        child = subprocess.Popen(rests)
+    assert kept.changes == []
+    assert child.pid in child_processes.living()
+    child.kill()
+    child.wait()
+
+
+def test_settings_of_the_allocator_show_by_what_it_does() -> None:
+    if memory.allocator_behaviour() is None:
+        pytest.skip("is not glibc's of 2.33 or later")
+    with _everything() as outer, _everything() as kept:
+        memory.libc().mallopt(-6, 0x5A)  # type: ignore[union-attr]
+    assert _names(kept) == {"allocator"}
+    assert outer.changes == []
+
+
+def test_what_cannot_be_put_back_is_told() -> None:
+    values = iter((1, 2))
+    with ambient.Kept([Setting("priority", lambda: next(values), cannot_be_put_back)]) as kept:
+        pass
+    assert kept.lasting == kept.changes == ["priority: expected 1 as before, got 2"]
+
+
+def test_a_clock_sees_what_calls_leave_and_not_what_they_put_back() -> None:
+    def leaves() -> None:
+        sys.setswitchinterval(1e-4)
+
+    def puts_back() -> None:
+        before = torch.get_num_threads()
+        torch.set_num_threads(before + 1)
+        torch.set_num_threads(before)
+
+    clock = SettingsClock(CpuClock())
+    assert clock.time([puts_back] * 3) > 0
+    with ambient.Kept(), pytest.raises(WrongResult, match=r"switch interval: expected .* as before"):
+        clock.time([leaves])
