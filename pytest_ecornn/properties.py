@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from pytest_ecornn import conduct, relations
+from pytest_ecornn import backward_passes, conduct, incoming_gradients, relations, required_gradients
 from pytest_ecornn.ambient import Kept
 from pytest_ecornn.calls import WrongResult
 from pytest_ecornn.subject import NotApplicable, Subject
@@ -32,6 +32,18 @@ PROPERTIES = (
     Property("fresh_results", "results have memory of their own, which later calls do not touch", conduct.fresh_results),
     Property("written", "every element of every result is written", conduct.written),
     Property("guard_bands", "nothing is written outside the call's own memory, nor read", conduct.guard_bands),
+    Property(
+        "gradients_required",
+        "gradients of what requires one are the same, whatever else requires one",
+        required_gradients.gradients_required,
+    ),
+    Property("unused_results", "a result that is not used sends nothing back", incoming_gradients.unused_results),
+    Property(
+        "incoming_layouts", "incoming gradients of any memory layout give the same result", incoming_gradients.incoming_layouts
+    ),
+    Property("calls_interleaved", "backward passes may follow several calls, in any order", backward_passes.calls_interleaved),
+    Property("backward_twice", "a second backward pass over a retained graph is as the first", backward_passes.backward_twice),
+    Property("grad_untouched", "`.grad` is left to backward(), and no two share memory", backward_passes.grad_untouched),
     Property("causal", "no step depends on those that come after it", relations.causal),
     Property("split", "two parts, the second from the first's final state, equal the whole", relations.split),
     Property("batch_order", "sequences in another order give the same results in that order", relations.batch_order),

@@ -143,6 +143,66 @@ def keeps_first_weights(layer: Any, case: Case, weights: Weights) -> Layer:
     return run
 
 
+class Disturbed(torch.autograd.Function):
+    """Returns its tensors; a planted function has their incoming gradients first, and each pass's notes."""
+
+    @staticmethod
+    def forward(ctx: Any, planted: Any, *results: Tensor) -> tuple[Tensor, ...]:
+        ctx.planted, ctx.notes = planted, {}
+        planted.made = ctx.notes
+        ctx.set_materialize_grads(False)
+        return tuple(result.clone() for result in results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        return None, *ctx.planted(ctx.notes, *gradients)
+
+
+def disturbed(planted: Any) -> Wrap:
+    def wrap(layer: Any, case: Case, weights: Weights) -> Layer:
+        return lambda x, state, lengths: Disturbed.apply(planted, *layer(x, state, lengths))
+
+    return wrap
+
+
+def loses_final_without_output(notes: Any, output: Tensor | None, final: Tensor | None) -> Any:
+    return output, None if final is None else final * (output is not None)
+
+
+def reads_in_memory_order(notes: Any, *gradients: Tensor | None) -> Any:
+    return [None if one is None else torch.as_strided(one.clone(), one.shape, one.contiguous().stride()) for one in gradients]
+
+
+def takes_the_last_call_for_its_own(notes: Any, *gradients: Tensor | None) -> Any:
+    return [None if one is None else one * (1 + (notes is not takes_the_last_call_for_its_own.made)) for one in gradients]  # type: ignore[attr-defined]
+
+
+def wears_out(notes: dict[str, int], *gradients: Tensor | None) -> Any:
+    notes["passes"] = notes.get("passes", 0) + 1
+    return [None if one is None else one * notes["passes"] for one in gradients]
+
+
+def cuts_the_graph_without_x(layer: Any, case: Case, weights: Weights) -> Layer:
+    def run(x: Tensor, state: Any, lengths: Any) -> Any:
+        output, final = layer(x, state, lengths)
+        return output if x.requires_grad else output.detach(), final
+
+    return run
+
+
+def sets_grad(layer: Any, case: Case, weights: Weights) -> Layer:
+    def accumulate(gradient: Tensor) -> None:
+        weights["bias_ih_l0"].grad = torch.zeros_like(weights["bias_ih_l0"])
+
+    def run(x: Tensor, state: Any, lengths: Any) -> Any:
+        output, final = layer(x, state, lengths)
+        if output.requires_grad:
+            output.register_hook(accumulate)
+        return output, final
+
+    return run
+
+
 PLANTED = {
     "globals_unchanged": (draws_random_numbers, "gru-T6-B3-H5-float32-state-training"),
     "inputs_unchanged": (clears_padding, "gru-T6-B3-H5-float32-ragged-state"),
@@ -151,6 +211,12 @@ PLANTED = {
     "fresh_results": (reuses_its_output, "gru-T6-B3-H5-float32-state"),
     "written": (swallows_poison, "gru-T6-B3-H5-float32-state-training"),
     "guard_bands": (writes_outside, "gru-T6-B3-H5-float32-state-training"),
+    "gradients_required": (cuts_the_graph_without_x, "gru-T6-B3-H5-float32-state-training"),
+    "unused_results": (disturbed(loses_final_without_output), "gru-T6-B3-H5-float32-state-training"),
+    "incoming_layouts": (disturbed(reads_in_memory_order), "gru-T6-B3-H5-float32-state-training"),
+    "calls_interleaved": (disturbed(takes_the_last_call_for_its_own), "gru-T6-B3-H5-float32-state-training"),
+    "backward_twice": (disturbed(wears_out), "gru-T6-B3-H5-float32-state-training"),
+    "grad_untouched": (sets_grad, "gru-T6-B3-H5-float32-state-training"),
     "causal": (leaks, "gru-T6-B3-H5-float32-bidirectional-state"),
     "split": (stale_final_state, "gru-T6-B3-H5-float32-state-training"),
     "batch_order": (first_sequence_differs, "gru-T6-B3-H5-float32-state-training"),

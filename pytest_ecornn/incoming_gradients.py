@@ -1,0 +1,76 @@
+"""Properties of the backward pass's arguments: results that nobody uses, and gradients of any memory layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn import contents
+from pytest_ecornn.agreement import Agreement
+from pytest_ecornn.calls import Call, Tensors
+from pytest_ecornn.graph_calls import GraphCall, labelled, nearly, needs_training, variants
+from pytest_ecornn.subject import Subject
+
+Given = tuple[Tensor | None, ...]
+
+
+def unused_results(subject: Subject) -> str:
+    """Some results have no incoming gradient, against the same ones with a gradient of zeros."""
+    needs_training(subject)
+    weights, names = subject.problem.loss_weights, list(GraphCall(subject.layer, Call(subject.problem)).results)
+    uses = [use for use in product((True, False), repeat=len(weights)) if any(use) and not all(use)]
+    for use in variants(subject, uses):
+        zeros = tuple(w if is_used else torch.zeros_like(w) for w, is_used in zip(weights, use, strict=True))
+        missing: Given = tuple(w if is_used else None for w, is_used in zip(weights, use, strict=True))
+        problem = replace(subject.problem, loss_weights=zeros)
+        wanted = _gradients(subject, problem, zeros)
+        subject.run(subject.other)  # or what a backward pass leaves behind would be those zeros
+        message = nearly(subject, wanted, _gradients(subject, problem, missing), Agreement(problem, subject.declared))
+        if message:
+            used = [name for name, is_used in zip(names, use, strict=True) if is_used]
+            return labelled(message, f"only {' and '.join(used)} used")
+    return ""
+
+
+def incoming_layouts(subject: Subject) -> str:
+    """Incoming gradients that lie otherwise in memory, against contiguous ones of the same values."""
+    needs_training(subject)
+    for name, laid in variants(subject, list(_LAYOUTS.items())):
+        given = tuple(map(laid, subject.problem.loss_weights))
+        problem = replace(subject.problem, loss_weights=tuple(one.contiguous() for one in given))
+        wanted = _gradients(subject, problem, problem.loss_weights)
+        message = nearly(subject, wanted, _gradients(subject, problem, given), Agreement(problem, subject.declared))
+        if message:
+            return labelled(message, f"incoming gradients {name}")
+    return ""
+
+
+def _gradients(subject: Subject, problem: contents.Problem, given: Given) -> Tensors:
+    return GraphCall(subject.layer, Call(problem)).gradients(given)
+
+
+def _permuted(order: tuple[int, ...], gradient: Tensor) -> Tensor:
+    """The same values, in memory in the order of these dimensions."""
+    inverse = sorted(range(len(order)), key=order.__getitem__)
+    return gradient.permute(order).contiguous().permute(inverse)
+
+
+def _spaced(gradient: Tensor) -> Tensor:
+    """Every other element of a larger tensor, from its second on; what lies between is NaN."""
+    room = gradient.new_full((*gradient.shape[:-1], 2 * gradient.shape[-1] + 1), float("nan"))
+    return room[..., 1::2].copy_(gradient)
+
+
+_LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "expanded from one number, as those of sum()": lambda gradient: gradient.new_ones(()).expand(gradient.shape),
+    "expanded over the first dimension": lambda gradient: gradient[:1].expand(gradient.shape),
+    "expanded over the last dimension": lambda gradient: gradient[..., :1].expand(gradient.shape),
+    "with the first two dimensions transposed": partial(_permuted, (1, 0, 2)),
+    "with the last dimension first": partial(_permuted, (2, 0, 1)),
+    "strided and offset": _spaced,
+}
