@@ -14,7 +14,7 @@ from pytest_ecornn.roofline import Ceilings
 from pytest_ecornn.rows import Against, Disturbance, Timing
 from pytest_ecornn.sensors import Sensors
 from pytest_ecornn.settings_clock import SettingsClock
-from pytest_ecornn.statistics import CONFIDENCE
+from pytest_ecornn.statistics import CONFIDENCE, Ratio
 from pytest_ecornn.watch import Watch
 
 
@@ -34,10 +34,11 @@ class Column:
 
         self._measure(budget, is_decided)
 
-    def measure_long(self, budget: float) -> tuple[list[float], list[float]]:
-        """For all of the budget: the times of the candidate and of its first baseline."""
+    def measure_long(self, budget: float) -> Ratio:
+        """For all of the budget: the ratio of the candidate to its first baseline."""
         self._measure(budget, lambda: False)
-        return self._arms[0].samples_us, self._arms[1].samples_us
+        blocks, baseline = (self._blocks(arm, self._watch.disturbance()) for arm in self._arms[:2])
+        return blocks.ratio_to(baseline, self._confidence)
 
     def _measure(self, budget: float, is_decided: Callable[[], bool]) -> None:
         with self._watch as clock:
@@ -50,14 +51,14 @@ class Column:
 
     def timing(self, ceilings: Ceilings, peak_bytes: int | None = None, host_us: float | None = None) -> Timing:
         arm, case = self._arms[0], self._arms[0].candidate.case
-        cost, found = arm.candidate.implementation.cost(case), self._watch.disturbance()
+        cost, found, waits = arm.candidate.implementation.cost(case), self._watch.disturbance(), self._watch.waits(arm)
         time_us, low, high = self._blocks(arm, found).interval()
         gb_per_s, gflop_per_s = roofline.achieved(cost, time_us)
         floor = roofline.floor_us(case, valid_steps(case), ceilings)
         return Timing(
             time_us, low, high, arm.samples_us, arm.calls, self._clock.name, self._against(found), arm.candidate.build_ms,
             peak_bytes, cost.bytes, cost.operations, gb_per_s, gflop_per_s, floor, floor / time_us, host_us,
-            self._sensors.summary(), self._watch.lost(arm), found,
+            self._sensors.summary(), list(waits.lost), list(waits.delayed), found,
         )  # fmt: skip
 
     def _against(self, found: Disturbance | None) -> list[Against]:
@@ -65,11 +66,13 @@ class Column:
 
     def _compared(self, baseline: Timed, found: Disturbance | None) -> Against:
         blocks, others = self._blocks(self._arms[0], found), self._blocks(baseline, found)
-        ratio = blocks.ratio_to(others, self._confidence)
+        ratio, waits = blocks.ratio_to(others, self._confidence), self._watch.waits(baseline)
+        verdict = statistics.verdict(ratio, self._clock.smallest_difference)
         return Against(
-            baseline.candidate.name, others.interval()[0], ratio.ratio, ratio.low, ratio.high,
-            statistics.verdict(ratio, self._clock.smallest_difference), list(baseline.samples_us), self._watch.lost(baseline),
+            baseline.candidate.name, others.interval()[0], ratio.ratio, ratio.low, ratio.high, verdict,
+            list(baseline.samples_us), list(waits.lost), list(waits.delayed),
         )  # fmt: skip
 
     def _blocks(self, arm: Timed, found: Disturbance | None) -> Blocks:
-        return Blocks.of(arm.samples_us, self._watch.lost(arm), found)
+        waits = self._watch.waits(arm)
+        return Blocks.of(arm.samples_us, waits.lost, waits.delayed, found)

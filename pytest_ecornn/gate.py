@@ -14,21 +14,24 @@ end unclear unless they differ by much.
 
 What looks slower is measured again, `TIMES` times at most, and fails where it is slower by its interval each time: this is
 for disturbances that last longer than a measurement, of which no interval can know. What was measured then cannot be
-measured again, so a report to compare with should hold many pairs (`--ecornn-pairs`).
+measured again, so a report to compare with should hold many pairs (`--ecornn-pairs`), and a row of it that others are known to
+have disturbed is not judged by. One that is disturbed now has an interval that holds whatever that has cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from pytest_ecornn import statistics
+from pytest_ecornn.disturbance import describe, is_disturbed
+from pytest_ecornn.quiet_bounds import ratio_of
 from pytest_ecornn.rows import Against, Row, Timing
 from pytest_ecornn.statistics import Ratio
 
 TIMES = 3
 WRONG_ROWS, WRONG_RUNS = 3e-4, 0.01  # chance of a false "slower": for a column of a row, and for a run
+DISTURBED = "the stored row was disturbed"
 _COLUMNS = ("timing", "replay")
 Key = tuple[str, str, str]
 
@@ -178,12 +181,10 @@ def verdict(change: Ratio, limit: float) -> str:
     return "not slower" if change.high <= 1 + limit else "unclear"
 
 
-def measured_again(
-    one: Finding, again: Callable[[Finding], tuple[Sequence[float], Sequence[float]]], confidence: float
-) -> Finding:
-    """The finding after new measurements, until one does not find it slower. again: new times of the row and its anchor."""
+def measured_again(one: Finding, again: Callable[[Finding], Ratio]) -> Finding:
+    """The finding after new measurements, until one does not find it slower. again: a new ratio of the row to its anchor."""
     for _ in range(TIMES):
-        one = judged(one, statistics.paired_ratio(*again(one), confidence))
+        one = judged(one, again(one))
         one.measured += 1
         if one.verdict != "slower":
             break
@@ -200,7 +201,19 @@ def _finding(then: Row, now: Row, column: str, limit: float, wrong: Collection[K
     if not one.anchor:
         then_, now_ = (", ".join(sorted(found)) or "none" for found in names)
         one.reason = f"no anchor: baselines then {then_}, now {now_}"
+    elif said := _disturbed(before) or _doubt(before, one.anchor):
+        one.anchor, one.reason = "", f"{DISTURBED}: {said}"
+    elif said := _doubt(after, one.anchor):
+        one.anchor, one.reason = "", said
     return one
+
+
+def _disturbed(timing: Timing) -> str:
+    return describe(timing) if is_disturbed(timing.disturbance) else ""
+
+
+def _doubt(timing: Timing, anchor: str) -> str:
+    return next(one.doubt for one in timing.against if one.baseline == anchor)
 
 
 def _judge_first(one: Finding, then: Row, now: Row, confidence: float) -> None:
@@ -218,7 +231,7 @@ def _judge_first(one: Finding, then: Row, now: Row, confidence: float) -> None:
 
 def _ratio(timing: Timing, anchor: str, confidence: float) -> Ratio:
     against: Against = next(found for found in timing.against if found.baseline == anchor)
-    return statistics.paired_ratio(timing.samples_us, against.samples_us, confidence)
+    return ratio_of(timing, against, confidence)
 
 
 def _marked(row: Row, doubted: Collection[Key]) -> Row:

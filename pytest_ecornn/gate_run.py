@@ -5,7 +5,7 @@ Under pytest-xdist this is the controller's: its workers have ended by then, so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,16 +13,18 @@ import pytest
 
 from pytest_ecornn import clocks, gate, machine, replay, reporting
 from pytest_ecornn.benchmark_items import BenchmarkItem
+from pytest_ecornn.clocks import Clock
 from pytest_ecornn.columns import Column
 from pytest_ecornn.contract import Unsupported
 from pytest_ecornn.error_origin import describe_error
 from pytest_ecornn.exit_guard import ExitGuard
 from pytest_ecornn.gate import Finding, Outcome
 from pytest_ecornn.items import Skip
-from pytest_ecornn.measurement import Arm, Pool, measure
+from pytest_ecornn.measurement import Arm, Pool, Timed, measure
 from pytest_ecornn.outcomes import RAISED, skips_as_unsupported
 from pytest_ecornn.rows import Row
 from pytest_ecornn.session import Session
+from pytest_ecornn.statistics import Ratio
 from pytest_ecornn.verification import Candidate, failed_tensors
 
 BUDGETS = 3.0  # how much longer than at first a row is measured again, for at most
@@ -78,7 +80,7 @@ class Gate:
         item = self._item(one)
         try:
             with skips_as_unsupported(), ExitGuard():
-                return gate.measured_again(one, lambda found: self._again(item, found), outcome.confidence)
+                return gate.measured_again(one, lambda found: self._again(item, found, outcome.confidence))
         except (NotAgain, Skip, Unsupported) as error:
             reason = str(error)
         except RAISED as error:
@@ -93,8 +95,8 @@ class Gate:
             item for item in self._session.rows() if (item.found.name, str(item.case)) == (one.implementation, one.case)
         )
 
-    def _again(self, item: BenchmarkItem, one: Finding) -> tuple[list[float], list[float]]:
-        """New times of a row's column and of its anchor's, verified as every time is."""
+    def _again(self, item: BenchmarkItem, one: Finding, confidence: float) -> Ratio:
+        """A new ratio of a row's column to its anchor's, its calls verified as all that are timed are."""
         session, pool = self._session, Pool(item.case)
         with session.lock.shared():
             both = [session.verified(name, item.case) for name in (one.implementation, one.anchor)]
@@ -102,20 +104,22 @@ class Gate:
             raise NotAgain("; ".join(wrong))
         arms = [Arm(found, pool) for found in both if isinstance(found, Candidate)]
         with session.lock.alone():
-            column = Column(arms, clocks.for_device(item.case.device)) if one.column == "timing" else _replayed(arms)
-            times = column.measure_long(BUDGETS * session.options.budget)
+            device = item.case.device
+            timed, clock = (arms, clocks.for_device(device)) if one.column == "timing" else _replayed(arms)
+            column = Column(timed, clock, confidence)
+            ratio = column.measure_long(BUDGETS * session.options.budget)
         with session.lock.shared():
             message = failed_tensors(one.implementation, item.case, column.verify())
         if message:
             raise NotAgain(f"a timed call returned a wrong result\n{message}")
-        return times
+        return ratio
 
 
-def _replayed(arms: list[Arm]) -> Column:
-    """The device-only column; graphs are captured after a few calls as a program makes them."""
+def _replayed(arms: list[Arm]) -> tuple[Sequence[Timed], Clock]:
+    """For device-only times; graphs are captured after a few calls as a program makes them."""
     device = arms[0].candidate.case.device
     measure(arms, clocks.for_device(device), 0.0, lambda: True)
     graphs, missing = replay.graph_arms(arms)
     if len(graphs) < len(arms):
         raise NotAgain("; ".join(missing))
-    return Column(graphs, clocks.GraphClock(device))
+    return graphs, clocks.GraphClock(device)

@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from time import perf_counter
-
-from pytest_ecornn.own_waits import spent
+from time import perf_counter, process_time
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 _WORK, _STOLEN = (0, 1, 2, 5, 6), 7  # of a processor's line: user, nice, system, irq, softirq; steal
@@ -58,7 +56,7 @@ class MachineLoad:
             stolen = sum(counts[_STOLEN] for counts in own) / ticks
         except (OSError, ValueError, IndexError):
             return None
-        return (perf_counter(), spent(), worked, stolen, sum(map(_throttled, self._throttles))) if own else None
+        return (perf_counter(), process_time(), worked, stolen, sum(map(_throttled, self._throttles))) if own else None
 
 
 def usable_processors() -> set[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from time import process_time
+from threading import get_native_id
 
 _TASKS = Path("/proc/self/task")
 _NS = 1e-9
@@ -17,10 +17,14 @@ _LONGEST_LINE = 80
 
 @dataclass(frozen=True)
 class Waited:
-    """Between two readings: seconds that all threads waited, all together, and that those which were seen have worked."""
+    """Between two readings: seconds that the threads which were seen waited and worked, all together.
+
+    caller: that the one waited which took the readings.
+    """
 
     wait: float
     used: float
+    caller: float
 
 
 class OwnWaits:
@@ -37,9 +41,9 @@ class OwnWaits:
 
     def since(self, before: dict[str, tuple[int, int]]) -> Waited:
         """A thread that began since has waited from its beginning."""
-        pairs = [(then, now) for thread, now in self.read().items() for then in [before.get(thread, (0, 0))]]
-        used, wait = (sum(now[part] - then[part] for then, now in pairs) * _NS for part in (0, 1))
-        return Waited(wait, used)
+        spans = {thread: _difference(now, before.get(thread, (0, 0))) for thread, now in self.read().items()}
+        used, wait = (sum(span[part] for span in spans.values()) * _NS for part in (0, 1))
+        return Waited(wait, used, spans.get(str(get_native_id()), (0, 0))[1] * _NS)
 
     def close(self) -> None:
         for file in self._files.values():
@@ -68,6 +72,5 @@ class OwnWaits:
         return int(worked), int(waited)
 
 
-def spent() -> float:
-    """Seconds that all threads of this process have worked, those that have ended among them."""
-    return process_time()
+def _difference(now: tuple[int, int], then: tuple[int, int]) -> tuple[int, int]:
+    return now[0] - then[0], now[1] - then[1]

@@ -1,8 +1,9 @@
 """Bounds on the times and ratios that a quiet machine would have shown, from blocks that others disturbed.
 
 A thread that waits for a processor delays its block by no more than its wait, and perhaps not at all: nobody may have waited
-for it. So a block would have taken its time at most, and its time less all waits at least. Pairs of undisturbed blocks decide
-where there are enough. Else each arm's least disturbed blocks do, pairs or not: the bounds of any block hold.
+for it. So a block would have taken its time less all waits at least. It would have taken its time at most, less what it stood
+still for certain. Pairs of blocks whose bounds are close decide where there are enough. Else each arm's least doubtful blocks
+do, pairs or not: the bounds of any block hold.
 """
 
 from __future__ import annotations
@@ -11,51 +12,57 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_ecornn import statistics
-from pytest_ecornn.disturbance import CALM, is_disturbed, outside_share
-from pytest_ecornn.rows import Disturbance
+from pytest_ecornn.disturbance import CALM, is_disturbed, knows_waits, outside_share
+from pytest_ecornn.rows import Against, Disturbance, Timing
 from pytest_ecornn.statistics import CONFIDENCE, MIN_PAIRS, Ratio
 
-_LEAST = 0.125  # of an arm's blocks, which count as its least disturbed ones
+_ALIKE = 0.03  # of a block's time: blocks whose bounds are as much further apart still count as the least doubtful ones
 _MOST_LOST = 0.999  # of a block, so that its bounds are numbers
+_REFILLING = 0.1  # of a disturbed block's work, which fetching again what others drove from the caches may have cost
 _FAR = 1e6  # how far an interval's ends are from a ratio at most, so that they can be drawn
-_UNSEEN = 0.2  # of our own work, by threads whose waits are not known: more, and no bound is known
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """An arm's blocks in order. lost: the share of each block's time that others may have cost; None on a quiet machine."""
+    """What an arm's blocks would have taken on a quiet machine, each at most and at least, in order."""
 
-    times_us: Sequence[float]
-    lost: Sequence[float] | None = None
+    most_us: Sequence[float]
+    least_us: Sequence[float]
+    is_certain: bool = False
 
     @classmethod
-    def of(cls, times_us: Sequence[float], lost: Sequence[float], found: Disturbance | None) -> Blocks:
-        """As measured. What was taken from all blocks alike is lost in each. All may be, where nobody knows the waits."""
+    def of(
+        cls, times_us: Sequence[float], lost: Sequence[float], delayed: Sequence[float], found: Disturbance | None
+    ) -> Blocks:
+        """From the shares of each block that others may have cost at most and for certain.
+
+        All may have been lost, where nobody knows the waits. Raises ValueError where the shares are of other blocks.
+        """
         if found is None or not is_disturbed(found):
-            return cls(times_us)
-        if not lost or found.unseen > _UNSEEN:
-            return cls(times_us, [_MOST_LOST] * len(times_us))
-        kept = 1 - outside_share(found)
-        return cls(times_us, [min(_MOST_LOST, 1 - (1 - share) * kept) for share in lost])
+            return cls(times_us, times_us, is_certain=True)
+        if not lost or not knows_waits(found):
+            lost, delayed = [1.0] * len(times_us), [0.0] * len(times_us)
+        outside = outside_share(found)
+        shares = zip(times_us, lost, delayed, strict=True)
+        bounds = [(time * (1 - _within(sure)), time * (1 - _at_most(share, outside))) for time, share, sure in shares]
+        return cls([most for most, _ in bounds], [least for _, least in bounds])
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
-        """(median, low, high) of the time; of the least disturbed blocks, unless the machine was quiet."""
-        if self.lost is None:
-            return statistics.median_interval(self.times_us, confidence)
-        ranked = sorted(range(len(self.lost)), key=self.lost.__getitem__)
-        chosen = self._picked(ranked[: max(MIN_PAIRS, round(_LEAST * len(ranked)))])
-        time_us, _, high = statistics.reaching_interval(chosen.times_us, confidence)
+        """(median, low, high) of the time; of the least doubtful blocks, unless all are certain."""
+        if self.is_certain:
+            return statistics.median_interval(self.most_us, confidence)
+        doubts = [self._doubt(place) for place in range(len(self.most_us))]
+        limit = sorted(doubts)[:MIN_PAIRS][-1] + _ALIKE
+        chosen = self._picked([place for place, doubt in enumerate(doubts) if doubt <= limit])
+        time_us, _, high = statistics.reaching_interval(chosen.most_us, confidence)
         return time_us, statistics.reaching_interval(chosen.least_us, confidence)[1], high
 
     def ratio_to(self, baseline: Blocks, confidence: float = CONFIDENCE) -> Ratio:
-        """As `statistics.paired_ratio`; its interval holds whatever the waits have cost.
-
-        Raises ValueError as that does, and where the shares are of other blocks.
-        """
-        if self.lost is None or baseline.lost is None:
-            return statistics.paired_ratio(self.times_us, baseline.times_us, confidence)
-        pairs = enumerate(zip(self.lost, baseline.lost, strict=True))
-        calm = [place for place, lost in pairs if max(lost) <= CALM]
+        """As `statistics.paired_ratio`, and raises ValueError as that does; the interval holds whatever the waits have cost."""
+        if self.is_certain and baseline.is_certain:
+            return statistics.paired_ratio(self.most_us, baseline.most_us, confidence)
+        pairs = range(min(len(self.most_us), len(baseline.most_us)))
+        calm = [place for place in pairs if max(self._doubt(place), baseline._doubt(place)) <= CALM]
         if len(calm) >= MIN_PAIRS:
             return self._picked(calm)._paired(baseline._picked(calm), confidence)
         each = 1 - (1 - confidence) / 2
@@ -63,15 +70,30 @@ class Blocks:
         ratio = time_us / base_us
         return Ratio(ratio, max(low / base_high, ratio / _FAR), min(high / base_low, ratio * _FAR))
 
-    @property
-    def least_us(self) -> list[float]:
-        """What the blocks would have taken at least."""
-        return [time * (1 - lost) for time, lost in zip(self.times_us, self.lost or (), strict=True)]
+    def _doubt(self, place: int) -> float:
+        """The share of a block's time that it is not known to have needed."""
+        return 1 - self.least_us[place] / self.most_us[place]
 
     def _picked(self, places: Sequence[int]) -> Blocks:
-        return Blocks([self.times_us[place] for place in places], [self.lost[place] for place in places if self.lost])
+        return Blocks([self.most_us[place] for place in places], [self.least_us[place] for place in places])
 
     def _paired(self, baseline: Blocks, confidence: float) -> Ratio:
-        ratio = statistics.paired_ratio(self.times_us, baseline.times_us, confidence).ratio
-        low = statistics.paired_ratio(self.least_us, baseline.times_us, confidence).low
-        return Ratio(ratio, low, statistics.paired_ratio(self.times_us, baseline.least_us, confidence).high)
+        ratio = statistics.paired_ratio(self.most_us, baseline.most_us, confidence).ratio
+        low = statistics.paired_ratio(self.least_us, baseline.most_us, confidence).low
+        return Ratio(ratio, low, statistics.paired_ratio(self.most_us, baseline.least_us, confidence).high)
+
+
+def ratio_of(timing: Timing, against: Against, confidence: float) -> Ratio:
+    """A column's to one of its baselines, from their blocks. Raises ValueError as `Blocks.ratio_to` does."""
+    own, baseline = (Blocks.of(one.samples_us, one.lost, one.delayed, timing.disturbance) for one in (timing, against))
+    return own.ratio_to(baseline, confidence)
+
+
+def _at_most(lost: float, outside: float) -> float:
+    """The share of a block that may have been lost, with what was taken from all blocks alike."""
+    work = (1 - _within(lost)) * (1 - _within(outside))
+    return 1 - (work if lost <= CALM else work * (1 - _REFILLING))
+
+
+def _within(share: float) -> float:
+    return min(_MOST_LOST, share)

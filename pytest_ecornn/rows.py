@@ -33,7 +33,7 @@ class TensorError:
 class Against:
     """The row against one baseline, from paired blocks: ratio = this time / the baseline's, with its interval.
 
-    lost: as of `Timing`, of the baseline's blocks. doubt: why the verdict is unclear though the interval is not.
+    lost, delayed: as of `Timing`, of the baseline's blocks. doubt: why the verdict is unclear though the interval is not.
     """
 
     baseline: str
@@ -44,6 +44,7 @@ class Against:
     verdict: str  # faster, slower, same, unclear
     samples_us: list[float] = field(default_factory=list)
     lost: list[float] = field(default_factory=list)
+    delayed: list[float] = field(default_factory=list)
     doubt: str = ""
 
 
@@ -72,8 +73,8 @@ class Disturbance:
 class Timing:
     """What was measured by one clock. All times are of one call; `samples_us` holds a block's mean each, in order.
 
-    host_us: until a call on a GPU returns. sensors: as `sensors.Sensors.summary` gives them. lost: the share of each block's
-    time that others may have cost; empty where that is not known.
+    host_us: until a call on a GPU returns. sensors: as `sensors.Sensors.summary` gives them. lost, delayed: the shares of each
+    block's time that others may have cost at most, and for certain; empty where that is not known.
     """
 
     time_us: float
@@ -94,6 +95,7 @@ class Timing:
     host_us: float | None = None
     sensors: dict[str, Any] | None = None
     lost: list[float] = field(default_factory=list)
+    delayed: list[float] = field(default_factory=list)
     disturbance: Disturbance | None = None
 
     @property

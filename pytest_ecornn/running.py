@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from pytest_ecornn import (
+    baseline_times,
     foreign_text,
     interruption,
     journal,
@@ -214,6 +215,7 @@ class Running:
         if not self._journal.rows:
             return
         rows, is_cut_short = self._journal.rows, session.exitstatus == pytest.ExitCode.INTERRUPTED
+        baseline_times.doubt(rows)
         try:
             if self._gate:
                 self._compare(self._gate, rows, session)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from pytest_ecornn.clocks import Clock
 from pytest_ecornn.disturbance import CALM
@@ -15,12 +16,20 @@ from pytest_ecornn.watched_clock import WatchedClock
 _DIGITS = 4  # of a share that is stored
 
 
+@dataclass
+class Waits:
+    """The shares of each block's time that others may have cost at most, and for certain; empty where that is not known."""
+
+    lost: list[float] = field(default_factory=list)
+    delayed: list[float] = field(default_factory=list)
+
+
 class Watch:
     """For one column. Within it, `after_block` is called after each block."""
 
     def __init__(self, clock: Clock, arms: Sequence[Timed]):
         self._clock = WatchedClock(clock)
-        self._arms, self._lost = arms, [list[float]() for _ in arms]
+        self._arms, self._waits = arms, [Waits() for _ in arms]
         self._device = arms[0].candidate.case.device
         self._load: MachineLoad | None = None
         self._gpu: GpuOthers | None = None
@@ -39,11 +48,12 @@ class Watch:
 
     def after_block(self, arm: Timed) -> None:
         if self._clock.sees_waits:
-            self._of(arm).append(round(self._clock.lost, _DIGITS))
+            waits = self.waits(arm)
+            waits.lost.append(round(self._clock.lost, _DIGITS))
+            waits.delayed.append(round(self._clock.delayed, _DIGITS))
 
-    def lost(self, arm: Timed) -> list[float]:
-        """The share of each block's time that others may have cost; empty where that is not known."""
-        return list(self._of(arm))
+    def waits(self, arm: Timed) -> Waits:
+        return next(waits for one, waits in zip(self._arms, self._waits, strict=True) if one is arm)
 
     def disturbance(self) -> Disturbance | None:
         """From the beginning until now; None where the system does not tell."""
@@ -53,11 +63,8 @@ class Watch:
         others, stolen, throttled, gpu, unseen = (
             round(share, _DIGITS) for share in (load.others, load.stolen, load.throttled, self._gpu.share(), self._clock.unseen)
         )
-        lost = [share for shares in self._lost for share in shares]
+        lost = [share for waits in self._waits for share in waits.lost]
         disturbed = sum(share > CALM for share in lost)
         return Disturbance(
             load.seconds, load.processors, others, stolen, throttled, gpu, unseen, blocks=len(lost), disturbed=disturbed
         )
-
-    def _of(self, arm: Timed) -> list[float]:
-        return next(lost for one, lost in zip(self._arms, self._lost, strict=True) if one is arm)

@@ -3,32 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
+from dataclasses import dataclass
+from time import perf_counter, process_time, thread_time
 from typing import Any
 
 from pytest_ecornn.clocks import Clock
 from pytest_ecornn.machine_load import usable_processors
-from pytest_ecornn.own_waits import OwnWaits, spent
+from pytest_ecornn.own_waits import OwnWaits
+
+
+@dataclass(frozen=True)
+class Span:
+    """A while in which a process's calls ran. All in seconds: its threads waited and worked, the calling one among them.
+
+    around: between the readings of the waits and those of the other times, when the calling thread may have waited as well.
+    """
+
+    wall: float
+    wait: float
+    used: float
+    caller_wait: float
+    caller_used: float
+    around: float = 0.0
+
+    def lost(self, processors: int) -> float:
+        """The share of the time that others may have cost at most.
+
+        A wait is others' doing only as far as our own threads left processors over: what is more, they took from each other.
+        """
+        return self._share(min(self.wait, processors * self.wall - self.used))
+
+    @property
+    def delayed(self) -> float:
+        """The share of the time that others have cost for certain: the calling thread waited, and no other one worked."""
+        return self._share(self.caller_wait - self.around - (self.used - self.caller_used))
+
+    def _share(self, seconds: float) -> float:
+        return min(1.0, max(0.0, seconds) / self.wall) if self.wall > 0 else 0.0
 
 
 class WatchedClock:
-    """The given clock, and of what it timed last: `lost`, the share of its time that others may have cost at most.
-
-    A wait is others' doing only as far as our own threads left processors over: what is more, they took from each other.
-    """
+    """The given clock, and `lost` and `delayed` of what it timed last."""
 
     def __init__(self, clock: Clock, waits: OwnWaits | None = None):
         self.name, self.smallest_difference = clock.name, clock.smallest_difference
         self._clock, self._waits = clock, waits or OwnWaits()
         self._processors = len(usable_processors()) or 1
-        self.lost = self._used = self._seen = 0.0
+        self.lost = self.delayed = self._used = self._seen = 0.0
 
     def time(self, calls: Sequence[Callable[[], Any]]) -> float:
-        before, worked, start = self._waits.read(), spent(), perf_counter()
+        first, before = perf_counter(), self._waits.read()
+        used, caller_used, start = process_time(), thread_time(), perf_counter()
         seconds = self._clock.time(calls)
-        wall, used, waited = perf_counter() - start, spent() - worked, self._waits.since(before)
+        wall, caller_used, used = perf_counter() - start, thread_time() - caller_used, process_time() - used
+        waited = self._waits.since(before)
+        span = Span(wall, waited.wait, used, waited.caller, caller_used, perf_counter() - first - wall)
+        self.lost = span.lost(self._processors)
+        self.delayed = min(self.lost, span.delayed)
         self._used, self._seen = self._used + used, self._seen + waited.used
-        self.lost = lost_share(waited.wait, wall, used, self._processors)
         return seconds
 
     def host_us(self, calls: Sequence[Callable[[], Any]]) -> float | None:
@@ -46,11 +78,3 @@ class WatchedClock:
 
     def close(self) -> None:
         self._waits.close()
-
-
-def lost_share(wait: float, wall: float, used: float, processors: int) -> float:
-    """Of the wall time, from 0 to 1."""
-    if wall <= 0:
-        return 0.0
-    left_over = processors * wall - used
-    return min(1.0, max(0.0, min(wait, left_over)) / wall)

@@ -100,8 +100,8 @@ def gated(runs: list[list[Row]]) -> tuple[int, int]:
         for one in outcome.findings:
             judged += one.verdict != "not judged"
             if one.looks_slower:
-                again = (_times(rows, one) for rows in further)
-                one = gate.measured_again(one, lambda _, again=again: next(again), outcome.confidence)  # type: ignore[misc]
+                again = (paired_ratio(*_times(rows, one), outcome.confidence) for rows in further)
+                one = gate.measured_again(one, lambda _, again=again: next(again))  # type: ignore[misc]
             slower += one.verdict == "slower"
     return judged, slower
 

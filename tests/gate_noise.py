@@ -15,6 +15,7 @@ import numpy as np
 from pytest_ecornn import gate, reporting
 from pytest_ecornn.gate_limits import DEFAULT, Limits
 from pytest_ecornn.rows import Row
+from pytest_ecornn.statistics import paired_ratio
 from tests.reporting_samples import CASES, row, timing
 
 _NOISE = [
@@ -102,7 +103,9 @@ def replayed(machine: Machine, change: float, rows: int, pairs: int) -> tuple[in
     ratios = {found.case: ratio for found, ratio in zip(cases, true, strict=True)}
     looks = [found for found in outcome.findings if found.looks_slower]
     last = [
-        gate.measured_again(found, lambda same: machine.times(change * ratios[same.case], 2 * pairs), outcome.confidence)
+        gate.measured_again(
+            found, lambda same: paired_ratio(*machine.times(change * ratios[same.case], 2 * pairs), outcome.confidence)
+        )
         for found in looks
     ]
     return sum(found.verdict == "slower" for found in last), len(looks)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pytest_ecornn import machine_load, own_waits
+from pytest_ecornn.baseline_times import doubt
 from pytest_ecornn.clocks import CpuClock
 from pytest_ecornn.disturbance import describe, is_disturbed
 from pytest_ecornn.machine_load import MachineLoad
@@ -19,11 +22,9 @@ from pytest_ecornn.reporting import csv_report, markdown, progress
 from pytest_ecornn.reporting.terminal import summary_lines
 from pytest_ecornn.rows import Disturbance, Row
 from pytest_ecornn.statistics import Ratio, paired_ratio, verdict
-from pytest_ecornn.watched_clock import WatchedClock, lost_share
+from pytest_ecornn.watched_clock import Span, WatchedClock
+from tests.disturbance_samples import BUSY, QUIET
 from tests.reporting_samples import CASES, row, sample_run, timing
-
-QUIET = Disturbance(1.0, 2, 0.01, 0.0, 0.0, 0.0, 0.0, 20, 1)
-BUSY = Disturbance(1.0, 2, 1.0, 0.0, 0.0, 0.0, 0.0, 20, 15)
 
 
 def proc(folder: Path, threads: dict[str, str], stat: str = "", group: str = "") -> Path:
@@ -47,6 +48,17 @@ class TestOwnWaits:
         waits.close()
         assert waited.wait == pytest.approx(6e-3)
         assert waited.used == pytest.approx(1.5)
+        assert waited.caller == 0.0
+
+    def test_the_calling_threads_wait_is_told_apart(self, tmp_path: Path) -> None:
+        own = str(threading.get_native_id())
+        tasks = proc(tmp_path, {"1": "0 0 1", own: "0 0 1"}) / "self/task"
+        waits = OwnWaits(tasks)
+        before = waits.read()
+        proc(tmp_path, {"1": "0 5000000 1", own: "0 2000000 1"})
+        waited = waits.since(before)
+        waits.close()
+        assert (waited.wait, waited.caller) == (pytest.approx(7e-3), pytest.approx(2e-3))
 
     def test_a_thread_that_has_ended_is_left_out(self, tmp_path: Path) -> None:
         tasks = proc(tmp_path, {"1": "0 0 1", "2": "0 0 1"}) / "self/task"
@@ -54,13 +66,13 @@ class TestOwnWaits:
         before = waits.read()
         (tasks / "2/schedstat").unlink()
         (tasks / "2").rmdir()
-        assert waits.since(before) == own_waits.Waited(0.0, 0.0)
+        assert waits.since(before) == own_waits.Waited(0.0, 0.0, 0.0)
         waits.close()
 
     def test_nothing_is_known_where_the_system_has_no_such_files(self, tmp_path: Path) -> None:
         waits = OwnWaits(tmp_path / "none")
         assert not waits.is_known
-        assert waits.since(waits.read()) == own_waits.Waited(0.0, 0.0)
+        assert waits.since(waits.read()) == own_waits.Waited(0.0, 0.0, 0.0)
 
     def test_no_file_stays_open(self) -> None:
         waits = OwnWaits()
@@ -78,7 +90,7 @@ class TestMachineLoad:
         self.now = [0.0, 0.0]
         monkeypatch.setattr(machine_load, "usable_processors", lambda: {0, 2})
         monkeypatch.setattr(machine_load, "perf_counter", lambda: self.now[0])
-        monkeypatch.setattr(machine_load, "spent", lambda: self.now[1])
+        monkeypatch.setattr(machine_load, "process_time", lambda: self.now[1])
         monkeypatch.setattr(os, "sysconf", lambda name: 100, raising=False)
 
     def test_others_are_what_our_processors_did_and_we_did_not(self, tmp_path: Path) -> None:
@@ -130,7 +142,23 @@ class TestMachineLoad:
     ],
 )
 def test_what_threads_wait_for_each_other_is_not_lost_to_others(wait: float, used: float, lost: float) -> None:
-    assert lost_share(wait, 1.0, used, 2) == pytest.approx(lost)
+    assert Span(1.0, wait, used, 0.0, 0.0).lost(2) == pytest.approx(lost)
+
+
+@pytest.mark.parametrize(
+    ("caller_wait", "used", "caller_used", "delayed"),
+    [
+        (0.4, 0.6, 0.6, 0.4),  # one thread: what it waited, it was late
+        (0.4, 1.2, 0.6, 0.0),  # another worked meanwhile, perhaps on what was wanted
+        (0.6, 0.7, 0.4, 0.3),
+        (0.0, 1.0, 1.0, 0.0),
+    ],
+)
+def test_a_process_of_which_nothing_runs_though_it_would_is_late(
+    caller_wait: float, used: float, caller_used: float, delayed: float
+) -> None:
+    assert Span(1.0, caller_wait, used, caller_wait, caller_used).delayed == pytest.approx(delayed)
+    assert Span(1.0, caller_wait + 0.2, used, caller_wait + 0.2, caller_used, 0.2).delayed == pytest.approx(delayed)
 
 
 def test_the_clock_tells_the_time_of_the_calls_alone() -> None:
@@ -152,6 +180,12 @@ class TestRule:
     def test_a_reading_within_a_few_ticks_says_nothing(self) -> None:
         assert not is_disturbed(Disturbance(0.1, 2, 0.5, 0.0, 0.0, 0.0, 0.0, 20, 20))
 
+    def test_others_for_whom_no_thread_waited_are_mentioned(self) -> None:
+        one = timing(100.0, {})
+        one.disturbance = replace(BUSY, disturbed=0)
+        assert not is_disturbed(one.disturbance)
+        assert describe(one) == "0% of blocks disturbed: other processes took 1.0 of 2 processors"
+
     @pytest.mark.parametrize(
         ("found", "words"),
         [
@@ -172,15 +206,19 @@ class TestRule:
         assert describe(one) == words
 
 
+def blocks_of(times_us: list[float], lost: list[float], found: Disturbance | None, delayed: float = 0.0) -> Blocks:
+    return Blocks.of(times_us, lost, [delayed * share for share in lost], found)
+
+
 class TestBounds:
     def blocks(self, true: float, lost: list[float], found: Disturbance | None = BUSY, seed: int = 0) -> Blocks:
         """That take longer by what they lose, and a little noise."""
         noise = np.exp(np.random.default_rng(seed).normal(0, 0.01, len(lost)))
-        return Blocks.of([true * n / (1 - share) for n, share in zip(noise, lost, strict=True)], lost, found)
+        return blocks_of([true * n / (1 - share) for n, share in zip(noise, lost, strict=True)], lost, found)
 
     def test_a_quiet_machines_ratio_is_that_of_all_pairs(self) -> None:
         one, other = self.blocks(2.0, [0.3] * 10, QUIET), self.blocks(1.0, [0.0] * 10, QUIET, 1)
-        assert one.ratio_to(other) == paired_ratio(one.times_us, other.times_us)
+        assert one.ratio_to(other) == paired_ratio(one.most_us, other.most_us)
 
     def test_pairs_of_undisturbed_blocks_decide_where_there_are_enough(self) -> None:
         one, other = self.blocks(2.0, [0.0, 0.8] * 12), self.blocks(1.0, [0.0] * 24, BUSY, 1)
@@ -202,37 +240,46 @@ class TestBounds:
             cost = 1 / (1 - lost * random.uniform(0, 1, lost.shape))
             noise = np.exp(random.normal(0, 0.02, lost.shape))
             arms = [
-                Blocks.of(list(true * c * n), list(shares), BUSY)
+                blocks_of(list(true * c * n), list(shares), BUSY)
                 for true, c, n, shares in zip((1.3, 1.0), cost, noise, lost, strict=True)
             ]
             found = arms[0].ratio_to(arms[1])
             assert found.low < 1.3 < found.high
 
+    def test_a_single_threads_waits_are_taken_off(self) -> None:
+        """Its blocks wait for most of their time, and differ in that."""
+        random = np.random.default_rng(3)
+        lost = random.uniform(0.4, 0.8, (2, 24))
+        both = [list(true / (1 - shares)) for true, shares in zip((1.5, 1.0), lost, strict=True)]
+        arms = [blocks_of(times, list(shares), BUSY, delayed=1.0) for times, shares in zip(both, lost, strict=True)]
+        found = arms[0].ratio_to(arms[1])
+        assert 1.3 < found.low < 1.5 < found.high < 1.7
+
     def test_blocks_that_lost_all_say_nothing(self) -> None:
         """As measured with four spinning processes on two processors: the ratio on a quiet machine is 2.3."""
         lost = [1.0] * 10
-        one, other = Blocks.of([100.0] * 10, lost, BUSY), Blocks.of([23_000.0] * 10, lost, BUSY)
+        one, other = blocks_of([100.0] * 10, lost, BUSY), blocks_of([23_000.0] * 10, lost, BUSY)
         assert verdict(one.ratio_to(other), 0.05) == "unclear"
 
     @pytest.mark.parametrize("found", [Disturbance(1.0, 2, 1.0, 0.0, 0.0, 0.0, 0.5, 20, 0), BUSY])
     def test_unknown_waits_may_have_cost_all(self, found: Disturbance) -> None:
         lost = [0.0] * 10 if found is not BUSY else []
-        one, other = (Blocks.of([time] * 10, lost, found) for time in (1.0, 20.0))
+        one, other = (blocks_of([time] * 10, lost, found) for time in (1.0, 20.0))
         assert verdict(one.ratio_to(other), 0.05) == "unclear"
 
     def test_what_a_quota_takes_is_taken_from_every_block(self) -> None:
         held = Disturbance(1.0, 2, 0.0, 0.0, 0.5, 0.0, 0.0, 20, 0)
-        one, other = (Blocks.of([time] * 10, [0.0] * 10, held) for time in (1.8, 1.0))
+        one, other = (blocks_of([time] * 10, [0.0] * 10, held) for time in (1.8, 1.0))
         assert one.ratio_to(other) == Ratio(1.8, pytest.approx(0.9), pytest.approx(3.6))
 
     def test_shares_of_other_blocks_are_refused(self) -> None:
-        with pytest.raises(ValueError, match="longer"):
-            Blocks.of([1.0] * 8, [0.0] * 7, BUSY).ratio_to(Blocks.of([1.0] * 8, [0.0] * 8, BUSY))
+        with pytest.raises(ValueError, match="shorter"):
+            blocks_of([1.0] * 8, [0.0] * 7, BUSY)
 
 
 def test_a_row_is_stored_with_what_disturbed_it() -> None:
     found = timing(100.0, {"base": 50.0})
-    found.lost, found.disturbance = [0.25] * 12, BUSY
+    found.lost, found.delayed, found.disturbance = [0.25] * 12, [0.0] * 12, BUSY
     stored = row("a", CASES[0], timing=found)
     assert Row.from_dict(stored.as_dict()) == stored
 
@@ -248,3 +295,34 @@ def test_reports_say_what_disturbed_a_row() -> None:
     text = markdown.render(sample_run(), rows, set())
     assert text.count(words) == 2
     assert "**Disturbed** rows" in text
+
+
+class TestBaselineInItsOwnRow:
+    def rows(self, own_us: float, kind: str = "benchmark") -> list[Row]:
+        rows = [
+            row("a", CASES[0], timing=timing(100.0, {"base": 1000.0})),
+            row("base", CASES[0], kind, timing=timing(own_us, {"base": own_us} if kind == "control" else {})),
+        ]
+        doubt(rows)
+        return rows
+
+    @pytest.mark.parametrize("kind", ["benchmark", "control"])
+    def test_a_baseline_that_took_over_twice_as_long_here_makes_the_verdict_unclear(self, kind: str) -> None:
+        rows = self.rows(499.0, kind)
+        assert rows[0].timing is not None
+        (against,) = rows[0].timing.against
+        assert (against.verdict, against.doubt) == ("unclear", "base took 1.00 ms here and 499 us in its own row")
+        assert f"unclear: a {CASES[0]}: {against.doubt}" in summary_lines(rows, set())
+        assert against.doubt in markdown.render(sample_run(), rows, set())
+
+    @pytest.mark.parametrize("own_us", [501.0, 10_000.0])
+    def test_any_other_keeps_it(self, own_us: float) -> None:
+        rows = self.rows(own_us)
+        assert rows[0].timing is not None
+        assert (rows[0].timing.against[0].verdict, rows[0].timing.against[0].doubt) == ("faster", "")
+
+    def test_another_cases_row_says_nothing(self) -> None:
+        rows = [row("a", CASES[0], timing=timing(100.0, {"base": 1000.0})), row("base", CASES[1], timing=timing(1.0, {}))]
+        doubt(rows)
+        assert rows[0].timing is not None
+        assert rows[0].timing.against[0].verdict == "faster"

@@ -15,6 +15,7 @@ from pytest_ecornn.gate_limits import Limits
 from pytest_ecornn.reporting import ReportError, gate_tables
 from pytest_ecornn.statistics import Ratio, paired_ratio
 from pytest_ecornn.suites.acceptance import gated
+from tests.disturbance_samples import BUSY
 from tests.gate_noise import Machine, compared, one, replayed
 from tests.reporting_samples import CASES, HOSTILE, drawn, row, sample_rows, sample_run
 
@@ -71,6 +72,42 @@ def test_a_strict_comparison_fails_for_what_it_cannot_decide() -> None:
     assert noisy.is_due(noisy.findings[0])
 
 
+def test_a_disturbed_row_that_is_stored_is_no_base() -> None:
+    """As stored with four spinning processes on two processors: every later run would have failed."""
+    then, now = [one("a", 100.0, {"base": 23_000.0})], [one("a", 230.0, {"base": 100.0})]
+    assert then[0].timing is not None
+    then[0].timing.disturbance = BUSY
+    outcome = compared(then, now)
+    assert verdicts(outcome) == {"a": "not judged"}
+    assert outcome.findings[0].reason.startswith("the stored row was disturbed: 75% of blocks disturbed: other processes")
+    assert any(line.startswith("1 not judged: the stored row was disturbed") for line in gate_tables.summary_lines(outcome))
+    outcome.is_strict = True
+    assert "1 undecided, by --ecornn-strict" in outcome.problems
+
+
+def test_a_row_that_is_disturbed_now_is_not_slower_unless_by_more_than_that_has_cost() -> None:
+    then = [one("a", 100.0, {"base": 100.0})]
+    for factor, expected in ((2.0, "unclear"), (50.0, "slower")):
+        now = [one("a", 100.0 * factor, {"base": 100.0})]
+        timing = now[0].timing
+        assert timing is not None
+        timing.disturbance = BUSY
+        for times in (timing, timing.against[0]):
+            times.lost, times.delayed = [0.8] * 40, [0.0] * 40
+        assert verdicts(compared(then, now)) == {"a": expected}
+
+
+@pytest.mark.parametrize("is_then", [True, False])
+def test_a_baseline_in_doubt_is_no_anchor(is_then: bool) -> None:
+    then, now = ([one("a", 100.0, {"base": 100.0})] for _ in range(2))
+    timing = (then if is_then else now)[0].timing
+    assert timing is not None
+    timing.against[0].doubt = "base took 2 ms here and 0.1 ms in its own row"
+    (found,) = compared(then, now).findings
+    assert found.verdict == "not judged"
+    assert found.reason.endswith("base took 2 ms here and 0.1 ms in its own row")
+
+
 def test_both_columns_are_judged_by_limits_of_their_own() -> None:
     rows = [one("a", time, {"base": 100.0}) for time in (100.0, 104.0)]
     for found, time_us in zip(rows, (100.0, 104.0), strict=True):
@@ -124,7 +161,7 @@ def test_only_what_is_slower_each_time_stays_slower() -> None:
 
     def again(times: list[float]) -> gate.Finding:
         left = iter(times)
-        return gate.measured_again(found, lambda _: ([100.0 * next(left)] * 40, [100.0] * 40), 0.999)
+        return gate.measured_again(found, lambda _: paired_ratio([100.0 * next(left)] * 40, [100.0] * 40, 0.999))
 
     assert (again([1.2, 1.2, 1.2]).verdict, again([1.2, 1.2, 1.2]).measured) == ("slower", 4)
     assert (again([1.2, 1.0]).verdict, again([1.2, 1.0]).measured) == ("not slower", 3)

@@ -19,6 +19,11 @@ OPTIONS = (
     "--ecornn-bench", "--ecornn-implementations", "mine.py", "--ecornn-only", "mine", "--ecornn-baseline", "sequential",
     "--ecornn-case", samples.CASE, "--ecornn-budget", "0.4", "--ecornn-pairs", "15",
 )  # fmt: skip
+# Other tests run beside this, and a disturbed row is judged with reserve.
+QUIET = """
+from pytest_ecornn.machine_load import MachineLoad
+MachineLoad.load = lambda self: None
+"""
 COMPARE = ("--ecornn-compare", "stored.json", "--ecornn-fail-slower")
 
 
@@ -33,6 +38,7 @@ def one_thread() -> Iterator[None]:
 def stored(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> str:
     """A report of the implementation as it was."""
     foreign = Foreign(tmp_path_factory.mktemp("stored"))
+    foreign.write("conftest.py", QUIET)
     foreign.write("mine.py", SLOWED.replace("SHARE", "0"))
     foreign.run(*OPTIONS, check=0)
     return (foreign.path / "reports/local/report.json").read_text()
@@ -41,6 +47,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> str:
 @pytest.fixture
 def foreign(tmp_path: Path, stored: str) -> Foreign:
     foreign = Foreign(tmp_path)
+    foreign.write("conftest.py", QUIET)
     foreign.write("stored.json", stored)
     foreign.write("mine.py", SLOWED.replace("SHARE", "0"))
     return foreign

@@ -118,9 +118,10 @@ def details(rows: list[Row], unproven: Collection[standing.Key]) -> str:
 
 
 def _notes(row: Row) -> str:
-    """The implementation's own, and what disturbed each column."""
-    columns = {name: describe(standing.timing(row, column)) for column, name in standing.COLUMNS.items()}
-    said = [f"{name}: {words}" if row.replay else words for name, words in columns.items() if words]
+    """The implementation's own, what disturbed each column, and what else makes its verdicts unclear."""
+    columns = {name: timing for column, name in standing.COLUMNS.items() if (timing := standing.timing(row, column))}
+    reasons = [(name, [describe(timing), *(one.doubt for one in timing.against)]) for name, timing in columns.items()]
+    said = [f"{name}: {words}" if row.replay else words for name, each in reasons for words in each if words]
     return "; ".join(filter(None, [escape(row.notes, 160), *map(escape, said)]))
 
 

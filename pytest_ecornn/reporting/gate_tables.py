@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from pytest_ecornn.gate import Change, Finding, Outcome
+from pytest_ecornn.gate import DISTURBED, Change, Finding, Outcome
 from pytest_ecornn.reporting import formatting, standing
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
@@ -73,6 +73,8 @@ def summary_lines(outcome: Outcome) -> list[str]:
     found = ", ".join(f"{counts[word]} {word}" for word in _ORDER if counts[word]) or "no row in both"
     lines = [f"compared with {outcome.stored} of {outcome.started}: {found}"]
     lines += [f"differs: {line}" for line in outcome.warnings]
+    if disturbed := sum(one.reason.startswith(DISTURBED) for one in outcome.findings):
+        lines.append(f"{disturbed} not judged: {DISTURBED}; a report to compare with needs a quiet machine")
     lines += [f"{len(rows)} rows only in {when}" for when, rows in _alone(outcome) if rows]
     lines += [f"{_name(one)}: passed then, {one.now} now" for one in outcome.changes if one.is_worse]
     return [*lines, *(f"gate failed: {problem}" for problem in outcome.problems)]

@@ -103,6 +103,7 @@ def summary_lines(rows: list[Row], unproven: Collection[standing.Key]) -> list[s
         line,
         *_noise(rows),
         *_disturbed(rows),
+        *_doubts(rows),
         *(f"unproven: {_short(*one)}: a case drawn of it failed, so its times are withheld" for one in doubted),
         *(f"failed: {_short(one.implementation, one.case)} ({one.kind}){_others(more)}" for one, *more in by_reason(failed)),
     ]
@@ -143,6 +144,13 @@ def _disturbed(rows: list[Row]) -> Iterator[str]:
             f"disturbed: {len(disturbed)} of {formatting.count(len(timed), 'time')}; the most: {describe(worst)}; "
             "intervals hold whatever that has cost"
         )
+
+
+def _doubts(rows: list[Row]) -> Iterator[str]:
+    """Verdicts that are unclear for another reason than their intervals."""
+    for row in rows:
+        for timing in filter(None, (row.timing, row.replay)):
+            yield from (f"unclear: {_short(row.implementation, row.case)}: {one.doubt}" for one in timing.against if one.doubt)
 
 
 def _verdict_counts(rows: list[Row], column: str, unproven: Collection[standing.Key]) -> str:

@@ -1,0 +1,196 @@
+"""Rows timed beside spinning processes, and what their verdicts are worth: a quiet run of the same rows says what is true.
+
+`python -m tests.busy_noise` takes some eight minutes on two processors that nothing else uses. It prints how many verdicts
+the quiet run's interval excludes, how many rows of the quiet run were called disturbed, and how many effects over 1.5 times
+were still decided beside one spinning process. A row is an implementation, a case and a baseline: those of the smoke set, the
+same one twice, and one whose every call is made two or three times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pytest_ecornn import memory, statistics
+from pytest_ecornn.clocks import CpuClock
+from pytest_ecornn.columns import Column
+from pytest_ecornn.contract import DTYPES, Case, Implementation
+from pytest_ecornn.disturbance import describe, is_disturbed
+from pytest_ecornn.implementations.scan_cpu import ScanCpu
+from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.implementations.torch_cpu import TorchCpu
+from pytest_ecornn.measurement import Arm, Pool
+from pytest_ecornn.roofline import Ceilings
+from pytest_ecornn.suites.cases import case_set
+from pytest_ecornn.verification import Candidate
+
+SPINNING = (1, 2, 4)
+EFFECT = 1.5
+MOST_DISTURBED, FEWEST_DECIDED = 0.02, 0.6
+_NO_FLOOR = Ceilings({1: 1e9}, {1: 1e9}, dict.fromkeys(DTYPES, 1e12))
+_SPIN = "while True: pass"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A row to be timed. repeats: how often the candidate makes each call."""
+
+    candidate: type[Implementation]
+    baseline: type[Implementation]
+    case: Case
+    repeats: int = 1
+
+    @property
+    def name(self) -> str:
+        often = f"{self.repeats} x " if self.repeats > 1 else ""
+        return f"{often}{self.candidate.__name__} / {self.baseline.__name__} {self.case}"
+
+
+@dataclass
+class Measured:
+    """What was published of a row."""
+
+    name: str
+    spinning: int
+    ratio: float
+    low: float
+    high: float
+    verdict: str
+    is_disturbed: bool
+    said: str
+    pairs: int
+    seconds: float
+
+    @property
+    def is_effect(self) -> bool:
+        return not 1 / EFFECT <= self.ratio <= EFFECT
+
+
+def pairs() -> Iterator[Pair]:
+    """Some 70: of each case those of a run, an A/A test, and planted ones."""
+    for case in case_set("smoke"):
+        kinds = [kind for kind in (TorchCpu, Sequential, ScanCpu) if kind().refusal(case) is None]
+        yield from (Pair(kind, kinds[0], case) for kind in kinds[1:])
+        yield Pair(kinds[0], kinds[0], case)
+        yield from (Pair(kinds[-1], kinds[-1], case, repeats) for repeats in (2, 3))
+        yield Pair(kinds[-1], kinds[-1], case)
+
+
+@cache
+def built(kind: type[Implementation], case: Case, repeats: int, number: int) -> Candidate:
+    """number: 0 for the candidate, 1 for the baseline."""
+    candidate = Candidate.build(kind.__name__, kind, case)
+    layer = candidate.layer
+
+    def repeated(*given: Any) -> Any:
+        for _ in range(repeats - 1):
+            layer(*given)
+        return layer(*given)
+
+    candidate.layer = repeated
+    return candidate
+
+
+@cache
+def pool(case: Case) -> Pool:
+    return Pool(case)
+
+
+def measured(pair: Pair, spinning: int, budget: float, confidence: float) -> Measured:
+    start = time.perf_counter()
+    candidate = built(pair.candidate, pair.case, pair.repeats, 0)
+    baseline = built(pair.baseline, pair.case, 1, 1)
+    column = Column([Arm(one, pool(pair.case)) for one in (candidate, baseline)], CpuClock(), confidence)
+    column.measure(budget)
+    timing = column.timing(_NO_FLOOR)
+    one, seconds = timing.against[0], time.perf_counter() - start
+    return Measured(
+        pair.name, spinning, one.ratio, one.low, one.high, one.verdict, is_disturbed(timing.disturbance), describe(timing),
+        len(timing.samples_us), seconds,
+    )  # fmt: skip
+
+
+@contextmanager
+def spinning(count: int) -> Iterator[None]:
+    processes = [subprocess.Popen([sys.executable, "-c", _SPIN]) for _ in range(count)]
+    try:
+        time.sleep(0.3 if count else 0.0)
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def is_wrong(busy: Measured, quiet: Measured) -> bool:
+    """Whether the verdict is one that the quiet run's interval excludes."""
+    limit = 1 + CpuClock.smallest_difference
+    possible = {
+        "slower": quiet.high > limit,
+        "faster": quiet.low < 1 / limit,
+        "same": quiet.low <= limit and quiet.high >= 1 / limit,
+        "unclear": True,
+    }
+    return not possible[busy.verdict]
+
+
+def report(quiet: dict[str, Measured], again: Sequence[Measured], busy: Sequence[Measured]) -> bool:
+    """Prints the figures; whether all bars are met."""
+    wrong = [one for one in busy if is_wrong(one, quiet[one.name])]
+    for one in wrong:
+        truth = quiet[one.name]
+        print(f"wrong: {one.name}, {one.spinning} spinning: {one.ratio:.3g} [{one.low:.3g}, {one.high:.3g}] {one.verdict}; "
+              f"quiet {truth.ratio:.3g} [{truth.low:.3g}, {truth.high:.3g}]")  # fmt: skip
+    for count in SPINNING:
+        effects = [one for one in busy if one.spinning == count and quiet[one.name].is_effect]
+        print(f"{count} spinning: {_decided(effects)} effects over {EFFECT} decided; {_decided(busy, count)} rows in all")
+    calm = [*quiet.values(), *again]
+    disturbed = sum(one.is_disturbed for one in calm)
+    effects = [one for one in busy if one.spinning == 1 and quiet[one.name].is_effect]
+    decided = sum(statistics.decided(one.verdict) for one in effects)
+    print(f"wrong verdicts: {len(wrong)} of {len(busy)} rows (bar: 0)")
+    print(f"called disturbed on a quiet machine: {disturbed} of {len(calm)} rows (bar: {MOST_DISTURBED:.0%})")
+    print(f"effects over {EFFECT} decided beside one spinning process: {decided} of {len(effects)} (bar: {FEWEST_DECIDED:.0%})")
+    return not wrong and disturbed <= MOST_DISTURBED * len(calm) and decided >= FEWEST_DECIDED * len(effects)
+
+
+def _decided(rows: Sequence[Measured], count: int | None = None) -> str:
+    rows = [one for one in rows if count is None or one.spinning == count]
+    return f"{sum(statistics.decided(one.verdict) for one in rows)} of {len(rows)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--budget", type=float, default=1.5, help="seconds a row, beside spinning processes")
+    parser.add_argument("--every", type=int, default=1, help="of so many rows, one is timed")
+    parser.add_argument("--output", type=Path, help="a JSON file of every row")
+    given = parser.parse_args()
+    memory.fix_allocator()
+    rows = list(pairs())[:: given.every]
+    confidence = statistics.confidence_of_each(len(rows))
+    found: list[Measured] = []
+    for count in (0, 0, *SPINNING):
+        with spinning(count):
+            for pair in rows:
+                found.append(measured(pair, count, given.budget, confidence))
+                one = found[-1]
+                print(f"{count} {one.name}: {one.ratio:.3g} [{one.low:.3g}, {one.high:.3g}] {one.verdict}, {one.pairs} pairs, "
+                      f"{one.seconds:.1f} s; {one.said}", flush=True)  # fmt: skip
+    if given.output:
+        given.output.write_text(json.dumps([asdict(one) for one in found], indent=1))
+    busy = [one for one in found if one.spinning]
+    quiet = found[: len(rows)]
+    sys.exit(not report({one.name: one for one in quiet}, found[len(rows) : 2 * len(rows)], busy))
+
+
+if __name__ == "__main__":
+    main()
