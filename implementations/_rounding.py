@@ -15,8 +15,9 @@ TF32_EPS = 2.0**-10
 class Rounding:
     """To nearest; operands of TF32 products are cut off, as tensor cores read them; a sum is rounded once."""
 
-    # The final state is the last output itself: autograd sums both gradients in storage. Where gradients may be rounded.
-    is_final_an_output = False
+    def __init__(self, joins_gradients: bool = False):
+        """joins_gradients: output, final state and a state carried in storage are one, so that autograd rounds their sum."""
+        self.joins_gradients = joins_gradients
 
     def to(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """x in `dtype`, differentiable."""
@@ -32,14 +33,20 @@ class Rounding:
         return [slice(count)]
 
 
-class Dithered(Rounding):
-    """To one of the two neighbours at random, so that the mean is the value; what needs no rounding stays as it is.
+class Parted(Rounding):
+    """To nearest. A sum has two parts, as where a library splits a long product."""
 
-    A sum has two parts, as where a library splits a long product.
-    """
+    def __init__(self, random: torch.Generator, joins_gradients: bool = False):
+        super().__init__(joins_gradients)
+        self._random = random
 
-    def __init__(self, random: torch.Generator, is_final_an_output: bool = False):
-        self._random, self.is_final_an_output = random, is_final_an_output
+    def parts(self, count: int) -> list[slice]:
+        cut = int(torch.randint(1, count, (), generator=self._random)) if count > 1 else count
+        return [slice(cut), slice(cut, count)][: min(count, 2)]
+
+
+class Dithered(Parted):
+    """To one of the two neighbours at random, so that the mean is the value; what needs no rounding stays as it is."""
 
     def to(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         finfo = torch.finfo(dtype)
@@ -49,10 +56,6 @@ class Dithered(Rounding):
 
     def tf32(self, x: Tensor) -> Tensor:
         return self._neighbour(x, TF32_EPS, torch.finfo(torch.float32).smallest_normal)
-
-    def parts(self, count: int) -> list[slice]:
-        cut = int(torch.randint(1, count, (), generator=self._random)) if count > 1 else count
-        return [slice(cut), slice(cut, count)][: min(count, 2)]
 
     def _neighbour(self, x: Tensor, eps: float, smallest_normal: float) -> Tensor:
         """One of the two next to x, differentiable, in a type with such an eps."""

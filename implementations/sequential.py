@@ -97,9 +97,11 @@ class Sequential(Implementation):
                 new = tuple(torch.where(alive, a, b) for a, b in zip(new, state, strict=True))
                 output = torch.where(alive, output, 0)
             state = tuple(rounded(s, kept).to(compute) for s in new)
+            if self._rounding.joins_gradients and self.carry == "storage":
+                output = state[0] if lengths is None else torch.where(alive, state[0], 0)
             outputs.append(rounded(output, dtype))
         final = tuple(rounded(s, dtype) for s in state)
-        if self._rounding.is_final_an_output and self.gate_gradients == "storage" and lengths is None:
+        if self._rounding.joins_gradients and lengths is None:
             final = (outputs[-1], *final[1:])
         return torch.stack(outputs[::-1] if reverse else outputs), final
 

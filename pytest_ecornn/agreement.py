@@ -16,6 +16,7 @@ from pytest_ecornn.calls import Tensors, differing
 from pytest_ecornn.comparison import MAX_FACTOR, MAX_FLOOR, RMS_FACTOR, RMS_FLOOR, Error, judge, precision_eps, widened
 from pytest_ecornn.contents import Problem
 from pytest_ecornn.contract import Case, Declared
+from pytest_ecornn.rounding_shares import ANY
 from pytest_ecornn.verification import Expected, reference_device
 from pytest_ecornn.yardstick import run_counts
 
@@ -86,4 +87,4 @@ def _twice(case: Case, error: Error) -> Error:
     """The yardstick whose limits are twice those of `error`."""
     eps = precision_eps(case)
     rms = 2 * error.rms + RMS_FLOOR / RMS_FACTOR * eps / error.count**0.5
-    return Error(rms, 2 * error.maximum + MAX_FLOOR / MAX_FACTOR * eps, error.count)
+    return Error(rms, 2 * error.maximum + MAX_FLOOR / MAX_FACTOR * eps, error.count, ANY)

@@ -1,9 +1,9 @@
 """When two results agree: error measures, the tolerance rule, and what a failure says.
 
 A tensor is judged against the float64 reference, as a whole and slice by slice, by how far the yardstick (a plain loop in
-the same precision) itself is from that reference. All of it happens in float64 on the device where the reference lives. The
-rule is stated here once; its constants were fitted on random correct implementations (docs/notes/tolerance.md,
-`make tolerance`).
+the same precision) itself is from that reference, and one of 16 bits also by how it was rounded (`rounding_shares`). All of it
+happens in float64 on the device where the reference lives. The rule is stated here once; its constants were fitted on random
+correct implementations (docs/notes/tolerance.md, `make tolerance`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells
+from pytest_ecornn import cells, rounding_shares
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._rounding import TF32_EPS
+from pytest_ecornn.rounding_shares import EXACT, Independent, Shares
 
 Array = Tensor  # float64, on the reference's device
 Mask = Tensor  # bool, on the same device, of a shape that broadcasts to the tensor's
@@ -39,11 +40,15 @@ CHAOS, VANISHED = 2.0**10, 2.0**10
 
 @dataclass(frozen=True)
 class Error:
-    """Relative error of one slice of `count` elements: `rms` over the reference's rms, `maximum` over its maximum."""
+    """Relative error of one slice of `count` elements: `rms` over the reference's rms, `maximum` over its maximum.
+
+    In 16 bits also how its elements were rounded: see `rounding_shares`.
+    """
 
     rms: float
     maximum: float
     count: int
+    shares: Shares = EXACT
 
 
 @dataclass(frozen=True)
@@ -89,23 +94,29 @@ def widened(tensor: Tensor, device: torch.device) -> Array:
     return tensor.detach().to(device, torch.float64)
 
 
-def errors(actual: Array, reference: Array, where: Slices, valid: Mask | None, subnormal: float) -> dict[str, Error]:
-    """Relative errors of the whole tensor and of each slice, over finite elements where `valid` holds."""
-    usable, wrong, size = (
-        part.transpose(0, where.axis).reshape(reference.shape[where.axis], -1)
-        for part in _differences(actual, reference, valid, subnormal)
-    )
+def errors(
+    actual: Array, reference: Array, where: Slices, valid: Mask | None, subnormal: float, dtype: torch.dtype | None = None
+) -> dict[str, Error]:
+    """Relative errors of the whole tensor and of each slice, over finite elements where `valid` holds.
+
+    Of a `dtype` of 16 bits also how elements were rounded.
+    """
+    differences = _differences(actual, reference, valid, subnormal)
+    parts = [*differences, *rounding_shares.marks(actual, differences[2], dtype)]
+    usable, wrong, size, *marks = (part.transpose(0, where.axis).reshape(reference.shape[where.axis], -1) for part in parts)
     squared = [torch.linalg.vector_norm(part, dim=1).square_() for part in (wrong, size)]
-    by_row = torch.stack([usable.sum(1, dtype=torch.int32), *squared, wrong.amax(1), size.amax(1)])
+    counts = [mark.sum(1, dtype=torch.int32) for mark in (usable, *marks)]
+    by_row = torch.stack([wrong.amax(1), size.amax(1), *squared, *counts])
     rows = by_row.cpu().numpy()  # one transfer: what is left to do is little
     found, least_rms, least_max = {}, 0.0, 0.0
     for label, (start, stop) in where.parts.items():
-        count, wrong_squares, squares = rows[:3, start:stop].sum(axis=1).tolist()
-        wrong_max, largest = rows[3:, start:stop].max(axis=1).tolist()
+        wrong_max, largest = rows[:2, start:stop].max(axis=1).tolist()
+        wrong_squares, squares, count, *counts = rows[2:, start:stop].sum(axis=1).tolist()
         if not count:
             continue
         rms_scale, max_scale = max(math.sqrt(squares / count), least_rms), max(largest, least_max)
-        found[label] = Error(_ratio(math.sqrt(wrong_squares / count), rms_scale), _ratio(wrong_max, max_scale), int(count))
+        rms, maximum = _ratio(math.sqrt(wrong_squares / count), rms_scale), _ratio(wrong_max, max_scale)
+        found[label] = Error(rms, maximum, int(count), rounding_shares.of_counts(*counts))
         if not label:
             least_rms, least_max = SLICE_SCALE * rms_scale, SLICE_SCALE * max_scale
     return found
@@ -144,12 +155,46 @@ def precision_eps(case: Case) -> float:
     return TF32_EPS if is_coarser else torch.finfo(getattr(torch, case.dtype)).eps
 
 
-def limits(case: Case, tensor: str, yardstick: Error, count: int) -> tuple[float, float]:
-    """The largest rms and maximum error of a slice of `count` elements that pass."""
+class Measures(NamedTuple):
+    """What is judged of a slice, or the largest that passes."""
+
+    rms: float
+    maximum: float
+    differing: float
+    bias: float
+
+
+_NAMES = (
+    "rms relative error", "maximum relative error", "share of elements that differ from the rounded reference",
+    "net share of elements on one side of the rounded reference, as seen from zero,",
+)  # fmt: skip
+
+
+def limits(case: Case, tensor: str, yardstick: Error, error: Error) -> Measures:
+    """The largest measures of a slice with such an error, of whose elements only the numbers matter, that pass."""
     eps = precision_eps(case)
     summed = SUM_FLOOR * min(eps, torch.finfo(torch.float32).eps) * terms(case, tensor) ** 0.5
-    rms = RMS_FACTOR * yardstick.rms + RMS_FLOOR * eps / count**0.5 + summed
-    return rms, MAX_FACTOR * yardstick.maximum + MAX_FLOOR * eps + summed
+    rms = RMS_FACTOR * yardstick.rms + RMS_FLOOR * eps / error.count**0.5 + summed
+    maximum = MAX_FACTOR * yardstick.maximum + MAX_FLOOR * eps + summed
+    shares = rounding_shares.limits(yardstick.shares, error.shares.counted, independent(case, tensor), summed / eps)
+    return Measures(rms, maximum, *shares)
+
+
+def measures(error: Error) -> Measures:
+    return Measures(error.rms, error.maximum, error.shares.differing, error.shares.bias)
+
+
+def independent(case: Case, tensor: str) -> Independent:
+    """How many of a slice's elements are independent, at least.
+
+    Successive steps are not, which may be of one drifting state; nor what is made of one gate's gradient, but for its rounding.
+    """
+    gates, inputs = len(cells.get(case.cell).gates) * case.hidden_size, cells.x_width(case)
+    if tensor == "grad x":
+        return Independent(case.batch * inputs, case.batch * min(inputs, gates))
+    if tensor.startswith("grad weight"):
+        return Independent(gates * case.hidden_size, min(case.hidden_size, inputs))
+    return Independent(*[case.batch * case.hidden_size] * 2)
 
 
 def judge(
@@ -161,24 +206,25 @@ def judge(
         return Comparison(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
     assert actual is not None
     values = widened(actual, reference.device)
-    whole = limits(case, tensor, yardstick.get("", Error(0.0, 0.0, 1)), reference.numel())[1]
+    whole = limits(case, tensor, yardstick.get("", Error(0.0, 0.0, 1)), Error(0.0, 0.0, reference.numel())).maximum
     if problem := _non_finite_problem(values, reference, dtype, whole) or _zero_problem(values, valid):
         return Comparison(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
     finfo = torch.finfo(dtype)
     if reason := _uninformative(case, reference, valid, yardstick, finfo):
         return Comparison(tensor, "uninformative", message=f"{tensor}: {reason}")
     where, subnormal = slices(case, tensor, tuple(reference.shape)), finfo.smallest_normal * finfo.eps
-    found = errors(values, reference, where, valid, subnormal)
-    share, label, is_maximum = max(
-        max((error.rms / allowed[0], label, False), (error.maximum / allowed[1], label, True))
+    found = errors(values, reference, where, valid, subnormal, dtype)
+    share, label, place = max(
+        (measure / most, label, place)
         for label, error in found.items()
-        for allowed in [limits(case, tensor, yardstick.get(label, Error(0.0, 0.0, 1)), error.count)]
+        for allowed in [limits(case, tensor, yardstick.get(label, Error(0.0, 0.0, 1)), error)]
+        for place, (measure, most) in enumerate(zip(measures(error), allowed, strict=True))
     )
     message = ""
     if not share <= 1:
         index = _worst_place(_differences(values, reference, valid, subnormal)[1], where, label)
         message = (
-            f"{_describe(case, tensor, label, found[label], yardstick.get(label), is_maximum)}; "
+            f"{_describe(case, tensor, label, found[label], yardstick.get(label), place)}; "
             f"worst at {list(index)}: expected {reference[index].item():.9g}, got {values[index].item():.9g}"
         )
     return Comparison(
@@ -255,12 +301,11 @@ def _worst_place(wrong: Array, where: Slices, label: str) -> tuple[int, ...]:
     return tuple(index)
 
 
-def _describe(case: Case, tensor: str, label: str, error: Error, yard: Error | None, is_maximum: bool) -> str:
+def _describe(case: Case, tensor: str, label: str, error: Error, yard: Error | None, measure: int) -> str:
     yard = yard or Error(0.0, 0.0, 1)
-    allowed = limits(case, tensor, yard, error.count)[is_maximum]
-    got, own = (error.maximum, yard.maximum) if is_maximum else (error.rms, yard.rms)
+    allowed = limits(case, tensor, yard, error)[measure]
     place = f"{tensor} ({label})" if label else tensor
     return (
-        f"{place}: {'maximum' if is_maximum else 'rms'} relative error {got:.3g} is over its limit {allowed:.3g} "
-        f"(the yardstick's own: {own:.3g})"
+        f"{place}: {_NAMES[measure]} {measures(error)[measure]:.3g} is over its limit {allowed:.3g} "
+        f"(the yardstick's own: {measures(yard)[measure]:.3g})"
     )

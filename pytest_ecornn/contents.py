@@ -1,8 +1,8 @@
 """What fills a case: weights, inputs, states, lengths, resets and loss weights, all from the case's seed or a state dict.
 
 Each kind of contents stresses something: "saturated" gates, keep gates "near_one", "large" and "denormal" inputs, "zeros"
-in long stretches, one "nan" in one sequence, one "infinite" initial state. Loss weights are random per element; for every
-other seed they are zero before each sequence's last step.
+in long stretches, one "nan" in one sequence, one "infinite" initial state; see `drift` and `cancellation` for "drifting" and
+"cancelling" sums. Loss weights are random per element; for every other seed they are zero before each sequence's last step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from pytest_ecornn import cells, state_dict
+from pytest_ecornn import cancellation, cells, drift, state_dict
 from pytest_ecornn.contract import Case, Weights
 
 _X_SCALE = {"saturated": 8.0, "large": 100.0}
@@ -118,6 +118,10 @@ def make_weights(case: Case, role: str = "") -> Weights:
             value = given.parameters[name].double()
         if name.startswith("bias_ih") and case.contents == "near_one":
             value += _keep_bias(cell, case.hidden_size)
+        if case.contents == "drifting":
+            drift.change_weight(cell, name, value)
+        if case.contents == "cancelling":
+            cancellation.change_weight(case.seed, name, value)
         if name in masks:
             value *= masks[name].cpu()
         parameters[name] = nn.Parameter(value.to(case.device, torch_dtype(case)), requires_grad=case.training)
@@ -153,6 +157,10 @@ def x_rows(case: Case, rows: int, random: torch.Generator) -> Tensor:
         values[torch.rand(rows, generator=random) < 0.5] = 0
     if case.contents == "near_one" and case.projected:
         values += _keep_bias(cells.get(case.cell), case.hidden_size).repeat(case.directions)
+    if case.contents == "drifting":
+        drift.change_x(case, values, random)
+    if case.contents == "cancelling" and not case.projected:
+        cancellation.change_operand(case.seed, values, random)
     if case.contents == "nan":
         values[int(torch.randint(rows, (), generator=random)), -1] = float("nan")
     values = values.to(case.device, dtype)
@@ -178,6 +186,8 @@ def initial_state(case: Case, random: torch.Generator) -> tuple[Tensor, ...]:
     states = [torch.randn(shape, generator=random) * 0.5 for _ in cell.states]
     if case.contents == "infinite":
         states[-1][:, int(torch.randint(case.batch, (), generator=random))] = float("inf")
+    if case.contents == "cancelling" and cell.recurrent:
+        cancellation.change_operand(case.seed, states[0], random)
     return tuple(state.to(case.device, torch_dtype(case)) for state in states)
 
 
@@ -234,5 +244,7 @@ def loss_weights(case: Case, lengths: Tensor | None, random: torch.Generator) ->
         output *= (torch.arange(case.steps)[:, None] == ends[None, :])[..., None]
     final_shape = (case.layers * case.directions, case.batch, case.hidden_size)
     finals = [torch.randn(final_shape, generator=random) * scale for _ in cells.get(case.cell).states]
+    if case.contents == "drifting":
+        output, finals = output.abs(), [final.abs() for final in finals]
     output = output.transpose(0, 1).contiguous() if case.batch_first else output
     return tuple(weight.to(case.device, torch_dtype(case)) for weight in (output, *finals))

@@ -25,7 +25,7 @@ Layer: TypeAlias = "Callable[..., tuple[torch.Tensor, State]]"  # called as `Imp
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 PRECISIONS = ("ieee", "tf32")
 MODES = ("inference", "training")
-CONTENTS = ("normal", "saturated", "near_one", "large", "denormal", "zeros", "nan", "infinite")
+CONTENTS = ("normal", "saturated", "near_one", "large", "denormal", "zeros", "drifting", "cancelling", "nan", "infinite")
 LAYOUTS = ("contiguous", "strided", "offset")
 MOST_ACTIVATION_ERROR = 2.0**-12  # that may be declared
 DEVICE = re.compile(r"cpu|cuda(:\d+)?")
@@ -225,7 +225,7 @@ class Implementation(ABC):
 
     `carry` is the precision in which state crosses from step to step: "storage" (the case's dtype) or "float32" (float64
     for a float64 case); `gate_gradients` that in which the gradients of gate pre-activations lie between the backward steps
-    and the products made of them, and those of the last output and of a final state that is this output are added;
+    and the products made of them;
     `saved_gates` that in which the gates wait for the backward pass; `products` that in
     which W_ih x and W_hh h, or the parts of a long sum, wait to be added; `weight_gradients` that in which the gradient of
     W_hh is summed step by step where sequences have lengths. `activation_error` is how far off sigmoid and tanh may be,

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells, comparison, contents, tampering, yardstick
+from pytest_ecornn import cells, comparison, contents, rounding_shares, tampering, yardstick
 from pytest_ecornn.calls import Tensors, run, run_guarded
 from pytest_ecornn.comparison import Array, Comparison, Error, Mask
 from pytest_ecornn.contents import Problem
 from pytest_ecornn.contract import Case, Declared, Implementation, Layer, Weights
+from pytest_ecornn.implementations import _rounding
 from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.rerun import rerun_command
 
@@ -94,12 +95,20 @@ class Expected:
         return yardstick.worst(done[:runs])
 
     def _run_yardstick(self, declared: Declared, number: int) -> yardstick.Errors:
+        is_searching = number >= yardstick.run_counts(self.tensors["output"].numel())[0]
+        errors = self._run_loop(declared, number, is_searching, yardstick.rounding(self.problem.case, number, is_searching))
+        if not is_searching or not rounding_shares.is_judged(self.problem.case.dtype):
+            return errors
+        return yardstick.with_shares(
+            errors, self._run_loop(declared, number, False, yardstick.parted(self.problem.case, number))
+        )
+
+    def _run_loop(self, declared: Declared, number: int, is_searching: bool, rounds: _rounding.Rounding) -> yardstick.Errors:
         problem, reference, scale = self._measured
         finfo, errors = torch.finfo(contents.torch_dtype(problem.case)), {}
         permutation = yardstick.Permutation.draw(problem.case, number)
-        is_searching = number >= yardstick.run_counts(self.tensors["output"].numel())[0]
         permuted = permutation.problem(problem, yardstick.units(is_searching))
-        loop = Sequential(declared, yardstick.rounding(problem.case, number, is_searching))
+        loop = Sequential(declared, rounds)
         saves_values = declared.saved_gates == "float32" or problem.case.dtype == "float32"
         with yardstick.MovedGates(problem.case, number, declared.activation_error, is_searching, saves_values):
             tensors = run(loop.build(permuted.case, permuted.weights), permuted)
@@ -107,8 +116,9 @@ class Expected:
             assert tensor is not None
             values = comparison.widened(permutation.undo(name, tensor), reference[name].device)
             where = comparison.slices(problem.case, name, tuple(values.shape))
-            found = comparison.errors(values, reference[name], where, self.valid(name), finfo.smallest_normal * finfo.eps)
-            errors[name] = {label: Error(e.rms * scale, e.maximum * scale, e.count) for label, e in found.items()}
+            subnormal, dtype = finfo.smallest_normal * finfo.eps, None if is_searching else tensor.dtype
+            found = comparison.errors(values, reference[name], where, self.valid(name), subnormal, dtype)
+            errors[name] = {label: Error(e.rms * scale, e.maximum * scale, e.count, e.shares) for label, e in found.items()}
         return errors
 
     def compare(self, tensors: Tensors, declared: Declared) -> list[Comparison]:

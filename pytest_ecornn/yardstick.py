@@ -8,8 +8,10 @@ rounding; there the float32 loop's error is scaled by the ratio of the two preci
 
 What a candidate fails by these runs is judged again by more, which also search: values and gates move by two units, as far as
 CUDA's own functions may be off, each rounding goes to either neighbour, and what bends at 0 (relu, minGRU's positive candidate)
-is on either side at random where the pre-activation is as near to 0 as rounding may take it. In every other of them the final
-state is the last output, not a copy, where gradients are declared to be rounded: autograd then rounds the sum of the two.
+is on either side at random where the pre-activation is as near to 0 as rounding may take it.
+
+In every other run, of either kind, the final state is the last output, and a state carried in storage the output: autograd then
+rounds the sum of their gradients.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from pytest_ecornn import cells
 from pytest_ecornn.comparison import Error, precision_eps
 from pytest_ecornn.contents import Problem, generator
 from pytest_ecornn.contract import Case, Weights
-from pytest_ecornn.implementations._rounding import Dithered, Rounding
+from pytest_ecornn.implementations import _rounding
+from pytest_ecornn.implementations._rounding import Dithered, Parted
+from pytest_ecornn.rounding_shares import Shares
 
 Errors = dict[str, dict[str, Error]]  # by tensor, by slice
 
@@ -247,9 +251,25 @@ def units(is_searching: bool) -> int:
     return 2 if is_searching else 1
 
 
-def rounding(case: Case, number: int, is_searching: bool) -> Rounding:
-    """To nearest; where it `is_searching` to either neighbour, and every other final state is the last output."""
-    return Dithered(generator(case.seed, f"rounding {number}"), bool(number % 2)) if is_searching else Rounding()
+def rounding(case: Case, number: int, is_searching: bool) -> _rounding.Rounding:
+    """To nearest; where it `is_searching` to either neighbour. Every other joins gradients."""
+    joins_gradients = bool(number % 2)
+    if is_searching:
+        return Dithered(generator(case.seed, f"rounding {number}"), joins_gradients)
+    return _rounding.Rounding(joins_gradients)
+
+
+def parted(case: Case, number: int) -> _rounding.Rounding:
+    """The same to nearest, but of sums in parts: what is rounded to either neighbour has no shares to speak of."""
+    return Parted(generator(case.seed, f"parts {number}"), bool(number % 2))
+
+
+def with_shares(errors: Errors, shares: Errors) -> Errors:
+    """`errors`, with the shares of another run of the same number."""
+    return {
+        tensor: {label: replace(error, shares=shares[tensor][label].shares) for label, error in slices.items()}
+        for tensor, slices in errors.items()
+    }
 
 
 def worst(runs: list[Errors]) -> Errors:
@@ -257,10 +277,17 @@ def worst(runs: list[Errors]) -> Errors:
     return {
         tensor: {
             label: Error(
-                max(run[tensor][label].rms for run in runs), max(run[tensor][label].maximum for run in runs), error.count
+                max(run[tensor][label].rms for run in runs),
+                max(run[tensor][label].maximum for run in runs),
+                error.count,
+                _worst_shares([run[tensor][label].shares for run in runs]),
             )
             for label, error in slices.items()
             if all(label in run[tensor] for run in runs)
         }
         for tensor, slices in runs[0].items()
     }
+
+
+def _worst_shares(runs: list[Shares]) -> Shares:
+    return Shares(max(run.differing for run in runs), max(run.bias for run in runs), runs[0].counted)

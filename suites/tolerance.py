@@ -105,9 +105,9 @@ def _add(
     found = comparison.errors(values, reference, where, wanted.valid(one.tensor), finfo.smallest_normal * finfo.eps)
     for label, error in found.items():
         own = yard.get(label, comparison.Error(0.0, 0.0, 1))
-        rms_floor, maximum_floor = comparison.limits(case, one.tensor, comparison.Error(0.0, 0.0, 1), error.count)
-        tally.needed_rms.append(_factor(error.rms - rms_floor, own.rms))
-        tally.needed_maximum.append(_factor(error.maximum - maximum_floor, own.maximum))
+        floors = comparison.limits(case, one.tensor, comparison.Error(0.0, 0.0, 1), error)
+        tally.needed_rms.append(_factor(error.rms - floors.rms, own.rms))
+        tally.needed_maximum.append(_factor(error.maximum - floors.maximum, own.maximum))
 
 
 def _factor(excess: float, own: float) -> float:

@@ -60,7 +60,7 @@ class Loop(Implementation):
         for t in reversed(range(len(steps))) if reverse else range(len(steps)):
             state, outputs[t] = self.advance(t, steps[t], state, parameters, lengths)
         output = self.store([outputs[t] for t in range(len(steps))])
-        return (output.transpose(0, 1) if self.case.batch_first else output), tuple(s.to(self.dtype) for s in state)
+        return (output.transpose(0, 1) if self.case.batch_first else output), tuple(map(self.narrowed, state))
 
     def parameters(self, weights: Weights, suffix: str) -> Parameters:
         return {name: weights.masked(name + suffix).to(self.compute) for name in cells.layer_parameters(weights, suffix)}
@@ -88,7 +88,7 @@ class Loop(Implementation):
         if lengths is not None:
             alive = self.alive(t, lengths).unsqueeze(-1)
             new, output = self.kept(alive, new, state), self.padded(alive, output)
-        return self.carried(new), output.to(self.dtype)
+        return self.carried(new), self.narrowed(output)
 
     def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
         return self.cell.step(x, h, state, parameters)
@@ -104,6 +104,10 @@ class Loop(Implementation):
 
     def carried(self, state: Blocks) -> Blocks:
         return state
+
+    def narrowed(self, state: Tensor) -> Tensor:
+        """An output or a final state in the storage type."""
+        return state.to(self.dtype)
 
     def store(self, outputs: Sequence[Tensor]) -> Tensor:
         return torch.stack(list(outputs))
@@ -192,3 +196,14 @@ def with_gradient(value: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
 def with_value(value: Tensor, shown: Tensor) -> Tensor:
     """`shown`, whose gradient goes to `value`."""
     return value + (shown - value).detach() if value.requires_grad else shown
+
+
+def cut(x: Tensor) -> Tensor:
+    """float32 without the bits that bfloat16 does not have: truncated, not rounded; differentiable."""
+    kept = (x.detach().contiguous().view(torch.int32) & ~0xFFFF).view(torch.float32)
+    return with_value(x, torch.where(x.detach().isfinite(), kept, x.detach()))
+
+
+def through(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x as it is after a stay in `dtype`; the gradient passes as it is."""
+    return with_value(x, x.detach().to(dtype).to(x.dtype)).where(x.isfinite(), x)

@@ -33,8 +33,8 @@ def files(kind: str) -> list[Path]:
 
 # What the reason of a failed row says, by the check that is meant to have failed.
 _REASONS = {
-    # Less than the values themselves, in whichever tensor it shows first.
-    "equivalence: rounding": r"relative error (0\.\d+|\d[\d.]*e-\d+) is over its limit",
+    # Less than the values themselves, in whichever tensor it shows first, or a share of 16-bit elements.
+    "equivalence: rounding": r"(relative error (0\.\d+|\d[\d.]*e-\d+)|share of elements .*) is over its limit",
     "equivalence: non-finite": r"expected (nan|-?inf), got|expected [^,]+, got (nan|-?inf)",
     "poison": r"expected -?\d[^,]*, got nan",
     "unchanged": r"expected .* unchanged by the call",

@@ -1,0 +1,21 @@
+"""The gradient of x loses its last bits where it is stored, in place of being rounded."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from pytest_ecornn.cells import Blocks
+from pytest_ecornn.contract import Weights
+from pytest_ecornn.selfcheck._correct_layers import Loop, cut, with_gradient
+
+CAUGHT_BY = "equivalence: rounding"
+CELL = "mingru"
+DTYPE = "bfloat16"
+
+
+class Fault(Loop):
+    def one_layer(
+        self, weights: Weights, lengths: Tensor | None, suffix: str, x: Tensor, is_projected: bool, given: Blocks, reverse: bool
+    ) -> tuple[Tensor, Blocks]:
+        wide = with_gradient(x.to(self.compute), cut)
+        return super().one_layer(weights, lengths, suffix, wide, is_projected, given, reverse)
