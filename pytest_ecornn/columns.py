@@ -8,6 +8,7 @@ from pytest_ecornn import roofline, statistics
 from pytest_ecornn.clocks import Clock
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contents import valid_steps
+from pytest_ecornn.disturbance import is_disturbed
 from pytest_ecornn.measurement import Timed, measure
 from pytest_ecornn.quiet_bounds import Blocks
 from pytest_ecornn.roofline import Ceilings
@@ -17,6 +18,8 @@ from pytest_ecornn.settings_clock import SettingsClock
 from pytest_ecornn.statistics import CONFIDENCE, Ratio
 from pytest_ecornn.watch import Watch
 
+_SHORT = 0.1  # of a block's calls, once others disturb
+
 
 class Column:
     """`arms`: the candidate's first, then its baselines'. confidence: of the interval of a ratio to a baseline."""
@@ -24,6 +27,7 @@ class Column:
     def __init__(self, arms: Sequence[Timed], clock: Clock, confidence: float = CONFIDENCE):
         self._arms, self._clock, self._confidence = arms, clock, confidence
         self._sensors, self._watch = Sensors(arms[0].candidate.case.device), Watch(clock, arms)
+        self._has_short_blocks = False
 
     def measure(self, budget: float, pairs: int = 0) -> None:
         """Until every verdict is decided, from so many pairs at least, or the budget of seconds is spent."""
@@ -42,7 +46,15 @@ class Column:
 
     def _measure(self, budget: float, is_decided: Callable[[], bool]) -> None:
         with self._watch as clock:
-            measure(self._arms, SettingsClock(clock), budget, is_decided, self._sensors.sample, self._watch.after_block)
+            measure(self._arms, SettingsClock(clock), budget, is_decided, self._after_round, self._watch.after_block)
+
+    def _after_round(self) -> None:
+        """A short block is more likely than a long one to end before another process takes its processor."""
+        self._sensors.sample()
+        if not self._has_short_blocks and is_disturbed(self._watch.disturbance()):
+            self._has_short_blocks = True
+            for arm in self._arms:
+                arm.calls = max(1, round(arm.calls * _SHORT))
 
     def verify(self) -> list[Comparison]:
         """The candidate's kept calls against the reference."""

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pytest_ecornn import machine_load, own_waits
 from pytest_ecornn.baseline_times import doubt
-from pytest_ecornn.clocks import CpuClock
+from pytest_ecornn.clocks import Clock, CpuClock
+from pytest_ecornn.columns import Column
 from pytest_ecornn.disturbance import describe, is_disturbed
 from pytest_ecornn.machine_load import MachineLoad
 from pytest_ecornn.own_waits import OwnWaits
@@ -21,7 +25,8 @@ from pytest_ecornn.quiet_bounds import Blocks
 from pytest_ecornn.reporting import csv_report, markdown, progress
 from pytest_ecornn.reporting.terminal import summary_lines
 from pytest_ecornn.rows import Disturbance, Row
-from pytest_ecornn.statistics import Ratio, paired_ratio, verdict
+from pytest_ecornn.statistics import MIN_PAIRS, Ratio, paired_ratio, verdict
+from pytest_ecornn.watch import Watch
 from pytest_ecornn.watched_clock import Span, WatchedClock
 from tests.disturbance_samples import BUSY, QUIET
 from tests.reporting_samples import CASES, row, sample_run, timing
@@ -167,6 +172,60 @@ def test_the_clock_tells_the_time_of_the_calls_alone() -> None:
     assert 0 <= clock.lost <= 1
     assert clock.host_us([]) is None
     clock.close()
+
+
+class TestColumn:
+    """Of two implementations that take 1 and 2 ms, beside what a watch is made to see."""
+
+    def column(self, monkeypatch: pytest.MonkeyPatch, lost: float, found: Disturbance | None) -> tuple[Column, list[Any]]:
+        monkeypatch.setattr(Watch, "disturbance", lambda self: found)
+        monkeypatch.setattr(Span, "lost", lambda self, processors: lost)
+        monkeypatch.setattr(Span, "delayed", 0.0)
+        arms: list[Any] = [Constant(1e-3), Constant(2e-3)]
+        return Column(arms, Summing()), arms
+
+    def test_a_quiet_row_is_decided_by_the_fewest_pairs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        column, arms = self.column(monkeypatch, 0.5, QUIET)
+        column.measure(0.1)
+        assert [arm.calls for arm in arms] == [10, 10]
+        assert len(arms[0].samples_us) == MIN_PAIRS
+
+    def test_disturbed_blocks_are_measured_again_and_shorter_until_the_budget_ends(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        column, arms = self.column(monkeypatch, 0.9, BUSY)
+        column.measure(0.1)
+        assert [arm.calls for arm in arms] == [1, 1]
+        assert len(arms[0].samples_us) > MIN_PAIRS
+        assert column.measure_long(0.0).high > 2.0
+
+    def test_nothing_is_known_and_nothing_breaks_on_another_system(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        column, arms = self.column(monkeypatch, 0.9, None)
+        column.measure(0.1)
+        assert [arm.calls for arm in arms] == [10, 10]
+        assert column.measure_long(0.0).high < 1.0
+
+
+class Constant:
+    """Calls that take so many seconds."""
+
+    def __init__(self, seconds: float):
+        self.candidate = SimpleNamespace(name="constant", case=SimpleNamespace(device="cpu", training=False))
+        self.calls, self.samples_us = 10, list[float]()
+        self._seconds = seconds
+
+    def calibrate(self, clock: Clock) -> None:
+        """Nothing is to be found out."""
+
+    def block(self, clock: Clock, is_settled: bool) -> None:
+        self.samples_us.append(clock.time([lambda: self._seconds] * self.calls) / self.calls * 1e6)
+
+
+class Summing(CpuClock):
+    """Calls say how long they take."""
+
+    def time(self, calls: Sequence[Callable[[], Any]]) -> float:
+        return float(sum(call() for call in calls))
 
 
 class TestRule:
