@@ -9,6 +9,8 @@ import random
 import re
 import struct
 import uuid
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -199,30 +201,38 @@ MOST_SPILLED = {
     "sparse_persistent_backward.cu": 320,
 }
 MOST_SPILLED_BY_READERS = 256  # addresses, of threads that read alone
-VARIANTS = {
-    "persistent_gpu.cu": of_persistent(False) + of_persistent_fused("persistent_gpu.cu"),
-    "persistent_gpu_backward.cu": of_persistent(True),
-    "persistent_abreast.cu": of_persistent_grid(False, is_abreast=True) + of_persistent_fused("persistent_abreast.cu"),
-    "persistent_grid.cu": of_persistent_grid(False) + of_persistent_fused("persistent_grid.cu"),
-    "persistent_grid_backward.cu": of_persistent_grid(True),
-    "persistent_once.cu": of_persistent_once(),
-    "persistent_wave.cu": of_persistent_wave(),
-    "scan_gpu.cu": of_scan(),
-    "scan_gpu_log.cu": of_log_scan(),
-    "sparse_persistent_gpu.cu": of_sparse(False),
-    "sparse_persistent_backward.cu": of_sparse(True),
-    "transposed_gpu.cu": [
+Variant = tuple[tuple[str, str], ...]
+# Functions, for what they return takes seconds to choose.
+VARIANTS: dict[str, Callable[[], list[Variant]]] = {
+    "persistent_gpu.cu": lambda: of_persistent(False) + of_persistent_fused("persistent_gpu.cu"),
+    "persistent_gpu_backward.cu": lambda: of_persistent(True),
+    "persistent_abreast.cu": lambda: of_persistent_grid(False, is_abreast=True) + of_persistent_fused("persistent_abreast.cu"),
+    "persistent_grid.cu": lambda: of_persistent_grid(False) + of_persistent_fused("persistent_grid.cu"),
+    "persistent_grid_backward.cu": lambda: of_persistent_grid(True),
+    "persistent_once.cu": of_persistent_once,
+    "persistent_wave.cu": of_persistent_wave,
+    "scan_gpu.cu": of_scan,
+    "scan_gpu_log.cu": of_log_scan,
+    "sparse_persistent_gpu.cu": lambda: of_sparse(False),
+    "sparse_persistent_backward.cu": lambda: of_sparse(True),
+    "transposed_gpu.cu": lambda: [
         *(of_transposed(cell, storage, "110") for cell, storage in itertools.product(range(4), STORAGES)),
         *(of_transposed(2, storage, flags) for storage, flags in itertools.product(STORAGES, ("010", "100", "111"))),
     ],
 }
 
 
-def compiled_here(name: str, capability: tuple[int, int]) -> list[tuple[tuple[str, str], ...]]:
+@cache
+def variants(name: str) -> list[Variant]:
+    """The macros of each form of the kernel to compile."""
+    return VARIANTS[name]()
+
+
+def compiled_here(name: str, capability: tuple[int, int]) -> list[Variant]:
     """Of the variants as many as CI has time for, always the same, or all of them where ECORNN_ALL_VARIANTS is set."""
     # only newer devices move registers, or have clusters
     new = {"OTHER_REGISTERS": "0", "CLUSTER": "1"}
-    able = [one for one in VARIANTS[name] if capability >= (9, 0) or new == new | {k: v for k, v in one if k in new}]
+    able = [one for one in variants(name) if capability >= (9, 0) or new == new | {k: v for k, v in one if k in new}]
     most = len(able) if os.environ.get("ECORNN_ALL_VARIANTS") else MOST_COMPILED.get(capability, 3)
     return random.Random(f"{name} {capability}").sample(able, min(most, len(able)))
 
@@ -275,7 +285,7 @@ def is_whole(elf: bytes) -> bool:
 @needs_nvrtc
 def test_what_was_compiled_once_comes_from_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
-    source, variant = unique(FOLDER / "transposed_gpu.cu", tmp_path), VARIANTS["transposed_gpu.cu"][0]
+    source, variant = unique(FOLDER / "transposed_gpu.cu", tmp_path), variants("transposed_gpu.cu")[0]
     first = compiler.compile_source(source, variant, (9, 0))
     again = compiler.compile_source(source, variant, (9, 0))
     other = compiler.compile_source(source, variant, (8, 0))

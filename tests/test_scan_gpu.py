@@ -14,7 +14,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch._dynamo import compiled_autograd
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -437,6 +436,8 @@ def spied_on(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.usefixtures("ops_on_cpu")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute of a Tensor")  # torch's own
 def test_tracers_see_no_overwriting() -> None:
+    from torch._dynamo import compiled_autograd  # which takes long to import
+
     spent = Spent()
     with compiled_autograd._enable(torch.compile(backend="eager", fullgraph=True)):
         spent.output.backward(spent.weights)

@@ -26,7 +26,7 @@ from pytest_ecornn.suites.promises.jitter import jittered
 from pytest_ecornn.suites.promises.repeats import Repeated, Tally, repeat
 from tests import test_persistent, test_persistent_grid
 from tests.clusters_on_cpu import Broken, ClustersOnCpu
-from tests.test_kernels import FOLDER, VARIANTS, needs_nvrtc
+from tests.test_kernels import FOLDER, needs_nvrtc, variants
 from tests.test_persistent import H200, _plant, needs_compiler, needs_hopper
 
 on_cpu, on_cpu_over_the_grid, sizes = test_persistent.on_cpu, test_persistent_grid.on_cpu, test_persistent_grid.sizes
@@ -104,7 +104,7 @@ def test_without_jitter_a_kernel_is_as_if_there_were_none(name: str, tmp_path: P
     assert "jitter" not in without.read_text()
 
     def code(of: Path, *more: tuple[str, str]) -> bytes:
-        made, log = compiler._run_nvrtc(of, compiler._options((*VARIANTS[name][0], *more), (9, 0)))
+        made, log = compiler._run_nvrtc(of, compiler._options((*variants(name)[0], *more), (9, 0)))
         assert "ignored" not in log
         return made
 
