@@ -64,7 +64,7 @@ class CusparseGpu(Implementation):
     def cost(self, case: Case) -> Cost:
         """The input products, and in every step the non-zeros with their columns, the product and the states."""
         product, gates, size = product_cost(case), len(cells.get(case.cell).gates), getattr(torch, case.dtype).itemsize
-        elements, values = round(case.density * gates * case.hidden_size**2), case.batch * case.hidden_size
+        elements, values = max(1, round(case.density * gates * case.hidden_size**2)), case.batch * case.hidden_size
         steps = case.steps * case.layers * case.directions
         moved = steps * (elements * (size + 4) + values * size * (2 * gates + 2))
         return Cost(product.bytes + moved, product.operations + steps * 2 * case.batch * elements)

@@ -54,7 +54,7 @@ class SparsePersistentGpu(Implementation):
         """The inputs' products, and of each layer its non-zeros, their product and output; what is kept, and gradients."""
         product, gates, hidden = product_cost(case), GATES[case.cell], case.hidden_size
         size, tracks, rows = getattr(torch, case.dtype).itemsize, case.layers * case.directions, case.steps * case.batch
-        elements = round(case.density * gates * hidden**2)
+        elements = max(1, round(case.density * gates * hidden**2))
         passes = 2 if case.training else 1
         moved = tracks * (passes * elements * (size + 2) + rows * values_a_step(case) * hidden * size)
         operations = passes * 2 * tracks * rows * elements

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pytest_ecornn import ambient, clocks, replay
+from pytest_ecornn import ambient, clocks, cost_bounds, replay
 from pytest_ecornn.background import Threads
 from pytest_ecornn.columns import Column
 from pytest_ecornn.items import Failure, FixedItem
@@ -25,6 +25,7 @@ class BenchmarkItem(FixedItem):
         with self.session.lock.shared():
             with self._settings_left():
                 candidate = self.verified(row)
+                cost_bounds.checked(candidate.implementation.cost(self.case), self.case)
             baselines, notes = self.baselines()
             self.session.process.at_work(self.found.name, self.case, [one.name for one in baselines], is_timed=True)
         pool = Pool(self.case)
@@ -45,8 +46,8 @@ class BenchmarkItem(FixedItem):
             columns = [called, replayed] if replayed else [called]
             ceilings = self._ceilings(columns)
         self._verify_kept(columns)
-        row.timing = self._possible(called.timing(ceilings, peak_bytes, host_us))
-        row.replay = self._possible(replayed.timing(ceilings)) if replayed else None
+        row.timing = self._possible(called.timing(ceilings, peak_bytes, host_us), ceilings)
+        row.replay = self._possible(replayed.timing(ceilings), ceilings) if replayed else None
         row.notes = "; ".join(filter(None, [candidate.implementation.notes(), *notes]))
 
     def baselines(self) -> tuple[list[Candidate], list[str]]:
@@ -81,13 +82,14 @@ class BenchmarkItem(FixedItem):
         is_beaten = any(column.timing(ceilings).is_below_floor for column in columns)
         return self.session.raised_ceilings(self.case.device) if is_beaten else ceilings
 
-    def _possible(self, timing: Timing) -> Timing:
-        """Raises Failure for a time that no algorithm can reach."""
+    def _possible(self, timing: Timing, ceilings: Ceilings) -> Timing:
+        """Raises Failure for a time that no algorithm can reach, and WrongCost for rates that no machine can."""
         if timing.is_below_floor:
             raise self.failure(
                 f"{timing.time_us:.4g} us by {timing.clock}, but this machine needs at least "
                 f"{timing.floor_us:.4g} us: a row below its floor is invalid"
             )
+        cost_bounds.check_rates(timing, ceilings)
         return timing
 
     def _verify_kept(self, columns: list[Column]) -> None:

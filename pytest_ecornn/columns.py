@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pytest_ecornn import roofline, statistics
+from pytest_ecornn import cost_bounds, roofline, statistics
 from pytest_ecornn.clocks import Clock
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contents import valid_steps
@@ -63,7 +63,8 @@ class Column:
 
     def timing(self, ceilings: Ceilings, peak_bytes: int | None = None, host_us: float | None = None) -> Timing:
         arm, case = self._arms[0], self._arms[0].candidate.case
-        cost, found, waits = arm.candidate.implementation.cost(case), self._watch.disturbance(), self._watch.waits(arm)
+        found, waits = self._watch.disturbance(), self._watch.waits(arm)
+        cost = cost_bounds.checked(arm.candidate.implementation.cost(case), case)
         time_us, low, high = self._blocks(arm, found).interval()
         gb_per_s, gflop_per_s = roofline.achieved(cost, time_us)
         floor = roofline.floor_us(case, valid_steps(case), ceilings)

@@ -32,7 +32,9 @@ class Right(Implementation):
         return layer
 
     def cost(self, case):
-        return Cost(1000, 1000)
+        rows, sides = case.steps * case.batch, case.input_size + case.hidden_size
+        times = 3 if case.training else 1
+        return Cost(times * 4 * (rows + 4 * case.hidden_size) * sides, times * 8 * rows * case.hidden_size * sides)
 """
 WRONG = RIGHT.replace("i, f, g, o = (", "f, i, g, o = (")
 RAISES = RIGHT.replace("outputs = []", "raise RuntimeError('no | such\\n`kernel`')", 1)

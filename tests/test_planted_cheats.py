@@ -15,7 +15,7 @@ from pytest_ecornn.tampering import Tools
 
 FILES = trial.files("cheat")
 FAMILIES = {
-    "baseline", "clock", "copying", "deferred", "expected", "judge", "memo", "near", "no", "one", "reference", "secret",
+    "baseline", "clock", "copying", "cost", "deferred", "expected", "judge", "memo", "near", "no", "one", "reference", "secret",
     "settings", "side", "thread", "tuning", "warm", "weights", "work",
 }  # fmt: skip
 

@@ -48,6 +48,7 @@ _WHOLE_REASONS = {
     "threads": r"expected a call's work done when it returns",
     "changed": r": {}: expected .* as before",
     "asked": r"but it asked for {}$",
+    "cost": r": cost: expected .* {}",
 }
 _NOTHING_GAINED = "gained 0 calls"  # the notes of a cheat that found no occasion
 _TENSOR = re.compile(r"^  (?P<tensor>[a-z_ ]+?)(_l\d+\w*)?( \(.*?\))?: (?P<problem>.*)")

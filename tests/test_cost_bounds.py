@@ -1,0 +1,67 @@
+"""A declared cost: right ones of any own implementation pass, and what cannot be is named with the cell's own count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from pytest_ecornn import cells
+from pytest_ecornn.contract import Case, Cost
+from pytest_ecornn.cost_bounds import WrongCost, check_rates, checked
+from pytest_ecornn.discovery import discover
+from pytest_ecornn.roofline import Ceilings
+from pytest_ecornn.rows import Timing
+
+CASE = Case(cell="gru", steps=4, batch=2, hidden_size=8)
+FLOOR = cells.floor_cost(CASE)
+CASES = [
+    "gru-T4-B2-H8-float32",
+    "gru-T300-B2-H8-float32-state-training",
+    "gru-T1-B1-H1-float32-nobias-state-projected",
+    "lstm-T4-B2-I1-H128-L2-float32-bidirectional-ragged",
+    "rnn_relu-T4-B2-H8-float64-density0.1",
+    "minlstm_positive-T1000-B2-H8-bfloat16",
+    "mingru-T2-B2-H8-float32-projected-training",
+]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_own_implementations_declare_what_can_be(name: str) -> None:
+    case = Case.parse(name)
+    for found in discover([]).values():
+        is_scan, is_gpu = found.name.startswith("scan"), found.name.endswith("gpu") or found.name == "cudnn"
+        if is_scan == case.cell.startswith("min") if is_gpu else found.kind().refusal(case) is None:
+            cost = found.kind().cost(case)
+            assert checked(cost, case) == cost, found.name
+
+
+@pytest.mark.parametrize(
+    ("cost", "message"),
+    [
+        (None, "expected a Cost, got NoneType"),
+        (Cost(FLOOR.bytes // 3, FLOOR.operations), "bytes, got 768: the cell's own count is 2,304"),
+        (Cost(FLOOR.bytes, FLOOR.operations // 1000), "operations, got 6: the cell's own count is 6,272"),
+        (Cost(1000 * FLOOR.bytes, FLOOR.operations), "bytes, got 2,304,000"),
+        (Cost(FLOOR.bytes, -1), "operations, got -1"),
+        (Cost(nan, FLOOR.operations), "a number of bytes, got nan"),  # type: ignore[arg-type]
+        (Cost(FLOOR.bytes, inf), "a number of operations, got inf"),  # type: ignore[arg-type]
+        (Cost("many", FLOOR.operations), "a number of bytes, got 'many'"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_be_is_named(cost: Any, message: str) -> None:
+    with pytest.raises(WrongCost) as error:
+        checked(cost, CASE)
+    assert message in str(error.value)
+
+
+def test_a_rate_is_held_to_the_machine() -> None:
+    ceilings = Ceilings({1: 10.0}, {1: 20.0}, {"float32": 100.0})
+    timing = Timing(1, 1, 1, [], 1, "", [], 0, None, 1, 1, gb_per_s=199, gflop_per_s=999, floor_us=0, floor_share=0)
+    check_rates(timing, ceilings)
+    with pytest.raises(WrongCost, match=r"at most 200 GB/s"):
+        check_rates(replace(timing, gb_per_s=201), ceilings)
+    with pytest.raises(WrongCost, match=r"at most 1,000 GFLOP/s"):
+        check_rates(replace(timing, gflop_per_s=1001), ceilings)
