@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from time import perf_counter, process_time
+
+from pytest_ecornn.own_waits import own_threads
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 _WORK, _STOLEN = (0, 1, 2, 5, 6), 7  # of a processor's line: user, nice, system, irq, softirq; steal
@@ -60,8 +63,14 @@ class MachineLoad:
 
 
 def usable_processors() -> set[int]:
-    """Numbers of the processors that this process may run on."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    """Numbers of those that any thread of this process may run on; the calling one may be bound to one of them."""
+    if not hasattr(os, "sched_getaffinity"):
+        return set()
+    usable = os.sched_getaffinity(0)
+    for thread in own_threads():
+        with suppress(OSError):  # it has just ended
+            usable |= os.sched_getaffinity(int(thread))
+    return usable
 
 
 def _cpu_stats(proc: Path, cgroups: Path) -> Iterator[Path]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import get_native_id
 
-_TASKS = Path("/proc/self/task")
+TASKS = Path("/proc/self/task")
 _NS = 1e-9
 _LONGEST_LINE = 80
 
@@ -27,13 +27,22 @@ class Waited:
     caller: float
 
 
+def own_threads(tasks: Path = TASKS) -> list[str]:
+    """Numbers of this process's threads; none where the system does not tell."""
+    try:
+        return os.listdir(tasks)
+    except OSError:
+        return []
+
+
 class OwnWaits:
     """Readings of all threads, OpenMP's as well. A thread's file stays open until `close`, since to open it takes longest."""
 
-    def __init__(self, tasks: Path = _TASKS):
+    def __init__(self, tasks: Path = TASKS):
         self._tasks = tasks
         self._files: dict[str, int] = {}
         self.is_known = self._read_all() is not None
+        self.close()
 
     def read(self) -> dict[str, tuple[int, int]]:
         """Nanoseconds that each thread has worked and waited; nothing where that is not known."""
@@ -52,11 +61,7 @@ class OwnWaits:
 
     def _read_all(self) -> dict[str, tuple[int, int]] | None:
         """None where the system keeps no such count."""
-        try:
-            threads = os.listdir(self._tasks)
-        except OSError:
-            return None
-        found = {thread: counts for thread in threads if (counts := self._counts(thread)) is not None}
+        found = {thread: counts for thread in own_threads(self._tasks) if (counts := self._counts(thread)) is not None}
         for ended in self._files.keys() - found.keys():
             os.close(self._files.pop(ended))
         return found or None

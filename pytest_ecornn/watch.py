@@ -50,7 +50,8 @@ class Watch:
         if self._clock.sees_waits:
             waits = self.waits(arm)
             waits.lost.append(round(self._clock.lost, _DIGITS))
-            waits.delayed.append(round(self._clock.delayed, _DIGITS))
+            is_gpu = self._device.startswith("cuda")  # which works on while the calling thread waits
+            waits.delayed.append(0.0 if is_gpu else round(self._clock.delayed, _DIGITS))
 
     def waits(self, arm: Timed) -> Waits:
         return next(waits for one, waits in zip(self._arms, self._waits, strict=True) if one is arm)
