@@ -20,6 +20,7 @@ from torch import Tensor
 from pytest_ecornn import cells, rounding_shares
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._rounding import TF32_EPS
+from pytest_ecornn.non_finite import UNDEFINED
 from pytest_ecornn.rounding_shares import EXACT, Independent, Shares
 
 Array = Tensor  # float64, on the reference's device
@@ -207,7 +208,7 @@ def judge(
     assert actual is not None
     values = widened(actual, reference.device)
     whole = limits(case, tensor, yardstick.get("", Error(0.0, 0.0, 1)), Error(0.0, 0.0, reference.numel())).maximum
-    if problem := _non_finite_problem(values, reference, dtype, whole) or _zero_problem(values, valid):
+    if problem := _non_finite_problem(case, values, reference, whole) or _zero_problem(values, valid):
         return Comparison(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
     finfo = torch.finfo(dtype)
     if reason := _uninformative(case, reference, valid, yardstick, finfo):
@@ -242,12 +243,13 @@ def _form_problem(actual: Tensor | None, shape: tuple[int, ...], dtype: torch.dt
     return "" if same else f"{expected}; got {got}"
 
 
-def _non_finite_problem(actual: Array, reference: Array, dtype: torch.dtype, allowed: float) -> str:
+def _non_finite_problem(case: Case, actual: Array, reference: Array, allowed: float) -> str:
     """NaN and infinities must stand where the reference, rounded to the dtype, has them, and be of the same kind.
 
-    Where an error of `allowed`, relative to the reference's largest element, takes it over the edge, both sides are right.
+    Of contents whose infinities leave a result undefined, NaN in the reference stands for any value. Where an error of
+    `allowed`, relative to the reference's largest element, takes it over the edge, both sides are right.
     """
-    largest = torch.finfo(dtype).max
+    largest = torch.finfo(getattr(torch, case.dtype)).max
     if _largest(actual) < math.inf and _largest(reference) <= largest:
         return ""
     slack = max(allowed * _largest(reference[reference.isfinite()]), 0.01 * largest)
@@ -256,6 +258,8 @@ def _non_finite_problem(actual: Array, reference: Array, dtype: torch.dtype, all
     edge = ((wanted.abs() - largest).abs() < slack) & (got.sign() == wanted.sign())
     rounded = torch.where(wanted.abs() > largest, wanted.sign() * math.inf, wanted)
     same = (got.isfinite() & rounded.isfinite()) | (got == rounded) | (got.isnan() & rounded.isnan())
+    if case.contents in UNDEFINED:
+        same |= wanted.isnan()
     wrong = ~(same | edge)
     if not wrong.any():
         return ""

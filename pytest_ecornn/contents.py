@@ -1,8 +1,8 @@
 """What fills a case: weights, inputs, states, lengths, resets and loss weights, all from the case's seed or a state dict.
 
 Each kind of contents stresses something: "saturated" gates, keep gates "near_one", "large" and "denormal" inputs, "zeros"
-in long stretches, one "nan" in one sequence, one "infinite" initial state; see `drift` and `cancellation` for "drifting" and
-"cancelling" sums. Loss weights are random per element; for every other seed they are zero before each sequence's last step.
+in long stretches; see `drift` and `cancellation` for "drifting" and "cancelling" sums, and `non_finite` for NaN and infinities.
+Loss weights are random per element; for every other seed they are zero before each sequence's last step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from pytest_ecornn import cancellation, cells, drift, state_dict
+from pytest_ecornn import cancellation, cells, drift, non_finite, state_dict
 from pytest_ecornn.contract import Case, Weights
 
 _X_SCALE = {"saturated": 8.0, "large": 100.0}
@@ -124,6 +124,7 @@ def make_weights(case: Case, role: str = "") -> Weights:
             cancellation.change_weight(case.seed, name, value)
         if name in masks:
             value *= masks[name].cpu()
+        non_finite.change_weight(case, name, value, random)
         parameters[name] = nn.Parameter(value.to(case.device, torch_dtype(case)), requires_grad=case.training)
     return Weights(parameters, masks)
 
@@ -145,10 +146,15 @@ def _keep_bias(cell: cells.Cell, hidden: int) -> Tensor:
     return torch.tensor([_KEEP_BIAS * cell.keep.get(gate, 0.0) for gate in cell.gates]).repeat_interleave(hidden)
 
 
+def _drawn_dtype(case: Case) -> torch.dtype:
+    """The dtype in which values are drawn: all bits of a float64 case's are random."""
+    return torch.float64 if case.dtype == "float64" else torch.float32
+
+
 def x_rows(case: Case, rows: int, random: torch.Generator) -> Tensor:
     """Contents of x for `rows` (time, batch) pairs, one after the other: [rows, width], padded or shifted by the layout."""
     width, dtype = cells.x_width(case), torch_dtype(case)
-    values = torch.randn(rows, width, generator=random, dtype=torch.float64 if case.dtype == "float64" else torch.float32)
+    values = torch.randn(rows, width, generator=random, dtype=_drawn_dtype(case))
     values *= _X_SCALE.get(case.contents, 1.0)
     if case.contents == "denormal":
         tiny = torch.rand(values.shape, generator=random) < 0.5
@@ -161,8 +167,7 @@ def x_rows(case: Case, rows: int, random: torch.Generator) -> Tensor:
         drift.change_x(case, values, random)
     if case.contents == "cancelling" and not case.projected:
         cancellation.change_operand(case.seed, values, random)
-    if case.contents == "nan":
-        values[int(torch.randint(rows, (), generator=random)), -1] = float("nan")
+    non_finite.change_x(case, values, random)
     values = values.to(case.device, dtype)
     if case.layout == "contiguous":
         return values
@@ -183,21 +188,24 @@ def initial_state(case: Case, random: torch.Generator) -> tuple[Tensor, ...]:
     if not case.has_state:
         return ()
     cell, shape = cells.get(case.cell), (case.layers * case.directions, case.batch, case.hidden_size)
-    states = [torch.randn(shape, generator=random) * 0.5 for _ in cell.states]
-    if case.contents == "infinite":
-        states[-1][:, int(torch.randint(case.batch, (), generator=random))] = float("inf")
+    states = [torch.randn(shape, generator=random, dtype=_drawn_dtype(case)) * 0.5 for _ in cell.states]
+    non_finite.change_states(case, states, random)
     if case.contents == "cancelling" and cell.recurrent:
         cancellation.change_operand(case.seed, states[0], random)
     return tuple(state.to(case.device, torch_dtype(case)) for state in states)
 
 
 def sequence_lengths(case: Case) -> Tensor | None:
-    """int64 [B] from 1 to T, at least one of them T, in no order; None where the case is not ragged."""
+    """int64 [B] from 1 to T, in no order; None where the case is not ragged.
+
+    The longest is T. Where the seed divided by 4 leaves 2 or 3, it is T - 1, of more than one step.
+    """
     if not case.ragged:
         return None
     random = generator(case.seed, "lengths")
-    lengths = torch.randint(1, case.steps + 1, (case.batch,), generator=random)
-    lengths[int(torch.randint(case.batch, (), generator=random))] = case.steps
+    longest = max(1, case.steps - 1) if case.seed % 4 >= 2 else case.steps
+    lengths = torch.randint(1, longest + 1, (case.batch,), generator=random)
+    lengths[int(torch.randint(case.batch, (), generator=random))] = longest
     return lengths
 
 
@@ -238,12 +246,13 @@ def loss_weights(case: Case, lengths: Tensor | None, random: torch.Generator) ->
     if not case.training:
         return ()
     scale, hidden = loss_scale(case), case.directions * case.hidden_size
-    output = torch.randn(case.steps, case.batch, hidden, generator=random) * scale
+    dtype = _drawn_dtype(case)
+    output = torch.randn(case.steps, case.batch, hidden, generator=random, dtype=dtype) * scale
     if case.seed % 2:
         ends = (torch.full((case.batch,), case.steps) if lengths is None else lengths) - 1
         output *= (torch.arange(case.steps)[:, None] == ends[None, :])[..., None]
     final_shape = (case.layers * case.directions, case.batch, case.hidden_size)
-    finals = [torch.randn(final_shape, generator=random) * scale for _ in cells.get(case.cell).states]
+    finals = [torch.randn(final_shape, generator=random, dtype=dtype) * scale for _ in cells.get(case.cell).states]
     if case.contents == "drifting":
         output, finals = output.abs(), [final.abs() for final in finals]
     output = output.transpose(0, 1).contiguous() if case.batch_first else output

@@ -25,7 +25,11 @@ Layer: TypeAlias = "Callable[..., tuple[torch.Tensor, State]]"  # called as `Imp
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 PRECISIONS = ("ieee", "tf32")
 MODES = ("inference", "training")
-CONTENTS = ("normal", "saturated", "near_one", "large", "denormal", "zeros", "drifting", "cancelling", "nan", "infinite")
+CONTENTS = (
+    *("normal", "saturated", "near_one", "large", "denormal", "zeros", "drifting", "cancelling"),
+    *("nan", "nan_state", "nan_weight", "infinite", "infinite_x", "infinite_weight"),
+    *("negative_infinite", "negative_infinite_x", "negative_infinite_weight"),
+)
 LAYOUTS = ("contiguous", "strided", "offset")
 MOST_ACTIVATION_ERROR = 2.0**-12  # that may be declared
 DEVICE = re.compile(r"cpu|cuda(:\d+)?")
@@ -271,7 +275,8 @@ class Implementation(ABC):
 
         x: [T, B, I] ([B, T, I] with `batch_first`; with `projected`, D*G*H in place of I). state: None, or [L*D, B, H]
         for each of the cell's states, a tuple where there are several. lengths: None, or int64 [B] on the CPU, each
-        from 1 to T. output: like x, with D*H last. Results are fresh tensors that later calls never touch.
+        from 1 to T; the longest may be less than T, and the output has T steps all the same. output: like x, with D*H
+        last. Results are fresh tensors that later calls never touch.
 
         resets: bool [T, B] ([B, T] with `batch_first`), contiguous, on the case's device. Where it is true the step starts, in
         every layer, from zeros in place of all the cell's states: nothing passes, neither a NaN or an infinity nor a gradient,

@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from pytest_ecornn import cells
+from pytest_ecornn import cells, non_finite
 from pytest_ecornn.contract import DTYPES, LAYOUTS, MODES, PRECISIONS, Case
 
 # One under, at and over the widths of vectors, tiles and chunks; primes; one.
@@ -108,7 +108,7 @@ def _cases(draw: st.DrawFn, domain: Domain, cell: str, dtype: str, device: str, 
         projected=projected,
         density=density,
         mode=mode,
-        contents=draw(_contents(mode, has_state, density)),
+        contents=draw(_contents(mode, has_state, density, device)),
         layout=draw(st.sampled_from(domain.layouts)),
         seed=draw(st.integers(0, 2**16)),
     )
@@ -141,16 +141,21 @@ _CORNERS: tuple[dict[str, Any], ...] = (
 )
 
 
+# Each other value that is not finite, in each place.
+_ODD_CORNER: dict[str, Any] = {"steps": 6, "batch": 4, "hidden_size": 9, "has_state": True}
+
+
 def corners(domain: Domain, cell: str, dtype: str, device: str = "cpu") -> list[Case]:
     """The same few cases each time, where they are inside `domain`: to be tried beside those that are drawn."""
-    tried = (Case(cell=cell, dtype=dtype, device=device, **fields) for fields in _CORNERS)
+    odd = [{**_ODD_CORNER, "contents": kind} for kind in _drawn_not_finite(True, device) if kind not in ("nan", "infinite")]
+    tried = (Case(cell=cell, dtype=dtype, device=device, **fields) for fields in (*_CORNERS, *odd))
     if not domain.dense:
         tried = (replace(case, density=0.3) for case in tried if case.contents not in _NOT_FINITE)
     return [case for case in tried if domain.contains(case)]
 
 
 # 0 times these is NaN: a pruned weight is not multiplied by everyone.
-_NOT_FINITE = ("nan", "infinite")
+_NOT_FINITE = tuple(non_finite.kinds())
 
 
 def _sizes(smallest: int, largest: int) -> st.SearchStrategy[int]:
@@ -158,11 +163,16 @@ def _sizes(smallest: int, largest: int) -> st.SearchStrategy[int]:
     return st.one_of(st.sampled_from(edges), st.integers(smallest, largest))
 
 
-def _contents(mode: str, has_state: bool, density: float) -> st.SearchStrategy[str]:
+def _drawn_not_finite(has_state: bool, device: str) -> list[str]:
+    """On a GPU float32 operands may be split in parts of fewer bits."""
+    return non_finite.kinds(has_state, is_split=device.startswith("cuda"))
+
+
+def _contents(mode: str, has_state: bool, density: float, device: str) -> st.SearchStrategy[str]:
     """Half are plain; NaN and infinity only where no gradient mixes them into every element."""
     special = ["saturated", "near_one", "large", "denormal", "zeros", "drifting", "cancelling"]
     if mode == "inference" and density == 1:
-        special += _NOT_FINITE if has_state else _NOT_FINITE[:1]
+        special += _drawn_not_finite(has_state, device)
     return st.one_of(st.just("normal"), st.sampled_from(special))
 
 
