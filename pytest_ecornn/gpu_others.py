@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from math import inf
 from statistics import fmean
 from time import time
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from pytest_ecornn import sensors
 
 _US = 1e6
+_SECONDS = 0.5  # between two questions
 
 
 class GpuOthers:
@@ -20,11 +22,15 @@ class GpuOthers:
         self._nvml: Any = sensors.nvml() if device.startswith("cuda") else None
         self._handle: Any = sensors.device_handle(self._nvml, device) if self._nvml is not None else None
         self._since = int(time() * _US)
+        self._share, self._asked = 0.0, -inf
 
     def share(self) -> float:
-        """Of the GPU's time, what other processes' kernels took; 0 where that is not known."""
-        if self._handle is None:
-            return 0.0
+        """Of the GPU's time, what other processes' kernels took; 0 where that is not known. Seldom asked: NVML is slow."""
+        if self._handle is not None and time() - self._asked > _SECONDS:
+            self._share, self._asked = self._read(), time()
+        return self._share
+
+    def _read(self) -> float:
         try:
             samples = self._nvml.nvmlDeviceGetProcessUtilization(self._handle, self._since)
         except self._nvml.NVMLError:  # also where there was no sample yet

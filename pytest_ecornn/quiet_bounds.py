@@ -16,6 +16,7 @@ from pytest_ecornn.disturbance import CALM, is_disturbed, knows_waits, outside_s
 from pytest_ecornn.rows import Against, Disturbance, Timing
 from pytest_ecornn.statistics import CONFIDENCE, MIN_PAIRS, Ratio
 
+_ENOUGH = 12  # blocks, whose extremes hold a median as surely as a run of a hundred rows needs
 _ALIKE = 0.03  # of a block's time: blocks whose bounds are as much further apart still count as the least doubtful ones
 _MOST_LOST = 0.999  # of a block, so that its bounds are numbers
 _REFILLING = 0.1  # of a disturbed block's work, which fetching again what others drove from the caches may have cost
@@ -52,7 +53,7 @@ class Blocks:
         if self.is_certain:
             return statistics.median_interval(self.most_us, confidence)
         doubts = [self._doubt(place) for place in range(len(self.most_us))]
-        limit = sorted(doubts)[:MIN_PAIRS][-1] + _ALIKE
+        limit = sorted(doubts)[:_ENOUGH][-1] + _ALIKE
         chosen = self._picked([place for place, doubt in enumerate(doubts) if doubt <= limit])
         time_us, _, high = statistics.reaching_interval(chosen.most_us, confidence)
         return time_us, statistics.reaching_interval(chosen.least_us, confidence)[1], high

@@ -176,7 +176,7 @@ def _decided(rows: Sequence[Measured], count: int | None = None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--budget", type=float, default=1.0, help="seconds a row, beside spinning processes")
+    parser.add_argument("--budget", type=float, default=1.5, help="seconds a row, beside spinning processes")
     parser.add_argument("--times", type=int, default=4, help="that the smoke set's rows are timed")
     parser.add_argument("--seconds", type=float, default=140.0, help="beside so many spinning processes, for at most")
     parser.add_argument("--output", type=Path, help="a JSON file of every row")

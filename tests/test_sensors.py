@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 from pytest_ecornn import machine, sensors
+from pytest_ecornn.gpu_others import GpuOthers
 from pytest_ecornn.sensors import Sensors
 
 UUID = "e5b3f7a0-0000-1111-2222-333344445555"
@@ -121,3 +124,33 @@ def test_a_cpu_has_no_sensors(nvml: FakeNvml) -> None:
     found = Sensors("cpu")
     found.sample()
     assert (found.summary(), nvml.asked) == (None, [])
+
+
+class TestOthersOfAGpu:
+    """The share of a GPU that other processes' kernels took since the beginning."""
+
+    def others(self, nvml: FakeNvml, *samples: tuple[int, int, float]) -> float:
+        """Of (process, per cent, seconds since the beginning)."""
+        found = GpuOthers("cuda")
+        taken = [
+            SimpleNamespace(pid=pid, smUtil=used, timeStamp=int((time.time() + after) * 1e6)) for pid, used, after in samples
+        ]
+        nvml.nvmlDeviceGetProcessUtilization = lambda handle, since: taken
+        return found.share()
+
+    def test_our_own_kernels_are_left_out(self, nvml: FakeNvml) -> None:
+        assert self.others(nvml, (os.getpid(), 20, 1), (7, 40, 1), (7, 20, 1), (8, 10, 1)) == pytest.approx(0.4)
+
+    def test_in_a_container_the_busiest_is_taken_for_us(self, nvml: FakeNvml) -> None:
+        assert self.others(nvml, (1, 70, 1), (2, 30, 1)) == pytest.approx(0.3)
+        assert self.others(nvml, (1, 70, 1)) == 0.0
+
+    def test_what_was_before_is_not_counted(self, nvml: FakeNvml) -> None:
+        assert self.others(nvml, (os.getpid(), 20, 1), (7, 40, -5)) == 0.0
+
+    def test_nothing_is_known_where_nvml_refuses_or_there_is_no_gpu(self, nvml: FakeNvml) -> None:
+        def refuse(handle: str, since: int) -> None:
+            raise NVMLError("no sample")
+
+        nvml.nvmlDeviceGetProcessUtilization = refuse
+        assert GpuOthers("cuda").share() == GpuOthers("cpu").share() == 0.0
