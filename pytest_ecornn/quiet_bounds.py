@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
+from statistics import median
 
 from pytest_ecornn import statistics
 from pytest_ecornn.disturbance import CALM, is_disturbed, knows_waits, outside_share
 from pytest_ecornn.rows import Against, Disturbance, Timing
 from pytest_ecornn.statistics import CONFIDENCE, MIN_PAIRS, Ratio
 
-_ENOUGH = 12  # blocks, whose extremes hold a median as surely as a run of a hundred rows needs
-_ALIKE = 0.03  # of a block's time: blocks whose bounds are as much further apart still count as the least doubtful ones
+_FEWEST = 4  # blocks whose median may bound a time
+_NOISE = 0.2  # of a block, several times what it commonly is
 _MOST_LOST = 0.999  # of a block, so that its bounds are numbers
 _REFILLING = 0.1  # of a disturbed block's work, which fetching again what others drove from the caches may have cost
-_FAR = 1e6  # how far an interval's ends are from a ratio at most, so that they can be drawn
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,19 @@ class Blocks:
         return cls([most for most, _ in bounds], [least for _, least in bounds])
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
-        """(median, low, high) of the time; of the least doubtful blocks, unless all are certain."""
+        """(median, low, high) of the time. Unless all blocks are certain, of the least doubtful ones, whatever the confidence.
+
+        Each of these bounds the time but for its noise, which the medians have little of.
+        """
         if self.is_certain:
             return statistics.median_interval(self.most_us, confidence)
-        doubts = [self._doubt(place) for place in range(len(self.most_us))]
-        limit = sorted(doubts)[:_ENOUGH][-1] + _ALIKE
-        chosen = self._picked([place for place, doubt in enumerate(doubts) if doubt <= limit])
-        time_us, _, high = statistics.reaching_interval(chosen.most_us, confidence)
-        return time_us, statistics.reaching_interval(chosen.least_us, confidence)[1], high
+        ranked = sorted(range(len(self.most_us)), key=self._doubt)
+        count = min(
+            range(min(_FEWEST, len(ranked)), len(ranked) + 1), key=lambda n: self._doubt(ranked[n // 2]) + 2 * _noise(n)
+        )
+        chosen, noise = self._picked(ranked[:count]), 1 + _noise(count)
+        low, high = median(chosen.least_us), median(chosen.most_us)
+        return high, low / noise, high * noise
 
     def ratio_to(self, baseline: Blocks, confidence: float = CONFIDENCE) -> Ratio:
         """As `statistics.paired_ratio`, and raises ValueError as that does; the interval holds whatever the waits have cost."""
@@ -66,10 +72,8 @@ class Blocks:
         calm = [place for place in pairs if max(self._doubt(place), baseline._doubt(place)) <= CALM]
         if len(calm) >= MIN_PAIRS:
             return self._picked(calm)._paired(baseline._picked(calm), confidence)
-        each = 1 - (1 - confidence) / 2
-        (time_us, low, high), (base_us, base_low, base_high) = (arm.interval(each) for arm in (self, baseline))
-        ratio = time_us / base_us
-        return Ratio(ratio, max(low / base_high, ratio / _FAR), min(high / base_low, ratio * _FAR))
+        (time_us, low, high), (base_us, base_low, base_high) = self.interval(), baseline.interval()
+        return Ratio(time_us / base_us, low / base_high, high / base_low)
 
     def _doubt(self, place: int) -> float:
         """The share of a block's time that it is not known to have needed."""
@@ -94,6 +98,11 @@ def _at_most(lost: float, outside: float) -> float:
     """The share of a block that may have been lost, with what was taken from all blocks alike."""
     work = (1 - _within(lost)) * (1 - _within(outside))
     return 1 - (work if lost <= CALM else work * (1 - _REFILLING))
+
+
+def _noise(count: int) -> float:
+    """Of a median of so many blocks."""
+    return _NOISE / sqrt(count)
 
 
 def _within(share: float) -> float:
