@@ -90,9 +90,9 @@ class Search:
 
         (search if self.number is None else seed(self.number * MOST_ROUNDS + round)(search))()
 
-    def run_corners(self, check: Callable[[Case], None]) -> None:
+    def run_corners(self, check: Callable[[Case], None], chosen: Callable[..., list[Case]] = corners) -> None:
         """Checks the cases that chance leaves out."""
-        for case in corners(self._domain, self.base.cell, self.base.dtype, self.base.device):
+        for case in chosen(self._domain, self.base.cell, self.base.dtype, self.base.device):
             self._is_checked(case, check)
 
     @property

@@ -11,7 +11,7 @@ from pytest_ecornn.drawn_items import drawn_row, label, rerun_drawn
 from pytest_ecornn.exploration import RefusalError, Search
 from pytest_ecornn.items import Failure, Item, Skip
 from pytest_ecornn.rows import Row
-from pytest_ecornn.strategies import Sizes
+from pytest_ecornn.strategies import Sizes, property_corners
 from pytest_ecornn.subject import Subject
 
 # Cases to draw of each cell in a dtype. Small ones: what properties find does not hide in size, and each takes many calls.
@@ -51,6 +51,7 @@ class PropertiesItem(Item):
         try:
             search = Search(self.found, self.case, row, SIZES, self.number)
             search.run(EXAMPLES[self.session.options.profile], lambda case: self._check(case, row))
+            search.run_corners(lambda case: self._check(case, row), property_corners)
         except RefusalError as refusal:
             with self.at_work(refusal.case):
                 raise refusal.error from None

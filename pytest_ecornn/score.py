@@ -16,17 +16,20 @@ from pytest_ecornn.typed_json import typed
 class Score:
     """families: how many were caught and how many tried, by kind ("fault", "cheat") and family. left_out: what needs a GPU.
 
-    survivors and false_alarms: by name. correct: cases of right implementations that were verified. taken: ISO 8601.
+    survivors and false_alarms: by name. correct: cases of right implementations that were verified. implementations: by name,
+    those that are right. taken: ISO 8601. seed: of what was drawn.
     """
 
     taken: str
     seconds: float
     version: str
     commit: str
+    seed: int = 0
     families: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     survivors: list[str] = field(default_factory=list)
     left_out: int = 0
     correct: int = 0
+    implementations: list[str] = field(default_factory=list)
     false_alarms: list[str] = field(default_factory=list)
 
     def add_planted(self, kind: str, name: str, is_caught: bool) -> None:
@@ -37,9 +40,11 @@ class Score:
         if not is_caught:
             self.survivors.append(name)
 
-    def add_correct(self, name: str, cases: int, is_right: bool) -> None:
-        """Cases of a right implementation that were verified."""
+    def add_correct(self, name: str, implementation: str, cases: int, is_right: bool) -> None:
+        """What was tried of a right implementation, and so many verified cases in it."""
         self.correct += cases
+        if implementation not in self.implementations:
+            self.implementations.append(implementation)
         if not is_right:
             self.false_alarms.append(name)
 
@@ -52,7 +57,9 @@ class Score:
         commit, _, dirty = self.commit.partition("-")
         own = f", commit {commit[:12]}{'-' * bool(dirty)}{dirty}" if commit else ""
         found = f"{', '.join([*kills, alarms])} in {self.correct:,} verified cases"
-        return f"{found} (version {self.version}{own}, {self.taken[:10]})"
+        if self.implementations:
+            found += f" of {len(self.implementations)} right implementations"
+        return f"{found} (seed {self.seed}, version {self.version}{own}, {self.taken[:10]})"
 
     def lines(self) -> Iterator[str]:
         """The whole score, for a terminal."""

@@ -5,7 +5,7 @@ A case is drawn, never an array; values follow from the case's seed, so that the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -116,8 +116,9 @@ def _cases(draw: st.DrawFn, domain: Domain, cell: str, dtype: str, device: str, 
 
 # What chance seldom draws and a kernel may be wrong on alone: over 64 steps, of a state that rounding would wear down; over 32
 # sequences and 128 channels; pre-activations at which exp overflows and underflows; one NaN; one infinity; each again
-# before a reset; a few times one channel and one step, where nothing averages a rounding out; sums that grow by little, and a
-# step of exact operands whose products cancel.
+# before a reset; what options do to gradients; a few times one channel and one step, where nothing averages a rounding out; sums
+# that grow by little, and a step of exact operands whose products cancel.
+_OPTIONS: dict[str, Any] = {"ragged": True, "has_state": True, "mode": "training"}
 _CORNERS: tuple[dict[str, Any], ...] = (
     {"steps": 67, "batch": 2, "hidden_size": 8, "has_state": True, "mode": "training", "contents": "near_one"},
     {"steps": 3, "batch": 33, "hidden_size": 129, "input_size": 7, "mode": "training"},
@@ -137,18 +138,35 @@ _CORNERS: tuple[dict[str, Any], ...] = (
     {"steps": 12, "batch": 5, "hidden_size": 8, "bidirectional": True, "has_state": True, "mode": "training", "resets": True},
     {"steps": 6, "batch": 4, "hidden_size": 9, "contents": "nan", "resets": True, "seed": 1},
     {"steps": 6, "batch": 4, "hidden_size": 9, "has_state": True, "contents": "infinite", "resets": True},
+    {**_OPTIONS, "steps": 7, "batch": 5, "hidden_size": 17, "layers": 2, "bidirectional": True, "layout": "strided"},
+    {**_OPTIONS, "steps": 6, "batch": 4, "hidden_size": 18, "batch_first": True, "density": 0.3, "layout": "offset", "seed": 1},
     *({"steps": 1, "batch": 3, "hidden_size": 1, "has_state": True, "mode": "training", "seed": seed} for seed in range(6)),
 )
 
 
 # Each other value that is not finite, in each place.
 _ODD_CORNER: dict[str, Any] = {"steps": 6, "batch": 4, "hidden_size": 9, "has_state": True}
+# For properties.
+_PROPERTY_CORNERS: tuple[dict[str, Any], ...] = (
+    {**_OPTIONS, "steps": 5, "batch": 3, "hidden_size": 9, "input_size": 6, "layout": "strided", "seed": 3},
+)
 
 
 def corners(domain: Domain, cell: str, dtype: str, device: str = "cpu") -> list[Case]:
     """The same few cases each time, where they are inside `domain`: to be tried beside those that are drawn."""
     odd = [{**_ODD_CORNER, "contents": kind} for kind in _drawn_not_finite(True, device) if kind not in ("nan", "infinite")]
-    tried = (Case(cell=cell, dtype=dtype, device=device, **fields) for fields in (*_CORNERS, *odd))
+    return _inside(domain, cell, dtype, device, (*_CORNERS, *odd))
+
+
+def property_corners(domain: Domain, cell: str, dtype: str, device: str = "cpu") -> list[Case]:
+    """Likewise, of the sizes on which properties are checked."""
+    return _inside(domain, cell, dtype, device, _PROPERTY_CORNERS)
+
+
+def _inside(domain: Domain, cell: str, dtype: str, device: str, chosen: Iterable[dict[str, Any]]) -> list[Case]:
+    tried = (Case(cell=cell, dtype=dtype, device=device, **fields) for fields in chosen)
+    if not cells.get(cell).recurrent:
+        tried = (replace(case, density=1.0) for case in tried)
     if not domain.dense:
         tried = (replace(case, density=0.3) for case in tried if case.contents not in _NOT_FINITE)
     return [case for case in tried if domain.contains(case)]

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_ecornn.selfcheck.plugin import PROPERTY, CorrectItem
+from pytest_ecornn.items import Item
+from pytest_ecornn.selfcheck.plugin import PROPERTY
 from pytest_ecornn.selfcheck.trial import Trial
 
 Record = Callable[[str, object], None]
@@ -20,9 +21,10 @@ def test_planted(ecornn_trial: Trial, record_property: Record) -> None:
     assert not (message := ecornn_trial.survived()), message
 
 
-def test_correct(ecornn_correct: CorrectItem, record_property: Record) -> None:
-    """Drawn cases of a right implementation."""
+def test_correct(ecornn_correct: Item, record_property: Record) -> None:
+    """Drawn cases, properties or a timed row of a right implementation."""
     row = ecornn_correct.finished()
-    record_property(PROPERTY, {"name": str(ecornn_correct), "cases": row.examples})
-    if row.status == "failed":
+    name, cases = f"{ecornn_correct.kind}-{ecornn_correct}", row.examples if ecornn_correct.kind == "drawn" else 0
+    record_property(PROPERTY, {"name": name, "implementation": row.implementation, "cases": cases})
+    if row.status != "passed":
         pytest.fail(row.reason, pytrace=False)

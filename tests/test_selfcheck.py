@@ -8,13 +8,18 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn import score
+from pytest_ecornn import cells, run_seed, score
+from pytest_ecornn.contract import DTYPES
 from pytest_ecornn.exploration import Profile
 from pytest_ecornn.reporting import markdown
+from pytest_ecornn.selfcheck import right_items
 from pytest_ecornn.selfcheck.plugin import PROPERTY, Selfcheck
+from pytest_ecornn.selfcheck.right_items import CorrectItem
 from tests.foreign import Foreign
 
 from .reporting_samples import sample_rows, sample_run
+
+SEED = 7
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +30,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def selfcheck(**options: Any) -> Selfcheck:
     given = SimpleNamespace(keyword="", markexpr="", lf=False, **options)
     config: Any = SimpleNamespace(option=given, args_source=pytest.Config.ArgsSource.ARGS, args=[], getoption=lambda name: 100)
+    config.stash, config.ecornn_worker = pytest.Stash(), {run_seed.INPUT_KEY: SEED}
     return Selfcheck(config)
 
 
@@ -43,8 +49,9 @@ def filled(**options: Any) -> Selfcheck:
     running.pytest_runtest_logreport(report(True, planted="fault", name="gates_swapped"))
     running.pytest_runtest_logreport(report(False, planted="fault", name="gates_hard_sigmoid"))
     running.pytest_runtest_logreport(report(True, planted="cheat", name="clock_patched"))
-    running.pytest_runtest_logreport(report(True, name="scan_cpu-mingru-float32", cases=29))
-    running.pytest_runtest_logreport(report(False, name="torch_cpu-lstm-float32", cases=3))
+    running.pytest_runtest_logreport(report(True, name="drawn-a-mingru-float32", implementation="a", cases=29))
+    running.pytest_runtest_logreport(report(False, name="drawn-b-lstm-float32", implementation="b", cases=3))
+    running.pytest_runtest_logreport(report(True, name="properties-b-lstm-float32", implementation="b", cases=0))
     running.pytest_runtest_logreport(report(False))
     return running
 
@@ -55,12 +62,14 @@ def test_a_whole_run_leaves_its_score_for_reports() -> None:
     found = score.last()
     assert found is not None
     assert found.families == {"fault": {"gates": [1, 2]}, "cheat": {"clock": [1, 1]}}
-    assert (found.survivors, found.false_alarms) == (["gates_hard_sigmoid"], ["torch_cpu-lstm-float32"])
-    assert (found.correct, found.left_out) == (32, 1)
+    assert (found.survivors, found.false_alarms) == (["gates_hard_sigmoid"], ["drawn-b-lstm-float32"])
+    assert (found.correct, found.left_out, found.seed) == (32, 1, SEED)
+    assert found.implementations == ["a", "b"]
     run = sample_run()
     run.score = found
-    line = "the harness itself: 1 of 2 planted faults caught, 1 of 1 planted cheats caught, 1 false alarm in 32 verified cases"
-    assert line in markdown.render(run, sample_rows(), set()).replace("\\", "")
+    caught = "1 of 2 planted faults caught, 1 of 1 planted cheats caught"
+    right = "1 false alarm in 32 verified cases of 2 right implementations (seed 7,"
+    assert f"the harness itself: {caught}, {right}" in markdown.render(run, sample_rows(), set()).replace("\\", "")
 
 
 @pytest.mark.parametrize(
@@ -90,11 +99,34 @@ def test_a_score_of_another_form_is_none() -> None:
 
 
 def test_right_implementations_share_the_cases_and_each_runs_some() -> None:
-    items = selfcheck()._correct()
+    items = right_items.right_items(1, 1000)
     names = {item.found.name for item in items}
-    assert names == {"sequential", "scan_cpu", "scan_torch", "torch_cpu"}
-    assert all(item.profile == Profile(-(-100 // len(items)), 0) for item in items)
-    assert len(set(map(str, items))) == len(items)
+    drawn = [item for item in items if isinstance(item, CorrectItem)]
+    assert {"sequential", "scan_cpu", "scan_torch", "torch_cpu"} < names
+    assert len(list(right_items.FOLDER.glob("[a-z]*.py"))) >= 20
+    assert names >= {path.stem for path in right_items.FOLDER.glob("[a-z]*.py")}
+    assert all(item.profile == Profile(-(-1000 // len(drawn)), 0) for item in drawn)
+    assert {item.found.name for item in drawn} == names
+    for kind in ("properties", "benchmark"):
+        assert sorted(item.found.name for item in items if item.kind == kind) == sorted(names)
+    ids = [f"{item.kind}-{item}" for item in items]
+    assert len(set(ids)) == len(ids)
+
+
+def test_the_right_files_run_every_cell_in_every_dtype() -> None:
+    files = [found for found in right_items.right_implementations() if found.option]
+    assert {(base.cell, base.dtype) for found in files for base in right_items.supported(found)} == {
+        (cell, dtype) for cell in cells.names() for dtype in DTYPES
+    }
+
+
+def test_each_seed_draws_other_cases_and_always_the_same() -> None:
+    first, again, other = (
+        {f"{item.kind}-{item}-{getattr(item, 'number', item.case)}" for item in right_items.right_items(seed, 100)}
+        for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert not first & other
 
 
 @pytest.mark.parametrize(

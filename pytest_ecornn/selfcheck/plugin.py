@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
-from math import ceil
 from typing import Any
 
 import pytest
 
-from pytest_ecornn import __version__, cells, discovery, machine, run_seed, score, user_folder
-from pytest_ecornn.contract import DTYPES, Case
-from pytest_ecornn.drawn_items import DrawnItem
-from pytest_ecornn.exploration import Profile
+from pytest_ecornn import __version__, machine, run_seed, score, user_folder
 from pytest_ecornn.scratch import Scratch
 from pytest_ecornn.selfcheck import trial
-from pytest_ecornn.selfcheck.trial_session import TrialSession
-from pytest_ecornn.strategies import nearest_supported
+from pytest_ecornn.selfcheck.right_items import right_items
 from pytest_ecornn.suite_selection import select_suites
 
 PROPERTY = "ecornn_selfcheck"
-
-
-@dataclass(frozen=True)
-class CorrectItem(DrawnItem):
-    """Verifies drawn cases of an implementation that is right; a failure is a false alarm."""
-
-    examples: int = 1
-
-    @property
-    def profile(self) -> Profile:
-        return Profile(self.examples, 0)
-
-    def is_run(self) -> bool:
-        """Whether the implementation runs any such case on a CPU."""
-        return nearest_supported(self.case, self.found.kind().refusal) is not None
 
 
 class Selfcheck:
@@ -48,7 +28,7 @@ class Selfcheck:
         self.seed = run_seed.seed_of(config)
         machine.share_cores(config)
         taken = datetime.now(UTC).isoformat(timespec="seconds")
-        self._score = score.Score(taken, 0.0, __version__, machine.own_commit())
+        self._score = score.Score(taken, 0.0, __version__, machine.own_commit(), self.seed)
         self._written = ""
         select_suites(config, ["test_selfcheck.py"])
 
@@ -64,19 +44,22 @@ class Selfcheck:
         user_folder.redirect_plugins(config, self._scratch.path)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        given: dict[str, Any] = {"ecornn_trial": trial.all_trials, "ecornn_correct": self._correct}
-        for fixture in given.keys() & set(metafunc.fixturenames):
-            found = given[fixture]()
-            metafunc.parametrize(fixture, found, ids=[str(one) for one in found])
+        if "ecornn_trial" in metafunc.fixturenames:
+            trials = trial.all_trials(seed=self.seed)
+            metafunc.parametrize("ecornn_trial", trials, ids=map(str, trials))
+        if "ecornn_correct" in metafunc.fixturenames:
+            items = right_items(self.seed, self._config.getoption("--ecornn-correct-cases"))
+            metafunc.parametrize("ecornn_correct", items, ids=[f"{item.kind}-{item}" for item in items])
 
-    def _correct(self) -> list[CorrectItem]:
-        """One for each CPU implementation of this project, cell and dtype; what is asked for spread evenly over them."""
-        session = TrialSession()
-        bases = [Case(cell=cell, dtype=dtype, steps=4, batch=2, hidden_size=8) for cell in cells.names() for dtype in DTYPES]
-        every = [CorrectItem(session, one, base) for one in discovery.discover([]).values() for base in bases]
-        found = [item for item in every if item.is_run()]
-        examples = ceil(self._config.getoption("--ecornn-correct-cases") / max(1, len(found)))
-        return [replace(item, examples=examples) for item in found]
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """A failure ends with the command that repeats the test: with this seed it draws the same."""
+        report = yield
+        if report.failed:
+            cases = self._config.getoption("--ecornn-correct-cases")
+            options = f"--ecornn-seed {self.seed} --ecornn-correct-cases {cases} -k {shlex.quote(item.name)}"
+            report.longrepr = f"{report.longreprtext}\nagain: pytest --ecornn-selfcheck {options}"
+        return report
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if self._is_worker or report.when != "call":
@@ -85,7 +68,7 @@ class Selfcheck:
             if "planted" in found:
                 self._score.add_planted(found["planted"], found["name"], report.passed)
             else:
-                self._score.add_correct(found["name"], found["cases"], report.passed)
+                self._score.add_correct(found["name"], found["implementation"], found["cases"], report.passed)
         self._score.left_out += report.skipped
 
     @pytest.hookimpl(trylast=True)

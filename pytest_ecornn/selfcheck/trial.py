@@ -17,7 +17,7 @@ from pytest_ecornn.benchmark_items import BenchmarkItem
 from pytest_ecornn.contract import Case
 from pytest_ecornn.discovery import Found, discover
 from pytest_ecornn.drawn_items import DrawnItem
-from pytest_ecornn.items import Item
+from pytest_ecornn.items import Failure, Item
 from pytest_ecornn.property_items import PropertiesItem
 from pytest_ecornn.rows import Row
 from pytest_ecornn.selfcheck.trial_session import TrialOptions, TrialSession
@@ -53,6 +53,8 @@ _WHOLE_REASONS = {
 _NOTHING_GAINED = "gained 0 calls"  # the notes of a cheat that found no occasion
 _TENSOR = re.compile(r"^  (?P<tensor>[a-z_ ]+?)(_l\d+\w*)?( \(.*?\))?: (?P<problem>.*)")
 _PROBLEM = re.compile(r"is over its limit|expected exactly 0|got nothing")
+# On a case whose contents are not finite, a mistake shows as a NaN too many or too few.
+_NOT_FINITE = re.compile(r"is wrong on \S+-(nan|infinite)\b")
 # Where an output is all zero, and so proves nothing, its last step shows as a final state.
 _SAME = {"final h": "output"}
 
@@ -91,10 +93,11 @@ class Planted:
 
 @dataclass(frozen=True)
 class Trial:
-    """One planted file, and whether it is caught as it states. kind: fault or cheat."""
+    """One planted file, and whether it is caught as it states. kind: fault or cheat. seed: of the run, and so of its cases."""
 
     path: Path
     kind: str = "fault"
+    seed: int = 0
 
     def __str__(self) -> str:
         return self.path.stem
@@ -111,34 +114,42 @@ class Trial:
     def survived(self) -> str:
         """How it was not caught; empty where it was."""
         planted = self.planted
-        row = timed(planted) if self.kind == "cheat" else explored(planted, planted.profile)
+        row = timed(planted, self.seed) if self.kind == "cheat" else explored(planted, planted.profile, self.seed)
         if is_caught(row, planted.caught_by) and (row.timing is None or planted.caught_by == "nothing gained"):
             return ""
         return f"expected {planted.caught_by!r} to fail, got {row.status}: {row.reason or row.notes}"
 
 
-def all_trials(*kinds: str) -> list[Trial]:
+def all_trials(*kinds: str, seed: int = 0) -> list[Trial]:
     """Those of such kinds; of all, unless some are given."""
-    return [Trial(path, kind) for kind in kinds or ("fault", "cheat") for path in files(kind)]
+    return [Trial(path, kind, seed) for kind in kinds or ("fault", "cheat") for path in files(kind)]
 
 
-def explored(planted: Planted, profile: str, number: int = 0) -> Row:
-    """The row of drawn cases, finished: always the same ones of a number."""
-    return item(planted, profile, number).finished()
+class _Drawn(DrawnItem):
+    """Leaves out how a failure repeats: of a trial it is known."""
+
+    def examined(self, failure: Failure) -> Failure:
+        return failure
 
 
-def item(planted: Planted, profile: str, number: int = 0) -> Item:
+def explored(planted: Planted, profile: str, seed: int = 0) -> Row:
+    """The row of drawn cases, finished: always the same ones of a seed."""
+    return item(planted, profile, seed).finished()
+
+
+def item(planted: Planted, profile: str, seed: int = 0) -> Item:
     """The test item that is to fail on drawn cases."""
-    kind = PropertiesItem if planted.needs_properties else DrawnItem
-    return kind(TrialSession(TrialOptions(profile)), planted.found, replace(planted.base, mode="inference"), number=number)
+    kind = PropertiesItem if planted.needs_properties else _Drawn
+    own = TrialSession(TrialOptions(profile, seed=seed))
+    return kind(own, planted.found, replace(planted.base, mode="inference"), number=seed)
 
 
-def timed(planted: Planted) -> Row:
-    """The row of one case, finished: timed beside a plain loop, or its properties checked."""
-    own = TrialSession(TrialOptions(planted.profile, CHEAT_SECONDS))
+def timed(planted: Planted, seed: int = 0) -> Row:
+    """The row of one case, finished: timed beside a plain loop, or its properties checked. The contents are the seed's."""
+    own, case = TrialSession(TrialOptions(planted.profile, CHEAT_SECONDS, seed=seed)), replace(planted.base, seed=seed)
     if planted.needs_properties:
-        return PropertiesItem(own, planted.found, planted.base, is_fixed=True).finished()
-    return BenchmarkItem(own, planted.found, planted.base).finished()
+        return PropertiesItem(own, planted.found, case, is_fixed=True).finished()
+    return BenchmarkItem(own, planted.found, case).finished()
 
 
 def is_caught(row: Row, caught_by: str) -> bool:
@@ -153,6 +164,8 @@ def is_caught(row: Row, caught_by: str) -> bool:
     first = next((match for line in row.reason.splitlines() if (match := _TENSOR.match(line))), None)
     if caught_by in _REASONS:
         return bool(re.search(_REASONS[caught_by], first[0] if first else row.reason))
-    if first is None or not _PROBLEM.search(first["problem"]) or re.search(_WHOLE_REASONS["timed call"], row.reason):
+    if first is None or re.search(_WHOLE_REASONS["timed call"], row.reason):
+        return False
+    if not _PROBLEM.search(first["problem"]) and not _NOT_FINITE.search(row.reason):
         return False
     return detail in (first["tensor"], _SAME.get(first["tensor"]))

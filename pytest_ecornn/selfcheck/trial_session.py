@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -61,7 +62,7 @@ class TrialSession:
     confidence: float = CONFIDENCE
 
     def again(self, found: Found, is_timed: bool) -> str:
-        return ""
+        return f" --ecornn-implementations {shlex.quote(found.option)}" if found.option else ""
 
     def baselines(self, found: Found, case: Case) -> tuple[list[Candidate], list[str]]:
         return [Candidate.build("sequential", Sequential, case)], []
