@@ -96,9 +96,12 @@ class Sequential(Implementation):
                 alive = (lengths > t).unsqueeze(-1)  # [B, 1]
                 new = tuple(torch.where(alive, a, b) for a, b in zip(new, state, strict=True))
                 output = torch.where(alive, output, 0)
-            state = tuple(rounded(s, kept).to(compute) for s in new)
-            if self._rounding.joins_gradients and self.carry == "storage":
-                output = state[0] if lengths is None else torch.where(alive, state[0], 0)
+            stored = tuple(rounded(s, kept) for s in new)
+            state = tuple(s.to(compute) for s in stored)
+            if (
+                self._rounding.joins_gradients and self.carry == "storage"
+            ):  # what a step and the output send back is a sum in storage
+                output = stored[0] if lengths is None else torch.where(alive, stored[0], 0)
             outputs.append(rounded(output, dtype))
         final = tuple(rounded(s, dtype) for s in state)
         if self._rounding.joins_gradients and lengths is None:

@@ -116,8 +116,8 @@ def _cases(draw: st.DrawFn, domain: Domain, cell: str, dtype: str, device: str, 
 
 # What chance seldom draws and a kernel may be wrong on alone: over 64 steps, of a state that rounding would wear down; over 32
 # sequences and 128 channels; pre-activations at which exp overflows and underflows; one NaN; one infinity; each again
-# before a reset; what options do to gradients; a few times one channel and one step, where nothing averages a rounding out; sums
-# that grow by little, and a step of exact operands whose products cancel.
+# before a reset; what options do to gradients; a few times one channel and one step, where nothing averages a rounding out;
+# sums that grow by little, and a step of exact operands whose products cancel.
 _OPTIONS: dict[str, Any] = {"ragged": True, "has_state": True, "mode": "training"}
 _CORNERS: tuple[dict[str, Any], ...] = (
     {"steps": 67, "batch": 2, "hidden_size": 8, "has_state": True, "mode": "training", "contents": "near_one"},
