@@ -54,7 +54,7 @@ _NOTHING_GAINED = "gained 0 calls"  # the notes of a cheat that found no occasio
 _TENSOR = re.compile(r"^  (?P<tensor>[a-z_ ]+?)(_l\d+\w*)?( \(.*?\))?: (?P<problem>.*)")
 _PROBLEM = re.compile(r"is over its limit|expected exactly 0|got nothing")
 # On a case whose contents are not finite, a mistake shows as a NaN too many or too few.
-_NOT_FINITE = re.compile(r"is wrong on \S+-(nan|infinite)\b")
+_NOT_FINITE = re.compile(r"is wrong on \S+-(nan|infinite|negative_infinite)")
 # Where an output is all zero, and so proves nothing, its last step shows as a final state.
 _SAME = {"final h": "output"}
 

@@ -21,7 +21,10 @@ Parameters = dict[str, Tensor]
 
 
 class Right(Implementation):
-    """Runs `cells` in `dtypes`. refused: fields of a case, each with the value that is not run."""
+    """Runs `cells` in `dtypes`. refused: fields of a case, each with the value that is not run.
+
+    refuses_infinities: of any contents.
+    """
 
     carry: Precision = "float32"
     deterministic = True
@@ -29,12 +32,15 @@ class Right(Implementation):
     cells: tuple[str, ...] = ALL_CELLS
     dtypes: tuple[str, ...] = DTYPES
     refused: Mapping[str, object] = {}
+    refuses_infinities = False
 
     def unsupported(self, case: Case, device: torch.device) -> str | None:
         if device.type != "cpu" or case.precision != "ieee":
             return "runs on a CPU"
         if case.cell not in self.cells or case.dtype not in self.dtypes:
             return f"runs {', '.join(self.cells)} in {', '.join(self.dtypes)}"
+        if self.refuses_infinities and "infinite" in case.contents:
+            return "runs no infinities"
         values = [f"{name} {value}" for name, value in self.refused.items() if getattr(case, name) == value]
         return f"does not run {values[0]}" if values else None
 

@@ -13,7 +13,8 @@ from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, x_gat
 class LogSpace(RightLayer):
     cells = ("mingru_positive", "minlstm_positive")
     dtypes = ("float32", "bfloat16", "float16")
-    refused = {"contents": "infinite", "ragged": True}
+    refused = {"ragged": True}
+    refuses_infinities = True
 
     def run(
         self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool

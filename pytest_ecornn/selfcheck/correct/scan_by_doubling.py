@@ -19,7 +19,7 @@ from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, x_gat
 
 class ScanByDoubling(RightLayer):
     cells = ("mingru", "mingru_positive", "minlstm", "minlstm_positive")
-    refused = {"contents": "infinite"}  # 0 times infinity, where a product of what is kept underflows
+    refuses_infinities = True  # 0 times infinity, where a product of what is kept underflows
 
     def run(
         self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
