@@ -1,4 +1,4 @@
-"""The test item that times: proves its case, measures it against its baselines, and verifies two of the timed calls."""
+"""The test item that times: proves its case, measures it against its baselines, and verifies the timed calls."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from pytest_ecornn import ambient, clocks, cost_bounds, replay
 from pytest_ecornn.background import Threads
 from pytest_ecornn.columns import Column
 from pytest_ecornn.items import Failure, FixedItem
-from pytest_ecornn.measurement import Arm, Pool
+from pytest_ecornn.measurement import Arm
+from pytest_ecornn.overrides import Overrides
+from pytest_ecornn.pool import Pool
 from pytest_ecornn.roofline import Ceilings
 from pytest_ecornn.rows import Row, Timing
 from pytest_ecornn.verification import Candidate, failed_tensors
 
 
 class BenchmarkItem(FixedItem):
-    """Verifies one case, times it against its baselines, and verifies two of the timed calls."""
+    """Verifies one case, times it against its baselines, and verifies the timed calls."""
 
     kind = "benchmark"
 
@@ -62,9 +64,10 @@ class BenchmarkItem(FixedItem):
     @contextmanager
     def _settings_left(self) -> Iterator[None]:
         """Raises Failure where what all share has changed: other implementations' calls, which alternate, were not the same."""
+        overrides = Overrides()
         with ambient.Kept(ambient.everything()) as kept:
             yield
-        for change in kept.changes:
+        for change in (*kept.changes, *overrides.changes()):
             raise self.failure(change)
 
     def _replayed(self, arms: list[Arm]) -> tuple[Column | None, list[str]]:

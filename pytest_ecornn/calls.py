@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -117,15 +117,12 @@ def differing(one: Tensor, other: Tensor) -> Tensor:
     return (one.detach().view(bits) != other.detach().view(bits)) & ~(one.isnan() & other.isnan())
 
 
-class Unchanged:
-    """A copy of what a call is given, to find out whether the call wrote into it."""
+class Copies:
+    """Copies of tensors, to find out whether somebody wrote into them."""
 
-    def __init__(self, call: Call):
-        self._given = {name: tensor.detach() for name, tensor in call.inputs.items()}
-        self._given |= {f"loss weight {k}": weight for k, weight in enumerate(call.problem.loss_weights)}
-        masks = {"lengths": call.problem.lengths, "resets": call.problem.resets}
-        self._given |= {name: mask for name, mask in masks.items() if mask is not None}
-        self._copies = {name: tensor.clone() for name, tensor in self._given.items()}
+    def __init__(self, given: Mapping[str, Tensor]):
+        self._given = given
+        self._copies = {name: tensor.clone() for name, tensor in given.items()}
 
     def check(self) -> None:
         """Raises WrongResult naming what was written into, after putting back what stood there."""
@@ -138,6 +135,16 @@ class Unchanged:
                 for other, value in self._copies.items():
                     self._given[other].copy_(value)
                 raise WrongResult(f"expected {name} unchanged by the call, but at {index} {wanted:.6g} became {found:.6g}")
+
+
+class Unchanged(Copies):
+    """Copies of all that a call is given."""
+
+    def __init__(self, call: Call):
+        given = {name: tensor.detach() for name, tensor in call.inputs.items()}
+        given |= {f"loss weight {k}": weight for k, weight in enumerate(call.problem.loss_weights)}
+        masks = {"lengths": call.problem.lengths, "resets": call.problem.resets}
+        super().__init__(given | {name: mask for name, mask in masks.items() if mask is not None})
 
 
 def run_guarded(layer: Layer, problem: Problem) -> Tensors:

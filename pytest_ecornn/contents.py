@@ -8,6 +8,7 @@ Loss weights are random per element; for every other seed they are zero before e
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -85,10 +86,10 @@ def problem(case: Case, role: str = "", weights: Weights | None = None) -> Probl
 
 
 def placed(problem: Problem) -> Problem:
-    """The same problem, all but its weights and lengths copied to addresses of its own, laid out as before."""
+    """The same problem, all but its weights copied to addresses of its own, laid out as before."""
     state, loss = (tuple(map(placed_tensor, tensors)) for tensors in (problem.state, problem.loss_weights))
-    resets = None if problem.resets is None else placed_tensor(problem.resets)
-    return replace(problem, x=placed_tensor(problem.x), state=state, resets=resets, loss_weights=loss)
+    lengths, resets = (None if mask is None else placed_tensor(mask) for mask in (problem.lengths, problem.resets))
+    return replace(problem, x=placed_tensor(problem.x), state=state, lengths=lengths, resets=resets, loss_weights=loss)
 
 
 def placed_tensor(tensor: Tensor) -> Tensor:
@@ -193,6 +194,21 @@ def initial_state(case: Case, random: torch.Generator) -> tuple[Tensor, ...]:
     if case.contents == "cancelling" and cell.recurrent:
         cancellation.change_operand(case.seed, states[0], random)
     return tuple(state.to(case.device, torch_dtype(case)) for state in states)
+
+
+def state_rows(case: Case, rows: int, random: torch.Generator) -> tuple[Tensor, ...]:
+    """Usual contents of each state for `rows` (layer and direction, sequence) pairs, one after the other; () for none."""
+    if not case.has_state:
+        return ()
+    shape, dtype = (rows, case.hidden_size), _drawn_dtype(case)
+    states = [torch.randn(shape, generator=random, dtype=dtype) * 0.5 for _ in cells.get(case.cell).states]
+    return tuple(state.to(case.device, torch_dtype(case)) for state in states)
+
+
+def state_at(case: Case, rows: Iterable[Tensor], start: int) -> tuple[Tensor, ...]:
+    """The rows from `start` as states, without a copy: [L*D, B, H] each."""
+    shape = (case.layers * case.directions, case.batch, case.hidden_size)
+    return tuple(one[start : start + shape[0] * shape[1]].view(shape) for one in rows)
 
 
 def sequence_lengths(case: Case) -> Tensor | None:

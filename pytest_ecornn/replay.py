@@ -2,14 +2,14 @@
 
 A graph is bound to its addresses, so each arm has several, replayed in turn: where their buffers together exceed the L2, none
 finds its inputs there (small calls do: there are at most 16), but two where that is nothing beside a long call. Before each
-block x and the output gradients get new contents from the pool, so a replay that does not read them is wrong.
+block x, states and gradients given get new contents from the pool, so a replay that does not read them is wrong.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
 from math import ceil
@@ -18,11 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_ecornn.calls import Call, Unchanged
+from pytest_ecornn.calls import Call
 from pytest_ecornn.clocks import Clock
 from pytest_ecornn.contents import Problem
 from pytest_ecornn.graphs import Capturing, NotCaptured
-from pytest_ecornn.measurement import Arm, Kept, Pool, block_counts, copied, uncollected
+from pytest_ecornn.kept import Kept, result_bytes, tensors
+from pytest_ecornn.measurement import Arm, block_counts, uncollected
+from pytest_ecornn.pool import Pool, Prepared
 from pytest_ecornn.verification import Candidate
 
 LONGEST_CALL_SECONDS = 0.2  # as called; beyond, a graph would have too many kernels
@@ -40,11 +42,16 @@ class Graph:
     result: Any
     replay: Callable[[], Any]
 
-    def refresh(self, problem: Problem) -> None:
-        """Puts the contents of `problem` where the graph reads."""
+    def refresh(self, problem: Problem) -> Prepared:
+        """Puts the contents of `problem` where the graph reads. Lengths, which the host read at the capture, stay."""
         own = self.call.problem
-        for static, new in zip((own.x, *own.loss_weights), (problem.x, *problem.loss_weights), strict=True):
+        for static, new in zip(_refreshed(own), _refreshed(problem), strict=True):
             static.copy_(new)
+        return Prepared(replace(problem, lengths=own.lengths), self.call)
+
+
+def _refreshed(problem: Problem) -> list[Tensor]:
+    return [problem.x, *problem.state, *([] if problem.resets is None else [problem.resets]), *problem.loss_weights]
 
 
 class GraphArm:
@@ -53,7 +60,7 @@ class GraphArm:
     def __init__(self, candidate: Candidate, pool: Pool, graphs: Sequence[Graph]):
         self.candidate, self.graphs = candidate, list(graphs)
         self.samples_us: list[float] = []
-        self.kept = Kept()
+        self.kept = Kept(result_bytes(candidate))
         self.calls = self.settling = 1
         self._pool, self._turns = pool, cycle(self.graphs)
 
@@ -64,16 +71,11 @@ class GraphArm:
 
     def block(self, clock: Clock, is_settled: bool) -> None:
         """Always after untimed replays: new contents have just gone through the cache."""
-        for graph in self.graphs:
-            graph.refresh(self._pool.draw(self.candidate.weights))
+        prepared = [graph.refresh(self._pool.draw(self.candidate.weights)) for graph in self.graphs]
         first, timed = self._next(self.settling), self._next(self.calls)
-        chosen = {part: timed[place] for part, place in self.kept.chosen(self.calls).items()}
-        guards = {part: Unchanged(graph.call) for part, graph in chosen.items()}
         self._replay(clock, first)
         self.samples_us.append(self._replay(clock, timed) / self.calls * 1e6)
-        for part, graph in chosen.items():
-            guards[part].check()
-            self.kept.keep(part, graph.call, copied(graph.result))
+        self.kept.take(prepared, [graph.result for graph in self.graphs])
 
     def _next(self, count: int) -> list[Graph]:
         return list(islice(self._turns, count))
@@ -127,12 +129,4 @@ def _captured(arm: Arm) -> GraphArm:
 
 def _moved_bytes(problem: Problem, result: Any) -> int:
     """Inputs and outputs, without the weights, which every call shares."""
-    return sum(tensor.nbytes for tensor in _tensors((problem.x, problem.state, problem.resets, problem.loss_weights, result)))
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for one in value:
-            yield from _tensors(one)
+    return sum(tensor.nbytes for tensor in tensors((problem.x, problem.state, problem.resets, problem.loss_weights, result)))

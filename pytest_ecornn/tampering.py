@@ -7,70 +7,134 @@ one beside it whose name begins with _. Within one process nothing is out of rea
 
 from __future__ import annotations
 
+import builtins
+import functools
 import gc
+import heapq
 import inspect
+import itertools
+import logging
+import math
+import operator
 import os
+import random
 import secrets
+import statistics
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 
+from pytest_ecornn.overrides import Overrides
+
+_MODULES = (
+    *(secrets, gc, builtins, functools, heapq, itertools, math, operator, random, statistics, np),
+    *(torch, torch.autograd, torch.cuda, torch.linalg, torch.nn.functional),
+)
+_CONSTANTS = (bool, int, float, str, tuple, frozenset)
 _FRAMES = {"sys._getframe", "sys._current_frames", "sys._current_exceptions", "sys.settrace", "sys.setprofile"}
 _OBJECTS = {"gc.get_objects", "gc.get_referrers", "gc.get_referents"}
 _ATTRIBUTES = {"tb_frame", "gi_frame", "cr_frame", "ag_frame"}
-_ON_BEHALF = {inspect.__file__, traceback.__file__}  # ask for whoever calls them
+_ON_BEHALF = {inspect.__file__, logging.__file__, traceback.__file__}  # ask for whoever calls them
 _TORCH = os.path.dirname(torch.__file__)
 _OWN = __name__.partition(".")[0]
-_NOT_JUDGING = ("implementations", "selfcheck.mutants", "selfcheck.exploits", "selfcheck._correct_layers", "suites")
+_NOT_JUDGING = ("selfcheck.mutants", "selfcheck.exploits", "selfcheck._correct_layers", "suites")
 
 
 class Tools:
-    """Within it, functions of the harness and of torch that were replaced are noted, and put back when it ends."""
+    """Within it, what judges and measures and was replaced is noted, and put back when it ends: see `_places`."""
 
     def __init__(self) -> None:
         self.changes: list[str] = []
 
     def __enter__(self) -> Tools:
-        self._before = [(name, place, dict(vars(place))) for name, place in _places()]
+        self._overrides = Overrides()
+        self._before = [(name, place, dict(_names(place))) for name, place in _places()]
+        self._code = {id(one): (one, _parts(one)) for _, _, names in self._before for one in _functions(names.values())}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        self.changes += self._overrides.changes()
         for place_name, place, before in self._before:
             for name in _replaced(place, before):
-                self.changes.append(f"{place_name}.{name}: expected it as before, but it was replaced")
-                if name in before:
-                    setattr(place, name, before[name])
-                else:
-                    delattr(place, name)
+                self._note(f"{place_name}.{name}")
+                _put_back(place, name, before)
+        for function, parts in self._code.values():
+            if not all(map(operator.is_, _parts(function), parts)):
+                self._note(f"{function.__module__}.{function.__qualname__}")
+                function.__code__, function.__defaults__, function.__kwdefaults__ = parts
+
+    def _note(self, name: str) -> None:
+        self.changes.append(f"{name}: expected it as before, but it was replaced")
 
 
 def _places() -> Iterator[tuple[str, Any]]:
-    """Modules and classes by name, whose functions measure and judge."""
-    yield from ((one.__name__, one) for one in (secrets, gc, torch, torch.autograd))
+    """Modules, classes and tables by name, whose functions and constants measure and judge."""
+    yield from ((one.__name__, one) for one in _MODULES)
     yield "torch.Tensor", torch.Tensor
     for name, module in list(sys.modules.items()):
         package, _, rest = name.partition(".")
         if package == _OWN and not rest.startswith(_NOT_JUDGING):
             yield name, module
-            for one in list(vars(module).values()):
-                if isinstance(one, type) and one.__module__ == name:
-                    yield f"{name}.{one.__name__}", one
+            for value in list(vars(module).values()):
+                if isinstance(value, type) and value.__module__ == name:
+                    yield f"{name}.{value.__name__}", value
+    cells: Any = sys.modules[f"{_OWN}.cells"]
+    yield cells.__name__, cells._cells
+    yield from ((f"{cells.__name__}.{name}", cell) for name, cell in cells._cells.items())
+
+
+def _names(place: Any) -> Mapping[str, Any]:
+    return place if isinstance(place, dict) else vars(place)
 
 
 def _replaced(place: Any, before: dict[str, Any]) -> list[str]:
-    """Names that stand for another function, or in a class hide an inherited one."""
-    after = dict(vars(place))
-    names = [name for name, value in before.items() if after.get(name) is not value and callable(value)]
+    """Names that stand for another function or constant, or in a class hide an inherited one."""
+    after = dict(_names(place))
+    names = [
+        name for name, value in before.items() if after.get(name) is not value and _is_of_use(place, value, after.get(name))
+    ]
     if isinstance(place, type):
         names += [name for name in after.keys() - before.keys() if any(name in vars(base) for base in place.__mro__[1:])]
     return [name for name in names if not _is_torchs(after.get(name))]
+
+
+def _is_of_use(place: Any, before: Any, after: Any) -> bool:
+    """Whether it is a function, or one of the harness's own constants."""
+    if callable(before) or isinstance(before, (property, staticmethod, classmethod)):
+        return True
+    is_own = getattr(place, "__module__", getattr(place, "__name__", _OWN)).partition(".")[0] == _OWN
+    return is_own and isinstance(before, _CONSTANTS) and (type(after) is not type(before) or after != before)
+
+
+def _put_back(place: Any, name: str, before: dict[str, Any]) -> None:
+    if isinstance(place, dict):
+        place[name] = before[name]
+    elif name not in before:
+        delattr(place, name)
+    elif isinstance(place, (type, ModuleType)):
+        setattr(place, name, before[name])
+    else:
+        object.__setattr__(place, name, before[name])  # frozen
+
+
+def _functions(values: Iterable[Any]) -> Iterator[FunctionType]:
+    """Those written in Python, of methods and properties too."""
+    for value in values:
+        for one in (value, *(getattr(value, name, None) for name in ("__func__", "fget", "__wrapped__"))):
+            if isinstance(one, FunctionType):
+                yield one
+
+
+def _parts(function: FunctionType) -> tuple[Any, ...]:
+    return function.__code__, function.__defaults__, function.__kwdefaults__
 
 
 def _is_torchs(value: Any) -> bool:

@@ -28,7 +28,8 @@ from pytest_ecornn.gate_limits import Limits
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
 from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.journal import read
-from pytest_ecornn.measurement import Arm, Pool, measure
+from pytest_ecornn.measurement import Arm, measure
+from pytest_ecornn.pool import Pool
 from pytest_ecornn.rows import Row
 from pytest_ecornn.statistics import Ratio, paired_ratio, spread
 from pytest_ecornn.suites.cases import case_set

@@ -19,7 +19,8 @@ import torch
 from pytest_ecornn import machine
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.measurement import Arm, Pool
+from pytest_ecornn.measurement import Arm
+from pytest_ecornn.pool import Pool
 from pytest_ecornn.replay import Graph
 from pytest_ecornn.statistics import Ratio
 from pytest_ecornn.suites import acceptance_gpu

@@ -15,7 +15,8 @@ from pytest_ecornn.contract import Case, Declared, Layer
 from pytest_ecornn.graphs import Capturing, NotCaptured
 from pytest_ecornn.implementations._precision import current
 from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.measurement import Arm, Pool, measure
+from pytest_ecornn.measurement import Arm, measure
+from pytest_ecornn.pool import Pool
 from pytest_ecornn.replay import GraphArm, graph_arms
 from pytest_ecornn.roofline import Ceilings, measure_ceilings
 from pytest_ecornn.verification import Candidate

@@ -15,8 +15,10 @@ from pytest_ecornn.tampering import Tools
 
 FILES = trial.files("cheat")
 FAMILIES = {
-    "baseline", "clock", "copying", "cost", "deferred", "expected", "judge", "memo", "near", "no", "one", "reference", "secret",
-    "settings", "side", "thread", "tuning", "warm", "weights", "work",
+    "baseline", "builtin", "cell", "clock", "coarser", "code", "constants", "copying", "cost", "deferred", "direction",
+    "expected", "function", "gradient", "judge", "kernel", "last", "memo", "mended", "near", "no", "numpy", "one",
+    "reference", "secret", "settings", "several", "side", "thread", "told", "tuning", "undone", "warm", "weight",
+    "weights", "work",
 }  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -39,9 +41,9 @@ def test_a_planted_cheat_is_caught_for_the_reason_that_it_states(cheat: Trial) -
     threads.check()
 
 
-def test_every_family_is_there_and_twenty_cheats() -> None:
+def test_every_family_is_there_and_sixty_cheats() -> None:
     assert {path.stem.partition("_")[0] for path in FILES} == FAMILIES
-    assert len(FILES) >= 20
+    assert len(FILES) >= 60
 
 
 @pytest.mark.parametrize(("cell", "mode"), [("lstm", "inference"), ("gru", "training"), ("mingru", "inference")])

@@ -17,7 +17,7 @@ from pytest_ecornn.calls import Call
 from pytest_ecornn.contract import Case, Implementation, Layer, Weights
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.measurement import Pool
+from pytest_ecornn.pool import Pool
 from pytest_ecornn.replay import Graph, GraphArm
 from pytest_ecornn.statistics import Ratio
 from pytest_ecornn.suites.published import (

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn import contents, replay
+from pytest_ecornn import contents, kept, replay
 from pytest_ecornn.calls import Call, WrongResult
 from pytest_ecornn.contract import Case, Declared, Layer
 from pytest_ecornn.graphs import NotCaptured
 from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.measurement import MIN_ROUNDS, Arm, Pool, measure
+from pytest_ecornn.measurement import MIN_ROUNDS, Arm, measure
+from pytest_ecornn.pool import Pool
 from pytest_ecornn.replay import Graph, GraphArm, graph_arms, graph_count
 from pytest_ecornn.verification import Candidate
 
@@ -54,7 +55,7 @@ def fake_graph(candidate: Candidate, pool: Pool, layer: Layer | None = None) -> 
     def run() -> None:
         new = call.timed(layer or candidate.layer)
         with torch.no_grad():
-            for static, value in zip(replay._tensors(result), replay._tensors(new), strict=True):
+            for static, value in zip(kept.tensors(result), kept.tensors(new), strict=True):
                 static.copy_(value)
 
     return Graph(call, result, run)

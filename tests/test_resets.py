@@ -22,7 +22,7 @@ from pytest_ecornn.implementations.scan_cpu import ScanCpu
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.implementations.torch_cpu import TorchCpu
-from pytest_ecornn.measurement import Pool
+from pytest_ecornn.pool import Pool
 from pytest_ecornn.selfcheck import _correct_layers, trial
 from pytest_ecornn.selfcheck.trial import Planted
 from pytest_ecornn.strategies import Domain
@@ -239,7 +239,10 @@ def test_calls_of_the_timed_pool_and_moved_problems_have_the_mask() -> None:
     case = Case.parse("mingru-T5-B3-H2-float32-resets")
     own, pool = contents.problem(case), Pool(case)
     assert own.resets is not None
-    for one in (pool.draw(own.weights), pool.placed(own.weights), contents.moved(own, "cpu"), verification.widen(own)):
+    drawn = pool.draw(own.weights).resets
+    assert drawn is not None
+    assert torch.equal(drawn.sum(1), own.resets.sum(1))  # the same sequences in another order
+    for one in (pool.placed(own.weights), contents.moved(own, "cpu"), verification.widen(own)):
         assert one.resets is not None
         assert torch.equal(one.resets, own.resets)
     placed = pool.placed(own.weights).resets

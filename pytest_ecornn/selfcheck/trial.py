@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -45,6 +47,7 @@ _REASONS = {
 _WHOLE_REASONS = {
     "property": r": {} is broken: ",
     "timed call": r"^a timed call returned a wrong result",
+    "unfinished": r"expected results finished when the call returns|^a timed call returned a wrong result",
     "threads": r"expected a call's work done when it returns",
     "changed": r": {}: expected .* as before",
     "asked": r"but it asked for {}$",
@@ -70,6 +73,7 @@ class Planted:
     device: str = "cpu"
     mode: str = "inference"
     profile: str = "quick"
+    options: Mapping[str, Any] = field(default_factory=dict)  # of its case, beside those
 
     @classmethod
     def load(cls, path: Path) -> Planted:
@@ -78,7 +82,7 @@ class Planted:
         constants = vars(sys.modules[found.kind.__module__])
         if own := constants.get("STANDS_FOR"):
             found = replace(found, name=own, is_own=True)
-        names = [name for name in ("cell", "dtype", "device", "mode", "profile") if name.upper() in constants]
+        names = [name for name in ("cell", "dtype", "device", "mode", "profile", "options") if name.upper() in constants]
         return cls(found, constants["CAUGHT_BY"], **{name: constants[name.upper()] for name in names})
 
     @property
@@ -88,7 +92,8 @@ class Planted:
 
     @property
     def base(self) -> Case:
-        return Case(cell=self.cell, dtype=self.dtype, device=self.device, mode=self.mode, steps=4, batch=2, hidden_size=8)
+        given = {"steps": 4, "batch": 2, "hidden_size": 8, **self.options}
+        return Case(cell=self.cell, dtype=self.dtype, device=self.device, mode=self.mode, **given)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ import torch
 
 from pytest_ecornn.clocks import CudaClock, GraphClock
 from pytest_ecornn.contract import Case
-from pytest_ecornn.measurement import Pool, measure
+from pytest_ecornn.measurement import measure
+from pytest_ecornn.pool import Pool
 from pytest_ecornn.reporting.formatting import ratio_interval, significant
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.statistics import MIN_PAIRS, Ratio, paired_ratio

@@ -9,7 +9,8 @@ from pytest_ecornn.clocks import CudaClock
 from pytest_ecornn.contract import Case, Layer, Unsupported
 from pytest_ecornn.discovery import discover
 from pytest_ecornn.graphs import NotCaptured
-from pytest_ecornn.measurement import Arm, Pool, measure
+from pytest_ecornn.measurement import Arm, measure
+from pytest_ecornn.pool import Pool
 from pytest_ecornn.replay import Graph, GraphArm, graph_arms
 from pytest_ecornn.verification import Candidate
 

@@ -12,7 +12,8 @@ import torch
 from pytest_ecornn.clocks import GraphClock
 from pytest_ecornn.contract import Layer
 from pytest_ecornn.graphs import Capturing
-from pytest_ecornn.measurement import Pool, measure
+from pytest_ecornn.measurement import measure
+from pytest_ecornn.pool import Pool
 from pytest_ecornn.statistics import Ratio, paired_ratio
 from pytest_ecornn.suites.promises.captured import Captured, capture
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pytest_ecornn.clocks import GraphClock
 from pytest_ecornn.columns import Column
 from pytest_ecornn.contract import DTYPES, Case
-from pytest_ecornn.measurement import Pool
+from pytest_ecornn.pool import Pool
 from pytest_ecornn.reporting.formatting import ratio_interval
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.roofline import Ceilings

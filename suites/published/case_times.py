@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pytest_ecornn import measurement
 from pytest_ecornn.clocks import Clock, CudaClock, GraphClock
 from pytest_ecornn.contract import Case
-from pytest_ecornn.measurement import Arm, Pool, Timed, uncollected
+from pytest_ecornn.measurement import Arm, Timed, uncollected
+from pytest_ecornn.pool import Pool
 from pytest_ecornn.replay import GraphArm, graph_arms
 from pytest_ecornn.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.parted import each

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.measurement import Arm, Pool
+from pytest_ecornn.measurement import Arm
+from pytest_ecornn.pool import Pool
 from pytest_ecornn.reporting.formatting import significant, size
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.suites.published.bars import Ceiling

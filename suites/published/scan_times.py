@@ -12,7 +12,8 @@ from itertools import product
 from pytest_ecornn import clocks, measurement
 from pytest_ecornn.clocks import Clock
 from pytest_ecornn.contract import Case
-from pytest_ecornn.measurement import Arm, Pool
+from pytest_ecornn.measurement import Arm
+from pytest_ecornn.pool import Pool
 from pytest_ecornn.reporting.formatting import significant
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.reporting.plot import Line, log_plot

@@ -1,0 +1,177 @@
+"""What timed calls are given and return: fresh contents, every call as likely as any other to be verified, right doubts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_ecornn import contents, kept, spot_check
+from pytest_ecornn.calls import Call, Tensors, WrongResult, run
+from pytest_ecornn.contents import Problem
+from pytest_ecornn.contract import Case, Declared
+from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.kept import MOST_KEPT, Kept
+from pytest_ecornn.overrides import Overrides
+from pytest_ecornn.pool import Pool, Prepared, Rooms
+from pytest_ecornn.tampering import Tools
+
+OWN = Declared("float32")
+CASES = (
+    "lstm-T5-B3-H4-float32-ragged-state-training",
+    "gru-T4-B2-H3-L2-float32-bidirectional-batchfirst-training",
+    "rnn_tanh-T4-B2-H6-bfloat16-state-training",
+    "mingru-T6-B2-H4-float64-projected-resets-training",
+    "lstm-T3-B2-H4-float16-ragged",
+)
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_no_two_calls_have_the_same_contents_and_all_have_the_same_work(text: str) -> None:
+    case = Case.parse(text)
+    pool, own = Pool(case), contents.problem(case)
+    one, other = pool.draw(own.weights), pool.draw(own.weights)
+    pairs = [
+        (one.x, other.x),
+        *zip(one.state, other.state, strict=True),
+        *zip(one.loss_weights, other.loss_weights, strict=True),
+    ]
+    assert len(pairs) == 1 + len(own.state) + len(own.loss_weights)
+    assert not any(torch.equal(a, b) for a, b in pairs)
+    if own.lengths is not None:
+        assert one.lengths is not None
+        assert torch.equal(one.lengths.sort().values, own.lengths.sort().values)
+    if own.resets is not None:
+        assert one.resets is not None
+        assert one.resets.sum() == own.resets.sum()
+        assert one.resets.is_contiguous()
+
+
+def test_calls_stand_where_those_before_them_stood_and_apart() -> None:
+    case = Case.parse(CASES[0])
+    pool, rooms, weights = Pool(case), Rooms(), contents.make_weights(case)
+    first, second = (rooms.prepare(pool, weights, 3) for _ in range(2))
+    addresses = [[one.call.x.data_ptr() for one in calls] for calls in (first, second)]
+    assert addresses[0] == addresses[1]
+    storages = {one.call.x.untyped_storage().data_ptr() for one in first}
+    assert len(storages) == 3
+    second[0].check_unchanged()
+    assert second[0].call.problem.lengths is not None
+    second[0].call.problem.lengths[0] += 1
+    with pytest.raises(WrongResult, match=r"expected lengths unchanged by the call, but at \[0\]"):
+        second[0].check_unchanged()
+
+
+def results(calls: int, given: Kept) -> list[Prepared]:
+    case = Case(cell="rnn_tanh", steps=1, batch=1, hidden_size=1)
+    problem = contents.problem(case)
+    return [Prepared(replace(problem, x=torch.full((1, 1, 1), float(k))), Call(problem)) for k in range(calls)]
+
+
+def test_all_calls_are_kept_where_there_are_few_and_each_as_often_where_there_are_many() -> None:
+    few = Kept()
+    prepared = [replace_contents(one) for one in results(30, few)]
+    few.take(prepared, [(torch.zeros(1), ())] * 30)
+    assert len(few._calls) == 30
+    found: Counter[float] = Counter()
+    for _ in range(60):
+        many = Kept()
+        for _ in range(4):
+            many.take([replace_contents(one) for one in prepared * 2], [(torch.zeros(1), ())] * 60)
+        assert len(many._calls) == MOST_KEPT
+        found.update(call.contents.x.item() for call in many._calls)
+    assert len(found) == 30
+    assert max(found.values()) < 1.5 * min(found.values())
+
+
+def replace_contents(one: Prepared) -> Prepared:
+    """Such that nothing has been written into."""
+    return Prepared(one.contents, Call(one.contents))
+
+
+def test_a_result_that_changes_after_its_call_is_told() -> None:
+    case = Case.parse("gru-T4-B2-H3-float32")
+    found = kept.Results(8, lambda: 0.1, 8)
+    late = torch.zeros(4, 2, 3), torch.zeros(1, 2, 3)
+    for _ in range(8):
+        found.make(Call(contents.problem(case)), lambda x, state, lengths: late)
+    assert len(found.returned) == 8
+    found.parts[0].check()
+    late[0].add_(1)
+    with pytest.raises(WrongResult, match="expected results finished when the call returns"):
+        found.parts[0].check()
+
+
+def made(case: Case, count: int) -> list[tuple[Problem, Tensors]]:
+    pool, weights = Pool(case), contents.make_weights(case)
+    layer = Sequential().build(case, weights)
+    return [(problem, run(layer, problem)) for problem in (pool.draw(weights) for _ in range(count))]
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_right_calls_raise_no_doubt(text: str) -> None:
+    assert max(spot_check.shares(made(Case.parse(text), 20), OWN)) <= 1
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_one_wrong_tensor_of_one_call_raises_a_doubt_about_that_call(text: str) -> None:
+    case = Case.parse(text)
+    right = made(case, 6)
+    for name in list(right[0][1])[::3]:
+        calls = [(problem, dict(tensors)) for problem, tensors in right]
+        calls[3][1][name] = stale(right[2][1][name])
+        shares = spot_check.shares(calls, OWN)
+        assert shares[3] > 1, name
+        assert max(shares[:3] + shares[4:]) <= 1, name
+
+
+def stale(tensor: Any) -> Tensor:
+    assert isinstance(tensor, Tensor)
+    return tensor.clone()
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_one_sequence_left_out_raises_a_doubt(text: str) -> None:
+    case = Case.parse(text)
+    calls = made(case, 10)
+    output = calls[4][1]["output"]
+    assert output is not None
+    output.select(int(not case.batch_first), 0).detach().zero_()
+    shares = spot_check.shares(calls, OWN)
+    assert [place for place, share in enumerate(shares) if share > 1] == [4]
+
+
+def test_a_missing_or_odd_result_raises_a_doubt() -> None:
+    calls = made(Case.parse(CASES[0]), 4)
+    calls[1][1]["grad x"] = None
+    calls[2][1]["output"] = torch.zeros(1)
+    assert [share > 1 for share in spot_check.shares(calls, OWN)] == [False, True, True, False]
+
+
+def test_a_mode_left_on_is_told_and_left() -> None:
+    from torch.overrides import TorchFunctionMode
+
+    before = Overrides()
+    TorchFunctionMode().__enter__()  # type: ignore[no-untyped-call]
+    assert list(before.changes()) == ["torch's function modes: expected 0 as before, got 1"]
+    assert list(before.changes()) == []
+
+
+def test_constants_code_and_cells_are_put_back() -> None:
+    from pytest_ecornn import cells, comparison
+
+    factor, step, code = comparison.MAX_FACTOR, cells.get("gru").step, comparison.judge.__code__
+    with Tools() as tools:
+        comparison.MAX_FACTOR = 1e9
+        object.__setattr__(cells.get("gru"), "step", None)
+        comparison.judge.__code__ = comparison.judge.__code__.replace(co_name="another")
+    assert sorted(change.partition(":")[0] for change in tools.changes) == [
+        "pytest_ecornn.cells.gru.step",
+        "pytest_ecornn.comparison.MAX_FACTOR",
+        "pytest_ecornn.comparison.judge",
+    ]
+    assert (comparison.MAX_FACTOR, cells.get("gru").step, comparison.judge.__code__) == (factor, step, code)
