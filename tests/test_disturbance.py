@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,9 +26,10 @@ from pytest_ecornn.quiet_bounds import Blocks
 from pytest_ecornn.reporting import csv_report, markdown, progress
 from pytest_ecornn.reporting.terminal import summary_lines
 from pytest_ecornn.rows import Disturbance, Row
-from pytest_ecornn.statistics import MIN_PAIRS, paired_ratio, verdict
+from pytest_ecornn.statistics import MIN_PAIRS, Ratio, paired_ratio, verdict
 from pytest_ecornn.watch import Watch
 from pytest_ecornn.watched_clock import Span, WatchedClock
+from tests import busy_machine
 from tests.disturbance_samples import BUSY, QUIET
 from tests.reporting_samples import CASES, row, sample_run, timing
 
@@ -347,6 +349,29 @@ class TestBounds:
     def test_shares_of_other_blocks_are_refused(self) -> None:
         with pytest.raises(ValueError, match="shorter"):
             blocks_of([1.0] * 8, [0.0] * 7, BUSY)
+
+
+LAYERS = {
+    "short": busy_machine.Layer(4, 5e-5, 1e-4),
+    "a little longer": busy_machine.Layer(4, 7.5e-5, 1e-4),
+    "alone": busy_machine.Layer(1, 1e-3, 0.0),
+    "many regions": busy_machine.Layer(20, 5e-5, 1e-4),
+    "long": busy_machine.Layer(12, 2e-4, 6e-4),
+}
+
+
+@pytest.mark.parametrize("spinning", [1, 2, 4])
+@pytest.mark.parametrize("names", list(combinations(LAYERS, 2)), ids=" and ".join)
+def test_no_verdict_of_a_simulated_busy_machine_is_wrong(names: tuple[str, str], spinning: int) -> None:
+    def measured(spinning: int, seconds: float, found: Disturbance) -> Ratio:
+        machine, arms = busy_machine.Scheduler(spinning, seed=1), [busy_machine.Arm(LAYERS[name]) for name in names]
+        while machine.now < seconds:
+            for arm in arms:
+                arm.block(machine)
+        return arms[0].blocks(found).ratio_to(arms[1].blocks(found))
+
+    truth, found = measured(0, 0.3, QUIET), measured(spinning, 0.5, BUSY)
+    assert found.low < truth.ratio < found.high
 
 
 def test_a_row_is_stored_with_what_disturbed_it() -> None:
