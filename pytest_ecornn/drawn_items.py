@@ -47,7 +47,7 @@ class DrawnItem(Item):
             return comparisons
 
         try:
-            explore(self.found, self.case, self.profile, check, row, self.number)
+            explore(self.found, self.case, self.profile, check, row, self.number, self.session.options.seed)
         except RefusalError as refusal:
             with self.at_work(refusal.case):
                 raise refusal.error from None

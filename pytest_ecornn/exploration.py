@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 
+from pytest_ecornn.boundaries import DEFAULT, QUICK, Effort, note, plan
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.rows import Row
+from pytest_ecornn.source_constants import source_constants
 from pytest_ecornn.strategies import MOST_STEPS, Domain, Sizes, cases, corners, nearest_supported
 
 
@@ -20,19 +22,24 @@ class Profile:
     """examples: cases to draw for a cell in one dtype; informative: draws that each tensor needs in which it could have failed;
     steps: T times layers times directions at most.
 
-    More rounds of as many cases are drawn while a tensor lacks them.
+    More rounds of as many cases are drawn while a tensor lacks them. boundaries: how many sizes are tried where kernels break.
     """
 
     examples: int
     informative: int
     steps: int = MOST_STEPS
+    boundaries: Effort | None = None
 
 
 MOST_ROUNDS = 4
 MAX_REFUSALS = 50  # before any case is checked
 SIMPLIFY_SECONDS = 20.0
 _REPRODUCED = settings(phases=(Phase.explicit, Phase.generate), database=None)
-PROFILES = {"quick": Profile(8, 2), "default": Profile(50, 10), "thorough": Profile(125, 20, steps=512)}
+PROFILES = {
+    "quick": Profile(8, 2, boundaries=QUICK),
+    "default": Profile(50, 10, boundaries=DEFAULT),
+    "thorough": Profile(125, 20, steps=512, boundaries=DEFAULT),
+}
 
 
 class RefusalError(Exception):
@@ -95,6 +102,19 @@ class Search:
         for case in chosen(self._domain, self.base.cell, self.base.dtype, self.base.device):
             self._is_checked(case, check)
 
+    def run_boundaries(self, effort: Effort, seed: int, check: Callable[[Case], None]) -> None:
+        """Checks sizes around the constants of its sources and around powers of two; the row says which."""
+        constants = source_constants(self.found.path, self.found.kind.__module__)
+        for planned in plan(self._domain, self.base, constants, effort, seed, self._nearest):
+            if self._is_checked(planned.case, check):
+                note(planned, self.row.boundaries)
+
+    def _nearest(self, case: Case) -> Case | None:
+        """The nearest case that is supported; a refusal is counted."""
+        if reason := self._unsupported(case):
+            self._refused(case, reason)
+        return nearest_supported(case, self._unsupported)
+
     @property
     def _domain(self) -> Domain:
         return self._required or Domain((self.base.cell,), (self.base.dtype,), resets=self.found.kind.takes_resets)
@@ -137,9 +157,15 @@ class Search:
 
 
 def explore(
-    found: Found, base: Case, wanted: Profile, check: Callable[[Case], list[Comparison]], row: Row, number: int | None = None
+    found: Found,
+    base: Case,
+    wanted: Profile,
+    check: Callable[[Case], list[Comparison]],
+    row: Row,
+    number: int | None = None,
+    run_seed: int = 0,
 ) -> None:
-    """Draws cases like `base` and checks each, then the corners that chance leaves out; counts go into `row`.
+    """Draws cases like `base` and checks each, then corners and boundaries that chance leaves out; counts go into `row`.
 
     Raises what `Search` does, and AssertionError where too few draws could have failed.
     """
@@ -153,6 +179,8 @@ def explore(
         few = {name: n for name, n in _informative(row).items() if n < wanted.informative}
         if not few and row.examples:
             search.run_corners(counted)
+            if wanted.boundaries is not None:
+                search.run_boundaries(wanted.boundaries, run_seed, counted)
             return
     search.check_some_ran()
     raise AssertionError(f"too few informative draws of {row.examples}: {few}; expected {wanted.informative} of each tensor")

@@ -111,6 +111,7 @@ class Row:
     count each by name, checked or not to be).
 
     status: passed, failed or skipped, with the reason for the last two; a report adds "unproven" (see `reporting.unproven`).
+    boundaries: by dimension (T, B, H, I, and K for I + H), the sizes that were tried because kernels break there.
     timing is of calls as a program makes them, replay of the device alone, by CUDA graphs: two columns, never mixed.
     """
 
@@ -139,6 +140,7 @@ class Row:
     timing: Timing | None = None
     seconds: float = 0.0
     replay: Timing | None = None
+    boundaries: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, str, str]:

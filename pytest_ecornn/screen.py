@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pytest_ecornn import reporting, run_seed
 from pytest_ecornn.gate import Outcome
-from pytest_ecornn.reporting import answer_table, formatting, gate_tables, page, progress, terminal
+from pytest_ecornn.reporting import answer_table, boundary_sizes, formatting, gate_tables, page, progress, terminal
 from pytest_ecornn.reporting.answer import answers
 from pytest_ecornn.rows import Row
 
@@ -107,6 +107,7 @@ def write_summary(
         lines = [answer_table.counts_line(summary), *lines, *terminal.certainty_lines(settings)]
     if compared and (table := gate_tables.terminal_table(compared)):
         page.print_table(console, table)
+    lines += boundary_sizes.lines(rows)
     for line in [*lines, *(gate_tables.summary_lines(compared) if compared else ())]:
         console.print(formatting.printable(line), markup=False, highlight=False)
     if (seed := settings.get("seed")) is not None:

@@ -126,11 +126,12 @@ class Expected:
 
         More runs only raise the limits, so this is the verdict of the most runs at the price of the fewest.
         """
-        fewest, most = yardstick.run_counts(self.tensors["output"].numel())
-        verdicts = self._judge(tensors, declared, list(self.tensors), fewest)
-        doubtful = [name for name, one in verdicts.items() if one.status == "failed" and math.isfinite(one.share)]
-        if doubtful:
-            verdicts |= self._judge(tensors, declared, doubtful, most)
+        verdicts, doubtful = dict[str, Comparison](), list(self.tensors)
+        for runs in dict.fromkeys((1, *yardstick.run_counts(self.tensors["output"].numel()))):
+            verdicts |= self._judge(tensors, declared, doubtful, runs)
+            doubtful = [name for name, one in verdicts.items() if one.status == "failed" and math.isfinite(one.share)]
+            if not doubtful:
+                break
         return list(verdicts.values())
 
     def _judge(self, tensors: Tensors, declared: Declared, names: list[str], runs: int) -> dict[str, Comparison]:

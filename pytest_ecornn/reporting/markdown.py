@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_ecornn.disturbance import describe
 from pytest_ecornn.gate import Outcome
-from pytest_ecornn.reporting import answer_table, comparison_tables, formatting, gate_tables, standing
+from pytest_ecornn.reporting import answer_table, boundary_sizes, comparison_tables, formatting, gate_tables, standing
 from pytest_ecornn.reporting.answer import Answer, answers
 from pytest_ecornn.reporting.markdown_syntax import code_block, document, escape, table
 from pytest_ecornn.reporting.run_info import RunInfo
@@ -119,6 +119,7 @@ def _verification(rows: list[Row]) -> Iterator[str]:
         counts = ["Examples", "Fewest informative", "Uninformative", "Refused"]
         header = ["Implementation", "Cell", "Dtype", "Device", "Status", *counts]
         yield table(header, [_drawn_line(row) for row in standing.in_order(drawn)], right=counts)
+        yield from boundary_sizes.section(standing.in_order(drawn))
     if checked:
         yield "Properties that need no reference, on cases of their own. Fewest checks: of the property that applied least."
         header = ["Implementation", "Cell", "Dtype", "Device", "Status", "Cases", "Fewest checks", "Not applicable", "Refused"]

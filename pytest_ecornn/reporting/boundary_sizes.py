@@ -1,0 +1,51 @@
+"""Which sizes were tried because kernels break there, a line an implementation, for the terminal and report.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from pytest_ecornn.reporting.formatting import one_line
+from pytest_ecornn.reporting.markdown_syntax import escape, table
+from pytest_ecornn.rows import Row
+
+_MAX_LENGTH = 400  # of a line on the terminal
+_DIMS = {"T": "T", "B": "B", "H": "H", "I": "I", "K": "I + H"}
+
+
+def covered(rows: Iterable[Row]) -> dict[str, dict[str, list[int]]]:
+    """By implementation and dimension, the sizes of all its rows."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for row in rows:
+        for dim, sizes in row.boundaries.items():
+            before = found.setdefault(row.implementation, {})
+            before[dim] = sorted({*before.get(dim, ()), *sizes})
+    return found
+
+
+def ranges(sizes: list[int]) -> str:
+    """Sorted sizes, neighbours as from-to."""
+    parts: list[list[int]] = []
+    for size in sizes:
+        if parts and size == parts[-1][-1] + 1:
+            parts[-1].append(size)
+        else:
+            parts.append([size])
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+
+
+def lines(rows: Iterable[Row]) -> Iterator[str]:
+    """For the terminal."""
+    for name, dims in covered(rows).items():
+        words = "; ".join(f"{text} {ranges(dims[dim])}" for dim, text in _DIMS.items() if dim in dims)
+        yield one_line(f"boundary sizes tried of {name}: {words}", _MAX_LENGTH)
+
+
+def section(rows: Iterable[Row]) -> Iterator[str]:
+    """For report.md."""
+    if found := covered(rows):
+        yield (
+            "Sizes tried around constants of the implementation's sources and around powers of two, where shares of the work "
+            "end. The rows of report.json say which of them each cell and dtype had."
+        )
+        cells = [[escape(name), *(ranges(dims.get(dim, [])) for dim in _DIMS)] for name, dims in found.items()]
+        yield table(["Implementation", *_DIMS.values()], cells)
