@@ -111,16 +111,16 @@ def make_weights(case: Case, role: str = "") -> Weights:
     """
     given = state_dict.of_case(case) if case.weights else None
     random = generator(case.seed, "weights" + role)
-    bound, cell = case.hidden_size**-0.5, cells.get(case.cell)
+    bound = case.hidden_size**-0.5
     parameters, masks = {}, make_masks(case)
     for name, shape in cells.parameter_shapes(case).items():
         value = (torch.rand(shape, generator=random, dtype=torch.float64) * 2 - 1) * bound
         if given and not role:
-            value = given.parameters[name].double()
-        if name.startswith("bias_ih") and case.contents == "near_one":
-            value += _keep_bias(cell, case.hidden_size)
+            value = given.parameters[name].to(torch.float64, copy=True)
+        if name.startswith("bias_ih"):
+            value += _keep_bias(case)
         if case.contents == "drifting":
-            drift.change_weight(cell, name, value)
+            drift.change_weight(name, value)
         if case.contents == "cancelling":
             cancellation.change_weight(case.seed, name, value)
         if name in masks:
@@ -142,9 +142,10 @@ def make_masks(case: Case) -> dict[str, Tensor]:
     return masks
 
 
-def _keep_bias(cell: cells.Cell, hidden: int) -> Tensor:
-    """[G*H]: what opens the cell's keep gates wide."""
-    return torch.tensor([_KEEP_BIAS * cell.keep.get(gate, 0.0) for gate in cell.gates]).repeat_interleave(hidden)
+def _keep_bias(case: Case) -> Tensor:
+    """[G*H]: what opens the cell's keep gates wide, 0 where the contents do not."""
+    cell, size = cells.get(case.cell), {"near_one": _KEEP_BIAS, "drifting": drift.keep_bias(case.dtype)}.get(case.contents, 0.0)
+    return torch.tensor([size * cell.keep.get(gate, 0.0) for gate in cell.gates]).repeat_interleave(case.hidden_size)
 
 
 def _drawn_dtype(case: Case) -> torch.dtype:
@@ -162,10 +163,10 @@ def x_rows(case: Case, rows: int, random: torch.Generator) -> Tensor:
         values[tiny] *= torch.finfo(dtype).tiny * 2**-4
     if case.contents == "zeros":
         values[torch.rand(rows, generator=random) < 0.5] = 0
-    if case.contents == "near_one" and case.projected:
-        values += _keep_bias(cells.get(case.cell), case.hidden_size).repeat(case.directions)
     if case.contents == "drifting":
-        drift.change_x(case, values, random)
+        drift.change_x(values, random)
+    if case.projected:
+        values += _keep_bias(case).repeat(case.directions)
     if case.contents == "cancelling" and not case.projected:
         cancellation.change_operand(case.seed, values, random)
     non_finite.change_x(case, values, random)

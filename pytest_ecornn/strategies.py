@@ -117,22 +117,16 @@ def _cases(draw: st.DrawFn, domain: Domain, cell: str, dtype: str, device: str, 
 # What chance seldom draws and a kernel may be wrong on alone: over 64 steps, of a state that rounding would wear down; over 32
 # sequences and 128 channels; pre-activations at which exp overflows and underflows; one NaN; one infinity; each again
 # before a reset; what options do to gradients; a few times one channel and one step, where nothing averages a rounding out;
-# sums that grow by little, and a step of exact operands whose products cancel.
+# sums that grow by little, and steps of exact operands whose products cancel.
 _OPTIONS: dict[str, Any] = {"ragged": True, "has_state": True, "mode": "training"}
+_CANCELLING: dict[str, Any] = {"steps": 1, "batch": 9, "contents": "cancelling"}
 _CORNERS: tuple[dict[str, Any], ...] = (
     {"steps": 67, "batch": 2, "hidden_size": 8, "has_state": True, "mode": "training", "contents": "near_one"},
     {"steps": 3, "batch": 33, "hidden_size": 129, "input_size": 7, "mode": "training"},
     {"steps": 3, "batch": 4, "hidden_size": 33, "projected": True, "contents": "large"},
     {"steps": 65, "batch": 5, "hidden_size": 24, "has_state": True, "mode": "training", "contents": "drifting"},
-    {
-        "steps": 1,
-        "batch": 9,
-        "hidden_size": 129,
-        "input_size": 65,
-        "has_state": True,
-        "mode": "training",
-        "contents": "cancelling",
-    },
+    {**_CANCELLING, "hidden_size": 129, "input_size": 65, "has_state": True, "mode": "training"},
+    {**_CANCELLING, "hidden_size": 65, "input_size": 129},
     {"steps": 6, "batch": 4, "hidden_size": 9, "contents": "nan"},
     {"steps": 6, "batch": 4, "hidden_size": 9, "has_state": True, "contents": "infinite"},
     {"steps": 12, "batch": 5, "hidden_size": 8, "bidirectional": True, "has_state": True, "mode": "training", "resets": True},

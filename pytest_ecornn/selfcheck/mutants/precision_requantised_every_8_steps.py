@@ -8,7 +8,7 @@ from pytest_ecornn.cells import Blocks
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters, through
 
 CAUGHT_BY = "equivalence: rounding"
-CELL = "minlstm_positive"
+CELL = "mingru_positive"
 DTYPE = "float16"
 
 
