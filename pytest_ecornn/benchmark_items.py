@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pytest_ecornn import ambient, clocks, cost_bounds, replay
+from pytest_ecornn import ambient, baseline_probe, clocks, cost_bounds, replay
 from pytest_ecornn.background import Threads
+from pytest_ecornn.baseline_probe import BaselineProbe
 from pytest_ecornn.columns import Column
-from pytest_ecornn.items import Failure, FixedItem
+from pytest_ecornn.items import Failure, FixedItem, check_not_refused
 from pytest_ecornn.measurement import Arm
 from pytest_ecornn.overrides import Overrides
 from pytest_ecornn.pool import Pool
@@ -23,16 +24,20 @@ class BenchmarkItem(FixedItem):
     kind = "benchmark"
 
     def fill(self, row: Row) -> None:
-        threads = Threads()
+        check_not_refused(self.found, self.case)
+        threads, clock = Threads(), clocks.for_device(self.case.device)
         with self.session.lock.shared():
-            with self._settings_left():
-                candidate = self.verified(row)
-                cost_bounds.checked(candidate.implementation.cost(self.case), self.case)
             baselines, notes = self.baselines()
-            self.session.process.at_work(self.found.name, self.case, [one.name for one in baselines], is_timed=True)
-        pool = Pool(self.case)
+        pool, names = Pool(self.case), [one.name for one in baselines]
+        self.session.process.at_work(self.found.name, self.case, names, is_timed=True)
+        with self.session.lock.alone():
+            probe = BaselineProbe(baselines, pool, clock, threads, self.session.options.budget)
+        self.session.process.at_work(self.found.name, self.case)
+        with self.session.lock.shared(), self._settings_left():
+            candidate = self.verified(row)
+            cost_bounds.checked(candidate.implementation.cost(self.case), self.case)
+        self.session.process.at_work(self.found.name, self.case, names, is_timed=True)
         arms = [Arm(one, pool, threads=threads) for one in (candidate, *baselines)]
-        clock = clocks.for_device(self.case.device)
         called, replayed = Column(arms, clock, self.session.confidence), None
         with self.session.lock.alone():
             self.session.ceilings(self.case.device)
@@ -45,11 +50,13 @@ class BenchmarkItem(FixedItem):
             if self.case.device.startswith("cuda"):
                 replayed, missing = self._replayed(arms)
                 notes = [*notes, *missing]
-            columns = [called, replayed] if replayed else [called]
+            columns, doubts = [called, replayed] if replayed else [called], probe.doubts(arms[1:])
             ceilings = self._ceilings(columns)
         self._verify_kept(columns)
         row.timing = self._possible(called.timing(ceilings, peak_bytes, host_us), ceilings)
         row.replay = self._possible(replayed.timing(ceilings), ceilings) if replayed else None
+        baseline_probe.apply(doubts, row.timing)
+        baseline_probe.apply(doubts, row.replay)
         row.notes = "; ".join(filter(None, [candidate.implementation.notes(), *notes]))
 
     def baselines(self) -> tuple[list[Candidate], list[str]]:

@@ -251,10 +251,15 @@ class FixedItem(Item):
         return candidate
 
 
-def build_and_compare(found: Found, case: Case) -> tuple[Candidate, list[Comparison]]:
+def check_not_refused(found: Found, case: Case) -> None:
     """Raises Skip where the implementation says that it will not run the case."""
     if reason := found.kind().refusal(case):
         raise Skip(reason)
+
+
+def build_and_compare(found: Found, case: Case) -> tuple[Candidate, list[Comparison]]:
+    """Raises Skip as `check_not_refused`."""
+    check_not_refused(found, case)
     candidate = Candidate.build(found.name, found.kind, case)
     return candidate, candidate.verify()
 

@@ -136,12 +136,13 @@ def measure(
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def uncollected(is_collected_first: bool = True) -> Iterator[None]:
     """Python's garbage is collected before and not within; nothing changes where that is so already."""
     if not gc.isenabled():
         yield
         return
-    gc.collect()
+    if is_collected_first:
+        gc.collect()
     gc.disable()
     try:
         yield

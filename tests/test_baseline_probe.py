@@ -1,0 +1,71 @@
+"""A baseline's time before a candidate is built and after its row: what lasts is told, and noise is not."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from pytest_ecornn import baseline_probe
+from pytest_ecornn.background import Threads
+from pytest_ecornn.baseline_probe import Alone, BaselineProbe
+from pytest_ecornn.clocks import CpuClock
+from pytest_ecornn.contract import Case, State
+from pytest_ecornn.measurement import Arm
+from pytest_ecornn.pool import Pool
+from pytest_ecornn.reporting import answer
+from pytest_ecornn.rows import Against, Timing
+from pytest_ecornn.selfcheck._correct_layers import Loop
+from pytest_ecornn.verification import Candidate
+
+CASE = Case(cell="gru", steps=4, batch=2, hidden_size=8)
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "ratio"),
+    [
+        ([10.0] * 8, [13.4] * 8, 1.34),
+        ([10.0] * 8, [10.9] * 8, 1.0),
+        ([10.0] * 8, [8.0] * 8, 0.8),
+        ([10.0, 14.0] * 4, [12.0, 15.0] * 4, 1.0),
+        ([10.0] * 7 + [90.0], [13.0] * 8, 1.3),
+        ([10.0, 20.0], [15.0, 16.0], 1.0),
+    ],
+)
+def test_only_blocks_that_lie_apart_differ(before: list[float], after: list[float], ratio: float) -> None:
+    assert Alone(after).ratio_to(Alone(before)) == pytest.approx(ratio)
+
+
+def test_a_baseline_that_has_become_slower_is_doubted() -> None:
+    baseline = Candidate.build("loop", Loop, CASE)
+    probe = BaselineProbe([baseline], Pool(CASE), CpuClock(), Threads(), budget=1.0)
+    own = baseline.layer
+
+    def slow(x: Tensor, state: State, lengths: Tensor | None) -> Any:
+        time.sleep(0.01)
+        return own(x, state, lengths)
+
+    turns = Arm(baseline, Pool(CASE), samples_us=[1.0, 1.0, 1.0])
+    baseline.layer = slow
+    doubts = probe.doubts([turns])
+    assert "times as long after the candidate was built" in doubts["loop"]
+
+
+def test_a_baseline_that_is_slow_by_turns_alone_is_doubted() -> None:
+    baseline = Candidate.build("loop", Loop, CASE)
+    probe = BaselineProbe([baseline], Pool(CASE), CpuClock(), Threads(), budget=1.0)
+    turns = Arm(baseline, Pool(CASE), samples_us=[1e7] * 8)
+    assert "times as long" in probe.doubts([turns])["loop"]
+
+
+def test_a_doubted_verdict_is_unclear_and_nothing_is_bold() -> None:
+    against = Against("loop", 1.0, 0.5, 0.49, 0.51, "faster", [1.0] * 8)
+    timing = Timing(0.5, 0.49, 0.51, [0.5], 1, "", [against], 0, None, 1, 1, 1, 1, 0, 0)
+    baseline_probe.apply({"loop": "loop took 1.34 times as long"}, timing)
+    assert (against.verdict, against.doubt) == ("unclear", "loop took 1.34 times as long")
+    baseline_probe.apply({"loop": "never"}, None)
+    entrant = answer.Entrant("mine", 0.5, 0.49, 0.51, (against,))
+    assert not answer._is_slower(answer.Entrant("loop", 1.0, 0.9, 1.1), entrant)
