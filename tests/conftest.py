@@ -49,18 +49,25 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what only CI runs, unless ECORNN_CI is set."""
+    """Leaves out what only CI runs, unless ECORNN_CI is set. What takes long comes first, lest one worker end with it alone."""
     left_out = [] if IS_CI else [item for item in items if _is_left_out(item)]
     config.stash[_DESELECTED] = len(left_out)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not _is_left_out(item)]
+    items.sort(key=lambda item: not _takes_long(item))
 
 
 def pytest_collection_finish() -> None:
     """Spares each search for garbage, one before each measurement, the 5,000 tests and all modules."""
     gc.collect()
     gc.freeze()
+
+
+def _takes_long(item: pytest.Item) -> bool:
+    """Whether it runs pytest in another process, compiles for a GPU, or is CI's alone."""
+    needs = {"foreign", "capability"} & set(getattr(item, "fixturenames", ()))
+    return bool(needs) or item.get_closest_marker("ci_only") is not None
 
 
 def _is_left_out(item: pytest.Item) -> bool:

@@ -30,6 +30,7 @@ def _poisoned_and_seeded() -> None:
 
 
 @pytest.mark.parametrize("cheat", trial.all_trials("cheat"), ids=str)
+@pytest.mark.thinned(4)
 def test_a_planted_cheat_is_caught_for_the_reason_that_it_states(cheat: Trial) -> None:
     if reason := cheat.missing():
         pytest.skip(reason)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("planted", trial.all_trials("fault"), ids=str)
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(8)
 def test_a_planted_fault_is_caught_for_the_reason_that_it_states(planted: Trial) -> None:
     if reason := planted.missing():
         pytest.skip(reason)
