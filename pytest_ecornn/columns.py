@@ -18,7 +18,7 @@ from pytest_ecornn.settings_clock import SettingsClock
 from pytest_ecornn.statistics import CONFIDENCE, Ratio
 from pytest_ecornn.watch import Watch
 
-_SHORT = 0.1  # of a block's calls, once others disturb
+_SHORT = 0.3  # of a block's calls, once others disturb
 
 
 class Column:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import exp, sqrt
 from statistics import median
 
 from pytest_ecornn import statistics
@@ -18,10 +18,11 @@ from pytest_ecornn.disturbance import CALM, is_disturbed, knows_waits, outside_s
 from pytest_ecornn.rows import Against, Disturbance, Timing
 from pytest_ecornn.statistics import CONFIDENCE, MIN_PAIRS, Ratio
 
-_FEWEST = 4  # blocks whose median may bound a time
-_NOISE = 0.2  # of a block, several times what it commonly is
 _MOST_LOST = 0.999  # of a block, so that its bounds are numbers
 _REFILLING = 0.1  # of a disturbed block's work, which fetching again what others drove from the caches may have cost
+_QUIET_NOISE = 0.05  # of a block, at least
+_DEVIATIONS = 4.4  # of the median of so many blocks, in standard deviations of one over the root of their number
+_NOTHING = 7.0  # a thousandth to a thousand times: what too few blocks say
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,16 @@ class Blocks:
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
         """(median, low, high) of the time. Unless all blocks are certain, of the least doubtful ones, whatever the confidence.
 
-        Each of these bounds the time but for its noise, which the medians have little of.
+        Each of these bounds the time but for its noise, which the medians have less of.
         """
         if self.is_certain:
             return statistics.median_interval(self.most_us, confidence)
         ranked = sorted(range(len(self.most_us)), key=self._doubt)
-        count = min(
-            range(min(_FEWEST, len(ranked)), len(ranked) + 1), key=lambda n: self._doubt(ranked[n // 2]) + 2 * _noise(n)
-        )
-        chosen, noise = self._picked(ranked[:count]), 1 + _noise(count)
+        counts = range(min(MIN_PAIRS, len(ranked)), len(ranked) + 1)
+        count = min(counts, key=lambda count: self._doubt(ranked[count - 1]) + 2 * _noise(_QUIET_NOISE, count))
+        chosen = self._picked(ranked[:count])
+        spread = min(map(_spread, (chosen.most_us, chosen.least_us)))
+        noise = exp(_noise(spread, count) if count >= MIN_PAIRS else _NOTHING)
         low, high = median(chosen.least_us), median(chosen.most_us)
         return high, low / noise, high * noise
 
@@ -100,9 +102,14 @@ def _at_most(lost: float, outside: float) -> float:
     return 1 - (work if lost <= CALM else work * (1 - _REFILLING))
 
 
-def _noise(count: int) -> float:
-    """Of a median of so many blocks."""
-    return _NOISE / sqrt(count)
+def _noise(spread: float, count: int) -> float:
+    """By how much the logarithm of a median of so many blocks may be off."""
+    return _DEVIATIONS * max(spread, _QUIET_NOISE) / sqrt(count)
+
+
+def _spread(times_us: Sequence[float]) -> float:
+    """Of the logarithms, for what is mostly noise: of the times' two bounds, the one whose waits vary less."""
+    return statistics.spread(times_us, [1.0] * len(times_us))
 
 
 def _within(share: float) -> float:
