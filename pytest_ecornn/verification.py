@@ -152,6 +152,12 @@ def _expected(case: Case) -> Expected:
     return Expected(contents.problem(case))
 
 
+def keep_expected(count: int) -> None:
+    """Keeps the expectations of so many cases, where many implementations are judged by the same ones."""
+    global _expected
+    _expected = lru_cache(maxsize=count)(_expected.__wrapped__)
+
+
 def expected(case: Case) -> Expected:
     """The expectation for the case's own problem, kept for the next implementation that is judged by it.
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn import __version__, machine, run_seed, score, user_folder
+from pytest_ecornn import __version__, machine, run_seed, score, user_folder, verification
 from pytest_ecornn.scratch import Scratch
 from pytest_ecornn.selfcheck import trial
 from pytest_ecornn.selfcheck.right_items import right_items
 from pytest_ecornn.suite_selection import select_suites
 
 PROPERTY = "ecornn_selfcheck"
+_KEPT_CASES = 64  # whose references are kept: trials of a cell and dtype meet the same cases
 
 
 class Selfcheck:
@@ -27,6 +28,7 @@ class Selfcheck:
         self._is_worker = hasattr(config, "workerinput")
         self.seed = run_seed.seed_of(config)
         machine.share_cores(config)
+        verification.keep_expected(_KEPT_CASES)
         taken = datetime.now(UTC).isoformat(timespec="seconds")
         self._score = score.Score(taken, 0.0, __version__, machine.own_commit(), self.seed)
         self._written = ""

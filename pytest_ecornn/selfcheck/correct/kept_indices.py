@@ -28,5 +28,7 @@ class KeptIndices(RightLayer):
     def _rows(self, ends: tuple[int, ...], steps: int) -> list[Tensor]:
         """Which sequences have each step."""
         if ends not in self._kept:
-            self._kept[ends] = [torch.tensor([b for b, end in enumerate(ends) if end > t]) for t in range(steps)]
+            self._kept[ends] = [
+                torch.tensor([b for b, end in enumerate(ends) if end > t], dtype=torch.int64) for t in range(steps)
+            ]
         return self._kept[ends]
