@@ -191,12 +191,22 @@ def test_junit_xml_carries_the_figures(foreign: Foreign) -> None:
     assert "[" in (properties[name, "ecornn_ratio_to_torch_cpu"] or "")
 
 
+TWO_CASES = ("--ecornn-case", samples.CASE, "--ecornn-case", "mingru-T20-B2-H16-float32-projected")
+
+
+def statuses(foreign: Foreign, *arguments: str, fresh: bool = False) -> dict[str, str]:
+    """Of each row of a run."""
+    foreign.run("--ecornn-bench", *TWO_CASES, *QUICK, *arguments, check=0, fresh=fresh)
+    return {name: row["status"] for name, row in foreign.rows().items()}
+
+
+@pytest.mark.ci_only
+def test_workers_that_are_new_processes_give_the_same_rows_as_one(foreign: Foreign) -> None:
+    assert statuses(foreign) == statuses(foreign, "-n", "2", fresh=True)
+
+
 def test_workers_give_the_same_rows_as_one_process(foreign: Foreign) -> None:
-    cases = ["--ecornn-case", samples.CASE, "--ecornn-case", "mingru-T20-B2-H16-float32-projected"]
-    foreign.run("--ecornn-bench", *cases, *QUICK, check=0)
-    alone = {name: row["status"] for name, row in foreign.rows().items()}
-    foreign.run("--ecornn-bench", *cases, *QUICK, "-n", "2", check=0, fresh=True)
-    assert {name: row["status"] for name, row in foreign.rows().items()} == alone
+    assert statuses(foreign) == statuses(foreign, "-n", "2")
     compare = [str(Path(sys.executable).parent / "pytest-benchmark"), "compare", "reports/local/benchmark.json"]
     table = subprocess.run(compare, cwd=foreign.path, capture_output=True, text=True, check=True)
     assert f"benchmark '{samples.CASE}': 2 tests" in table.stdout
