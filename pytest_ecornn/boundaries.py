@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ Nearest = Callable[[Case], Case | None]  # the case, or the nearest that an impl
 OWN_SHARE = 2 / 3  # of the cases, at most, that are spent on constants of the sources
 MAX_CONSTANTS, KEPT_CONSTANTS = 16, 4  # of the sources; those that go first each time
 SMALLEST_POWER = 3
+NO_HINTS: Mapping[int, str] = {}
+_LATENESS = 6  # ranks, by which a constant waits where it is about another dimension
 FEW_STEPS = 64  # up to which a case may have two layers, or two directions where nothing asks for them
 # Of an estimate: a case; a step in one layer and direction, and a gate of it; a parameter; an element; 1e6 multiply-adds.
 _CASE_MS, _STEP_MS, _GATE_MS, _PARAMETER_MS, _ELEMENT_MS, _MILLION_MS = 8.0, 0.35, 0.15, 5e-5, 3e-5, 0.8
@@ -80,14 +82,23 @@ class Planned(NamedTuple):
 
 
 def plan(
-    domain: Domain, base: Case, constants: Sequence[int], effort: Effort, seed: int, nearest: Nearest
+    domain: Domain,
+    base: Case,
+    constants: Sequence[int],
+    effort: Effort,
+    seed: int,
+    nearest: Nearest,
+    hints: Mapping[int, str] = NO_HINTS,
 ) -> Iterator[Planned]:
-    """Cases like `base`, those of the constants first; the others go round with the seed and the dtype."""
+    """Cases like `base`, those of the constants first; the others go round with the seed and the dtype.
+
+    hints: the dimensions that a constant most likely is about, as `size_hints` reads them.
+    """
     turn = seed + DTYPES.index(base.dtype)
     free = _free_dims(domain, base, nearest)
     if not free:
         return
-    own, powers = own_targets(constants, turn), power_targets(effort.largest, turn)
+    own, powers = own_targets(constants, turn, hints), power_targets(effort.largest, turn)
     covered, count, ms = set[tuple[str, int]](), 0, 0.0
     for queues, share in ((own, OWN_SHARE), (powers, 1.0)):
         left = {dim: deque(one for one in queues[dim] if one[:2] not in covered) for dim in free}
@@ -99,22 +110,32 @@ def plan(
                 yield fitted
 
 
-def own_targets(constants: Sequence[int], turn: int) -> dict[str, list[Target]]:
+def own_targets(constants: Sequence[int], turn: int, hints: Mapping[int, str] = NO_HINTS) -> dict[str, list[Target]]:
     """By dimension, the sizes c * times + more around each constant c: those first where most faults show."""
     chosen = _rotated(constants[:MAX_CONSTANTS], turn, keep=KEPT_CONSTANTS)
-    found = {"T": [_step_target(c * times + more, c, options) for (times, more, options), c in _diagonal(_OF_STEPS, chosen)]}
+    found = {
+        "T": [
+            _step_target(c * times + more, c, options)
+            for (times, more, options), c in _diagonal(_OF_STEPS, chosen, _late("T", hints))
+        ]
+    }
     for dim, order in _ORDERS.items():
         options = (_STATE, ()) if dim == "B" else ((),)
-        sizes = [c * times + more for (times, more), c in _diagonal(order, chosen)]
+        sizes = [c * times + more for (times, more), c in _diagonal(order, chosen, _late(dim, hints))]
         found[dim] = [Target(dim, size, 0, options[n % len(options)]) for n, size in enumerate(sizes)]
-    sums = [Target("K", times * c) for times, c in _diagonal((2, 1), chosen)]
+    sums = [Target("K", times * c) for times, c in _diagonal((2, 1), chosen, _late("HI", hints))]
     found["I"] = list(_alternating(found["I"], sums))
     return found
 
 
-def _diagonal(variants: Sequence[Any], constants: Sequence[int]) -> list[tuple[Any, int]]:
-    """Each pair: first those of early variants and early constants."""
-    ranks = [(2 * v + c, v, c) for v in range(len(variants)) for c in range(len(constants))]
+def _late(dims: str, hints: Mapping[int, str]) -> set[int]:
+    """Constants that are about other dimensions."""
+    return {value for value, hinted in hints.items() if not set(dims) & set(hinted)}
+
+
+def _diagonal(variants: Sequence[Any], constants: Sequence[int], late: Container[int]) -> list[tuple[Any, int]]:
+    """Each pair: first those of early variants and early constants that are not late."""
+    ranks = [(2 * v + c + _LATENESS * (value in late), v, c) for v in range(len(variants)) for c, value in enumerate(constants)]
     return [(variants[v], constants[c]) for _, v, c in sorted(ranks)]
 
 

@@ -13,6 +13,7 @@ from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.rows import Row
+from pytest_ecornn.size_hints import size_hints
 from pytest_ecornn.source_constants import source_constants
 from pytest_ecornn.strategies import MOST_STEPS, Domain, Sizes, cases, corners, nearest_supported
 
@@ -105,7 +106,8 @@ class Search:
     def run_boundaries(self, effort: Effort, seed: int, check: Callable[[Case], None]) -> None:
         """Checks sizes around the constants of its sources and around powers of two; the row says which."""
         constants = source_constants(self.found.path, self.found.kind.__module__)
-        for planned in plan(self._domain, self.base, constants, effort, seed, self._nearest):
+        hints = size_hints(self.found.path)
+        for planned in plan(self._domain, self.base, constants, effort, seed, self._nearest, hints):
             if self._is_checked(planned.case, check):
                 note(planned, self.row.boundaries)
 

@@ -46,17 +46,23 @@ def ranked(found: Iterable[tuple[int, bool]]) -> list[int]:
 
 def python_constants(text: str) -> Found:
     """The constants of a Python source, and of kernels and flags in its strings."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    if (tree := parsed(text)) is None:
         return
-    reader = _Reader(_environment(tree))
+    reader = _Reader(environment(tree))
     with contextlib.suppress(RecursionError):
         reader.read(tree)
     yield from reader.found
 
 
-def _environment(tree: ast.AST) -> Environment:
+def parsed(text: str) -> ast.Module | None:
+    """A Python source's tree; None of what is none."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def environment(tree: ast.AST) -> Environment:
     """Names that are assigned constants, of the module, a class or a function alike."""
     env: Environment = {}
     for node in ast.walk(tree):

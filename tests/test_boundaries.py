@@ -106,3 +106,10 @@ def test_covered_sizes_are_shown_in_a_line_and_a_table() -> None:
     assert list(boundary_sizes.lines([row, other])) == ["boundary sizes tried of mine: T 63-66, 129; B 3; I + H 80"]
     assert "| mine | 63-66, 129 | 3 |  |  | 80 |" in "\n".join(boundary_sizes.section([row, other]))
     assert not list(boundary_sizes.section([]))
+
+
+def test_a_constant_that_is_about_one_dimension_comes_first_there() -> None:
+    constants, hints = (40, 50, 60, 70), {40: "T", 50: "B", 60: "H", 70: "I"}
+    targets = boundaries.own_targets(constants, 0, hints)
+    assert [targets[dim][0].size // 10 for dim in "TBHI"] == [8, 10, 12, 14]
+    assert {target.size for target in targets["T"]} >= {81, 101, 121, 141}

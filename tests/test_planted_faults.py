@@ -11,7 +11,22 @@ from pytest_ecornn.discovery import Found
 from pytest_ecornn.selfcheck import _correct_layers, trial
 from pytest_ecornn.selfcheck.trial import Planted, Trial
 
-FAMILIES = {"sizes", "gates", "boundaries", "state", "precision", "gradients", "memory", "order", "nonfinite", "contract"}
+FAMILIES = {
+    "sizes",
+    "autograd",
+    "float64",
+    "forms",
+    "leftovers",
+    "gates",
+    "boundaries",
+    "state",
+    "precision",
+    "gradients",
+    "memory",
+    "order",
+    "nonfinite",
+    "contract",
+}
 BY_QUICK = 0.95
 FILES = trial.files("fault")
 
