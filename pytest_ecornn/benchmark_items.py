@@ -35,7 +35,7 @@ class BenchmarkItem(FixedItem):
         self.session.process.at_work(self.found.name, self.case)
         with self.session.lock.shared(), self._settings_left():
             candidate = self.verified(row)
-            cost_bounds.checked(candidate.implementation.cost(self.case), self.case)
+            cost_bounds.checked(candidate)
         self.session.process.at_work(self.found.name, self.case, names, is_timed=True)
         arms = [Arm(one, pool, threads=threads) for one in (candidate, *baselines)]
         called, replayed = Column(arms, clock, self.session.confidence), None
@@ -93,13 +93,14 @@ class BenchmarkItem(FixedItem):
         return self.session.raised_ceilings(self.case.device) if is_beaten else ceilings
 
     def _possible(self, timing: Timing, ceilings: Ceilings) -> Timing:
-        """Raises Failure for a time that no algorithm can reach, and WrongCost for rates that no machine can."""
+        """Raises Failure for a time that no algorithm can reach, and for rates that this machine cannot."""
         if timing.is_below_floor:
             raise self.failure(
                 f"{timing.time_us:.4g} us by {timing.clock}, but this machine needs at least "
                 f"{timing.floor_us:.4g} us: a row below its floor is invalid"
             )
-        cost_bounds.check_rates(timing, ceilings)
+        if problem := cost_bounds.rate_problem(timing, ceilings):
+            raise self.failure(f"cost: {problem}")
         return timing
 
     def _verify_kept(self, columns: list[Column]) -> None:

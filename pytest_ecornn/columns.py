@@ -64,7 +64,7 @@ class Column:
     def timing(self, ceilings: Ceilings, peak_bytes: int | None = None, host_us: float | None = None) -> Timing:
         arm, case = self._arms[0], self._arms[0].candidate.case
         found, waits = self._watch.disturbance(), self._watch.waits(arm)
-        cost = cost_bounds.checked(arm.candidate.implementation.cost(case), case)
+        cost = cost_bounds.checked(arm.candidate)
         time_us, low, high = self._blocks(arm, found).interval()
         gb_per_s, gflop_per_s = roofline.achieved(cost, time_us)
         floor = roofline.floor_us(case, valid_steps(case), ceilings)

@@ -14,11 +14,12 @@ from numbers import Real
 import torch
 
 from pytest_ecornn import cells
-from pytest_ecornn.calls import WrongResult
 from pytest_ecornn.contents import valid_steps
 from pytest_ecornn.contract import Case, Cost
+from pytest_ecornn.items import Failure
 from pytest_ecornn.roofline import Ceilings
 from pytest_ecornn.rows import Timing
+from pytest_ecornn.verification import Candidate
 
 LEAST = 0.4
 MOST = 16
@@ -27,28 +28,32 @@ _WIDEST = 8  # bytes of an element
 _OPERATIONS = 32  # of one gate of one element in one step, its exponential included
 
 
-class WrongCost(WrongResult):
+class WrongCost(Failure):
     """A declared cost that cannot be, with the number that was expected and the one that came."""
 
-    def __init__(self, message: str):
-        super().__init__(f"cost: {message}")
+
+def checked(candidate: Candidate) -> Cost:
+    """What its implementation declares, in whole numbers. Raises WrongCost where that is none, or beyond what is possible."""
+    cost: object = candidate.implementation.cost(candidate.case)
+    if problem := _problem(cost, candidate.case):
+        raise WrongCost(f"{candidate.name} on {candidate.case}: cost: {problem}", candidate.case)
+    assert isinstance(cost, Cost)
+    return Cost(int(cost.bytes), int(cost.operations))
 
 
-def checked(cost: object, case: Case) -> Cost:
-    """The declared cost, in whole numbers. Raises WrongCost where it is none, or beyond what is possible for `case`."""
+def _problem(cost: object, case: Case) -> str:
+    """What is wrong with it; empty where nothing is."""
     if not isinstance(cost, Cost):
-        raise WrongCost(f"expected a Cost, got {type(cost).__name__}")
+        return f"expected a Cost, got {type(cost).__name__}"
     least, most = bounds(case)
     for name in ("bytes", "operations"):
         declared, low, high = getattr(cost, name), getattr(least, name), getattr(most, name)
         if not isinstance(declared, Real) or isinstance(declared, bool) or not isfinite(declared):
-            raise WrongCost(f"expected a number of {name}, got {declared!r:.80}")
+            return f"expected a number of {name}, got {declared!r:.80}"
         if not low <= declared <= high:
-            raise WrongCost(
-                f"expected {low:,} to {high:,} {name}, got {declared:,.12g}: the cell's own count is "
-                f"{getattr(cells.floor_cost(case, valid_steps(case)), name):,}"
-            )
-    return Cost(int(cost.bytes), int(cost.operations))
+            own = getattr(cells.floor_cost(case, valid_steps(case)), name)
+            return f"expected {low:,} to {high:,} {name}, got {declared:,.12g}: the cell's own count is {own:,}"
+    return ""
 
 
 def bounds(case: Case) -> tuple[Cost, Cost]:
@@ -59,15 +64,16 @@ def bounds(case: Case) -> tuple[Cost, Cost]:
     return Cost(int(LEAST * floor.bytes), int(LEAST * floor.operations)), _most(replace(case, density=1.0))
 
 
-def check_rates(timing: Timing, ceilings: Ceilings) -> None:
-    """Raises WrongCost where the machine cannot have moved or done so much in the time."""
+def rate_problem(timing: Timing, ceilings: Ceilings) -> str:
+    """What the machine cannot have moved or done in the time; empty where it can."""
     points = (*ceilings.copy_points.values(), *ceilings.read_points.values())
     for unit, rate, best in (
         ("GB/s", timing.gb_per_s, max(points)),
         ("GFLOP/s", timing.gflop_per_s, max(ceilings.matmul_gflop_per_s.values())),
     ):
         if rate > FASTEST * best:
-            raise WrongCost(f"expected at most {FASTEST * best:,.4g} {unit}, {FASTEST} times the best here, got {rate:,.4g}")
+            return f"expected at most {FASTEST * best:,.4g} {unit}, {FASTEST} times the best here, got {rate:,.4g}"
+    return ""
 
 
 def _most(case: Case) -> Cost:

@@ -5,6 +5,7 @@ A finished row of a resumed run is replayed: same outcome, nothing measured agai
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -114,11 +115,12 @@ class Item:
         row.reason = f"{self.found.name} is required, but skipped: {reason}" if is_required else str(reason)
 
     def _fresh(self, row: Row) -> Row:
-        start, exits = time.perf_counter(), ExitGuard()
+        start, exits, tools = time.perf_counter(), ExitGuard(), Tools()
         try:
             self._check_device()
+            self._check_kernels()
             # What one implementation changes for all must not harm the next.
-            with self.at_work(self.case), self._settings_put_back(), Tools() as tools, Asking(self.found.path) as asking, exits:
+            with self.at_work(self.case), self._settings_put_back(), tools, Asking(self.found.path) as asking, exits:
                 self.fill(row)
             for call in exits.calls:
                 raise self.failure(f"expected a result or Unsupported, but {call} was called")
@@ -136,6 +138,7 @@ class Item:
             self.fail(row, Failure(str(fault), self.session.process.words.case))
             self.session.process.is_spoilt = True
         self._check_context(row)
+        self._note_kernels(row, tools)
         if row.status != "passed":
             row.timing = row.replay = None
         row.seconds = time.perf_counter() - start
@@ -173,6 +176,26 @@ class Item:
                 f"{self.found.name} on {self.case}: was not run, because an earlier row has poisoned the CUDA context: {lost}; "
                 "with --ecornn-isolate a new process runs what comes after such a row"
             )
+
+    def _check_kernels(self) -> None:
+        """Raises NotRun where an earlier row has left a kernel of its own in place of torch's."""
+        changed = self.session.process.overrides
+        if changed is None:
+            return
+        gc.collect()  # with the layer its library may end
+        for change in changed.changes():
+            raise NotRun(
+                f"{self.found.name} on {self.case}: was not run, because of an earlier row: {change}; "
+                "with --ecornn-isolate a new process runs what comes after such a row"
+            )
+        self.session.process.overrides = None
+
+    def _note_kernels(self, row: Row, tools: Tools) -> None:
+        """Says what a failed row leaves in place of torch's kernels: no row after it may be blamed."""
+        for change in tools.overrides.changes() if row.status == "failed" and not self.session.process.overrides else ():
+            self.session.process.is_spoilt, self.session.process.overrides = True, tools.overrides
+            row.reason = row.reason if change in row.reason else f"{change}\n{row.reason}"
+            return
 
     def _check_context(self, row: Row) -> None:
         """What a row leaves running on a GPU may fail after it."""

@@ -1,12 +1,10 @@
-"""What stands between torch's functions and its kernels: modes that see every call, and kernels registered over its own."""
+"""torch's own kernels, over which Python code may register others: nothing but the end of its library takes them away."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import torch
-from torch.overrides import _pop_mode as pop_function_mode
-from torch.utils._python_dispatch import _pop_mode as pop_dispatch_mode
 
 _OPERATORS = """
     abs add.Tensor addmm amax bmm cat clone copy_ div.Tensor empty.memory_format equal fill_.Scalar gru.input index_select
@@ -21,22 +19,16 @@ class Overrides:
     """As it is now, to be compared with what it is later."""
 
     def __init__(self) -> None:
-        self._kernels, self._modes = _kernels(), _modes()
+        self._kernels, self._by_python = _kernels(), _by_python()
 
     def changes(self) -> Iterator[str]:
-        """What has changed since, after modes that were left on have been left."""
-        for (kind, before), after in zip(self._modes.items(), _modes().values(), strict=True):
-            if before != after:
-                yield f"torch's {kind} modes: expected {before} as before, got {after}"
-            for _ in range(after - before):
-                (pop_function_mode if kind == "function" else pop_dispatch_mode)()  # type: ignore[no-untyped-call]
-        for name, kernels in _kernels().items():
-            if kernels != self._kernels[name]:
-                yield f"torch.ops.aten.{name}: expected torch's own kernel as before, but another is registered over it"
-
-
-def _modes() -> dict[str, int]:
-    return {"function": torch._C._len_torch_function_stack(), "dispatch": torch._C._len_torch_dispatch_stack()}
+        """What has changed since."""
+        changed = [name for name, kernels in _kernels().items() if kernels != self._kernels[name]]
+        for name in dict.fromkeys([*changed, *sorted(_by_python() - self._by_python)]):
+            yield (
+                f"torch.ops.aten.{name}: expected torch's own kernel as before, but another is registered over it, "
+                "which this process keeps"
+            )
 
 
 def _kernels() -> dict[str, list[str]]:
@@ -45,3 +37,9 @@ def _kernels() -> dict[str, list[str]]:
         name: [line for line in torch._C._dispatch_dump_table(f"aten::{name}").splitlines() if line.startswith(_KEYS)]
         for name in _OPERATORS.split()
     }
+
+
+def _by_python() -> set[str]:
+    """Operators for which Python code has registered kernels, on what has timed rows: any of torch's own."""
+    registered = (one.split("/") for one in getattr(torch.library, "_impls", ()))
+    return {name for library, name, key in registered if library == "aten" and f"{key}:".endswith(_KEYS)}

@@ -6,10 +6,13 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.last_words import LastWords, Words
+
+if TYPE_CHECKING:
+    from pytest_ecornn.overrides import Overrides
 
 WORKER_PIPE = "PYTEST_ECORNN_PROOF_WORKER"  # environment variable of a worker of `proof_workers`
 exit_now = os._exit  # as it is now: where rows run, `exit_guard` replaces it
@@ -25,6 +28,7 @@ class Process:
 
     fatal: by implementation and case, how processes of this run have ended there, in words.
     cases: by implementation, what it has run here, in order.
+    overrides: torch's kernels as they were before a row that put others in their place; None where none has.
     """
 
     def __init__(self, last_words: LastWords | None = None, fatal: dict[str, str] | None = None):
@@ -34,6 +38,7 @@ class Process:
         self.cases: dict[str, dict[Case, None]] = {}
         self.is_fresh = True
         self.is_spoilt = False
+        self.overrides: Overrides | None = None
 
     @property
     def is_replaceable(self) -> bool:

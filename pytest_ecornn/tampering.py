@@ -53,15 +53,15 @@ class Tools:
 
     def __init__(self) -> None:
         self.changes: list[str] = []
+        self.overrides = Overrides()
 
     def __enter__(self) -> Tools:
-        self._overrides = Overrides()
         self._before = [(name, place, dict(_names(place))) for name, place in _places()]
         self._code = {id(one): (one, _parts(one)) for _, _, names in self._before for one in _functions(names.values())}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
-        self.changes += self._overrides.changes()
+        self.changes += self.overrides.changes()
         for place_name, place, before in self._before:
             for name in _replaced(place, before):
                 self._note(f"{place_name}.{name}")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf, nan
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pytest_ecornn import cells
-from pytest_ecornn.contract import Case, Cost
-from pytest_ecornn.cost_bounds import WrongCost, check_rates, checked
+from pytest_ecornn.contract import Case, Cost, Weights
+from pytest_ecornn.cost_bounds import WrongCost, checked, rate_problem
 from pytest_ecornn.discovery import discover
 from pytest_ecornn.roofline import Ceilings
 from pytest_ecornn.rows import Timing
+from pytest_ecornn.verification import Candidate
 
 CASE = Case(cell="gru", steps=4, batch=2, hidden_size=8)
 FLOOR = cells.floor_cost(CASE)
@@ -28,14 +30,17 @@ CASES = [
 ]
 
 
+def _candidate(name: str, implementation: Any, case: Case) -> Candidate:
+    return Candidate(name, implementation, case, lambda *given: None, Weights({}), 0.0)  # type: ignore[arg-type, return-value]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_own_implementations_declare_what_can_be(name: str) -> None:
     case = Case.parse(name)
     for found in discover([]).values():
         is_scan, is_gpu = found.name.startswith("scan"), found.name.endswith("gpu") or found.name == "cudnn"
         if is_scan == case.cell.startswith("min") if is_gpu else found.kind().refusal(case) is None:
-            cost = found.kind().cost(case)
-            assert checked(cost, case) == cost, found.name
+            assert checked(_candidate(found.name, found.kind(), case)) == found.kind().cost(case), found.name
 
 
 @pytest.mark.parametrize(
@@ -53,15 +58,14 @@ def test_own_implementations_declare_what_can_be(name: str) -> None:
 )
 def test_what_cannot_be_is_named(cost: Any, message: str) -> None:
     with pytest.raises(WrongCost) as error:
-        checked(cost, CASE)
+        checked(_candidate("mine", SimpleNamespace(cost=lambda case: cost), CASE))
+    assert str(error.value).startswith("mine on gru-T4-B2-H8-float32: cost: expected")
     assert message in str(error.value)
 
 
 def test_a_rate_is_held_to_the_machine() -> None:
     ceilings = Ceilings({1: 10.0}, {1: 20.0}, {"float32": 100.0})
     timing = Timing(1, 1, 1, [], 1, "", [], 0, None, 1, 1, gb_per_s=199, gflop_per_s=999, floor_us=0, floor_share=0)
-    check_rates(timing, ceilings)
-    with pytest.raises(WrongCost, match=r"at most 200 GB/s"):
-        check_rates(replace(timing, gb_per_s=201), ceilings)
-    with pytest.raises(WrongCost, match=r"at most 1,000 GFLOP/s"):
-        check_rates(replace(timing, gflop_per_s=1001), ceilings)
+    assert rate_problem(timing, ceilings) == ""
+    assert "at most 200 GB/s" in rate_problem(replace(timing, gb_per_s=201), ceilings)
+    assert "at most 1,000 GFLOP/s" in rate_problem(replace(timing, gflop_per_s=1001), ceilings)

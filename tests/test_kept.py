@@ -152,12 +152,12 @@ def test_a_missing_or_odd_result_raises_a_doubt() -> None:
     assert [share > 1 for share in spot_check.shares(calls, OWN)] == [False, True, True, False]
 
 
-def test_a_mode_left_on_is_told_and_left() -> None:
-    from torch.overrides import TorchFunctionMode
-
-    before = Overrides()
-    TorchFunctionMode().__enter__()  # type: ignore[no-untyped-call]
-    assert list(before.changes()) == ["torch's function modes: expected 0 as before, got 1"]
+def test_a_kernel_over_torchs_own_is_told_while_its_library_lives() -> None:
+    before, library = Overrides(), torch.library.Library("aten", "IMPL")
+    with pytest.warns(UserWarning, match="Overriding"):
+        library.impl("linalg_vector_norm", lambda *given: None, "CPU")
+    assert [change.partition(":")[0] for change in before.changes()] == ["torch.ops.aten.linalg_vector_norm"]
+    library._destroy()
     assert list(before.changes()) == []
 
 
