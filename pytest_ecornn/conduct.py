@@ -13,7 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from pytest_ecornn import contents
+from pytest_ecornn import contents, overlap
 from pytest_ecornn.agreement import Agreement
 from pytest_ecornn.ambient import Kept, everything, is_burning, live_threads
 from pytest_ecornn.calls import Call, Poisoned, Unchanged, on_tensors
@@ -23,10 +23,8 @@ from pytest_ecornn.guards import Bands, Bordered
 from pytest_ecornn.subject import NotApplicable, Subject, changed, copied
 
 _LONGEST_SECONDS, _FEWEST_REPEATS = 5.0, 3
-_KEPT_RESULTS = 6  # more than a layer that uses its buffers in turn is likely to have
+_FEWEST_KEPT, _KEPT_RESULTS = 6, 17  # more than a layer that uses its buffers in turn is likely to have
 _DELAY_CYCLES = 20_000_000  # of a GPU's clock: about 10 ms
-
-Span = tuple[int, int]
 
 
 def repeats(subject: Subject) -> str:
@@ -85,36 +83,25 @@ def globals_unchanged(subject: Subject) -> str:
 
 
 def fresh_results(subject: Subject) -> str:
-    """Held together with those of later calls on other contents."""
+    """Held together with those of later calls on other contents: of a slow layer fewer, as of `repeats`."""
+    start = time.monotonic()
     held = [subject.run(subject.problem)]
     copies = copied(held[0])
-    for number in range(1, _KEPT_RESULTS):
-        held.append(subject.run(subject.other if number % 2 else subject.problem))
+    while len(held) < _FEWEST_KEPT or (len(held) < _KEPT_RESULTS and time.monotonic() - start < _LONGEST_SECONDS):
+        held.append(subject.run(subject.other))
     if changed := subject.agreement.exactly(copies, held[0]):
         return f"once later calls were made, {changed}"
     problem = subject.problem
     given = [("x", problem.x), *problem.weights.items(), *(("an initial state", state) for state in problem.state)]
-    spans = [(name, _span(tensor)) for name, tensor in given]
-    for number, result in enumerate(held, 1):
-        own = [(f"{name} of call {number}", _span(t)) for name, t in result.items() if t is not None and "grad" not in name]
-        if message := _overlap(own, spans):
-            return message
-        spans += own
-    return ""
-
-
-def _overlap(own: list[tuple[str, Span]], others: list[tuple[str, Span]]) -> str:
-    for name, (start, end) in own:
-        for other, (low, high) in others:
-            if start < high and low < end:
-                return f"{name}: expected memory of its own, got some of {other}"
-    return ""
-
-
-def _span(tensor: Tensor) -> Span:
-    """The first address of a tensor and the one after its last."""
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + reach * tensor.element_size()
+    results = [
+        (f"{name} of call {number}", t)
+        for number, result in enumerate(held, 1)
+        for name, t in result.items()
+        if t is not None and "grad" not in name
+    ]
+    if folded := [name for name, result in results if overlap.is_folded(result)]:
+        return f"{folded[0]}: expected memory of its own for each element, got elements that share it"
+    return overlap.shared(results, given)
 
 
 def stateless(subject: Subject) -> str:
@@ -123,7 +110,7 @@ def stateless(subject: Subject) -> str:
     if message := subject.repeated(subject.whole, subject.run(subject.problem)):
         return f"after a call on other contents: {message}"
     own = contents.placed(subject.problem)
-    call = Call(own if own.lengths is None else replace(own, lengths=own.lengths.clone()))
+    call = Call(own if own.lengths is None else replace(own, lengths=contents.placed_tensor(own.lengths)))
     others = Agreement(subject.other, subject.declared)
     for problem, wanted, agreement in (
         (subject.problem, subject.whole, subject.agreement),

@@ -8,14 +8,14 @@ Loss weights are random per element; for every other seed they are zero before e
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
-from pytest_ecornn import cancellation, cells, drift, non_finite, state_dict
+from pytest_ecornn import cancellation, cells, drift, memory_layout, non_finite, state_dict
 from pytest_ecornn.contract import Case, Weights
 
 _X_SCALE = {"saturated": 8.0, "large": 100.0}
@@ -82,7 +82,7 @@ def problem(case: Case, role: str = "", weights: Weights | None = None) -> Probl
     loss = loss_weights(case, lengths, generator(case.seed, "loss" + role))
     resets = reset_mask(case, generator(case.seed, "resets" + role))
     own = make_weights(case, role) if weights is None else weights
-    return Problem(case, own, x_at(case, rows, 0), state, lengths, resets, loss)
+    return Problem(case, own, memory_layout.x_at(case, rows, 0), state, lengths, resets, loss)
 
 
 def placed(problem: Problem) -> Problem:
@@ -92,11 +92,11 @@ def placed(problem: Problem) -> Problem:
     return replace(problem, x=placed_tensor(problem.x), state=state, lengths=lengths, resets=resets, loss_weights=loss)
 
 
-def placed_tensor(tensor: Tensor) -> Tensor:
-    """A copy with the strides of `tensor`, and as far from the start of its memory."""
+def placed_tensor(tensor: Tensor, change: Callable[[Tensor], Tensor] = lambda same: same) -> Tensor:
+    """A copy with the strides of `tensor`, as far from the start of its memory; its values changed where that is asked for."""
     start = tensor.storage_offset()
     span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.new_zeros(start + span).as_strided(tensor.shape, tensor.stride(), start).copy_(tensor)
+    return tensor.new_zeros(start + span).as_strided(tensor.shape, tensor.stride(), start).copy_(change(tensor))
 
 
 def torch_dtype(case: Case) -> torch.dtype:
@@ -170,20 +170,7 @@ def x_rows(case: Case, rows: int, random: torch.Generator) -> Tensor:
     if case.contents == "cancelling" and not case.projected:
         cancellation.change_operand(case.seed, values, random)
     non_finite.change_x(case, values, random)
-    values = values.to(case.device, dtype)
-    if case.layout == "contiguous":
-        return values
-    room = values.new_zeros(rows * (width + 3) + 1)
-    strides, start = ((width + 3, 1), 0) if case.layout == "strided" else ((width, 1), 1)
-    return room.as_strided((rows, width), strides, start).copy_(values)
-
-
-def x_at(case: Case, rows: Tensor, start: int) -> Tensor:
-    """The T*B rows from `start` as x, without a copy: [T, B, width] or [B, T, width]."""
-    shape = (case.batch, case.steps) if case.batch_first else (case.steps, case.batch)
-    stride = rows.stride(0)
-    offset = rows.storage_offset() + start * stride
-    return rows.as_strided((*shape, rows.shape[1]), (shape[1] * stride, stride, 1), offset)
+    return memory_layout.rows_of_x(case, values.to(case.device, dtype))
 
 
 def initial_state(case: Case, random: torch.Generator) -> tuple[Tensor, ...]:
@@ -194,7 +181,7 @@ def initial_state(case: Case, random: torch.Generator) -> tuple[Tensor, ...]:
     non_finite.change_states(case, states, random)
     if case.contents == "cancelling" and cell.recurrent:
         cancellation.change_operand(case.seed, states[0], random)
-    return tuple(state.to(case.device, torch_dtype(case)) for state in states)
+    return tuple(memory_layout.laid_out(case, state.to(case.device, torch_dtype(case))) for state in states)
 
 
 def state_rows(case: Case, rows: int, random: torch.Generator) -> tuple[Tensor, ...]:
@@ -223,7 +210,7 @@ def sequence_lengths(case: Case) -> Tensor | None:
     longest = max(1, case.steps - 1) if case.seed % 4 >= 2 else case.steps
     lengths = torch.randint(1, longest + 1, (case.batch,), generator=random)
     lengths[int(torch.randint(case.batch, (), generator=random))] = longest
-    return lengths
+    return memory_layout.laid_out(case, lengths)
 
 
 def reset_mask(case: Case, random: torch.Generator) -> Tensor | None:

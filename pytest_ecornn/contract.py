@@ -30,7 +30,7 @@ CONTENTS = (
     *("nan", "nan_state", "nan_weight", "infinite", "infinite_x", "infinite_weight"),
     *("negative_infinite", "negative_infinite_x", "negative_infinite_weight"),
 )
-LAYOUTS = ("contiguous", "strided", "offset")
+LAYOUTS = ("contiguous", "strided", "offset", "transposed", "feature_major")
 MOST_ACTIVATION_ERROR = 2.0**-12  # that may be declared
 DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
@@ -276,7 +276,8 @@ class Implementation(ABC):
         x: [T, B, I] ([B, T, I] with `batch_first`; with `projected`, D*G*H in place of I). state: None, or [L*D, B, H]
         for each of the cell's states, a tuple where there are several. lengths: None, or int64 [B] on the CPU, each
         from 1 to T; the longest may be less than T, and the output has T steps all the same. output: like x, with D*H
-        last. Results are fresh tensors that later calls never touch.
+        last. Results are fresh tensors that share no memory with each other, and that later calls never touch.
+        `case.layout` says how x, states and lengths lie in memory.
 
         resets: bool [T, B] ([B, T] with `batch_first`), contiguous, on the case's device. Where it is true the step starts, in
         every layer, from zeros in place of all the cell's states: nothing passes, neither a NaN or an infinity nor a gradient,
@@ -285,7 +286,8 @@ class Implementation(ABC):
         sequence's end a reset has no effect.
 
         Compilation and workspaces belong here, and for inference weight re-layout; in training mode nothing derived
-        from the weights' values may be kept, because they change in place between calls. Raises Unsupported.
+        from the weights' values or addresses may be kept, because they change between calls, in place or by
+        `weight.data = ...`. Raises Unsupported.
         """
 
     @abstractmethod

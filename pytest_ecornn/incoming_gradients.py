@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import product
 
 import torch
 from torch import Tensor
@@ -20,20 +19,18 @@ Given = tuple[Tensor | None, ...]
 
 
 def unused_results(subject: Subject) -> str:
-    """Some results have no incoming gradient, against the same ones with a gradient of zeros."""
+    """One result alone has an incoming gradient, against others that have one of zeros."""
     needs_training(subject)
     weights, names = subject.problem.loss_weights, list(GraphCall(subject.layer, Call(subject.problem)).results)
-    uses = [use for use in product((True, False), repeat=len(weights)) if any(use) and not all(use)]
-    for use in variants(subject, uses):
-        zeros = tuple(w if is_used else torch.zeros_like(w) for w, is_used in zip(weights, use, strict=True))
-        missing: Given = tuple(w if is_used else None for w, is_used in zip(weights, use, strict=True))
+    for used in variants(subject, range(len(weights))):
+        zeros = tuple(weight if number == used else torch.zeros_like(weight) for number, weight in enumerate(weights))
+        missing: Given = tuple(weight if number == used else None for number, weight in enumerate(weights))
         problem = replace(subject.problem, loss_weights=zeros)
         wanted = _gradients(subject, problem, zeros)
         subject.run(subject.other)  # or what a backward pass leaves behind would be those zeros
         message = nearly(subject, wanted, _gradients(subject, problem, missing), Agreement(problem, subject.declared))
         if message:
-            used = [name for name, is_used in zip(names, use, strict=True) if is_used]
-            return labelled(message, f"only {' and '.join(used)} used")
+            return labelled(message, f"only {names[used]} used")
     return ""
 
 
@@ -69,7 +66,6 @@ def _spaced(gradient: Tensor) -> Tensor:
 _LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "expanded from one number, as those of sum()": lambda gradient: gradient.new_ones(()).expand(gradient.shape),
     "expanded over the first dimension": lambda gradient: gradient[:1].expand(gradient.shape),
-    "expanded over the last dimension": lambda gradient: gradient[..., :1].expand(gradient.shape),
     "with the first two dimensions transposed": partial(_permuted, (1, 0, 2)),
     "with the last dimension first": partial(_permuted, (2, 0, 1)),
     "strided and offset": _spaced,

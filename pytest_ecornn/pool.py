@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_ecornn import contents
+from pytest_ecornn import contents, memory_layout
 from pytest_ecornn.calls import Call, WrongResult, differing
 from pytest_ecornn.contents import Problem
 from pytest_ecornn.contract import Case, Weights
@@ -57,15 +57,16 @@ class Pool:
         if not self._starts:
             self._renew()
         start, case = self._starts.pop(), self._case
-        x, loss = contents.x_at(case, self._x, start), tuple[Tensor, ...]()
+        x, loss = memory_layout.x_at(case, self._x, start), tuple[Tensor, ...]()
         if case.training:
-            loss = (contents.x_at(case, self._loss, start), *contents.state_at(case, self._final_loss, start))
+            loss = (memory_layout.x_at(case, self._loss, start), *contents.state_at(case, self._final_loss, start))
         order = torch.randperm(case.batch, generator=self._random)
-        lengths = None if self._own.lengths is None else self._own.lengths[order]
+        lengths = None if self._own.lengths is None else memory_layout.laid_out(case, self._own.lengths[order])
         resets = None if self._own.resets is None else self._own.resets.roll(int(order[0]), 0 if case.batch_first else 1)
         state = contents.state_at(case, self._states, start)
         if self._has_odd_state:
-            state = tuple(one[:, order] for one in self._own.state)
+            state = tuple(one[:, order].contiguous() for one in self._own.state)
+        state = tuple(memory_layout.laid_out(case, one) for one in state)
         return replace(self._own, weights=weights, x=x, state=state, lengths=lengths, resets=resets, loss_weights=loss)
 
     def placed(self, weights: Any) -> Problem:

@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from pytest_ecornn import backward_passes, conduct, incoming_gradients, relations, required_gradients
+from pytest_ecornn import (
+    backward_passes,
+    changed_weights,
+    conduct,
+    expanded_inputs,
+    incoming_gradients,
+    relations,
+    required_gradients,
+)
 from pytest_ecornn.ambient import Kept
 from pytest_ecornn.calls import WrongResult
 from pytest_ecornn.subject import NotApplicable, Subject
@@ -47,8 +55,10 @@ PROPERTIES = (
     Property("causal", "no step depends on those that come after it", relations.causal),
     Property("split", "two parts, the second from the first's final state, equal the whole", relations.split),
     Property("batch_order", "sequences in another order give the same results in that order", relations.batch_order),
-    Property("layouts", "x of any layout gives the same result", relations.layouts),
+    Property("layouts", "x, states and lengths of any memory layout give the same result", relations.layouts),
+    Property("expanded_inputs", "one state or sequence may stand for all by strides of 0", expanded_inputs.expanded_inputs),
     Property("weights_seen", "weights that change in place between calls are used", conduct.weights_seen),
+    Property("each_weight_seen", "one weight that changes by itself is used", changed_weights.each_weight_seen),
     Property("capture", "a CUDA graph of a call computes on the contents that it finds", conduct.capture),
 )
 

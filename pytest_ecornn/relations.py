@@ -113,12 +113,12 @@ def batch_order(subject: Subject) -> str:
     if subject.case.batch < 2:
         raise NotApplicable("one sequence")
     problem, case = subject.problem, subject.case
-    lengths = None if problem.lengths is None else problem.lengths.flip(0)
+    lengths = None if problem.lengths is None else contents.placed_tensor(problem.lengths, lambda t: t.flip(0))
     x = contents.placed(problem).x.copy_(_turned(case.batch_first, "x", problem.x))
     turned = replace(
         problem,
         x=x,
-        state=tuple(state.flip(1) for state in problem.state),
+        state=tuple(contents.placed_tensor(state, lambda t: t.flip(1)) for state in problem.state),
         lengths=lengths,
         resets=None if problem.resets is None else _turned(case.batch_first, "resets", problem.resets),
         loss_weights=tuple(
@@ -139,7 +139,7 @@ def _turned(batch_first: bool, name: str, tensor: Tensor) -> Tensor:
 
 
 def layouts(subject: Subject) -> str:
-    """The same x with gaps between its rows, at an odd address, and plain; each by a layer built for it."""
+    """The same x, states and lengths in each other layout, by a layer built for it."""
     refused: list[NotApplicable] = []
     others = [replace(subject.case, layout=layout) for layout in LAYOUTS if layout != subject.case.layout]
     for case in others:
@@ -150,7 +150,7 @@ def layouts(subject: Subject) -> str:
             refused.append(reason)
             continue
         if message := subject.agreement.nearly(subject.whole, got):
-            return f"x {case.layout} in place of {subject.case.layout}: {message}"
+            return f"{case.layout} in memory in place of {subject.case.layout}: {message}"
     if len(refused) == len(others):
         raise refused[0]
     return ""

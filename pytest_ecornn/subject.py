@@ -54,7 +54,7 @@ class Subject:
 
     def drawn(self, name: str) -> Problem:
         """As `other`, its contents by name."""
-        lengths = None if self.problem.lengths is None else self.problem.lengths.roll(1)
+        lengths = None if self.problem.lengths is None else contents.placed_tensor(self.problem.lengths, lambda t: t.roll(1))
         return replace(contents.problem(self.case, name, self.problem.weights), lengths=lengths)
 
     def run(self, problem: Problem, layer: Layer | None = None) -> Tensors:

@@ -207,3 +207,11 @@ def cut(x: Tensor) -> Tensor:
 def through(x: Tensor, dtype: torch.dtype) -> Tensor:
     """x as it is after a stay in `dtype`; the gradient passes as it is."""
     return with_value(x, x.detach().to(dtype).to(x.dtype)).where(x.isfinite(), x)
+
+
+def read_in_memory_order(tensor: Tensor) -> Tensor:
+    """As many elements from the first on, where the memory has them, as if the tensor were contiguous."""
+    there = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
+    if there < tensor.numel():
+        return tensor.contiguous()
+    return tensor.as_strided((tensor.numel(),), (1,)).view(tensor.shape)

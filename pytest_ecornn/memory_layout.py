@@ -1,0 +1,69 @@
+"""How x, the initial states and the lengths of a case lie in memory.
+
+"strided": with gaps, x and states between rows, lengths between elements. "offset": from the second element of their memory on.
+"transposed": the first two dimensions of x and of a state in the other order, as a view of a buffer whose batch comes first has
+them, or last. "feature_major": the last dimension comes first. Lengths have one dimension, and lie plainly where it is alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.contract import Case
+
+_GAP = 3
+_ORDERS = {"transposed": (1, 0, 2), "feature_major": (2, 0, 1)}
+
+
+def rows_of_x(case: Case, values: Tensor) -> Tensor:
+    """Contents of x, [rows, width], one row after the other as `x_at` takes them, laid out as the case says.
+
+    The first T*B rows come in the order of x's dimensions, others in any.
+    """
+    if case.layout == "transposed":
+        own = values[: case.steps * case.batch]
+        return values.index_copy_(0, _in_memory_order(case).to(values.device), own.clone())
+    if case.layout == "feature_major":
+        return values.t().contiguous().t()
+    return _apart(case, values)
+
+
+def _in_memory_order(case: Case) -> Tensor:
+    """The row in memory of each (first, second) index pair of x."""
+    first, second = leading(case)
+    return torch.arange(first * second).view(second, first).t().flatten()
+
+
+def x_at(case: Case, rows: Tensor, start: int) -> Tensor:
+    """The T*B rows from `start` as x, without a copy: [T, B, width] or [B, T, width]."""
+    first, second = leading(case)
+    between, element = rows.stride()
+    strides = (between, first * between) if case.layout == "transposed" else (second * between, between)
+    return rows.as_strided((first, second, rows.shape[1]), (*strides, element), rows.storage_offset() + start * between)
+
+
+def leading(case: Case) -> tuple[int, int]:
+    """The first two dimensions of x."""
+    return (case.batch, case.steps) if case.batch_first else (case.steps, case.batch)
+
+
+def laid_out(case: Case, tensor: Tensor) -> Tensor:
+    """A state [L*D, B, H] or lengths [B], as the case's layout has them."""
+    if tensor.dim() == 1:
+        return _apart(case, tensor.unsqueeze(-1)).squeeze(-1)
+    if order := _ORDERS.get(case.layout):
+        inverse = sorted(range(3), key=order.__getitem__)
+        return tensor.permute(order).contiguous().permute(inverse)
+    rows = _apart(case, tensor.flatten(0, 1))
+    return rows.unflatten(0, tensor.shape[:2])  # type: ignore[no-any-return]
+
+
+def _apart(case: Case, values: Tensor) -> Tensor:
+    """[rows, width] with gaps between rows or from the second element on, where the case's layout says so."""
+    if case.layout not in ("strided", "offset"):
+        return values
+    rows, width = values.shape
+    room = values.new_zeros(rows * (width + _GAP) + 1)
+    strides, start = ((width + _GAP, 1), 0) if case.layout == "strided" else ((width, 1), 1)
+    return room.as_strided((rows, width), strides, start).copy_(values)
