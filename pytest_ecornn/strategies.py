@@ -124,7 +124,7 @@ _CORNERS: tuple[dict[str, Any], ...] = (
     {"steps": 67, "batch": 2, "hidden_size": 8, "has_state": True, "mode": "training", "contents": "near_one"},
     {"steps": 3, "batch": 33, "hidden_size": 129, "input_size": 7, "mode": "training"},
     {"steps": 3, "batch": 4, "hidden_size": 33, "projected": True, "contents": "large"},
-    {"steps": 65, "batch": 5, "hidden_size": 24, "has_state": True, "mode": "training", "contents": "drifting"},
+    {"steps": 41, "batch": 8, "hidden_size": 48, "has_state": True, "mode": "training", "contents": "drifting"},
     {**_CANCELLING, "hidden_size": 129, "input_size": 65, "has_state": True, "mode": "training"},
     {**_CANCELLING, "hidden_size": 65, "input_size": 129},
     {"steps": 6, "batch": 4, "hidden_size": 9, "contents": "nan"},

@@ -30,11 +30,16 @@ _OTHER_ORDER = 1001  # a permutation that no yardstick uses
 
 @dataclass
 class Tally:
-    """What came of one kind of comparison. needed: the factors on the yardstick's rms and maximum that would just pass."""
+    """What came of one kind of comparison. needed: the factors on the yardstick's rms and maximum that would just pass.
+
+    differing, bias: of elements of 16 bits, the largest of their shares over its limit.
+    """
 
     shares: list[float] = field(default_factory=list)
     needed_rms: list[float] = field(default_factory=list)
     needed_maximum: list[float] = field(default_factory=list)
+    differing: float = 0.0
+    bias: float = 0.0
     failures: list[str] = field(default_factory=list)
     uninformative: int = 0
 
@@ -102,12 +107,16 @@ def _add(
     )
     where = comparison.slices(case, one.tensor, tuple(reference.shape))
     values = comparison.widened(tensors[one.tensor], reference.device)
-    found = comparison.errors(values, reference, where, wanted.valid(one.tensor), finfo.smallest_normal * finfo.eps)
+    subnormal, valid = finfo.smallest_normal * finfo.eps, wanted.valid(one.tensor)
+    found = comparison.errors(values, reference, where, valid, subnormal, tensors[one.tensor].dtype)
     for label, error in found.items():
         own = yard.get(label, comparison.Error(0.0, 0.0, 1))
         floors = comparison.limits(case, one.tensor, comparison.Error(0.0, 0.0, 1), error)
         tally.needed_rms.append(_factor(error.rms - floors.rms, own.rms))
         tally.needed_maximum.append(_factor(error.maximum - floors.maximum, own.maximum))
+        limits = comparison.limits(case, one.tensor, own, error)
+        tally.differing = max(tally.differing, error.shares.differing / limits.differing)
+        tally.bias = max(tally.bias, error.shares.bias / limits.bias)
 
 
 def _factor(excess: float, own: float) -> float:
@@ -123,11 +132,12 @@ def render(tallies: Tallies, seconds: float) -> str:
         f"maximum <= {comparison.MAX_FACTOR:g} x yardstick + {comparison.MAX_FLOOR:g} eps, whole tensor and each slice; "
         f"both plus {comparison.SUM_FLOOR:g} eps sqrt(terms) of float32 (float64) for the longest sums.",
         "Share: worst error over its limit (1 would be a false alarm). Factor needed: on the yardstick's error, floors kept.",
+        "Of 16 bits also, each over its limit: the largest share of elements that differ from the rounded reference, and bias.",
         f"Made by `make tolerance` in {seconds:.0f} s.",
         "",
         "| tensors | dtype | implementation | comparisons | false alarms | informative | share, 99.9 % | share, largest "
-        "| rms factor needed | maximum factor needed |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| rms factor needed | maximum factor needed | differing | bias |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for (group, dtype, name), tally in sorted(tallies.items()):
         lines.append(f"| {group} | {dtype} | {name} | {_figures(tally)} |")
@@ -144,6 +154,7 @@ def _merged(tallies: Tallies, group: str) -> Tally:
             merged.needed_rms += tally.needed_rms
             merged.needed_maximum += tally.needed_maximum
             merged.failures += tally.failures
+            merged.differing, merged.bias = max(merged.differing, tally.differing), max(merged.bias, tally.bias)
             merged.uninformative += tally.uninformative
     return merged
 
@@ -153,7 +164,8 @@ def _figures(tally: Tally) -> str:
     shares, informative = np.array(tally.shares or [0.0]), count / max(1, count + tally.uninformative)
     return (
         f"{count} | {len(tally.failures)} | {informative:.1%} | {np.quantile(shares, 0.999):.2f} | {shares.max():.2f} | "
-        f"{max(tally.needed_rms, default=0):.2f} | {max(tally.needed_maximum, default=0):.2f}"
+        f"{max(tally.needed_rms, default=0):.2f} | {max(tally.needed_maximum, default=0):.2f} | "
+        f"{tally.differing:.2f} | {tally.bias:.2f}"
     )
 
 
