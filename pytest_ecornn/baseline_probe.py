@@ -23,7 +23,7 @@ from pytest_ecornn.verification import Candidate
 
 MOST_CHANGED = 1.1
 MOST_BESIDE = 1.5  # by turns: a candidate's caches and sleeping threads are in the way
-_BLOCKS, _FEWEST = 8, 2
+_BLOCKS, _FEW, _FEWEST = 8, 4, 2
 _SHARE = 0.01  # of a row's budget, for each time that a baseline is timed
 _TIMES = 3  # it is timed afterwards, where it seems to have changed: a disturbance ends, what a layer left behind does not
 
@@ -98,12 +98,13 @@ class BaselineProbe:
         return min(first, self._time(arm), key=lambda one: one.median)
 
     def _time(self, arm: Arm) -> Alone:
-        """Eight blocks, or fewer where they are long."""
+        """Eight blocks, or four where these take all the time that there is, or two where these take four times as much."""
         arm.samples_us.clear()
         start = perf_counter()
         while len(arm.samples_us) < _BLOCKS:
             arm.block(self._clock, is_settled=bool(arm.samples_us))
-            if len(arm.samples_us) >= _FEWEST and perf_counter() - start > self._seconds:
+            spent, done = perf_counter() - start, len(arm.samples_us)
+            if (done >= _FEW and spent > self._seconds) or (done >= _FEWEST and spent > _FEW * self._seconds):
                 break
         return Alone(list(arm.samples_us))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import locale
+import operator
 import random
 import signal
 import sys
@@ -122,7 +123,7 @@ _QUICK = (
     Setting("Python's tracers", _tracers, _set_tracers),
     Setting("tracing of allocations", _traced_frames, _trace_allocations),
     Setting("Python's switch interval", sys.getswitchinterval, sys.setswitchinterval),
-    Setting("Python's recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
+    Setting("Python's recursion limit", sys.getrecursionlimit, sys.setrecursionlimit, is_of_import=operator.lt),
     Setting("timers that send signals", _timers, _stop_timers),
 )
 _RANDOM = (
