@@ -15,9 +15,10 @@ TF32_EPS = 2.0**-10
 class Rounding:
     """To nearest; operands of TF32 products are cut off, as tensor cores read them; a sum is rounded once."""
 
-    def __init__(self, joins_gradients: bool = False):
-        """joins_gradients: output, final state and a state carried in storage are one, so that autograd rounds their sum."""
-        self.joins_gradients = joins_gradients
+    def __init__(self, is_other_form: bool = False):
+        """is_other_form: of a loop as right as the first, in which `Cell.other` is a step, and output, final state and a state
+        carried in storage are one, so that autograd rounds the sum of their gradients."""
+        self.is_other_form = is_other_form
 
     def to(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """x in `dtype`, differentiable."""
@@ -36,8 +37,8 @@ class Rounding:
 class Parted(Rounding):
     """To nearest. A sum has two parts, as where a library splits a long product."""
 
-    def __init__(self, random: torch.Generator, joins_gradients: bool = False):
-        super().__init__(joins_gradients)
+    def __init__(self, random: torch.Generator, is_other_form: bool = False):
+        super().__init__(is_other_form)
         self._random = random
 
     def parts(self, count: int) -> list[slice]:

@@ -78,6 +78,7 @@ class Sequential(Implementation):
         kept = dtype if self.carry == "storage" else compute
         state = tuple(s.to(compute) for s in state)
         outputs: list[Tensor] = []
+        step = (cell.other if self._rounding.is_other_form else None) or cell.step
         weight, bias = parameters.get("weight_hh"), parameters.get("bias_hh")
         steps = list(enumerate(self._rounded_backwards(x_gates, dtype, self.gate_gradients).unbind(0)))
         for t, x_t in reversed(steps) if reverse else steps:
@@ -90,7 +91,7 @@ class Sequential(Implementation):
                 product = self._product(multiply, dtype, operand, weight, bias)
                 h_gates = self._rounded_backwards(product, dtype, self.gate_gradients).chunk(count, -1)
             with self._saving(dtype, compute):
-                new = cell.step(x_t.chunk(count, -1), h_gates, before, parameters)
+                new = step(x_t.chunk(count, -1), h_gates, before, parameters)
             output = new[0]
             if lengths is not None:
                 alive = (lengths > t).unsqueeze(-1)  # [B, 1]
@@ -98,13 +99,11 @@ class Sequential(Implementation):
                 output = torch.where(alive, output, 0)
             stored = tuple(rounded(s, kept) for s in new)
             state = tuple(s.to(compute) for s in stored)
-            if (
-                self._rounding.joins_gradients and self.carry == "storage"
-            ):  # what a step and the output send back is a sum in storage
+            if self._rounding.is_other_form and self.carry == "storage":  # sums what step and output send back in storage
                 output = stored[0] if lengths is None else torch.where(alive, stored[0], 0)
             outputs.append(rounded(output, dtype))
         final = tuple(rounded(s, dtype) for s in state)
-        if self._rounding.joins_gradients and lengths is None:
+        if self._rounding.is_other_form and lengths is None:
             final = (outputs[-1], *final[1:])
         return torch.stack(outputs[::-1] if reverse else outputs), final
 

@@ -28,7 +28,8 @@ class Cell:
     `step(x_gates, h_gates, state, extra) -> state` advances one time step. x_gates: W_ih x + b_ih, one [B, H] a gate;
     h_gates: W_hh h + b_hh likewise, () where not `recurrent`; state: one [B, H] for each name in `states`, the first
     of which is the output; extra: parameters beyond torch.nn's, `name: blocks` in `extra`, each of shape [blocks * H].
-    `keep` names the gates that hold the old state, with the sign of a pre-activation that opens them.
+    `keep` names the gates that hold the old state, with the sign of a pre-activation that opens them. `other`: the same step by
+    other algebra, as right implementations have it too; what it rounds off counts as rounding.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Cell:
     recurrent: bool = True
     extra: Mapping[str, int] = field(default_factory=dict)
     keep: Mapping[str, float] = field(default_factory=dict)
+    other: Step | None = None
 
 
 def _rnn_tanh(x: Blocks, h: Blocks, state: Blocks, extra: Mapping[str, Tensor]) -> Blocks:
@@ -65,10 +67,22 @@ def positive(x: Tensor) -> Tensor:
     return torch.where(x >= 0, x + 0.5, torch.sigmoid(x))
 
 
+def _gru_mixed(x: Blocks, h: Blocks, state: Blocks, extra: Mapping[str, Tensor]) -> Blocks:
+    r, z = torch.sigmoid(x[0] + h[0]), torch.sigmoid(x[1] + h[1])
+    return ((1 - z) * torch.tanh(x[2] + r * h[2]) + z * state[0],)
+
+
 def _mingru(candidate: Callable[[Tensor], Tensor]) -> Step:
     def step(x: Blocks, h: Blocks, state: Blocks, extra: Mapping[str, Tensor]) -> Blocks:
         z = torch.sigmoid(x[0])
         return ((1 - z) * state[0] + z * candidate(x[1]),)
+
+    return step
+
+
+def _mingru_kept(candidate: Callable[[Tensor], Tensor]) -> Step:
+    def step(x: Blocks, h: Blocks, state: Blocks, extra: Mapping[str, Tensor]) -> Blocks:
+        return (torch.sigmoid(-x[0]) * state[0] + torch.sigmoid(x[0]) * candidate(x[1]),)
 
     return step
 
@@ -90,9 +104,11 @@ BUILT_IN = (
     Cell("rnn_tanh", ("h",), ("h",), _rnn_tanh),
     Cell("rnn_relu", ("h",), ("h",), _rnn_relu),
     Cell("lstm", ("i", "f", "g", "o"), ("h", "c"), _lstm, keep={"f": 1.0}),
-    Cell("gru", ("r", "z", "n"), ("h",), _gru, keep={"z": 1.0}),
-    Cell("mingru", ("z", "candidate"), ("h",), _mingru(_as_is), recurrent=False, keep={"z": -1.0}),
-    Cell("mingru_positive", ("z", "candidate"), ("h",), _mingru(positive), recurrent=False, keep={"z": -1.0}),
+    Cell("gru", ("r", "z", "n"), ("h",), _gru, keep={"z": 1.0}, other=_gru_mixed),
+    Cell("mingru", ("z", "candidate"), ("h",), _mingru(_as_is), False, keep={"z": -1.0}, other=_mingru_kept(_as_is)),
+    Cell(
+        "mingru_positive", ("z", "candidate"), ("h",), _mingru(positive), False, keep={"z": -1.0}, other=_mingru_kept(positive)
+    ),
     Cell("minlstm", ("f", "i", "candidate"), ("h",), _minlstm(_as_is), recurrent=False, keep={"f": 1.0}),
     Cell("minlstm_positive", ("f", "i", "candidate"), ("h",), _minlstm(positive), recurrent=False, keep={"f": 1.0}),
 )

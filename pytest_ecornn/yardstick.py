@@ -10,8 +10,8 @@ What a candidate fails by these runs is judged again by more, which also search:
 CUDA's own functions may be off, each rounding goes to either neighbour, and what bends at 0 (relu, minGRU's positive candidate)
 is on either side at random where the pre-activation is as near to 0 as rounding may take it.
 
-In every other run, of either kind, the final state is the last output, and a state carried in storage the output: autograd then
-rounds the sum of their gradients.
+In every other run, of either kind, a step has its other algebra, where the cell names one. There the final state is the last
+output, and a state carried in storage the output: autograd then rounds the sum of their gradients.
 """
 
 from __future__ import annotations
@@ -252,11 +252,11 @@ def units(is_searching: bool) -> int:
 
 
 def rounding(case: Case, number: int, is_searching: bool) -> _rounding.Rounding:
-    """To nearest; where it `is_searching` to either neighbour. Every other joins gradients."""
-    joins_gradients = bool(number % 2)
+    """To nearest; where it `is_searching` to either neighbour. Every other is of the other form."""
+    is_other_form = bool(number % 2)
     if is_searching:
-        return Dithered(generator(case.seed, f"rounding {number}"), joins_gradients)
-    return _rounding.Rounding(joins_gradients)
+        return Dithered(generator(case.seed, f"rounding {number}"), is_other_form)
+    return _rounding.Rounding(is_other_form)
 
 
 def parted(case: Case, number: int) -> _rounding.Rounding:

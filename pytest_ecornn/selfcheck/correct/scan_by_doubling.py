@@ -25,12 +25,10 @@ class ScanByDoubling(RightLayer):
         self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
     ) -> tuple[Tensor, Blocks]:
         *gates, candidate = x_gates(x, parameters).chunk(len(self.cell.gates), -1)
-        is_gru = len(gates) == 1
-        take = gates[0] if is_gru else logsigmoid(gates[1]) - logsigmoid(gates[0])
+        take = gates[0] if len(gates) == 1 else logsigmoid(gates[1]) - logsigmoid(gates[0])
         if self.case.cell.endswith("positive"):
             candidate = torch.where(candidate < 0, candidate.sigmoid(), candidate + 0.5)
-        taken = torch.sigmoid(take)
-        keep, add = 1 - taken if is_gru else torch.sigmoid(-take), taken * candidate
+        keep, add = torch.sigmoid(-take), torch.sigmoid(take) * candidate
         mask = None
         if lengths is not None:  # a step of padding keeps all and adds nothing
             mask = (torch.arange(len(x))[:, None] < lengths)[..., None]
