@@ -1,6 +1,7 @@
 """Clocks: how the time of a block of calls is taken. A device whose work runs on after the call returns has its own.
 
-They are read by functions that were fetched when this module was imported: what takes their names later is not asked.
+They are read by functions that were fetched when this module was imported, and are bound to the methods that call them: what
+takes their names later, here or where they came from, is not asked.
 """
 
 from __future__ import annotations
@@ -8,14 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
+
+class _Device(NamedTuple):
+    """What a GPU's time is taken with."""
+
+    event: Any
+    synchronize: Callable[..., None]
+    now: Callable[[], float]
+    record: Callable[..., None]
+    wait: Callable[..., None]
+    elapsed_ms: Callable[..., float]
+
+
 _Event: Any = torch.cuda.Event
-_synchronize = torch.cuda.synchronize
-_record, _wait, _elapsed_ms = _Event.record, _Event.synchronize, _Event.elapsed_time
+_BOUND = _Device(_Event, torch.cuda.synchronize, perf_counter, _Event.record, _Event.synchronize, _Event.elapsed_time)
 
 
 class Clock(Protocol):
@@ -37,11 +49,11 @@ class CpuClock:
     name = "wall clock"
     smallest_difference = 0.05
 
-    def time(self, calls: Sequence[Callable[[], Any]]) -> float:
-        start = perf_counter()
+    def time(self, calls: Sequence[Callable[[], Any]], *, now: Callable[[], float] = perf_counter) -> float:
+        start = now()
         for call in calls:
             call()
-        return perf_counter() - start
+        return now() - start
 
     def host_us(self, calls: Sequence[Callable[[], Any]]) -> None:
         return None
@@ -60,27 +72,27 @@ class CudaClock:
     def __init__(self, device: str):
         self._device = device
 
-    def time(self, calls: Sequence[Callable[[], Any]]) -> float:
+    def time(self, calls: Sequence[Callable[[], Any]], *, bound: _Device = _BOUND) -> float:
         with torch.cuda.device(self._device):
-            start, end = (_Event(enable_timing=True) for _ in range(2))
-            _synchronize()
-            _record(end)  # an event is made when it is first recorded, which is not to be timed
-            _record(start)
+            start, end = (bound.event(enable_timing=True) for _ in range(2))
+            bound.synchronize()
+            bound.record(end)  # an event is made when it is first recorded, which is not to be timed
+            bound.record(start)
             for call in calls:
                 call()
-            _synchronize()
-            _record(end)
-            _wait(end)
-            return float(_elapsed_ms(start, end)) * 1e-3
+            bound.synchronize()
+            bound.record(end)
+            bound.wait(end)
+            return float(bound.elapsed_ms(start, end)) * 1e-3
 
-    def host_us(self, calls: Sequence[Callable[[], Any]]) -> float:
+    def host_us(self, calls: Sequence[Callable[[], Any]], *, bound: _Device = _BOUND) -> float:
         taken = []
         for call in calls:
-            _synchronize(self._device)
-            start = perf_counter()
+            bound.synchronize(self._device)
+            start = bound.now()
             call()
-            taken.append(perf_counter() - start)
-        _synchronize(self._device)
+            taken.append(bound.now() - start)
+        bound.synchronize(self._device)
         return median(taken) * 1e6
 
 

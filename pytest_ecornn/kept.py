@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_ecornn import cells, contents, spot_check
+from pytest_ecornn import cells, contents, memory, spot_check
 from pytest_ecornn.calls import Call, WrongResult, differing, on_tensors
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contents import Problem
@@ -25,7 +25,8 @@ from pytest_ecornn.pool import Prepared
 from pytest_ecornn.verification import Candidate, Expected
 
 MOST_KEPT = 96  # 5 % of calls left undone are among so many with 99 %: 1 - 0.95**96
-MOST_KEPT_BYTES = 2**31  # of results that wait to be verified
+MOST_KEPT_BYTES = 2**33  # of results that wait to be verified, and no more than
+_KEPT_SHARE = 1 / 8  # of the memory that is there
 MOST_ALIVE_BYTES = 2**30  # of one block's results
 _COPIED_AT_ONCE = 3  # calls of a block, about
 _IN_FULL = 2  # calls that are judged by all rules, beside those that look wrong
@@ -113,12 +114,13 @@ class KeptCall:
 class Kept:
     """Timed calls of a measurement with what they returned, each as likely as any other; all, where there are few."""
 
-    def __init__(self, call_bytes: int = 0) -> None:
+    def __init__(self, call_bytes: int = 0, device: str = "cpu") -> None:
         """call_bytes: of the results of one call."""
         self._draw = random.Random(secrets.randbits(128)).random
         self._calls: list[KeptCall] = []
         self._blocks = 0
-        self._most = max(_IN_FULL, min(MOST_KEPT, MOST_KEPT_BYTES // max(1, call_bytes)))
+        most_bytes = min(MOST_KEPT_BYTES, int(_KEPT_SHARE * memory.free_bytes(device)))
+        self._most = max(_IN_FULL, min(MOST_KEPT, most_bytes // max(1, call_bytes)))
         self._alive = max(2, MOST_ALIVE_BYTES // max(1, call_bytes))
 
     def results(self, calls: int) -> Results:

@@ -66,7 +66,7 @@ class Arm:
     _rooms: Rooms = field(default_factory=Rooms)
 
     def __post_init__(self) -> None:
-        self.kept = Kept(result_bytes(self.candidate))
+        self.kept = Kept(result_bytes(self.candidate), self.candidate.case.device)
         self._weights = Copies({name: weight.detach() for name, weight in self.candidate.weights.items()})
 
     def calibrate(self, clock: Clock) -> None:

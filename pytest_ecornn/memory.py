@@ -107,6 +107,13 @@ def available_bytes() -> int | None:
     return min(free, default=None)
 
 
+def free_bytes(device: str) -> int:
+    """What can still be allocated there; a GB where that cannot be told."""
+    if device.startswith("cuda"):
+        return int(torch.cuda.mem_get_info(device)[0])
+    return available_bytes() or 2**30
+
+
 def limit(size: int) -> None:
     """Lets this process and each of its children allocate so many bytes; beyond, allocating fails as if there were no more.
 

@@ -97,10 +97,16 @@ class Rooms:
         self._rooms: list[Problem] = []
 
     def prepare(self, pool: Pool, weights: Any, count: int) -> list[Prepared]:
-        """Calls not yet made. Only if all together would take too much memory, their contents are part of the pool."""
+        """Calls not yet made. Only if all together would take too much memory, their contents are part of the pool.
+
+        Then one of them alone has a copy to be compared with.
+        """
         drawn = [pool.draw(weights) for _ in range(count)]
         if count * pool.call_bytes > MOST_COPIED:
-            return [Prepared(one, Call(one)) for one in drawn]
+            prepared = [Prepared(one, Call(one)) for one in drawn]
+            place = secrets.randbelow(count) if count else 0
+            prepared[place : place + 1] = [Prepared(contents.placed(one), Call(one)) for one in drawn[place : place + 1]]
+            return prepared
         self._rooms += [pool.placed(weights) for _ in drawn[len(self._rooms) :]]
         return [Prepared(one, Call(_filled(room, one))) for one, room in zip(drawn, self._rooms, strict=False)]
 

@@ -60,7 +60,7 @@ class GraphArm:
     def __init__(self, candidate: Candidate, pool: Pool, graphs: Sequence[Graph]):
         self.candidate, self.graphs = candidate, list(graphs)
         self.samples_us: list[float] = []
-        self.kept = Kept(result_bytes(candidate))
+        self.kept = Kept(result_bytes(candidate), candidate.case.device)
         self.calls = self.settling = 1
         self._pool, self._turns = pool, cycle(self.graphs)
 

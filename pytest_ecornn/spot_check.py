@@ -28,7 +28,7 @@ MOST_DOUBTS = 3  # calls that are judged by all rules: the worst
 _SLACK = 2.0  # times the limits of the largest error and the yardstick's own: the loop here errs as well
 _LARGEST_SUM = 0.5  # of a weight's gradient, by which a sum may be off before its calls are looked at one by one
 _GROUP, _TRAINED_GROUP = 96, 16
-_GROUP_ELEMENTS = 2**22  # of x and of gates
+_GROUP_ELEMENTS = 2**24  # of x and of gates
 
 _VANISHED = comparison.VANISHED * torch.finfo(torch.float32).smallest_normal
 

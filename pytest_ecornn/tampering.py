@@ -79,6 +79,7 @@ def _places() -> Iterator[tuple[str, Any]]:
     """Modules, classes and tables by name, whose functions and constants measure and judge."""
     yield from ((one.__name__, one) for one in _MODULES)
     yield "torch.Tensor", torch.Tensor
+    yield "torch.cuda.Event", torch.cuda.Event
     for name, module in list(sys.modules.items()):
         package, _, rest = name.partition(".")
         if package == _OWN and not rest.startswith(_NOT_JUDGING):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn import contents, kept, spot_check
+from pytest_ecornn import clocks, contents, kept, spot_check
+from pytest_ecornn import pool as pool_module
 from pytest_ecornn.calls import Call, Tensors, WrongResult, run
 from pytest_ecornn.contents import Problem
 from pytest_ecornn.contract import Case, Declared
@@ -150,6 +152,21 @@ def test_a_missing_or_odd_result_raises_a_doubt() -> None:
     calls[1][1]["grad x"] = None
     calls[2][1]["output"] = torch.zeros(1)
     assert [share > 1 for share in spot_check.shares(calls, OWN)] == [False, True, True, False]
+
+
+def test_what_takes_the_place_of_a_clock_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in (clocks, time):
+        monkeypatch.setattr(place, "perf_counter", lambda: 0.0)
+    assert clocks.CpuClock().time([lambda: time.sleep(0.01)]) >= 0.01
+
+
+def test_calls_too_large_for_memory_of_their_own_are_part_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "MOST_COPIED", 0)
+    case = Case.parse("lstm-T4-B2-H3-float32")
+    prepared = Rooms().prepare(Pool(case), contents.make_weights(case), 4)
+    assert len({one.call.x.untyped_storage().data_ptr() for one in prepared}) == 1
+    assert sum(one.contents.x.data_ptr() != one.call.x.data_ptr() for one in prepared) == 1
+    assert all(torch.equal(one.contents.x, one.call.x) for one in prepared)
 
 
 def test_a_kernel_over_torchs_own_is_told_while_its_library_lives() -> None:
