@@ -94,9 +94,16 @@ def placed(problem: Problem) -> Problem:
 
 def placed_tensor(tensor: Tensor, change: Callable[[Tensor], Tensor] = lambda same: same) -> Tensor:
     """A copy with the strides of `tensor`, as far from the start of its memory; its values changed where that is asked for."""
-    start = tensor.storage_offset()
-    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.new_zeros(start + span).as_strided(tensor.shape, tensor.stride(), start).copy_(change(tensor))
+    return room(tensor).copy_(change(tensor))
+
+
+def room(like: Tensor) -> Tensor:
+    """Memory with the shape and strides of `like`, which begins as far from its start."""
+    start = like.storage_offset()
+    if not start and like.is_contiguous():
+        return torch.empty_like(like)
+    span = 1 + sum((size - 1) * stride for size, stride in zip(like.shape, like.stride(), strict=True))
+    return like.new_zeros(start + span).as_strided(like.shape, like.stride(), start)
 
 
 def torch_dtype(case: Case) -> torch.dtype:

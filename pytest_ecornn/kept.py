@@ -17,9 +17,8 @@ from typing import Any
 from torch import Tensor
 
 from pytest_ecornn import cells, contents, memory, spot_check
-from pytest_ecornn.calls import Call, WrongResult, differing, on_tensors
+from pytest_ecornn.calls import Call, Tensors, WrongResult, differing, on_tensors
 from pytest_ecornn.comparison import Comparison
-from pytest_ecornn.contents import Problem
 from pytest_ecornn.contract import Declared, Layer
 from pytest_ecornn.pool import Prepared
 from pytest_ecornn.verification import Candidate, Expected
@@ -103,12 +102,8 @@ class KeptCall:
     """A timed call to be verified. key: random; `MOST_KEPT` of the largest stay, so that any call is as likely as any other."""
 
     key: float
-    contents: Problem = field(compare=False)
-    result: Any = field(compare=False)
-
-    def named(self) -> dict[str, Tensor | None]:
-        """Its tensors by name. Raises WrongResult where they do not have the contract's form."""
-        return Call(self.contents).named(*self.result)
+    prepared: Prepared = field(compare=False)
+    tensors: Tensors = field(compare=False)
 
 
 class Kept:
@@ -131,7 +126,7 @@ class Kept:
         """Chooses among the calls and their results, the clock stopped, and copies what is chosen.
 
         Returns whether to look closely at this block: less and less often. Raises WrongResult where a chosen call wrote into
-        what it was given.
+        what it was given, or returned what does not have the contract's form.
         """
         self._blocks += 1
         chosen = []
@@ -139,7 +134,7 @@ class Kept:
             key = self._draw()
             if len(self._calls) < self._most or key > self._calls[0].key:
                 chosen.append(one)
-                self._keep(KeptCall(key, one.contents, copied(result)))
+                self._keep(KeptCall(key, one, one.call.named(*copied(result))))
         is_watched = self._draw() < 1 / self._blocks
         for one in chosen if is_watched else chosen[:1]:
             one.check_unchanged()
@@ -150,8 +145,8 @@ class Kept:
 
     def verify(self, declared: Declared) -> list[Comparison]:
         """The verdict on every tensor of two calls, and of the worst that a faster check of all finds fault with."""
-        shares = spot_check.shares([(call.contents, call.named()) for call in self._calls], declared)
+        shares = spot_check.shares([(call.prepared.problem, call.tensors) for call in self._calls], declared)
         worst = sorted(zip(shares, self._calls, strict=True), key=lambda pair: -pair[0])
         judged = [call for share, call in worst[: spot_check.MOST_DOUBTS] if share > 1]
         judged += [call for call in heapq.nlargest(_IN_FULL, self._calls) if call not in judged]
-        return [one for call in judged for one in Expected(call.contents).compare(call.named(), declared)]
+        return [one for call in judged for one in Expected(call.prepared.problem()).compare(call.tensors, declared)]

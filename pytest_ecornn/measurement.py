@@ -25,7 +25,7 @@ from pytest_ecornn.background import Threads
 from pytest_ecornn.calls import Copies
 from pytest_ecornn.clocks import Clock
 from pytest_ecornn.kept import Kept, Results, result_bytes
-from pytest_ecornn.pool import Pool, Prepared, Rooms
+from pytest_ecornn.pool import Pool, Prepared
 from pytest_ecornn.statistics import MIN_PAIRS
 from pytest_ecornn.verification import Candidate
 
@@ -62,8 +62,6 @@ class Arm:
     settling: int = 1
     samples_us: list[float] = field(default_factory=list)
     threads: Threads = field(default_factory=Threads)
-
-    _rooms: Rooms = field(default_factory=Rooms)
 
     def __post_init__(self) -> None:
         self.kept = Kept(result_bytes(self.candidate), self.candidate.case.device)
@@ -105,7 +103,7 @@ class Arm:
             return clock.host_us(self._fresh(max(MIN_ROUNDS, min(_HOST_CALLS, self.calls))))
 
     def _prepare(self, count: int) -> list[Prepared]:
-        return self._rooms.prepare(self.pool, self.candidate.weights, count)
+        return self.pool.prepare(self.candidate.weights, count)
 
     def _fresh(self, count: int) -> list[Callable[[], Any]]:
         return self._made(self._prepare(count))

@@ -24,7 +24,7 @@ from pytest_ecornn.contents import Problem
 from pytest_ecornn.graphs import Capturing, NotCaptured
 from pytest_ecornn.kept import Kept, result_bytes, tensors
 from pytest_ecornn.measurement import Arm, block_counts, uncollected
-from pytest_ecornn.pool import Pool, Prepared
+from pytest_ecornn.pool import Contents, Pool, Prepared
 from pytest_ecornn.verification import Candidate
 
 LONGEST_CALL_SECONDS = 0.2  # as called; beyond, a graph would have too many kernels
@@ -42,12 +42,16 @@ class Graph:
     result: Any
     replay: Callable[[], Any]
 
-    def refresh(self, problem: Problem) -> Prepared:
+    def refresh(self, problem: Problem) -> None:
         """Puts the contents of `problem` where the graph reads. Lengths, which the host read at the capture, stay."""
-        own = self.call.problem
-        for static, new in zip(_refreshed(own), _refreshed(problem), strict=True):
+        for static, new in zip(_refreshed(self.call.problem), _refreshed(problem), strict=True):
             static.copy_(new)
-        return Prepared(replace(problem, lengths=own.lengths), self.call)
+
+    def prepare(self, drawn: Contents) -> Prepared:
+        """`refresh` by what is drawn."""
+        own = self.call.problem
+        self.refresh(drawn.problem(own.weights))
+        return Prepared(replace(drawn, pool=replace(drawn.pool, lengths=own.lengths)), self.call)
 
 
 def _refreshed(problem: Problem) -> list[Tensor]:
@@ -71,7 +75,7 @@ class GraphArm:
 
     def block(self, clock: Clock, is_settled: bool) -> None:
         """Always after untimed replays: new contents have just gone through the cache."""
-        prepared = [graph.refresh(self._pool.draw(self.candidate.weights)) for graph in self.graphs]
+        prepared = [graph.prepare(self._pool.draw()) for graph in self.graphs]
         first, timed = self._next(self.settling), self._next(self.calls)
         self._replay(clock, first)
         self.samples_us.append(self._replay(clock, timed) / self.calls * 1e6)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -32,14 +32,14 @@ _GROUP_ELEMENTS = 2**24  # of x and of gates
 
 _VANISHED = comparison.VANISHED * torch.finfo(torch.float32).smallest_normal
 
-Made = tuple[Problem, Tensors]
+Made = tuple[Callable[[], Problem], Tensors]  # what makes the problem, and its results
 
 
 def shares(made: Sequence[Made], declared: Declared) -> list[float]:
     """For each problem with its results: its largest error over what raises a doubt; inf for what is of another kind."""
     if not made:
         return []
-    case = made[0][0].case
+    case = made[0][0]().case
     limits = _limits(case, declared)
     size = group_size(case)
     groups = [made[start : start + size] for start in range(0, len(made), size)]
@@ -67,7 +67,7 @@ def _limits(case: Case, declared: Declared) -> Mapping[str, float]:
 
 def _group_shares(group: Sequence[Made], limits: Mapping[str, float]) -> list[float]:
     signs = [1.0 - 2.0 * secrets.randbelow(2) for _ in group]
-    joined = _joined([problem for problem, _ in group], signs)
+    joined = _joined([problem() for problem, _ in group], signs)
     wanted = run(Sequential().build(joined.case, joined.weights), joined)
     worst = [0.0] * len(group)
     is_doubtful = False

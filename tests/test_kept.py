@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,13 +12,12 @@ from torch import Tensor
 
 from pytest_ecornn import clocks, contents, kept, spot_check
 from pytest_ecornn import pool as pool_module
-from pytest_ecornn.calls import Call, Tensors, WrongResult, run
-from pytest_ecornn.contents import Problem
+from pytest_ecornn.calls import Call, WrongResult, run
 from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.kept import MOST_KEPT, Kept
 from pytest_ecornn.overrides import Overrides
-from pytest_ecornn.pool import Pool, Prepared, Rooms
+from pytest_ecornn.pool import Pool, Prepared
 from pytest_ecornn.tampering import Tools
 
 OWN = Declared("float32")
@@ -36,7 +34,7 @@ CASES = (
 def test_no_two_calls_have_the_same_contents_and_all_have_the_same_work(text: str) -> None:
     case = Case.parse(text)
     pool, own = Pool(case), contents.problem(case)
-    one, other = pool.draw(own.weights), pool.draw(own.weights)
+    one, other = (pool.draw().problem(own.weights) for _ in range(2))
     pairs = [
         (one.x, other.x),
         *zip(one.state, other.state, strict=True),
@@ -53,14 +51,16 @@ def test_no_two_calls_have_the_same_contents_and_all_have_the_same_work(text: st
         assert one.resets.is_contiguous()
 
 
-def test_calls_stand_where_those_before_them_stood_and_apart() -> None:
-    case = Case.parse(CASES[0])
-    pool, rooms, weights = Pool(case), Rooms(), contents.make_weights(case)
-    first, second = (rooms.prepare(pool, weights, 3) for _ in range(2))
-    addresses = [[one.call.x.data_ptr() for one in calls] for calls in (first, second)]
-    assert addresses[0] == addresses[1]
-    storages = {one.call.x.untyped_storage().data_ptr() for one in first}
-    assert len(storages) == 3
+@pytest.mark.parametrize("layout", ["", "-strided", "-offset", "-transposed", "-feature_major"])
+def test_calls_stand_apart_and_can_be_made_again(layout: str) -> None:
+    case = Case.parse(CASES[0] + layout)
+    own, pool, weights = contents.problem(case), Pool(case), contents.make_weights(case)
+    first, second = (pool.prepare(weights, 3) for _ in range(2))
+    calls = [one.call for one in (*first, *second)]
+    assert len({call.x.untyped_storage().data_ptr() for call in calls}) == 6
+    assert {(call.x.stride(), call.x.storage_offset()) for call in calls} == {(own.x.stride(), own.x.storage_offset())}
+    assert torch.equal(calls[0].x, first[0].problem().x)
+    assert [one.stride() for one in calls[0].problem.state] == [one.stride() for one in own.state]
     second[0].check_unchanged()
     assert second[0].call.problem.lengths is not None
     second[0].call.problem.lengths[0] += 1
@@ -68,31 +68,33 @@ def test_calls_stand_where_those_before_them_stood_and_apart() -> None:
         second[0].check_unchanged()
 
 
-def results(calls: int, given: Kept) -> list[Prepared]:
+@pytest.mark.parametrize("projected", [False, True])
+def test_no_row_comes_again_where_it_is_multiplied(projected: bool) -> None:
+    pool = Pool(Case(cell="mingru", steps=40, batch=8, hidden_size=4, projected=projected))
+    rows = [row.numpy().tobytes() for _ in range(60) for row in pool.draw().problem({}).x.flatten(0, 1)]
+    assert (len(set(rows)) == len(rows)) is not projected
+    assert 0.9 < torch.stack([pool.draw().problem({}).x for _ in range(60)]).std() < 1.1
+
+
+def prepared_calls(count: int) -> list[Prepared]:
     case = Case(cell="rnn_tanh", steps=1, batch=1, hidden_size=1)
-    problem = contents.problem(case)
-    return [Prepared(replace(problem, x=torch.full((1, 1, 1), float(k))), Call(problem)) for k in range(calls)]
+    return Pool(case).prepare(contents.make_weights(case), count)
 
 
 def test_all_calls_are_kept_where_there_are_few_and_each_as_often_where_there_are_many() -> None:
-    few = Kept()
-    prepared = [replace_contents(one) for one in results(30, few)]
-    few.take(prepared, [(torch.zeros(1), ())] * 30)
+    prepared, few = prepared_calls(30), Kept()
+    result = (torch.zeros(1, 1, 1), torch.zeros(1, 1, 1)), ()
+    few.take(prepared, [result] * 30)
     assert len(few._calls) == 30
-    found: Counter[float] = Counter()
+    found: Counter[int] = Counter()
     for _ in range(60):
         many = Kept()
         for _ in range(4):
-            many.take([replace_contents(one) for one in prepared * 2], [(torch.zeros(1), ())] * 60)
+            many.take(prepared * 2, [result] * 60)
         assert len(many._calls) == MOST_KEPT
-        found.update(call.contents.x.item() for call in many._calls)
+        found.update(id(call.prepared) for call in many._calls)
     assert len(found) == 30
     assert max(found.values()) < 1.5 * min(found.values())
-
-
-def replace_contents(one: Prepared) -> Prepared:
-    """Such that nothing has been written into."""
-    return Prepared(one.contents, Call(one.contents))
 
 
 def test_a_result_that_changes_after_its_call_is_told() -> None:
@@ -108,10 +110,10 @@ def test_a_result_that_changes_after_its_call_is_told() -> None:
         found.parts[0].check()
 
 
-def made(case: Case, count: int) -> list[tuple[Problem, Tensors]]:
-    pool, weights = Pool(case), contents.make_weights(case)
+def made(case: Case, count: int) -> list[spot_check.Made]:
+    weights = contents.make_weights(case)
     layer = Sequential().build(case, weights)
-    return [(problem, run(layer, problem)) for problem in (pool.draw(weights) for _ in range(count))]
+    return [(one.problem, run(layer, one.problem())) for one in Pool(case).prepare(weights, count)]
 
 
 @pytest.mark.parametrize("text", CASES)
@@ -163,10 +165,9 @@ def test_what_takes_the_place_of_a_clock_is_not_asked(monkeypatch: pytest.Monkey
 def test_calls_too_large_for_memory_of_their_own_are_part_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "MOST_COPIED", 0)
     case = Case.parse("lstm-T4-B2-H3-float32")
-    prepared = Rooms().prepare(Pool(case), contents.make_weights(case), 4)
+    prepared = Pool(case).prepare(contents.make_weights(case), 4)
     assert len({one.call.x.untyped_storage().data_ptr() for one in prepared}) == 1
-    assert sum(one.contents.x.data_ptr() != one.call.x.data_ptr() for one in prepared) == 1
-    assert all(torch.equal(one.contents.x, one.call.x) for one in prepared)
+    assert all(torch.equal(one.problem().x, one.call.x) for one in prepared)
 
 
 def test_a_kernel_over_torchs_own_is_told_while_its_library_lives() -> None:

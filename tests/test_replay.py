@@ -73,7 +73,7 @@ def test_a_pool_makes_nothing_that_no_call_reads(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(contents, "make_weights", refuse)
     pool = Pool(Case.parse("lstm-T4-B2-H3-float32"))
-    assert pool.draw({}).loss_weights == ()
+    assert pool.draw().problem({}).loss_weights == ()
     assert not hasattr(pool, "_loss")
 
 

@@ -239,7 +239,7 @@ def test_calls_of_the_timed_pool_and_moved_problems_have_the_mask() -> None:
     case = Case.parse("mingru-T5-B3-H2-float32-resets")
     own, pool = contents.problem(case), Pool(case)
     assert own.resets is not None
-    drawn = pool.draw(own.weights).resets
+    drawn = pool.draw().problem(own.weights).resets
     assert drawn is not None
     assert torch.equal(drawn.sum(1), own.resets.sum(1))  # the same sequences in another order
     for one in (pool.placed(own.weights), contents.moved(own, "cpu"), verification.widen(own)):
