@@ -390,3 +390,15 @@ def test_lengths_and_signs_of_zero_count_as_written_into() -> None:
     guard.check()
     assert bool(calls.differing(torch.tensor(0.0), torch.tensor(-0.0)))
     assert not bool(calls.differing(torch.tensor(float("nan")), -torch.tensor(float("nan"))))
+
+
+def test_a_final_state_that_is_a_view_of_the_output_is_not_fresh() -> None:
+    def wrap(layer: Any, case: Case, weights: Weights) -> Layer:
+        def run(x: Tensor, state: Any, lengths: Any) -> Any:
+            output, _ = layer(x, state, lengths)
+            return output, output[-1:]
+
+        return run
+
+    message = properties.by_name("fresh_results").check(_late(wrap))
+    assert message == "final h of call 1: expected memory of its own, got some of output of call 1"

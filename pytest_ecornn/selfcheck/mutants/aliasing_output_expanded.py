@@ -17,5 +17,5 @@ class Fault(AroundLoop):
     def call(self, layer: Layer, case: Case, weights: Weights, x: Tensor, state: State, lengths: Tensor | None) -> Any:
         output, final = layer(x, state, lengths)
         batch = 0 if case.batch_first else 1
-        is_one = lengths is None and not any(one.stride(1) for one in cells.unpack_state(state))
+        is_one = not any(one.stride(1) for one in cells.unpack_state(state)) and (lengths is None or not lengths.stride(0))
         return (output.narrow(batch, 0, 1).expand(output.shape), final) if is_one and not x.stride(batch) else (output, final)

@@ -9,7 +9,7 @@ from torch import Tensor
 from pytest_ecornn.contract import Case, Layer, State, Weights
 from pytest_ecornn.selfcheck._correct_layers import AroundScan
 
-CAUGHT_BY = "equivalence: output"
+CAUGHT_BY = "property: layouts"
 CELL = "mingru"
 
 
