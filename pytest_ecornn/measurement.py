@@ -9,6 +9,7 @@ stopped: see `kept`.
 from __future__ import annotations
 
 import gc
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -75,8 +76,12 @@ class Arm:
         self.calls, self.settling = block_counts(self.seconds)
 
     def block(self, clock: Clock, is_settled: bool) -> None:
-        """Where calls are short, one at least is not timed: their contents have just gone through the cache."""
+        """Where calls are short, one at least is not timed: their contents have just gone through the cache.
+
+        Some more are not, of a number that no layer knows: it cannot put back with the last call what it set for the block.
+        """
         untimed = min(1, self.calls - 1) if is_settled else self.settling
+        untimed += secrets.randbelow(1 + ceil(self.calls / 8)) if self.calls > 1 else 0
         prepared = self._prepare(untimed + self.calls)
         timed, results = prepared[: self.calls], self.kept.results(self.calls)
         clock.time(self._made(prepared[self.calls :]))

@@ -20,8 +20,13 @@ from torch import Tensor
 from pytest_ecornn import ambient, child_processes, memory
 from pytest_ecornn.calls import WrongResult
 from pytest_ecornn.clocks import CpuClock
+from pytest_ecornn.contract import Case
+from pytest_ecornn.measurement import Arm
+from pytest_ecornn.pool import Pool
+from pytest_ecornn.selfcheck._correct_layers import Loop
 from pytest_ecornn.setting import Setting, cannot_be_put_back
 from pytest_ecornn.settings_clock import SettingsClock
+from pytest_ecornn.verification import Candidate
 
 _SLEEP = [sys.executable, "-c", "import time; time.sleep(20)"]
 
@@ -158,3 +163,28 @@ def test_a_clock_sees_what_calls_leave_and_not_what_they_put_back() -> None:
     assert clock.time([puts_back] * 3) > 0
     with ambient.Kept(), pytest.raises(WrongResult, match=r"switch interval: expected .* as before"):
         clock.time([leaves])
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_layer_cannot_know_where_its_block_ends() -> None:
+    case = Case(cell="gru", steps=4, batch=2, hidden_size=8)
+    candidate, interval = Candidate.build("loop", Loop, case), sys.getswitchinterval()
+    own, number, length = candidate.layer, 0, 0
+
+    def changes_what_is_timed(*given: Any) -> Any:
+        nonlocal number
+        number += 1
+        sys.setswitchinterval(1e-4 if 2 * length < 3 * number < 3 * length else interval)
+        return own(*given)
+
+    candidate.layer, arm, clock = changes_what_is_timed, Arm(candidate, Pool(case)), SettingsClock(CpuClock())
+    arm.calibrate(CpuClock())
+
+    def time_blocks() -> None:
+        nonlocal number, length
+        for _ in range(40):
+            number, length = 0, number
+            arm.block(clock, is_settled=False)
+
+    with ambient.Kept(), pytest.raises(WrongResult, match=r"switch interval"):
+        time_blocks()
