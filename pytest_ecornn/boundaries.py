@@ -25,6 +25,8 @@ MAX_CONSTANTS, KEPT_CONSTANTS = 16, 4  # of the sources; those that go first eac
 SMALLEST_POWER = 3
 NO_HINTS: Mapping[int, str] = {}
 _LATENESS = 6  # ranks, by which a constant waits where it is about another dimension
+MAX_WIDTH = 1100  # of a target of H, I or I + H
+MAX_INPUTS_A_UNIT = 24
 FEW_STEPS = 64  # up to which a case may have two layers, or two directions where nothing asks for them
 # Of an estimate: a case; a step in one layer and direction, and a gate of it; a parameter; an element; 1e6 multiply-adds.
 _CASE_MS, _STEP_MS, _GATE_MS, _PARAMETER_MS, _ELEMENT_MS, _MILLION_MS = 8.0, 0.35, 0.15, 5e-5, 3e-5, 0.8
@@ -125,7 +127,7 @@ def own_targets(constants: Sequence[int], turn: int, hints: Mapping[int, str] = 
         found[dim] = [Target(dim, size, 0, options[n % len(options)]) for n, size in enumerate(sizes)]
     sums = [Target("K", times * c) for times, c in _diagonal((2, 1), chosen, _late("HI", hints))]
     found["I"] = list(_alternating(found["I"], sums))
-    return found
+    return {dim: [one for one in targets if one.dim in "TB" or one.size <= MAX_WIDTH] for dim, targets in found.items()}
 
 
 def _late(dims: str, hints: Mapping[int, str]) -> set[int]:
@@ -262,6 +264,13 @@ def _cheaper(case: Case, ms: float, domain: Domain) -> Case | None:
     return next((form for form in forms if estimate(form) <= ms), None)
 
 
+def _conditioned(case: Case) -> Case:
+    """The case with as many hidden units as keep its gates from saturating: weights are as large as they are few."""
+    if case.projected or case.hidden_size * MAX_INPUTS_A_UNIT >= case.input_size:
+        return case
+    return replace(case, hidden_size=-(-case.input_size // MAX_INPUTS_A_UNIT))
+
+
 def _is_taken(target: Target, targets: Iterable[Target]) -> bool:
     """Whether one is a sum, and another one of its terms."""
     return {"K", "H"} <= {target.dim, *(one.dim for one in targets)}
@@ -283,7 +292,7 @@ def _allows(domain: Domain, name: str, value: Any) -> bool:
 
 def _with_size(case: Case, target: Target) -> Case:
     if target.dim == "K":
-        hidden = min(case.hidden_size, target.size - 1)
+        hidden = max(min(case.hidden_size, target.size - 1), -(-target.size // (MAX_INPUTS_A_UNIT + 1)))
         return replace(case, projected=False, hidden_size=hidden, input_size=target.size - hidden)
     if target.dim == "H" and case.projected:
         return replace(case, hidden_size=target.size, input_size=target.size)
@@ -307,7 +316,7 @@ def _fitted(planned: Planned, nearest: Nearest) -> Planned | None:
         case, targets = planned.case, [_rounded(target, granule) for target in planned.targets]
         for target in targets:
             case = _with_size(case, target) if granule > 1 else case
-        if (fitted := nearest(case)) is None:
+        if (fitted := nearest(_conditioned(case))) is None:
             continue
         kept = [target for target in targets if _size(fitted, target.dim) == target.size]
         if len(kept) > (len(best.targets) if best else 0):
