@@ -72,7 +72,7 @@ class Tools:
 
     def __enter__(self) -> Tools:
         self._before = [(name, place, dict(_names(place))) for name, place in _places()]
-        self._code = {id(one): (one, _parts(one)) for _, _, names in self._before for one in _functions(names.values())}
+        self._code = [(one, _parts(one)) for _, place, names in self._before for one in _functions_of(place, names)]
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
@@ -81,7 +81,7 @@ class Tools:
             for name in _replaced(place, before):
                 self._note(f"{place_name}.{name}")
                 _put_back(place, name, before)
-        for function, parts in self._code.values():
+        for function, parts in self._code:
             if not all(map(operator.is_, _parts(function), parts)):
                 self._note(f"{function.__module__}.{function.__qualname__}")
                 function.__code__, function.__defaults__, function.__kwdefaults__ = parts
@@ -114,7 +114,7 @@ def _names(place: Any) -> Mapping[str, Any]:
 def _replaced(place: Any, before: dict[str, Any]) -> list[str]:
     """Names that stand for another function or constant, or in a class hide an inherited one."""
     after = dict(_names(place))
-    if len(after) == len(before) and all(map(operator.is_, after.values(), before.values())) and list(after) == list(before):
+    if _are_same(after, before):
         return []
     names = [
         name for name, value in before.items() if after.get(name) is not value and _is_of_use(place, value, after.get(name))
@@ -141,6 +141,22 @@ def _put_back(place: Any, name: str, before: dict[str, Any]) -> None:
         setattr(place, name, before[name])
     else:
         object.__setattr__(place, name, before[name])  # frozen
+
+
+_known: dict[int, tuple[Any, Mapping[str, Any], tuple[FunctionType, ...]]] = {}  # by place
+
+
+def _functions_of(place: Any, names: dict[str, Any]) -> tuple[FunctionType, ...]:
+    """Those of a place, found anew where one of its names stands for another value than the last time."""
+    known = _known.get(id(place))
+    if known is None or known[0] is not place or not _are_same(known[1], names):
+        known = _known[id(place)] = (place, names, tuple(_functions(names.values())))
+    return known[2]
+
+
+def _are_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether they have the same names, in the same order, for the same values."""
+    return len(one) == len(other) and all(map(operator.is_, one.values(), other.values())) and list(one) == list(other)
 
 
 def _functions(values: Iterable[Any]) -> Iterator[FunctionType]:
