@@ -169,8 +169,8 @@ def test_float16_state_declared_as_float32_fails_over_many_steps() -> None:
 @pytest.mark.parametrize(
     ("name", "rounded"),
     [
-        ("gru-T1-B3-H1-bfloat16-state-training", Declared("float32", gate_gradients="storage")),
-        ("lstm-T4-B3-H5-float16-state-training-saturated", Declared("float32", saved_gates="storage")),
+        ("gru-T41-B8-H48-bfloat16-state-training-drifting", Declared("float32", gate_gradients="storage")),
+        ("lstm-T40-B4-H8-float16-state-training-near_one", Declared("float32", saved_gates="storage")),
         ("lstm-T1-B1-H1-bfloat16-state-large", Declared("float32", products="storage")),
     ],
 )
