@@ -19,13 +19,17 @@ OPTIONS = (
     "--ecornn-bench", "--ecornn-implementations", "mine.py", "--ecornn-only", "mine", "--ecornn-baseline", "sequential",
     "--ecornn-case", samples.CASE, "--ecornn-budget", "0.4", "--ecornn-pairs", "15",
 )  # fmt: skip
-# Other tests run beside this, and a disturbed row is judged with reserve. Time in which another process runs is not counted.
+# Other tests run beside this: time in which another process runs is not counted, and no row is in doubt for it.
 QUIET = """
 from time import process_time
-from pytest_ecornn import clocks
+from pytest_ecornn import baseline_times
+from pytest_ecornn.baseline_probe import BaselineProbe
+from pytest_ecornn.clocks import CpuClock
 from pytest_ecornn.machine_load import MachineLoad
-clocks.perf_counter = process_time
+CpuClock.time.__kwdefaults__["now"] = process_time
 MachineLoad.load = lambda self: None
+BaselineProbe.doubts = lambda self, beside: {}
+baseline_times.doubt = lambda rows: None
 """
 COMPARE = ("--ecornn-compare", "stored.json", "--ecornn-fail-slower")
 
