@@ -102,7 +102,9 @@ def _places() -> Iterator[tuple[str, Any]]:
             for value in list(vars(module).values()):
                 if isinstance(value, type) and value.__module__ == name:
                     yield f"{name}.{value.__name__}", value
-    cells: Any = sys.modules[f"{_OWN}.cells"]
+    cells: Any = sys.modules.get(f"{_OWN}.cells")
+    if cells is None:
+        return
     yield cells.__name__, cells._cells
     yield from ((f"{cells.__name__}.{name}", cell) for name, cell in cells._cells.items())
 

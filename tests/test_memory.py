@@ -48,7 +48,7 @@ def test_fresh_arrays_cost_no_page_faults_once_the_allocator_is_fixed() -> None:
 
 
 def test_without_glibc_the_system_default_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_libc", lambda: None)
+    monkeypatch.setattr(memory, "libc", lambda: None)
     assert memory.fix_allocator() == "system default: mallopt is not available"
     memory.release()
 

@@ -205,7 +205,7 @@ def test_what_it_will_not_run_has_a_reason(name: str, kernel: str) -> None:
         (replace(case, cell="lstm"), "no lstm"),
         (replace(case, ragged=True), "sequences of one length"),
         (replace(case, dtype="float64"), "scans in float32"),
-        (replace(case, has_state=True, contents="infinite"), "infinite state"),
+        (replace(case, has_state=True, contents="infinite"), "makes NaN of what is infinite"),
         (replace(case, dtype="bfloat16", precision="tf32"), "TF32 is a precision of float32"),
     ]
     for other, reason in refused:
