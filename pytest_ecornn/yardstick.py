@@ -241,9 +241,10 @@ def run_counts(size: int) -> tuple[int, int]:
     """How many permutations to run for an output of `size` elements, and at most, where a candidate would fail by them.
 
     In a small tensor one element may carry the whole error, and a few runs may all be lucky in it; in relu's gradients one
-    may in a larger tensor too. Of the largest tensors many runs would take minutes.
+    may in a larger tensor too. Of the largest tensors many runs would take minutes. Half the runs are of the other form.
     """
-    return 3 if size <= SMALL else 1, 16 if size <= LARGE else 4
+    fewest, most = (3, 32) if size <= SMALL else (1, 16)
+    return fewest, most if size <= LARGE else 4
 
 
 def units(is_searching: bool) -> int:
