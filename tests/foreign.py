@@ -24,11 +24,11 @@ roofline.measure_ceilings = lambda dtypes, device: roofline.Ceilings({1: 1e6}, {
 
 
 def environment() -> dict[str, str]:
-    """Ours, without what a run under xdist leaves in it. One thread: other tests run beside.
+    """Ours, without what pytest and torch's compiler leave in it. One thread: other tests run beside.
 
     Bytecode is kept whatever we do: pytest rewrites all of Hypothesis and this plugin, in half of a short run's time.
     """
-    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TORCHINDUCTOR_", "TRITON_"))}
     own.pop("PYTHONDONTWRITEBYTECODE", None)
     return {**own, "OMP_NUM_THREADS": "1"}
 

@@ -13,6 +13,7 @@ from pytest_ecornn.discovery import discover
 from pytest_ecornn.options import OPTIONS
 from tests import readme
 from tests.foreign import QUICK, Foreign
+from tests.test_gate_end_to_end import QUIET
 
 ROOT = Path(__file__).parents[1]
 GUIDES = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))
@@ -131,6 +132,7 @@ def test_the_commands_of_readme_and_gate_run_one_after_the_other(foreign: Foreig
     same_store, compare_with_limits = commands("docs/gate.md")
     assert store[: len(bench)] == bench  # bench alone needs no run of its own
     assert same_store == store
+    foreign.write("conftest.py", QUIET)
     for command in (verify, store, compare, compare_with_limits):
         done = foreign.run(*command, "--ecornn-case", RECIPE_CASE, *QUICK, check=0)
     assert "compared with report.json" in done.stdout
