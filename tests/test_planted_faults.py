@@ -13,6 +13,7 @@ from pytest_ecornn.selfcheck.trial import Planted, Trial
 
 FAMILIES = {
     "sizes",
+    "aliasing",
     "autograd",
     "float64",
     "forms",
@@ -26,6 +27,7 @@ FAMILIES = {
     "order",
     "nonfinite",
     "contract",
+    "weights",
 }
 BY_QUICK = 0.95
 FILES = trial.files("fault")
