@@ -5,19 +5,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
 
 from pytest_ecornn import cuda_settings, process_settings, python_settings, torch_settings
+from pytest_ecornn.own_waits import own_threads
 from pytest_ecornn.setting import Setting, attribute
 
 _WINDOW_SECONDS, _MOST_WINDOWS = 0.015, 40
@@ -105,8 +104,7 @@ _CLOCKS: tuple[tuple[Any, tuple[str, ...]], ...] = (
 
 def live_threads() -> int:
     """How many the process has; where the system does not say, how many Python knows."""
-    tasks = Path("/proc/self/task")
-    return len(os.listdir(tasks)) if tasks.is_dir() else threading.active_count()
+    return len(own_threads()) or threading.active_count()
 
 
 def is_burning() -> bool:

@@ -118,4 +118,4 @@ def apply(doubts: dict[str, str], timing: Timing | None) -> None:
     """Makes the verdicts on doubtful baselines unclear, with the reason."""
     for one in timing.against if timing else ():
         if one.baseline in doubts:
-            one.verdict, one.doubt = "unclear", doubts[one.baseline]
+            one.make_doubtful(doubts[one.baseline])

@@ -20,7 +20,7 @@ def doubt(rows: Iterable[Row]) -> None:
                 own = [found.time_us for other, found in _timed(rows, column) if _is_own_row(other, row, one.baseline)]
                 if own and one.time_us > _TIMES_ITS_OWN * min(own):
                     here, alone = duration(one.time_us), duration(min(own))
-                    one.verdict, one.doubt = "unclear", f"{one.baseline} took {here} here and {alone} in its own row"
+                    one.make_doubtful(f"{one.baseline} took {here} here and {alone} in its own row")
 
 
 def _timed(rows: list[Row], column: str) -> Iterator[tuple[Row, Timing]]:

@@ -117,6 +117,15 @@ def differing(one: Tensor, other: Tensor) -> Tensor:
     return (one.detach().view(bits) != other.detach().view(bits)) & ~(one.isnan() & other.isnan())
 
 
+def check_unchanged(name: str, given: Tensor, before: Tensor) -> None:
+    """Raises WrongResult, with the first element that differs, where `given` is not as it was before the call."""
+    wrong = differing(given, before)
+    if wrong.any():
+        index = tuple(int(i) for i in wrong.nonzero()[0])
+        was, became = before[index].item(), given[index].item()
+        raise WrongResult(f"expected {name} unchanged by the call, but at {list(index)} {was:.6g} became {became:.6g}")
+
+
 class Copies:
     """Copies of tensors, to find out whether somebody wrote into them."""
 
@@ -126,15 +135,13 @@ class Copies:
 
     def check(self) -> None:
         """Raises WrongResult naming what was written into, after putting back what stood there."""
-        for name, copy in self._copies.items():
-            given = self._given[name]
-            wrong = differing(given, copy)
-            if wrong.any():
-                index = [int(i) for i in wrong.nonzero()[0]]
-                found, wanted = given[tuple(index)].item(), copy[tuple(index)].item()
-                for other, value in self._copies.items():
-                    self._given[other].copy_(value)
-                raise WrongResult(f"expected {name} unchanged by the call, but at {index} {wanted:.6g} became {found:.6g}")
+        try:
+            for name, copy in self._copies.items():
+                check_unchanged(name, self._given[name], copy)
+        except WrongResult:
+            for name, copy in self._copies.items():
+                self._given[name].copy_(copy)
+            raise
 
 
 class Unchanged(Copies):

@@ -6,10 +6,10 @@ keeps what is left in any order, as pairs are drawn at random. One in 16 bits, o
 
 from __future__ import annotations
 
-import zlib
-
 import torch
 from torch import Tensor
+
+from pytest_ecornn.seeding import generator
 
 _SIZE = 8.0  # times what is left: float32 keeps 20 bits of it
 
@@ -31,6 +31,5 @@ def change_operand(seed: int, values: Tensor, random: torch.Generator) -> None:
 
 def _pairs(seed: int, width: int) -> tuple[Tensor, Tensor]:
     """The places of either half of so many elements; of an odd number one stays alone."""
-    random = torch.Generator().manual_seed(seed * 1_000_003 + zlib.crc32(f"pairs {width}".encode()))
-    order = torch.randperm(width, generator=random)
+    order = torch.randperm(width, generator=generator(seed, f"pairs {width}"))
     return order[: width // 2], order[width // 2 : width // 2 * 2]

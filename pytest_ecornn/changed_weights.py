@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pytest_ecornn import contents
 from pytest_ecornn.agreement import Agreement
 from pytest_ecornn.contract import Weights
-from pytest_ecornn.graph_calls import labelled, nearly, needs_training, variants
+from pytest_ecornn.graph_calls import labelled, nearly, needs_training, rotated, variants
 from pytest_ecornn.subject import Subject
 
 _MOST = 4  # weights of a case that are changed, each seed's from another one on
@@ -28,8 +28,7 @@ def each_weight_seen(subject: Subject) -> str:
     changing = replace(subject.problem, weights=weights)
     subject.run(changing, layer)
     first, ways = subject.case.seed, list(_WAYS.items())
-    names = [*weights][first % max(1, len(weights)) :] + [*weights][: first % max(1, len(weights))]
-    for number, name in variants(subject, list(enumerate(names[:_MOST]))):
+    for number, name in variants(subject, list(enumerate(rotated([*weights], first)[:_MOST]))):
         said, change = ways[(first + number) % len(ways)]
         change(weights[name], _exchanged(weights, name))
         fresh = replace(subject.problem, weights=_copied(weights))

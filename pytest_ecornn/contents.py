@@ -7,7 +7,6 @@ Loss weights are random per element; for every other seed they are zero before e
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from pytest_ecornn import cancellation, cells, drift, memory_layout, non_finite, state_dict
 from pytest_ecornn.contract import Case, Weights
+from pytest_ecornn.seeding import generator
 
 _X_SCALE = {"saturated": 8.0, "large": 100.0}
 _KEEP_BIAS = 6.0
@@ -68,10 +68,6 @@ def moved(problem: Problem, device: str) -> Problem:
         resets=None if problem.resets is None else problem.resets.to(device),
         loss_weights=loss,
     )
-
-
-def generator(seed: int, role: str) -> torch.Generator:
-    return torch.Generator().manual_seed((seed * 1_000_003 + zlib.crc32(role.encode())) & 0x7FFF_FFFF_FFFF_FFFF)
 
 
 def problem(case: Case, role: str = "", weights: Weights | None = None) -> Problem:

@@ -112,9 +112,11 @@ class Search:
                 note(planned, self.row.boundaries)
 
     def _nearest(self, case: Case) -> Case | None:
-        """The nearest case that is supported; a refusal is counted."""
-        if reason := self._unsupported(case):
-            self._refused(case, reason)
+        """The case, or the nearest that is supported; a refusal is counted."""
+        reason = self._unsupported(case)
+        if not reason:
+            return case
+        self._refused(case, reason)
         return nearest_supported(case, self._unsupported)
 
     @property
@@ -123,16 +125,13 @@ class Search:
 
     def _is_checked(self, case: Case, check: Callable[[Case], None]) -> bool:
         """Whether the case, or the nearest that is supported, was checked and not refused."""
-        if reason := self._unsupported(case):
-            self._refused(case, reason)
-            nearest = nearest_supported(case, self._unsupported)
-            if nearest is None:
-                return False
-            case = nearest
+        nearest = self._nearest(case)
+        if nearest is None:
+            return False
         try:
-            check(case)
+            check(nearest)
         except Unsupported as refusal:
-            self._refused(case, str(refusal))
+            self._refused(nearest, str(refusal))
             return False
         return True
 

@@ -19,11 +19,16 @@ _LONGEST_SECONDS, _FEWEST_VARIANTS = 3.0, 2
 T = TypeVar("T")
 
 
+def rotated(every: Sequence[T], by: int) -> list[T]:
+    """The same, begun at another one; further than the last from the first again."""
+    first = by % max(1, len(every))
+    return [*every[first:], *every[:first]]
+
+
 def variants(subject: Subject, every: Sequence[T]) -> Iterator[T]:
     """All of them, from one that the case's seed says; of a slow layer as many as a few seconds allow, two at least."""
     start = time.monotonic()
-    first = subject.case.seed % max(1, len(every))
-    for number, one in enumerate([*every[first:], *every[:first]]):
+    for number, one in enumerate(rotated(every, subject.case.seed)):
         if number >= _FEWEST_VARIANTS and time.monotonic() - start > _LONGEST_SECONDS:
             return
         yield one

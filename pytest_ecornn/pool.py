@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn import contents, memory_layout
-from pytest_ecornn.calls import Call, WrongResult, differing
+from pytest_ecornn.calls import Call, check_unchanged
 from pytest_ecornn.contents import Problem
 from pytest_ecornn.contract import Case, Weights
 
@@ -147,11 +147,7 @@ class Prepared(NamedTuple):
     def check_unchanged(self) -> None:
         """Raises WrongResult where the call wrote into what it was given."""
         for name, given, before in _pairs(self.call.problem, self.problem()):
-            wrong = differing(given, before)
-            if wrong.any():
-                index = tuple(int(i) for i in wrong.nonzero()[0])
-                was, became = before[index].item(), given[index].item()
-                raise WrongResult(f"expected {name} unchanged by the call, but at {list(index)} {was:.6g} became {became:.6g}")
+            check_unchanged(name, given, before)
 
 
 def _tensors(problem: Problem) -> Sequence[Tensor]:

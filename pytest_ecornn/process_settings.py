@@ -8,9 +8,9 @@ import os
 import sys
 from collections.abc import Iterator
 from functools import cache, partial
-from pathlib import Path
 
 from pytest_ecornn import child_processes, memory
+from pytest_ecornn.own_waits import own_threads
 from pytest_ecornn.setting import Setting, cannot_be_put_back, differing_keys
 
 Thread = tuple[frozenset[int], int, int]  # its processors, niceness and policy
@@ -20,7 +20,6 @@ if sys.platform == "win32":
 else:
     import resource
 
-_TASKS = Path("/proc/self/task")
 # Variables that libraries read to choose threads, kernels and memory: no module sets them by being imported.
 _TUNING = (
     "OMP_", "KMP_", "GOMP_", "MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_", "BLIS_", "MALLOC_", "GLIBC_", "PYTORCH_", "ATEN_",
@@ -61,7 +60,7 @@ def slow_settings() -> Iterator[Setting]:
             is_of_import=_is_of_import, tell=differing_keys,
         )  # fmt: skip
         yield Setting("prctl", partial(_prctl, libc), cannot_be_put_back, tell=differing_keys)
-    if _TASKS.is_dir():
+    if own_threads():
         yield Setting("processors and priority of threads", _threads, _set_threads, _same_of_common, tell=_tell_of_common)
     if resource is not None:
         yield Setting("limits of the process", _limits, _set_limits, tell=differing_keys)
@@ -124,7 +123,7 @@ def _umask() -> int:
 def _threads() -> dict[int, Thread]:
     """By the system's number."""
     found = {}
-    for name in os.listdir(_TASKS):
+    for name in own_threads():
         with contextlib.suppress(OSError):  # it has ended
             task = int(name)
             processors, niceness = frozenset(os.sched_getaffinity(task)), os.getpriority(os.PRIO_PROCESS, task)

@@ -9,7 +9,7 @@ import torch
 
 from pytest_ecornn import cells
 from pytest_ecornn.calls import Call, Tensors
-from pytest_ecornn.graph_calls import GraphCall, labelled, nearly, needs_training, variants
+from pytest_ecornn.graph_calls import GraphCall, labelled, nearly, needs_training, rotated, variants
 from pytest_ecornn.subject import Subject
 
 Names = tuple[str, ...]
@@ -35,17 +35,12 @@ def _frozen(subject: Subject) -> list[Names]:
     inputs = tuple(Call(subject.problem).inputs)
     weights = tuple(name for name in inputs if name in subject.problem.weights)
     data = inputs[: len(inputs) - len(weights)]
-    one_of_a_kind = {name.partition("_l")[0]: name for name in _turned(weights, subject.case.seed)}
+    one_of_a_kind = {name.partition("_l")[0]: name for name in rotated(weights, subject.case.seed)}
     alone = [*data, *one_of_a_kind.values()]
     groups = [data, data[1:], weights, inputs]
     only = alone[subject.case.seed % len(alone)]
     every = [(name,) for name in alone] + groups + [tuple(name for name in inputs if name != only)]
     return [*dict.fromkeys(names for names in every if names)]
-
-
-def _turned(names: Names, by: int) -> Names:
-    first = by % max(1, len(names))
-    return names[first:] + names[:first]
 
 
 @contextmanager

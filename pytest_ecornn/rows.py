@@ -47,6 +47,10 @@ class Against:
     delayed: list[float] = field(default_factory=list)
     doubt: str = ""
 
+    def make_doubtful(self, reason: str) -> None:
+        """Makes the verdict unclear, whatever the interval."""
+        self.verdict, self.doubt = "unclear", reason
+
 
 @dataclass
 class Disturbance:

@@ -27,11 +27,12 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_ecornn import cells
 from pytest_ecornn.comparison import Error, precision_eps
-from pytest_ecornn.contents import Problem, generator
+from pytest_ecornn.contents import Problem
 from pytest_ecornn.contract import Case, Weights
 from pytest_ecornn.implementations import _rounding
 from pytest_ecornn.implementations._rounding import Dithered, Parted
 from pytest_ecornn.rounding_shares import Shares
+from pytest_ecornn.seeding import generator
 
 Errors = dict[str, dict[str, Error]]  # by tensor, by slice
 

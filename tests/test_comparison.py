@@ -18,6 +18,7 @@ from pytest_ecornn.comparison import Comparison, Error, judge
 from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.implementations._rounding import Dithered, Rounding
 from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.seeding import generator
 from pytest_ecornn.verification import Expected
 
 CASE = Case(cell="lstm", steps=9, batch=3, hidden_size=8, input_size=5, layers=2, mode="training", has_state=True, seed=4)
@@ -254,7 +255,7 @@ def test_what_rounds_to_the_other_neighbour_passes(seed: int) -> None:
     """Few elements carry a tensor here, and every nearest rounding is the same in every run of the yardstick."""
     case = Case.parse(f"gru-T10-B8-H3-L3-float16-batchfirst-ragged-projected-training-large-seed{seed}")
     expected, declared = Expected(contents.problem(case)), Declared("float32", "storage")
-    loop = Sequential(declared, Dithered(contents.generator(seed, "other neighbour")))
+    loop = Sequential(declared, Dithered(generator(seed, "other neighbour")))
     verdicts = expected.compare(calls.run(loop.build(case, expected.problem.weights), expected.problem), declared)
     assert [one.message for one in verdicts if one.status == "failed"] == []
 
