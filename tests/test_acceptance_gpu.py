@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn import machine
+from pytest_ecornn import machine, quiet_bounds
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.measurement import Arm
@@ -175,6 +175,7 @@ def test_a_trial_is_judged_as_a_row_is(monkeypatch: pytest.MonkeyPatch, text: st
     candidate, pool = built(text)
     row, baseline = (Captured(Arm(candidate, pool), [fake_graph(candidate, pool) for _ in range(2)]) for _ in range(2))
     monkeypatch.setattr(verdicts, "GraphClock", lambda device: CountingClock())
+    monkeypatch.setattr(quiet_bounds, "is_disturbed", lambda found: False)  # made-up times, beside real waits
     found = verdicts._judged(verdicts.Tally("sequential", text, verdicts.SAME), row, baseline, 3, 0.05)
     assert found.verdicts == Counter(same=3)
     assert found.ratios == pytest.approx([1.0] * 3)

@@ -25,7 +25,7 @@ from pytest_ecornn.rows import Row
 from pytest_ecornn.selfcheck.trial_session import TrialOptions, TrialSession
 
 FOLDERS = {kind: Path(__file__).parent / name for kind, name in {"fault": "mutants", "cheat": "exploits"}.items()}
-CHEAT_SECONDS = 0.01  # each row has three rounds at least
+CHEAT_SECONDS = 0.01  # of a cheat's first row, which has three rounds at least; of each further one twice as long
 
 
 def files(kind: str) -> list[Path]:
@@ -67,7 +67,8 @@ _SAME = {"final h": "output"}
 class Planted:
     """One file of `mutants/` or `exploits/`: the implementation in it and the constants beside it.
 
-    rows: run until one shows it. A trial's row times a few calls, of which a cheat that acts now and then may leave all whole.
+    rows: run until one shows it. A trial's row times a few calls, of which a cheat that acts now and then may leave all whole;
+    each further one of a cheat is timed for twice as long.
     """
 
     found: Found
@@ -127,8 +128,11 @@ class Trial:
         """How it was not caught; empty where it was."""
         planted = self.planted
         is_timed = planted.caught_by == "nothing gained" or planted.caught_by.startswith(_DOUBTED)
-        for _ in range(planted.rows):
-            row = timed(planted, self.seed) if self.kind == "cheat" else explored(planted, planted.profile, self.seed)
+        for number in range(planted.rows):
+            if self.kind == "cheat":
+                row = timed(planted, self.seed, CHEAT_SECONDS * 2**number)
+            else:
+                row = explored(planted, planted.profile, self.seed)
             if is_caught(row, planted.caught_by) and (row.timing is None or is_timed):
                 return ""
         return f"expected {planted.caught_by!r} to fail, got {row.status}: {row.reason or doubts(row) or row.notes}"
@@ -158,9 +162,9 @@ def item(planted: Planted, profile: str, seed: int = 0) -> Item:
     return kind(own, planted.found, replace(planted.base, mode="inference"), number=seed)
 
 
-def timed(planted: Planted, seed: int = 0) -> Row:
+def timed(planted: Planted, seed: int = 0, seconds: float = CHEAT_SECONDS) -> Row:
     """The row of one case, finished: timed beside a plain loop, or its properties checked. The contents are the seed's."""
-    own, case = TrialSession(TrialOptions(planted.profile, CHEAT_SECONDS, seed=seed)), replace(planted.base, seed=seed)
+    own, case = TrialSession(TrialOptions(planted.profile, seconds, seed=seed)), replace(planted.base, seed=seed)
     if planted.needs_properties:
         return PropertiesItem(own, planted.found, case, is_fixed=True).finished()
     return BenchmarkItem(own, planted.found, case).finished()
