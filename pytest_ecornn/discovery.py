@@ -12,7 +12,8 @@ import inspect
 import shlex
 import sys
 import zlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import entry_points
@@ -79,10 +80,11 @@ def _own() -> list[Found]:
     root = Path(__file__).parent / "implementations"
     modules = [(f"{_OWN}.{file.stem}", file) for file in _files(root)]
     modules += [(f"{_OWN}.peers.{file.stem}", file) for file in _files(root / "peers")]
-    return [
-        _only_implementation(_guarded(partial(importlib.import_module, module), file), file, is_own=True)
-        for module, file in modules
-    ]
+    with _unchanged(root):
+        return [
+            _only_implementation(_loaded(partial(importlib.import_module, module), file), file, is_own=True)
+            for module, file in modules
+        ]
 
 
 def _installed() -> list[Found]:
@@ -151,9 +153,23 @@ def _load(file: Path, package: str) -> ModuleType:
 
 
 def _guarded(load: Callable[[], ModuleType], file: Path) -> ModuleType:
+    with _unchanged(file):
+        return _loaded(load, file)
+
+
+@contextmanager
+def _unchanged(file: Path) -> Iterator[None]:
+    """Raises DiscoveryError where what is imported within it replaced what the harness works with."""
+    with Kept(clocks()) as kept, Tools() as tools:
+        yield
+    if changes := kept.changes + tools.changes:
+        raise DiscoveryError(f"{file}: importing it replaced what the harness works with: {changes[0]}")
+
+
+def _loaded(load: Callable[[], ModuleType], file: Path) -> ModuleType:
     try:
-        with Kept(clocks()) as kept, Tools() as tools, raised_as_error(), ExitGuard():
-            module = load()
+        with raised_as_error(), ExitGuard():
+            return load()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # sys.exit and pytest.skip raise no Exception
@@ -161,9 +177,6 @@ def _guarded(load: Callable[[], ModuleType], file: Path) -> ModuleType:
             f"{file}: importing it raised {type(error).__name__}: {' '.join(str(error).split())}; mend the module, "
             "or import what may be missing inside build and say so in unsupported"
         ) from error
-    if changes := kept.changes + tools.changes:
-        raise DiscoveryError(f"{file}: importing it replaced what the harness works with: {changes[0]}")
-    return module
 
 
 def _only_implementation(module: ModuleType, file: Path, option: str = "", is_own: bool = False) -> Found:

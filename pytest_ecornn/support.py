@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -72,13 +72,17 @@ class Support:
             os.close(descriptor)
 
     def _ask(self, implementation: Found) -> Answers:
-        """Reasons by case. Empty where asking changed what all share, or would have ended the run: rows are to show it."""
-        with Kept() as settings, Tools() as tools, ExitGuard() as exits:
+        """Reasons by case. Empty where asking changed what all share, or would have ended the run: rows are to show it.
+
+        Own implementations' answers replace no tool, and a look at all tools takes longer than the answers.
+        """
+        guard: AbstractContextManager[Tools | None] = nullcontext() if implementation.is_own else Tools()
+        with Kept() as settings, guard as tools, ExitGuard() as exits:
             answers = {_key(case, False): _refusal(implementation, case) for case in self._cases}
             answers |= {_key(base, True): _refusal_around(implementation, base) for base in self._bases}
         return (
             {}
-            if settings.changes or tools.changes or exits.calls
+            if settings.changes or exits.calls or (tools and tools.changes)
             else {key: reason for key, reason in answers.items() if reason}
         )
 
