@@ -42,7 +42,7 @@ _MAX_SEEDS = 200  # tried for lengths that end on an edge
 # Sizes around a constant, as its multiple and what is added; of steps with the options that a fault may need.
 _BOTH, _RAGGED, _STATE = (("bidirectional", True),), (("ragged", True), ("mode", "inference")), (("has_state", True),)
 _OF_STEPS: tuple[tuple[int, int, Options], ...] = (
-    (2, 1, ()), (2, 0, ()), (1, 1, _BOTH), (2, 1, _RAGGED), (1, 0, _BOTH),
+    (2, 1, ()), (2, 0, _BOTH), (1, 1, _BOTH), (2, 1, _RAGGED), (1, 0, _BOTH),
     (2, -1, ()), (1, 1, ()), (1, -1, _RAGGED), (3, 1, ()),
 )  # fmt: skip
 _ORDERS = {
