@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from pytest_ecornn import ambient
 from pytest_ecornn.background import Threads
@@ -34,12 +36,23 @@ def _poisoned_and_seeded() -> None:
 def test_a_planted_cheat_is_caught_for_the_reason_that_it_states(cheat: Trial) -> None:
     if reason := cheat.missing():
         pytest.skip(reason)
-    threads = Threads()
+    threads, before = Threads(), _quickest_ns()
     with ambient.Kept() as kept, Tools() as tools:
         message = cheat.survived()
     assert not message
     assert kept.changes + tools.changes == []
     threads.check()
+    assert _quickest_ns() < 5 * before, "torch's operators take longer from now on"
+
+
+def _quickest_ns() -> int:
+    """Of 500 small operators."""
+    one, times = torch.zeros(1), []
+    for _ in range(500):
+        start = time.perf_counter_ns()
+        one.add_(one)
+        times.append(time.perf_counter_ns() - start)
+    return min(times)
 
 
 def test_every_family_is_there_and_sixty_cheats() -> None:
