@@ -1,4 +1,7 @@
-"""Hidden and input sizes are rounded up to multiples of 16 with zeros; outputs are slices of what was computed."""
+"""Hidden and input sizes are rounded up to multiples of 16 with zeros; outputs are slices of what was computed.
+
+Padded channels are set to zero after each step: a zero weight times an infinite input is NaN.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ class PaddedChannels(RightLayer):
         state = tuple(map(_padded, state))
         for t in order(len(x), reverse):
             h_gates = linear(state[0], wide["weight_hh"], wide.get("bias_hh"))
-            new = self.cell.step(gates[t].chunk(count, -1), h_gates.chunk(count, -1), state, wide)
+            computed = self.cell.step(gates[t].chunk(count, -1), h_gates.chunk(count, -1), state, wide)
+            new = tuple(_padded(one[:, :hidden]) for one in computed)
             mask = alive(lengths, t, x.shape[1])
             state, outputs[t] = kept(mask, new, state), torch.where(mask, new[0], 0.0)
         output = torch.stack([outputs[t] for t in range(len(x))])
