@@ -32,6 +32,8 @@ MAX_FACTOR, MAX_FLOOR = 2.0, 4.0
 # A sum of n terms added one after the other in float32 (float64) errs by 0.2 eps * sqrt(n), which the yardstick's blocked sums
 # do not show: both limits rise by SUM_FLOOR * eps * sqrt(n), n being `terms`.
 SUM_FLOOR = 0.5
+# Where the yardstick's rms is over UNSTABLE * eps, rounding is not what elements differ by, and shares are not judged.
+UNSTABLE = 4.0
 # A slice's scale is at least this share of its tensor's: what is smaller is noise of the larger parts.
 SLICE_SCALE = 2.0**-10
 # Beyond: yardstick's error over CHAOS * eps * sqrt(T), or reference's maximum under VANISHED * smallest normal (of float32 for
@@ -177,6 +179,8 @@ def limits(case: Case, tensor: str, yardstick: Error, error: Error) -> Measures:
     summed = SUM_FLOOR * min(eps, torch.finfo(torch.float32).eps) * terms(case, tensor) ** 0.5
     rms = RMS_FACTOR * yardstick.rms + RMS_FLOOR * eps / error.count**0.5 + summed
     maximum = MAX_FACTOR * yardstick.maximum + MAX_FLOOR * eps + summed
+    if yardstick.rms > UNSTABLE * eps:
+        return Measures(rms, maximum, 1.0, 1.0)
     shares = rounding_shares.limits(yardstick.shares, error.shares.counted, independent(case, tensor), summed / eps)
     return Measures(rms, maximum, *shares)
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn import calls, cancellation, contents, rounding_shares, verification
+from pytest_ecornn import calls, cancellation, contents, discovery, rounding_shares, verification
 from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.rounding_shares import ANY, EXACT, Independent, Shares
+from pytest_ecornn.selfcheck import right_items
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters, cut, through
 
 VALUES = torch.randn(4000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -96,3 +97,11 @@ def test_a_drifting_state_changes_by_little_in_a_step_and_by_more_in_all() -> No
     assert steps.abs().max() < 0.3
     assert (steps.sum(0).abs() > 16 * steps.abs().mean(0)).any()
     assert all(weight.min() >= 0 for weight in problem.loss_weights)
+
+
+def test_shares_are_not_judged_where_a_gradient_jumps() -> None:
+    """At zero the derivative of minGRU's positive candidate jumps; relu's, which published layers use there, is 0."""
+    text = "mingru_positive-T3-B11-H9-float16-bidirectional-batchfirst-state-projected-training-zeros-transposed-seed9513"
+    case, found = Case.parse(text), discovery.discover([right_items.FOLDER])["log_space"]
+    candidate = verification.Candidate.build("log_space", found.kind, case)
+    assert [one.message for one in candidate.verify() if one.status == "failed"] == []

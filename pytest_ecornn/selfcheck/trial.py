@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ from pytest_ecornn.selfcheck.trial_session import TrialOptions, TrialSession
 
 FOLDERS = {kind: Path(__file__).parent / name for kind, name in {"fault": "mutants", "cheat": "exploits"}.items()}
 CHEAT_SECONDS = 0.01  # of a cheat's first row, which has three rounds at least; of each further one twice as long
+CHEAT_ROWS = 6  # at most, until one shows it: a short row may time no call in which it acts
 
 
 def files(kind: str) -> list[Path]:
@@ -65,11 +66,7 @@ _SAME = {"final h": "output"}
 
 @dataclass(frozen=True)
 class Planted:
-    """One file of `mutants/` or `exploits/`: the implementation in it and the constants beside it.
-
-    rows: run until one shows it. A trial's row times a few calls, of which a cheat that acts now and then may leave all whole;
-    each further one of a cheat is timed for twice as long.
-    """
+    """One file of `mutants/` or `exploits/`: the implementation in it and the constants beside it."""
 
     found: Found
     caught_by: str
@@ -78,7 +75,6 @@ class Planted:
     device: str = "cpu"
     mode: str = "inference"
     profile: str = "quick"
-    rows: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)  # of its case, beside those
 
     @classmethod
@@ -88,9 +84,7 @@ class Planted:
         constants = vars(sys.modules[found.kind.__module__])
         if own := constants.get("STANDS_FOR"):
             found = replace(found, name=own, is_own=True)
-        names = [
-            name for name in ("cell", "dtype", "device", "mode", "profile", "rows", "options") if name.upper() in constants
-        ]
+        names = [name for name in ("cell", "dtype", "device", "mode", "profile", "options") if name.upper() in constants]
         return cls(found, constants["CAUGHT_BY"], **{name: constants[name.upper()] for name in names})
 
     @property
@@ -128,14 +122,17 @@ class Trial:
         """How it was not caught; empty where it was."""
         planted = self.planted
         is_timed = planted.caught_by == "nothing gained" or planted.caught_by.startswith(_DOUBTED)
-        for number in range(planted.rows):
-            if self.kind == "cheat":
-                row = timed(planted, self.seed, CHEAT_SECONDS * 2**number)
-            else:
-                row = explored(planted, planted.profile, self.seed)
+        for row in self._rows():
             if is_caught(row, planted.caught_by) and (row.timing is None or is_timed):
                 return ""
         return f"expected {planted.caught_by!r} to fail, got {row.status}: {row.reason or doubts(row) or row.notes}"
+
+    def _rows(self) -> Iterator[Row]:
+        if self.kind == "fault":
+            yield explored(self.planted, self.planted.profile, self.seed)
+            return
+        for number in range(CHEAT_ROWS):
+            yield timed(self.planted, self.seed, CHEAT_SECONDS * 2**number)
 
 
 def all_trials(*kinds: str, seed: int = 0) -> list[Trial]:
