@@ -205,7 +205,12 @@ def independent(case: Case, tensor: str) -> Independent:
 def judge(
     case: Case, tensor: str, actual: Tensor | None, reference: Array, yardstick: Mapping[str, Error], valid: Mask | None
 ) -> Comparison:
-    """The verdict on `actual`. valid: where elements count; elsewhere they must be exactly 0 (padding, pruned weights)."""
+    """The verdict on `actual`. valid: where elements count; elsewhere they must be exactly 0 (padding, pruned weights).
+
+    None, which autograd returns of what no result depends on, stands for a gradient of zeros.
+    """
+    if actual is None and tensor.startswith("grad") and not reference.any():
+        return Comparison(tensor, "uninformative", message=f"{tensor}: the reference's is zero, and there is none")
     dtype = getattr(torch, case.dtype)
     if problem := _form_problem(actual, tuple(reference.shape), dtype, case.device):
         return Comparison(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")

@@ -88,7 +88,9 @@ def _group_shares(group: Sequence[Made], limits: Mapping[str, float]) -> list[fl
 
 def _share(given: Tensor | None, wanted: Tensor, limit: float) -> float:
     """The largest error over its limit, relative to the largest element."""
-    if given is None or given.shape != wanted.shape or given.device != wanted.device:
+    if given is None:
+        return math.inf if wanted.any() else 0.0
+    if given.shape != wanted.shape or given.device != wanted.device:
         return math.inf
     values = given.detach().to(wanted.dtype)
     wrong, size = (values - wanted).abs_(), wanted.abs()
@@ -104,7 +106,9 @@ def _sum_share(given: Sequence[Tensor | None], wanted: Tensor, signs: Sequence[f
     """Of the sum of one weight's gradients. Errors of equal size in all of them would add up as a random walk does."""
     total, largest = torch.zeros_like(wanted), 0.0
     for one, sign in zip(given, signs, strict=True):
-        if one is None or one.shape != wanted.shape or one.device != wanted.device:
+        if one is None:  # autograd's zero
+            continue
+        if one.shape != wanted.shape or one.device != wanted.device:
             return math.inf
         total.add_(one.to(wanted.dtype), alpha=sign)
         largest = max(largest, one.abs().amax().item())

@@ -88,6 +88,16 @@ def test_a_missing_gradient_fails() -> None:
     assert "got nothing" in verdicts["grad weight_ih_l0"].message
 
 
+def test_none_stands_for_a_gradient_of_zeros_alone() -> None:
+    """Of one step from no state autograd returns no gradient of the recurrent weights."""
+
+    def change(tensors: calls.Tensors) -> None:
+        tensors["grad weight_hh_l0"] = None
+
+    assert failed(judged(replace(CASE, steps=1, layers=1, has_state=False), change)) == []
+    assert failed(judged(replace(CASE, layers=1), change)) == ["grad weight_hh_l0"]
+
+
 def test_wrong_shape_and_dtype_say_what_was_expected_and_what_came() -> None:
     def change(tensors: calls.Tensors) -> None:
         output, final = tensors["output"], tensors["final h"]
