@@ -64,7 +64,7 @@ class Effort:
 
 
 QUICK = Effort(cases=12, largest=128, ms=1600, case_ms=500, extra_ms=90)
-DEFAULT = Effort(cases=40, largest=512, ms=3200, case_ms=1200, extra_ms=150)
+DEFAULT = Effort(cases=40, largest=512, ms=5000, case_ms=1200, extra_ms=150)
 
 
 class Target(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.nn.modules import module as nn_module
 from torch.utils import deterministic as torch_deterministic
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn.setting import Setting, attribute
 
@@ -122,8 +123,12 @@ def _mode_stacks() -> tuple[int, int]:
 def _pop_modes(old: tuple[int, int]) -> None:
     for _ in range(_C._len_torch_function_stack() - old[0]):
         _C._pop_torch_function_stack()
-    for _ in range(_C._len_torch_dispatch_stack() - old[1]):
-        _C._pop_torch_dispatch_stack(None)
+    for number in range(_C._len_torch_dispatch_stack() - 1, old[1] - 1, -1):
+        mode = _C._get_dispatch_stack_at(number)
+        if getattr(mode, "old_dispatch_mode_flags", None):
+            TorchDispatchMode.__exit__(mode, None, None, None)  # torch counts itself inside of a mode until then
+        else:
+            _C._pop_torch_dispatch_stack(None)
 
 
 def _saved_tensor_hooks() -> Any:
