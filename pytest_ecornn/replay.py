@@ -34,7 +34,7 @@ _CACHES = 1.5  # how often the graphs' inputs and outputs fill the L2
 _SLOW_MEMORY, _NOTHING = 2.5e11, 1e-3  # bytes a second; a share of a call's time that reading them from memory may take
 
 
-@dataclass
+@dataclass(eq=False)
 class Graph:
     """One captured call on static buffers. `replay` fills `result` from what stands in the call's inputs."""
 
@@ -74,12 +74,16 @@ class GraphArm:
         self.calls, self.settling = block_counts(min(self._replay(clock, self._next(count)) for _ in range(3)) / count)
 
     def block(self, clock: Clock, is_settled: bool) -> None:
-        """Always after untimed replays: new contents have just gone through the cache."""
-        prepared = [graph.prepare(self._pool.draw()) for graph in self.graphs]
+        """Always after untimed replays: new contents have just gone through the cache.
+
+        Graphs that are not replayed, since a block has fewer calls, keep their contents; those of timed replays are judged.
+        """
         first, timed = self._next(self.settling), self._next(self.calls)
+        prepared = {graph: graph.prepare(self._pool.draw()) for graph in dict.fromkeys([*first, *timed])}
         self._replay(clock, first)
         self.samples_us.append(self._replay(clock, timed) / self.calls * 1e6)
-        self.kept.take(prepared, [graph.result for graph in self.graphs])
+        judged = list(dict.fromkeys(timed))
+        self.kept.take([prepared[graph] for graph in judged], [graph.result for graph in judged])
 
     def _next(self, count: int) -> list[Graph]:
         return list(islice(self._turns, count))

@@ -90,6 +90,13 @@ def test_kept_replays_are_right_on_the_contents_that_they_had(text: str) -> None
     assert ("grad x" in names) == candidate.case.training
 
 
+def test_graphs_that_a_block_does_not_replay_are_not_judged() -> None:
+    candidate, pool = built(CASES[0])
+    arm = measured(candidate, pool, [fake_graph(candidate, pool) for _ in range(10)])
+    assert arm.calls + arm.settling < len(arm.graphs)
+    assert [one.message for one in arm.kept.verify(Declared("float32")) if one.status == "failed"] == []
+
+
 @pytest.mark.parametrize("text", CASES[:2])
 def test_a_replay_that_reads_stale_input_fails(text: str) -> None:
     candidate, pool = built(text)
