@@ -9,9 +9,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from threading import get_native_id
+from time import clock_getres
 
 TASKS = Path("/proc/self/task")
 _NS = 1e-9
+_CLOCK_MONOTONIC_COARSE, _LONGEST_TICK = 6, 0.01  # Linux's clock that advances once a tick; a tick where there is no such clock
 _LONGEST_LINE = 80
 
 
@@ -19,12 +21,21 @@ _LONGEST_LINE = 80
 class Waited:
     """Between two readings: seconds that the threads which were seen waited and worked, all together.
 
-    caller: that the one waited which took the readings.
+    caller: that the one waited which took the readings. others: how many threads there are beside that one.
     """
 
     wait: float
     used: float
     caller: float
+    others: int = 0
+
+
+def tick() -> float:
+    """Seconds between two of the system's ticks. The work of a thread that runs on another processor is counted at these."""
+    try:
+        return clock_getres(_CLOCK_MONOTONIC_COARSE)
+    except OSError:
+        return _LONGEST_TICK
 
 
 def own_threads(tasks: Path = TASKS) -> list[str]:
@@ -52,7 +63,8 @@ class OwnWaits:
         """A thread that began since has waited from its beginning."""
         spans = {thread: _difference(now, before.get(thread, (0, 0))) for thread, now in self.read().items()}
         used, wait = (sum(span[part] for span in spans.values()) * _NS for part in (0, 1))
-        return Waited(wait, used, spans.get(str(get_native_id()), (0, 0))[1] * _NS)
+        own = str(get_native_id())
+        return Waited(wait, used, spans.get(own, (0, 0))[1] * _NS, len(spans.keys() - {own}))
 
     def close(self) -> None:
         for file in self._files.values():

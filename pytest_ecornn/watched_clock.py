@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_ecornn.clocks import Clock
 from pytest_ecornn.machine_load import usable_processors
-from pytest_ecornn.own_waits import OwnWaits
+from pytest_ecornn.own_waits import OwnWaits, tick
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class Span:
     """A while in which a process's calls ran. All in seconds: its threads waited and worked, the calling one among them.
 
     around: between the readings of the waits and those of the other times, when the calling thread may have waited as well.
+    stale: by which the other threads' work may be counted too high or too low.
     """
 
     wall: float
@@ -25,18 +26,20 @@ class Span:
     caller_wait: float
     caller_used: float
     around: float = 0.0
+    stale: float = 0.0
 
     def lost(self, processors: int) -> float:
         """The share of the time that others may have cost at most.
 
         A wait is others' doing only as far as our own threads left processors over: what is more, they took from each other.
         """
-        return self._share(min(self.wait, processors * self.wall - self.used))
+        least_used = max(self.caller_used, self.used - self.stale)
+        return self._share(min(self.wait, processors * self.wall - least_used))
 
     @property
     def delayed(self) -> float:
         """The share of the time that others have cost for certain: the calling thread waited, and no other one worked."""
-        return self._share(self.caller_wait - self.around - (self.used - self.caller_used))
+        return self._share(self.caller_wait - self.around - (self.used - self.caller_used) - self.stale)
 
     def _share(self, seconds: float) -> float:
         return min(1.0, max(0.0, seconds) / self.wall) if self.wall > 0 else 0.0
@@ -48,7 +51,7 @@ class WatchedClock:
     def __init__(self, clock: Clock, waits: OwnWaits | None = None):
         self.name, self.smallest_difference = clock.name, clock.smallest_difference
         self._clock, self._waits = clock, waits or OwnWaits()
-        self._processors = len(usable_processors()) or 1
+        self._processors, self._tick = len(usable_processors()) or 1, tick()
         self.lost = self.delayed = self._used = self._seen = 0.0
 
     def time(self, calls: Sequence[Callable[[], Any]]) -> float:
@@ -57,7 +60,8 @@ class WatchedClock:
         seconds = self._clock.time(calls)
         wall, caller_used, used = perf_counter() - start, thread_time() - caller_used, process_time() - used
         waited = self._waits.since(before)
-        span = Span(wall, waited.wait, used, waited.caller, caller_used, perf_counter() - first - wall)
+        around, stale = perf_counter() - first - wall, self._tick * min(self._processors - 1, waited.others)
+        span = Span(wall, waited.wait, used, waited.caller, caller_used, around, stale)
         self.lost = span.lost(self._processors)
         self.delayed = min(self.lost, span.delayed)
         self._used, self._seen = self._used + used, self._seen + waited.used

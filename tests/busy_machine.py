@@ -15,7 +15,7 @@ from pytest_ecornn.watched_clock import Span
 
 _STEP, _SLICE, _BALANCING, _SETTLING = 2.5e-5, 4e-3, 20e-3, 8e-3
 _CALLER, _WORKER = "caller", "worker"
-_PROCESSORS = 2
+_PROCESSORS, _TICK = 2, 4e-3
 
 
 @dataclass(frozen=True)
@@ -84,4 +84,5 @@ class Arm:
                         left[thread] = left.get(thread, 0.0) - _STEP
         wall = machine.now - start
         caller, worker = (count * _STEP for count in steps.values())
-        return Span(wall, 2 * wall - caller - worker, caller + worker, wall - caller, caller)
+        used = caller + max(0.0, worker + machine.random.uniform(-_TICK, _TICK))  # a running worker's is counted at ticks
+        return Span(wall, 2 * wall - caller - worker, used, wall - caller, caller, stale=_TICK)

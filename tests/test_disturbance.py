@@ -65,7 +65,7 @@ class TestOwnWaits:
         proc(tmp_path, {"1": "0 5000000 1", own: "0 2000000 1"})
         waited = waits.since(before)
         waits.close()
-        assert (waited.wait, waited.caller) == (pytest.approx(7e-3), pytest.approx(2e-3))
+        assert (waited.wait, waited.caller, waited.others) == (pytest.approx(7e-3), pytest.approx(2e-3), 1)
 
     def test_a_thread_that_has_ended_is_left_out(self, tmp_path: Path) -> None:
         tasks = proc(tmp_path, {"1": "0 0 1", "2": "0 0 1"}) / "self/task"
@@ -73,7 +73,7 @@ class TestOwnWaits:
         before = waits.read()
         (tasks / "2/schedstat").unlink()
         (tasks / "2").rmdir()
-        assert waits.since(before) == own_waits.Waited(0.0, 0.0, 0.0)
+        assert waits.since(before) == own_waits.Waited(0.0, 0.0, 0.0, others=1)
         waits.close()
 
     def test_nothing_is_known_where_the_system_has_no_such_files(self, tmp_path: Path) -> None:
@@ -167,6 +167,19 @@ def test_a_process_of_which_nothing_runs_though_it_would_is_late(
 ) -> None:
     assert Span(1.0, caller_wait, used, caller_wait, caller_used).delayed == pytest.approx(delayed)
     assert Span(1.0, caller_wait + 0.2, used, caller_wait + 0.2, caller_used, 0.2).delayed == pytest.approx(delayed)
+
+
+def test_work_that_is_counted_at_the_next_tick_hides_no_wait_and_proves_no_delay() -> None:
+    late = Span(9.3e-3, 6.4e-3, 17.3e-3, 6.4e-3, 5.3e-3, 2.5e-3)  # by 4 ms of a thread that had run before
+    assert late.lost(2) == pytest.approx(1.3 / 9.3)
+    assert replace(late, stale=4e-3).lost(2) == pytest.approx(5.3 / 9.3)
+    early = Span(9.3e-3, 4e-3, 5.3e-3, 4e-3, 5.3e-3)  # another thread's work is not counted yet
+    assert early.delayed == pytest.approx(4 / 9.3)
+    assert replace(early, stale=4e-3).delayed == pytest.approx(0.0)
+
+
+def test_the_length_of_a_tick_is_known() -> None:
+    assert 1e-3 <= own_waits.tick() <= 1e-2
 
 
 def test_the_clock_tells_the_time_of_the_calls_alone() -> None:
