@@ -10,7 +10,7 @@ from pytest_ecornn.background import Threads
 from pytest_ecornn.baseline_probe import BaselineProbe
 from pytest_ecornn.columns import Column
 from pytest_ecornn.items import Failure, FixedItem, check_not_refused
-from pytest_ecornn.measurement import Arm
+from pytest_ecornn.measurement import Arm, freeze_living
 from pytest_ecornn.overrides import Overrides
 from pytest_ecornn.pool import Pool
 from pytest_ecornn.roofline import Ceilings
@@ -25,6 +25,7 @@ class BenchmarkItem(FixedItem):
 
     def fill(self, row: Row) -> None:
         check_not_refused(self.found, self.case)
+        freeze_living()
         threads, clock = Threads(), clocks.for_device(self.case.device)
         with self.session.lock.shared():
             baselines, notes = self.baselines()

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from math import ceil
 from time import perf_counter
@@ -136,6 +136,16 @@ def measure(
     """Adds samples to the arms, A B C C B A, until `is_decided` or the budget of seconds is spent."""
     with uncollected(), torch.set_grad_enabled(arms[0].candidate.case.training):
         _rounds(arms, clock, budget, is_decided, after_round, after_block)
+
+
+@cache
+def freeze_living() -> None:
+    """Once a process: searches for garbage skip from now on what lives, modules above all.
+
+    To be called before a layer is built, whose objects are to be collected when it is gone.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @contextmanager

@@ -97,14 +97,14 @@ def graph_arms(called: Sequence[Arm]) -> tuple[list[GraphArm], list[str]]:
     """Graphs of arms that were timed as called; none at all where the first has none. And why some are missing."""
     arms: list[GraphArm] = []
     missing: list[str] = []
-    for arm in called:
-        try:
-            with uncollected():  # what is freed may not be, during a capture
+    with uncollected():  # what is freed may not be, during a capture
+        for arm in called:
+            try:
                 arms.append(_captured(arm))
-        except NotCaptured as reason:
-            missing.append(f"no device-only time of {arm.candidate.name}: {reason}")
-            if arm is called[0]:
-                break
+            except NotCaptured as reason:
+                missing.append(f"no device-only time of {arm.candidate.name}: {reason}")
+                if arm is called[0]:
+                    break
     return arms, missing
 
 

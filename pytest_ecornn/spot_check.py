@@ -28,7 +28,7 @@ MOST_DOUBTS = 3  # calls that are judged by all rules: the worst
 _SLACK = 2.0  # times the limits of the largest error and the yardstick's own: the loop here errs as well
 _LARGEST_SUM = 0.5  # of a weight's gradient, by which a sum may be off before its calls are looked at one by one
 _GROUP, _TRAINED_GROUP = 96, 16
-_GROUP_ELEMENTS = 2**24  # of x and of gates
+_GROUP_ELEMENTS = {"cpu": 2**24, "cuda": 2**26}  # of x and of gates; on a GPU a step takes a launch, whatever its size
 
 _VANISHED = comparison.VANISHED * torch.finfo(torch.float32).smallest_normal
 
@@ -50,7 +50,8 @@ def group_size(case: Case) -> int:
     """How many calls run as one batch."""
     width = x_width(case) + 4 * case.directions * case.hidden_size
     elements = case.steps * case.batch * width * case.layers
-    return max(1, min(_TRAINED_GROUP if case.training else _GROUP, _GROUP_ELEMENTS // elements))
+    most = _GROUP_ELEMENTS[case.device.partition(":")[0]]
+    return max(1, min(_TRAINED_GROUP if case.training else _GROUP, most // elements))
 
 
 def _limits(case: Case, declared: Declared) -> Mapping[str, float]:

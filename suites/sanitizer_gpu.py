@@ -65,9 +65,21 @@ def _listed(title: str, lines: Sequence[str]) -> Iterator[str]:
     yield from (f"- {line}" for line in lines)
 
 
+class UnknownName(Exception):
+    """No job is of an implementation of that name."""
+
+
+def chosen(all_jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
+    """The jobs of these implementations, of all where none is named. Raises UnknownName."""
+    known = {job.implementation for job in all_jobs}
+    if unknown := sorted(set(only) - known):
+        raise UnknownName(f"--only: expected some of {', '.join(sorted(known))}, got {', '.join(unknown)}")
+    return [job for job in all_jobs if not only or job.implementation in only]
+
+
 def run(given: argparse.Namespace, sanitizer: str) -> bool:
     """Whether nothing was reported, which it prints tool by tool and writes into the folder."""
-    all_jobs, is_clean = jobs(Device.of(indexed("cuda"))), True
+    all_jobs, is_clean = chosen(jobs(Device.of(indexed("cuda"))), given.only), True
     given.output.mkdir(parents=True, exist_ok=True)
     for tool in given.tools:
         start = time.monotonic()
@@ -87,6 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="sanitizer_gpu", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, default=Path("reports/local/sanitizer"), metavar="DIR", help="for its reports")
     parser.add_argument("--tools", nargs="+", default=TOOLS, help="of compute-sanitizer")
+    parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help="of the implementations")
     parser.add_argument("--timeout", type=float, default=540, metavar="SECONDS", help="for each tool")
     parser.add_argument("--job-timeout", type=float, default=150, metavar="SECONDS", help="for one job and its compilation")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) * 3 // 4), help="that share the device")
@@ -97,7 +110,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{parser.prog}: no {given.sanitizer} on this machine; it comes with the CUDA toolkit", file=sys.stderr)
         return 2
     verdicts: list[bool] = []
-    code = exit_code(parser.prog, lambda: verdicts.append(run(given, sanitizer)))
+    try:
+        code = exit_code(parser.prog, lambda: verdicts.append(run(given, sanitizer)))
+    except UnknownName as error:
+        parser.error(str(error))
     return code or int(not all(verdicts))
 
 

@@ -49,6 +49,14 @@ def fake(tmp_path: Path) -> str:
     return str(program)
 
 
+def test_some_implementations_are_chosen_by_name() -> None:
+    some = [of_kind("grid", 1), of_kind("wave", 2)._replace(implementation="transposed_gpu")]
+    assert sanitizer_gpu.chosen(some, ()) == some
+    assert sanitizer_gpu.chosen(some, ["transposed_gpu"]) == some[1:]
+    with pytest.raises(sanitizer_gpu.UnknownName, match="expected some of persistent_gpu, transposed_gpu, got cudnn"):
+        sanitizer_gpu.chosen(some, ["transposed_gpu", "cudnn"])
+
+
 def test_a_job_that_fails_costs_itself_alone(fake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sanitizer_queue, "_START_S", 3.0)
     kinds = ["good", "reported", "good", "dies", "good", "hangs", "good"] + ["good"] * 60
