@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from pytest_ecornn import overlap
 from pytest_ecornn.agreement import Agreement
-from pytest_ecornn.calls import Call
+from pytest_ecornn.calls import Call, WrongResult
+from pytest_ecornn.contents import placed_tensor
 from pytest_ecornn.graph_calls import GraphCall, labelled, nearly, needs_training
-from pytest_ecornn.subject import Subject, copied
+from pytest_ecornn.subject import NotApplicable, Subject, copied
+
+_REFUSED = "modified by an inplace operation"  # says autograd
 
 
 def calls_interleaved(subject: Subject) -> str:
@@ -26,17 +31,38 @@ def calls_interleaved(subject: Subject) -> str:
     return ""
 
 
+def lengths_refilled(subject: Subject) -> str:
+    """Between a call and its backward pass, as a batch's buffer is. autograd may refuse, as for tensors that it saves."""
+    needs_training(subject)
+    if subject.problem.lengths is None or subject.case.steps == 1:
+        raise NotApplicable("no lengths to be refilled")
+    lengths = placed_tensor(subject.problem.lengths)
+    made = GraphCall(subject.layer, Call(replace(subject.problem, lengths=lengths)))
+    lengths.copy_(subject.case.steps + 1 - lengths)
+    try:
+        return labelled(nearly(subject, subject.whole, made.gradients()), "lengths refilled before the backward pass")
+    except WrongResult as wrong:
+        if _REFUSED in str(wrong):
+            return ""
+        raise
+
+
 def backward_twice(subject: Subject) -> str:
-    """The graph is retained; the first pass's gradients are looked at again after the second."""
+    """The graph is retained; the first pass's gradients are looked at again after the others, of which one has its own."""
     needs_training(subject)
     made = GraphCall(subject.layer, Call(subject.problem))
     first = made.gradients(is_retained=True)
     copies = copied(first)
     if message := nearly(subject, subject.whole, first):
         return labelled(message, "a backward pass whose graph is retained")
-    if message := nearly(subject, copies, made.gradients()):
+    if message := nearly(subject, copies, made.gradients(is_retained=True)):
         return labelled(message, "a second backward pass over the same graph")
-    return labelled(subject.agreement.exactly({"output": None, **copies}, {"output": None, **first}), "after a second pass")
+    problem = replace(subject.problem, loss_weights=tuple(weight.flip(-1) for weight in subject.problem.loss_weights))
+    wanted = GraphCall(subject.layer, Call(problem)).gradients()
+    got = made.gradients(problem.loss_weights)
+    if message := nearly(subject, wanted, got, Agreement(problem, subject.declared)):
+        return labelled(message, "a third backward pass, with other incoming gradients")
+    return labelled(subject.agreement.exactly({"output": None, **copies}, {"output": None, **first}), "after other passes")
 
 
 def grad_untouched(subject: Subject) -> str:

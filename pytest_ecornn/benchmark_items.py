@@ -11,10 +11,10 @@ from pytest_ecornn.baseline_probe import BaselineProbe
 from pytest_ecornn.columns import Column
 from pytest_ecornn.items import Failure, FixedItem, check_not_refused
 from pytest_ecornn.measurement import Arm, freeze_living
-from pytest_ecornn.overrides import Overrides
 from pytest_ecornn.pool import Pool
 from pytest_ecornn.roofline import Ceilings
 from pytest_ecornn.rows import Row, Timing
+from pytest_ecornn.tampering import Tools
 from pytest_ecornn.verification import Candidate, failed_tensors
 
 
@@ -72,10 +72,9 @@ class BenchmarkItem(FixedItem):
     @contextmanager
     def _settings_left(self) -> Iterator[None]:
         """Raises Failure where what all share has changed: other implementations' calls, which alternate, were not the same."""
-        overrides = Overrides()
-        with ambient.Kept(ambient.everything()) as kept:
+        with ambient.Kept(ambient.everything()) as kept, Tools() as tools:
             yield
-        for change in (*kept.changes, *overrides.changes()):
+        for change in (*kept.changes, *tools.changes):
             raise self.failure(change)
 
     def _replayed(self, arms: list[Arm]) -> tuple[Column | None, list[str]]:

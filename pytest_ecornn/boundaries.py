@@ -27,6 +27,7 @@ NO_HINTS: Mapping[int, str] = {}
 _LATENESS = 6  # ranks, by which a constant waits where it is about another dimension
 MAX_WIDTH = 1100  # of a target of H, I or I + H
 MAX_INPUTS_A_UNIT = 24
+MANY_LAYERS, MANY_LAYERS_OF = 4, 10  # of one case in ten
 FEW_STEPS = 64  # up to which a case may have two layers, or two directions where nothing asks for them
 # Of an estimate: a case; a step in one layer and direction, and a gate of it; a parameter; an element; 1e6 multiply-adds.
 _CASE_MS, _STEP_MS, _GATE_MS, _PARAMETER_MS, _ELEMENT_MS, _MILLION_MS = 8.0, 0.35, 0.15, 5e-5, 3e-5, 0.8
@@ -103,6 +104,11 @@ def plan(
     own, powers = own_targets(constants, turn, hints), power_targets(effort.largest, turn)
     covered, count, ms = set[tuple[str, int]](), 0, 0.0
     for queues, share in ((own, OWN_SHARE), (powers, 1.0)):
+        wide = _wide(domain, base, effort, free, seed) if queues is powers else None
+        if wide and (fitted := _fitted(wide, nearest)) is not None:
+            count, ms = count + 1, ms + estimate(fitted.case)
+            covered |= {target[:2] for target in fitted.targets}
+            yield fitted
         left = {dim: deque(one for one in queues[dim] if one[:2] not in covered) for dim in free}
         packer = _Packer(domain, base, left, effort, f"{seed} {base}")
         while count < int(share * effort.cases) and (planned := packer.next(count, share * effort.ms - ms)) is not None:
@@ -110,6 +116,16 @@ def plan(
                 count, ms = count + 1, ms + estimate(fitted.case)
                 covered |= {target[:2] for target in fitted.targets}
                 yield fitted
+
+
+def _wide(domain: Domain, base: Case, effort: Effort, free: str, seed: int) -> Planned | None:
+    """A case of many sequences and many hidden units: more tiles of both than a GPU runs blocks at once."""
+    size = effort.largest // 2 + 1
+    targets = [Target(dim, size) for dim in "BH"]
+    case = _Packer(domain, base, {}, effort, f"{seed} {base}").with_options(random.Random(f"{seed} {base} wide"), 1)
+    for target in targets:
+        case = _with_size(replace(case, layers=1, bidirectional=False), target)
+    return Planned(case, targets) if set("BH") <= set(free) and estimate(case) <= effort.case_ms else None
 
 
 def own_targets(constants: Sequence[int], turn: int, hints: Mapping[int, str] = NO_HINTS) -> dict[str, list[Target]]:
@@ -215,7 +231,7 @@ class _Packer:
         while any(self._queues.values()):
             self._number += 1
             chosen = random.Random(f"{self._seed} {self._number}")
-            case, targets = self._with_options(chosen, number), list[Target]()
+            case, targets = self.with_options(chosen, number), list[Target]()
             for dim in (dim for dim in _TURNS[number % len(_TURNS)] if self._queues.get(dim)):
                 target = self._queues[dim][0]
                 tried = _with_target(case, target, self._domain)
@@ -228,9 +244,10 @@ class _Packer:
                 return Planned(_ending_on_edges(case, targets), targets)
         return None
 
-    def _with_options(self, chosen: random.Random, number: int) -> Case:
+    def with_options(self, chosen: random.Random, number: int) -> Case:
         """Small and odd sizes, and options by chance, inside the domain; one case in six is inference."""
         domain, is_training = self._domain, number % 6 != 4 and "training" in self._domain.modes
+        is_deep = number % MANY_LAYERS_OF == 0 and domain.max_layers > 1
         sizes: dict[str, Any] = {FIELDS[dim]: chosen.choice(small) for dim, small in _SMALL.items()}
         projected = domain.projected and chosen.random() < 0.1
         sizes["input_size"] = sizes["hidden_size"] if projected else sizes["input_size"]
@@ -238,7 +255,7 @@ class _Packer:
         return replace(
             self._base,
             **sizes,
-            layers=chosen.choice([n for n in (1, 1, 1, 1, 2) if n <= domain.max_layers]),
+            layers=MANY_LAYERS if is_deep else chosen.choice([n for n in (1, 1, 1, 1, 2) if n <= domain.max_layers]),
             bidirectional=domain.bidirectional and chosen.random() < 0.4,
             ragged=domain.ragged and chosen.random() < 0.25,
             resets=domain.resets and chosen.random() < 0.15,

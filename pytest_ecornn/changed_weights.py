@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from pytest_ecornn import contents
 from pytest_ecornn.agreement import Agreement
-from pytest_ecornn.contract import Weights
+from pytest_ecornn.calls import Call, Tensors
+from pytest_ecornn.contents import Problem
+from pytest_ecornn.contract import Layer, Weights
 from pytest_ecornn.graph_calls import labelled, nearly, needs_training, rotated, variants
 from pytest_ecornn.subject import Subject
 
+_BEFORE = 128  # elements of a flat buffer, before the part that becomes a weight
 _MOST = 4  # weights of a case that are changed, each seed's from another one on
 
 
@@ -27,16 +31,25 @@ def each_weight_seen(subject: Subject) -> str:
     layer = subject.built(subject.case, weights)
     changing = replace(subject.problem, weights=weights)
     subject.run(changing, layer)
-    first, ways = subject.case.seed, list(_WAYS.items())
-    for number, name in variants(subject, list(enumerate(rotated([*weights], first)[:_MOST]))):
-        said, change = ways[(first + number) % len(ways)]
+    _evaluated(subject, changing, layer)
+    changed, ways = rotated([*weights], subject.case.seed)[:_MOST], list(_WAYS.items())
+    every = [(name, ways[(place + turn) % len(ways)]) for turn in range(len(ways)) for place, name in enumerate(changed)]
+    for name, (said, change) in variants(subject, every):
         change(weights[name], _exchanged(weights, name))
         fresh = replace(subject.problem, weights=_copied(weights))
         wanted = subject.run(fresh, subject.built(subject.case, fresh.weights))
-        message = nearly(subject, wanted, subject.run(changing, layer), Agreement(fresh, subject.declared))
-        if message:
-            return labelled(message, f"after {name} alone was {said}")
+        agreement = Agreement(fresh, subject.declared)
+        for call, where in ((subject.run, ""), (partial(_evaluated, subject), ", under no_grad")):
+            if message := nearly(subject, wanted, call(changing, layer), agreement):
+                return labelled(message, f"after {name} alone was {said}{where}")
     return ""
+
+
+def _evaluated(subject: Subject, problem: Problem, layer: Layer) -> Tensors:
+    """The results of a call between steps of training."""
+    call = Call(problem)
+    with torch.no_grad():
+        return call.named(call.forward(layer), ())
 
 
 def _exchanged(weights: Weights, name: str) -> Tensor:
@@ -64,8 +77,14 @@ def _replaced(weight: nn.Parameter, new: Tensor) -> None:
     weight.data = new
 
 
+def _part_of_a_buffer(weight: nn.Parameter, new: Tensor) -> None:
+    room = new.new_full((_BEFORE + new.numel(),), float("nan"))
+    weight.data = room[_BEFORE:].view(new.shape).copy_(new)
+
+
 _WAYS: dict[str, Callable[[nn.Parameter, Tensor], None]] = {
     "changed in place": _in_place,
     "replaced by other memory (weight.data = ...)": _replaced,
     "changed in place through weight.data": _unseen,
+    "replaced by a part of a flat buffer (weight.data = flat[a:b].view(...))": _part_of_a_buffer,
 }

@@ -59,7 +59,7 @@ class Column:
     def verify(self) -> list[Comparison]:
         """The candidate's kept calls against the reference."""
         arm = self._arms[0]
-        return arm.kept.verify(arm.candidate.implementation.declared)
+        return arm.kept.verify(arm.candidate.declared)
 
     def timing(self, ceilings: Ceilings, peak_bytes: int | None = None, host_us: float | None = None) -> Timing:
         arm, case = self._arms[0], self._arms[0].candidate.case

@@ -16,6 +16,7 @@ from pytest_ecornn.graph_calls import GraphCall, labelled, nearly, needs_trainin
 from pytest_ecornn.subject import Subject
 
 Given = tuple[Tensor | None, ...]
+_BEFORE = 64
 
 
 def unused_results(subject: Subject) -> str:
@@ -39,7 +40,9 @@ def incoming_layouts(subject: Subject) -> str:
     needs_training(subject)
     for name, laid in variants(subject, list(_LAYOUTS.items())):
         given = tuple(map(laid, subject.problem.loss_weights))
-        problem = replace(subject.problem, loss_weights=tuple(one.contiguous() for one in given))
+        problem = replace(
+            subject.problem, loss_weights=tuple(one.clone(memory_format=torch.contiguous_format) for one in given)
+        )
         wanted = _gradients(subject, problem, problem.loss_weights)
         message = nearly(subject, wanted, _gradients(subject, problem, given), Agreement(problem, subject.declared))
         if message:
@@ -63,10 +66,17 @@ def _spaced(gradient: Tensor) -> Tensor:
     return room[..., 1::2].copy_(gradient)
 
 
+def _after_others(gradient: Tensor) -> Tensor:
+    """Contiguous, behind 64 elements of NaN, as `torch.cat` sends back the parts of its own."""
+    room = gradient.new_full((_BEFORE + gradient.numel(),), float("nan"))
+    return room[_BEFORE:].view(gradient.shape).copy_(gradient)
+
+
 _LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "expanded from one number, as those of sum()": lambda gradient: gradient.new_ones(()).expand(gradient.shape),
     "expanded over the first dimension": lambda gradient: gradient[:1].expand(gradient.shape),
     "with the first two dimensions transposed": partial(_permuted, (1, 0, 2)),
     "with the last dimension first": partial(_permuted, (2, 0, 1)),
     "strided and offset": _spaced,
+    "contiguous and offset, as those of parts of torch.cat": _after_others,
 }

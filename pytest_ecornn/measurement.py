@@ -23,7 +23,7 @@ import torch
 
 from pytest_ecornn import memory
 from pytest_ecornn.background import Threads
-from pytest_ecornn.calls import Copies
+from pytest_ecornn.calls import Copies, WrongResult
 from pytest_ecornn.clocks import Clock
 from pytest_ecornn.kept import Kept, Results, result_bytes
 from pytest_ecornn.pool import Pool, Prepared
@@ -67,6 +67,7 @@ class Arm:
     def __post_init__(self) -> None:
         self.kept = Kept(result_bytes(self.candidate), self.candidate.case.device)
         self._weights = Copies({name: weight.detach() for name, weight in self.candidate.weights.items()})
+        self._places = self._weights_places()
 
     def calibrate(self, clock: Clock) -> None:
         self.seconds = min(clock.time(self._fresh(1)) for _ in range(3))
@@ -92,9 +93,16 @@ class Arm:
         """At what the calls have done, the clock stopped: nothing is compared or guarded before. Raises WrongResult."""
         for part in results.parts:
             part.check()
+        for name, place in self._weights_places().items():
+            if place != self._places[name]:
+                raise WrongResult(f"expected {name} where it was, but a timed call has put it elsewhere in memory")
         if self.kept.take(timed[-len(results.returned) :], results.returned):
             self.threads.check()
             self._weights.check()
+
+    def _weights_places(self) -> dict[str, tuple[object, ...]]:
+        """Where the weights lie, which baselines compute with as well."""
+        return {name: (one.data_ptr(), one.stride(), one.shape) for name, one in self.candidate.weights.items()}
 
     def peak_bytes(self) -> int | None:
         """The most memory that one call takes."""

@@ -19,7 +19,7 @@ from pytest_ecornn.contract import Case, Weights
 
 FEWEST_OFFSETS, MOST_OFFSETS = 1024, 4096  # at which a call's contents may begin in the pool
 MOST_COPIED = 2**29  # bytes that the calls of one block may have to themselves
-_MIXED = ("normal", "saturated", "large", "near_one")  # kinds of contents that stay so where two slices are mixed
+_MIXED = ("normal", "saturated", "large", "near_one", "drifting")  # kinds of contents that stay so where two slices are mixed
 _LEAST_SHARE, _SCALE = 0.25, 1.36  # of either slice; so that the mixture varies about as much as each
 
 
@@ -27,13 +27,14 @@ _LEAST_SHARE, _SCALE = 0.25, 1.36  # of either slice; so that the mixture varies
 class Contents:
     """Of one call: slices of the pool, to be copied. other: of which x is a mixture with the pool's, by `share`.
 
-    like: an x that lies in memory as the case says.
+    like: an x that lies in memory as the case says. other_state: of which the states are such mixtures; () for as they are.
     """
 
     pool: Problem
     like: Tensor
     other: Tensor | None = None
     share: float = 0.0
+    other_state: tuple[Tensor, ...] = ()
 
     def problem(self, weights: Any) -> Problem:
         """On `weights`, in memory that nothing else has; the same values each time."""
@@ -42,7 +43,9 @@ class Contents:
             x.copy_(pool.x)
         else:
             torch.lerp(pool.x, self.other, self.share, out=x)
-        state, loss = (tuple(one.clone() for one in tensors) for tensors in (pool.state, pool.loss_weights))
+        pairs = zip(pool.state, self.other_state or pool.state, strict=True)
+        state = tuple(one.clone() if one is other else torch.lerp(one, other, self.share) for one, other in pairs)
+        loss = tuple(one.clone() for one in pool.loss_weights)
         lengths, resets = (None if mask is None else mask.clone() for mask in (pool.lengths, pool.resets))
         made = replace(pool, weights=weights, x=x, state=state, lengths=lengths, resets=resets, loss_weights=loss)
         return _laid_out(made)
@@ -62,9 +65,9 @@ def _laid_out(problem: Problem) -> Problem:
 class Pool:
     """A long stretch of random contents for one case, of which each call gets slices: of x, states and loss weights.
 
-    Offsets come in a random order, none twice; once all have come, there are new contents. Where x is to be multiplied it is a
-    mixture of two slices, or a row would come again in other calls, whose product a layer could remember. Lengths are the
-    case's own, and so are resets, with the sequences in another order for each call: all calls have the same work.
+    Offsets come in a random order, none twice; once all have come, there are new contents. What is to be multiplied, x and the
+    states, is a mixture of two slices, or a row would come again in other calls, whose product a layer could remember. Lengths
+    are the case's own, and so are resets, with the sequences in another order for each call: all calls have the same work.
     """
 
     def __init__(self, case: Case):
@@ -80,9 +83,9 @@ class Pool:
         case, offsets = self._case, max(FEWEST_OFFSETS, min(MOST_OFFSETS, self._rows))
         states = case.layers * case.directions * case.batch
         self._x = contents.x_rows(case, self._rows + offsets, self._random)
-        if self._is_mixed:
+        if self._is_mixed and case.contents != "drifting":  # whose rows have much in common, which a mixture keeps
             self._x.mul_(_SCALE)
-        self._states = contents.state_rows(case, states + offsets, self._random)
+        self._states = [rows.mul_(_SCALE) for rows in contents.state_rows(case, states + offsets, self._random)]
         if case.training:
             self._loss = self._loss_rows(self._rows + offsets, case.directions * case.hidden_size)
             self._final_loss = [self._loss_rows(states + offsets, case.hidden_size) for _ in self._own.loss_weights[1:]]
@@ -109,14 +112,16 @@ class Pool:
         order = torch.randperm(case.batch, generator=self._random)
         lengths = None if self._own.lengths is None else self._own.lengths[order]
         resets = None if self._own.resets is None else self._own.resets.roll(int(order[0]), 0 if case.batch_first else 1)
-        state = contents.state_at(case, self._states, start)
+        state, other_state = (
+            contents.state_at(case, self._states, at) for at in (start, self._chance.randrange(self._offsets))
+        )
         if self._has_odd_state:
-            state = tuple(one[:, order].contiguous() for one in self._own.state)
+            state, other_state = tuple(one[:, order].contiguous() for one in self._own.state), ()
         drawn = replace(self._own, x=x, state=state, lengths=lengths, resets=resets, loss_weights=loss)
-        if not self._is_mixed:
-            return Contents(drawn, self._own.x)
-        other = memory_layout.x_at(case, self._x, self._chance.randrange(self._offsets))
-        return Contents(drawn, self._own.x, other, self._chance.uniform(_LEAST_SHARE, 1 - _LEAST_SHARE))
+        share = self._chance.uniform(_LEAST_SHARE, 1 - _LEAST_SHARE)
+        at = self._chance.randrange(self._offsets)
+        other = memory_layout.x_at(case, self._x, at) if self._is_mixed else None
+        return Contents(drawn, self._own.x, other, share, other_state)
 
     def placed(self, weights: Any) -> Problem:
         """The case's own problem on `weights`, at addresses that nothing else has."""

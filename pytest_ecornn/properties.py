@@ -14,8 +14,11 @@ from pytest_ecornn import (
     conduct,
     expanded_inputs,
     incoming_gradients,
+    incoming_sizes,
+    layers_apart,
     relations,
     required_gradients,
+    same_state,
 )
 from pytest_ecornn.ambient import Kept
 from pytest_ecornn.calls import WrongResult
@@ -49,14 +52,24 @@ PROPERTIES = (
     Property(
         "incoming_layouts", "incoming gradients of any memory layout give the same result", incoming_gradients.incoming_layouts
     ),
+    Property(
+        "incoming_sizes",
+        "incoming gradients are scaled as a loss is, and overflows show in gradients",
+        incoming_sizes.incoming_sizes,
+    ),
     Property("calls_interleaved", "backward passes may follow several calls, in any order", backward_passes.calls_interleaved),
-    Property("backward_twice", "a second backward pass over a retained graph is as the first", backward_passes.backward_twice),
+    Property("lengths_refilled", "lengths may be refilled before the backward pass", backward_passes.lengths_refilled),
+    Property(
+        "backward_twice", "later backward passes over a retained graph take their own gradients", backward_passes.backward_twice
+    ),
     Property("grad_untouched", "`.grad` is left to backward(), and no two share memory", backward_passes.grad_untouched),
     Property("layouts", "x, states and lengths of any memory layout give the same result", relations.layouts),
     Property("causal", "no step depends on those that come after it", relations.causal),
     Property("split", "two parts, the second from the first's final state, equal the whole", relations.split),
     Property("batch_order", "sequences in another order give the same results in that order", relations.batch_order),
     Property("expanded_inputs", "one state or sequence may stand for all by strides of 0", expanded_inputs.expanded_inputs),
+    Property("same_state", "one tensor may be every initial state", same_state.same_state),
+    Property("layers_apart", "two layers at once compute with weights of their own", layers_apart.layers_apart),
     Property("weights_seen", "weights that change in place between calls are used", conduct.weights_seen),
     Property("each_weight_seen", "one weight that changes by itself is used", changed_weights.each_weight_seen),
     Property("capture", "a CUDA graph of a call computes on the contents that it finds", conduct.capture),

@@ -31,15 +31,14 @@ def gradients_required(subject: Subject) -> str:
 
 
 def _frozen(subject: Subject) -> list[Names]:
-    """What requires no gradient: each input by itself, of the weights one of a kind; groups; all; all but one."""
+    """What requires no gradient: each input by itself, of the weights one of a kind; groups; all; all but one, whichever."""
     inputs = tuple(Call(subject.problem).inputs)
     weights = tuple(name for name in inputs if name in subject.problem.weights)
     data = inputs[: len(inputs) - len(weights)]
     one_of_a_kind = {name.partition("_l")[0]: name for name in rotated(weights, subject.case.seed)}
     alone = [*data, *one_of_a_kind.values()]
     groups = [data, data[1:], weights, inputs]
-    only = alone[subject.case.seed % len(alone)]
-    every = [(name,) for name in alone] + groups + [tuple(name for name in inputs if name != only)]
+    every = [(name,) for name in alone] + groups + [tuple(name for name in inputs if name != only) for only in alone]
     return [*dict.fromkeys(names for names in every if names)]
 
 

@@ -45,7 +45,8 @@ import torch
 from pytest_ecornn.overrides import Overrides
 
 _MODULES = (
-    *(secrets, gc, builtins, functools, heapq, itertools, math, operator, random, statistics, np),
+    *(secrets, gc, builtins, functools, heapq, itertools, math, operator, random, random.Random, random.SystemRandom),
+    *(statistics, np, sys.modules[inspect.unwrap(np.median).__globals__["__name__"]]),
     *(torch, torch.autograd, torch.cuda, torch.linalg, torch.nn.functional),
 )
 _CONSTANTS = (bool, int, float, str, tuple, frozenset)
@@ -78,13 +79,15 @@ class Tools:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
         self.changes += self.overrides.changes()
         for place_name, place, before in self._before:
-            for name in _replaced(place, before):
+            for name in _replaced(place_name, place, before):
                 self._note(f"{place_name}.{name}")
                 _put_back(place, name, before)
         for function, parts in self._code:
-            if not all(map(operator.is_, _parts(function), parts)):
+            now = _parts(function)
+            if len(now) != len(parts) or not all(map(operator.is_, now, parts)):
                 self._note(f"{function.__module__}.{function.__qualname__}")
-                function.__code__, function.__defaults__, function.__kwdefaults__ = parts
+                function.__code__, function.__defaults__, function.__kwdefaults__, *items = parts
+                function.__kwdefaults__ = dict(zip(items[::2], items[1::2], strict=True)) if items else function.__kwdefaults__
 
     def _note(self, name: str) -> None:
         self.changes.append(f"{name}: expected it as before, but it was replaced")
@@ -113,7 +116,7 @@ def _names(place: Any) -> Mapping[str, Any]:
     return place if isinstance(place, dict) else vars(place)
 
 
-def _replaced(place: Any, before: dict[str, Any]) -> list[str]:
+def _replaced(place_name: str, place: Any, before: dict[str, Any]) -> list[str]:
     """Names that stand for another function or constant, or in a class hide an inherited one."""
     after = dict(_names(place))
     if _are_same(after, before):
@@ -123,7 +126,7 @@ def _replaced(place: Any, before: dict[str, Any]) -> list[str]:
     ]
     if isinstance(place, type):
         names += [name for name in after.keys() - before.keys() if any(name in vars(base) for base in place.__mro__[1:])]
-    return [name for name in names if not _is_torchs(after.get(name))]
+    return [name for name in names if not _is_torchs(place_name, after.get(name))]
 
 
 def _is_of_use(place: Any, before: Any, after: Any) -> bool:
@@ -174,13 +177,23 @@ def _functions(values: Iterable[Any]) -> Iterator[FunctionType]:
 
 
 def _parts(function: FunctionType) -> tuple[Any, ...]:
-    return function.__code__, function.__defaults__, function.__kwdefaults__
+    """Its code and default values, those by keyword one by one: the dictionary of them can be written to."""
+    defaults = function.__kwdefaults__ or {}
+    return function.__code__, function.__defaults__, function.__kwdefaults__, *itertools.chain(*defaults.items())
 
 
-def _is_torchs(value: Any) -> bool:
-    """torch replaces some of its own functions when more of it is imported."""
-    code = getattr(value, "__code__", None)
-    return code is not None and code.co_filename.startswith(_TORCH)
+def _is_torchs(place_name: str, value: Any) -> bool:
+    """torch replaces some of its own functions when more of it is imported: by those of a module of its own."""
+    code, names = getattr(value, "__code__", None), getattr(value, "__globals__", None)
+    if code is None or names is None or place_name.partition(".")[0] != "torch":
+        return False
+    return code.co_filename.startswith(_TORCH) and _is_of_its_module(names, code.co_filename)
+
+
+def _is_of_its_module(names: Mapping[str, Any], file: str) -> bool:
+    """Whether code with these globals is a loaded module's, not what `exec` ran under its name."""
+    module = sys.modules.get(names.get("__name__", ""))
+    return module is not None and vars(module) is names and getattr(module, "__file__", None) == file
 
 
 class Asking:
@@ -237,11 +250,17 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     if not (is_attribute or event in _FRAMES or event in _OBJECTS):
         return
     frame: FrameType | None = _frame(1)
-    while not is_attribute and frame is not None and frame.f_code.co_filename in _ON_BEHALF:
+    while not is_attribute and frame is not None and _asks_for_another(frame):
         frame = frame.f_back
     for one in _asking:
         if frame is not None and one.owns(frame):
             one.note(arguments[1] if is_attribute else event)
+
+
+def _asks_for_another(frame: FrameType) -> bool:
+    """Whether its code asks for whoever called it: of some modules, and of none but `exec`."""
+    file = frame.f_code.co_filename
+    return file in _ON_BEHALF or (not any(one.owns(frame) for one in _asking) and not _is_of_its_module(frame.f_globals, file))
 
 
 def _frame(depth: int) -> FrameType:

@@ -177,15 +177,17 @@ class Candidate:
     layer: Layer
     weights: Weights
     build_ms: float
+    declared: Declared  # as it was before the layer was built
 
     @classmethod
     def build(cls, name: str, make: Callable[[], Implementation], case: Case) -> Candidate:
         """In training mode it is built and run on other weights, which then change in place to the case's own."""
         implementation, own = make(), expected(case).problem
+        declared = implementation.declared
         weights = contents.make_weights(case, "decoy") if case.training else own.weights
         start = time.perf_counter()
         layer = implementation.build(case, weights)
-        candidate = cls(name, implementation, case, layer, weights, (time.perf_counter() - start) * 1e3)
+        candidate = cls(name, implementation, case, layer, weights, (time.perf_counter() - start) * 1e3, declared)
         if case.training:
             run_guarded(layer, replace(own, weights=weights))
             for parameter, value in zip(weights.values(), own.weights.values(), strict=True):
@@ -196,7 +198,7 @@ class Candidate:
         """Runs on poisoned memory and compares every tensor with the reference."""
         wanted = expected(self.case)
         tensors = run_guarded(self.layer, replace(wanted.problem, weights=self.weights))
-        return wanted.compare(tensors, self.implementation.declared)
+        return wanted.compare(tensors, self.declared)
 
 
 def failed_tensors(name: str, case: Case, comparisons: list[Comparison]) -> str:

@@ -13,6 +13,7 @@ from pytest_ecornn import cells
 from pytest_ecornn.contract import Case, Cost, Weights
 from pytest_ecornn.cost_bounds import WrongCost, checked, rate_problem
 from pytest_ecornn.discovery import discover
+from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.roofline import Ceilings
 from pytest_ecornn.rows import Timing
 from pytest_ecornn.verification import Candidate
@@ -31,7 +32,8 @@ CASES = [
 
 
 def _candidate(name: str, implementation: Any, case: Case) -> Candidate:
-    return Candidate(name, implementation, case, lambda *given: None, Weights({}), 0.0)  # type: ignore[arg-type, return-value]
+    declared = Sequential().declared
+    return Candidate(name, implementation, case, lambda *given: None, Weights({}), 0.0, declared)  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -223,6 +223,40 @@ def sets_grad(layer: Any, case: Case, weights: Weights) -> Layer:
     return run
 
 
+def clamps_gradients(notes: Any, *gradients: Tensor | None) -> Any:
+    return [None if one is None else one.clamp(-1e3, 1e3) for one in gradients]
+
+
+def masks_by_later_lengths(layer: Any, case: Case, weights: Weights) -> Layer:
+    def run(x: Tensor, state: Any, lengths: Any) -> Any:
+        def masked(gradient: Tensor) -> Tensor:
+            return gradient * (torch.arange(case.steps)[:, None] < lengths)[..., None]
+
+        x = x.view_as(x)
+        if x.requires_grad:
+            x.register_hook(masked)
+        return layer(x, state, lengths)
+
+    return run
+
+
+def takes_states_by_address(layer: Any, case: Case, weights: Weights) -> Layer:
+    def run(x: Tensor, state: Any, lengths: Any) -> Any:
+        h, c = state
+        return layer(x, (h * (0.5 if h.data_ptr() == c.data_ptr() else 1.0), c), lengths)
+
+    return run
+
+
+def shares_weights() -> Wrap:
+    first: dict[Case, Any] = {}
+
+    def wrap(layer: Any, case: Case, weights: Weights) -> Layer:
+        return first.setdefault(case, layer)
+
+    return wrap
+
+
 PLANTED = {
     "globals_unchanged": (draws_random_numbers, "gru-T6-B3-H5-float32-state-training"),
     "inputs_unchanged": (clears_padding, "gru-T6-B3-H5-float32-ragged-state"),
@@ -234,6 +268,10 @@ PLANTED = {
     "gradients_required": (cuts_the_graph_without_x, "gru-T6-B3-H5-float32-state-training"),
     "unused_results": (disturbed(loses_final_without_output), "gru-T6-B3-H5-float32-state-training"),
     "incoming_layouts": (disturbed(reads_in_memory_order), "gru-T6-B3-H5-float32-state-training"),
+    "incoming_sizes": (disturbed(clamps_gradients), "gru-T6-B3-H5-float32-state-training"),
+    "lengths_refilled": (masks_by_later_lengths, "gru-T6-B3-H5-float32-ragged-state-training"),
+    "same_state": (takes_states_by_address, "lstm-T6-B3-H5-float32-state-training"),
+    "layers_apart": (shares_weights(), "gru-T6-B3-H5-float32-state"),
     "calls_interleaved": (disturbed(takes_the_last_call_for_its_own), "gru-T6-B3-H5-float32-state-training"),
     "backward_twice": (disturbed(wears_out), "gru-T6-B3-H5-float32-state-training"),
     "grad_untouched": (sets_grad, "gru-T6-B3-H5-float32-state-training"),
@@ -246,8 +284,19 @@ PLANTED = {
     "each_weight_seen": (looks_at_one_weight, "gru-T6-B3-H5-float32-state-training"),
 }
 
-# Contents that differ at one address; the gradient of as_strided over memory that is read twice; weights that are all kept.
-ALSO_BROKEN = {"stateless": ["expanded_inputs"], "layouts": ["expanded_inputs"], "weights_seen": ["each_weight_seen"]}
+# Contents that differ at one address; the gradient of as_strided over memory that is read twice; weights that are all kept; a
+# call that is seldom wrong, in the property of most calls; a call before another's last backward pass. A second layer is judged
+# by the reference, which shows what others show by relations.
+ALSO_BROKEN = {
+    "stateless": ["expanded_inputs"],
+    "layouts": ["expanded_inputs"],
+    "weights_seen": ["each_weight_seen"],
+    "repeats": ["each_weight_seen"],
+    "calls_interleaved": ["backward_twice"],
+    "causal": ["layers_apart"],
+    "split": ["layers_apart"],
+    "batch_order": ["layers_apart"],
+}
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -272,7 +321,7 @@ def test_a_right_layer_has_every_property(text: str) -> None:
 
 
 def test_every_property_that_a_cpu_can_show_has_a_planted_fault() -> None:
-    case = Subject(Sequential, CASE)
+    case = Subject(Sequential, Case.parse("lstm-T6-B3-H5-float32-ragged-state-training-seed1"))
     found = properties.check(case)
     assert {name for name, reason in found.items() if not reason} == set(PLANTED)
     assert {found["capture"], found["current_stream"]} == {"a CPU has no streams and no CUDA graphs"}

@@ -306,7 +306,10 @@ def test_what_a_process_measures_first_is_in_no_row(monkeypatch: pytest.MonkeyPa
         return SLOW if is_first else WARM
 
     def prepared(case: Case, names: Sequence[str]) -> dict[str, Candidate]:
-        return {name: Candidate(name, Sequential(), case, lambda *given: given, Weights({}), 0.0) for name in names}
+        return {
+            name: Candidate(name, Sequential(), case, lambda *given: given, Weights({}), 0.0, Sequential().declared)
+            for name in names
+        }
 
     monkeypatch.setattr(persistent_host, "prepared", prepared)
     monkeypatch.setattr(persistent_host, "host_us", host_us)
