@@ -8,12 +8,9 @@ from torch import Tensor
 
 from pytest_ecornn import overlap
 from pytest_ecornn.agreement import Agreement
-from pytest_ecornn.calls import Call, WrongResult
-from pytest_ecornn.contents import placed_tensor
+from pytest_ecornn.calls import Call
 from pytest_ecornn.graph_calls import GraphCall, labelled, nearly, needs_training
-from pytest_ecornn.subject import NotApplicable, Subject, copied
-
-_REFUSED = "modified by an inplace operation"  # says autograd
+from pytest_ecornn.subject import Subject, copied
 
 
 def calls_interleaved(subject: Subject) -> str:
@@ -29,22 +26,6 @@ def calls_interleaved(subject: Subject) -> str:
             if message := nearly(subject, wanted[number], got, agreements[number]):
                 return labelled(message, f"call {number + 1} of two, whose backward passes come {said}")
     return ""
-
-
-def lengths_refilled(subject: Subject) -> str:
-    """Between a call and its backward pass, as a batch's buffer is. autograd may refuse, as for tensors that it saves."""
-    needs_training(subject)
-    if subject.problem.lengths is None or subject.case.steps == 1:
-        raise NotApplicable("no lengths to be refilled")
-    lengths = placed_tensor(subject.problem.lengths)
-    made = GraphCall(subject.layer, Call(replace(subject.problem, lengths=lengths)))
-    lengths.copy_(subject.case.steps + 1 - lengths)
-    try:
-        return labelled(nearly(subject, subject.whole, made.gradients()), "lengths refilled before the backward pass")
-    except WrongResult as wrong:
-        if _REFUSED in str(wrong):
-            return ""
-        raise
 
 
 def backward_twice(subject: Subject) -> str:

@@ -58,7 +58,6 @@ PROPERTIES = (
         incoming_sizes.incoming_sizes,
     ),
     Property("calls_interleaved", "backward passes may follow several calls, in any order", backward_passes.calls_interleaved),
-    Property("lengths_refilled", "lengths may be refilled before the backward pass", backward_passes.lengths_refilled),
     Property(
         "backward_twice", "later backward passes over a retained graph take their own gradients", backward_passes.backward_twice
     ),

@@ -60,6 +60,7 @@ _OBJECTS = {"gc.get_objects", "gc.get_referrers", "gc.get_referents"}
 _ATTRIBUTES = {"tb_frame", "gi_frame", "cr_frame", "ag_frame"}
 _ON_BEHALF = {inspect.__file__, logging.__file__, traceback.__file__}  # ask for whoever calls them
 _TORCH = os.path.dirname(torch.__file__)
+_DISPATCHING = "__torch_dispatch__"  # which torch wraps in each class of modes
 _OWN = __name__.partition(".")[0]
 _NOT_JUDGING = ("selfcheck.mutants", "selfcheck.exploits", "selfcheck._correct_layers", "suites")
 
@@ -126,7 +127,10 @@ def _replaced(place_name: str, place: Any, before: dict[str, Any]) -> list[str]:
     ]
     if isinstance(place, type):
         names += [name for name in after.keys() - before.keys() if any(name in vars(base) for base in place.__mro__[1:])]
-    return [name for name in names if not _is_torchs(place_name, after.get(name))]
+    is_torchs_place = place_name.partition(".")[0] == "torch"
+    may_be_torchs = (name for name in names if is_torchs_place or name == _DISPATCHING)
+    allowed = {name for name in may_be_torchs if _is_torchs(after.get(name))}
+    return [name for name in names if name not in allowed]
 
 
 def _is_of_use(place: Any, before: Any, after: Any) -> bool:
@@ -182,10 +186,10 @@ def _parts(function: FunctionType) -> tuple[Any, ...]:
     return function.__code__, function.__defaults__, function.__kwdefaults__, *itertools.chain(*defaults.items())
 
 
-def _is_torchs(place_name: str, value: Any) -> bool:
-    """torch replaces some of its own functions when more of it is imported: by those of a module of its own."""
+def _is_torchs(value: Any) -> bool:
+    """torch replaces some of its own functions when more of it is imported, and its modes' methods: by those of its modules."""
     code, names = getattr(value, "__code__", None), getattr(value, "__globals__", None)
-    if code is None or names is None or place_name.partition(".")[0] != "torch":
+    if code is None or names is None:
         return False
     return code.co_filename.startswith(_TORCH) and _is_of_its_module(names, code.co_filename)
 

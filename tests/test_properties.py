@@ -227,19 +227,6 @@ def clamps_gradients(notes: Any, *gradients: Tensor | None) -> Any:
     return [None if one is None else one.clamp(-1e3, 1e3) for one in gradients]
 
 
-def masks_by_later_lengths(layer: Any, case: Case, weights: Weights) -> Layer:
-    def run(x: Tensor, state: Any, lengths: Any) -> Any:
-        def masked(gradient: Tensor) -> Tensor:
-            return gradient * (torch.arange(case.steps)[:, None] < lengths)[..., None]
-
-        x = x.view_as(x)
-        if x.requires_grad:
-            x.register_hook(masked)
-        return layer(x, state, lengths)
-
-    return run
-
-
 def takes_states_by_address(layer: Any, case: Case, weights: Weights) -> Layer:
     def run(x: Tensor, state: Any, lengths: Any) -> Any:
         h, c = state
@@ -269,7 +256,6 @@ PLANTED = {
     "unused_results": (disturbed(loses_final_without_output), "gru-T6-B3-H5-float32-state-training"),
     "incoming_layouts": (disturbed(reads_in_memory_order), "gru-T6-B3-H5-float32-state-training"),
     "incoming_sizes": (disturbed(clamps_gradients), "gru-T6-B3-H5-float32-state-training"),
-    "lengths_refilled": (masks_by_later_lengths, "gru-T6-B3-H5-float32-ragged-state-training"),
     "same_state": (takes_states_by_address, "lstm-T6-B3-H5-float32-state-training"),
     "layers_apart": (shares_weights(), "gru-T6-B3-H5-float32-state"),
     "calls_interleaved": (disturbed(takes_the_last_call_for_its_own), "gru-T6-B3-H5-float32-state-training"),
@@ -321,7 +307,7 @@ def test_a_right_layer_has_every_property(text: str) -> None:
 
 
 def test_every_property_that_a_cpu_can_show_has_a_planted_fault() -> None:
-    case = Subject(Sequential, Case.parse("lstm-T6-B3-H5-float32-ragged-state-training-seed1"))
+    case = Subject(Sequential, Case.parse("lstm-T6-B3-H5-float32-state-training-seed1"))
     found = properties.check(case)
     assert {name for name, reason in found.items() if not reason} == set(PLANTED)
     assert {found["capture"], found["current_stream"]} == {"a CPU has no streams and no CUDA graphs"}

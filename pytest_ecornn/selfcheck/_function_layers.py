@@ -37,7 +37,7 @@ class Recomputed(Sequential):
         self.loop = super().build(case, weights)
 
         def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
-            given = Inputs(None if lengths is None else lengths.clone(), (x, *cells.unpack_state(state)), dict(weights))
+            given = Inputs(lengths, (x, *cells.unpack_state(state)), dict(weights))
             output, *finals = _Function.apply(self, given, *given.all)  # type: ignore[no-untyped-call]
             return output, tuple(finals) if len(finals) > 1 else finals[0]
 
