@@ -26,6 +26,7 @@ else:
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_PERTURB = -1, -4, -6
 _MMAP_MAX, _TRIM_THRESHOLD = 65536, 128 * 1024  # glibc's defaults
 _LARGE_BYTES = 2**26  # over the largest that glibc's moving threshold for maps of their own reaches
+_MOST_BLOCKS = 16  # of them, until the heap grows
 _SMALL_BYTES, _MARKS = 1536, (0x11, 0x22, 0x33)
 _PROCESS = Path("/proc/self")
 # A control group's limit and use as seen from inside it, versions 2 and 1.
@@ -63,11 +64,15 @@ def allocator_behaviour() -> dict[str, bool] | None:
         return None
     own.mallinfo2.restype, own.malloc.restype, own.free.argtypes = _Mallinfo, ctypes.c_void_p, [ctypes.c_void_p]
     own.malloc.argtypes = [ctypes.c_size_t]
-    before = own.mallinfo2()
-    block = own.malloc(_LARGE_BYTES)
-    held = own.mallinfo2()
-    own.free(block)
+    before = held = own.mallinfo2()
+    blocks = list[int]()
+    while len(blocks) < _MOST_BLOCKS and held.arena <= before.arena and held.hblks <= before.hblks:  # in what is free already
+        blocks.append(own.malloc(_LARGE_BYTES))
+        held = own.mallinfo2()
+    own.free(blocks.pop())
     after = own.mallinfo2()
+    for block in blocks:
+        own.free(block)
     return {
         "maps large blocks": held.hblks > before.hblks, "gives freed memory back": after.arena < held.arena,
         "fills blocks": _is_filled(own),
