@@ -88,7 +88,9 @@ class Tools:
             if len(now) != len(parts) or not all(map(operator.is_, now, parts)):
                 self._note(f"{function.__module__}.{function.__qualname__}")
                 function.__code__, function.__defaults__, function.__kwdefaults__, *items = parts
-                function.__kwdefaults__ = dict(zip(items[::2], items[1::2], strict=True)) if items else function.__kwdefaults__
+                if function.__kwdefaults__ is not None:  # the same dictionary, which may have been written to
+                    function.__kwdefaults__.clear()
+                    function.__kwdefaults__.update(zip(items[::2], items[1::2], strict=True))
 
     def _note(self, name: str) -> None:
         self.changes.append(f"{name}: expected it as before, but it was replaced")

@@ -36,7 +36,7 @@ FAILURES = {
     "replaces": (
         in_call("import secrets; secrets.randbelow = lambda n: 0"),
         "secrets.randbelow: expected it as before, but it was replaced",
-        "bench",
+        "verify",
     ),
     "has_no_state": (samples.NO_STATE, "expected the tuple (output, final_state) of plain tensors, got Tensor", "verify"),
     "remembers": (samples.REMEMBERS, "", "bench"),
@@ -56,7 +56,7 @@ def test_every_failure_ends_with_the_command_that_repeats_it(foreign: Foreign) -
             assert reason.startswith(f"{name} on {samples.CASE}: {words}")
         assert f"--ecornn-{flag}" in command(reason)
     assert rows[f"remembers-{samples.CASE}"]["reason"].startswith("a timed call returned a wrong result\nremembers is wrong")
-    for name in ("sets", "remembers"):
+    for name in ("sets", "replaces", "remembers"):
         foreign.run(*command(rows[f"{name}-{samples.CASE}"]["reason"]), *QUICK[2:], check=1)
         assert foreign.rows()[f"{name}-{samples.CASE}"]["status"] == "failed"
 

@@ -18,10 +18,10 @@ from pytest_ecornn.tampering import Tools
 
 FILES = trial.files("cheat")
 FAMILIES = {
-    "baseline", "builtin", "cell", "clock", "coarser", "code", "constants", "copying", "cost", "deferred", "direction",
-    "expected", "function", "gradient", "judge", "kernel", "last", "memo", "mended", "near", "no", "numpy", "one",
-    "reference", "secret", "settings", "several", "side", "thread", "told", "tuning", "undone", "warm", "weight",
-    "weights", "work",
+    "baseline", "builtin", "cell", "clock", "coarser", "code", "constants", "copying", "cost", "declared", "defaults",
+    "deferred", "direction", "expected", "function", "gradient", "judge", "kernel", "last", "memo", "mended", "near",
+    "no", "numpy", "one", "reference", "secret", "settings", "several", "side", "thread", "told", "tuning", "undone",
+    "warm", "weight", "weights", "work",
 }  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -271,17 +271,13 @@ PLANTED = {
 }
 
 # Contents that differ at one address; the gradient of as_strided over memory that is read twice; weights that are all kept; a
-# call that is seldom wrong, in the property of most calls; a call before another's last backward pass. A second layer is judged
-# by the reference, which shows what others show by relations.
+# call that is seldom wrong, in the property of most calls; a call before another's last backward pass.
 ALSO_BROKEN = {
     "stateless": ["expanded_inputs"],
     "layouts": ["expanded_inputs"],
     "weights_seen": ["each_weight_seen"],
     "repeats": ["each_weight_seen"],
     "calls_interleaved": ["backward_twice"],
-    "causal": ["layers_apart"],
-    "split": ["layers_apart"],
-    "batch_order": ["layers_apart"],
 }
 
 
