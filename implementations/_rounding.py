@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 TF32_EPS = 2.0**-10
+PART = 192  # terms of a long sum, after which cuBLAS may round it: docs/notes/cudnn.md
 
 
 class Rounding:
@@ -33,6 +34,10 @@ class Rounding:
         """The parts of a sum of `count` terms that are rounded by themselves, where a library may round them."""
         return [slice(count)]
 
+    def running_parts(self, count: int) -> list[slice]:
+        """The parts of a sum of `count` terms after each of which a library may round what it has summed."""
+        return [slice(count)]
+
 
 class Parted(Rounding):
     """To nearest. A sum has two parts, as where a library splits a long product."""
@@ -44,6 +49,9 @@ class Parted(Rounding):
     def parts(self, count: int) -> list[slice]:
         cut = int(torch.randint(1, count, (), generator=self._random)) if count > 1 else count
         return [slice(cut), slice(cut, count)][: min(count, 2)]
+
+    def running_parts(self, count: int) -> list[slice]:
+        return [slice(start, min(start + PART, count)) for start in range(0, count, PART)]
 
 
 class Dithered(Parted):

@@ -7,7 +7,7 @@ state crosses steps in float32 or, where asked, rounded to storage.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,13 @@ from pytest_ecornn.implementations._rounding import Rounding
 from pytest_ecornn.implementations._stack import run_layers
 
 _EXACT = Declared("float32")
+
+
+class Operand(NamedTuple):
+    """The operand of a product with some rows of a weight."""
+
+    x: Tensor
+    rows: slice
 
 
 class Sequential(Implementation):
@@ -47,7 +54,9 @@ class Sequential(Implementation):
                 x = x.transpose(0, 1) if case.batch_first else x
                 x_gates = x.to(compute)
                 if not is_projected:
-                    x_gates = self._product(multiply, dtype, x_gates, parameters["weight_ih"], parameters.get("bias_ih"))
+                    weight, bias = parameters["weight_ih"], parameters.get("bias_ih")
+                    operands = self._summed_backwards(x_gates, dtype, weight.shape[0])
+                    x_gates = self._product(multiply, dtype, operands, weight, bias)
                 first = state or (x.new_zeros(x.shape[1], case.hidden_size),) * len(cell.states)
                 output, final = self._loop(cell, dtype, multiply, x_gates, first, parameters, lengths, marks, reverse)
                 return (output.transpose(0, 1) if case.batch_first else output), final
@@ -85,10 +94,13 @@ class Sequential(Implementation):
             before = state if resets is None else cells.started(state, resets[t])
             h_gates: cells.Blocks = ()
             if weight is not None:
-                if lengths is not None:
+                if lengths is not None or t == len(steps) // 2:
                     weight = self._rounded_backwards(weight, dtype, self.weight_gradients)
                 operand = rounded(before[0], dtype).to(compute)
-                product = self._product(multiply, dtype, operand, weight, bias)
+                operands = self._summed_backwards(operand, dtype, weight.shape[0])
+                if len(operands) > 1 and self.carry == "storage":
+                    before = (operands[-1].x, *before[1:])  # the sum begins with the gradient of the state that a step keeps
+                product = self._product(multiply, dtype, operands, weight, bias)
                 h_gates = self._rounded_backwards(product, dtype, self.gate_gradients).chunk(count, -1)
             with self._saving(dtype, compute):
                 new = step(x_t.chunk(count, -1), h_gates, before, parameters)
@@ -107,8 +119,11 @@ class Sequential(Implementation):
             final = (outputs[-1], *final[1:])
         return torch.stack(outputs[::-1] if reverse else outputs), final
 
-    def _product(self, multiply: Linear, dtype: torch.dtype, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """x W^T + bias, rounded before the bias is added where that is declared; the gradient is not."""
+    def _product(
+        self, multiply: Linear, dtype: torch.dtype, operands: list[Operand], weight: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        """x W^T + bias, rounded before the bias is added where that is declared."""
+        x = operands[0].x
         if self.products == "float32" or dtype == x.dtype:
             return multiply(x, weight, bias)
 
@@ -116,9 +131,23 @@ class Sequential(Implementation):
             given = exact.detach()
             return exact + torch.where(given.isfinite(), self._rounding.to(given, dtype) - given, 0.0)
 
-        parts = [rounded(multiply(x[..., part], weight[:, part], None)) for part in self._rounding.parts(x.shape[-1])]
+        def part(columns: slice) -> Tensor:
+            return rounded(torch.cat([multiply(one.x[..., columns], weight[one.rows, columns], None) for one in operands], -1))
+
+        parts = [part(columns) for columns in self._rounding.parts(x.shape[-1])]
         product = rounded(torch.stack(parts).sum(0)) if len(parts) > 1 else parts[0]
         return product if bias is None else product + bias
+
+    def _summed_backwards(self, x: Tensor, dtype: torch.dtype, rows: int) -> list[Operand]:
+        """x for each part of a weight's rows, whose sum is x's gradient: rounded after each part where that is declared."""
+        parts = self._rounding.running_parts(rows)
+        if self.products == "float32" or dtype == x.dtype or len(parts) == 1:
+            return [Operand(x, slice(rows))]
+        operands = []
+        for part in parts:
+            x = self._rounded_backwards(x, dtype, self.products)
+            operands.append(Operand(x, part))
+        return operands
 
     def _rounded_backwards(self, x: Tensor, dtype: torch.dtype, declared: Precision) -> Tensor:
         """x, whose gradient, summed over all that is made of the result, is rounded where "storage" is declared."""

@@ -43,7 +43,13 @@ def _no_16_bit(case: Case) -> str | None:
         return "oneDNN's LSTM saves its gates for the backward pass in bfloat16"
     if case.dtype == "bfloat16" and case.bias:
         return "oneDNN's LSTM is given the sum of its two biases in bfloat16"
+    if case.dtype == "bfloat16" and not _has_bfloat16_in_onednn():
+        return "oneDNN needs AVX-512 for bfloat16, and ATen's LSTM rounds gates to it"
     return None
+
+
+def _has_bfloat16_in_onednn() -> bool:
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _library(case: Case, module: nn.RNNBase) -> str:

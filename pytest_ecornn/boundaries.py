@@ -119,12 +119,15 @@ def plan(
 
 
 def _wide(domain: Domain, base: Case, effort: Effort, free: str, seed: int) -> Planned | None:
-    """A case of many sequences and many hidden units: more tiles of both than a GPU runs blocks at once."""
+    """A case of many sequences and many hidden units: more tiles of both than a GPU runs blocks at once.
+
+    Every sequence has a state and all steps, or a fault in a few of them might not show.
+    """
     size = effort.largest // 2 + 1
     targets = [Target(dim, size) for dim in "BH"]
     case = _Packer(domain, base, {}, effort, f"{seed} {base}").with_options(random.Random(f"{seed} {base} wide"), 1)
     for target in targets:
-        case = _with_size(replace(case, layers=1, bidirectional=False), target)
+        case = _with_size(replace(case, layers=1, bidirectional=False, has_state=True, ragged=False), target)
     return Planned(case, targets) if set("BH") <= set(free) and estimate(case) <= effort.case_ms else None
 
 

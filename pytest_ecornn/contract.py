@@ -232,8 +232,9 @@ class Implementation(ABC):
     and the products made of them;
     `saved_gates` that in which the gates wait for the backward pass; `products` that in
     which W_ih x and W_hh h, or the parts of a long sum, wait to be added; `weight_gradients` that in which the gradient of
-    W_hh is summed step by step where sequences have lengths. `activation_error` is how far off sigmoid and tanh may be,
-    relative to them, where they are not as exact as float32 has them: for adapters to other people's libraries.
+    W_hh is summed: step by step where sequences have lengths, else in two halves. `activation_error` is how far off sigmoid
+    and tanh may be, relative to them, where they are not as exact as float32 has them: for adapters to other people's
+    libraries.
     `deterministic` claims that repeated calls agree bit for bit. `takes_resets` says that layers take a mask of resets; where
     it is False, the harness asks for no case that has one.
     """

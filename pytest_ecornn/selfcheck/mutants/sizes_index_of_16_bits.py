@@ -8,6 +8,7 @@ from torch import Tensor
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters
 
 CAUGHT_BY = "equivalence: output"
+PROFILE = "default"  # quick has 129 x 129 units at most
 
 
 class Fault(Loop):
