@@ -1,0 +1,88 @@
+"""Shows that names alone changed in kernels: `python -m tests.ptx_identity save FILE` before, `compare FILE` after.
+
+Compiles the forms that tests/test_kernels.py compiles to PTX, and replaces each symbol in it by its number. FILE holds a digest
+of the rest for each form, in the order of `VARIANTS`, so a kernel's own name may change too. Exit status 1: PTX differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+from multiprocessing import Pool
+from pathlib import Path
+
+from pytest_ecornn.implementations.cuda import compile as compiler
+from tests.test_kernels import FOLDER, MEASURED, VARIANTS, Variant, variants
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_SYMBOL = re.compile(r"(?<![%.\w$])[A-Za-z_$][\w$]*(?![\w$])")
+_DECLARED = re.compile(
+    r"\.(?:entry|func|param|shared|global|const|extern|visible|weak)\b[^;{(]*?([A-Za-z_$][\w$]*)\s*[\[;({,)]"
+)
+
+
+def ptx_of(source: Path, macros: Variant) -> str:
+    from cupy.cuda import nvrtc
+
+    options = [one for one in compiler._options(macros, MEASURED) if not one.startswith("--ptxas")]
+    options[0] = options[0].replace("sm_", "compute_")
+    program = nvrtc.createProgram(source.read_text(), "kernel.cu", [], [])
+    try:
+        nvrtc.compileProgram(program, options)
+        ptx = nvrtc.getPTX(program)
+        return ptx.decode() if isinstance(ptx, bytes) else str(ptx)
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def without_names(ptx: str) -> str:
+    """The PTX with each declared symbol replaced by a number, in the order of their first use."""
+    text = _COMMENT.sub("", ptx)
+    declared = {name for name in _DECLARED.findall(text) if not name.startswith("$L")}
+    prefixes = tuple(f"{name}_param_" for name in declared)
+    numbers: dict[str, str] = {}
+
+    def renamed(match: re.Match[str]) -> str:
+        name = match[0]
+        if name not in declared and not name.startswith(prefixes) and not name.startswith("_Z"):
+            return name
+        return numbers.setdefault(name, f"symbol{len(numbers)}")
+
+    return _SYMBOL.sub(renamed, text)
+
+
+def _digest(job: tuple[str, Variant]) -> str:
+    name, macros = job
+    return hashlib.sha256(without_names(ptx_of(FOLDER / name, macros)).encode()).hexdigest()[:16]
+
+
+def digests(processes: int) -> list[list[str]]:
+    """Of each form of each kernel."""
+    jobs = [(name, macros) for name in VARIANTS for macros in variants(name)]
+    with Pool(processes) as pool:
+        done = iter(pool.map(_digest, jobs, chunksize=4))
+    return [[next(done) for _ in variants(name)] for name in VARIANTS]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("action", choices=("save", "compare"))
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--processes", type=int, default=2)
+    given = parser.parse_args()
+    found = digests(given.processes)
+    if given.action == "save":
+        given.file.write_text(json.dumps(found))
+        print(f"{sum(map(len, found))} forms of {len(found)} kernels saved")
+        return 0
+    before = json.loads(given.file.read_text())
+    differing = [name for name, old, new in zip(VARIANTS, before, found, strict=True) if old != new]
+    print(f"{sum(map(len, found))} forms of {len(found)} kernels; PTX differs in: {', '.join(differing) or 'none'}")
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
