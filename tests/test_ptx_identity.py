@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 from tests.ptx_identity import without_names
 
 BEFORE = """
