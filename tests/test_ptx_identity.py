@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
-
 from tests.ptx_identity import without_names
 
 BEFORE = """
