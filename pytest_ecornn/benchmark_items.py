@@ -9,8 +9,9 @@ from pytest_ecornn import ambient, baseline_probe, clocks, cost_bounds, replay
 from pytest_ecornn.background import Threads
 from pytest_ecornn.baseline_probe import BaselineProbe
 from pytest_ecornn.columns import Column
-from pytest_ecornn.items import Failure, FixedItem, check_not_refused
+from pytest_ecornn.items import FixedItem, check_not_refused
 from pytest_ecornn.measurement import Arm, freeze_living
+from pytest_ecornn.outcomes import Failure
 from pytest_ecornn.pool import Pool
 from pytest_ecornn.roofline import Ceilings
 from pytest_ecornn.rows import Row, Timing

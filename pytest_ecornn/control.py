@@ -5,8 +5,8 @@ from __future__ import annotations
 from pytest_ecornn.benchmark_items import BenchmarkItem
 from pytest_ecornn.contract import Unsupported
 from pytest_ecornn.interruption import raised_as_error
-from pytest_ecornn.items import Skip, build_and_compare
-from pytest_ecornn.outcomes import RAISED, skips_as_unsupported
+from pytest_ecornn.items import build_and_compare
+from pytest_ecornn.outcomes import RAISED, Skip, skips_as_unsupported
 from pytest_ecornn.rows import Row
 from pytest_ecornn.verification import Candidate
 

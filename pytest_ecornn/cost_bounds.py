@@ -16,7 +16,7 @@ import torch
 from pytest_ecornn import cells
 from pytest_ecornn.contents import valid_steps
 from pytest_ecornn.contract import Case, Cost
-from pytest_ecornn.items import Failure
+from pytest_ecornn.outcomes import Failure
 from pytest_ecornn.roofline import Ceilings
 from pytest_ecornn.rows import Timing
 from pytest_ecornn.verification import Candidate

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case
 from pytest_ecornn.exploration import PROFILES, Profile, RefusalError, explore
-from pytest_ecornn.items import Failure, Item, WrongCase, build_and_compare
+from pytest_ecornn.items import Item, build_and_compare
+from pytest_ecornn.outcomes import Failure, WrongCase
 from pytest_ecornn.rerun import rerun_test_command
 from pytest_ecornn.rows import Row
 from pytest_ecornn.verification import failed_tensors

@@ -19,9 +19,8 @@ from pytest_ecornn.contract import Unsupported
 from pytest_ecornn.error_origin import describe_error
 from pytest_ecornn.exit_guard import ExitGuard
 from pytest_ecornn.gate import Finding, Outcome
-from pytest_ecornn.items import Skip
 from pytest_ecornn.measurement import Arm, Timed, measure
-from pytest_ecornn.outcomes import RAISED, skips_as_unsupported
+from pytest_ecornn.outcomes import RAISED, Skip, skips_as_unsupported
 from pytest_ecornn.pool import Pool
 from pytest_ecornn.rows import Row
 from pytest_ecornn.session import Session

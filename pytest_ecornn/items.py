@@ -23,7 +23,7 @@ from pytest_ecornn.discovery import Found
 from pytest_ecornn.error_origin import describe_error, is_of_harness
 from pytest_ecornn.exit_guard import ExitGuard
 from pytest_ecornn.interruption import raised_as_error
-from pytest_ecornn.outcomes import RAISED, skips_as_unsupported
+from pytest_ecornn.outcomes import RAISED, Failure, Skip, WrongCase, skips_as_unsupported
 from pytest_ecornn.process import Spoilt
 from pytest_ecornn.repeatability import describe_variation, needed_cases
 from pytest_ecornn.rerun import rerun_command
@@ -34,25 +34,6 @@ from pytest_ecornn.verification import Candidate, failed_tensors
 
 if TYPE_CHECKING:
     from pytest_ecornn.item_session import ItemSession
-
-
-class Skip(Exception):
-    """The implementation will not run the case, for the reason given."""
-
-
-class Failure(Exception):
-    """The implementation is wrong, as the message says: on `case`, or as a whole row; `is_timed` where only timing shows it.
-
-    earlier: the cases that must run before for it to be wrong.
-    """
-
-    def __init__(self, message: str, case: Case | str = "", is_timed: bool = False, earlier: Sequence[Case] = ()):
-        super().__init__(message)
-        self.case, self.is_timed, self.earlier = case, is_timed, earlier
-
-
-class WrongCase(Failure):
-    """What the implementation computes of `case`, or raises there, is wrong."""
 
 
 class NotRun(Failure):

@@ -9,7 +9,8 @@ from pytest_ecornn import properties
 from pytest_ecornn.contract import Case
 from pytest_ecornn.drawn_items import drawn_row, label, rerun_drawn
 from pytest_ecornn.exploration import RefusalError, Search
-from pytest_ecornn.items import Failure, Item, Skip
+from pytest_ecornn.items import Item
+from pytest_ecornn.outcomes import Failure, Skip
 from pytest_ecornn.rows import Row
 from pytest_ecornn.strategies import Sizes, property_corners
 from pytest_ecornn.subject import Subject

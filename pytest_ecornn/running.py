@@ -37,7 +37,8 @@ from pytest_ecornn.file_locks import LockError
 from pytest_ecornn.folder_lock import FolderInUse, FolderLock
 from pytest_ecornn.gate import Outcome
 from pytest_ecornn.gate_run import Gate
-from pytest_ecornn.items import Failure, Item
+from pytest_ecornn.items import Item
+from pytest_ecornn.outcomes import Failure
 from pytest_ecornn.process import worker_input
 from pytest_ecornn.reporting import formatting, gate_tables, standing
 from pytest_ecornn.rows import Row

@@ -22,10 +22,10 @@ from pytest_ecornn.discovery import Found
 from pytest_ecornn.drawn_items import DrawnItem
 from pytest_ecornn.exit_guard import ExitGuard
 from pytest_ecornn.interruption import raised_as_error
-from pytest_ecornn.items import Failure, FixedItem, Skip, build_and_compare
+from pytest_ecornn.items import FixedItem, build_and_compare
 from pytest_ecornn.locking import MachineLock
 from pytest_ecornn.options import DEFAULT_BASELINES, Options
-from pytest_ecornn.outcomes import RAISED, skips_as_unsupported
+from pytest_ecornn.outcomes import RAISED, Failure, Skip, skips_as_unsupported
 from pytest_ecornn.process import Process, worker_input
 from pytest_ecornn.proof_workers import ProofWorkers
 from pytest_ecornn.property_items import PropertiesItem

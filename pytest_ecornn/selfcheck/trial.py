@@ -19,7 +19,8 @@ from pytest_ecornn.benchmark_items import BenchmarkItem
 from pytest_ecornn.contract import Case
 from pytest_ecornn.discovery import Found, discover
 from pytest_ecornn.drawn_items import DrawnItem
-from pytest_ecornn.items import Failure, Item
+from pytest_ecornn.items import Item
+from pytest_ecornn.outcomes import Failure
 from pytest_ecornn.property_items import PropertiesItem
 from pytest_ecornn.rows import Row
 from pytest_ecornn.selfcheck.trial_session import TrialOptions, TrialSession

@@ -20,7 +20,7 @@ from pytest_ecornn.contents import Problem
 from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.discovery import Found
 from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.items import Skip
+from pytest_ecornn.outcomes import Skip
 from pytest_ecornn.suites.published.scan_reference import states
 from pytest_ecornn.verification import Candidate, expected
 

@@ -11,7 +11,8 @@ from pytest_ecornn.calls import Call, WrongResult
 from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.discovery import Found, discover
-from pytest_ecornn.items import Skip, build_and_compare
+from pytest_ecornn.items import build_and_compare
+from pytest_ecornn.outcomes import Skip
 from pytest_ecornn.verification import Candidate, expected, failure_message
 
 WRONG = "wrong"
