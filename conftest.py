@@ -22,8 +22,8 @@ def _poisoned_and_seeded(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     import torch
 
-    from pytest_ecornn.calls import Poisoned
-    from pytest_ecornn.machine import share_cores
+    from pytest_ecornn.system.machine import share_cores
+    from pytest_ecornn.verification.calls import Poisoned
 
     share_cores(request.config)
     torch.manual_seed(0)
@@ -37,7 +37,7 @@ def _judges_on_plain_memory(request: pytest.FixtureRequest) -> Iterator[None]:
 
     That neither reads memory which nobody wrote, a test of its own shows.
     """
-    from pytest_ecornn import verification
+    from pytest_ecornn.verification import verification
 
     with pytest.MonkeyPatch.context() as patch:
         for owner, name in ((verification, "_reference"), (verification.Expected, "_run_yardstick")):

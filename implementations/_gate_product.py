@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case, Cost
+from pytest_ecornn.contract import Case, Cost, cells
 from pytest_ecornn.implementations._differentiable import register_gradient
-from pytest_ecornn.implementations._precision import current, fp32_precision, whole_sums
+from pytest_ecornn.reference.precision import current, fp32_precision, whole_sums
 
 _library = torch.library.Library("pytest_ecornn", "FRAGMENT")
 _library.define("gate_product(Tensor a, Tensor b, bool tf32) -> Tensor")

@@ -9,7 +9,7 @@ from typing import Any
 
 from numba import cfunc, config
 
-from pytest_ecornn import cache
+from pytest_ecornn.system import cache
 
 
 def compiled(signature: Any, function: Callable[..., None]) -> Any:

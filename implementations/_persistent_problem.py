@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case
+from pytest_ecornn.contract import Case, cells
 from pytest_ecornn.implementations._nn_cells import NN_CELLS
 
 HOPPER = (9, 0)  # the compute capability of clusters here

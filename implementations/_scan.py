@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells
+from pytest_ecornn.contract import cells
 from pytest_ecornn.implementations._differentiable import differentiable_once
 
 _LINE_CHANNELS = 32  # a tile's width is a multiple: whole cache lines of every dtype

@@ -9,10 +9,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case, Cost, Layer, State, Weights
+from pytest_ecornn.contract import Case, Cost, Layer, State, Weights, cells
+from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations._gate_product import product_cost
-from pytest_ecornn.implementations._stack import run_layers
 from pytest_ecornn.implementations.cuda.compile import indexed
 
 Product = Callable[[Tensor, Tensor], Tensor]

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case, Cost, Layer, State
-from pytest_ecornn.dispatch import DispatchMode
+from pytest_ecornn.contract import Case, Cost, Layer, State, cells
+from pytest_ecornn.system.dispatch import DispatchMode
 
 _MODULES = {"rnn_tanh": nn.RNN, "rnn_relu": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights
+from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights, cells
 from pytest_ecornn.implementations._nn_cells import NN_CELLS
-from pytest_ecornn.implementations._precision import tf32_refusal
 from pytest_ecornn.implementations.cuda.compile import indexed, refusal
+from pytest_ecornn.reference.precision import tf32_refusal
 
 
 class Transposed(Implementation):

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case
+from pytest_ecornn.contract import Case, cells
 
 _ALIGNMENT = 256  # bytes
 _OPERAND_FEATURES = 8  # a multiple

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells
-from pytest_ecornn.implementations._precision import fp32_precision
+from pytest_ecornn.contract import cells
 from pytest_ecornn.implementations._transposed_arrays import Form, Gradients, Track, reserve, tracks
 from pytest_ecornn.implementations._transposed_steps import Steps, TrackWeights, layer_input, long_product, product
+from pytest_ecornn.reference.precision import fp32_precision
 
 Tensors = list[Tensor]
 

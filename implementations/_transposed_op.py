@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Layer, State, Weights
+from pytest_ecornn.contract import Layer, State, Weights, cells
 from pytest_ecornn.implementations._differentiable import differentiable_once
 from pytest_ecornn.implementations._transposed_arrays import reserve_bytes
 from pytest_ecornn.implementations._transposed_layer import Plan, Tensors, run_backward, run_forward

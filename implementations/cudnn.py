@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Unsupported, Weights
 from pytest_ecornn.implementations import _torch_nn
 from pytest_ecornn.implementations._cudnn_defects import defect
-from pytest_ecornn.implementations._precision import fp32_precision, hold_in_node, tf32_refusal
+from pytest_ecornn.reference.precision import fp32_precision, hold_in_node, tf32_refusal
 
 _MOST_NAMES = 4
 _TRIAL_STEPS = 64  # torch's choice of an algorithm depends on the length below 40 only

@@ -10,12 +10,11 @@ import warnings
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights
+from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights, cells
+from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations._gate_product import gate_products, product_cost
 from pytest_ecornn.implementations._nn_cells import NN_CELLS
-from pytest_ecornn.implementations._precision import tf32_refusal
-from pytest_ecornn.implementations._stack import run_layers
+from pytest_ecornn.reference.precision import tf32_refusal
 
 
 class CusparseGpu(Implementation):

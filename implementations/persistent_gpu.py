@@ -12,13 +12,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights
+from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights, cells
 from pytest_ecornn.implementations._persistent_choice import choose
 from pytest_ecornn.implementations._persistent_problem import GATES, PARAMETERS, Arithmetic, Device, Problem, values_a_step
-from pytest_ecornn.implementations._precision import tf32_refusal
 from pytest_ecornn.implementations.cuda.compile import indexed, refusal
 from pytest_ecornn.implementations.cuda.rows import too_large
+from pytest_ecornn.reference.precision import tf32_refusal
 
 
 class PersistentGpu(Implementation):

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights
+from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights, cells
+from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations._min_cells import MIN_CELLS
 from pytest_ecornn.implementations._scan import Scan, openmp, plan, scan
-from pytest_ecornn.implementations._stack import run_layers
 
 
 class ScanCpu(Implementation):

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights
+from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights, cells
 from pytest_ecornn.implementations._min_cells import POSITIVE_CELLS
-from pytest_ecornn.implementations._precision import tf32_refusal
+from pytest_ecornn.reference.precision import tf32_refusal
 
 # The longest sequences (inference, training) that pass the tolerance rule with room to spare. The rounding of a sum of T
 # logarithms is a relative error of the state, in float32 2e-6 of the largest at T = 64, 1e-5 at 256 and 4e-3 at 65,536. An

@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_ecornn.cells import Cell
     from pytest_ecornn.contract import Case, Cost, Implementation, Unsupported, Weights
+    from pytest_ecornn.contract.cells import Cell
 
 __version__ = "0.1.0"
 __all__ = ["Case", "Cell", "Cost", "Implementation", "Unsupported", "Weights", "__version__"]
@@ -19,4 +19,4 @@ __all__ = ["Case", "Cell", "Cost", "Implementation", "Unsupported", "Weights", "
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("pytest_ecornn.cells" if name == "Cell" else "pytest_ecornn.contract"), name)
+    return getattr(import_module("pytest_ecornn.contract.cells" if name == "Cell" else "pytest_ecornn.contract"), name)

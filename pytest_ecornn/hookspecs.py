@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_ecornn.cells import Cell
+    from pytest_ecornn.contract.cells import Cell
 
 
 @pytest.hookspec

@@ -17,12 +17,11 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import State
+from pytest_ecornn.contract import State, cells
 from pytest_ecornn.implementations._persistent_layers import How
 from pytest_ecornn.implementations._persistent_op import run
 from pytest_ecornn.implementations._persistent_problem import PARAMETERS
-from pytest_ecornn.implementations._precision import current
+from pytest_ecornn.reference.precision import current
 
 __all__ = ["GRU", "LSTM", "RNN"]
 

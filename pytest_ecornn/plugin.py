@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pytest_ecornn import hookspecs
-from pytest_ecornn.modes import check_is_run, is_active, is_selfcheck
-from pytest_ecornn.node_ids import make_module
-from pytest_ecornn.options import add_options
+from pytest_ecornn.run.options.modes import check_is_run, is_active, is_selfcheck
+from pytest_ecornn.run.options.node_ids import make_module
+from pytest_ecornn.run.options.options import add_options
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,7 +25,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Any, Any]:
     if is_active(config) and config.getoption("--ecornn-isolate"):
-        from pytest_ecornn.isolation import prepare
+        from pytest_ecornn.run.processes.isolation import prepare
 
         prepare(config)
     try:
@@ -36,7 +36,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Any, Any]:
 
 def _printable(error: pytest.UsageError) -> pytest.UsageError:
     """The error, of whose file names and exceptions no terminal obeys anything."""
-    from pytest_ecornn.reporting.formatting import printable
+    from pytest_ecornn.results.formatting import printable
 
     return pytest.UsageError(*map(printable, error.args))
 
@@ -55,13 +55,13 @@ def pytest_configure(config: pytest.Config) -> None:
     elif not is_active(config):
         check_is_run(config)
     else:
-        from pytest_ecornn.proof_workers import Starting, is_possible
-        from pytest_ecornn.running import Running
+        from pytest_ecornn.run.hooks.running import Running
+        from pytest_ecornn.run.processes.proof_workers import Starting, is_possible
 
         running = Running(config)
         config.pluginmanager.register(running, "ecornn-running")
         if running.session.options.isolate:
-            from pytest_ecornn.isolation import register
+            from pytest_ecornn.run.processes.isolation import register
 
             register(config, running)
         elif is_possible(config):

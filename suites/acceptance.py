@@ -21,23 +21,24 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pytest_ecornn import gate, memory
-from pytest_ecornn.clocks import CpuClock
+from pytest_ecornn.cases.case_sets import case_set
 from pytest_ecornn.contract import Case
-from pytest_ecornn.gate_limits import Limits
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
-from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.journal import read
-from pytest_ecornn.measurement import Arm, measure
-from pytest_ecornn.pool import Pool
-from pytest_ecornn.rows import Row
-from pytest_ecornn.statistics import Ratio, paired_ratio, spread
-from pytest_ecornn.suites.cases import case_set
-from pytest_ecornn.verification import Candidate
+from pytest_ecornn.measurement.clocks import CpuClock
+from pytest_ecornn.measurement.measurement import Arm, measure
+from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.results.journal import read
+from pytest_ecornn.results.regression import gate
+from pytest_ecornn.results.regression.gate_limits import Limits
+from pytest_ecornn.results.rows import Row
+from pytest_ecornn.results.statistics import Ratio, paired_ratio, spread
+from pytest_ecornn.system import memory
+from pytest_ecornn.verification.verification import Candidate
 
 AGAIN = '''
 """The plain loop under a second name."""
-from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.reference.loop import Sequential
 
 class Again(Sequential):
     pass
@@ -45,7 +46,7 @@ class Again(Sequential):
 SLOWED = '''
 """The plain loop with a share of its own time added to every call."""
 import time
-from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.reference.loop import Sequential
 
 class Slowed(Sequential):
     def build(self, case, weights):

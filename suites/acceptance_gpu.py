@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_ecornn import machine
-from pytest_ecornn.reporting.formatting import count, ratio_interval, significant
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.results.formatting import count, ratio_interval, significant
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.promises import agreement, first_use, planted, verdicts
+from pytest_ecornn.system import machine
 
 Line = tuple[str, str, str, str]  # promise, bar, measured, whether it is kept
 

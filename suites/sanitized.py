@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pytest_ecornn import calls, contents
+from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Implementation
 from pytest_ecornn.implementations import _persistent_kernel, _persistent_wave, _persistent_wave_form, _sparse_form
 from pytest_ecornn.implementations._persistent_choice import fitting, queued_us
@@ -31,6 +31,7 @@ from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
 from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu
 from pytest_ecornn.implementations.transposed_gpu import TransposedGpu
 from pytest_ecornn.suites.forms_gpu import forced, kind_of
+from pytest_ecornn.verification import calls
 
 PRECISIONS = {"float16": "float16", "tf32": "float32-tf32", "float32": "float32", "bfloat16": "bfloat16"}
 SIZES = ((64, 3), (203, 19), (650, 29), (1201, 3))  # H and B, which blocks and tiles do not divide

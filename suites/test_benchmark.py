@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from pytest_ecornn.benchmark_items import BenchmarkItem
-from pytest_ecornn.clocks import replay_clock
-from pytest_ecornn.control import ControlItem
+from pytest_ecornn.measurement.clocks import replay_clock
+from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
+from pytest_ecornn.run.items.control import ControlItem
 
 
 @pytest.mark.benchmark(timer=replay_clock)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_ecornn.drawn_items import DrawnItem
-from pytest_ecornn.items import FixedItem
+from pytest_ecornn.run.items.drawn_items import DrawnItem
+from pytest_ecornn.run.items.items import FixedItem
 
 
 def test_drawn_cases(ecornn_drawn: DrawnItem) -> None:

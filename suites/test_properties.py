@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ecornn.property_items import PropertiesItem
+from pytest_ecornn.run.items.property_items import PropertiesItem
 
 
 def test_properties(ecornn_properties: PropertiesItem) -> None:

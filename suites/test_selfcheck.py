@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_ecornn.items import Item
+from pytest_ecornn.run.items.items import Item
 from pytest_ecornn.selfcheck.plugin import PROPERTY
 from pytest_ecornn.selfcheck.trial import Trial
 

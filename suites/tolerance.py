@@ -19,11 +19,12 @@ import numpy as np
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from pytest_ecornn import calls, cells, comparison, contents, verification, yardstick
-from pytest_ecornn.contract import DTYPES, Case, Declared
-from pytest_ecornn.discovery import Found, discover
-from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.strategies import Domain, cases
+from pytest_ecornn.cases import contents
+from pytest_ecornn.cases.strategies import Domain, cases
+from pytest_ecornn.contract import DTYPES, Case, Declared, cells
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.run.discovery import Found, discover
+from pytest_ecornn.verification import calls, comparison, verification, yardstick
 
 _OTHER_ORDER = 1001  # a permutation that no yardstick uses
 
@@ -127,7 +128,7 @@ def render(tallies: Tallies, seconds: float) -> str:
     lines = [
         "# The tolerance rule, fitted",
         "",
-        "Random correct implementations on drawn cases, judged by the rule of `pytest_ecornn/comparison.py`:",
+        "Random correct implementations on drawn cases, judged by the rule of `pytest_ecornn/verification/comparison.py`:",
         f"rms <= {comparison.RMS_FACTOR:g} x yardstick + {comparison.RMS_FLOOR:g} eps / sqrt(n), "
         f"maximum <= {comparison.MAX_FACTOR:g} x yardstick + {comparison.MAX_FLOOR:g} eps, whole tensor and each slice; "
         f"both plus {comparison.SUM_FLOOR:g} eps sqrt(terms) of float32 (float64) for the longest sums.",

@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from pytest_ecornn.quiet_bounds import Blocks
-from pytest_ecornn.rows import Disturbance
-from pytest_ecornn.watched_clock import Span
+from pytest_ecornn.measurement.watched_clock import Span
+from pytest_ecornn.results.quiet_bounds import Blocks
+from pytest_ecornn.results.rows import Disturbance
 
 _STEP, _SLICE, _BALANCING, _SETTLING = 2.5e-5, 4e-3, 20e-3, 8e-3
 _CALLER, _WORKER = "caller", "worker"

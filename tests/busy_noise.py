@@ -20,18 +20,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pytest_ecornn import memory, statistics
-from pytest_ecornn.clocks import CpuClock
-from pytest_ecornn.columns import Column
+from pytest_ecornn.cases.case_sets import case_set
 from pytest_ecornn.contract import DTYPES, Case, Implementation
-from pytest_ecornn.disturbance import describe, is_disturbed
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
-from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.implementations.torch_cpu import TorchCpu
-from pytest_ecornn.measurement import Arm, Pool
-from pytest_ecornn.roofline import Ceilings
-from pytest_ecornn.suites.cases import case_set
-from pytest_ecornn.verification import Candidate
+from pytest_ecornn.measurement.clocks import CpuClock
+from pytest_ecornn.measurement.columns import Column
+from pytest_ecornn.measurement.measurement import Arm, Pool
+from pytest_ecornn.measurement.roofline import Ceilings
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.results import statistics
+from pytest_ecornn.results.disturbance import describe, is_disturbed
+from pytest_ecornn.system import memory
+from pytest_ecornn.verification.verification import Candidate
 
 SPINNING = (1, 2, 4)
 EFFECT = 1.5

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ecornn.implementations import _scan_gpu_log_op, _scan_gpu_op
-from pytest_ecornn.locking import MachineLock
+from pytest_ecornn.system.locking import MachineLock
 from tests.kernels_on_cpu import KernelOnCpu, running_scans
 
 IS_CI = bool(os.environ.get("ECORNN_CI"))

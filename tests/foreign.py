@@ -16,7 +16,9 @@ QUICK = (*BRIEFLY, "-p", "quickly")
 _FORK_CLIENT = str(Path(__file__).with_name("fork_client.py"))
 # What takes seconds and few tests are about: measuring the machine's ceilings, and simplifying a drawn case that failed.
 _QUICKLY = """
-from pytest_ecornn import exploration, property_items, roofline
+from pytest_ecornn.measurement import roofline
+from pytest_ecornn.run import exploration
+from pytest_ecornn.run.items import property_items
 exploration.SIMPLIFY_SECONDS = 1.0
 property_items.TIMED_REPEATS = 2
 roofline.measure_ceilings = lambda dtypes, device: roofline.Ceilings({1: 1e6}, {1: 1e6}, dict.fromkeys(dtypes, 1e6))

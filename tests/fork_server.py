@@ -31,7 +31,7 @@ _READ_AT_IMPORT = (
 _SLOW_IMPORTS = (
     *("torch", "numba", "llvmlite.binding", "hypothesis", "hypothesis.strategies", "numpy.random", "cpuinfo.cpuinfo"),
     *("rich.console", "rich.table", "rich.progress", "pytest_benchmark.plugin", "pytest_benchmark.session", "execnet"),
-    "pytest_ecornn.running",
+    "pytest_ecornn.run.hooks.running",
 )
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_ecornn import gate, reporting
-from pytest_ecornn.gate_limits import DEFAULT, Limits
-from pytest_ecornn.rows import Row
-from pytest_ecornn.statistics import paired_ratio
+from pytest_ecornn import reporting
+from pytest_ecornn.results.regression import gate
+from pytest_ecornn.results.regression.gate_limits import DEFAULT, Limits
+from pytest_ecornn.results.rows import Row
+from pytest_ecornn.results.statistics import paired_ratio
 from tests.reporting_samples import CASES, row, timing
 
 _NOISE = [

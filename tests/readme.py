@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pytest_ecornn.options import help_text
-from pytest_ecornn.reporting.formatting import significant
 from pytest_ecornn.reporting.ratio_chart import Series
+from pytest_ecornn.results.formatting import significant
+from pytest_ecornn.run.options.options import help_text
 from pytest_ecornn.suites.published import front_chart
 
 ROOT = Path(__file__).parents[1]

@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting import RunInfo
-from pytest_ecornn.rows import Against, Row, TensorError, Timing
+from pytest_ecornn.results.rows import Against, Row, TensorError, Timing
 
 HOSTILE = "a|b<script>alert(1)</script>`*_[x](http://evil.example)\n\x1b[31m# h\ud800"
 CASES = (

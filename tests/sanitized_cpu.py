@@ -18,7 +18,7 @@ from random import Random
 import pytest
 import torch
 
-from pytest_ecornn import calls, contents
+from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Layer
 from pytest_ecornn.implementations import (
     _persistent_wave_form,
@@ -37,6 +37,7 @@ from pytest_ecornn.implementations._persistent_problem import Device
 from pytest_ecornn.implementations._persistent_wave_form import Wave
 from pytest_ecornn.implementations._transposed_arrays import Form as TransposedForm
 from pytest_ecornn.suites.sanitized import ANY, CLUSTERS, WAVE, Job, _best
+from pytest_ecornn.verification import calls
 from tests.clusters_on_cpu import H200, ClustersOnCpu, running_layers, running_sparse
 from tests.kernels_on_cpu import KernelOnCpu, running_scans, running_transposed
 

@@ -16,18 +16,19 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn import machine, quiet_bounds
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.measurement import Arm
-from pytest_ecornn.pool import Pool
-from pytest_ecornn.replay import Graph
-from pytest_ecornn.statistics import Ratio
+from pytest_ecornn.measurement.measurement import Arm
+from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.replay import Graph
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.results import quiet_bounds
+from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites import acceptance_gpu
 from pytest_ecornn.suites.promises import agreement, captured, first_use, planted, verdicts
 from pytest_ecornn.suites.promises.captured import Captured
 from pytest_ecornn.suites.promises.planted import Sleep
-from pytest_ecornn.verification import Candidate
+from pytest_ecornn.system import machine
+from pytest_ecornn.verification.verification import Candidate
 from tests.test_replay import CountingClock, built, fake_graph
 
 SMALL = Case.parse("lstm-T3-B2-H5-float32")

@@ -16,7 +16,7 @@ from rich.text import Text
 from pytest_ecornn import reporting
 from pytest_ecornn.reporting import answer_table, comparison_tables, standing
 from pytest_ecornn.reporting.answer import Answer, answers, of_case
-from pytest_ecornn.rows import Row, Timing
+from pytest_ecornn.results.rows import Row, Timing
 from tests import samples
 from tests.foreign import QUICK, Foreign
 from tests.reporting_samples import CASES, drawn, row, sample_rows, sample_run, timing

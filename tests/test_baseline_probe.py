@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from pytest_ecornn import baseline_probe
-from pytest_ecornn.background import Threads
-from pytest_ecornn.baseline_probe import Alone, BaselineProbe
-from pytest_ecornn.clocks import CpuClock
 from pytest_ecornn.contract import Case, State
-from pytest_ecornn.measurement import Arm
-from pytest_ecornn.pool import Pool
+from pytest_ecornn.measurement import baseline_probe
+from pytest_ecornn.measurement.baseline_probe import Alone, BaselineProbe
+from pytest_ecornn.measurement.clocks import CpuClock
+from pytest_ecornn.measurement.measurement import Arm
+from pytest_ecornn.measurement.pool import Pool
 from pytest_ecornn.reporting import answer
-from pytest_ecornn.rows import Against, Timing
+from pytest_ecornn.results.rows import Against, Timing
 from pytest_ecornn.selfcheck._correct_layers import Loop
-from pytest_ecornn.verification import Candidate
+from pytest_ecornn.verification.guards.background import Threads
+from pytest_ecornn.verification.verification import Candidate
 
 CASE = Case(cell="gru", steps=4, batch=2, hidden_size=8)
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ecornn import boundaries, contents
-from pytest_ecornn.boundaries import DEFAULT, QUICK, Effort, Planned, plan
+from pytest_ecornn.cases import boundaries, contents
+from pytest_ecornn.cases.boundaries import DEFAULT, QUICK, Effort, Planned, plan
+from pytest_ecornn.cases.strategies import Domain, nearest_supported
 from pytest_ecornn.contract import DTYPES, Case
 from pytest_ecornn.reporting import boundary_sizes
-from pytest_ecornn.rows import Row
-from pytest_ecornn.strategies import Domain, nearest_supported
+from pytest_ecornn.results.rows import Row
 
 BASE = Case(cell="lstm", steps=4, batch=2, hidden_size=8)
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn.clocks import CpuClock
 from pytest_ecornn.contract import Case
-from pytest_ecornn.statistics import Ratio
+from pytest_ecornn.measurement.clocks import CpuClock
+from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import case_times, persistent
 from pytest_ecornn.suites.published.case_times import CALLED, REPLAYED, Cell, Contest
 from pytest_ecornn.suites.published.optional import LATE

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn import calls, cells, contents, verification
-from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations._stack import run_layers
+from pytest_ecornn.cases import contents
+from pytest_ecornn.contract import Case, cells
+from pytest_ecornn.contract.layer_stack import run_layers
+from pytest_ecornn.verification import calls, verification
 
 TORCH = {"rnn_tanh": torch.nn.RNN, "rnn_relu": torch.nn.RNN, "lstm": torch.nn.LSTM, "gru": torch.nn.GRU}
 BASE = Case(cell="lstm", steps=7, batch=3, hidden_size=5, input_size=4, dtype="float64", mode="training")

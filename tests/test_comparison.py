@@ -13,13 +13,14 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from pytest_ecornn import calls, contents, verification, yardstick
-from pytest_ecornn.comparison import Comparison, Error, judge
+from pytest_ecornn.cases import contents
+from pytest_ecornn.cases.seeding import generator
 from pytest_ecornn.contract import Case, Declared
-from pytest_ecornn.implementations._rounding import Dithered, Rounding
-from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.seeding import generator
-from pytest_ecornn.verification import Expected
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.rounding import Dithered, Rounding
+from pytest_ecornn.verification import calls, verification, yardstick
+from pytest_ecornn.verification.comparison import Comparison, Error, judge
+from pytest_ecornn.verification.verification import Expected
 
 CASE = Case(cell="lstm", steps=9, batch=3, hidden_size=8, input_size=5, layers=2, mode="training", has_state=True, seed=4)
 Change = Callable[[calls.Tensors], None]

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ecornn import cells, strategies
-from pytest_ecornn.contract import DTYPES, Case, Weights
-from pytest_ecornn.strategies import Domain, cases, nearest_supported
+from pytest_ecornn.cases import strategies
+from pytest_ecornn.cases.strategies import Domain, cases, nearest_supported
+from pytest_ecornn.contract import DTYPES, Case, Weights, cells
 
 
 @given(st.data())

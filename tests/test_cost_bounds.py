@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case, Cost, Weights
-from pytest_ecornn.cost_bounds import WrongCost, checked, rate_problem
-from pytest_ecornn.discovery import discover
-from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.roofline import Ceilings
-from pytest_ecornn.rows import Timing
-from pytest_ecornn.verification import Candidate
+from pytest_ecornn.contract import Case, Cost, Weights, cells
+from pytest_ecornn.measurement.cost_bounds import WrongCost, checked, rate_problem
+from pytest_ecornn.measurement.roofline import Ceilings
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.results.rows import Timing
+from pytest_ecornn.run.discovery import discover
+from pytest_ecornn.verification.verification import Candidate
 
 CASE = Case(cell="gru", steps=4, batch=2, hidden_size=8)
 FLOOR = cells.floor_cost(CASE)

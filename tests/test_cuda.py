@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn import memory, sensors
-from pytest_ecornn.clocks import CudaClock, GraphClock
-from pytest_ecornn.columns import Column
 from pytest_ecornn.contract import Case, Declared, Layer
-from pytest_ecornn.graphs import Capturing, NotCaptured
-from pytest_ecornn.implementations._precision import current
-from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.measurement import Arm, measure
-from pytest_ecornn.pool import Pool
-from pytest_ecornn.replay import GraphArm, graph_arms
-from pytest_ecornn.roofline import Ceilings, measure_ceilings
-from pytest_ecornn.verification import Candidate
+from pytest_ecornn.measurement.clocks import CudaClock, GraphClock
+from pytest_ecornn.measurement.columns import Column
+from pytest_ecornn.measurement.measurement import Arm, measure
+from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.replay import GraphArm, graph_arms
+from pytest_ecornn.measurement.roofline import Ceilings, measure_ceilings
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.precision import current
+from pytest_ecornn.system import memory, sensors
+from pytest_ecornn.system.graphs import Capturing, NotCaptured
+from pytest_ecornn.verification.verification import Candidate
 from tests.foreign import BRIEFLY, Foreign
 
 pytestmark = [

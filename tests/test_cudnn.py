@@ -13,19 +13,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn import contents
-from pytest_ecornn.calls import run
+from pytest_ecornn.cases import contents
+from pytest_ecornn.cases.required import REQUIRED_DOMAIN
+from pytest_ecornn.cases.strategies import Domain
 from pytest_ecornn.contract import Case, Implementation, Weights
-from pytest_ecornn.implementations import _precision, _torch_nn, cudnn
-from pytest_ecornn.implementations._precision import current, fp32_precision
-from pytest_ecornn.implementations._rounding import Rounding
+from pytest_ecornn.implementations import _torch_nn, cudnn
 from pytest_ecornn.implementations.cudnn import Cudnn
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
-from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.implementations.torch_cpu import TorchCpu
-from pytest_ecornn.strategies import Domain
-from pytest_ecornn.suites.required import REQUIRED_DOMAIN
-from pytest_ecornn.verification import Candidate, failure_message
+from pytest_ecornn.reference import precision
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.precision import current, fp32_precision
+from pytest_ecornn.reference.rounding import Rounding
+from pytest_ecornn.verification.calls import run
+from pytest_ecornn.verification.verification import Candidate, failure_message
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 CUDA = torch.device("cuda")
@@ -212,7 +213,7 @@ def test_ieee_linear_is_linear_with_gradients(shape: tuple[int, ...], has_bias: 
     bias = given[2] if has_bias else None
 
     def own(*tensors: torch.Tensor) -> torch.Tensor:
-        return _precision._linear(lambda operand: operand, *tensors)
+        return precision._linear(lambda operand: operand, *tensors)
 
     torch.testing.assert_close(own(*given), torch.nn.functional.linear(x, weight, bias))
     assert torch.autograd.gradcheck(own, leaves)
@@ -220,7 +221,7 @@ def test_ieee_linear_is_linear_with_gradients(shape: tuple[int, ...], has_bias: 
 
 def test_tf32_products_have_operands_of_11_bits() -> None:
     x, weight = torch.tensor([[1 + 2**-10 + 2**-11, -3.0]]), torch.tensor([[1.0, 2.0**-20], [float("inf"), 0.0]])
-    product = _precision.tf32_linear(Rounding())(x, weight, None)
+    product = precision.tf32_linear(Rounding())(x, weight, None)
     assert product.tolist() == [[1 + 2**-10 - 3 * 2**-20, float("inf")]]
 
 

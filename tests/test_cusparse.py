@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn import calls, contents, verification
+from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations.cusparse_gpu import CusparseGpu
+from pytest_ecornn.verification import calls, verification
 
 OPTIONS = {
     "plain": {},

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ecornn.discovery import DiscoveryError, discover
+from pytest_ecornn.run.discovery import DiscoveryError, discover
 
 GOOD = """
 from pytest_ecornn import Cost, Implementation

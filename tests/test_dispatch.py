@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pytest_ecornn.dispatch import DispatchMode
+from pytest_ecornn.system.dispatch import DispatchMode
 from tests import samples
 from tests.foreign import QUICK, Foreign
 

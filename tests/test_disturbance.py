@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ecornn import machine_load, own_waits
-from pytest_ecornn.baseline_times import doubt
-from pytest_ecornn.clocks import Clock, CpuClock
-from pytest_ecornn.columns import Column
-from pytest_ecornn.disturbance import describe, is_disturbed
-from pytest_ecornn.machine_load import MachineLoad
-from pytest_ecornn.own_waits import OwnWaits
-from pytest_ecornn.quiet_bounds import Blocks
+from pytest_ecornn.measurement.clocks import Clock, CpuClock
+from pytest_ecornn.measurement.columns import Column
+from pytest_ecornn.measurement.watch import Watch
+from pytest_ecornn.measurement.watched_clock import Span, WatchedClock
 from pytest_ecornn.reporting import csv_report, markdown, progress
 from pytest_ecornn.reporting.terminal import summary_lines
-from pytest_ecornn.rows import Disturbance, Row
-from pytest_ecornn.statistics import MIN_PAIRS, Ratio, paired_ratio, verdict
-from pytest_ecornn.watch import Watch
-from pytest_ecornn.watched_clock import Span, WatchedClock
+from pytest_ecornn.results.disturbance import describe, is_disturbed
+from pytest_ecornn.results.quiet_bounds import Blocks
+from pytest_ecornn.results.rows import Disturbance, Row
+from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, paired_ratio, verdict
+from pytest_ecornn.run.baseline_times import doubt
+from pytest_ecornn.system import machine_load, own_waits
+from pytest_ecornn.system.machine_load import MachineLoad
+from pytest_ecornn.system.own_waits import OwnWaits
 from tests import busy_machine
 from tests.disturbance_samples import BUSY, QUIET
 from tests.reporting_samples import CASES, row, sample_run, timing

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ecornn.journal import read
+from pytest_ecornn.results.journal import read
 from tests import samples
 from tests.foreign import BRIEFLY, QUICK, Foreign, environment
 
@@ -29,7 +29,7 @@ def test_without_a_flag_the_plugin_imports_nothing(foreign: Foreign) -> None:
     foreign.write(
         "test_it.py",
         "import sys\ndef test_it():\n    heavy = {'torch', 'numba', 'rich', 'hypothesis.strategies'} & set(sys.modules)\n"
-        "    assert 'torch' not in heavy and 'numba' not in heavy\n    assert 'pytest_ecornn.session' not in sys.modules\n",
+        "    assert 'torch' not in heavy and 'numba' not in heavy\n    assert 'pytest_ecornn.run.session' not in sys.modules\n",
     )
     foreign.run("-q", check=0, fresh=True)
 
@@ -105,7 +105,7 @@ def test_a_row_below_its_floor_is_invalid(foreign: Foreign) -> None:
     slow = "roofline.Ceilings({1: 1e-6}, {1: 1e-6}, dict.fromkeys(dtypes, 1e-6))"
     foreign.write(
         "conftest.py",
-        f"from pytest_ecornn import roofline\nroofline.measure_ceilings = lambda dtypes, device: {slow}\n",
+        f"from pytest_ecornn.measurement import roofline\nroofline.measure_ceilings = lambda dtypes, device: {slow}\n",
     )
     options = ["--ecornn-case", samples.CASE, "--ecornn-only", "sequential"]
     foreign.run("--ecornn-bench", *options, *QUICK, check=1)

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from _pytest._io import TerminalWriter
 
-from pytest_ecornn import screen
-from pytest_ecornn.locking import MachineLock
-from pytest_ecornn.options import Options
 from pytest_ecornn.reporting.progress import Progress
+from pytest_ecornn.run.hooks import screen
+from pytest_ecornn.run.options.options import Options
+from pytest_ecornn.system.locking import MachineLock
 from tests import samples
 from tests.foreign import QUICK, Foreign, environment
 from tests.reporting_samples import row, sample_rows
@@ -146,7 +146,7 @@ def test_what_stands_in_the_locks_place_is_named_and_no_implementation_blamed(fo
 
 def test_nothing_is_left_that_was_not_asked_for(foreign: Foreign) -> None:
     foreign.write(
-        "few.py", "from pytest_ecornn import exploration\nexploration.PROFILES['quick'] = exploration.Profile(1, 0)\n"
+        "few.py", "from pytest_ecornn.run import exploration\nexploration.PROFILES['quick'] = exploration.Profile(1, 0)\n"
     )
     options = ["--ecornn-only", "sequential", "-k", "drawn and rnn_tanh-float32", "--ecornn-profile", "quick", "-p", "few"]
     foreign.run("--ecornn-verify", *options, check=0)
@@ -193,7 +193,7 @@ def test_an_empty_path_is_a_usage_error(option: str, pytester: pytest.Pytester) 
 def test_another_arm_processor_is_another_kind_of_machine(foreign: Foreign) -> None:
     foreign.write(
         "arm.py",
-        "import os\nfrom pathlib import Path\nfrom pytest_ecornn import machine\nread = machine._read\n"
+        "import os\nfrom pathlib import Path\nfrom pytest_ecornn.system import machine\nread = machine._read\n"
         "text = f'processor : 0\\nCPU implementer\\t: 0x41\\nCPU part\\t: {os.environ[\"PART\"]}\\n'\n"
         "machine._read = lambda path: text if path == Path('/proc/cpuinfo') else read(path)\n",
     )

@@ -12,7 +12,7 @@ from types import FunctionType
 
 import pytest
 
-from pytest_ecornn.exit_guard import ExitGuard, ProcessExit
+from pytest_ecornn.verification.guards.exit_guard import ExitGuard, ProcessExit
 from tests import samples
 from tests.foreign import QUICK, Foreign
 
@@ -69,7 +69,8 @@ def test_a_baseline_that_exits_leaves_its_candidates_row(foreign: Foreign) -> No
 def test_what_ends_a_process_on_its_users_behalf_is_let_through() -> None:
     """pytest-timeout's thread, a worker's own end, and children; the functions are as before when all guards have ended."""
     text = (
-        "import os, sys\nfrom pytest_ecornn.exit_guard import ExitGuard\nfrom pytest_ecornn import process\n"
+        "import os, sys\nfrom pytest_ecornn.run.processes import process\n"
+        "from pytest_ecornn.verification.guards.exit_guard import ExitGuard\n"
         "with ExitGuard(), ExitGuard():\n    exec(sys.argv[1])\n"
     )
     for call, status in (

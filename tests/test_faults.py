@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_ecornn import faults, memory
-from pytest_ecornn.deadline import GRACE_SECONDS, Deadline
-from pytest_ecornn.journal import Journal, JournalError, read
-from pytest_ecornn.last_words import LastWords, Words
-from pytest_ecornn.locking import MachineLock
-from pytest_ecornn.rows import Row
+from pytest_ecornn.results.journal import Journal, JournalError, read
+from pytest_ecornn.results.rows import Row
+from pytest_ecornn.system import faults, memory
+from pytest_ecornn.system.deadline import GRACE_SECONDS, Deadline
+from pytest_ecornn.system.last_words import LastWords, Words
+from pytest_ecornn.system.locking import MachineLock
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_context_is_poisoned_while_waiting_for_its_device_raises(monkeypatch: 
 
 
 def test_what_is_available_is_less_than_all_there_is() -> None:
-    from pytest_ecornn.machine import memory_bytes
+    from pytest_ecornn.system.machine import memory_bytes
 
     assert 0 < (memory.available_bytes() or 0) < memory_bytes()
 
@@ -110,7 +110,7 @@ def test_a_deadline_that_was_met_ends_nothing(deadline: Deadline) -> None:
 def test_a_deadline_ends_native_code_that_keeps_the_interpreter_to_itself(tmp_path: Path) -> None:
     hang = """
         import ctypes, sys
-        from pytest_ecornn.deadline import Deadline
+        from pytest_ecornn.system.deadline import Deadline
         Deadline(open(sys.argv[1], "a")).start(0.1, lambda: None)
         ctypes.PyDLL(None).sleep(60)
     """

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn import calls, contents, verification
+from pytest_ecornn.cases import contents
 from pytest_ecornn.implementations import _persistent_kernel
 from pytest_ecornn.implementations._persistent_choice import choose
 from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_problem import Arithmetic, Device, Problem
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from pytest_ecornn.suites import forms_gpu
+from pytest_ecornn.verification import calls, verification
 from tests.clusters_on_cpu import H200
 from tests.test_persistent import needs_compiler, needs_hopper, on_cpu, small, verdicts
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pytest_ecornn.reporting.ratio_chart import Group, Series, render_chart
-from pytest_ecornn.statistics import Ratio
+from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import front_chart
 from pytest_ecornn.suites.published.ratios import mean_ratio
 

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pytest_ecornn import gate, machine, reporting
-from pytest_ecornn.gate_limits import Limits
+from pytest_ecornn import reporting
 from pytest_ecornn.reporting import ReportError, gate_tables
-from pytest_ecornn.statistics import Ratio, paired_ratio
+from pytest_ecornn.results.regression import gate
+from pytest_ecornn.results.regression.gate_limits import Limits
+from pytest_ecornn.results.statistics import Ratio, paired_ratio
 from pytest_ecornn.suites.acceptance import gated
+from pytest_ecornn.system import machine
 from tests.disturbance_samples import BUSY
 from tests.gate_noise import Machine, compared, one, replayed
 from tests.reporting_samples import CASES, HOSTILE, drawn, row, sample_rows, sample_run

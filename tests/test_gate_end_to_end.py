@@ -22,10 +22,10 @@ OPTIONS = (
 # Other tests run beside this: time in which another process runs is not counted, and no row is in doubt for it.
 QUIET = """
 from time import process_time
-from pytest_ecornn import baseline_times
-from pytest_ecornn.baseline_probe import BaselineProbe
-from pytest_ecornn.clocks import CpuClock
-from pytest_ecornn.machine_load import MachineLoad
+from pytest_ecornn.run import baseline_times
+from pytest_ecornn.measurement.baseline_probe import BaselineProbe
+from pytest_ecornn.measurement.clocks import CpuClock
+from pytest_ecornn.system.machine_load import MachineLoad
 CpuClock.time.__kwdefaults__["now"] = process_time
 MachineLoad.load = lambda self: None
 BaselineProbe.doubts = lambda self, beside: {}

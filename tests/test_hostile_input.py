@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn import journal
-from pytest_ecornn.rows import SCHEMA_VERSION
+from pytest_ecornn.results import journal
+from pytest_ecornn.results.rows import SCHEMA_VERSION
 from tests import samples
 from tests.foreign import QUICK, Foreign
 from tests.reporting_samples import sample_rows

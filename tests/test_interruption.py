@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn import interruption
+from pytest_ecornn.system import interruption
 
 
 def config(distributed: Any) -> Any:

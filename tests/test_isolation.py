@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn.controller import Controller, Scheduling
-from pytest_ecornn.dead_workers import ignore_closed_channel
-from pytest_ecornn.discovery import discover
-from pytest_ecornn.isolation import prepare
-from pytest_ecornn.journal import read
-from pytest_ecornn.last_words import LastWords, Words
-from pytest_ecornn.rerun import rerun_command
+from pytest_ecornn.results.journal import read
+from pytest_ecornn.run.discovery import discover
+from pytest_ecornn.run.processes.controller import Controller, Scheduling
+from pytest_ecornn.run.processes.dead_workers import ignore_closed_channel
+from pytest_ecornn.run.processes.isolation import prepare
+from pytest_ecornn.system.last_words import LastWords, Words
+from pytest_ecornn.verification.rerun import rerun_command
 from tests import samples
 from tests.foreign import QUICK, Foreign, environment
 
@@ -43,13 +43,13 @@ FAULTS = {
 # There is no GPU here: a context is lost when an implementation says so, and for as long as its process lives.
 CONFTEST = """
 import torch
-from pytest_ecornn import faults
+from pytest_ecornn.system import faults
 faults.poison = lambda device: getattr(torch, "lost_context", "")
 """
 
 
 FULL_DISK = """
-from pytest_ecornn.journal import Journal
+from pytest_ecornn.results.journal import Journal
 append = Journal._append
 
 def full(self, data):
@@ -234,7 +234,7 @@ def test_memory_that_earlier_rows_may_have_used_up_is_asked_for_again(controller
 
 
 def test_workers_share_four_fifths_of_the_memory(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_ecornn.memory.available_bytes", lambda: 1000)
+    monkeypatch.setattr("pytest_ecornn.system.memory.available_bytes", lambda: 1000)
     node = Dead("gw0", 0)
     controller.pytest_configure_node(node)
     assert node.workerinput["ecornn_memory"] == 400

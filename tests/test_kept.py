@@ -10,15 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn import clocks, contents, kept, spot_check
-from pytest_ecornn import pool as pool_module
-from pytest_ecornn.calls import Call, WrongResult, run
+from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Declared
-from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.kept import MOST_KEPT, Kept
-from pytest_ecornn.overrides import Overrides
-from pytest_ecornn.pool import Pool, Prepared
-from pytest_ecornn.tampering import Tools
+from pytest_ecornn.measurement import clocks, kept
+from pytest_ecornn.measurement import pool as pool_module
+from pytest_ecornn.measurement.kept import MOST_KEPT, Kept
+from pytest_ecornn.measurement.pool import Pool, Prepared
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.verification import spot_check
+from pytest_ecornn.verification.calls import Call, WrongResult, run
+from pytest_ecornn.verification.guards.overrides import Overrides
+from pytest_ecornn.verification.guards.tampering import Tools
 
 OWN = Declared("float32")
 CASES = (
@@ -180,7 +182,8 @@ def test_a_kernel_over_torchs_own_is_told_while_its_library_lives() -> None:
 
 
 def test_constants_code_and_cells_are_put_back() -> None:
-    from pytest_ecornn import cells, comparison
+    from pytest_ecornn.contract import cells
+    from pytest_ecornn.verification import comparison
 
     factor, step, code = comparison.MAX_FACTOR, cells.get("gru").step, comparison.judge.__code__
     with Tools() as tools:
@@ -188,8 +191,8 @@ def test_constants_code_and_cells_are_put_back() -> None:
         object.__setattr__(cells.get("gru"), "step", None)
         comparison.judge.__code__ = comparison.judge.__code__.replace(co_name="another")
     assert sorted(change.partition(":")[0] for change in tools.changes) == [
-        "pytest_ecornn.cells.gru.step",
-        "pytest_ecornn.comparison.MAX_FACTOR",
-        "pytest_ecornn.comparison.judge",
+        "pytest_ecornn.contract.cells.gru.step",
+        "pytest_ecornn.verification.comparison.MAX_FACTOR",
+        "pytest_ecornn.verification.comparison.judge",
     ]
     assert (comparison.MAX_FACTOR, cells.get("gru").step, comparison.judge.__code__) == (factor, step, code)

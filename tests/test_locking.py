@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ecornn.locking import MachineLock
+from pytest_ecornn.system.locking import MachineLock
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no flock on Windows, where the lock does nothing")
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no flock on Win
 WORKER = """
 import os, sys, time
 from pathlib import Path
-from pytest_ecornn.locking import MachineLock
+from pytest_ecornn.system.locking import MachineLock
 path, log, kind, count, seconds = sys.argv[1:]
 lock, out = MachineLock(Path(path)), os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 for _ in range(int(count)):

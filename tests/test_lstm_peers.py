@@ -11,7 +11,7 @@ import torch
 from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.implementations.peers import _flashrnn, _peer, flashrnn
 from pytest_ecornn.implementations.peers.flashrnn import FlashRnn
-from pytest_ecornn.verification import Candidate, failure_message
+from pytest_ecornn.verification.verification import Candidate, failure_message
 from tests import peer_doubles
 
 JUDGED = (

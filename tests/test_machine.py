@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn import machine
+from pytest_ecornn.system import machine
 
 
 @pytest.fixture(scope="module")

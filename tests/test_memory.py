@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ecornn import memory
+from pytest_ecornn.system import memory
 
 MB = 2**20
 glibc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs glibc and /proc")
@@ -18,7 +18,7 @@ glibc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs g
 FAULTS = """
 import resource, sys
 import numpy as np
-from pytest_ecornn import memory
+from pytest_ecornn.system import memory
 if sys.argv[1] == "fixed":
     print(memory.fix_allocator())
     assert memory.fix_allocator() == memory.fix_allocator()
@@ -58,7 +58,7 @@ def test_without_glibc_the_system_default_stays(monkeypatch: pytest.MonkeyPatch)
 def test_peak_is_what_a_call_allocates_and_touches(fixed: bool) -> None:
     script = f"""
 import sys
-from pytest_ecornn import memory
+from pytest_ecornn.system import memory
 import numpy as np
 if {fixed}:
     memory.fix_allocator()
@@ -78,7 +78,7 @@ print(memory.peak_bytes(call), memory.peak_bytes(call), memory.peak_bytes(lambda
 def test_garbage_that_is_freed_during_a_call_does_not_hide_what_it_takes() -> None:
     script = """
 import gc
-from pytest_ecornn import memory
+from pytest_ecornn.system import memory
 import numpy as np
 gc.disable()
 garbage = [np.ones(2**26, np.uint8)]
@@ -96,7 +96,7 @@ print(memory.peak_bytes(call))
 def test_peak_of_a_torch_call_holds_its_temporaries() -> None:
     script = f"""
 import torch
-from pytest_ecornn import memory
+from pytest_ecornn.system import memory
 a = torch.ones({16 * MB} // 4)
 print(memory.peak_bytes(lambda: (a + 1) * 2))
 """
@@ -107,7 +107,7 @@ print(memory.peak_bytes(lambda: (a + 1) * 2))
 def test_the_limit_of_memory_holds_and_can_be_lifted() -> None:
     script = """
 import numpy as np
-from pytest_ecornn import memory
+from pytest_ecornn.system import memory
 memory.limit(2**31)
 try:
     np.empty(2**31, np.uint8)

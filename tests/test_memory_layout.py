@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pytest_ecornn import contents, memory_layout, overlap
+from pytest_ecornn.cases import contents, memory_layout
+from pytest_ecornn.cases.seeding import generator
 from pytest_ecornn.contract import LAYOUTS, Case
-from pytest_ecornn.seeding import generator
+from pytest_ecornn.verification import overlap
 
 STRIDES = {
     "contiguous": ((8, 4, 1), (10, 5, 1), (1,)),

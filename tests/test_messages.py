@@ -63,7 +63,7 @@ def test_every_failure_ends_with_the_command_that_repeats_it(foreign: Foreign) -
 
 # The first row that asks for ceilings finds no clock; from then on the baseline breaks.
 NO_CLOCK = """
-from pytest_ecornn import roofline
+from pytest_ecornn.measurement import roofline
 measure, calls = roofline.measure_ceilings, []
 
 def measure_ceilings(dtypes, device):

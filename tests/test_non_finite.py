@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn import comparison, contents, non_finite
-from pytest_ecornn.contents import Problem
+from pytest_ecornn.cases import contents, non_finite
+from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import CONTENTS, Case
+from pytest_ecornn.verification import comparison
 
 
 def odd(problem: Problem) -> dict[str, int]:

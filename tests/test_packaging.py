@@ -30,7 +30,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_one_top_level_name_and_the_linked_packages(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"pytest_ecornn"}
-    for name in ("py.typed", "implementations/sequential.py", "implementations/README.md", "suites/cases.py"):
+    for name in (
+        "py.typed",
+        "implementations/sequential.py",
+        "implementations/README.md",
+        "reference/loop.py",
+        "suites/cases.py",
+    ):
         assert f"pytest_ecornn/{name}" in names
 
 
@@ -44,7 +50,7 @@ def test_the_wheel_works_from_an_empty_directory(wheel: Path, tmp_path: Path) ->
     empty = tmp_path / "empty"
     empty.mkdir()
     python = environment / "bin/python"
-    where = [str(python), "-c", "import pytest_ecornn.suites.cases as c; print(c.__file__)"]
+    where = [str(python), "-c", "import pytest_ecornn.cases.case_sets as c; print(c.__file__)"]
     assert subprocess.run(where, cwd=empty, capture_output=True, text=True, check=True).stdout.startswith(str(site))
     command = [str(python), "-m", "pytest", "--ecornn-bench", "--ecornn-budget", "0.1", "--ecornn-case", samples.CASE]
     done = subprocess.run(command, cwd=empty, capture_output=True, text=True)

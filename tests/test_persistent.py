@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_ecornn import calls, contents, verification
+from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Layer
 from pytest_ecornn.implementations import _persistent_kernel, persistent_gpu
 from pytest_ecornn.implementations._persistent_choice import choose
@@ -26,6 +26,7 @@ from pytest_ecornn.implementations._persistent_layers import How
 from pytest_ecornn.implementations._persistent_op import run
 from pytest_ecornn.implementations._persistent_problem import GATES, HOPPER, Arithmetic, Device, Problem
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
+from pytest_ecornn.verification import calls, verification
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200, Broken, ClustersOnCpu
 

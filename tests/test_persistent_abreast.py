@@ -14,13 +14,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ecornn import calls, contents
+from pytest_ecornn.cases import contents
 from pytest_ecornn.implementations import _persistent_kernel, _persistent_op
 from pytest_ecornn.implementations._persistent_abreast_form import Abreast
 from pytest_ecornn.implementations._persistent_choice import choose, fitting
 from pytest_ecornn.implementations._persistent_form import WARPS, Form
 from pytest_ecornn.implementations._persistent_layers import How
 from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
+from pytest_ecornn.verification import calls
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200
 from tests.kernels_on_cpu import build

@@ -11,12 +11,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ecornn import calls, contents, verification
+from pytest_ecornn.cases import contents
 from pytest_ecornn.implementations import _persistent_kernel, persistent_gpu
 from pytest_ecornn.implementations._persistent_choice import choose
 from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
+from pytest_ecornn.verification import calls, verification
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200
 from tests.test_persistent import _plant, expect_seen, needs_compiler, small, verdicts, with_weights

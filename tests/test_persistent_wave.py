@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ecornn import calls, contents
+from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations import _persistent_kernel, _persistent_layers, _persistent_wave
 from pytest_ecornn.implementations._persistent_choice import choose, clusters
@@ -21,6 +21,7 @@ from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape
 from pytest_ecornn.implementations._persistent_problem import Arithmetic, Device, Problem
 from pytest_ecornn.implementations._persistent_wave_form import MOST_LAYERS, Wave, alone_us, choose_wave, waves
+from pytest_ecornn.verification import calls
 from tests import clusters_on_cpu, test_persistent
 from tests.clusters_on_cpu import H200
 from tests.test_persistent import (

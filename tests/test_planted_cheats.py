@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from pytest_ecornn import ambient
-from pytest_ecornn.background import Threads
-from pytest_ecornn.discovery import Found
+from pytest_ecornn.run.discovery import Found
 from pytest_ecornn.selfcheck import _correct_layers, trial
 from pytest_ecornn.selfcheck.trial import Planted, Trial
-from pytest_ecornn.tampering import Tools
+from pytest_ecornn.verification.guards import ambient
+from pytest_ecornn.verification.guards.background import Threads
+from pytest_ecornn.verification.guards.tampering import Tools
 
 FILES = trial.files("cheat")
 FAMILIES = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn.discovery import Found
+from pytest_ecornn.run.discovery import Found
 from pytest_ecornn.selfcheck import _correct_layers, trial
 from pytest_ecornn.selfcheck.trial import Planted, Trial
 

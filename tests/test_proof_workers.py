@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn import machine, memory, proof_workers
-from pytest_ecornn.benchmark_items import BenchmarkItem
 from pytest_ecornn.contract import Case
-from pytest_ecornn.discovery import Found
-from pytest_ecornn.drawn_items import DrawnItem
-from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.property_items import PropertiesItem
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
+from pytest_ecornn.run.items.drawn_items import DrawnItem
+from pytest_ecornn.run.items.property_items import PropertiesItem
+from pytest_ecornn.run.processes import proof_workers
+from pytest_ecornn.system import machine, memory
 from tests import samples
 from tests.foreign import QUICK, Foreign
 
@@ -24,7 +25,7 @@ CONFTEST = """
 import os
 import sys
 import torch
-from pytest_ecornn import faults
+from pytest_ecornn.system import faults
 
 faults.poison = lambda device: getattr(torch, "lost_context", "")  # there is no GPU here
 

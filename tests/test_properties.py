@@ -16,10 +16,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_ecornn import ambient, calls, contents, guards, properties
+from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Layer, Weights
-from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.subject import NotApplicable, Subject
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.verification import calls
+from pytest_ecornn.verification.guards import ambient, guards
+from pytest_ecornn.verification.properties import properties
+from pytest_ecornn.verification.properties.subject import NotApplicable, Subject
 
 CASE = Case.parse("gru-T6-B3-H5-float32-state-training-seed1")
 Wrap = Callable[[Any, Case, Weights], Layer]

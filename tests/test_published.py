@@ -12,14 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn import machine
-from pytest_ecornn.calls import Call
 from pytest_ecornn.contract import Case, Implementation, Layer, Weights
-from pytest_ecornn.discovery import Found
-from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.pool import Pool
-from pytest_ecornn.replay import Graph, GraphArm
-from pytest_ecornn.statistics import Ratio
+from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.replay import Graph, GraphArm
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.results.statistics import Ratio
+from pytest_ecornn.run.discovery import Found
 from pytest_ecornn.suites.published import (
     alternating,
     case_times,
@@ -32,7 +30,9 @@ from pytest_ecornn.suites.published import (
 )
 from pytest_ecornn.suites.published.hit_rate import METRIC, HitRate, parse
 from pytest_ecornn.suites.published.kernel_names import kind_of
-from pytest_ecornn.verification import Candidate
+from pytest_ecornn.system import machine
+from pytest_ecornn.verification.calls import Call
+from pytest_ecornn.verification.verification import Candidate
 from tests.foreign import Foreign
 
 SMALL = Case(cell="lstm", steps=3, batch=2, hidden_size=5, mode="training")

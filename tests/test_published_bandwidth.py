@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import MODES, Case, Weights
-from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.statistics import Ratio
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import (
     launches,
     scan_bandwidth,

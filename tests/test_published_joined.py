@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn.statistics import Ratio
+from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import parted, persistent, runs
 from pytest_ecornn.suites.published.optional import LATE
 from pytest_ecornn.suites.published.parted import Part, Plan

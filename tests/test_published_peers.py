@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn.statistics import Ratio
+from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import (
     optional,
     peer_times,

@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn.clocks import CpuClock
-from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import MODES, Case, Weights
-from pytest_ecornn.discovery import Found
 from pytest_ecornn.implementations import _persistent_form
 from pytest_ecornn.implementations._persistent_abreast_form import Abreast
 from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_problem import Arithmetic, Problem
-from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.statistics import Ratio
+from pytest_ecornn.measurement.clocks import CpuClock
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.results.statistics import Ratio
+from pytest_ecornn.run.discovery import Found
 from pytest_ecornn.suites.promises import first_use
 from pytest_ecornn.suites.published import (
     case_times,
@@ -36,7 +35,8 @@ from pytest_ecornn.suites.published import (
 )
 from pytest_ecornn.suites.published.bars import Bar, Ceiling
 from pytest_ecornn.suites.published.case_times import CALLED, WAYS
-from pytest_ecornn.verification import Candidate
+from pytest_ecornn.verification.comparison import Comparison
+from pytest_ecornn.verification.verification import Candidate
 from tests.test_published import cells_of, fake_clock
 
 LATE = "not reached in the time allowed"

@@ -14,11 +14,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case, Implementation, Layer, Weights
-from pytest_ecornn.discovery import Found
-from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.statistics import Ratio
+from pytest_ecornn.contract import Case, Implementation, Layer, Weights, cells
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.results.statistics import Ratio
+from pytest_ecornn.run.discovery import Found
 from pytest_ecornn.suites.published import (
     bars,
     optional,
@@ -35,7 +34,7 @@ from pytest_ecornn.suites.published import (
 from pytest_ecornn.suites.published.parted import Part
 from pytest_ecornn.suites.published.scan_judge import Judge
 from pytest_ecornn.suites.published.scan_reference import sampled, states
-from pytest_ecornn.verification import Candidate, expected
+from pytest_ecornn.verification.verification import Candidate, expected
 from tests.test_published import cells_of
 
 LATE = "not reached in the time allowed"

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_ecornn import contract, properties
-from pytest_ecornn.discovery import discover
-from pytest_ecornn.options import OPTIONS
+from pytest_ecornn import contract
+from pytest_ecornn.run.discovery import discover
+from pytest_ecornn.run.options.options import OPTIONS
+from pytest_ecornn.verification.properties import properties
 from tests import readme
 from tests.foreign import QUICK, Foreign
 from tests.test_gate_end_to_end import QUIET
@@ -112,7 +113,7 @@ def test_modules_are_used_as_shown(page: str, tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_recipe_is_a_working_implementation(foreign: Foreign) -> None:
-    from pytest_ecornn.verification import Candidate
+    from pytest_ecornn.verification.verification import Candidate
 
     case = contract.Case.parse("mingru-T7-B3-H5-float32-batchfirst-state-projected-training")
     candidate = Candidate.build("my_scan", discover([foreign.path / "my_scan.py"])["my_scan"].kind, case)

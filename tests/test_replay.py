@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn import contents, kept, replay
-from pytest_ecornn.calls import Call, WrongResult
+from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Declared, Layer
-from pytest_ecornn.graphs import NotCaptured
-from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.measurement import MIN_ROUNDS, Arm, measure
-from pytest_ecornn.pool import Pool
-from pytest_ecornn.replay import Graph, GraphArm, graph_arms, graph_count
-from pytest_ecornn.verification import Candidate
+from pytest_ecornn.measurement import kept, replay
+from pytest_ecornn.measurement.measurement import MIN_ROUNDS, Arm, measure
+from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.replay import Graph, GraphArm, graph_arms, graph_count
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.system.graphs import NotCaptured
+from pytest_ecornn.verification.calls import Call, WrongResult
+from pytest_ecornn.verification.verification import Candidate
 
 CASES = ("lstm-T5-B2-H4-float32", "lstm-T5-B2-H4-float32-state-training", "mingru-T6-B2-H4-float32-batchfirst-projected-offset")
 

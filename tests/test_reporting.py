@@ -18,17 +18,9 @@ import pytest
 from rich.console import Console
 
 from pytest_ecornn import reporting
-from pytest_ecornn.reporting import (
-    ReportError,
-    answer_table,
-    files,
-    formatting,
-    json_report,
-    markdown_syntax,
-    standing,
-    terminal,
-)
-from pytest_ecornn.rows import Row, TensorError
+from pytest_ecornn.reporting import ReportError, answer_table, files, json_report, markdown_syntax, standing, terminal
+from pytest_ecornn.results import formatting
+from pytest_ecornn.results.rows import Row, TensorError
 
 from .reporting_samples import CASES, HOSTILE, drawn, row, sample_rows, sample_run, timing
 

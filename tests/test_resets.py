@@ -12,22 +12,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn import calls, cells, contents, guards, properties, strategies, verification
-from pytest_ecornn.calls import Tensors
-from pytest_ecornn.contents import Problem
-from pytest_ecornn.contract import Case, Implementation, Layer, Weights
-from pytest_ecornn.discovery import Found
+from pytest_ecornn.cases import contents, strategies
+from pytest_ecornn.cases.contents import Problem
+from pytest_ecornn.cases.required import MIN_CELLS
+from pytest_ecornn.cases.strategies import Domain
+from pytest_ecornn.contract import Case, Implementation, Layer, Weights, cells
 from pytest_ecornn.implementations import _scan_gpu_op
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
-from pytest_ecornn.implementations.sequential import Sequential
 from pytest_ecornn.implementations.torch_cpu import TorchCpu
-from pytest_ecornn.pool import Pool
+from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.run.discovery import Found
 from pytest_ecornn.selfcheck import _correct_layers, trial
 from pytest_ecornn.selfcheck.trial import Planted
-from pytest_ecornn.strategies import Domain
-from pytest_ecornn.subject import Subject
-from pytest_ecornn.suites.required import MIN_CELLS
+from pytest_ecornn.verification import calls, verification
+from pytest_ecornn.verification.calls import Tensors
+from pytest_ecornn.verification.guards import guards
+from pytest_ecornn.verification.properties import properties
+from pytest_ecornn.verification.properties.subject import Subject
 
 BASE = Case(cell="lstm", steps=9, batch=4, hidden_size=5, input_size=3, dtype="float64", resets=True)
 OPTIONS: tuple[dict[str, Any], ...] = (

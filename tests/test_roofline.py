@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from pytest_ecornn import cells, roofline
-from pytest_ecornn.contract import Case, Cost
-from pytest_ecornn.roofline import LARGE_FOOTPRINT, Ceilings, achieved, floor_us, measure_ceilings
+from pytest_ecornn.contract import Case, Cost, cells
+from pytest_ecornn.measurement import roofline
+from pytest_ecornn.measurement.roofline import LARGE_FOOTPRINT, Ceilings, achieved, floor_us, measure_ceilings
 
 MB = 2**20
 KNOWN = Ceilings(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_ecornn.implementations._rounding import Dithered, Rounding
+from pytest_ecornn.reference.rounding import Dithered, Rounding
 
 
 def dithered(seed: int = 0) -> Dithered:

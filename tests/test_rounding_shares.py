@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn import calls, cancellation, contents, discovery, rounding_shares, verification
+from pytest_ecornn.cases import cancellation, contents
 from pytest_ecornn.contract import Case, Declared
-from pytest_ecornn.rounding_shares import ANY, EXACT, Independent, Shares
+from pytest_ecornn.run import discovery
 from pytest_ecornn.selfcheck import right_items
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters, cut, through
+from pytest_ecornn.verification import calls, rounding_shares, verification
+from pytest_ecornn.verification.rounding_shares import ANY, EXACT, Independent, Shares
 
 VALUES = torch.randn(4000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 

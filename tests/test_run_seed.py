@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn import journal, run_seed
+from pytest_ecornn.results import journal
+from pytest_ecornn.run.options import run_seed
 
 
 def config(pytester: pytest.Pytester, *arguments: str) -> pytest.Config:

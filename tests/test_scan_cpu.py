@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn import contents
-from pytest_ecornn.calls import run
+from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations import _scan
 from pytest_ecornn.implementations._scan import Plan, Scan, plan, scan
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
-from pytest_ecornn.verification import Candidate, failure_message
+from pytest_ecornn.verification.calls import run
+from pytest_ecornn.verification.verification import Candidate, failure_message
 
 CELLS = ("mingru", "mingru_positive", "minlstm", "minlstm_positive")
 GATES = {"mingru": 2, "mingru_positive": 2, "minlstm": 3, "minlstm_positive": 3}

@@ -17,16 +17,17 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_ecornn import calls, cells, contents, verification
-from pytest_ecornn.contract import Case, Implementation
+from pytest_ecornn.cases import contents
+from pytest_ecornn.contract import Case, Implementation, cells
 from pytest_ecornn.implementations import _gate_product, _scan_gpu_log_op, _scan_gpu_op
-from pytest_ecornn.implementations._precision import current, fp32_precision, whole_sums
 from pytest_ecornn.implementations._scan_gpu_form import Cut, Device, Form, Need, choose
 from pytest_ecornn.implementations._scan_gpu_op import CELLS, Kind, Shape
 from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
 from pytest_ecornn.implementations.cuda.rows import shape_of
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
+from pytest_ecornn.reference.precision import current, fp32_precision, whole_sums
+from pytest_ecornn.verification import calls, verification
 from tests.kernels_on_cpu import form_of_one_thread
 from tests.test_kernels import H200
 

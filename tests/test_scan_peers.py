@@ -11,12 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case, Implementation
-from pytest_ecornn.discovery import discover
+from pytest_ecornn.contract import Case, Implementation, cells
 from pytest_ecornn.implementations._min_cells import MIN_CELLS
 from pytest_ecornn.implementations.peers import _accelerated_scan, _accelerated_scan_layer, _flash_linear_attention, _peer
-from pytest_ecornn.verification import Candidate, failure_message
+from pytest_ecornn.run.discovery import discover
+from pytest_ecornn.verification.verification import Candidate, failure_message
 from tests import peer_doubles
 
 PEERS = [
@@ -262,5 +261,7 @@ def test_cost_holds_the_product_and_grows_with_what_torch_does_alone(name: str) 
 
 def test_discovery_imports_neither_the_packages_nor_torch_s_compiler() -> None:
     heavy = ("fla", "accelerated_scan", "flashrnn", "triton", "torch._dynamo", "torch.utils.cpp_extension")
-    code = f"import sys, pytest_ecornn.discovery as d; d.discover([]); sys.exit(any(name in sys.modules for name in {heavy}))"
+    code = (
+        f"import sys, pytest_ecornn.run.discovery as d; d.discover([]); sys.exit(any(name in sys.modules for name in {heavy}))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case
+from pytest_ecornn.contract import Case, cells
 from pytest_ecornn.implementations import scan_torch
 from pytest_ecornn.implementations.scan_torch import ScanTorch, log_space_scan
-from pytest_ecornn.verification import Candidate, failure_message
+from pytest_ecornn.verification.verification import Candidate, failure_message
 from tests.foreign import Foreign
 
 CPU = torch.device("cpu")

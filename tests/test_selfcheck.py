@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn import cells, run_seed, score
-from pytest_ecornn.contract import DTYPES
-from pytest_ecornn.exploration import Profile
+from pytest_ecornn.contract import DTYPES, cells
 from pytest_ecornn.reporting import markdown
+from pytest_ecornn.results import score
+from pytest_ecornn.run.exploration import Profile
+from pytest_ecornn.run.options import run_seed
 from pytest_ecornn.selfcheck import right_items
 from pytest_ecornn.selfcheck.plugin import PROPERTY, Selfcheck
 from pytest_ecornn.selfcheck.right_items import CorrectItem

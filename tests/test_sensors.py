@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn import machine, sensors
-from pytest_ecornn.gpu_others import GpuOthers
-from pytest_ecornn.sensors import Sensors
+from pytest_ecornn.system import machine, sensors
+from pytest_ecornn.system.gpu_others import GpuOthers
+from pytest_ecornn.system.sensors import Sensors
 
 UUID = "e5b3f7a0-0000-1111-2222-333344445555"
 

@@ -17,16 +17,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn import ambient, child_processes, memory
-from pytest_ecornn.calls import WrongResult
-from pytest_ecornn.clocks import CpuClock
 from pytest_ecornn.contract import Case
-from pytest_ecornn.measurement import Arm
-from pytest_ecornn.pool import Pool
+from pytest_ecornn.measurement.clocks import CpuClock
+from pytest_ecornn.measurement.measurement import Arm
+from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.settings_clock import SettingsClock
 from pytest_ecornn.selfcheck._correct_layers import Loop
-from pytest_ecornn.setting import Setting, cannot_be_put_back
-from pytest_ecornn.settings_clock import SettingsClock
-from pytest_ecornn.verification import Candidate
+from pytest_ecornn.system import child_processes, memory
+from pytest_ecornn.verification.calls import WrongResult
+from pytest_ecornn.verification.guards import ambient
+from pytest_ecornn.verification.guards.setting import Setting, cannot_be_put_back
+from pytest_ecornn.verification.verification import Candidate
 
 _SLEEP = [sys.executable, "-c", "import time; time.sleep(20)"]
 

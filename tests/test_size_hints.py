@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ecornn.size_hints import dims_of, size_hints
+from pytest_ecornn.cases.sources.size_hints import dims_of, size_hints
 
 HINTS = [
     ("if steps > 96: pass", "T"),

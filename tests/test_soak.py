@@ -20,7 +20,7 @@ from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_problem import Arithmetic, Problem
 from pytest_ecornn.implementations._sparse_form import Sparse
 from pytest_ecornn.implementations.cuda import compile as compiler
-from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.suites import soak_gpu
 from pytest_ecornn.suites.promises.jitter import jittered
 from pytest_ecornn.suites.promises.repeats import Repeated, Tally, repeat

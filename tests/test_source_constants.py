@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ecornn import proof_workers
-from pytest_ecornn.c_constants import c_constants
-from pytest_ecornn.own_sources import own_files
-from pytest_ecornn.source_constants import LARGEST, python_constants, ranked, source_constants
+from pytest_ecornn.cases.sources.c_constants import c_constants
+from pytest_ecornn.cases.sources.own_sources import own_files
+from pytest_ecornn.cases.sources.source_constants import LARGEST, python_constants, ranked, source_constants
+from pytest_ecornn.run.processes import proof_workers
 
 LIKELY = [
     ("CHUNK = 96", 96),

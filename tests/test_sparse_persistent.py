@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pytest_ecornn import calls, contents, verification
+from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.implementations import (
     _persistent_kernel,
@@ -30,6 +30,7 @@ from pytest_ecornn.implementations._sparse_choice import capacity, choose, expec
 from pytest_ecornn.implementations._sparse_form import ALL, Sparse, Techniques
 from pytest_ecornn.implementations._sparse_layer import Layer
 from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu
+from pytest_ecornn.verification import calls, verification
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200, Broken
 from tests.test_persistent import _plant, needs_compiler

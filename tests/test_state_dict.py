@@ -13,9 +13,10 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from pytest_ecornn import calls, contents, state_dict, verification
+from pytest_ecornn.cases import contents, state_dict
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations.torch_cpu import TorchCpu
+from pytest_ecornn.verification import calls, verification
 from tests.foreign import QUICK, Foreign
 
 MODULES = {

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_ecornn import state_dict
+from pytest_ecornn.cases import state_dict
 
 _W_HH = torch.ones(16, 4)
 

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from pytest_ecornn.statistics import (
+from pytest_ecornn.results.statistics import (
     CONFIDENCE,
     MIN_PAIRS,
     Ratio,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_ecornn import contents
+from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations import torch_cpu
 from pytest_ecornn.implementations.torch_cpu import TorchCpu

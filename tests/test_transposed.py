@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn import contents, verification
+from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Layer, Weights
 from pytest_ecornn.implementations import _transposed_layer, _transposed_op, _transposed_steps
 from pytest_ecornn.implementations._transposed_arrays import Form, reserve, tracks
 from pytest_ecornn.implementations.row_major_gpu import RowMajorGpu
 from pytest_ecornn.implementations.transposed_gpu import TransposedGpu
+from pytest_ecornn.verification import verification
 from tests import kernels_on_cpu
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.discovery import discover
-from pytest_ecornn.support import Support
+from pytest_ecornn.run.discovery import discover
+from pytest_ecornn.run.support import Support
 from tests import samples
 from tests.foreign import QUICK, Foreign
 

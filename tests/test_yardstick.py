@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_ecornn import calls, contents, yardstick
+from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.verification import calls, yardstick
 
 CASES = [
     "lstm-T7-B5-I6-H9-L2-float32-bidirectional-ragged-state-training",

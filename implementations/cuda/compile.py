@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from pytest_ecornn.cache import folder as cache_folder
+from pytest_ecornn.system.cache import folder as cache_folder
 
 # Compute capabilities that every kernel is compiled for in the tests; any device from the first on is compiled for as it is.
 ARCHITECTURES = ((8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case
+from pytest_ecornn.contract import Case, cells
 from pytest_ecornn.implementations.cuda.kernel import Array
 
 

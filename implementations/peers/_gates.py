@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from pytest_ecornn import cells
+from pytest_ecornn.contract import cells
 from pytest_ecornn.implementations._min_cells import MIN_CELLS
 
 

@@ -7,12 +7,11 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights
+from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights, cells
 from pytest_ecornn.implementations._min_cells import MIN_CELLS
-from pytest_ecornn.implementations._precision import tf32_refusal
 from pytest_ecornn.implementations.peers._packages import imported
 from pytest_ecornn.implementations.peers._parts import Parts
+from pytest_ecornn.reference.precision import tf32_refusal
 
 INSTALL = "pip install pytest-ecornn[peers]"
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations._precision import fp32_precision, whole_sums
+from pytest_ecornn.reference.precision import fp32_precision, whole_sums
 
 
 class _Product(torch.autograd.Function):

@@ -10,13 +10,12 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Unsupported, Weights
-from pytest_ecornn.implementations._precision import tf32_refusal
-from pytest_ecornn.implementations._stack import run_layers
+from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Unsupported, Weights, cells
+from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations.peers._flashrnn import GATES, fused_lstm, load
 from pytest_ecornn.implementations.peers._packages import can_compile
 from pytest_ecornn.implementations.peers._peer import nowhere
+from pytest_ecornn.reference.precision import tf32_refusal
 
 _BATCH, _HIDDEN = 8, 128  # B and H must be multiples of them
 

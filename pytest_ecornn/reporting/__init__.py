@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_ecornn.gate import Outcome
 from pytest_ecornn.reporting import answer_table, benchmark_json, csv_report, files, json_report, markdown
 from pytest_ecornn.reporting.answer import answers
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.json_report import read_report
-from pytest_ecornn.reporting.run_info import RunInfo
 from pytest_ecornn.reporting.standing import unproven
-from pytest_ecornn.rows import Row
+from pytest_ecornn.results.regression.gate import Outcome
+from pytest_ecornn.results.rows import Row
+from pytest_ecornn.results.run_info import RunInfo
 
 __all__ = ["ReportError", "RunInfo", "read_report", "unproven", "write_reports"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf, isnan
 
 from pytest_ecornn.reporting import standing
-from pytest_ecornn.rows import Against, Row
+from pytest_ecornn.results.rows import Against, Row
 
 _CERTAIN = ("faster", "others slower")
 

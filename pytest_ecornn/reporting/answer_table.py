@@ -12,9 +12,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from pytest_ecornn.reporting import formatting, markdown_syntax, standing
+from pytest_ecornn.reporting import markdown_syntax, standing
 from pytest_ecornn.reporting.answer import Answer
 from pytest_ecornn.reporting.picture import render_svg
+from pytest_ecornn.results import formatting
 
 STYLES = {
     "faster": "green", "others slower": "green", "slower": "red", "same": "", "unclear": "yellow", "baseline": "dim",

@@ -15,10 +15,10 @@ import pytest_benchmark
 from pytest_benchmark.stats import Stats
 
 from pytest_ecornn.reporting import standing
-from pytest_ecornn.reporting.formatting import one_line, ratio_interval
 from pytest_ecornn.reporting.json_report import strict
-from pytest_ecornn.reporting.run_info import RunInfo
-from pytest_ecornn.rows import Row, Timing
+from pytest_ecornn.results.formatting import one_line, ratio_interval
+from pytest_ecornn.results.rows import Row, Timing
+from pytest_ecornn.results.run_info import RunInfo
 
 _Stats: Any = Stats  # it has no type hints
 _TEST = "suites/test_benchmark.py::test_benchmark"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pytest_ecornn.reporting.formatting import one_line
 from pytest_ecornn.reporting.markdown_syntax import escape, table
-from pytest_ecornn.rows import Row
+from pytest_ecornn.results.formatting import one_line
+from pytest_ecornn.results.rows import Row
 
 _MAX_LENGTH = 400  # of a line on the terminal
 _DIMS = {"T": "T", "B": "B", "H": "H", "I": "I", "K": "I + H"}

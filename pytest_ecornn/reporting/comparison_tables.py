@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from pytest_ecornn.disturbance import describe
-from pytest_ecornn.reporting import answer, formatting, standing
+from pytest_ecornn.reporting import answer, standing
 from pytest_ecornn.reporting.markdown_syntax import escape, table
-from pytest_ecornn.rows import Against, Row, Timing
+from pytest_ecornn.results import formatting
+from pytest_ecornn.results.disturbance import describe
+from pytest_ecornn.results.rows import Against, Row, Timing
 
 _DETAILS = (
     "Case", "Implementation", "Time [interval]", "Ratio [interval], verdict", "Worst error / limit", "Max relative error",

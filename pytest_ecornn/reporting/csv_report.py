@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from pytest_ecornn.contract import Declared
-from pytest_ecornn.disturbance import describe
 from pytest_ecornn.reporting import standing
-from pytest_ecornn.reporting.formatting import printable
-from pytest_ecornn.rows import Against, Row, Timing
+from pytest_ecornn.results.disturbance import describe
+from pytest_ecornn.results.formatting import printable
+from pytest_ecornn.results.rows import Against, Row, Timing
 
 _ROW = ("kind", "implementation", "case", "cell", "dtype", "device", "mode", "status", "reason")
 _AGAINST = ("ratio", "low", "high", "verdict", "time_us")

@@ -11,11 +11,12 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from pytest_ecornn.gate import DISTURBED, Change, Finding, Outcome
-from pytest_ecornn.reporting import formatting, standing
+from pytest_ecornn.reporting import standing
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.statistics import Ratio
+from pytest_ecornn.results import formatting
+from pytest_ecornn.results.regression.gate import DISTURBED, Change, Finding, Outcome
+from pytest_ecornn.results.statistics import Ratio
 
 _HEADER = (
     "Case",

@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from pytest_ecornn.disturbance import describe
-from pytest_ecornn.gate import Outcome
-from pytest_ecornn.reporting import answer_table, boundary_sizes, comparison_tables, formatting, gate_tables, standing
+from pytest_ecornn.reporting import answer_table, boundary_sizes, comparison_tables, gate_tables, standing
 from pytest_ecornn.reporting.answer import Answer, answers
 from pytest_ecornn.reporting.markdown_syntax import code_block, document, escape, table
-from pytest_ecornn.reporting.run_info import RunInfo
 from pytest_ecornn.reporting.terminal import by_reason, certainty_lines, summary_lines
-from pytest_ecornn.rows import Row
+from pytest_ecornn.results import formatting
+from pytest_ecornn.results.disturbance import describe
+from pytest_ecornn.results.regression.gate import Outcome
+from pytest_ecornn.results.rows import Row
+from pytest_ecornn.results.run_info import RunInfo
 
 _MAX_CASES = 5  # that are named of one failure
 _HOW_TO_READ = """\

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from pytest_ecornn.reporting.formatting import one_line, printable
+from pytest_ecornn.results.formatting import one_line, printable
 
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "`": "&#96;"}
 _SPECIAL = re.compile(r"[\\*\[\]~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.terminal_theme import TerminalTheme
 
-from pytest_ecornn.reporting.formatting import one_line
+from pytest_ecornn.results.formatting import one_line
 
 # Each of them legible on white.
 COLOURS = (

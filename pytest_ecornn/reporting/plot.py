@@ -8,8 +8,8 @@ from html import escape
 from itertools import pairwise
 from math import ceil, floor, isfinite, log10
 
-from pytest_ecornn.reporting.formatting import one_line
 from pytest_ecornn.reporting.picture import COLOURS, FONTS
+from pytest_ecornn.results.formatting import one_line
 
 # In pixels: the picture, and where its axes are.
 _HEIGHT = 480

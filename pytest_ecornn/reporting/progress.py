@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Column
 from rich.text import Text
 
-from pytest_ecornn.disturbance import describe as describe_disturbance
-from pytest_ecornn.reporting import formatting
-from pytest_ecornn.rows import Row, Timing
+from pytest_ecornn.results import formatting
+from pytest_ecornn.results.disturbance import describe as describe_disturbance
+from pytest_ecornn.results.rows import Row, Timing
 
 _LONGEST = 200
 # A line of verified rows stands for so many, and ends after so long a time.

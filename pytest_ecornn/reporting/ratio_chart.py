@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from html import escape
 from math import floor, log2
 
-from pytest_ecornn.reporting.formatting import one_line, ratio_interval, significant
 from pytest_ecornn.reporting.picture import COLOURS
-from pytest_ecornn.statistics import Ratio
+from pytest_ecornn.results.formatting import one_line, ratio_interval, significant
+from pytest_ecornn.results.statistics import Ratio
 
 FONTS = "-apple-system, 'Segoe UI', Helvetica, Arial, 'DejaVu Sans', sans-serif"
 # All in pixels. The columns from left to right: labels, the chart, mean, range, number of cases, number of slower cases.

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from math import isnan
 
-from pytest_ecornn.rows import Against, Row, TensorError, Timing
+from pytest_ecornn.results.rows import Against, Row, TensorError, Timing
 
 Key = tuple[str, str, str]
 # The fields of a row that hold a timing, and what a report calls them. Columns are shown side by side and never mixed.

@@ -10,12 +10,12 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from pytest_ecornn import statistics
-from pytest_ecornn.disturbance import describe, is_disturbed
-from pytest_ecornn.reporting import answer, formatting, standing
+from pytest_ecornn.reporting import answer, standing
 from pytest_ecornn.reporting.answer_table import STYLES, CaseName
 from pytest_ecornn.reporting.progress import Progress
-from pytest_ecornn.rows import AGAIN, Row, Timing
+from pytest_ecornn.results import formatting, statistics
+from pytest_ecornn.results.disturbance import describe, is_disturbed
+from pytest_ecornn.results.rows import AGAIN, Row, Timing
 
 __all__ = ["Progress", "by_reason", "certainty_lines", "rows_table", "summary_lines"]
 

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from pytest_ecornn import cells
-from pytest_ecornn.cells import Blocks
-from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Precision, State, Weights
-from pytest_ecornn.implementations._stack import run_layers
+from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Precision, State, Weights, cells
+from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
-from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.reference.loop import Sequential
 
 Parameters = dict[str, Tensor]
 _DELAY_SECONDS = 0.02

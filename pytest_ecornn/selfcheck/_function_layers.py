@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case, Layer, State, Weights
-from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.contract import Case, Layer, State, Weights, cells
+from pytest_ecornn.reference.loop import Sequential
 
 Tensors = tuple[Tensor, ...]
 Gradients = tuple[Tensor | None, ...]

@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn import __version__, machine, run_seed, score, user_folder, verification
-from pytest_ecornn.scratch import Scratch
+from pytest_ecornn import __version__
+from pytest_ecornn.results import score
+from pytest_ecornn.run.options import run_seed
+from pytest_ecornn.run.options.suite_selection import select_suites
 from pytest_ecornn.selfcheck import trial
 from pytest_ecornn.selfcheck.right_items import right_items
-from pytest_ecornn.suite_selection import select_suites
+from pytest_ecornn.system import machine, user_folder
+from pytest_ecornn.system.scratch import Scratch
+from pytest_ecornn.verification import verification
 
 PROPERTY = "ecornn_selfcheck"
 _KEPT_CASES = 64  # whose references are kept: trials of a cell and dtype meet the same cases

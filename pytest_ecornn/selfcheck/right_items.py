@@ -11,16 +11,16 @@ from math import ceil
 from pathlib import Path
 from random import Random
 
-from pytest_ecornn import cells, discovery
-from pytest_ecornn.benchmark_items import BenchmarkItem
-from pytest_ecornn.contract import DTYPES, MODES, Case
-from pytest_ecornn.discovery import Found
-from pytest_ecornn.drawn_items import DrawnItem
-from pytest_ecornn.exploration import Profile
-from pytest_ecornn.items import Item
-from pytest_ecornn.property_items import PropertiesItem
+from pytest_ecornn.cases.strategies import nearest_supported
+from pytest_ecornn.contract import DTYPES, MODES, Case, cells
+from pytest_ecornn.run import discovery
+from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.run.exploration import Profile
+from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
+from pytest_ecornn.run.items.drawn_items import DrawnItem
+from pytest_ecornn.run.items.items import Item
+from pytest_ecornn.run.items.property_items import PropertiesItem
 from pytest_ecornn.selfcheck.trial_session import TrialOptions, TrialSession
-from pytest_ecornn.strategies import nearest_supported
 
 FOLDER = Path(__file__).parent / "correct"
 _KINDS_OF_A_FILE = 2  # cells in a dtype that a run draws for each file of `correct/`

@@ -15,15 +15,15 @@ from typing import Any
 
 import torch
 
-from pytest_ecornn.benchmark_items import BenchmarkItem
 from pytest_ecornn.contract import Case
-from pytest_ecornn.discovery import Found, discover
-from pytest_ecornn.drawn_items import DrawnItem
-from pytest_ecornn.items import Item
-from pytest_ecornn.outcomes import Failure
-from pytest_ecornn.property_items import PropertiesItem
-from pytest_ecornn.rows import Row
+from pytest_ecornn.results.rows import Row
+from pytest_ecornn.run.discovery import Found, discover
+from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
+from pytest_ecornn.run.items.drawn_items import DrawnItem
+from pytest_ecornn.run.items.items import Item
+from pytest_ecornn.run.items.property_items import PropertiesItem
 from pytest_ecornn.selfcheck.trial_session import TrialOptions, TrialSession
+from pytest_ecornn.verification.outcomes import Failure
 
 FOLDERS = {kind: Path(__file__).parent / name for kind, name in {"fault": "mutants", "cheat": "exploits"}.items()}
 CHEAT_SECONDS = 0.01  # of a cheat's first row, which has three rounds at least; of each further one twice as long

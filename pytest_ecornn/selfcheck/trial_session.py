@@ -8,14 +8,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from pytest_ecornn.contract import DTYPES, Case
-from pytest_ecornn.discovery import Found
-from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.process import Process
-from pytest_ecornn.proof_workers import ProofWorkers
-from pytest_ecornn.roofline import Ceilings
-from pytest_ecornn.rows import Row
-from pytest_ecornn.statistics import CONFIDENCE
-from pytest_ecornn.verification import Candidate
+from pytest_ecornn.measurement.roofline import Ceilings
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.results.rows import Row
+from pytest_ecornn.results.statistics import CONFIDENCE
+from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.run.processes.process import Process
+from pytest_ecornn.run.processes.proof_workers import ProofWorkers
+from pytest_ecornn.verification.verification import Candidate
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from pytest_ecornn.clocks import CudaClock, GraphClock
 from pytest_ecornn.contract import Case
-from pytest_ecornn.measurement import measure
-from pytest_ecornn.pool import Pool
-from pytest_ecornn.reporting.formatting import ratio_interval, significant
+from pytest_ecornn.measurement.clocks import CudaClock, GraphClock
+from pytest_ecornn.measurement.measurement import measure
+from pytest_ecornn.measurement.pool import Pool
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.statistics import MIN_PAIRS, Ratio, paired_ratio
+from pytest_ecornn.results.formatting import ratio_interval, significant
+from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, paired_ratio
 from pytest_ecornn.suites.promises.captured import Captured, capture, reason_of
 
 DoBench = Callable[..., Any]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pytest_ecornn.clocks import CudaClock
 from pytest_ecornn.contract import Case, Layer, Unsupported
-from pytest_ecornn.discovery import discover
-from pytest_ecornn.graphs import NotCaptured
-from pytest_ecornn.measurement import Arm, measure
-from pytest_ecornn.pool import Pool
-from pytest_ecornn.replay import Graph, GraphArm, graph_arms
-from pytest_ecornn.verification import Candidate
+from pytest_ecornn.measurement.clocks import CudaClock
+from pytest_ecornn.measurement.measurement import Arm, measure
+from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.replay import Graph, GraphArm, graph_arms
+from pytest_ecornn.run.discovery import discover
+from pytest_ecornn.system.graphs import NotCaptured
+from pytest_ecornn.verification.verification import Candidate
 
 _CALLED_SECONDS = 0.05
 

@@ -21,14 +21,14 @@ from unittest.mock import patch
 
 import torch
 
-from pytest_ecornn import contents
-from pytest_ecornn.calls import Call
+from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Implementation, Unsupported
-from pytest_ecornn.discovery import discover
 from pytest_ecornn.implementations.cuda import compile as compiler
 from pytest_ecornn.implementations.cuda import kernel
-from pytest_ecornn.reporting.formatting import significant
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.results.formatting import significant
+from pytest_ecornn.run.discovery import discover
+from pytest_ecornn.verification.calls import Call
 
 NAME = "transposed_gpu"
 CASES = (  # a kernel's first use, another shape, another type

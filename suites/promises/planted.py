@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from pytest_ecornn.clocks import GraphClock
 from pytest_ecornn.contract import Layer
-from pytest_ecornn.graphs import Capturing
-from pytest_ecornn.measurement import measure
-from pytest_ecornn.pool import Pool
-from pytest_ecornn.statistics import Ratio, paired_ratio
+from pytest_ecornn.measurement.clocks import GraphClock
+from pytest_ecornn.measurement.measurement import measure
+from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.results.statistics import Ratio, paired_ratio
 from pytest_ecornn.suites.promises.captured import Captured, capture
+from pytest_ecornn.system.graphs import Capturing
 
 SHARE = 0.03
 TOLERANCE = 0.003  # of the share that is really planted

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_ecornn import calls, contents
+from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Layer, Weights
+from pytest_ecornn.verification import calls
 
 Build = Callable[[Case, Weights], Layer]
 

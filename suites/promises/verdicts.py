@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pytest_ecornn.clocks import GraphClock
-from pytest_ecornn.columns import Column
 from pytest_ecornn.contract import DTYPES, Case
-from pytest_ecornn.pool import Pool
-from pytest_ecornn.reporting.formatting import ratio_interval
+from pytest_ecornn.measurement.clocks import GraphClock
+from pytest_ecornn.measurement.columns import Column
+from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.roofline import Ceilings
-from pytest_ecornn.statistics import Ratio, median_interval
+from pytest_ecornn.results.formatting import ratio_interval
+from pytest_ecornn.results.statistics import Ratio, median_interval
 from pytest_ecornn.suites.promises.captured import Captured, capture, reason_of
 from pytest_ecornn.suites.promises.planted import SHARE, Sleep, is_planted, measure_sleep, plant, ratio_of
 

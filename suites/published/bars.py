@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_ecornn.reporting.formatting import ratio_interval
-from pytest_ecornn.statistics import Ratio
+from pytest_ecornn.results.formatting import ratio_interval
+from pytest_ecornn.results.statistics import Ratio
 
 YES, NO, UNCLEAR = "yes", "no", "unclear"  # the bar lies within the interval
 

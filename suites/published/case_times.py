@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_ecornn import measurement
-from pytest_ecornn.clocks import Clock, CudaClock, GraphClock
 from pytest_ecornn.contract import Case
-from pytest_ecornn.measurement import Arm, Timed, uncollected
-from pytest_ecornn.pool import Pool
-from pytest_ecornn.replay import GraphArm, graph_arms
-from pytest_ecornn.statistics import Ratio, median_interval, paired_ratio
+from pytest_ecornn.measurement import measurement
+from pytest_ecornn.measurement.clocks import Clock, CudaClock, GraphClock
+from pytest_ecornn.measurement.measurement import Arm, Timed, uncollected
+from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.replay import GraphArm, graph_arms
+from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.parted import each
 from pytest_ecornn.suites.published.verified import prepared, wrong
-from pytest_ecornn.verification import Candidate, expected
+from pytest_ecornn.verification.verification import Candidate, expected
 
 CALLED, REPLAYED = "as called", "graph replay"
 WAYS = (CALLED, REPLAYED)

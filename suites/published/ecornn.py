@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_ecornn import machine
 from pytest_ecornn.reporting.markdown_syntax import document, escape
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published import case_times, hit_rate, launches, lstm_times, product_layout
+from pytest_ecornn.system import machine
 
 SCHEMA_VERSION = 2  # of 1 an LSTM's ratios were to two implementations without their names
 PAPER_COLUMN = "paper (Titan Xp, CUDA 8, cuDNN 6)"

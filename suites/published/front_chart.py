@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_ecornn.reporting import files
 from pytest_ecornn.reporting.ratio_chart import Group, Series, render_chart
-from pytest_ecornn.statistics import Ratio
+from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import case_times, persistent_flashrnn, persistent_times, scan_peers, sparse_times
 from pytest_ecornn.suites.published.case_times import CALLED, REPLAYED, WAYS
 from pytest_ecornn.suites.published.peer_ways import BCT, BTD

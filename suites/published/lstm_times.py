@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 from pytest_ecornn.contract import MODES, Case
-from pytest_ecornn.reporting.formatting import ratio_interval, significant
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.statistics import MIN_PAIRS
+from pytest_ecornn.results.formatting import ratio_interval, significant
+from pytest_ecornn.results.statistics import MIN_PAIRS
 from pytest_ecornn.suites.published.case_times import WAYS, Contest, Row, precision_of
 from pytest_ecornn.suites.published.ratios import geometric_mean
 

@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from pytest_ecornn import machine, memory
 from pytest_ecornn.reporting.markdown_syntax import document, escape
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published import runs
 from pytest_ecornn.suites.published.optional import LATE, reason
 from pytest_ecornn.suites.published.rebuilt import rebuilt
 from pytest_ecornn.suites.published.runs import Run
+from pytest_ecornn.system import machine, memory
 
 Item = TypeVar("Item")
 Row = TypeVar("Row")

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from pytest_ecornn import clocks
-from pytest_ecornn.graphs import Capturing
-from pytest_ecornn.statistics import MIN_PAIRS
+from pytest_ecornn.measurement import clocks
+from pytest_ecornn.results.statistics import MIN_PAIRS
 from pytest_ecornn.suites.published.alternating import Arm, alternate
 from pytest_ecornn.suites.published.optional import reason
 from pytest_ecornn.suites.published.peer_ways import OURS
+from pytest_ecornn.system.graphs import Capturing
 
 Call = Callable[[], Any]
 _BLOCK_US = 30e3  # the first calls after another way's find its code in the host's caches, and take up to twice as long

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import MODES, Case
-from pytest_ecornn.discovery import Found
-from pytest_ecornn.items import build_and_compare
-from pytest_ecornn.reporting.formatting import limit_share, significant
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
+from pytest_ecornn.results.formatting import limit_share, significant
+from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
+from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.run.items.items import build_and_compare
 from pytest_ecornn.suites.published.alternating import Arm, alternate
 from pytest_ecornn.suites.published.bars import Bar, shown
 from pytest_ecornn.suites.published.parted import each
 from pytest_ecornn.suites.published.verified import call_of, prepared
-from pytest_ecornn.verification import Candidate
+from pytest_ecornn.verification.comparison import Comparison
+from pytest_ecornn.verification.verification import Candidate
 
 OURS, THEIRS = "persistent_gpu", "flashrnn"
 BARS = {"inference": Bar(2.6), "training": Bar(2.4)}

@@ -12,15 +12,15 @@ from itertools import product
 
 import torch
 
-from pytest_ecornn.clocks import Clock, CudaClock
 from pytest_ecornn.contract import Case
+from pytest_ecornn.measurement.clocks import Clock, CudaClock
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.statistics import median_interval
+from pytest_ecornn.results.statistics import median_interval
 from pytest_ecornn.suites.promises import first_use
 from pytest_ecornn.suites.published.bars import Ceiling, interval
 from pytest_ecornn.suites.published.parted import each
 from pytest_ecornn.suites.published.verified import call_of, prepared
-from pytest_ecornn.verification import Candidate
+from pytest_ecornn.verification.verification import Candidate
 
 OURS, BASELINE = "persistent_gpu", "cudnn"
 # One step is a kernel alone, more are a product and a kernel.

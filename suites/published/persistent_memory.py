@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import product
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.measurement import Arm
-from pytest_ecornn.pool import Pool
-from pytest_ecornn.reporting.formatting import significant, size
+from pytest_ecornn.measurement.measurement import Arm
+from pytest_ecornn.measurement.pool import Pool
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.results.formatting import significant, size
 from pytest_ecornn.suites.published.bars import Ceiling
 from pytest_ecornn.suites.published.parted import each
 from pytest_ecornn.suites.published.persistent_times import BASELINE, LANGUAGE, LONG, OURS

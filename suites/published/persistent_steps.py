@@ -20,10 +20,10 @@ from pytest_ecornn.implementations._persistent_kernel import Kind, plan, status_
 from pytest_ecornn.implementations._persistent_kernel import Shape as TrackShape
 from pytest_ecornn.implementations._persistent_layers import How
 from pytest_ecornn.implementations.cuda.compile import indexed
-from pytest_ecornn.replay import graph_count
-from pytest_ecornn.reporting.formatting import percent, significant
+from pytest_ecornn.measurement.replay import graph_count
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.statistics import MIN_PAIRS, median_interval
+from pytest_ecornn.results.formatting import percent, significant
+from pytest_ecornn.results.statistics import MIN_PAIRS, median_interval
 from pytest_ecornn.suites.published.alternating import Arm, Replay, alternate
 from pytest_ecornn.suites.published.bars import Ceiling, interval
 from pytest_ecornn.suites.published.case_times import precision_of

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import product
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.reporting.formatting import significant
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.statistics import MIN_PAIRS, Ratio
+from pytest_ecornn.results.formatting import significant
+from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio
 from pytest_ecornn.suites.published.bars import NO, Bar, shown
 from pytest_ecornn.suites.published.case_times import CALLED, REPLAYED, WAYS, Cell, Contest, Row, precision_of
 from pytest_ecornn.suites.published.ratios import mean_ratio

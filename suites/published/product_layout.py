@@ -13,10 +13,10 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations._precision import fp32_precision
-from pytest_ecornn.reporting.formatting import ratio_interval, significant
+from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.statistics import Ratio, paired_ratio
+from pytest_ecornn.results.formatting import ratio_interval, significant
+from pytest_ecornn.results.statistics import Ratio, paired_ratio
 from pytest_ecornn.suites.published.alternating import Arm, Replay, alternate
 from pytest_ecornn.suites.published.hit_rate import HitRate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import exp, fsum, log
 
-from pytest_ecornn.statistics import Ratio
+from pytest_ecornn.results.statistics import Ratio
 
 
 def geometric_mean(values: Sequence[float]) -> float:

@@ -14,9 +14,9 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from pytest_ecornn.reporting.formatting import relative_error, significant
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.statistics import Ratio, paired_ratio
+from pytest_ecornn.results.formatting import relative_error, significant
+from pytest_ecornn.results.statistics import Ratio, paired_ratio
 from pytest_ecornn.suites.published.alternating import Arm, Replay, alternate
 from pytest_ecornn.suites.published.bars import Bar, shown
 from pytest_ecornn.suites.published.optional import fetched

@@ -13,14 +13,15 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from pytest_ecornn import comparison, contents
-from pytest_ecornn.comparison import Slices
+from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
-from pytest_ecornn.reporting.formatting import relative_error
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.reporting.plot import Line, log_plot
+from pytest_ecornn.results.formatting import relative_error
 from pytest_ecornn.suites.published.optional import LATE, fetched, reason
 from pytest_ecornn.suites.published.scan_reference import states
+from pytest_ecornn.verification import comparison
+from pytest_ecornn.verification.comparison import Slices
 
 CELL = "mingru_positive"
 STEPS = (64, 256, 1024, 4096, 16_384, 65_536)

@@ -13,16 +13,16 @@ from functools import cached_property
 
 import torch
 
-from pytest_ecornn import comparison
-from pytest_ecornn.calls import Tensors, run, run_guarded
-from pytest_ecornn.comparison import Array, Comparison, Error
-from pytest_ecornn.contents import Problem
+from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Case, Declared
-from pytest_ecornn.discovery import Found
-from pytest_ecornn.implementations.sequential import Sequential
-from pytest_ecornn.outcomes import Skip
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.run.discovery import Found
 from pytest_ecornn.suites.published.scan_reference import states
-from pytest_ecornn.verification import Candidate, expected
+from pytest_ecornn.verification import comparison
+from pytest_ecornn.verification.calls import Tensors, run, run_guarded
+from pytest_ecornn.verification.comparison import Array, Comparison, Error
+from pytest_ecornn.verification.outcomes import Skip
+from pytest_ecornn.verification.verification import Candidate, expected
 
 HARNESS_STEPS = 4096  # up to which what fails here is judged by the harness's own yardstick
 _EXACT = Declared("float32")

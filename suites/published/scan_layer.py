@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from pytest_ecornn.contract import MODES, Case, Layer
-from pytest_ecornn.implementations._precision import fp32_precision
-from pytest_ecornn.reporting.formatting import percent, significant
+from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
+from pytest_ecornn.results.formatting import percent, significant
 from pytest_ecornn.suites.published.launches import Breakdown, breakdown, profiled
 from pytest_ecornn.suites.published.optional import LATE, reason
 from pytest_ecornn.suites.published.verified import prepared

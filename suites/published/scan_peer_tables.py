@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from pytest_ecornn.reporting.formatting import relative_error, significant, size
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.statistics import MIN_PAIRS, Ratio
+from pytest_ecornn.results.formatting import relative_error, significant, size
+from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio
 from pytest_ecornn.suites.published.bars import Bar, shown
 from pytest_ecornn.suites.published.peer_ways import BCT, BTD, OURS
 from pytest_ecornn.suites.published.ratios import mean_ratio

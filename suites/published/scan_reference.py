@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
-from pytest_ecornn import cells
+from pytest_ecornn.contract import cells
 
 
 def states(x: Tensor, cell: str) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_ecornn import cells
+from pytest_ecornn.contract import cells
 
 
 @dataclass(frozen=True)

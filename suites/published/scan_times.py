@@ -9,20 +9,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from pytest_ecornn import clocks, measurement
-from pytest_ecornn.clocks import Clock
 from pytest_ecornn.contract import Case
-from pytest_ecornn.measurement import Arm
-from pytest_ecornn.pool import Pool
-from pytest_ecornn.reporting.formatting import significant
+from pytest_ecornn.measurement import clocks, measurement
+from pytest_ecornn.measurement.clocks import Clock
+from pytest_ecornn.measurement.measurement import Arm
+from pytest_ecornn.measurement.pool import Pool
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.reporting.plot import Line, log_plot
-from pytest_ecornn.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
+from pytest_ecornn.results.formatting import significant
+from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.bars import Bar, shown
 from pytest_ecornn.suites.published.parted import each
 from pytest_ecornn.suites.published.scan_judge import Judge
 from pytest_ecornn.suites.published.verified import prepared
-from pytest_ecornn.verification import expected
+from pytest_ecornn.verification.verification import expected
 
 CELLS = ("mingru", "minlstm")
 STEPS = (256, 1024, 4096, 16_384, 65_536)

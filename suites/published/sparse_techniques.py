@@ -8,18 +8,19 @@ from dataclasses import dataclass, field, fields, replace
 import torch
 from torch import Tensor
 
-from pytest_ecornn import calls, contents
+from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Layer
 from pytest_ecornn.implementations._sparse_form import ALL
 from pytest_ecornn.implementations.cuda.compile import indexed
 from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, make_layer
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
+from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.alternating import Arm, Replay, alternate
 from pytest_ecornn.suites.published.bars import interval, shown
 from pytest_ecornn.suites.published.parted import each
 from pytest_ecornn.suites.published.verified import WRONG
-from pytest_ecornn.verification import Expected
+from pytest_ecornn.verification import calls
+from pytest_ecornn.verification.verification import Expected
 
 NAMES = tuple(one.name for one in fields(ALL) if getattr(ALL, one.name))
 STEPS = 256

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise, product
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.reporting.formatting import significant
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.statistics import MIN_PAIRS, Ratio
+from pytest_ecornn.results.formatting import significant
+from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio
 from pytest_ecornn.suites.published.bars import Bar, shown
 from pytest_ecornn.suites.published.case_times import CALLED, REPLAYED, Cell, Contest, Row
 from pytest_ecornn.suites.published.optional import LATE

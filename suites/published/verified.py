@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
-from pytest_ecornn.calls import Call, WrongResult
-from pytest_ecornn.comparison import Comparison
 from pytest_ecornn.contract import Case, Unsupported
-from pytest_ecornn.discovery import Found, discover
-from pytest_ecornn.items import build_and_compare
-from pytest_ecornn.outcomes import Skip
-from pytest_ecornn.verification import Candidate, expected, failure_message
+from pytest_ecornn.run.discovery import Found, discover
+from pytest_ecornn.run.items.items import build_and_compare
+from pytest_ecornn.verification.calls import Call, WrongResult
+from pytest_ecornn.verification.comparison import Comparison
+from pytest_ecornn.verification.outcomes import Skip
+from pytest_ecornn.verification.verification import Candidate, expected, failure_message
 
 WRONG = "wrong"
 

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from pytest_ecornn import cells
-from pytest_ecornn.cells import Blocks
-from pytest_ecornn.contract import DTYPES, Case, Cost, Implementation, Layer, Precision, State, Weights
-from pytest_ecornn.implementations._stack import run_layers
+from pytest_ecornn.contract import DTYPES, Case, Cost, Implementation, Layer, Precision, State, Weights, cells
+from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.layer_stack import run_layers
 
 ALL_CELLS = tuple(cell.name for cell in cells.BUILT_IN)
 RECURRENT_CELLS = tuple(cell.name for cell in cells.BUILT_IN if cell.recurrent)

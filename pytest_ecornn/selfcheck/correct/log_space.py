@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from pytest_ecornn.cells import Blocks
+from pytest_ecornn.contract.cells import Blocks
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, x_gates
 
 

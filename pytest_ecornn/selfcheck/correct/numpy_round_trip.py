@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pytest_ecornn.cells import Blocks
+from pytest_ecornn.contract.cells import Blocks
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, order
 
 Array = Any  # numpy.ndarray of the case's dtype

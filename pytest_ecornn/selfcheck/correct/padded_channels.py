@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
-from pytest_ecornn.cells import Blocks
+from pytest_ecornn.contract.cells import Blocks
 from pytest_ecornn.selfcheck.correct._right import RECURRENT_CELLS, Parameters, RightLayer, alive, kept, order
 
 _MULTIPLE = 16

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pytest_ecornn.cells import Blocks
+from pytest_ecornn.contract.cells import Blocks
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, alive, kept, order, x_gates
 
 _STEPS = 4

@@ -13,7 +13,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid, pad
 
-from pytest_ecornn.cells import Blocks
+from pytest_ecornn.contract.cells import Blocks
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, x_gates
 
 

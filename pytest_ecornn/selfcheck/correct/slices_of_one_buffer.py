@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case, Layer, State, Weights
+from pytest_ecornn.contract import Case, Layer, State, Weights, cells
 from pytest_ecornn.selfcheck.correct._right import Right
 
 

@@ -7,7 +7,7 @@ import time
 import torch
 from torch import Tensor
 
-from pytest_ecornn.cells import Blocks
+from pytest_ecornn.contract.cells import Blocks
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, alive, kept, order, x_gates
 
 _SECONDS = 0.01

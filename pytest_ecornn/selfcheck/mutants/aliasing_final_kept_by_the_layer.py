@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case, Layer, State, Weights
+from pytest_ecornn.contract import Case, Layer, State, Weights, cells
 from pytest_ecornn.selfcheck._correct_layers import AroundLoop
 
 CAUGHT_BY = "property: fresh_results"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_ecornn.contract import Case, Layer, Unsupported, Weights
-from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.reference.loop import Sequential
 
 CAUGHT_BY = "required"
 STANDS_FOR = "sequential"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Weights
+from pytest_ecornn.contract import Weights, cells
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters
 
 CAUGHT_BY = "equivalence: grad weight_hh"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from pytest_ecornn.contract import Case, Layer, Weights
-from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.reference.loop import Sequential
 
 CAUGHT_BY = "equivalence: output"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from pytest_ecornn.cells import Blocks
 from pytest_ecornn.contract import Weights
+from pytest_ecornn.contract.cells import Blocks
 from pytest_ecornn.selfcheck._correct_layers import Loop, cut, with_gradient
 
 CAUGHT_BY = "equivalence: rounding"

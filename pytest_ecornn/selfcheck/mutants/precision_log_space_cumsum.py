@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from pytest_ecornn.cells import Blocks, positive
 from pytest_ecornn.contract import Case, Weights
+from pytest_ecornn.contract.cells import Blocks, positive
 from pytest_ecornn.selfcheck._correct_layers import Loop
 
 CAUGHT_BY = "equivalence: rounding"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from pytest_ecornn.implementations._precision import tf32_linear
-from pytest_ecornn.implementations._rounding import Rounding
+from pytest_ecornn.reference.precision import tf32_linear
+from pytest_ecornn.reference.rounding import Rounding
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters
 
 CAUGHT_BY = "equivalence: rounding"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from pytest_ecornn.implementations._precision import fp32_precision
+from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters
 
 CAUGHT_BY = "equivalence: rounding"

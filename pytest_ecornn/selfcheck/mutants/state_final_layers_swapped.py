@@ -6,8 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_ecornn import cells
-from pytest_ecornn.contract import Case, Layer, State, Weights
+from pytest_ecornn.contract import Case, Layer, State, Weights, cells
 from pytest_ecornn.selfcheck._correct_layers import AroundLoop
 
 CAUGHT_BY = "equivalence: final h"

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_ecornn.cells import Blocks
 from pytest_ecornn.contract import Weights
+from pytest_ecornn.contract.cells import Blocks
 from pytest_ecornn.selfcheck._correct_layers import Loop
 
 CAUGHT_BY = "equivalence: output"

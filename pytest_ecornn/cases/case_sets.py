@@ -1,0 +1,82 @@
+"""The one table of named case sets: smoke (seconds), edge (awkward lengths), seed (published shapes), full (everything)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+
+from pytest_ecornn.contract import DTYPES, MODES, Case
+
+
+def _both_modes(**fields: object) -> Iterator[Case]:
+    for mode in MODES:
+        yield Case(mode=mode, **fields)  # type: ignore[arg-type]
+
+
+def _smoke() -> Iterator[Case]:
+    """Language-model and scan shapes, each small enough for a loop in Python to be timed in a second."""
+    yield Case(cell="lstm", layers=2, batch=32, hidden_size=200, steps=35)
+    yield Case(cell="lstm", batch=64, hidden_size=512, steps=4)
+    yield Case(cell="lstm", batch=16, hidden_size=128, steps=35, mode="training")
+    yield from _both_modes(cell="gru", batch=16, hidden_size=128, steps=35, has_state=True)
+    yield Case(cell="rnn_tanh", batch=16, hidden_size=256, steps=35, ragged=True)
+    yield Case(cell="rnn_relu", batch=16, hidden_size=128, steps=35, bidirectional=True)
+    for dtype in ("float32", "bfloat16"):
+        yield Case(cell="mingru", batch=8, hidden_size=256, steps=256, batch_first=True, projected=True, dtype=dtype)
+    yield Case(cell="mingru", batch=8, hidden_size=256, steps=128, batch_first=True, mode="training")
+    yield Case(cell="mingru_positive", batch=8, hidden_size=128, steps=256, batch_first=True)
+    yield Case(cell="minlstm", batch=8, hidden_size=256, steps=256, batch_first=True, projected=True)
+    yield Case(cell="minlstm", batch=8, hidden_size=256, steps=128, projected=True, mode="training")
+    yield Case(cell="minlstm_positive", batch=8, hidden_size=128, steps=128, has_state=True, ragged=True)
+    yield Case(cell="mingru", batch=8, hidden_size=128, steps=128, batch_first=True, resets=True, mode="training")
+
+
+def _edge() -> Iterator[Case]:
+    """Sizes at which kernels break: one step, one sequence, one channel, primes, very long sequences."""
+    for cell in ("rnn_tanh", "lstm", "gru", "mingru", "minlstm"):
+        yield from _both_modes(cell=cell, steps=1, batch=1, hidden_size=1, has_state=True)
+        yield from _both_modes(cell=cell, steps=3, batch=5, hidden_size=97, input_size=61, has_state=True, ragged=True)
+        yield from _both_modes(cell=cell, steps=67, batch=3, hidden_size=33, bidirectional=True, has_state=True, resets=True)
+    for cell in ("rnn_tanh", "rnn_relu", "lstm", "gru"):
+        yield Case(cell=cell, steps=1_031, batch=3, hidden_size=33, mode="training")
+    for cell in ("mingru", "mingru_positive", "minlstm", "minlstm_positive"):
+        yield Case(cell=cell, steps=65_537, batch=1, hidden_size=64, batch_first=True, projected=True)
+        yield Case(cell=cell, steps=4_099, batch=2, hidden_size=17, projected=True, mode="training", contents="near_one")
+        yield Case(cell=cell, steps=4_099, batch=2, hidden_size=18, projected=True, mode="training", resets=True)
+
+
+def _seed() -> Iterator[Case]:
+    """The shapes of the published results: EcoRNN's language models, minGRU and minLSTM over length, sparse persistent RNNs.
+
+    The minGRU paper gives no shapes beside the length; 8 sequences of 256 channels stand in, 1 beyond 4,096 steps.
+    """
+    for layers, batch, hidden in ((2, 32, 650), (2, 32, 200), (2, 20, 1500), (1, 64, 512)):
+        yield from _both_modes(cell="lstm", layers=layers, batch=batch, hidden_size=hidden, steps=35)
+    for cell, steps in product(("mingru", "minlstm"), (256, 1024, 4096, 16_384, 65_536)):
+        batch = 8 if steps <= 4096 else 1
+        yield from _both_modes(cell=cell, steps=steps, batch=batch, hidden_size=256, batch_first=True, projected=True)
+    for cell in ("rnn_tanh", "lstm", "gru"):
+        yield Case(cell=cell, steps=32, batch=4, hidden_size=2304, density=0.3)
+
+
+def _full() -> Iterator[Case]:
+    """Every cell over lengths, batches, widths, dtypes and modes."""
+    yield from _smoke()
+    yield from _edge()
+    yield from _seed()
+    built_in = ("rnn_tanh", "rnn_relu", "lstm", "gru", "mingru", "mingru_positive", "minlstm", "minlstm_positive")
+    shapes = product(built_in, (16, 128, 1024), (1, 8, 64), (64, 200, 256, 512, 650, 1024), DTYPES, MODES)
+    for cell, steps, batch, hidden, dtype, mode in shapes:
+        yield Case(cell=cell, steps=steps, batch=batch, hidden_size=hidden, dtype=dtype, mode=mode)
+
+
+_SETS = {"smoke": _smoke, "edge": _edge, "seed": _seed, "full": _full}
+
+
+@cache
+def case_set(name: str) -> tuple[Case, ...]:
+    """The cases of a set, each once. Raises ValueError naming the sets that exist."""
+    if name not in _SETS:
+        raise ValueError(f"unknown case set {name!r}: expected one of {', '.join(_SETS)}")
+    return tuple(dict.fromkeys(_SETS[name]()))

@@ -1,0 +1,266 @@
+"""What fills a case: weights, inputs, states, lengths, resets and loss weights, all from the case's seed or a state dict.
+
+Each kind of contents stresses something: "saturated" gates, keep gates "near_one", "large" and "denormal" inputs, "zeros"
+in long stretches; see `drift` and `cancellation` for "drifting" and "cancelling" sums, and `non_finite` for NaN and infinities.
+Loss weights are random per element; for every other seed they are zero before each sequence's last step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from pytest_ecornn.cases import cancellation, drift, memory_layout, non_finite, state_dict
+from pytest_ecornn.cases.seeding import generator
+from pytest_ecornn.contract import Case, Weights, cells
+
+_X_SCALE = {"saturated": 8.0, "large": 100.0}
+_KEEP_BIAS = 6.0
+_RESETS = (1 / 8, 16)  # share of the steps, but no more than so many of a sequence, or a long one would be short ones
+# float16 has so small a range that unscaled gradients would be subnormal: loss scaling, as in training.
+_LOSS_SCALE = {"float16": 16.0}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A case with its values. x: as `Implementation.build` says; state: one [L*D, B, H] a state, () for none;
+    lengths: int64 [B] on the CPU or None; resets: as there or None; loss_weights: the gradients given for output and final
+    states.
+    """
+
+    case: Case
+    weights: Weights
+    x: Tensor
+    state: tuple[Tensor, ...]
+    lengths: Tensor | None
+    resets: Tensor | None
+    loss_weights: tuple[Tensor, ...]
+
+    @property
+    def given_state(self) -> Tensor | tuple[Tensor, ...] | None:
+        """The state in the form that layers take."""
+        return None if not self.state else self.state if len(self.state) > 1 else self.state[0]
+
+    @cached_property
+    def padding(self) -> Tensor | None:
+        """True where a step lies after its sequence's end, laid out as x without its last dimension; None if nowhere."""
+        if self.lengths is None:
+            return None
+        late = torch.arange(self.case.steps)[:, None] >= self.lengths[None, :]  # [T, B]
+        return (late.T if self.case.batch_first else late).to(self.x.device)
+
+
+def moved(problem: Problem, device: str) -> Problem:
+    """The same problem on another device, weights and all; laid out as its values come."""
+    weights = {name: nn.Parameter(p.detach().to(device), p.requires_grad) for name, p in problem.weights.items()}
+    masks = {name: mask.to(device) for name, mask in problem.weights.masks.items()}
+    state, loss = (tuple(one.to(device) for one in tensors) for tensors in (problem.state, problem.loss_weights))
+    return replace(
+        problem,
+        case=replace(problem.case, device=device),
+        weights=Weights(weights, masks),
+        x=problem.x.to(device),
+        state=state,
+        resets=None if problem.resets is None else problem.resets.to(device),
+        loss_weights=loss,
+    )
+
+
+def problem(case: Case, role: str = "", weights: Weights | None = None) -> Problem:
+    """The problem of `case`, with these weights if they are given; another `role` gives other values of the same kind."""
+    lengths = sequence_lengths(case)
+    rows = x_rows(case, case.steps * case.batch, generator(case.seed, "x" + role))
+    state = initial_state(case, generator(case.seed, "state" + role))
+    loss = loss_weights(case, lengths, generator(case.seed, "loss" + role))
+    resets = reset_mask(case, generator(case.seed, "resets" + role))
+    own = make_weights(case, role) if weights is None else weights
+    return Problem(case, own, memory_layout.x_at(case, rows, 0), state, lengths, resets, loss)
+
+
+def placed(problem: Problem) -> Problem:
+    """The same problem, all but its weights copied to addresses of its own, laid out as before."""
+    state, loss = (tuple(map(placed_tensor, tensors)) for tensors in (problem.state, problem.loss_weights))
+    lengths, resets = (None if mask is None else placed_tensor(mask) for mask in (problem.lengths, problem.resets))
+    return replace(problem, x=placed_tensor(problem.x), state=state, lengths=lengths, resets=resets, loss_weights=loss)
+
+
+def placed_tensor(tensor: Tensor, change: Callable[[Tensor], Tensor] = lambda same: same) -> Tensor:
+    """A copy with the strides of `tensor`, as far from the start of its memory; its values changed where that is asked for."""
+    return room(tensor).copy_(change(tensor))
+
+
+def room(like: Tensor) -> Tensor:
+    """Memory with the shape and strides of `like`, which begins as far from its start."""
+    start = like.storage_offset()
+    if not start and like.is_contiguous():
+        return torch.empty_like(like)
+    span = 1 + sum((size - 1) * stride for size, stride in zip(like.shape, like.stride(), strict=True))
+    return like.new_zeros(start + span).as_strided(like.shape, like.stride(), start)
+
+
+def torch_dtype(case: Case) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    return dtype
+
+
+def make_weights(case: Case, role: str = "") -> Weights:
+    """Uniform within 1/sqrt(H), as torch.nn initialises; sparse recurrent weights with a random fixed pattern.
+
+    Of a case with weights of a state dict these and their pattern, the pattern alone where there is a `role`.
+    """
+    given = state_dict.of_case(case) if case.weights else None
+    random = generator(case.seed, "weights" + role)
+    bound = case.hidden_size**-0.5
+    parameters, masks = {}, make_masks(case)
+    for name, shape in cells.parameter_shapes(case).items():
+        value = (torch.rand(shape, generator=random, dtype=torch.float64) * 2 - 1) * bound
+        if given and not role:
+            value = given.parameters[name].to(torch.float64, copy=True)
+        if name.startswith("bias_ih"):
+            value += _keep_bias(case)
+        if case.contents == "drifting":
+            drift.change_weight(name, value)
+        if case.contents == "cancelling":
+            cancellation.change_weight(case.seed, name, value)
+        if name in masks:
+            value *= masks[name].cpu()
+        non_finite.change_weight(case, name, value, random)
+        parameters[name] = nn.Parameter(value.to(case.device, torch_dtype(case)), requires_grad=case.training)
+    return Weights(parameters, masks)
+
+
+def make_masks(case: Case) -> dict[str, Tensor]:
+    """Where each sparse recurrent weight may differ from 0, on the case's device."""
+    random = generator(case.seed, "masks")
+    masks = {}
+    for name, shape in cells.parameter_shapes(case).items():
+        if name.startswith("weight_hh") and case.density < 1:
+            of_file = state_dict.of_case(case).pattern(name, case.density) if case.weights else None
+            pattern = torch.rand(shape, generator=random) < case.density if of_file is None else of_file
+            masks[name] = pattern.to(case.device)
+    return masks
+
+
+def _keep_bias(case: Case) -> Tensor:
+    """[G*H]: what opens the cell's keep gates wide, 0 where the contents do not."""
+    cell, size = cells.get(case.cell), {"near_one": _KEEP_BIAS, "drifting": drift.keep_bias(case.dtype)}.get(case.contents, 0.0)
+    return torch.tensor([size * cell.keep.get(gate, 0.0) for gate in cell.gates]).repeat_interleave(case.hidden_size)
+
+
+def _drawn_dtype(case: Case) -> torch.dtype:
+    """The dtype in which values are drawn: all bits of a float64 case's are random."""
+    return torch.float64 if case.dtype == "float64" else torch.float32
+
+
+def x_rows(case: Case, rows: int, random: torch.Generator) -> Tensor:
+    """Contents of x for `rows` (time, batch) pairs, one after the other: [rows, width], padded or shifted by the layout."""
+    width, dtype = cells.x_width(case), torch_dtype(case)
+    values = torch.randn(rows, width, generator=random, dtype=_drawn_dtype(case))
+    values *= _X_SCALE.get(case.contents, 1.0)
+    if case.contents == "denormal":
+        tiny = torch.rand(values.shape, generator=random) < 0.5
+        values[tiny] *= torch.finfo(dtype).tiny * 2**-4
+    if case.contents == "zeros":
+        values[torch.rand(rows, generator=random) < 0.5] = 0
+    if case.contents == "drifting":
+        drift.change_x(values, random)
+    if case.projected:
+        values += _keep_bias(case).repeat(case.directions)
+    if case.contents == "cancelling" and not case.projected:
+        cancellation.change_operand(case.seed, values, random)
+    non_finite.change_x(case, values, random)
+    return memory_layout.rows_of_x(case, values.to(case.device, dtype))
+
+
+def initial_state(case: Case, random: torch.Generator) -> tuple[Tensor, ...]:
+    if not case.has_state:
+        return ()
+    cell, shape = cells.get(case.cell), (case.layers * case.directions, case.batch, case.hidden_size)
+    states = [torch.randn(shape, generator=random, dtype=_drawn_dtype(case)) * 0.5 for _ in cell.states]
+    non_finite.change_states(case, states, random)
+    if case.contents == "cancelling" and cell.recurrent:
+        cancellation.change_operand(case.seed, states[0], random)
+    return tuple(memory_layout.laid_out(case, state.to(case.device, torch_dtype(case))) for state in states)
+
+
+def state_rows(case: Case, rows: int, random: torch.Generator) -> tuple[Tensor, ...]:
+    """Usual contents of each state for `rows` (layer and direction, sequence) pairs, one after the other; () for none."""
+    if not case.has_state:
+        return ()
+    shape, dtype = (rows, case.hidden_size), _drawn_dtype(case)
+    states = [torch.randn(shape, generator=random, dtype=dtype) * 0.5 for _ in cells.get(case.cell).states]
+    return tuple(state.to(case.device, torch_dtype(case)) for state in states)
+
+
+def state_at(case: Case, rows: Iterable[Tensor], start: int) -> tuple[Tensor, ...]:
+    """The rows from `start` as states, without a copy: [L*D, B, H] each."""
+    shape = (case.layers * case.directions, case.batch, case.hidden_size)
+    return tuple(one[start : start + shape[0] * shape[1]].view(shape) for one in rows)
+
+
+def sequence_lengths(case: Case) -> Tensor | None:
+    """int64 [B] from 1 to T, in no order; None where the case is not ragged.
+
+    The longest is T. Where the seed divided by 4 leaves 2 or 3, it is T - 1, of more than one step.
+    """
+    if not case.ragged:
+        return None
+    random = generator(case.seed, "lengths")
+    longest = max(1, case.steps - 1) if case.seed % 4 >= 2 else case.steps
+    lengths = torch.randint(1, longest + 1, (case.batch,), generator=random)
+    lengths[int(torch.randint(case.batch, (), generator=random))] = longest
+    return memory_layout.laid_out(case, lengths)
+
+
+def reset_mask(case: Case, random: torch.Generator) -> Tensor | None:
+    """bool, [T, B] or [B, T]: often at the first and the last step, some next to each other, none in some sequences.
+
+    At least one is set. None where the case has no resets.
+    """
+    if not case.resets:
+        return None
+
+    def some(share: float, *shape: int) -> Tensor:
+        return torch.rand(shape, generator=random) < share
+
+    share, most = _RESETS
+    marks = some(min(share, most / case.steps), case.steps, case.batch)
+    marks[1:] |= marks[:-1] & some(0.25, case.steps - 1, case.batch)
+    marks[0] |= some(0.5, case.batch)
+    marks[-1] |= some(0.25, case.batch)
+    marks &= some(0.75, case.batch)
+    if not marks.any():
+        marks.view(-1)[int(torch.randint(marks.numel(), (), generator=random))] = True
+    return (marks.T.contiguous() if case.batch_first else marks).to(case.device)
+
+
+def valid_steps(case: Case) -> int:
+    """The sum of the sequences' lengths."""
+    lengths = sequence_lengths(case)
+    return case.steps * case.batch if lengths is None else int(lengths.sum())
+
+
+def loss_scale(case: Case) -> float:
+    return _LOSS_SCALE.get(case.dtype, 1.0)
+
+
+def loss_weights(case: Case, lengths: Tensor | None, random: torch.Generator) -> tuple[Tensor, ...]:
+    """Gradients for output and each final state, in the case's dtype; () in inference mode."""
+    if not case.training:
+        return ()
+    scale, hidden = loss_scale(case), case.directions * case.hidden_size
+    dtype = _drawn_dtype(case)
+    output = torch.randn(case.steps, case.batch, hidden, generator=random, dtype=dtype) * scale
+    if case.seed % 2:
+        ends = (torch.full((case.batch,), case.steps) if lengths is None else lengths) - 1
+        output *= (torch.arange(case.steps)[:, None] == ends[None, :])[..., None]
+    final_shape = (case.layers * case.directions, case.batch, case.hidden_size)
+    finals = [torch.randn(final_shape, generator=random, dtype=dtype) * scale for _ in cells.get(case.cell).states]
+    if case.contents == "drifting":
+        output, finals = output.abs(), [final.abs() for final in finals]
+    output = output.transpose(0, 1).contiguous() if case.batch_first else output
+    return tuple(weight.to(case.device, torch_dtype(case)) for weight in (output, *finals))

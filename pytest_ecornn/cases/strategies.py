@@ -1,0 +1,248 @@
+"""Hypothesis strategies for cases: awkward sizes are likely, every option and kind of contents occurs.
+
+A case is drawn, never an array; values follow from the case's seed, so that the printed case reproduces everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from hypothesis import strategies as st
+
+from pytest_ecornn.cases import non_finite
+from pytest_ecornn.contract import DTYPES, LAYOUTS, MODES, PRECISIONS, Case, cells
+
+# One under, at and over the widths of vectors, tiles and chunks; primes; one.
+_EDGES = (1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97)
+# Steps times layers times directions of a drawn case, at most, unless more are asked for: then of one case in eight.
+MOST_STEPS = 48
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What an implementation must support: the cases for which it may not answer "unsupported"."""
+
+    cells: tuple[str, ...]
+    dtypes: tuple[str, ...] = DTYPES
+    precisions: tuple[str, ...] = PRECISIONS  # of float32 products on a GPU
+    modes: tuple[str, ...] = MODES
+    layouts: tuple[str, ...] = LAYOUTS
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    max_layers: int = 3
+    bidirectional: bool = True
+    ragged: bool = True
+    resets: bool = False
+    projected: bool = True
+    sparse: bool = True
+    dense: bool = True
+
+    def has_kind(self, case: Case) -> bool:
+        """Whether the case's cell, dtype and device are inside, whatever its options."""
+        device = case.device.partition(":")[0]
+        return case.cell in self.cells and case.dtype in self.dtypes and device in self.devices
+
+    def contains(self, case: Case) -> bool:
+        choices = self.has_kind(case) and case.mode in self.modes and case.precision in self.precisions
+        options = (
+            (self.bidirectional or not case.bidirectional)
+            and (self.ragged or not case.ragged)
+            and (self.resets or not case.resets)
+            and (self.projected or not case.projected)
+            and (self.sparse if case.density < 1 else self.dense)
+        )
+        return choices and options and case.layout in self.layouts and case.layers <= self.max_layers
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of drawn cases. steps: T times layers times directions at most; smallest: of T and B; the others: at most."""
+
+    steps: int = MOST_STEPS
+    smallest: int = 1
+    batch: int = 17
+    hidden: int = 97
+    inputs: int = 65
+
+
+def cases(domain: Domain, cell: str, dtype: str, device: str = "cpu", sizes: Sizes = Sizes()) -> st.SearchStrategy[Case]:
+    """Cases of one cell, dtype and device inside `domain`, of such sizes."""
+    return _cases(domain, cell, dtype, device, sizes)
+
+
+@st.composite
+def _cases(draw: st.DrawFn, domain: Domain, cell: str, dtype: str, device: str, sizes: Sizes) -> Case:
+    def either(allowed: bool) -> bool:
+        return allowed and draw(st.booleans())
+
+    layers = draw(st.sampled_from([n for n in (1, 1, 1, 2, 3) if n <= domain.max_layers]))
+    bidirectional = either(domain.bidirectional)
+    is_long = sizes.steps > MOST_STEPS and draw(st.integers(0, 7)) == 7
+    most = (sizes.steps if is_long else min(sizes.steps, MOST_STEPS)) // (layers * (2 if bidirectional else 1))
+    most = max(sizes.smallest, most)
+    has_tf32 = "tf32" in domain.precisions and dtype == "float32" and device.startswith("cuda")
+    mode = draw(st.sampled_from([*domain.modes, domain.modes[-1], domain.modes[-1]]))
+    projected = domain.projected and draw(st.integers(0, 3)) == 3
+    hidden = draw(_sizes(1, sizes.hidden))
+    sparse = domain.sparse and cells.get(cell).recurrent and (not domain.dense or draw(st.integers(0, 3)) == 3)
+    density = draw(st.sampled_from([0.3, 0.1, 0.7])) if sparse else 1.0
+    has_state = draw(st.integers(0, 3)) < 3
+    return Case(
+        cell=cell,
+        steps=draw(st.integers(most // 2, most) if is_long else _sizes(sizes.smallest, most)),
+        batch=draw(_sizes(sizes.smallest, sizes.batch)),
+        hidden_size=hidden,
+        input_size=hidden if projected else draw(_sizes(1, sizes.inputs)),
+        layers=layers,
+        bidirectional=bidirectional,
+        bias=draw(st.integers(0, 7)) < 7,
+        dtype=dtype,
+        precision="tf32" if either(has_tf32) else "ieee",
+        device=device,
+        batch_first=draw(st.booleans()),
+        ragged=either(domain.ragged),
+        resets=domain.resets and draw(st.integers(0, 3)) == 3,
+        has_state=has_state,
+        projected=projected,
+        density=density,
+        mode=mode,
+        contents=draw(_contents(mode, has_state, density, device)),
+        layout=draw(st.sampled_from(domain.layouts)),
+        seed=draw(st.integers(0, 2**16)),
+    )
+
+
+# What chance seldom draws and a kernel may be wrong on alone: over 64 steps, of a state that rounding would wear down; over 32
+# sequences and 128 channels; pre-activations at which exp overflows and underflows; one NaN; one infinity; each again
+# before a reset; what options do to gradients; a few times one channel and one step, where nothing averages a rounding out;
+# sums that grow by little, and steps of exact operands whose products cancel.
+_OPTIONS: dict[str, Any] = {"ragged": True, "has_state": True, "mode": "training"}
+_CANCELLING: dict[str, Any] = {"steps": 1, "batch": 9, "contents": "cancelling"}
+_CORNERS: tuple[dict[str, Any], ...] = (
+    {"steps": 67, "batch": 2, "hidden_size": 8, "has_state": True, "mode": "training", "contents": "near_one"},
+    {"steps": 3, "batch": 33, "hidden_size": 129, "input_size": 7, "mode": "training"},
+    {"steps": 3, "batch": 4, "hidden_size": 33, "projected": True, "contents": "large"},
+    {"steps": 41, "batch": 8, "hidden_size": 48, "has_state": True, "mode": "training", "contents": "drifting"},
+    {**_CANCELLING, "hidden_size": 129, "input_size": 65, "has_state": True, "mode": "training"},
+    {**_CANCELLING, "hidden_size": 65, "input_size": 129},
+    {"steps": 6, "batch": 4, "hidden_size": 9, "contents": "nan"},
+    {"steps": 6, "batch": 4, "hidden_size": 9, "has_state": True, "contents": "infinite"},
+    {"steps": 12, "batch": 5, "hidden_size": 8, "bidirectional": True, "has_state": True, "mode": "training", "resets": True},
+    {"steps": 6, "batch": 4, "hidden_size": 9, "contents": "nan", "resets": True, "seed": 1},
+    {"steps": 6, "batch": 4, "hidden_size": 9, "has_state": True, "contents": "infinite", "resets": True},
+    {**_OPTIONS, "steps": 7, "batch": 5, "hidden_size": 17, "layers": 2, "bidirectional": True, "layout": "strided", "seed": 2},
+    {**_OPTIONS, "steps": 6, "batch": 4, "hidden_size": 18, "batch_first": True, "density": 0.3, "layout": "offset", "seed": 1},
+    *({"steps": 1, "batch": 3, "hidden_size": 1, "has_state": True, "mode": "training", "seed": seed} for seed in range(6)),
+)
+
+
+# Each other value that is not finite, in each place.
+_ODD_CORNER: dict[str, Any] = {"steps": 6, "batch": 4, "hidden_size": 9, "has_state": True}
+# For properties.
+_PROPERTY_CORNERS: tuple[dict[str, Any], ...] = (
+    {**_OPTIONS, "steps": 5, "batch": 3, "hidden_size": 9, "input_size": 6, "layout": "strided", "seed": 3},
+)
+
+
+def corners(domain: Domain, cell: str, dtype: str, device: str = "cpu") -> list[Case]:
+    """The same few cases each time, where they are inside `domain`: to be tried beside those that are drawn."""
+    odd = [{**_ODD_CORNER, "contents": kind} for kind in _drawn_not_finite(True, device) if kind not in ("nan", "infinite")]
+    return _inside(domain, cell, dtype, device, (*_CORNERS, *odd))
+
+
+def property_corners(domain: Domain, cell: str, dtype: str, device: str = "cpu") -> list[Case]:
+    """Likewise, of the sizes on which properties are checked."""
+    return _inside(domain, cell, dtype, device, _PROPERTY_CORNERS)
+
+
+def _inside(domain: Domain, cell: str, dtype: str, device: str, chosen: Iterable[dict[str, Any]]) -> list[Case]:
+    tried = (Case(cell=cell, dtype=dtype, device=device, **fields) for fields in chosen)
+    if not cells.get(cell).recurrent:
+        tried = (replace(case, density=1.0) for case in tried)
+    if not domain.dense:
+        tried = (replace(case, density=0.3) for case in tried if case.contents not in _NOT_FINITE)
+    return [case for case in tried if domain.contains(case)]
+
+
+# 0 times these is NaN: a pruned weight is not multiplied by everyone.
+_NOT_FINITE = tuple(non_finite.kinds())
+
+
+def _sizes(smallest: int, largest: int) -> st.SearchStrategy[int]:
+    edges = [n for n in _EDGES if smallest <= n <= largest]
+    return st.one_of(st.sampled_from(edges), st.integers(smallest, largest))
+
+
+def _drawn_not_finite(has_state: bool, device: str) -> list[str]:
+    """On a GPU float32 operands may be split in parts of fewer bits."""
+    return non_finite.kinds(has_state, is_split=device.startswith("cuda"))
+
+
+def _contents(mode: str, has_state: bool, density: float, device: str) -> st.SearchStrategy[str]:
+    """Half are plain; NaN and infinity only where no gradient mixes them into every element."""
+    special = ["saturated", "near_one", "large", "denormal", "zeros", "drifting", "cancelling"]
+    if mode == "inference" and density == 1:
+        special += _drawn_not_finite(has_state, device)
+    return st.one_of(st.just("normal"), st.sampled_from(special))
+
+
+_SIMPLER: tuple[tuple[str, Any], ...] = (
+    ("layout", "contiguous"),
+    ("precision", "ieee"),
+    ("contents", "normal"),
+    ("density", 1.0),
+    ("ragged", False),
+    ("resets", False),
+    ("bidirectional", False),
+    ("layers", 1),
+    ("has_state", False),
+    ("batch_first", False),
+    ("bias", True),
+    ("steps", 16),
+    ("steps", 4),
+    ("steps", 1),
+    ("mode", "inference"),  # or, where nothing is supported then, "training"
+    ("input_size", 64),
+    ("hidden_size", 64),
+    ("batch", 8),
+    ("steps", 16),
+    ("bias", False),
+    ("density", 0.3),
+)
+
+
+def nearest_supported(case: Case, unsupported: Callable[[Case], str | None]) -> Case | None:
+    """`case` with as few options simplified as make `unsupported` answer None; None where nothing does."""
+    if unsupported(case) is None:
+        return case
+    for mode, start in product(MODES, (case, _turned(case))):
+        simple = start
+        for count, (name, value) in enumerate(_SIMPLER, 1):
+            simple = _changed(simple, name, mode if name == "mode" else value)
+            if unsupported(simple) is None:
+                return _restored(simple, start, ["mode", *(name for name, _ in _SIMPLER[:count])], unsupported)
+    return None
+
+
+def _turned(case: Case) -> Case:
+    """The case with gate pre-activations in place of inputs, or the other way round."""
+    return replace(case, projected=not case.projected, input_size=case.hidden_size)
+
+
+def _changed(case: Case, name: str, value: Any) -> Case:
+    if case.projected and name in ("hidden_size", "input_size"):
+        return replace(case, hidden_size=value, input_size=value)
+    changed = replace(case, **{name: value})
+    is_finite_only = changed.density < 1 or changed.training
+    return replace(changed, contents="normal") if is_finite_only and changed.contents in _NOT_FINITE else changed
+
+
+def _restored(simple: Case, case: Case, names: list[str], unsupported: Callable[[Case], str | None]) -> Case:
+    """Gives back each simplified option that turns out not to have been the obstacle, in the order of `names`."""
+    for name in names:
+        fuller = _changed(simple, name, getattr(case, name))
+        if unsupported(fuller) is None:
+            simple = fuller
+    return simple

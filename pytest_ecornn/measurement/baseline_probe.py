@@ -1,0 +1,121 @@
+"""A baseline's own time, without the candidate: before that is built and after its row. A layer may slow others for good.
+
+Where the two differ by more than a tenth, or where the baseline took far longer by turns with the candidate than alone, the row
+is unclear: something else than the two implementations was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from pytest_ecornn.measurement.clocks import Clock
+from pytest_ecornn.measurement.measurement import Arm, Timed, uncollected
+from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.results.rows import Timing
+from pytest_ecornn.verification.guards.background import Threads
+from pytest_ecornn.verification.verification import Candidate
+
+MOST_CHANGED = 1.1
+MOST_BESIDE = 1.5  # by turns: a candidate's caches and sleeping threads are in the way
+_BLOCKS, _FEW, _FEWEST = 8, 4, 2
+_SHARE = 0.01  # of a row's budget, for each time that a baseline is timed
+_TIMES = 3  # it is timed afterwards, where it seems to have changed: a disturbance ends, what a layer left behind does not
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Blocks of a baseline that nothing else took turns with, in microseconds of a call."""
+
+    samples_us: list[float]
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.samples_us))
+
+    @property
+    def middle(self) -> tuple[float, float]:
+        """What the middle half of the blocks lies between; all of them, where they are few."""
+        outside = 0.25 if len(self.samples_us) >= _BLOCKS else 0.0
+        low, high = np.quantile(self.samples_us, (outside, 1 - outside))
+        return float(low), float(high)
+
+    def ratio_to(self, before: Alone) -> float:
+        """How many times as long as before; 1 where the middle halves of the blocks do not lie so far apart."""
+        (low, high), (first, last) = self.middle, before.middle
+        is_changed = low > MOST_CHANGED * last or MOST_CHANGED * high < first
+        return self.median / before.median if is_changed else 1.0
+
+
+class BaselineProbe:
+    """For one row: made before its candidate is built. The memory that blocks of calls take is let go of in between."""
+
+    def __init__(self, baselines: Sequence[Candidate], pool: Pool, clock: Clock, threads: Threads, budget: float):
+        self._arms = [Arm(one, pool, threads=threads) for one in baselines]
+        self._clock, self._seconds = clock, _SHARE * budget
+        with self._at_rest():
+            for arm in self._arms:
+                arm.calibrate(clock)
+            self._before = [self._quickest(arm) for arm in self._arms]
+        self._arms = [Arm(one.candidate, pool, one.seconds, one.calls, one.settling, threads=threads) for one in self._arms]
+
+    def doubts(self, beside: Sequence[Timed]) -> dict[str, str]:
+        """Why verdicts on a baseline are unclear, by its name. beside: the same baselines, as they took turns."""
+        found = {}
+        for arm, before, turns in zip(self._arms, self._before, beside, strict=True):
+            name, after = arm.candidate.name, self._after(arm, before)
+            if (ratio := after.ratio_to(before)) != 1.0:
+                found[name] = f"{name} took {ratio:.2f} times as long after the candidate was built and timed as before"
+            elif (ratio := _beside(turns.samples_us, before, after)) > MOST_BESIDE:
+                found[name] = f"{name} took {ratio:.2f} times as long by turns with the candidate as alone"
+        return found
+
+    def _after(self, arm: Arm, before: Alone) -> Alone:
+        with self._at_rest():
+            for _ in range(_TIMES):
+                after = self._time(arm)
+                if after.ratio_to(before) == 1.0:
+                    break
+        return after
+
+    @contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        """As a column is measured, but that there is no search for garbage first: it takes longer than the blocks."""
+        training = any(arm.candidate.case.training for arm in self._arms)
+        with uncollected(is_collected_first=False), torch.set_grad_enabled(training):
+            yield
+
+    def _quickest(self, arm: Arm) -> Alone:
+        """Of two times in a row: a short disturbance is over by the second."""
+        start, first = perf_counter(), self._time(arm)
+        if perf_counter() - start > self._seconds:
+            return first
+        return min(first, self._time(arm), key=lambda one: one.median)
+
+    def _time(self, arm: Arm) -> Alone:
+        """Eight blocks, or four where these take all the time that there is, or two where these take four times as much."""
+        arm.samples_us.clear()
+        start = perf_counter()
+        while len(arm.samples_us) < _BLOCKS:
+            arm.block(self._clock, is_settled=bool(arm.samples_us))
+            spent, done = perf_counter() - start, len(arm.samples_us)
+            if (done >= _FEW and spent > self._seconds) or (done >= _FEWEST and spent > _FEW * self._seconds):
+                break
+        return Alone(list(arm.samples_us))
+
+
+def _beside(samples_us: Sequence[float], before: Alone, after: Alone) -> float:
+    """How many times as long as alone, at least."""
+    return Alone(list(samples_us)).middle[0] / max(one.middle[1] for one in (before, after))
+
+
+def apply(doubts: dict[str, str], timing: Timing | None) -> None:
+    """Makes the verdicts on doubtful baselines unclear, with the reason."""
+    for one in timing.against if timing else ():
+        if one.baseline in doubts:
+            one.make_doubtful(doubts[one.baseline])

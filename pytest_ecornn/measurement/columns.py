@@ -1,0 +1,92 @@
+"""One column of a row's times: the candidate and its baselines, measured by one clock, and what is published of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pytest_ecornn.cases.contents import valid_steps
+from pytest_ecornn.measurement import cost_bounds, roofline
+from pytest_ecornn.measurement.clocks import Clock
+from pytest_ecornn.measurement.measurement import Timed, measure
+from pytest_ecornn.measurement.roofline import Ceilings
+from pytest_ecornn.measurement.settings_clock import SettingsClock
+from pytest_ecornn.measurement.watch import Watch
+from pytest_ecornn.results import statistics
+from pytest_ecornn.results.disturbance import is_disturbed
+from pytest_ecornn.results.quiet_bounds import Blocks
+from pytest_ecornn.results.rows import Against, Disturbance, Timing
+from pytest_ecornn.results.statistics import CONFIDENCE, Ratio
+from pytest_ecornn.system.sensors import Sensors
+from pytest_ecornn.verification.comparison import Comparison
+
+_SHORT = 0.3  # of a block's calls, once others disturb
+
+
+class Column:
+    """`arms`: the candidate's first, then its baselines'. confidence: of the interval of a ratio to a baseline."""
+
+    def __init__(self, arms: Sequence[Timed], clock: Clock, confidence: float = CONFIDENCE):
+        self._arms, self._clock, self._confidence = arms, clock, confidence
+        self._sensors, self._watch = Sensors(arms[0].candidate.case.device), Watch(clock, arms)
+        self._has_short_blocks = False
+
+    def measure(self, budget: float, pairs: int = 0) -> None:
+        """Until every verdict is decided, from so many pairs at least, or the budget of seconds is spent."""
+
+        def is_decided() -> bool:
+            against = self._against(self._watch.disturbance())
+            return all(statistics.decided(one.verdict) and len(one.samples_us) >= pairs for one in against)
+
+        self._measure(budget, is_decided)
+
+    def measure_long(self, budget: float) -> Ratio:
+        """For all of the budget: the ratio of the candidate to its first baseline."""
+        self._measure(budget, lambda: False)
+        blocks, baseline = (self._blocks(arm, self._watch.disturbance()) for arm in self._arms[:2])
+        return blocks.ratio_to(baseline, self._confidence)
+
+    def _measure(self, budget: float, is_decided: Callable[[], bool]) -> None:
+        with self._watch as clock:
+            measure(self._arms, SettingsClock(clock), budget, is_decided, self._after_round, self._watch.after_block)
+
+    def _after_round(self) -> None:
+        """A short block is more likely than a long one to end before another process takes its processor."""
+        self._sensors.sample()
+        if not self._has_short_blocks and is_disturbed(self._watch.disturbance()):
+            self._has_short_blocks = True
+            for arm in self._arms:
+                arm.calls = max(1, round(arm.calls * _SHORT))
+
+    def verify(self) -> list[Comparison]:
+        """The candidate's kept calls against the reference."""
+        arm = self._arms[0]
+        return arm.kept.verify(arm.candidate.declared)
+
+    def timing(self, ceilings: Ceilings, peak_bytes: int | None = None, host_us: float | None = None) -> Timing:
+        arm, case = self._arms[0], self._arms[0].candidate.case
+        found, waits = self._watch.disturbance(), self._watch.waits(arm)
+        cost = cost_bounds.checked(arm.candidate)
+        time_us, low, high = self._blocks(arm, found).interval()
+        gb_per_s, gflop_per_s = roofline.achieved(cost, time_us)
+        floor = roofline.floor_us(case, valid_steps(case), ceilings)
+        return Timing(
+            time_us, low, high, arm.samples_us, arm.calls, self._clock.name, self._against(found), arm.candidate.build_ms,
+            peak_bytes, cost.bytes, cost.operations, gb_per_s, gflop_per_s, floor, floor / time_us, host_us,
+            self._sensors.summary(), list(waits.lost), list(waits.delayed), found,
+        )  # fmt: skip
+
+    def _against(self, found: Disturbance | None) -> list[Against]:
+        return [self._compared(arm, found) for arm in self._arms[1:]]
+
+    def _compared(self, baseline: Timed, found: Disturbance | None) -> Against:
+        blocks, others = self._blocks(self._arms[0], found), self._blocks(baseline, found)
+        ratio, waits = blocks.ratio_to(others, self._confidence), self._watch.waits(baseline)
+        verdict = statistics.verdict(ratio, self._clock.smallest_difference)
+        return Against(
+            baseline.candidate.name, others.interval()[0], ratio.ratio, ratio.low, ratio.high, verdict,
+            list(baseline.samples_us), list(waits.lost), list(waits.delayed),
+        )  # fmt: skip
+
+    def _blocks(self, arm: Timed, found: Disturbance | None) -> Blocks:
+        waits = self._watch.waits(arm)
+        return Blocks.of(arm.samples_us, waits.lost, waits.delayed, found)

@@ -1,0 +1,194 @@
+"""Times implementations against each other: alternating blocks, fresh contents on every call, results checked in secret.
+
+The calls after another implementation's measure that one's caches, memory and sleeping threads, so the first calls of a block
+that follows another's are not timed. No two calls have the same contents, so no result can be remembered, and a call's contents
+lie alone in their memory, so no call can do the work of others. What is verified is chosen and copied when the clock has
+stopped: see `kept`.
+"""
+
+from __future__ import annotations
+
+import gc
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
+from itertools import count
+from math import ceil
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+
+from pytest_ecornn.measurement.clocks import Clock
+from pytest_ecornn.measurement.kept import Kept, Results, result_bytes
+from pytest_ecornn.measurement.pool import Pool, Prepared
+from pytest_ecornn.results.statistics import MIN_PAIRS
+from pytest_ecornn.system import memory
+from pytest_ecornn.verification.calls import Copies, WrongResult
+from pytest_ecornn.verification.guards.background import Threads
+from pytest_ecornn.verification.verification import Candidate
+
+BLOCK_SECONDS = 5e-3
+SETTLE_SECONDS = 8e-3  # of untimed calls before a block that follows another's, one at least
+_HOST_CALLS = 20
+_LONGEST_ROUNDS = 4.0  # budgets that MIN_PAIRS rounds may take; beyond, MIN_ROUNDS have to do
+MIN_ROUNDS = 3
+
+
+class Timed(Protocol):
+    """What takes turns in a measurement: an implementation, and how a block of its calls is made."""
+
+    candidate: Candidate
+    calls: int
+    samples_us: list[float]
+    kept: Kept
+
+    def calibrate(self, clock: Clock) -> None:
+        """Warms up, and finds how many calls make a block, and how many come before it."""
+
+    def block(self, clock: Clock, is_settled: bool) -> None:
+        """One timed block, after untimed calls unless the last block was its own."""
+
+
+@dataclass
+class Arm:
+    """An implementation timed as called, each call on contents of its own."""
+
+    candidate: Candidate
+    pool: Pool
+    seconds: float = 0.0  # of a call, about, as calibrated
+    calls: int = 1
+    settling: int = 1
+    samples_us: list[float] = field(default_factory=list)
+    threads: Threads = field(default_factory=Threads)
+
+    def __post_init__(self) -> None:
+        self.kept = Kept(result_bytes(self.candidate), self.candidate.case.device)
+        self._weights = Copies({name: weight.detach() for name, weight in self.candidate.weights.items()})
+        self._places = self._weights_places()
+
+    def calibrate(self, clock: Clock) -> None:
+        self.seconds = min(clock.time(self._fresh(1)) for _ in range(3))
+        calls, _ = block_counts(self.seconds)
+        if calls > 1:  # in a row they are faster, above all where the host runs ahead of the device
+            self.seconds = min(self.seconds, clock.time(self._fresh(calls)) / calls)
+        self.calls, self.settling = block_counts(self.seconds)
+
+    def block(self, clock: Clock, is_settled: bool) -> None:
+        """Where calls are short, one at least is not timed: their contents have just gone through the cache.
+
+        Some more are not, of a number that no layer knows: it cannot put back with the last call what it set for the block.
+        """
+        untimed = min(1, self.calls - 1) if is_settled else self.settling
+        untimed += secrets.randbelow(1 + ceil(self.calls / 8)) if self.calls > 1 else 0
+        prepared = self._prepare(untimed + self.calls)
+        timed, results = prepared[: self.calls], self.kept.results(self.calls)
+        clock.time(self._made(prepared[self.calls :]))
+        self.samples_us.append(clock.time(self._made(timed, results)) / self.calls * 1e6)
+        self._look(timed, results)
+
+    def _look(self, timed: Sequence[Prepared], results: Results) -> None:
+        """At what the calls have done, the clock stopped: nothing is compared or guarded before. Raises WrongResult."""
+        for part in results.parts:
+            part.check()
+        for name, place in self._weights_places().items():
+            if place != self._places[name]:
+                raise WrongResult(f"expected {name} where it was, but a timed call has put it elsewhere in memory")
+        if self.kept.take(timed[-len(results.returned) :], results.returned):
+            self.threads.check()
+            self._weights.check()
+
+    def _weights_places(self) -> dict[str, tuple[object, ...]]:
+        """Where the weights lie, which baselines compute with as well."""
+        return {name: (one.data_ptr(), one.stride(), one.shape) for name, one in self.candidate.weights.items()}
+
+    def peak_bytes(self) -> int | None:
+        """The most memory that one call takes."""
+        (call,), case = self._fresh(1), self.candidate.case
+        with torch.set_grad_enabled(case.training):
+            return memory.peak_bytes(call, case.device)
+
+    def host_us(self, clock: Clock) -> float | None:
+        """How long a call keeps the host, where it returns before its work is done."""
+        with torch.set_grad_enabled(self.candidate.case.training):
+            return clock.host_us(self._fresh(max(MIN_ROUNDS, min(_HOST_CALLS, self.calls))))
+
+    def _prepare(self, count: int) -> list[Prepared]:
+        return self.pool.prepare(self.candidate.weights, count)
+
+    def _fresh(self, count: int) -> list[Callable[[], Any]]:
+        return self._made(self._prepare(count))
+
+    def _made(self, prepared: Sequence[Prepared], results: Results | None = None) -> list[Callable[[], Any]]:
+        """The calls, made alike whether or not their results are wanted."""
+        results = results or self.kept.results(max(1, len(prepared)))
+        return [partial(results.make, one.call, self.candidate.layer) for one in prepared]
+
+
+def block_counts(seconds: float) -> tuple[int, int]:
+    """How many calls of so many seconds make a block, and how many come before it untimed."""
+    timed, settling = (max(1, ceil(wanted / max(seconds, 1e-7))) for wanted in (BLOCK_SECONDS, SETTLE_SECONDS))
+    return timed, settling
+
+
+def measure(
+    arms: Sequence[Timed],
+    clock: Clock,
+    budget: float,
+    is_decided: Callable[[], bool],
+    after_round: Callable[[], None] = lambda: None,
+    after_block: Callable[[Timed], None] = lambda arm: None,
+) -> None:
+    """Adds samples to the arms, A B C C B A, until `is_decided` or the budget of seconds is spent."""
+    with uncollected(), torch.set_grad_enabled(arms[0].candidate.case.training):
+        _rounds(arms, clock, budget, is_decided, after_round, after_block)
+
+
+@cache
+def freeze_living() -> None:
+    """Once a process: searches for garbage skip from now on what lives, modules above all.
+
+    To be called before a layer is built, whose objects are to be collected when it is gone.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+@contextmanager
+def uncollected(is_collected_first: bool = True) -> Iterator[None]:
+    """Python's garbage is collected before and not within; nothing changes where that is so already."""
+    if not gc.isenabled():
+        yield
+        return
+    if is_collected_first:
+        gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _rounds(
+    arms: Sequence[Timed],
+    clock: Clock,
+    budget: float,
+    is_decided: Callable[[], bool],
+    after_round: Callable[[], None],
+    after_block: Callable[[Timed], None],
+) -> None:
+    for arm in arms:
+        arm.calibrate(clock)
+    start, last = perf_counter(), None
+    for number in count(1):
+        for arm in arms if number % 2 else reversed(arms):
+            arm.block(clock, is_settled=arm is last)
+            after_block(arm)
+            last = arm
+        after_round()
+        spent = perf_counter() - start
+        fewest = MIN_PAIRS if spent / number * MIN_PAIRS <= _LONGEST_ROUNDS * budget else MIN_ROUNDS
+        if number >= fewest and (spent > budget or is_decided()):
+            return

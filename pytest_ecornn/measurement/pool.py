@@ -1,0 +1,168 @@
+"""What timed calls are given: no two calls of a measurement have the same contents, nor do they share memory."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.cases import contents, memory_layout
+from pytest_ecornn.cases.contents import Problem
+from pytest_ecornn.contract import Case, Weights
+from pytest_ecornn.verification.calls import Call, check_unchanged
+
+FEWEST_OFFSETS, MOST_OFFSETS = 1024, 4096  # at which a call's contents may begin in the pool
+MOST_COPIED = 2**29  # bytes that the calls of one block may have to themselves
+_MIXED = ("normal", "saturated", "large", "near_one", "drifting")  # kinds of contents that stay so where two slices are mixed
+_LEAST_SHARE, _SCALE = 0.25, 1.36  # of either slice; so that the mixture varies about as much as each
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Of one call: slices of the pool, to be copied. other: of which x is a mixture with the pool's, by `share`.
+
+    like: an x that lies in memory as the case says. other_state: of which the states are such mixtures; () for as they are.
+    """
+
+    pool: Problem
+    like: Tensor
+    other: Tensor | None = None
+    share: float = 0.0
+    other_state: tuple[Tensor, ...] = ()
+
+    def problem(self, weights: Any) -> Problem:
+        """On `weights`, in memory that nothing else has; the same values each time."""
+        pool, x = self.pool, contents.room(self.like)
+        if self.other is None:
+            x.copy_(pool.x)
+        else:
+            torch.lerp(pool.x, self.other, self.share, out=x)
+        pairs = zip(pool.state, self.other_state or pool.state, strict=True)
+        state = tuple(one.clone() if one is other else torch.lerp(one, other, self.share) for one, other in pairs)
+        loss = tuple(one.clone() for one in pool.loss_weights)
+        lengths, resets = (None if mask is None else mask.clone() for mask in (pool.lengths, pool.resets))
+        made = replace(pool, weights=weights, x=x, state=state, lengths=lengths, resets=resets, loss_weights=loss)
+        return _laid_out(made)
+
+    def in_place(self, weights: Any) -> Problem:
+        """On `weights`, where it stands in the pool: not mixed."""
+        return _laid_out(replace(self.pool, weights=weights))
+
+
+def _laid_out(problem: Problem) -> Problem:
+    """The same problem, its states and lengths in memory as the case says."""
+    lay = partial(memory_layout.laid_out, problem.case)
+    lengths = None if problem.lengths is None else lay(problem.lengths)
+    return replace(problem, state=tuple(map(lay, problem.state)), lengths=lengths)
+
+
+class Pool:
+    """A long stretch of random contents for one case, of which each call gets slices: of x, states and loss weights.
+
+    Offsets come in a random order, none twice; once all have come, there are new contents. What is to be multiplied, x and the
+    states, is a mixture of two slices, or a row would come again in other calls, whose product a layer could remember. Lengths
+    are the case's own, and so are resets, with the sequences in another order for each call: all calls have the same work.
+    """
+
+    def __init__(self, case: Case):
+        self._case, self._rows = case, case.steps * case.batch
+        self._own = contents.problem(case, weights=Weights({}, {}))  # each call has its candidate's
+        self._has_odd_state = not all(state.isfinite().all() for state in self._own.state)
+        self._is_mixed = case.contents in _MIXED and not case.projected
+        self._random = torch.Generator().manual_seed(secrets.randbits(62))
+        self._chance = random.Random(secrets.randbits(128))
+        self._renew()
+
+    def _renew(self) -> None:
+        case, offsets = self._case, max(FEWEST_OFFSETS, min(MOST_OFFSETS, self._rows))
+        states = case.layers * case.directions * case.batch
+        self._x = contents.x_rows(case, self._rows + offsets, self._random)
+        if self._is_mixed and case.contents != "drifting":  # whose rows have much in common, which a mixture keeps
+            self._x.mul_(_SCALE)
+        self._states = [rows.mul_(_SCALE) for rows in contents.state_rows(case, states + offsets, self._random)]
+        if case.training:
+            self._loss = self._loss_rows(self._rows + offsets, case.directions * case.hidden_size)
+            self._final_loss = [self._loss_rows(states + offsets, case.hidden_size) for _ in self._own.loss_weights[1:]]
+        self._offsets = offsets
+        self._starts = torch.randperm(offsets, generator=self._random).tolist()
+
+    def _loss_rows(self, rows: int, width: int) -> Tensor:
+        values = torch.randn(rows, width, generator=self._random)
+        return values.to(self._case.device, contents.torch_dtype(self._case)) * contents.loss_scale(self._case)
+
+    @property
+    def call_bytes(self) -> int:
+        """Of all that one call is given beside its weights."""
+        return sum(tensor.nbytes for tensor in _tensors(self._own))
+
+    def draw(self) -> Contents:
+        """What no earlier call had."""
+        if not self._starts:
+            self._renew()
+        start, case = self._starts.pop(), self._case
+        x, loss = memory_layout.x_at(case, self._x, start), tuple[Tensor, ...]()
+        if case.training:
+            loss = (memory_layout.x_at(case, self._loss, start), *contents.state_at(case, self._final_loss, start))
+        order = torch.randperm(case.batch, generator=self._random)
+        lengths = None if self._own.lengths is None else self._own.lengths[order]
+        resets = None if self._own.resets is None else self._own.resets.roll(int(order[0]), 0 if case.batch_first else 1)
+        state, other_state = (
+            contents.state_at(case, self._states, at) for at in (start, self._chance.randrange(self._offsets))
+        )
+        if self._has_odd_state:
+            state, other_state = tuple(one[:, order].contiguous() for one in self._own.state), ()
+        drawn = replace(self._own, x=x, state=state, lengths=lengths, resets=resets, loss_weights=loss)
+        share = self._chance.uniform(_LEAST_SHARE, 1 - _LEAST_SHARE)
+        at = self._chance.randrange(self._offsets)
+        other = memory_layout.x_at(case, self._x, at) if self._is_mixed else None
+        return Contents(drawn, self._own.x, other, share, other_state)
+
+    def placed(self, weights: Any) -> Problem:
+        """The case's own problem on `weights`, at addresses that nothing else has."""
+        return contents.placed(replace(self._own, weights=weights))
+
+    def prepare(self, weights: Any, count: int) -> list[Prepared]:
+        """Calls not yet made, the contents of each in fresh memory: where an earlier call's stand, no later one's will.
+
+        Only if all together would take too much, they are part of the pool.
+        """
+        is_apart = count * self.call_bytes <= MOST_COPIED
+        drawn = [self.draw() for _ in range(count)]
+        return [Prepared(one, Call((one.problem if is_apart else one.in_place)(weights)), is_apart) for one in drawn]
+
+
+class Prepared(NamedTuple):
+    """A call that is ready to be made, of such contents. is_apart: whether it has copies of them."""
+
+    contents: Contents
+    call: Call
+    is_apart: bool = True
+
+    def problem(self) -> Problem:
+        """Such as the call was given, in memory that the layer does not know."""
+        weights = self.call.problem.weights
+        return self.contents.problem(weights) if self.is_apart else self.contents.in_place(weights)
+
+    def check_unchanged(self) -> None:
+        """Raises WrongResult where the call wrote into what it was given."""
+        for name, given, before in _pairs(self.call.problem, self.problem()):
+            check_unchanged(name, given, before)
+
+
+def _tensors(problem: Problem) -> Sequence[Tensor]:
+    """All but the weights."""
+    masks = [mask for mask in (problem.lengths, problem.resets) if mask is not None]
+    return [problem.x, *problem.state, *masks, *problem.loss_weights]
+
+
+def _pairs(given: Problem, before: Problem) -> Iterator[tuple[str, Tensor, Tensor]]:
+    names = ["x", *("initial state" for _ in given.state)]
+    names += [name for name in ("lengths", "resets") if getattr(given, name) is not None]
+    names += [f"loss weight {k}" for k in range(len(given.loss_weights))]
+    return zip(names, _tensors(given), _tensors(before), strict=True)

@@ -1,0 +1,71 @@
+"""Looks on while a column is measured, and says afterwards what others took of the machine, and of which blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pytest_ecornn.measurement.clocks import Clock
+from pytest_ecornn.measurement.measurement import Timed
+from pytest_ecornn.measurement.watched_clock import WatchedClock
+from pytest_ecornn.results.disturbance import CALM
+from pytest_ecornn.results.rows import Disturbance
+from pytest_ecornn.system.gpu_others import GpuOthers
+from pytest_ecornn.system.machine_load import MachineLoad
+
+_DIGITS = 4  # of a share that is stored
+
+
+@dataclass
+class Waits:
+    """The shares of each block's time that others may have cost at most, and for certain; empty where that is not known."""
+
+    lost: list[float] = field(default_factory=list)
+    delayed: list[float] = field(default_factory=list)
+
+
+class Watch:
+    """For one column. Within it, `after_block` is called after each block."""
+
+    def __init__(self, clock: Clock, arms: Sequence[Timed]):
+        self._clock = WatchedClock(clock)
+        self._arms, self._waits = arms, [Waits() for _ in arms]
+        self._device = arms[0].candidate.case.device
+        self._load: MachineLoad | None = None
+        self._gpu: GpuOthers | None = None
+        self._found: Disturbance | None = None
+
+    def __enter__(self) -> Clock:
+        """What the column is to be timed with."""
+        self._load, self._gpu = MachineLoad(), GpuOthers(self._device)
+        return self._clock
+
+    def __exit__(self, *error: object) -> None:
+        """Ends what is noted, so that it says the same however late it is asked for."""
+        self._found = self.disturbance()
+        self._load = None
+        self._clock.close()
+
+    def after_block(self, arm: Timed) -> None:
+        if self._clock.sees_waits:
+            waits = self.waits(arm)
+            waits.lost.append(round(self._clock.lost, _DIGITS))
+            is_gpu = self._device.startswith("cuda")  # which works on while the calling thread waits
+            waits.delayed.append(0.0 if is_gpu else round(self._clock.delayed, _DIGITS))
+
+    def waits(self, arm: Timed) -> Waits:
+        return next(waits for one, waits in zip(self._arms, self._waits, strict=True) if one is arm)
+
+    def disturbance(self) -> Disturbance | None:
+        """From the beginning until now; None where the system does not tell."""
+        load = self._load.load() if self._load else None
+        if load is None or self._gpu is None:
+            return self._found
+        others, stolen, throttled, gpu, unseen = (
+            round(share, _DIGITS) for share in (load.others, load.stolen, load.throttled, self._gpu.share(), self._clock.unseen)
+        )
+        lost = [share for waits in self._waits for share in waits.lost]
+        disturbed = sum(share > CALM for share in lost)
+        return Disturbance(
+            load.seconds, load.processors, others, stolen, throttled, gpu, unseen, blocks=len(lost), disturbed=disturbed
+        )

@@ -1,0 +1,147 @@
+"""TF32 on or off in exactly the calls that ask for it, forward and backward: torch keeps it for the whole process.
+
+torch 2.9 and later keep a precision of each operation, earlier ones a flag for all of cuDNN. The newer form is used wherever
+it exists, never both: it can always be read, while the older raises once anybody has set the newer, and cuDNN and cuBLAS
+read the newer. What is put back is the precision in force, written out where it was inherited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from pytest_ecornn.contract import Case
+from pytest_ecornn.reference.rounding import Rounding
+
+Operation = Literal["matmul", "rnn"]
+Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+_HAS_OPERATIONS = hasattr(torch.backends.cudnn.rnn, "fp32_precision")
+
+
+def tf32_refusal(case: Case) -> str | None:
+    """Why no such precision exists for the case's dtype, or None."""
+    return "TF32 is a precision of float32 products" if case.precision == "tf32" and case.dtype != "float32" else None
+
+
+def current(operation: Operation) -> str:
+    """The process's precision of float32 products: "tf32", or "ieee" or "none", which mean the same."""
+    if _HAS_OPERATIONS:
+        precision: str = _place(operation).fp32_precision
+        return precision
+    return "tf32" if _place(operation).allow_tf32 else "ieee"
+
+
+@contextmanager
+def fp32_precision(operation: Operation, wanted: str | None) -> Iterator[None]:
+    """Within it, float32 products of cuBLAS ("matmul") or cuDNN ("rnn") have the precision `wanted`; None: the process's."""
+    if wanted is None or (before := current(operation)) == wanted:
+        yield
+        return
+    _write(operation, wanted)
+    try:
+        yield
+    finally:
+        _write(operation, before)
+
+
+def whole_sums(dtype: torch.dtype) -> AbstractContextManager[None]:
+    """Within it, cuBLAS adds the parts of a long sum of 16 bits in float32: one may overflow where the whole does not.
+
+    The process's flag, as all of them here: threads that do so at once may leave it as one of them had it.
+    """
+    return _WholeSums(*_SUM_FLAGS[dtype]) if dtype in _SUM_FLAGS else nullcontext()
+
+
+class _WholeSums:
+    """A class, as a function that yields takes the host twice as long."""
+
+    def __init__(self, read: Callable[[], Any], write: Callable[..., None]):
+        self._read, self._write = read, write
+
+    def __enter__(self) -> None:
+        before = self._read()  # of newer versions of torch also whether a sum may be split, which cuBLAS cannot be kept from
+        self._flags = before if isinstance(before, tuple) else (before,)
+        self._write(False, *self._flags[1:])
+
+    def __exit__(self, *raised: object) -> None:
+        self._write(*self._flags)
+
+
+_SUM_FLAGS = {
+    dtype: [getattr(torch._C, f"_{verb}_cublas_allow_{name}_reduced_precision_reduction") for verb in ("get", "set")]
+    for dtype, name in ((torch.float16, "fp16"), (torch.bfloat16, "bf16"))
+}
+
+
+def hold_in_node(node: torch.autograd.graph.Node, operation: Operation, wanted: str) -> None:
+    """The same while the backward pass runs this node, on whichever thread. Stays so if the node itself raises."""
+    held: list[AbstractContextManager[None]] = []
+
+    def enter(gradients: Any) -> None:
+        held.append(fp32_precision(operation, wanted))
+        held[-1].__enter__()
+
+    def leave(inputs: Any, gradients: Any) -> None:
+        held.pop().__exit__(None, None, None)
+
+    node.register_prehook(enter)
+    node.register_hook(leave)
+
+
+def ieee_linear() -> Linear:
+    """torch's linear where the process multiplies in IEEE precision now, else one that does, forward and backward."""
+    return partial(_linear, lambda operand: operand) if current("matmul") == "tf32" else linear
+
+
+def tf32_linear(rounding: Rounding) -> Linear:
+    """A linear whose products, forward and backward, take operands without the bits that TF32 does not have, on any device."""
+    return partial(_linear, rounding.tf32)
+
+
+def _linear(prepare: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    result: Tensor = _Linear.apply(prepare, x, weight, bias)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Linear(torch.autograd.Function):
+    """IEEE products of operands that are prepared."""
+
+    @staticmethod
+    def forward(ctx: Any, prepare: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        x, weight = prepare(x), prepare(weight)
+        ctx.prepare = prepare
+        ctx.save_for_backward(x, weight)
+        with fp32_precision("matmul", "ieee"):
+            return linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (x, weight), (_, of_x, of_weight, of_bias) = ctx.saved_tensors, ctx.needs_input_grad
+        operand = ctx.prepare(gradient)
+        with fp32_precision("matmul", "ieee"):
+            return (
+                None,
+                operand @ weight if of_x else None,
+                operand.flatten(0, -2).T @ x.flatten(0, -2) if of_weight else None,
+                gradient.flatten(0, -2).sum(0) if of_bias else None,
+            )
+
+
+def _place(operation: Operation) -> Any:
+    if operation == "matmul":
+        return torch.backends.cuda.matmul
+    return torch.backends.cudnn.rnn if _HAS_OPERATIONS else torch.backends.cudnn
+
+
+def _write(operation: Operation, precision: str) -> None:
+    if _HAS_OPERATIONS:
+        _place(operation).fp32_precision = precision
+    else:
+        _place(operation).allow_tf32 = precision == "tf32"

@@ -1,0 +1,116 @@
+"""Bounds on the times and ratios that a quiet machine would have shown, from blocks that others disturbed.
+
+A thread that waits for a processor delays its block by no more than its wait, and perhaps not at all: nobody may have waited
+for it. So a block would have taken its time less all waits at least. It would have taken its time at most, less what it stood
+still for certain. Pairs of blocks whose bounds are close decide where there are enough. Else each arm's least doubtful blocks
+do, pairs or not: the bounds of any block hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, sqrt
+from statistics import median
+
+from pytest_ecornn.results import statistics
+from pytest_ecornn.results.disturbance import CALM, is_disturbed, knows_waits, outside_share
+from pytest_ecornn.results.rows import Against, Disturbance, Timing
+from pytest_ecornn.results.statistics import CONFIDENCE, MIN_PAIRS, Ratio
+
+_MOST_LOST = 0.999  # of a block, so that its bounds are numbers
+_REFILLING = 0.1  # of a disturbed block's work, which fetching again what others drove from the caches may have cost
+_QUIET_NOISE = 0.05  # of a block, at least
+_DEVIATIONS = 4.4  # of the median of so many blocks, in standard deviations of one over the root of their number
+_NOTHING = 7.0  # a thousandth to a thousand times: what too few blocks say
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What an arm's blocks would have taken on a quiet machine, each at most and at least, in order."""
+
+    most_us: Sequence[float]
+    least_us: Sequence[float]
+    is_certain: bool = False
+
+    @classmethod
+    def of(
+        cls, times_us: Sequence[float], lost: Sequence[float], delayed: Sequence[float], found: Disturbance | None
+    ) -> Blocks:
+        """From the shares of each block that others may have cost at most and for certain.
+
+        All may have been lost, where nobody knows the waits. Raises ValueError where the shares are of other blocks.
+        """
+        if found is None or not is_disturbed(found):
+            return cls(times_us, times_us, is_certain=True)
+        if not lost or not knows_waits(found):
+            lost, delayed = [1.0] * len(times_us), [0.0] * len(times_us)
+        outside = outside_share(found)
+        shares = zip(times_us, lost, delayed, strict=True)
+        bounds = [(time * (1 - _within(sure)), time * (1 - _at_most(share, outside))) for time, share, sure in shares]
+        return cls([most for most, _ in bounds], [least for _, least in bounds])
+
+    def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
+        """(median, low, high) of the time. Unless all blocks are certain, of the least doubtful ones, whatever the confidence.
+
+        Each of these bounds the time but for its noise, which the medians have less of.
+        """
+        if self.is_certain:
+            return statistics.median_interval(self.most_us, confidence)
+        ranked = sorted(range(len(self.most_us)), key=self._doubt)
+        counts = range(min(MIN_PAIRS, len(ranked)), len(ranked) + 1)
+        count = min(counts, key=lambda count: self._doubt(ranked[count - 1]) + 2 * _noise(_QUIET_NOISE, count))
+        chosen = self._picked(ranked[:count])
+        spread = min(map(_spread, (chosen.most_us, chosen.least_us)))
+        noise = exp(_noise(spread, count) if count >= MIN_PAIRS else _NOTHING)
+        low, high = median(chosen.least_us), median(chosen.most_us)
+        return high, low / noise, high * noise
+
+    def ratio_to(self, baseline: Blocks, confidence: float = CONFIDENCE) -> Ratio:
+        """As `statistics.paired_ratio`, and raises ValueError as that does; the interval holds whatever the waits have cost."""
+        if self.is_certain and baseline.is_certain:
+            return statistics.paired_ratio(self.most_us, baseline.most_us, confidence)
+        pairs = range(min(len(self.most_us), len(baseline.most_us)))
+        calm = [place for place in pairs if max(self._doubt(place), baseline._doubt(place)) <= CALM]
+        if len(calm) >= MIN_PAIRS:
+            return self._picked(calm)._paired(baseline._picked(calm), confidence)
+        (time_us, low, high), (base_us, base_low, base_high) = self.interval(), baseline.interval()
+        return Ratio(time_us / base_us, low / base_high, high / base_low)
+
+    def _doubt(self, place: int) -> float:
+        """The share of a block's time that it is not known to have needed."""
+        return 1 - self.least_us[place] / self.most_us[place]
+
+    def _picked(self, places: Sequence[int]) -> Blocks:
+        return Blocks([self.most_us[place] for place in places], [self.least_us[place] for place in places])
+
+    def _paired(self, baseline: Blocks, confidence: float) -> Ratio:
+        ratio = statistics.paired_ratio(self.most_us, baseline.most_us, confidence).ratio
+        low = statistics.paired_ratio(self.least_us, baseline.most_us, confidence).low
+        return Ratio(ratio, low, statistics.paired_ratio(self.most_us, baseline.least_us, confidence).high)
+
+
+def ratio_of(timing: Timing, against: Against, confidence: float) -> Ratio:
+    """A column's to one of its baselines, from their blocks. Raises ValueError as `Blocks.ratio_to` does."""
+    own, baseline = (Blocks.of(one.samples_us, one.lost, one.delayed, timing.disturbance) for one in (timing, against))
+    return own.ratio_to(baseline, confidence)
+
+
+def _at_most(lost: float, outside: float) -> float:
+    """The share of a block that may have been lost, with what was taken from all blocks alike."""
+    work = (1 - _within(lost)) * (1 - _within(outside))
+    return 1 - (work if lost <= CALM else work * (1 - _REFILLING))
+
+
+def _noise(spread: float, count: int) -> float:
+    """By how much the logarithm of a median of so many blocks may be off."""
+    return _DEVIATIONS * max(spread, _QUIET_NOISE) / sqrt(count)
+
+
+def _spread(times_us: Sequence[float]) -> float:
+    """Of the logarithms, for what is mostly noise: of the times' two bounds, the one whose waits vary less."""
+    return statistics.spread(times_us, [1.0] * len(times_us))
+
+
+def _within(share: float) -> float:
+    return min(_MOST_LOST, share)

@@ -1,0 +1,92 @@
+"""The harness's score: how many planted faults it caught, and how often it was wrong about what is right."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from pytest_ecornn.system import cache
+from pytest_ecornn.system.typed_json import typed
+
+
+@dataclass
+class Score:
+    """families: how many were caught and how many tried, by kind ("fault", "cheat") and family. left_out: what needs a GPU.
+
+    survivors and false_alarms: by name. correct: cases of right implementations that were verified. implementations: by name,
+    those that are right. taken: ISO 8601. seed: of what was drawn.
+    """
+
+    taken: str
+    seconds: float
+    version: str
+    commit: str
+    seed: int = 0
+    families: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    survivors: list[str] = field(default_factory=list)
+    left_out: int = 0
+    correct: int = 0
+    implementations: list[str] = field(default_factory=list)
+    false_alarms: list[str] = field(default_factory=list)
+
+    def add_planted(self, kind: str, name: str, is_caught: bool) -> None:
+        """A planted fault or cheat that was tried; its family is its name's first word."""
+        families = self.families.setdefault(kind, {})
+        caught, tried = families.get(family := name.partition("_")[0], [0, 0])
+        families[family] = [caught + is_caught, tried + 1]
+        if not is_caught:
+            self.survivors.append(name)
+
+    def add_correct(self, name: str, implementation: str, cases: int, is_right: bool) -> None:
+        """What was tried of a right implementation, and so many verified cases in it."""
+        self.correct += cases
+        if implementation not in self.implementations:
+            self.implementations.append(implementation)
+        if not is_right:
+            self.false_alarms.append(name)
+
+    def one_line(self) -> str:
+        kills = []
+        for kind, families in self.families.items():
+            caught, tried = map(sum, zip(*families.values(), strict=True))
+            kills.append(f"{caught} of {tried} planted {kind}s caught")
+        alarms = f"{len(self.false_alarms) or 'no'} false alarm{'s' if len(self.false_alarms) > 1 else ''}"
+        commit, _, dirty = self.commit.partition("-")
+        own = f", commit {commit[:12]}{'-' * bool(dirty)}{dirty}" if commit else ""
+        found = f"{', '.join([*kills, alarms])} in {self.correct:,} verified cases"
+        if self.implementations:
+            found += f" of {len(self.implementations)} right implementations"
+        return f"{found} (seed {self.seed}, version {self.version}{own}, {self.taken[:10]})"
+
+    def lines(self) -> Iterator[str]:
+        """The whole score, for a terminal."""
+        for kind, families in self.families.items():
+            found = ", ".join(f"{name} {caught}/{tried}" for name, (caught, tried) in sorted(families.items()))
+            yield f"{kind}s caught: {found}"
+        yield f"survivors: {', '.join(self.survivors) or 'none'}"
+        yield f"false alarms: {', '.join(self.false_alarms) or 'none'}"
+        if self.left_out:
+            yield f"left out: {self.left_out} that need a CUDA device"
+        yield self.one_line()
+
+
+def path() -> Path:
+    return cache.folder() / "score.json"
+
+
+def save(score: Score) -> Path:
+    """Raises OSError where it cannot be written."""
+    path().parent.mkdir(parents=True, exist_ok=True)
+    partial = path().with_suffix(".partial")
+    partial.write_text(json.dumps(asdict(score), indent=1) + "\n", encoding="utf-8")
+    return partial.replace(path())
+
+
+def last() -> Score | None:
+    """The last score that was taken on this machine; None where there is none that can be read."""
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+        return Score(**typed(Score, json.loads(path().read_text(encoding="utf-8"))))
+    return None

@@ -1,0 +1,58 @@
+"""Whose error ended a row: the implementation's, its baseline's, or the harness's own."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from traceback import FrameSummary
+
+from pytest_ecornn.contract import Case
+from pytest_ecornn.run.discovery import Found
+
+_PACKAGE = Path(__file__).parents[1]
+_NOT_HARNESS = ("implementations", "selfcheck", "suites")
+# Modules of the harness in which a layer's work ends: a gradient, a stream or a result may raise there, outside its code.
+_USE_RESULTS = (
+    "agreement", "background", "backward_passes", "calls", "changed_weights", "clocks", "comparison", "conduct",
+    "expanded_inputs", "graph_calls", "graphs", "guards", "incoming_gradients", "measurement", "memory", "relations", "replay",
+    "required_gradients", "subject",
+)  # fmt: skip
+
+
+def describe_error(found: Found, case: Case, error: BaseException, baselines: Iterable[Found] = ()) -> str:
+    """What was raised and where, in one line that names whose error it is."""
+    frames = traceback.extract_tb(error.__traceback__)
+    for owner in (found, *baselines):
+        if own := [frame for frame in frames if _is_of(owner.path, Path(frame.filename))]:
+            prefix = "expected a result or Unsupported, got" if owner is found else f"its baseline {owner.name} raised"
+            return f"{found.name} on {case}: {prefix} {_raised(error, own)}"
+    harness = [frame for frame in frames if _is_harness(Path(frame.filename))]
+    is_ours = is_of_harness(found, error, baselines)
+    prefix = "not proven, by an error of the harness, not the implementation:" if is_ours else "expected a result of use, got"
+    return f"{found.name} on {case}: {prefix} {_raised(error, harness)}"
+
+
+def is_of_harness(found: Found, error: BaseException, baselines: Iterable[Found] = ()) -> bool:
+    """Whether the error is the harness's own: raised outside implementations' code, and not where their results are used."""
+    files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
+    if any(_is_of(owner.path, file) for owner in (found, *baselines) for file in files):
+        return False
+    harness = [file for file in files if _is_harness(file)]
+    return bool(harness) and harness[-1].stem not in _USE_RESULTS
+
+
+def _is_of(source: Path, file: Path) -> bool:
+    """Whether code in the file is that of an implementation: its own, or shared by those beside it."""
+    return file == source or (file.parent == source.parent and file.name.startswith("_"))
+
+
+def _is_harness(file: Path) -> bool:
+    return file.is_relative_to(_PACKAGE) and file.relative_to(_PACKAGE).parts[0] not in _NOT_HARNESS
+
+
+def _raised(error: BaseException, frames: list[FrameSummary]) -> str:
+    """The error's type and text, and the innermost of the places."""
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}{where}" + (f": {text}" if text else "")

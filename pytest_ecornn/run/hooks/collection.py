@@ -1,0 +1,79 @@
+"""pytest's hooks that collect rows as tests, among the user's own, and keep other plugins' choices of tests from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ecornn.run.hooks.benchmark_plugin import BenchmarkPlugin
+from pytest_ecornn.run.items.unsupported_items import UnsupportedItem, row_item
+from pytest_ecornn.run.session import Session
+
+# The fixtures that hand rows to the shipped tests, and what of the session lists these rows.
+ROW_FIXTURES = {
+    "ecornn_row": "rows",
+    "ecornn_control": "controls",
+    "ecornn_fixed": "fixed",
+    "ecornn_drawn": "drawn",
+    "ecornn_properties": "properties",
+}
+_SELFCHECK = Path(__file__).parents[2] / "suites/test_selfcheck.py"
+
+
+class Collection:
+    """Registered for the length of one run. expect: called with the number of tests that report rows."""
+
+    def __init__(self, config: pytest.Config, session: Session, expect: Callable[[int], None]):
+        self._session, self._expect = session, expect
+        self._benchmark_plugin = BenchmarkPlugin(config)
+        self._own = set[str]()
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        for fixture, name in ROW_FIXTURES.items():
+            if fixture in metafunc.fixturenames:
+                items = getattr(self._session, name)()
+                metafunc.parametrize(fixture, items, ids=[str(item) for item in items])
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Leaves out the self-check, a run of its own."""
+        return True if collection_path.name == _SELFCHECK.name and collection_path.samefile(_SELFCHECK) else None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Iterator[None]:
+        """Drops the placeholder that pytest makes for a test without parameters, and what makes pytest-benchmark skip rows."""
+        items[:] = [item for item in items if row_item(item) or not _takes_row(item)]
+        yield
+        self._benchmark_plugin.keep_rows(item for item in items if row_item(item))
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        own = [item for item in session.items if row_item(item) or isinstance(item, UnsupportedItem)]
+        self._own = {item.nodeid for item in own}
+        self._expect(len(own))
+        self._benchmark_plugin.show_own(item for item in session.items if item.nodeid not in self._own)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        labels = {str(item) for name in ROW_FIXTURES.values() for item in getattr(self._session, name)()}
+        self._expect(sum(label_of_node(nodeid) in labels or "::test_unsupported[" in nodeid for nodeid in ids))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        with self._benchmark_plugin.running_row() if row_item(item) else nullcontext():
+            return (yield)
+
+    def hide_rows(self) -> None:
+        """Leaves rows out of pytest-benchmark's table."""
+        self._benchmark_plugin.hide_rows(self._own)
+
+
+def label_of_node(nodeid: str) -> str:
+    """What stands in the node id's brackets, or nothing."""
+    return nodeid.partition("[")[2].removesuffix("]")
+
+
+def _takes_row(item: pytest.Item) -> bool:
+    return not ROW_FIXTURES.keys().isdisjoint(getattr(item, "fixturenames", ()))

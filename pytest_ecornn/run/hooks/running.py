@@ -1,0 +1,287 @@
+"""pytest's hooks during a run with one of the flags: the way of a row to the journal, progress, report."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ecornn import reporting
+from pytest_ecornn.reporting import gate_tables, standing
+from pytest_ecornn.results import formatting, journal, score
+from pytest_ecornn.results.regression.gate import Outcome
+from pytest_ecornn.results.rows import Row
+from pytest_ecornn.run import baseline_times, resumption
+from pytest_ecornn.run.gate_run import Gate
+from pytest_ecornn.run.hooks import foreign_text, unrun
+from pytest_ecornn.run.hooks.benchmark_plugin import check_loaded
+from pytest_ecornn.run.hooks.collection import ROW_FIXTURES, Collection, label_of_node
+from pytest_ecornn.run.hooks.screen import Screen, write_summary
+from pytest_ecornn.run.items.items import Item
+from pytest_ecornn.run.items.unsupported_items import Grouping, row_item
+from pytest_ecornn.run.options import run_seed, run_settings
+from pytest_ecornn.run.options.suite_selection import select_suites
+from pytest_ecornn.run.processes.dead_workers import ignore_closed_channel
+from pytest_ecornn.run.processes.process import worker_input
+from pytest_ecornn.run.session import Session
+from pytest_ecornn.system import interruption, machine, user_folder
+from pytest_ecornn.system.file_locks import LockError
+from pytest_ecornn.system.folder_lock import FolderInUse, FolderLock
+from pytest_ecornn.verification.outcomes import Failure
+
+_KINDS = {  # of the rows that each test fills
+    "test_benchmark": "benchmark",
+    "test_control": "control",
+    "test_fixed_case": "fixed",
+    "test_drawn_cases": "drawn",
+    "test_properties": "properties",
+}
+
+
+class Running:
+    """Registered for the length of one run."""
+
+    def __init__(self, config: pytest.Config):
+        self.session = Session(config)
+        is_bench = self.session.options.bench
+        if is_bench:
+            check_loaded(config)
+        self._config = config
+        self._is_worker = bool(worker_input(config))
+        self._started, self._start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+        self._journal: journal.Journal | None = None
+        self._folder_lock: FolderLock | None = None
+        self.session.lock.say = self._say
+        self._screen = Screen(config) if not self._is_worker else None
+        self._written: list[str] = []
+        self._gate: Gate | None = None
+        self._compared: Outcome | None = None
+        self._at_sigterm: Any = None
+        if not is_bench:  # what is timed has all cores, one row at a time
+            machine.share_cores(config)
+        user_folder.redirect_plugins(config, Path(self.session.shared_folder))
+        self._collection = Collection(config, self.session, self._expect)
+        config.pluginmanager.register(Grouping(), "ecornn-grouping")
+        config.pluginmanager.register(self._collection, "ecornn-collection")
+        select_suites(config, ["test_equivalence.py", "test_properties.py", *(["test_benchmark.py"] if is_bench else [])])
+
+    # The way of a row.
+
+    def _expect(self, total: int) -> None:
+        if self._screen:
+            self._screen.total = total
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput["ecornn_shared"] = self.session.shared_folder
+        node.workerinput["ecornn_run"] = self.session.lock.run
+        run_seed.pass_on(self._config, node.workerinput)
+        ignore_closed_channel(node)
+
+    def pytest_report_header(self) -> str:
+        return f"ecornn {run_seed.line(self.session.options.seed)}"
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        if self._is_worker or self._config.option.collectonly:
+            return
+        if threading.current_thread() is threading.main_thread():
+            self._at_sigterm = signal.signal(signal.SIGTERM, interruption.handler(self._config))
+        if self._screen:
+            self._screen.start()
+        options = self.session.options
+        self._gate = Gate(self.session, self.machine) if options.compare else None
+        header: dict[str, Any] = {"started": self._started, "machine": self.machine, "setup": self.session.setup}
+        header["seed"] = options.seed
+        try:
+            self.session.lock.check()
+            self._folder_lock = _locked(options.report)
+            self._journal = journal.Journal(options.report, header, options.resume)
+            resumption.check(self._journal, header, self._items())
+        except (LockError, FolderInUse, journal.JournalError) as error:
+            raise pytest.UsageError(str(error)) from error
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+        row = self.session.current if call.when == "call" else None
+        if row is not None:
+            item.user_properties.extend(row.properties())
+        report = yield
+        if row is None and report.skipped and (skipped := row_item(item)):
+            row = unrun.skipped_row(skipped, report)
+        if row is not None:
+            self.session.current = None
+            report.ecornn_row = row.as_dict()
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if self._journal is None:
+            return
+        unsupported = getattr(report, "ecornn_unsupported", None)
+        row = Row.from_dict(report.ecornn_row) if hasattr(report, "ecornn_row") else self._lost(report)
+        try:
+            if row is not None:
+                self._journal.add(row)
+            if unsupported is not None:
+                self._journal.add(*map(Row.from_dict, unsupported["rows"]))
+        except journal.JournalError as error:
+            pytest.exit(str(error))
+        if row is not None or unsupported is not None:
+            foreign_text.neutralise(report)
+        if self._screen:
+            self._screen.report(row)
+            if unsupported is not None:
+                self._screen.report_unsupported(unsupported["summary"], report.outcome)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:
+        foreign_text.neutralise_warning(warning_message)
+
+    def _say(self, text: str) -> None:
+        """A line that reaches the terminal although a test's output is captured; a worker's by the standard error."""
+        capture = self._config.pluginmanager.get_plugin("capturemanager")
+        with capture.global_and_fixture_disabled() if capture else nullcontext():
+            if self._screen:
+                self._screen.say(text)
+            else:
+                print(formatting.one_line(text), file=sys.stderr, flush=True)
+
+    def _lost(self, report: Any) -> Row | None:
+        """The row of an item that failed outside it: its process died, or a fixture raised."""
+        item = self.item(report.nodeid) if report.failed else None
+        if item is None:
+            return None
+        row = item.empty_row()
+        item.fail(row, Failure(f"expected a finished row, but its test ended by: {report.longreprtext[-500:]}"))
+        return row
+
+    def failed_row(self, nodeid: str, reason: str) -> Row:
+        item = self.item(nodeid)
+        assert item is not None
+        row = item.empty_row()
+        row.status, row.reason = "failed", reason
+        return row
+
+    def item(self, nodeid: str) -> Item | None:
+        """The item of one of our tests."""
+        label = label_of_node(nodeid)
+        if not label:
+            return None
+        kind = _KINDS.get(nodeid.partition("[")[0].rpartition("::")[2])
+        return next((item for item in self._items() if item.kind == kind and str(item) == label), None)
+
+    def _items(self) -> Iterator[Item]:
+        for name in ROW_FIXTURES.values():
+            yield from getattr(self.session, name)()
+
+    def pytest_report_teststatus(self, report: Any) -> tuple[str, str, str] | None:
+        """Rows are shown by our own progress unless pytest was asked to be verbose."""
+        is_ours = hasattr(report, "ecornn_row") or hasattr(report, "ecornn_unsupported")
+        if is_ours and self._screen and self._screen.is_shown:
+            return report.outcome, "", report.outcome.upper()
+        return None
+
+    # The report.
+
+    @cached_property
+    def machine(self) -> dict[str, Any]:
+        return {**machine.fingerprint(self._config.rootpath), "allocator": self.session.allocator}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._screen:
+            self._screen.stop()
+        if self._journal is None:
+            return
+        self._check_rows(session)
+        if not self._journal.rows:
+            return
+        rows, is_cut_short = self._journal.rows, session.exitstatus == pytest.ExitCode.INTERRUPTED
+        baseline_times.doubt(rows)
+        try:
+            if self._gate:
+                self._compare(self._gate, rows, session)
+            paths = reporting.write_reports(self.session.options.report, self._run_info(), rows, self._compared)
+            self._written += map(str, paths)
+            if self._compared and (summary := gate_tables.summary_path()):
+                gate_tables.append_summary(self._compared, summary)
+        except reporting.ReportError as error:
+            self._written.append(f"ERROR: {error}")
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            is_cut_short = True
+        if is_cut_short:
+            self._written.append(_kept(self._journal))
+
+    def _check_rows(self, session: pytest.Session) -> None:
+        """Fails a run that ended well without the rows that were asked for."""
+        assert self._journal is not None
+        if session.exitstatus == pytest.ExitCode.OK:
+            lines = list(unrun.problems(self.session.options.require, self._journal.rows, self._config))
+            self._written += [f"ERROR: {line}" for line in lines]
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED if lines else session.exitstatus
+
+    def _compare(self, found: Gate, rows: list[Row], session: pytest.Session) -> None:
+        """An interrupted run is compared as far as it got; nothing is measured again then."""
+        self._compared = found.outcome(rows, reporting.unproven(rows))
+        ended = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        try:
+            if session.exitstatus in ended and self._screen:
+                found.measure_again(self._compared, self._screen.say)
+        except KeyboardInterrupt:
+            session.exitstatus = pytest.ExitCode.INTERRUPTED
+        self._compared.leave()
+        if self._compared.problems and session.exitstatus in ended:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _run_info(self) -> reporting.RunInfo:
+        assert self._journal is not None
+        return reporting.RunInfo(
+            started=self._started,
+            seconds=time.monotonic() - self._start,
+            command=" ".join(["pytest", *self._config.invocation_params.args]),
+            machine=self.machine,
+            ceilings=self.session.measured_ceilings,
+            settings=run_settings.describe(self.session),
+            refused=standing.refused(self._journal.rows),
+            score=score.last(),
+            skipped=standing.skipped(self._journal.rows),
+        )
+
+    def pytest_unconfigure(self) -> None:
+        self.session.close()
+        if self._folder_lock is not None:
+            self._folder_lock.release()
+        if self._at_sigterm is not None:
+            signal.signal(signal.SIGTERM, self._at_sigterm)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        self._collection.hide_rows()
+        if self._journal is not None and (self._journal.rows or self._written):
+            settings = run_settings.describe(self.session)
+            write_summary(terminalreporter, self._journal.rows, settings, self._compared, self._written)
+
+
+def _locked(folder: Path) -> FolderLock:
+    try:
+        return FolderLock(folder)
+    except OSError as error:
+        raise journal.cannot_write(folder, error) from error
+
+
+def _kept(rows: journal.Journal) -> str:
+    try:
+        count = f"{rows.kept} of {formatting.count(len(rows.rows), 'finished row')}"
+    except journal.JournalError as error:
+        return f"ERROR: {error}"
+    return f"kept: {count}, in {rows.path}; --ecornn-resume goes on from there"

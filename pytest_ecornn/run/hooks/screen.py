@@ -1,0 +1,120 @@
+"""What the terminal shows while rows come in and when all are in."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import IO, Any, cast
+
+import pytest
+from rich.console import Console
+
+from pytest_ecornn import reporting
+from pytest_ecornn.reporting import answer_table, boundary_sizes, gate_tables, page, progress, terminal
+from pytest_ecornn.reporting.answer import answers
+from pytest_ecornn.results import formatting
+from pytest_ecornn.results.regression.gate import Outcome
+from pytest_ecornn.results.rows import Row
+from pytest_ecornn.run.options import run_seed
+
+PLAIN_WIDTH = 150  # columns where there is no terminal to fit
+MAX_LISTED_ROWS = 16  # that the terminal shows one by one below the answers
+
+
+class Screen:
+    """A live bar on a terminal, a line a row elsewhere; nothing of its own where pytest was asked for more or less words."""
+
+    def __init__(self, config: pytest.Config):
+        self.total = self._done = 0
+        self.is_shown = config.get_verbosity() == 0
+        self._config = config
+        self._progress: progress.Progress | None = None
+
+    def start(self) -> None:
+        """Keeps pytest's own line of letters out of ours."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if self.is_shown and reporter is not None:
+            reporter.showfspath = False
+            reporter._show_progress_info = False  # its percentage would stand alone on a line
+
+    def report(self, row: Row | None) -> None:
+        if row is not None and self.is_shown:
+            self._next().row_done(row, self._done, self.total)
+
+    def report_unsupported(self, summary: str, outcome: str) -> None:
+        """All rows that an implementation does not support, by one line."""
+        if self.is_shown:
+            self._next().item_done(summary, outcome, self._done, self.total)
+
+    def _next(self) -> progress.Progress:
+        """Counts an item. Where rows are timed, those that are only verified share lines."""
+        if self._progress is None:
+            folds = self._config.getoption("--ecornn-bench")
+            self._progress = progress.Progress(cast(IO[str], _Stream(self._config)), folds)
+        self._done += 1
+        return self._progress
+
+    def say(self, text: str) -> None:
+        """A line, whatever pytest was asked for: what takes long must not look like a hang."""
+        text = formatting.one_line(text)
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None or (self._progress is not None and self._progress.print_above(text)):
+            return
+        reporter.ensure_newline()
+        reporter.write_line(text)
+
+    def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+class _Stream(io.TextIOBase):
+    """pytest's terminal reporter as a text stream."""
+
+    def __init__(self, config: pytest.Config):
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        self._reporter: Any = reporter
+
+    def write(self, text: str) -> int:
+        if self._reporter is not None:
+            self._reporter.write(page.encodable(text, self.encoding), flush=True)
+        return len(text)
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return page.encoding_of(self._reporter) if self._reporter is not None else "utf-8"
+
+    def isatty(self) -> bool:
+        return self._reporter is not None and bool(self._reporter.isatty)
+
+
+def write_summary(
+    reporter: Any, rows: list[Row], settings: Mapping[str, Any], compared: Outcome | None, written: list[str]
+) -> None:
+    """The answers, how sure they are, what the gate found, and where the report lies; of a short run each row as well."""
+    console = Console(
+        file=page.Page(page.encoding_of(reporter)),
+        width=reporter._tw.fullwidth if bool(reporter.isatty) else PLAIN_WIDTH,  # a bool before pytest 8.4.2
+        force_terminal=reporter._tw.hasmarkup,
+    )
+    reporter.section("ecornn", sep="=", bold=True)
+    unproven = reporting.unproven(rows)
+    lines = terminal.summary_lines(rows, unproven)
+    if any(row.timing for row in rows):
+        summary = answers(rows, unproven)
+        shown = [answer for answer in summary if answer.verdict != "skipped"]  # of the others the counts suffice
+        page.print_table(console, answer_table.terminal_table(shown, console.width))
+        if sum(row.timing is not None for row in rows) <= MAX_LISTED_ROWS:
+            page.print_table(console, terminal.rows_table(rows, unproven))
+        lines = [answer_table.counts_line(summary), *lines, *terminal.certainty_lines(settings)]
+    if compared and (table := gate_tables.terminal_table(compared)):
+        page.print_table(console, table)
+    lines += boundary_sizes.lines(rows)
+    for line in [*lines, *(gate_tables.summary_lines(compared) if compared else ())]:
+        console.print(formatting.printable(line), markup=False, highlight=False)
+    if (seed := settings.get("seed")) is not None:
+        written = [run_seed.line(seed), *written]
+    for line in written:
+        console.print(formatting.printable(line), markup=False, highlight=False, soft_wrap=True)
+    assert isinstance(console.file, page.Page)
+    reporter.write(page.encodable(console.file.getvalue(), console.file.encoding))

@@ -1,0 +1,74 @@
+"""The part of a session that its test items use: a whole run's `Session` has it, and so has a session for a single trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
+
+from pytest_ecornn.contract import Case
+from pytest_ecornn.measurement.roofline import Ceilings
+from pytest_ecornn.results.rows import Row
+from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.run.processes.process import Process
+from pytest_ecornn.run.processes.proof_workers import ProofWorkers
+
+if TYPE_CHECKING:
+    from pytest_ecornn.verification.verification import Candidate
+
+
+class ItemOptions(Protocol):
+    """Those of `Options` that items read."""
+
+    @property
+    def bench(self) -> bool: ...
+    @property
+    def profile(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def require(self) -> tuple[str, ...]: ...
+    @property
+    def budget(self) -> float: ...
+    @property
+    def pairs(self) -> int: ...
+
+
+class ItemLock(Protocol):
+    """As `locking.MachineLock`."""
+
+    def shared(self) -> AbstractContextManager[None]: ...
+    def alone(self) -> AbstractContextManager[None]: ...
+
+
+class ItemSupport(Protocol):
+    """As `support.Support`."""
+
+    def refusal(self, implementation: Found, case: Case, is_drawn: bool = False) -> str: ...
+
+
+class ItemSession(Protocol):
+    """Each member as in `session.Session`."""
+
+    current: Row | None
+
+    @property
+    def options(self) -> ItemOptions: ...
+    @property
+    def lock(self) -> ItemLock: ...
+    @property
+    def process(self) -> Process: ...
+    @property
+    def proof_workers(self) -> ProofWorkers: ...
+    @property
+    def support(self) -> ItemSupport: ...
+    @property
+    def found(self) -> Mapping[str, Found]: ...
+    @property
+    def finished(self) -> Mapping[tuple[str, str, str], Row]: ...
+    @property
+    def confidence(self) -> float: ...
+    def again(self, found: Found, is_timed: bool) -> str: ...
+    def baselines(self, found: Found, case: Case) -> tuple[list[Candidate], list[str]]: ...
+    def ceilings(self, device: str) -> Ceilings: ...
+    def raised_ceilings(self, device: str) -> Ceilings: ...

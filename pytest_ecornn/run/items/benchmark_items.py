@@ -1,0 +1,112 @@
+"""The test item that times: proves its case, measures it against its baselines, and verifies the timed calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pytest_ecornn.measurement import baseline_probe, clocks, cost_bounds, replay
+from pytest_ecornn.measurement.baseline_probe import BaselineProbe
+from pytest_ecornn.measurement.columns import Column
+from pytest_ecornn.measurement.measurement import Arm, freeze_living
+from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.roofline import Ceilings
+from pytest_ecornn.results.rows import Row, Timing
+from pytest_ecornn.run.items.items import FixedItem, check_not_refused
+from pytest_ecornn.verification.guards import ambient
+from pytest_ecornn.verification.guards.background import Threads
+from pytest_ecornn.verification.guards.tampering import Tools
+from pytest_ecornn.verification.outcomes import Failure
+from pytest_ecornn.verification.verification import Candidate, failed_tensors
+
+
+class BenchmarkItem(FixedItem):
+    """Verifies one case, times it against its baselines, and verifies the timed calls."""
+
+    kind = "benchmark"
+
+    def fill(self, row: Row) -> None:
+        check_not_refused(self.found, self.case)
+        freeze_living()
+        threads, clock = Threads(), clocks.for_device(self.case.device)
+        with self.session.lock.shared():
+            baselines, notes = self.baselines()
+        pool, names = Pool(self.case), [one.name for one in baselines]
+        self.session.process.at_work(self.found.name, self.case, names, is_timed=True)
+        with self.session.lock.alone():
+            probe = BaselineProbe(baselines, pool, clock, threads, self.session.options.budget)
+        self.session.process.at_work(self.found.name, self.case)
+        with self.session.lock.shared(), self._settings_left():
+            candidate = self.verified(row)
+            cost_bounds.checked(candidate)
+        self.session.process.at_work(self.found.name, self.case, names, is_timed=True)
+        arms = [Arm(one, pool, threads=threads) for one in (candidate, *baselines)]
+        called, replayed = Column(arms, clock, self.session.confidence), None
+        with self.session.lock.alone():
+            self.session.ceilings(self.case.device)
+            with self._settings_left():
+                called.measure(self.session.options.budget, self.pairs)
+            if ambient.is_burning():
+                threads.check()
+                raise self.failure("threads: expected them to rest after a call, but a core is busy")
+            peak_bytes, host_us = arms[0].peak_bytes(), arms[0].host_us(clock)
+            if self.case.device.startswith("cuda"):
+                replayed, missing = self._replayed(arms)
+                notes = [*notes, *missing]
+            columns, doubts = [called, replayed] if replayed else [called], probe.doubts(arms[1:])
+            ceilings = self._ceilings(columns)
+        self._verify_kept(columns)
+        row.timing = self._possible(called.timing(ceilings, peak_bytes, host_us), ceilings)
+        row.replay = self._possible(replayed.timing(ceilings), ceilings) if replayed else None
+        baseline_probe.apply(doubts, row.timing)
+        baseline_probe.apply(doubts, row.replay)
+        row.notes = "; ".join(filter(None, [candidate.implementation.notes(), *notes]))
+
+    def baselines(self) -> tuple[list[Candidate], list[str]]:
+        """What the candidate is compared with; and why others are absent."""
+        return self.session.baselines(self.found, self.case)
+
+    @property
+    def pairs(self) -> int:
+        """The fewest to measure."""
+        return self.session.options.pairs
+
+    @contextmanager
+    def _settings_left(self) -> Iterator[None]:
+        """Raises Failure where what all share has changed: other implementations' calls, which alternate, were not the same."""
+        with ambient.Kept(ambient.everything()) as kept, Tools() as tools:
+            yield
+        for change in (*kept.changes, *tools.changes):
+            raise self.failure(change)
+
+    def _replayed(self, arms: list[Arm]) -> tuple[Column | None, list[str]]:
+        """The device-only column, measured, or None; and what it lacks."""
+        graphs, missing = replay.graph_arms(arms)
+        if not graphs:
+            return None, missing
+        column = Column(graphs, clocks.GraphClock(self.case.device), self.session.confidence)
+        column.measure(self.session.options.budget, self.pairs)
+        return column, missing
+
+    def _ceilings(self, columns: list[Column]) -> Ceilings:
+        """The device's, measured again where a column has beaten them."""
+        ceilings = self.session.ceilings(self.case.device)
+        is_beaten = any(column.timing(ceilings).is_below_floor for column in columns)
+        return self.session.raised_ceilings(self.case.device) if is_beaten else ceilings
+
+    def _possible(self, timing: Timing, ceilings: Ceilings) -> Timing:
+        """Raises Failure for a time that no algorithm can reach, and for rates that this machine cannot."""
+        if timing.is_below_floor:
+            raise self.failure(
+                f"{timing.time_us:.4g} us by {timing.clock}, but this machine needs at least "
+                f"{timing.floor_us:.4g} us: a row below its floor is invalid"
+            )
+        if problem := cost_bounds.rate_problem(timing, ceilings):
+            raise self.failure(f"cost: {problem}")
+        return timing
+
+    def _verify_kept(self, columns: list[Column]) -> None:
+        with self.session.lock.shared():
+            comparisons = [one for column in columns for one in column.verify()]
+        if message := failed_tensors(self.found.name, self.case, comparisons):
+            raise Failure(f"a timed call returned a wrong result\n{message}")

@@ -1,0 +1,36 @@
+"""The control: one implementation timed against itself as any row is against its baseline, which shows a run's own noise."""
+
+from __future__ import annotations
+
+from pytest_ecornn.contract import Unsupported
+from pytest_ecornn.results.rows import Row
+from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
+from pytest_ecornn.run.items.items import build_and_compare
+from pytest_ecornn.system.interruption import raised_as_error
+from pytest_ecornn.verification.outcomes import RAISED, Skip, skips_as_unsupported
+from pytest_ecornn.verification.verification import Candidate
+
+PAIRS = 20
+
+
+class ControlItem(BenchmarkItem):
+    """Two builds of the same implementation: what differs between their times is the measurement's doing."""
+
+    kind = "control"
+
+    def fill(self, row: Row) -> None:
+        """What is wrong with the implementation is its own row's affair: without it there is no control."""
+        try:
+            with raised_as_error(), skips_as_unsupported():
+                super().fill(row)
+        except (Skip, Unsupported):
+            raise
+        except RAISED as error:
+            raise Skip(f"{self.found.name} cannot be timed: {type(error).__name__}") from error
+
+    def baselines(self) -> tuple[list[Candidate], list[str]]:
+        return [build_and_compare(self.found, self.case)[0]], []
+
+    @property
+    def pairs(self) -> int:
+        return max(PAIRS, self.session.options.pairs)

@@ -1,0 +1,60 @@
+"""The seed of a run: drawn once by the process that starts it, and the same in each of its workers and when it is resumed."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ecornn.results import journal
+from pytest_ecornn.run.processes.process import worker_input
+
+SEEDS = 2**32
+INPUT_KEY = "ecornn_seed"  # in `worker_input`, and as "seed" in a journal's header
+_KEY = pytest.StashKey[int]()
+
+
+def seed_of(config: pytest.Config) -> int:
+    """The seed of this run. Raises UsageError for one that no run can have, or that differs from the resumed run's."""
+    if _KEY not in config.stash:
+        config.stash[_KEY] = _resolve(config)
+    return config.stash[_KEY]
+
+
+def pass_on(config: pytest.Config, given: dict[str, Any]) -> None:
+    """Puts the seed into what a worker is given."""
+    given[INPUT_KEY] = seed_of(config)
+
+
+def line(seed: int) -> str:
+    """How the terminal states the seed."""
+    return f"seed: {seed}; --ecornn-seed {seed} draws the same"
+
+
+def _resolve(config: pytest.Config) -> int:
+    worker = worker_input(config)
+    if INPUT_KEY in worker:
+        return int(worker[INPUT_KEY])
+    given = config.getoption("--ecornn-seed")
+    if given is not None and not 0 <= given < SEEDS:
+        raise pytest.UsageError(f"--ecornn-seed must be a number from 0 to {SEEDS - 1}, got {given}")
+    begun = config.invocation_params.dir / config.getoption("--ecornn-report") / journal.NAME
+    stored = _stored(begun) if config.getoption("--ecornn-resume") else None
+    if None not in (given, stored) and given != stored:
+        raise pytest.UsageError(f"--ecornn-seed: expected {stored}, which {begun} was begun with, got {given}")
+    if given is None:
+        given = secrets.randbelow(SEEDS) if stored is None else stored
+    return int(given)
+
+
+def _stored(path: Path) -> int | None:
+    """The seed of the run that a journal belongs to; None where it says none. What is wrong with the file is told later."""
+    try:
+        with path.open(encoding="utf-8") as lines:
+            seed = json.loads(lines.readline()).get("seed")
+    except (OSError, ValueError, RecursionError, AttributeError):
+        return None
+    return seed if isinstance(seed, int) and 0 <= seed < SEEDS else None

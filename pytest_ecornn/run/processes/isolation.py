@@ -1,0 +1,47 @@
+"""Rows in processes that may die: what pytest-xdist and pytest-timeout must be told for it, and the hooks of either side.
+
+It is set before pytest-xdist reads its options, so no torch here.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_ecornn.run.hooks.running import Running
+
+_NEEDED = {"xdist": "pytest-xdist", "timeout": "pytest-timeout"}
+
+
+def prepare(config: pytest.Config) -> None:
+    """Sets the options that isolation needs and the user did not give. Raises UsageError for what cannot go with it."""
+    missing = [package for name, package in _NEEDED.items() if not config.pluginmanager.hasplugin(name)]
+    if missing:
+        raise pytest.UsageError(f"--ecornn-isolate needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+    option = config.option
+    if hasattr(config, "workerinput"):
+        option.timeout, option.timeout_method = config.getoption("--ecornn-timeout"), "thread"
+        return
+    if option.numprocesses == 0:
+        raise pytest.UsageError("--ecornn-isolate runs rows in workers, so -n must not be 0")
+    if option.dist not in ("no", "load"):
+        raise pytest.UsageError(f"--ecornn-isolate hands out rows itself: leave out --dist {option.dist}")
+    if option.numprocesses is None and not option.tx:
+        option.numprocesses = 1
+    if option.maxworkerrestart is None:
+        option.maxworkerrestart = str(sys.maxsize)
+
+
+def register(config: pytest.Config, running: Running) -> None:
+    """Registers the hooks of the process that hands out rows, or of one that runs them."""
+    if hasattr(config, "workerinput"):
+        from pytest_ecornn.run.processes.worker import Worker
+
+        config.pluginmanager.register(Worker(config, running.session), "ecornn-worker")
+    elif not config.option.collectonly:
+        from pytest_ecornn.run.processes.controller import Controller
+
+        config.pluginmanager.register(Controller(running), "ecornn-controller")

@@ -1,0 +1,287 @@
+"""One run: what was asked for, resolved and checked, and what its items share (lock, ceilings, baselines, finished rows)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ecornn.cases import state_dict
+from pytest_ecornn.cases.case_sets import case_set
+from pytest_ecornn.cases.sources import sources
+from pytest_ecornn.contract import DEVICE, DTYPES, Case, Unsupported, cells
+from pytest_ecornn.measurement import roofline
+from pytest_ecornn.results import journal, statistics
+from pytest_ecornn.results.rows import Row
+from pytest_ecornn.run import discovery
+from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
+from pytest_ecornn.run.items.control import ControlItem
+from pytest_ecornn.run.items.drawn_items import DrawnItem
+from pytest_ecornn.run.items.items import FixedItem, build_and_compare
+from pytest_ecornn.run.items.property_items import PropertiesItem
+from pytest_ecornn.run.options.options import DEFAULT_BASELINES, Options
+from pytest_ecornn.run.processes.process import Process, worker_input
+from pytest_ecornn.run.processes.proof_workers import ProofWorkers
+from pytest_ecornn.run.support import Support
+from pytest_ecornn.system import faults, memory
+from pytest_ecornn.system.interruption import raised_as_error
+from pytest_ecornn.system.locking import MachineLock
+from pytest_ecornn.system.scratch import Scratch
+from pytest_ecornn.verification.calls import WrongResult
+from pytest_ecornn.verification.guards.exit_guard import ExitGuard
+from pytest_ecornn.verification.outcomes import RAISED, Failure, Skip, skips_as_unsupported
+from pytest_ecornn.verification.verification import Candidate
+
+
+class Session:
+    """Raises pytest.UsageError, in one line, for whatever was asked for that does not exist."""
+
+    def __init__(self, config: pytest.Config):
+        self.options = Options.from_config(config)
+        self.lock, self.process = MachineLock(), Process()
+        self.current: Row | None = None
+        self.allocator = memory.fix_allocator() if self.options.bench else "system default"
+        hook = config.hook
+        try:
+            for found in hook.pytest_ecornn_cells(config=config):
+                for cell in found or ():
+                    cells.register(cell)
+            hooked = [path for paths in hook.pytest_ecornn_implementations(config=config) for path in paths or ()]
+            self.found = discovery.discover([*self.options.implementations, *map(Path, hooked)])
+            self.cases = self._cases()
+        except (discovery.DiscoveryError, ValueError) as error:
+            raise pytest.UsageError(str(error)) from error
+        self._check_names(config.invocation_params.dir)
+        worker = worker_input(config)
+        self._scratch = None if worker else Scratch()
+        self._shared = self._scratch.path if self._scratch else Path(worker["ecornn_shared"])
+        self.lock.run = worker.get("ecornn_run", os.getpid())
+        self.proof_workers = ProofWorkers()
+
+    def _cases(self) -> list[Case]:
+        parse = state_dict.give(self.options.state_dict).case if self.options.state_dict else Case.parse
+        named = [parse(text) for text in self.options.cases]
+        named = named or [case for name in self.options.case_sets for case in case_set(name)]
+        for device in self.options.devices:
+            if not DEVICE.fullmatch(device):
+                raise ValueError(f"unknown device {device!r}: expected cpu, cuda or cuda:N")
+        moved = [replace(case, device=device) if device != "cpu" else case for case in named for device in self.options.devices]
+        cases = list(dict.fromkeys(moved))
+        for case in cases:
+            cells.check(case)
+            if case.weights:
+                state_dict.of_case(case)
+        return cases
+
+    def _check_names(self, directory: Path) -> None:
+        for option in ("only", "require", "baselines"):
+            for name in getattr(self.options, option):
+                if name not in self.found:
+                    flag = option.removesuffix("s")
+                    raise pytest.UsageError(
+                        f"--ecornn-{flag}: unknown implementation {name!r}: expected one of {', '.join(self.found)}; "
+                        f"{discovery.hint(name, directory)}"
+                    )
+        try:
+            self.options.limits.check([*self.found, *cells.names()])
+        except ValueError as error:
+            raise pytest.UsageError(f"--ecornn-fail-slower: {error}") from error
+
+    @property
+    def devices(self) -> list[str]:
+        """Those of the cases."""
+        return list(dict.fromkeys(case.device for case in self.cases))
+
+    @property
+    def selected(self) -> list[Found]:
+        return [found for found in self.found.values() if not self.options.only or found.name in self.options.only]
+
+    def again(self, found: Found, is_timed: bool) -> str:
+        """The options, beside name and case, that a command needs to run the implementation once more, and to time it."""
+        options = self.options
+        values = [("--ecornn-implementations", found.option), ("--ecornn-state-dict", options.state_dict)]
+        values += [("--ecornn-require", found.name if found.name in options.require else "")]
+        if is_timed:
+            values += [("--ecornn-baseline", name) for name in options.baselines]
+            values += [("--ecornn-budget", f"{options.budget:g}")]
+            sources = {self.found[name].option for name in options.baselines} - {found.option}
+            values += [("--ecornn-implementations", source) for source in sorted(sources)]
+        return "".join(f" {option} {shlex.quote(value)}" for option, value in values if value)
+
+    # What is collected.
+
+    def rows(self) -> list[BenchmarkItem]:
+        if not self.options.bench:
+            return []
+        return [BenchmarkItem(self, found, case) for case in self.cases for found in self.selected]
+
+    def controls(self) -> list[ControlItem]:
+        """One a device: its first case that a baseline runs, timed by the first such baseline."""
+        if not self.options.bench:
+            return []
+        firsts = (self._control(device) for device in self.devices)
+        return [item for item in firsts if item is not None]
+
+    def _control(self, device: str) -> ControlItem | None:
+        names = self.options.baselines or DEFAULT_BASELINES[device.partition(":")[0]]
+        found = [self.found[name] for name in names if name in self.found]
+        cases = (case for case in self.cases if case.device == device)
+        pairs = ((one, case) for case in cases for one in found)
+        runs = (ControlItem(self, one, case) for one, case in pairs if not self.support.refusal(one, case))
+        return next(runs, None)
+
+    def fixed(self) -> list[FixedItem]:
+        """The selected cases; those that are timed are verified there."""
+        if self.options.bench:
+            return []
+        return [FixedItem(self, found, case) for case in self.cases for found in self.selected]
+
+    def drawn(self) -> list[DrawnItem]:
+        """One a cell, dtype and device: all of them, or with --ecornn-bench those of the selected cases."""
+        return [] if self.options.cases else [DrawnItem(self, found, base) for base in self._bases() for found in self.selected]
+
+    def properties(self) -> list[PropertiesItem]:
+        """As `drawn`; of cases given by name, each case's own."""
+        bases = self.cases if self.options.cases else self._bases()
+        return [PropertiesItem(self, found, base, bool(self.options.cases)) for base in bases for found in self.selected]
+
+    def _bases(self) -> list[Case]:
+        """What cases are drawn around."""
+        kinds: Iterable[tuple[str, str, str]]
+        if self.options.bench:
+            kinds = dict.fromkeys((case.cell, case.dtype, case.device) for case in self.cases)
+        else:
+            kinds = [(cell, dtype, device) for cell in cells.names() for dtype in DTYPES for device in self.options.devices]
+        return [Case(cell=c, dtype=t, device=d, steps=4, batch=2, hidden_size=8) for c, t, d in kinds]
+
+    # What items share.
+
+    @cached_property
+    def support(self) -> Support:
+        bases = [] if self.options.cases else self._bases()
+        return Support(self._shared, self.cases, bases, lambda name: self.process.at_work(name, ""))
+
+    @cached_property
+    def confidence(self) -> float:
+        """Of a ratio's interval, corrected for the number of rows that this run may time, of two columns each on a GPU."""
+        items = [item for item in self.rows() if not item.refusal]
+        return statistics.confidence_of_each(sum(2 if item.case.device.startswith("cuda") else 1 for item in items))
+
+    @cached_property
+    def finished(self) -> dict[tuple[str, str, str], Row]:
+        """The rows of the run that this one resumes."""
+        path = self.options.report / journal.NAME
+        if not self.options.resume or not path.exists():
+            return {}
+        try:
+            return {row.key: row for row in journal.read(path)[1]}
+        except journal.JournalError as error:
+            raise pytest.UsageError(str(error)) from error
+
+    def baselines(self, found: Found, case: Case) -> tuple[list[Candidate], list[str]]:
+        """The implementations to compare with, built and verified, never the candidate itself; and why others are absent."""
+        if self.options.baselines:
+            verified = [self.verified(name, case) for name in self.options.baselines if name != found.name]
+            return [one for one in verified if isinstance(one, Candidate)], [one for one in verified if isinstance(one, str)]
+        absent: list[str] = []
+        for name in (one for one in DEFAULT_BASELINES[case.device.partition(":")[0]] if one in self.found):
+            if name == found.name:
+                return [], absent
+            one = self.verified(name, case)
+            if isinstance(one, Candidate):
+                return [one], absent
+            absent += [one] if self.found[name].kind().refusal(case) is None else []
+        return [], absent
+
+    @lru_cache(maxsize=4)  # noqa: B019 - one session a process
+    def verified(self, name: str, case: Case) -> Candidate | str:
+        """The candidate, or why it cannot serve as a baseline. What is wrong with it is its own row's affair."""
+        if end := self.process.fatal.get(f"{name}-{case}"):
+            return f"not compared with {name}: {end}"
+        self.process.at_work(name, case)
+        try:
+            with raised_as_error(), skips_as_unsupported(), ExitGuard() as guard:
+                candidate, comparisons = build_and_compare(self.found[name], case)
+        except (Skip, Unsupported) as reason:
+            return f"not compared with {name}: {reason}"
+        except WrongResult as wrong:
+            return f"not compared with {name}: {wrong}"
+        except RAISED as error:
+            self._check_baseline(name, case, error)
+            return f"not compared with {name}: it raised {type(error).__name__}"
+        if guard.calls:
+            return f"not compared with {name}: it called {guard.calls[0]}"
+        is_wrong = any(one.status == "failed" for one in comparisons)
+        return f"not compared with {name}: it is wrong" if is_wrong else candidate
+
+    def _check_baseline(self, name: str, case: Case, error: BaseException) -> None:
+        """A row must not suffer for what its baseline has done to the process: another runs it, without that baseline."""
+        spoiling = faults.spoiling(error, case.device)
+        if spoiling and self.process.is_replaceable:
+            self.process.stop(spoiling)
+        if lost := faults.poison(case.device):
+            message = f"the CUDA context is poisoned by the baseline {name} on {case}: {lost}; see --ecornn-isolate"
+            raise Failure(message, is_timed=True)
+
+    @property
+    def setup(self) -> dict[str, Any]:
+        """What rows of two runs must share to stand side by side: what shaped them, and the implementations' sources."""
+        options = self.options
+        checksums = {name: sources.checksum(found.path) for name, found in self.found.items()}
+        shaped = {"budget": options.budget, "pairs": options.pairs, "profile": options.profile}
+        return {"baselines": list(options.baselines), **shaped, **self._selection, "sources": checksums}
+
+    @property
+    def _selection(self) -> dict[str, Any]:
+        """Which rows a run consists of: a report's settings and the confidence of its intervals hold for all of them."""
+        options = self.options
+        cases = sorted(map(str, self.cases)) if options.cases else sorted(options.case_sets)
+        chosen = {"only": sorted(options.only), "devices": sorted(options.devices)}
+        return {"mode": "bench" if options.bench else "verify", "cases": cases, **chosen}
+
+    def ceilings(self, device: str) -> roofline.Ceilings:
+        """The device's, measured once a run by whichever process needs them first. Call it with the machine alone."""
+        path = self._ceilings_path(device)
+        return roofline.Ceilings.from_dict(json.loads(path.read_text())) if path.exists() else self.raised_ceilings(device)
+
+    def raised_ceilings(self, device: str) -> roofline.Ceilings:
+        """The device's, measured once more: what a row has beaten may have been measured during a disturbance."""
+        path = self._ceilings_path(device)
+        dtypes = dict.fromkeys(case.dtype for case in self.cases if case.device == device)
+        measured = roofline.measure_ceilings(dtypes, device)
+        if path.exists():
+            measured = measured.raised(self.ceilings(device))
+        partial = path.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(measured.as_dict()))
+        partial.replace(path)
+        return measured
+
+    def _ceilings_path(self, device: str) -> Path:
+        return self._shared / f"ceilings-{device.replace(':', '-')}.json"
+
+    @property
+    def measured_ceilings(self) -> dict[str, Any]:
+        """What the report says of them, a GPU's by its name."""
+        found: dict[str, Any] = {}
+        for device in self.devices:
+            if self._ceilings_path(device).exists():
+                prefix = "" if device == "cpu" else f"{device} "
+                found |= {f"{prefix}{name}": value for name, value in self.ceilings(device).as_dict().items()}
+        return found
+
+    @property
+    def shared_folder(self) -> str:
+        return str(self._shared)
+
+    def close(self) -> None:
+        """Removes what the processes of the run shared."""
+        if self._scratch is not None:
+            self._scratch.remove()

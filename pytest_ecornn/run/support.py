@@ -1,0 +1,122 @@
+"""Asks implementations which of a run's cases they support: once a run, in one process, for all of its workers.
+
+The answers decide which rows become test items, so every worker of pytest-xdist needs the same ones. An implementation that
+raises instead of answering, or whose process dies, counts as supporting the case: its row then fails, with its own reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+
+import torch
+
+from pytest_ecornn.cases.strategies import nearest_supported
+from pytest_ecornn.contract import Case
+from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.system import file_locks
+from pytest_ecornn.system.interruption import raised_as_error
+from pytest_ecornn.verification.guards.ambient import Kept
+from pytest_ecornn.verification.guards.exit_guard import ExitGuard
+from pytest_ecornn.verification.guards.tampering import Tools
+
+NO_CUDA = "no CUDA device on this machine"
+Answers = dict[str, str]
+
+
+class Support:
+    """What each implementation answers on the `cases` themselves, and on `bases`, around which cases are drawn.
+
+    folder: shared by all processes of the run. announce: called with an implementation's name before its code runs, and with
+    an empty one afterwards.
+    """
+
+    def __init__(self, folder: Path, cases: Sequence[Case], bases: Sequence[Case], announce: Callable[[str], None]):
+        self._folder, self._announce = folder, announce
+        self._cases, self._bases = cases, bases
+        self._answers: dict[str, Answers] = {}
+
+    def refusal(self, implementation: Found, case: Case, is_drawn: bool = False) -> str:
+        """Why the implementation runs neither the case nor, if it `is_drawn`, one like it; empty where it does."""
+        name = implementation.name
+        if name not in self._answers:
+            self._answers[name] = self._shared_answers(implementation)
+        return self._answers[name].get(_key(case, is_drawn), "")
+
+    def _shared_answers(self, implementation: Found) -> Answers:
+        """Those that the first process got. None where it died of asking."""
+        path = self._folder / f"support-{implementation.name}.json"
+        begun = path.with_suffix(".begun")
+        with self._locked():
+            if not path.exists():
+                if begun.exists():
+                    return {}
+                begun.touch()
+                self._announce(implementation.name)
+                _write_whole(path, json.dumps(self._ask(implementation)))
+                self._announce("")
+            answers: Answers = json.loads(path.read_text())
+        return answers
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Alone among the run's processes; the kernel frees the lock of one that dies."""
+        descriptor = file_locks.open_file(self._folder / "support.lock")
+        try:
+            file_locks.wait_for_lock(descriptor)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _ask(self, implementation: Found) -> Answers:
+        """Reasons by case. Empty where asking changed what all share, or would have ended the run: rows are to show it.
+
+        Own implementations' answers replace no tool, and a look at all tools takes longer than the answers.
+        """
+        guard: AbstractContextManager[Tools | None] = nullcontext() if implementation.is_own else Tools()
+        with Kept() as settings, guard as tools, ExitGuard() as exits:
+            answers = {_key(case, False): _refusal(implementation, case) for case in self._cases}
+            answers |= {_key(base, True): _refusal_around(implementation, base) for base in self._bases}
+        return (
+            {}
+            if settings.changes or exits.calls or (tools and tools.changes)
+            else {key: reason for key, reason in answers.items() if reason}
+        )
+
+
+def _key(case: Case, is_drawn: bool) -> str:
+    return f"around {case}" if is_drawn else str(case)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(text)
+    partial.replace(path)
+
+
+def _refusal(implementation: Found, case: Case) -> str:
+    return _guarded(lambda: implementation.kind().refusal(case), case)
+
+
+def _refusal_around(implementation: Found, base: Case) -> str:
+    def refusal() -> str | None:
+        ask = implementation.kind().refusal
+        return None if nearest_supported(base, ask) is not None else ask(base)
+
+    return _guarded(refusal, base)
+
+
+def _guarded(ask: Callable[[], str | None], case: Case) -> str:
+    """The answer as text; empty where the implementation raised, whatever it was."""
+    if case.device.startswith("cuda") and not torch.cuda.is_available():
+        return NO_CUDA
+    try:
+        with raised_as_error():
+            return str(ask() or "")
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return ""

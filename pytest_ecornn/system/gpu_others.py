@@ -1,0 +1,48 @@
+"""Other processes' use of a GPU while a column is timed, through NVML where it tells."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from math import inf
+from statistics import fmean
+from time import time
+from typing import Any
+
+from pytest_ecornn.system import sensors
+
+_US = 1e6
+_SECONDS = 0.5  # between two questions
+
+
+class GpuOthers:
+    """From its making on. On other devices, without nvidia-ml-py and where NVML refuses, nothing is known."""
+
+    def __init__(self, device: str):
+        self._nvml: Any = sensors.nvml() if device.startswith("cuda") else None
+        self._handle: Any = sensors.device_handle(self._nvml, device) if self._nvml is not None else None
+        self._since = int(time() * _US)
+        self._share, self._asked = 0.0, -inf
+
+    def share(self) -> float:
+        """Of the GPU's time, what other processes' kernels took; 0 where that is not known. Seldom asked: NVML is slow."""
+        if self._handle is not None and time() - self._asked > _SECONDS:
+            self._share, self._asked = self._read(), time()
+        return self._share
+
+    def _read(self) -> float:
+        try:
+            samples = self._nvml.nvmlDeviceGetProcessUtilization(self._handle, self._since)
+        except self._nvml.NVMLError:  # also where there was no sample yet
+            return 0.0
+        used = defaultdict(list)
+        for sample in samples:
+            if sample.timeStamp > self._since:
+                used[sample.pid].append(sample.smUtil / 100)
+        return _without_own({pid: fmean(shares) for pid, shares in used.items()})
+
+
+def _without_own(shares: dict[int, float]) -> float:
+    """Ours is the process that used most where a container gives it another number."""
+    own = os.getpid() if os.getpid() in shares else max(shares, key=shares.__getitem__, default=0)
+    return min(1.0, sum(share for pid, share in shares.items() if pid != own))

@@ -1,0 +1,99 @@
+"""Whether two results of one implementation agree: bit for bit, or as nearly as two right results must.
+
+Rounding is measured as for `comparison`: by how far a plain loop is from the reference. Each side may be off by its limit, so
+two may differ by both. The loop is run only where bits differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.cases.contents import Problem
+from pytest_ecornn.contract import Case, Declared
+from pytest_ecornn.verification.calls import Tensors, differing
+from pytest_ecornn.verification.comparison import (
+    MAX_FACTOR,
+    MAX_FLOOR,
+    RMS_FACTOR,
+    RMS_FLOOR,
+    Error,
+    judge,
+    precision_eps,
+    widened,
+)
+from pytest_ecornn.verification.rounding_shares import ANY
+from pytest_ecornn.verification.verification import Expected, reference_device
+from pytest_ecornn.verification.yardstick import run_counts
+
+
+@dataclass
+class Agreement:
+    """Compares results of one problem, computed with the roundings that are `declared`."""
+
+    problem: Problem
+    declared: Declared
+
+    @cached_property
+    def _expected(self) -> Expected:
+        return Expected(self.problem)
+
+    def exactly(self, wanted: Tensors, got: Tensors) -> str:
+        """What differs in a bit, in one line; empty if nothing does."""
+        return next((_first_difference(name, wanted[name], got[name]) for name in differing_names(wanted, got)), "")
+
+    def nearly(self, wanted: Tensors, got: Tensors) -> str:
+        """What differs by more than rounding, in one line; empty if nothing does."""
+        names = differing_names(wanted, got)
+        for runs in run_counts(wanted["output"].numel() if wanted["output"] is not None else 0):
+            messages = {name: self._judged(name, wanted[name], got[name], runs) for name in names}
+            names = [name for name in names if messages[name]]
+            if not names:
+                return ""
+        return messages[names[0]]
+
+    def _judged(self, name: str, wanted: Tensor | None, got: Tensor | None, runs: int) -> str:
+        if wanted is None or got is None:
+            return _first_difference(name, wanted, got)
+        case, yard = self.problem.case, self._expected.spread(self.declared, runs)[name]
+        both = {label: _twice(case, error) for label, error in yard.items()}
+        reference = widened(wanted, torch.device(reference_device(case)))
+        verdict = judge(case, name, got, reference, both, self._expected.valid(name))
+        return verdict.message if verdict.status == "failed" else ""
+
+
+def differing_names(wanted: Tensors, got: Tensors) -> list[str]:
+    return [name for name in wanted if _differ(wanted[name], got[name])]
+
+
+def _differ(wanted: Tensor | None, got: Tensor | None) -> bool:
+    if wanted is None or got is None:
+        return wanted is not got
+    return wanted.shape != got.shape or wanted.dtype != got.dtype or bool(differing(wanted, got).any())
+
+
+def _first_difference(name: str, wanted: Tensor | None, got: Tensor | None) -> str:
+    if wanted is None or got is None or (wanted.shape, wanted.dtype) != (got.shape, got.dtype):
+        return f"{name}: expected {_kind(wanted)}, got {_kind(got)}"
+    wrong = differing(wanted, got)
+    if not wrong.any():
+        return f"{name}: expected it written when it is read, but it changed while it was compared"
+    index = tuple(int(i) for i in wrong.nonzero()[0])
+    return (
+        f"{name}: at {list(index)} expected {wanted[index].item():.9g}, got {got[index].item():.9g} "
+        f"({int(wrong.sum())} of {wrong.numel()} elements differ)"
+    )
+
+
+def _kind(tensor: Tensor | None) -> str:
+    return "nothing" if tensor is None else f"{list(tensor.shape)}, {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _twice(case: Case, error: Error) -> Error:
+    """The yardstick whose limits are twice those of `error`."""
+    eps = precision_eps(case)
+    rms = 2 * error.rms + RMS_FLOOR / RMS_FACTOR * eps / error.count**0.5
+    return Error(rms, 2 * error.maximum + MAX_FLOOR / MAX_FACTOR * eps, error.count, ANY)

@@ -1,0 +1,210 @@
+"""One call of a layer: its leaves made beforehand, its results named, on poisoned memory where it is to be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.cases.contents import Problem
+from pytest_ecornn.contract import Layer, cells
+from pytest_ecornn.system.dispatch import DispatchMode
+
+Tensors = dict[str, Tensor | None]
+
+
+class WrongResult(Exception):
+    """A candidate broke the contract in a way that leaves nothing to compare."""
+
+
+class Poisoned(DispatchMode):
+    """Within it, memory that torch.empty and its kin return uninitialised holds `value` (integers: a large negative number).
+
+    At the dispatcher, so that a backward pass is reached too.
+    """
+
+    def __init__(self, value: float = float("nan")):
+        super().__init__()
+        self._value = value
+
+    looks_into_ops = True  # what an op's function allocates is poisoned only where the function runs in the op's place
+
+    _FACTORIES = (
+        torch.ops.aten.empty.memory_format,
+        torch.ops.aten.empty_like.default,
+        torch.ops.aten.empty_strided.default,
+        torch.ops.aten.new_empty.default,
+        torch.ops.aten.new_empty_strided.default,
+    )
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """True: what torch.compile made runs compiled within, or torch would run it as it is, then and in every later call."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func not in self._FACTORIES or not result.numel():
+            return result
+        result = self._placed(result)
+        if result.is_floating_point() or result.is_complex():
+            result.fill_(self._value)
+        elif result.dtype != torch.bool:
+            result.fill_(torch.iinfo(result.dtype).min // 2 or 165)
+        return result
+
+    def _placed(self, made: Tensor) -> Tensor:
+        """The memory that is given out in place of what was `made`."""
+        return made
+
+
+class Call:
+    """One call of a layer on a problem, its leaves made beforehand so that only the layer's own work is left to do."""
+
+    def __init__(self, problem: Problem):
+        case = problem.case
+        self.problem = problem
+        self.x, state = problem.x.detach(), tuple(s.detach() for s in problem.state)
+        for leaf in (self.x, *state):
+            leaf.requires_grad_(case.training)
+        self.state = replace(problem, state=state).given_state
+        states = cells.get(case.cell).states
+        self.inputs: dict[str, Tensor] = {"x": self.x}
+        self.inputs |= {f"initial {name}": tensor for name, tensor in zip(states, state, strict=False)}
+        self.inputs |= problem.weights
+        self._leaves = list(self.inputs.values())
+
+    def forward(self, layer: Layer) -> Any:
+        lengths, resets = self.problem.lengths, self.problem.resets
+        return layer(self.x, self.state, lengths) if resets is None else layer(self.x, self.state, lengths, resets)
+
+    def timed(self, layer: Layer) -> tuple[Any, Any]:
+        """The layer, and in training mode the gradient of every input: nothing else is timed."""
+        result = self.forward(layer)
+        if not self.problem.loss_weights:
+            return result, ()
+        output, final = result
+        outputs = (output, *final) if isinstance(final, tuple) else (output, final)
+        return result, torch.autograd.grad(outputs, self._leaves, self.problem.loss_weights, allow_unused=True)
+
+    def named(self, result: Any, gradients: Any) -> Tensors:
+        """What `timed` returned, by name. Raises WrongResult where it does not have the contract's form."""
+        cell = cells.get(self.problem.case.cell)
+        output, finals = _unpack(result, cell)
+        if odd := [type(one).__name__ for one in gradients if one is not None and type(one) is not Tensor]:
+            raise WrongResult(f"expected plain tensors as gradients, got {odd[0]}")
+        tensors: Tensors = {"output": output, **{f"final {s}": f for s, f in zip(cell.states, finals, strict=True)}}
+        return tensors | {f"grad {name}": grad for name, grad in zip(self.inputs, gradients, strict=bool(gradients))}
+
+
+def on_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """What `function` makes of each tensor of a result, in tuples as before."""
+    if isinstance(value, Tensor):
+        return function(value)
+    return tuple(on_tensors(function, one) for one in value) if isinstance(value, (tuple, list)) else value
+
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def differing(one: Tensor, other: Tensor) -> Tensor:
+    """Where two tensors of the same kind differ in a bit; one NaN is as good as another."""
+    bits = _BITS[one.element_size()]
+    return (one.detach().view(bits) != other.detach().view(bits)) & ~(one.isnan() & other.isnan())
+
+
+def check_unchanged(name: str, given: Tensor, before: Tensor) -> None:
+    """Raises WrongResult, with the first element that differs, where `given` is not as it was before the call."""
+    wrong = differing(given, before)
+    if wrong.any():
+        index = tuple(int(i) for i in wrong.nonzero()[0])
+        was, became = before[index].item(), given[index].item()
+        raise WrongResult(f"expected {name} unchanged by the call, but at {list(index)} {was:.6g} became {became:.6g}")
+
+
+class Copies:
+    """Copies of tensors, to find out whether somebody wrote into them."""
+
+    def __init__(self, given: Mapping[str, Tensor]):
+        self._given = given
+        self._copies = {name: tensor.clone() for name, tensor in given.items()}
+
+    def check(self) -> None:
+        """Raises WrongResult naming what was written into, after putting back what stood there."""
+        try:
+            for name, copy in self._copies.items():
+                check_unchanged(name, self._given[name], copy)
+        except WrongResult:
+            for name, copy in self._copies.items():
+                self._given[name].copy_(copy)
+            raise
+
+
+class Unchanged(Copies):
+    """Copies of all that a call is given."""
+
+    def __init__(self, call: Call):
+        given = {name: tensor.detach() for name, tensor in call.inputs.items()}
+        given |= {f"loss weight {k}": weight for k, weight in enumerate(call.problem.loss_weights)}
+        masks = {"lengths": call.problem.lengths, "resets": call.problem.resets}
+        super().__init__(given | {name: mask for name, mask in masks.items() if mask is not None})
+
+
+def run_guarded(layer: Layer, problem: Problem) -> Tensors:
+    """`run` on poisoned memory. Raises WrongResult where the call wrote into its inputs or weights."""
+    guard = Unchanged(Call(problem))
+    with Poisoned():
+        tensors = run(layer, problem)
+    guard.check()
+    return tensors
+
+
+def run(layer: Layer, problem: Problem) -> Tensors:
+    """Calls `layer` and names what comes out: output, final states and, in training mode, the gradient of every input.
+
+    A gradient is None where an output of the wrong shape, or cut from the graph, leaves none. Raises WrongResult where
+    the result does not have the contract's form.
+    """
+    return run_call(layer, Call(problem))
+
+
+def run_call(layer: Layer, call: Call) -> Tensors:
+    """`run`, on leaves that are at hand."""
+    problem = call.problem
+    with torch.set_grad_enabled(problem.case.training):
+        result = call.forward(layer)
+    output, finals = _unpack(result, cells.get(problem.case.cell))
+    gradients: Any = ()
+    if problem.case.training:
+        gradients = _gradients((output, *finals), problem.loss_weights, list(call.inputs.values()))
+    return call.named(result, gradients)
+
+
+def _unpack(result: Any, cell: cells.Cell) -> tuple[Tensor, tuple[Tensor, ...]]:
+    form = "(output, final_state)"
+    if not isinstance(result, tuple) or len(result) != 2 or type(result[0]) is not Tensor:
+        raise WrongResult(f"expected the tuple {form} of plain tensors, got {_kind(result)}")
+    count = len(cell.states)
+    wanted = "a tensor" if count == 1 else f"a tuple of {count} tensors ({', '.join(cell.states)})"
+    finals = (result[1],) if isinstance(result[1], Tensor) else result[1]
+    right_kind = isinstance(result[1], Tensor) if count == 1 else isinstance(finals, (tuple, list)) and len(finals) == count
+    if not right_kind or not all(type(final) is Tensor for final in finals):
+        raise WrongResult(f"expected the final state as {wanted}, got {_kind(result[1])}")
+    return result[0], tuple(finals)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"{type(value).__name__} of {len(value)} ({', '.join(type(v).__name__ for v in value)})"
+    return type(value).__name__
+
+
+def _gradients(outputs: tuple[Tensor, ...], weights: tuple[Tensor, ...], inputs: list[Tensor]) -> Any:
+    pairs = [(o, w) for o, w in zip(outputs, weights, strict=True) if o.requires_grad and o.shape == w.shape]
+    if not pairs:
+        return (None,) * len(inputs)
+    given = [w.to(o.dtype) for o, w in pairs]
+    return torch.autograd.grad([o for o, _ in pairs], inputs, given, allow_unused=True)

@@ -1,0 +1,324 @@
+"""When two results agree: error measures, the tolerance rule, and what a failure says.
+
+A tensor is judged against the float64 reference, as a whole and slice by slice, by how far the yardstick (a plain loop in
+the same precision) itself is from that reference, and one of 16 bits also by how it was rounded (`rounding_shares`). All of it
+happens in float64 on the device where the reference lives. The rule is stated here once; its constants were fitted on random
+correct implementations (docs/notes/tolerance.md, `make tolerance`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.cases.non_finite import UNDEFINED
+from pytest_ecornn.contract import Case, cells
+from pytest_ecornn.reference.rounding import TF32_EPS
+from pytest_ecornn.verification import rounding_shares
+from pytest_ecornn.verification.rounding_shares import EXACT, Independent, Shares
+
+Array = Tensor  # float64, on the reference's device
+Mask = Tensor  # bool, on the same device, of a shape that broadcasts to the tensor's
+
+# rms <= RMS_FACTOR * yardstick's + RMS_FLOOR * eps / sqrt(n); maximum <= MAX_FACTOR * yardstick's + MAX_FLOOR * eps.
+RMS_FACTOR, RMS_FLOOR = 2.0, 2.0
+MAX_FACTOR, MAX_FLOOR = 2.0, 4.0
+# A sum of n terms added one after the other in float32 (float64) errs by 0.2 eps * sqrt(n), which the yardstick's blocked sums
+# do not show: both limits rise by SUM_FLOOR * eps * sqrt(n), n being `terms`.
+SUM_FLOOR = 0.5
+# Where the yardstick's rms is over UNSTABLE * eps, rounding is not what elements differ by, and shares are not judged.
+UNSTABLE = 4.0
+# A slice's scale is at least this share of its tensor's: what is smaller is noise of the larger parts.
+SLICE_SCALE = 2.0**-10
+# Beyond: yardstick's error over CHAOS * eps * sqrt(T), or reference's maximum under VANISHED * smallest normal (of float32 for
+# float64, whose yardstick is a float32 loop).
+CHAOS, VANISHED = 2.0**10, 2.0**10
+
+
+@dataclass(frozen=True)
+class Error:
+    """Relative error of one slice of `count` elements: `rms` over the reference's rms, `maximum` over its maximum.
+
+    In 16 bits also how its elements were rounded: see `rounding_shares`.
+    """
+
+    rms: float
+    maximum: float
+    count: int
+    shares: Shares = EXACT
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The verdict on one tensor. status: passed, failed or uninformative; `share` is the worst error over its limit."""
+
+    tensor: str
+    status: str
+    rms: float = 0.0
+    maximum: float = 0.0
+    share: float = 0.0
+    slice: str = ""
+    message: str = ""
+
+
+class Slices(NamedTuple):
+    """The parts of one axis in which a tensor is judged: (start, stop) by label, the whole axis under ""."""
+
+    axis: int
+    parts: dict[str, tuple[int, int]]
+
+
+def slices(case: Case, tensor: str, shape: tuple[int, ...]) -> Slices:
+    """Where each slice of a tensor lies: octaves of time, layers and directions of a state, gates of a weight gradient."""
+    edges: Sequence[int]
+    axis = 0
+    if tensor in ("output", "grad x"):
+        axis = int(case.batch_first)
+        edges = [0, *(2**k for k in range(case.steps.bit_length()) if 2**k < case.steps), case.steps]
+        labels = [f"steps {a}..{b - 1}" for a, b in itertools.pairwise(edges)]
+    elif tensor.startswith(("final", "grad initial")):
+        labels = [suffix.removeprefix("_") for _, _, suffix in cells.suffixes(case)]
+        edges = range(len(labels) + 1)
+    else:
+        blocks, gates = shape[0] // case.hidden_size, cells.get(case.cell).gates
+        labels = [f"gate {gate}" for gate in (gates if blocks == len(gates) else range(blocks))]
+        edges = range(0, shape[0] + 1, case.hidden_size)
+    parts = dict(zip(labels, itertools.pairwise(edges), strict=True))
+    return Slices(axis, {"": (0, shape[axis]), **(parts if len(parts) > 1 else {})})
+
+
+def widened(tensor: Tensor, device: torch.device) -> Array:
+    return tensor.detach().to(device, torch.float64)
+
+
+def errors(
+    actual: Array, reference: Array, where: Slices, valid: Mask | None, subnormal: float, dtype: torch.dtype | None = None
+) -> dict[str, Error]:
+    """Relative errors of the whole tensor and of each slice, over finite elements where `valid` holds.
+
+    Of a `dtype` of 16 bits also how elements were rounded.
+    """
+    differences = _differences(actual, reference, valid, subnormal)
+    parts = [*differences, *rounding_shares.marks(actual, differences[2], dtype)]
+    usable, wrong, size, *marks = (part.transpose(0, where.axis).reshape(reference.shape[where.axis], -1) for part in parts)
+    squared = [torch.linalg.vector_norm(part, dim=1).square_() for part in (wrong, size)]
+    counts = [mark.sum(1, dtype=torch.int32) for mark in (usable, *marks)]
+    by_row = torch.stack([wrong.amax(1), size.amax(1), *squared, *counts])
+    rows = by_row.cpu().numpy()  # one transfer: what is left to do is little
+    found, least_rms, least_max = {}, 0.0, 0.0
+    for label, (start, stop) in where.parts.items():
+        wrong_max, largest = rows[:2, start:stop].max(axis=1).tolist()
+        wrong_squares, squares, count, *counts = rows[2:, start:stop].sum(axis=1).tolist()
+        if not count:
+            continue
+        rms_scale, max_scale = max(math.sqrt(squares / count), least_rms), max(largest, least_max)
+        rms, maximum = _ratio(math.sqrt(wrong_squares / count), rms_scale), _ratio(wrong_max, max_scale)
+        found[label] = Error(rms, maximum, int(count), rounding_shares.of_counts(*counts))
+        if not label:
+            least_rms, least_max = SLICE_SCALE * rms_scale, SLICE_SCALE * max_scale
+    return found
+
+
+def _differences(actual: Array, reference: Array, valid: Mask | None, subnormal: float) -> tuple[Mask, Array, Array]:
+    """Where elements are finite and `valid`; how large the error and the reference are there, 0 elsewhere.
+
+    In place where it can be: new memory takes longer than the arithmetic.
+    """
+    wrong, size = actual.abs(), reference.abs()
+    usable = (wrong < math.inf) & (size < math.inf)
+    if valid is not None:
+        usable &= valid
+    torch.sub(actual, reference, out=wrong).abs_().sub_(subnormal).clamp_min_(0.0)
+    return usable, wrong.masked_fill_(~usable, 0.0), size.masked_fill_(~usable, 0.0)
+
+
+def _ratio(error: float, scale: float) -> float:
+    return error / scale if scale else (0.0 if error == 0 else math.inf)
+
+
+def terms(case: Case, tensor: str) -> int:
+    """How many terms the longest sums on the way to a tensor have: over inputs and states, over gates, over T*B."""
+    cell, widest = cells.get(case.cell), case.directions * case.hidden_size if case.layers > 1 else 0
+    inputs = max(widest, 0 if case.projected else case.input_size)
+    count = inputs + (case.hidden_size if cell.recurrent else 0)
+    if tensor.startswith("grad"):
+        count += len(cell.gates) * case.hidden_size if count else 0
+    return count + (case.steps * case.batch if tensor.startswith(("grad weight", "grad bias")) else 0)
+
+
+def precision_eps(case: Case) -> float:
+    """The unit in the last place of one, of products' operands where they are coarser than the dtype."""
+    is_coarser = case.precision == "tf32" and case.dtype == "float32"
+    return TF32_EPS if is_coarser else torch.finfo(getattr(torch, case.dtype)).eps
+
+
+class Measures(NamedTuple):
+    """What is judged of a slice, or the largest that passes."""
+
+    rms: float
+    maximum: float
+    differing: float
+    bias: float
+
+
+_NAMES = (
+    "rms relative error", "maximum relative error", "share of elements that differ from the rounded reference",
+    "net share of elements on one side of the rounded reference, as seen from zero,",
+)  # fmt: skip
+
+
+def limits(case: Case, tensor: str, yardstick: Error, error: Error) -> Measures:
+    """The largest measures of a slice with such an error, of whose elements only the numbers matter, that pass."""
+    eps = precision_eps(case)
+    summed = SUM_FLOOR * min(eps, torch.finfo(torch.float32).eps) * terms(case, tensor) ** 0.5
+    rms = RMS_FACTOR * yardstick.rms + RMS_FLOOR * eps / error.count**0.5 + summed
+    maximum = MAX_FACTOR * yardstick.maximum + MAX_FLOOR * eps + summed
+    if yardstick.rms > UNSTABLE * eps:
+        return Measures(rms, maximum, 1.0, 1.0)
+    shares = rounding_shares.limits(yardstick.shares, error.shares.counted, independent(case, tensor), summed / eps)
+    return Measures(rms, maximum, *shares)
+
+
+def measures(error: Error) -> Measures:
+    return Measures(error.rms, error.maximum, error.shares.differing, error.shares.bias)
+
+
+def independent(case: Case, tensor: str) -> Independent:
+    """How many of a slice's elements are independent, at least.
+
+    Successive steps are not, which may be of one drifting state; nor what is made of one gate's gradient, but for its rounding.
+    """
+    gates, inputs = len(cells.get(case.cell).gates) * case.hidden_size, cells.x_width(case)
+    if tensor == "grad x":
+        return Independent(case.batch * inputs, case.batch * min(inputs, gates))
+    if tensor.startswith("grad weight"):
+        return Independent(gates * case.hidden_size, min(case.hidden_size, inputs))
+    return Independent(*[case.batch * case.hidden_size] * 2)
+
+
+def judge(
+    case: Case, tensor: str, actual: Tensor | None, reference: Array, yardstick: Mapping[str, Error], valid: Mask | None
+) -> Comparison:
+    """The verdict on `actual`. valid: where elements count; elsewhere they must be exactly 0 (padding, pruned weights).
+
+    None, which autograd returns of what no result depends on, stands for a gradient of zeros.
+    """
+    if actual is None and tensor.startswith("grad") and not reference.any():
+        return Comparison(tensor, "uninformative", message=f"{tensor}: the reference's is zero, and there is none")
+    dtype = getattr(torch, case.dtype)
+    if problem := _form_problem(actual, tuple(reference.shape), dtype, case.device):
+        return Comparison(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
+    assert actual is not None
+    values = widened(actual, reference.device)
+    whole = limits(case, tensor, yardstick.get("", Error(0.0, 0.0, 1)), Error(0.0, 0.0, reference.numel())).maximum
+    if problem := _non_finite_problem(case, values, reference, whole) or _zero_problem(values, valid):
+        return Comparison(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
+    finfo = torch.finfo(dtype)
+    if reason := _uninformative(case, reference, valid, yardstick, finfo):
+        return Comparison(tensor, "uninformative", message=f"{tensor}: {reason}")
+    where, subnormal = slices(case, tensor, tuple(reference.shape)), finfo.smallest_normal * finfo.eps
+    found = errors(values, reference, where, valid, subnormal, dtype)
+    share, label, place = max(
+        (measure / most, label, place)
+        for label, error in found.items()
+        for allowed in [limits(case, tensor, yardstick.get(label, Error(0.0, 0.0, 1)), error)]
+        for place, (measure, most) in enumerate(zip(measures(error), allowed, strict=True))
+    )
+    message = ""
+    if not share <= 1:
+        index = _worst_place(_differences(values, reference, valid, subnormal)[1], where, label)
+        message = (
+            f"{_describe(case, tensor, label, found[label], yardstick.get(label), place)}; "
+            f"worst at {list(index)}: expected {reference[index].item():.9g}, got {values[index].item():.9g}"
+        )
+    return Comparison(
+        tensor, "failed" if message else "passed", found[""].rms, found[""].maximum, share, label or "whole", message
+    )
+
+
+def _form_problem(actual: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> str:
+    """What is wrong with the kind of thing that came, if anything."""
+    expected = f"expected a tensor of shape {list(shape)}, {str(dtype).removeprefix('torch.')}, on {device}"
+    if not isinstance(actual, Tensor):
+        return f"{expected}; got {'nothing' if actual is None else type(actual).__name__}"
+    got = f"shape {list(actual.shape)}, {str(actual.dtype).removeprefix('torch.')}, on {actual.device}"
+    same = tuple(actual.shape) == shape and actual.dtype == dtype and actual.device.type == torch.device(device).type
+    return "" if same else f"{expected}; got {got}"
+
+
+def _non_finite_problem(case: Case, actual: Array, reference: Array, allowed: float) -> str:
+    """NaN and infinities must stand where the reference, rounded to the dtype, has them, and be of the same kind.
+
+    Of contents whose infinities leave a result undefined, NaN in the reference stands for any value. Where an error of
+    `allowed`, relative to the reference's largest element, takes it over the edge, both sides are right.
+    """
+    largest = torch.finfo(getattr(torch, case.dtype)).max
+    if _largest(actual) < math.inf and _largest(reference) <= largest:
+        return ""
+    slack = max(allowed * _largest(reference[reference.isfinite()]), 0.01 * largest)
+    places = (~(actual.isfinite() & (reference.abs() <= largest))).nonzero()
+    got, wanted = actual[places.unbind(1)], reference[places.unbind(1)]
+    edge = ((wanted.abs() - largest).abs() < slack) & (got.sign() == wanted.sign())
+    rounded = torch.where(wanted.abs() > largest, wanted.sign() * math.inf, wanted)
+    same = (got.isfinite() & rounded.isfinite()) | (got == rounded) | (got.isnan() & rounded.isnan())
+    if case.contents in UNDEFINED:
+        same |= wanted.isnan()
+    wrong = ~(same | edge)
+    if not wrong.any():
+        return ""
+    place, expected, came = (found[wrong][0].tolist() for found in (places, rounded, got))
+    return f"at {place} expected {expected:.6g}, got {came:.6g} ({int(wrong.sum())} such elements)"
+
+
+def _largest(values: Array) -> float:
+    """The largest absolute value: NaN where there is one, 0 of nothing."""
+    if not values.numel():
+        return 0.0
+    low, high = torch.stack(values.aminmax()).tolist()
+    return float(max(-low, high))
+
+
+def _zero_problem(actual: Array, valid: Mask | None) -> str:
+    if valid is None or not len(places := ((actual != 0) & ~valid).nonzero()):
+        return ""
+    value = actual[places[0].unbind()].item()
+    return f"at {places[0].tolist()} expected exactly 0 (padding or a pruned weight), got {value:.6g}"
+
+
+def _uninformative(case: Case, reference: Array, valid: Mask | None, yardstick: Mapping[str, Error], finfo: torch.finfo) -> str:
+    size = reference.abs()
+    usable = size < math.inf if valid is None else (size < math.inf) & valid
+    largest = size.masked_fill_(~usable, -1.0).max().item()
+    if largest < 0:
+        return "the reference has no finite element to compare"
+    if largest < VANISHED * max(finfo.smallest_normal, torch.finfo(torch.float32).smallest_normal):
+        return f"vanished: the reference's largest element is {largest:.2g}"
+    chaos = CHAOS * precision_eps(case) * case.steps**0.5
+    if "" not in yardstick or yardstick[""].rms > chaos:
+        return "chaos: a plain loop in the same precision is itself too far from the reference"
+    return ""
+
+
+def _worst_place(wrong: Array, where: Slices, label: str) -> tuple[int, ...]:
+    """The first place of a slice's largest error, in the whole tensor."""
+    start, stop = where.parts[label]
+    part = wrong.narrow(where.axis, start, stop - start)
+    index = [int(i) for i in torch.unravel_index(part.argmax(), part.shape)]
+    index[where.axis] += start
+    return tuple(index)
+
+
+def _describe(case: Case, tensor: str, label: str, error: Error, yard: Error | None, measure: int) -> str:
+    yard = yard or Error(0.0, 0.0, 1)
+    allowed = limits(case, tensor, yard, error)[measure]
+    place = f"{tensor} ({label})" if label else tensor
+    return (
+        f"{place}: {_NAMES[measure]} {measures(error)[measure]:.3g} is over its limit {allowed:.3g} "
+        f"(the yardstick's own: {measures(yard)[measure]:.3g})"
+    )

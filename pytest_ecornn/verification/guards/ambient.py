@@ -1,0 +1,117 @@
+"""What a layer must leave alone because all share it: random states, modes, precisions, thread counts, clocks.
+
+`Kept` compares it before and after, and puts back what has changed, so that one implementation's fault is not another's.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from pytest_ecornn.system.own_waits import own_threads
+from pytest_ecornn.verification.guards import cuda_settings, process_settings, python_settings, torch_settings
+from pytest_ecornn.verification.guards.setting import Setting, attribute
+
+_WINDOW_SECONDS, _MOST_WINDOWS = 0.015, 40
+_QUIET_SHARE = 0.05  # of a window: on a busy machine a thread that wants a whole core gets a part of one
+
+
+class Snapshot:
+    """What the settings are now."""
+
+    def __init__(self, settings: Iterable[Setting]) -> None:
+        self._modules = len(sys.modules)
+        self._values = [(setting, setting.read()) for setting in settings]
+
+    def changes(self) -> Iterator[tuple[Setting, Any, str]]:
+        """Each setting that is another now, with the value that it had, and what was expected and what came."""
+        has_imported = len(sys.modules) > self._modules
+        for setting, before in self._values:
+            if before is None:
+                continue
+            after = setting.read()
+            if not setting.is_same(before, after) and not (has_imported and setting.is_of_import(before, after)):
+                yield setting, before, setting.change(before, after)
+
+
+class Kept:
+    """Within it, changes of the settings are noted, and undone when it ends. Those of `usual`, unless some are `given`.
+
+    lasting: the changes that could not be undone.
+    """
+
+    def __init__(self, given: Iterable[Setting] | None = None) -> None:
+        self.changes: list[str] = []
+        self.lasting: list[str] = []
+        self._given = given
+
+    def __enter__(self) -> Kept:
+        self._snapshot = Snapshot(usual() if self._given is None else self._given)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        for setting, before, change in self._snapshot.changes():
+            self.changes.append(change)
+            try:
+                setting.write(before)
+            except (OSError, RuntimeError, ValueError):
+                self.lasting.append(change)
+
+
+def quick() -> Iterator[Setting]:
+    """Settings that are read in a few microseconds each: what could change another row's time."""
+    yield from torch_settings.quick_settings()
+    yield from python_settings.quick_settings()
+    yield from process_settings.quick_settings()
+    if torch.cuda.is_initialized():
+        yield from cuda_settings.quick_settings()
+
+
+def usual() -> Iterator[Setting]:
+    """The quick ones, random states and clocks."""
+    yield from quick()
+    yield torch_settings.random_state()
+    yield from python_settings.random_states()
+    yield from clocks()
+    if torch.cuda.is_initialized():
+        yield from cuda_settings.random_states()
+
+
+def everything() -> Iterator[Setting]:
+    """The usual ones and those that take long to read: for around a row."""
+    slow = [python_settings, process_settings, *([cuda_settings] if torch.cuda.is_initialized() else [])]
+    return chain(usual(), *(one.slow_settings() for one in slow))
+
+
+def clocks() -> Iterator[Setting]:
+    """The functions that tell the time, and what a GPU's is taken with."""
+    return (attribute(owner, name) for owner, names in _CLOCKS for name in names)
+
+
+_CLOCKS: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (time, ("perf_counter", "perf_counter_ns", "monotonic", "time", "process_time", "sleep")),
+    (torch.cuda, ("Event", "Stream", "CUDAGraph", "synchronize", "current_stream")),
+    (torch.cuda.Event, ("record", "elapsed_time", "synchronize")),
+)
+
+
+def live_threads() -> int:
+    """How many the process has; where the system does not say, how many Python knows."""
+    return len(own_threads()) or threading.active_count()
+
+
+def is_burning() -> bool:
+    """Whether other threads keep a core busy for as long as they are looked at: pools spin for a while before they rest."""
+    for _ in range(_MOST_WINDOWS):
+        start, spent = time.monotonic(), time.process_time()
+        time.sleep(_WINDOW_SECONDS)
+        if time.process_time() - spent < _QUIET_SHARE * (time.monotonic() - start):
+            return False
+    return True

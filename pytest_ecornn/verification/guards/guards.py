@@ -1,0 +1,91 @@
+"""Memory with borders: what a layer is given, and what torch.empty gives it, lies in blocks whose rest must stay as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.dlpack import from_dlpack
+
+from pytest_ecornn.cases.contents import Problem
+from pytest_ecornn.contract import Weights
+from pytest_ecornn.verification.calls import Poisoned
+
+_BORDER_BYTES = 512  # a multiple of every alignment that torch's allocators keep
+_PATTERN = 255  # as a float it is NaN, so that what is read beyond an end shows too
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True)
+class _Block:
+    name: str
+    memory: Tensor  # uint8
+    inner: Tensor
+
+
+class Bands:
+    """Blocks, each larger than its tensor by a border on either side that holds a pattern."""
+
+    def __init__(self) -> None:
+        self._blocks: list[_Block] = []
+
+    def place(self, name: str, like: Tensor) -> Tensor:
+        """Unwritten memory of the same kind and strides as `like`, within a block."""
+        strides = like.stride()
+        span = 1 + sum((size - 1) * stride for size, stride in zip(like.shape, strides, strict=True))
+        size = -(-span * like.element_size() // 8) * 8 + 2 * _BORDER_BYTES
+        memory = torch.full((size,), _PATTERN, dtype=torch.uint8, device=like.device)
+        inner = memory.view(like.dtype).as_strided(like.shape, strides, _BORDER_BYTES // like.element_size())
+        self._blocks.append(_Block(name, memory, inner))
+        # As a storage of its own: backward passes of torch count on a fresh tensor's beginning where its storage does.
+        return from_dlpack(inner).as_strided(like.shape, strides)
+
+    def copy(self, name: str, tensor: Tensor) -> Tensor:
+        return self.place(name, tensor).copy_(tensor.detach())
+
+    def around(self, problem: Problem) -> Problem:
+        """The same problem, everything that a layer is given within blocks."""
+        weights = {
+            name: nn.Parameter(self.copy(name, weight), weight.requires_grad) for name, weight in problem.weights.items()
+        }
+        return replace(
+            problem,
+            weights=Weights(weights, problem.weights.masks),
+            x=self.copy("x", problem.x),
+            state=tuple(self.copy("initial state", state) for state in problem.state),
+            lengths=None if problem.lengths is None else self.copy("lengths", problem.lengths),
+            resets=None if problem.resets is None else self.copy("resets", problem.resets),
+            loss_weights=tuple(self.copy("loss weight", weight) for weight in problem.loss_weights),
+        )
+
+    def damage(self) -> str:
+        """Where the first block was written outside its tensor; empty if none was."""
+        return next(filter(None, map(_damage, self._blocks)), "")
+
+
+class Bordered(Poisoned):
+    """Within it, memory from torch.empty and its kin lies within blocks, and holds NaN."""
+
+    def __init__(self, bands: Bands):
+        super().__init__()
+        self._bands = bands
+
+    def _placed(self, made: Tensor) -> Tensor:
+        if made.layout != torch.strided or made.element_size() not in _INTEGERS or made.is_meta or made.is_pinned():
+            return made
+        return self._bands.place("memory of torch.empty", made)
+
+
+def _damage(block: _Block) -> str:
+    rest, inner = block.memory.clone(), block.inner
+    integers: Any = rest.view(_INTEGERS[inner.element_size()])
+    own = integers.as_strided(inner.shape, inner.stride(), _BORDER_BYTES // inner.element_size())
+    own.fill_(_PATTERN if inner.element_size() == 1 else -1)
+    wrong = (rest != _PATTERN).nonzero()
+    if not len(wrong):
+        return ""
+    offset = int(wrong[0]) - _BORDER_BYTES
+    kind = f"{block.name} {list(inner.shape)}, {str(inner.dtype).removeprefix('torch.')}"
+    return f"expected nothing written outside {kind}, got {len(wrong)} bytes, the first {offset} bytes from its start"

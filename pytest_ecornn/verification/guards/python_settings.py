@@ -1,0 +1,136 @@
+"""What Python, NumPy and Numba have one of: random states, tracing, garbage, limits, warnings, signals."""
+
+from __future__ import annotations
+
+import gc
+import locale
+import operator
+import random
+import signal
+import sys
+import threading
+import tracemalloc
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pytest_ecornn.verification.guards.setting import Setting, always, cannot_be_put_back, differing_keys
+
+_TIMERS = tuple(getattr(signal, name) for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF") if hasattr(signal, name))
+
+
+def quick_settings() -> Iterator[Setting]:
+    """Those that are read in a few microseconds each."""
+    yield from _QUICK
+
+
+def random_states() -> Iterator[Setting]:
+    """Those of Python's and NumPy's numbers."""
+    yield from _RANDOM
+
+
+def slow_settings() -> Iterator[Setting]:
+    """Those that take longer."""
+    yield from _SLOW
+
+
+def _numba_threads() -> int | None:
+    """0 for the number that Numba begins with: to ask before its threads exist would start them."""
+    parallel: Any = sys.modules.get("numba.np.ufunc.parallel")
+    if parallel is None or not parallel._is_initialized:
+        return 0
+    count = int(parallel.get_num_threads())
+    return 0 if count == _numba_default() else count
+
+
+def _numba_default() -> int:
+    return int(sys.modules["numba"].config.NUMBA_NUM_THREADS)
+
+
+def _set_numba_threads(count: int) -> None:
+    sys.modules["numba"].set_num_threads(count or _numba_default())
+
+
+def _set_collecting(is_enabled: bool) -> None:
+    (gc.enable if is_enabled else gc.disable)()
+
+
+def _set_filters(filters: list[Any]) -> None:
+    warnings.resetwarnings()
+    warnings.filters[:] = filters  # type: ignore[index]
+
+
+def _tracers() -> tuple[Any, ...]:
+    """Functions that Python calls at each line or call, in this thread and in those to come."""
+    return sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile()
+
+
+def _set_tracers(old: tuple[Any, ...]) -> None:
+    for write, function in zip((sys.settrace, sys.setprofile, threading.settrace, threading.setprofile), old, strict=True):
+        write(function)
+
+
+def _traced_frames() -> int:
+    """Frames that tracemalloc keeps of each allocation; 0 where it is off."""
+    return tracemalloc.get_traceback_limit() if tracemalloc.is_tracing() else 0
+
+
+def _trace_allocations(frames: int) -> None:
+    tracemalloc.stop()
+    if frames:
+        tracemalloc.start(frames)
+
+
+def _timers() -> tuple[tuple[bool, float], ...]:
+    """Whether each is running, and its interval."""
+    return tuple((left > 0, interval) for left, interval in map(signal.getitimer, _TIMERS))
+
+
+def _stop_timers(old: tuple[tuple[bool, float], ...]) -> None:
+    """Stops what was started. What was stopped has no time left that could be told."""
+    for timer, (was_running, _) in zip(_TIMERS, old, strict=True):
+        if not was_running:
+            signal.setitimer(timer, 0)
+
+
+def _handlers() -> dict[str, Any]:
+    return {one.name: signal.getsignal(one) for one in signal.valid_signals() if isinstance(one, signal.Signals)}
+
+
+def _set_handlers(old: dict[str, Any]) -> None:
+    for name, handler in old.items():
+        if handler is not None and signal.getsignal(signal.Signals[name]) != handler:
+            signal.signal(signal.Signals[name], handler)
+
+
+def _same_rounding() -> bool:
+    """Whether float64 sums go to the nearest."""
+    return _ONE + _LITTLE == _ONE and _ONE - _LITTLE == _ONE and -_ONE - _LITTLE == -_ONE
+
+
+_ONE, _LITTLE = 1.0, 1e-30
+_QUICK = (
+    Setting("Numba's threads", _numba_threads, _set_numba_threads),
+    Setting("collection of garbage", gc.isenabled, _set_collecting),
+    Setting("thresholds of the collection of garbage", gc.get_threshold, lambda old: gc.set_threshold(*old)),
+    Setting("warnings filters", lambda: list(warnings.filters), _set_filters, is_of_import=always),
+    Setting("NumPy's error state", np.geterr, lambda old: np.seterr(**old)),
+    Setting("NumPy's buffer size", np.getbufsize, np.setbufsize),
+    Setting("rounding of sums to the nearest", _same_rounding, cannot_be_put_back),
+    Setting("Python's tracers", _tracers, _set_tracers),
+    Setting("tracing of allocations", _traced_frames, _trace_allocations),
+    Setting("Python's switch interval", sys.getswitchinterval, sys.setswitchinterval),
+    Setting("Python's recursion limit", sys.getrecursionlimit, sys.setrecursionlimit, is_of_import=operator.lt),
+    Setting("timers that send signals", _timers, _stop_timers),
+)
+_RANDOM = (
+    Setting("Python's random state", random.getstate, random.setstate),
+    Setting("NumPy's random state", partial(np.random.get_state, legacy=True), np.random.set_state),
+)
+_SLOW = (
+    Setting("handlers of signals", _handlers, _set_handlers, tell=differing_keys),
+    Setting("locale", partial(locale.setlocale, locale.LC_ALL), partial(locale.setlocale, locale.LC_ALL)),
+)

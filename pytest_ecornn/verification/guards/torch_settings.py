@@ -1,0 +1,217 @@
+"""What torch has one of for all code of a process or a thread: modes, precisions, threads, backends, hooks."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from torch.nn.modules import module as nn_module
+from torch.utils import deterministic as torch_deterministic
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_ecornn.verification.guards.setting import Setting, attribute
+
+_C: Any = torch._C
+_TINY, _ONE = 5e-324, 1.0
+
+
+@cache
+def quick_settings() -> tuple[Setting, ...]:
+    """Those that are read in a few microseconds each."""
+    return tuple(_quick_settings())
+
+
+def _quick_settings() -> Iterator[Setting]:
+    yield from _SETTINGS
+    yield from _flags()
+    yield from (attribute(torch.backends.cudnn, name, "torch.backends.cudnn") for name in _CUDNN)
+    products = torch.backends.cuda.matmul
+    yield from (attribute(products, name, "torch.backends.cuda.matmul") for name in _PRODUCTS)
+    if hasattr(torch.backends.cudnn.rnn, "fp32_precision"):
+        yield from (attribute(owner, "fp32_precision", label) for label, owner in _precision_places())
+    else:
+        yield from (attribute(owner, "allow_tf32") for owner in (torch.backends.cuda.matmul, torch.backends.cudnn))
+
+
+def random_state() -> Setting:
+    """That of torch's numbers on a CPU."""
+    return Setting("torch's random state", torch.get_rng_state, torch.set_rng_state)
+
+
+def _precision_places() -> Iterator[tuple[str, Any]]:
+    backends = torch.backends
+    yield "torch.backends", backends
+    yield "torch.backends.cuda.matmul", backends.cuda.matmul
+    for backend, kinds in (("cudnn", ("rnn", "conv")), ("mkldnn", ("matmul", "rnn", "conv"))):
+        owner = getattr(backends, backend)
+        yield f"torch.backends.{backend}", owner
+        yield from ((f"torch.backends.{backend}.{kind}", getattr(owner, kind)) for kind in kinds)
+
+
+def _flags() -> Iterator[Setting]:
+    """Switches of torch's libraries, as far as this torch has them."""
+    for name, getter, setter in _FLAGS:
+        if hasattr(_C, getter) and hasattr(_C, setter):
+            yield Setting(name, getattr(_C, getter), getattr(_C, setter))
+
+
+def _matmul_precision() -> str | None:
+    """None where it cannot be told: the newer form has been set otherwise."""
+    with contextlib.suppress(RuntimeError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.get_float32_matmul_precision()
+    return None
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _set_deterministic(old: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(old[0], warn_only=old[1])
+
+
+def _default_device() -> str:
+    """Empty where none was set: torch.get_default_device tells cpu then too."""
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return "" if context is None else str(context.device)
+
+
+def _set_default_device(device: str) -> None:
+    torch.set_default_device(device or None)
+
+
+def _autocast() -> tuple[Any, ...]:
+    kinds = ("cpu", "cuda")
+    return (
+        *((torch.is_autocast_enabled(kind), str(torch.get_autocast_dtype(kind))) for kind in kinds),
+        torch.is_autocast_cache_enabled(),
+    )
+
+
+def _set_autocast(old: tuple[Any, ...]) -> None:
+    for kind, (is_enabled, dtype) in zip(("cpu", "cuda"), old[:2], strict=True):
+        torch.set_autocast_enabled(kind, is_enabled)
+        torch.set_autocast_dtype(kind, getattr(torch, dtype.removeprefix("torch.")))
+    torch.set_autocast_cache_enabled(old[2])
+
+
+def _anomaly() -> tuple[bool, bool]:
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+
+def _set_anomaly(old: tuple[bool, bool]) -> None:
+    torch.set_anomaly_enabled(*old)
+
+
+_guards: list[Any] = []  # an inference mode lasts as long as its guard
+
+
+def _set_inference_mode(is_enabled: bool) -> None:
+    _guards.append(_C._InferenceMode(is_enabled))
+
+
+def _mode_stacks() -> tuple[int, int]:
+    """How many modes of functions and of operators are on."""
+    return _C._len_torch_function_stack(), _C._len_torch_dispatch_stack()
+
+
+def _pop_modes(old: tuple[int, int]) -> None:
+    for _ in range(_C._len_torch_function_stack() - old[0]):
+        _C._pop_torch_function_stack()
+    for number in range(_C._len_torch_dispatch_stack() - 1, old[1] - 1, -1):
+        mode = _C._get_dispatch_stack_at(number)
+        if getattr(mode, "old_dispatch_mode_flags", None):
+            TorchDispatchMode.__exit__(mode, None, None, None)  # torch counts itself inside of a mode until then
+        else:
+            _C._pop_torch_dispatch_stack(None)
+
+
+def _saved_tensor_hooks() -> Any:
+    """The innermost pair; empty where there is none."""
+    return _C._autograd._top_saved_tensors_default_hooks(True) or ()
+
+
+def _pop_saved_tensor_hooks(old: Any) -> None:
+    while (top := _saved_tensor_hooks()) and top != old:
+        _C._autograd._pop_saved_tensors_default_hooks()
+
+
+def _stop_profiler(was_on: bool) -> None:
+    if not was_on:
+        _C._autograd._disable_profiler()
+
+
+_HOOKS = (
+    "_global_buffer_registration_hooks", "_global_module_registration_hooks", "_global_parameter_registration_hooks",
+    "_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_pre_hooks", "_global_forward_hooks",
+    "_global_forward_hooks_always_called", "_global_forward_hooks_with_kwargs",
+)  # fmt: skip
+
+
+def _module_hooks() -> tuple[tuple[int, ...], ...]:
+    """Keys of the hooks that all modules share."""
+    return tuple(tuple(getattr(nn_module, name, ())) for name in _HOOKS)
+
+
+def _remove_module_hooks(old: tuple[tuple[int, ...], ...]) -> None:
+    for name, keys in zip(_HOOKS, old, strict=True):
+        for key in set(getattr(nn_module, name, ())) - set(keys):
+            del getattr(nn_module, name)[key]
+
+
+def _set_interop_threads(old: int) -> None:
+    """torch refuses where the threads have begun."""
+    torch.set_num_interop_threads(old)
+
+
+_SETTINGS = (
+    Setting("default device", _default_device, _set_default_device),
+    Setting("modes of functions and operators", _mode_stacks, _pop_modes),
+    Setting("default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    Setting("torch's threads", torch.get_num_threads, torch.set_num_threads),
+    Setting("torch's threads between operators", torch.get_num_interop_threads, _set_interop_threads),
+    Setting("grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
+    Setting("inference mode", torch.is_inference_mode_enabled, _set_inference_mode),
+    Setting("autocast", _autocast, _set_autocast),
+    Setting("anomaly mode", _anomaly, _set_anomaly),
+    Setting("hooks of saved tensors", _saved_tensor_hooks, _pop_saved_tensor_hooks),
+    Setting("hooks of all modules", _module_hooks, _remove_module_hooks),
+    Setting("autograd's profiler", _C._autograd._profiler_enabled, _stop_profiler),
+    Setting("deterministic algorithms", _deterministic, _set_deterministic),
+    attribute(torch_deterministic, "fill_uninitialized_memory"),
+    Setting("flushing of denormals", lambda: _TINY * _ONE == 0, torch.set_flush_denormal),
+    Setting("float32 matmul precision", _matmul_precision, torch.set_float32_matmul_precision),
+    attribute(torch.backends.opt_einsum, "strategy", "torch.backends.opt_einsum"),
+    Setting("fast path of attention", torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
+)
+_REDUCTION = "_allow_fp16_reduced_precision_reduction"
+_CUDNN = ("enabled", "benchmark", "deterministic")
+_PRODUCTS = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+# Name, getter and setter of torch._C.
+_FLAGS: tuple[tuple[str, str, str], ...] = (
+    ("torch.backends.mkldnn.enabled", "_get_mkldnn_enabled", "_set_mkldnn_enabled"),
+    ("torch.backends.mkldnn.deterministic", "_get_mkldnn_deterministic", "_set_mkldnn_deterministic"),
+    ("torch.backends.nnpack.enabled", "_get_nnpack_enabled", "_set_nnpack_enabled"),
+    ("torch.backends.quantized.engine", "_get_qengine", "_set_qengine"),
+    ("flash attention", "_get_flash_sdp_enabled", "_set_sdp_use_flash"),
+    ("memory-efficient attention", "_get_mem_efficient_sdp_enabled", "_set_sdp_use_mem_efficient"),
+    ("attention by products", "_get_math_sdp_enabled", "_set_sdp_use_math"),
+    ("attention by cuDNN", "_get_cudnn_sdp_enabled", "_set_sdp_use_cudnn"),
+    ("attention's 16-bit sums", "_get_math_sdp_allow_fp16_bf16_reduction", "_set_math_sdp_allow_fp16_bf16_reduction"),
+    ("cuBLAS's float16 sums", "_get_cublas_allow_fp16_accumulation", "_set_cublas_allow_fp16_accumulation"),
+    ("float16 sums on a CPU", f"_get_cpu{_REDUCTION}", f"_set_cpu{_REDUCTION}"),
+    ("preferred BLAS", "_get_blas_preferred_backend", "_set_blas_preferred_backend"),
+    ("preferred linear algebra", "_get_linalg_preferred_backend", "_set_linalg_preferred_backend"),
+    ("multiprocessors kept free", "_get_sm_carveout_experimental", "_set_sm_carveout_experimental"),
+    ("cuDNN's largest search", "_cuda_get_cudnn_benchmark_limit", "_cuda_set_cudnn_benchmark_limit"),
+    ("autograd in several threads", "_is_multithreading_enabled", "_set_multithreading_enabled"),
+    ("views replayed backward", "_is_view_replay_enabled", "_set_view_replay_enabled"),
+    ("fallback of autograd", "_get_autograd_fallback_mode", "_set_autograd_fallback_mode"),
+    ("warnings repeated always", "_get_warnAlways", "_set_warnAlways"),
+    ("profiling of scripts", "_get_graph_executor_optimize", "_set_graph_executor_optimize"),
+)

@@ -1,0 +1,70 @@
+"""Properties of backward passes: apart from their forward passes, in any order, twice over one graph, and into `.grad`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from pytest_ecornn.verification import overlap
+from pytest_ecornn.verification.agreement import Agreement
+from pytest_ecornn.verification.calls import Call
+from pytest_ecornn.verification.properties.graph_calls import GraphCall, labelled, nearly, needs_training
+from pytest_ecornn.verification.properties.subject import Subject, copied
+
+
+def calls_interleaved(subject: Subject) -> str:
+    """Two forward passes, then their backward passes in the same order and in the reverse one."""
+    needs_training(subject)
+    problems = (subject.problem, subject.other)
+    wanted = (subject.whole, copied(subject.run(subject.other)))
+    agreements = (subject.agreement, Agreement(subject.other, subject.declared))
+    for order, said in (((0, 1), "in the order of the calls"), ((1, 0), "in reverse order")):
+        made = [GraphCall(subject.layer, Call(problem)) for problem in problems]
+        for number in order:
+            got = made[number].gradients() | made[number].detached()
+            if message := nearly(subject, wanted[number], got, agreements[number]):
+                return labelled(message, f"call {number + 1} of two, whose backward passes come {said}")
+    return ""
+
+
+def backward_twice(subject: Subject) -> str:
+    """The graph is retained; the first pass's gradients are looked at again after the others, of which one has its own."""
+    needs_training(subject)
+    made = GraphCall(subject.layer, Call(subject.problem))
+    first = made.gradients(is_retained=True)
+    copies = copied(first)
+    if message := nearly(subject, subject.whole, first):
+        return labelled(message, "a backward pass whose graph is retained")
+    if message := nearly(subject, copies, made.gradients(is_retained=True)):
+        return labelled(message, "a second backward pass over the same graph")
+    problem = replace(subject.problem, loss_weights=tuple(weight.flip(-1) for weight in subject.problem.loss_weights))
+    wanted = GraphCall(subject.layer, Call(problem)).gradients()
+    got = made.gradients(problem.loss_weights)
+    if message := nearly(subject, wanted, got, Agreement(problem, subject.declared)):
+        return labelled(message, "a third backward pass, with other incoming gradients")
+    return labelled(subject.agreement.exactly({"output": None, **copies}, {"output": None, **first}), "after other passes")
+
+
+def grad_untouched(subject: Subject) -> str:
+    """`autograd.grad` leaves `.grad` alone; `backward` adds to it once, in memory that no other gradient shares."""
+    needs_training(subject)
+    call = Call(subject.problem)
+    leaves = {name: leaf for name, leaf in call.inputs.items() if leaf.requires_grad}
+    try:
+        for leaf in leaves.values():
+            leaf.grad = None
+        GraphCall(subject.layer, call).gradients()
+        if touched := [name for name, leaf in leaves.items() if leaf.grad is not None]:
+            return f"expected autograd.grad to leave .grad of {touched[0]} alone, but it was set"
+        GraphCall(subject.layer, call).accumulate()
+        got = {f"grad {name}": leaf.grad for name, leaf in leaves.items()}
+        message = nearly(subject, subject.whole, got)
+        return labelled(message, ".grad after backward()") or overlap.shared(_named(got))
+    finally:
+        for leaf in leaves.values():
+            leaf.grad = None
+
+
+def _named(tensors: dict[str, Tensor | None]) -> list[tuple[str, Tensor]]:
+    return [(f".{name}", tensor) for name, tensor in tensors.items() if tensor is not None]

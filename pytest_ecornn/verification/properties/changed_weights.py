@@ -1,0 +1,94 @@
+"""Property: one weight that changes by itself between calls is used, in place or as other memory, and all others as before."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from pytest_ecornn.cases import contents
+from pytest_ecornn.cases.contents import Problem
+from pytest_ecornn.contract import Layer, Weights
+from pytest_ecornn.verification.agreement import Agreement
+from pytest_ecornn.verification.calls import Call, Tensors
+from pytest_ecornn.verification.properties.graph_calls import labelled, nearly, needs_training, rotated, variants
+from pytest_ecornn.verification.properties.subject import Subject
+
+_BEFORE = 128  # elements of a flat buffer, before the part that becomes a weight
+_MOST = 4  # weights of a case that are changed, each seed's from another one on
+
+
+def each_weight_seen(subject: Subject) -> str:
+    """After each change, against a layer that is built on the weights as they are then. Values change places where they can.
+
+    A sum over them stays as it was, and so does what is told by it.
+    """
+    needs_training(subject)
+    weights = contents.make_weights(subject.case)
+    layer = subject.built(subject.case, weights)
+    changing = replace(subject.problem, weights=weights)
+    subject.run(changing, layer)
+    _evaluated(subject, changing, layer)
+    changed, ways = rotated([*weights], subject.case.seed)[:_MOST], list(_WAYS.items())
+    every = [(name, ways[(place + turn) % len(ways)]) for turn in range(len(ways)) for place, name in enumerate(changed)]
+    for name, (said, change) in variants(subject, every):
+        change(weights[name], _exchanged(weights, name))
+        fresh = replace(subject.problem, weights=_copied(weights))
+        wanted = subject.run(fresh, subject.built(subject.case, fresh.weights))
+        agreement = Agreement(fresh, subject.declared)
+        for call, where in ((subject.run, ""), (partial(_evaluated, subject), ", under no_grad")):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch.nn warns that it copies weights which left cuDNN's buffer
+                results = call(changing, layer)
+            if message := nearly(subject, wanted, results, agreement):
+                return labelled(message, f"after {name} alone was {said}{where}")
+    return ""
+
+
+def _evaluated(subject: Subject, problem: Problem, layer: Layer) -> Tensors:
+    """The results of a call between steps of training."""
+    call = Call(problem)
+    with torch.no_grad():
+        return call.named(call.forward(layer), ())
+
+
+def _exchanged(weights: Weights, name: str) -> Tensor:
+    """The weight's values in reverse order of rows; with other signs where that is the same, or would leave its pattern."""
+    old = weights[name].detach()
+    new = old.flip(0)
+    return -old if name in weights.masks or bool((new == old).all()) else new
+
+
+def _copied(weights: Weights) -> Weights:
+    return Weights({name: nn.Parameter(one.detach().clone()) for name, one in weights.items()}, weights.masks)
+
+
+def _in_place(weight: nn.Parameter, new: Tensor) -> None:
+    with torch.no_grad():
+        weight.copy_(new)
+
+
+def _unseen(weight: nn.Parameter, new: Tensor) -> None:
+    """In place, which torch does not count as a change."""
+    weight.data.copy_(new)
+
+
+def _replaced(weight: nn.Parameter, new: Tensor) -> None:
+    weight.data = new
+
+
+def _part_of_a_buffer(weight: nn.Parameter, new: Tensor) -> None:
+    room = new.new_full((_BEFORE + new.numel(),), float("nan"))
+    weight.data = room[_BEFORE:].view(new.shape).copy_(new)
+
+
+_WAYS: dict[str, Callable[[nn.Parameter, Tensor], None]] = {
+    "changed in place": _in_place,
+    "replaced by other memory (weight.data = ...)": _replaced,
+    "changed in place through weight.data": _unseen,
+    "replaced by a part of a flat buffer (weight.data = flat[a:b].view(...))": _part_of_a_buffer,
+}

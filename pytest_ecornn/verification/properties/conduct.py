@@ -1,0 +1,202 @@
+"""Properties of the call: repeated, stateless, on memory and settings that are not its own.
+
+Each takes a `Subject` and returns what is wrong in one line, empty if nothing is, or raises NotApplicable.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.cases import contents
+from pytest_ecornn.cases.contents import Problem
+from pytest_ecornn.system.graphs import Capturing, NotCaptured
+from pytest_ecornn.verification import overlap
+from pytest_ecornn.verification.agreement import Agreement
+from pytest_ecornn.verification.calls import Call, Poisoned, Unchanged, on_tensors
+from pytest_ecornn.verification.guards.ambient import Kept, everything, is_burning, live_threads
+from pytest_ecornn.verification.guards.guards import Bands, Bordered
+from pytest_ecornn.verification.properties.subject import NotApplicable, Subject, changed, copied
+
+_LONGEST_SECONDS, _FEWEST_REPEATS = 5.0, 3
+_FEWEST_KEPT, _KEPT_RESULTS = 6, 17  # more than a layer that uses its buffers in turn is likely to have
+_DELAY_CYCLES = 20_000_000  # of a GPU's clock: about 10 ms
+
+
+def repeats(subject: Subject) -> str:
+    """A race that shows once in twenty calls is seen in three cases of twenty repeats at 95 %."""
+    start = time.monotonic()
+    for number in range(1, subject.repeats + 1):
+        if message := subject.repeated(subject.whole, subject.run(subject.problem)):
+            return f"call {number + 1} of the same: {message}"
+        if number >= _FEWEST_REPEATS and time.monotonic() - start > _LONGEST_SECONDS:
+            break
+    return ""
+
+
+def inputs_unchanged(subject: Subject) -> str:
+    """By the build, the first call and a later one on other contents."""
+    guard = Unchanged(Call(subject.other))
+    subject.run(subject.other)
+    return subject.written_into or changed(guard)
+
+
+def written(subject: Subject) -> str:
+    """A layer built and called on poison. NaN may be swallowed by a maximum or a comparison; what is finite is not."""
+    for poison in (float("nan"), 0.0, 1e3):
+        problem = replace(subject.problem, weights=contents.make_weights(subject.case))
+        with Poisoned(poison):
+            got = subject.run(problem, subject.built(subject.case, problem.weights))
+        if message := subject.repeated(subject.whole, got):
+            return f"{poison:g} in memory of torch.empty: {message}"
+    return ""
+
+
+def guard_bands(subject: Subject) -> str:
+    bands = Bands()
+    problem = bands.around(subject.problem)
+    with Bordered(bands):
+        layer = subject.built(subject.case, problem.weights)
+        got = subject.run(problem, layer)
+    message = subject.agreement.nearly(subject.whole, got)  # elsewhere in memory: sums may be blocked otherwise
+    return bands.damage() or (message and f"with NaN around x, states, weights and memory of torch.empty: {message}")
+
+
+def globals_unchanged(subject: Subject) -> str:
+    """What the first build and call changed, and what later calls do; threads may be started once, and must rest."""
+    was_burning, counts = is_burning(), []
+    with Kept(everything()) as kept:
+        for _ in range(4):
+            subject.run(subject.problem)
+            counts.append(live_threads())
+    if changes := subject.kept.changes + kept.changes:
+        return changes[0]
+    if all(before < after for before, after in pairwise(counts)):
+        return f"threads: expected no more after a call than before it, got {', '.join(map(str, counts))} after one call each"
+    if not was_burning and is_burning():
+        return "threads: expected them to rest after a call, but a core is busy"
+    return ""
+
+
+def fresh_results(subject: Subject) -> str:
+    """Held together with those of later calls on other contents: of a slow layer fewer, as of `repeats`."""
+    start = time.monotonic()
+    held = [subject.run(subject.problem)]
+    copies = copied(held[0])
+    while len(held) < _FEWEST_KEPT or (len(held) < _KEPT_RESULTS and time.monotonic() - start < _LONGEST_SECONDS):
+        held.append(subject.run(subject.other))
+    if changed := subject.agreement.exactly(copies, held[0]):
+        return f"once later calls were made, {changed}"
+    problem = subject.problem
+    given = [("x", problem.x), *problem.weights.items(), *(("an initial state", state) for state in problem.state)]
+    results = [
+        (f"{name} of call {number}", t)
+        for number, result in enumerate(held, 1)
+        for name, t in result.items()
+        if t is not None and "grad" not in name
+    ]
+    if folded := [name for name, result in results if overlap.is_folded(result)]:
+        return f"{folded[0]}: expected memory of its own for each element, got elements that share it"
+    return overlap.shared(results, given)
+
+
+def stateless(subject: Subject) -> str:
+    """Other contents come between, in tensors of their own, then in the very same, at the same address and version."""
+    between = copied(subject.run(subject.other))
+    if message := subject.repeated(subject.whole, subject.run(subject.problem)):
+        return f"after a call on other contents: {message}"
+    own = contents.placed(subject.problem)
+    call = Call(own if own.lengths is None else replace(own, lengths=contents.placed_tensor(own.lengths)))
+    others = Agreement(subject.other, subject.declared)
+    for problem, wanted, agreement in (
+        (subject.problem, subject.whole, subject.agreement),
+        (subject.other, between, others),
+        (subject.problem, subject.whole, subject.agreement),
+    ):
+        _refill(call.problem, problem)
+        got = subject.run_call(call)
+        exact = subject.implementation.deterministic
+        if message := agreement.exactly(wanted, got) if exact else agreement.nearly(wanted, got):
+            return f"after new contents were put into the same tensors: {message}"
+    return ""
+
+
+def _refill(own: Problem, contents_of: Problem) -> None:
+    """Writes through `data`, which torch does not count as a change."""
+    pairs = [(own.x, contents_of.x), *zip(own.state, contents_of.state, strict=True)]
+    pairs += zip(own.loss_weights, contents_of.loss_weights, strict=True)
+    for mask, value in ((own.lengths, contents_of.lengths), (own.resets, contents_of.resets)):
+        if mask is not None and value is not None:
+            pairs.append((mask, value))
+    for tensor, value in pairs:
+        tensor.data.copy_(value)
+
+
+def weights_seen(subject: Subject) -> str:
+    """A layer of its own, called a few times on its first weights, against one that was built on the second."""
+    if not subject.case.training:
+        raise NotApplicable("weights change in training only")
+    weights, new = contents.make_weights(subject.case), contents.make_weights(subject.case, "other")
+    layer = subject.built(subject.case, weights)
+    changing = replace(subject.problem, weights=weights)
+    for _ in range(3):
+        subject.run(changing, layer)
+    for name, weight in weights.items():
+        weight.data.copy_(new[name])
+    got, fresh = subject.run(changing, layer), replace(subject.problem, weights=new)
+    wanted = subject.run(fresh, subject.built(subject.case, new))
+    message = Agreement(fresh, subject.declared).nearly(wanted, got)
+    return message and f"after the weights were changed in place: {message}"
+
+
+def current_stream(subject: Subject) -> str:
+    """The stream is kept busy, x is filled and the results are read on it: work on another comes too early or too late.
+
+    No call had these contents before, or what is read too early could be what an earlier call has left.
+    """
+    _needs_gpu(subject)
+    with torch.cuda.device(subject.case.device):
+        side, new = torch.cuda.Stream(), subject.drawn("stream")
+        problem = contents.placed(new)
+        problem.x.zero_()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(_DELAY_CYCLES)
+            problem.x.copy_(new.x)
+            got = copied(subject.run(problem))
+        torch.cuda.synchronize()
+        wanted = copied(subject.run(new))
+        torch.cuda.synchronize()
+    message = Agreement(new, subject.declared).nearly(wanted, got)
+    return message and f"on a stream that fills x first: {message}"
+
+
+def capture(subject: Subject) -> str:
+    """Captured on other contents. A layer that waits for the device cannot be captured, which is not wrong."""
+    _needs_gpu(subject)
+    call = Call(contents.placed(subject.other if subject.problem.lengths is None else subject.problem))
+    capturing, timed = Capturing(subject.case.device), partial(call.timed, subject.layer)
+    with torch.set_grad_enabled(subject.case.training):
+        try:
+            capturing.warm_up(timed)
+            graph, result = capturing.capture(timed)
+        except NotCaptured as reason:
+            raise NotApplicable(str(reason)) from reason
+    with torch.no_grad():
+        _refill(call.problem, subject.problem)
+    for _ in range(2):
+        graph.replay()
+    torch.cuda.synchronize()
+    got = call.named(*on_tensors(Tensor.detach, result))
+    message = subject.agreement.nearly(subject.whole, got)
+    return message and f"replayed as a CUDA graph on contents that came after its capture: {message}"
+
+
+def _needs_gpu(subject: Subject) -> None:
+    if not subject.case.device.startswith("cuda"):
+        raise NotApplicable("a CPU has no streams and no CUDA graphs")

@@ -1,0 +1,52 @@
+"""Property: one initial state, or one sequence with its state and length, may stand for all of the batch by strides of 0."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from pytest_ecornn.cases import contents
+from pytest_ecornn.cases.contents import Problem
+from pytest_ecornn.contract import cells
+from pytest_ecornn.verification import overlap
+from pytest_ecornn.verification.agreement import Agreement
+from pytest_ecornn.verification.properties.graph_calls import labelled, nearly
+from pytest_ecornn.verification.properties.subject import NotApplicable, Subject, copied
+
+
+def expanded_inputs(subject: Subject) -> str:
+    """Against the same values with memory of their own, by a layer that is built for x with gaps between its rows."""
+    case = replace(subject.case, layout="strided")
+    if case.batch < 2:
+        raise NotApplicable("one sequence")
+    layer = subject.built(case, subject.problem.weights)
+    own = contents.problem(case, weights=subject.problem.weights)
+    states = replace(own, state=tuple(_of_first(state, 1) for state in own.state))
+    lengths = None if own.lengths is None else own.lengths.max().expand(own.lengths.shape)
+    alike = replace(states, x=_of_first(own.x, 0 if case.batch_first else 1), lengths=lengths)
+    for expanded, said in ((states, "one initial state"), (alike, "one sequence")):
+        if expanded is states and not own.state:
+            continue
+        apart = _apart(own, expanded)
+        wanted = copied(subject.run(apart, layer))
+        got = subject.run(expanded, layer)
+        for name in ("output", *(f"final {name}" for name in cells.get(case.cell).states)):
+            if (result := got[name]) is not None and overlap.is_folded(result):
+                return f"{said} expanded over the batch: {name}: expected memory of its own for each element"
+        if message := nearly(subject, wanted, got, Agreement(apart, subject.declared)):
+            return labelled(message, f"{said} expanded over the batch")
+    return ""
+
+
+def _of_first(tensor: Tensor, batch: int) -> Tensor:
+    """The first sequence's, expanded over all."""
+    return tensor.narrow(batch, 0, 1).expand(tensor.shape)
+
+
+def _apart(like: Problem, problem: Problem) -> Problem:
+    """The same values, laid out as another problem's."""
+    x = contents.placed_tensor(like.x).copy_(problem.x)
+    state = tuple(contents.placed_tensor(to).copy_(one) for to, one in zip(like.state, problem.state, strict=True))
+    lengths = None if problem.lengths is None else problem.lengths.contiguous()
+    return replace(problem, x=x, state=state, lengths=lengths)

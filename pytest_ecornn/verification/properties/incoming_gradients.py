@@ -1,0 +1,82 @@
+"""Properties of the backward pass's arguments: results that nobody uses, and gradients of any memory layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.cases import contents
+from pytest_ecornn.verification.agreement import Agreement
+from pytest_ecornn.verification.calls import Call, Tensors
+from pytest_ecornn.verification.properties.graph_calls import GraphCall, labelled, nearly, needs_training, variants
+from pytest_ecornn.verification.properties.subject import Subject
+
+Given = tuple[Tensor | None, ...]
+_BEFORE = 64
+
+
+def unused_results(subject: Subject) -> str:
+    """One result alone has an incoming gradient, against others that have one of zeros."""
+    needs_training(subject)
+    weights, names = subject.problem.loss_weights, list(GraphCall(subject.layer, Call(subject.problem)).results)
+    for used in variants(subject, range(len(weights))):
+        zeros = tuple(weight if number == used else torch.zeros_like(weight) for number, weight in enumerate(weights))
+        missing: Given = tuple(weight if number == used else None for number, weight in enumerate(weights))
+        problem = replace(subject.problem, loss_weights=zeros)
+        wanted = _gradients(subject, problem, zeros)
+        subject.run(subject.other)  # or what a backward pass leaves behind would be those zeros
+        message = nearly(subject, wanted, _gradients(subject, problem, missing), Agreement(problem, subject.declared))
+        if message:
+            return labelled(message, f"only {names[used]} used")
+    return ""
+
+
+def incoming_layouts(subject: Subject) -> str:
+    """Incoming gradients that lie otherwise in memory, against contiguous ones of the same values."""
+    needs_training(subject)
+    for name, laid in variants(subject, list(_LAYOUTS.items())):
+        given = tuple(map(laid, subject.problem.loss_weights))
+        problem = replace(
+            subject.problem, loss_weights=tuple(one.clone(memory_format=torch.contiguous_format) for one in given)
+        )
+        wanted = _gradients(subject, problem, problem.loss_weights)
+        message = nearly(subject, wanted, _gradients(subject, problem, given), Agreement(problem, subject.declared))
+        if message:
+            return labelled(message, f"incoming gradients {name}")
+    return ""
+
+
+def _gradients(subject: Subject, problem: contents.Problem, given: Given) -> Tensors:
+    return GraphCall(subject.layer, Call(problem)).gradients(given)
+
+
+def _permuted(order: tuple[int, ...], gradient: Tensor) -> Tensor:
+    """The same values, in memory in the order of these dimensions."""
+    inverse = sorted(range(len(order)), key=order.__getitem__)
+    return gradient.permute(order).contiguous().permute(inverse)
+
+
+def _spaced(gradient: Tensor) -> Tensor:
+    """Every other element of a larger tensor, from its second on; what lies between is NaN."""
+    room = gradient.new_full((*gradient.shape[:-1], 2 * gradient.shape[-1] + 1), float("nan"))
+    return room[..., 1::2].copy_(gradient)
+
+
+def _after_others(gradient: Tensor) -> Tensor:
+    """Contiguous, behind 64 elements of NaN, as `torch.cat` sends back the parts of its own."""
+    room = gradient.new_full((_BEFORE + gradient.numel(),), float("nan"))
+    return room[_BEFORE:].view(gradient.shape).copy_(gradient)
+
+
+_LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "expanded from one number, as those of sum()": lambda gradient: gradient.new_ones(()).expand(gradient.shape),
+    "expanded over the first dimension": lambda gradient: gradient[:1].expand(gradient.shape),
+    "with the first two dimensions transposed": partial(_permuted, (1, 0, 2)),
+    "with the last dimension first": partial(_permuted, (2, 0, 1)),
+    "strided and offset": _spaced,
+    "contiguous and offset, as those of parts of torch.cat": _after_others,
+}

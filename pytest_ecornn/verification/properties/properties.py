@@ -1,0 +1,110 @@
+"""Properties: relations that every right recurrent layer obeys, checked without a reference.
+
+One table says which, and what each means; `conduct` and `relations` say how each is checked, and how strictly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from pytest_ecornn.verification.calls import WrongResult
+from pytest_ecornn.verification.guards.ambient import Kept
+from pytest_ecornn.verification.properties import (
+    backward_passes,
+    changed_weights,
+    conduct,
+    expanded_inputs,
+    incoming_gradients,
+    incoming_sizes,
+    layers_apart,
+    relations,
+    required_gradients,
+    same_state,
+)
+from pytest_ecornn.verification.properties.subject import NotApplicable, Subject
+
+
+@dataclass(frozen=True)
+class Property:
+    """`check` says what is wrong with a subject, in one line, or nothing; `meaning` what must hold."""
+
+    name: str
+    meaning: str
+    check: Callable[[Subject], str]
+
+
+PROPERTIES = (
+    Property("globals_unchanged", "settings that the whole process shares are left as they were", conduct.globals_unchanged),
+    Property("current_stream", "work is put on the current stream", conduct.current_stream),
+    Property("inputs_unchanged", "x, states, masks and weights of any kind are left as they were", conduct.inputs_unchanged),
+    Property("repeats", "the same call gives the same result", conduct.repeats),
+    Property("stateless", "no call is affected by those before it", conduct.stateless),
+    Property("fresh_results", "results have memory of their own, which later calls do not touch", conduct.fresh_results),
+    Property("written", "every element of every result is written", conduct.written),
+    Property("guard_bands", "nothing is written outside the call's own memory, nor read", conduct.guard_bands),
+    Property(
+        "gradients_required",
+        "gradients of what requires one are the same, whatever else requires one",
+        required_gradients.gradients_required,
+    ),
+    Property("unused_results", "a result that is not used sends nothing back", incoming_gradients.unused_results),
+    Property(
+        "incoming_layouts", "incoming gradients of any memory layout give the same result", incoming_gradients.incoming_layouts
+    ),
+    Property(
+        "incoming_sizes",
+        "incoming gradients are scaled as a loss is, and overflows show in gradients",
+        incoming_sizes.incoming_sizes,
+    ),
+    Property("calls_interleaved", "backward passes may follow several calls, in any order", backward_passes.calls_interleaved),
+    Property(
+        "backward_twice", "later backward passes over a retained graph take their own gradients", backward_passes.backward_twice
+    ),
+    Property("grad_untouched", "`.grad` is left to backward(), and no two share memory", backward_passes.grad_untouched),
+    Property("layouts", "x, states and lengths of any memory layout give the same result", relations.layouts),
+    Property("causal", "no step depends on those that come after it", relations.causal),
+    Property("split", "two parts, the second from the first's final state, equal the whole", relations.split),
+    Property("batch_order", "sequences in another order give the same results in that order", relations.batch_order),
+    Property("expanded_inputs", "one state or sequence may stand for all by strides of 0", expanded_inputs.expanded_inputs),
+    Property("same_state", "one tensor may be every initial state", same_state.same_state),
+    Property("layers_apart", "two layers at once compute with weights of their own", layers_apart.layers_apart),
+    Property("weights_seen", "weights that change in place between calls are used", conduct.weights_seen),
+    Property("each_weight_seen", "one weight that changes by itself is used", changed_weights.each_weight_seen),
+    Property("capture", "a CUDA graph of a call computes on the contents that it finds", conduct.capture),
+)
+
+
+class Broken(Exception):
+    """A property that does not hold, and in one line how that shows."""
+
+    def __init__(self, broken: Property, message: str):
+        super().__init__(f"{broken.name} is broken: {broken.meaning}; but {message}")
+        self.property = broken
+
+
+def check(subject: Subject, chosen: Iterable[Property] = PROPERTIES) -> dict[str, str]:
+    """Each property's name, with why it could not be checked or nothing. Raises Broken for the first that does not hold."""
+    found: dict[str, str] = {}
+    for one in chosen:
+        with Kept() as kept:
+            found[one.name] = _check(one, subject)
+        if kept.changes:
+            raise Broken(PROPERTIES[0], kept.changes[0])
+    return found
+
+
+def _check(one: Property, subject: Subject) -> str:
+    try:
+        message = one.check(subject)
+    except NotApplicable as reason:
+        return str(reason)
+    except WrongResult as wrong:
+        message = str(wrong)
+    if message:
+        raise Broken(one, message)
+    return ""
+
+
+def by_name(name: str) -> Property:
+    return next(one for one in PROPERTIES if one.name == name)

@@ -1,0 +1,156 @@
+"""Properties of the function: what every right recurrent layer obeys, whatever its equations.
+
+Each takes a `Subject` and returns what is wrong in one line, empty if nothing is, or raises NotApplicable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.cases import contents
+from pytest_ecornn.cases.contents import Problem
+from pytest_ecornn.contract import LAYOUTS, cells
+from pytest_ecornn.verification.agreement import Agreement
+from pytest_ecornn.verification.calls import Tensors
+from pytest_ecornn.verification.properties.subject import NotApplicable, Subject
+
+
+def causal(subject: Subject) -> str:
+    """The steps on the far side of a change of x, and of its resets, in the direction in which they are taken.
+
+    Sizes are the same, so each sum is, and a deterministic layer gives the same bits.
+    """
+    case = subject.case
+    if case.steps < 2 or (case.bidirectional and case.layers > 1):
+        raise NotApplicable("one step, or layers that look both ways")
+    at = 1 + case.seed % (case.steps - 1)
+    for direction, changed in enumerate((slice(at, None), slice(at))[: case.directions]):
+        altered = contents.placed(subject.problem)
+        for tensor, other in ((altered.x, subject.other.x), (altered.resets, subject.other.resets)):
+            if tensor is not None and other is not None:
+                _steps(tensor, case.batch_first)[changed] = _steps(other, case.batch_first)[changed]
+        got = subject.forward(altered)["output"]
+        untouched = slice(at) if direction == 0 else slice(at, None)
+        part = slice(direction * case.hidden_size, (direction + 1) * case.hidden_size)
+        if message := subject.repeated(*_only(subject, got, untouched, part)):
+            place, way = ("from", "before") if direction == 0 else ("before", "from")
+            return f"x changed {place} step {at}; {way} it, {message}"
+    return ""
+
+
+def _only(subject: Subject, got: Tensor | None, steps: slice, part: slice) -> tuple[Tensors, Tensors]:
+    """The output as it was and as it came, which differ at most in the steps and features named."""
+    wanted = subject.whole["output"]
+    assert wanted is not None
+    assert got is not None
+    mixed = wanted.clone()
+    first = subject.case.batch_first
+    _steps(mixed, first)[steps][..., part] = _steps(got, first)[steps][..., part]
+    return {"output": wanted}, {"output": mixed}
+
+
+def _steps(tensor: Tensor, batch_first: bool) -> Tensor:
+    """Seen with time first."""
+    return tensor.transpose(0, 1) if batch_first else tensor
+
+
+def split(subject: Subject) -> str:
+    """Two layers of fewer steps, the second from where the first ended.
+
+    The state is rounded in between, so the loop that tells how near is near rounds it at each step.
+    """
+    case, problem = subject.case, subject.problem
+    if case.steps < 2 or case.bidirectional:
+        raise NotApplicable("one step, or a direction that begins at the end")
+    at = 1 + case.seed % (case.steps - 1)
+    first = _part(subject, slice(at), problem.state)
+    begun = subject.forward(first, subject.built(first.case, first.weights))
+    names = cells.get(case.cell).states
+    second = _part(subject, slice(at, None), tuple(t for name in names if (t := begun[f"final {name}"]) is not None))
+    ended = subject.forward(second, subject.built(second.case, second.weights))
+    got = _joined(subject, at, begun, ended)
+    wanted = {name: subject.whole[name] for name in got}
+    message = Agreement(problem, subject.declared._replace(carry="storage")).nearly(wanted, got)
+    return message and f"the steps before {at}, then the rest from their final state: {message}"
+
+
+def _part(subject: Subject, steps: slice, state: tuple[Tensor, ...]) -> Problem:
+    """Some of the steps as a problem; a sequence that ends before them is given one, which is not looked at."""
+    problem, batch_first = subject.problem, subject.case.batch_first
+
+    def cut(tensor: Tensor) -> Tensor:
+        return _steps(_steps(tensor, batch_first)[steps], batch_first).clone(memory_format=torch.contiguous_format)
+
+    x, resets = cut(problem.x), None if problem.resets is None else cut(problem.resets)
+    count = x.shape[1 if batch_first else 0]
+    lengths = None if problem.lengths is None else (problem.lengths - (steps.start or 0)).clamp(1, count)
+    case = replace(subject.case, steps=count, has_state=bool(state), layout="contiguous")
+    weights = contents.make_weights(subject.case)
+    return replace(problem, case=case, weights=weights, x=x, state=state, lengths=lengths, resets=resets, loss_weights=())
+
+
+def _joined(subject: Subject, at: int, begun: Tensors, ended: Tensors) -> Tensors:
+    """What the two parts make of the whole: of a sequence that ended in the first, nothing comes from the second."""
+    lengths, batch_first = subject.problem.lengths, subject.case.batch_first
+    joined: Tensors = {}
+    for name, late in ended.items():
+        early = begun[name]
+        assert early is not None
+        assert late is not None
+        if lengths is not None:
+            goes_on = (lengths > at).to(late.device)[:, None]  # [B, 1]
+            is_output = name == "output"
+            late = torch.where(goes_on[:, None] if is_output and batch_first else goes_on, late, 0 if is_output else early)
+        joined[name] = torch.cat([early, late], 1 if batch_first else 0) if name == "output" else late
+    return joined
+
+
+def batch_order(subject: Subject) -> str:
+    """The sequences the other way round; sums over the batch, and blocks of it, are others then."""
+    if subject.case.batch < 2:
+        raise NotApplicable("one sequence")
+    problem, case = subject.problem, subject.case
+    lengths = None if problem.lengths is None else contents.placed_tensor(problem.lengths, lambda t: t.flip(0))
+    x = contents.placed(problem).x.copy_(_turned(case.batch_first, "x", problem.x))
+    turned = replace(
+        problem,
+        x=x,
+        state=tuple(contents.placed_tensor(state, lambda t: t.flip(1)) for state in problem.state),
+        lengths=lengths,
+        resets=None if problem.resets is None else _turned(case.batch_first, "resets", problem.resets),
+        loss_weights=tuple(
+            _turned(case.batch_first, "final" if number else "output", weight)
+            for number, weight in enumerate(problem.loss_weights)
+        ),
+    )
+    got = {name: t if t is None else _turned(case.batch_first, name, t) for name, t in subject.run(turned).items()}
+    message = subject.agreement.nearly(subject.whole, got)
+    return message and f"the sequences given in reverse order: {message}"
+
+
+def _turned(batch_first: bool, name: str, tensor: Tensor) -> Tensor:
+    """The tensor of that name with its sequences the other way round."""
+    if name in ("x", "resets", "output", "grad x"):
+        return tensor.flip(0 if batch_first else 1)
+    return tensor.flip(1) if name.startswith(("final", "grad initial")) else tensor
+
+
+def layouts(subject: Subject) -> str:
+    """The same x, states and lengths in each other layout, by a layer built for it."""
+    refused: list[NotApplicable] = []
+    others = [replace(subject.case, layout=layout) for layout in LAYOUTS if layout != subject.case.layout]
+    for case in others:
+        problem = contents.problem(case)
+        try:
+            got = subject.run(problem, subject.built(case, problem.weights))
+        except NotApplicable as reason:
+            refused.append(reason)
+            continue
+        if message := subject.agreement.nearly(subject.whole, got):
+            return f"{case.layout} in memory in place of {subject.case.layout}: {message}"
+    if len(refused) == len(others):
+        raise refused[0]
+    return ""

@@ -1,0 +1,102 @@
+"""What a property is asked of: an implementation on one case, built when it is needed, and its result on the case's problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+
+from pytest_ecornn.cases import contents
+from pytest_ecornn.cases.contents import Problem
+from pytest_ecornn.contract import Case, Declared, Implementation, Layer, Unsupported, Weights
+from pytest_ecornn.verification.agreement import Agreement
+from pytest_ecornn.verification.calls import Call, Tensors, Unchanged, WrongResult, run_call
+from pytest_ecornn.verification.guards.ambient import Kept, everything
+from pytest_ecornn.verification.outcomes import skips_as_unsupported
+
+
+class NotApplicable(Exception):
+    """The case has not got what the property is about; one line says what."""
+
+
+@dataclass
+class Subject:
+    """repeats: how often the property of that name calls the layer."""
+
+    make: Callable[[], Implementation]
+    case: Case
+    repeats: int = 20
+
+    def __post_init__(self) -> None:
+        self.implementation = self.make()
+        with Kept(everything()) as self.kept:
+            self.problem = contents.problem(self.case)
+            before = Unchanged(Call(self.problem))
+            self.layer = self.implementation.build(self.case, self.problem.weights)
+            built = Unchanged(Call(self.problem))  # which may have moved the weights
+            self.whole = copied(self.run(self.problem))
+        self.written_into = changed(before) or changed(built)
+
+    @property
+    def declared(self) -> Declared:
+        return self.implementation.declared
+
+    @cached_property
+    def agreement(self) -> Agreement:
+        return Agreement(self.problem, self.declared)
+
+    @cached_property
+    def other(self) -> Problem:
+        """Other contents for the same weights, lengths in another order."""
+        return self.drawn("other")
+
+    def drawn(self, name: str) -> Problem:
+        """As `other`, its contents by name."""
+        lengths = None if self.problem.lengths is None else contents.placed_tensor(self.problem.lengths, lambda t: t.roll(1))
+        return replace(contents.problem(self.case, name, self.problem.weights), lengths=lengths)
+
+    def run(self, problem: Problem, layer: Layer | None = None) -> Tensors:
+        """Detached results of the built layer, or of another."""
+        return self.run_call(Call(problem), layer)
+
+    def run_call(self, call: Call, layer: Layer | None = None) -> Tensors:
+        return {name: None if t is None else t.detach() for name, t in run_call(layer or self.layer, call).items()}
+
+    def forward(self, problem: Problem, layer: Layer | None = None) -> Tensors:
+        """The results without gradients, computed as the mode has it."""
+        call = Call(problem)
+        with torch.set_grad_enabled(self.case.training):
+            tensors = call.named(call.forward(layer or self.layer), ())
+        return {name: None if t is None else t.detach() for name, t in tensors.items()}
+
+    def built(self, case: Case, weights: Weights) -> Layer:
+        """The layer of another case. Raises NotApplicable where the implementation does not run it."""
+        made = self.make()
+        if reason := made.refusal(case):
+            raise NotApplicable(reason)
+        try:
+            with skips_as_unsupported():
+                return made.build(case, weights)
+        except Unsupported as refusal:
+            raise NotApplicable(str(refusal)) from refusal
+
+    def repeated(self, wanted: Tensors, got: Tensors) -> str:
+        """What is wrong with a result that should repeat another: any bit where the implementation is deterministic."""
+        exact = self.implementation.deterministic
+        return self.agreement.exactly(wanted, got) if exact else self.agreement.nearly(wanted, got)
+
+
+def changed(guard: Unchanged) -> str:
+    """What was written into, in one line, after it was put back; empty if nothing was."""
+    try:
+        guard.check()
+    except WrongResult as wrong:
+        return str(wrong)
+    return ""
+
+
+def copied(tensors: Tensors) -> Tensors:
+    """In memory that no layer knows."""
+    return {name: None if t is None else t.clone() for name, t in tensors.items()}

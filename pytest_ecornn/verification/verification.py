@@ -1,0 +1,215 @@
+"""What the reference says of a problem, and the judgement on a candidate: output, final states and all gradients."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.cases import contents
+from pytest_ecornn.cases.contents import Problem
+from pytest_ecornn.contract import Case, Declared, Implementation, Layer, Weights, cells
+from pytest_ecornn.reference import rounding
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.verification import comparison, rounding_shares, yardstick
+from pytest_ecornn.verification.calls import Tensors, run, run_guarded
+from pytest_ecornn.verification.comparison import Array, Comparison, Error, Mask
+from pytest_ecornn.verification.guards import tampering
+from pytest_ecornn.verification.rerun import rerun_command
+
+
+def reference_layer(problem: Problem) -> Layer:
+    """The float64 reference in the form of a layer."""
+    case = problem.case
+
+    def layer(x: Tensor, state: Any, lengths: Tensor | None, resets: Tensor | None = None) -> Any:
+        weights = {name: problem.weights.masked(name) for name in problem.weights}
+        return cells.reference(case, weights, x, state, lengths, resets)
+
+    return layer
+
+
+# Multiply-adds of one step, beyond which a GPU takes less time for it than a CPU.
+_MOST_ON_CPU = 2**22
+
+
+def reference_device(case: Case) -> str:
+    """Where the reference and the yardstick of a case run: loops of small steps are launches and little else on a GPU."""
+    wide = len(cells.get(case.cell).gates) * case.hidden_size * (case.input_size + case.hidden_size)
+    return "cpu" if case.batch * wide <= _MOST_ON_CPU else case.device
+
+
+def widen(problem: Problem) -> Problem:
+    """The same problem in float64."""
+    weights = {name: torch.nn.Parameter(p.detach().double(), p.requires_grad) for name, p in problem.weights.items()}
+    return replace(
+        problem,
+        weights=Weights(weights, problem.weights.masks),
+        x=problem.x.double(),
+        state=tuple(s.double() for s in problem.state),
+        loss_weights=tuple(w.double() for w in problem.loss_weights),
+    )
+
+
+class Expected:
+    """What the reference says of a problem, and how far a plain loop is from it."""
+
+    def __init__(self, problem: Problem):
+        tampering.tells("the expected result")
+        self.problem = problem
+        device = reference_device(problem.case)
+        self._own = problem if device == problem.case.device else contents.moved(problem, device)
+        self._yardsticks: dict[Declared, list[yardstick.Errors]] = {}
+
+    @cached_property
+    def tensors(self) -> dict[str, Array]:
+        return _reference(self._own)
+
+    def valid(self, tensor: str) -> Mask | None:
+        """Where the tensor's elements count: not in padding, not at pruned weights. None: everywhere."""
+        mask = self._own.weights.masks.get(tensor.removeprefix("grad "))
+        if mask is not None:
+            return mask
+        if tensor in ("output", "grad x") and self._own.padding is not None:
+            return ~self._own.padding[..., None]
+        return None
+
+    @cached_property
+    def _measured(self) -> tuple[Problem, dict[str, Array], float]:
+        """What the loop runs on: the problem, its reference, and the scale of its errors."""
+        if self._own.case.dtype != "float64":
+            return self._own, self.tensors, 1.0
+        narrow = yardstick.single(self._own)
+        # Twice: the float64 reference itself errs as much as a float64 candidate.
+        return narrow, _reference(narrow), 2 * torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+
+    def spread(self, declared: Declared, runs: int) -> yardstick.Errors:
+        """Errors of the plain loop by tensor and slice: the worst of so many permutations, see `yardstick.run_counts`."""
+        done = self._yardsticks.setdefault(declared, [])
+        for number in range(len(done), runs):
+            done.append(self._run_yardstick(declared, number))
+        return yardstick.worst(done[:runs])
+
+    def _run_yardstick(self, declared: Declared, number: int) -> yardstick.Errors:
+        is_searching = number >= yardstick.run_counts(self.tensors["output"].numel())[0]
+        errors = self._run_loop(declared, number, is_searching, yardstick.rounding(self.problem.case, number, is_searching))
+        if not is_searching or not rounding_shares.is_judged(self.problem.case.dtype):
+            return errors
+        return yardstick.with_shares(
+            errors, self._run_loop(declared, number, False, yardstick.parted(self.problem.case, number))
+        )
+
+    def _run_loop(self, declared: Declared, number: int, is_searching: bool, rounds: rounding.Rounding) -> yardstick.Errors:
+        problem, reference, scale = self._measured
+        finfo, errors = torch.finfo(contents.torch_dtype(problem.case)), {}
+        permutation = yardstick.Permutation.draw(problem.case, number)
+        permuted = permutation.problem(problem, yardstick.units(is_searching))
+        loop = Sequential(declared, rounds)
+        saves_values = declared.saved_gates == "float32" or problem.case.dtype == "float32"
+        with yardstick.MovedGates(problem.case, number, declared.activation_error, is_searching, saves_values):
+            tensors = run(loop.build(permuted.case, permuted.weights), permuted)
+        for name, tensor in tensors.items():
+            assert tensor is not None
+            values = comparison.widened(permutation.undo(name, tensor), reference[name].device)
+            where = comparison.slices(problem.case, name, tuple(values.shape))
+            subnormal, dtype = finfo.smallest_normal * finfo.eps, None if is_searching else tensor.dtype
+            found = comparison.errors(values, reference[name], where, self.valid(name), subnormal, dtype)
+            errors[name] = {label: Error(e.rms * scale, e.maximum * scale, e.count, e.shares) for label, e in found.items()}
+        return errors
+
+    def compare(self, tensors: Tensors, declared: Declared) -> list[Comparison]:
+        """The verdict on each tensor of the reference; what fails is judged again by the worst of more permutations.
+
+        More runs only raise the limits, so this is the verdict of the most runs at the price of the fewest.
+        """
+        verdicts, doubtful = dict[str, Comparison](), list(self.tensors)
+        for runs in dict.fromkeys((1, *yardstick.run_counts(self.tensors["output"].numel()))):
+            verdicts |= self._judge(tensors, declared, doubtful, runs)
+            doubtful = [name for name, one in verdicts.items() if one.status == "failed" and math.isfinite(one.share)]
+            if not doubtful:
+                break
+        return list(verdicts.values())
+
+    def _judge(self, tensors: Tensors, declared: Declared, names: list[str], runs: int) -> dict[str, Comparison]:
+        yard, case = self.spread(declared, runs), self.problem.case
+        return {
+            name: comparison.judge(case, name, tensors.get(name), self.tensors[name], yard[name], self.valid(name))
+            for name in names
+        }
+
+
+def _reference(problem: Problem) -> dict[str, Array]:
+    wide = widen(problem)
+    return {name: comparison.widened(t, t.device) for name, t in run(reference_layer(wide), wide).items() if t is not None}
+
+
+@lru_cache(maxsize=4)
+def _expected(case: Case) -> Expected:
+    return Expected(contents.problem(case))
+
+
+def keep_expected(count: int) -> None:
+    """Keeps the expectations of so many cases, where many implementations are judged by the same ones."""
+    global _expected
+    _expected = lru_cache(maxsize=count)(_expected.__wrapped__)
+
+
+def expected(case: Case) -> Expected:
+    """The expectation for the case's own problem, kept for the next implementation that is judged by it.
+
+    Of no use to a layer that gets hold of it: what is timed has other contents, for which nothing is computed until afterwards.
+    """
+    tampering.tells("the expected result")
+    return _expected(case)
+
+
+@dataclass
+class Candidate:
+    """An implementation built for a case, ready to be run on any problem that shares `weights`."""
+
+    name: str
+    implementation: Implementation
+    case: Case
+    layer: Layer
+    weights: Weights
+    build_ms: float
+    declared: Declared  # as it was before the layer was built
+
+    @classmethod
+    def build(cls, name: str, make: Callable[[], Implementation], case: Case) -> Candidate:
+        """In training mode it is built and run on other weights, which then change in place to the case's own."""
+        implementation, own = make(), expected(case).problem
+        declared = implementation.declared
+        weights = contents.make_weights(case, "decoy") if case.training else own.weights
+        start = time.perf_counter()
+        layer = implementation.build(case, weights)
+        candidate = cls(name, implementation, case, layer, weights, (time.perf_counter() - start) * 1e3, declared)
+        if case.training:
+            run_guarded(layer, replace(own, weights=weights))
+            for parameter, value in zip(weights.values(), own.weights.values(), strict=True):
+                parameter.data.copy_(value)  # which torch does not count as a change
+        return candidate
+
+    def verify(self) -> list[Comparison]:
+        """Runs on poisoned memory and compares every tensor with the reference."""
+        wanted = expected(self.case)
+        tensors = run_guarded(self.layer, replace(wanted.problem, weights=self.weights))
+        return wanted.compare(tensors, self.declared)
+
+
+def failed_tensors(name: str, case: Case, comparisons: list[Comparison]) -> str:
+    """Every failed tensor, a line each; empty when none failed."""
+    failed = [f"  {comparison.message}" for comparison in comparisons if comparison.status == "failed"]
+    return "\n".join([f"{name} is wrong on {case}:", *failed]) if failed else ""
+
+
+def failure_message(name: str, case: Case, comparisons: list[Comparison]) -> str:
+    """The failed tensors, and how to see them again; empty when none failed."""
+    failed = failed_tensors(name, case, comparisons)
+    return f"{failed}\nagain: {rerun_command(name, [case])}" if failed else ""

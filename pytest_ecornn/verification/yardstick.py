@@ -1,0 +1,294 @@
+"""How far a plain loop in the case's own precision is from the reference: what every candidate's error is measured by.
+
+The loop runs on the same problem with its input and hidden indices permuted: the function is the same, the order of every
+sum is not, so the spread of correct answers shows. Where few orders exist (one hidden unit has one), float32 values are
+also moved by one unit in the last place, which no sum in float32 can tell from its own rounding; so is every gate, as by
+another library's exponential (1 - z loses most of z where the gate is near one). A float64 loop would share the reference's
+rounding; there the float32 loop's error is scaled by the ratio of the two precisions.
+
+What a candidate fails by these runs is judged again by more, which also search: values and gates move by two units, as far as
+CUDA's own functions may be off, each rounding goes to either neighbour, and what bends at 0 (relu, minGRU's positive candidate)
+is on either side at random where the pre-activation is as near to 0 as rounding may take it.
+
+In every other run, of either kind, a step has its other algebra, where the cell names one. There the final state is the last
+output, and a state carried in storage the output: autograd then rounds the sum of their gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+from torch.overrides import TorchFunctionMode
+
+from pytest_ecornn.cases.contents import Problem
+from pytest_ecornn.cases.seeding import generator
+from pytest_ecornn.contract import Case, Weights, cells
+from pytest_ecornn.reference import rounding as _rounding
+from pytest_ecornn.reference.rounding import Dithered, Parted
+from pytest_ecornn.verification.comparison import Error, precision_eps
+from pytest_ecornn.verification.rounding_shares import Shares
+
+Errors = dict[str, dict[str, Error]]  # by tensor, by slice
+
+SMALL, LARGE = 2**14, 2**20  # elements of the output
+KINK = 3.0  # units in the last place, that a pre-activation may be off by
+
+
+@dataclass(frozen=True)
+class Permutation:
+    """New order of x's elements and of each layer's hidden units; each as an index tensor."""
+
+    case: Case
+    number: int
+    x: Tensor
+    hidden: list[Tensor]
+
+    @classmethod
+    def draw(cls, case: Case, number: int) -> Permutation:
+        random = generator(case.seed, f"permutation {number}")
+        hidden = [torch.randperm(case.hidden_size, generator=random) for _ in range(case.layers)]
+        gates = len(cells.get(case.cell).gates) * case.directions
+        x = _blocks(hidden[0], gates) if case.projected else torch.randperm(case.input_size, generator=random)
+        return cls(case, number, x, hidden)
+
+    def axes(self, tensor: str) -> list[tuple[int, Tensor]]:
+        """The (dimension, order) pairs by which a weight or one of `verification.run`'s tensors is permuted."""
+        last = _blocks(self.hidden[-1], self.case.directions)
+        if tensor in ("x", "grad x"):
+            return [(-1, self.x)]
+        if tensor == "output":
+            return [(-1, last)]
+        name, _, place = tensor.removeprefix("grad ").partition("_l")
+        layer = int(place.removesuffix("_reverse"))
+        rows = cells.parameter_shapes(self.case)[name + "_l" + place][0] // self.case.hidden_size
+        found = [(0, _blocks(self.hidden[layer], rows))]
+        if name == "weight_hh":
+            found.append((1, self.hidden[layer]))
+        if name == "weight_ih":
+            before = self.x if layer == 0 else _blocks(self.hidden[layer - 1], self.case.directions)
+            found.append((1, before))
+        return found
+
+    def apply(self, tensor: str, value: Tensor) -> Tensor:
+        for dimension, order in self.axes(tensor):
+            value = value.index_select(dimension, order.to(value.device))
+        return value
+
+    def undo(self, tensor: str, value: Tensor) -> Tensor:
+        if tensor.startswith(("final", "grad initial")):
+            return self._states(value, inverse=True)
+        for dimension, order in self.axes(tensor):
+            value = torch.empty_like(value).index_copy_(dimension, order.to(value.device), value)
+        return value
+
+    def problem(self, given: Problem, units: int = 1) -> Problem:
+        """`given` permuted, with its values moved by so many units in the last place."""
+        random = generator(self.case.seed, f"last place {self.number}") if units else None
+
+        def move(values: Tensor) -> Tensor:
+            return _moved(values, random, units)
+
+        weights = {
+            name: torch.nn.Parameter(move(self.apply(name, p.detach())), p.requires_grad) for name, p in given.weights.items()
+        }
+        masks = {name: self.apply(name, mask) for name, mask in given.weights.masks.items()}
+        loss = given.loss_weights
+        if loss:
+            loss = (self.apply("output", loss[0]), *(self._states(weight) for weight in loss[1:]))
+        return replace(
+            given,
+            weights=Weights(weights, masks),
+            x=move(self.apply("x", given.x)),
+            state=tuple(move(self._states(state)) for state in given.state),
+            loss_weights=loss,
+        )
+
+    def _states(self, states: Tensor, inverse: bool = False) -> Tensor:
+        """States [L*D, B, H] with each layer's hidden units in its own order."""
+        orders = [order.argsort() if inverse else order for order in self.hidden for _ in range(self.case.directions)]
+        return torch.stack([state[:, order.to(state.device)] for state, order in zip(states, orders, strict=True)])
+
+
+def _blocks(order: Tensor, count: int) -> Tensor:
+    """The same order in each of `count` blocks that stand one after the other."""
+    return torch.cat([order + block * len(order) for block in range(count)])
+
+
+class _Moved(torch.autograd.Function):
+    """What a gate's function returned, moved; its slope follows from that, as in a library whose function errs so."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, moved: Tensor, slope: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.slope = slope
+        ctx.save_for_backward(moved)
+        return moved.view_as(moved)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient * ctx.slope(*ctx.saved_tensors), None, None
+
+
+def _of_sigmoid(value: Tensor) -> Tensor:
+    return value * (1 - value)
+
+
+def _of_tanh(value: Tensor) -> Tensor:
+    return 1 - value * value
+
+
+_SLOPES = {
+    torch.sigmoid: _of_sigmoid,
+    Tensor.sigmoid: _of_sigmoid,
+    torch.tanh: _of_tanh,
+    Tensor.tanh: _of_tanh,
+    logsigmoid: lambda value: -torch.expm1(value),
+}
+
+
+# Whose slope autograd computes from the value that they returned, which may be moved where it lies.
+_SAVE_THEIR_VALUE = (torch.sigmoid, Tensor.sigmoid, torch.tanh, Tensor.tanh)
+_DRAWN_AT_ONCE = 2**14
+
+
+class MovedGates(TorchFunctionMode):
+    """Within it, what sigmoid and its kin return in float32 is `error` times itself up, down, or as it is.
+
+    At least one unit in the last place, more where it `is_searching`; then what bends at 0 is moved as well.
+    saves_values: what is saved for the backward pass is the values themselves, not made of them by `saved_tensors_hooks`.
+    """
+
+    def __init__(self, case: Case, number: int, error: float = 0.0, is_searching: bool = False, saves_values: bool = False):
+        super().__init__()
+        self._random, self._error = generator(case.seed, f"gates {number}"), error
+        self._in_place = _SAVE_THEIR_VALUE if saves_values else ()
+        self._factors = torch.empty(0)
+        self._kink = KINK * precision_eps(case) if is_searching else 0.0
+        self._units = units(is_searching)
+        self._is_open_at_zero = bool(number % 2)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.relu and self._kink:
+            return torch.where(self._is_open(args[0]), args[0], 0.0)
+        if func is Tensor.ge and self._kink:  # as `cells.positive` asks
+            return self._is_open(args[0])
+        if func not in _SLOPES:
+            return func(*args, **(kwargs or {}))
+        if func not in self._in_place:
+            return _Moved.apply(args[0], self._move(func(args[0].detach())), _SLOPES[func])  # type: ignore[no-untyped-call]
+        value = func(args[0])
+        self._move(value.data)  # behind autograd's back: it then reads the moved value
+        return value
+
+    def _move(self, values: Tensor) -> Tensor:
+        """The same tensor; what is not float32 as it is."""
+        return values.mul_(self._drawn(values)) if values.dtype == torch.float32 else values
+
+    def _drawn(self, values: Tensor) -> Tensor:
+        """Factors that move as many values."""
+        count = values.numel()
+        if self._factors.numel() < count:
+            self._factors = _factors((max(count, _DRAWN_AT_ONCE),), self._random, self._error, self._units).to(values.device)
+        drawn, self._factors = self._factors[:count], self._factors[count:]
+        return drawn.view(values.shape)
+
+    def _is_open(self, x: Tensor) -> Tensor:
+        """Whether x is over 0; at random within `_kink` of 0, relative to the elements' root mean square."""
+        size = x.detach().abs()
+        width = self._kink * size.square().mean().sqrt()
+        is_near = size < width * torch.rand(x.shape, generator=self._random).to(x.device)
+        return torch.where(size == 0, self._is_open_at_zero, (x > 0) ^ is_near) | x.isnan()
+
+
+def _moved(values: Tensor, random: torch.Generator | None, most: int) -> Tensor:
+    """float32 values `most` units up, down, or less, at random; narrower ones as they are: they are exact in float32."""
+    if random is None or values.dtype != torch.float32:
+        return values
+    return values * _factors(tuple(values.shape), random, 0.0, most).to(values.device)
+
+
+def _factors(shape: tuple[int, ...], random: torch.Generator, error: float, most: int) -> Tensor:
+    """What moves float32 values by `most` units or less; on the CPU.
+
+    A unit is `error` of the value, where that is more than one in the last place.
+    """
+    units = torch.randint(-most, most + 1, shape, generator=random)
+    return 1 + units * max(error, torch.finfo(torch.float32).eps)
+
+
+def single(problem: Problem) -> Problem:
+    """A float64 problem rounded to float32."""
+
+    def narrow(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(tensor.float() for tensor in tensors)
+
+    weights = {name: torch.nn.Parameter(p.detach().float(), p.requires_grad) for name, p in problem.weights.items()}
+    return replace(
+        problem,
+        case=replace(problem.case, dtype="float32"),
+        weights=Weights(weights, problem.weights.masks),
+        x=problem.x.float(),
+        state=narrow(problem.state),
+        loss_weights=narrow(problem.loss_weights),
+    )
+
+
+def run_counts(size: int) -> tuple[int, int]:
+    """How many permutations to run for an output of `size` elements, and at most, where a candidate would fail by them.
+
+    In a small tensor one element may carry the whole error, and a few runs may all be lucky in it; in relu's gradients one
+    may in a larger tensor too. Of the largest tensors many runs would take minutes. Half the runs are of the other form.
+    """
+    fewest, most = (3, 32) if size <= SMALL else (1, 16)
+    return fewest, most if size <= LARGE else 4
+
+
+def units(is_searching: bool) -> int:
+    """In the last place, by which float32 values and gates are moved."""
+    return 2 if is_searching else 1
+
+
+def rounding(case: Case, number: int, is_searching: bool) -> _rounding.Rounding:
+    """To nearest; where it `is_searching` to either neighbour. Every other is of the other form."""
+    is_other_form = bool(number % 2)
+    if is_searching:
+        return Dithered(generator(case.seed, f"rounding {number}"), is_other_form)
+    return _rounding.Rounding(is_other_form)
+
+
+def parted(case: Case, number: int) -> _rounding.Rounding:
+    """The same to nearest, but of sums in parts: what is rounded to either neighbour has no shares to speak of."""
+    return Parted(generator(case.seed, f"parts {number}"), bool(number % 2))
+
+
+def with_shares(errors: Errors, shares: Errors) -> Errors:
+    """`errors`, with the shares of another run of the same number."""
+    return {
+        tensor: {label: replace(error, shares=shares[tensor][label].shares) for label, error in slices.items()}
+        for tensor, slices in errors.items()
+    }
+
+
+def worst(runs: list[Errors]) -> Errors:
+    """Slice by slice the larger of several runs' errors."""
+    return {
+        tensor: {
+            label: Error(
+                max(run[tensor][label].rms for run in runs),
+                max(run[tensor][label].maximum for run in runs),
+                error.count,
+                _worst_shares([run[tensor][label].shares for run in runs]),
+            )
+            for label, error in slices.items()
+            if all(label in run[tensor] for run in runs)
+        }
+        for tensor, slices in runs[0].items()
+    }
+
+
+def _worst_shares(runs: list[Shares]) -> Shares:
+    return Shares(max(run.differing for run in runs), max(run.bias for run in runs), runs[0].counted)
