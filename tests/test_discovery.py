@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ecornn.run.discovery import DiscoveryError, discover
+from pytest_ecornn.cases.sources.sources import checksum, owns
+from pytest_ecornn.run.discovery import DiscoveryError, _listed, discover, load_copy
 
 GOOD = """
 from pytest_ecornn import Cost, Implementation
@@ -51,6 +52,85 @@ def test_a_folder_adds_each_file_but_shared_code_and_tests(tmp_path: Path) -> No
     write(tmp_path, "conftest.py", "raise RuntimeError\n")
     write(tmp_path, "test_it.py", "raise RuntimeError\n")
     assert "first" in discover([tmp_path])
+
+
+def package(folder: Path, name: str, text: str = GOOD) -> Path:
+    (folder / name).mkdir(parents=True)
+    write(folder / name, "__init__.py", text)
+    return folder / name
+
+
+WITH_PARTS = GOOD.replace(
+    "from pytest_ecornn import", "from ._parts import kernel\nfrom .more import last\nfrom pytest_ecornn import"
+)
+
+
+def test_a_package_is_an_implementation_named_after_its_folder(tmp_path: Path) -> None:
+    folder = package(tmp_path, "my_package", WITH_PARTS)
+    write(folder, "_parts.py", "kernel = 1\n")
+    write(folder, "more.py", "last = 2\n")
+    found = discover([folder])["my_package"]
+    assert (found.path, found.option) == (folder / "__init__.py", str(folder))
+    assert load_copy(found) is not None
+
+
+def test_a_folder_adds_packages_beside_files_and_leaves_code_that_they_share(tmp_path: Path) -> None:
+    write(tmp_path, "one_file.py")
+    package(tmp_path, "one_package")
+    write(package(tmp_path, "tools", ""), "handy.py", "raise RuntimeError\n")
+    package(tmp_path, "_hidden", "raise RuntimeError\n")
+    found = {name for name, one in discover([tmp_path]).items() if not one.is_own}
+    assert found == {"one_file", "one_package"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("class Helper:\n    pass\n", r"__init__\.py: expected exactly one subclass .* found none"),
+        (GOOD + GOOD.replace("Mine", "Other"), r"__init__\.py: expected exactly one .* found Mine, Other"),
+        ("class (", r"__init__\.py: importing it raised SyntaxError"),
+    ],
+)
+def test_a_bad_package_is_an_error_that_names_its_file(tmp_path: Path, text: str, message: str) -> None:
+    folder = package(tmp_path, "bad", text)
+    for path in (folder, tmp_path):
+        with pytest.raises(DiscoveryError, match=message):
+            discover([path])
+
+
+def test_an_own_package_without_class_is_a_family_and_an_empty_one_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = package(tmp_path, "our_folder", "")
+    write(package(root, "family", ""), "member.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert [one.name for one in _listed(root, "our_folder")] == ["member"]
+    package(root, "hollow", "")
+    with pytest.raises(DiscoveryError, match=r"hollow/__init__\.py: expected exactly one subclass"):
+        list(_listed(root, "our_folder"))
+
+
+def test_code_of_a_package_and_shared_code_is_its_own(tmp_path: Path) -> None:
+    source = package(tmp_path, "mine") / "__init__.py"
+    own = ("mine/__init__.py", "mine/kernel.py", "mine/kernels/deep.py", "_shared.py", "_common/cells.py")
+    assert all(owns(source, tmp_path / name) for name in own)
+    assert not any(owns(source, tmp_path / name) for name in ("other.py", "other/kernel.py", "mine_too.py", "../_up.py"))
+
+
+def test_a_checksum_is_of_a_package_and_of_what_is_shared(tmp_path: Path) -> None:
+    folder = package(tmp_path, "mine")
+    seen = {checksum(folder / "__init__.py")}
+    for name in ("mine/part.py", "mine/kernels/k.cu", "_common/cells.py", "_one.py", "_cuda/include/x/y.cuh"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write(tmp_path, name, "first")
+        seen.add(before := checksum(folder / "__init__.py"))
+        write(tmp_path, name, "second")
+        assert checksum(folder / "__init__.py") != before, name
+    before = checksum(folder / "__init__.py")
+    package(tmp_path, "another")
+    write(tmp_path, "other.py")
+    assert checksum(folder / "__init__.py") == before
+    assert len(seen) == 6
 
 
 @pytest.mark.parametrize(

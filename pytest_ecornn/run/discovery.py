@@ -1,11 +1,12 @@
 """Finds implementations: by listing folders, and third parties' by option, hook and entry point.
 
-Nothing is dropped in silence: a module that does not hold exactly one complete implementation stops the run, with the
-file's name and what to do.
+An implementation is a module, or a package whose `__init__.py` defines it. Nothing is dropped in silence: what does not hold
+exactly one complete implementation stops the run, with the file's name and what to do.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -21,6 +22,7 @@ from itertools import count
 from pathlib import Path
 from types import ModuleType
 
+from pytest_ecornn.cases.sources.sources import INIT, home
 from pytest_ecornn.contract import MOST_ACTIVATION_ERROR, Declared, Implementation
 from pytest_ecornn.system.interruption import raised_as_error
 from pytest_ecornn.verification.guards.ambient import Kept, clocks
@@ -29,7 +31,7 @@ from pytest_ecornn.verification.guards.tampering import Tools
 
 ENTRY_POINT_GROUP = "pytest_ecornn.implementations"
 _OWN = "pytest_ecornn.implementations"
-_NOT_IMPLEMENTATIONS = (".*", "_*", "conftest.py", "setup.py", "test_*.py", "*_test.py")
+_IGNORED = (".*", "_*", "conftest.py", "setup.py", "test_*.py", "*_test.py")
 _copies = count()
 
 
@@ -51,7 +53,7 @@ class Found:
 def discover(paths: Iterable[Path]) -> dict[str, Found]:
     """All implementations by name, sorted: own ones, entry points', and those under `paths`. Raises DiscoveryError.
 
-    An own file that is under `paths` too counts once.
+    An own module or package that is under `paths` too counts once.
     """
     found: dict[str, Found] = {}
     own = _own()
@@ -78,13 +80,19 @@ def hint(name: str, directory: Path) -> str:
 
 def _own() -> list[Found]:
     root = Path(__file__).parents[1] / "implementations"
-    modules = [(f"{_OWN}.{file.stem}", file) for file in _files(root)]
-    modules += [(f"{_OWN}.peers.{file.stem}", file) for file in _files(root / "peers")]
     with _unchanged(root):
-        return [
-            _only_implementation(_loaded(partial(importlib.import_module, module), file), file, is_own=True)
-            for module, file in modules
-        ]
+        return list(_listed(root, _OWN))
+
+
+def _listed(folder: Path, package: str) -> Iterator[Found]:
+    """Those of an own folder. A package without a class is a family, whose modules are implementations."""
+    for file in _entries(folder):
+        name = f"{package}.{_name(file)}"
+        module = _loaded(partial(importlib.import_module, name), file)
+        if file.name == INIT and not _classes(module) and _entries(file.parent):
+            yield from _listed(file.parent, name)
+        else:
+            yield _only_implementation(module, file, is_own=True)
 
 
 def _installed() -> list[Found]:
@@ -100,24 +108,49 @@ def _given(path: Path, own_files: Collection[Path]) -> list[Found]:
         raise DiscoveryError(
             f"{path}: no such file or folder; expected a Python file with an implementation, or a folder of them"
         )
-    files = _files(path) if path.is_dir() else [path]
+    files = [path] if path.is_file() else [path / INIT] if _defines_a_class(path / INIT) else _given_entries(path)
     if not files:
-        raise DiscoveryError(f"{path}: holds no implementation; expected .py files whose names do not begin with _ or test_")
-    package = _package_of(files[0].parent)
+        raise DiscoveryError(
+            f"{path}: holds no implementation; expected .py files whose names do not begin with _ or test_, "
+            f"or packages whose {INIT} defines one"
+        )
+    package = _package_of(home(files[0]))
     foreign = [file for file in files if file.resolve() not in own_files]
     return [_only_implementation(_guarded(partial(_load, file, package), file), file, option=str(path)) for file in foreign]
 
 
-def _files(folder: Path) -> list[Path]:
-    files = (file for file in folder.glob("*.py") if not file.is_dir())
-    return sorted(file for file in files if not any(file.match(pattern) for pattern in _NOT_IMPLEMENTATIONS))
+def _given_entries(folder: Path) -> list[Path]:
+    """A user's: packages that define no class are code that others share."""
+    return [file for file in _entries(folder) if file.name != INIT or _defines_a_class(file)]
+
+
+def _entries(folder: Path) -> list[Path]:
+    """The public modules of a folder, and `__init__.py` of its public packages, by name."""
+    files = [file for file in folder.glob("*.py") if not file.is_dir()]
+    found = [*files, *(package.parent for package in folder.glob(f"*/{INIT}"))]
+    kept = sorted(one for one in found if not any(one.match(pattern) for pattern in _IGNORED))
+    return [one if one.suffix == ".py" and one.is_file() else one / INIT for one in kept]
+
+
+def _name(file: Path) -> str:
+    return file.parent.name if file.name == INIT else file.stem
+
+
+def _defines_a_class(file: Path) -> bool:
+    """Whether a class stands in the file's outermost block, without importing it. Who cannot read it will, on loading it."""
+    try:
+        return any(isinstance(node, ast.ClassDef) for node in ast.parse(file.read_bytes()).body)
+    except OSError:
+        return False
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True
 
 
 def load_copy(found: Found) -> Found | None:
     """The implementation from modules loaded anew, which no call has changed; None where they cannot be loaded twice."""
     if not found.option:
         return None
-    package = _package_of(found.path.parent, f"_copy{next(_copies)}")
+    package = _package_of(home(found.path), f"_copy{next(_copies)}")
     try:
         module = _guarded(partial(_load, found.path, package), found.path)
         return _only_implementation(module, found.path, found.option)
@@ -136,10 +169,11 @@ def _package_of(folder: Path, suffix: str = "") -> str:
 
 
 def _load(file: Path, package: str) -> ModuleType:
-    name = f"{package}.{file.stem}"
+    name = f"{package}.{_name(file)}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
+    folders = [str(file.parent)] if file.name == INIT else None
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=folders)
     if spec is None or spec.loader is None:
         raise ImportError("not a Python source file")
     module = importlib.util.module_from_spec(spec)
@@ -180,20 +214,25 @@ def _loaded(load: Callable[[], ModuleType], file: Path) -> ModuleType:
 
 
 def _only_implementation(module: ModuleType, file: Path, option: str = "", is_own: bool = False) -> Found:
-    kinds = [
-        value
-        for value in vars(module).values()
-        if inspect.isclass(value) and issubclass(value, Implementation) and value.__module__ == module.__name__
-    ]
+    kinds = _classes(module)
     if len(kinds) != 1:
         names = ", ".join(kind.__name__ for kind in kinds) or "none"
         raise DiscoveryError(
             f"{file}: expected exactly one subclass of pytest_ecornn.Implementation, found {names}; "
-            "one file holds one implementation, and shared code goes into files whose names begin with _"
+            "one file or package holds one implementation, and shared code goes into files whose names begin with _"
         )
     if missing := _missing(kinds[0]):
         raise DiscoveryError(f"{file}: class {kinds[0].__name__} lacks {', '.join(missing)}; see implementations/README.md")
     return Found(module.__name__.rpartition(".")[2], kinds[0], file, option, is_own)
+
+
+def _classes(module: ModuleType) -> list[type[Implementation]]:
+    """The implementations that a module defines itself."""
+    return [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value) and issubclass(value, Implementation) and value.__module__ == module.__name__
+    ]
 
 
 def _missing(kind: type[Implementation]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from traceback import FrameSummary
 
+from pytest_ecornn.cases.sources.sources import owns
 from pytest_ecornn.contract import Case
 from pytest_ecornn.run.discovery import Found
 
@@ -24,7 +25,7 @@ def describe_error(found: Found, case: Case, error: BaseException, baselines: It
     """What was raised and where, in one line that names whose error it is."""
     frames = traceback.extract_tb(error.__traceback__)
     for owner in (found, *baselines):
-        if own := [frame for frame in frames if _is_of(owner.path, Path(frame.filename))]:
+        if own := [frame for frame in frames if owns(owner.path, Path(frame.filename))]:
             prefix = "expected a result or Unsupported, got" if owner is found else f"its baseline {owner.name} raised"
             return f"{found.name} on {case}: {prefix} {_raised(error, own)}"
     harness = [frame for frame in frames if _is_harness(Path(frame.filename))]
@@ -36,15 +37,10 @@ def describe_error(found: Found, case: Case, error: BaseException, baselines: It
 def is_of_harness(found: Found, error: BaseException, baselines: Iterable[Found] = ()) -> bool:
     """Whether the error is the harness's own: raised outside implementations' code, and not where their results are used."""
     files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
-    if any(_is_of(owner.path, file) for owner in (found, *baselines) for file in files):
+    if any(owns(owner.path, file) for owner in (found, *baselines) for file in files):
         return False
     harness = [file for file in files if _is_harness(file)]
     return bool(harness) and harness[-1].stem not in _USE_RESULTS
-
-
-def _is_of(source: Path, file: Path) -> bool:
-    """Whether code in the file is that of an implementation: its own, or shared by those beside it."""
-    return file == source or (file.parent == source.parent and file.name.startswith("_"))
 
 
 def _is_harness(file: Path) -> bool:

@@ -1,4 +1,4 @@
-"""An implementation's own files: its module, the modules beside it that it imports, and the C and CUDA files that they name."""
+"""An implementation's own files: its module or package, the modules that it imports, the C and CUDA files that they name."""
 
 from __future__ import annotations
 
@@ -8,24 +8,31 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_ecornn.cases.sources.sources import INIT, home
+
 MAX_FILES, MAX_BYTES = 64, 2**20
 C_SUFFIXES = (".cu", ".cuh", ".h", ".hpp", ".hip", ".c", ".cc", ".cpp", ".metal", ".cl")
+_INCLUDE_ROOTS = ("", "_cuda/include")
 _C_NAME = re.compile(rf"[\w.+-]+(?:{'|'.join(map(re.escape, C_SUFFIXES))})\b")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"\n]+)"', re.M)
 
 
-def own_files(module: Path) -> list[tuple[Path, str]]:
-    """Paths and texts, the module's first. C and CUDA files that none names count where they bear its name."""
+def own_files(source: Path) -> list[tuple[Path, str]]:
+    """Paths and texts, the source's first: a module, or a package's `__init__.py`.
+
+    C and CUDA files that none names count where they bear a module's name, or lie in the package.
+    """
     found: dict[Path, str] = {}
-    waiting = deque([module])
+    waiting = deque([source])
     while waiting and len(found) < MAX_FILES:
         path = waiting.popleft()
         if path in found or (text := _text(path)) is None:
             continue
         found[path] = text
-        waiting.extend(_named(path, text, module.parent))
-        if path == module:
-            waiting.extend(sorted(one for one in module.parent.glob(f"{module.stem}*") if one.suffix in C_SUFFIXES))
+        waiting.extend(_named(path, text, source))
+        if path == source:
+            beside = source.parent.rglob("*") if source.name == INIT else source.parent.glob(f"{source.stem}*")
+            waiting.extend(sorted(one for one in beside if one.suffix in C_SUFFIXES))
     return list(found.items())
 
 
@@ -37,25 +44,31 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _named(path: Path, text: str, folder: Path) -> Iterator[Path]:
-    """The files beside it, or in a folder there, that a file names."""
+def _named(path: Path, text: str, source: Path) -> Iterator[Path]:
+    """The files that a file names, beside the source, below it, or from where headers are included."""
+    folders = list(dict.fromkeys([source.parent, home(source)]))
     if path.suffix != ".py":
-        yield from (path.parent / name for name in _INCLUDE.findall(text))
+        for name in _INCLUDE.findall(text):
+            yield path.parent / name
+            yield from (folder / root / name for folder in folders for root in _INCLUDE_ROOTS)
         return
-    for name in _imported(text):
-        yield folder / f"{name}.py"
+    for parts in _imported(text):
+        for first in range(len(parts)):
+            places = [folder.joinpath(*parts[first:]) for folder in folders]
+            yield from (place for module in places for place in (module.with_name(f"{module.name}.py"), module / INIT))
     for name in dict.fromkeys(_C_NAME.findall(text)):
-        yield from (folder / name, *sorted(folder.glob(f"*/{name}")))
+        yield from (source.parent / name, *sorted(source.parent.glob(f"*/{name}")))
 
 
-def _imported(text: str) -> Iterator[str]:
-    """The last parts of the names of modules that may be imported."""
+def _imported(text: str) -> Iterator[list[str]]:
+    """The parts of the names of modules that may be imported."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (name.name.rpartition(".")[2] for name in node.names)
+            yield from (name.name.split(".") for name in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from filter(None, [(node.module or "").rpartition(".")[2], *(name.name for name in node.names)])
+            module = node.module.split(".") if node.module else []
+            yield from filter(None, [module, *([*module, name.name] for name in node.names)])

@@ -42,6 +42,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pytest_ecornn.cases.sources.sources import owns
 from pytest_ecornn.verification.guards.overrides import Overrides
 
 _MODULES = (
@@ -203,11 +204,14 @@ def _is_of_its_module(names: Mapping[str, Any], file: str) -> bool:
 
 
 class Asking:
-    """Within it, what the code in `file` asks for beyond its arguments is noted."""
+    """Within it, what an implementation's code asks for beyond its arguments is noted.
 
-    def __init__(self, file: Path):
+    source: its module, or the `__init__.py` of its package.
+    """
+
+    def __init__(self, source: Path):
         self.found: list[str] = []
-        self._file, self._folder = str(file), str(file.parent)
+        self._owns = cache(lambda file: owns(source, Path(file)))
 
     def __enter__(self) -> Asking:
         _install()
@@ -219,8 +223,7 @@ class Asking:
 
     def owns(self, frame: FrameType) -> bool:
         """Whether its code is the implementation's."""
-        file = frame.f_code.co_filename
-        return file == self._file or (os.path.dirname(file) == self._folder and os.path.basename(file).startswith("_"))
+        return self._owns(frame.f_code.co_filename)
 
     def note(self, what: str) -> None:
         if what not in self.found:
