@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, gcd
 
+from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations._persistent_problem import GATES, Problem
-from pytest_ecornn.implementations.cuda.launch import Launch
 
 WARPS = 8
 _THREADS = 32 * WARPS

@@ -12,14 +12,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from pytest_ecornn.implementations._cuda.compile import refusal
+from pytest_ecornn.implementations._cuda.kernel import Kernel
+from pytest_ecornn.implementations._cuda.memory import empty, zeros
 from pytest_ecornn.implementations._nn_cells import NN_CELLS
 from pytest_ecornn.implementations._persistent_abreast_form import Abreast
 from pytest_ecornn.implementations._persistent_choice import choose, fits_twice
 from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
-from pytest_ecornn.implementations.cuda.compile import refusal
-from pytest_ecornn.implementations.cuda.kernel import Kernel
-from pytest_ecornn.implementations.cuda.memory import empty, zeros
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _THREADS, _PRODUCT_ROWS, _PRODUCT_COLUMNS = 256, 64, 16  # that make an input product together, and of how much at once

@@ -14,6 +14,9 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._aligned_product import times, times_transposed, times_transposed_in, transposed_times
+from pytest_ecornn.implementations._cuda.memory import Room, empty
+from pytest_ecornn.implementations._cuda.rows import adjacent, shape_of
+from pytest_ecornn.implementations._cuda.streams import launch_beside
 from pytest_ecornn.implementations._gate_product import held
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, is_fused, launch_of
 from pytest_ecornn.implementations._persistent_once import is_taken, once_of
@@ -21,9 +24,6 @@ from pytest_ecornn.implementations._persistent_parameters import PER_TRACK, Fixe
 from pytest_ecornn.implementations._persistent_problem import GATES, PARAMETERS
 from pytest_ecornn.implementations._persistent_wave import wave_launch_of, waves_of
 from pytest_ecornn.implementations._persistent_wave_form import Wave
-from pytest_ecornn.implementations.cuda.memory import Room, empty
-from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of
-from pytest_ecornn.implementations.cuda.streams import launch_beside
 
 
 class How(NamedTuple):

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from pytest_ecornn.implementations import _persistent_kernel
+from pytest_ecornn.implementations._cuda.kernel import Kernel
+from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations._nn_cells import NN_CELLS
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, status_of
 from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device
-from pytest_ecornn.implementations.cuda.kernel import Kernel
-from pytest_ecornn.implementations.cuda.launch import Launch
 
 MOST_SEQUENCES = 16
 _SOURCE = Path(__file__).with_name("persistent_once.cu")

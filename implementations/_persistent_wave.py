@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from pytest_ecornn.implementations import _persistent_kernel, _persistent_wave_form
+from pytest_ecornn.implementations._cuda.kernel import Kernel
+from pytest_ecornn.implementations._cuda.memory import zeros
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, status_of
 from pytest_ecornn.implementations._persistent_problem import Device
 from pytest_ecornn.implementations._persistent_wave_form import Wave
-from pytest_ecornn.implementations.cuda.kernel import Kernel
-from pytest_ecornn.implementations.cuda.memory import zeros
 
 _SOURCE = Path(__file__).with_name("persistent_wave.cu")
 _OF_LAYER = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "output", "kept", "cells")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations.cuda.launch import Launch
+from pytest_ecornn.implementations._cuda.launch import Launch
 
 _ENOUGH = 0.6  # blocks a multiprocessor, from which on time is not split
 _RESERVED_BYTES = 1024  # of shared memory a block, by the driver

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights, cells
 from pytest_ecornn.contract.layer_stack import run_layers
-from pytest_ecornn.implementations.cuda.compile import indexed, refusal
-from pytest_ecornn.implementations.cuda.rows import too_large
+from pytest_ecornn.implementations._cuda.compile import indexed, refusal
+from pytest_ecornn.implementations._cuda.rows import too_large
 from pytest_ecornn.reference.precision import tf32_refusal
 
 Masks = tuple[Tensor | None, Tensor | None]  # on x's device: lengths, int64 [B]; resets, uint8, laid out as x

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations._cuda.kernel import Array, Kernel, Prepared
+from pytest_ecornn.implementations._cuda.launch import Launch
+from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
+from pytest_ecornn.implementations._cuda.rows import adjacent, strided, strides
 from pytest_ecornn.implementations._differentiable import register_gradient
 from pytest_ecornn.implementations._scan_gpu_gradient import Scanned
 from pytest_ecornn.implementations._scan_gpu_op import CELLS, Arrays, Shape, describe_pass
-from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, Prepared
-from pytest_ecornn.implementations.cuda.launch import Launch
-from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
-from pytest_ecornn.implementations.cuda.rows import adjacent, strided, strides
 
 _SOURCE = Path(__file__).with_name("scan_gpu_log.cu")
 

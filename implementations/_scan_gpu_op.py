@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations._cuda.kernel import Array, Kernel, Prepared
+from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
+from pytest_ecornn.implementations._cuda.rows import adjacent, shape_of, sizes_of, strided, strides
 from pytest_ecornn.implementations._differentiable import register_gradient
 from pytest_ecornn.implementations._scan_gpu_form import Device, Form, Need, choose, word_of
 from pytest_ecornn.implementations._scan_gpu_gradient import Scanned
-from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, Prepared
-from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
-from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of, sizes_of, strided, strides
 
 CELLS = {"mingru": (2, 0, 0), "mingru_positive": (2, 0, 1), "minlstm": (3, 1, 0), "minlstm_positive": (3, 1, 1)}
 _SOURCE = Path(__file__).with_name("scan_gpu.cu")

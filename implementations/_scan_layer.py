@@ -11,8 +11,8 @@ from torch import Tensor
 
 from pytest_ecornn.contract import Case, Cost, Layer, State, Weights, cells
 from pytest_ecornn.contract.layer_stack import run_layers
+from pytest_ecornn.implementations._cuda.compile import indexed
 from pytest_ecornn.implementations._gate_product import product_cost
-from pytest_ecornn.implementations.cuda.compile import indexed
 
 Product = Callable[[Tensor, Tensor], Tensor]
 _OPERATIONS = 20  # of a gate: an exponential, a reciprocal, the recurrence

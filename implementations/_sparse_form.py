@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 
+from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations._persistent_problem import GATES, Device, Problem
 from pytest_ecornn.implementations._sparse_packing import PLACES, Spread, is_arranged
-from pytest_ecornn.implementations.cuda.launch import Launch
 
 BLOCK_THREADS = 512
 _GATE_THREADS = 288  # at most

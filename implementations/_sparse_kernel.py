@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from pytest_ecornn.implementations import _persistent_kernel
+from pytest_ecornn.implementations._cuda.kernel import Kernel
+from pytest_ecornn.implementations._cuda.memory import zeros
 from pytest_ecornn.implementations._nn_cells import NN_CELLS
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape, Strides, status_of
 from pytest_ecornn.implementations._sparse_form import Sparse
-from pytest_ecornn.implementations.cuda.kernel import Kernel
-from pytest_ecornn.implementations.cuda.memory import zeros
 
 _NAMES = {False: "sparse_persistent_gpu.cu", True: "sparse_persistent_backward.cu"}
 _SOURCES = {is_backward: Path(__file__).with_name(name) for is_backward, name in _NAMES.items()}

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._aligned_product import transposed_times
+from pytest_ecornn.implementations._cuda.memory import empty
+from pytest_ecornn.implementations._cuda.rows import adjacent, shape_of, sizes_of
 from pytest_ecornn.implementations._differentiable import differentiable_once
 from pytest_ecornn.implementations._gate_product import held
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape
@@ -17,8 +19,6 @@ from pytest_ecornn.implementations._persistent_problem import GATES
 from pytest_ecornn.implementations._sparse_form import ALL, Techniques
 from pytest_ecornn.implementations._sparse_kernel import launch_of
 from pytest_ecornn.implementations._sparse_weight import Pruned
-from pytest_ecornn.implementations.cuda.memory import empty
-from pytest_ecornn.implementations.cuda.rows import adjacent, shape_of, sizes_of
 
 
 class Given(NamedTuple):

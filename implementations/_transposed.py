@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights, cells
+from pytest_ecornn.implementations._cuda.compile import indexed, refusal
 from pytest_ecornn.implementations._nn_cells import NN_CELLS
-from pytest_ecornn.implementations.cuda.compile import indexed, refusal
 from pytest_ecornn.reference.precision import tf32_refusal
 
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from pytest_ecornn.implementations._cuda.kernel import Array, Kernel, one_thread_each
 from pytest_ecornn.implementations._nn_cells import NN_CELLS
 from pytest_ecornn.implementations._transposed_arrays import Form, Gradients, Track
-from pytest_ecornn.implementations.cuda.kernel import Array, Kernel, one_thread_each
 
 _SOURCE = Path(__file__).with_name("transposed_gpu.cu")
 _LONGEST_CHUNK = 16

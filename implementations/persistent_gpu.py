@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights, cells
+from pytest_ecornn.implementations._cuda.compile import indexed, refusal
+from pytest_ecornn.implementations._cuda.rows import too_large
 from pytest_ecornn.implementations._persistent_choice import choose
 from pytest_ecornn.implementations._persistent_problem import GATES, PARAMETERS, Arithmetic, Device, Problem, values_a_step
-from pytest_ecornn.implementations.cuda.compile import indexed, refusal
-from pytest_ecornn.implementations.cuda.rows import too_large
 from pytest_ecornn.reference.precision import tf32_refusal
 
 

@@ -13,14 +13,14 @@ from torch import Tensor
 from pytest_ecornn.contract import Case, Cost, Implementation, State, Weights, cells
 from pytest_ecornn.contract import Layer as ContractLayer
 from pytest_ecornn.contract.layer_stack import run_layers
+from pytest_ecornn.implementations._cuda.compile import indexed, refusal
+from pytest_ecornn.implementations._cuda.rows import too_large
 from pytest_ecornn.implementations._gate_product import gate_products, product_cost
 from pytest_ecornn.implementations._persistent_kernel import Kind
 from pytest_ecornn.implementations._persistent_problem import GATES, Device, values_a_step
 from pytest_ecornn.implementations._sparse_choice import choose, expected_counts
 from pytest_ecornn.implementations._sparse_form import ALL, Techniques
 from pytest_ecornn.implementations._sparse_layer import Given, Layer
-from pytest_ecornn.implementations.cuda.compile import indexed, refusal
-from pytest_ecornn.implementations.cuda.rows import too_large
 from pytest_ecornn.reference.precision import tf32_refusal
 
 

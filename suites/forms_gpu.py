@@ -19,13 +19,13 @@ from typing import Any
 import torch
 
 from pytest_ecornn.implementations import _persistent_kernel
+from pytest_ecornn.implementations._cuda.compile import indexed
 from pytest_ecornn.implementations._persistent_abreast_form import Abreast
 from pytest_ecornn.implementations._persistent_choice import fitting, queued_us
 from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_kernel import Kind
 from pytest_ecornn.implementations._persistent_kernel import Shape as TrackShape
 from pytest_ecornn.implementations._persistent_problem import Device
-from pytest_ecornn.implementations.cuda.compile import indexed
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published.alternating import Arm, Replay, alternate
 from pytest_ecornn.suites.published.persistent_steps import CELL, Op, Shape

@@ -19,11 +19,11 @@ import torch
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Implementation
 from pytest_ecornn.implementations import _persistent_kernel, _persistent_wave, _persistent_wave_form, _sparse_form
+from pytest_ecornn.implementations._cuda.compile import indexed
 from pytest_ecornn.implementations._persistent_choice import fitting, queued_us
 from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape
 from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
-from pytest_ecornn.implementations.cuda.compile import indexed
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from pytest_ecornn.implementations.row_major_gpu import RowMajorGpu
 from pytest_ecornn.implementations.scan_gpu import ScanGpu

@@ -14,7 +14,7 @@ import torch
 
 from pytest_ecornn.contract import Case, Layer, Weights
 from pytest_ecornn.implementations import _persistent_kernel
-from pytest_ecornn.implementations.cuda.compile import indexed
+from pytest_ecornn.implementations._cuda.compile import indexed
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu
 from pytest_ecornn.suites.on_cuda import exit_code

@@ -24,12 +24,12 @@ from pytest_ecornn.implementations import (
     _persistent_wave,
     _sparse_kernel,
 )
+from pytest_ecornn.implementations._cuda.kernel import Kernel
+from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_kernel import Kind, Shape
 from pytest_ecornn.implementations._persistent_problem import Device
 from pytest_ecornn.implementations._persistent_wave_form import Wave
-from pytest_ecornn.implementations.cuda.kernel import Kernel
-from pytest_ecornn.implementations.cuda.launch import Launch
 from tests.kernels_on_cpu import build
 
 MOST_SWEEPS = 200_000  # over all threads, after which a cluster hangs
@@ -106,13 +106,13 @@ def start_from(order: int) -> None:
 
 
 class ClustersOnCpu(Kernel):
-    """Takes the place of `cuda.kernel.Kernel`. change: of a kernel's or a header's name and its text, to plant a fault."""
+    """Takes the place of `_cuda.kernel.Kernel`. change: of a kernel's or a header's name and its text, to plant a fault."""
 
     change: Callable[[str, str], str] = staticmethod(lambda name, text: text)
 
     def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
         files = (
-            *(source.parent / "cuda").glob("*.cuh"),
+            *(source.parent / "_cuda").glob("*.cuh"),
             *_FOLDER.iterdir(),
         )  # a header of the same name takes a header's place
         headers = tuple((file.name, self.change(file.name, file.read_text())) for file in files)

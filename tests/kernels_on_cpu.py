@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations import _scan_gpu_log_op, _scan_gpu_op, _transposed_layer, _transposed_steps
+from pytest_ecornn.implementations._cuda import kernel
+from pytest_ecornn.implementations._cuda.kernel import Kernel
+from pytest_ecornn.implementations._cuda.launch import INT32, INT64, POINTER, Launch
+from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
 from pytest_ecornn.implementations._scan_gpu_form import Cut, Form, Need
 from pytest_ecornn.implementations._scan_gpu_log_op import Tree
 from pytest_ecornn.implementations._scan_gpu_op import CELLS, Kind, Shape
-from pytest_ecornn.implementations.cuda import kernel
-from pytest_ecornn.implementations.cuda.kernel import Kernel
-from pytest_ecornn.implementations.cuda.launch import INT32, INT64, POINTER, Launch
-from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
 from tests.compiled_on_cpu import compiled
 
 IS_SANITIZED = os.environ.get("ECORNN_SANITIZED") == "address"  # in processes of tests/sanitized_cpu.py
@@ -74,7 +74,7 @@ extern "C" void place_thread(unsigned block, unsigned threads, unsigned thread) 
 
 
 class KernelOnCpu(Kernel):
-    """Takes the place of `cuda.kernel.Kernel`. change: of a source's name and its text, to plant a fault."""
+    """Takes the place of `_cuda.kernel.Kernel`. change: of a source's name and its text, to plant a fault."""
 
     change: Callable[[str, str], str] = staticmethod(lambda name, text: text)
 
@@ -96,7 +96,7 @@ class KernelOnCpu(Kernel):
 
 @cache
 def _compiled(source: Path, text: str, macros: tuple[tuple[str, str], ...]) -> ctypes.CDLL:
-    return build(Path(tempfile.mkdtemp()), f'{_SHIM}\n#line 1 "{source}"\n{text}\n', macros, source.parent / "cuda")
+    return build(Path(tempfile.mkdtemp()), f'{_SHIM}\n#line 1 "{source}"\n{text}\n', macros, source.parent / "_cuda")
 
 
 def build(folder: Path, text: str, macros: tuple[tuple[str, str], ...], headers: Path, *libraries: str) -> ctypes.CDLL:

@@ -14,7 +14,7 @@ import sys
 from multiprocessing import Pool
 from pathlib import Path
 
-from pytest_ecornn.implementations.cuda import compile as compiler
+from pytest_ecornn.implementations._cuda import compile as compiler
 from tests.test_kernels import FOLDER, MEASURED, VARIANTS, Variant, variants
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from pytest_ecornn.implementations import _persistent_kernel, _persistent_once, _persistent_wave, _persistent_wave_form
+from pytest_ecornn.implementations._cuda import compile as compiler
 from pytest_ecornn.implementations._persistent_abreast_form import Abreast
 from pytest_ecornn.implementations._persistent_choice import fitting
 from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_kernel import Kind
 from pytest_ecornn.implementations._persistent_once import Once
 from pytest_ecornn.implementations._persistent_problem import Arithmetic, Problem
-from pytest_ecornn.implementations.cuda import compile as compiler
 from tests.clusters_on_cpu import H200
 
 needs_nvrtc = pytest.mark.skipif(compiler.unavailable() is not None, reason=str(compiler.unavailable()))

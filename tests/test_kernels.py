@@ -30,12 +30,12 @@ from pytest_ecornn.implementations import (
     _sparse_form,
     _sparse_kernel,
 )
+from pytest_ecornn.implementations._cuda import compile as compiler
+from pytest_ecornn.implementations._cuda.kernel import Array, is_dense, one_thread_each
+from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations._persistent_abreast_form import Abreast
 from pytest_ecornn.implementations._scan_gpu_form import Device
 from pytest_ecornn.implementations._scan_gpu_op import Kind, Shape, choose_form, macros
-from pytest_ecornn.implementations.cuda import compile as compiler
-from pytest_ecornn.implementations.cuda.kernel import Array, is_dense, one_thread_each
-from pytest_ecornn.implementations.cuda.launch import Launch
 from tests.conftest import IS_CI
 
 FOLDER = Path(implementations.__file__).parent

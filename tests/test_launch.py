@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations.cuda import layout_memo
-from pytest_ecornn.implementations.cuda.kernel import Array
-from pytest_ecornn.implementations.cuda.launch import Launch, Launcher
-from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
+from pytest_ecornn.implementations._cuda import layout_memo
+from pytest_ecornn.implementations._cuda.kernel import Array
+from pytest_ecornn.implementations._cuda.launch import Launch, Launcher
+from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
 from tests.kernels_on_cpu import KernelOnCpu
 
 

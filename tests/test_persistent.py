@@ -322,7 +322,7 @@ def expect_right(case: Case) -> PersistentGpu:
 
 def with_header(source: Path, name: str, fault: tuple[str, str]) -> str:
     """A kernel with a header in it that has the fault."""
-    header = (source.parent / "cuda" / name).read_text()
+    header = (source.parent / "_cuda" / name).read_text()
     assert fault[0] in header
     return source.read_text().replace(f'#include "{name}"', header.replace("#pragma once", "").replace(*fault))
 

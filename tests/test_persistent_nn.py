@@ -17,10 +17,10 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 
 import pytest_ecornn.nn
 from pytest_ecornn.implementations import _persistent_kernel
+from pytest_ecornn.implementations._cuda.compile import refusal
 from pytest_ecornn.implementations._persistent_kernel import launch_of, plan
 from pytest_ecornn.implementations._persistent_problem import Device
 from pytest_ecornn.implementations._torch_nn import Operators
-from pytest_ecornn.implementations.cuda.compile import refusal
 from pytest_ecornn.reference.precision import fp32_precision
 from tests import test_persistent
 from tests.test_persistent import needs_compiler, needs_hopper

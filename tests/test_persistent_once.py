@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.implementations import _persistent_kernel, _persistent_layers, _persistent_once, persistent_gpu
+from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations._persistent_layers import How
 from pytest_ecornn.implementations._persistent_once import MOST_SEQUENCES, Once, choose
 from pytest_ecornn.implementations._persistent_op import run
 from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device
-from pytest_ecornn.implementations.cuda.launch import Launch
 from pytest_ecornn.verification import calls
 from tests.clusters_on_cpu import ClustersOnCpu
 from tests.test_persistent import (

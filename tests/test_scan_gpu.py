@@ -20,10 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Implementation, cells
 from pytest_ecornn.implementations import _gate_product, _scan_gpu_log_op, _scan_gpu_op
+from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
+from pytest_ecornn.implementations._cuda.rows import shape_of
 from pytest_ecornn.implementations._scan_gpu_form import Cut, Device, Form, Need, choose
 from pytest_ecornn.implementations._scan_gpu_op import CELLS, Kind, Shape
-from pytest_ecornn.implementations.cuda.layout_memo import LayoutMemo
-from pytest_ecornn.implementations.cuda.rows import shape_of
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
 from pytest_ecornn.reference.precision import current, fp32_precision, whole_sums

@@ -14,9 +14,9 @@ from torch import Tensor
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights, cells
 from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations import _gate_product, _scan_gpu_log_op, _scan_gpu_op
+from pytest_ecornn.implementations._cuda.rows import shape_of
 from pytest_ecornn.implementations._scan_gpu_log_op import Tree, choose, log_scan, make_kernel
 from pytest_ecornn.implementations._scan_gpu_op import CELLS, Shape
-from pytest_ecornn.implementations.cuda.rows import shape_of
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
 from pytest_ecornn.verification.comparison import Comparison
 from pytest_ecornn.verification.verification import Candidate

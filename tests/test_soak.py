@@ -14,12 +14,12 @@ import torch
 
 from pytest_ecornn.contract import Case, Layer, Weights
 from pytest_ecornn.implementations import _persistent_kernel, _sparse_choice, persistent_gpu
+from pytest_ecornn.implementations._cuda import compile as compiler
 from pytest_ecornn.implementations._persistent_abreast_form import Abreast
 from pytest_ecornn.implementations._persistent_choice import choose
 from pytest_ecornn.implementations._persistent_form import Form
 from pytest_ecornn.implementations._persistent_problem import Arithmetic, Problem
 from pytest_ecornn.implementations._sparse_form import Sparse
-from pytest_ecornn.implementations.cuda import compile as compiler
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.suites import soak_gpu
 from pytest_ecornn.suites.promises.jitter import jittered

@@ -23,8 +23,8 @@ import torch
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Implementation, Unsupported
-from pytest_ecornn.implementations.cuda import compile as compiler
-from pytest_ecornn.implementations.cuda import kernel
+from pytest_ecornn.implementations._cuda import compile as compiler
+from pytest_ecornn.implementations._cuda import kernel
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.run.discovery import discover

@@ -1,4 +1,4 @@
-// Takes the place of implementations/cuda/again.cuh.
+// Takes the place of implementations/_cuda/again.cuh.
 #pragma once
 
 inline void again(unsigned&) {}

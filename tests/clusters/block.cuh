@@ -1,4 +1,4 @@
-// Takes the place of implementations/cuda/block.cuh: the same functions, by machine.hpp. A wait's time is rounds of all threads.
+// Takes the place of implementations/_cuda/block.cuh: the same functions, by machine.hpp. A wait's time is rounds of all threads.
 #pragma once
 #include "machine.hpp"
 

@@ -1,4 +1,4 @@
-// Takes the place of implementations/cuda/cluster.cuh: the same functions, by machine.hpp.
+// Takes the place of implementations/_cuda/cluster.cuh: the same functions, by machine.hpp.
 #pragma once
 #include "block.cuh"
 

@@ -1,4 +1,4 @@
-// Takes the place of implementations/cuda/grid.cuh: what is published is there some time later.
+// Takes the place of implementations/_cuda/grid.cuh: what is published is there some time later.
 #pragma once
 #include "block.cuh"
 

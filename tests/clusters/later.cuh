@@ -1,4 +1,4 @@
-// Takes the place of implementations/cuda/later.cuh: what is copied comes when it is waited for.
+// Takes the place of implementations/_cuda/later.cuh: what is copied comes when it is waited for.
 #pragma once
 #include "block.cuh"
 

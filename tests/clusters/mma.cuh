@@ -1,4 +1,4 @@
-// Takes the place of implementations/cuda/mma.cuh.
+// Takes the place of implementations/_cuda/mma.cuh.
 #pragma once
 
 // What tensor cores read of an operand's k-th element in a register.

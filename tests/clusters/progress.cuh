@@ -1,4 +1,4 @@
-// Takes the place of implementations/cuda/progress.cuh: what is said is heard at once, as what is written is there at once.
+// Takes the place of implementations/_cuda/progress.cuh: what is said is heard at once, as what is written is there at once.
 #pragma once
 #include "block.cuh"
 

@@ -1,4 +1,4 @@
-// Takes the place of implementations/cuda/roles.cuh.
+// Takes the place of implementations/_cuda/roles.cuh.
 #pragma once
 #include "machine.hpp"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 INIT = "__init__.py"
 # Shared code is in files and packages whose names begin with _; kernels are where implementations/README.md has them.
-_SHARED = ("_*.py", "_*/**/*", "*.cu", "*.cuh", "cuda/*.py", "cuda/*.cu", "cuda/*.cuh")
+_SHARED = ("_*.py", "_*/**/*", "*.cu", "*.cuh")
 _CODE = (".py", ".cu", ".cuh")
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations.cuda.compile import compile_source
-from pytest_ecornn.implementations.cuda.launch import (
+from pytest_ecornn.implementations._cuda.compile import compile_source
+from pytest_ecornn.implementations._cuda.launch import (
     INT32,
     INT64,
     NON_PORTABLE_CLUSTERS,

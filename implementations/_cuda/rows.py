@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case, cells
-from pytest_ecornn.implementations.cuda.kernel import Array
+from pytest_ecornn.implementations._cuda.kernel import Array
 
 
 class Sizes(Protocol):
