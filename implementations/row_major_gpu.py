@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ecornn.implementations._transposed import Transposed
+from pytest_ecornn.implementations.transposed_gpu.base import Transposed
 
 
 class RowMajorGpu(Transposed):

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights, cells
-from pytest_ecornn.implementations._min_cells import POSITIVE_CELLS
+from pytest_ecornn.implementations._common.min_cells import POSITIVE_CELLS
 from pytest_ecornn.reference.precision import tf32_refusal
 
 # The longest sequences (inference, training) that pass the tolerance rule with room to spare. The rounding of a sum of T
@@ -67,8 +67,8 @@ class ScanTorch(Implementation):
         return tf32_refusal(case) or _too_inexact(case)
 
     def build(self, case: Case, weights: Weights) -> Layer:
-        from pytest_ecornn.implementations._gate_product import gate_products
-        from pytest_ecornn.implementations._scan_layer import layer_of
+        from pytest_ecornn.implementations._common.input_projection import gate_products
+        from pytest_ecornn.implementations._common.scan_layer import layer_of
 
         time = 1 if case.batch_first else 0
 
@@ -81,7 +81,7 @@ class ScanTorch(Implementation):
         return layer_of(case, weights, product, scan)
 
     def cost(self, case: Case) -> Cost:
-        from pytest_ecornn.implementations._scan_layer import cost_of
+        from pytest_ecornn.implementations._common.scan_layer import cost_of
 
         return cost_of(case, _MOVED[len(cells.get(case.cell).gates)])
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights
-from pytest_ecornn.implementations import _torch_nn
+from pytest_ecornn.implementations._common import torch_nn
 
 
 class TorchCpu(Implementation):
@@ -21,15 +21,15 @@ class TorchCpu(Implementation):
             return "torch_cpu runs on a CPU"
         if case.precision != "ieee":
             return "TF32 is a GPU's precision"
-        return _torch_nn.refusal(case) or _no_16_bit(case)
+        return torch_nn.refusal(case) or _no_16_bit(case)
 
     def build(self, case: Case, weights: Weights) -> Layer:
-        module = _torch_nn.adopt(case, weights)
+        module = torch_nn.adopt(case, weights)
         self._library = _library(case, module)
-        return _torch_nn.layer_of(case, module)
+        return torch_nn.layer_of(case, module)
 
     def cost(self, case: Case) -> Cost:
-        return _torch_nn.cost(case)
+        return torch_nn.cost(case)
 
     def notes(self) -> str:
         return self._library
@@ -54,6 +54,6 @@ def _has_bfloat16_in_onednn() -> bool:
 
 def _library(case: Case, module: nn.RNNBase) -> str:
     """Which library torch takes for such a case, seen on two steps: it depends on dtype, machine and packing."""
-    with _torch_nn.Operators() as operators:
-        _torch_nn.trial(case, module, most_steps=2)
+    with torch_nn.Operators() as operators:
+        torch_nn.trial(case, module, most_steps=2)
     return "oneDNN" if any("mkldnn_rnn" in name for name in operators.names) else "ATen"

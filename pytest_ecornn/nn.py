@@ -18,9 +18,9 @@ from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from pytest_ecornn.contract import State, cells
-from pytest_ecornn.implementations._persistent_layers import How
-from pytest_ecornn.implementations._persistent_op import run
-from pytest_ecornn.implementations._persistent_problem import PARAMETERS
+from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
+from pytest_ecornn.implementations.persistent_gpu.layers import How
+from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.reference.precision import current
 
 __all__ = ["GRU", "LSTM", "RNN"]

@@ -18,14 +18,14 @@ from typing import Any
 
 import torch
 
-from pytest_ecornn.implementations import _persistent_kernel
+from pytest_ecornn.implementations._common.recurrent_problem import Device
 from pytest_ecornn.implementations._cuda.compile import indexed
-from pytest_ecornn.implementations._persistent_abreast_form import Abreast
-from pytest_ecornn.implementations._persistent_choice import fitting, queued_us
-from pytest_ecornn.implementations._persistent_form import Form
-from pytest_ecornn.implementations._persistent_kernel import Kind
-from pytest_ecornn.implementations._persistent_kernel import Shape as TrackShape
-from pytest_ecornn.implementations._persistent_problem import Device
+from pytest_ecornn.implementations.persistent_gpu import kernel
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
+from pytest_ecornn.implementations.persistent_gpu.heuristics import fitting, queued_us
+from pytest_ecornn.implementations.persistent_gpu.kernel import Kind
+from pytest_ecornn.implementations.persistent_gpu.kernel import Shape as TrackShape
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published.alternating import Arm, Replay, alternate
 from pytest_ecornn.suites.published.persistent_steps import CELL, Op, Shape
@@ -72,20 +72,20 @@ def promising(problem: Any, device: Device, most: int) -> list[Form]:
 @contextmanager
 def forced(form: Form) -> Iterator[None]:
     """Within it passes of the form's problem are of that form. Not for several threads at once."""
-    usual = _persistent_kernel.plan
+    usual = kernel.plan
 
     def plan(shape: TrackShape, kind: Kind) -> Any:
         if kind.problem(shape.cell, shape.hidden, shape.batch) != form.problem:
             return usual(shape, kind)
-        return form, _persistent_kernel.make_kernel(kind, form)
+        return form, kernel.make_kernel(kind, form)
 
-    _persistent_kernel.plan = plan  # type: ignore[assignment]
-    _persistent_kernel.launch_of.cache_clear()  # but not the usual plans, which take their kernels with them
+    kernel.plan = plan  # type: ignore[assignment]
+    kernel.launch_of.cache_clear()  # but not the usual plans, which take their kernels with them
     try:
         yield
     finally:
-        _persistent_kernel.plan = usual
-        _persistent_kernel.launch_of.cache_clear()
+        kernel.plan = usual
+        kernel.launch_of.cache_clear()
 
 
 def measured(shape: Shape, most: int, rounds: int = ROUNDS) -> list[Measured]:
@@ -100,7 +100,7 @@ def measured(shape: Shape, most: int, rounds: int = ROUNDS) -> list[Measured]:
             ops.append(Op(shape, STEPS))
             arms.append(Arm([Replay(ops[-1])], STEPS))
     alternate(arms, rounds)
-    _persistent_kernel.status_of(device).check()  # which replays do not ask
+    kernel.status_of(device).check()  # which replays do not ask
     wanted = ops[0]()[0].float() if ops else torch.zeros(())
     found = []
     for form, op, arm in zip(forms, ops, arms, strict=True):

@@ -18,17 +18,16 @@ import torch
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Implementation
-from pytest_ecornn.implementations import _persistent_kernel, _persistent_wave, _persistent_wave_form, _sparse_form
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device, Problem
 from pytest_ecornn.implementations._cuda.compile import indexed
-from pytest_ecornn.implementations._persistent_choice import fitting, queued_us
-from pytest_ecornn.implementations._persistent_form import Form
-from pytest_ecornn.implementations._persistent_kernel import Kind, Shape
-from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
-from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
+from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, config_wavefront, kernel, wavefront
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.heuristics import fitting, queued_us
+from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
 from pytest_ecornn.implementations.row_major_gpu import RowMajorGpu
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
-from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu
+from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, config
 from pytest_ecornn.implementations.transposed_gpu import TransposedGpu
 from pytest_ecornn.suites.forms_gpu import forced, kind_of
 from pytest_ecornn.verification import calls
@@ -80,7 +79,7 @@ def _persistent(device: Device, cells: Sequence[str]) -> Iterator[Job]:
                     for kind in _kinds(cell, hidden, batch, _arithmetic(name), is_backward, device):
                         case = f"{cell}-T4-B{batch}-H{hidden}-{precision}-cuda"
                         yield Job("persistent", "persistent_gpu", f"{case}-ragged-training", kind, is_backward)
-                        if not is_backward and 4 * batch <= _persistent_kernel.MOST_FUSED_ROWS:
+                        if not is_backward and 4 * batch <= kernel.MOST_FUSED_ROWS:
                             yield Job("persistent", "persistent_gpu", f"{case}-state", kind)
 
 
@@ -142,7 +141,7 @@ def run(job: Job) -> None:
         calls.run(IMPLEMENTATIONS[job.implementation]().build(case, drawn.weights), drawn)
     torch.cuda.synchronize()
     if job.family in ("persistent", "sparse"):
-        _persistent_kernel.status_of(indexed("cuda")).check()
+        kernel.status_of(indexed("cuda")).check()
 
 
 def _of_kind(job: Job, case: Case) -> AbstractContextManager[None]:
@@ -162,29 +161,29 @@ def _in_waves() -> Iterator[None]:
 
     def waves(shape: Shape, kind: Kind, inputs: int, layers: int) -> Any:
         problem = kind.problem(shape.cell, shape.hidden, shape.batch)
-        return _persistent_wave_form.waves(problem, Device.of(kind.device), inputs, layers, _LONG_STEPS)
+        return config_wavefront.waves(problem, Device.of(kind.device), inputs, layers, _LONG_STEPS)
 
-    usual = _persistent_wave.waves
-    _persistent_wave.waves = waves  # type: ignore[assignment]
+    usual = wavefront.waves
+    wavefront.waves = waves  # type: ignore[assignment]
     try:
         yield
     finally:
-        _persistent_wave.waves = usual
+        wavefront.waves = usual
 
 
 @contextmanager
 def _in_clusters() -> Iterator[None]:
     """Within it clusters are chosen as if sending took no time."""
-    usual = _sparse_form._SENDING_CLOCKS
-    _sparse_form._SENDING_CLOCKS = -(10**9)
+    usual = config._SENDING_CLOCKS
+    config._SENDING_CLOCKS = -(10**9)
     try:
         yield
     finally:
-        _sparse_form._SENDING_CLOCKS = usual
+        config._SENDING_CLOCKS = usual
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    _persistent_kernel.WATCHDOG_NS = _PATIENCE_NS
+    kernel.WATCHDOG_NS = _PATIENCE_NS
     some = [Job(*json.loads(text)) for text in (sys.argv[1:] if arguments is None else arguments)]
     if not any(job.family == "transposed" for job in some):  # whose graphs need memory that is kept
         os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # or what lies beside an array is torch's, too

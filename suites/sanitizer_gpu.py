@@ -21,8 +21,8 @@ from pathlib import Path
 
 import torch
 
+from pytest_ecornn.implementations._common.recurrent_problem import Device
 from pytest_ecornn.implementations._cuda.compile import indexed
-from pytest_ecornn.implementations._persistent_problem import Device
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.sanitized import KERNELS, Job, jobs
 from pytest_ecornn.suites.sanitizer_queue import CLEAN, REPORTED, Outcome, Watch

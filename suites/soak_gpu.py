@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from pytest_ecornn.contract import Case, Layer, Weights
-from pytest_ecornn.implementations import _persistent_kernel
 from pytest_ecornn.implementations._cuda.compile import indexed
-from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
+from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, kernel
 from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.promises.jitter import jittered
@@ -93,7 +92,7 @@ def run(parts: Sequence[str], launches: int, seeds: int) -> bool:
         start = time.monotonic()
         found = making[name]()
         torch.cuda.synchronize()
-        _persistent_kernel.status_of(indexed("cuda")).check()
+        kernel.status_of(indexed("cuda")).check()
         print(*lines(name, found, time.monotonic() - start), sep="\n", flush=True)
         is_right &= not found.wrong
     return is_right
@@ -107,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--patience", type=float, metavar="SECONDS", help="until a kernel gives up a wait; more when watched")
     given = parser.parse_args(arguments)
     if given.patience is not None:
-        _persistent_kernel.WATCHDOG_NS = int(given.patience * 1e9)
+        kernel.WATCHDOG_NS = int(given.patience * 1e9)
     outcomes: list[bool] = []
     code = exit_code(parser.prog, lambda: outcomes.append(run(given.parts, given.launches, given.seeds)))
     return code or int(not all(outcomes))

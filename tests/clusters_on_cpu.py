@@ -17,19 +17,16 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn.implementations import (
-    _persistent_kernel,
-    _persistent_once,
-    _persistent_op,
-    _persistent_wave,
-    _sparse_kernel,
-)
+from pytest_ecornn.implementations._common.recurrent_problem import Device
+from pytest_ecornn.implementations._cuda.compile import HEADERS
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.launch import Launch
-from pytest_ecornn.implementations._persistent_form import Form
-from pytest_ecornn.implementations._persistent_kernel import Kind, Shape
-from pytest_ecornn.implementations._persistent_problem import Device
-from pytest_ecornn.implementations._persistent_wave_form import Wave
+from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
+from pytest_ecornn.implementations.persistent_gpu import ops, single_step, wavefront
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.config_wavefront import Wave
+from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
+from pytest_ecornn.implementations.sparse_persistent_gpu import kernel as sparse_kernel
 from tests.kernels_on_cpu import build
 
 MOST_SWEEPS = 200_000  # over all threads, after which a cluster hangs
@@ -54,19 +51,19 @@ def running_layers(form_of: Callable[[Shape, Kind], Form], waves: Waves = one_by
     @lru_cache
     def plan(shape: Shape, kind: Kind) -> tuple[Form, Any]:
         form = form_of(shape, kind)
-        return form, _persistent_kernel.make_kernel(kind, form)
+        return form, persistent_kernel.make_kernel(kind, form)
 
-    patch.setattr(_persistent_kernel, "plan", plan)
-    patch.setattr(_persistent_wave, "waves", waves)
-    for module in (_persistent_kernel, _persistent_once, _persistent_wave):
+    patch.setattr(persistent_kernel, "plan", plan)
+    patch.setattr(wavefront, "waves", waves)
+    for module in (persistent_kernel, single_step, wavefront):
         patch.setattr(module, "Kernel", ClustersOnCpu)
     patch.setattr(Device, "of", lambda device: H200)
-    patch.setattr(_persistent_kernel, "refusal", lambda device: None)
+    patch.setattr(persistent_kernel, "refusal", lambda device: None)
     forget()
     with torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
-        library.impl("persistent_forward", _persistent_op._forward, "CPU")
-        library.impl("persistent_forward_keeping", _persistent_op._forward_keeping, "CPU")
-        library.impl("persistent_backward", _persistent_op._backward, "CPU")
+        library.impl("persistent_forward", ops._forward, "CPU")
+        library.impl("persistent_forward_keeping", ops._forward_keeping, "CPU")
+        library.impl("persistent_backward", ops._backward, "CPU")
         try:
             yield
         finally:
@@ -78,7 +75,7 @@ def running_layers(form_of: Callable[[Shape, Kind], Form], waves: Waves = one_by
 def running_sparse(device: Device) -> Iterator[None]:
     """Within it sparse_persistent_gpu's layers run on a CPU, by the forms that they have on that device."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(_sparse_kernel, "Kernel", ClustersOnCpu)
+    patch.setattr(sparse_kernel, "Kernel", ClustersOnCpu)
     patch.setattr(Device, "of", lambda _: device)
     forget()
     try:
@@ -90,9 +87,9 @@ def running_sparse(device: Device) -> Iterator[None]:
 
 def forget() -> None:
     """The launches that were made: of kernels that are to be others now."""
-    _sparse_kernel.forget()
-    _persistent_wave.forget()
-    _persistent_once.once_of.cache_clear()
+    sparse_kernel.forget()
+    wavefront.forget()
+    single_step.once_of.cache_clear()
 
 
 class Broken(Exception):
@@ -112,7 +109,7 @@ class ClustersOnCpu(Kernel):
 
     def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
         files = (
-            *(source.parent / "_cuda").glob("*.cuh"),
+            *HEADERS.glob("*.cuh"),
             *_FOLDER.iterdir(),
         )  # a header of the same name takes a header's place
         headers = tuple((file.name, self.change(file.name, file.read_text())) for file in files)

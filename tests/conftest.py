@@ -15,7 +15,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ecornn.implementations import _scan_gpu_log_op, _scan_gpu_op
+from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
+from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
 from pytest_ecornn.system.locking import MachineLock
 from tests.kernels_on_cpu import KernelOnCpu, running_scans
 
@@ -101,7 +102,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture
 def kernels_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (_scan_gpu_op, _scan_gpu_log_op):
+    for module in (scan_gpu_ops, scan_gpu_log_ops):
         monkeypatch.setattr(module, "Kernel", KernelOnCpu)
 
 

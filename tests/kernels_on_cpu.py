@@ -18,14 +18,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations import _scan_gpu_log_op, _scan_gpu_op, _transposed_layer, _transposed_steps
 from pytest_ecornn.implementations._cuda import kernel
+from pytest_ecornn.implementations._cuda.compile import HEADERS
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.launch import INT32, INT64, POINTER, Launch
 from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
-from pytest_ecornn.implementations._scan_gpu_form import Cut, Form, Need
-from pytest_ecornn.implementations._scan_gpu_log_op import Tree
-from pytest_ecornn.implementations._scan_gpu_op import CELLS, Kind, Shape
+from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
+from pytest_ecornn.implementations.scan_gpu.config import Cut, Form, Need
+from pytest_ecornn.implementations.scan_gpu.ops import CELLS, Kind, Shape
+from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
+from pytest_ecornn.implementations.scan_gpu_log.ops import Tree
+from pytest_ecornn.implementations.transposed_gpu import layer, steps
 from tests.compiled_on_cpu import compiled
 
 IS_SANITIZED = os.environ.get("ECORNN_SANITIZED") == "address"  # in processes of tests/sanitized_cpu.py
@@ -96,7 +99,7 @@ class KernelOnCpu(Kernel):
 
 @cache
 def _compiled(source: Path, text: str, macros: tuple[tuple[str, str], ...]) -> ctypes.CDLL:
-    return build(Path(tempfile.mkdtemp()), f'{_SHIM}\n#line 1 "{source}"\n{text}\n', macros, source.parent / "_cuda")
+    return build(Path(tempfile.mkdtemp()), f'{_SHIM}\n#line 1 "{source}"\n{text}\n', macros, HEADERS)
 
 
 def build(folder: Path, text: str, macros: tuple[tuple[str, str], ...], headers: Path, *libraries: str) -> ctypes.CDLL:
@@ -116,21 +119,21 @@ def running_scans() -> Iterator[None]:
 
     def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
         form = form_of_one_thread(shape, kind)
-        return form, _scan_gpu_op.make_kernel(shape, kind._replace(alignment=8), form)
+        return form, scan_gpu_ops.make_kernel(shape, kind._replace(alignment=8), form)
 
     def plan_log(shape: Shape, dtype: torch.dtype, device: torch.device, is_compensated: bool) -> tuple[Tree, Kernel]:
-        return ONE_THREAD, _scan_gpu_log_op.make_kernel(shape, dtype, device, ONE_THREAD, is_compensated)
+        return ONE_THREAD, scan_gpu_log_ops.make_kernel(shape, dtype, device, ONE_THREAD, is_compensated)
 
     with pytest.MonkeyPatch.context() as patch, torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
-        patch.setattr(_scan_gpu_op, "plan", plan)
-        patch.setattr(_scan_gpu_log_op, "plan", plan_log)
-        for module in (_scan_gpu_op, _scan_gpu_log_op):
+        patch.setattr(scan_gpu_ops, "plan", plan)
+        patch.setattr(scan_gpu_log_ops, "plan", plan_log)
+        for module in (scan_gpu_ops, scan_gpu_log_ops):
             patch.setattr(module, "Kernel", KernelOnCpu)
             patch.setattr(module, "_launches", LayoutMemo(module._prepared))
-        library.impl("scan_forward", _scan_gpu_op._forward, "CPU")
-        library.impl("scan_log_forward", _scan_gpu_log_op._forward, "CPU")
-        library.impl("scan_backward", _scan_gpu_op._backward, "CPU")
-        library.impl("scan_backward_over", _scan_gpu_op._backward_over, "CPU")
+        library.impl("scan_forward", scan_gpu_ops._forward, "CPU")
+        library.impl("scan_log_forward", scan_gpu_log_ops._forward, "CPU")
+        library.impl("scan_backward", scan_gpu_ops._backward, "CPU")
+        library.impl("scan_backward_over", scan_gpu_ops._backward_over, "CPU")
         yield
 
 
@@ -139,12 +142,12 @@ def running_transposed() -> Iterator[None]:
     """Within it the steps of transposed_gpu and row_major_gpu run on a CPU."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "THREADS", 9)
-        patch.setattr(_transposed_steps, "Kernel", KernelOnCpu)
-        for module in (_transposed_steps, _transposed_layer):
+        patch.setattr(steps, "Kernel", KernelOnCpu)
+        for module in (steps, layer):
             patch.setattr(module, "product", product)
         yield
 
 
 def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
-    """Takes the place of `_transposed_steps.product`, whose mixed types a CPU's libraries do not have."""
+    """Takes the place of `steps.product`, whose mixed types a CPU's libraries do not have."""
     return out.copy_(a.to(out.dtype) @ b.to(out.dtype))

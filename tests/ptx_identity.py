@@ -15,7 +15,7 @@ from multiprocessing import Pool
 from pathlib import Path
 
 from pytest_ecornn.implementations._cuda import compile as compiler
-from tests.test_kernels import FOLDER, MEASURED, VARIANTS, Variant, variants
+from tests.test_kernels import MEASURED, VARIANTS, Variant, source_of, variants
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _SYMBOL = re.compile(r"(?<![%.\w$])[A-Za-z_$][\w$]*(?![\w$])")
@@ -56,7 +56,7 @@ def without_names(ptx: str) -> str:
 
 def _digest(job: tuple[str, Variant]) -> str:
     name, macros = job
-    return hashlib.sha256(without_names(ptx_of(FOLDER / name, macros)).encode()).hexdigest()[:16]
+    return hashlib.sha256(without_names(ptx_of(source_of(name), macros)).encode()).hexdigest()[:16]
 
 
 def digests(processes: int) -> list[list[str]]:

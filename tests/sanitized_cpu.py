@@ -20,22 +20,19 @@ import torch
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Layer
-from pytest_ecornn.implementations import (
-    _persistent_wave_form,
-    _scan_gpu_log_op,
-    _scan_gpu_op,
-    _sparse_form,
-    _transposed_layer,
-    _transposed_op,
-    persistent_gpu,
-    sparse_persistent_gpu,
-)
-from pytest_ecornn.implementations._persistent_choice import choose
-from pytest_ecornn.implementations._persistent_form import Form
-from pytest_ecornn.implementations._persistent_kernel import Kind, Shape
-from pytest_ecornn.implementations._persistent_problem import Device
-from pytest_ecornn.implementations._persistent_wave_form import Wave
-from pytest_ecornn.implementations._transposed_arrays import Form as TransposedForm
+from pytest_ecornn.implementations import persistent_gpu, sparse_persistent_gpu
+from pytest_ecornn.implementations._common.recurrent_problem import Device
+from pytest_ecornn.implementations.persistent_gpu import config_wavefront
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.config_wavefront import Wave
+from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
+from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
+from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
+from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
+from pytest_ecornn.implementations.sparse_persistent_gpu import config
+from pytest_ecornn.implementations.transposed_gpu import layer
+from pytest_ecornn.implementations.transposed_gpu import ops as transposed_ops
+from pytest_ecornn.implementations.transposed_gpu.buffers import Form as TransposedForm
 from pytest_ecornn.suites.sanitized import ANY, CLUSTERS, WAVE, Job, _best
 from pytest_ecornn.verification import calls
 from tests.clusters_on_cpu import H200, ClustersOnCpu, running_layers, running_sparse
@@ -162,13 +159,11 @@ def _layer(job: Job, case: Case, drawn_case: contents.Problem) -> Layer:
     if job.family == "sparse":
         return sparse_persistent_gpu.make_layer(case, drawn_case.weights, CPU)[0]
     is_batch_minor = job.implementation == "transposed_gpu"
-    return _transposed_op.make_layer(
-        _transposed_layer.Plan(TransposedForm(case, CPU, is_batch_minor), "cublas"), drawn_case.weights
-    )
+    return transposed_ops.make_layer(layer.Plan(TransposedForm(case, CPU, is_batch_minor), "cublas"), drawn_case.weights)
 
 
 def _scan(job: Job, case: Case) -> None:
-    gates = _scan_gpu_op.CELLS[case.cell][0]
+    gates = scan_gpu_ops.CELLS[case.cell][0]
     sizes = (case.steps, case.batch, gates * case.hidden_size)
     dtype = getattr(torch, case.dtype)
     x, bias, first = (
@@ -176,9 +171,9 @@ def _scan(job: Job, case: Case) -> None:
     )
     lengths = torch.randint(1, case.steps + 1, (case.batch,)) if case.ragged else None
     if job.implementation == "scan_gpu_log":
-        results = _scan_gpu_log_op.log_scan(x, first, lengths, case.cell, False, False, bias=bias)
+        results = scan_gpu_log_ops.log_scan(x, first, lengths, case.cell, False, False, bias=bias)
     else:
-        results = _scan_gpu_op.scan(x, bias, first, lengths, None, case.cell, False, False)
+        results = scan_gpu_ops.scan(x, bias, first, lengths, None, case.cell, False, False)
     torch.autograd.grad([one.float().sum() for one in results], (x, bias, first))
 
 
@@ -203,14 +198,14 @@ def _form(job: Job, shape: Shape, kind: Kind) -> Form:
 
 def _waves(shape: Shape, kind: Kind, inputs: int, layers: int) -> list[Wave | None]:
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
-    return _persistent_wave_form.waves(problem, H200, inputs, layers, _LONG_STEPS)
+    return config_wavefront.waves(problem, H200, inputs, layers, _LONG_STEPS)
 
 
 @contextmanager
 def _running_sparse(job: Job) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, running_sparse(_FEW):
         if job.kind == CLUSTERS:
-            patch.setattr(_sparse_form, "_SENDING_CLOCKS", -1e9)
+            patch.setattr(config, "_SENDING_CLOCKS", -1e9)
         yield
 
 

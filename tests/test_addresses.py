@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn.implementations import _persistent_kernel, _persistent_once, _persistent_wave, _persistent_wave_form
+from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Problem
 from pytest_ecornn.implementations._cuda import compile as compiler
-from pytest_ecornn.implementations._persistent_abreast_form import Abreast
-from pytest_ecornn.implementations._persistent_choice import fitting
-from pytest_ecornn.implementations._persistent_form import Form
-from pytest_ecornn.implementations._persistent_kernel import Kind
-from pytest_ecornn.implementations._persistent_once import Once
-from pytest_ecornn.implementations._persistent_problem import Arithmetic, Problem
+from pytest_ecornn.implementations.persistent_gpu import config_wavefront, kernel, single_step, wavefront
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
+from pytest_ecornn.implementations.persistent_gpu.heuristics import fitting
+from pytest_ecornn.implementations.persistent_gpu.kernel import Kind
+from pytest_ecornn.implementations.persistent_gpu.single_step import Once
 from tests.clusters_on_cpu import H200
 
 needs_nvrtc = pytest.mark.skipif(compiler.unavailable() is not None, reason=str(compiler.unavailable()))
@@ -33,19 +33,17 @@ def of_form(kind: type[Form], units: int, inputs: int = 0) -> tuple[Path, Any]:
         if type(form) is kind and form.units == units and form.is_grid and form.groups > 2
     )
     chosen = TF32._replace(inputs=inputs, keeps=not inputs)
-    return _persistent_kernel.source_of(chosen, form), _persistent_kernel.macros(chosen, form)
+    return kernel.source_of(chosen, form), kernel.macros(chosen, form)
 
 
 def of_wave() -> tuple[Path, Any]:
-    waves = _persistent_wave_form.waves(PROBLEM, H200, 64, 2, 64)
+    waves = config_wavefront.waves(PROBLEM, H200, 64, 2, 64)
     wave = next(wave for wave in waves if wave is not None)
-    return _persistent_wave._SOURCE, _persistent_kernel.macros(TF32, wave)
+    return wavefront._SOURCE, kernel.macros(TF32, wave)
 
 
 def of_once() -> tuple[Path, Any]:
-    return _persistent_once._SOURCE, _persistent_once.choose(Once("lstm", 64, 64, 3, Arithmetic(4, False)), H200).macros(
-        torch.float32
-    )
+    return single_step._SOURCE, single_step.choose(Once("lstm", 64, 64, 3, Arithmetic(4, False)), H200).macros(torch.float32)
 
 
 KERNELS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_ecornn.implementations import _aligned_product
-from pytest_ecornn.implementations._aligned_product import times, times_transposed, times_transposed_in, transposed_times
+from pytest_ecornn.implementations._common import padded_gemm
+from pytest_ecornn.implementations._common.padded_gemm import times, times_transposed, times_transposed_in, transposed_times
 
 SIZES = [(3, 5, 7, 9), (2, 8, 16, 24), (1, 1, 1, 1), (4, 3, 10, 12), (2, 2, 8, 13)]  # T, B, K, N
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
@@ -15,7 +15,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16]
 @pytest.fixture(params=[True, False])
 def is_always_slow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param:
-        monkeypatch.setattr(_aligned_product, "_is_fast", lambda *given: False)
+        monkeypatch.setattr(padded_gemm, "_is_fast", lambda *given: False)
 
 
 @pytest.mark.usefixtures("is_always_slow")
@@ -46,7 +46,7 @@ def test_products_are_those_of_torch(sizes: tuple[int, int, int, int], dtype: to
 
 
 def test_what_is_no_number_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_aligned_product, "_is_fast", lambda *given: False)
+    monkeypatch.setattr(padded_gemm, "_is_fast", lambda *given: False)
     x, weight = torch.ones(1, 3, 5), torch.ones(6, 5)
     x[0, 1, 2] = float("inf")
     found = times_transposed(x, weight, False)
@@ -70,5 +70,5 @@ def test_copies_are_made_where_the_tensor_cores_would_wait(dtype: torch.dtype, t
 
     x = torch.empty(35, 32, width, dtype=dtype).as_subclass(OnCuda)
     weight = torch.empty(4 * width, width, dtype=dtype)
-    assert _aligned_product._is_fast(x, weight, x.numel() * 4 * width, tf32) == is_fast
-    assert _aligned_product._is_fast(x, weight, 1000, tf32)
+    assert padded_gemm._is_fast(x, weight, x.numel() * 4 * width, tf32) == is_fast
+    assert padded_gemm._is_fast(x, weight, 1000, tf32)

@@ -17,7 +17,8 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.required import REQUIRED_DOMAIN
 from pytest_ecornn.cases.strategies import Domain
 from pytest_ecornn.contract import Case, Implementation, Weights
-from pytest_ecornn.implementations import _torch_nn, cudnn
+from pytest_ecornn.implementations import cudnn
+from pytest_ecornn.implementations._common import torch_nn
 from pytest_ecornn.implementations.cudnn import Cudnn
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
 from pytest_ecornn.implementations.torch_cpu import TorchCpu
@@ -78,7 +79,7 @@ def _stub(monkeypatch: pytest.MonkeyPatch) -> None:
         return lambda x, state, lengths: (CudnnRnn.apply(x).transpose(0, 1).contiguous(), x[0])
 
     CudnnRnn.seen.clear()
-    monkeypatch.setattr(_torch_nn, "layer_of", layer_of)
+    monkeypatch.setattr(torch_nn, "layer_of", layer_of)
 
 
 def built(name: str) -> tuple[Any, Weights]:
@@ -226,7 +227,7 @@ def test_tf32_products_have_operands_of_11_bits() -> None:
 
 
 def test_sequential_multiplies_in_ieee_precision_forward_and_backward(process_precision: str) -> None:
-    class Products(_torch_nn.Operators):
+    class Products(torch_nn.Operators):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if "mm" in str(func):
                 self.names.add(current("matmul"))

@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from pytest_ecornn.cases import contents
-from pytest_ecornn.implementations import _persistent_kernel
-from pytest_ecornn.implementations._persistent_choice import choose
-from pytest_ecornn.implementations._persistent_form import Form
-from pytest_ecornn.implementations._persistent_problem import Arithmetic, Device, Problem
-from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
+from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Device, Problem
+from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, kernel
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
 from pytest_ecornn.suites import forms_gpu
 from pytest_ecornn.verification import calls, verification
 from tests.clusters_on_cpu import H200
@@ -41,13 +40,13 @@ def test_a_form_is_forced_within_only() -> None:
     case = small("lstm", dtype="float16", mode="training", hidden_size=24)
     problem = Problem("lstm", 24, 3, Arithmetic(2, False))
     form = Form(problem, 8, 3, 1, 1, held=1)
-    usual, made = _persistent_kernel.plan, []
+    usual, made = kernel.plan, []
 
     def plan(shape: Any, kind: Any) -> Any:
         made.append(kind.is_backward)
         return usual(shape, kind)
 
-    _persistent_kernel.plan = plan  # type: ignore[assignment]
+    kernel.plan = plan  # type: ignore[assignment]
     try:
         with forms_gpu.forced(form):
             assert verdicts(case) == []
@@ -55,7 +54,7 @@ def test_a_form_is_forced_within_only() -> None:
         assert verdicts(case) == []
         assert set(made) == {True, False}
     finally:
-        _persistent_kernel.plan = usual
+        kernel.plan = usual
 
 
 def test_what_was_measured_outlives_a_shape_that_fails(

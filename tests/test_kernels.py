@@ -18,31 +18,28 @@ import pytest
 import torch
 
 import pytest_ecornn.implementations as implementations
-from pytest_ecornn.implementations import (
-    _persistent_choice,
-    _persistent_form,
-    _persistent_kernel,
-    _persistent_once,
-    _persistent_problem,
-    _persistent_wave_form,
-    _scan_gpu_log_op,
-    _sparse_choice,
-    _sparse_form,
-    _sparse_kernel,
-)
+from pytest_ecornn.implementations._common import recurrent_problem
 from pytest_ecornn.implementations._cuda import compile as compiler
 from pytest_ecornn.implementations._cuda.kernel import Array, is_dense, one_thread_each
 from pytest_ecornn.implementations._cuda.launch import Launch
-from pytest_ecornn.implementations._persistent_abreast_form import Abreast
-from pytest_ecornn.implementations._scan_gpu_form import Device
-from pytest_ecornn.implementations._scan_gpu_op import Kind, Shape, choose_form, macros
+from pytest_ecornn.implementations.persistent_gpu import config as persistent_config
+from pytest_ecornn.implementations.persistent_gpu import config_wavefront, single_step
+from pytest_ecornn.implementations.persistent_gpu import heuristics as persistent_heuristics
+from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
+from pytest_ecornn.implementations.scan_gpu.config import Device
+from pytest_ecornn.implementations.scan_gpu.ops import Kind, Shape, choose_form, macros
+from pytest_ecornn.implementations.scan_gpu_log import ops
+from pytest_ecornn.implementations.sparse_persistent_gpu import config as sparse_config
+from pytest_ecornn.implementations.sparse_persistent_gpu import heuristics as sparse_heuristics
+from pytest_ecornn.implementations.sparse_persistent_gpu import kernel as sparse_kernel
 from tests.conftest import IS_CI
 
 FOLDER = Path(implementations.__file__).parent
 needs_nvrtc = pytest.mark.skipif(compiler.unavailable() is not None, reason=str(compiler.unavailable()))
 
 H200 = Device(132, 228 * 1024)
-HOPPER, AMPERE = _persistent_problem.Device(132, 232_448, 16), _persistent_problem.Device(108, 166_912, 1)
+HOPPER, AMPERE = recurrent_problem.Device(132, 232_448, 16), recurrent_problem.Device(108, 166_912, 1)
 STORAGES = ("FLOAT32", "FLOAT64", "BFLOAT16", "FLOAT16")
 FLAGS = ("BATCH_MINOR", "KEEP_GATES", "WIDE_OFFSETS")
 
@@ -70,9 +67,9 @@ def of_log_scan() -> list[tuple[tuple[str, str], ...]]:
     found = []
     for name, cell in itertools.product(STORAGES, ("mingru_positive", "minlstm_positive")):
         dtype = getattr(torch, name.lower())
-        trees = [_scan_gpu_log_op.choose(Shape(cell, 4096, 8, hidden, True, False), dtype, 132) for hidden in (64, 1536)]
+        trees = [ops.choose(Shape(cell, 4096, 8, hidden, True, False), dtype, 132) for hidden in (64, 1536)]
         for tree, is_compensated in itertools.product(trees, {False, dtype.itemsize > 2}):
-            found.append(_scan_gpu_log_op.macros(cell, dtype, tree, is_compensated))
+            found.append(ops.macros(cell, dtype, tree, is_compensated))
     return found
 
 
@@ -80,13 +77,13 @@ def of_persistent(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
     """Every cell, with weights in registers alone and in shared memory too, few sequences and many, even sizes and odd."""
     found = []
     for cell, hidden, batch in itertools.product(("rnn_tanh", "lstm", "gru"), (65, 512, 768), (8, 128)):
-        kind = _persistent_kernel.Kind(
+        kind = persistent_kernel.Kind(
             torch.bfloat16 if hidden == 65 else torch.float16, torch.device("cuda", 0), False, is_backward
         )
-        form = _persistent_choice.choose(kind.problem(cell, hidden, batch), HOPPER)
-        assert isinstance(form, _persistent_form.Form)
+        form = persistent_heuristics.choose(kind.problem(cell, hidden, batch), HOPPER)
+        assert isinstance(form, persistent_config.Form)
         if not form.is_grid:
-            found.append(_persistent_kernel.macros(kind._replace(keeps=batch == 8 and not is_backward), form))
+            found.append(persistent_kernel.macros(kind._replace(keeps=batch == 8 and not is_backward), form))
     return list(dict.fromkeys(found))
 
 
@@ -102,12 +99,12 @@ def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> list[tupl
     ):
         for dtype, tf32 in ((torch.float16, False), (torch.float32, False), (torch.float32, True)):
             keeps = device is HOPPER and batch == 40 and not is_backward
-            kind = _persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, is_backward, keeps)
-            forms = _persistent_choice.fitting(kind.problem(cell, hidden, batch), device)
+            kind = persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, is_backward, keeps)
+            forms = persistent_heuristics.fitting(kind.problem(cell, hidden, batch), device)
             grids = [form for form in forms if form.is_grid and isinstance(form, Abreast) == is_abreast]
             for is_twice in (False, True):
                 if of_one := [form for form in grids if (getattr(form, "twice", 0) > 0) == is_twice]:
-                    found.append(_persistent_kernel.macros(kind, min(of_one, key=lambda form: form.step_us)))
+                    found.append(persistent_kernel.macros(kind, min(of_one, key=lambda form: form.step_us)))
     return list(dict.fromkeys(found))
 
 
@@ -120,11 +117,11 @@ def of_persistent_fused(name: str) -> list[tuple[tuple[str, str], ...]]:
         sizes.append(("lstm", 33, 200, 16))
     kinds = [(torch.bfloat16, False), (torch.float32, False), (torch.float32, True)]
     for (cell, inputs, hidden, batch), (dtype, tf32) in itertools.product(sizes, kinds):
-        kind = _persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, inputs=inputs)
-        form = _persistent_choice.choose(kind.problem(cell, hidden, batch), HOPPER)
-        assert isinstance(form, _persistent_form.Form)
-        if _persistent_kernel.source_of(kind, form).name == name:
-            found.append(_persistent_kernel.macros(kind, form))
+        kind = persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, inputs=inputs)
+        form = persistent_heuristics.choose(kind.problem(cell, hidden, batch), HOPPER)
+        assert isinstance(form, persistent_config.Form)
+        if persistent_kernel.source_of(kind, form).name == name:
+            found.append(persistent_kernel.macros(kind, form))
     return list(dict.fromkeys(found))
 
 
@@ -134,10 +131,10 @@ def of_persistent_wave() -> list[tuple[tuple[str, str], ...]]:
     sizes = [(200, 200, 32, 2), (128, 33, 8, 4), (512, 512, 8, 3), (65, 260, 40, 2)]
     kinds = [(torch.float16, False), (torch.float32, False), (torch.float32, True)]
     for cell, (hidden, inputs, batch, layers), (dtype, tf32) in itertools.product(("rnn_tanh", "lstm", "gru"), sizes, kinds):
-        kind = _persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, keeps=batch == 32, lengths=batch > 8)
-        wave = _persistent_wave_form.choose_wave(kind.problem(cell, hidden, batch), HOPPER, inputs, layers, 100)
+        kind = persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, keeps=batch == 32, lengths=batch > 8)
+        wave = config_wavefront.choose_wave(kind.problem(cell, hidden, batch), HOPPER, inputs, layers, 100)
         if wave is not None:
-            found.append(_persistent_kernel.macros(kind, wave))
+            found.append(persistent_kernel.macros(kind, wave))
     return found
 
 
@@ -146,9 +143,9 @@ def of_persistent_once() -> list[tuple[tuple[str, str], ...]]:
     found = []
     for cell, (inputs, hidden) in itertools.product(("rnn_relu", "lstm", "gru"), ((65, 33), (1024, 1024), (512, 2048))):
         for dtype, tf32 in ((torch.float16, False), (torch.float32, False), (torch.float32, True)):
-            kind = _persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32)
-            once = _persistent_once.Once(cell, inputs, hidden, 8, kind.arithmetic)
-            found.append(_persistent_once.choose(once, HOPPER).macros(dtype))
+            kind = persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32)
+            once = single_step.Once(cell, inputs, hidden, 8, kind.arithmetic)
+            found.append(single_step.choose(once, HOPPER).macros(dtype))
     return found
 
 
@@ -157,13 +154,13 @@ def of_sparse(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
     found = []
     sizes = [("rnn_tanh", 1152, 1, 0.1), ("rnn_relu", 2304, 16, 0.3), ("lstm", 1152, 32, 0.1), ("gru", 2304, 4, 0.15)]
     for (cell, hidden, batch, density), dtype in itertools.product(sizes, (torch.bfloat16, torch.float32)):
-        kind = _persistent_kernel.Kind(dtype, torch.device("cuda", 0), keeps=batch > 1, lengths=batch == 32)
+        kind = persistent_kernel.Kind(dtype, torch.device("cuda", 0), keeps=batch > 1, lengths=batch == 32)
         problem = (kind.backward if is_backward else kind).problem(cell, hidden, batch)
-        counts, is_one = _sparse_choice.expected_counts(problem, density), batch == 1
+        counts, is_one = sparse_heuristics.expected_counts(problem, density), batch == 1
         counts[0] = hidden if is_one else counts[0]
-        form = _sparse_choice.choose(problem, counts, HOPPER, _sparse_form.Techniques(timestamps=not is_one))
-        assert isinstance(form, _sparse_form.Sparse)
-        found.append(_sparse_kernel.macros(kind, form, hidden))
+        form = sparse_heuristics.choose(problem, counts, HOPPER, sparse_config.Techniques(timestamps=not is_one))
+        assert isinstance(form, sparse_config.Sparse)
+        found.append(sparse_kernel.macros(kind, form, hidden))
     return found + of_sparse_clusters(is_backward)
 
 
@@ -172,12 +169,12 @@ def of_sparse_clusters(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
     found = []
     sizes = [("rnn_tanh", 4608, 4, 0.3), ("lstm", 1792, 1, 0.1), ("gru", 2304, 8, 0.05), ("rnn_relu", 4608, 2, 0.1)]
     for (cell, hidden, batch, density), dtype in itertools.product(sizes, (torch.float16, torch.float32)):
-        kind = _persistent_kernel.Kind(dtype, torch.device("cuda", 0), keeps=batch > 1)
+        kind = persistent_kernel.Kind(dtype, torch.device("cuda", 0), keeps=batch > 1)
         problem = (kind.backward if is_backward else kind).problem(cell, hidden, batch)
-        counts = _sparse_choice.expected_counts(problem, density)
-        forms = [one for one in _sparse_choice._fitting(problem, counts, HOPPER, _sparse_form.ALL) if one.cluster > 1]
+        counts = sparse_heuristics.expected_counts(problem, density)
+        forms = [one for one in sparse_heuristics._fitting(problem, counts, HOPPER, sparse_config.ALL) if one.cluster > 1]
         form = min(forms, key=lambda one: one.step_clocks)
-        found.append(_sparse_kernel.macros(kind, form, hidden))
+        found.append(sparse_kernel.macros(kind, form, hidden))
     return found
 
 
@@ -222,6 +219,12 @@ VARIANTS: dict[str, Callable[[], list[Variant]]] = {
 }
 
 
+def source_of(name: str) -> Path:
+    """The kernel's file."""
+    (found,) = FOLDER.rglob(name)
+    return found
+
+
 @cache
 def variants(name: str) -> list[Variant]:
     """The macros of each form of the kernel to compile."""
@@ -251,7 +254,7 @@ def unique(source: Path, folder: Path) -> Path:
 
 
 def test_every_kernel_is_compiled_here() -> None:
-    assert {file.name for file in FOLDER.glob("*.cu")} == set(VARIANTS)
+    assert {file.name for file in FOLDER.rglob("*.cu")} == set(VARIANTS)
 
 
 @needs_nvrtc
@@ -263,7 +266,7 @@ def test_kernels_compile_without_spills(
     name: str, capability: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
-    source = unique(FOLDER / name, tmp_path)
+    source = unique(source_of(name), tmp_path)
     for variant in compiled_here(name, capability):
         compiled = compiler.compile_source(source, variant, capability)
         spilled = [int(count) for count in re.findall(r"(\d+) bytes spill", compiled.log)]
@@ -285,7 +288,7 @@ def is_whole(elf: bytes) -> bool:
 @needs_nvrtc
 def test_what_was_compiled_once_comes_from_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
-    source, variant = unique(FOLDER / "transposed_gpu.cu", tmp_path), variants("transposed_gpu.cu")[0]
+    source, variant = unique(source_of("transposed_gpu.cu"), tmp_path), variants("transposed_gpu.cu")[0]
     first = compiler.compile_source(source, variant, (9, 0))
     again = compiler.compile_source(source, variant, (9, 0))
     other = compiler.compile_source(source, variant, (8, 0))
@@ -315,7 +318,7 @@ def test_an_error_in_a_kernel_is_shown_with_its_line(tmp_path: Path, monkeypatch
 
 
 def test_headers_say_what_the_house_asks() -> None:
-    for file in FOLDER.glob("*.cu"):
+    for file in FOLDER.rglob("*.cu"):
         header = list(itertools.takewhile(lambda line: line.startswith("//"), file.read_text().splitlines()))
         assert len(header) <= 30
         words = [match[1] for line in header if (match := re.match(r"// (\w+): ", line))]

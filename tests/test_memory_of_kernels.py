@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pytest_ecornn.implementations._cuda import memory
 from pytest_ecornn.implementations._cuda.memory import empty, zeros
-from pytest_ecornn.implementations._persistent_parameters import Fixed, aligned, laid
+from pytest_ecornn.implementations.persistent_gpu.parameters import Fixed, aligned, laid
 from pytest_ecornn.verification.calls import Poisoned
 
 CPU = torch.device("cpu")

@@ -18,14 +18,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Layer
-from pytest_ecornn.implementations import _persistent_kernel, persistent_gpu
-from pytest_ecornn.implementations._persistent_choice import choose
-from pytest_ecornn.implementations._persistent_form import Form
-from pytest_ecornn.implementations._persistent_kernel import Kind
-from pytest_ecornn.implementations._persistent_layers import How
-from pytest_ecornn.implementations._persistent_op import run
-from pytest_ecornn.implementations._persistent_problem import GATES, HOPPER, Arithmetic, Device, Problem
+from pytest_ecornn.implementations import persistent_gpu
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, HOPPER, Arithmetic, Device, Problem
+from pytest_ecornn.implementations._cuda.compile import HEADERS
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
+from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
+from pytest_ecornn.implementations.persistent_gpu.kernel import Kind
+from pytest_ecornn.implementations.persistent_gpu.layers import How
+from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.verification import calls, verification
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200, Broken, ClustersOnCpu
@@ -103,7 +105,7 @@ def on_cpu() -> Iterator[None]:
         yield
 
 
-def form_of(shape: _persistent_kernel.Shape, kind: Kind) -> Form:
+def form_of(shape: persistent_kernel.Shape, kind: Kind) -> Form:
     """A cluster of three blocks at most, of weights in registers and in shared memory both."""
     form = choose(kind.problem(shape.cell, shape.hidden, shape.batch), Device(132, 232_448, 3))
     assert isinstance(form, Form)
@@ -201,7 +203,7 @@ FORMS = {
 def test_every_kind_of_form_passes_the_rule(cell: str, sizes: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     units, tiles, groups, held, shared, ring, hidden, batch, dtype = sizes
 
-    def form_of(shape: _persistent_kernel.Shape, kind: Kind) -> Form:
+    def form_of(shape: persistent_kernel.Shape, kind: Kind) -> Form:
         problem = kind.problem(cell, hidden, batch)
         form = Form(problem, units, -(-hidden // units), tiles, 1 if kind.is_backward else groups)
         return with_weights(form, held, shared, ring)
@@ -254,7 +256,7 @@ FAULTS_LEFT_OVER = {
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(("kernel", "fault"), [(kernel, fault) for kernel, faults in KERNELS.items() for fault in faults])
 def test_faults_of_the_handoff_are_seen(kernel: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def form_of(shape: _persistent_kernel.Shape, kind: Kind) -> Form:
+    def form_of(shape: persistent_kernel.Shape, kind: Kind) -> Form:
         form = Form(kind.problem(shape.cell, shape.hidden, shape.batch), 16, 3, 3, 1)
         return with_weights(form, 1, 0, 0)
 
@@ -271,7 +273,7 @@ def test_faults_of_the_handoff_are_seen(kernel: str, fault: str, monkeypatch: py
 @pytest.mark.parametrize("fault", FAULTS_LEFT_OVER)
 @pytest.mark.parametrize("is_backward", [False, True])
 def test_faults_of_the_weights_left_over_are_seen(fault: str, is_backward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def form_of(shape: _persistent_kernel.Shape, kind: Kind) -> Form:
+    def form_of(shape: persistent_kernel.Shape, kind: Kind) -> Form:
         form = Form(kind.problem(shape.cell, shape.hidden, shape.batch), 32, 2, 1, 1)
         return with_weights(form, 1, 0, 2 if kind.is_backward == is_backward else 0)
 
@@ -322,7 +324,7 @@ def expect_right(case: Case) -> PersistentGpu:
 
 def with_header(source: Path, name: str, fault: tuple[str, str]) -> str:
     """A kernel with a header in it that has the fault."""
-    header = (source.parent / "_cuda" / name).read_text()
+    header = (HEADERS / name).read_text()
     assert fault[0] in header
     return source.read_text().replace(f'#include "{name}"', header.replace("#pragma once", "").replace(*fault))
 
@@ -340,7 +342,7 @@ def test_a_lost_message_ends_the_launch_with_nan_and_a_later_call_raises(kernel:
     is_backward = kernel == "persistent_backward"
     case = small("gru", hidden_size=40, has_state=True, mode="training" if is_backward else "inference")
     problem = contents.problem(case)
-    monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
+    monkeypatch.setattr(persistent_kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
     with monkeypatch.context() as patch, torch.inference_mode(not is_backward):
         _plant(kernel, *LOST[kernel], patch)
         found = calls.run(layer_of(case, problem.weights), problem)
@@ -358,9 +360,9 @@ def test_a_lost_message_ends_the_launch_with_nan_and_a_later_call_raises(kernel:
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("rounds", [100, 200, 300])
 def test_where_some_threads_give_up_all_end(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", rounds)
+    monkeypatch.setattr(persistent_kernel, "WATCHDOG_NS", rounds)
     case = small("lstm", steps=8, batch=12, hidden_size=40, mode="training", dtype="float16")
-    status = _persistent_kernel.status_of(torch.device("cpu"))
+    status = persistent_kernel.status_of(torch.device("cpu"))
     for order in range(3):
         with suppress(RuntimeError):  # of the backward pass, after a forward pass that gave up
             failed = verdicts(case, order)
@@ -410,7 +412,7 @@ def test_backward_weights_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatc
 def test_backward_a_cluster_has_two_blocks_at_least(cell: str, dtype: str, hidden: int) -> None:
     case = small(cell, hidden_size=hidden, batch=9, has_state=True, ragged=True, mode="training", dtype=dtype)
     kind = Kind(getattr(torch, dtype), torch.device("cpu"), is_backward=True)
-    form = _persistent_kernel.plan(_persistent_kernel.Shape(cell, case.steps, case.batch, hidden, False), kind)[0]
+    form = persistent_kernel.plan(persistent_kernel.Shape(cell, case.steps, case.batch, hidden, False), kind)[0]
     assert form.blocks >= 2
     assert verdicts(case) == []
 
@@ -419,17 +421,15 @@ def test_backward_a_cluster_has_two_blocks_at_least(cell: str, dtype: str, hidde
 def test_nothing_to_run_is_refused(sizes: tuple[int, int, int]) -> None:
     steps, batch, width = sizes
     with pytest.raises(ValueError, match="expected T, B and H of at least 1"):
-        _persistent_kernel.plan(
-            _persistent_kernel.Shape("lstm", steps, batch, width // 4, False), Kind(torch.half, torch.device("cpu"))
+        persistent_kernel.plan(
+            persistent_kernel.Shape("lstm", steps, batch, width // 4, False), Kind(torch.half, torch.device("cpu"))
         )
 
 
 @pytest.mark.parametrize(("steps", "batch"), [(2**30, 1), (1, 2**20)])
 def test_more_than_numbers_of_32_bits_can_say_is_refused(steps: int, batch: int) -> None:
     with pytest.raises(ValueError, match=r"expected T and G \* B \* H below 2\^30, got "):
-        _persistent_kernel.plan(
-            _persistent_kernel.Shape("lstm", steps, batch, 256, False), Kind(torch.half, torch.device("cpu"))
-        )
+        persistent_kernel.plan(persistent_kernel.Shape("lstm", steps, batch, 256, False), Kind(torch.half, torch.device("cpu")))
 
 
 @pytest.mark.parametrize(
@@ -470,11 +470,11 @@ def test_parameters_that_are_missing_and_pre_activations_of_another_width_are_re
 
 
 def test_other_types_and_devices_are_refused() -> None:
-    shape, cpu = _persistent_kernel.Shape("lstm", 3, 2, 4, False), torch.device("cpu")
+    shape, cpu = persistent_kernel.Shape("lstm", 3, 2, 4, False), torch.device("cpu")
     with pytest.raises(ValueError, match=r"expected one of torch.bfloat16, torch.float16, torch.float32, got torch.float64"):
-        _persistent_kernel.plan(shape, Kind(torch.float64, cpu))
+        persistent_kernel.plan(shape, Kind(torch.float64, cpu))
     with pytest.raises(ValueError, match="on cpu: runs on a CUDA device"):
-        _persistent_kernel.plan(shape, Kind(torch.half, cpu))
+        persistent_kernel.plan(shape, Kind(torch.half, cpu))
 
 
 @needs_compiler
@@ -552,13 +552,13 @@ def test_a_compiled_layer_is_one_graph_with_the_op_in_it(cell: str, options: dic
 @pytest.mark.usefixtures("on_cpu")
 def test_a_training_call_plans_what_it_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     planned: set[Kind] = set()
-    plan = _persistent_kernel.plan
+    plan = persistent_kernel.plan
 
     def seen(shape: Any, kind: Kind) -> Any:
         planned.add(kind)
         return plan(shape, kind)
 
-    monkeypatch.setattr(_persistent_kernel, "plan", seen)
+    monkeypatch.setattr(persistent_kernel, "plan", seen)
     assert verdicts(small("lstm", ragged=True, mode="training", dtype="float16")) == []
     assert {(kind.is_backward, kind.keeps, kind.lengths) for kind in planned} == {(False, True, True), (True, False, False)}
 
@@ -658,7 +658,7 @@ def assert_a_lost_message_raises(
     problem = contents.problem(case)
     with monkeypatch.context() as patch:
         plant(patch)
-        patch.setattr(_persistent_kernel, "WATCHDOG_NS", 20_000_000)
+        patch.setattr(persistent_kernel, "WATCHDOG_NS", 20_000_000)
         clusters_on_cpu.forget()
         calls.run(PersistentGpu().build(case, problem.weights), problem)
         torch.cuda.synchronize()
@@ -671,6 +671,6 @@ def assert_a_lost_message_raises(
 @needs_hopper
 def test_on_a_gpu_a_lost_message_raises_and_does_not_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     source = tmp_path / "persistent_gpu.cu"
-    source.write_text(with_header(_persistent_kernel._SOURCES[False], GATES_OF_CLUSTER, LOST[GATES_OF_CLUSTER]))
+    source.write_text(with_header(persistent_kernel._SOURCES[False], GATES_OF_CLUSTER, LOST[GATES_OF_CLUSTER]))
     case = small("lstm", hidden_size=200, device="cuda")
-    assert_a_lost_message_raises(case, monkeypatch, lambda patch: patch.setitem(_persistent_kernel._SOURCES, False, source))
+    assert_a_lost_message_raises(case, monkeypatch, lambda patch: patch.setitem(persistent_kernel._SOURCES, False, source))

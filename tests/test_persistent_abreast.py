@@ -15,12 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ecornn.cases import contents
-from pytest_ecornn.implementations import _persistent_kernel, _persistent_op
-from pytest_ecornn.implementations._persistent_abreast_form import Abreast
-from pytest_ecornn.implementations._persistent_choice import choose, fitting
-from pytest_ecornn.implementations._persistent_form import WARPS, Form
-from pytest_ecornn.implementations._persistent_layers import How
-from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device, Problem
+from pytest_ecornn.implementations._cuda.compile import HEADERS
+from pytest_ecornn.implementations.persistent_gpu import kernel, ops
+from pytest_ecornn.implementations.persistent_gpu.config import WARPS, Form
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
+from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, fitting
+from pytest_ecornn.implementations.persistent_gpu.layers import How
 from pytest_ecornn.verification import calls
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200
@@ -133,7 +134,7 @@ extern "C" void split(const unsigned* given, unsigned (*found)[2], int values) {
 
 @needs_compiler
 def test_two_parts_of_a_state_are_all_of_it(tmp_path: Path) -> None:
-    library = build(tmp_path, SPLITS, (), Path(_persistent_kernel.__file__).parent / "_cuda")
+    library = build(tmp_path, SPLITS, (), HEADERS)
     exponents, below = torch.arange(512).view(-1, 1, 1) << 23, torch.arange(1 << 13)
     above = torch.tensor([0, 1, 2, 0x155, 0x200, 0x3FE, 0x3FF]).view(-1, 1) << 13
     bits = (exponents | above | below).flatten().to(torch.int32)
@@ -170,7 +171,7 @@ def test_an_infinite_state_is_not_made_nan_by_units_that_are_not_there(kind: int
         with clusters_on_cpu.running_layers(
             lambda shape, kind_of: forms_of_all_kinds(kind_of.problem(shape.cell, shape.hidden, shape.batch))[kind]
         ):
-            found = _persistent_op.run(x, tuple(first), list(layer.parameters()), None, how)
+            found = ops.run(x, tuple(first), list(layer.parameters()), None, how)
     assert expected.isfinite().all()
     torch.testing.assert_close(found[0], expected, rtol=1e-5, atol=1e-6)
 
@@ -211,9 +212,9 @@ def test_a_lost_parcel_ends_the_launch_with_nan_and_a_later_call_raises(monkeypa
 @pytest.mark.parametrize("rounds", [60, 500])
 def test_where_some_threads_give_up_all_end(rounds: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     sizes.update(tiles=2, abreast=2)
-    monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", rounds)
+    monkeypatch.setattr(kernel, "WATCHDOG_NS", rounds)
     case = small("lstm", steps=8, batch=20, hidden_size=40, mode="inference", dtype="float16")
-    status = _persistent_kernel.status_of(torch.device("cpu"))
+    status = kernel.status_of(torch.device("cpu"))
     for order in range(4):
         with suppress(RuntimeError):
             assert verdicts(case, order) == [] or status.forget()

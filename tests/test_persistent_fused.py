@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations import _persistent_kernel, _persistent_layers
-from pytest_ecornn.implementations._persistent_describe import describe
-from pytest_ecornn.implementations._persistent_form import Form
-from pytest_ecornn.implementations._persistent_kernel import MOST_FUSED_ROWS, Kind, Shape, is_fused
-from pytest_ecornn.implementations._persistent_layers import How
-from pytest_ecornn.implementations._persistent_op import run
+from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
+from pytest_ecornn.implementations.persistent_gpu import layers
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.describe import describe
+from pytest_ecornn.implementations.persistent_gpu.kernel import MOST_FUSED_ROWS, Kind, Shape, is_fused
+from pytest_ecornn.implementations.persistent_gpu.layers import How
+from pytest_ecornn.implementations.persistent_gpu.ops import run
 from tests import clusters_on_cpu, test_persistent, test_persistent_abreast, test_persistent_grid
 from tests.test_persistent import CELLS, expect_right, expect_seen, needs_compiler, needs_hopper, small, verdicts
 from tests.test_persistent_grid import PRECISIONS, TF32
@@ -45,13 +46,13 @@ def kernel(request: pytest.FixtureRequest) -> str:
 def launched(kernel: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Layers run on a CPU; of each launch the width of x whose product it makes, 0 for none."""
     found: list[int] = []
-    launch_of = _persistent_kernel.launch_of
+    launch_of = persistent_kernel.launch_of
 
     def seen(*given: Any) -> Any:
         found.append(given[5] if len(given) > 5 else 0)
         return launch_of(*given)
 
-    monkeypatch.setattr(_persistent_layers, "launch_of", seen)
+    monkeypatch.setattr(layers, "launch_of", seen)
     with clusters_on_cpu.running_layers(lambda shape, kind: form_of(kernel, shape, kind)):
         yield found
 
@@ -60,13 +61,13 @@ def launched(kernel: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]
 def many_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Within it kernels make products of more rows than they do otherwise."""
     with monkeypatch.context() as patch:
-        patch.setattr(_persistent_kernel, "MOST_FUSED_ROWS", 1000)
-        _persistent_layers._way.cache_clear()
+        patch.setattr(persistent_kernel, "MOST_FUSED_ROWS", 1000)
+        layers._way.cache_clear()
         try:
             yield
         finally:
             patch.undo()
-            _persistent_layers._way.cache_clear()
+            layers._way.cache_clear()
 
 
 def short(cell: str, **options: Any) -> Case:
@@ -93,7 +94,7 @@ def test_wide_rows_are_not_multiplied_by_few_blocks(inputs: int | None, hidden: 
 def test_as_much_is_read_at_once_as_divides_all_rows(inputs: int, hidden: int, width: int) -> None:
     kind = Kind(torch.float16, torch.device("cpu"), inputs=inputs)
     form = Form(kind.problem("lstm", hidden, 1), 16, -(-hidden // 16), 1, 1)
-    assert _persistent_kernel.width_of(kind, form) == width
+    assert persistent_kernel.width_of(kind, form) == width
 
 
 @needs_compiler

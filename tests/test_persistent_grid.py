@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ecornn.cases import contents
-from pytest_ecornn.implementations import _persistent_kernel, persistent_gpu
-from pytest_ecornn.implementations._persistent_choice import choose
-from pytest_ecornn.implementations._persistent_form import Form
-from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
-from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
+from pytest_ecornn.implementations import persistent_gpu
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device, Problem
+from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, kernel
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
 from pytest_ecornn.verification import calls, verification
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200
@@ -193,7 +193,7 @@ def assert_a_lost_parcel_is_told(monkeypatch: pytest.MonkeyPatch, *planted: str)
     case = small("gru", hidden_size=40, has_state=True, mode="inference")
     problem = contents.problem(case)
     layer = persistent_gpu.make_layer(case, problem.weights, torch.device("cpu"))
-    monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
+    monkeypatch.setattr(kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
     with monkeypatch.context() as patch, torch.inference_mode():
         _plant(*planted, patch)
         found = calls.run(layer, problem)
@@ -215,9 +215,9 @@ def test_where_some_threads_give_up_all_end(
     buffers: int, rounds: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes.update(tiles=2, buffers=buffers)
-    monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", rounds)
+    monkeypatch.setattr(kernel, "WATCHDOG_NS", rounds)
     case = small("lstm", steps=8, batch=12, hidden_size=40, mode="inference", dtype="float16")
-    status = _persistent_kernel.status_of(torch.device("cpu"))
+    status = kernel.status_of(torch.device("cpu"))
     for order in range(4):
         with suppress(RuntimeError):
             assert verdicts(case, order) == [] or status.forget()

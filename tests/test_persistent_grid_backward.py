@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ecornn.cases import contents
-from pytest_ecornn.implementations import _persistent_choice, _persistent_kernel, persistent_gpu
-from pytest_ecornn.implementations._persistent_choice import choose
-from pytest_ecornn.implementations._persistent_form import Form
-from pytest_ecornn.implementations._persistent_kernel import Kind, Shape
-from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
-from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
+from pytest_ecornn.implementations import persistent_gpu
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device, Problem
+from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, heuristics, kernel
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
+from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
 from pytest_ecornn.verification import calls
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200
@@ -182,7 +182,7 @@ def test_a_lost_parcel_ends_the_launch_with_nan_and_a_later_call_raises(
     case = small("gru", hidden_size=40, has_state=True, mode="training")
     problem = contents.problem(case)
     layer = persistent_gpu.make_layer(case, problem.weights, torch.device("cpu"))
-    monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
+    monkeypatch.setattr(kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
     with monkeypatch.context() as patch:
         _plant(name, *PLANTED[name][fault], patch)
         found = calls.run(layer, problem)
@@ -199,9 +199,9 @@ def test_a_lost_parcel_ends_the_launch_with_nan_and_a_later_call_raises(
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("rounds", [300, 700])
 def test_where_some_threads_give_up_all_end(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", rounds)
+    monkeypatch.setattr(kernel, "WATCHDOG_NS", rounds)
     case = small("lstm", steps=8, batch=12, hidden_size=40, mode="training", dtype="float16")
-    status = _persistent_kernel.status_of(torch.device("cpu"))
+    status = kernel.status_of(torch.device("cpu"))
     for order in range(4):
         with suppress(RuntimeError):  # of the backward pass, after a forward pass that gave up
             assert verdicts(case, order) == [] or status.forget()
@@ -219,8 +219,8 @@ needs_gpu = pytest.mark.skipif(
 @pytest.fixture
 def no_clusters(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every layer lies in a grid, forward and backward."""
-    monkeypatch.setattr(_persistent_choice, "clusters", lambda make, problem, device: iter(()))
-    monkeypatch.setattr(_persistent_kernel, "plan", lru_cache(_persistent_kernel.plan.__wrapped__))
+    monkeypatch.setattr(heuristics, "clusters", lambda make, problem, device: iter(()))
+    monkeypatch.setattr(kernel, "plan", lru_cache(kernel.plan.__wrapped__))
     clusters_on_cpu.forget()
     yield
     clusters_on_cpu.forget()
@@ -244,6 +244,6 @@ def test_on_a_gpu_the_kernel_passes_the_rule(cell: str, precision: dict[str, str
 @pytest.mark.usefixtures("no_clusters")
 def test_on_a_gpu_a_lost_parcel_raises_and_does_not_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     source = tmp_path / "persistent_grid_backward.cu"
-    source.write_text(_persistent_kernel._GRID_SOURCES[True].read_text().replace(*FAULTS["a sum is not told"]))
+    source.write_text(kernel._GRID_SOURCES[True].read_text().replace(*FAULTS["a sum is not told"]))
     case = small("lstm", hidden_size=200, mode="training", device="cuda")
-    assert_a_lost_message_raises(case, monkeypatch, lambda patch: patch.setitem(_persistent_kernel._GRID_SOURCES, True, source))
+    assert_a_lost_message_raises(case, monkeypatch, lambda patch: patch.setitem(kernel._GRID_SOURCES, True, source))

@@ -16,11 +16,11 @@ from torch.nn.utils import prune
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
 
 import pytest_ecornn.nn
-from pytest_ecornn.implementations import _persistent_kernel
+from pytest_ecornn.implementations._common.recurrent_problem import Device
+from pytest_ecornn.implementations._common.torch_nn import Operators
 from pytest_ecornn.implementations._cuda.compile import refusal
-from pytest_ecornn.implementations._persistent_kernel import launch_of, plan
-from pytest_ecornn.implementations._persistent_problem import Device
-from pytest_ecornn.implementations._torch_nn import Operators
+from pytest_ecornn.implementations.persistent_gpu import kernel
+from pytest_ecornn.implementations.persistent_gpu.kernel import launch_of, plan
 from pytest_ecornn.reference.precision import fp32_precision
 from tests import test_persistent
 from tests.test_persistent import needs_compiler, needs_hopper
@@ -47,8 +47,8 @@ def by_kernels(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def really_planned(by_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on any machine, not for a CPU's clusters."""
-    monkeypatch.setattr(_persistent_kernel, "plan", plan)
-    monkeypatch.setattr(_persistent_kernel, "refusal", refusal)
+    monkeypatch.setattr(kernel, "plan", plan)
+    monkeypatch.setattr(kernel, "refusal", refusal)
     launch_of.cache_clear()
 
 
@@ -425,8 +425,8 @@ def test_a_device_without_the_kernels(really_planned: None) -> None:
 @on_clusters
 @pytest.mark.parametrize("wanted", [contextlib.nullcontext, torch.no_grad])
 def test_sizes_that_do_not_fit(wanted: Any, really_planned: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_persistent_kernel, "refusal", lambda device: None)
-    monkeypatch.setattr(_persistent_kernel.Device, "of", lambda device: Device(132, 2000, 16))
+    monkeypatch.setattr(kernel, "refusal", lambda device: None)
+    monkeypatch.setattr(kernel.Device, "of", lambda device: Device(132, 2000, 16))
     with (
         wanted(),
         pytest.raises(ValueError, match="H 9 does not fit: the states of 8 sequences must lie in the 2000 bytes"),

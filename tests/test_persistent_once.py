@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ecornn.cases import contents
-from pytest_ecornn.implementations import _persistent_kernel, _persistent_layers, _persistent_once, persistent_gpu
+from pytest_ecornn.implementations import persistent_gpu
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device
 from pytest_ecornn.implementations._cuda.launch import Launch
-from pytest_ecornn.implementations._persistent_layers import How
-from pytest_ecornn.implementations._persistent_once import MOST_SEQUENCES, Once, choose
-from pytest_ecornn.implementations._persistent_op import run
-from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device
+from pytest_ecornn.implementations.persistent_gpu import kernel, layers, single_step
+from pytest_ecornn.implementations.persistent_gpu.layers import How
+from pytest_ecornn.implementations.persistent_gpu.ops import run
+from pytest_ecornn.implementations.persistent_gpu.single_step import MOST_SEQUENCES, Once, choose
 from pytest_ecornn.verification import calls
 from tests.clusters_on_cpu import ClustersOnCpu
 from tests.test_persistent import (
@@ -61,13 +62,13 @@ class Counted(dict[str, int]):
         return _ONCE_OF(*given)
 
 
-_ONCE_OF = _persistent_layers.once_of
+_ONCE_OF = layers.once_of
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     found = Counted()
-    monkeypatch.setattr(_persistent_layers, "once_of", found.once_of)
+    monkeypatch.setattr(layers, "once_of", found.once_of)
     return found
 
 
@@ -115,7 +116,7 @@ def test_the_most_shared_memory_is_what_a_launch_asks_for(monkeypatch: pytest.Mo
             assert 0 < launch.shared_bytes <= most
             launched.append(most)
 
-    for module in (_persistent_kernel, _persistent_once):
+    for module in (kernel, single_step):
         monkeypatch.setattr(module, "Kernel", Watched)
     for options in ({"steps": 1}, {"steps": 2}, {"steps": 2, "mode": "training"}):
         problem = contents.problem(small("gru", **{"mode": "inference", "dtype": "float16", **options}))
@@ -136,7 +137,7 @@ def test_what_does_not_run_is_refused() -> None:
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 def test_a_launch_that_gave_up_before_is_told_of() -> None:
-    status = _persistent_kernel.status_of(torch.device("cpu"))
+    status = kernel.status_of(torch.device("cpu"))
     case = small("lstm", steps=1, mode="inference", dtype="float16")
     ctypes.c_int32.from_address(status.address).value = 1
     with pytest.raises(RuntimeError, match="an earlier launch of a persistent kernel on cpu is wrong"):

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations import _persistent_kernel, _persistent_layers, _persistent_wave
-from pytest_ecornn.implementations._persistent_choice import choose, clusters
-from pytest_ecornn.implementations._persistent_describe import describe
-from pytest_ecornn.implementations._persistent_form import Form
-from pytest_ecornn.implementations._persistent_kernel import Kind, Shape
-from pytest_ecornn.implementations._persistent_problem import Arithmetic, Device, Problem
-from pytest_ecornn.implementations._persistent_wave_form import MOST_LAYERS, Wave, alone_us, choose_wave, waves
+from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Device, Problem
+from pytest_ecornn.implementations.persistent_gpu import kernel, wavefront
+from pytest_ecornn.implementations.persistent_gpu import layers as persistent_layers
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.config_wavefront import MOST_LAYERS, Wave, alone_us, choose_wave, waves
+from pytest_ecornn.implementations.persistent_gpu.describe import describe
+from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, clusters
+from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
 from pytest_ecornn.verification import calls
 from tests import clusters_on_cpu, test_persistent
 from tests.clusters_on_cpu import H200
@@ -198,14 +199,14 @@ def test_every_kind_of_form_passes_the_rule(
 @needs_compiler
 def test_what_is_kept_is_what_layers_one_by_one_keep(in_waves: list[Wave]) -> None:
     torch.manual_seed(0)
-    how = _persistent_layers.How("lstm", False, False, False, False)
+    how = persistent_layers.How("lstm", False, False, False, False)
     weights = [torch.randn(36, 9), torch.randn(36, 9), torch.randn(36), torch.randn(36)] * 2
     given = torch.randn(5, 3, 9), (), weights, None, how
-    found, kept = _persistent_layers.forward(*given, keeps=True)
+    found, kept = persistent_layers.forward(*given, keeps=True)
     assert in_waves
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_persistent_wave, "waves", clusters_on_cpu.one_by_one)
-        wanted, kept_alone = _persistent_layers.forward(*given, keeps=True)
+        patch.setattr(wavefront, "waves", clusters_on_cpu.one_by_one)
+        wanted, kept_alone = persistent_layers.forward(*given, keeps=True)
     for one, other in zip([found, *kept], [wanted, *kept_alone], strict=True):
         assert len(one) == len(other)
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
@@ -281,7 +282,7 @@ LOST = {
 def test_a_lost_message_ends_the_launch_with_nan_and_a_later_call_raises(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = small("lstm", hidden_size=40, has_state=True, mode="inference", layers=3)
     problem = contents.problem(case)
-    monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
+    monkeypatch.setattr(kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
     with monkeypatch.context() as patch:
         _plant(*LOST[who], patch)
         found = calls.run(layer_of(case, problem.weights), problem)
@@ -295,9 +296,9 @@ def test_a_lost_message_ends_the_launch_with_nan_and_a_later_call_raises(who: st
 @needs_compiler
 @pytest.mark.parametrize("rounds", [100, 200, 300])
 def test_where_some_threads_give_up_all_end(rounds: int, in_waves: list[Wave], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", rounds)
+    monkeypatch.setattr(kernel, "WATCHDOG_NS", rounds)
     case = small("lstm", steps=8, batch=12, hidden_size=40, mode="inference", dtype="float16", layers=3)
-    status = _persistent_kernel.status_of(torch.device("cpu"))
+    status = kernel.status_of(torch.device("cpu"))
     for order in range(3):
         failed = verdicts(case, order)
         assert failed == [] or status.forget()
@@ -327,8 +328,8 @@ def test_on_a_gpu_the_kernel_passes_the_rule(
         seen.extend(found := found_by(*of))
         return found
 
-    found_by = _persistent_wave.waves
-    monkeypatch.setattr(_persistent_wave, "waves", waves_of)
+    found_by = wavefront.waves
+    monkeypatch.setattr(wavefront, "waves", waves_of)
     precise = {"dtype": "float32", "precision": "tf32"} if dtype == "tf32" else {"dtype": dtype}
     case = gpu_case(cell, hidden_size=hidden, batch=batch, layers=layers, steps=steps, mode=mode, **precise)
     expect_right(case)
@@ -339,6 +340,6 @@ def test_on_a_gpu_the_kernel_passes_the_rule(
 @needs_hopper
 def test_on_a_gpu_a_lost_message_raises_and_does_not_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     source = tmp_path / "persistent_wave.cu"
-    source.write_text(_persistent_wave._SOURCE.read_text().replace(*LOST["a layer"][1:]))
+    source.write_text(wavefront._SOURCE.read_text().replace(*LOST["a layer"][1:]))
     case = gpu_case("lstm", hidden_size=200, mode="inference")
-    assert_a_lost_message_raises(case, monkeypatch, lambda patch: patch.setattr(_persistent_wave, "_SOURCE", source))
+    assert_a_lost_message_raises(case, monkeypatch, lambda patch: patch.setattr(wavefront, "_SOURCE", source))

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from pytest_ecornn.contract import MODES, Case, Weights
-from pytest_ecornn.implementations import _persistent_form
-from pytest_ecornn.implementations._persistent_abreast_form import Abreast
-from pytest_ecornn.implementations._persistent_form import Form
-from pytest_ecornn.implementations._persistent_problem import Arithmetic, Problem
+from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Problem
+from pytest_ecornn.implementations.persistent_gpu import config
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
 from pytest_ecornn.measurement.clocks import CpuClock
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.results.statistics import Ratio
@@ -68,7 +68,7 @@ def us(clocks: float) -> float:
 
 
 def test_a_step_waits_for_what_is_handed_on_and_then_multiplies() -> None:
-    assert persistent_floor.PART_BYTES == _persistent_form.PART_BYTES
+    assert persistent_floor.PART_BYTES == config.PART_BYTES
     assert form().parts == 16
     assert persistent_floor.handoff_us(form()) == pytest.approx(0.2 + us(32 * 8 * 2 * 16 / 32))
     assert persistent_floor.busy_us(form()) == pytest.approx(us(16 * 2 * 2 * 6.1))

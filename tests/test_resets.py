@@ -17,9 +17,8 @@ from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.cases.required import MIN_CELLS
 from pytest_ecornn.cases.strategies import Domain
 from pytest_ecornn.contract import Case, Implementation, Layer, Weights, cells
-from pytest_ecornn.implementations import _scan_gpu_op
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
-from pytest_ecornn.implementations.scan_gpu import ScanGpu
+from pytest_ecornn.implementations.scan_gpu import ScanGpu, ops
 from pytest_ecornn.implementations.torch_cpu import TorchCpu
 from pytest_ecornn.measurement.pool import Pool
 from pytest_ecornn.reference.loop import Sequential
@@ -152,8 +151,8 @@ def test_scan_gpu_hands_the_mask_to_each_scan_without_a_copy(monkeypatch: pytest
         given.append(resets)
         return x.new_zeros(3, 5, 2), x.new_zeros(3, 2)
 
-    monkeypatch.setattr(_scan_gpu_op, "scan", scan)
-    monkeypatch.setattr(_scan_gpu_op, "describe", lambda *of: "")
+    monkeypatch.setattr(ops, "scan", scan)
+    monkeypatch.setattr(ops, "describe", lambda *of: "")
     monkeypatch.setattr(torch.cuda, "device", lambda of: nullcontext())
     case = Case.parse("mingru-T5-B3-H2-float32-bidirectional-batchfirst-projected")
     problem = contents.problem(replace(case, resets=is_packed))

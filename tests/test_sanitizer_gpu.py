@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations._persistent_problem import Arithmetic
+from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic
 from pytest_ecornn.suites import sanitizer_gpu, sanitizer_queue
 from pytest_ecornn.suites.sanitized import KERNELS, Job, _kinds, _once, _scans, _sparse, _transposed
 from pytest_ecornn.suites.sanitizer_gpu import command

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations import _scan
-from pytest_ecornn.implementations._scan import Plan, Scan, plan, scan
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
+from pytest_ecornn.implementations.scan_cpu import scan as scan_cpu_scan
+from pytest_ecornn.implementations.scan_cpu.scan import Plan, Scan, plan, scan
 from pytest_ecornn.verification.calls import run
 from pytest_ecornn.verification.verification import Candidate, failure_message
 
@@ -71,9 +71,9 @@ def with_gradients(
 def exponential() -> Any:
     import numba
 
-    from pytest_ecornn.implementations import _scan_gates
+    from pytest_ecornn.implementations.scan_cpu import numba_gates
 
-    own = _scan_gates.exp
+    own = numba_gates.exp
     return numba.vectorize(["float32(float32)", "float64(float64)"])(lambda x: own(x))
 
 
@@ -205,9 +205,9 @@ def test_large_outputs_that_pass_the_caches_do_not_change_a_bit(monkeypatch: pyt
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
         how = of({torch.float64: "mingru_positive", torch.float16: "minlstm"}.get(dtype, "mingru"), dtype)
         x = gates_of(how.cell, 9, 2, hidden, dtype)
-        monkeypatch.setattr(_scan, "_STREAMED_BYTES", 2**60)
+        monkeypatch.setattr(scan_cpu_scan, "_STREAMED_BYTES", 2**60)
         plain = with_gradients(how, x, None, None)
-        monkeypatch.setattr(_scan, "_STREAMED_BYTES", 0)
+        monkeypatch.setattr(scan_cpu_scan, "_STREAMED_BYTES", 0)
         for one, other in zip(plain, with_gradients(how, x, None, None), strict=True):
             assert torch.equal(one, other)
 
@@ -215,7 +215,7 @@ def test_large_outputs_that_pass_the_caches_do_not_change_a_bit(monkeypatch: pyt
 def test_threads_without_openmp_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     x = gates_of("mingru", 300, 4, 64)
     output, _, _ = of("mingru").forward(x, None, None)
-    monkeypatch.setattr(_scan, "openmp", lambda: None)
+    monkeypatch.setattr(scan_cpu_scan, "openmp", lambda: None)
     assert torch.equal(of("mingru").forward(x, None, None)[0], output)
 
 

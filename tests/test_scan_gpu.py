@@ -19,13 +19,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Implementation, cells
-from pytest_ecornn.implementations import _gate_product, _scan_gpu_log_op, _scan_gpu_op
+from pytest_ecornn.implementations._common import input_projection
 from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
 from pytest_ecornn.implementations._cuda.rows import shape_of
-from pytest_ecornn.implementations._scan_gpu_form import Cut, Device, Form, Need, choose
-from pytest_ecornn.implementations._scan_gpu_op import CELLS, Kind, Shape
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
+from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
+from pytest_ecornn.implementations.scan_gpu.config import Cut, Device, Form, Need, choose
+from pytest_ecornn.implementations.scan_gpu.ops import CELLS, Kind, Shape
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
+from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
 from pytest_ecornn.reference.precision import current, fp32_precision, whole_sums
 from pytest_ecornn.verification import calls, verification
 from tests.kernels_on_cpu import form_of_one_thread
@@ -167,8 +169,8 @@ def on_cpu(shape: Shape, is_biased: bool, backward: bool, **tensors: Tensor | No
     is_masked = any(tensors[name] is not None for name in ("lengths", "resets"))
     kind = Kind(torch.float64, torch.device("cpu"), 8, is_biased, is_masked, backward)
     form = form_of_one_thread(shape, kind)
-    arrays, integers = _scan_gpu_op.arguments(form, shape, tensors)
-    _scan_gpu_op.make_kernel(shape, kind, form)(form.launch, **arrays, **integers)
+    arrays, integers = scan_gpu_ops.arguments(form, shape, tensors)
+    scan_gpu_ops.make_kernel(shape, kind, form)(form.launch, **arrays, **integers)
 
 
 @needs_compiler
@@ -243,7 +245,7 @@ def test_repeated_calls_read_and_write_their_own_arrays_however_these_are_laid_o
         leaf = values.detach().requires_grad_()
         inputs, weights = (leaf, bias, first), (torch.randn(3, 9, 5).double(), torch.randn(3, 5).double())
         expected = by_loop(*inputs, *masks, "mingru", False)
-        found = _scan_gpu_op.scan(*inputs, *masks, "mingru", True, False)
+        found = scan_gpu_ops.scan(*inputs, *masks, "mingru", True, False)
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
         wanted = torch.autograd.grad(expected, inputs, weights)
         torch.testing.assert_close(torch.autograd.grad(found, inputs, weights), wanted, rtol=1e-10, atol=1e-12)
@@ -258,10 +260,10 @@ def test_time_that_is_split_is_given_cleared_maps(monkeypatch: pytest.MonkeyPatc
         found.append([len(pointers), sum(map(bool, words))])
         words[:] = [1] * form.words  # which the next launch is likely to be given
 
-    monkeypatch.setattr(_scan_gpu_op, "_launches", LayoutMemo(lambda how, arrays: (form, launch)))
+    monkeypatch.setattr(scan_gpu_ops, "_launches", LayoutMemo(lambda how, arrays: (form, launch)))
     shape = Shape("mingru", 23, 3, 5, True, False)
     for _ in range(3):
-        _scan_gpu_op._launch(shape, False, torch.zeros(3, 23, 10), bias=None)
+        scan_gpu_ops._launch(shape, False, torch.zeros(3, 23, 10), bias=None)
     assert found == [[3, 0]] * 3
 
 
@@ -291,14 +293,14 @@ class SeenBy(TorchDispatchMode):
 )
 def test_a_product_has_the_precision_that_was_asked_for(dtype: torch.dtype, tf32: bool, held: tuple[str, bool, bool]) -> None:
     with fp32_precision("matmul", "ieee" if tf32 else "tf32"), SeenBy() as mode:
-        _gate_product._product(torch.ones(2, 3, dtype=dtype), torch.ones(4, 3, dtype=dtype), tf32)
+        input_projection._product(torch.ones(2, 3, dtype=dtype), torch.ones(4, 3, dtype=dtype), tf32)
     assert mode.seen == [held]
 
 
 def test_a_product_keeps_its_type_under_autocast() -> None:
     a, b = torch.randn(2, 3).requires_grad_(), torch.randn(4, 3)
     with torch.autocast("cpu", torch.bfloat16):
-        found = _gate_product.gate_product(a, b, False)
+        found = input_projection.gate_product(a, b, False)
         (gradient,) = torch.autograd.grad(found.sum(), a)
     assert found.dtype == gradient.dtype == torch.float32
     torch.testing.assert_close(found, a @ b.T, rtol=1e-6, atol=1e-6)
@@ -331,7 +333,7 @@ class Spent:
         return self.leaf, self.bias, self.first
 
     def scan(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return _scan_gpu_op.scan(x, self.bias, self.first, *self.masks, "mingru", True, False, overwrites_x=True)
+        return scan_gpu_ops.scan(x, self.bias, self.first, *self.masks, "mingru", True, False, overwrites_x=True)
 
     def check(self, found: tuple[Tensor, ...], of_one: bool = False) -> None:
         found = tuple(one[0] for one in found) if of_one else found
@@ -419,16 +421,16 @@ def test_layers_write_over_their_products_and_nothing_else(
 def spied_on(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Layers run on a CPU; how many rows were written over, by scan."""
     written: list[int] = []
-    backward = _scan_gpu_op._backward_into
+    backward = scan_gpu_ops._backward_into
 
     def spy(d_x: Tensor, x: Tensor, *rest: Any) -> Tensor:
         if d_x is x:
             written.append(x.shape[0] * x.shape[1])
         return backward(d_x, x, *rest)
 
-    monkeypatch.setattr(_scan_gpu_op, "_backward_into", spy)
+    monkeypatch.setattr(scan_gpu_ops, "_backward_into", spy)
     monkeypatch.setattr(torch.cuda, "device", lambda of: nullcontext())
-    for module in (_scan_gpu_op, _scan_gpu_log_op):
+    for module in (scan_gpu_ops, scan_gpu_log_ops):
         monkeypatch.setattr(module, "describe", lambda *of: "")
     return written
 
@@ -469,7 +471,7 @@ def test_written_over_or_not_a_gradient_is_the_same(hidden: int, steps: int, dty
     found = []
     for overwrites_x in (False, True):
         x = leaf * 1.0
-        output, _ = _scan_gpu_op.scan(x, None, None, lengths, None, "minlstm", True, False, overwrites_x)
+        output, _ = scan_gpu_ops.scan(x, None, None, lengths, None, "minlstm", True, False, overwrites_x)
         found.append(torch.autograd.grad(output, leaf, weights)[0])
         assert torch.equal(x, found[-1]) == overwrites_x
     assert torch.equal(*found)
@@ -481,8 +483,8 @@ def test_written_over_or_not_a_gradient_is_the_same(hidden: int, steps: int, dty
 def test_forward_mode_gradients_are_refused_rather_than_lost() -> None:
     x, weight = torch.ones(2, 3, 4).double(), torch.ones(4, 4).double()
     calls: tuple[Callable[[Tensor], Any], ...] = (
-        lambda x: _scan_gpu_op.scan(x, None, None, None, None, "mingru", True, False),
-        lambda x: _gate_product.gate_products(x, weight, False),
+        lambda x: scan_gpu_ops.scan(x, None, None, None, None, "mingru", True, False),
+        lambda x: input_projection.gate_products(x, weight, False),
     )
     for call in calls:
         with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="no forward-mode gradient"):
@@ -493,7 +495,7 @@ def test_forward_mode_gradients_are_refused_rather_than_lost() -> None:
             torch.func.jvp(call, (x,), (x,))
         torch.func.jvp(lambda y, call=call: (y, call(x)), (x,), (x,))  # of what has no tangent
     leaf = x.clone().requires_grad_()
-    output, _ = _scan_gpu_op.scan(leaf, None, None, None, None, "mingru", True, False)
+    output, _ = scan_gpu_ops.scan(leaf, None, None, None, None, "mingru", True, False)
     with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="scan_backward has no forward-mode"):
         torch.autograd.grad(output, leaf, forward_ad.make_dual(torch.ones_like(output), torch.ones_like(output)))
 
@@ -502,8 +504,8 @@ def test_forward_mode_gradients_are_refused_rather_than_lost() -> None:
 @pytest.mark.usefixtures("ops_on_cpu")
 def test_a_gradient_of_a_gradient_is_refused_rather_than_wrong() -> None:
     x, weight = (torch.ones(*sizes).double().requires_grad_() for sizes in ((2, 3, 4), (4, 4)))
-    gates = _gate_product.gate_products(x, weight, False)
-    output, _ = _scan_gpu_op.scan(gates, None, None, None, None, "mingru", True, False)
+    gates = input_projection.gate_products(x, weight, False)
+    output, _ = scan_gpu_ops.scan(gates, None, None, None, None, "mingru", True, False)
     (of_x,) = torch.autograd.grad(output.sum(), x, create_graph=True)
     with pytest.raises(NotImplementedError, match="pytest_ecornn::scan_forward is differentiable once"):
         of_x.sum().backward()
@@ -519,7 +521,7 @@ def test_a_gradient_of_a_gradient_is_refused_rather_than_wrong() -> None:
 def test_masks_bias_state_and_all_gradients_at_every_edge_of_a_tile(cell: str, steps: int, reverse: bool) -> None:
     inputs, masks = draw(cell, steps, "cuda")
     expected = by_loop(*inputs, *masks, cell, reverse)
-    got = _scan_gpu_op.scan(*inputs, *masks, cell, True, reverse)
+    got = scan_gpu_ops.scan(*inputs, *masks, cell, True, reverse)
     torch.testing.assert_close(got, expected, rtol=1e-11, atol=1e-12)
     weights = [torch.randn_like(one) for one in expected]
     found, wanted = (torch.autograd.grad(outputs, inputs, weights) for outputs in (got, expected))
@@ -532,7 +534,7 @@ def test_a_reset_forgets_what_is_not_finite() -> None:
     x[0, 7, 2:] = float("inf")
     resets = torch.zeros(1, 300, dtype=torch.uint8, device="cuda")
     resets[0, 200] = 1
-    output, _ = _scan_gpu_op.scan(x, None, None, None, resets, "mingru", True, False)
+    output, _ = scan_gpu_ops.scan(x, None, None, None, resets, "mingru", True, False)
     assert output[0, 7:200].isinf().all()
     assert output[0, 200:].isfinite().all()
 
@@ -545,7 +547,7 @@ def test_repeats_are_equal_bit_for_bit_and_so_are_both_layouts(hidden: int, dtyp
 
     def run(x: Tensor, batch_first: bool) -> Tensor:
         leaf = x.detach().requires_grad_()
-        output, _ = _scan_gpu_op.scan(leaf, None, None, None, None, "mingru", batch_first, False)
+        output, _ = scan_gpu_ops.scan(leaf, None, None, None, None, "mingru", batch_first, False)
         (gradient,) = torch.autograd.grad(output.float().square().sum(), leaf)
         return torch.cat([output.detach(), gradient], -1)
 
@@ -559,8 +561,8 @@ def test_repeats_are_equal_bit_for_bit_and_so_are_both_layouts(hidden: int, dtyp
 def test_offsets_beyond_32_bits() -> None:
     steps, hidden = 2**20 + 3, 1024
     x = torch.randn(1, steps, 2 * hidden, dtype=torch.bfloat16, device="cuda")
-    output, final = _scan_gpu_op.scan(x, None, None, None, None, "mingru", True, False)
-    _, late = _scan_gpu_op.scan(x[:, -1000:], None, None, None, None, "mingru", True, False)  # all before is forgotten
+    output, final = scan_gpu_ops.scan(x, None, None, None, None, "mingru", True, False)
+    _, late = scan_gpu_ops.scan(x[:, -1000:], None, None, None, None, "mingru", True, False)  # all before is forgotten
     torch.testing.assert_close(final, late)
     assert torch.equal(output[:, -1], final)
 
@@ -581,7 +583,7 @@ def test_the_ops_are_what_torch_asks_of_ops() -> None:
 @pytest.mark.parametrize("used", [[0], [1]], ids=["output", "final state"])
 def test_what_has_no_gradient_has_one_of_zeros(used: list[int]) -> None:
     inputs, masks = draw("mingru", 23, "cuda")
-    found = _scan_gpu_op.scan(*inputs, *masks, "mingru", True, False)
+    found = scan_gpu_ops.scan(*inputs, *masks, "mingru", True, False)
     expected = by_loop(*inputs, *masks, "mingru", False)
     losses = [sum((one[i].sin().sum() for i in used), torch.zeros((), device="cuda")) for one in (found, expected)]
     for got, wanted in zip(*(torch.autograd.grad(loss, inputs) for loss in losses), strict=True):
@@ -593,8 +595,8 @@ def test_a_compiled_function_is_one_graph() -> None:
     x, weight = torch.randn(4, 9, 5, device="cuda"), torch.randn(12, 5, device="cuda", requires_grad=True)
 
     def layer(x: Tensor) -> Tensor:
-        product = _gate_product.gate_products(x, weight, False)
-        return _scan_gpu_op.scan(product, None, None, None, None, "mingru", True, False)[0]
+        product = input_projection.gate_products(x, weight, False)
+        return scan_gpu_ops.scan(product, None, None, None, None, "mingru", True, False)[0]
 
     compiled = torch.compile(layer, fullgraph=True)
     torch.testing.assert_close(compiled(x), layer(x))
@@ -607,7 +609,7 @@ def test_a_compiled_function_is_one_graph() -> None:
 def test_nothing_to_scan_is_refused(sizes: tuple[int, int, int]) -> None:
     shape = Shape.of(torch.empty(sizes), "mingru", False, False)
     with pytest.raises(ValueError, match="expected T, B and H of at least 1, got"):
-        _scan_gpu_op.plan(shape, Kind(torch.float32, torch.device("cuda", 0), 4, False, False, False))
+        scan_gpu_ops.plan(shape, Kind(torch.float32, torch.device("cuda", 0), 4, False, False, False))
 
 
 def test_a_shape_is_read_from_x() -> None:

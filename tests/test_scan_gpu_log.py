@@ -13,11 +13,13 @@ from torch import Tensor
 
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights, cells
 from pytest_ecornn.contract.layer_stack import run_layers
-from pytest_ecornn.implementations import _gate_product, _scan_gpu_log_op, _scan_gpu_op
+from pytest_ecornn.implementations._common import input_projection
 from pytest_ecornn.implementations._cuda.rows import shape_of
-from pytest_ecornn.implementations._scan_gpu_log_op import Tree, choose, log_scan, make_kernel
-from pytest_ecornn.implementations._scan_gpu_op import CELLS, Shape
+from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
+from pytest_ecornn.implementations.scan_gpu.ops import CELLS, Shape
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
+from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
+from pytest_ecornn.implementations.scan_gpu_log.ops import Tree, choose, log_scan, make_kernel
 from pytest_ecornn.verification.comparison import Comparison
 from pytest_ecornn.verification.verification import Candidate
 from tests.kernels_on_cpu import ONE_THREAD
@@ -77,7 +79,7 @@ def on_cpu(
     output, final = x.new_full(shape_of(shape, shape.hidden), torch.nan), x.new_full(shape.state, torch.nan)
     kernel = make_kernel(shape, x.dtype, x.device, ONE_THREAD, is_compensated)
     arrays = {"x": x, "bias": bias, "first": first, "output": output, "final": final, "lengths": lengths}
-    kernel(ONE_THREAD.launch(shape), **arrays, **_scan_gpu_log_op.integers(shape, arrays))
+    kernel(ONE_THREAD.launch(shape), **arrays, **scan_gpu_log_ops.integers(shape, arrays))
     return output, final
 
 
@@ -249,7 +251,7 @@ TOLERANCES = {torch.float64: 1e-13, torch.float32: 1e-6, torch.bfloat16: 2**-7, 
 @pytest.mark.parametrize("cell", POSITIVE)
 def test_it_says_what_linear_space_says(cell: str, hidden: int, dtype: torch.dtype) -> None:
     x = given_x(cell, 1000, 2, hidden, dtype)
-    wanted, final = _scan_gpu_op.scan(x.double(), None, None, None, None, cell, True, False)
+    wanted, final = scan_gpu_ops.scan(x.double(), None, None, None, None, cell, True, False)
     for is_compensated in {True, dtype.itemsize > 2}:
         got = log_scan(x, None, None, cell, True, False, is_compensated=is_compensated)
         torch.testing.assert_close(got, (wanted.to(dtype), final.to(dtype)), rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
@@ -263,7 +265,7 @@ def test_a_long_sequence(dtype: torch.dtype, bias: float, reverse: bool) -> None
     x = given_x("mingru_positive", 65_537, 2, 33, dtype)
     x[..., :33] += bias
     first = torch.randn(2, 33, dtype=dtype, device="cuda")
-    wanted = _scan_gpu_op.scan(x.double(), None, first.double(), None, None, "mingru_positive", True, reverse)
+    wanted = scan_gpu_ops.scan(x.double(), None, first.double(), None, None, "mingru_positive", True, reverse)
     got = log_scan(x, first, None, "mingru_positive", True, reverse)
     tolerance = 100 * torch.finfo(dtype).eps
     torch.testing.assert_close([one.double() for one in got], list(wanted), rtol=tolerance, atol=tolerance)
@@ -338,7 +340,7 @@ def test_a_compiled_function_is_one_graph() -> None:
     x, weight = torch.randn(4, 9, 5, device="cuda"), torch.randn(12, 5, device="cuda", requires_grad=True)
 
     def layer(x: Tensor) -> Tensor:
-        product = _gate_product.gate_products(x, weight, False)
+        product = input_projection.gate_products(x, weight, False)
         return log_scan(product, None, None, "mingru_positive", True, False)[0]
 
     compiled = torch.compile(layer, fullgraph=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case, Implementation, cells
-from pytest_ecornn.implementations._min_cells import MIN_CELLS
+from pytest_ecornn.implementations._common.min_cells import MIN_CELLS
 from pytest_ecornn.implementations.peers import _accelerated_scan, _accelerated_scan_layer, _flash_linear_attention, _peer
 from pytest_ecornn.run.discovery import discover
 from pytest_ecornn.verification.verification import Candidate, failure_message

@@ -13,20 +13,22 @@ import pytest
 import torch
 
 from pytest_ecornn.contract import Case, Layer, Weights
-from pytest_ecornn.implementations import _persistent_kernel, _sparse_choice, persistent_gpu
+from pytest_ecornn.implementations import persistent_gpu
+from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Problem
 from pytest_ecornn.implementations._cuda import compile as compiler
-from pytest_ecornn.implementations._persistent_abreast_form import Abreast
-from pytest_ecornn.implementations._persistent_choice import choose
-from pytest_ecornn.implementations._persistent_form import Form
-from pytest_ecornn.implementations._persistent_problem import Arithmetic, Problem
-from pytest_ecornn.implementations._sparse_form import Sparse
+from pytest_ecornn.implementations.persistent_gpu import kernel
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
+from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
+from pytest_ecornn.implementations.sparse_persistent_gpu import heuristics
+from pytest_ecornn.implementations.sparse_persistent_gpu.config import Sparse
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.suites import soak_gpu
 from pytest_ecornn.suites.promises.jitter import jittered
 from pytest_ecornn.suites.promises.repeats import Repeated, Tally, repeat
 from tests import test_persistent, test_persistent_grid
 from tests.clusters_on_cpu import Broken, ClustersOnCpu
-from tests.test_kernels import FOLDER, needs_nvrtc, variants
+from tests.test_kernels import needs_nvrtc, source_of, variants
 from tests.test_persistent import H200, _plant, needs_compiler, needs_hopper
 
 on_cpu, on_cpu_over_the_grid, sizes = test_persistent.on_cpu, test_persistent_grid.on_cpu, test_persistent_grid.sizes
@@ -99,7 +101,7 @@ def test_a_first_call_that_is_wrong_makes_all_others_differ() -> None:
 @pytest.mark.parametrize("name", ["gpu", "gpu_backward", "grid", "abreast", "wave"])
 def test_without_jitter_a_kernel_is_as_if_there_were_none(name: str, tmp_path: Path) -> None:
     name = f"persistent_{name}.cu"
-    source, without = FOLDER / name, tmp_path / name
+    source, without = source_of(name), tmp_path / name
     without.write_text(re.sub(r' *jitter\(.*\);\n|#include "jitter.cuh"\n', "", source.read_text()))
     assert "jitter" not in without.read_text()
 
@@ -120,7 +122,7 @@ def repeated_alike_by_every_seed(cases: list[Case], monkeypatch: pytest.MonkeyPa
             seen.append(dict(macros).get("JITTER", "none"))
             return super()._load(source, name, macros)
 
-    monkeypatch.setattr(_persistent_kernel, "Kernel", Watched)
+    monkeypatch.setattr(kernel, "Kernel", Watched)
     repeated = soak_gpu.built(cases, on_clusters)
     for one in repeated:
         one.again()
@@ -183,7 +185,7 @@ def test_pruned_cases_are_of_every_kind_of_form() -> None:
         if one.density < 1
         for is_backward in (False, True)[: 1 + one.training]
     ]
-    found = [_sparse_choice.choose(one, _sparse_choice.expected_counts(one, density), H200) for one, density in problems]
+    found = [heuristics.choose(one, heuristics.expected_counts(one, density), H200) for one, density in problems]
     forms = [form for form in found if isinstance(form, Sparse)]
     assert len(forms) == len(found)
     assert {(form.cluster > 1, form.problem.is_backward) for form in forms} == set(product((False, True), repeat=2))
@@ -215,7 +217,7 @@ def test_a_soak_says_what_was_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 def test_a_soak_tells_of_a_launch_that_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
     without_a_gpu(Sequential().build, monkeypatch)
-    ctypes.c_int32.from_address(_persistent_kernel.status_of(torch.device("cpu")).address).value = 1
+    ctypes.c_int32.from_address(kernel.status_of(torch.device("cpu")).address).value = 1
     with pytest.raises(RuntimeError, match="an earlier launch of a persistent kernel on cpu is wrong"):
         soak_gpu.main(["--parts", "alone", "--launches", "2"])
 

@@ -15,8 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pytest_ecornn.implementations._sparse_nonzeros import NONE, NonZeros, of_mask, of_sparse
-from pytest_ecornn.implementations._sparse_packing import Packed, Spread, order_of, pack, turns_of
+from pytest_ecornn.implementations.sparse_persistent_gpu.csr import NONE, NonZeros, of_mask, of_sparse
+from pytest_ecornn.implementations.sparse_persistent_gpu.packing import Packed, Spread, order_of, pack, turns_of
 
 
 def nonzeros(shape: tuple[int, int], starts: Any, columns: Any) -> NonZeros:

@@ -17,19 +17,14 @@ from torch import Tensor
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Unsupported
-from pytest_ecornn.implementations import (
-    _persistent_kernel,
-    _sparse_choice,
-    _sparse_form,
-    _sparse_weight,
-    sparse_persistent_gpu,
-)
-from pytest_ecornn.implementations._persistent_kernel import Kind
-from pytest_ecornn.implementations._persistent_problem import GATES, Arithmetic, Device, Problem
-from pytest_ecornn.implementations._sparse_choice import capacity, choose, expected_counts
-from pytest_ecornn.implementations._sparse_form import ALL, Sparse, Techniques
-from pytest_ecornn.implementations._sparse_layer import Layer
-from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu
+from pytest_ecornn.implementations import sparse_persistent_gpu
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device, Problem
+from pytest_ecornn.implementations.persistent_gpu import kernel
+from pytest_ecornn.implementations.persistent_gpu.kernel import Kind
+from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, config, heuristics, packed_weight
+from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL, Sparse, Techniques
+from pytest_ecornn.implementations.sparse_persistent_gpu.heuristics import capacity, choose, expected_counts
+from pytest_ecornn.implementations.sparse_persistent_gpu.layer import Layer
 from pytest_ecornn.verification import calls, verification
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200, Broken
@@ -48,8 +43,8 @@ def on_cpu() -> Iterator[None]:
 @pytest.fixture
 def on_clusters(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if sending took no time, so that clusters of two are chosen where they can be."""
-    monkeypatch.setattr(_sparse_choice, "_CLUSTERS", (2,))
-    monkeypatch.setattr(_sparse_form, "_SENDING_CLOCKS", -1e9)
+    monkeypatch.setattr(heuristics, "_CLUSTERS", (2,))
+    monkeypatch.setattr(config, "_SENDING_CLOCKS", -1e9)
     with clusters_on_cpu.running_sparse(Device(6, 232_448, 16)):
         yield
 
@@ -232,8 +227,8 @@ OF_CLUSTERS = {
 def test_blocks_of_a_cluster_divide_the_columns(
     cell: str, dtype: str, cluster: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_sparse_choice, "_CLUSTERS", (cluster,))
-    batch = min(options["batch"], _sparse_choice._MOST_SEQUENCES[getattr(torch, dtype).itemsize])
+    monkeypatch.setattr(heuristics, "_CLUSTERS", (cluster,))
+    batch = min(options["batch"], heuristics._MOST_SEQUENCES[getattr(torch, dtype).itemsize])
     case = small(cell, dtype=dtype, mode="training", **{"density": 0.5, **options, "batch": batch})
     with seen_forms() as forms:
         assert verdicts(case) == []
@@ -252,7 +247,7 @@ def seen_forms() -> Iterator[list[Sparse]]:
         return form
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_sparse_weight, "choose", choose_and_keep)
+        patch.setattr(packed_weight, "choose", choose_and_keep)
         yield found
 
 
@@ -347,7 +342,7 @@ def test_each_technique_may_be_left_out(cell: str, techniques: Techniques, has_s
 def test_elements_lie_in_registers_and_in_shared_memory(
     dtype: str, batch: int, held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_sparse_choice, "_HELD_WORDS", 3 * held)
+    monkeypatch.setattr(heuristics, "_HELD_WORDS", 3 * held)
     case = small("lstm", batch=batch, hidden_size=64, density=0.6, dtype=dtype, mode="training", ragged=True)
     assert verdicts(case) == []
 
@@ -440,7 +435,7 @@ def test_faults_are_seen(name: str, fault: tuple[str, str], techniques: Techniqu
     cases = [
         small("lstm", steps=10, batch=batch, has_state=True, hidden_size=70, mode="training", density=0.1) for batch in (14, 4)
     ]
-    monkeypatch.setattr(_sparse_choice, "_HELD_WORDS", 6)
+    monkeypatch.setattr(heuristics, "_HELD_WORDS", 6)
     assert not any(fails(case, 0, techniques) for case in cases)
     _plant(name, *fault, monkeypatch)
     assert any(fails(case, order, techniques) for case in cases for order in range(8))
@@ -482,9 +477,9 @@ def test_what_is_lost_ends_the_launch_with_nan_and_a_later_call_raises(
 ) -> None:
     case, (device, *planted, techniques) = small("gru", hidden_size=40, has_state=True, mode=mode), lost
     request.getfixturevalue(device)
-    problem, status = contents.problem(case), _persistent_kernel.status_of(torch.device("cpu"))
+    problem, status = contents.problem(case), kernel.status_of(torch.device("cpu"))
     layer, _ = sparse_persistent_gpu.make_layer(case, problem.weights, torch.device("cpu"), techniques)
-    monkeypatch.setattr(_persistent_kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
+    monkeypatch.setattr(kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
     with monkeypatch.context() as patch, suppress(RuntimeError):
         _plant(*planted, patch)
         found = calls.run(layer, problem)  # whose backward pass raises

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Problem
 from pytest_ecornn.implementations._cuda.streams import launch_beside
-from pytest_ecornn.implementations._persistent_choice import choose, fits_twice
-from pytest_ecornn.implementations._persistent_form import Form
-from pytest_ecornn.implementations._persistent_problem import Arithmetic, Problem
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, fits_twice
 from tests.clusters_on_cpu import H200
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -12,10 +12,10 @@ import torch
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Layer, Weights
-from pytest_ecornn.implementations import _transposed_layer, _transposed_op, _transposed_steps
-from pytest_ecornn.implementations._transposed_arrays import Form, reserve, tracks
 from pytest_ecornn.implementations.row_major_gpu import RowMajorGpu
-from pytest_ecornn.implementations.transposed_gpu import TransposedGpu
+from pytest_ecornn.implementations.transposed_gpu import TransposedGpu, ops, steps
+from pytest_ecornn.implementations.transposed_gpu import layer as transposed_layer
+from pytest_ecornn.implementations.transposed_gpu.buffers import Form, reserve, tracks
 from pytest_ecornn.verification import verification
 from tests import kernels_on_cpu
 
@@ -41,8 +41,8 @@ class OnCpu(TransposedGpu):
         return None
 
     def build(self, case: Case, weights: Weights) -> Layer:
-        plan = _transposed_layer.Plan(Form(case, torch.device("cpu"), self.layouts[0]), "cublas")
-        return _transposed_op.make_layer(plan, weights)
+        plan = transposed_layer.Plan(Form(case, torch.device("cpu"), self.layouts[0]), "cublas")
+        return ops.make_layer(plan, weights)
 
 
 class RowMajorOnCpu(OnCpu):
@@ -94,8 +94,8 @@ def test_layers_meet_at_the_edges_of_chunks() -> None:
 def test_the_ops_keep_what_torch_asks_of_ops() -> None:
     case = small("lstm", steps=3, has_state=True)
     problem = contents.problem(case)
-    layer = _transposed_op.TransposedLayer(
-        _transposed_layer.Plan(Form(case, torch.device("cpu"), True), "cublas"), list(problem.weights.values())
+    layer = ops.TransposedLayer(
+        transposed_layer.Plan(Form(case, torch.device("cpu"), True), "cublas"), list(problem.weights.values())
     )
     arguments = (problem.x, list(problem.weights.values()), list(problem.state), problem.lengths, layer.number)
     outcome = torch.library.opcheck(torch.ops.pytest_ecornn.transposed_forward.default, arguments)
@@ -119,11 +119,11 @@ def test_tracks_share_no_memory_and_leave_none_undefined_between_them() -> None:
 def test_operands_of_tensor_cores_are_padded_with_zeros() -> None:
     form = Form(small("gru", dtype="bfloat16"), torch.device("cpu"), False)
     weight = torch.ones(form.gates, 9, dtype=torch.bfloat16)
-    padded = _transposed_steps.operand(form, weight)
+    padded = steps.operand(form, weight)
     assert padded.shape == (32, 16)
     assert padded.sum() == weight.sum()
     single = Form(small("gru"), torch.device("cpu"), False)
-    assert _transposed_steps.operand(single, weight) is weight
+    assert steps.operand(single, weight) is weight
 
 
 def test_without_a_device_it_says_why_it_does_not_run() -> None:
@@ -209,5 +209,5 @@ def test_no_part_of_a_long_sum_overflows(rows: int, kept: float) -> None:
     a = torch.full((rows, 8192), 500.0, dtype=torch.float16, device="cuda")
     a[:, 4096:] *= -1
     a[:, -1] = 0.0
-    out = _transposed_steps.long_product(form, a, torch.full_like(a.T, kept).contiguous(), torch.empty_like(a[:, :rows]))
+    out = steps.long_product(form, a, torch.full_like(a.T, kept).contiguous(), torch.empty_like(a[:, :rows]))
     assert torch.equal(out, torch.full_like(out, 500 * kept))

@@ -21,7 +21,7 @@ from pytest_ecornn.system.cache import folder as cache_folder
 
 # Compute capabilities that every kernel is compiled for in the tests; any device from the first on is compiled for as it is.
 ARCHITECTURES = ((8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
-_HEADERS = Path(__file__).parent
+HEADERS = Path(__file__).parent
 
 
 class CompilationError(Exception):
@@ -97,12 +97,12 @@ def _options(macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -
     own = "a" if capability == (9, 0) else ""  # Hopper's own instructions, which no later architecture has
     architecture = f"--gpu-architecture=sm_{capability[0]}{capability[1]}{own}"
     told = ["--ptxas-options=--verbose", "--ptxas-options=--warn-on-spills"]
-    return [architecture, "--std=c++17", "-default-device", f"-I{_HEADERS}", *told, *(f"-D{k}={v}" for k, v in macros)]
+    return [architecture, "--std=c++17", "-default-device", f"-I{HEADERS}", *told, *(f"-D{k}={v}" for k, v in macros)]
 
 
 def _digest(source: Path, macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> str:
     found = hashlib.sha256(repr((macros, capability, _nvrtc_version())).encode())
-    for file in (source, Path(__file__), *sorted(_HEADERS.glob("*.cuh"))):
+    for file in (source, Path(__file__), *sorted(HEADERS.glob("*.cuh"))):
         found.update(file.read_bytes())
     return found.hexdigest()[:24]
 

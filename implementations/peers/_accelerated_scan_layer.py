@@ -40,7 +40,7 @@ class AcceleratedScan(Peer):
         run = run.compiled() if self.is_compiled else run
         if not self.is_by_sequence:
             return self.layer(case, weights, run, kernel)
-        from pytest_ecornn.implementations._scan_layer import layer_of
+        from pytest_ecornn.implementations._common.scan_layer import layer_of
         from pytest_ecornn.implementations.peers._sequence_product import sequence_products
 
         def product(x: Tensor, weight: Tensor) -> Tensor:

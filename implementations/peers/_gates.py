@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from pytest_ecornn.contract import cells
-from pytest_ecornn.implementations._min_cells import MIN_CELLS
+from pytest_ecornn.implementations._common.min_cells import MIN_CELLS
 
 
 def opening_and_candidate(x: Tensor, cell: str, dimension: int, bias: Tensor | None) -> tuple[Tensor, Tensor]:

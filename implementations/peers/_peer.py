@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights, cells
-from pytest_ecornn.implementations._min_cells import MIN_CELLS
+from pytest_ecornn.implementations._common.min_cells import MIN_CELLS
 from pytest_ecornn.implementations.peers._packages import imported
 from pytest_ecornn.implementations.peers._parts import Parts
 from pytest_ecornn.reference.precision import tf32_refusal
@@ -30,8 +30,8 @@ class Peer(Implementation):
 
     def layer(self, case: Case, weights: Weights, run: Parts, kernel: str) -> Layer:
         """Of a scan over [B, T, G*H]."""
-        from pytest_ecornn.implementations._gate_product import gate_products
-        from pytest_ecornn.implementations._scan_layer import layer_of
+        from pytest_ecornn.implementations._common.input_projection import gate_products
+        from pytest_ecornn.implementations._common.scan_layer import layer_of
 
         def product(x: Tensor, weight: Tensor) -> Tensor:
             return gate_products(x, weight, case.precision == "tf32")
@@ -45,7 +45,7 @@ class Peer(Implementation):
 
     def cost_of(self, case: Case, eager: int, scan: int) -> Cost:
         """eager: values that minGRU's operations of torch move for an output element where each runs by itself."""
-        from pytest_ecornn.implementations._scan_layer import cost_of
+        from pytest_ecornn.implementations._common.scan_layer import cost_of
 
         gates = len(cells.get(case.cell).gates)
         more = 7 * (gates == 3) + 9 * case.cell.endswith("_positive")

@@ -40,7 +40,7 @@ class FlashRnn(Implementation):
         return tf32_refusal(case) or nowhere(device, ("flashrnn", "triton")) or _uncompiled()
 
     def build(self, case: Case, weights: Weights) -> Layer:
-        from pytest_ecornn.implementations._scan_layer import on_device
+        from pytest_ecornn.implementations._common.scan_layer import on_device
 
         try:
             with on_device(case):
@@ -51,7 +51,7 @@ class FlashRnn(Implementation):
 
     def cost(self, case: Case) -> Cost:
         """The inputs' products, a copy of pre-activations into the kernel's layout, the states; in training what is kept."""
-        from pytest_ecornn.implementations._gate_product import product_cost
+        from pytest_ecornn.implementations._common.input_projection import product_cost
 
         product, tracks, rows = product_cost(case), case.layers * case.directions, case.steps * case.batch
         values, passes = (7 * GATES + 12, 3) if case.training else (3 * GATES + 2, 1)
@@ -69,8 +69,8 @@ def _uncompiled() -> str | None:
 
 def make_layer(case: Case, weights: Weights) -> Layer:
     """All layers and directions of the case, one after the other."""
-    from pytest_ecornn.implementations._gate_product import gate_products
-    from pytest_ecornn.implementations._scan_layer import on_device
+    from pytest_ecornn.implementations._common.input_projection import gate_products
+    from pytest_ecornn.implementations._common.scan_layer import on_device
 
     def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         def run_layer(

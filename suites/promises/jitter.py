@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pytest_ecornn.implementations import _persistent_kernel, _persistent_wave, _sparse_kernel
+from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
+from pytest_ecornn.implementations.persistent_gpu import wavefront
+from pytest_ecornn.implementations.sparse_persistent_gpu import kernel as sparse_kernel
 
-_COMPILED_BY: tuple[Any, ...] = (_persistent_kernel, _sparse_kernel)
+_COMPILED_BY: tuple[Any, ...] = (persistent_kernel, sparse_kernel)
 
 
 @contextmanager
@@ -31,5 +33,5 @@ def _with_jitter(macros: Any, seed: int) -> Any:
 
 
 def _forget() -> None:
-    _persistent_wave.forget()
-    _sparse_kernel.forget()
+    wavefront.forget()
+    sparse_kernel.forget()

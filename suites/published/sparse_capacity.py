@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Device, Problem
 from pytest_ecornn.implementations._cuda.compile import indexed
-from pytest_ecornn.implementations._persistent_problem import Arithmetic, Device, Problem
-from pytest_ecornn.implementations._sparse_choice import capacity
+from pytest_ecornn.implementations.sparse_persistent_gpu.heuristics import capacity
 from pytest_ecornn.reporting.markdown_syntax import document, table
 from pytest_ecornn.suites.published.parted import each
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Layer
 from pytest_ecornn.implementations._cuda.compile import indexed
-from pytest_ecornn.implementations._sparse_form import ALL
 from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, make_layer
+from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.alternating import Arm, Replay, alternate

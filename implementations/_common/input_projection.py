@@ -1,0 +1,91 @@
+"""The input product of scans, W_ih x for all steps at once, as torch's op `pytest_ecornn::gate_product`, differentiable.
+
+torch's own linear takes precisions from the process: here TF32 is used where it was asked for and nowhere else, the operands'
+type whatever autocast says, and long sums in 16 bits are not cut in parts that are rounded before they are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.contract import Case, Cost, cells
+from pytest_ecornn.implementations._common.autograd_ops import register_gradient
+from pytest_ecornn.reference.precision import current, fp32_precision, whole_sums
+
+_library = torch.library.Library("pytest_ecornn", "FRAGMENT")
+_library.define("gate_product(Tensor a, Tensor b, bool tf32) -> Tensor")
+
+
+def _product(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
+    with held(a, tf32):
+        return a @ b.T
+
+
+def held(like: Tensor, tf32: bool) -> AbstractContextManager[None]:
+    """Within it products of tensors like that one are as this module says, whatever the process's settings are."""
+    if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(like.device.type):
+        return _without_autocast(like, tf32)
+    if like.itemsize == 2:
+        return whole_sums(like.dtype)
+    if like.dtype != torch.float32 or (not tf32 and current("matmul") != "tf32"):
+        return nullcontext()
+    return fp32_precision("matmul", "tf32" if tf32 else "ieee")
+
+
+@contextmanager
+def _without_autocast(like: Tensor, tf32: bool) -> Iterator[None]:
+    """Which would multiply in 16 bits."""
+    with torch.autocast(like.device.type, enabled=False), held(like, tf32):
+        yield
+
+
+class _Differentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, tf32: bool) -> Tensor:
+        ctx.tf32 = tf32
+        ctx.save_for_backward(a, b)
+        found: Tensor = _below_autograd(a, b, tf32)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (a, b), (of_a, of_b, _) = ctx.saved_tensors, ctx.needs_input_grad
+        of_first = gate_product(gradient, b.T, ctx.tf32) if of_a else None
+        return of_first, gate_product(gradient.T, a.T, ctx.tf32) if of_b else None, None
+
+
+def _fake(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
+    return a.new_empty(a.shape[0], b.shape[0])
+
+
+_library.impl("gate_product", _product, "CompositeExplicitAutograd")
+_below_autograd = register_gradient(_library, "gate_product", _Differentiable.apply)
+torch.library.register_fake("pytest_ecornn::gate_product", _fake, lib=_library)
+
+
+def gate_product(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
+    """a b^T: [R, K], [N, K] -> [R, N]."""
+    found: Tensor = torch.ops.pytest_ecornn.gate_product.default(a, b, tf32)
+    return found
+
+
+def gate_products(x: Tensor, weight: Tensor, tf32: bool) -> Tensor:
+    """[.., I] -> [.., G*H], the two dimensions before the last as they were."""
+    return gate_product(x.flatten(0, 1), weight, tf32).view(*x.shape[:2], weight.shape[0])
+
+
+def product_cost(case: Case) -> Cost:
+    """Of all layers' input products: each writes its result and reads its operands, and in training is made twice more."""
+    size, passes = getattr(torch, case.dtype).itemsize, 3 if case.training else 1
+    width, rows = case.directions * case.hidden_size, case.steps * case.batch
+    gates, moved, operations = width * len(cells.get(case.cell).gates), 0, 0
+    for layer in range(1 if case.projected else 0, case.layers):
+        inputs = width if layer else case.input_size
+        moved += passes * (rows * gates + (rows + gates) * inputs) * size
+        operations += passes * 2 * rows * inputs * gates
+    return Cost(moved, operations)

@@ -1,0 +1,105 @@
+"""LSTM, GRU and RNN whose recurrent weights stay on chip for the whole sequence: one launch for all steps.
+
+After one product for the inputs of all steps a cluster of blocks takes some sequences through time; each block keeps the rows
+of W_hh of its hidden units and hands the new states to the others through shared memory. Backward likewise: each block hands
+on what the gradients of its gates say of all states. Layers that a cluster has no room for, and GPUs without clusters, do so
+by the whole grid; one step of few sequences is a kernel of its own. Of few steps and sequences each launch makes the inputs'
+product, too. Source: Diamos et al., Persistent RNNs, ICML 2016.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights, cells
+from pytest_ecornn.implementations._common.recurrent_problem import (
+    GATES,
+    PARAMETERS,
+    Arithmetic,
+    Device,
+    Problem,
+    values_a_step,
+)
+from pytest_ecornn.implementations._cuda.compile import indexed, refusal
+from pytest_ecornn.implementations._cuda.rows import too_large
+from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
+from pytest_ecornn.reference.precision import tf32_refusal
+
+
+class PersistentGpu(Implementation):
+    carry = "float32"
+    gate_gradients = "storage"
+    saved_gates = "storage"
+    products = "storage"
+    deterministic = True
+
+    def __init__(self) -> None:
+        self._notes = ""
+
+    def unsupported(self, case: Case, device: torch.device) -> str | None:
+        if case.cell not in GATES:
+            return f"no {case.cell}: {', '.join(GATES)} only"
+        if case.dtype not in ("bfloat16", "float16", "float32"):
+            return f"runs bfloat16, float16 and float32, not {case.dtype}"
+        if reason := tf32_refusal(case) or too_large(case) or refusal(device):
+            return reason
+        return _misfit(case, device)
+
+    def build(self, case: Case, weights: Weights) -> Layer:
+        from pytest_ecornn.implementations.persistent_gpu.describe import describe
+
+        device = indexed(case.device)
+        self._notes = describe(case, device)
+        return make_layer(case, weights, device)
+
+    def cost(self, case: Case) -> Cost:
+        """The inputs' products, and of each layer its recurrent weights, product and output; what is kept, and gradients."""
+        from pytest_ecornn.implementations._common.input_projection import product_cost
+
+        product, gates, hidden = product_cost(case), len(cells.get(case.cell).gates), case.hidden_size
+        size, tracks, rows = getattr(torch, case.dtype).itemsize, case.layers * case.directions, case.steps * case.batch
+        passes = 3 if case.training else 1
+        moved = tracks * (passes * gates * hidden**2 + rows * values_a_step(case) * hidden) * size
+        return Cost(product.bytes + moved, product.operations + passes * 2 * tracks * rows * gates * hidden**2)
+
+    def notes(self) -> str:
+        return self._notes
+
+
+def _misfit(case: Case, device: torch.device) -> str | None:
+    for is_backward in (False, True)[: 1 + case.training]:
+        arithmetic = Arithmetic.of(case.dtype, case.precision)
+        problem = Problem(case.cell, case.hidden_size, case.batch, arithmetic, is_backward)
+        found = choose(problem, Device.of(device))
+        if isinstance(found, str):
+            return f"{found}{' backward' * is_backward}"
+    return None
+
+
+def make_layer(case: Case, weights: Weights, device: torch.device) -> Layer:
+    """All layers and directions of the case on `device`."""
+    from pytest_ecornn.implementations.persistent_gpu.layers import How
+    from pytest_ecornn.implementations.persistent_gpu.ops import run
+    from pytest_ecornn.implementations.persistent_gpu.parameters import Fixed
+
+    how = How(case.cell, case.batch_first, case.bidirectional, case.projected, case.precision == "tf32")
+    names = [name + suffix for _, _, suffix in cells.suffixes(case) for name in PARAMETERS]
+
+    parameters: list[Tensor | None] = [weights.get(name) for name in names]
+    sparse = [(i, name) for i, name in enumerate(names) if name in weights.masks]
+
+    def given() -> list[Tensor | None]:
+        found = parameters.copy()
+        for i, name in sparse:
+            found[i] = weights.masked(name)
+        return found
+
+    fixed = None if case.training else Fixed([None if one is None else one.detach() for one in given()])
+
+    def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        on_device = None if lengths is None else lengths.to(device, non_blocking=True)
+        output, *final = run(x, cells.unpack_state(state), fixed or given(), on_device, how)
+        return output, tuple(final) if len(final) > 1 else final[0]
+
+    return layer

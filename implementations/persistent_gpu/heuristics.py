@@ -1,0 +1,159 @@
+"""Which form persistent_gpu takes: of all that fit on the device the one whose steps take the least."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import chain, islice
+from math import ceil
+from typing import TypeVar
+
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, Problem
+from pytest_ecornn.implementations.persistent_gpu.config import PARCELS_AT_ONCE, PART_BYTES, TILE, WARPS, Form
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
+
+_MOST_TILES = 4
+_RING_BYTES = 80 * 1024  # on their way from the L2 cache at least, to use its bandwidth
+_GRID_UNITS, _ABREAST_UNITS = 4, 2  # of a block a multiple
+_MOST_ABREAST = 4
+F = TypeVar("F", bound=Form)
+_DOWN = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 16)  # blocks in a column, backward
+
+
+def choose(problem: Problem, device: Device) -> Form | str:
+    """The form whose steps take the least, clusters that queue counted; or why there is none."""
+    found = fitting(problem, device)
+    if not found:
+        return _misfit(problem, device)
+
+    return min(found, key=lambda form: (queued_us(form, device), form.product_us))
+
+
+def fitting(problem: Problem, device: Device) -> list[Form]:
+    """All forms that find room."""
+    return [*clusters(partial(Form, problem), problem, device), *_grids(problem, device), *_abreast(problem, device)]
+
+
+def queued_us(form: Form, device: Device) -> float:
+    """About how long a step takes where clusters that do not run at once come one after the other."""
+    return form.step_us if form.is_grid else ceil(form.clusters / device.clusters(form.blocks)) * form.step_us
+
+
+def fits_twice(form: Form, device: Device) -> bool:
+    """Whether there is room for as many clusters again at once: another direction's. Not of a grid, which may need all."""
+    return not form.is_grid and 2 * form.clusters <= device.clusters(form.blocks)
+
+
+def _misfit(problem: Problem, device: Device) -> str:
+    sizes = f"H {problem.hidden} does not fit: "
+    if device.largest_cluster > 1:
+        return (
+            f"{sizes}the states of {TILE} sequences must lie in the {device.shared_bytes} bytes of shared memory of each "
+            f"block of a cluster of {device.largest_cluster}"
+        )
+    what = "gradients" if problem.is_backward else "states"
+    return (
+        f"{sizes}W_hh of {GATES[problem.cell]} x {problem.hidden} x {problem.hidden} elements of {problem.arithmetic.bytes} "
+        f"bytes and the {what} of {problem.batch} sequences must lie in the registers and the {device.shared_bytes} bytes of "
+        f"shared memory of each of {device.processors} multiprocessors"
+    )
+
+
+def clusters(
+    make: Callable[[int, int, int, int], F], problem: Problem, device: Device, most_tiles: int = _MOST_TILES
+) -> Iterator[F]:
+    """Those that find room, made of units, blocks, tiles and groups."""
+    if device.largest_cluster == 1:
+        return
+    piece = 16 if problem.is_backward else 16 // problem.arithmetic.bytes  # units that are told at once
+    fewest = ceil(problem.hidden / device.largest_cluster / piece) * piece
+    for units in range(fewest, max(fewest, 64) + 1, piece):
+        blocks = max(2 if problem.is_backward else 1, ceil(problem.hidden / units))  # one alone may not send to itself
+        for tiles in range(1, min(most_tiles, ceil(problem.batch / TILE)) + 1):
+            for groups in (1,) if problem.is_backward else (1, 2, 4, 8):
+                form = _with_weights(make(units, blocks, tiles, groups), device)
+                if form is not None:
+                    yield form
+
+
+def _grids(problem: Problem, device: Device) -> Iterator[Form]:
+    """With as many groups as run at once, nothing of W_hh left over."""
+    fewest = ceil(problem.hidden / device.processors / _GRID_UNITS) * _GRID_UNITS
+    for units in range(fewest, max(fewest, 64) + 1, _GRID_UNITS):
+        needed = ceil(problem.hidden / units)
+        for down in [down for down in _DOWN if down <= needed] if problem.is_backward else (1,):
+            blocks = ceil(needed / down) * down
+            if blocks > device.processors:
+                continue
+            tiles = ceil(problem.batch / TILE / (device.processors // blocks))
+            for groups in (1, 2, 4, 8):
+                form = Form(problem, units, blocks, tiles, groups, is_grid=True, down=down)
+                yield from _whole(form, device)
+                for readers in _readers(form):
+                    moves = device.largest_cluster > 1
+                    yield from _whole(replace(form, buffers=min(tiles, 2), readers=readers, moves_registers=moves), device)
+
+
+def _readers(form: Form) -> tuple[int, ...]:
+    """Threads that may read alone, 256 where registers have room for what each reads. Others never won: where float32 is split,
+    in TF32 of several tiles, and 128 of TF32.
+    """
+    arithmetic = form.problem.arithmetic
+    if form.problem.is_backward or arithmetic.is_split:
+        return ()
+    is_many = form.tiles == 1 and form.parcels[0] <= 256 * PARCELS_AT_ONCE
+    return (128,) * (arithmetic.bytes == 2) + (256,) * is_many
+
+
+def _whole(form: F, device: Device) -> Iterator[F]:
+    """With its weights, where nothing of them is left over."""
+    found = _with_weights(form, device)
+    if found is not None and not found.left_over:
+        yield found
+
+
+def _abreast(problem: Problem, device: Device) -> Iterator[Form]:
+    """Forward, likewise; with room for sums twice where there is some. Split float32 also in halves, sums once or twice."""
+    if problem.is_backward:
+        return
+    fewest = ceil(problem.hidden / device.processors / _ABREAST_UNITS) * _ABREAST_UNITS
+    for units in range(fewest, max(fewest, 32) + 1, _ABREAST_UNITS):
+        blocks = ceil(problem.hidden / units)
+        tiles = ceil(problem.batch / TILE / (device.processors // blocks)) if blocks <= device.processors else 0
+        for abreast in range(1, min(tiles, _MOST_ABREAST) + 1):
+            form = Abreast(problem, units, blocks, ceil(tiles / abreast), WARPS, is_grid=True, abreast=abreast)
+            several = [replace(form, sums=sums) for sums in (2, 1)]
+            yield from islice(chain.from_iterable(_whole(one, device) for one in several), 1)
+            if problem.arithmetic.is_split:
+                yield from chain.from_iterable(_with_halves(one, device) for one in several)
+
+
+def _with_halves(form: Abreast, device: Device) -> Iterator[Abreast]:
+    """With weights of which as many parts as find room are split once, where some do."""
+    form = replace(form, twice=1)
+    twice = min(form.whole_parts, form.most_held + _room(form, device) - form.whole_parts)
+    if twice > 0:
+        yield from _whole(replace(form, twice=twice), device)
+
+
+def _room(form: Form, device: Device) -> int:
+    """Parts that shared memory has room for."""
+    return (device.shared_bytes - form.bytes_beside) // PART_BYTES
+
+
+def _with_weights(form: F, device: Device) -> F | None:
+    """As many of them in registers as is best, then in shared memory, then more in registers; None where there is no room."""
+    parts = form.parts
+    held, room = min(parts, form.best_held), _room(form, device)
+    if held < 1:
+        return None
+    if room < parts - held <= room + form.may_spill + form.most_held - form.best_held:
+        held = parts - room
+    if parts - held <= room:
+        found = replace(form, held=held, shared=parts - held)
+        return found if found.shared_bytes <= device.shared_bytes else None  # there is room for one even where there is none
+    near = (held + room) // form.together  # turns, and of these the ring's
+    ring = min(ceil(_RING_BYTES / PART_BYTES / form.together), room // form.together, near - 1)
+    held = min(held, (near - ring) * form.together)
+    return replace(form, held=held, shared=(near - ring) * form.together - held, ring=ring) if ring > 0 else None

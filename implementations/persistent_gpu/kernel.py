@@ -1,0 +1,259 @@
+"""persistent_gpu's kernels, of one layer in one direction: what they are compiled for, their arguments, and their launches."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from functools import lru_cache
+from math import gcd
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device, Problem
+from pytest_ecornn.implementations._cuda.compile import refusal
+from pytest_ecornn.implementations._cuda.kernel import Kernel
+from pytest_ecornn.implementations._cuda.memory import empty, zeros
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
+from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, fits_twice
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_THREADS, _PRODUCT_ROWS, _PRODUCT_COLUMNS = 256, 64, 16  # that make an input product together, and of how much at once
+WATCHDOG_NS = 4_000_000_000
+MOST_FUSED_ROWS, MOST_FUSED_INPUTS = 16, 1024  # of x, that a block's product takes at once; of a row, where H is small
+KERNELS = Path(__file__).parent / "kernels"
+_SOURCES = {False: KERNELS / "persistent_gpu.cu", True: KERNELS / "persistent_gpu_backward.cu"}
+_GRID_SOURCES = {False: KERNELS / "persistent_grid.cu", True: KERNELS / "persistent_grid_backward.cu"}
+_ABREAST_SOURCE = KERNELS / "persistent_abreast.cu"
+
+
+class Shape(NamedTuple):
+    """Of one layer in one direction, over the product of its inputs [T, B, G*H], or [B, T, G*H] with `batch_first`."""
+
+    cell: str
+    steps: int
+    batch: int
+    hidden: int
+    batch_first: bool
+
+    @property
+    def wide(self) -> int:
+        """Pre-activations of a step and sequence."""
+        return GATES[self.cell] * self.hidden
+
+    @property
+    def row_strides(self) -> dict[str, int]:
+        step, sequence = (1, self.steps) if self.batch_first else (self.batch, 1)
+        return {"row_step": step, "row_sequence": sequence}
+
+
+class Kind(NamedTuple):
+    """What a kernel is compiled for, beside the shape.
+
+    tf32: products of float32. keeps: writes what the backward pass is to have. lengths: sequences have lengths of their own.
+    inputs: the width of x, whose product the kernel makes; 0 where it is given that.
+    """
+
+    dtype: torch.dtype
+    device: torch.device
+    tf32: bool = False
+    is_backward: bool = False
+    keeps: bool = False
+    lengths: bool = False
+    inputs: int = 0
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        return Arithmetic.of(str(self.dtype).removeprefix("torch."), "tf32" if self.tf32 else "ieee")
+
+    @property
+    def backward(self) -> Kind:
+        """Of the backward pass after a forward pass of this kind."""
+        return Kind(self.dtype, self.device, self.tf32, is_backward=True)
+
+    def problem(self, cell: str, hidden: int, batch: int) -> Problem:
+        return Problem(cell, hidden, batch, self.arithmetic, self.is_backward)
+
+
+def is_fused(steps: int, batch: int, inputs: int | None, hidden: int) -> bool:
+    """Whether layers of those sizes that want no gradients make their input products in the launch of the steps.
+
+    So few rows a block multiplies by its weights in one go; of more, and of weights that are many for so few blocks, a product
+    of matrices takes less time. inputs: of the first layer, None where it is given their product.
+    """
+    first = hidden if inputs is None else inputs  # of a product that there is to make
+    return steps * batch <= MOST_FUSED_ROWS and 0 < first <= max(MOST_FUSED_INPUTS, 2 * hidden)
+
+
+def shared_bytes_of(kind: Kind, form: Form) -> int:
+    """Of a block, in which an input product's sums lie before anything else (cuda/input_product.cuh)."""
+    sums = 4 * _THREADS // 32 * _PRODUCT_ROWS * (_PRODUCT_COLUMNS + 1)
+    return max(form.shared_bytes, form.launch.block // _THREADS * sums) if kind.inputs else form.shared_bytes
+
+
+def width_of(kind: Kind, form: Form) -> int:
+    """Bytes of weights and of x that are read at once: as many as divide all rows."""
+    return gcd(form.width, kind.inputs * kind.dtype.itemsize)
+
+
+def macros(kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
+    """What the source is compiled with."""
+    problem, storage = form.problem, str(kind.dtype).removeprefix("torch.").upper()
+    found = {"CELL": NN_CELLS.index(problem.cell), "HIDDEN": problem.hidden, f"STORAGE_{storage}": 1, **form.macros}
+    found |= {"KEEPS": int(kind.keeps), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": WATCHDOG_NS}
+    if not kind.is_backward:
+        found["WIDTH"] = width_of(kind, form)
+    if kind.inputs:
+        found |= {"INPUTS": kind.inputs, "SHARED_BYTES": shared_bytes_of(kind, form)}
+    return tuple((name, str(value)) for name, value in found.items())
+
+
+# Addresses and strides of 64 bits, in the kernels' order; behind them come `status`, `steps`, `batch` and `is_reverse`, before
+# them those of x, where the kernel makes its product.
+_STRIDES = ("step", "sequence")
+_ROWS = "row_step row_sequence"
+_OUTPUT, _D_OUTPUT = (f"{name} {name}_step {name}_sequence" for name in ("output", "d_output"))
+_FORWARD = (
+    f"gates gates_step gates_sequence weight bias_ih bias_hh first_h first_c {_OUTPUT} final_h final_c lengths kept cells"
+)
+_OF_INPUTS = ["x", "x_step", "x_sequence", "weight_ih"]
+_ARGUMENTS = {
+    False: f"{_FORWARD} {_ROWS} scratch".split(),
+    True: (
+        f"kept cells {_ROWS} {_OUTPUT} weight first_h first_c {_D_OUTPUT} d_final_h d_final_c d_gates d_product d_first_h "
+        "d_first_c lengths scratch"
+    ).split(),
+}
+
+
+def source_of(kind: Kind, form: Form) -> Path:
+    if not form.is_grid:
+        return _SOURCES[kind.is_backward]
+    return _ABREAST_SOURCE if isinstance(form, Abreast) else _GRID_SOURCES[kind.is_backward]
+
+
+def _wide(kind: Kind) -> list[str]:
+    """Arguments of 64 bits."""
+    return _OF_INPUTS * (kind.inputs > 0) + _ARGUMENTS[kind.is_backward]
+
+
+def make_kernel(kind: Kind, form: Form) -> Kernel:
+    """The kernel of a form, its arguments by name."""
+    numbers = {"status": np.int64, **dict.fromkeys(("steps", "batch", "is_reverse"), int)}
+    arguments = {**dict.fromkeys(_wide(kind), np.int64), **numbers}
+    name, macros_of = "persistent_backward" if kind.is_backward else "persistent_forward", macros(kind, form)
+    source, cluster = source_of(kind, form), 1 if form.is_grid else form.blocks
+    return Kernel(source, name, macros_of, arguments, kind.device, shared_bytes_of(kind, form), form.is_grid, cluster)
+
+
+@lru_cache(maxsize=4096)
+def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
+    """How a layer is spread over the chip, and its kernel. Raises ValueError for what does not run, or does not fit."""
+    check(shape, kind)
+    form = choose(kind.problem(shape.cell, shape.hidden, shape.batch), Device.of(kind.device))
+    if isinstance(form, str):
+        raise ValueError(form)
+    return form, make_kernel(kind, form)
+
+
+def check(shape: Shape, kind: Kind) -> None:
+    """Raises ValueError for what runs in no form."""
+    if min(shape.steps, shape.batch, shape.hidden) < 1:
+        raise ValueError(f"expected T, B and H of at least 1, got {shape.steps}, {shape.batch} and {shape.hidden}")
+    if max(shape.steps, shape.wide * shape.batch) >= 2**30:
+        raise ValueError(f"expected T and G * B * H below 2^30, got {shape.steps} and {shape.wide * shape.batch}")
+    if kind.dtype not in DTYPES:
+        raise ValueError(f"expected one of {', '.join(map(str, DTYPES))}, got {kind.dtype}")
+    if reason := refusal(kind.device):
+        raise ValueError(f"on {kind.device}: {reason}")
+    status_of(kind.device)  # which is not to be made while a graph is captured
+
+
+class Status:
+    """A word of the host's memory, not 0 once a kernel on that device has given up a wait. It stays where it is."""
+
+    def __init__(self, device: torch.device):
+        with torch.inference_mode(False):
+            self._memory = torch.zeros(1, dtype=torch.int32, device="cpu", pin_memory=device.type == "cuda")
+        self._device, self.address = device, self._memory.data_ptr()
+        self._word = ctypes.c_int32.from_address(self.address)
+
+    def forget(self) -> bool:
+        """Whether a launch has given up since this was asked last."""
+        found, self._word.value = self._word.value != 0, 0
+        return found
+
+    def check(self) -> None:
+        """Raises RuntimeError, once, after a launch that has given up, whose results are NaN. Asked before each launch."""
+        if self._word.value and self.forget():
+            raise RuntimeError(
+                f"an earlier launch of a persistent kernel on {self._device} is wrong: a block waited {WATCHDOG_NS / 1e9:g} s "
+                "for the others and gave up"
+            )
+
+
+_statuses: dict[torch.device, Status] = {}
+_making_one = threading.Lock()
+
+
+def status_of(device: torch.device) -> Status:
+    found = _statuses.get(device)
+    if found is None:
+        with _making_one:
+            found = _statuses.setdefault(device, Status(device))
+    return found
+
+
+Strides = tuple[int, int]  # of steps and of sequences, in elements
+
+
+class Launch:
+    """Of one kernel on rows that lie in one way: what is left to say is where its arrays are.
+
+    width: of `aligned`, for the weights and x, which lies without gaps.
+    """
+
+    def __init__(self, shape: Shape, kind: Kind, is_reverse: bool, output: Strides, other: Strides, inputs: int = 0):
+        """other: of the gates, backward of the output's gradient. inputs: in place of `kind`'s.
+
+        Raises as `plan` does, for the backward pass to come too.
+        """
+        kind = kind._replace(inputs=inputs)
+        form, kernel = plan(shape, kind)
+        if kind.keeps:
+            plan(shape, kind.backward)
+        self._device, self._status, self.width = kind.device, status_of(kind.device), width_of(kind, form)
+        self._handoff_bytes, self._left_over_bytes = form.handoff_bytes if form.is_grid else 0, form.left_over_bytes
+        self.is_beside = kind.device.type == "cuda" and fits_twice(form, Device.of(kind.device))
+        of_rows = (f"{name}_{what}" for name in ("output", "d_output" if kind.is_backward else "gates") for what in _STRIDES)
+        integers = dict(zip(of_rows, output + other, strict=True)) | shape.row_strides
+        if inputs:
+            integers |= {f"x_{what}": inputs * shape.row_strides[f"row_{what}"] for what in _STRIDES}
+        integers |= {"status": self._status.address, "steps": shape.steps, "batch": shape.batch, "is_reverse": int(is_reverse)}
+        addresses = [name for name in _wide(kind) if name not in integers]
+        launch = form.launch._replace(shared_bytes=shared_bytes_of(kind, form))
+        self._run = kernel.at(launch, addresses, **integers)
+
+    def __call__(self, addresses: tuple[int, ...]) -> None:
+        """Of the kernel's arrays in its order but for the last, 0 for none."""
+        self._status.check()
+        if self._handoff_bytes:
+            beside = zeros(self._handoff_bytes, self._device)
+        elif self._left_over_bytes:
+            beside = empty((self._left_over_bytes,), torch.uint8, self._device)
+        else:
+            return self._run((*addresses, 0))
+        self._run((*addresses, beside.data_ptr()))
+
+
+launch_of = lru_cache(maxsize=4096)(Launch)
+
+
+def forget() -> None:
+    """The kernels and launches that were made: of forms or builds that are to be others from now on."""
+    launch_of.cache_clear()
+    plan.cache_clear()

@@ -1,0 +1,159 @@
+"""persistent_gpu as torch's op `pytest_ecornn::persistent_forward`, differentiable, and as a function that need not be one.
+
+Where nobody looks on (no compiler, mode or transform, plain tensors alone) the passes run as they are: torch's dispatcher, to
+and from Python, takes the host longer than a short sequence takes the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.implementations._common.autograd_ops import (
+    differentiable_once,
+    is_last_pass,
+    is_single,
+    is_unobserved,
+    refuse_forward_mode,
+    register_gradient,
+    wants_gradient,
+)
+from pytest_ecornn.implementations.persistent_gpu import layers
+from pytest_ecornn.implementations.persistent_gpu.layers import How, Kept, hidden_of, stack_of
+from pytest_ecornn.implementations.persistent_gpu.parameters import PER_TRACK
+
+_GIVEN = "Tensor x, Tensor[] first, Tensor?[] weights, Tensor? lengths"
+_HOW = "str cell, bool batch_first, bool bidirectional, bool projected, bool tf32"
+_SAVED = "bool[] wanted, Tensor x, Tensor[] first, Tensor?[] weights, Tensor[] kept, Tensor?[] d_results, Tensor? lengths"
+library = torch.library.Library("pytest_ecornn", "FRAGMENT")
+library.define(f"persistent_forward({_GIVEN}, {_HOW}) -> Tensor[]")
+library.define(f"persistent_forward_keeping({_GIVEN}, {_HOW}) -> Tensor[]")
+library.define(f"persistent_backward({_SAVED}, {_HOW}) -> Tensor[]")
+_OPS = torch.ops.pytest_ecornn
+
+
+def _forward(
+    x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, *how: Any
+) -> list[Tensor]:
+    return layers.forward(x, first, weights, lengths, How(*how))[0]
+
+
+def _forward_keeping(
+    x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, *how: Any
+) -> list[Tensor]:
+    """The results, then what is kept: outputs of the layers but the last, which is the first result, gates and cells."""
+    results, kept = layers.forward(x, first, weights, lengths, How(*how), keeps=True)
+    return [*results, *kept.outputs[:-1], *kept.gates, *kept.cells]
+
+
+def _backward(
+    wanted: Sequence[bool], x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], kept: Sequence[Tensor],
+    d_results: Sequence[Tensor | None], lengths: Tensor | None, *how: Any,
+) -> list[Tensor]:  # fmt: skip
+    """kept: outputs of all layers, gates and cells."""
+    found = layers.backward(wanted, x, first, weights, _parts(kept, weights), d_results, lengths, How(*how))
+    return [one for one in found if one is not None]
+
+
+def _parts(kept: Sequence[Tensor], weights: Sequence[Tensor | None]) -> Kept:
+    tracks = len(weights) // PER_TRACK
+    return Kept(list(kept[: -2 * tracks]), list(kept[-2 * tracks : -tracks]), list(kept[-tracks:]))
+
+
+def _fake(
+    x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, *how: Any
+) -> list[Tensor]:
+    stack = stack_of(How(*how), x.shape, len(weights), hidden_of(weights))
+    return [x.new_empty(stack.output), *(x.new_empty(stack.state) for _ in range(stack.states))]
+
+
+def _fake_keeping(x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], *rest: Any) -> list[Tensor]:
+    stack = stack_of(How(*rest[1:]), x.shape, len(weights), hidden_of(weights))
+    inner = [x.new_empty(stack.output) for _ in range(stack.tracks // stack.directions - 1)]
+    gates = [x.new_empty(stack.kept) for _ in range(stack.tracks)]
+    cells = [x.new_empty(stack.cells, dtype=torch.float32) for _ in range(stack.tracks)]
+    return [*_fake(x, first, weights, *rest), *inner, *gates, *cells]
+
+
+def _fake_backward(
+    wanted: Sequence[bool], x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], *rest: Any
+) -> list[Tensor]:
+    given = (x, *first, *weights)
+    return [one.new_empty(one.shape) for one, is_wanted in zip(given, wanted, strict=True) if is_wanted and one is not None]
+
+
+class _Differentiable(torch.autograd.Function):
+    """Of persistent_forward. Its arguments: whether nobody looks on, the number of states, lengths, How, x, states, weights."""
+
+    @staticmethod
+    def forward(ctx: Any, unobserved: bool, states: int, lengths: Tensor | None, how: How, x: Tensor, *rest: Any) -> Any:
+        first, weights = rest[:states], rest[states:]
+        if unobserved:
+            results, (outputs, gates, cells) = layers.forward(x, first, weights, lengths, how, keeps=True)
+        else:
+            with torch._C._AutoDispatchBelowAutograd():
+                found = _OPS.persistent_forward_keeping.default(x, first, weights, lengths, *how)
+            results, kept = found[: 2 + (how.cell == "lstm")], found[2 + (how.cell == "lstm") :]
+            outputs, gates, cells = _parts(kept, weights)
+            outputs.append(results[0])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, lengths, *rest, *outputs, *gates, *cells)
+        ctx.states, ctx.how, ctx.given = states, how, len(rest)
+        return tuple(results)
+
+    @staticmethod
+    @differentiable_once("pytest_ecornn::persistent_forward")
+    def backward(ctx: Any, *d_results: Tensor | None) -> Any:
+        refuse_forward_mode("pytest_ecornn::persistent_backward", d_results)
+        x, lengths, *saved = given_before = ctx.saved_tensors  # asked for once: each time they are unpacked anew
+        rest, kept = saved[: ctx.given], saved[ctx.given :]
+        first, weights = rest[: ctx.states], rest[ctx.states :]
+        wanted = ctx.needs_input_grad[4:]
+        if is_unobserved((*given_before, *d_results)) and all(map(is_single, d_results)):
+            # A CUDA graph of the backward pass alone may be replayed more often than the forward pass before it.
+            overwrites = is_last_pass() and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+            given = wanted, x, first, weights, _parts(kept, weights), d_results, lengths, ctx.how
+            return None, None, None, None, *layers.backward(*given, overwrites)
+        found = iter(_OPS.persistent_backward.default(wanted, x, first, weights, kept, d_results, lengths, *ctx.how))
+        return None, None, None, None, *(next(found) if is_wanted else None for is_wanted in wanted)
+
+
+_differentiable: Callable[..., Any] = _Differentiable.apply
+
+
+def _apply(x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, *how: Any) -> Any:
+    unobserved = is_unobserved((x, *first, *weights, lengths))
+    return _differentiable(unobserved, len(first), lengths, How(*how), x, *first, *weights)
+
+
+for _name, _run, _faked in (
+    ("persistent_forward", _forward, _fake), ("persistent_forward_keeping", _forward_keeping, _fake_keeping),
+    ("persistent_backward", _backward, _fake_backward),
+):  # fmt: skip
+    library.impl(_name, _run, "CUDA")
+    torch.library.register_fake(f"pytest_ecornn::{_name}", _faked, lib=library)
+register_gradient(library, "persistent_forward", _apply)
+
+
+def run(
+    x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, how: How
+) -> Sequence[Tensor]:
+    """Output [.., D*H] laid out as x and final states [L*D, B, H], differentiable once.
+
+    x: [T, B, I], or [B, T, I] with `how.batch_first`, of bfloat16, float16 or float32, on a CUDA device; with `how.projected`
+    W_ih x without biases, [.., D*G*H]. first: the initial states [L*D, B, H], () for zeros. weights: of each layer and
+    direction weight_ih (None where x is projected), weight_hh, bias_ih and bias_hh (None for none), as torch.nn has them.
+    lengths: int64 [B] on the same device. Raises ValueError for other shapes, dtypes, cells and devices, and for H that does
+    not fit; RuntimeError where an earlier launch is known to have given up, which a replayed graph does not ask.
+    """
+    tensors = (x, *first, *weights, lengths)
+    if not is_unobserved(tensors):
+        found: Sequence[Tensor] = _OPS.persistent_forward.default(x, first, [*weights], lengths, *how)
+    elif wants_gradient(tensors):
+        found = _differentiable(True, len(first), lengths, how, x, *first, *weights)
+    else:
+        found, _ = layers.forward(x, first, weights, lengths, how)
+    return found

@@ -1,0 +1,112 @@
+"""persistent_gpu where T is 1 and sequences are few: a kernel of its own, for to read the weights once is all the work then.
+
+The input product is part of it, so that a layer and direction is one launch. Where there are more sequences a product of
+matrices reads the weights less often.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import ceil, gcd
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device
+from pytest_ecornn.implementations._cuda.kernel import Kernel
+from pytest_ecornn.implementations._cuda.launch import Launch
+from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
+from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape, status_of
+
+MOST_SEQUENCES = 16
+_SOURCE = Path(__file__).parent / "kernels" / "persistent_once.cu"
+_TILE, _WARPS, _ROWS, _MOST_ROW_TILES = 8, 8, 16, 4  # sequences; rows of the tensor cores, that a block has at most
+_MOST_WIDE = 16  # bytes that are read at once
+_ADDRESSES = (
+    "x", "weight_ih", "weight_hh", "bias_ih", "bias_hh", "first_h", "first_c", "output", "final_h", "final_c",
+)  # fmt: skip
+
+
+def is_taken(steps: int, batch: int) -> bool:
+    """Whether a layer of those sizes that wants no gradients and has a product to make is run by this kernel."""
+    return steps == 1 and batch <= MOST_SEQUENCES
+
+
+class Once(NamedTuple):
+    """Each block has `units` hidden units of 8 sequences."""
+
+    cell: str
+    inputs: int
+    hidden: int
+    batch: int
+    arithmetic: Arithmetic
+    units: int = 1
+
+    @property
+    def blocks(self) -> int:
+        """For each 8 sequences."""
+        return ceil(self.hidden / self.units)
+
+    @property
+    def launch(self) -> Launch:
+        row_tiles = ceil(GATES[self.cell] * self.units / _ROWS)
+        shared_bytes = 2 * _WARPS * row_tiles * _ROWS * (_TILE + 1) * 4
+        return Launch(self.blocks * ceil(self.batch / _TILE), 32 * _WARPS, shared_bytes)
+
+    @property
+    def width(self) -> int:
+        """Bytes that are read at once: as many as divide all rows."""
+        size = self.arithmetic.bytes
+        return gcd(self.inputs * size, self.hidden * size, _MOST_WIDE)
+
+    def macros(self, dtype: torch.dtype) -> tuple[tuple[str, str], ...]:
+        storage = str(dtype).removeprefix("torch.").upper()
+        found = {"CELL": NN_CELLS.index(self.cell), "HIDDEN": self.hidden, "INPUTS": self.inputs, f"STORAGE_{storage}": 1}
+        found |= {
+            "SHARED_BYTES": self.launch.shared_bytes,
+            "UNITS": self.units,
+            "BLOCKS": self.blocks,
+            "WIDTH": self.width,
+            "SPLIT": int(self.arithmetic.is_split),
+        }
+        return tuple((name, str(value)) for name, value in found.items())
+
+    def __str__(self) -> str:
+        return f"one step alone: {self.launch.grid} blocks, {self.units} units a block"
+
+
+def choose(once: Once, device: Device) -> Once:
+    """With as few units a block as leave no more blocks than run at once, each of whole tiles of rows."""
+    found = [once._replace(units=max(1, tiles * _ROWS // GATES[once.cell])) for tiles in range(1, _MOST_ROW_TILES + 1)]
+    return next((one for one in found if one.launch.grid <= device.processors), found[-1])
+
+
+class OnceLaunch:
+    """Of the kernel: what is left to say is where its arrays are. width: of `aligned`, for what it reads.
+
+    output_sequence: how far apart the output's rows are.
+    """
+
+    def __init__(self, cell: str, inputs: int, hidden: int, batch: int, kind: Kind, output_sequence: int):
+        """Raises ValueError for what does not run."""
+        persistent_kernel.check(Shape(cell, 1, batch, hidden, batch_first=False), kind)
+        once = Once(cell, inputs, hidden, batch, kind.arithmetic)
+        self._status = status_of(kind.device)
+        self.form = choose(once, Device.of(kind.device))
+        self.width = self.form.width
+        integers = {"output_sequence": output_sequence, "batch": batch}
+        arguments = {**dict.fromkeys(_ADDRESSES, np.int64), "output_sequence": np.int64, "batch": int}
+        macros, launch = self.form.macros(kind.dtype), self.form.launch
+        kernel = Kernel(_SOURCE, "persistent_once", macros, arguments, kind.device, launch.shared_bytes)
+        self._run = kernel.at(launch, _ADDRESSES, **integers)
+
+    def __call__(self, addresses: tuple[int, ...]) -> None:
+        """Of the kernel's arrays in its order, 0 for none."""
+        self._status.check()  # of an earlier launch, whose states it may continue
+        self._run(addresses)
+
+
+once_of = lru_cache(maxsize=4096)(OnceLaunch)

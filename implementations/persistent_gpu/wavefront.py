@@ -1,0 +1,85 @@
+"""persistent_gpu's kernel of several layers in a wavefront: its arguments, its launches, and which layers it takes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from pytest_ecornn.implementations._common.recurrent_problem import Device
+from pytest_ecornn.implementations._cuda.kernel import Kernel
+from pytest_ecornn.implementations._cuda.memory import zeros
+from pytest_ecornn.implementations.persistent_gpu import config_wavefront, kernel
+from pytest_ecornn.implementations.persistent_gpu.config_wavefront import Wave
+from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape, Strides, status_of
+
+_SOURCE = Path(__file__).parent / "kernels" / "persistent_wave.cu"
+_OF_LAYER = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "output", "kept", "cells")
+_BEFORE = ("x", "x_step", "x_sequence")
+_BEHIND = (
+    "first_h", "first_c", "output_step", "output_sequence", "final_h", "final_c", "lengths", "row_step", "row_sequence", "told",
+    "status",
+)  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def waves(shape: Shape, kind: Kind, inputs: int, layers: int) -> list[Wave | None]:
+    """How that many layers in one direction run, from the first to the last; None: one on its own. Raises as `check` does."""
+    kernel.check(shape, kind)
+    problem = kind.problem(shape.cell, shape.hidden, shape.batch)
+    return config_wavefront.waves(problem, Device.of(kind.device), inputs, layers, shape.steps)
+
+
+def waves_of(shape: Shape, kind: Kind, directions: int, inputs: int | None, layers: int) -> list[Wave | None]:
+    """The same of all layers that there are. inputs: of the first, None where it is given their product."""
+    if directions > 1 or layers < 2:
+        return [None] * layers
+    if inputs is None:
+        return [None, *waves(shape, kind, shape.hidden, layers - 1)]
+    return waves(shape, kind, inputs, layers)
+
+
+@lru_cache(maxsize=4096)
+def kernel_of(kind: Kind, wave: Wave) -> Kernel:
+    arguments = {**dict.fromkeys(_wide(wave), np.int64), "steps": int, "batch": int}
+    macros = kernel.macros(kind, wave)
+    return Kernel(_SOURCE, "persistent_wave", macros, arguments, kind.device, wave.shared_bytes, cluster=wave.blocks)
+
+
+def _wide(wave: Wave) -> list[str]:
+    """Arguments of 64 bits, in the kernel's order."""
+    return [*_BEFORE, *(f"{name}_{layer}" for layer in range(wave.layers) for name in _OF_LAYER), *_BEHIND]
+
+
+class WaveLaunch:
+    """Of the kernel: what is left to say is where its arrays are, x, weights and outputs without gaps.
+
+    width: of `aligned`, for x and the weights.
+    """
+
+    def __init__(self, shape: Shape, kind: Kind, wave: Wave, x: Strides, output: Strides):
+        """Raises where the backward pass to come would."""
+        if kind.keeps:
+            kernel.plan(shape, kind.backward)
+        self._wave, self._device, self._status, self.width = wave, kind.device, status_of(kind.device), wave.width
+        integers = {"status": self._status.address, "steps": shape.steps, "batch": shape.batch, **shape.row_strides}
+        integers |= dict(zip(("x_step", "x_sequence", "output_step", "output_sequence"), (*x, *output), strict=True))
+        addresses = [name for name in _wide(wave) if name not in integers]
+        self._run = kernel_of(kind, wave).at(wave.launch, addresses, **integers)
+
+    def __call__(self, addresses: tuple[int, ...]) -> None:
+        """Of the kernel's arrays in its order but for the last, 0 for none."""
+        self._status.check()
+        told = zeros(4 * self._wave.launch.grid, self._device)
+        self._run((*addresses, told.data_ptr()))
+
+
+wave_launch_of = lru_cache(maxsize=4096)(WaveLaunch)
+
+
+def forget() -> None:
+    """The kernels and launches that were made, of layers on their own too: of builds that are to be others from now on."""
+    kernel.forget()
+    wave_launch_of.cache_clear()
+    kernel_of.cache_clear()

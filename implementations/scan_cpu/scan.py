@@ -1,0 +1,245 @@
+"""One layer in one direction as a scan: how it is cut in tasks, launched on threads, and differentiated.
+
+Time is cut in chunks (Blelloch, "Prefix sums and their applications", 1990) only where sequences and channels are too few.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.contract import cells
+from pytest_ecornn.implementations._common.autograd_ops import differentiable_once
+
+_LINE_CHANNELS = 32  # a tile's width is a multiple: whole cache lines of every dtype
+_WIDEST_TILE = 1024  # its state stays in the first-level cache
+_SHORTEST_CHUNK = 64
+_SMALL = 2**14  # elements of the output, up to which waking threads costs more than they save
+_STREAMED_BYTES = 2**24  # an output of this size would drive out of the caches what is still wanted
+
+
+class Plan(NamedTuple):
+    """tile: channels of a task. chunks: parts of the time axis."""
+
+    tile: int
+    chunks: int
+
+
+def plan(steps: int, batch: int, channels: int, threads: int) -> Plan:
+    """How to cut [T, B, H] in tasks: channels in tiles until the threads share evenly, time only where that is not enough.
+
+    A scan in chunks reads its input twice, so it is not worth while for fewer than three times the tasks.
+    """
+    most = -(-channels // _LINE_CHANNELS)
+    tiles = -(-channels // _WIDEST_TILE)
+    while tiles < most and (batch * tiles) % threads and batch * tiles < 4 * threads:
+        tiles += 1
+    tile = min(channels, -(-channels // tiles // _LINE_CHANNELS) * _LINE_CHANNELS)
+    chunks = min(threads // (batch * -(-channels // tile)), steps // _SHORTEST_CHUNK)
+    return Plan(tile, chunks if chunks >= 3 else 1)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """One layer in one direction over pre-activations [T, B, G*H] or [B, T, G*H] (`batch_first`) of dtype `pre`."""
+
+    cell: str
+    pre: torch.dtype
+    dtype: torch.dtype
+    batch_first: bool
+    reverse: bool
+    threads: int
+    cut: Plan
+
+    @property
+    def compute(self) -> torch.dtype:
+        return torch.promote_types(self.dtype, torch.float32)
+
+    def kernel(self, kind: str) -> Any:
+        from pytest_ecornn.implementations.scan_cpu.numba_kernels import kernel
+
+        return kernel(kind, self.cell, str(self.pre).removeprefix("torch."), str(self.dtype).removeprefix("torch."))
+
+    def compile(self, training: bool) -> None:
+        for kind in ("forward", "backward")[: 2 if training else 1]:
+            self.kernel(kind)
+            if self.cut.chunks > 1:
+                self.kernel(kind + "_summary")
+
+    def forward(
+        self,
+        x: Tensor,
+        first: Tensor | None,
+        lengths: Tensor | None,
+        resets: Tensor | None = None,
+        training: bool = False,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Output, laid out as x, final state [B, H], and the output before it was rounded (where `training` is asked for).
+
+        x: any strides, but 1 between its last dimension's elements. resets: bool, laid out as x without its last dimension.
+        """
+        where = _Shape.of(self, x, lengths, resets)
+        output = torch.empty((*x.shape[:2], where.hidden), dtype=self.dtype)
+        given = x.new_zeros(where.state, dtype=self.compute) if first is None else first.to(self.compute)
+        # Gradients hold differences of candidate and state: rounded to 16 bits, little would be left of some.
+        kept = torch.empty_like(output, dtype=self.compute) if training and self.dtype != self.compute else output
+        also = {} if kept is output else {"kept": kept}
+        ends = self._run("forward", where, given, x=x, out=output, **also)
+        return output, ends.to(self.dtype), kept
+
+    def backward(
+        self,
+        x: Tensor,
+        first: Tensor | None,
+        kept: Tensor,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        d_output: Tensor | None,
+        d_final: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients of x (contiguous) and of the initial state, in the dtype in which the state is carried."""
+        where = _Shape.of(self, x, lengths, resets)
+        if d_output is None:
+            d_output = kept.new_zeros(where.hidden, dtype=self.dtype).expand(kept.shape)
+        elif d_output.stride(-1) != 1:
+            d_output = d_output.contiguous()
+        first = kept.new_zeros(where.state) if first is None else first.to(self.compute).contiguous()
+        given = x.new_zeros(where.state, dtype=self.compute) if d_final is None else d_final.to(self.compute)
+        d_x = torch.empty(x.shape, dtype=x.dtype)
+        also = {} if resets is None else {"zeros": first.new_zeros(where.hidden)}
+        d_first = self._run("backward", where, given, x=x, kept=kept, first=first, dout=d_output, dx=d_x, **also)
+        return d_x, d_first
+
+    def _run(self, kind: str, where: _Shape, given: Tensor, **tensors: Tensor) -> Tensor:
+        """Scans from the state `given` [B, H]; returns the state at the other end."""
+        chunks = self.cut.chunks
+        if chunks == 1:
+            state = given.clone(memory_format=torch.contiguous_format)
+            self._launch(kind, where, tensors | {"state": state})
+            return state
+        partial = given.new_zeros(chunks, *where.state)
+        decay = torch.ones_like(partial)
+        self._launch(kind + "_summary", where, tensors | {"state": partial, "decay": decay})
+        is_reset = None if where.resets is None else decay.signbit()
+        # A product of keeps that underflows must not turn an infinite state into NaN.
+        decay.clamp_(min=torch.finfo(decay.dtype).smallest_normal)
+        starts = torch.empty_like(partial)
+        order = range(chunks) if kind == "forward" else range(chunks - 1, -1, -1)
+        for chunk in order:
+            starts[chunk] = given
+            passed = given if is_reset is None else given.masked_fill(is_reset[chunk], 0.0)
+            given = decay[chunk] * passed + partial[chunk]
+        self._launch(kind, where, tensors | {"state": starts})
+        return starts[order[-1]]
+
+    def _launch(self, kind: str, where: _Shape, tensors: dict[str, Tensor]) -> None:
+        tile, chunks = self.cut
+        tasks = chunks * where.batch * -(-where.hidden // tile)
+        streamed = where.rows * where.hidden * self.dtype.itemsize >= _STREAMED_BYTES
+        lengths = 0 if where.lengths is None else where.lengths.data_ptr()
+        # In the order of `_scan_kernels.STEPS` and what follows it.
+        integers = [0, tasks, where.steps, where.batch, where.hidden, where.gates, int(self.reverse), lengths]
+        integers += [tile, -(-where.steps // chunks), int(streamed)]
+        for name in ("x", "out", "dout", "dx"):
+            tensor = tensors.get(name, tensors.get("kept") if name == "out" else None)
+            integers += (0, 0, 0) if tensor is None else (tensor.data_ptr(), *self._row_strides(tensor))
+        vectors = ("state", "decay", "first", "kept", "zeros")
+        integers += [tensors[name].data_ptr() if name in tensors else 0 for name in vectors]
+        integers += (0, 0, 0) if where.resets is None else (where.resets.data_ptr(), *self._row_strides(where.resets))
+        threads = 1 if where.rows * where.hidden <= _SMALL else min(tasks, self.threads)
+        _run_on_threads(self.kernel(kind).address, (ctypes.c_int64 * len(integers))(*integers), threads)
+
+    def _row_strides(self, tensor: Tensor) -> tuple[int, int]:
+        """From a time step to the next, and from a sequence to the next."""
+        return (tensor.stride(1), tensor.stride(0)) if self.batch_first else (tensor.stride(0), tensor.stride(1))
+
+
+class _Shape(NamedTuple):
+    steps: int
+    batch: int
+    hidden: int
+    gates: int
+    lengths: Tensor | None
+    resets: Tensor | None
+
+    @classmethod
+    def of(cls, scan: Scan, x: Tensor, lengths: Tensor | None, resets: Tensor | None) -> _Shape:
+        steps, batch = (x.shape[1], x.shape[0]) if scan.batch_first else (x.shape[0], x.shape[1])
+        gates = len(cells.get(scan.cell).gates)
+        lengths = None if lengths is None else lengths.contiguous()
+        return cls(steps, batch, x.shape[2] // gates, gates, lengths, resets)
+
+    @property
+    def state(self) -> tuple[int, int]:
+        return self.batch, self.hidden
+
+    @property
+    def rows(self) -> int:
+        return self.steps * self.batch
+
+
+class _Differentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, how: Scan, x: Tensor, first: Tensor | None, lengths: Tensor | None, resets: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        output, final, kept = how.forward(x, first, lengths, resets, training=True)
+        ctx.how = how
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, first, kept, lengths, resets)
+        return output, final
+
+    @staticmethod
+    @differentiable_once("scan_cpu")
+    def backward(ctx: Any, d_output: Tensor | None, d_final: Tensor | None) -> Any:
+        x, first, kept, *masks = ctx.saved_tensors
+        d_x, d_first = ctx.how.backward(x, first, kept, *masks, d_output, d_final)
+        return None, d_x, None if first is None else d_first.to(first.dtype), None, None
+
+
+def scan(
+    how: Scan, x: Tensor, first: Tensor | None, lengths: Tensor | None, resets: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Output and final state [B, H] from pre-activations and initial state [B, H], differentiable where that is asked for."""
+    x = x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+    if torch.is_grad_enabled() and (x.requires_grad or (first is not None and first.requires_grad)):
+        output, final = _Differentiable.apply(how, x, first, lengths, resets)  # type: ignore[no-untyped-call]
+        return output, final
+    return how.forward(x, first, lengths, resets)[:2]
+
+
+@cache
+def openmp() -> Callable[..., None] | None:
+    """torch's own OpenMP, so that its threads serve both: a second pool would compete with theirs for the same cores."""
+    try:
+        parallel = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")).GOMP_parallel
+    except (OSError, AttributeError):
+        return None
+    parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+    parallel.restype = None
+    return cast(Callable[..., None], parallel)
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "scan_cpu")
+
+
+def _run_on_threads(address: int, integers: ctypes.Array[ctypes.c_int64], threads: int) -> None:
+    """Calls the kernel at `address` once on each thread: which tasks it takes, it finds in `integers`."""
+    kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
+    start = ctypes.addressof(integers)
+    if threads == 1:
+        kernel(start)
+    elif parallel := openmp():
+        parallel(address, start, threads, 0)
+    else:
+        list(_pool(threads).map(kernel, [start] * threads))

@@ -1,0 +1,155 @@
+"""scan_gpu_log's kernel as torch's op `pytest_ecornn::scan_log_forward`, for one layer and direction.
+
+Gradients have signs, so they are scanned in linear space: by scan_gpu's `scan_backward`, on the output as it was stored.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import ceil, prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations._common.autograd_ops import register_gradient
+from pytest_ecornn.implementations._cuda.kernel import Array, Kernel, Prepared
+from pytest_ecornn.implementations._cuda.launch import Launch
+from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
+from pytest_ecornn.implementations._cuda.rows import adjacent, strided, strides
+from pytest_ecornn.implementations.scan_gpu.autograd import Scanned
+from pytest_ecornn.implementations.scan_gpu.ops import CELLS, Arrays, Shape, describe_pass
+
+_SOURCE = Path(__file__).with_name("scan_gpu_log.cu")
+
+
+class Tree(NamedTuple):
+    """What a block does at once: `across` channels over `steps` steps, a power of 2, by so many threads."""
+
+    across: int
+    steps: int
+    threads: int = 256
+
+    def launch(self, shape: Shape) -> Launch:
+        return Launch(shape.batch * ceil(shape.hidden / self.across), self.threads)
+
+    def __str__(self) -> str:
+        return f"trees of {self.steps} steps, {self.across} channels"
+
+
+def choose(shape: Shape, dtype: torch.dtype, processors: int) -> Tree:
+    """Narrow and long trees where 32 channels a block would leave multiprocessors idle; their maps fill 32 KiB at most."""
+    maps = 1024 if dtype == torch.float64 else 2048
+    across = 32 if shape.batch * ceil(shape.hidden / 32) >= processors else 8
+    return Tree(across, maps // across)
+
+
+def macros(cell: str, dtype: torch.dtype, tree: Tree, is_compensated: bool) -> tuple[tuple[str, str], ...]:
+    """What the source is compiled with."""
+    found = {"CELL": CELLS[cell][1], "POSITIVE": 1, "COMPENSATED": int(is_compensated)}
+    found |= {f"STORAGE_{str(dtype).removeprefix('torch.').upper()}": 1}
+    found |= {"ACROSS": tree.across, "TILE": tree.steps, "THREADS": tree.threads}
+    return tuple((name, str(value)) for name, value in found.items())
+
+
+def make_kernel(shape: Shape, dtype: torch.dtype, device: torch.device, tree: Tree, is_compensated: bool) -> Kernel:
+    """The kernel of a tree, its arguments by name."""
+    gates, of_state = CELLS[shape.cell][0] * shape.hidden, Array(dtype, prod(shape.state), is_optional=True)
+    arguments = {**strided(shape, "x", dtype, gates), "bias": Array(dtype, gates, is_optional=True), "first": of_state}
+    arguments |= {**strided(shape, "output", dtype, shape.hidden), "final": of_state}
+    arguments |= {"lengths": Array(torch.int64, shape.batch, is_optional=True)}
+    arguments |= dict.fromkeys(("steps", "hidden", "is_reverse"), int)
+    return Kernel(_SOURCE, "scan_log_forward", macros(shape.cell, dtype, tree, is_compensated), arguments, device)
+
+
+@lru_cache(maxsize=4096)
+def plan(shape: Shape, dtype: torch.dtype, device: torch.device, is_compensated: bool) -> tuple[Tree, Kernel]:
+    """How a scan is cut, and its kernel."""
+    tree = choose(shape, dtype, torch.cuda.get_device_properties(device).multi_processor_count)
+    return tree, make_kernel(shape, dtype, device, tree, is_compensated)
+
+
+def integers(shape: Shape, arrays: Arrays) -> dict[str, int]:
+    """All that the kernel takes beside arrays, by name."""
+    both = {**strides(shape, "x", arrays["x"]), **strides(shape, "output", arrays["output"])}
+    return {**both, "steps": shape.steps, "hidden": shape.hidden, "is_reverse": int(shape.reverse)}
+
+
+def _prepared(how: tuple[Shape, bool], arrays: Arrays) -> Prepared:
+    shape, is_compensated = how
+    x = arrays["x"]
+    assert x is not None
+    tree, kernel = plan(shape, x.dtype, x.device, is_compensated)
+    return kernel.prepared(tree.launch(shape), arrays, **integers(shape, arrays))
+
+
+_launches = LayoutMemo(_prepared)
+
+
+def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
+    *named, is_compensated, _ = how
+    x, shape = adjacent(x), Shape.of(x, *named)
+    output, final = shape.results(x)
+    first = None if first is None else first.contiguous()
+    arrays = {"x": x, "bias": bias, "first": first, "output": output, "final": final, "lengths": lengths}
+    launch, pointers = _launches.find((shape, is_compensated), arrays)
+    launch(pointers)
+    return output, final
+
+
+def _fake(x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
+    return Shape.of(x, *how[:3]).results(x)
+
+
+class _Differentiable(Scanned):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tensor | None, *how: Any
+    ) -> tuple[Tensor, Tensor]:
+        output, final = _below_autograd(x, bias, first, lengths, *how)
+        Scanned.keep(ctx, x, bias, first, output, lengths, None, how=how[:3], overwrites_x=how[-1])
+        return output, final
+
+
+_library = torch.library.Library("pytest_ecornn", "FRAGMENT")
+_library.define(
+    "scan_log_forward(Tensor x, Tensor? bias, Tensor? first, Tensor? lengths, str cell, bool batch_first, bool reverse, "
+    "bool is_compensated, bool overwrites_x) -> (Tensor, Tensor)"
+)
+_library.impl("scan_log_forward", _forward, "CUDA")
+_below_autograd = register_gradient(_library, "scan_log_forward", _Differentiable.apply)
+torch.library.register_fake("pytest_ecornn::scan_log_forward", _fake, lib=_library)
+
+
+def log_scan(
+    x: Tensor, first: Tensor | None, lengths: Tensor | None, cell: str, batch_first: bool, reverse: bool, *,
+    bias: Tensor | None = None, is_compensated: bool | None = None, overwrites_x: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Output [.., H] laid out as x and final state [B, H], differentiable.
+
+    x: the gates' pre-activations, [T, B, G*H], or [B, T, G*H] with `batch_first`, on a CUDA device. first: [B, H], None for
+    zeros. lengths: int64 [B] on the same device. reverse: last step first. bias: [G*H], added to x. is_compensated: logarithms
+    in two numbers, without which float32 and float64 are not as accurate as a loop; None for where it matters. overwrites_x: as
+    `_scan_gpu_op.scan` has it.
+    """
+    if cell not in CELLS or not CELLS[cell][2]:
+        positive = ", ".join(name for name, (_, _, is_positive) in CELLS.items() if is_positive)
+        raise ValueError(f"log space needs a positive candidate: expected one of {positive}, got {cell}")
+    is_compensated = x.dtype.itemsize > 2 if is_compensated is None else is_compensated
+    how = (cell, batch_first, reverse, is_compensated, overwrites_x)
+    found: tuple[Tensor, Tensor] = torch.ops.pytest_ecornn.scan_log_forward.default(x, bias, first, lengths, *how)
+    return found
+
+
+def describe(case: Case, device: torch.device) -> str:
+    """Compiles what the case needs; says which form runs."""
+    dtype = getattr(torch, case.dtype)
+    shape = Shape(case.cell, case.steps, case.batch, case.hidden_size, case.batch_first, False)
+    is_compensated = dtype.itemsize > 2
+    tree, _ = plan(shape, dtype, device, is_compensated)
+    forward = f"{tree}; logarithms in {'two numbers' if is_compensated else 'float32'}"
+    if not case.training:
+        return forward
+    return f"{forward}; backward in linear space: {describe_pass(case, device, True)}"

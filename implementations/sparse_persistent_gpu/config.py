@@ -1,0 +1,212 @@
+"""How sparse_persistent_gpu spreads a pruned layer over the chip.
+
+A group of blocks owns all hidden units and takes some tiles of sequences through time, one after the other; groups know nothing
+of each other. A block's elements lie in its threads' registers, and what those have no room for in its shared memory, beside
+the states of all units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, Problem
+from pytest_ecornn.implementations._cuda.launch import Launch
+from pytest_ecornn.implementations.sparse_persistent_gpu.packing import PLACES, Spread, is_arranged
+
+BLOCK_THREADS = 512
+_GATE_THREADS = 288  # at most
+_LANE_THREADS = 160  # to which sums are given more threads than states need: each of them is one less that hears
+_PARTS = 8  # of a state's sums, that a thread may add without another's help
+# A model of time, in clocks of a multiprocessor, fitted to 125 forms on an H200, by which forms are compared.
+_TILE_CLOCKS, _ALONE_CLOCKS, _GATE_CLOCKS = 830, 500, 110  # from tile to tile; more where there is no other; each gate
+_READS_A_TURN = {True: {8: 1.02, 16: 1.04, 32: 1.02}, False: {8: 2.0, 16: 2.4, 32: 2.5}}  # arranged, and as they come
+_ISSUED = {2: (2.8, 2.2), 4: (1.3, 3)}  # instructions of an element: of each sequence, and once, of so many bytes
+_ISSUED_FOR_SHARED = 5  # more of two elements in shared memory
+_TOLD_BYTES_A_CLOCK = {True: 32, False: 45}  # of a tile that is alone, and of several, told while others are multiplied
+_PARCELS_AT_ONCE, _ROUND_CLOCKS = 8, 1230
+_SENDING_CLOCKS, _SENT_CLOCKS = 800, 200  # all sums to other blocks of a cluster, and of each sequence
+
+
+@dataclass(frozen=True)
+class Techniques:
+    """What a layer is run by, each of which may be left out to see what it is worth.
+
+    timestamps: values say themselves that they are there; without, blocks meet at a barrier in every step. wide_reads: the
+    states of several sequences are read at once; without, sequences come one after the other. bank_order: elements lie so that
+    threads that read at once read from different banks. balance: units change places where blocks would be uneven. clusters:
+    blocks of a cluster may divide the columns among them, and hand each other parts of sums through shared memory.
+    """
+
+    timestamps: bool = True
+    wide_reads: bool = True
+    bank_order: bool = True
+    balance: bool = True
+    clusters: bool = True
+
+
+ALL = Techniques()
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """`groups` of blocks of `units` hidden units; tiles of `sequences`; of a thread's `turns` `held` pairs in registers.
+
+    parts: sums of threads that a row has at most. cluster: blocks that divide the columns among them, 1 where none do.
+    """
+
+    problem: Problem
+    units: int
+    sequences: int
+    groups: int
+    turns: int
+    held: int
+    parts: int = 1
+    cluster: int = 1
+    techniques: Techniques = ALL
+
+    @property
+    def blocks(self) -> int:
+        """Of a group."""
+        return self.spread.blocks(self.problem.hidden)
+
+    @cached_property
+    def all_tiles(self) -> int:
+        return ceil(self.problem.batch / self.sequences)
+
+    @property
+    def tiles(self) -> int:
+        """Of a group."""
+        return ceil(self.all_tiles / self.groups)
+
+    @property
+    def _gates(self) -> int:
+        return GATES[self.problem.cell]
+
+    @property
+    def told(self) -> int:
+        """Values of a unit that a step multiplies: its state, backward its gates' gradients."""
+        return self._gates if self.problem.is_backward else 1
+
+    @property
+    def spread(self) -> Spread:
+        gates = 1 if self.problem.is_backward else self._gates
+        positions = 128 // self.wide_bytes  # in all banks
+        classes = min(32, positions)
+        return Spread(gates, self.units, BLOCK_THREADS, classes, positions // classes, self.told, self.cluster)
+
+    @property
+    def wide_bytes(self) -> int:
+        """Of a position."""
+        return self.sequences * self.problem.arithmetic.bytes
+
+    @property
+    def place_bytes(self) -> int:
+        """In units of which positions are counted: 1 where 16 bits have room for that, which saves finding an address."""
+        return 1 if sum(self.spread.zeros(self.problem.hidden)) * self.wide_bytes <= PLACES else self.wide_bytes
+
+    @property
+    def pairs(self) -> int:
+        """Of elements, of a thread."""
+        return self.turns // 2
+
+    @property
+    def shared(self) -> int:
+        """Of these in shared memory."""
+        return self.pairs - self.held
+
+    @property
+    def lanes(self) -> int:
+        """Threads that add a state's sums: so many that each has about _PARTS to add, where there is room for them."""
+        lanes = 1
+        while lanes < 32 and self.parts > _PARTS * lanes and 2 * lanes * self.units * self.sequences <= _LANE_THREADS:
+            lanes *= 2
+        return lanes
+
+    @property
+    def parts_a_row(self) -> int:
+        """If all rows have room for as many, so many: odd, so that rows beside each other begin in other banks; else 0."""
+        found = self.lanes * ceil(self.parts / self.lanes) | 1
+        return found if found * self.spread.rows <= 2 * BLOCK_THREADS else 0
+
+    @property
+    def gate_threads(self) -> int:
+        """Which have a tile's states; the others hear what all tell."""
+        return min(_GATE_THREADS, ceil(self.units * self.sequences * self.lanes / 32) * 32)
+
+    @property
+    def states(self) -> int:
+        """Of such a thread."""
+        return ceil(self.units * self.sequences * self.lanes / self.gate_threads)
+
+    @property
+    def _parcels(self) -> int:
+        """Of 12 bytes of values, that a block tells of a tile in a step."""
+        return ceil(self.units * self.told * self.sequences * self.problem.arithmetic.bytes / 12)
+
+    @property
+    def handoff_bytes(self) -> int:
+        """Of all blocks, in memory."""
+        return 16 * self.all_tiles * (2 * self.blocks * self._parcels + 1)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block, as the kernels' struct Shared says."""
+        return self.bytes_beside + 4 * pair_words(self.problem) * BLOCK_THREADS * max(1, self.shared)
+
+    @property
+    def bytes_beside(self) -> int:
+        """Of these what is no elements."""
+        zeros, classes = self.spread.zeros(self.problem.hidden)
+        states = (zeros + classes) * self.wide_bytes
+        own = (16 + 12 * self._parcels) * (1 if self.problem.is_backward else self.tiles)
+        slots = self.parts_a_row * self.spread.rows + 1 if self.parts_a_row else BLOCK_THREADS
+        slots *= 1 if self.cluster == 1 else 2
+        parts = 4 * (slots * self.sequences + self.spread.rows + 5) + 32 * (self.cluster > 1)
+        carried = 4 * self.tiles * (self.states * self.gate_threads * (2 if self.problem.is_backward else 1) + self.sequences)
+        return states + own + parts + carried + 16 * self.units + 128
+
+    def room(self, device: Device) -> int:
+        """For so many pairs of each thread in shared memory, less than 1 where nothing fits beside the states."""
+        return (device.shared_bytes - self.bytes_beside) // (4 * pair_words(self.problem) * BLOCK_THREADS)
+
+    @property
+    def step_clocks(self) -> float:
+        """About how long a step of all tiles takes, by which forms are compared."""
+        arranged, alone = is_arranged(self.turns, self.spread, self.techniques.bank_order), self.tiles == 1
+        reads = self.turns * max(4, self.wide_bytes) / 4 * _READS_A_TURN[arranged][self.spread.classes]
+        wavefronts = BLOCK_THREADS / 32 * (reads + self.shared * pair_words(self.problem) * (1 if alone else 2))
+        of_each, once = _ISSUED[self.problem.arithmetic.bytes]
+        issued = BLOCK_THREADS / 128 * (self.turns * (of_each * self.sequences + once) + _ISSUED_FOR_SHARED * self.shared)
+        parcels, hearers = self.blocks // self.cluster * self._parcels, BLOCK_THREADS - self.gate_threads
+        rounds = ceil(parcels / hearers / _PARCELS_AT_ONCE) - 1
+        heard = 16 * parcels / _TOLD_BYTES_A_CLOCK[alone] + rounds * _ROUND_CLOCKS
+        each = _TILE_CLOCKS + max(wavefronts, issued) + heard + self.states * self._gates * _GATE_CLOCKS
+        sent = (self.cluster - 1) / self.cluster * (_SENDING_CLOCKS + _SENT_CLOCKS * self.sequences)
+        return self.tiles * each + _ALONE_CLOCKS * alone + sent
+
+    @property
+    def launch(self) -> Launch:
+        return Launch(self.groups * self.blocks, BLOCK_THREADS, self.shared_bytes)
+
+    @property
+    def macros(self) -> dict[str, int]:
+        names = "units blocks cluster tiles sequences held shared place_bytes gate_threads lanes parts_a_row shared_bytes"
+        return {name.upper(): getattr(self, name) for name in names.split()} | {"TIMESTAMPS": int(self.techniques.timestamps)}
+
+    @property
+    def _clusters(self) -> str:
+        return f", {self.cluster} a cluster" if self.cluster > 1 else ""
+
+    def __str__(self) -> str:
+        where = f"{2 * self.held} in registers" + f", {2 * self.shared} in shared memory" * (self.shared > 0)
+        return (
+            f"{self.groups} x {self.blocks} blocks of {self.units} units{self._clusters}, {self.sequences} sequences at once, "
+            f"{self.tiles} times; elements of a thread: {where}"
+        )
+
+
+def pair_words(problem: Problem) -> int:
+    """32-bit words of two elements: their columns, and their values."""
+    return 1 + problem.arithmetic.bytes // 2

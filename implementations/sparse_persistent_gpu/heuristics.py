@@ -1,0 +1,167 @@
+"""Which form sparse_persistent_gpu takes: a pure function of a layer's sizes, its pattern and the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import ceil, inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, Problem
+from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL, BLOCK_THREADS, Sparse, Techniques, pair_words
+from pytest_ecornn.implementations.sparse_persistent_gpu.packing import (
+    PLACES,
+    Spread,
+    is_arranged,
+    laid_counts,
+    order_of,
+    padded_turns,
+    turns_of,
+)
+
+_HELD_WORDS = 72  # that a thread has registers for, beside what it works with
+_EASY_WORDS = {2: 60, 4: 72}  # of which it need not put anything else aside, of so many bytes an element
+_MOST_SEQUENCES = {2: 8, 4: 4}  # that 16 bytes have room for, of so many bytes an element
+_CLUSTERS = (2, 4)  # sizes
+_FEW_IDLE, _CROWDED = 4, 1.1  # multiprocessors, and by how much a step takes longer where fewer are
+
+# Where units lie in that order: elements of each segment of the columns in each row [cluster, rows].
+Divide = Callable[[NDArray[np.int32], Spread], NDArray[np.int64]]
+
+
+def choose(
+    problem: Problem, counts: NDArray[np.int64], device: Device, techniques: Techniques = ALL, divide: Divide | None = None
+) -> Sparse | str:
+    """The form that should take the least time, or why none fits. counts: of elements in each row of W_hh, backward of W_hh^T.
+
+    A form fits where all its blocks run at once and keep all elements. Forms of clusters are compared as if rows were divided
+    by chance, as those of a random pattern are; only of what then is the fastest it is asked how `divide` does it, if given.
+    """
+    found, least = None, inf
+    for expected in sorted(_fitting(problem, counts, device, techniques), key=lambda form: _clocks(form, device)):
+        if _clocks(expected, device) >= least:
+            break
+        form = _form(expected, counts, device, divide) if divide and expected.cluster > 1 else expected
+        if form and _clocks(form, device) < least:
+            found, least = form, _clocks(form, device)
+    if found:
+        return found
+    elements, words = int(counts.sum()), pair_words(problem)
+    return (
+        f"H {problem.hidden} with {elements:,} non-zeros does not fit: they, {2 * words} bytes each, and the "
+        f"{_told_of(problem)} of a sequence must lie in {_HELD_WORDS} registers of each of {BLOCK_THREADS} threads and the "
+        f"{device.shared_bytes} bytes of shared memory of each of {device.processors} multiprocessors"
+    )
+
+
+def _clocks(form: Sparse, device: Device) -> float:
+    return form.step_clocks * (_CROWDED if form.launch.grid > device.processors - _FEW_IDLE else 1)
+
+
+def _told_of(problem: Problem) -> str:
+    return f"gradients of {GATES[problem.cell] * problem.hidden} gates" if problem.is_backward else "states"
+
+
+def _fitting(problem: Problem, counts: NDArray[np.int64], device: Device, techniques: Techniques) -> Iterator[Sparse]:
+    most, by_chance = _MOST_SEQUENCES[problem.arithmetic.bytes] if techniques.wide_reads else 1, _by_chance(counts)
+    for sequences in (some for some in (8, 4, 2, 1) if some <= most and some < 2 * problem.batch):
+        tiles = ceil(problem.batch / sequences)
+        for groups in sorted({ceil(tiles / each) for each in range(1, tiles + 1)}):
+            for cluster in (1, *(_CLUSTERS if techniques.clusters and groups == tiles else ())):
+                form = Sparse(problem, 1, sequences, groups, 2, 0, cluster=cluster, techniques=techniques)
+                for units in _units(form, _processors(device, cluster) // groups):
+                    found = _form(replace(form, units=units), counts, device, by_chance)
+                    if found is not None:
+                        yield found
+
+
+def _processors(device: Device, cluster: int) -> int:
+    """That so large clusters can fill, all at once."""
+    if cluster > device.largest_cluster:
+        return 0
+    return device.processors if cluster <= 2 else device.clusters(cluster) * cluster  # multiprocessors are in pairs
+
+
+def _by_chance(counts: NDArray[np.int64]) -> Divide:
+    def divide(order: NDArray[np.int32], spread: Spread) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = np.random.default_rng(0).multinomial(counts, [1 / spread.cluster] * spread.cluster).T
+        return found
+
+    return divide
+
+
+def _units(form: Sparse, processors: int) -> list[int]:
+    """Of a block, where so many processors are to have all."""
+    blocks = processors // form.cluster * form.cluster
+    if blocks < 1:
+        return []
+    hidden, rows = form.problem.hidden, form.cluster * form.spread.gates
+    fewest = ceil(hidden / blocks)
+    return [units for units in sorted({fewest, fewest + 1, fewest + fewest % 2, ceil(fewest / 3) * 3, 2 * fewest})
+            if units * rows <= BLOCK_THREADS and units < 2 * hidden]  # fmt: skip
+
+
+def _form(form: Sparse, counts: NDArray[np.int64], device: Device, divide: Divide) -> Sparse | None:
+    """With all its elements, or None where they, or positions of 16 bits, have no room."""
+    problem, words = form.problem, pair_words(form.problem)
+    if sum(form.spread.zeros(problem.hidden)) > PLACES:
+        return None
+    room, held = form.room(device), _HELD_WORDS // words
+    if room < 1 or counts.sum() > 2 * (room + held) * BLOCK_THREADS * form.blocks:
+        return None
+    laid = _laid(form, counts, divide)
+    turns, parts = _shares(form, laid)
+    form = replace(form, turns=turns, parts=parts)
+    room = form.room(device)
+    if room < 1 or turns > 2 * (room + held) or not _is_coupled(form, laid):
+        return None
+    return replace(form, held=min(turns // 2, held, max(_EASY_WORDS[problem.arithmetic.bytes] // words, turns // 2 - room)))
+
+
+def _is_coupled(form: Sparse, laid: NDArray[np.int64]) -> bool:
+    """Whether every block of a cluster is sent something by every other, by which it knows how far that has come."""
+    if form.cluster == 1 or not form.parts_a_row:
+        return form.cluster == 1
+    return int(laid.reshape(-1, form.cluster, form.spread.rows).sum(axis=2).min()) > 0
+
+
+def _laid(form: Sparse, counts: NDArray[np.int64], divide: Divide) -> NDArray[np.int64]:
+    """Elements of each row that a block has."""
+    hidden, spread = form.problem.hidden, form.spread
+    order = order_of(counts.reshape(spread.gates, hidden).sum(axis=0), spread, form.techniques.balance)
+    return laid_counts(divide(order, spread) if form.cluster > 1 else counts, order, spread, hidden)
+
+
+def _shares(form: Sparse, laid: NDArray[np.int64]) -> tuple[int, int]:
+    """Turns, as `pack` finds them, and the most threads that share a row."""
+    turns = turns_of(laid, BLOCK_THREADS)
+    arranged = is_arranged(turns, form.spread, form.techniques.bank_order)
+    return padded_turns(turns, arranged), form.cluster * ceil(int(laid.max(initial=1)) / turns)
+
+
+def expected_counts(problem: Problem, density: float) -> NDArray[np.int64]:
+    """Of elements in each row where each is there with that probability: as chance would have it, always the same."""
+    rows, columns = problem.hidden, GATES[problem.cell] * problem.hidden
+    if not problem.is_backward:
+        rows, columns = columns, rows
+    return np.random.default_rng(0).binomial(columns, density, rows).astype(np.int64)
+
+
+def capacity(problem: Problem, density: float, device: Device, techniques: Techniques = ALL) -> int:
+    """The largest H, `problem`'s own being disregarded, at which a random pattern of that density fits; 0 where none does."""
+    fewest, most = 0, 1
+    while _fits(problem._replace(hidden=most), density, device, techniques):
+        fewest, most = most, 2 * most
+    while most - fewest > 1:
+        hidden = (fewest + most) // 2
+        if _fits(problem._replace(hidden=hidden), density, device, techniques):
+            fewest = hidden
+        else:
+            most = hidden
+    return fewest
+
+
+def _fits(problem: Problem, density: float, device: Device, techniques: Techniques) -> bool:
+    return next(_fitting(problem, expected_counts(problem, density), device, techniques), None) is not None

@@ -1,0 +1,173 @@
+"""One layer in one direction of sparse_persistent_gpu, forward and backward, differentiable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.implementations._common.autograd_ops import differentiable_once
+from pytest_ecornn.implementations._common.input_projection import held
+from pytest_ecornn.implementations._common.padded_gemm import transposed_times
+from pytest_ecornn.implementations._common.recurrent_problem import GATES
+from pytest_ecornn.implementations._cuda.memory import empty
+from pytest_ecornn.implementations._cuda.rows import adjacent, shape_of, sizes_of
+from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
+from pytest_ecornn.implementations.persistent_gpu.layers import states_before
+from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL, Techniques
+from pytest_ecornn.implementations.sparse_persistent_gpu.kernel import launch_of
+from pytest_ecornn.implementations.sparse_persistent_gpu.packed_weight import Pruned
+
+
+class Given(NamedTuple):
+    """gates: W_ih x [T, B, G*H], or [B, T, G*H]. states: none, or [B, H] of each. biases: of G*H, None for none.
+
+    weight: [G*H, H], with its zeros; not looked at where a layer's values are fixed.
+    """
+
+    gates: Tensor
+    states: Sequence[Tensor]
+    weight: Tensor
+    biases: Sequence[Tensor | None]
+    lengths: Tensor | None
+
+
+class Kept(NamedTuple):
+    """What the forward pass leaves: its output, four values a unit of LSTM and GRU, c of LSTM in float32."""
+
+    output: Tensor
+    gates: Tensor
+    cells: Tensor
+
+
+class Layer:
+    """mask: [G*H, H] bool, of W_hh. Raises Unsupported where it does not fit."""
+
+    def __init__(
+        self, cell: str, mask: Tensor, batch: int, kind: Kind, batch_first: bool, is_reverse: bool, techniques: Techniques = ALL
+    ):
+        self._cell, self._kind, self._batch_first, self._is_reverse = cell, kind, batch_first, is_reverse
+        self.hidden, self._mask = mask.shape[1], mask
+        passes = (kind, kind.backward)[: 1 + kind.keeps]
+        self.passes = [Pruned(mask, one.problem(cell, self.hidden, batch), kind.device, techniques) for one in passes]
+        self._values: Tensor | None = None
+
+    def fix(self, weight: Tensor) -> None:
+        """Its values, from now on the same."""
+        self._values = self.passes[0].values(weight)
+
+    def __call__(self, given: Given) -> list[Tensor]:
+        """Output and final states."""
+        states = [*given.states, None, None][:2]
+        if self._kind.keeps:
+            found = _Differentiable.apply(self, given.lengths, given.gates, given.weight, *given.biases, *states)  # type: ignore[no-untyped-call]
+            return list(found)
+        return self.forward(given)[0]
+
+    def _room(self, like: Tensor, each: int, hidden: int, dtype: torch.dtype | None = None) -> Tensor:
+        """For `each` values a unit, of every step."""
+        steps_and_batch = sizes_of(like, self._batch_first)
+        sizes = Shape(self._cell, *steps_and_batch, hidden, self._batch_first)
+        return empty(shape_of(sizes, each * hidden), dtype or self._kind.dtype, self._kind.device)
+
+    def _launch(self, which: int, output: Tensor, other: Tensor) -> Any:
+        pruned, kind = self.passes[which], (self._kind.backward if which else self._kind)
+        shape = Shape(self._cell, *sizes_of(output, self._batch_first), pruned.places.hidden, self._batch_first)
+        strides = [tuple(reversed(one.stride()[:2])) if self._batch_first else one.stride()[:2] for one in (output, other)]
+        return launch_of(shape, kind, pruned.form, self._is_reverse, *strides)
+
+    def forward(self, given: Given) -> tuple[list[Tensor], Kept]:
+        """Output, final states; what is kept, where that is asked for."""
+        pruned, places = self.passes[0], self.passes[0].places
+        gates, keeps, wide = adjacent(places.laid(given.gates)), self._kind.keeps, GATES[self._cell] > 1
+        states = [places.laid(one).contiguous() for one in given.states]
+        biases = [None if one is None else places.laid(one).contiguous() for one in given.biases]
+        output = self._room(gates, 1, places.hidden)
+        kept = (
+            self._room(gates, 4 * (keeps and wide), places.hidden),
+            self._room(gates, int(keeps and self._cell == "lstm"), places.hidden, torch.float32),
+        )
+        finals = [output.new_empty(output.select(0 if not self._batch_first else 1, 0).shape) for _ in range(self._states)]
+        values = pruned.values(given.weight) if self._values is None else self._values
+        self._launch(0, output, gates)((
+            gates.data_ptr(), *pruned.addresses(values), *map(_address, biases), *_two(states), output.data_ptr(),
+            *_two(finals), _address(given.lengths), *map(_address, kept),
+        ))  # fmt: skip
+        found = [places.units(one) for one in (output, *finals)]
+        return found, Kept(found[0], places.units(kept[0]), places.units(kept[1]))
+
+    @property
+    def _states(self) -> int:
+        return 2 if self._cell == "lstm" else 1
+
+    def backward(
+        self, given: Given, kept: Kept, d_output: Tensor | None, d_finals: Sequence[Tensor | None]
+    ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+        """Gradients of the gates, of GRU's product for n, and of the initial states."""
+        pruned, places = self.passes[1], self.passes[1].places
+        output, own_gates, cells = map(places.laid, kept)
+        d_output = torch.zeros_like(output) if d_output is None else adjacent(places.laid(d_output))
+        states = [places.laid(one).contiguous() for one in given.states]
+        finals = [None if one is None else places.laid(one).contiguous() for one in d_finals]
+        d_gates = self._room(output, GATES[self._cell], places.hidden)
+        d_product = self._room(output, 1, places.hidden) if self._cell == "gru" else None
+        d_first = [output.new_empty(output.select(0 if not self._batch_first else 1, 0).shape) for _ in range(self._states)]
+        values = pruned.values(given.weight)
+        self._launch(1, output, d_output)((
+            own_gates.data_ptr(), cells.data_ptr(), output.data_ptr(), *pruned.addresses(values), *_two(states),
+            d_output.data_ptr(), *_two(finals), d_gates.data_ptr(), _address(d_product), *_two(d_first),
+            _address(given.lengths),
+        ))  # fmt: skip
+        of_product = None if d_product is None else places.units(d_product)
+        return places.units(d_gates), of_product, [places.units(one) for one in d_first]
+
+    def of_weights(
+        self, given: Given, kept: Kept, d_gates: Tensor, d_product: Tensor | None, wanted: Sequence[bool]
+    ) -> list[Tensor | None]:
+        """Gradients of W_hh's non-zeros, 0 elsewhere, and of the biases, where they are wanted."""
+        rows = d_gates.flatten(0, 1)
+        first = given.states[0] if given.states else None
+        of_h = rows
+        if d_product is not None:  # GRU multiplies by W_hn before r does
+            of_h = torch.cat((rows[:, : 2 * self.hidden], d_product.flatten(0, 1)), 1)
+        found: list[Tensor | None] = [None, rows.sum(0) if wanted[1] else None, of_h.sum(0) if wanted[2] else None]
+        if wanted[0]:
+            before = states_before(kept.output, first, given.lengths, self._batch_first, self._is_reverse).flatten(0, 1)
+            with held(rows, self._kind.tf32):
+                found[0] = transposed_times(of_h, before, self._kind.tf32).masked_fill_(~self._mask, 0)
+        return found
+
+
+class _Differentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, layer: Layer, lengths: Tensor | None, gates: Tensor, weight: Tensor, *others: Tensor | None) -> Any:
+        biases, states = others[:2], [one for one in others[2:] if one is not None]
+        given = Given(gates, states, weight, biases, lengths)
+        found, kept = layer.forward(given)
+        ctx.layer, ctx.has_biases, ctx.states = layer, [one is not None for one in biases], len(states)
+        ctx.save_for_backward(weight, lengths, *states, *kept)
+        ctx.set_materialize_grads(False)
+        return tuple(found)
+
+    @staticmethod
+    @differentiable_once("sparse_persistent_gpu")
+    def backward(ctx: Any, d_output: Tensor | None, *d_finals: Tensor | None) -> Any:
+        weight, lengths, *rest = ctx.saved_tensors
+        given, kept = Given(weight, rest[: ctx.states], weight, (), lengths), Kept(*rest[ctx.states :])
+        d_gates, d_product, d_first = ctx.layer.backward(given, kept, d_output, d_finals)
+        of_gates, *of_weights = ctx.needs_input_grad[2:6]
+        found = ctx.layer.of_weights(given, kept, d_gates, d_product, of_weights)
+        d_states = [*d_first[: ctx.states], None, None][:2]
+        return None, None, d_gates if of_gates else None, *found, *d_states
+
+
+def _address(one: Tensor | None) -> int:
+    return 0 if one is None else one.data_ptr()
+
+
+def _two(states: Sequence[Tensor | None]) -> tuple[int, int]:
+    """h and c, 0 where there is none."""
+    found = [*map(_address, states), 0, 0]
+    return found[0], found[1]

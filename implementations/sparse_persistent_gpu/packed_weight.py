@@ -1,0 +1,109 @@
+"""A pruned weight as sparse_persistent_gpu's kernels read it: where its elements lie is found once, their values anew."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pytest_ecornn.contract import Unsupported
+from pytest_ecornn.implementations._common.recurrent_problem import Device, Problem
+from pytest_ecornn.implementations.sparse_persistent_gpu.config import BLOCK_THREADS, Sparse, Techniques
+from pytest_ecornn.implementations.sparse_persistent_gpu.csr import NONE, of_mask
+from pytest_ecornn.implementations.sparse_persistent_gpu.heuristics import choose
+from pytest_ecornn.implementations.sparse_persistent_gpu.packing import Packed, divided_counts, pack
+
+
+class Places:
+    """Units in another order, with gaps, or as they are: a kernel's rows of K values a unit, H of each beside each other."""
+
+    def __init__(self, order: NDArray[np.int32], hidden: int, device: torch.device):
+        is_plain = np.array_equal(order[:hidden], np.arange(hidden))
+        self.hidden = hidden if is_plain else len(order)  # as the kernel has it
+        self._unit_at = self._place_of = None
+        if not is_plain:
+            place_of = np.empty(hidden, np.int64)
+            place_of[order[order != NONE]] = np.flatnonzero(order != NONE)
+            self._unit_at = torch.from_numpy(np.maximum(order, 0).astype(np.int64)).to(device)  # a gap has some unit's
+            self._place_of = torch.from_numpy(place_of).to(device)
+
+    def laid(self, rows: Tensor) -> Tensor:
+        """[.., K*H] -> [.., K*places]."""
+        return self._moved(rows, self._place_of, self._unit_at)
+
+    def units(self, rows: Tensor) -> Tensor:
+        """Back."""
+        return self._moved(rows, self._unit_at, self._place_of)
+
+    @staticmethod
+    def _moved(rows: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
+        if before is None or after is None or not rows.shape[-1]:
+            return rows
+        found: Tensor = rows.unflatten(-1, (-1, len(before)))
+        return found.index_select(-1, after).flatten(-2)
+
+
+class Pruned:
+    """W_hh of a pattern, packed for one pass. Raises Unsupported, with the numbers, where it does not fit.
+
+    mask: [G*H, H] bool. A view of it by `values` is what the kernel multiplies by.
+    """
+
+    def __init__(self, mask: Tensor, problem: Problem, device: torch.device, techniques: Techniques):
+        pattern = of_mask(mask.T if problem.is_backward else mask)
+        form = choose(problem, pattern.counts, Device.of(device), techniques, partial(divided_counts, pattern))
+        if isinstance(form, str):
+            raise Unsupported(f"{form}{' backward' * problem.is_backward}")
+        packed = pack(pattern, form.spread, techniques.balance, techniques.bank_order)
+        assert packed.turns == form.turns
+        self.form, self._is_wide = form, problem.arithmetic.bytes == 4
+        self.places = Places(packed.order, problem.hidden, device)
+        self._from, self._is_none = (one.to(device) for one in self._sources(packed, problem.is_backward))
+        places = packed.columns.astype(np.int32) * (form.wide_bytes // form.place_bytes)
+        places = places.reshape(form.blocks, form.pairs, 2, BLOCK_THREADS)
+        self._fixed = [
+            torch.from_numpy(np.ascontiguousarray(one)).to(device)
+            for one in (places[:, :, 0] | places[:, :, 1] << 16, *_slots_and_firsts(packed, form))
+        ]
+
+    def _sources(self, packed: Packed, is_transposed: bool) -> tuple[Tensor, Tensor]:
+        """Which element of W_hh lies where, as values are to lie, and where none does."""
+        pattern, sources = packed.nonzeros, packed.sources
+        at = pattern.columns.astype(np.int64) * pattern.shape[0] + pattern.rows if is_transposed else pattern.places
+        found = np.append(at, 0)[sources].reshape(self.form.blocks, self.form.pairs, 2, BLOCK_THREADS)
+        is_none = (sources == NONE).reshape(found.shape)
+        laid = [one if self._is_wide else one.swapaxes(2, 3) for one in (found, is_none)]
+        return torch.from_numpy(laid[0].astype(np.int32)), torch.from_numpy(np.ascontiguousarray(laid[1]))
+
+    def values(self, weight: Tensor) -> Tensor:
+        """weight: [G*H, H]."""
+        found = weight.reshape(-1).index_select(0, self._from.flatten()).view(self._from.shape)
+        return found.masked_fill_(self._is_none, 0)
+
+    def addresses(self, values: Tensor) -> tuple[int, int, int, int]:
+        """As the kernels take them."""
+        places, slots, firsts = self._fixed
+        return places.data_ptr(), values.data_ptr(), slots.data_ptr(), firsts.data_ptr()
+
+
+def _slots_and_firsts(packed: Packed, form: Sparse) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Where threads put their sums, and what else is known of them, as cuda/sparse_rows.cuh and cuda/sparse_cluster.cuh say."""
+    if not form.parts_a_row:
+        return packed.slots, packed.firsts
+    spread, found = packed.spread, np.empty_like(packed.slots)
+    each, a_block = form.parts // form.cluster, form.parts_a_row * spread.rows + 1
+    for block, (first, slots) in enumerate(zip(packed.firsts, packed.slots, strict=True)):
+        row = np.searchsorted(first, slots, side="right") - 1
+        owner, own = np.divmod(row, spread.rows)
+        own = own % spread.gates * spread.units + own // spread.gates
+        place = own * form.parts_a_row + block % spread.cluster * each + slots - first[row]
+        found[block] = np.where(
+            row < spread.shared_rows, owner * a_block + place, spread.rows * form.parts_a_row if form.cluster == 1 else NONE
+        )
+    if form.cluster == 1:
+        return found, packed.firsts
+    sent = np.diff(packed.firsts).reshape(-1, form.cluster, form.cluster, spread.rows).sum(axis=(1, 3))
+    return found, sent.reshape(-1, 1).astype(np.int32)

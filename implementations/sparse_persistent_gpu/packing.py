@@ -1,0 +1,251 @@
+"""A pruned weight's non-zeros in the order in which the threads of a grid's blocks keep them: pure, on the host.
+
+Each block owns some hidden units, whose rows' elements its threads share: as many threads to a row as make the longest
+thread's list as short as can be. In every turn each thread multiplies one of its elements by what it reads from shared memory;
+of threads that read at once each is to read from other banks, so that they have rows of their own, of which chance does not
+favour the same columns, and their turns are drawn up together. Source: Zhu et al., Sparse Persistent RNNs, ICLR 2018.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_ecornn.implementations.sparse_persistent_gpu.csr import NONE, NonZeros, starts_of
+
+PLACES = np.iinfo(np.uint16).max + 1  # that 16 bits tell apart
+_LEAST_GAIN = 1.1  # in the most elements of a block, for which units leave their order, in which they are read together
+_SPARE_TURNS, _LONG = 1, 100  # with so many more, where there are not many, reads can be arranged so that few collide
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How a weight [G*H, K*H] lies in blocks of `units` hidden units and `threads` threads, of G `gates`, K `told` of each.
+
+    Forward it is W_hh, K being 1; backward its transpose [H, G*H]. classes: of banks that so many threads, which read at once,
+    can all read without waiting for each other; `together` columns beside each other are of one class, then come the next's.
+    cluster: so many blocks beside each other share their rows, of which each has the elements of one segment of the columns.
+    """
+
+    gates: int
+    units: int
+    threads: int
+    classes: int = 8
+    together: int = 1
+    told: int = 1
+    cluster: int = 1
+
+    def __post_init__(self) -> None:
+        if self.shared_rows > self.threads:
+            raise ValueError(f"a block of {self.units} units has {self.shared_rows} rows, more than its {self.threads} threads")
+        if self.threads % self.classes:
+            raise ValueError(f"{self.threads} threads are no multiple of the {self.classes} that read at once")
+
+    @property
+    def rows(self) -> int:
+        """Of a block's own units: a unit's gates beside each other."""
+        return self.gates * self.units
+
+    @property
+    def shared_rows(self) -> int:
+        """Of which a block has elements: one block's of the cluster after the other's."""
+        return self.cluster * self.rows
+
+    def blocks(self, hidden: int) -> int:
+        """Whole clusters of them."""
+        return ceil(hidden / self.units / self.cluster) * self.cluster
+
+    def segment(self, hidden: int) -> int:
+        """Positions that a block reads, K of each unit: all, or in a cluster the rank-th so many."""
+        return self.blocks(hidden) // self.cluster * self.units * self.told
+
+    def zeros(self, hidden: int) -> tuple[int, int]:
+        """The first position beyond all that a block reads of the first class, and how many: there 0 lies, of each class."""
+        span = self.classes * self.together
+        return ceil(self.segment(hidden) / span) * span, span
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """Sums of a row are made by threads whose slots are beside each other.
+
+    order: [blocks * units] int32, the hidden unit at each place, NONE where there is none; columns are positions, K of each
+    place beside each other, in a cluster from its block's segment on, or, where there is nothing to multiply, beyond all of
+    them (`Spread.zeros`). firsts: [blocks, shared rows + 1] int32, the first slot of each row. slots: [blocks, threads] int32.
+    columns: [blocks, turns, threads] uint16. sources: likewise, int32: which element of the pattern lies there, NONE for a
+    product with 0. turns are even.
+    """
+
+    spread: Spread
+    nonzeros: NonZeros
+    order: NDArray[np.int32]
+    firsts: NDArray[np.int32]
+    slots: NDArray[np.int32]
+    columns: NDArray[np.uint16]
+    sources: NDArray[np.int32]
+
+    @property
+    def turns(self) -> int:
+        return int(self.sources.shape[1])
+
+    @property
+    def collisions(self) -> float:
+        """How many more times shared memory is read in a turn than once, on average, at most: who reads the same is counted."""
+        reads = self.columns.reshape(-1, self.spread.classes).astype(np.int32)
+        classes = np.sort(reads // self.spread.together % self.spread.classes, axis=1)
+        run, longest = np.ones(len(classes), np.int32), np.ones(len(classes), np.int32)
+        for lane in range(1, self.spread.classes):
+            run = np.where(classes[:, lane] == classes[:, lane - 1], run + 1, 1)
+            longest = np.maximum(longest, run)
+        return float(longest.mean()) - 1
+
+    def unpacked(self) -> NonZeros:
+        """The pattern, found again from what lies where."""
+        block, turn, thread = np.nonzero(self.sources != NONE)
+        of_block = zip(self.firsts, self.slots, strict=True)
+        row = np.stack([np.searchsorted(first, slots, side="right") - 1 for first, slots in of_block])
+        local, hidden = row[block, thread], self.nonzeros.shape[1] // self.spread.told
+        first, rank = block - block % self.spread.cluster, block % self.spread.cluster
+        rows = local % self.spread.gates * hidden + self.order[first * self.spread.units + local // self.spread.gates]
+        position = self.columns[block, turn, thread] + rank.astype(np.int64) * self.spread.segment(hidden)
+        place, which = np.divmod(position, self.spread.told)
+        columns = which * hidden + self.order[place]
+        found = np.lexsort((columns, rows))
+        counts = np.bincount(rows, minlength=self.nonzeros.shape[0])
+        return NonZeros(self.nonzeros.shape, starts_of(counts), columns[found])
+
+
+def pack(nonzeros: NonZeros, spread: Spread, is_balanced: bool = True, is_bank_aware: bool = True) -> Packed:
+    """is_balanced: units change places where blocks would be uneven. is_bank_aware: so do elements (`is_arranged`).
+
+    Without either all lies in the order of units and columns. Raises ValueError for a shape that is not [G*H, K*H].
+    """
+    from pytest_ecornn.implementations.sparse_persistent_gpu.bank_scheduling import arrange, fill
+
+    rows, columns_of = nonzeros.shape
+    hidden = columns_of // spread.told
+    is_other = rows != spread.gates * hidden or columns_of != spread.told * hidden
+    if is_other or sum(spread.zeros(hidden)) > PLACES:
+        raise ValueError(
+            f"expected [G*H, K*H] of {spread.gates} gates and some 65,000 columns at most, K {spread.told}, "
+            f"got {list(nonzeros.shape)}"
+        )
+    order = order_of(nonzeros.counts.reshape(spread.gates, hidden).sum(axis=0), spread, is_balanced)
+    divided, at, origins = _divided(nonzeros, order, spread)
+    own_rows, counts = _rows_of_blocks(order, spread, hidden), laid_counts(np.diff(divided), order, spread, hidden)
+    turns = turns_of(counts, spread.threads)
+    shares = -(-counts // turns)
+    firsts = np.concatenate((np.zeros((len(shares), 1), np.int64), np.cumsum(shares, axis=1)), axis=1).astype(np.int32)
+    arranged = is_arranged(turns, spread, is_bank_aware)
+    shape = len(firsts), padded_turns(turns, arranged), spread.threads
+    zeros, _ = spread.zeros(hidden)
+    columns, sources = np.full(shape, zeros, np.uint16), np.full(shape, NONE, np.int32)
+    slots = np.stack([_slots(share, spread.threads) for share in shares]) if arranged else _in_order(shape)
+    for block, own in enumerate(own_rows):
+        threads = np.argsort(slots[block]).astype(np.int32)
+        laid = columns[block], sources[block]
+        if arranged:
+            arrange(divided, at, own, firsts[block], threads, spread.classes, spread.together, zeros, *laid)
+        else:
+            fill(divided, at, own, firsts[block], *laid)
+    if origins is not None:
+        sources = np.append(origins, NONE)[sources]  # of NONE the last
+    return Packed(spread, nonzeros, order, firsts, slots, columns, sources)
+
+
+def divided_counts(nonzeros: NonZeros, order: NDArray[np.int32], spread: Spread) -> NDArray[np.int64]:
+    """[cluster, G*H]: elements of each segment in each row, where units lie in that order."""
+    return np.diff(_divided(nonzeros, order, spread)[0]).reshape(spread.cluster, -1)
+
+
+def _divided(
+    nonzeros: NonZeros, order: NDArray[np.int32], spread: Spread
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32] | None]:
+    """Rows cut into segments, the first of all rows and then the next: where each begins, and where its elements' positions
+    within a segment are; and which each is in the pattern, None where they are as there.
+    """
+    hidden = nonzeros.shape[1] // spread.told
+    place = np.empty(hidden, np.int32)
+    place[order[order != NONE]] = np.flatnonzero(order != NONE)
+    at = place[nonzeros.columns % hidden] * spread.told + nonzeros.columns // hidden
+    if spread.cluster == 1:
+        return nonzeros.starts, at, None
+    segment, at = np.divmod(at, np.int32(spread.segment(hidden)))
+    own = [np.flatnonzero(segment == k) for k in range(spread.cluster)]
+    counts = [np.diff(np.searchsorted(one, nonzeros.starts)) for one in own]
+    origins = np.concatenate(own).astype(np.int32)
+    return starts_of(np.concatenate(counts)), at[origins], origins
+
+
+def order_of(counts: NDArray[np.int64], spread: Spread, is_balanced: bool) -> NDArray[np.int32]:
+    """[blocks * units] int32: the hidden unit at each position, NONE beyond the last. counts: of their elements [H]."""
+    blocks, units = spread.blocks(len(counts)), spread.units
+    plain = np.append(np.arange(len(counts)), np.full(blocks * units - len(counts), NONE)).astype(np.int32)
+
+    def largest(order: NDArray[np.int32]) -> int:  # of the blocks' loads
+        return int(np.append(counts, 0)[order].reshape(blocks, units).sum(axis=1).max())
+
+    if not is_balanced or largest(plain) <= _LEAST_GAIN * counts.sum() / blocks:  # no order has a smaller one than the mean
+        return plain
+    members: list[list[int]] = [[] for _ in range(blocks)]
+    loads = [(0, block) for block in range(blocks)]  # of those that have room: the least loaded takes the next largest unit
+    for unit in np.argsort(-counts, kind="stable"):
+        load, block = heapq.heappop(loads)
+        members[block].append(int(unit))
+        if len(members[block]) < units:
+            heapq.heappush(loads, (load + int(counts[unit]), block))
+    even = np.array([unit for own in members for unit in sorted(own) + [NONE] * (units - len(own))], np.int32)
+    return even if largest(plain) > _LEAST_GAIN * largest(even) else plain
+
+
+def turns_of(counts: NDArray[np.int64], threads: int) -> int:
+    """The fewest in which so many threads take all elements of a block, each of one row alone. counts: [blocks, rows]."""
+    fewest, most = 1, max(1, int(counts.max()))
+    while fewest < most:
+        turns = (fewest + most) // 2
+        if (-(-counts // turns)).sum(axis=1).max() <= threads:
+            most = turns
+        else:
+            fewest = turns + 1
+    return most
+
+
+def is_arranged(turns: int, spread: Spread, is_bank_aware: bool) -> bool:
+    """Whether threads' turns are drawn up together: of lists much shorter than classes are many, columns' order is better."""
+    return is_bank_aware and turns > spread.classes / 2
+
+
+def padded_turns(turns: int, arranged: bool) -> int:
+    """An even number, with one to spare where that is worth it."""
+    turns += _SPARE_TURNS * (arranged and turns < _LONG)
+    return turns + turns % 2
+
+
+def laid_counts(counts: NDArray[np.int64], order: NDArray[np.int32], spread: Spread, hidden: int) -> NDArray[np.int64]:
+    """[blocks, shared rows]: elements of each that a block has, units lying in that order. counts: [cluster, G*H], or flat."""
+    return np.append(counts, 0)[_rows_of_blocks(order, spread, hidden)]  # of no row the last
+
+
+def _rows_of_blocks(order: NDArray[np.int32], spread: Spread, hidden: int) -> NDArray[np.int64]:
+    """[blocks, shared rows]: rows of the weight, in segment after segment of all of them; NONE for those of no unit."""
+    units = order.reshape(-1, 1, spread.units * spread.cluster, 1).astype(np.int64)
+    first = np.arange(spread.cluster).reshape(-1, 1, 1) * (spread.gates * hidden)
+    rows = np.where(units == NONE, NONE, first + np.arange(spread.gates) * hidden + units)
+    return rows.reshape(-1, spread.shared_rows)
+
+
+def _in_order(shape: tuple[int, int, int]) -> NDArray[np.int32]:
+    return np.tile(np.arange(shape[2], dtype=np.int32), (shape[0], 1))
+
+
+def _slots(shares: NDArray[np.int64], threads: int) -> NDArray[np.int32]:
+    """[threads] of a block: threads beside each other have different rows."""
+    used = int(shares.sum())
+    first = np.cumsum(shares) - shares
+    part = np.arange(used) - np.repeat(first, shares)
+    by_part = np.argsort(part, kind="stable")
+    return np.append(by_part, np.arange(used, threads)).astype(np.int32)

@@ -1,0 +1,184 @@
+"""One call of the transposed-layout layer, forward and backward: from the contract's tensors to theirs, by the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.contract import cells
+from pytest_ecornn.implementations.transposed_gpu.buffers import Form, Gradients, Track, reserve, tracks
+from pytest_ecornn.implementations.transposed_gpu.steps import Steps, TrackWeights, layer_input, long_product, product
+from pytest_ecornn.reference.precision import fp32_precision
+
+Tensors = list[Tensor]
+
+
+class Plan:
+    """How one case is run: the form, the steps, and the library (cublas, cublaslt) of the products."""
+
+    def __init__(self, form: Form, library: str):
+        self.form, self.library, self.steps = form, library, Steps(form)
+        names = list(cells.parameter_shapes(form.case))
+        self._prepared: list[TrackWeights] = []
+        self._places = [
+            [names.index(name + suffix) if name + suffix in names else None for name in TrackWeights._fields]
+            for _, _, suffix in cells.suffixes(form.case)
+        ]
+
+    @contextmanager
+    def settings(self) -> Iterator[None]:
+        """torch's global settings of matrix products as this plan wants them, put back afterwards."""
+        if self.form.device.type != "cuda":
+            yield
+            return
+        library = torch.backends.cuda.preferred_blas_library()
+        torch.backends.cuda.preferred_blas_library(self.library)
+        try:
+            with fp32_precision("matmul", self.form.case.precision):
+                yield
+        finally:
+            torch.backends.cuda.preferred_blas_library(library)
+
+    def weights(self, flat: Sequence[Tensor]) -> list[TrackWeights]:
+        """The parameters of each track, from all of them in torch.nn's order."""
+        of_tracks = [[None if place is None else flat[place] for place in places] for places in self._places]
+        return [TrackWeights(*found) for found in of_tracks]  # type: ignore[arg-type]
+
+    def prepare(self, flat: Sequence[Tensor]) -> None:
+        """Makes operands of weights that will not change any more; of none where they may."""
+        self._prepared = self.operands(flat) if flat else []
+
+    def operands(self, flat: Sequence[Tensor]) -> list[TrackWeights]:
+        """The parameters of each track as operands of products."""
+        return self._prepared or [one.operands(self.form) for one in self.weights(flat)]
+
+    def time_first(self, x: Tensor) -> Tensor:
+        """[B, T, F] or [T, B, F] as the case lays it out -> [T, B, F], and back."""
+        return x.transpose(0, 1) if self.form.case.batch_first else x
+
+
+def run_forward(plan: Plan, x: Tensor, flat: Sequence[Tensor], state: Sequence[Tensor], lengths: Tensor | None) -> Tensors:
+    """Output, final states, and in training what the backward pass needs: uint8.
+
+    x, state: as the contract's layer takes them; lengths: on the device; flat: all parameters in torch.nn's order.
+    """
+    form = plan.form
+    memory = reserve(form)
+    own = tracks(form, memory)
+    with plan.settings():
+        weights = plan.operands(flat)
+        _start(plan, own, x, weights, state)
+        plan.steps.forward(own, weights, lengths)
+    return [*_results(plan, own, lengths), *([memory] if form.case.training else [])]
+
+
+def _start(plan: Plan, own: Sequence[Track], x: Tensor, weights: Sequence[TrackWeights], state: Sequence[Tensor]) -> None:
+    """What the forward steps start from: the product of x and the initial states."""
+    form, hidden = plan.form, plan.form.case.hidden_size
+    for number, track in enumerate(own):
+        track.h[:, :, hidden:].zero_()
+        if state:
+            track.h[track.first, :, :hidden].copy_(state[0][number])
+            track.state[track.first].copy_(state[-1][number])
+        else:
+            track.h[track.first].zero_()
+            track.state[track.first].zero_()
+        if number < form.case.directions:
+            if weights[number].weight_ih is None:
+                columns = slice(number * form.gates, (number + 1) * form.gates)
+                track.gates[:, :, : form.gates].copy_(plan.time_first(x)[..., columns])
+            else:
+                plan.steps.from_below(plan.time_first(x), weights[number], track, 0, form.case.steps)
+
+
+def _results(plan: Plan, own: Sequence[Track], lengths: Tensor | None) -> Tensors:
+    """Output and final states, in memory of their own."""
+    form, case, hidden = plan.form, plan.form.case, plan.form.case.hidden_size
+    output = torch.empty((*form.lead, case.directions * hidden), dtype=form.storage, device=form.device)
+    by_time = plan.time_first(output)
+    for direction, track in enumerate(own[-case.directions :]):
+        by_time[..., direction * hidden : (direction + 1) * hidden].copy_(track.output[..., :hidden])
+    if lengths is not None:
+        is_over = torch.arange(case.steps, device=form.device)[:, None] >= lengths
+        by_time.masked_fill_(is_over[..., None], 0)
+    finals = [_stacked(form, [track.h[track.last, :, :hidden] for track in own])]
+    if case.cell == "lstm":
+        finals.append(_stacked(form, [track.state[track.last] for track in own]))
+    return [output, *finals]
+
+
+def _stacked(form: Form, of_tracks: Sequence[Tensor]) -> Tensor:
+    """[L*D, B, H], contiguous, of the storage type."""
+    out = torch.empty((len(of_tracks), *of_tracks[0].shape), dtype=form.storage, device=form.device)
+    for place, one in zip(out, of_tracks, strict=True):
+        place.copy_(one)
+    return out
+
+
+def run_backward(
+    plan: Plan, d_output: Tensor, d_finals: Sequence[Tensor], x: Tensor, flat: Sequence[Tensor], memory: Tensor,
+    lengths: Tensor | None,
+) -> Tensors:  # fmt: skip
+    """The gradients of x, of the initial states where there are any, and of all parameters in torch.nn's order."""
+    form, case = plan.form, plan.form.case
+    own, gradients = tracks(form, memory), [Gradients(form) for _ in range(form.tracks)]
+    by_time = plan.time_first(d_output)
+    for number, one in enumerate(gradients):
+        one.passed[0].copy_(d_finals[0][number])
+        one.d_cell[0].copy_(d_finals[-1][number])
+        if (direction := number - form.tracks + case.directions) >= 0:
+            one.d_output.copy_(by_time[..., direction * case.hidden_size : (direction + 1) * case.hidden_size])
+    with plan.settings():
+        weights = plan.operands(flat)
+        plan.steps.backward(own, weights, gradients, lengths)
+        d_state = _gradients_of_state(form, gradients) if case.has_state else []
+        return [_gradient_of_x(plan, gradients, weights), *d_state, *_gradients_of_weights(plan, own, gradients, x, flat)]
+
+
+def _gradients_of_state(form: Form, gradients: Sequence[Gradients]) -> Tensors:
+    hidden = form.case.hidden_size
+    found = [_stacked(form, [one.passed[0] + one.product[0, :, :hidden] for one in gradients])]
+    return [*found, _stacked(form, [one.d_cell[0] for one in gradients])] if form.case.cell == "lstm" else found
+
+
+def _gradients_of_weights(
+    plan: Plan, own: Sequence[Track], gradients: Sequence[Gradients], x: Tensor, flat: Sequence[Tensor]
+) -> Tensors:
+    """One product over all steps for each weight; the tracks side by side."""
+    form, case = plan.form, plan.form.case
+    found = [torch.empty_like(weight, memory_format=torch.contiguous_format) for weight in flat]
+    with plan.steps.streams.forked():
+        for number, into in enumerate(plan.weights(found)):
+            with plan.steps.streams.on(number):
+                d_x, d_h = (
+                    g[..., : form.gates].flatten(0, 1) for g in (gradients[number].d_gates_x, gradients[number].d_gates_h)
+                )
+                long_product(form, d_h.T, own[number].previous[..., : case.hidden_size].flatten(0, 1), into.weight_hh)
+                if into.bias_hh is not None:
+                    torch.sum(d_h, 0, out=into.bias_hh)
+                if into.bias_ih is not None:
+                    torch.sum(d_x, 0, out=into.bias_ih)
+                if into.weight_ih is not None:
+                    inputs = plan.time_first(x) if number < case.directions else layer_input(form, own, number)
+                    long_product(form, d_x.T, inputs[..., : into.weight_ih.shape[1]].flatten(0, 1), into.weight_ih)
+    return found
+
+
+def _gradient_of_x(plan: Plan, gradients: Sequence[Gradients], weights: Sequence[TrackWeights]) -> Tensor:
+    """Laid out as x: [T, B, I], or [T, B, D*G*H] where x is projected."""
+    form, case = plan.form, plan.form.case
+    given = [(one.d_gates_x, by.weight_ih) for one, by in zip(gradients[: case.directions], weights, strict=False)]
+    if case.projected:
+        d_x = torch.empty((*form.lead, case.directions * form.gates), dtype=form.storage, device=form.device)
+        plan.time_first(d_x).copy_(torch.cat([d_gates[..., : form.gates] for d_gates, _ in given], -1))
+        return d_x
+    parts = []
+    for d_gates, weight in given:
+        assert weight is not None
+        out = torch.empty(case.steps * case.batch, weight.shape[1], dtype=form.compute, device=form.device)
+        parts.append(product(d_gates.flatten(0, 1), weight, out))
+    total = sum(parts[1:], parts[0]).to(form.storage)
+    return plan.time_first(total[:, : case.input_size].view(case.steps, case.batch, case.input_size)).contiguous()
