@@ -18,7 +18,7 @@ from tests.test_gate_end_to_end import QUIET
 
 ROOT = Path(__file__).parents[1]
 GUIDES = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))
-PAGES = ["README.md", "CONTRIBUTING.md", "implementations/README.md", *GUIDES]
+PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "implementations/README.md", *GUIDES]
 RECIPE_CASE = "mingru-T3-B2-H5-float32-projected"
 
 
