@@ -20,12 +20,17 @@ import pytest
 import torch
 
 import pytest_ecornn
-from pytest_ecornn import cache, cells, contract, gate, hookspecs, journal, machine, nn, plugin, properties, reporting, score
+from pytest_ecornn.system import cache, machine
+from pytest_ecornn.contract import cells
+from pytest_ecornn import contract, hookspecs, nn, plugin, reporting
+from pytest_ecornn.results.regression import gate
+from pytest_ecornn.results import journal, score
+from pytest_ecornn.verification.properties import properties
 from pytest_ecornn.contract import Case, Declared
-from pytest_ecornn.discovery import ENTRY_POINT_GROUP, discover
+from pytest_ecornn.run.discovery import ENTRY_POINT_GROUP, discover
 from pytest_ecornn.reporting import benchmark_json, csv_report, json_report
-from pytest_ecornn.rows import WORDS, Row
-from pytest_ecornn.suites.cases import case_set
+from pytest_ecornn.results.rows import WORDS, Row
+from pytest_ecornn.cases.case_sets import case_set
 
 from .foreign import Foreign
 
