@@ -42,7 +42,7 @@ PLANTED = {
         "sparse_persistent_gpu, lstm-T3-B9-H7-float32-state-density0.4-training", "as chosen",
     ),
     "a step has one thread more than elements": (
-        "transposed_gpu.cu", "element < (unsigned)", "element <= (unsigned)", "transposed",
+        "transposed_gpu.cu", "thread < (unsigned)", "thread <= (unsigned)", "transposed",
         "transposed_gpu, gru-T2-B3-H7-float32-training", "as chosen",
     ),
 }  # fmt: skip

@@ -386,42 +386,42 @@ SPACES = 12 * " "
 FAULTS = {
     "sparse_persistent_forward": {
         "another number": ("first_tile + tile, t + 1, t +", "first_tile + tile, t, t +"),
-        "no barrier before the product": (f"__syncthreads();\n{SPACES}const bool is_stuck", "const bool is_stuck"),
-        "no barrier before the sums": (f"__syncthreads();\n{SPACES}if (is_stuck) return", "if (is_stuck) return"),
-        "no meeting before telling": ("meet(FOUND, GATE_THREADS);\n            jitter(t, 4);", ""),
-        "another tile's": ("tell(shared.own[tile], handoff, first", "tell(shared.own[0], handoff, first"),
+        "no barrier before the product": (f"__syncthreads();\n{SPACES}const bool timed_out", "const bool timed_out"),
+        "no barrier before the sums": (f"__syncthreads();\n{SPACES}if (timed_out) return", "if (timed_out) return"),
+        "no barrier before publishing": ("meet(NamedBarrier::StatesReady, GATE_THREADS);\n            jitter(t, 4);", ""),
+        "another tile's": ("(shared.outgoing[tile], mailbox, first", "(shared.outgoing[0], mailbox, first"),
     },
     "sparse_persistent_backward": {
-        "another number": ("/ WIDE + tile, i, i, me", "/ WIDE + tile, i - 1, i, me"),
-        "no barrier before the product": (f"__syncthreads();\n{SPACES}    is_stuck =", "is_stuck ="),
-        "no barrier before the sums": (f"__syncthreads();\n{SPACES}if (is_stuck) return", "if (is_stuck) return"),
-        "no meeting before telling": ("meet(FOUND, GATE_THREADS);\n    jitter(i, 4);", ""),
+        "another number": ("/ WIDE + tile, i, i,", "/ WIDE + tile, i - 1, i,"),
+        "no barrier before the product": (f"__syncthreads();\n{SPACES}    timed_out =", "timed_out ="),
+        "no barrier before the sums": (f"__syncthreads();\n{SPACES}if (timed_out) return", "if (timed_out) return"),
+        "no barrier before publishing": ("meet(NamedBarrier::StatesReady, GATE_THREADS);\n    jitter(i, 4);", ""),
     },
     "sparse_states.cuh": {
-        "one place for all steps": ("tile * 2u + number % 2)", "tile * 2u)"),
-        "a parcel is not told": ("i < PARCELS; i += GATE_THREADS", "i < PARCELS - 1; i += GATE_THREADS"),
-        "another unit's": ("block * WORDS + first + i]", "block * WORDS + (first + i + 1) % WORDS]"),
+        "one buffer for all steps": ("tile * 2u + epoch % 2)", "tile * 2u)"),
+        "a packet is not published": ("i < PACKETS; i += GATE_THREADS", "i < PACKETS - 1; i += GATE_THREADS"),
+        "another unit's": ("block * WORDS + first_word + i]", "block * WORDS + (first_word + i + 1) % WORDS]"),
     },
     "sparse_parts.cuh": {
         "another row's sums": ("own_unit(thread, s), gate, thread", "(own_unit(thread, s) + 1) % UNITS, gate, thread"),
-        "a part is left out": ("sum_of<PARTS_A_ROW / LANES>", "sum_of<PARTS_A_ROW / LANES - 2>"),
+        "a partial sum is left out": ("tree_sum<PARTS_A_ROW / LANES>", "tree_sum<PARTS_A_ROW / LANES - 2>"),
     },
     "sparse_rows.cuh": {
-        "an element is left out": ("pair < HELD; pair++) {", "pair + 1 < HELD; pair++) {"),
+        "a non-zero is left out": ("pair < HELD; pair++) {", "pair + 1 < HELD; pair++) {"),
     },
 }  # fmt: skip
 FAULTS_OF_BARRIERS = {
-    "nobody is waited for": ("arrived(counter) >= told * BLOCKS", "true"),
-    "too few are": ("told * BLOCKS", "told * BLOCKS - 1"),
-    "who arrives has not told all": ("meet(TOLD_ALL, GATE_THREADS);", ""),
+    "nobody is waited for": ("arrived(counter) >= times * BLOCKS", "true"),
+    "too few are": ("times * BLOCKS", "times * BLOCKS - 1"),
+    "who arrives has not published all": ("meet(NamedBarrier::AllPublished, GATE_THREADS);", ""),
 }
 FAULTS_OF_CLUSTERS = {
-    "parts are not waited for": ("sparse_sent.cuh", "return wait_together([", "return true || wait_together(["),
-    "one buffer": ("sparse_sent.cuh", "turn % BUFFERS * (word)sizeof(to.of_slot[0])", "0"),
-    "another buffer's parts": ("sparse_parts.cuh", "of_slot[turn % BUFFERS][slot", "of_slot[(turn + 1) % BUFFERS][slot"),
-    "the other phase": ("sparse_sent.cuh", "turn / BUFFERS % 2)", "(turn / BUFFERS + 1) % 2)"),
+    "partial sums are not waited for": ("sparse_sent.cuh", "return wait_together([", "return true || wait_together(["),
+    "one buffer": ("sparse_sent.cuh", "iteration % BUFFERS * (word)sizeof(to.slots[0])", "0"),
+    "another buffer's partial sums": ("sparse_parts.cuh", "iteration % BUFFERS][slot", "(iteration + 1) % BUFFERS][slot"),
+    "the other phase": ("sparse_sent.cuh", "iteration / BUFFERS % 2)", "(iteration / BUFFERS + 1) % 2)"),
     "another block's": ("sparse_sent.cuh", "rank = slot / SLOTS", "rank = 0"),
-    "more than is sent": ("sparse_sent.cuh", "parts * SEQUENCES * 4)", "parts * SEQUENCES * 4 + 4)"),
+    "more than is sent": ("sparse_sent.cuh", "partials * SEQUENCES * 4)", "partials * SEQUENCES * 4 + 4)"),
 }
 PLANTED = [(name, fault, ALL) for name, faults in FAULTS.items() for fault in faults.values()]
 PLANTED += [("sparse_states.cuh", fault, WITHOUT["timestamps"]) for fault in FAULTS_OF_BARRIERS.values()]
@@ -458,14 +458,16 @@ def test_faults_of_clusters_are_seen(fault: tuple[str, str, str], monkeypatch: p
     assert any(fails(case, order) for order in range(8))
 
 
-_PARCEL = ("sparse_states.cuh", *FAULTS["sparse_states.cuh"]["a parcel is not told"])
+_PACKET = ("sparse_states.cuh", *FAULTS["sparse_states.cuh"]["a packet is not published"])
 LOST = {
-    "a parcel is not told": ("on_cpu", *_PARCEL, ALL),
+    "a packet is not published": ("on_cpu", *_PACKET, ALL),
     "a block does not arrive": (
-        "on_cpu", "sparse_states.cuh", "if (me == 0) arrive(", "if (me == 1000) arrive(", WITHOUT["timestamps"]
+        "on_cpu", "sparse_states.cuh", "if (thread == 0) arrive(", "if (thread == 1000) arrive(", WITHOUT["timestamps"]
     ),
-    "a cluster's parcel is not told": ("on_clusters", *_PARCEL, ALL),
-    "parts are lost": ("on_clusters", "sparse_sent.cuh", "if (!route.place) return", "if (threadIdx.x == 5) return", ALL),
+    "a cluster's packet is not published": ("on_clusters", *_PACKET, ALL),
+    "partial sums are lost": (
+        "on_clusters", "sparse_sent.cuh", "if (!destination.address) return", "if (threadIdx.x == 5) return", ALL
+    ),
 }  # fmt: skip
 
 

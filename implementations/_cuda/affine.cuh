@@ -1,79 +1,83 @@
-// Affine maps of a state, h -> product h + sum: one for each step of a linear recurrence, and what several come to.
-// A product of -0 forgets the state whatever it was, NaN and infinity too. MASKED: whether there are such.
+// Affine maps of a state, h -> scale h + shift: one for each step of a linear recurrence, and their compositions.
+// A scale of -0 resets the state whatever it was, NaN and infinity too. MASKED: whether there are such.
 #pragma once
 #include "storage.cuh"
 
 #if STORAGE_FLOAT64
-typedef unsigned long long word;
-__device__ inline word bits_of(compute value) { return __double_as_longlong(value); }
-__device__ inline compute value_of(word bits) { return __longlong_as_double(bits); }
-#define SMALLEST 4.94065645841246544e-324
-#define QUIET_NAN 0x7ff8000000000000ull
-#define INFINITE 0x7ff0000000000000ull
+typedef unsigned long long status_word;
+__device__ inline status_word acc_bits(compute value) { return __double_as_longlong(value); }
+__device__ inline compute acc_from_bits(status_word bits) { return __longlong_as_double(bits); }
+#define DENORM_MIN 4.94065645841246544e-324
+#define NAN_BITS 0x7ff8000000000000ull
+#define INF_BITS 0x7ff0000000000000ull
 #else
-typedef unsigned word;
-__device__ inline word bits_of(compute value) { return __float_as_uint(value); }
-__device__ inline compute value_of(word bits) { return __uint_as_float(bits); }
-#define SMALLEST 1.40129846e-45f
-#define QUIET_NAN 0x7fc00000u
-#define INFINITE 0x7f800000u
+typedef unsigned status_word;
+__device__ inline status_word acc_bits(compute value) { return __float_as_uint(value); }
+__device__ inline compute acc_from_bits(status_word bits) { return __uint_as_float(bits); }
+#define DENORM_MIN 1.40129846e-45f
+#define NAN_BITS 0x7fc00000u
+#define INF_BITS 0x7f800000u
 #endif
 
 struct Affine {
-    compute product, sum;
+    compute scale, shift;
 };
 
-__device__ inline bool forgets(compute product) { return MASKED && product == 0 && bits_of(product) != 0; }
+__device__ inline bool is_reset(compute scale) { return MASKED && scale == 0 && acc_bits(scale) != 0; }
 __device__ inline compute apply(Affine map, compute state) {
-    return forgets(map.product) ? map.sum : map.product * state + map.sum;
+    return is_reset(map.scale) ? map.shift : map.scale * state + map.shift;
 }
-// One map after another. A product that underflows must not turn an infinite state into NaN, unless a factor was 0.
-__device__ inline Affine then(Affine one, Affine next) {
-    const compute least = fmin(fmin(one.product, next.product), (compute)SMALLEST);
-    const compute product = fmax(one.product * next.product, least);
-    return {forgets(one.product) || forgets(next.product) ? -(compute)0 : product, apply(next, one.sum)};
+// The composition of two maps. A scale that underflows must not turn an infinite state into NaN, unless a factor was 0.
+__device__ inline Affine compose(Affine first, Affine second) {
+    const compute min_scale = fmin(fmin(first.scale, second.scale), (compute)DENORM_MIN);
+    const compute scale = fmax(first.scale * second.scale, min_scale);
+    return {is_reset(first.scale) || is_reset(second.scale) ? -(compute)0 : scale, apply(second, first.shift)};
 }
 
-// A map that other blocks read lies in two words, each never 0, so that 0 says it is not there yet.
-__device__ inline word sealed(compute value) { return ~(value == value ? bits_of(value) : (word)QUIET_NAN); }
-__device__ inline void publish(word* target, Affine map) {
-    volatile word* words = target;
-    words[0] = sealed(map.product);
-    words[1] = sealed(map.sum);
+// A published map is two status words, each never 0: 0 marks a map that is not valid yet.
+__device__ inline status_word encode_nonzero(compute value) {
+    return ~(value == value ? acc_bits(value) : (status_word)NAN_BITS);
 }
-// The words of a map as they are at the moment.
-struct Peek {
-    word product, sum;
-    __device__ static Peek at(const word* source) {
+__device__ inline void store_relaxed(status_word* target, Affine map) {
+    volatile status_word* words = target;
+    words[0] = encode_nonzero(map.scale);
+    words[1] = encode_nonzero(map.shift);
+}
+// The status words of a map as they are at the moment.
+struct TileStatus {
+    status_word scale, shift;
+    __device__ static TileStatus load(const status_word* source) {
 #if STORAGE_FLOAT64
-        return {((const volatile word*)source)[0], ((const volatile word*)source)[1]};
+        return {((const volatile status_word*)source)[0], ((const volatile status_word*)source)[1]};
 #else
-        const unsigned long long both = *(const volatile unsigned long long*)source;
-        return {(word)both, (word)(both >> 32)};
+        const unsigned long long words = *(const volatile unsigned long long*)source;
+        return {(status_word)words, (status_word)(words >> 32)};
 #endif
     }
-    __device__ static Peek identity() { return {sealed(1), sealed(0)}; }
-    __device__ bool is_there() const { return product != 0 && sum != 0; }
-    __device__ Affine map() const { return {value_of(~product), value_of(~sum)}; }
+    __device__ static TileStatus identity() { return {encode_nonzero(1), encode_nonzero(0)}; }
+    __device__ bool is_valid() const { return scale != 0 && shift != 0; }
+    __device__ Affine map() const { return {acc_from_bits(~scale), acc_from_bits(~shift)}; }
 };
 
-// What published maps come to, those that `place` gives for `from` to `to`, the earliest first; waits until all are there.
-template <typename Place>
-__device__ inline Affine folded(int from, int to, Place place) {
-    const int AT_ONCE = 6;  // of more, registers would make some wait for others
-    Affine all = {1, 0};
-    for (; from < to; from += AT_ONCE) {
-        Peek found[AT_ONCE];
-        bool is_there;
+// The composition of the published maps at the addresses of `from` to before `to`, the earliest first; waits until all are
+// valid (decoupled look-back: Merrill and Garland, "Single-pass parallel prefix scan", 2016).
+template <typename Address>
+__device__ inline Affine look_back(int from, int to, Address address) {
+    const int IN_FLIGHT = 6;  // with more, registers would make some wait for others
+    Affine map = {1, 0};
+    for (; from < to; from += IN_FLIGHT) {
+        TileStatus statuses[IN_FLIGHT];
+        bool are_valid;
         do {
-            is_there = true;
+            are_valid = true;
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) found[i] = from + i < to ? Peek::at(place(from + i)) : Peek::identity();
+            for (int i = 0; i < IN_FLIGHT; ++i)
+                statuses[i] = from + i < to ? TileStatus::load(address(from + i)) : TileStatus::identity();
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) is_there &= found[i].is_there();
-        } while (!is_there);
+            for (int i = 0; i < IN_FLIGHT; ++i) are_valid &= statuses[i].is_valid();
+        } while (!are_valid);
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) all = then(all, found[i].map());
+        for (int i = 0; i < IN_FLIGHT; ++i) map = compose(map, statuses[i].map());
     }
-    return all;
+    return map;
 }

@@ -6,7 +6,7 @@
 #include "packed.cuh"
 
 #define THREADS (32 * WARPS)
-#define PIECE (ALIGNED ? 16 / (int)sizeof(packed) : 1)  // threads that a copy serves; also the rows that a warp copies at once
+#define PIECE (ALIGNED ? 16 / (int)sizeof(vec_t) : 1)  // threads that a copy serves; also the rows that a warp copies at once
 
 #ifdef __CUDA_ARCH__
 extern __shared__ __align__(16) unsigned char dynamic_shared[];
@@ -14,19 +14,19 @@ extern __shared__ __align__(16) unsigned char dynamic_shared[];
 static unsigned char dynamic_shared[DYNAMIC_BYTES];
 #endif
 
-__device__ inline void copy_ahead(packed* to, const storage* from) {
+__device__ inline void copy_ahead(vec_t* to, const storage* from) {
 #if __CUDA_ARCH__ >= 800
     const unsigned target = (unsigned)__cvta_generic_to_shared(to);
-    if (PIECE * sizeof(packed) == 16)
+    if (PIECE * sizeof(vec_t) == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(from) : "memory");
-    else if (sizeof(packed) == 8)
+    else if (sizeof(vec_t) == 8)
         asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(target), "l"(from) : "memory");
-    else if (sizeof(packed) == 4)
+    else if (sizeof(vec_t) == 4)
         asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(target), "l"(from) : "memory");
     else
-        *to = *(const packed*)from;
+        *to = *(const vec_t*)from;
 #else
-    for (int i = 0; i < PIECE; ++i) to[i] = ((const packed*)from)[i];
+    for (int i = 0; i < PIECE; ++i) to[i] = ((const vec_t*)from)[i];
 #endif
 }
 

@@ -1,7 +1,7 @@
-// The affine map that a step with a positive candidate is, by logarithms: h -> e^keep h + e^take (arXiv 2410.01201, app. B).
-// COMPENSATED: a logarithm is a sum of two numbers. One alone errs by half a unit in its own last place, which is a relative
-// error of what it is the logarithm of: at 4 to 8 eight times that of a product. e^-FAR stands for 0, e^BEYOND for infinity,
-// whose own logarithms would make NaN of each other.
+// The affine map of a step with a positive candidate, by logarithms: h -> e^log_scale h + e^log_shift (arXiv 2410.01201,
+// app. B). COMPENSATED: a logarithm is a sum of two numbers. One alone errs by half a unit in its own last place, which is a
+// relative error of what it is the logarithm of: at 4 to 8 eight times that of a product. e^-NEG_LOG_ZERO stands for 0,
+// e^LOG_INFINITY for infinity, whose own logarithms would make NaN of each other.
 #pragma once
 #include "min_gates.cuh"
 
@@ -13,82 +13,88 @@
 #define LN2_LOW -2.12194440e-4f
 #endif
 #define HALF_ROOT (compute)0.70710678
-#define FAR (compute)1e18  // sums of 2^30 of it are finite
-#define BEYOND (compute)1e30
+#define NEG_LOG_ZERO (compute)1e18  // sums of 2^30 of it are finite
+#define LOG_INFINITY (compute)1e30
 
-struct Log {
+struct LogNumber {
     compute high;
 #if COMPENSATED
     compute low;  // at most half a unit in the last place of `high`
-    __device__ compute rest() const { return low; }
-    __device__ static Log two(compute a, compute b) {  // a + b without error (Knuth)
-        const compute all = a + b, of_b = all - a;
-        return {all, (a - (all - of_b)) + (b - of_b)};
+    __device__ compute low_part() const { return low; }
+    __device__ static LogNumber two_sum(compute a, compute b) {  // a + b without error (Knuth)
+        const compute all = a + b, b_part = all - a;
+        return {all, (a - (all - b_part)) + (b - b_part)};
     }
-    __device__ static Log sum(compute a, compute b, compute small) {
-        const Log both = two(a, b);
-        return two(both.high, both.low + small);
+    __device__ static LogNumber sum(compute a, compute b, compute small) {
+        const LogNumber both = two_sum(a, b);
+        return two_sum(both.high, both.low + small);
     }
 #else
-    __device__ compute rest() const { return 0; }
-    __device__ static Log sum(compute a, compute b, compute small) { return {a + b + small}; }
+    __device__ compute low_part() const { return 0; }
+    __device__ static LogNumber sum(compute a, compute b, compute small) { return {a + b + small}; }
 #endif
 };
 
-__device__ inline Log operator+(Log a, Log b) { return Log::sum(a.high, b.high, a.rest() + b.rest()); }
+__device__ inline LogNumber operator+(LogNumber a, LogNumber b) {
+    return LogNumber::sum(a.high, b.high, a.low_part() + b.low_part());
+}
 
 // log(e^a + e^b); NaN where either is.
-__device__ inline Log log_add(Log a, Log b) {
-    const bool is_first = a.high > b.high;
-    const Log larger = is_first ? a : b, smaller = is_first ? b : a;
-    const compute apart = (larger.high - smaller.high) + (larger.rest() - smaller.rest());
-    return Log::sum(larger.high, log1p(decayed(apart)), larger.rest());
+__device__ inline LogNumber logaddexp(LogNumber a, LogNumber b) {
+    const bool is_a_larger = a.high > b.high;
+    const LogNumber larger = is_a_larger ? a : b, smaller = is_a_larger ? b : a;
+    const compute gap = (larger.high - smaller.high) + (larger.low_part() - smaller.low_part());
+    return LogNumber::sum(larger.high, log1p(exp_neg_abs(gap)), larger.low_part());
 }
 
-__device__ inline compute exponential(Log of) {
-    const compute found = exp(of.high);
-    return found - found == 0 ? found + found * of.rest() : found;
+__device__ inline compute to_linear(LogNumber x) {
+    const compute result = exp(x.high);
+    return result - result == 0 ? result + result * x.low_part() : result;
 }
 
-struct alignas(sizeof(Log) < 8 ? 8 : 16) Map {  // moved as one, or as two in float64
-    Log keep, take;
+struct alignas(sizeof(LogNumber) < 8 ? 8 : 16) Map {  // moved as one, or as two in float64
+    LogNumber log_scale, log_shift;
 };
 
-__device__ inline Map unchanged() { return {Log::sum(0, 0, 0), Log::sum(-FAR, 0, 0)}; }
-__device__ inline Map then(Map one, Map next) { return {one.keep + next.keep, log_add(next.keep + one.take, next.take)}; }
-
-// What a state of `initial` comes to, of either sign. One that is infinite stays so unless nothing at all is kept.
-__device__ inline compute state_after(Map map, compute initial) {
-    const compute share = map.keep.high <= -FAR ? 0 : initial - initial == 0 ? exponential(map.keep) : 1;
-    return share * initial + exponential(map.take);
+__device__ inline Map identity_map() { return {LogNumber::sum(0, 0, 0), LogNumber::sum(-NEG_LOG_ZERO, 0, 0)}; }
+__device__ inline Map compose(Map first, Map second) {
+    return {first.log_scale + second.log_scale, logaddexp(second.log_scale + first.log_shift, second.log_shift)};
 }
 
-__device__ inline compute within(compute x) { return x > FAR ? FAR : x < -FAR ? -FAR : x; }
-__device__ inline compute softened(compute x) { return log1p(decayed(x)); }  // log(1 + e^-|x|)
+// The state after a map's steps, from an h0 of either sign. An infinite one stays so unless the scale is 0.
+__device__ inline compute apply_map(Map map, compute h0) {
+    const compute scale = map.log_scale.high <= -NEG_LOG_ZERO ? 0 : h0 - h0 == 0 ? to_linear(map.log_scale) : 1;
+    return scale * h0 + to_linear(map.log_shift);
+}
 
-__device__ inline Log log_candidate(compute x) {
-    if (!(x >= 0)) return Log::sum(within(x), -softened(x), 0);
+__device__ inline compute clamp_log_range(compute x) {
+    return x > NEG_LOG_ZERO ? NEG_LOG_ZERO : x < -NEG_LOG_ZERO ? -NEG_LOG_ZERO : x;
+}
+__device__ inline compute softplus_neg_abs(compute x) { return log1p(exp_neg_abs(x)); }  // log(1 + e^-|x|)
+
+__device__ inline LogNumber log_candidate(compute x) {
+    if (!(x >= 0)) return LogNumber::sum(clamp_log_range(x), -softplus_neg_abs(x), 0);
     const compute value = x + (compute)0.5;
-    if (value - value != 0) return Log::sum(BEYOND, 0, 0);
+    if (value - value != 0) return LogNumber::sum(LOG_INFINITY, 0, 0);
 #if COMPENSATED
     int exponent;
-    compute part = frexp(value, &exponent);
-    if (part < HALF_ROOT) part *= 2, --exponent;
-    return Log::sum(exponent * LN2_HIGH, log(part), exponent * LN2_LOW);
+    compute mantissa = frexp(value, &exponent);
+    if (mantissa < HALF_ROOT) mantissa *= 2, --exponent;
+    return LogNumber::sum(exponent * LN2_HIGH, log(mantissa), exponent * LN2_LOW);
 #else
     return {log(value)};
 #endif
 }
 
-// The logarithm of keep over take.
-__device__ inline compute odds_of(const compute* x) {
-    if (CELL != MINLSTM) return -within(x[0]);
-    const compute f = within(x[0]), i = within(x[1]);
-    return (f < 0 ? f : 0) - (i < 0 ? i : 0) + (softened(i) - softened(f));
+// The forget gate's logit: the logarithm of forget gate over input gate.
+__device__ inline compute gate_logit(const compute* x) {
+    if (CELL != MINLSTM) return -clamp_log_range(x[0]);
+    const compute f = clamp_log_range(x[0]), i = clamp_log_range(x[1]);
+    return (f < 0 ? f : 0) - (i < 0 ? i : 0) + (softplus_neg_abs(i) - softplus_neg_abs(f));
 }
 
-__device__ inline Map map_of(const compute* x) {
-    const compute odds = odds_of(x), soft = softened(odds);
-    const Log large = Log::sum(0, -soft, 0), small = Log::sum(odds < 0 ? odds : -odds, -soft, 0);
-    return {odds < 0 ? small : large, (odds < 0 ? large : small) + log_candidate(x[GATES - 1])};
+__device__ inline Map make_map(const compute* x) {
+    const compute logit = gate_logit(x), softplus = softplus_neg_abs(logit);
+    const LogNumber large = LogNumber::sum(0, -softplus, 0), small = LogNumber::sum(logit < 0 ? logit : -logit, -softplus, 0);
+    return {logit < 0 ? small : large, (logit < 0 ? large : small) + log_candidate(x[GATES - 1])};
 }

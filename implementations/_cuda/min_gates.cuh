@@ -8,71 +8,78 @@
 #define GATES (CELL == MINLSTM ? 3 : 2)
 
 #if STORAGE_FLOAT64
-__device__ inline compute decayed(compute x) { return exp(-fabs(x)); }
-__device__ inline compute inverse(compute x) { return 1.0 / x; }
+__device__ inline compute exp_neg_abs(compute x) { return exp(-fabs(x)); }
+__device__ inline compute rcp_approx(compute x) { return 1.0 / x; }
 #elif STORAGE_FLOAT32
-__device__ inline compute decayed(compute x) { return expf(-fabsf(x)); }
-__device__ inline compute inverse(compute x) {  // of 1 to 4: one step of Newton's from the hardware's guess
+__device__ inline compute exp_neg_abs(compute x) { return expf(-fabsf(x)); }
+__device__ inline compute rcp_approx(compute x) {  // of 1 to 4: one step of Newton's from the hardware's guess
     float guess;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(guess) : "f"(x));
     return fmaf(fmaf(-x, guess, 1.0f), guess, guess);
 }
 #else
-__device__ inline compute decayed(compute x) {
-    float found;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(fabsf(x) * -1.44269504f));
-    return found;
+__device__ inline compute exp_neg_abs(compute x) {
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(fabsf(x) * -1.44269504f));
+    return result;
 }
-__device__ inline compute inverse(compute x) {
-    float found;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(x));
-    return found;
+__device__ inline compute rcp_approx(compute x) {
+    float result;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
 }
 #endif
 
-// What is kept of the state, what is taken of the candidate; neither by a subtraction from 1.
+// Factors of the state and of the candidate; neither by a subtraction from 1.
 struct Gates {
-    compute keep, take;
+    compute forget_gate, input_gate;
 };
 
-__device__ inline Gates sigmoid_pair(compute x) {  // of x and -x
-    const compute e = decayed(x), large = inverse(1 + e), small = e * large;
+struct SigmoidPair {  // sigmoid(x), and 1 - sigmoid(x) as sigmoid(-x)
+    compute sigmoid, complement;
+};
+
+__device__ inline SigmoidPair sigmoid_pair(compute x) {
+    const compute e = exp_neg_abs(x), large = rcp_approx(1 + e), small = e * large;
     return {x < 0 ? small : large, x < 0 ? large : small};
 }
 
-__device__ inline compute bounded(compute x) { return x > (compute)1e30 ? (compute)1e30 : x < (compute)-1e30 ? (compute)-1e30 : x; }
-
-// f / (f + i) = u / (u + v) with u = 1 / sigmoid(i), v = 1 / sigmoid(f), both divided by the larger of exp(-f), exp(-i) and 1.
-__device__ inline Gates shares(compute f, compute i) {
-    f = bounded(f), i = bounded(i);
-    compute u = 1 + decayed(i), v = 1 + decayed(f);
-    const compute difference = (i < 0 ? i : 0) - (f < 0 ? f : 0), scale = decayed(difference);
-    u *= difference < 0 ? 1 : scale;
-    v *= difference < 0 ? scale : 1;
-    const compute both = inverse(u + v);
-    return {u * both, v * both};
+__device__ inline compute clamp_finite(compute x) {
+    return x > (compute)1e30 ? (compute)1e30 : x < (compute)-1e30 ? (compute)-1e30 : x;
 }
 
-__device__ inline Gates gates_of(const compute* x) {
-    if (CELL == MINLSTM) return shares(x[0], x[1]);
-    const Gates open = sigmoid_pair(x[0]);
-    return {open.take, open.keep};
+// f / (f + i) = u / (u + v) with u = 1 / sigmoid(i), v = 1 / sigmoid(f), both divided by the larger of exp(-f), exp(-i) and 1.
+__device__ inline Gates normalized_gates(compute f, compute i) {
+    f = clamp_finite(f), i = clamp_finite(i);
+    compute u = 1 + exp_neg_abs(i), v = 1 + exp_neg_abs(f);
+    const compute difference = (i < 0 ? i : 0) - (f < 0 ? f : 0), scale = exp_neg_abs(difference);
+    u *= difference < 0 ? 1 : scale;
+    v *= difference < 0 ? scale : 1;
+    const compute rcp_sum = rcp_approx(u + v);
+    return {u * rcp_sum, v * rcp_sum};
+}
+
+__device__ inline Gates make_gates(const compute* x) {
+    if (CELL == MINLSTM) return normalized_gates(x[0], x[1]);
+    const SigmoidPair z = sigmoid_pair(x[0]);
+    return {z.complement, z.sigmoid};
 }
 
 __device__ inline compute candidate(compute x) {
     if (!POSITIVE) return x;
-    return x >= 0 ? x + (compute)0.5 : sigmoid_pair(x).keep;
+    return x >= 0 ? x + (compute)0.5 : sigmoid_pair(x).sigmoid;
 }
 
 // The derivatives of the new state by the pre-activations.
-__device__ inline void slopes_of(const compute* x, Gates now, compute before, compute* slopes) {
-    const compute last = x[GATES - 1], push = (candidate(last) - before) * now.keep * now.take;
-    compute slope = 1;
-    if (POSITIVE && !(last >= 0)) {
-        const Gates open = sigmoid_pair(last);
-        slope = open.keep * open.take;
+__device__ inline void cell_local_gradients(const compute* x, Gates gates, compute h_before, compute* local_gradients) {
+    const compute candidate_input = x[GATES - 1];
+    const compute d_logit = (candidate(candidate_input) - h_before) * gates.forget_gate * gates.input_gate;
+    compute d_candidate = 1;
+    if (POSITIVE && !(candidate_input >= 0)) {
+        const SigmoidPair pair = sigmoid_pair(candidate_input);
+        d_candidate = pair.sigmoid * pair.complement;
     }
-    slopes[GATES - 1] = now.take * slope;
-    slopes[0] = CELL == MINLSTM ? -push * sigmoid_pair(x[0]).take : push;
-    if (CELL == MINLSTM) slopes[1] = push * sigmoid_pair(x[1]).take;
+    local_gradients[GATES - 1] = gates.input_gate * d_candidate;
+    local_gradients[0] = CELL == MINLSTM ? -d_logit * sigmoid_pair(x[0]).complement : d_logit;
+    if (CELL == MINLSTM) local_gradients[1] = d_logit * sigmoid_pair(x[1]).complement;
 }

@@ -1,6 +1,7 @@
-// Threads' parts of rows' sums on their way to who needs the sums. A row's lie beside each other: PARTS_A_ROW of each, of which some
-// stay 0, one gate's rows after another's, and at last what nobody reads; or, where that is 0, from first[row] on. What other blocks
-// of a cluster send has two buffers, which take turns (sparse_sent.cuh).
+// Partial sums of rows, in slots of shared memory: a thread's is stored by it and read by the threads that have the row's
+// states. A row's are side by side: PARTS_A_ROW of each row, of which some stay 0, one gate's rows after another's, and at last
+// a slot that nobody reads; or, where that is 0, from row_offsets[row] on. What other blocks of a cluster send has two buffers,
+// by turns (sparse_sent.cuh).
 #pragma once
 #include "sparse_states.cuh"
 
@@ -8,90 +9,93 @@
 #define SLOTS (PARTS_A_ROW ? ROWS * PARTS_A_ROW + 1 : BLOCK_THREADS)
 #define BUFFERS (CLUSTER > 1 ? 2 : 1)
 
-struct alignas(CLUSTER > 1 ? 16 : 4) Parts {
-    static constexpr int AT_ONCE = 8, FROM_SLOT_TO_SLOT = CLUSTER > 1 ? SEQUENCES : 1;
-    float of_slot[CLUSTER > 1 ? BUFFERS : SEQUENCES][CLUSTER > 1 ? (SLOTS * SEQUENCES + 3) / 4 * 4 : SLOTS];
-    int first[ROWS + 1];
+struct alignas(CLUSTER > 1 ? 16 : 4) PartialSums {
+    static constexpr int IN_FLIGHT = 8, SLOT_STRIDE = CLUSTER > 1 ? SEQUENCES : 1;
+    float slots[CLUSTER > 1 ? BUFFERS : SEQUENCES][CLUSTER > 1 ? (SLOTS * SEQUENCES + 3) / 4 * 4 : SLOTS];
+    int row_offsets[ROWS + 1];
 
-    // firsts: [BLOCKS, ROWS + 1].
-    __device__ void start(const int* firsts) {
-        for (int i = threadIdx.x; i <= ROWS; i += BLOCK_THREADS) first[i] = firsts[blockIdx.x % BLOCKS * (ROWS + 1) + i];
+    // offsets: [BLOCKS, ROWS + 1].
+    __device__ void load_row_offsets(const int* offsets) {
+        for (int i = threadIdx.x; i <= ROWS; i += BLOCK_THREADS) row_offsets[i] = offsets[blockIdx.x % BLOCKS * (ROWS + 1) + i];
     }
-    __device__ void put(int slot, const float (&sums)[SEQUENCES]) {
+    __device__ void store(int slot, const float (&sums)[SEQUENCES]) {
 #pragma unroll
-        for (int b = 0; b < SEQUENCES; b++) *at(slot, b) = sums[b];
+        for (int b = 0; b < SEQUENCES; b++) *ptr(slot, b) = sums[b];
     }
-    // What is sent lies as it is sent, all sequences of a part beside each other.
-    __device__ float* at(int slot, int b, unsigned turn = 0) {
-        return CLUSTER > 1 ? &of_slot[turn % BUFFERS][slot * SEQUENCES + b] : &of_slot[b][slot];
+    // Where blocks send, all sequences of a partial sum are side by side.
+    __device__ float* ptr(int slot, int b, unsigned iteration = 0) {
+        return CLUSTER > 1 ? &slots[iteration % BUFFERS][slot * SEQUENCES + b] : &slots[b][slot];
     }
-    __device__ const float* at(int slot, int b, unsigned turn = 0) const { return const_cast<Parts*>(this)->at(slot, b, turn); }
+    __device__ const float* ptr(int slot, int b, unsigned iteration = 0) const {
+        return const_cast<PartialSums*>(this)->ptr(slot, b, iteration);
+    }
 
-    // Of a row's slots from `slot` to before `end` every LANES-th, added in one order.
+    // The sum of every LANES-th of a row's slots from `slot` to before `end`, in one order.
     __device__ float sum(int slot, int end, int b) const {
-        float found = 0;
+        float result = 0;
 #pragma unroll 1
-        for (; slot < end; slot += AT_ONCE * LANES)
-            found += sum_of<AT_ONCE>([&](int i) { return slot + i * LANES < end ? *at(slot + i * LANES, b) : 0; });
-        return found;
+        for (; slot < end; slot += IN_FLIGHT * LANES)
+            result += tree_sum<IN_FLIGHT>([&](int i) { return slot + i * LANES < end ? *ptr(slot + i * LANES, b) : 0; });
+        return result;
     }
-    // The same of any row, of which the first is lane's.
-    __device__ float sum(int unit, int gate, int lane, int b, unsigned turn) const {
-        const float* all = at((gate * UNITS + unit) * PARTS_A_ROW + lane, b, turn);
-        return sum_of<PARTS_A_ROW / LANES>([&](int i) { return all[i * LANES * FROM_SLOT_TO_SLOT]; });
+    // The same where each row has PARTS_A_ROW slots, from the lane's first one on.
+    __device__ float sum(int unit, int gate, int lane, int b, unsigned iteration) const {
+        const float* first_term = ptr((gate * UNITS + unit) * PARTS_A_ROW + lane, b, iteration);
+        return tree_sum<PARTS_A_ROW / LANES>([&](int i) { return first_term[i * LANES * SLOT_STRIDE]; });
     }
-    template <int COUNT, typename Part> __device__ static float sum_of(Part part) {
-        float some[COUNT > 0 ? COUNT : 1];
+    template <int COUNT, typename Term> __device__ static float tree_sum(Term term) {
+        float terms[COUNT > 0 ? COUNT : 1];
 #pragma unroll
-        for (int i = 0; i < COUNT; i++) some[i] = part(i);
+        for (int i = 0; i < COUNT; i++) terms[i] = term(i);
 #pragma unroll
-        for (int apart = 1; apart < COUNT; apart *= 2)
+        for (int distance = 1; distance < COUNT; distance *= 2)
 #pragma unroll
-            for (int i = 0; i + apart < COUNT; i += 2 * apart) some[i] += some[i + apart];
-        return some[0];
+            for (int i = 0; i + distance < COUNT; i += 2 * distance) terms[i] += terms[i + distance];
+        return terms[0];
     }
 };
 
-// Who has states: GATE_THREADS threads, LANES beside each other for each, of which the first goes on when its sums are found.
-#define AT_A_TIME (GATE_THREADS / LANES)
-// Units lie beside each other, or, as parts of a cluster's do, sequences.
-__device__ inline int own_place(int thread, int state) { return thread / LANES + state * AT_A_TIME; }
+// GATE_THREADS threads reduce the sums of the states, LANES adjacent ones those of a state, of which the first has the state.
+#define STATES_PER_PASS (GATE_THREADS / LANES)
+// Adjacent threads have adjacent units, or in clusters, as partial sums are sent, adjacent sequences.
+__device__ inline int state_index(int thread, int state) { return thread / LANES + state * STATES_PER_PASS; }
 __device__ inline int own_unit(int thread, int state) {
-    return (CLUSTER > 1 ? own_place(thread, state) / SEQUENCES : own_place(thread, state)) % UNITS;
+    return (CLUSTER > 1 ? state_index(thread, state) / SEQUENCES : state_index(thread, state)) % UNITS;
 }
-__device__ inline int sum_column(int thread, int state) {
-    const int place = own_place(thread, state);
-    return CLUSTER > 1 && place < UNITS * SEQUENCES ? place % SEQUENCES : place / UNITS;
+__device__ inline int sequence_of_sum(int thread, int state) {
+    const int index = state_index(thread, state);
+    return CLUSTER > 1 && index < UNITS * SEQUENCES ? index % SEQUENCES : index / UNITS;
 }
-__device__ inline int own_column(int thread, int state) { return thread % LANES ? SEQUENCES : sum_column(thread, state); }
+__device__ inline int own_column(int thread, int state) { return thread % LANES ? SEQUENCES : sequence_of_sum(thread, state); }
 
-// Where the sums of a thread's rows begin and end.
-struct Bounds {
-    int first[STATES][ROW_GATES], end[STATES][ROW_GATES];
-    __device__ Bounds(const Parts& parts, int thread) {
+// The ranges of slots of a thread's rows.
+struct RowRanges {
+    int begin[STATES][ROW_GATES], end[STATES][ROW_GATES];
+    __device__ RowRanges(const PartialSums& partial_sums, int thread) {
 #pragma unroll
         for (int s = 0; s < STATES; s++)
 #pragma unroll
             for (int gate = 0; gate < ROW_GATES; gate++) {
                 const int row = own_unit(thread, s) * ROW_GATES + gate;
-                first[s][gate] = parts.first[row] + thread % LANES, end[s][gate] = parts.first[row + 1];
+                begin[s][gate] = partial_sums.row_offsets[row] + thread % LANES;
+                end[s][gate] = partial_sums.row_offsets[row + 1];
             }
     }
 };
 
-// A thread's rows' sums, the block's parts being there. By whole warps.
+// The sums of a thread's rows, once the block's partial sums are complete. By whole warps.
 struct RowSums {
-    float at[STATES][4];
-    __device__ RowSums(const Parts& parts, const Bounds& bounds, int thread, unsigned turn) {
+    float data[STATES][4];
+    __device__ RowSums(const PartialSums& partial_sums, const RowRanges& ranges, int thread, unsigned iteration) {
 #pragma unroll
         for (int s = 0; s < STATES; s++) {
-            const int b = min(sum_column(thread, s), SEQUENCES - 1);
+            const int b = min(sequence_of_sum(thread, s), SEQUENCES - 1);
 #pragma unroll
             for (int gate = 0; gate < ROW_GATES; gate++) {
-                at[s][gate] = PARTS_A_ROW ? parts.sum(own_unit(thread, s), gate, thread % LANES, b, turn)
-                                          : parts.sum(bounds.first[s][gate], bounds.end[s][gate], b);
+                data[s][gate] = PARTS_A_ROW ? partial_sums.sum(own_unit(thread, s), gate, thread % LANES, b, iteration)
+                                            : partial_sums.sum(ranges.begin[s][gate], ranges.end[s][gate], b);
 #pragma unroll
-                for (int other = 1; other < LANES; other *= 2) at[s][gate] += __shfl_xor_sync(~0u, at[s][gate], other);
+                for (int mask = 1; mask < LANES; mask *= 2) data[s][gate] += __shfl_xor_sync(~0u, data[s][gate], mask);
             }
         }
     }

@@ -1,22 +1,22 @@
-// A block's pruned rows, its elements' places and values, which stay with its threads: in registers, then in shared memory; their
-// product with states of SEQUENCES sequences, in float32. Each thread has elements of one row alone, two a PAIR: HELD pairs in
-// registers, SHARED in shared memory. (_sparse_packing.py says which lie where.)
+// A block's pruned rows: column indices and values of their non-zeros, resident in registers and then in shared memory, and
+// their product with states of SEQUENCES sequences, in float32. A thread has non-zeros of one row alone, in packed pairs: HELD
+// pairs in registers, SHARED in shared memory (_sparse_packing.py assigns them).
 #pragma once
 #include "again.cuh"
 #include "sparse_states.cuh"
 
-#define OF_PAIRS (HELD + SHARED)
+#define PAIRS_PER_THREAD (HELD + SHARED)
 #define VALUE_WORDS ((int)sizeof(storage) / 2)  // of a pair
 #define PAIR_WORDS (1 + VALUE_WORDS)
-// Whether there are registers for all pairs' addresses and values, found once: else they are taken apart anew in each step.
-#define APART (HELD * 4 <= 48)
+// Whether registers suffice for all pairs' addresses and values, unpacked once: else pairs are unpacked anew in each step.
+#define UNPACK_ONCE (HELD * 4 <= 48)
 
-// Two positions of 16 bits, the first below, and their values. Positions are counted in units of PLACE_BYTES.
-struct Pair {
-    unsigned places, values[VALUE_WORDS];
-    __device__ unsigned place(int i) const { return i ? places >> 16 : places & 0xffff; }
-    __device__ void keep() {
-        again(places);
+// Two column indices of 16 bits, the first in the low half, and their values. An index counts units of PLACE_BYTES.
+struct PackedPair {
+    unsigned col_indices, values[VALUE_WORDS];
+    __device__ unsigned col_index(int i) const { return i ? col_indices >> 16 : col_indices & 0xffff; }
+    __device__ void make_opaque() {
+        again(col_indices);
         if (VALUE_WORDS == 1) again(values[0]);
     }
     __device__ float value(int i) const {
@@ -25,8 +25,8 @@ struct Pair {
 };
 
 // One position's value of each sequence.
-struct alignas(WIDE_BYTES) Wide {
-    storage at[SEQUENCES];
+struct alignas(POSITION_BYTES) PositionVector {
+    storage data[SEQUENCES];
 };
 
 // Of a block: pairs [SHARED] of each thread, a word of all threads after the other.
@@ -34,53 +34,55 @@ struct Room {
     unsigned words[(SHARED > 0 ? SHARED : 1) * PAIR_WORDS * BLOCK_THREADS];
 };
 
-// places: [BLOCKS, OF_PAIRS, BLOCK_THREADS]; values likewise, a pair's first value of all threads before its second in float32,
-// in 16 bits both beside each other.
-struct Elements {
-    Pair held[HELD > 0 ? HELD : 1];
+// col_indices: [BLOCKS, PAIRS_PER_THREAD, BLOCK_THREADS]; values likewise, a pair's first value of all threads before its
+// second in float32, in 16 bits both side by side.
+struct NonZeros {
+    PackedPair reg_pairs[HELD > 0 ? HELD : 1];
 
-    __device__ Elements(Room& room, const unsigned* places, const storage* values) {
-        const long long first = (long long)(blockIdx.x % BLOCKS) * OF_PAIRS * BLOCK_THREADS + threadIdx.x;
-        const auto word = [&](int pair, int i) {
-            const unsigned* of_values = (const unsigned*)values + (first - threadIdx.x) * VALUE_WORDS + threadIdx.x;
-            const unsigned* from = i == 0 ? places + first : of_values;
-            return from[(i == 0 ? pair : pair * VALUE_WORDS + i - 1) * BLOCK_THREADS];
+    __device__ NonZeros(Room& room, const unsigned* col_indices, const storage* values) {
+        const long long first = (long long)(blockIdx.x % BLOCKS) * PAIRS_PER_THREAD * BLOCK_THREADS + threadIdx.x;
+        const auto load_word = [&](int pair, int i) {
+            const unsigned* value_words = (const unsigned*)values + (first - threadIdx.x) * VALUE_WORDS + threadIdx.x;
+            const unsigned* source = i == 0 ? col_indices + first : value_words;
+            return source[(i == 0 ? pair : pair * VALUE_WORDS + i - 1) * BLOCK_THREADS];
         };
 #pragma unroll
         for (int pair = 0; pair < HELD; pair++) {
-            held[pair].places = word(pair, 0);
+            reg_pairs[pair].col_indices = load_word(pair, 0);
 #pragma unroll
-            for (int i = 0; i < VALUE_WORDS; i++) held[pair].values[i] = word(pair, 1 + i);
+            for (int i = 0; i < VALUE_WORDS; i++) reg_pairs[pair].values[i] = load_word(pair, 1 + i);
         }
 #pragma unroll 1
         for (int pair = 0; pair < SHARED; pair++)
-            for (int i = 0; i < PAIR_WORDS; i++) own(room, pair)[i * BLOCK_THREADS] = word(HELD + pair, i);
+            for (int i = 0; i < PAIR_WORDS; i++) smem_words_of_pair(room, pair)[i * BLOCK_THREADS] = load_word(HELD + pair, i);
     }
-    __device__ static unsigned* own(Room& room, int pair) { return room.words + pair * PAIR_WORDS * BLOCK_THREADS + threadIdx.x; }
+    __device__ static unsigned* smem_words_of_pair(Room& room, int pair) {
+        return room.words + pair * PAIR_WORDS * BLOCK_THREADS + threadIdx.x;
+    }
 
-    // The thread's part of its row's sums.
+    // Adds the thread's products to its partial sums of its row.
     __device__ void multiply(float (&sums)[SEQUENCES], Room& room, const States& states) {
 #pragma unroll
         for (int pair = 0; pair < HELD; pair++) {
-            if (!APART) held[pair].keep();
-            add(sums, held[pair], states);
+            if (!UNPACK_ONCE) reg_pairs[pair].make_opaque();
+            add_products(sums, reg_pairs[pair], states);
         }
 #pragma unroll 4
         for (int pair = 0; pair < SHARED; pair++) {
-            const unsigned* words = own(room, pair);
-            Pair found;
-            found.places = words[0];
+            const unsigned* words = smem_words_of_pair(room, pair);
+            PackedPair packed;
+            packed.col_indices = words[0];
 #pragma unroll
-            for (int i = 0; i < VALUE_WORDS; i++) found.values[i] = words[(1 + i) * BLOCK_THREADS];
-            add(sums, found, states);
+            for (int i = 0; i < VALUE_WORDS; i++) packed.values[i] = words[(1 + i) * BLOCK_THREADS];
+            add_products(sums, packed, states);
         }
     }
-    __device__ static void add(float (&sums)[SEQUENCES], const Pair& pair, const States& states) {
+    __device__ static void add_products(float (&sums)[SEQUENCES], const PackedPair& pair, const States& states) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const Wide wide = *(const Wide*)((const char*)states.at + pair.place(i) * PLACE_BYTES);
+            const PositionVector vector = *(const PositionVector*)((const char*)states.data + pair.col_index(i) * PLACE_BYTES);
 #pragma unroll
-            for (int b = 0; b < SEQUENCES; b++) sums[b] = fmaf(pair.value(i), widen(wide.at[b]), sums[b]);
+            for (int b = 0; b < SEQUENCES; b++) sums[b] = fmaf(pair.value(i), widen(vector.data[b]), sums[b]);
         }
     }
 };

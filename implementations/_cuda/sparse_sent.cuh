@@ -1,63 +1,65 @@
-// How blocks of a cluster, each of which has elements of all their rows in one segment of the columns, send parts of sums to the
-// rows' own blocks: into the two buffers by turns, each with an mbarrier that counts the bytes. Each block is sent something by each
-// other in every step. So who sends to a buffer again, and has heard what was found in the step before, knows that its block has
-// read what was there: that was found with parts from the whole of its cluster, of which one block had heard what that block told
-// after it had read. For the same reason nobody is still to read what a block overwrites when it tells.
+// Reduction over the blocks of a cluster, each of which has the non-zeros of all their rows in one segment of the columns. They
+// send partial sums to the rows' own blocks, into two buffers by turns, each with an mbarrier that counts the bytes. Each block
+// sends something to each other in every step. So a sender that reuses a buffer, and has received the states of the step
+// before, knows that the buffer's block has read it: those states were computed with partial sums from its whole cluster, of
+// which one block had received what that block published after its read. For the same reason no reader is left of what a block
+// overwrites when it publishes.
 #pragma once
 #include "cluster.cuh"
 #include "sparse_parts.cuh"
 
 #if CLUSTER > 1
-#define OF_CLUSTERS __cluster_dims__(CLUSTER, 1, 1)
+#define CLUSTER_DIMS __cluster_dims__(CLUSTER, 1, 1)
 #else
-#define OF_CLUSTERS
+#define CLUSTER_DIMS
 #endif
 static_assert(CLUSTER == 1 || (PARTS_A_ROW > 0 && TILES == 1 && BLOCKS % CLUSTER == 0), "Sparse");
 
 // All threads of a block, or of its cluster.
-__device__ inline void meet_all() {
+__device__ inline void sync_block_or_cluster() {
     if (CLUSTER > 1) sync_cluster();
     else __syncthreads();
 }
 
-// Where a thread puts its part: a slot, or the place of one and its mbarrier in a block's memory, 0 where it has no row.
-struct Route {
+// Where a thread's partial sum goes: a slot, or the addresses of one and its mbarrier in a block, 0 where it has no row.
+struct Destination {
     int slot;
-    word place, barrier;
+    word address, mbarrier;
 };
 
-struct Sent {
-    unsigned long long barriers[BUFFERS];
-    int parts;  // that the block is sent in a step
+struct PartialSumExchange {
+    unsigned long long mbarriers[BUFFERS];
+    int received_partials;  // in a step
 
-    // parts_of: [BLOCKS]. Then all threads of the cluster are to meet.
-    __device__ void start(const int* parts_of) {
-        if (threadIdx.x == 0) parts = parts_of[blockIdx.x % BLOCKS];
-        if (threadIdx.x < BUFFERS) make_barrier(address_of(&barriers[threadIdx.x]));
+    // partials_of_block: [BLOCKS]. After it the cluster is to be synchronised.
+    __device__ void init(const int* partials_of_block) {
+        if (threadIdx.x == 0) received_partials = partials_of_block[blockIdx.x % BLOCKS];
+        if (threadIdx.x < BUFFERS) make_barrier(address_of(&mbarriers[threadIdx.x]));
         show_barriers();
     }
     // slot: of all blocks of a cluster, one's after the other's, less than 0 where there is none.
-    __device__ Route route(const Parts& to, int slot) const {
+    __device__ Destination destination_of(const PartialSums& to, int slot) const {
         if (CLUSTER == 1 || slot < 0) return {slot, 0, 0};
-        const word rank = slot / SLOTS, place = address_of(to.of_slot[0]) + slot % SLOTS * SEQUENCES * 4;
-        return {slot, in_block(place, rank), in_block(address_of(barriers), rank)};
+        const word rank = slot / SLOTS, address = address_of(to.slots[0]) + slot % SLOTS * SEQUENCES * 4;
+        return {slot, in_block(address, rank), in_block(address_of(mbarriers), rank)};
     }
-    __device__ void put(Parts& to, const Route& route, const float (&sums)[SEQUENCES], unsigned turn) const {
-        if (CLUSTER == 1) return to.put(route.slot, sums);
-        if (threadIdx.x == 0) expect(address_of(&barriers[turn % BUFFERS]), parts * SEQUENCES * 4);
-        if (!route.place) return;
-        const word place = route.place + turn % BUFFERS * (word)sizeof(to.of_slot[0]);
-        const word barrier = route.barrier + turn % BUFFERS * 8;
+    __device__ void send_partial_sum(PartialSums& to, const Destination& destination, const float (&sums)[SEQUENCES],
+                                     unsigned iteration) const {
+        if (CLUSTER == 1) return to.store(destination.slot, sums);
+        if (threadIdx.x == 0) expect(address_of(&mbarriers[iteration % BUFFERS]), received_partials * SEQUENCES * 4);
+        if (!destination.address) return;
+        const word address = destination.address + iteration % BUFFERS * (word)sizeof(to.slots[0]);
+        const word mbarrier = destination.mbarrier + iteration % BUFFERS * 8;
         const auto bits = [&](int b) { return __float_as_uint(sums[b % SEQUENCES]); };
-        if (SEQUENCES == 1) send(place, bits(0), barrier);
-        if (SEQUENCES == 2) send(place, uint2{bits(0), bits(1)}, barrier);
+        if (SEQUENCES == 1) send(address, bits(0), mbarrier);
+        if (SEQUENCES == 2) send(address, uint2{bits(0), bits(1)}, mbarrier);
 #pragma unroll
         for (int b = 0; b < SEQUENCES && SEQUENCES > 2; b += 4)
-            send(place + b * 4, uint4{bits(b), bits(b + 1), bits(b + 2), bits(b + 3)}, barrier);
+            send(address + b * 4, uint4{bits(b), bits(b + 1), bits(b + 2), bits(b + 3)}, mbarrier);
     }
-    // Waits for what a cluster's blocks send. By whole warps. False when it does not come.
-    __device__ bool come(unsigned turn) const {
+    // By whole warps. False after a timeout.
+    __device__ bool wait_partial_sums(unsigned iteration) const {
         if (CLUSTER == 1) return true;
-        return wait_together([&] { return has_ended(address_of(&barriers[turn % BUFFERS]), turn / BUFFERS % 2); });
+        return wait_together([&] { return has_ended(address_of(&mbarriers[iteration % BUFFERS]), iteration / BUFFERS % 2); });
     }
 };

@@ -1,7 +1,7 @@
-// What blocks of a grid tell each other where each multiplies pruned rows: of every hidden unit TOLD_EACH values for each of a
-// tile's SEQUENCES, a unit's beside each other, which all blocks have in shared memory, or each of a cluster those of one segment of
-// the blocks. A position is one value of all sequences: so many bytes are read at once. Blocks tell in parcels that say themselves
-// that they are there (heard.cuh; Lamport timestamps), or, without TIMESTAMPS, meet once a tile and step.
+// State exchange between blocks of a grid that multiply pruned rows: of every hidden unit VALUES_PER_UNIT values for each of a
+// tile's SEQUENCES, a unit's side by side. All blocks receive them in shared memory, or each of a cluster those of one segment
+// of the blocks. A position is one value of all sequences: that many bytes are read at once. Blocks publish packets that carry
+// an epoch as their flag (heard.cuh; Lamport timestamps), or, without TIMESTAMPS, arrive at a counter once a tile and step.
 #pragma once
 #include "clear.cuh"
 #include "heard.cuh"
@@ -11,93 +11,102 @@
 #define BLOCK_THREADS 512
 #define WIDE SEQUENCES
 #define STATES ((UNITS * SEQUENCES * LANES + GATE_THREADS - 1) / GATE_THREADS)  // of a thread in a tile
-#define OF_UNITS (UNITS * TOLD_EACH)  // positions that a block tells
-#define WIDE_BYTES (SEQUENCES * (int)sizeof(storage))
-#define CLASSES (128 / WIDE_BYTES)  // positions that lie in different banks, or in the same word of one
-#define SEGMENT (BLOCKS / CLUSTER)  // blocks that a block hears
-#define ZEROS ((SEGMENT * OF_UNITS + CLASSES - 1) / CLASSES * CLASSES)  // the first of CLASSES positions of which none is a unit's
-#define HEARERS (BLOCK_THREADS - GATE_THREADS)  // threads that have no states
+#define VALUES_PER_BLOCK (UNITS * VALUES_PER_UNIT)  // positions that a block publishes
+#define POSITION_BYTES (SEQUENCES * (int)sizeof(storage))
+#define BANK_GROUPS (128 / POSITION_BYTES)  // positions that lie in different banks, or in the same word of one
+#define BLOCKS_PER_SEGMENT (BLOCKS / CLUSTER)  // blocks that a block receives from
+#define RECEIVER_THREADS (BLOCK_THREADS - GATE_THREADS)  // threads that have no states
+// The first of BANK_GROUPS positions that stay 0: they are no unit's.
+#define ZERO_POSITION ((BLOCKS_PER_SEGMENT * VALUES_PER_BLOCK + BANK_GROUPS - 1) / BANK_GROUPS * BANK_GROUPS)
 
-enum Where { FOUND = 1, TOLD_ALL = 2, TOLD = 3 };  // meetings of who has states; the others wait until these have told
+// Barriers of the pointwise threads; the receiver threads wait at the last one.
+enum NamedBarrier { StatesReady = 1, AllPublished = 2, Published = 3 };
 
-// Of a group of blocks whose sequences are from that on.
-__device__ inline int tiles_of(int first_sequence, int batch) { return min(TILES, (batch - first_sequence + WIDE - 1) / WIDE); }
+// Tiles of a group of blocks whose sequences begin at that one.
+__device__ inline int num_tiles(int first_sequence, int batch) {
+    return min(TILES, (batch - first_sequence + WIDE - 1) / WIDE);
+}
 
 struct alignas(16) States {
-    storage at[(ZEROS + CLASSES) * SEQUENCES];
+    storage data[(ZERO_POSITION + BANK_GROUPS) * SEQUENCES];
 };
 
-// A tile's values of a block's own units, as it tells them.
-struct alignas(16) Own {
-    static constexpr int VALUES = OF_UNITS * SEQUENCES, EACH = 12 / (int)sizeof(storage);  // of a parcel
-    static constexpr int PARCELS = (VALUES + EACH - 1) / EACH;
-    storage values[PARCELS * EACH];
+// A tile's values of a block's own units, as it publishes them.
+struct alignas(16) OutgoingStates {
+    static constexpr int VALUES = VALUES_PER_BLOCK * SEQUENCES, VALUES_PER_PACKET = 12 / (int)sizeof(storage);
+    static constexpr int PACKETS = (VALUES + VALUES_PER_PACKET - 1) / VALUES_PER_PACKET;
+    storage values[PACKETS * VALUES_PER_PACKET];
 
-    __device__ storage& of(int unit, int column, int which = 0) {
-        return values[(unit % UNITS * TOLD_EACH + which) * SEQUENCES + column];
+    __device__ storage& of(int unit, int column, int value = 0) {
+        return values[(unit % UNITS * VALUES_PER_UNIT + value) * SEQUENCES + column];
     }
 
-    // place: of the block's first parcel.
-    __device__ void tell(uint4* place, int thread, unsigned number) const {
-        for (int i = thread; i < PARCELS; i += GATE_THREADS) {
-            const unsigned* words = (const unsigned*)(values + i * EACH);
-            publish(place + i, Words::pack(words, number));
+    // packets: from the block's first one on.
+    __device__ void publish_states(uint4* packets, int thread, unsigned epoch) const {
+        for (int i = thread; i < PACKETS; i += GATE_THREADS) {
+            const unsigned* words = (const unsigned*)(values + i * VALUES_PER_PACKET);
+            publish(packets + i, Words::pack(words, epoch));
         }
     }
 
-    // A parcel of all that is told, one block's after the other's.
-    __device__ static void put(States& states, unsigned place, const uint4& parcel) {
+    // index: among all packets that the block receives, one sender's after the other's.
+    __device__ static void unpack_into(States& states, unsigned index, const uint4& packet) {
         constexpr int WORDS = VALUES * (int)sizeof(storage) / 4, IS_WHOLE = VALUES * sizeof(storage) % 4 == 0;
-        const unsigned block = place / PARCELS, first = place % PARCELS * Words::EACH;
-        const unsigned words[3] = {parcel.x, parcel.y, parcel.z};
+        const unsigned block = index / PACKETS, first_word = index % PACKETS * Words::EACH;
+        const unsigned words[3] = {packet.x, packet.y, packet.z};
 #pragma unroll
-        for (int i = 0; i < EACH && !IS_WHOLE; i++)
-            if (place % PARCELS * EACH + i < VALUES)
-                states.at[block * VALUES + place % PARCELS * EACH + i] = ((const storage*)words)[i];
+        for (int i = 0; i < VALUES_PER_PACKET && !IS_WHOLE; i++)
+            if (index % PACKETS * VALUES_PER_PACKET + i < VALUES)
+                states.data[block * VALUES + index % PACKETS * VALUES_PER_PACKET + i] = ((const storage*)words)[i];
 #pragma unroll
         for (int i = 0; i < Words::EACH && IS_WHOLE; i++)
-            if (WORDS % Words::EACH == 0 || first + i < WORDS) ((unsigned*)states.at)[block * WORDS + first + i] = words[i];
+            if (WORDS % Words::EACH == 0 || first_word + i < WORDS)
+                ((unsigned*)states.data)[block * WORDS + first_word + i] = words[i];
     }
 };
 
-#define ALL_PARCELS (BLOCKS * Own::PARCELS)  // of a tile
-#define HEARD_PARCELS (SEGMENT * Own::PARCELS)
+#define PACKETS_PER_TILE (BLOCKS * OutgoingStates::PACKETS)
+#define RECEIVED_PACKETS (BLOCKS_PER_SEGMENT * OutgoingStates::PACKETS)
 
-// What is told of a step of a tile, numbered among those of all groups of blocks. After all parcels comes a counter for each.
-struct Handoff {
-    unsigned own, heard;  // the first of the block's, of a tile's; that it hears
-    uint4* parcels;
+// Mailboxes of the tiles of all groups of blocks: two buffers of packets a tile, by turns of epochs, then a counter a tile.
+struct Mailbox {
+    unsigned first_sent, first_received;  // of a buffer's packets, that the block sends and receives
+    uint4* packets;
     unsigned* counters;
-    __device__ Handoff(uint4* all, int tiles, int block)
-        : own(block % BLOCKS * Own::PARCELS), heard(block % CLUSTER * HEARD_PARCELS), parcels(all), counters((unsigned*)(all + tiles * 2u * ALL_PARCELS)) {}
-    __device__ uint4* at(int tile, unsigned number) const { return parcels + (tile * 2u + number % 2) * ALL_PARCELS; }
+    __device__ Mailbox(uint4* all, int tiles, int block)
+        : first_sent(block % BLOCKS * OutgoingStates::PACKETS), first_received(block % CLUSTER * RECEIVED_PACKETS),
+          packets(all), counters((unsigned*)(all + tiles * 2u * PACKETS_PER_TILE)) {}
+    __device__ uint4* buffer(int tile, unsigned epoch) const { return packets + (tile * 2u + epoch % 2) * PACKETS_PER_TILE; }
     __device__ unsigned* counter(int tile) const { return counters + tile * 4; }
 };
 
 #if TIMESTAMPS
-typedef Words Told;
+typedef Words StatePacket;
 #else
-struct Told : Words {
+struct StatePacket : Words {
     __device__ static bool has(const uint4&, unsigned) { return true; }
 };
 #endif
 
-// By GATE_THREADS threads, of which `me` is the number; told: how often the block has told of that tile, this time included.
-__device__ inline void tell(const Own& own, const Handoff& handoff, int tile, unsigned number, int me) {
-    own.tell(handoff.at(tile, number) + handoff.own, me, number);
+// By GATE_THREADS threads, numbered by `thread`.
+__device__ inline void publish_states(const OutgoingStates& outgoing, const Mailbox& mailbox, int tile, unsigned epoch,
+                                      int thread) {
+    outgoing.publish_states(mailbox.buffer(tile, epoch) + mailbox.first_sent, thread, epoch);
 #if !TIMESTAMPS
-    meet(TOLD_ALL, GATE_THREADS);
-    if (me == 0) arrive(handoff.counter(tile));
+    meet(NamedBarrier::AllPublished, GATE_THREADS);
+    if (thread == 0) arrive(mailbox.counter(tile));
 #endif
 }
 
-// By HEARERS threads, of which `me` is the number: what all, or a segment's, have told of a tile, for the told-th time. False when it does not come.
-__device__ inline bool hear(States& states, const Handoff& handoff, int tile, unsigned number, unsigned told, int me) {
+// By RECEIVER_THREADS threads, numbered by `thread`: a tile's packets of all blocks, or of a segment's. times: how often each
+// block has published that tile by then. False after a timeout.
+__device__ inline bool receive_states(States& states, const Mailbox& mailbox, int tile, unsigned epoch, unsigned times,
+                                      int thread) {
 #if !TIMESTAMPS
-    const unsigned* counter = handoff.counter(tile);
-    if (!wait_together([&] { return arrived(counter) >= told * BLOCKS; })) return false;
+    const unsigned* counter = mailbox.counter(tile);
+    if (!wait_together([&] { return arrived(counter) >= times * BLOCKS; })) return false;
 #endif
-    Heard<Told, HEARD_PARCELS, 0, HEARERS> heard;
-    return heard.finish(handoff.at(tile, number) + handoff.heard, me, number,
-                        [&](unsigned place, const uint4& parcel) { Own::put(states, place, parcel); });
+    Heard<StatePacket, RECEIVED_PACKETS, 0, RECEIVER_THREADS> reader;
+    return reader.finish(mailbox.buffer(tile, epoch) + mailbox.first_received, thread, epoch,
+                         [&](unsigned index, const uint4& packet) { OutgoingStates::unpack_into(states, index, packet); });
 }

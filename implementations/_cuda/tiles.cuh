@@ -40,27 +40,27 @@ struct Meeting {
             for (int i = 0; i < STRETCHES; ++i) {
                 const Affine next = of[i][lane + p];
                 of[i][lane + p] = found.of[p];
-                found.of[p] = then(found.of[p], next);
+                found.of[p] = compose(found.of[p], next);
             }
         }
         return found;
     }
-    __device__ void apply_all(int lane, wide& state) const {
+    __device__ void apply_all(int lane, vec_acc_t& state) const {
 #pragma unroll
         for (int i = 0; i < STRETCHES; ++i)
-            for (int p = 0; p < PACK; ++p) state.at[p] = apply(of[i][lane + p], state.at[p]);
+            for (int p = 0; p < PACK; ++p) state.data[p] = apply(of[i][lane + p], state.data[p]);
     }
-    __device__ void apply_one(int stretch, int lane, wide& state) const {
-        for (int p = 0; p < PACK; ++p) state.at[p] = apply(of[stretch][lane + p], state.at[p]);
+    __device__ void apply_one(int stretch, int lane, vec_acc_t& state) const {
+        for (int p = 0; p < PACK; ++p) state.data[p] = apply(of[stretch][lane + p], state.data[p]);
     }
 };
 
 // The block's place among all: which tiles it has. Numbered are those of a step first by channels, then by sequences.
 struct Block {
     int tiles, batch, across, group_bits, stretch, lane;
-    word* maps;
+    status_word* maps;
 
-    __device__ Block(word* maps, int batch, int hidden, int tiles, int group_bits)
+    __device__ Block(status_word* maps, int batch, int hidden, int tiles, int group_bits)
         : tiles(tiles), batch(batch), across((hidden + WIDTH - 1) / WIDTH), group_bits(group_bits), stretch(threadIdx.x / ACROSS),
           lane(threadIdx.x % ACROSS * PACK), maps(maps) {}
     __device__ bool is_over(const Job& job) const { return job.tile >= tiles; }
@@ -119,14 +119,14 @@ struct Place {
     __device__ bool is_whole(int later) const { return first_of_tile + TILE + later <= steps && first_channel + WIDTH <= hidden; }
 
     // Copies ahead what lies `column` elements beside the channels, for each step what is there `later` steps after it.
-    __device__ void copy(packed (*to)[THREADS], const Rows<const storage>& rows, offset column, int later) const {
+    __device__ void copy(vec_t (*to)[THREADS], const Rows<const storage>& rows, offset column, int later) const {
         if (is_whole(later))
             copy_rows<true>(to, rows, column, later);
         else
             copy_rows<false>(to, rows, column, later);
     }
     template <bool IS_WHOLE>
-    __device__ void copy_rows(packed (*to)[THREADS], const Rows<const storage>& rows, offset column, int later) const {
+    __device__ void copy_rows(vec_t (*to)[THREADS], const Rows<const storage>& rows, offset column, int later) const {
         const Piece piece;
         const int step = first_of_tile + piece.thread / ACROSS * STEPS + piece.row + later;
         const int its_channel = first_channel + piece.thread % ACROSS * PACK;
@@ -140,15 +140,15 @@ struct Place {
 #if SPLIT
 // The maps that are published of a block's channels, for one thread.
 struct Published {
-    word* start;
+    status_word* start;
     int row;  // words from a tile's map to the next
 
     __device__ Published(const Block& block, const Job& job)
         : start(block.maps + ((offset)(job.sequence * block.across + job.column) * WIDTH + block.lane) * 2),
           row(2 * WIDTH * block.batch * block.across) {}
-    __device__ word* at(int number) const { return start + (offset)number * row; }
+    __device__ status_word* at(int number) const { return start + (offset)number * row; }
     __device__ void set(int number, const Maps& all) const {
-        for (int p = 0; p < PACK; ++p) publish(at(number) + 2 * p, all.of[p]);
+        for (int p = 0; p < PACK; ++p) store_relaxed(at(number) + 2 * p, all.of[p]);
     }
 };
 
@@ -159,7 +159,7 @@ __device__ inline Maps share(const Block& block, const Job& job, int groups) {
     const int from = count * block.stretch / STRETCHES, to = count * (block.stretch + 1) / STRETCHES;
     Maps all;
     for (int p = 0; p < PACK; ++p)
-        all.of[p] = folded(from, to, [&](int i) {
+        all.of[p] = look_back(from, to, [&](int i) {
             return published.at(i < groups ? block.tiles + i : first + i - groups) + 2 * p;
         });
     return all;
@@ -178,7 +178,7 @@ __device__ inline void publish_tile(const Block& block, const Job& job, Meeting&
     __syncthreads();
     if (is_publisher) {
         Maps whole = scratch.fold(block.lane);
-        for (int p = 0; p < PACK; ++p) whole.of[p] = then(whole.of[p], own.of[p]);
+        for (int p = 0; p < PACK; ++p) whole.of[p] = compose(whole.of[p], own.of[p]);
         Published(block, job).set(block.tiles + block.group(job), whole);
     }
     __syncthreads();
@@ -208,10 +208,10 @@ __device__ inline void run(const Task& task, const Block& block) {
         publish_tile(block, job, met, before);
         before.set(block.stretch, block.lane, share(block, job, block.group(job)));
         __syncthreads();
-        wide state = task.start(at);
+        vec_acc_t state = task.start(at);
         before.apply_all(block.lane, state);
         met.apply_one(block.stretch, block.lane, state);
-        task.emit(steps, at, state);
+        task.store_outputs(steps, at, state);
         job = block.later(job, further), next = block.later(next, further);
     }
 }
@@ -222,7 +222,7 @@ __device__ inline void run(const Task& task, const Block& block) {
     __shared__ Meeting all[2];
     const Job first = block.job(blockIdx.x);
     const auto place = [&](int tile) { return task.place({tile, first.sequence, first.column}); };
-    wide carry = task.start(place(0));
+    vec_acc_t carry = task.start(place(0));
     for (int i = 0; i < STAGES; ++i) {
         if (i < block.tiles) task.load(Task::ahead(i), place(i));
         end_copies();
@@ -237,15 +237,15 @@ __device__ inline void run(const Task& task, const Block& block) {
         const Meeting& met = all[tile % 2];
         all[tile % 2].set(block.stretch, block.lane, steps.summary());
         __syncthreads();
-        wide state = carry;
+        vec_acc_t state = carry;
 #pragma unroll
         for (int i = 0; i < STRETCHES; ++i) {
             for (int p = 0; p < PACK; ++p) {
-                state.at[p] = i == block.stretch ? carry.at[p] : state.at[p];
-                carry.at[p] = apply(met.of[i][block.lane + p], carry.at[p]);
+                state.data[p] = i == block.stretch ? carry.data[p] : state.data[p];
+                carry.data[p] = apply(met.of[i][block.lane + p], carry.data[p]);
             }
         }
-        task.emit(steps, at, state);
+        task.store_outputs(steps, at, state);
     }
 }
 #endif

@@ -1,180 +1,185 @@
-// Maths: minGRU and minLSTM after their input product (arXiv 2410.01201, sections 3.1, 3.2, appendix B): h_t = keep h_(t-1) +
-//   take g(candidate), keep + take = 1; and its derivative. CELL picks the cell, POSITIVE appendix B's g. A stretch of steps is an
-//   affine map of the state, and so is one stretch after another (Blelloch, "Prefix sums and their applications", 1990).
+// Maths: minGRU and minLSTM after their input product (arXiv 2410.01201, sections 3.1, 3.2, appendix B): h_t =
+//   forget_gate h_(t-1) + input_gate g(candidate), forget_gate + input_gate = 1; and its derivative. CELL picks the cell,
+//   POSITIVE appendix B's g. A segment of steps is an affine map of the state, and so is the composition of two (Blelloch,
+//   "Prefix sums and their applications", 1990).
 // Layout: steps and sequences lie `*_step` and `*_sequence` elements apart, gates and channels side by side.
 //   x [T, B, G*H] storage, read: the product (minGRU: z, candidate; minLSTM: f, i, candidate). d_x likewise, written
 //   bias [G*H] storage, read, null without BIASED: added to x. output, d_output [T, B, H] storage: forward written, backward read
 //   first, final, d_final, d_first [B, H] storage: the states at both ends; first and d_final null for zeros, d_first for none
 //   lengths [B] int64, null for none: a sequence that is over keeps its state, and its output is 0
 //   resets [T, B] uint8, null for none: where it is not 0 the step starts from a state of 0
-//   maps [tiles + groups, blocks of channels, channels, 2] word, zero at first, SPLIT only
+//   maps [tiles + groups, blocks of channels, channels, 2] status words, zero at first, SPLIT only
 //   No two may alias, but d_x may be x, as a warp alone reads its part of a tile, once, and then writes it. Alignment: of PACK
-//   elements, with ALIGNED of 16 bytes in every row; maps of two words.
-// Launch: a block has ACROSS * PACK channels of a sequence, a thread PACK of them over STEPS steps, a stretch; the stretches of a
+//   elements, with ALIGNED of 16 bytes in every row; maps of two status words.
+// Launch: a block has ACROSS * PACK channels of a sequence, a thread PACK of them over STEPS steps, a segment; the segments of a
 //   block follow each other in time, a tile. Without SPLIT a block runs through all tiles of its channels; with it blocks take
 //   turns, and the launch is cooperative. Dynamic shared memory: STAGES * arrays * STEPS * PACK elements a thread, where arrays
 //   are G forward and G + 2 backward.
 // Cost: reads G + writes 1 value an element and step, backward reads G + 2 and writes G; SPLIT two words a channel and tile more.
 // Limits: T and G * B * H below 2^30, to any number of elements; offsets are 64-bit. PACK is 2 only in 16 bits.
-// Order: a tile's stretches meet in shared memory, two buffers in turn, so one barrier suffices without SPLIT. With it a tile
-//   publishes its map, the last of each group of tiles that of its group, and every tile folds the groups and then the tiles
-//   before it, in the order of time: sums are the same in every run. A published word is never 0 and says all by itself, so
-//   relaxed loads and stores suffice. Who waits, waits for tiles of an earlier turn or of another block in this one, which have
-//   been published before anybody waits for anything that comes after them.
+// Order: a tile's segments exchange maps in shared memory, in two buffers by turns, so one barrier suffices without SPLIT. With
+//   it a tile publishes its map, the last of each group of tiles that of its group, and every tile looks back: it composes the
+//   maps of the groups and then of the tiles before it, in the order of time, so sums are the same in every run. A published
+//   status word is never 0 and valid by itself, so relaxed loads and stores suffice. A block waits only for tiles of an earlier
+//   turn or of another block in this one, which are published before any block waits for what comes after them.
 #include "min_gates.cuh"
 #include "tiles.cuh"
 
-// A pre-activation with which a step changes nothing: what is taken of a candidate of 0 is nothing.
-__device__ inline wide neutral(int gate) {
-    const compute infinity = value_of(INFINITE);
+// A pre-activation with which a step is the identity map: any input gate times a candidate of 0 is 0.
+__device__ inline vec_acc_t identity_input(int gate) {
+    const compute infinity = acc_from_bits(INF_BITS);
     const compute value = gate == GATES - 1 ? 0 : CELL == MINLSTM && gate == 0 ? infinity : -infinity;
-    wide found;
-    for (int p = 0; p < PACK; ++p) found.at[p] = value;
-    return found;
+    vec_acc_t vector;
+    for (int p = 0; p < PACK; ++p) vector.data[p] = value;
+    return vector;
 }
 
-__device__ inline void store(storage* to, const wide& values) { *(packed*)to = narrow_all(values); }
+__device__ inline void store(storage* to, const vec_acc_t& values) { *(vec_t*)to = narrow_all(values); }
 // PACK elements of a vector over channels, 0 for none.
-__device__ inline wide load_vector(const storage* given, bool is_inside, offset place) {
-    wide found;
-    for (int p = 0; p < PACK; ++p) found.at[p] = given && is_inside ? widen(given[place + p]) : 0;
-    return found;
+__device__ inline vec_acc_t load_vector(const storage* source, bool is_inside, offset index) {
+    vec_acc_t vector;
+    for (int p = 0; p < PACK; ++p) vector.data[p] = source && is_inside ? widen(source[index + p]) : 0;
+    return vector;
 }
 
-// What a thread has read ahead for a stretch, by array and step: the gates and, backward, what follows.
+// A thread's prefetched inputs of a segment, by array and step: the gates and, backward, what follows.
 template <int ARRAYS>
-struct Given {
-    packed (*values)[THREADS];
-    __device__ Given(int stage) : values((packed(*)[THREADS])dynamic_shared + stage * ARRAYS * STEPS) {}
-    __device__ packed& at(int array, int step) const { return values[array * STEPS + step][threadIdx.x]; }
-    __device__ void copy(int array, const Place& place, const Rows<const storage>& rows, offset column, int later) const {
-        place.copy(values + array * STEPS, rows, column, later);
+struct SmemStage {
+    vec_t (*values)[THREADS];
+    __device__ SmemStage(int stage) : values((vec_t(*)[THREADS])dynamic_shared + stage * ARRAYS * STEPS) {}
+    __device__ vec_t& vector(int array, int step) const { return values[array * STEPS + step][threadIdx.x]; }
+    __device__ void copy(int array, const Place& tile, const Rows<const storage>& rows, offset column, int later) const {
+        tile.copy(values + array * STEPS, rows, column, later);
     }
 };
 
-// The pre-activations of a stretch, and which steps start anew.
-struct GatesGiven {
-    wide bias[GATES];
-    bool is_new[STEPS];
+// The pre-activations of a segment, and which steps have a reset.
+struct GateTile {
+    vec_acc_t bias[GATES];
+    bool has_reset[STEPS];
 
     template <int ARRAYS>
-    __device__ static void copy(const Given<ARRAYS>& given, const Place& at, const Rows<const storage>& rows) {
-        for (int gate = 0; gate < GATES; ++gate) given.copy(gate, at, rows, gate * at.hidden, 0);
+    __device__ static void copy(const SmemStage<ARRAYS>& stage, const Place& tile, const Rows<const storage>& rows) {
+        for (int gate = 0; gate < GATES; ++gate) stage.copy(gate, tile, rows, gate * tile.hidden, 0);
     }
-    __device__ GatesGiven(const Place& at, const storage* of_bias, const Rows<const unsigned char>& resets) {
+    __device__ GateTile(const Place& tile, const storage* bias_data, const Rows<const unsigned char>& resets) {
         for (int gate = 0; gate < GATES; ++gate)
-            if (BIASED) bias[gate] = load_vector(of_bias, at.is_inside, gate * at.hidden + at.channel);
+            if (BIASED) bias[gate] = load_vector(bias_data, tile.is_inside, gate * tile.hidden + tile.channel);
 #pragma unroll
         for (int i = 0; i < STEPS; ++i)
-            is_new[i] = MASKED && resets.start && i < at.count() && *at.at(resets, at.first_step + i);
+            has_reset[i] = MASKED && resets.start && i < tile.count() && *tile.at(resets, tile.first_step + i);
     }
-    // Makes steps neutral that there are not.
+    // Pads the steps beyond the last with identity maps.
     template <int ARRAYS>
-    __device__ static void fill(const Given<ARRAYS>& given, const Place& at) {
-        for (int i = at.count(); i < STEPS; ++i)
-            for (int gate = 0; gate < GATES; ++gate) given.at(gate, i) = narrow_all(neutral(gate));
+    __device__ static void pad_with_identity(const SmemStage<ARRAYS>& stage, const Place& tile) {
+        for (int i = tile.count(); i < STEPS; ++i)
+            for (int gate = 0; gate < GATES; ++gate) stage.vector(gate, i) = narrow_all(identity_input(gate));
     }
-    // The pre-activations of a step, by channel.
+    // Loads the pre-activations of a step, by channel.
     template <int ARRAYS>
-    __device__ void widened(const Given<ARRAYS>& given, int i, compute (*found)[GATES]) const {
+    __device__ void load_gates(const SmemStage<ARRAYS>& stage, int i, compute (*preactivations)[GATES]) const {
         for (int gate = 0; gate < GATES; ++gate) {
-            const wide all = widen_all(given.at(gate, i));
-            for (int p = 0; p < PACK; ++p) found[p][gate] = BIASED ? all.at[p] + bias[gate].at[p] : all.at[p];
+            const vec_acc_t values = widen_all(stage.vector(gate, i));
+            for (int p = 0; p < PACK; ++p)
+                preactivations[p][gate] = BIASED ? values.data[p] + bias[gate].data[p] : values.data[p];
         }
     }
 };
 
 // Values of a thread for its steps and channels.
-struct PerStep {
-    compute of[STEPS][PACK];
+struct PerItem {
+    compute data[STEPS][PACK];
 };
 
-// The steps of one thread's stretch, each an affine map.
-struct Stretch {
-    PerStep keep, add;
+// The steps of one thread's segment, each an affine map.
+struct ThreadSegment {
+    PerItem scale, shift;
 
-    __device__ void set(int i, int p, bool is_alive, bool is_new, compute kept, compute added) {
-        // Steps beyond the last are neutral by themselves, unless a bias is added to them.
-        const bool is_taken = !(MASKED || BIASED) || is_alive;
-        keep.of[i][p] = !is_taken ? 1 : MASKED && is_new ? -(compute)0 : kept;
-        add.of[i][p] = is_taken ? added : 0;
+    __device__ void set(int i, int p, bool is_alive, bool has_reset, compute step_scale, compute step_shift) {
+        // Steps beyond the last are the identity by themselves, unless a bias is added to them.
+        const bool is_applied = !(MASKED || BIASED) || is_alive;
+        scale.data[i][p] = !is_applied ? 1 : MASKED && has_reset ? -(compute)0 : step_scale;
+        shift.data[i][p] = is_applied ? step_shift : 0;
     }
-    __device__ compute after(int i, int p, compute state) const { return apply({keep.of[i][p], add.of[i][p]}, state); }
+    __device__ compute apply_step(int i, int p, compute state) const {
+        return apply({scale.data[i][p], shift.data[i][p]}, state);
+    }
     __device__ Maps summary() const {
-        Maps all;
+        Maps maps;
         for (int p = 0; p < PACK; ++p) {
             Affine map = {1, 0};
-            bool is_new = false, is_open = true;
+            bool has_reset = false, is_positive = true;
 #pragma unroll
             for (int i = 0; i < STEPS; ++i) {
-                is_new |= forgets(keep.of[i][p]);
-                map = {map.product * keep.of[i][p], after(i, p, map.sum)};
+                has_reset |= is_reset(scale.data[i][p]);
+                map = {map.scale * scale.data[i][p], apply_step(i, p, map.shift)};
             }
-            if (is_new) {
-                map.product = -(compute)0;
-            } else if (map.product == 0) {  // underflowed, or one was 0
-                for (int i = 0; i < STEPS; ++i) is_open &= keep.of[i][p] > 0;
-                map.product = is_open ? (compute)SMALLEST : 0;
+            if (has_reset) {
+                map.scale = -(compute)0;
+            } else if (map.scale == 0) {  // underflowed, or one was 0
+                for (int i = 0; i < STEPS; ++i) is_positive &= scale.data[i][p] > 0;
+                map.scale = is_positive ? (compute)DENORM_MIN : 0;
             }
-            all.of[p] = map;
+            maps.of[p] = map;
         }
-        return all;
+        return maps;
     }
 };
 
 #if !BACKWARD
 struct Forward {
-    typedef Given<GATES> Ahead;
-    typedef Stretch Steps;
+    typedef SmemStage<GATES> Ahead;
+    typedef ThreadSegment Steps;
     const Block& block;
     Rows<const storage> x;
     Rows<storage> output;
     Rows<const unsigned char> resets;
-    const storage *bias, *first;
-    storage* final;
+    const storage *bias, *h0;
+    storage* h_n;
     const offset* lengths;
-    int steps_all, hidden;
+    int num_steps, hidden;
     bool is_reverse;
 
-    __device__ Place place(const Job& job) const { return Place(lengths, block, job, steps_all, hidden, is_reverse); }
-    __device__ wide start(const Place& at) const { return load_vector(first, at.is_inside, at.in_state()); }
+    __device__ Place place(const Job& job) const { return Place(lengths, block, job, num_steps, hidden, is_reverse); }
+    __device__ vec_acc_t start(const Place& tile) const { return load_vector(h0, tile.is_inside, tile.in_state()); }
     __device__ static Ahead ahead(int stage) { return Ahead(stage); }
-    __device__ void load(const Ahead& given, const Place& at) const { GatesGiven::copy(given, at, x); }
-    __device__ Steps steps(const Ahead& given, const Place& at) const {
-        Steps found;
-        const GatesGiven gates(at, bias, resets);
-        if (!at.is_whole(0)) GatesGiven::fill(given, at);
+    __device__ void load(const Ahead& stage, const Place& tile) const { GateTile::copy(stage, tile, x); }
+    __device__ Steps steps(const Ahead& stage, const Place& tile) const {
+        Steps segment;
+        const GateTile gate_tile(tile, bias, resets);
+        if (!tile.is_whole(0)) GateTile::pad_with_identity(stage, tile);
 #pragma unroll
         for (int i = 0; i < STEPS; ++i) {
-            compute wide_x[PACK][GATES];
-            gates.widened(given, i, wide_x);
+            compute gate_inputs[PACK][GATES];
+            gate_tile.load_gates(stage, i, gate_inputs);
             for (int p = 0; p < PACK; ++p) {
-                const Gates now = gates_of(wide_x[p]);
-                const compute taken = now.take * candidate(wide_x[p][GATES - 1]);
-                found.set(i, p, at.is_alive(at.first_step + i), gates.is_new[i], now.keep, taken);
+                const Gates gates = make_gates(gate_inputs[p]);
+                const compute input = gates.input_gate * candidate(gate_inputs[p][GATES - 1]);
+                segment.set(i, p, tile.is_alive(tile.first_step + i), gate_tile.has_reset[i], gates.forget_gate, input);
             }
         }
-        return found;
+        return segment;
     }
-    __device__ void emit(const Steps& steps, const Place& at, wide state) const {
-        if (at.is_whole(0))
-            emit_steps<true>(steps, at, state);
+    __device__ void store_outputs(const Steps& steps, const Place& tile, vec_acc_t state) const {
+        if (tile.is_whole(0))
+            store_steps<true>(steps, tile, state);
         else
-            emit_steps<false>(steps, at, state);
-        if (at.is_inside && at.first_step < steps_all && steps_all <= at.first_step + STEPS) store(final + at.in_state(), state);
+            store_steps<false>(steps, tile, state);
+        if (tile.is_inside && tile.first_step < num_steps && num_steps <= tile.first_step + STEPS)
+            store(h_n + tile.in_state(), state);
     }
     template <bool IS_WHOLE>
-    __device__ void emit_steps(const Steps& steps, const Place& at, wide& state) const {
-        storage* target = at.at(output, at.first_step) + at.channel;
-        const int count = at.count();
+    __device__ void store_steps(const Steps& steps, const Place& tile, vec_acc_t& state) const {
+        storage* target = tile.at(output, tile.first_step) + tile.channel;
+        const int count = tile.count();
 #pragma unroll
-        for (int i = 0; i < STEPS; ++i, target += at.stride(output)) {
-            wide shown;
+        for (int i = 0; i < STEPS; ++i, target += tile.stride(output)) {
+            vec_acc_t out;
             for (int p = 0; p < PACK; ++p) {
-                state.at[p] = steps.after(i, p, state.at[p]);
-                shown.at[p] = !MASKED || at.is_alive(at.first_step + i) ? state.at[p] : 0;
+                state.data[p] = steps.apply_step(i, p, state.data[p]);
+                out.data[p] = !MASKED || tile.is_alive(tile.first_step + i) ? state.data[p] : 0;
             }
-            if (IS_WHOLE || i < count) store(target, shown);
+            if (IS_WHOLE || i < count) store(target, out);
         }
     }
 };
@@ -182,7 +187,7 @@ struct Forward {
 extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) scan_forward(
     const storage* x, offset x_step, offset x_sequence, const storage* bias, const storage* first, storage* output,
     offset output_step, offset output_sequence, storage* final, const offset* lengths, const unsigned char* resets,
-    offset resets_step, offset resets_sequence, word* maps, int steps, int batch, int hidden, int is_reverse,
+    offset resets_step, offset resets_sequence, status_word* maps, int steps, int batch, int hidden, int is_reverse,
     int tiles, int group_bits) {
     const Block block(maps, batch, hidden, tiles, group_bits);
     run(Forward{block, {x, x_step, x_sequence}, {output, output_step, output_sequence}, {resets, resets_step, resets_sequence},
@@ -190,76 +195,79 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) scan_forward(
 }
 
 #else
-// Scanned is the gradient that reaches the state before a step: keep times that of the state after it.
+// Scanned is the gradient of the state before a step: forget_gate times that of the state after it.
 struct Backward {
-    enum { BEFORE = GATES, GRADIENT };
-    typedef Given<GATES + 2> Ahead;
-    struct Steps : Stretch {
-        PerStep slopes[GATES], gradient;
+    enum { H_BEFORE = GATES, OUTPUT_GRADIENT };
+    typedef SmemStage<GATES + 2> Ahead;
+    struct Steps : ThreadSegment {
+        PerItem local_gradients[GATES], output_gradient;
     };
     const Block& block;
     Rows<const storage> x, output, d_output;
     Rows<storage> d_x;
     Rows<const unsigned char> resets;
-    const storage *bias, *first, *d_final;
-    storage* d_first;
+    const storage *bias, *h0, *d_h_n;
+    storage* d_h0;
     const offset* lengths;
-    int steps_all, hidden;
+    int num_steps, hidden;
     bool is_reverse;
 
-    __device__ Place place(const Job& job) const { return Place(lengths, block, job, steps_all, hidden, !is_reverse); }
-    __device__ wide start(const Place& at) const { return load_vector(d_final, at.is_inside, at.in_state()); }
+    __device__ Place place(const Job& job) const { return Place(lengths, block, job, num_steps, hidden, !is_reverse); }
+    __device__ vec_acc_t start(const Place& tile) const { return load_vector(d_h_n, tile.is_inside, tile.in_state()); }
     __device__ static Ahead ahead(int stage) { return Ahead(stage); }
-    __device__ void load(const Ahead& given, const Place& at) const {
-        GatesGiven::copy(given, at, x);
-        given.copy(BEFORE, at, output, 0, 1);
-        given.copy(GRADIENT, at, d_output, 0, 0);
+    __device__ void load(const Ahead& stage, const Place& tile) const {
+        GateTile::copy(stage, tile, x);
+        stage.copy(H_BEFORE, tile, output, 0, 1);
+        stage.copy(OUTPUT_GRADIENT, tile, d_output, 0, 0);
     }
-    // The state before a sequence's first step is the initial one; a step that there is not has a gradient of 0.
-    __device__ void fill(const Ahead& given, const Place& at) const {
-        GatesGiven::fill(given, at);
-        const packed initial = narrow_all(load_vector(first, at.is_inside, at.in_state()));
+    // The state before a sequence's first step is h0; steps beyond the last have an output gradient of 0.
+    __device__ void pad_with_identity(const Ahead& stage, const Place& tile) const {
+        GateTile::pad_with_identity(stage, tile);
+        const vec_t h0_vector = narrow_all(load_vector(h0, tile.is_inside, tile.in_state()));
         for (int i = 0; i < STEPS; ++i) {
-            if (i >= at.count()) given.at(GRADIENT, i) = narrow_all(wide());
-            if (i >= at.count() || !at.is_alive(at.first_step + i + 1)) given.at(BEFORE, i) = initial;
+            if (i >= tile.count()) stage.vector(OUTPUT_GRADIENT, i) = narrow_all(vec_acc_t());
+            if (i >= tile.count() || !tile.is_alive(tile.first_step + i + 1)) stage.vector(H_BEFORE, i) = h0_vector;
         }
     }
-    __device__ Steps steps(const Ahead& given, const Place& at) const {
-        Steps found;
-        const GatesGiven gates(at, bias, resets);
-        if (MASKED || !at.is_whole(1)) fill(given, at);
+    __device__ Steps steps(const Ahead& stage, const Place& tile) const {
+        Steps segment;
+        const GateTile gate_tile(tile, bias, resets);
+        if (MASKED || !tile.is_whole(1)) pad_with_identity(stage, tile);
 #pragma unroll
         for (int i = 0; i < STEPS; ++i) {
-            compute wide_x[PACK][GATES], slopes[GATES];
-            gates.widened(given, i, wide_x);
-            const wide before = widen_all(given.at(BEFORE, i)), reaching = widen_all(given.at(GRADIENT, i));
-            const bool is_alive = at.is_alive(at.first_step + i), is_new = gates.is_new[i];
+            compute gate_inputs[PACK][GATES], local_gradients[GATES];
+            gate_tile.load_gates(stage, i, gate_inputs);
+            const vec_acc_t h_before = widen_all(stage.vector(H_BEFORE, i));
+            const vec_acc_t output_gradient = widen_all(stage.vector(OUTPUT_GRADIENT, i));
+            const bool is_alive = tile.is_alive(tile.first_step + i), has_reset = gate_tile.has_reset[i];
             for (int p = 0; p < PACK; ++p) {
-                const Gates now = gates_of(wide_x[p]);
-                slopes_of(wide_x[p], now, is_new ? 0 : before.at[p], slopes);
-                for (int gate = 0; gate < GATES; ++gate) found.slopes[gate].of[i][p] = slopes[gate];
-                found.gradient.of[i][p] = !MASKED || is_alive ? reaching.at[p] : 0;
-                found.set(i, p, is_alive, is_new, now.keep, is_new ? 0 : now.keep * found.gradient.of[i][p]);
+                const Gates gates = make_gates(gate_inputs[p]);
+                cell_local_gradients(gate_inputs[p], gates, has_reset ? 0 : h_before.data[p], local_gradients);
+                for (int gate = 0; gate < GATES; ++gate) segment.local_gradients[gate].data[i][p] = local_gradients[gate];
+                segment.output_gradient.data[i][p] = !MASKED || is_alive ? output_gradient.data[p] : 0;
+                segment.set(i, p, is_alive, has_reset, gates.forget_gate,
+                            has_reset ? 0 : gates.forget_gate * segment.output_gradient.data[i][p]);
             }
         }
-        return found;
+        return segment;
     }
-    __device__ void emit(const Steps& steps, const Place& at, wide passed) const {
-        storage* target = at.at(d_x, at.first_step) + at.channel;
-        const int count = at.count();
+    __device__ void store_outputs(const Steps& steps, const Place& tile, vec_acc_t dh_carry) const {
+        storage* target = tile.at(d_x, tile.first_step) + tile.channel;
+        const int count = tile.count();
 #pragma unroll
-        for (int i = 0; i < STEPS; ++i, target += at.stride(d_x)) {
-            wide found[GATES];
+        for (int i = 0; i < STEPS; ++i, target += tile.stride(d_x)) {
+            vec_acc_t d_gates[GATES];
             for (int p = 0; p < PACK; ++p) {
-                const compute total = steps.gradient.of[i][p] + passed.at[p];
-                passed.at[p] = steps.after(i, p, passed.at[p]);
+                const compute dh = steps.output_gradient.data[i][p] + dh_carry.data[p];
+                dh_carry.data[p] = steps.apply_step(i, p, dh_carry.data[p]);
                 for (int gate = 0; gate < GATES; ++gate)
-                    found[gate].at[p] = !MASKED || at.is_alive(at.first_step + i) ? total * steps.slopes[gate].of[i][p] : 0;
+                    d_gates[gate].data[p] =
+                        !MASKED || tile.is_alive(tile.first_step + i) ? dh * steps.local_gradients[gate].data[i][p] : 0;
             }
             if (i < count)
-                for (int gate = 0; gate < GATES; ++gate) store(target + gate * hidden, found[gate]);
+                for (int gate = 0; gate < GATES; ++gate) store(target + gate * hidden, d_gates[gate]);
         }
-        if (d_first && count && steps_all <= at.first_step + STEPS) store(d_first + at.in_state(), passed);
+        if (d_h0 && count && num_steps <= tile.first_step + STEPS) store(d_h0 + tile.in_state(), dh_carry);
     }
 };
 
@@ -267,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) scan_backward
     const storage* x, offset x_step, offset x_sequence, const storage* bias, const storage* first, const storage* output,
     offset output_step, offset output_sequence, const storage* d_output, offset d_output_step, offset d_output_sequence,
     const storage* d_final, storage* d_x, offset d_x_step, offset d_x_sequence, storage* d_first, const offset* lengths,
-    const unsigned char* resets, offset resets_step, offset resets_sequence, word* maps, int steps, int batch,
+    const unsigned char* resets, offset resets_step, offset resets_sequence, status_word* maps, int steps, int batch,
     int hidden, int is_reverse, int tiles, int group_bits) {
     const Block block(maps, batch, hidden, tiles, group_bits);
     run(Backward{block, {x, x_step, x_sequence}, {output, output_step, output_sequence},

@@ -1,8 +1,8 @@
 // Maths: one step of LSTM, GRU (torch.nn's gate order) or RNN after both products, and its derivative; CELL picks the cell.
 //   The states lie as EcoRNN proposes (arXiv 1805.08899): batch-minor, or, with BATCH_MINOR 0, row-major as usual.
 // Layout: element (t, b, f) of [T, B, F] lies at f * (T * B) + t * B + b batch-minor, at (t * B + b) * F + f row-major. S is 4
-//   blocks for LSTM (i f g o) and GRU (r z n, W_hn h + b_hn), 1 for RNN. States have T + 1 steps, the initial one at step 0,
-//   with `reverse` at step T: step t reads the state on one of its sides and writes the one on the other.
+//   gate planes for LSTM (i f g o) and GRU (r z n, W_hn h + b_hn), 1 for RNN. States have T + 1 steps, the initial one at step
+//   0, with `reverse` at step T: step t reads the state on one of its sides and writes the one on the other.
 //   gates [T, B, S*H] compute, read, with KEEP_GATES written: pre-activations from x in, activated gates out
 //   product [1, B, gate_features] compute, read: W_hh h; null for 0. bias_ih, bias_hh [G*H] storage, read, null for none
 //   state [T+1, B, H] compute: c of LSTM, h of the others. h [T+1, B, h_features] storage: what the next product reads
@@ -30,126 +30,133 @@ typedef int index;
 #endif
 typedef long long length;
 
-__device__ inline index place(index rows, index row, index features, index feature) {
+__device__ inline index flat_offset(index rows, index row, index features, index feature) {
     return BATCH_MINOR ? feature * rows + row : row * features + feature;
 }
 
 __device__ inline compute sigmoid(compute x) { return (compute)1 / ((compute)1 + exp(-x)); }
 
-struct Where {
-    index b, j, batch, hidden, row, rows, before, after, all;
-    bool is_inside, is_alive;
-    __device__ index of(int block, index features) const { return place(rows, row, features, block * hidden + j); }
-    __device__ index in_step(int block, index features) const { return place(batch, b, features, block * hidden + j); }
-    __device__ index old_state(index features) const { return place(all, before, features, j); }
-    __device__ index new_state(index features) const { return place(all, after, features, j); }
+struct ElementIndex {
+    index b, j, batch, hidden, row, rows, row_before, row_after, state_rows;
+    bool is_inside, is_active;
+    __device__ index offset(int plane, index features) const { return flat_offset(rows, row, features, plane * hidden + j); }
+    __device__ index offset_in_step(int plane, index features) const {
+        return flat_offset(batch, b, features, plane * hidden + j);
+    }
+    __device__ index old_state(index features) const { return flat_offset(state_rows, row_before, features, j); }
+    __device__ index new_state(index features) const { return flat_offset(state_rows, row_after, features, j); }
 };
 
-__device__ inline Where locate(const length* lengths, int t, int steps, int batch, int hidden, int reverse) {
-    const unsigned element = blockIdx.x * blockDim.x + threadIdx.x, minor = BATCH_MINOR ? batch : hidden;
-    Where at;
-    at.is_inside = element < (unsigned)batch * hidden;
-    at.b = BATCH_MINOR ? element % minor : element / minor;
-    at.j = BATCH_MINOR ? element / minor : element % minor;
-    at.batch = batch, at.hidden = hidden;
-    at.row = (index)t * batch + at.b, at.rows = (index)steps * batch;
-    at.before = at.row + (reverse ? batch : 0), at.after = at.row + (reverse ? 0 : batch), at.all = at.rows + batch;
-    at.is_alive = at.is_inside && (!lengths || t < lengths[at.b]);
-    return at;
+__device__ inline ElementIndex make_index(const length* lengths, int t, int steps, int batch, int hidden, int reverse) {
+    const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x, minor = BATCH_MINOR ? batch : hidden;
+    ElementIndex element;
+    element.is_inside = thread < (unsigned)batch * hidden;
+    element.b = BATCH_MINOR ? thread % minor : thread / minor;
+    element.j = BATCH_MINOR ? thread / minor : thread % minor;
+    element.batch = batch, element.hidden = hidden;
+    element.row = (index)t * batch + element.b, element.rows = (index)steps * batch;
+    element.row_before = element.row + (reverse ? batch : 0), element.row_after = element.row + (reverse ? 0 : batch);
+    element.state_rows = element.rows + batch;
+    element.is_active = element.is_inside && (!lengths || t < lengths[element.b]);
+    return element;
 }
 
 #if CELL == LSTM || CELL == GRU
-#define BLOCKS 4
+#define GATE_PLANES 4
 #define GATES (CELL == LSTM ? 4 : 3)
 #else
-#define BLOCKS 1
+#define GATE_PLANES 1
 #define GATES 1
 #endif
 
-__device__ inline compute bias_of(const storage* bias, const Where& at, int gate) {
-    return bias ? widen(bias[gate * at.hidden + at.j]) : (compute)0;
+__device__ inline compute load_bias(const storage* bias, const ElementIndex& element, int gate) {
+    return bias ? widen(bias[gate * element.hidden + element.j]) : (compute)0;
 }
 
-__device__ inline compute saved(const compute* gates, const Where& at, int block) {
-    return gates[at.of(block, BLOCKS * at.hidden)];
+__device__ inline compute load_saved_gate(const compute* gates, const ElementIndex& element, int plane) {
+    return gates[element.offset(plane, GATE_PLANES * element.hidden)];
 }
 
 extern "C" __global__ void step_forward(
     compute* gates, const compute* product, const storage* bias_ih, const storage* bias_hh, compute* state, storage* h,
     const length* lengths, int t, int steps, int batch, int hidden, int h_features, int gate_features, int reverse) {
-    const Where at = locate(lengths, t, steps, batch, hidden, reverse);
-    if (!at.is_inside) return;
-    const compute old = state[at.old_state(hidden)];
-    if (!at.is_alive) {
-        state[at.new_state(hidden)] = old;
-        h[at.new_state(h_features)] = h[at.old_state(h_features)];
+    const ElementIndex element = make_index(lengths, t, steps, batch, hidden, reverse);
+    if (!element.is_inside) return;
+    const compute state_before = state[element.old_state(hidden)];
+    if (!element.is_active) {
+        state[element.new_state(hidden)] = state_before;
+        h[element.new_state(h_features)] = h[element.old_state(h_features)];
         return;
     }
     compute from_x[GATES], from_h[GATES];
     for (int gate = 0; gate < GATES; ++gate) {
-        from_x[gate] = gates[at.of(gate, BLOCKS * hidden)] + bias_of(bias_ih, at, gate);
-        from_h[gate] = (product ? product[at.in_step(gate, gate_features)] : (compute)0) + bias_of(bias_hh, at, gate);
+        from_x[gate] = gates[element.offset(gate, GATE_PLANES * hidden)] + load_bias(bias_ih, element, gate);
+        from_h[gate] = (product ? product[element.offset_in_step(gate, gate_features)] : (compute)0)
+                       + load_bias(bias_hh, element, gate);
     }
 #if CELL == LSTM
     const compute i = sigmoid(from_x[0] + from_h[0]), f = sigmoid(from_x[1] + from_h[1]);
     const compute g = tanh(from_x[2] + from_h[2]), o = sigmoid(from_x[3] + from_h[3]);
-    const compute kept[] = {i, f, g, o};
-    const compute next = f * old + i * g, out = o * tanh(next);
+    const compute saved_gates[] = {i, f, g, o};
+    const compute state_after = f * state_before + i * g, out = o * tanh(state_after);
 #elif CELL == GRU
     const compute r = sigmoid(from_x[0] + from_h[0]), z = sigmoid(from_x[1] + from_h[1]);
     const compute n = tanh(from_x[2] + r * from_h[2]);
-    const compute kept[] = {r, z, n, from_h[2]};
-    const compute next = ((compute)1 - z) * n + z * old, out = next;
+    const compute saved_gates[] = {r, z, n, from_h[2]};
+    const compute state_after = ((compute)1 - z) * n + z * state_before, out = state_after;
 #else
     const compute sum = from_x[0] + from_h[0];
-    const compute next = CELL == RNN_TANH ? tanh(sum) : (sum > 0 || sum != sum ? sum : (compute)0), out = next;
+    const compute state_after = CELL == RNN_TANH ? tanh(sum) : (sum > 0 || sum != sum ? sum : (compute)0), out = state_after;
 #endif
 #if KEEP_GATES && (CELL == LSTM || CELL == GRU)
-    for (int block = 0; block < BLOCKS; ++block) gates[at.of(block, BLOCKS * hidden)] = kept[block];
+    for (int plane = 0; plane < GATE_PLANES; ++plane) gates[element.offset(plane, GATE_PLANES * hidden)] = saved_gates[plane];
 #endif
-    state[at.new_state(hidden)] = next;
-    h[at.new_state(h_features)] = narrow(out);
+    state[element.new_state(hidden)] = state_after;
+    h[element.new_state(h_features)] = narrow(out);
 }
 
 extern "C" __global__ void step_backward(
     const compute* gates, const compute* state, const compute* d_output, const compute* product_grad, compute* passed,
     compute* d_cell, storage* d_gates_x, storage* d_gates_h, const length* lengths, int t, int steps, int batch, int hidden,
     int h_features, int gate_features, int reverse) {
-    const Where at = locate(lengths, t, steps, batch, hidden, reverse);
-    if (!at.is_inside) return;
-    const index here = at.in_step(0, hidden);
-    compute total = passed[here] + (product_grad ? product_grad[at.in_step(0, h_features)] : (compute)0);
-    if (!at.is_alive) {
+    const ElementIndex element = make_index(lengths, t, steps, batch, hidden, reverse);
+    if (!element.is_inside) return;
+    const index carry_index = element.offset_in_step(0, hidden);
+    compute dh = passed[carry_index] + (product_grad ? product_grad[element.offset_in_step(0, h_features)] : (compute)0);
+    if (!element.is_active) {
         for (int gate = 0; gate < GATES; ++gate) {
-            d_gates_x[at.of(gate, gate_features)] = narrow((compute)0);
-            d_gates_h[at.of(gate, gate_features)] = narrow((compute)0);
+            d_gates_x[element.offset(gate, gate_features)] = narrow((compute)0);
+            d_gates_h[element.offset(gate, gate_features)] = narrow((compute)0);
         }
-        passed[here] = total;
+        passed[carry_index] = dh;
         return;
     }
-    total += d_output[at.of(0, hidden)];
-    const compute one = 1, now = state[at.new_state(hidden)], old = state[at.old_state(hidden)];
+    dh += d_output[element.offset(0, hidden)];
+    const compute one = 1, state_after = state[element.new_state(hidden)], state_before = state[element.old_state(hidden)];
 #if CELL == LSTM
-    const compute i = saved(gates, at, 0), f = saved(gates, at, 1), g = saved(gates, at, 2), o = saved(gates, at, 3);
-    const compute c = tanh(now), d_c = d_cell[here] + total * o * (one - c * c);
-    d_cell[here] = d_c * f;
-    passed[here] = 0;
+    const compute i = load_saved_gate(gates, element, 0), f = load_saved_gate(gates, element, 1);
+    const compute g = load_saved_gate(gates, element, 2), o = load_saved_gate(gates, element, 3);
+    const compute c = tanh(state_after), d_c = d_cell[carry_index] + dh * o * (one - c * c);
+    d_cell[carry_index] = d_c * f;
+    passed[carry_index] = 0;
     const compute from_x[GATES] = {
-        d_c * g * i * (one - i), d_c * old * f * (one - f), d_c * i * (one - g * g), total * c * o * (one - o)};
+        d_c * g * i * (one - i), d_c * state_before * f * (one - f), d_c * i * (one - g * g), dh * c * o * (one - o)};
     const compute* from_h = from_x;
 #elif CELL == GRU
-    const compute r = saved(gates, at, 0), z = saved(gates, at, 1), n = saved(gates, at, 2), q = saved(gates, at, 3);
-    const compute d_n = total * (one - z) * (one - n * n), d_r = d_n * q * r * (one - r);
-    const compute d_z = total * (old - n) * z * (one - z);
-    passed[here] = total * z;
+    const compute r = load_saved_gate(gates, element, 0), z = load_saved_gate(gates, element, 1);
+    const compute n = load_saved_gate(gates, element, 2), q = load_saved_gate(gates, element, 3);
+    const compute d_n = dh * (one - z) * (one - n * n), d_r = d_n * q * r * (one - r);
+    const compute d_z = dh * (state_before - n) * z * (one - z);
+    passed[carry_index] = dh * z;
     const compute from_x[GATES] = {d_r, d_z, d_n}, from_h[GATES] = {d_r, d_z, d_n * r};
 #else
-    passed[here] = 0;
-    const compute from_x[GATES] = {CELL == RNN_TANH ? total * (one - now * now) : (now > 0 ? total : (compute)0)};
+    passed[carry_index] = 0;
+    const compute from_x[GATES] = {
+        CELL == RNN_TANH ? dh * (one - state_after * state_after) : (state_after > 0 ? dh : (compute)0)};
     const compute* from_h = from_x;
 #endif
     for (int gate = 0; gate < GATES; ++gate) {
-        d_gates_x[at.of(gate, gate_features)] = narrow(from_x[gate]);
-        d_gates_h[at.of(gate, gate_features)] = narrow(from_h[gate]);
+        d_gates_x[element.offset(gate, gate_features)] = narrow(from_x[gate]);
+        d_gates_h[element.offset(gate, gate_features)] = narrow(from_h[gate]);
     }
 }

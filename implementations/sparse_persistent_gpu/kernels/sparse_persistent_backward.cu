@@ -1,16 +1,16 @@
 // Maths: the backward pass of sparse_persistent_gpu.cu, CELL, all T steps of one layer and direction in one launch: each block
-//   multiplies the gradients of all gates by the rows of W_hh^T of its own units, whose elements stay with it.
+//   multiplies the gradients of all gates by the rows of W_hh^T of its own units, whose non-zeros are resident in it.
 // Layout: as persistent_grid_backward.cu, but for W_hh, in whose place there are places, values, slots and firsts as in
-//   sparse_persistent_gpu.cu, of W_hh^T, whose columns are a unit's gates beside each other; and for
-//   handoff, as in sparse_persistent_gpu.cu: the gradients of a block's gates, the number i + 1 in the i-th step backward.
+//   sparse_persistent_gpu.cu, of W_hh^T, whose columns are a unit's gates side by side; and for
+//   handoff, as in sparse_persistent_gpu.cu: the gradients of a block's gates, with epoch i + 1 in the i-th step backward.
 //   No two may alias. Alignment: of the element; handoff: 16 bytes; values: 4 bytes.
 // Launch: as sparse_persistent_gpu.cu.
-// Cost: reads the elements once, T B values a unit as persistent_grid_backward.cu; 2 T B operations an element. Each block reads
-//   4/3 B G H values of others a step.
+// Cost: reads the non-zeros once, T B values a unit as persistent_grid_backward.cu; 2 T B operations a non-zero. Each block
+//   receives 4/3 B G H values of others a step.
 // Limits: as sparse_persistent_gpu.cu; positions are G * H.
-// Order: as sparse_persistent_gpu.cu, gradients of step i + 2 taking the place of those of i.
+// Order: as sparse_persistent_gpu.cu, gradients of step i + 2 overwriting those of i.
 #define THREADS GATE_THREADS  // that have the states
-#define TOLD_EACH GATES
+#define VALUES_PER_UNIT GATES
 #define ROW_GATES 1
 #include "jitter.cuh"
 
@@ -30,113 +30,120 @@ struct Thread {
 
 #include "backward_step.cuh"
 
-struct Shared {
+struct SharedStorage {
     States states;  // gates' gradients of all units
-    Own own;
-    Parts parts;
+    OutgoingStates outgoing;
+    PartialSums partial_sums;
     Carried carried;
     Room room;
-    int is_stuck;  // some thread has given up the wait for what others tell
-    Sent sent;
+    int timed_out;  // some thread's wait for another block has timed out
+    PartialSumExchange exchange;
 };
-static_assert(sizeof(Shared) <= SHARED_BYTES, "Sparse.shared_bytes");
+static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Sparse.shared_bytes");
 
-// The i-th step backward of a thread's own units of a tile; then what is left of d_h. sums: of the step before.
-__device__ inline void step_units(Shared& shared, const Arrays& arrays, const Inputs& inputs, const RowSums& sums, const Thread& me,
-                                  int tile, int i) {
+// The i-th step backward of a thread's own units of a tile; after the last one d_h of the initial state. sums: of step i - 1.
+__device__ inline void pointwise_backward_units(SharedStorage& shared, const Arrays& arrays, const Inputs& inputs,
+                                                const RowSums& sums, const Thread& thread, int tile, int i) {
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
-        if (me.column(s) >= WIDE) continue;
-        const float d_h = shared.carried.d_h[tile][s][me.number] + sums.at[s][0];
+        if (thread.column(s) >= WIDE) continue;
+        const float d_h = shared.carried.d_h[tile][s][thread.number] + sums.data[s][0];
         if (i == arrays.steps) {
-            finish(shared.carried, arrays, me, tile, s, d_h);
+            finish(shared.carried, arrays, thread, tile, s, d_h);
             continue;
         }
-        const int end = shared.carried.ends[tile][me.column(s)];
-        const bool is_alive = me.is_inside(tile, s) && arrays.time(i) < end;
-        const Slopes slopes = inputs.slopes(arrays, me, tile, s, arrays.time(i + 1), end);
+        const int end = shared.carried.ends[tile][thread.column(s)];
+        const bool is_alive = thread.is_inside(tile, s) && arrays.time(i) < end;
+        const Slopes slopes = inputs.slopes(arrays, thread, tile, s, arrays.time(i + 1), end);
         const float all_d_h = d_h + (is_alive ? of_raw(inputs.d_output[s]) : 0);
-        step(shared.carried, arrays, slopes, me, tile, s, i, all_d_h,
-             [&](int gate, storage found) { shared.own.of(me.unit(s), me.column(s), gate) = found; });
+        step(shared.carried, arrays, slopes, thread, tile, s, i, all_d_h,
+             [&](int gate, storage gradient) { shared.outgoing.of(thread.unit(s), thread.column(s), gate) = gradient; });
     }
 }
 
-// All that has states does in a step: what is read for it, found, and told.
-__device__ inline void take_step(Shared& shared, const Arrays& arrays, const Handoff& handoff, const Inputs& inputs,
-                                 const RowSums& sums, const Thread& me, int tile, int i) {
-    step_units(shared, arrays, inputs, sums, me, tile, i);
-    meet(FOUND, GATE_THREADS);
+// A pointwise thread's step of a tile: gradients computed and published, inputs of the next step prefetched.
+__device__ inline void pointwise_step(SharedStorage& shared, const Arrays& arrays, const Mailbox& mailbox, const Inputs& inputs,
+                                      const RowSums& sums, const Thread& thread, int tile, int i) {
+    pointwise_backward_units(shared, arrays, inputs, sums, thread, tile, i);
+    meet(NamedBarrier::StatesReady, GATE_THREADS);
     jitter(i, 4);
-    const bool is_lost = CLUSTER > 1 && *(volatile int*)&shared.is_stuck;
-    if (i < arrays.steps && !is_lost) tell(shared.own, handoff, me.first_sequence / WIDE + tile, i + 1, me.number);
-    if (TILES == 1) come(TOLD, BLOCK_THREADS);
-    if (i + 1 < arrays.steps) Inputs::fetch(arrays, me, tile, i + 1);
+    const bool cluster_timed_out = CLUSTER > 1 && *(volatile int*)&shared.timed_out;
+    if (i < arrays.steps && !cluster_timed_out)
+        publish_states(shared.outgoing, mailbox, thread.first_sequence / WIDE + tile, i + 1, thread.number);
+    if (TILES == 1) come(NamedBarrier::Published, BLOCK_THREADS);
+    if (i + 1 < arrays.steps) Inputs::fetch(arrays, thread, tile, i + 1);
 }
 
-// All steps of all tiles. False where a wait was given up. Threads that have states and those that hear run it compiled apart: each
-// has registers for what it needs alone.
-template <bool HAS_STATES>
-__device__ inline bool find_all(Shared& shared, const Arrays& arrays, const unsigned* places, const storage* values,
-                                const Handoff& handoff, const Thread& me, const Route& route) {
-    Elements elements(shared.room, places, values);
-    const int tiles = tiles_of(me.first_sequence, me.batch);
+// All steps of all tiles. False after a timeout. Pointwise and receiver threads run it compiled apart: each has registers for
+// what it needs alone.
+template <bool IS_POINTWISE_WARP>
+__device__ inline bool run_steps(SharedStorage& shared, const Arrays& arrays, const unsigned* col_indices,
+                                 const storage* values, const Mailbox& mailbox, const Thread& thread,
+                                 const Destination& destination) {
+    NonZeros non_zeros(shared.room, col_indices, values);
+    const int tiles = num_tiles(thread.first_sequence, thread.batch);
     for (int i = 0; i <= arrays.steps; i++) {
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
             Inputs inputs = {};
-            if (HAS_STATES && i < arrays.steps) inputs.read(arrays, me, tile, i);
+            if (IS_POINTWISE_WARP && i < arrays.steps) inputs.read(arrays, thread, tile, i);
             jitter(i, 0);
-            bool is_stuck = false;
+            bool timed_out = false;
             if (i > 0) {
-                if (!HAS_STATES && !hear(shared.states, handoff, me.first_sequence / WIDE + tile, i, i, me.number - GATE_THREADS))
-                    *(volatile int*)&shared.is_stuck = 1;
+                if (!IS_POINTWISE_WARP && !receive_states(shared.states, mailbox, thread.first_sequence / WIDE + tile, i, i,
+                                                          thread.number - GATE_THREADS))
+                    *(volatile int*)&shared.timed_out = 1;
                 __syncthreads();
-                is_stuck = *(volatile int*)&shared.is_stuck;
+                timed_out = *(volatile int*)&shared.timed_out;
                 jitter(i, 1);
-                float parts[SEQUENCES] = {};
-                elements.multiply(parts, shared.room, shared.states);
-                if (CLUSTER > 1 && is_stuck) return false;
-                shared.sent.put(shared.parts, route, parts, i - 1);
+                float partial_sum[SEQUENCES] = {};
+                non_zeros.multiply(partial_sum, shared.room, shared.states);
+                if (CLUSTER > 1 && timed_out) return false;
+                shared.exchange.send_partial_sum(shared.partial_sums, destination, partial_sum, i - 1);
             }
-            const Bounds bounds(shared.parts, me.number);
+            const RowRanges ranges(shared.partial_sums, thread.number);
             if (CLUSTER == 1) __syncthreads();
-            if (is_stuck) return false;
+            if (timed_out) return false;
             jitter(i, 2);
-            if (HAS_STATES && i > 0 && !shared.sent.come(i - 1)) *(volatile int*)&shared.is_stuck = 1;
-            if (HAS_STATES) take_step(shared, arrays, handoff, inputs, RowSums(shared.parts, bounds, me.number, i - 1), me, tile, i);
-            else if (TILES == 1) meet(TOLD, BLOCK_THREADS);  // others' gradients are not there before
+            if (IS_POINTWISE_WARP && i > 0 && !shared.exchange.wait_partial_sums(i - 1)) *(volatile int*)&shared.timed_out = 1;
+            if (IS_POINTWISE_WARP)
+                pointwise_step(shared, arrays, mailbox, inputs, RowSums(shared.partial_sums, ranges, thread.number, i - 1),
+                               thread, tile, i);
+            else if (TILES == 1) meet(NamedBarrier::Published, BLOCK_THREADS);  // others' gradients are not there before
         }
     }
-    return CLUSTER == 1 || !*(volatile int*)&shared.is_stuck;
+    return CLUSTER == 1 || !*(volatile int*)&shared.timed_out;
 }
 
-extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) sparse_persistent_backward(
+extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(BLOCK_THREADS, 1) sparse_persistent_backward(
     const storage* kept, const float* cells, index row_step, index row_sequence, const storage* output, index output_step,
     index output_sequence, const unsigned* places, const storage* values, const int* slots, const int* firsts,
     const storage* first_h, const storage* first_c, const storage* d_output, index d_output_step, index d_output_sequence,
     const storage* d_final_h, const storage* d_final_c, storage* d_gates, storage* d_product, storage* d_first_h,
     storage* d_first_c, const length* lengths, uint4* all_told, int* status, int steps, int batch, int is_reverse) {
-    Shared& shared = *(Shared*)block_memory();
-    unsigned own_number = threadIdx.x, own_block = blockIdx.x;
-    again(own_number), again(own_block);  // which would otherwise be asked for anew wherever they are needed
-    const int number = own_number, block = own_block;
-    const Thread me = {number, block % BLOCKS * UNITS, block / BLOCKS * TILES * WIDE, batch};
+    SharedStorage& shared = *(SharedStorage*)block_memory();
+    unsigned opaque_number = threadIdx.x, opaque_block = blockIdx.x;
+    again(opaque_number), again(opaque_block);  // which would otherwise be read anew wherever they are needed
+    const int number = opaque_number, block = opaque_block;
+    const Thread thread = {number, block % BLOCKS * UNITS, block / BLOCKS * TILES * WIDE, batch};
     const Arrays arrays = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, nullptr,
                            first_h, first_c, d_final_h, d_final_c, cells, d_gates, d_product, d_first_h, d_first_c,
                            row_step, row_sequence, steps, is_reverse};
-    const Handoff handoff(all_told, (batch + WIDE - 1) / WIDE, block);
-    clear(&shared, sizeof(States) + sizeof(Own) + sizeof(shared.parts.of_slot));
-    shared.is_stuck = 0;
-    if (CLUSTER > 1) shared.sent.start(firsts);
-    else shared.parts.start(firsts);
+    const Mailbox mailbox(all_told, (batch + WIDE - 1) / WIDE, block);
+    clear(&shared, sizeof(States) + sizeof(OutgoingStates) + sizeof(shared.partial_sums.slots));
+    shared.timed_out = 0;
+    if (CLUSTER > 1) shared.exchange.init(firsts);
+    else shared.partial_sums.load_row_offsets(firsts);
     __syncthreads();
-    if (number < GATE_THREADS) shared.carried.start(arrays, me, lengths);
-    meet_all();
-    const Route route = shared.sent.route(shared.parts, slots[block % BLOCKS * BLOCK_THREADS + number]);
-    const bool is_whole = number < GATE_THREADS ? find_all<true>(shared, arrays, places, values, handoff, me, route)
-                                                : find_all<false>(shared, arrays, places, values, handoff, me, route);
-    if (CLUSTER > 1) meet_all();  // to whom parts may still be sent
-    if (is_whole || number >= GATE_THREADS) return;
+    if (number < GATE_THREADS) shared.carried.start(arrays, thread, lengths);
+    sync_block_or_cluster();
+    const int slot = slots[block % BLOCKS * BLOCK_THREADS + number];
+    const Destination destination = shared.exchange.destination_of(shared.partial_sums, slot);
+    const bool is_complete = number < GATE_THREADS
+                                 ? run_steps<true>(shared, arrays, places, values, mailbox, thread, destination)
+                                 : run_steps<false>(shared, arrays, places, values, mailbox, thread, destination);
+    if (CLUSTER > 1) sync_block_or_cluster();  // others may still send partial sums
+    if (is_complete || number >= GATE_THREADS) return;
     *(volatile int*)status = 1;
-    for (int tile = 0; tile < tiles_of(me.first_sequence, batch); tile++) give_up(arrays, me, tile);
+    for (int tile = 0; tile < num_tiles(thread.first_sequence, batch); tile++) give_up(arrays, thread, tile);
 }

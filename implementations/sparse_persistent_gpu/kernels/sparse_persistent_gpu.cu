@@ -1,32 +1,33 @@
 // Maths: LSTM, GRU (torch.nn's gate order) or RNN, CELL, after the input product, all T steps of one layer and direction in one
-//   launch, with a pruned W_hh whose elements stay in the registers and shared memory of as many multiprocessors as there are;
-//   products and sums in float32.
+//   launch, with a pruned W_hh whose non-zeros are resident in registers and shared memory of as many multiprocessors as there
+//   are; products and sums in float32.
 // Layout: as persistent_grid.cu, but for W_hh, in whose place there are
-//   places, values [BLOCKS, pairs, BLOCK_THREADS] of a block's elements, as sparse_rows.cuh reads them;
-//   slots [BLOCKS, BLOCK_THREADS], where each thread's sums lie, and firsts [BLOCKS, ROWS + 1], where each row's begin unless
-//   all have PARTS_A_ROW of them, or of clusters [BLOCKS], how many a block is sent (_sparse_packing.py); and for
-//   handoff [tiles of all groups, 2, BLOCKS, PARCELS] of 16 bytes, then [tiles of all groups] of 16 bytes: all 0 before the
+//   places, values [BLOCKS, pairs, BLOCK_THREADS] of a block's non-zeros, as sparse_rows.cuh reads them;
+//   slots [BLOCKS, BLOCK_THREADS] of each thread's partial sums, and firsts [BLOCKS, ROWS + 1], where each row's begin unless
+//   all have PARTS_A_ROW of them, or of clusters [BLOCKS], how many a block receives (_sparse_packing.py); and for
+//   handoff [tiles of all groups, 2, BLOCKS, PACKETS] of 16 bytes, then [tiles of all groups] of 16 bytes: all 0 before the
 //   launch. No two may alias. Alignment: of the element; handoff: 16 bytes; values: 4 bytes.
 // Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of SEQUENCES sequences, which knows no
-//   other; block r of a group owns UNITS hidden units from r * UNITS. Of BLOCK_THREADS threads each multiplies elements of one
-//   row; GATE_THREADS of them have the states, the others hear what all tell. CLUSTER blocks beside each other divide the columns
-//   of their rows (sparse_sent.cuh); more than one only where TILES is 1. Shared bytes: Sparse.shared_bytes.
-// Cost: reads the elements once, T B G H values, writes T B H; 2 T B operations an element. Each block reads 4/3 B H values of
-//   others a step, and an element's states of SEQUENCES sequences from shared memory.
+//   other; block r of a group owns UNITS hidden units from r * UNITS. Of BLOCK_THREADS threads each multiplies non-zeros of one
+//   row; GATE_THREADS pointwise threads have the states, the others receive what all blocks publish. CLUSTER adjacent blocks
+//   divide the columns of their rows (sparse_sent.cuh); more than one only where TILES is 1. Shared bytes: Sparse.shared_bytes.
+// Cost: reads the non-zeros once, T B G H values, writes T B H; 2 T B operations a non-zero. Each block receives 4/3 B H values
+//   of others a step, and reads a non-zero's states of SEQUENCES sequences from shared memory.
 // Limits: compute capability 8.0; at most 65,536 positions of states; T, B, G * H below 2^30; offsets 64-bit.
-// Order: a parcel is written and read as one (grid.cuh), so who sees its number sees it whole. h_(t+1) of a tile takes the place
-//   of h_(t-1): who writes it has read all of h_t, and of that each part was written by a block all of whose threads had read
-//   all of h_(t-1), the block's barriers lying between. So nobody is still to read what is overwritten, and a reader meets the
-//   number it waits for, or that of two steps before, or 0. Without TIMESTAMPS the same holds of the counter in place of numbers.
-//   In a block two barriers a tile and step lie between hearing and the product, and between its parts and their sums; who hears
-//   goes on to the next parcels then, which take the place of states that the product has read, and writes them down before the
-//   next barrier, at which who has the states has read all parts. A wait that takes WATCHDOG_NS is given up by all threads of its
-//   block at the second barrier, and in turn by all blocks of the group. Sums are taken in one order: bit-equal repeats.
-//   In clusters the wait for parts, and then that for who tells, take the second barrier's place (sparse_sent.cuh).
-#define TOLD_EACH 1
+// Order: a packet is written and read as one (grid.cuh), so a reader of its epoch reads it whole. h_(t+1) of a tile overwrites
+//   h_(t-1): its producer has read all of h_t, each packet of which was published by a block all of whose threads had read all
+//   of h_(t-1), the block's barriers being between. So no consumer is left of what is overwritten, and a reader sees the epoch
+//   it waits for, or that of two steps before, or 0. Without TIMESTAMPS the same holds of the counter in place of epochs. In a
+//   block two barriers a tile and step are between receiving and the product, and between its partial sums and their reduction.
+//   Then the receiver threads go on to the next packets, which overwrite states that the product has read, and store them
+//   before the next barrier, by which the pointwise threads have read all partial sums. A wait of WATCHDOG_NS times out for all
+//   threads of its block at the second barrier, and in turn for all blocks of the group. Sums are reduced in one order:
+//   bit-equal repeats. In clusters the wait for partial sums, and then that for what is published, replace the second barrier
+//   (sparse_sent.cuh).
+#define VALUES_PER_UNIT 1
 #define GROUPS 1
 #define SUMS 1
-#define SUM_UNITS 1  // they lie elsewhere
+#define SUM_UNITS 1  // PartialSums has them
 #define SUM_COLUMNS 1
 #define INPUT_SLICES 0
 #define PIECE (16 / (int)sizeof(storage))
@@ -38,71 +39,77 @@
 #include "sparse_sent.cuh"
 #include "gate_step.cuh"
 
-struct Shared {
+struct SharedStorage {
     States states;
-    Own own[TILES];
-    Parts parts;
+    OutgoingStates outgoing[TILES];
+    PartialSums partial_sums;
     Steps steps;
-    int is_stuck;  // some thread has given up the wait for what others tell
-    Sent sent;
+    int timed_out;  // some thread's wait for another block has timed out
+    PartialSumExchange exchange;
 };
-static_assert(sizeof(Shared) <= SHARED_BYTES, "Sparse.shared_bytes");
+static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Sparse.shared_bytes");
 
-// Sums and states of every tile and step, told and written. False where a wait was given up. Threads that have states and those
-// that hear run it compiled apart: each has registers for what it needs alone.
-template <bool HAS_STATES>
-__device__ inline bool find_all(Shared& shared, const Arrays& arrays, const unsigned* places, const storage* values,
-                                const Handoff& handoff, const Thread& me, const Route& route) {
-    Elements elements(shared.steps.room, places, values);
-    const bool is_first_told = arrays.first_h;
-    const int hearer = me.number - GATE_THREADS;
-    const int tiles = tiles_of(me.first_sequence, me.batch), first_tile = me.first_sequence / WIDE;
-    Walk walk(arrays, me, tiles);
+// Sums and states of every tile and step, published and stored. False after a timeout. Pointwise and receiver threads run it
+// compiled apart: each has registers for what it needs alone.
+template <bool IS_POINTWISE_WARP>
+__device__ inline bool run_steps(SharedStorage& shared, const Arrays& arrays, const unsigned* col_indices,
+                                 const storage* values, const Mailbox& mailbox, const Thread& thread,
+                                 const Destination& destination) {
+    NonZeros non_zeros(shared.steps.room, col_indices, values);
+    const bool has_h0 = arrays.first_h;
+    const int receiver_thread = thread.number - GATE_THREADS;
+    const int tiles = num_tiles(thread.first_sequence, thread.batch), first_tile = thread.first_sequence / WIDE;
+    Walk walk(arrays, thread, tiles);
     Inputs inputs = {};
-    if (HAS_STATES) inputs.read(arrays, walk, 0, 0);
+    if (IS_POINTWISE_WARP) inputs.read(arrays, walk, 0, 0);
     for (int t = 0; t < arrays.steps; t++) {
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
-            const bool is_last = tile + 1 == tiles, is_heard = t > 0 || is_first_told;
+            const bool is_last = tile + 1 == tiles, is_expected = t > 0 || has_h0;
             jitter(t, 0);
-            if (!HAS_STATES && is_heard && !hear(shared.states, handoff, first_tile + tile, t + 1, t + is_first_told, hearer))
-                *(volatile int*)&shared.is_stuck = 1;
+            if (!IS_POINTWISE_WARP && is_expected
+                && !receive_states(shared.states, mailbox, first_tile + tile, t + 1, t + has_h0, receiver_thread))
+                *(volatile int*)&shared.timed_out = 1;
             __syncthreads();
-            const bool is_stuck = *(volatile int*)&shared.is_stuck;
+            const bool timed_out = *(volatile int*)&shared.timed_out;
             jitter(t, 1);
-            float parts[SEQUENCES] = {};
-            elements.multiply(parts, shared.steps.room, shared.states);
-            if (CLUSTER > 1 && is_stuck) return false;
-            shared.sent.put(shared.parts, route, parts, t);
-            const Bounds bounds(shared.parts, me.number);
+            float partial_sum[SEQUENCES] = {};
+            non_zeros.multiply(partial_sum, shared.steps.room, shared.states);
+            if (CLUSTER > 1 && timed_out) return false;
+            shared.exchange.send_partial_sum(shared.partial_sums, destination, partial_sum, t);
+            const RowRanges ranges(shared.partial_sums, thread.number);
             if (CLUSTER == 1) __syncthreads();
-            if (is_stuck) return false;
+            if (timed_out) return false;
             jitter(t, 2);
-            if (!HAS_STATES) {
-                if (TILES == 1) meet(TOLD, BLOCK_THREADS);  // others' states are not there before: who asks is in the way
+            if (!IS_POINTWISE_WARP) {
+                // Others' states are not published before, and polling for them takes time from this block's.
+                if (TILES == 1) meet(NamedBarrier::Published, BLOCK_THREADS);
                 continue;
             }
-            if (!shared.sent.come(t)) *(volatile int*)&shared.is_stuck = 1;
-            const RowSums sums(shared.parts, bounds, me.number, t);
-            const auto of_state = [&](int s) { return Four{{sums.at[s][0], sums.at[s][1], sums.at[s][2], sums.at[s][3]}}; };
-            const Ready ready(shared.steps, inputs, me, tile, arrays.step(t));
-            const Found found(shared.steps, of_state, ready, me, tile, shared.own[tile], shared.own[tile]);
+            if (!shared.exchange.wait_partial_sums(t)) *(volatile int*)&shared.timed_out = 1;
+            const RowSums sums(shared.partial_sums, ranges, thread.number, t);
+            const auto sums_of_state = [&](int s) {
+                return Four{{sums.data[s][0], sums.data[s][1], sums.data[s][2], sums.data[s][3]}};
+            };
+            const Ready ready(shared.steps, inputs, thread, tile, arrays.step(t));
+            const Found result(shared.steps, sums_of_state, ready, thread, tile, shared.outgoing[tile], shared.outgoing[tile]);
             jitter(t, 3);
-            meet(FOUND, GATE_THREADS);
+            meet(NamedBarrier::StatesReady, GATE_THREADS);
             jitter(t, 4);
-            const bool is_lost = CLUSTER > 1 && *(volatile int*)&shared.is_stuck;
-            if (t + 1 < arrays.steps && !is_lost) tell(shared.own[tile], handoff, first_tile + tile, t + 2, me.number);
-            if (TILES == 1) come(TOLD, BLOCK_THREADS);
-            found.write(walk, ready, tile);
-            if (t + 1 == arrays.steps) found.write_final(arrays, shared.steps, ready, me, tile);
+            const bool cluster_timed_out = CLUSTER > 1 && *(volatile int*)&shared.timed_out;
+            if (t + 1 < arrays.steps && !cluster_timed_out)
+                publish_states(shared.outgoing[tile], mailbox, first_tile + tile, t + 2, thread.number);
+            if (TILES == 1) come(NamedBarrier::Published, BLOCK_THREADS);
+            result.write(walk, ready, tile);
+            if (t + 1 == arrays.steps) result.write_final(arrays, shared.steps, ready, thread, tile);
             walk.advance(is_last);
             read_next(inputs, walk, arrays, tiles, tile, t);
         }
     }
-    return CLUSTER == 1 || !*(volatile int*)&shared.is_stuck;
+    return CLUSTER == 1 || !*(volatile int*)&shared.timed_out;
 }
 
-extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) sparse_persistent_forward(
+extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(BLOCK_THREADS, 1) sparse_persistent_forward(
     const storage* gates, index gates_step, index gates_sequence, const unsigned* places, const storage* values, const int* slots,
     const int* firsts, const storage* bias_ih, const storage* bias_hh, const storage* first_h, const storage* first_c,
     storage* output, index output_step, index output_sequence, storage* final_h, storage* final_c, const length* lengths,
@@ -110,31 +117,33 @@ extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) spars
     int is_reverse) {
     const Arrays arrays = {gates, nullptr, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
-    Shared& shared = *(Shared*)block_memory();
-    unsigned own_number = threadIdx.x, own_block = blockIdx.x;
-    again(own_number), again(own_block);  // which would otherwise be asked for anew wherever they are needed
-    const int number = own_number, block = own_block;
-    const Thread me = {number, number / 32, number % 32, block % BLOCKS * UNITS, block / BLOCKS * TILES * WIDE, batch};
-    const Handoff handoff(all_told, (batch + WIDE - 1) / WIDE, block);
-    const bool has_states = number < GATE_THREADS;
-    clear(&shared, sizeof(shared.states) + sizeof(shared.own) + sizeof(shared.parts.of_slot));
-    shared.is_stuck = 0;
-    if (CLUSTER > 1) shared.sent.start(firsts);
-    else shared.parts.start(firsts);
+    SharedStorage& shared = *(SharedStorage*)block_memory();
+    unsigned opaque_number = threadIdx.x, opaque_block = blockIdx.x;
+    again(opaque_number), again(opaque_block);  // which would otherwise be read anew wherever they are needed
+    const int number = opaque_number, block = opaque_block;
+    const Thread thread = {number, number / 32, number % 32, block % BLOCKS * UNITS, block / BLOCKS * TILES * WIDE, batch};
+    const Mailbox mailbox(all_told, (batch + WIDE - 1) / WIDE, block);
+    const bool is_pointwise_warp = number < GATE_THREADS;
+    clear(&shared, sizeof(shared.states) + sizeof(shared.outgoing) + sizeof(shared.partial_sums.slots));
+    shared.timed_out = 0;
+    if (CLUSTER > 1) shared.exchange.init(firsts);
+    else shared.partial_sums.load_row_offsets(firsts);
     __syncthreads();
-    if (has_states) {
-        start(shared.steps, arrays, me, lengths);
-        for (int tile = 0; first_h && tile < TILES; tile++) start_own(shared.own[tile], arrays, me, tile);
+    if (is_pointwise_warp) {
+        start(shared.steps, arrays, thread, lengths);
+        for (int tile = 0; first_h && tile < TILES; tile++) start_own(shared.outgoing[tile], arrays, thread, tile);
     }
-    meet_all();
-    for (int tile = 0; first_h && has_states && tile < TILES && me.first_sequence + tile * WIDE < batch; tile++)
-        tell(shared.own[tile], handoff, me.first_sequence / WIDE + tile, 1, number);
+    sync_block_or_cluster();
+    for (int tile = 0; first_h && is_pointwise_warp && tile < TILES && thread.first_sequence + tile * WIDE < batch; tile++)
+        publish_states(shared.outgoing[tile], mailbox, thread.first_sequence / WIDE + tile, 1, number);
     jitter(-1, 5);
-    const Route route = shared.sent.route(shared.parts, slots[block % BLOCKS * BLOCK_THREADS + number]);
-    const bool is_whole = has_states ? find_all<true>(shared, arrays, places, values, handoff, me, route)
-                                     : find_all<false>(shared, arrays, places, values, handoff, me, route);
-    if (CLUSTER > 1) meet_all();  // to whom parts may still be sent
-    if (is_whole || !has_states) return;
+    const int slot = slots[block % BLOCKS * BLOCK_THREADS + number];
+    const Destination destination = shared.exchange.destination_of(shared.partial_sums, slot);
+    const bool is_complete = is_pointwise_warp
+                                 ? run_steps<true>(shared, arrays, places, values, mailbox, thread, destination)
+                                 : run_steps<false>(shared, arrays, places, values, mailbox, thread, destination);
+    if (CLUSTER > 1) sync_block_or_cluster();  // others may still send partial sums
+    if (is_complete || !is_pointwise_warp) return;
     *(volatile int*)status = 1;
-    give_up(arrays, me, tiles_of(me.first_sequence, batch));
+    give_up(arrays, thread, num_tiles(thread.first_sequence, batch));
 }
