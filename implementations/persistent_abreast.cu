@@ -1,37 +1,37 @@
 // Maths: LSTM, GRU (torch.nn's gate order) or RNN, CELL, after the input product, all T steps of one layer and direction in one
-//   launch, as persistent_gpu.cu, for W_hh that a cluster has no room for or takes longer with: it stays in the registers and
-//   shared memory of as many multiprocessors as there are.
+//   launch, as persistent_gpu.cu, for W_hh that does not fit in a cluster or takes longer with one: it stays in the registers
+//   and shared memory of as many multiprocessors as there are.
 // Layout: as persistent_gpu.cu, but for left_over, in whose place there is
-//   handoff [tiles of all groups, 2, ABREAST, OF_EIGHT] of 16 bytes, read and written: all 0 before the launch. A parcel is a part
-//   of what a block tells of its units of a sequence, and t + 1, where h_t is what it tells of (heard_columns.cuh).
+//   handoff [tiles of all groups, 2, ABREAST, PACKET_SLOTS_PER_N_TILE] of 16 bytes, read and written: all 0 before the launch.
+//   A packet holds a part of what a block publishes of a sequence, with the epoch t + 1 for parts of h_t (heard_columns.cuh).
 //   No two may alias. Alignment: of the element; weight: WIDTH bytes; handoff: 16 bytes.
-// Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of 8 * ABREAST sequences, which knows
-//   nothing of others; block r of a group owns UNITS hidden units from r * UNITS. Each of its 8 warps multiplies all rows of these
-//   by an eighth of the columns, and finds an eighth of their states. TWICE of a warp's parts of split float32 are split once,
-//   when they are read, and lie as two. SEQUENCES of a tile are told: all, or as many as there are at all. Shared bytes:
-//   Form.shared_bytes.
+// Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of 8 * ABREAST sequences, independent
+//   of the other groups; block r of a group owns UNITS hidden units from r * UNITS. Each of its 8 warps multiplies all rows of
+//   these by an eighth of the columns, and computes an eighth of their states. TWICE of a warp's fragments of split float32 are
+//   split once, when they are loaded, and take two places. SEQUENCES of a tile are published: all, or as many as there are at
+//   all. Shared bytes: Form.shared_bytes.
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each block reads 4/3 H values of each sequence a
-//   step, of TF32 2/3, and more where UNITS do not fill their parcels. Of an input product as
+//   step, of TF32 2/3, and more where UNITS do not fill their packets. Of an input product as
 //   persistent_gpu.cu, for a group in place of a cluster.
-// Limits: compute capability 8.0; of W_hh nothing left over; T, B, G * H below 2^30, as persistent_gpu.cu; offsets 64-bit.
-// Order: a parcel is written and read as one (grid.cuh), so who sees its number sees it whole. h_(t+1) of a tile takes the place
-//   of h_(t-1): who writes it has met its block since all its warps had read h_t, and of that each part was written by a block
-//   that had met since all its warps had read h_(t-1). So nobody is still to read what is overwritten, and a reader meets the
-//   number it waits for, or that of two steps before, or 0. Sums of a warp are written before that meeting and read after it, and
-//   written again after the next one, or with SUMS 1 after one more that follows the product. A warp tells what its own lanes
-//   have found. A wait that takes WATCHDOG_NS is given up by all threads of its block at their meeting, and in turn by all
-//   blocks of the group. Sums are taken in one order: bit-equal repeats.
-//   Of an input product a block's threads read what the same block wrote, and all of it met in between.
+// Limits: compute capability 8.0; nothing of W_hh is streamed; T, B, G * H below 2^30, as persistent_gpu.cu; offsets 64-bit.
+// Order: a packet is stored and loaded as one (grid.cuh), so a packet whose epoch is valid is valid as a whole. h_(t+1) of a
+//   tile overwrites h_(t-1): its producer has passed a barrier of its block after all its warps had loaded h_t, each part of
+//   which was stored by a block that had passed a barrier after all its warps had loaded h_(t-1). So no consumer still needs
+//   what is overwritten, and one that polls sees the epoch that it waits for, or that of two steps before, or 0. Accumulators
+//   of a warp are stored before that barrier and loaded after it, and overwritten after the next one, or with SUMS 1 after one
+//   more that follows the product. A warp publishes what its own lanes have computed. A wait that takes WATCHDOG_NS times out:
+//   all threads of its block return at their barrier, and in turn all blocks of the group. Sums are taken in one order:
+//   bit-equal repeats. Of an input product a block's threads read what the same block wrote, with a barrier in between.
 #define GATE_THREADS 256
 #include "heard_columns.cuh"
 
 #include "input_product.cuh"
 #include "jitter.cuh"
 
-// Where registers are few found anew each time it is asked for, so that what follows from it takes none meanwhile.
+// Where registers are few recomputed at each call, so that what follows from it takes none in between.
 __device__ inline Thread this_thread(int batch) {
     unsigned number = threadIdx.x, block = blockIdx.x;
-    if (8 * HELD + 4 * ABREAST * (ROW_TILES + AT_HAND) > 130) again(number), again(block);  // registers are few
+    if (8 * HELD + 4 * ABREAST * (ROW_TILES + PACKETS_IN_REGISTERS) > 130) opaque(number), opaque(block);  // registers are few
     number %= THREADS;
     return {(int)number,           (int)(number / 32), (int)(number % 32), (int)(block % BLOCKS * UNITS),
             (int)(block / BLOCKS * TILES * WIDE), batch};
@@ -39,12 +39,12 @@ __device__ inline Thread this_thread(int batch) {
 
 __device__ inline int tiles_of(const Thread& me) { return min(TILES, (me.batch - me.first_sequence + WIDE - 1) / WIDE); }
 
-// What is told of h_t of a tile.
-__device__ inline uint4* place_of(uint4* handoff, const Thread& me, int t, int tile) {
-    return handoff + (index)((me.first_sequence / WIDE + tile) * 2 + t % 2) * ABREAST * OF_EIGHT;
+// Packets of h_t of a tile.
+__device__ inline uint4* state_mailbox(uint4* mailboxes, const Thread& me, int t, int tile) {
+    return mailboxes + (index)((me.first_sequence / WIDE + tile) * 2 + t % 2) * ABREAST * PACKET_SLOTS_PER_N_TILE;
 }
 
-// Gates' inputs, by threads: in registers only until the product begins, which needs these.
+// Gate inputs, by threads: in registers only until the product begins, which needs these.
 struct Laid {
     unsigned at[STATES][GATES][THREADS];
     __device__ void lay(const Inputs& inputs) {
@@ -57,54 +57,55 @@ struct Laid {
 };
 
 struct Shared {
-    Own own[TILES];
+    OutgoingStates own[TILES];
     Laid inputs;
     Steps steps;
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "Form.shared_bytes");
 
-// The initial states, told.
-__device__ inline void start(Own& own, const Arrays& arrays, uint4* handoff, const Thread& me, int tile) {
+__device__ inline void publish_initial_states(
+    OutgoingStates& own, const Arrays& arrays, uint4* mailboxes, const Thread& me, int tile) {
     start_own(own, arrays, me, tile);
     __syncwarp();
-    own.tell(place_of(handoff, me, 0, tile), me, 1);
+    own.publish(state_mailbox(mailboxes, me, 0, tile), me, 1);
 }
 
-// Sums and states of every tile and step, told and written. False where a wait was given up.
-__device__ inline bool find_all(Shared& shared, const Arrays& arrays, const Resident& weights, uint4* handoff, int batch) {
+// Computes, publishes and writes the states of every tile and step. False on a timeout.
+__device__ inline bool run_steps(Shared& shared, const Arrays& arrays, const Resident& weights, uint4* mailboxes, int batch) {
     const int tiles = tiles_of(this_thread(batch));
     Walk walk(arrays, this_thread(batch), tiles);
     Inputs inputs = {};
     inputs.read(arrays, walk, 0, 0);
-    HeardColumns heard;
-    if (TILES > 1) heard.begin(place_of(handoff, this_thread(batch), 0, 0), this_thread(batch));
+    PacketBFragments packets;
+    if (TILES > 1) packets.prefetch(state_mailbox(mailboxes, this_thread(batch), 0, 0), this_thread(batch));
     int turn = 0;
     for (int t = 0; t < arrays.steps; t++) {
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
             const Thread me = this_thread(batch);
-            const bool is_last = tile + 1 == tiles, is_told = t + 1 < arrays.steps;
-            Own& own = shared.own[tile];
+            const bool is_last = tile + 1 == tiles, is_published = t + 1 < arrays.steps;
+            OutgoingStates& own = shared.own[tile];
             Sums sums[ROW_TILES][ABREAST] = {};
-            bool is_stuck = false;
+            bool timed_out = false;
             jitter(t, 0);
-            if (TILES == 1) heard.begin(place_of(handoff, me, t, tile), me);
+            if (TILES == 1) packets.prefetch(state_mailbox(mailboxes, me, t, tile), me);
             const auto lay = [&] { shared.inputs.lay(inputs); };
-            if (t > 0 || arrays.first_h) is_stuck = !heard.add(sums, weights, place_of(handoff, me, t, tile), me, t + 1, lay);
+            if (t > 0 || arrays.first_h)
+                timed_out = !packets.mma_from_packets(sums, weights, state_mailbox(mailboxes, me, t, tile), me, t + 1, lay);
             else lay();
-            if (TILES > 1) heard.begin(place_of(handoff, me, t + is_last, is_last ? 0 : tile + 1), me);
+            if (TILES > 1) packets.prefetch(state_mailbox(mailboxes, me, t + is_last, is_last ? 0 : tile + 1), me);
             jitter(t, 1);
             if (SUMS == 1) __syncthreads();
             put(shared.steps, turn, me, [&](int i, int n) -> const Sums& { return sums[i][n]; });
             const Ready ready(shared.steps, shared.inputs, me, tile, arrays.step(t));
-            if (__syncthreads_or(is_stuck)) return false;
+            if (__syncthreads_or(timed_out)) return false;
             jitter(t, 2);
             const Found found(shared.steps, turn, ready, me, tile, own, own);
             __syncwarp();
             jitter(t, 3);
-            if (is_told) own.tell(place_of(handoff, me, t + 1, tile), me, t + 2);
+            if (is_published) own.publish(state_mailbox(mailboxes, me, t + 1, tile), me, t + 2);
             found.write(walk, ready, tile);
-            if (!is_told) found.write_final(arrays, shared.steps, ready, me, tile);
+            if (!is_published) found.write_final(arrays, shared.steps, ready, me, tile);
             walk.advance(is_last);
             read_next(inputs, walk, arrays, tiles, tile, t);
             turn = (turn + 1) % SUMS;
@@ -123,17 +124,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_forward(
 #if INPUTS
     multiply_inputs({x, x_step, x_sequence, weight_ih}, arrays, batch);
 #endif
-    Shared& shared = *(Shared*)block_memory();
+    Shared& shared = *(Shared*)dynamic_smem();
     const Thread first = this_thread(batch);
-    clear(&shared.own, sizeof(shared.own));
+    zero_smem(&shared.own, sizeof(shared.own));
     start(shared.steps, arrays, first, lengths);
     __syncthreads();
-    for (int tile = 0; first_h && tile < tiles_of(first); tile++) start(shared.own[tile], arrays, handoff, first, tile);
+    for (int tile = 0; first_h && tile < tiles_of(first); tile++)
+        publish_initial_states(shared.own[tile], arrays, handoff, first, tile);
     jitter(-1, 5);
     Resident weights(shared.steps.room, nullptr, 0,
-                     [&](int turn, int i) { return kept_part_of(weight, first, turn * TOGETHER + i); });
+                     [&](int turn, int i) { return load_resident_fragment(weight, first, turn * TOGETHER + i); });
     __syncthreads();
-    if (!find_all(shared, arrays, weights, handoff, batch)) {
+    if (!run_steps(shared, arrays, weights, handoff, batch)) {
         const Thread me = this_thread(batch);
         *(volatile int*)status = 1;
         give_up(arrays, me, tiles_of(me));

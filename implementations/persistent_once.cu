@@ -1,16 +1,16 @@
-// Maths: one step of LSTM, GRU (torch.nn's gate order) or RNN, CELL, of few sequences, its input product included: where T is 1,
-//   to read the weights is all the work, and each of them is read once, by whoever needs it.
+// Maths: one step of LSTM, GRU (torch.nn's gate order) or RNN, CELL, of few sequences, its input product included: where T is
+//   1, to read the weights is all the work, and each of them is read once, by the warp that needs it.
 // Layout: x [B, I], weight_ih [G*H, I], weight_hh [G*H, H] storage, read
-//   bias_ih, bias_hh [G*H] storage, read, null for none. first_h, first_c [B, H] storage, read, null for zeros, whose product is
-//   left out then. output [B, H] storage, written, sequence b at b * output_sequence
+//   bias_ih, bias_hh [G*H] storage, read, null for none. first_h, first_c [B, H] storage, read, null for zeros, whose product
+//   is left out then. output [B, H] storage, written, sequence b at b * output_sequence
 //   final_h, final_c [B, H] storage, written, final_c by LSTM only
 //   No two may alias. Alignment: of x, weight_ih, weight_hh and first_h WIDTH bytes; else of the element.
 // Launch: BLOCKS blocks for each 8 sequences, each of UNITS hidden units, whose rows of the weights, a unit's gates beside each
-//   other, all its 8 warps multiply, each by its share of the columns. Shared bytes: Once.launch.
+//   other, all its 8 warps multiply, each by its K partition. Shared bytes: Once.launch.
 // Cost: reads G H (I + H) values for each 8 sequences; 2 B G H (I + H) operations.
 // Limits: compute capability 8.0; G * UNITS at most 64; B, G * H, I below 2^30; offsets 64-bit.
-// Order: sums of all warps lie in shared memory, are met, and are added in one order: bit-equal repeats.
-#define WATCHDOG_NS 0  // nobody waits
+// Order: partial sums of all warps are in shared memory, and are added after a barrier, in one order: bit-equal repeats.
+#define WATCHDOG_NS 0  // no thread waits
 #include "block.cuh"
 #include "recurrent_gates.cuh"
 
@@ -53,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_once(
     const storage* x, const storage* weight_ih, const storage* weight_hh, const storage* bias_ih, const storage* bias_hh,
     const storage* first_h, const storage* first_c, storage* output, storage* final_h, storage* final_c, index output_sequence,
     int batch) {
-    Shared& shared = *(Shared*)block_memory();
+    Shared& shared = *(Shared*)dynamic_smem();
     const int thread = threadIdx.x, block = blockIdx.x;
     const Thread me = {thread / 32, thread % 32, block % BLOCKS * UNITS, block / BLOCKS * 8, batch};
     multiply<INPUTS>(shared.sums[0][me.warp], weight_ih, x, me);

@@ -65,12 +65,12 @@ __device__ inline void step_units(Shared& shared, const Arrays& arrays, const In
 __device__ inline void take_step(Shared& shared, const Arrays& arrays, const Handoff& handoff, const Inputs& inputs,
                                  const RowSums& sums, const Thread& me, int tile, int i) {
     step_units(shared, arrays, inputs, sums, me, tile, i);
-    meet(FOUND, GATE_THREADS);
+    named_barrier_sync(FOUND, GATE_THREADS);
     jitter(i, 4);
     const bool is_lost = CLUSTER > 1 && *(volatile int*)&shared.is_stuck;
     if (i < arrays.steps && !is_lost) tell(shared.own, handoff, me.first_sequence / WIDE + tile, i + 1, me.number);
-    if (TILES == 1) come(TOLD, BLOCK_THREADS);
-    if (i + 1 < arrays.steps) Inputs::fetch(arrays, me, tile, i + 1);
+    if (TILES == 1) named_barrier_arrive(TOLD, BLOCK_THREADS);
+    if (i + 1 < arrays.steps) Inputs::prefetch(arrays, me, tile, i + 1);
 }
 
 // All steps of all tiles. False where a wait was given up. Threads that have states and those that hear run it compiled apart: each
@@ -104,7 +104,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const unsi
             jitter(i, 2);
             if (HAS_STATES && i > 0 && !shared.sent.come(i - 1)) *(volatile int*)&shared.is_stuck = 1;
             if (HAS_STATES) take_step(shared, arrays, handoff, inputs, RowSums(shared.parts, bounds, me.number, i - 1), me, tile, i);
-            else if (TILES == 1) meet(TOLD, BLOCK_THREADS);  // others' gradients are not there before
+            else if (TILES == 1) named_barrier_sync(TOLD, BLOCK_THREADS);  // others' gradients are not there before
         }
     }
     return CLUSTER == 1 || !*(volatile int*)&shared.is_stuck;
@@ -116,16 +116,16 @@ extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) spars
     const storage* first_h, const storage* first_c, const storage* d_output, index d_output_step, index d_output_sequence,
     const storage* d_final_h, const storage* d_final_c, storage* d_gates, storage* d_product, storage* d_first_h,
     storage* d_first_c, const length* lengths, uint4* all_told, int* status, int steps, int batch, int is_reverse) {
-    Shared& shared = *(Shared*)block_memory();
+    Shared& shared = *(Shared*)dynamic_smem();
     unsigned own_number = threadIdx.x, own_block = blockIdx.x;
-    again(own_number), again(own_block);  // which would otherwise be asked for anew wherever they are needed
+    opaque(own_number), opaque(own_block);  // which would otherwise be asked for anew wherever they are needed
     const int number = own_number, block = own_block;
     const Thread me = {number, block % BLOCKS * UNITS, block / BLOCKS * TILES * WIDE, batch};
     const Arrays arrays = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, nullptr,
                            first_h, first_c, d_final_h, d_final_c, cells, d_gates, d_product, d_first_h, d_first_c,
                            row_step, row_sequence, steps, is_reverse};
     const Handoff handoff(all_told, (batch + WIDE - 1) / WIDE, block);
-    clear(&shared, sizeof(States) + sizeof(Own) + sizeof(shared.parts.of_slot));
+    zero_smem(&shared, sizeof(States) + sizeof(Own) + sizeof(shared.parts.of_slot));
     shared.is_stuck = 0;
     if (CLUSTER > 1) shared.sent.start(firsts);
     else shared.parts.start(firsts);

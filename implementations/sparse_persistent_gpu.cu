@@ -79,7 +79,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const unsi
             if (is_stuck) return false;
             jitter(t, 2);
             if (!HAS_STATES) {
-                if (TILES == 1) meet(TOLD, BLOCK_THREADS);  // others' states are not there before: who asks is in the way
+                if (TILES == 1) named_barrier_sync(TOLD, BLOCK_THREADS);  // others' states are not there before: who asks is in the way
                 continue;
             }
             if (!shared.sent.come(t)) *(volatile int*)&shared.is_stuck = 1;
@@ -88,11 +88,11 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const unsi
             const Ready ready(shared.steps, inputs, me, tile, arrays.step(t));
             const Found found(shared.steps, of_state, ready, me, tile, shared.own[tile], shared.own[tile]);
             jitter(t, 3);
-            meet(FOUND, GATE_THREADS);
+            named_barrier_sync(FOUND, GATE_THREADS);
             jitter(t, 4);
             const bool is_lost = CLUSTER > 1 && *(volatile int*)&shared.is_stuck;
             if (t + 1 < arrays.steps && !is_lost) tell(shared.own[tile], handoff, first_tile + tile, t + 2, me.number);
-            if (TILES == 1) come(TOLD, BLOCK_THREADS);
+            if (TILES == 1) named_barrier_arrive(TOLD, BLOCK_THREADS);
             found.write(walk, ready, tile);
             if (t + 1 == arrays.steps) found.write_final(arrays, shared.steps, ready, me, tile);
             walk.advance(is_last);
@@ -110,14 +110,14 @@ extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) spars
     int is_reverse) {
     const Arrays arrays = {gates, nullptr, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
-    Shared& shared = *(Shared*)block_memory();
+    Shared& shared = *(Shared*)dynamic_smem();
     unsigned own_number = threadIdx.x, own_block = blockIdx.x;
-    again(own_number), again(own_block);  // which would otherwise be asked for anew wherever they are needed
+    opaque(own_number), opaque(own_block);  // which would otherwise be asked for anew wherever they are needed
     const int number = own_number, block = own_block;
     const Thread me = {number, number / 32, number % 32, block % BLOCKS * UNITS, block / BLOCKS * TILES * WIDE, batch};
     const Handoff handoff(all_told, (batch + WIDE - 1) / WIDE, block);
     const bool has_states = number < GATE_THREADS;
-    clear(&shared, sizeof(shared.states) + sizeof(shared.own) + sizeof(shared.parts.of_slot));
+    zero_smem(&shared, sizeof(shared.states) + sizeof(shared.own) + sizeof(shared.parts.of_slot));
     shared.is_stuck = 0;
     if (CLUSTER > 1) shared.sent.start(firsts);
     else shared.parts.start(firsts);

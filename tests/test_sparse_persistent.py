@@ -392,14 +392,14 @@ FAULTS = {
         "another number": ("first_tile + tile, t + 1, t +", "first_tile + tile, t, t +"),
         "no barrier before the product": (f"__syncthreads();\n{SPACES}const bool is_stuck", "const bool is_stuck"),
         "no barrier before the sums": (f"__syncthreads();\n{SPACES}if (is_stuck) return", "if (is_stuck) return"),
-        "no meeting before telling": ("meet(FOUND, GATE_THREADS);\n            jitter(t, 4);", ""),
+        "no meeting before telling": ("named_barrier_sync(FOUND, GATE_THREADS);\n            jitter(t, 4);", ""),
         "another tile's": ("tell(shared.own[tile], handoff, first", "tell(shared.own[0], handoff, first"),
     },
     "sparse_persistent_backward": {
         "another number": ("/ WIDE + tile, i, i, me", "/ WIDE + tile, i - 1, i, me"),
         "no barrier before the product": (f"__syncthreads();\n{SPACES}    is_stuck =", "is_stuck ="),
         "no barrier before the sums": (f"__syncthreads();\n{SPACES}if (is_stuck) return", "if (is_stuck) return"),
-        "no meeting before telling": ("meet(FOUND, GATE_THREADS);\n    jitter(i, 4);", ""),
+        "no meeting before telling": ("named_barrier_sync(FOUND, GATE_THREADS);\n    jitter(i, 4);", ""),
     },
     "sparse_states.cuh": {
         "one place for all steps": ("tile * 2u + number % 2)", "tile * 2u)"),
@@ -415,13 +415,13 @@ FAULTS = {
     },
 }  # fmt: skip
 FAULTS_OF_BARRIERS = {
-    "nobody is waited for": ("arrived(counter) >= told * BLOCKS", "true"),
+    "nobody is waited for": ("ld_acquire(counter) >= told * BLOCKS", "true"),
     "too few are": ("told * BLOCKS", "told * BLOCKS - 1"),
-    "who arrives has not told all": ("meet(TOLD_ALL, GATE_THREADS);", ""),
+    "who arrives has not told all": ("named_barrier_sync(TOLD_ALL, GATE_THREADS);", ""),
 }
 FAULTS_OF_CLUSTERS = {
-    "parts are not waited for": ("sparse_sent.cuh", "return wait_together([", "return true || wait_together(["),
-    "one buffer": ("sparse_sent.cuh", "turn % BUFFERS * (word)sizeof(to.of_slot[0])", "0"),
+    "parts are not waited for": ("sparse_sent.cuh", "return spin_until_warp([", "return true || spin_until_warp(["),
+    "one buffer": ("sparse_sent.cuh", "turn % BUFFERS * (smem_addr_t)sizeof(to.of_slot[0])", "0"),
     "another buffer's parts": ("sparse_parts.cuh", "of_slot[turn % BUFFERS][slot", "of_slot[(turn + 1) % BUFFERS][slot"),
     "the other phase": ("sparse_sent.cuh", "turn / BUFFERS % 2)", "(turn / BUFFERS + 1) % 2)"),
     "another block's": ("sparse_sent.cuh", "rank = slot / SLOTS", "rank = 0"),
@@ -466,7 +466,7 @@ _PARCEL = ("sparse_states.cuh", *FAULTS["sparse_states.cuh"]["a parcel is not to
 LOST = {
     "a parcel is not told": ("on_cpu", *_PARCEL, ALL),
     "a block does not arrive": (
-        "on_cpu", "sparse_states.cuh", "if (me == 0) arrive(", "if (me == 1000) arrive(", WITHOUT["timestamps"]
+        "on_cpu", "sparse_states.cuh", "if (me == 0) red_add", "if (me == 1000) red_add", WITHOUT["timestamps"]
     ),
     "a cluster's parcel is not told": ("on_clusters", *_PARCEL, ALL),
     "parts are lost": ("on_clusters", "sparse_sent.cuh", "if (!route.place) return", "if (threadIdx.x == 5) return", ALL),

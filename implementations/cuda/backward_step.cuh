@@ -73,18 +73,18 @@ struct Inputs {
     }
 
     // Into the L2 cache what a later step reads. Of the state before what it does not have from this one.
-    __device__ static void fetch(const Arrays& arrays, const Thread& me, int tile, int i) {
+    __device__ static void prefetch(const Arrays& arrays, const Thread& me, int tile, int i) {
         const int t = arrays.time(i), before = min(max(arrays.time(i + 1), 0), arrays.steps - 1);
 #pragma unroll
         for (int s = 0; s < STATES; s++) {
             if (!me.is_inside(tile, s)) continue;
             const index b = me.sequence(tile, s), row = arrays.row(t, b);
             const int j = me.unit(s);
-            ::fetch(&arrays.d_output.of(t, b, j));
-            if (CELL != LSTM) ::fetch(&arrays.output.of(CELL == GRU ? before : t, b, j));
-            if (CELL == LSTM) ::fetch(arrays.cells + arrays.row(before, b) * HIDDEN + j);
+            prefetch_l2(&arrays.d_output.of(t, b, j));
+            if (CELL != LSTM) prefetch_l2(&arrays.output.of(CELL == GRU ? before : t, b, j));
+            if (CELL == LSTM) prefetch_l2(arrays.cells + arrays.row(before, b) * HIDDEN + j);
 #pragma unroll
-            for (int gate = 0; GATES > 1 && gate < 4; gate++) ::fetch(arrays.kept + (row * 4 + gate) * HIDDEN + j);
+            for (int gate = 0; GATES > 1 && gate < 4; gate++) prefetch_l2(arrays.kept + (row * 4 + gate) * HIDDEN + j);
         }
     }
 

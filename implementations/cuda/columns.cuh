@@ -29,7 +29,7 @@ template <int FIRST, int SLICES>
 __device__ inline void add_columns(Sums (&sums)[ROW_TILES], Resident& weights, const uint4* columns) {
     weights.each_turn<FIRST, FIRST + SLICES>([&](int turn, auto part) {
         const int slice = turn - FIRST;
-        if (SPLIT && slice % SLICES_AT_HAND == 0) part_here(columns + slice * 32);
+        if (SPLIT && slice % SLICES_AT_HAND == 0) scheduling_fence(columns + slice * 32);
         const Columns of_slice = columns_of(columns[slice * 32]);
 #pragma unroll
         for (int i = 0; i < ROW_TILES; i++) add_slice(sums[i], part(i), of_slice);

@@ -121,7 +121,7 @@ struct Walk {
 
     // Has registers for what the compiler would otherwise find anew in each step, one multiplication waiting for the other.
     __device__ void hold() {
-        again(of_gates.next), again(of_gates.back), again(of_output.next), again(of_output.back), again(ahead);
+        opaque(of_gates.next), opaque(of_gates.back), opaque(of_output.next), opaque(of_output.back), opaque(ahead);
     }
 
     // What is read, and what is written.
@@ -145,7 +145,7 @@ struct Inputs {
     unsigned at[STATES][GATES];
     __device__ float of(int s, int gate) const {
         unsigned bits = at[s][gate];
-        again(bits);  // not before the product is under way
+        opaque(bits);  // not before the product is under way
         return of_raw(bits);
     }
     __device__ void read(const Arrays& arrays, const Walk& walk, int tile, int t) {
@@ -157,7 +157,7 @@ struct Inputs {
             if (!walk.fetches[s] || t + STEPS_AHEAD >= arrays.steps) continue;
             const storage* ahead = walk.gates[s] + walk.ahead;
 #pragma unroll
-            for (int gate = 0; gate < GATES; gate++) fetch(ahead + gate * HIDDEN);
+            for (int gate = 0; gate < GATES; gate++) prefetch_l2(ahead + gate * HIDDEN);
         }
     }
 };

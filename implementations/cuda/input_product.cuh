@@ -1,6 +1,6 @@
 // W_ih x of a block's own units and sequences, of all steps, made by all of its threads before anything else, for calls so short
 // that the launch of a product would take the host long beside them. INPUTS: elements of a row of x; 0 or undefined: nothing is
-// compiled in, and the kernel is given the product. ALL: threads of the block.
+// compiled in, and the kernel is given the product. BLOCK_THREADS: threads of the block.
 // Rows of x are columns of the product, up to 16 at once, so that weights are read once where there are no more. 8 warps multiply
 // the same rows of weights, each by its share of the elements; where there are as many threads 8 more multiply others meanwhile.
 // Sums lie in shared memory that the kernel has nothing in yet.
@@ -10,10 +10,10 @@
 
 #if INPUTS
 #define OF_INPUTS const storage *x, index x_step, index x_sequence, const storage *weight_ih,
-#ifndef ALL
-#define ALL THREADS
+#ifndef BLOCK_THREADS
+#define BLOCK_THREADS THREADS
 #endif
-#define TEAMS (ALL / THREADS)                      // of 8 warps
+#define TEAMS (BLOCK_THREADS / THREADS)                      // of 8 warps
 #define OWN_ROW_TILES ((GATES * UNITS + 15) / 16)  // of the block
 
 // x [T, B, INPUTS], element (t, b, i) at t * step + b * sequence + i; weight [G*H, INPUTS].
@@ -37,7 +37,7 @@ __device__ inline void multiply_inputs(const Factors& factors, const Arrays& arr
                                        int some) {
     constexpr int ROWS = Portion<COLUMNS>::ROWS, SOME_ROWS = TEAMS * ROWS * 16;
     static_assert(sizeof(Share<ROWS, COLUMNS>) * TEAMS * WARPS <= SHARED_BYTES, "shared_bytes_of");
-    Share<ROWS, COLUMNS>(*shares)[WARPS] = (Share<ROWS, COLUMNS>(*)[WARPS])block_memory();
+    Share<ROWS, COLUMNS>(*shares)[WARPS] = (Share<ROWS, COLUMNS>(*)[WARPS])dynamic_smem();
     const int team = threadIdx.x / THREADS, warp = threadIdx.x / 32 % WARPS, lane = threadIdx.x % 32;
     MatrixRow columns[COLUMNS];
 #pragma unroll
@@ -53,7 +53,7 @@ __device__ inline void multiply_inputs(const Factors& factors, const Arrays& arr
                 [&](int r) { return row_of(factors.weight, me, (tile + team * ROWS) * 16 + r, INPUTS); },
                 [&](int n) { return columns[n]; });
         __syncthreads();
-        for (int i = threadIdx.x; i < SOME_ROWS * some; i += ALL) {
+        for (int i = threadIdx.x; i < SOME_ROWS * some; i += BLOCK_THREADS) {
             const int local = i % SOME_ROWS, column = i / SOME_ROWS, row = first + column;
             const int r = tile * 16 + local, unit = me.first_unit + r / GATES;
             if (r >= GATES * UNITS || unit >= HIDDEN) continue;
@@ -68,7 +68,7 @@ __device__ inline void multiply_inputs(const Factors& factors, const Arrays& arr
 // By all threads; after it they have met, so that each sees what any of them wrote.
 __device__ inline void multiply_inputs(const Factors& factors, const Arrays& arrays, int batch) {
     unsigned block = blockIdx.x;
-    again(block);  // what follows from it takes no registers later
+    opaque(block);  // what follows from it takes no registers later
     const Thread me = {0, 0, 0, (int)(block % BLOCKS * UNITS), (int)(block / BLOCKS * TILES * WIDE), batch};
     const int sequences = min(TILES * WIDE, me.batch - me.first_sequence), rows = arrays.steps * sequences;
 #pragma unroll 1

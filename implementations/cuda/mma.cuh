@@ -15,8 +15,8 @@ __device__ inline void add_product(Sums& sums, unsigned a0, unsigned a1, unsigne
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// The compiler mixes nothing before this with what comes after, which would take more registers than there are: it does not know
-// that a pointer to 16 bytes is never 1.
-__device__ inline void part_here(const uint4* place) {
-    asm volatile("{ .reg .pred p; setp.eq.u64 p, %0, 1; @p trap; }" ::"l"(place));
+// The compiler moves no instruction across it, which would take more registers than there are: it does not know that a pointer to
+// 16 bytes is never 1.
+__device__ inline void scheduling_fence(const uint4* ptr) {
+    asm volatile("{ .reg .pred p; setp.eq.u64 p, %0, 1; @p trap; }" ::"l"(ptr));
 }

@@ -45,8 +45,8 @@ struct Resident {
 #pragma unroll 1
         for (int i = PARTS - READS * READ_AT_ONCE; i < PARTS; i += READ_AT_ONCE) read<READ_AT_ONCE>(i, part_of);
         if (!STREAMED) return;
-        show_memory();
-        for (int turn = 0; turn < RING; turn++) fetch(turn, turn);
+        __threadfence();
+        for (int turn = 0; turn < RING; turn++) load_stage(turn, turn);
     }
 
     // SOME parts, from the first-th of an order on in which those that are held come last. Before its start are none.
@@ -56,7 +56,7 @@ struct Resident {
 #pragma unroll
         for (int i = 0; i < SOME; i++) {
             unsigned part = (max(first + i, 0) + HELD) % PARTS;
-            again(part);  // of a number that it knows to be odd NVRTC 13.0 and 13.5 take for the half the whole
+            opaque(part);  // of a number that it knows to be odd NVRTC 13.0 and 13.5 take for the half the whole
             found[i] = part_of(part / TOGETHER, part % TOGETHER);
         }
 #pragma unroll
@@ -79,11 +79,11 @@ struct Resident {
     }
     __device__ static Slice get(const uint4* place) { return {place[threadIdx.x], place[THREADS + threadIdx.x]}; }
 
-    __device__ void fetch(int turn, int into) {
+    __device__ void load_stage(int turn, int into) {
         for (int i = 0; i < 2 * TOGETHER; i++)
-            copy_later(room.parts[SHARED + into * TOGETHER][0] + i * THREADS + threadIdx.x,
+            cp_async_16B(room.parts[SHARED + into * TOGETHER][0] + i * THREADS + threadIdx.x,
                        left_over + (turn * 2 * TOGETHER + i) * THREADS + threadIdx.x);
-        end_group();
+        cp_async_commit_group();
     }
 
     __device__ Slice near(int part) const { return get(room.parts[part - HELD][0]); }
@@ -123,13 +123,13 @@ struct Resident {
     template <typename Take> __device__ void each_streamed(Take take) {
 #pragma unroll 1
         for (int s = 0; s < STREAMED; s++) {
-            await_groups<(RING > 0 ? RING - 1 : 0)>();
+            cp_async_wait_group<(RING > 0 ? RING - 1 : 0)>();
             take(TURNS - STREAMED + s, [&](int i) { return get(room.parts[SHARED + slot * TOGETHER + i][0]); });
-            fetch(s + RING < STREAMED ? s + RING : s + RING - STREAMED, slot);
+            load_stage(s + RING < STREAMED ? s + RING : s + RING - STREAMED, slot);
             slot = slot + 1 < RING ? slot + 1 : 0;
         }
     }
 
     // Nothing is on its way any more.
-    __device__ void finish() const { await_groups<0>(); }
+    __device__ void finish() const { cp_async_wait_group<0>(); }
 };

@@ -16,8 +16,8 @@ struct Pair {
     unsigned places, values[VALUE_WORDS];
     __device__ unsigned place(int i) const { return i ? places >> 16 : places & 0xffff; }
     __device__ void keep() {
-        again(places);
-        if (VALUE_WORDS == 1) again(values[0]);
+        opaque(places);
+        if (VALUE_WORDS == 1) opaque(values[0]);
     }
     __device__ float value(int i) const {
         return of_raw(VALUE_WORDS == 2 ? values[i % VALUE_WORDS] : values[0] >> 16 * i & 0xffff);

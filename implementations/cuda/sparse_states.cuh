@@ -41,22 +41,22 @@ struct alignas(16) Own {
     __device__ void tell(uint4* place, int thread, unsigned number) const {
         for (int i = thread; i < PARCELS; i += GATE_THREADS) {
             const unsigned* words = (const unsigned*)(values + i * EACH);
-            publish(place + i, Words::pack(words, number));
+            st_relaxed_b128(place + i, LL16Packet::pack(words, number));
         }
     }
 
     // A parcel of all that is told, one block's after the other's.
     __device__ static void put(States& states, unsigned place, const uint4& parcel) {
         constexpr int WORDS = VALUES * (int)sizeof(storage) / 4, IS_WHOLE = VALUES * sizeof(storage) % 4 == 0;
-        const unsigned block = place / PARCELS, first = place % PARCELS * Words::EACH;
+        const unsigned block = place / PARCELS, first = place % PARCELS * LL16Packet::NUM_WORDS;
         const unsigned words[3] = {parcel.x, parcel.y, parcel.z};
 #pragma unroll
         for (int i = 0; i < EACH && !IS_WHOLE; i++)
             if (place % PARCELS * EACH + i < VALUES)
                 states.at[block * VALUES + place % PARCELS * EACH + i] = ((const storage*)words)[i];
 #pragma unroll
-        for (int i = 0; i < Words::EACH && IS_WHOLE; i++)
-            if (WORDS % Words::EACH == 0 || first + i < WORDS) ((unsigned*)states.at)[block * WORDS + first + i] = words[i];
+        for (int i = 0; i < LL16Packet::NUM_WORDS && IS_WHOLE; i++)
+            if (WORDS % LL16Packet::NUM_WORDS == 0 || first + i < WORDS) ((unsigned*)states.at)[block * WORDS + first + i] = words[i];
     }
 };
 
@@ -75,10 +75,10 @@ struct Handoff {
 };
 
 #if TIMESTAMPS
-typedef Words Told;
+typedef LL16Packet Told;
 #else
-struct Told : Words {
-    __device__ static bool has(const uint4&, unsigned) { return true; }
+struct Told : LL16Packet {
+    __device__ static bool is_valid(const uint4&, unsigned) { return true; }
 };
 #endif
 
@@ -86,8 +86,8 @@ struct Told : Words {
 __device__ inline void tell(const Own& own, const Handoff& handoff, int tile, unsigned number, int me) {
     own.tell(handoff.at(tile, number) + handoff.own, me, number);
 #if !TIMESTAMPS
-    meet(TOLD_ALL, GATE_THREADS);
-    if (me == 0) arrive(handoff.counter(tile));
+    named_barrier_sync(TOLD_ALL, GATE_THREADS);
+    if (me == 0) red_add_release(handoff.counter(tile));
 #endif
 }
 
@@ -95,9 +95,9 @@ __device__ inline void tell(const Own& own, const Handoff& handoff, int tile, un
 __device__ inline bool hear(States& states, const Handoff& handoff, int tile, unsigned number, unsigned told, int me) {
 #if !TIMESTAMPS
     const unsigned* counter = handoff.counter(tile);
-    if (!wait_together([&] { return arrived(counter) >= told * BLOCKS; })) return false;
+    if (!spin_until_warp([&] { return ld_acquire(counter) >= told * BLOCKS; })) return false;
 #endif
-    Heard<Told, HEARD_PARCELS, 0, HEARERS> heard;
-    return heard.finish(handoff.at(tile, number) + handoff.heard, me, number,
+    PacketReader<Told, HEARD_PARCELS, 0, HEARERS> heard;
+    return heard.receive(handoff.at(tile, number) + handoff.heard, me, number,
                         [&](unsigned place, const uint4& parcel) { Own::put(states, place, parcel); });
 }

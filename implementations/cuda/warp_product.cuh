@@ -37,7 +37,7 @@ __device__ inline void add_once(Sums& sums, const Slice& weights, const uint4& c
 #if SPLIT
 // To nearest, as many bits as TF32 has.
 __device__ inline unsigned coarse(unsigned x) {
-    again(x);
+    opaque(x);
     return (x + 0x1000) & 0xffffe000;
 }
 __device__ inline unsigned rest(unsigned x, unsigned part) { return __float_as_uint(__uint_as_float(x) - __uint_as_float(part)); }

@@ -16,7 +16,7 @@ inline void multiply_all(Warp& warp) {
     for (unsigned lane = 0; lane < 32; lane++)
         for (unsigned word = 0; word < 6; word++)
             for (unsigned k = 0; k < each; k++) {
-                const float found = operand(warp.given[lane][word], k);
+                const float found = operand(warp.operands[lane][word], k);
                 const unsigned column = lane % 4 * each + k;
                 if (word < 4) a[lane / 4 + word % 2 * 8][column + word / 2 * half] = found;
                 else b[lane / 4][column + (word - 4) * half] = found;
@@ -32,15 +32,15 @@ inline void multiply_all(Warp& warp) {
         }
 }
 
-// By the last lane that comes for all: a lane's own result stays until all have come again.
+// By the last lane that arrives for all: a lane's own result stays until all have arrived again.
 inline void add_product(Sums& sums, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
     Warp& warp = warp_of_current();
-    const unsigned lane = threadIdx.x % 32, given[6] = {a0, a1, a2, a3, b0, b1};
-    memcpy(warp.given[lane], given, sizeof(given));
+    const unsigned lane = threadIdx.x % 32, operands[6] = {a0, a1, a2, a3, b0, b1};
+    memcpy(warp.operands[lane], operands, sizeof(operands));
     memcpy(warp.sums[lane], sums.at, sizeof(sums.at));
-    if (warp.meeting.arrived + 1 == warp.meeting.members) multiply_all(warp);
-    meet(warp.meeting);
+    if (warp.barrier.arrived + 1 == warp.barrier.members) multiply_all(warp);
+    barrier_sync(warp.barrier);
     memcpy(sums.at, warp.sums[lane], sizeof(sums.at));
 }
 
-inline void part_here(const uint4*) {}
+inline void scheduling_fence(const uint4*) {}
