@@ -29,78 +29,82 @@
 #include "jitter.cuh"
 
 // Where registers are few recomputed at each call, so that what follows from it takes none in between.
-__device__ inline Thread this_thread(int batch) {
+__device__ inline ThreadCoords thread_coords(int batch) {
     unsigned number = threadIdx.x, block = blockIdx.x;
-    if (8 * HELD + 4 * ABREAST * (ROW_TILES + PACKETS_IN_REGISTERS) > 130) opaque(number), opaque(block);  // registers are few
+    if (8 * HELD + 4 * ABREAST * (M_TILES_PER_WARP + PACKETS_IN_REGISTERS) > 130)
+        opaque(number), opaque(block);  // registers are few
     number %= THREADS;
     return {(int)number,           (int)(number / 32), (int)(number % 32), (int)(block % BLOCKS * UNITS),
-            (int)(block / BLOCKS * TILES * WIDE), batch};
+            (int)(block / BLOCKS * TILES * TILE_BATCH), batch};
 }
 
-__device__ inline int tiles_of(const Thread& me) { return min(TILES, (me.batch - me.first_sequence + WIDE - 1) / WIDE); }
+__device__ inline int num_tiles(const ThreadCoords& me) {
+    return min(TILES, (me.batch - me.first_sequence + TILE_BATCH - 1) / TILE_BATCH);
+}
 
 // Packets of h_t of a tile.
-__device__ inline uint4* state_mailbox(uint4* mailboxes, const Thread& me, int t, int tile) {
-    return mailboxes + (index)((me.first_sequence / WIDE + tile) * 2 + t % 2) * ABREAST * PACKET_SLOTS_PER_N_TILE;
+__device__ inline uint4* state_mailbox(uint4* mailboxes, const ThreadCoords& me, int t, int tile) {
+    return mailboxes + (index)((me.first_sequence / TILE_BATCH + tile) * 2 + t % 2) * ABREAST * PACKET_SLOTS_PER_N_TILE;
 }
 
 // Gate inputs, by threads: in registers only until the product begins, which needs these.
-struct Laid {
-    unsigned at[STATES][GATES][THREADS];
-    __device__ void lay(const Inputs& inputs) {
+struct StagedInputs {
+    unsigned data[STATES_PER_THREAD][GATES][THREADS];
+    __device__ void store(const Inputs& inputs) {
 #pragma unroll
-        for (int s = 0; s < STATES; s++)
+        for (int s = 0; s < STATES_PER_THREAD; s++)
 #pragma unroll
-            for (int gate = 0; gate < GATES; gate++) at[s][gate][threadIdx.x] = inputs.at[s][gate];
+            for (int gate = 0; gate < GATES; gate++) data[s][gate][threadIdx.x] = inputs.data[s][gate];
     }
-    __device__ float of(int s, int gate) const { return of_raw(at[s][gate][threadIdx.x]); }
+    __device__ float at(int s, int gate) const { return of_raw(data[s][gate][threadIdx.x]); }
 };
 
-struct Shared {
+struct SharedStorage {
     OutgoingStates own[TILES];
-    Laid inputs;
+    StagedInputs inputs;
     Steps steps;
 };
-static_assert(sizeof(Shared) <= SHARED_BYTES, "Form.shared_bytes");
+static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Form.shared_bytes");
 
-__device__ inline void publish_initial_states(
-    OutgoingStates& own, const Arrays& arrays, uint4* mailboxes, const Thread& me, int tile) {
+__device__ inline void publish_initial_states(OutgoingStates& own, const Arrays& arrays, uint4* mailboxes,
+                                              const ThreadCoords& me, int tile) {
     start_own(own, arrays, me, tile);
     __syncwarp();
     own.publish(state_mailbox(mailboxes, me, 0, tile), me, 1);
 }
 
 // Computes, publishes and writes the states of every tile and step. False on a timeout.
-__device__ inline bool run_steps(Shared& shared, const Arrays& arrays, const Resident& weights, uint4* mailboxes, int batch) {
-    const int tiles = tiles_of(this_thread(batch));
-    Walk walk(arrays, this_thread(batch), tiles);
+__device__ inline bool run_steps(SharedStorage& shared, const Arrays& arrays, const ResidentWeights& weights, uint4* mailboxes,
+                                 int batch) {
+    const int tiles = num_tiles(thread_coords(batch));
+    Walk walk(arrays, thread_coords(batch), tiles);
     Inputs inputs = {};
     inputs.read(arrays, walk, 0, 0);
     PacketBFragments packets;
-    if (TILES > 1) packets.prefetch(state_mailbox(mailboxes, this_thread(batch), 0, 0), this_thread(batch));
-    int turn = 0;
+    if (TILES > 1) packets.prefetch(state_mailbox(mailboxes, thread_coords(batch), 0, 0), thread_coords(batch));
+    int buffer = 0;
     for (int t = 0; t < arrays.steps; t++) {
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
-            const Thread me = this_thread(batch);
+            const ThreadCoords me = thread_coords(batch);
             const bool is_last = tile + 1 == tiles, is_published = t + 1 < arrays.steps;
             OutgoingStates& own = shared.own[tile];
-            Sums sums[ROW_TILES][ABREAST] = {};
+            Accumulator sums[M_TILES_PER_WARP][ABREAST] = {};
             bool timed_out = false;
             jitter(t, 0);
             if (TILES == 1) packets.prefetch(state_mailbox(mailboxes, me, t, tile), me);
-            const auto lay = [&] { shared.inputs.lay(inputs); };
+            const auto stage = [&] { shared.inputs.store(inputs); };
             if (t > 0 || arrays.first_h)
-                timed_out = !packets.mma_from_packets(sums, weights, state_mailbox(mailboxes, me, t, tile), me, t + 1, lay);
-            else lay();
+                timed_out = !packets.mma_from_packets(sums, weights, state_mailbox(mailboxes, me, t, tile), me, t + 1, stage);
+            else stage();
             if (TILES > 1) packets.prefetch(state_mailbox(mailboxes, me, t + is_last, is_last ? 0 : tile + 1), me);
             jitter(t, 1);
             if (SUMS == 1) __syncthreads();
-            put(shared.steps, turn, me, [&](int i, int n) -> const Sums& { return sums[i][n]; });
+            store_accumulators(shared.steps, buffer, me, [&](int i, int n) -> const Accumulator& { return sums[i][n]; });
             const Ready ready(shared.steps, shared.inputs, me, tile, arrays.step(t));
             if (__syncthreads_or(timed_out)) return false;
             jitter(t, 2);
-            const Found found(shared.steps, turn, ready, me, tile, own, own);
+            const Found found(shared.steps, buffer, ready, me, tile, own, own);
             __syncwarp();
             jitter(t, 3);
             if (is_published) own.publish(state_mailbox(mailboxes, me, t + 1, tile), me, t + 2);
@@ -108,36 +112,37 @@ __device__ inline bool run_steps(Shared& shared, const Arrays& arrays, const Res
             if (!is_published) found.write_final(arrays, shared.steps, ready, me, tile);
             walk.advance(is_last);
             read_next(inputs, walk, arrays, tiles, tile, t);
-            turn = (turn + 1) % SUMS;
+            buffer = (buffer + 1) % SUMS;
         }
     }
     return true;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_forward(
-    OF_INPUTS const storage* gates, index gates_step, index gates_sequence, const storage* weight, const storage* bias_ih,
-    const storage* bias_hh, const storage* first_h, const storage* first_c, storage* output, index output_step,
-    index output_sequence, storage* final_h, storage* final_c, const length* lengths, storage* kept, float* cells,
-    index row_step, index row_sequence, uint4* handoff, int* status, int steps, int batch, int is_reverse) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    persistent_forward(INPUT_GEMM_PARAMS const storage* gates, index gates_step, index gates_sequence, const storage* weight,
+                       const storage* bias_ih, const storage* bias_hh, const storage* first_h, const storage* first_c,
+                       storage* output, index output_step, index output_sequence, storage* final_h, storage* final_c,
+                       const length* lengths, storage* kept, float* cells, index row_step, index row_sequence, uint4* handoff,
+                       int* status, int steps, int batch, int is_reverse) {
     const Arrays arrays = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
 #if INPUTS
-    multiply_inputs({x, x_step, x_sequence, weight_ih}, arrays, batch);
+    input_gemm({x, x_step, x_sequence, weight_ih}, arrays, batch);
 #endif
-    Shared& shared = *(Shared*)dynamic_smem();
-    const Thread first = this_thread(batch);
+    SharedStorage& shared = *(SharedStorage*)dynamic_smem();
+    const ThreadCoords first = thread_coords(batch);
     zero_smem(&shared.own, sizeof(shared.own));
     start(shared.steps, arrays, first, lengths);
     __syncthreads();
-    for (int tile = 0; first_h && tile < tiles_of(first); tile++)
+    for (int tile = 0; first_h && tile < num_tiles(first); tile++)
         publish_initial_states(shared.own[tile], arrays, handoff, first, tile);
     jitter(-1, 5);
-    Resident weights(shared.steps.room, nullptr, 0,
-                     [&](int turn, int i) { return load_resident_fragment(weight, first, turn * TOGETHER + i); });
+    ResidentWeights weights(shared.steps.weight_storage, nullptr, 0,
+                            [&](int pass, int i) { return load_resident_fragment(weight, first, pass * TOGETHER + i); });
     __syncthreads();
     if (!run_steps(shared, arrays, weights, handoff, batch)) {
-        const Thread me = this_thread(batch);
+        const ThreadCoords me = thread_coords(batch);
         *(volatile int*)status = 1;
-        give_up(arrays, me, tiles_of(me));
+        give_up(arrays, me, num_tiles(me));
     }
 }

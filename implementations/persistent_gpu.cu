@@ -31,56 +31,60 @@
 #include "cluster_gates.cuh"
 #include "input_product.cuh"
 
-struct Shared {
+struct SharedStorage {
     unsigned long long barriers[2][8];  // a tile's, padded to 128 bytes
     States states[2][TILES];
     Steps steps;
     int timed_out;  // a wait of some thread has timed out: no more is published
 };
-static_assert(sizeof(Shared) <= SHARED_BYTES, "Form.shared_bytes");
+static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Form.shared_bytes");
 
 // Computes the sums of every tile and step, by the first 8 warps.
-__device__ inline void multiply_all(Shared& shared, Resident& weights, const Thread& me, int steps, int tiles) {
-    const auto columns_at = [&](int t, int tile) { return own_columns(shared.states[t % 2][tile], me.warp % GROUPS, me.lane); };
-    const uint4* columns = columns_at(0, 0);  // before the wait, as the product begins right after it
+__device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& me, int steps,
+                                     int tiles) {
+    const auto b_ptr_at = [&](int t, int tile) { return thread_b_ptr(shared.states[t % 2][tile], me.warp % GROUPS, me.lane); };
+    const uint4* b_ptr = b_ptr_at(0, 0);  // before the wait, as the product begins right after it
     bool timed_out = false;
-    int turn = 0, visits = 0;
+    int buffer = 0, iteration = 0;
     for (int t = 0; t < steps; t++)
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
-            if (visits >= 2) named_barrier_sync(SUMS_EMPTY + turn, BLOCK_THREADS);
-            if (t > 0 && !timed_out) timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);
+            if (iteration >= 2) named_barrier_sync(SUMS_EMPTY + buffer, BLOCK_THREADS);
+            if (t > 0 && !timed_out)
+                timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);
             if (timed_out) *(volatile int*)&shared.timed_out = 1;
             jitter(t, 0);
-            multiply(shared.steps, turn, weights, me, columns);
+            mma_recurrent(shared.steps, buffer, weights, me, b_ptr);
             jitter(t, 1);
-            named_barrier_arrive(SUMS_FULL + turn, BLOCK_THREADS);
-            turn = 1 - turn, visits = visits < 2 ? visits + 1 : 2;
-            columns = tile + 1 < tiles ? columns_at(t, tile + 1) : columns_at(t + 1, 0);
+            named_barrier_arrive(SUMS_FULL + buffer, BLOCK_THREADS);
+            buffer = 1 - buffer, iteration = iteration < 2 ? iteration + 1 : 2;
+            b_ptr = tile + 1 < tiles ? b_ptr_at(t, tile + 1) : b_ptr_at(t + 1, 0);
         }
-    weights.finish();
+    weights.drain();
 }
 
-extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(BLOCK_THREADS, 1) persistent_forward(
-    OF_INPUTS const storage* gates, index gates_step, index gates_sequence, const storage* weight, const storage* bias_ih,
-    const storage* bias_hh, const storage* first_h, const storage* first_c, storage* output, index output_step,
-    index output_sequence, storage* final_h, storage* final_c, const length* lengths, storage* kept, float* cells,
-    index row_step, index row_sequence, uint4* left_over, int* status, int steps, int batch, int is_reverse) {
+extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(BLOCK_THREADS, 1)
+    persistent_forward(INPUT_GEMM_PARAMS const storage* gates, index gates_step, index gates_sequence, const storage* weight,
+                       const storage* bias_ih, const storage* bias_hh, const storage* first_h, const storage* first_c,
+                       storage* output, index output_step, index output_sequence, storage* final_h, storage* final_c,
+                       const length* lengths, storage* kept, float* cells, index row_step, index row_sequence, uint4* left_over,
+                       int* status, int steps, int batch, int is_reverse) {
     const Arrays arrays = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
 #if INPUTS
-    multiply_inputs({x, x_step, x_sequence, weight_ih}, arrays, batch);
+    input_gemm({x, x_step, x_sequence, weight_ih}, arrays, batch);
 #endif
-    Shared& shared = *(Shared*)dynamic_smem();
+    SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     const int thread = threadIdx.x, rank = block_rank_in_cluster(), number = thread % THREADS;
-    const Thread me = {number, number / 32, number % 32, rank * UNITS, (int)(blockIdx.x / BLOCKS) * TILES * 8, batch};
+    const ThreadCoords me = {number, number / 32, number % 32, rank * UNITS, (int)(blockIdx.x / BLOCKS) * TILES * 8, batch};
     const int tiles = min(TILES, (batch - me.first_sequence + 7) / 8);
     init_mbarriers(shared, 6);
     if (thread < THREADS) {
         warpgroup_reg_alloc<OTHER_REGISTERS>();
-        Resident weights(shared.steps.room, left_over, rank, [&](int s, int i) { return part_of(weight, me, s, i); });
+        ResidentWeights weights(shared.steps.weight_storage, left_over, rank,
+                                [&](int s, int i) { return load_a_fragment(weight, me, s, i); });
         cluster_sync();
-        multiply_all(shared, weights, me, steps, tiles);
+        run_mma_warps(shared, weights, me, steps, tiles);
     } else {
         warpgroup_reg_dealloc<GATE_REGISTERS>();
         load_initial_states(shared, arrays, me, tiles, lengths);

@@ -8,7 +8,7 @@
 //   d_first_h, d_first_c [B, H] storage, written, the latter by LSTM only. left_over and status as in persistent_gpu.cu
 //   No two may alias. Alignment: of the element; left_over: 16 bytes.
 // Launch: clusters, units and sequences as in persistent_gpu.cu. A block multiplies the gradients of its own gates, which do
-//   not leave it, by rows of W_hh^T, those of all units: each of its 8 warps has ROW_TILES tiles of 16, TOGETHER of them at
+//   not leave it, by rows of W_hh^T, those of all units: each of its 8 warps has M_TILES_PER_WARP tiles of 16, TOGETHER of them at
 //   once, so that their sums are on their way while others are multiplied. Shared bytes: Form.shared_bytes.
 // Cost: reads G H^2 + T B S H values, S being 9 (LSTM, c in float counting twice), 6 (GRU), 2 (RNN), writes T B G H (GRU: 4 H);
 //   2 T B G H^2 operations. Between blocks 4 B H bytes a step and block.
@@ -25,16 +25,16 @@
 
 #define WARPS 8
 #define THREADS (32 * WARPS)
-#define SLICES_EACH ((GATES * UNITS + SLICE - 1) / SLICE)  // of the block's gates
-#define ROW_TILES ((UNITS * BLOCKS + 16 * WARPS - 1) / (16 * WARPS))  // of 16 units, of a warp
+#define K_TILES_PER_WARP ((GATES * UNITS + K_TILE - 1) / K_TILE)  // of the block's gates
+#define M_TILES_PER_WARP ((UNITS * BLOCKS + 16 * WARPS - 1) / (16 * WARPS))  // of 16 units, of a warp
 #define SUM_TILE_BYTES (UNITS * 8 * 4)  // of a block, to each block
-#define STATES ((UNITS * 8 + THREADS - 1) / THREADS)  // of a thread in a tile
+#define STATES_PER_THREAD ((UNITS * 8 + THREADS - 1) / THREADS)  // of a thread in a tile
 
 #include "gathered.cuh"
 #include "resident.cuh"
 
 // A warp has 16 units of two sequences at once.
-struct Thread {
+struct ThreadCoords {
     int number, warp, lane, first_unit, first_sequence, batch;
     __device__ int local_unit(int state) const { return (number + state * THREADS) / 128 * 16 + number % 16; }
     __device__ int column(int) const { return number / 16 % 8; }
@@ -46,21 +46,21 @@ struct Thread {
     // The i-th of this warp's tiles of rows, which are all units. Each block begins with its own units, so that no two send to the
     // same block at once.
     __device__ int row_tile(int i) const {
-        const int found = first_unit / 16 + warp * ROW_TILES + i;
-        return found < WARPS * ROW_TILES ? found : found - WARPS * ROW_TILES;
+        const int found = first_unit / 16 + warp * M_TILES_PER_WARP + i;
+        return found < WARPS * M_TILES_PER_WARP ? found : found - WARPS * M_TILES_PER_WARP;
     }
 };
 
 #include "backward_step.cuh"
 
-struct Shared {
+struct SharedStorage {
     unsigned long long barriers[2][8];  // a tile's, padded to 128 bytes
     float sums[2][TILES][BLOCKS][UNITS / 16][32][4];  // four of a lane beside each other, lanes by lane_slot
-    storage gates[2][SLICES_EACH][8][SLICE];
+    storage gates[2][K_TILES_PER_WARP][8][K_TILE];
     Carried carried;
-    Room room;
+    WeightStorage weight_storage;
 };
-static_assert(sizeof(Shared) <= SHARED_BYTES, "Form.shared_bytes");
+static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Form.shared_bytes");
 static_assert(BLOCKS > 1, "a block sends to itself");
 
 // Index of a lane (g, t) among the sums: banks differ for lanes beside each other, which write at once, and for those of one t,
@@ -68,15 +68,16 @@ static_assert(BLOCKS > 1, "a block sends to itself");
 __device__ inline int lane_slot(int g, int t) { return t * 8 + (g + 2 * t) % 8; }
 
 // Rows are all units, columns the gates of the block's.
-__device__ inline Slice part_of(const storage* weight, const Thread& me, int turn, int i) {
-    const int u = me.row_tile(turn / SLICES_EACH * TOGETHER + i) * 16 + me.lane / 4;
-    const int k = turn % SLICES_EACH * SLICE + me.lane % 4 * PIECE, gate = k / UNITS;
-    const Gate found = {gate, gate < GATES ? me.first_unit + k % UNITS : HIDDEN};
-    return gathered<PIECE>(weight, u, HIDDEN, [&](int) { return found; });
+__device__ inline AFragment load_a_fragment(const storage* weight, const ThreadCoords& me, int pass, int i) {
+    const int u = me.row_tile(pass / K_TILES_PER_WARP * TOGETHER + i) * 16 + me.lane / 4;
+    const int k = pass % K_TILES_PER_WARP * K_TILE + me.lane % 4 * ELEMENTS_PER_VECTOR, gate = k / UNITS;
+    const WeightRow found = {gate, gate < GATES ? me.first_unit + k % UNITS : HIDDEN};
+    return load_a_transposed<ELEMENTS_PER_VECTOR>(weight, u, HIDDEN, [&](int) { return found; });
 }
 
 // Adds what all blocks have sent of a state to `sum`.
-__device__ inline float add_partial_sums(float sum, const Shared& shared, const Thread& me, int tile, int s, int buffer) {
+__device__ inline float add_partial_sums(float sum, const SharedStorage& shared, const ThreadCoords& me, int tile, int s,
+                                         int buffer) {
     const int row = me.local_unit(s) % 16, column = me.column(s);
     const float* place = shared.sums[buffer][tile][0][me.local_unit(s) / 16][lane_slot(row % 8, column / 2)];
 #pragma unroll
@@ -85,29 +86,31 @@ __device__ inline float add_partial_sums(float sum, const Shared& shared, const 
 }
 
 // Sends a row tile's sums to the block whose units they are.
-__device__ inline void send_sums(Shared& shared, const Thread& me, const Sums& sums, int row_tile, int tile, int buffer) {
+__device__ inline void send_sums(SharedStorage& shared, const ThreadCoords& me, const Accumulator& sums, int row_tile, int tile,
+                                 int buffer) {
     const int to = row_tile / (UNITS / 16);
-    if (ROW_TILES * WARPS * 16 > UNITS * BLOCKS && to >= BLOCKS) return;
+    if (M_TILES_PER_WARP * WARPS * 16 > UNITS * BLOCKS && to >= BLOCKS) return;
     const smem_addr_t place = smem_addr(shared.sums[buffer][tile][me.first_unit / UNITS][row_tile % (UNITS / 16)]);
-    const uint4 all = {__float_as_uint(sums.at[0]), __float_as_uint(sums.at[1]),
-                       __float_as_uint(sums.at[2]), __float_as_uint(sums.at[3])};
+    const uint4 all = {__float_as_uint(sums.data[0]), __float_as_uint(sums.data[1]), __float_as_uint(sums.data[2]),
+                       __float_as_uint(sums.data[3])};
     st_async(map_shared_rank(place + lane_slot(me.lane / 4, me.lane % 4) * 16, to), all,
              map_shared_rank(smem_addr(&shared.barriers[buffer][tile]), to));
 }
 
-__device__ inline void mma_and_send(Shared& shared, Resident& weights, const Thread& me, int tile, int gates, int buffer) {
-    const uint4* columns = (const uint4*)shared.gates[gates] + me.lane;
-    Sums sums[TOGETHER] = {};
+__device__ inline void mma_and_send(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& me, int tile,
+                                    int gate_buffer, int buffer) {
+    const uint4* b_ptr = (const uint4*)shared.gates[gate_buffer] + me.lane;
+    Accumulator sums[TOGETHER] = {};
     jitter(buffer, 0);
-    weights.in_order([&](int turn, auto part) {
-        const int slice = turn % SLICES_EACH;
-        const Columns of_slice = columns_of(columns[slice * 32]);
+    weights.for_each_pass([&](int pass, auto part) {
+        const int k_tile = pass % K_TILES_PER_WARP;
+        const BFragment b = make_b_fragment(b_ptr[k_tile * 32]);
 #pragma unroll
-        for (int i = 0; i < TOGETHER; i++) add_slice(sums[i], part(i), of_slice);
-        if (slice + 1 < SLICES_EACH) return;
+        for (int i = 0; i < TOGETHER; i++) mma_k_tile(sums[i], part(i), b);
+        if (k_tile + 1 < K_TILES_PER_WARP) return;
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++) {
-            send_sums(shared, me, sums[i], me.row_tile(turn / SLICES_EACH * TOGETHER + i), tile, buffer);
+            send_sums(shared, me, sums[i], me.row_tile(pass / K_TILES_PER_WARP * TOGETHER + i), tile, buffer);
             sums[i] = {};
         }
     });
@@ -119,9 +122,9 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
     index d_output_step, index d_output_sequence, const storage* d_final_h, const storage* d_final_c, storage* d_gates,
     storage* d_product, storage* d_first_h, storage* d_first_c, const length* lengths, uint4* left_over, int* status, int steps,
     int batch, int is_reverse) {
-    Shared& shared = *(Shared*)dynamic_smem();
+    SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     const int thread = threadIdx.x, rank = block_rank_in_cluster();
-    const Thread me = {thread, thread / 32, thread % 32, rank * UNITS, (int)(blockIdx.x / BLOCKS) * TILES * 8, batch};
+    const ThreadCoords me = {thread, thread / 32, thread % 32, rank * UNITS, (int)(blockIdx.x / BLOCKS) * TILES * 8, batch};
     const Arrays arrays = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, weight,
                            first_h, first_c, d_final_h, d_final_c, cells, d_gates, d_product, d_first_h, d_first_c,
                            row_step, row_sequence, steps, is_reverse};
@@ -132,7 +135,8 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
 #pragma unroll 1
     for (int i = me.number; i < (int)(sizeof(shared.gates) / 4); i += THREADS) ((unsigned*)shared.gates)[i] = 0;
     shared.carried.start(arrays, me, lengths);
-    Resident weights(shared.room, left_over, rank, [&](int turn, int i) { return part_of(weight, me, turn, i); });
+    ResidentWeights weights(shared.weight_storage, left_over, rank,
+                            [&](int pass, int i) { return load_a_fragment(weight, me, pass, i); });
     const int tiles = min(TILES, (batch - me.first_sequence + 7) / 8);
     __syncthreads();
     jitter(-1, 4);
@@ -140,16 +144,16 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
     Inputs ahead = {};
     ahead.read(arrays, me, 0, 0);
     bool timed_out = false;
-    int gates = 0;
+    int gate_buffer = 0;
     for (int i = 0; i < steps && !timed_out; i++) {
         const int now = i % 2, last = 1 - now;
 #pragma unroll 1
         for (int tile = 0; tile < tiles && !timed_out; tile++) {
-            Slopes slopes[STATES];
-            float d_h[STATES];
+            Slopes slopes[STATES_PER_THREAD];
+            float d_h[STATES_PER_THREAD];
             const int end = shared.carried.ends[tile][me.column(0)];
 #pragma unroll
-            for (int s = 0; s < STATES; s++) {
+            for (int s = 0; s < STATES_PER_THREAD; s++) {
                 slopes[s] = ahead.slopes(arrays, me, tile, s, arrays.time(i + 1), end);
                 const bool is_alive = me.is_inside(tile, s) && arrays.time(i) < end;
                 d_h[s] = shared.carried.d_h[tile][s][thread] + (is_alive ? of_raw(ahead.d_output[s]) : 0);
@@ -161,18 +165,18 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
             if (i > 0) timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[last][tile]), (i - 1) / 2 % 2);
             jitter(i, 2);
 #pragma unroll
-            for (int s = 0; s < STATES; s++) {
+            for (int s = 0; s < STATES_PER_THREAD; s++) {
                 if (me.local_unit(s) >= UNITS) continue;
                 if (i > 0) d_h[s] = add_partial_sums(d_h[s], shared, me, tile, s, last);
                 step(shared.carried, arrays, slopes[s], me, tile, s, i, d_h[s], [&](int gate, storage found) {
                     const int k = gate * UNITS + me.local_unit(s);
-                    shared.gates[gates][k / SLICE][me.column(s)][k % SLICE] = found;
+                    shared.gates[gate_buffer][k / K_TILE][me.column(s)][k % K_TILE] = found;
                 });
             }
             jitter(i, 3);
             timed_out = __syncthreads_or(timed_out);
-            if (!timed_out) mma_and_send(shared, weights, me, tile, gates, now);
-            gates = 1 - gates;
+            if (!timed_out) mma_and_send(shared, weights, me, tile, gate_buffer, now);
+            gate_buffer = 1 - gate_buffer;
         }
     }
     for (int tile = 0; tile < tiles && !timed_out; tile++)
@@ -180,11 +184,11 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
     timed_out = __syncthreads_or(timed_out);
     if (timed_out) *(volatile int*)status = 1;
     for (int tile = 0; tile < tiles; tile++) {
-        for (int s = 0; s < STATES && !timed_out; s++)
+        for (int s = 0; s < STATES_PER_THREAD && !timed_out; s++)
             finish(shared.carried, arrays, me, tile, s,
                    add_partial_sums(shared.carried.d_h[tile][s][thread], shared, me, tile, s, (steps - 1) % 2));
         if (timed_out) give_up(arrays, me, tile);
     }
-    weights.finish();
+    weights.drain();
     cluster_sync();
 }

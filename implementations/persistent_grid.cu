@@ -42,17 +42,17 @@ enum NamedBarrier { STATES_FULL = 1, STATES_EMPTY = 3, COMPUTE_SYNCED = 5, LOAD_
 #include "input_product.cuh"
 
 // Where registers are few recomputed at each call, so that what follows from it takes none in between.
-__device__ inline Thread this_thread(int batch) {
+__device__ inline ThreadCoords thread_coords(int batch) {
     unsigned number = threadIdx.x % THREADS, block = blockIdx.x;
-    if (BUFFERS || 8 * HELD + 4 * ROW_TILES > 130) opaque(number), opaque(block);  // registers are few
+    if (BUFFERS || 8 * HELD + 4 * M_TILES_PER_WARP > 130) opaque(number), opaque(block);  // registers are few
     if (TILES == 1) number %= THREADS;  // which the compiler is to know, save where it would take registers for it
     return {(int)number, (int)(number / 32), (int)(number % 32), (int)(block % BLOCKS * UNITS), (int)(block / BLOCKS * TILES * 8), batch};
 }
 
-__device__ inline int tiles_of(const Thread& me) { return min(TILES, (me.batch - me.first_sequence + 7) / 8); }
+__device__ inline int num_tiles(const ThreadCoords& me) { return min(TILES, (me.batch - me.first_sequence + 7) / 8); }
 
 // Packets of h_t of a tile.
-__device__ inline uint4* state_mailbox(uint4* mailboxes, const Thread& me, int t, int tile) {
+__device__ inline uint4* state_mailbox(uint4* mailboxes, const ThreadCoords& me, int t, int tile) {
     return mailboxes + (index)((me.first_sequence / 8 + tile) * 2 + t % 2) * PACKETS_PER_TILE;
 }
 
@@ -60,39 +60,39 @@ __device__ inline uint4* state_mailbox(uint4* mailboxes, const Thread& me, int t
 typedef OutgoingTile<UNITS> OutgoingStates;
 
 // mailbox: of the tile and step.
-__device__ inline void publish_states(const OutgoingStates& own, uint4* mailbox, const Thread& me, unsigned epoch) {
+__device__ inline void publish_states(const OutgoingStates& own, uint4* mailbox, const ThreadCoords& me, unsigned epoch) {
     own.publish(mailbox + me.first_unit / UNITS * OutgoingStates::PACKETS, me.number, epoch);
 }
 
-struct Shared {
+struct SharedStorage {
     States states[BUFFERS > 0 ? BUFFERS : 1];
     OutgoingStates own;
     Steps steps;
     int timed_out[2];  // a load warp's wait for that buffer's states has timed out
 };
-static_assert(sizeof(Shared) <= SHARED_BYTES, "Form.shared_bytes");
+static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Form.shared_bytes");
 
 typedef PacketReader<OutgoingStates::Packet, PACKETS_PER_TILE, PACKETS_PREFETCHED, RECEIVER_THREADS, PACKETS_IN_FLIGHT>
     StateReceiver;
 
 // Receives all of h_t of a tile, of which PACKETS_PREFETCHED packets were prefetched. False on a timeout.
-__device__ inline bool receive_states(
-    StateReceiver& receiver, States& states, uint4* mailboxes, const Thread& me, int t, int tile) {
+__device__ inline bool receive_states(StateReceiver& receiver, States& states, uint4* mailboxes, const ThreadCoords& me, int t,
+                                      int tile) {
     const auto store = [&](unsigned index, const uint4& packet) { OutgoingStates::unpack_into(states, index, packet); };
     return receiver.receive(state_mailbox(mailboxes, me, t, tile), me.number, t + 1, store);
 }
 
 // Receives the states of every tile and step, by the warps after the first 8. me: numbered among them.
-__device__ inline void run_load_warps(
-    Shared& shared, uint4* mailboxes, const Thread& me, int steps, int tiles, bool has_initial_states) {
+__device__ inline void run_load_warps(SharedStorage& shared, uint4* mailboxes, const ThreadCoords& me, int steps, int tiles,
+                                      bool has_initial_states) {
     StateReceiver receiver;
     receiver.prefetch_first(state_mailbox(mailboxes, me, 0, 0), me.number);
-    int visits = 0;
+    int iteration = 0;
     for (int t = 0; t < steps; t++)
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
-            const int buffer = visits % max(BUFFERS, 1), next = tile + 1 < tiles ? tile + 1 : 0;
-            if (visits++ >= BUFFERS) named_barrier_sync(STATES_EMPTY + buffer, BLOCK_THREADS);
+            const int buffer = iteration % max(BUFFERS, 1), next = tile + 1 < tiles ? tile + 1 : 0;
+            if (iteration++ >= BUFFERS) named_barrier_sync(STATES_EMPTY + buffer, BLOCK_THREADS);
             if (TILES == 1) spin_clocks(POLL_DELAY_CLOCKS);
             if ((t > 0 || has_initial_states) && !receive_states(receiver, shared.states[buffer], mailboxes, me, t, tile))
                 *(volatile int*)&shared.timed_out[buffer] = 1;
@@ -106,19 +106,20 @@ __device__ inline void run_load_warps(
 }
 
 // Computes, publishes and writes the states of every tile and step, by the first 8 warps. False on a timeout.
-__device__ inline bool run_compute_warps(Shared& shared, const Arrays& arrays, Resident& weights, uint4* mailboxes, int batch) {
-    const int tiles = tiles_of(this_thread(batch));
-    Walk walk(arrays, this_thread(batch), tiles);
+__device__ inline bool run_compute_warps(SharedStorage& shared, const Arrays& arrays, ResidentWeights& weights,
+                                         uint4* mailboxes, int batch) {
+    const int tiles = num_tiles(thread_coords(batch));
+    Walk walk(arrays, thread_coords(batch), tiles);
     Inputs inputs = {};
     inputs.read(arrays, walk, 0, 0);
     StateReceiver receiver;
-    if (!BUFFERS) receiver.prefetch_first(state_mailbox(mailboxes, this_thread(batch), 0, 0), threadIdx.x);
+    if (!BUFFERS) receiver.prefetch_first(state_mailbox(mailboxes, thread_coords(batch), 0, 0), threadIdx.x);
     bool timed_out = false;
     int buffer = 0;
     for (int t = 0; t < arrays.steps && !timed_out; t++) {
 #pragma unroll 1
         for (int tile = 0; tile < tiles && !timed_out; tile++) {
-            const Thread me = this_thread(batch);
+            const ThreadCoords me = thread_coords(batch);
             const bool is_last = tile + 1 == tiles, is_published = t + 1 < arrays.steps;
             States& states = shared.states[buffer];
             jitter(t, 0);
@@ -128,12 +129,13 @@ __device__ inline bool run_compute_warps(Shared& shared, const Arrays& arrays, R
             if (BUFFERS) timed_out = *(volatile int*)&shared.timed_out[buffer];
             else receiver.prefetch_first(state_mailbox(mailboxes, me, is_last ? t + 1 : t, is_last ? 0 : tile + 1), me.number);
             jitter(t, 2);
-            multiply(shared.steps, 0, weights, me, own_columns(states, me.warp % GROUPS, me.lane));
+            mma_recurrent(shared.steps, 0, weights, me, thread_b_ptr(states, me.warp % GROUPS, me.lane));
             const Ready ready(shared.steps, inputs, me, tile, arrays.step(t));
             named_barrier_sync(COMPUTE_SYNCED, THREADS);
             jitter(t, 3);
             const Found found(shared.steps, 0, ready, me, tile, states, shared.own);
-            if (BUFFERS) named_barrier_arrive(STATES_EMPTY + buffer, BLOCK_THREADS), named_barrier_sync(COMPUTE_SYNCED, THREADS);
+            if (BUFFERS)
+                named_barrier_arrive(STATES_EMPTY + buffer, BLOCK_THREADS), named_barrier_sync(COMPUTE_SYNCED, THREADS);
             else timed_out = __syncthreads_or(timed_out);
             jitter(t, 4);
             if (is_published && !timed_out) publish_states(shared.own, state_mailbox(mailboxes, me, t + 1, tile), me, t + 2);
@@ -147,19 +149,20 @@ __device__ inline bool run_compute_warps(Shared& shared, const Arrays& arrays, R
     return !timed_out;
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) persistent_forward(
-    OF_INPUTS const storage* gates, index gates_step, index gates_sequence, const storage* weight, const storage* bias_ih,
-    const storage* bias_hh, const storage* first_h, const storage* first_c, storage* output, index output_step,
-    index output_sequence, storage* final_h, storage* final_c, const length* lengths, storage* kept, float* cells,
-    index row_step, index row_sequence, uint4* handoff, int* status, int steps, int batch, int is_reverse) {
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
+    persistent_forward(INPUT_GEMM_PARAMS const storage* gates, index gates_step, index gates_sequence, const storage* weight,
+                       const storage* bias_ih, const storage* bias_hh, const storage* first_h, const storage* first_c,
+                       storage* output, index output_step, index output_sequence, storage* final_h, storage* final_c,
+                       const length* lengths, storage* kept, float* cells, index row_step, index row_sequence, uint4* handoff,
+                       int* status, int steps, int batch, int is_reverse) {
     const Arrays arrays = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
 #if INPUTS
-    multiply_inputs({x, x_step, x_sequence, weight_ih}, arrays, batch);
+    input_gemm({x, x_step, x_sequence, weight_ih}, arrays, batch);
 #endif
-    Shared& shared = *(Shared*)dynamic_smem();
-    const Thread first = this_thread(batch);
-    const int tiles = tiles_of(first);
+    SharedStorage& shared = *(SharedStorage*)dynamic_smem();
+    const ThreadCoords first = thread_coords(batch);
+    const int tiles = num_tiles(first);
     zero_smem(&shared, sizeof(shared.states) + sizeof(OutgoingStates));
     if (threadIdx.x < 2) shared.timed_out[threadIdx.x] = 0;
     __syncthreads();
@@ -177,11 +180,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) persistent_forwar
         named_barrier_sync(COMPUTE_SYNCED, THREADS);
     }
     jitter(-1, 5);
-    Resident weights(shared.steps.room, nullptr, 0, [&](int s, int i) { return part_of(weight, first, s, i); });
+    ResidentWeights weights(shared.steps.weight_storage, nullptr, 0,
+                            [&](int s, int i) { return load_a_fragment(weight, first, s, i); });
     named_barrier_sync(COMPUTE_SYNCED, THREADS);
     if (!run_compute_warps(shared, arrays, weights, handoff, batch)) {
-        const Thread me = this_thread(batch);
+        const ThreadCoords me = thread_coords(batch);
         *(volatile int*)status = 1;
-        give_up(arrays, me, tiles_of(me));
+        give_up(arrays, me, num_tiles(me));
     }
 }

@@ -30,10 +30,10 @@
 #define THREADS (32 * WARPS)
 #define BLOCKS (DOWN * ACROSS)
 #define OWN_GATES (GATES * UNITS)
-#define SLICES_EACH ((OWN_GATES * DOWN + SLICE * GROUPS - 1) / (SLICE * GROUPS))  // of columns, of a group of warps
-#define ROW_TILES ((UNITS * ACROSS * GROUPS + 16 * WARPS - 1) / (16 * WARPS))  // of a warp
-#define ROWS (ROW_TILES * 16 * WARPS / GROUPS)
-#define STATES ((UNITS * 8 + THREADS - 1) / THREADS)  // of a thread in a tile
+#define K_TILES_PER_WARP ((OWN_GATES * DOWN + K_TILE * GROUPS - 1) / (K_TILE * GROUPS))  // of columns, of a group of warps
+#define M_TILES_PER_WARP ((UNITS * ACROSS * GROUPS + 16 * WARPS - 1) / (16 * WARPS))  // of a warp
+#define ROWS (M_TILES_PER_WARP * 16 * WARPS / GROUPS)
+#define STATES_PER_THREAD ((UNITS * 8 + THREADS - 1) / THREADS)  // of a thread in a tile
 #define SUM_PACKETS ((SEQUENCES * UNITS + 2) / 3)  // of a block for another
 
 #include "gathered.cuh"
@@ -42,7 +42,7 @@
 
 #define PACKETS_PREFETCHED (TILES == 1 || SPLIT ? 0 : 4)  // of a thread, while the tile before is computed
 
-struct Thread {
+struct ThreadCoords {
     int number, warp, lane, rank, first_sequence, batch;
     __device__ int row() const { return rank / ACROSS; }
     __device__ int across() const { return rank % ACROSS; }
@@ -59,18 +59,18 @@ struct Thread {
 
 typedef OutgoingTile<OWN_GATES> Gradients;
 
-struct Shared {
+struct SharedStorage {
     States columns;  // gates' gradients of the units of the block's column
     Gradients own;
     float sums[GROUPS][8][ROWS + 4];  // by sequences, so far apart that banks differ
     float received_sums[ACROSS * SUM_PACKETS * 3];  // of all blocks of the row
     Carried carried;
-    Room room;
+    WeightStorage weight_storage;
 };
-static_assert(sizeof(Shared) <= SHARED_BYTES, "Form.shared_bytes");
+static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Form.shared_bytes");
 
 // Recomputed at each call, so that what follows from it takes no registers in between.
-__device__ inline Thread this_thread(int batch) {
+__device__ inline ThreadCoords thread_coords(int batch) {
     unsigned number = threadIdx.x, block = blockIdx.x;
     opaque(number), opaque(block);
     number %= THREADS;
@@ -78,39 +78,39 @@ __device__ inline Thread this_thread(int batch) {
 }
 
 // Packets of the i-th step of a tile: gradients column by column of blocks, sums block by block.
-__device__ inline uint4* gradient_mailbox(uint4* mailboxes, const Thread& me, int i, int tile) {
+__device__ inline uint4* gradient_mailbox(uint4* mailboxes, const ThreadCoords& me, int i, int tile) {
     const index each = BLOCKS * (Gradients::PACKETS + ACROSS * SUM_PACKETS);
     return mailboxes + ((me.first_sequence / 8 + tile) * 2 + i % 2) * each;
 }
-__device__ inline uint4* sum_mailbox(uint4* mailboxes, const Thread& me, int i, int tile) {
+__device__ inline uint4* sum_mailbox(uint4* mailboxes, const ThreadCoords& me, int i, int tile) {
     return gradient_mailbox(mailboxes, me, i, tile) + BLOCKS * Gradients::PACKETS;
 }
 
 // Rows are the units of the block's row, columns the gates of those of its column, after which comes what is no block's unit.
-__device__ inline Slice part_of(const storage* weight, const Thread& me, int s, int i) {
-    const int first = me.row() * ACROSS * UNITS, r = (me.warp / GROUPS * ROW_TILES + i) * 16 + me.lane / 4;
-    const int k = (me.warp % GROUPS * SLICES_EACH + s) * SLICE + me.lane % 4 * PIECE;
-    return gathered<4>(weight, first + r, min(first + ACROSS * UNITS, HIDDEN), [&](int i) {
+__device__ inline AFragment load_a_fragment(const storage* weight, const ThreadCoords& me, int s, int i) {
+    const int first = me.row() * ACROSS * UNITS, r = (me.warp / GROUPS * M_TILES_PER_WARP + i) * 16 + me.lane / 4;
+    const int k = (me.warp % GROUPS * K_TILES_PER_WARP + s) * K_TILE + me.lane % 4 * ELEMENTS_PER_VECTOR;
+    return load_a_transposed<4>(weight, first + r, min(first + ACROSS * UNITS, HIDDEN), [&](int i) {
         const int from = (k + i) / OWN_GATES, gate = (k + i) % OWN_GATES / UNITS;
-        return Gate{gate, (from * ACROSS + me.across()) * UNITS + (k + i) % UNITS};
+        return WeightRow{gate, (from * ACROSS + me.across()) * UNITS + (k + i) % UNITS};
     });
 }
 
 // The block's part of the sums of its row's units.
-__device__ inline void multiply(Shared& shared, Resident& weights, const Thread& me) {
-    Sums sums[ROW_TILES] = {};
+__device__ inline void mma_recurrent(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& me) {
+    Accumulator sums[M_TILES_PER_WARP] = {};
     const int group = me.warp % GROUPS;
-    add_columns<0, SLICES_EACH>(sums, weights, own_columns(shared.columns, group, me.lane));
+    mma_mainloop<0, K_TILES_PER_WARP>(sums, weights, thread_b_ptr(shared.columns, group, me.lane));
 #pragma unroll
-    for (int i = 0; i < ROW_TILES * 2; i++) {
-        const int r = (me.warp / GROUPS * ROW_TILES * 2 + i) * 8 + me.lane / 4;
-        for (int next = 0; next < 2; next++)
-            shared.sums[group][me.lane % 4 * 2 + next][r] = sums[i / 2].at[i % 2 * 2 + next];
+    for (int i = 0; i < M_TILES_PER_WARP * 2; i++) {
+        const int r = (me.warp / GROUPS * M_TILES_PER_WARP * 2 + i) * 8 + me.lane / 4;
+        for (int next = 0; next < 2; next++) shared.sums[group][me.lane % 4 * 2 + next][r] = sums[i / 2].data[i % 2 * 2 + next];
     }
 }
 
 // Publishes to each block of the row the sums of its units. mailbox: of the tile and step.
-__device__ inline void publish_partial_sums(const Shared& shared, uint4* mailbox, const Thread& me, unsigned epoch) {
+__device__ inline void publish_partial_sums(const SharedStorage& shared, uint4* mailbox, const ThreadCoords& me,
+                                            unsigned epoch) {
     for (int p = me.number; p < ACROSS * SUM_PACKETS; p += THREADS) {
         const int to = p / SUM_PACKETS, first = p % SUM_PACKETS * 3;
         float sums[3] = {};
@@ -129,14 +129,14 @@ __device__ inline void publish_partial_sums(const Shared& shared, uint4* mailbox
 // Receives what the blocks of the row publish of the i-th step of a tile, into shared memory.
 struct SumReceiver {
     PacketReader<LL16Packet, ACROSS * SUM_PACKETS, PACKETS_PREFETCHED, THREADS> reader;
-    __device__ static const uint4* mailbox(uint4* mailboxes, const Thread& me, int i, int tile) {
+    __device__ static const uint4* mailbox(uint4* mailboxes, const ThreadCoords& me, int i, int tile) {
         return sum_mailbox(mailboxes, me, i, tile) + me.rank * ACROSS * SUM_PACKETS;
     }
-    __device__ void prefetch(uint4* mailboxes, const Thread& me, int i, int tile) {
+    __device__ void prefetch(uint4* mailboxes, const ThreadCoords& me, int i, int tile) {
         reader.prefetch_first(mailbox(mailboxes, me, i, tile), me.number);
     }
     // False on a timeout.
-    __device__ bool receive(Shared& shared, uint4* mailboxes, const Thread& me, int i, int tile) {
+    __device__ bool receive(SharedStorage& shared, uint4* mailboxes, const ThreadCoords& me, int i, int tile) {
         return reader.receive(mailbox(mailboxes, me, i, tile), me.number, i + 1, [&](unsigned index, const uint4& packet) {
             float* sums = shared.received_sums + index * 3;
             sums[0] = __uint_as_float(packet.x), sums[1] = __uint_as_float(packet.y), sums[2] = __uint_as_float(packet.z);
@@ -148,13 +148,13 @@ struct SumReceiver {
 struct GradientReceiver {
     static constexpr int NUM_PACKETS = DOWN * Gradients::PACKETS;
     PacketReader<Gradients::Packet, NUM_PACKETS, PACKETS_PREFETCHED, THREADS> reader;
-    __device__ static const uint4* mailbox(uint4* mailboxes, const Thread& me, int i, int tile) {
+    __device__ static const uint4* mailbox(uint4* mailboxes, const ThreadCoords& me, int i, int tile) {
         return gradient_mailbox(mailboxes, me, i, tile) + me.across() * NUM_PACKETS;
     }
-    __device__ void prefetch(uint4* mailboxes, const Thread& me, int i, int tile) {
+    __device__ void prefetch(uint4* mailboxes, const ThreadCoords& me, int i, int tile) {
         reader.prefetch_first(mailbox(mailboxes, me, i, tile), me.number);
     }
-    __device__ bool receive(Shared& shared, uint4* mailboxes, const Thread& me, int i, int tile) {
+    __device__ bool receive(SharedStorage& shared, uint4* mailboxes, const ThreadCoords& me, int i, int tile) {
         return reader.receive(mailbox(mailboxes, me, i, tile), me.number, i + 1, [&](unsigned index, const uint4& packet) {
             Gradients::unpack_into(shared.columns, index, packet);
         });
@@ -162,7 +162,7 @@ struct GradientReceiver {
 };
 
 // Adds what all blocks of the row have published of a state to `sum`.
-__device__ inline float add_partial_sums(float sum, const Shared& shared, const Thread& me, int s) {
+__device__ inline float add_partial_sums(float sum, const SharedStorage& shared, const ThreadCoords& me, int s) {
     const float* place = shared.received_sums + me.column(s) * UNITS + me.local_unit(s);
 #pragma unroll
     for (int from = 0; from < ACROSS; from++) sum += place[from * SUM_PACKETS * 3];
@@ -170,9 +170,10 @@ __device__ inline float add_partial_sums(float sum, const Shared& shared, const 
 }
 
 // The i-th step backward of the block's own units of a tile, the sums of the step before being there; then what is left of d_h.
-__device__ inline void step_units(Shared& shared, const Arrays& arrays, const Inputs& inputs, const Thread& me, int tile, int i) {
+__device__ inline void step_units(SharedStorage& shared, const Arrays& arrays, const Inputs& inputs, const ThreadCoords& me,
+                                  int tile, int i) {
 #pragma unroll
-    for (int s = 0; s < STATES; s++) {
+    for (int s = 0; s < STATES_PER_THREAD; s++) {
         if (me.column(s) >= SEQUENCES) continue;
         const float carried = shared.carried.d_h[tile][s][me.number];
         const float d_h = i > 0 ? add_partial_sums(carried, shared, me, s) : carried;
@@ -184,9 +185,8 @@ __device__ inline void step_units(Shared& shared, const Arrays& arrays, const In
         const bool is_alive = me.is_inside(tile, s) && arrays.time(i) < end;
         const Slopes slopes = inputs.slopes(arrays, me, tile, s, arrays.time(i + 1), end);
         const float all_d_h = d_h + (is_alive ? of_raw(inputs.d_output[s]) : 0);
-        step(shared.carried, arrays, slopes, me, tile, s, i, all_d_h, [&](int gate, storage found) {
-            shared.own.of(gate * UNITS + me.local_unit(s), me.column(s)) = found;
-        });
+        step(shared.carried, arrays, slopes, me, tile, s, i, all_d_h,
+             [&](int gate, storage found) { shared.own.at(gate * UNITS + me.local_unit(s), me.column(s)) = found; });
     }
 }
 
@@ -196,23 +196,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_backward(
     index d_output_step, index d_output_sequence, const storage* d_final_h, const storage* d_final_c, storage* d_gates,
     storage* d_product, storage* d_first_h, storage* d_first_c, const length* lengths, uint4* handoff, int* status, int steps,
     int batch, int is_reverse) {
-    Shared& shared = *(Shared*)dynamic_smem();
-    const Thread first = this_thread(batch);
+    SharedStorage& shared = *(SharedStorage*)dynamic_smem();
+    const ThreadCoords first = thread_coords(batch);
     const Arrays arrays = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, weight,
                            first_h, first_c, d_final_h, d_final_c, cells, d_gates, d_product, d_first_h, d_first_c,
                            row_step, row_sequence, steps, is_reverse};
     const int tiles = min(TILES, (batch - first.first_sequence + 7) / 8);
     zero_smem(&shared, sizeof(States) + sizeof(Gradients));
     shared.carried.start(arrays, first, lengths);
-    Resident weights(shared.room, nullptr, 0, [&](int s, int i) { return part_of(weight, first, s, i); });
+    ResidentWeights weights(shared.weight_storage, nullptr, 0,
+                            [&](int s, int i) { return load_a_fragment(weight, first, s, i); });
     __syncthreads();
     bool timed_out = false;
     for (int i = 0; i <= steps && !timed_out; i++) {
         SumReceiver sums;
-        if (i > 0) sums.prefetch(handoff, this_thread(batch), i - 1, 0);
+        if (i > 0) sums.prefetch(handoff, thread_coords(batch), i - 1, 0);
 #pragma unroll 1
         for (int tile = 0; tile < tiles && !timed_out; tile++) {
-            const Thread me = this_thread(batch);
+            const ThreadCoords me = thread_coords(batch);
             Inputs inputs = {};
             if (i < steps) inputs.read(arrays, me, tile, i);
             jitter(i, 0);
@@ -225,20 +226,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_backward(
             __syncthreads();
             jitter(i, 2);
             const int place = me.across() * DOWN + me.row();
-            if (i < steps) shared.own.publish(gradient_mailbox(handoff, me, i, tile) + place * Gradients::PACKETS, me.number, i + 1);
+            if (i < steps)
+                shared.own.publish(gradient_mailbox(handoff, me, i, tile) + place * Gradients::PACKETS, me.number, i + 1);
             if (i + 1 < steps) inputs.prefetch(arrays, me, tile, i + 1);
         }
         if (i == steps || timed_out) continue;
         GradientReceiver gradients;
-        gradients.prefetch(handoff, this_thread(batch), i, 0);
+        gradients.prefetch(handoff, thread_coords(batch), i, 0);
 #pragma unroll 1
         for (int tile = 0; tile < tiles && !timed_out; tile++) {
-            const Thread me = this_thread(batch);
+            const ThreadCoords me = thread_coords(batch);
             timed_out = __syncthreads_or(!gradients.receive(shared, handoff, me, i, tile));
             if (timed_out) continue;
             if (tile + 1 < tiles) gradients.prefetch(handoff, me, i, tile + 1);
             jitter(i, 3);
-            multiply(shared, weights, me);
+            mma_recurrent(shared, weights, me);
             __syncthreads();
             jitter(i, 4);
             publish_partial_sums(shared, sum_mailbox(handoff, me, i, tile), me, i + 1);
@@ -246,5 +248,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_backward(
     }
     if (!timed_out) return;
     *(volatile int*)status = 1;
-    for (int tile = 0; tile < tiles; tile++) give_up(arrays, this_thread(batch), tile);
+    for (int tile = 0; tile < tiles; tile++) give_up(arrays, thread_coords(batch), tile);
 }

@@ -16,35 +16,36 @@
 
 #define WARPS 8
 #define THREADS (32 * WARPS)
-#define ROW_TILES ((GATES * UNITS + 15) / 16)
-#define AT_ONCE (ROW_TILES > 8 ? 1 : 8 / ROW_TILES)  // slices of columns whose weights a thread reads at once
+#define M_TILES_PER_WARP ((GATES * UNITS + 15) / 16)
+#define K_TILES_PER_LOAD (M_TILES_PER_WARP > 8 ? 1 : 8 / M_TILES_PER_WARP)  // whose weights a thread loads at once
 
 #include "few_columns.cuh"
 
 typedef long long index;
 
-struct Shared {
-    Share<ROW_TILES, 1> sums[2][WARPS];  // of inputs and of states, by rows and sequences
+struct SharedStorage {
+    WarpPartials<M_TILES_PER_WARP, 1> sums[2][WARPS];  // of inputs and of states, by rows and sequences
 };
-static_assert(sizeof(Shared) <= SHARED_BYTES, "Once.launch");
+static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Once.launch");
 
-struct Thread {
+struct ThreadCoords {
     int warp, lane, first_unit, first_sequence, batch;
     __device__ int sequence() const { return first_sequence + lane / 4; }  // of its columns
 };
 
 // Of a weight of SIZE columns row r of this block's.
-template <int SIZE> __device__ inline MatrixRow row_of(const storage* weight, const Thread& me, int r) {
+template <int SIZE> __device__ inline MatrixRow weight_row_ptr(const storage* weight, const ThreadCoords& me, int r) {
     const int unit = me.first_unit + r / GATES;
     return {weight + ((index)(r % GATES) * HIDDEN + unit) * SIZE, r < GATES * UNITS && unit < HIDDEN};
 }
 
 // The block's rows of weight [G*H, SIZE] by a warp's share of 8 rows [SIZE] from `columns` on.
 template <int SIZE>
-__device__ inline void multiply(Share<ROW_TILES, 1>& found, const storage* weight, const storage* columns, const Thread& me) {
+__device__ inline void multiply_weights(WarpPartials<M_TILES_PER_WARP, 1>& found, const storage* weight, const storage* columns,
+                                        const ThreadCoords& me) {
     const MatrixRow column = {columns + (index)me.sequence() * SIZE, me.sequence() < me.batch};
-    multiply_share<SIZE, AT_ONCE>(found, me.warp, me.lane, [&](int r) { return row_of<SIZE>(weight, me, r); },
-                                  [&](int) { return column; });
+    skinny_mma<SIZE, K_TILES_PER_LOAD>(
+        found, me.warp, me.lane, [&](int r) { return weight_row_ptr<SIZE>(weight, me, r); }, [&](int) { return column; });
 }
 
 __device__ inline float bias_at(const storage* bias, int gate, int unit) { return bias ? widen(bias[gate * HIDDEN + unit]) : 0; }
@@ -53,11 +54,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_once(
     const storage* x, const storage* weight_ih, const storage* weight_hh, const storage* bias_ih, const storage* bias_hh,
     const storage* first_h, const storage* first_c, storage* output, storage* final_h, storage* final_c, index output_sequence,
     int batch) {
-    Shared& shared = *(Shared*)dynamic_smem();
+    SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     const int thread = threadIdx.x, block = blockIdx.x;
-    const Thread me = {thread / 32, thread % 32, block % BLOCKS * UNITS, block / BLOCKS * 8, batch};
-    multiply<INPUTS>(shared.sums[0][me.warp], weight_ih, x, me);
-    if (first_h) multiply<HIDDEN>(shared.sums[1][me.warp], weight_hh, first_h, me);
+    const ThreadCoords me = {thread / 32, thread % 32, block % BLOCKS * UNITS, block / BLOCKS * 8, batch};
+    multiply_weights<INPUTS>(shared.sums[0][me.warp], weight_ih, x, me);
+    if (first_h) multiply_weights<HIDDEN>(shared.sums[1][me.warp], weight_hh, first_h, me);
     __syncthreads();
     for (int i = thread; i < UNITS * 8; i += THREADS) {
         const int local = i % UNITS, column = i / UNITS, unit = me.first_unit + local, b = me.first_sequence + column;
@@ -67,9 +68,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_once(
         for (int gate = 0; gate < GATES; gate++) {
             const int row = local * GATES + gate;
             const bool is_apart = CELL == GRU && gate == 2;
-            of_x[gate] = sum_of(shared.sums[0], row, column) + bias_at(bias_ih, gate, unit);
+            of_x[gate] = reduce_partials(shared.sums[0], row, column) + bias_at(bias_ih, gate, unit);
             if (!is_apart) of_x[gate] += bias_at(bias_hh, gate, unit);
-            if (first_h) product[gate] = sum_of(shared.sums[1], row, column);
+            if (first_h) product[gate] = reduce_partials(shared.sums[1], row, column);
         }
         const index place = (index)b * HIDDEN + unit;
         const State before = {first_h ? widen(first_h[place]) : 0, first_c ? widen(first_c[place]) : 0};

@@ -22,23 +22,23 @@
 //   load warp does not write it again. The sums of GRU's W_in x are among the others. A wait that takes WATCHDOG_NS times out,
 //   and nothing more is published, in the block, its cluster and so the layers above.
 #define LOAD_WARPS 3
-#define INPUT_SLICES (((INPUTS > HIDDEN ? INPUTS : HIDDEN) + SLICE * GROUPS - 1) / (SLICE * GROUPS))  // of a group of warps
+#define INPUT_K_TILES (((INPUTS > HIDDEN ? INPUTS : HIDDEN) + K_TILE * GROUPS - 1) / (K_TILE * GROUPS))  // of a group of warps
 #include "cluster_gates.cuh"
 #include "progress.cuh"
 
 #define VECTORS_IN_FLIGHT (WIDTH < 8 ? WIDTH / 2 : 8)  // of a lane of a load warp
 // Named barriers beside those of cluster_gates.cuh: of the buffers of inputs; all outputs of a step are written.
 enum { INPUTS_FULL = 6, INPUTS_EMPTY = INPUTS_FULL + LOAD_WARPS, OUTPUT_WRITTEN = INPUTS_EMPTY + LOAD_WARPS };
-static_assert(LEFT_OVER == 0, "all weights are on chip");
+static_assert(STREAMED_FRAGMENTS == 0, "all weights are on chip");
 
-struct Shared {
+struct SharedStorage {
     unsigned long long barriers[2][8];  // a tile's, padded to 128 bytes
     States states[2][TILES];
-    Eight<INPUT_SLICES> inputs[LOAD_WARPS];
+    BTile<INPUT_K_TILES> inputs[LOAD_WARPS];
     Steps steps;
     int timed_out;  // a wait of some thread has timed out: no more is published
 };
-static_assert(sizeof(Shared) <= SHARED_BYTES, "Wave.shared_bytes");
+static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Wave.shared_bytes");
 
 // The arrays of one layer.
 struct Layer {
@@ -58,72 +58,81 @@ struct LayerInput {
 // In place of gate_step.cuh's Inputs: they are among the sums.
 struct FusedInputs {
     __device__ void read(const Arrays&, const Walk&, int, int) const {}
-    __device__ float of(int, int) const { return 0; }
+    __device__ float at(int, int) const { return 0; }
 };
 
 // Stores W_in x, which is what a warp's sums of GRU's gate n are so far, in the place of LSTM's fourth gate; W_hn h starts from 0.
-__device__ inline void spill_candidate_input(Steps& steps, int turn, const Thread& me, Sums (&sums)[ROW_TILES]) {
+__device__ inline void spill_candidate_input(Steps& steps, int sum_buffer, const ThreadCoords& me,
+                                             Accumulator (&sums)[M_TILES_PER_WARP]) {
 #pragma unroll
-    for (int i = 0; i < ROW_TILES * 2; i++) {
-        const int r = sums_row(me, i);
+    for (int i = 0; i < M_TILES_PER_WARP * 2; i++) {
+        const int r = accumulator_row(me, i);
         if (r % GATES != 2) continue;
-        float* place = &steps.sums[turn][me.warp % GROUPS][r / GATES][me.lane % 4 * 2 * PER + 3 % PER];
-        float* pair = &sums[i / 2].at[i % 2 * 2];
+        float* place = &steps.sums[sum_buffer][me.warp % GROUPS][r / GATES][me.lane % 4 * 2 * PER + 3 % PER];
+        float* pair = &sums[i / 2].data[i % 2 * 2];
         place[0] = pair[0], place[PER] = pair[1];
         pair[0] = pair[1] = 0;
     }
 }
 
 // Computes the sums of every tile and step, those of the inputs before the states are waited for, by the first 8 warps.
-__device__ inline void multiply_all(Shared& shared, Resident& weights, const Thread& me, int steps, int tiles) {
+__device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& me, int steps,
+                                     int tiles) {
     bool timed_out = false;
-    int turn = 0, visits = 0, buffer = 0;
+    int sum_buffer = 0, iteration = 0, input_buffer = 0;
     for (int t = 0; t < steps; t++)
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
-            Sums sums[ROW_TILES] = {};
-            named_barrier_sync(INPUTS_FULL + buffer, THREADS + 32);
+            Accumulator sums[M_TILES_PER_WARP] = {};
+            named_barrier_sync(INPUTS_FULL + input_buffer, THREADS + 32);
             jitter(t, 0);
-            add_columns<SLICES_EACH, INPUT_SLICES>(sums, weights, own_columns(shared.inputs[buffer], me.warp % GROUPS, me.lane));
-            named_barrier_arrive(INPUTS_EMPTY + buffer, THREADS + 32);
+            mma_mainloop<K_TILES_PER_WARP, INPUT_K_TILES>(sums, weights,
+                                                          thread_b_ptr(shared.inputs[input_buffer], me.warp % GROUPS, me.lane));
+            named_barrier_arrive(INPUTS_EMPTY + input_buffer, THREADS + 32);
             timed_out |= *(volatile int*)&shared.timed_out;
-            if (visits >= 2) named_barrier_sync(SUMS_EMPTY + turn, BLOCK_THREADS);
-            const uint4* columns = own_columns(shared.states[t % 2][tile], me.warp % GROUPS, me.lane);
-            if (t > 0 && !timed_out) timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);
+            if (iteration >= 2) named_barrier_sync(SUMS_EMPTY + sum_buffer, BLOCK_THREADS);
+            const uint4* b_ptr = thread_b_ptr(shared.states[t % 2][tile], me.warp % GROUPS, me.lane);
+            if (t > 0 && !timed_out)
+                timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);
             if (timed_out) *(volatile int*)&shared.timed_out = 1;
             jitter(t, 1);
-            if (CELL == GRU) spill_candidate_input(shared.steps, turn, me, sums);
-            multiply(shared.steps, turn, weights, me, columns, sums);
+            if (CELL == GRU) spill_candidate_input(shared.steps, sum_buffer, me, sums);
+            mma_recurrent(shared.steps, sum_buffer, weights, me, b_ptr, sums);
             jitter(t, 6);
-            named_barrier_arrive(SUMS_FULL + turn, BLOCK_THREADS);
-            turn = 1 - turn, visits = visits < 2 ? visits + 1 : 2, buffer = buffer + 1 < LOAD_WARPS ? buffer + 1 : 0;
+            named_barrier_arrive(SUMS_FULL + sum_buffer, BLOCK_THREADS);
+            sum_buffer = 1 - sum_buffer, iteration = iteration < 2 ? iteration + 1 : 2,
+            input_buffer = input_buffer + 1 < LOAD_WARPS ? input_buffer + 1 : 0;
         }
 }
 
 // Loads the inputs of a tile and step, by a warp. b: the tile's first sequence.
-__device__ inline void read(Eight<INPUT_SLICES>& inputs, const LayerInput& input, const Thread& me, int t, int b) {
-    constexpr int PIECES_EACH = Eight<INPUT_SLICES>::PIECES_EACH;
+__device__ inline void read(BTile<INPUT_K_TILES>& inputs, const LayerInput& input, const ThreadCoords& me, int t, int b) {
+    constexpr int VECTORS_PER_SEQUENCE = BTile<INPUT_K_TILES>::VECTORS_PER_SEQUENCE;
 #pragma unroll 1
-    for (int first = me.lane; first < 8 * PIECES_EACH; first += VECTORS_IN_FLIGHT * 32) {
+    for (int first = me.lane; first < 8 * VECTORS_PER_SEQUENCE; first += VECTORS_IN_FLIGHT * 32) {
         uint4 vectors[VECTORS_IN_FLIGHT];
 #pragma unroll
         for (int i = 0; i < VECTORS_IN_FLIGHT; i++) {
-            const int place = first + i * 32, column = place / PIECES_EACH;
-            const MatrixRow row = {input.rows + t * input.step + (b + column) * input.sequence, column < 8 && b + column < me.batch};
-            vectors[i] = piece_at(row, place % PIECES_EACH * PIECE, input.values);
+            const int place = first + i * 32, column = place / VECTORS_PER_SEQUENCE;
+            const MatrixRow row = {input.rows + t * input.step + (b + column) * input.sequence,
+                                   column < 8 && b + column < me.batch};
+            vectors[i] = load_vector(row, place % VECTORS_PER_SEQUENCE * ELEMENTS_PER_VECTOR, input.values);
         }
 #pragma unroll
         for (int i = 0; i < VECTORS_IN_FLIGHT; i++) {
             const int place = first + i * 32;
-            if (place < 8 * PIECES_EACH) *(uint4*)&inputs.of(place % PIECES_EACH * PIECE, place / PIECES_EACH) = vectors[i];
+            if (place < 8 * VECTORS_PER_SEQUENCE)
+                *(uint4*)&inputs.at(place % VECTORS_PER_SEQUENCE * ELEMENTS_PER_VECTOR, place / VECTORS_PER_SEQUENCE) =
+                    vectors[i];
         }
     }
 }
 
 // Loads the inputs of every LOAD_WARPS-th tile and step, by one of LOAD_WARPS warps, as soon as the flags of all blocks below say
 // that they are written.
-__device__ inline void run_load_warps(Shared& shared, const LayerInput& input, const Thread& me, int steps, int tiles) {
-    Eight<INPUT_SLICES>& inputs = shared.inputs[me.warp];
+__device__ inline void run_load_warps(SharedStorage& shared, const LayerInput& input, const ThreadCoords& me, int steps,
+                                      int tiles) {
+    BTile<INPUT_K_TILES>& inputs = shared.inputs[me.warp];
     const bool polls = input.step_flags && me.lane < BLOCKS;
     bool timed_out = false, is_first = true;
     int ready_steps = 0;
@@ -144,7 +153,7 @@ __device__ inline void run_load_warps(Shared& shared, const LayerInput& input, c
 }
 
 // Signals each step that the block has written, by the last warp, until a wait times out.
-__device__ inline void run_signal_warp(Shared& shared, int* step_flag, const Thread& me, int steps) {
+__device__ inline void run_signal_warp(SharedStorage& shared, int* step_flag, const ThreadCoords& me, int steps) {
     for (int t = 0; t < steps; t++) {
         named_barrier_sync(OUTPUT_WRITTEN, GATE_THREADS + 32);
         jitter(t, 9);
@@ -169,11 +178,11 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1)
     const storage* x, index x_step, index x_sequence, EACH_LAYER(LAYER_PARAMS), const storage* first_h, const storage* first_c,
     index output_step, index output_sequence, storage* final_h, storage* final_c, const length* lengths, index row_step,
     index row_sequence, int* told, int* status, int steps, int batch) {
-    Shared& shared = *(Shared*)dynamic_smem();
+    SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     const int thread = threadIdx.x, rank = block_rank_in_cluster(), sets = (batch + TILES * 8 - 1) / (TILES * 8);
     const int layer = blockIdx.x / BLOCKS / sets, set = blockIdx.x / BLOCKS % sets;
     const int number = thread < THREADS ? thread : thread < BLOCK_THREADS ? thread - THREADS : thread - BLOCK_THREADS;
-    const Thread me = {number, number / 32, number % 32, rank * UNITS, set * TILES * 8, batch};
+    const ThreadCoords me = {number, number / 32, number % 32, rank * UNITS, set * TILES * 8, batch};
     const Layer layers[LAYERS] = {EACH_LAYER(LAYER_ARGS)};
     Layer own = layers[0];
     LayerInput input = {x, x_step, x_sequence, INPUTS, nullptr};
@@ -190,12 +199,12 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1)
     init_mbarriers(shared, 10);
     if (thread < THREADS) {
         warpgroup_reg_alloc<OTHER_REGISTERS>();
-        Resident weights(shared.steps.room, nullptr, rank, [&](int s, int i) {
-            if (s < SLICES_EACH) return part_of(own.weight_hh, me, s, i);
-            return part_of(own.weight_ih, me, s - SLICES_EACH, i, INPUT_SLICES, input.values);
+        ResidentWeights weights(shared.steps.weight_storage, nullptr, rank, [&](int s, int i) {
+            if (s < K_TILES_PER_WARP) return load_a_fragment(own.weight_hh, me, s, i);
+            return load_a_fragment(own.weight_ih, me, s - K_TILES_PER_WARP, i, INPUT_K_TILES, input.values);
         });
         cluster_sync();
-        multiply_all(shared, weights, me, steps, tiles);
+        run_mma_warps(shared, weights, me, steps, tiles);
     } else if (thread < BLOCK_THREADS) {
         warpgroup_reg_dealloc<GATE_REGISTERS>();
         load_initial_states(shared, arrays, me, tiles, lengths);

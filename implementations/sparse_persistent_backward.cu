@@ -17,14 +17,14 @@
 #include "sparse_rows.cuh"
 #include "sparse_sent.cuh"
 
-struct Thread {
+struct ThreadCoords {
     int number, first_unit, first_sequence, batch;
-    __device__ int local_unit(int state) const { return own_unit(number, state); }
-    __device__ int column(int state) const { return own_column(number, state); }
+    __device__ int local_unit(int state) const { return unit_of_state(number, state); }
+    __device__ int column(int state) const { return sequence_of_state(number, state); }
     __device__ int unit(int state) const { return first_unit + local_unit(state); }
-    __device__ int sequence(int tile, int state) const { return first_sequence + tile * WIDE + column(state); }
+    __device__ int sequence(int tile, int state) const { return first_sequence + tile * TILE_BATCH + column(state); }
     __device__ bool is_inside(int tile, int state) const {
-        return column(state) < WIDE && unit(state) < HIDDEN && sequence(tile, state) < batch;
+        return column(state) < TILE_BATCH && unit(state) < HIDDEN && sequence(tile, state) < batch;
     }
 };
 
@@ -35,18 +35,18 @@ struct Shared {
     Own own;
     Parts parts;
     Carried carried;
-    Room room;
+    WeightStorage room;
     int is_stuck;  // some thread has given up the wait for what others tell
     Sent sent;
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "Sparse.shared_bytes");
 
 // The i-th step backward of a thread's own units of a tile; then what is left of d_h. sums: of the step before.
-__device__ inline void step_units(Shared& shared, const Arrays& arrays, const Inputs& inputs, const RowSums& sums, const Thread& me,
+__device__ inline void step_units(Shared& shared, const Arrays& arrays, const Inputs& inputs, const RowSums& sums, const ThreadCoords& me,
                                   int tile, int i) {
 #pragma unroll
-    for (int s = 0; s < STATES; s++) {
-        if (me.column(s) >= WIDE) continue;
+    for (int s = 0; s < STATES_PER_THREAD; s++) {
+        if (me.column(s) >= TILE_BATCH) continue;
         const float d_h = shared.carried.d_h[tile][s][me.number] + sums.at[s][0];
         if (i == arrays.steps) {
             finish(shared.carried, arrays, me, tile, s, d_h);
@@ -57,18 +57,18 @@ __device__ inline void step_units(Shared& shared, const Arrays& arrays, const In
         const Slopes slopes = inputs.slopes(arrays, me, tile, s, arrays.time(i + 1), end);
         const float all_d_h = d_h + (is_alive ? of_raw(inputs.d_output[s]) : 0);
         step(shared.carried, arrays, slopes, me, tile, s, i, all_d_h,
-             [&](int gate, storage found) { shared.own.of(me.unit(s), me.column(s), gate) = found; });
+             [&](int gate, storage found) { shared.own.at(me.unit(s), me.column(s), gate) = found; });
     }
 }
 
 // All that has states does in a step: what is read for it, found, and told.
 __device__ inline void take_step(Shared& shared, const Arrays& arrays, const Handoff& handoff, const Inputs& inputs,
-                                 const RowSums& sums, const Thread& me, int tile, int i) {
+                                 const RowSums& sums, const ThreadCoords& me, int tile, int i) {
     step_units(shared, arrays, inputs, sums, me, tile, i);
     named_barrier_sync(FOUND, GATE_THREADS);
     jitter(i, 4);
     const bool is_lost = CLUSTER > 1 && *(volatile int*)&shared.is_stuck;
-    if (i < arrays.steps && !is_lost) tell(shared.own, handoff, me.first_sequence / WIDE + tile, i + 1, me.number);
+    if (i < arrays.steps && !is_lost) tell(shared.own, handoff, me.first_sequence / TILE_BATCH + tile, i + 1, me.number);
     if (TILES == 1) named_barrier_arrive(TOLD, BLOCK_THREADS);
     if (i + 1 < arrays.steps) Inputs::prefetch(arrays, me, tile, i + 1);
 }
@@ -77,7 +77,7 @@ __device__ inline void take_step(Shared& shared, const Arrays& arrays, const Han
 // has registers for what it needs alone.
 template <bool HAS_STATES>
 __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const unsigned* places, const storage* values,
-                                const Handoff& handoff, const Thread& me, const Route& route) {
+                                const Handoff& handoff, const ThreadCoords& me, const Route& route) {
     Elements elements(shared.room, places, values);
     const int tiles = tiles_of(me.first_sequence, me.batch);
     for (int i = 0; i <= arrays.steps; i++) {
@@ -88,7 +88,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const unsi
             jitter(i, 0);
             bool is_stuck = false;
             if (i > 0) {
-                if (!HAS_STATES && !hear(shared.states, handoff, me.first_sequence / WIDE + tile, i, i, me.number - GATE_THREADS))
+                if (!HAS_STATES && !hear(shared.states, handoff, me.first_sequence / TILE_BATCH + tile, i, i, me.number - GATE_THREADS))
                     *(volatile int*)&shared.is_stuck = 1;
                 __syncthreads();
                 is_stuck = *(volatile int*)&shared.is_stuck;
@@ -120,11 +120,11 @@ extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) spars
     unsigned own_number = threadIdx.x, own_block = blockIdx.x;
     opaque(own_number), opaque(own_block);  // which would otherwise be asked for anew wherever they are needed
     const int number = own_number, block = own_block;
-    const Thread me = {number, block % BLOCKS * UNITS, block / BLOCKS * TILES * WIDE, batch};
+    const ThreadCoords me = {number, block % BLOCKS * UNITS, block / BLOCKS * TILES * TILE_BATCH, batch};
     const Arrays arrays = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, nullptr,
                            first_h, first_c, d_final_h, d_final_c, cells, d_gates, d_product, d_first_h, d_first_c,
                            row_step, row_sequence, steps, is_reverse};
-    const Handoff handoff(all_told, (batch + WIDE - 1) / WIDE, block);
+    const Handoff handoff(all_told, (batch + TILE_BATCH - 1) / TILE_BATCH, block);
     zero_smem(&shared, sizeof(States) + sizeof(Own) + sizeof(shared.parts.of_slot));
     shared.is_stuck = 0;
     if (CLUSTER > 1) shared.sent.start(firsts);

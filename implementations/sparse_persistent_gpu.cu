@@ -26,10 +26,10 @@
 #define TOLD_EACH 1
 #define GROUPS 1
 #define SUMS 1
-#define SUM_UNITS 1  // they lie elsewhere
+#define SUM_ROWS 1  // they lie elsewhere
 #define SUM_COLUMNS 1
-#define INPUT_SLICES 0
-#define PIECE (16 / (int)sizeof(storage))
+#define INPUT_K_TILES 0
+#define ELEMENTS_PER_VECTOR (16 / (int)sizeof(storage))
 #include "jitter.cuh"
 
 #include "recurrent_gates.cuh"
@@ -52,11 +52,11 @@ static_assert(sizeof(Shared) <= SHARED_BYTES, "Sparse.shared_bytes");
 // that hear run it compiled apart: each has registers for what it needs alone.
 template <bool HAS_STATES>
 __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const unsigned* places, const storage* values,
-                                const Handoff& handoff, const Thread& me, const Route& route) {
-    Elements elements(shared.steps.room, places, values);
+                                const Handoff& handoff, const ThreadCoords& me, const Route& route) {
+    Elements elements(shared.steps.weight_storage, places, values);
     const bool is_first_told = arrays.first_h;
     const int hearer = me.number - GATE_THREADS;
-    const int tiles = tiles_of(me.first_sequence, me.batch), first_tile = me.first_sequence / WIDE;
+    const int tiles = tiles_of(me.first_sequence, me.batch), first_tile = me.first_sequence / TILE_BATCH;
     Walk walk(arrays, me, tiles);
     Inputs inputs = {};
     if (HAS_STATES) inputs.read(arrays, walk, 0, 0);
@@ -71,7 +71,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const unsi
             const bool is_stuck = *(volatile int*)&shared.is_stuck;
             jitter(t, 1);
             float parts[SEQUENCES] = {};
-            elements.multiply(parts, shared.steps.room, shared.states);
+            elements.multiply(parts, shared.steps.weight_storage, shared.states);
             if (CLUSTER > 1 && is_stuck) return false;
             shared.sent.put(shared.parts, route, parts, t);
             const Bounds bounds(shared.parts, me.number);
@@ -114,8 +114,8 @@ extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) spars
     unsigned own_number = threadIdx.x, own_block = blockIdx.x;
     opaque(own_number), opaque(own_block);  // which would otherwise be asked for anew wherever they are needed
     const int number = own_number, block = own_block;
-    const Thread me = {number, number / 32, number % 32, block % BLOCKS * UNITS, block / BLOCKS * TILES * WIDE, batch};
-    const Handoff handoff(all_told, (batch + WIDE - 1) / WIDE, block);
+    const ThreadCoords me = {number, number / 32, number % 32, block % BLOCKS * UNITS, block / BLOCKS * TILES * TILE_BATCH, batch};
+    const Handoff handoff(all_told, (batch + TILE_BATCH - 1) / TILE_BATCH, block);
     const bool has_states = number < GATE_THREADS;
     zero_smem(&shared, sizeof(shared.states) + sizeof(shared.own) + sizeof(shared.parts.of_slot));
     shared.is_stuck = 0;
@@ -127,8 +127,8 @@ extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) spars
         for (int tile = 0; first_h && tile < TILES; tile++) start_own(shared.own[tile], arrays, me, tile);
     }
     meet_all();
-    for (int tile = 0; first_h && has_states && tile < TILES && me.first_sequence + tile * WIDE < batch; tile++)
-        tell(shared.own[tile], handoff, me.first_sequence / WIDE + tile, 1, number);
+    for (int tile = 0; first_h && has_states && tile < TILES && me.first_sequence + tile * TILE_BATCH < batch; tile++)
+        tell(shared.own[tile], handoff, me.first_sequence / TILE_BATCH + tile, 1, number);
     jitter(-1, 5);
     const Route route = shared.sent.route(shared.parts, slots[block % BLOCKS * BLOCK_THREADS + number]);
     const bool is_whole = has_states ? find_all<true>(shared, arrays, places, values, handoff, me, route)

@@ -217,8 +217,8 @@ FAULTS = {
     "no wait": (WAITS, ";"),
     "another tile's barrier": (WAITS, WAITS.replace("[tile]", "[0]")),
     "sums are written before they are read": (
-        "named_barrier_sync(SUMS_EMPTY + turn, BLOCK_THREADS);",
-        "named_barrier_arrive(SUMS_EMPTY + turn, BLOCK_THREADS);",
+        "named_barrier_sync(SUMS_EMPTY + buffer, BLOCK_THREADS);",
+        "named_barrier_arrive(SUMS_EMPTY + buffer, BLOCK_THREADS);",
     ),
     "no barrier of the cluster at the start": ("        cluster_sync();\n", ""),
 }
@@ -227,8 +227,8 @@ FAULTS_OF_GATES = {
     "one buffer of states": ("now = t % 2, next = 1 - now", "now = 0, next = 0"),
     "too few bytes": ("(BLOCKS - 1) * STATE_TILE_BYTES", "(BLOCKS - 1) * STATE_TILE_BYTES - 16"),
     "sums are read before they are there": (
-        "named_barrier_sync(SUMS_FULL + turn, BLOCK_THREADS);",
-        "named_barrier_arrive(SUMS_FULL + turn, BLOCK_THREADS);",
+        "named_barrier_sync(SUMS_FULL + buffer, BLOCK_THREADS);",
+        "named_barrier_arrive(SUMS_FULL + buffer, BLOCK_THREADS);",
     ),
     "states are sent before they are computed": ("named_barrier_sync(STATES_READY, GATE_THREADS);", ";"),
 }
@@ -240,7 +240,7 @@ FAULTS_BACKWARD = {
     "no wait": (LATER_WAITS, ";"),
     "no wait at the end": (LAST_WAITS, ";"),
     "one buffer of sums": ("shared.sums[buffer]", "shared.sums[0]"),
-    "one buffer of gates": ("gates = 1 - gates;", ""),
+    "one buffer of gates": ("gate_buffer = 1 - gate_buffer;", ""),
     "no barrier of the block": ("timed_out = __syncthreads_or(timed_out);\n            if", "if"),
     "too few bytes": ("BLOCKS * SUM_TILE_BYTES", "BLOCKS * SUM_TILE_BYTES - 16"),
     "another tile's barrier": (LATER_WAITS, LATER_WAITS.replace("[tile]", "[0]")),
@@ -251,7 +251,7 @@ KERNELS = {"persistent_forward": FAULTS, GATES_OF_CLUSTER: FAULTS_OF_GATES, "per
 # Of the weights that are left over, forward and backward.
 FAULTS_LEFT_OVER = {
     "they are not waited for": ("cp_async_wait_group<(RING > 0 ? RING - 1 : 0)>();", ""),
-    "another turn's": ("(turn * 2 * TOGETHER + i)", "(i)"),
+    "another pass's": ("(pass * 2 * TOGETHER + i)", "(i)"),
 }
 
 

@@ -123,8 +123,8 @@ extern "C" float fabsf(float);
 #include "warp_product.cuh"
 extern "C" void split(const unsigned* given, unsigned (*found)[2], int values) {
     for (int i = 0; i < values; i++) {
-        const Columns columns = columns_of({given[i]});
-        found[i][0] = columns.first.x, found[i][1] = columns.second.x;
+        const BFragment b = make_b_fragment({given[i]});
+        found[i][0] = b.big.x, found[i][1] = b.small.x;
     }
 }
 """
@@ -179,7 +179,7 @@ SYNCS = "if (__syncthreads_or(timed_out)) return false;"
 FINDS = "            __syncwarp();\n            jitter(t, 3);"
 VALID = "Packet::is_valid(packets[n][k % PACKETS_IN_REGISTERS], epoch);"
 FAULTS = {
-    "another epoch": ("persistent_forward", "me, t + 1, lay)", "me, t, lay)"),
+    "another epoch": ("persistent_forward", "me, t + 1, stage)", "me, t, stage)"),
     "one place for all steps": ("persistent_forward", "* 2 + t % 2) * ABREAST", "* 2) * ABREAST"),
     "no barrier before the gates": ("persistent_forward", SYNCS, "if (timed_out) return false;"),
     "no barrier before sums are written again": ("persistent_forward", "if (SUMS == 1) __syncthreads();", ";"),

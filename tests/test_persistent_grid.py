@@ -154,8 +154,8 @@ FAULTS = {
 FAULTS_OF_READERS = {
     "states are not waited for": ("named_barrier_sync(STATES_FULL + buffer, BLOCK_THREADS);", ";"),
     "states are not waited for to be read": (
-        "if (visits++ >= BUFFERS) named_barrier_sync(STATES_EMPTY + buffer, BLOCK_THREADS);",
-        "visits++;",
+        "if (iteration++ >= BUFFERS) named_barrier_sync(STATES_EMPTY + buffer, BLOCK_THREADS);",
+        "iteration++;",
     ),
     "another buffer": ("!receive_states(receiver, shared.states[buffer]", "!receive_states(receiver, shared.states[0]"),
     "no barrier before publishing": (

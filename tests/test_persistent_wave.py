@@ -240,7 +240,7 @@ def test_it_is_said_what_runs(options: dict[str, Any], wanted: list[str], in_wav
 
 
 POLLS = "timed_out = !spin_until([&] { return (ready_steps = ld_acquire(input.step_flags + me.lane)) > t; });"
-AWAITS_INPUTS = "named_barrier_sync(INPUTS_FULL + buffer, THREADS + 32);"
+AWAITS_INPUTS = "named_barrier_sync(INPUTS_FULL + input_buffer, THREADS + 32);"
 AWAITS_EMPTY = "if (!is_first) named_barrier_sync(INPUTS_EMPTY + me.warp, THREADS + 32);"
 FAULTS = {
     "an input is not waited for": (POLLS, ";"),
@@ -257,7 +257,8 @@ FAULTS = {
         "timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);", ";",
     ),
     "sums are written before they are read": (
-        "named_barrier_sync(SUMS_EMPTY + turn, BLOCK_THREADS);", "named_barrier_arrive(SUMS_EMPTY + turn, BLOCK_THREADS);",
+        "named_barrier_sync(SUMS_EMPTY + sum_buffer, BLOCK_THREADS);",
+        "named_barrier_arrive(SUMS_EMPTY + sum_buffer, BLOCK_THREADS);",
     ),
     "no barrier of the cluster at the start": ("        cluster_sync();\n", ""),
 }  # fmt: skip

@@ -396,7 +396,7 @@ FAULTS = {
         "another tile's": ("tell(shared.own[tile], handoff, first", "tell(shared.own[0], handoff, first"),
     },
     "sparse_persistent_backward": {
-        "another number": ("/ WIDE + tile, i, i, me", "/ WIDE + tile, i - 1, i, me"),
+        "another number": ("/ TILE_BATCH + tile, i, i, me", "/ TILE_BATCH + tile, i - 1, i, me"),
         "no barrier before the product": (f"__syncthreads();\n{SPACES}    is_stuck =", "is_stuck ="),
         "no barrier before the sums": (f"__syncthreads();\n{SPACES}if (is_stuck) return", "if (is_stuck) return"),
         "no meeting before telling": ("named_barrier_sync(FOUND, GATE_THREADS);\n    jitter(i, 4);", ""),
@@ -407,7 +407,7 @@ FAULTS = {
         "another unit's": ("block * WORDS + first + i]", "block * WORDS + (first + i + 1) % WORDS]"),
     },
     "sparse_parts.cuh": {
-        "another row's sums": ("own_unit(thread, s), gate, thread", "(own_unit(thread, s) + 1) % UNITS, gate, thread"),
+        "another row's sums": ("unit_of_state(thread, s), gate, t", "(unit_of_state(thread, s) + 1) % UNITS, gate, t"),
         "a part is left out": ("sum_of<PARTS_A_ROW / LANES>", "sum_of<PARTS_A_ROW / LANES - 2>"),
     },
     "sparse_rows.cuh": {

@@ -1,21 +1,21 @@
 // One step backward of a thread's states in a block of persistent_gpu, whatever way the blocks tell each other of it: what is read
 // for it, the gates' gradients, and what is carried to the step before. Where a block's Thread has its states it says itself; a
-// tile has WIDE sequences.
+// tile has TILE_BATCH sequences.
 #pragma once
 #include "later.cuh"
 #include "recurrent_gates.cuh"
 
-#ifndef WIDE
-#define WIDE 8
+#ifndef TILE_BATCH
+#define TILE_BATCH 8
 #endif
 
 typedef long long index;
 typedef long long length;
 
 struct Rows {
-    const storage* at;
+    const storage* data;
     index step, sequence;
-    __device__ const storage& of(int t, index b, int j) const { return at[t * step + b * sequence + j]; }
+    __device__ const storage& at(int t, index b, int j) const { return data[t * step + b * sequence + j]; }
 };
 
 struct Arrays {
@@ -31,17 +31,17 @@ struct Arrays {
 
 // What a block has in shared memory from step to step: of d_h and d_c what does not pass through W_hh; where sequences end.
 struct Carried {
-    float d_h[TILES][STATES][THREADS], d_c[TILES][STATES][THREADS];
-    int ends[TILES][WIDE];
+    float d_h[TILES][STATES_PER_THREAD][THREADS], d_c[TILES][STATES_PER_THREAD][THREADS];
+    int ends[TILES][TILE_BATCH];
 
-    __device__ void start(const Arrays& arrays, const Thread& me, const length* lengths) {
+    __device__ void start(const Arrays& arrays, const ThreadCoords& me, const length* lengths) {
 #pragma unroll 1
-        for (int i = me.number; i < TILES * WIDE; i += THREADS) {
+        for (int i = me.number; i < TILES * TILE_BATCH; i += THREADS) {
             const int b = me.first_sequence + i;
             ends[0][i] = b >= me.batch ? 0 : lengths ? (int)lengths[b] : arrays.steps;
         }
         for (int tile = 0; tile < TILES; tile++)
-            for (int s = 0; s < STATES; s++) {
+            for (int s = 0; s < STATES_PER_THREAD; s++) {
                 const index place = (index)me.sequence(tile, s) * HIDDEN + me.unit(s);
                 const bool is_inside = me.is_inside(tile, s);
                 d_h[tile][s][me.number] = arrays.d_final_h && is_inside ? widen(arrays.d_final_h[place]) : 0;
@@ -53,17 +53,17 @@ struct Carried {
 // What a step needs of memory for a thread's states, read ahead of its use, as bits: who turns them into numbers waits.
 // Where there is nothing to read something else is, so that no branch makes copies of what has not come yet.
 struct Inputs {
-    unsigned kept[STATES][4], d_output[STATES], h[STATES];
-    float c[STATES], c_before[STATES];
+    unsigned kept[STATES_PER_THREAD][4], d_output[STATES_PER_THREAD], h[STATES_PER_THREAD];
+    float c[STATES_PER_THREAD], c_before[STATES_PER_THREAD];
 
-    __device__ void read(const Arrays& arrays, const Thread& me, int tile, int i) {
+    __device__ void read(const Arrays& arrays, const ThreadCoords& me, int tile, int i) {
         const int t = arrays.time(i), before = min(max(arrays.time(i + 1), 0), arrays.steps - 1);
 #pragma unroll
-        for (int s = 0; s < STATES; s++) {
+        for (int s = 0; s < STATES_PER_THREAD; s++) {
             const index b = min(me.sequence(tile, s), me.batch - 1), row = arrays.row(t, b);
             const int j = min(me.unit(s), HIDDEN - 1);
-            d_output[s] = raw_of(arrays.d_output.of(t, b, j));
-            if (CELL != LSTM) h[s] = raw_of(arrays.output.of(CELL == GRU ? before : t, b, j));
+            d_output[s] = raw_of(arrays.d_output.at(t, b, j));
+            if (CELL != LSTM) h[s] = raw_of(arrays.output.at(CELL == GRU ? before : t, b, j));
             if (CELL == LSTM) c[s] = arrays.cells[row * HIDDEN + j];
             if (CELL == LSTM) c_before[s] = arrays.cells[arrays.row(before, b) * HIDDEN + j];
 #pragma unroll
@@ -73,22 +73,22 @@ struct Inputs {
     }
 
     // Into the L2 cache what a later step reads. Of the state before what it does not have from this one.
-    __device__ static void prefetch(const Arrays& arrays, const Thread& me, int tile, int i) {
+    __device__ static void prefetch(const Arrays& arrays, const ThreadCoords& me, int tile, int i) {
         const int t = arrays.time(i), before = min(max(arrays.time(i + 1), 0), arrays.steps - 1);
 #pragma unroll
-        for (int s = 0; s < STATES; s++) {
+        for (int s = 0; s < STATES_PER_THREAD; s++) {
             if (!me.is_inside(tile, s)) continue;
             const index b = me.sequence(tile, s), row = arrays.row(t, b);
             const int j = me.unit(s);
-            prefetch_l2(&arrays.d_output.of(t, b, j));
-            if (CELL != LSTM) prefetch_l2(&arrays.output.of(CELL == GRU ? before : t, b, j));
+            prefetch_l2(&arrays.d_output.at(t, b, j));
+            if (CELL != LSTM) prefetch_l2(&arrays.output.at(CELL == GRU ? before : t, b, j));
             if (CELL == LSTM) prefetch_l2(arrays.cells + arrays.row(before, b) * HIDDEN + j);
 #pragma unroll
             for (int gate = 0; GATES > 1 && gate < 4; gate++) prefetch_l2(arrays.kept + (row * 4 + gate) * HIDDEN + j);
         }
     }
 
-    __device__ Slopes slopes(const Arrays& arrays, const Thread& me, int tile, int s, int before, int end) const {
+    __device__ Slopes slopes(const Arrays& arrays, const ThreadCoords& me, int tile, int s, int before, int end) const {
         float found[4], state = of_raw(h[s]), c_state = c_before[s];
 #pragma unroll
         for (int gate = 0; gate < 4; gate++) found[gate] = of_raw(kept[s][gate]);
@@ -103,8 +103,8 @@ struct Inputs {
 
 // d_h: all of it, of the state after the step. tell(gate, gradient): what the other units are to know of it.
 template <typename Tell>
-__device__ inline void step(Carried& carried, const Arrays& arrays, const Slopes& slopes, const Thread& me, int tile, int s, int i,
-                            float d_h, Tell tell) {
+__device__ inline void step(Carried& carried, const Arrays& arrays, const Slopes& slopes, const ThreadCoords& me, int tile,
+                            int s, int i, float d_h, Tell tell) {
     const int t = arrays.time(i), j = me.unit(s);
     const bool is_inside = me.is_inside(tile, s), is_alive = is_inside && t < carried.ends[tile][me.column(s)];
     const bool is_some = is_alive && (CELL != RNN_RELU || slopes.gates[0] > 0);
@@ -125,7 +125,8 @@ __device__ inline void step(Carried& carried, const Arrays& arrays, const Slopes
 }
 
 // Gradients of the initial states.
-__device__ inline void finish(const Carried& carried, const Arrays& arrays, const Thread& me, int tile, int s, float d_h) {
+__device__ inline void finish(const Carried& carried, const Arrays& arrays, const ThreadCoords& me, int tile, int s,
+                              float d_h) {
     if (!me.is_inside(tile, s)) return;
     const index place = (index)me.sequence(tile, s) * HIDDEN + me.unit(s);
     arrays.d_first_h[place] = narrow(d_h);
@@ -133,8 +134,8 @@ __device__ inline void finish(const Carried& carried, const Arrays& arrays, cons
 }
 
 // Where a wait was given up nothing is known, which all results say.
-__device__ inline void give_up(const Arrays& arrays, const Thread& me, int tile) {
-    for (int s = 0; s < STATES; s++) {
+__device__ inline void give_up(const Arrays& arrays, const ThreadCoords& me, int tile) {
+    for (int s = 0; s < STATES_PER_THREAD; s++) {
         if (!me.is_inside(tile, s)) continue;
         const index b = me.sequence(tile, s), place = b * HIDDEN + me.unit(s);
         arrays.d_first_h[place] = narrow(NOT_A_NUMBER);

@@ -43,4 +43,6 @@ template <bool BY_WARP = false, typename Condition> __device__ inline bool spin_
     return true;
 }
 
-template <typename Condition> __device__ inline bool spin_until_warp(Condition condition) { return spin_until<true>(condition); }
+template <typename Condition> __device__ inline bool spin_until_warp(Condition condition) {
+    return spin_until<true>(condition);
+}

@@ -13,9 +13,10 @@ __device__ inline smem_addr_t map_shared_rank(smem_addr_t address, smem_addr_t r
 
 // mbarrier: of the block whose shared memory `address` is in.
 __device__ inline void st_async(smem_addr_t address, uint4 value, smem_addr_t mbarrier) {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
-                 "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(mbarrier)
-                 : "memory");
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+        "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(mbarrier)
+        : "memory");
 }
 
 __device__ inline void st_async(smem_addr_t address, uint2 value, smem_addr_t mbarrier) {
@@ -30,7 +31,9 @@ __device__ inline void st_async(smem_addr_t address, unsigned value, smem_addr_t
 }
 
 // A phase of it completes when one thread has arrived with the expected number of bytes, and all of them have been written.
-__device__ inline void mbarrier_init(smem_addr_t mbarrier) { asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(mbarrier)); }
+__device__ inline void mbarrier_init(smem_addr_t mbarrier) {
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(mbarrier));
+}
 
 __device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;"); }
 
@@ -40,11 +43,10 @@ __device__ inline void mbarrier_arrive_expect_tx(smem_addr_t mbarrier, unsigned 
 
 __device__ inline bool mbarrier_try_wait_parity(smem_addr_t mbarrier, unsigned parity) {
     unsigned is_complete;
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(is_complete)
-        : "r"(mbarrier), "r"(parity)
-        : "memory");
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(is_complete)
+                 : "r"(mbarrier), "r"(parity)
+                 : "memory");
     return is_complete;
 }
 

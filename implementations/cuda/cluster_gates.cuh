@@ -19,10 +19,10 @@
 enum NamedBarrier { SUMS_FULL = 1, SUMS_EMPTY = 3, STATES_READY = 5 };
 
 // Broadcast of a block's states to the others, some of them by each warp. bases: start of shared memory in the other blocks.
-template <typename Shared> struct ClusterBroadcast {
+template <typename SharedStorage> struct ClusterBroadcast {
     smem_addr_t bases[PEERS_PER_WARP > 0 ? PEERS_PER_WARP : 1];
 
-    __device__ ClusterBroadcast(const Shared& shared, const Thread& me) {
+    __device__ ClusterBroadcast(const SharedStorage& shared, const ThreadCoords& me) {
         const int rank = me.first_unit / UNITS;
 #pragma unroll
         for (int i = 0; i < PEERS_PER_WARP; i++)
@@ -30,7 +30,7 @@ template <typename Shared> struct ClusterBroadcast {
     }
 
     // Sends a tile's states. source, mbarrier: offsets in shared memory, of the thread's first vector and of the mbarrier.
-    __device__ void broadcast(const Shared& shared, smem_addr_t source, smem_addr_t mbarrier, int warp) const {
+    __device__ void broadcast(const SharedStorage& shared, smem_addr_t source, smem_addr_t mbarrier, int warp) const {
 #pragma unroll
         for (int i = 0; i < VECTORS_PER_LANE; i++) {
             if (i * 32 + threadIdx.x % 32 >= VECTORS_PER_STATE_TILE) continue;
@@ -43,7 +43,7 @@ template <typename Shared> struct ClusterBroadcast {
 };
 
 // Initialises the mbarriers and the states, by all of a block's threads, before anything else. place: of a jitter.
-template <typename Shared> __device__ inline void init_mbarriers(Shared& shared, int place) {
+template <typename SharedStorage> __device__ inline void init_mbarriers(SharedStorage& shared, int place) {
     if (threadIdx.x == 0) {
         for (int i = 0; i < 16; i++) mbarrier_init(smem_addr(&shared.barriers[0][i]));
         fence_mbarrier_init();
@@ -55,27 +55,27 @@ template <typename Shared> __device__ inline void init_mbarriers(Shared& shared,
 }
 
 // Prepares the first step; a barrier of the cluster is to follow.
-template <typename Shared>
-__device__ inline void load_initial_states(
-    Shared& shared, const Arrays& arrays, const Thread& me, int tiles, const length* lengths) {
+template <typename SharedStorage>
+__device__ inline void load_initial_states(SharedStorage& shared, const Arrays& arrays, const ThreadCoords& me, int tiles,
+                                           const length* lengths) {
     start(shared.steps, arrays, me, lengths);
     for (int tile = 0; tile < tiles; tile++) start(shared.states[0][tile], arrays, me, tile);
 }
 
 // Computes, publishes and writes the states of every tile and step; status is 1 after a timeout. inputs: `Inputs`, or what has its
 // functions. on_step_stored(t): called by all these threads when they have written all of step t.
-template <typename Shared, typename In, typename OnStepStored>
-__device__ inline void run_pointwise_warps(
-    Shared& shared, const Arrays& arrays, const Thread& me, int tiles, int* status, In inputs, OnStepStored on_step_stored) {
-    const ClusterBroadcast<Shared> peers(shared, me);
+template <typename SharedStorage, typename In, typename OnStepStored>
+__device__ inline void run_pointwise_warps(SharedStorage& shared, const Arrays& arrays, const ThreadCoords& me, int tiles,
+                                           int* status, In inputs, OnStepStored on_step_stored) {
+    const ClusterBroadcast<SharedStorage> peers(shared, me);
     Walk walk(arrays, me, tiles);
     walk.hold();
     inputs.read(arrays, walk, 0, 0);
     const auto offset_of = [&](const void* what) { return smem_addr(what) - smem_addr(&shared); };
-    const auto tile_at = [&](int t, int tile) { return offset_of(&shared.states[t % 2][tile].piece(me.first_unit, me.lane)); };
+    const auto tile_at = [&](int t, int tile) { return offset_of(&shared.states[t % 2][tile].vector(me.first_unit, me.lane)); };
     const auto barrier_at = [&](int t, int tile) { return offset_of(&shared.barriers[t % 2][tile]); };
     smem_addr_t source = tile_at(1, 0), mbarrier = barrier_at(1, 0);  // before all states are ready, which are sent right after
-    int turn = 0;
+    int buffer = 0;
     bool timed_out = false;
     for (int t = 0; t < arrays.steps; t++)
 #pragma unroll 1
@@ -85,12 +85,12 @@ __device__ inline void run_pointwise_warps(
             const Ready ready(shared.steps, inputs, me, tile, arrays.step(t));
             read_next(inputs, walk, arrays, tiles, tile, t);
             jitter(t, 2);
-            named_barrier_sync(SUMS_FULL + turn, BLOCK_THREADS);
+            named_barrier_sync(SUMS_FULL + buffer, BLOCK_THREADS);
             timed_out = *(volatile int*)&shared.timed_out;  // before the gates, which need not wait for it
             jitter(t, 3);
-            const Found found(shared.steps, turn, ready, me, tile, shared.states[now][tile], shared.states[next][tile]);
+            const Found found(shared.steps, buffer, ready, me, tile, shared.states[now][tile], shared.states[next][tile]);
             jitter(t, 4);
-            named_barrier_arrive(SUMS_EMPTY + turn, BLOCK_THREADS);
+            named_barrier_arrive(SUMS_EMPTY + buffer, BLOCK_THREADS);
             named_barrier_sync(STATES_READY, GATE_THREADS);
             jitter(t, 5);
             if (is_published && !timed_out) {
@@ -101,7 +101,7 @@ __device__ inline void run_pointwise_warps(
             if (!is_published) found.write_final(arrays, shared.steps, ready, me, tile);
             if (is_last) on_step_stored(t);
             walk.advance(is_last);
-            turn = 1 - turn;
+            buffer = 1 - buffer;
             const int next_step = is_last ? t + 2 : t + 1, next_tile = is_last ? 0 : tile + 1;
             source = tile_at(next_step, next_tile), mbarrier = barrier_at(next_step, next_tile);
         }

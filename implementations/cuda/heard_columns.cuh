@@ -7,21 +7,21 @@
 #include "warp_product.cuh"
 
 #define GROUPS 8
-#define SCARCE 1
-#define READ_AT_ONCE (HELD < 4 ? HELD : 4)
-#define WORDS_PER_PACKET (OF_TF32 ? 6 : 3)
+#define COMPACT_SUMS 1
+#define LOADS_IN_FLIGHT (HELD < 4 ? HELD : 4)
+#define WORDS_PER_PACKET (IS_SINGLE_TF32 ? 6 : 3)
 #define UNITS_PER_PACKET (WORDS_PER_PACKET * 4 / (int)sizeof(storage))
 #define PACKETS_PER_BLOCK ((UNITS + UNITS_PER_PACKET - 1) / UNITS_PER_PACKET)  // of a sequence, as the next two
 #define PACKETS_PER_SEQUENCE (BLOCKS * PACKETS_PER_BLOCK)
 #define PACKETS_PER_LANE ((PACKETS_PER_SEQUENCE + 4 * GROUPS - 1) / (4 * GROUPS))
-#define SLICES_EACH ((PACKETS_PER_LANE * WORDS_PER_PACKET + 3) / 4)  // of a warp
+#define K_TILES_PER_WARP ((PACKETS_PER_LANE * WORDS_PER_PACKET + 3) / 4)  // of a warp
 // Packets of a sequence that a lane has at once, at least 2, and of these the packets that it waits for at once.
 #define PACKETS_IN_REGISTERS (PARCELS_AT_ONCE < PACKETS_PER_LANE ? PARCELS_AT_ONCE : PACKETS_PER_LANE)
 #define PACKETS_PER_WAIT \
-    (PACKETS_IN_REGISTERS == PACKETS_PER_LANE ? PACKETS_PER_LANE : OF_TF32 && PACKETS_IN_REGISTERS == 2 ? 2 : 1)
+    (PACKETS_IN_REGISTERS == PACKETS_PER_LANE ? PACKETS_PER_LANE : IS_SINGLE_TF32 && PACKETS_IN_REGISTERS == 2 ? 2 : 1)
 #define PACKET_SLOTS_PER_N_TILE (PACKETS_PER_LANE * 4 * GROUPS * 8)
 #define PACKETS_PER_WARP ((SEQUENCES * PACKETS_PER_BLOCK + GROUPS - 1) / GROUPS)  // of the block's own, of a tile
-#define STATES ((PACKETS_PER_WARP * UNITS_PER_PACKET + 31) / 32)                  // of a thread in a tile
+#define STATES_PER_THREAD ((PACKETS_PER_WARP * UNITS_PER_PACKET + 31) / 32)                  // of a thread in a tile
 
 // A warp computes the states that it publishes, one packet's after another's.
 __device__ inline int packet_of_thread(int thread, int state) {
@@ -30,8 +30,8 @@ __device__ inline int packet_of_thread(int thread, int state) {
 __device__ inline int unit_in_block(int thread, int state) {
     return packet_of_thread(thread, state) / SEQUENCES * UNITS_PER_PACKET + (thread % 32 + state * 32) % UNITS_PER_PACKET;
 }
-__device__ inline int own_unit(int thread, int state) { return unit_in_block(thread, state) % UNITS; }
-__device__ inline int own_column(int thread, int state) {
+__device__ inline int unit_of_state(int thread, int state) { return unit_in_block(thread, state) % UNITS; }
+__device__ inline int sequence_of_state(int thread, int state) {
     const bool is_one = thread % 32 + state * 32 < PACKETS_PER_WARP * UNITS_PER_PACKET && unit_in_block(thread, state) < UNITS;
     return is_one ? packet_of_thread(thread, state) % SEQUENCES : 8 * ABREAST;
 }
@@ -41,15 +41,15 @@ __device__ inline int own_column(int thread, int state) {
 #include "parcels.cuh"
 
 static_assert(PACKETS_IN_REGISTERS == PACKETS_PER_LANE || PACKETS_IN_REGISTERS >= 2, "a K tile may have words of two packets");
-typedef StatePacket<OF_TF32> Packet;
+typedef StatePacket<IS_SINGLE_TF32> Packet;
 
 // The states of a block's own units in a tile, as they are published: by each warp those that it computes.
 struct OutgoingStates {
-    unsigned words[WIDE][PACKETS_PER_BLOCK * WORDS_PER_PACKET];
-    __device__ storage& of(unsigned unit, unsigned column) { return ((storage*)words[column])[unit % UNITS]; }
+    unsigned words[TILE_BATCH][PACKETS_PER_BLOCK * WORDS_PER_PACKET];
+    __device__ storage& at(unsigned unit, unsigned column) { return ((storage*)words[column])[unit % UNITS]; }
 
     // mailbox: of the tile and step.
-    __device__ void publish(uint4* mailbox, const Thread& me, unsigned epoch) const {
+    __device__ void publish(uint4* mailbox, const ThreadCoords& me, unsigned epoch) const {
         for (int i = me.lane; i < PACKETS_PER_WARP; i += 32) {
             const int own = me.warp * PACKETS_PER_WARP + i, part = own / SEQUENCES, column = own % SEQUENCES;
             uint4* slot = mailbox + column / 8 * PACKET_SLOTS_PER_N_TILE +
@@ -60,10 +60,10 @@ struct OutgoingStates {
 };
 
 // Index of a lane's k-th packet among all of a sequence.
-__device__ inline int packet_index(const Thread& me, int k) { return (me.warp * PACKETS_PER_LANE + k) * 4 + me.lane % 4; }
+__device__ inline int packet_index(const ThreadCoords& me, int k) { return (me.warp * PACKETS_PER_LANE + k) * 4 + me.lane % 4; }
 
 // The weights of a row that are multiplied by a lane's j-th word of states.
-__device__ inline unsigned load_weight_word(const MatrixRow& row, const Thread& me, int j) {
+__device__ inline unsigned load_weight_word(const MatrixRow& row, const ThreadCoords& me, int j) {
     constexpr int UNITS_PER_WORD = 4 / sizeof(storage);
     const int at = packet_index(me, j / WORDS_PER_PACKET);
     const int local = at % PACKETS_PER_BLOCK * UNITS_PER_PACKET + j % WORDS_PER_PACKET * UNITS_PER_WORD;
@@ -73,9 +73,9 @@ __device__ inline unsigned load_weight_word(const MatrixRow& row, const Thread& 
     return raw_of(row.start[unit]) | (units > 1 ? raw_of(row.start[unit + 1]) << 16 : 0);
 }
 
-__device__ inline Slice load_a_fragment_packet_order(const storage* weight, const Thread& me, int s, int i) {
+__device__ inline AFragment load_a_fragment_packet_order(const storage* weight, const ThreadCoords& me, int s, int i) {
     const int r = i * 16 + me.lane / 4;
-    const MatrixRow upper = row_of(weight, me, r, HIDDEN), lower = row_of(weight, me, r + 8, HIDDEN);
+    const MatrixRow upper = weight_row_ptr(weight, me, r, HIDDEN), lower = weight_row_ptr(weight, me, r + 8, HIDDEN);
     unsigned words[2][4];
 #pragma unroll
     for (int j = 0; j < 4; j++)
@@ -85,46 +85,47 @@ __device__ inline Slice load_a_fragment_packet_order(const storage* weight, cons
 
 // TWICE fragments of split float32, spread among all, are split once and stay as two halves: the first in the fragment's place,
 // the second after the last fragment.
-__device__ inline constexpr bool is_presplit(int part) { return (part + 1) * TWICE / WHOLE > part * TWICE / WHOLE; }
-__device__ inline Slice load_resident_fragment(const storage* weight, const Thread& me, int index) {
-    const int part = index < WHOLE ? index : ((index - WHOLE + 1) * WHOLE - 1) / max(TWICE, 1);
-    const Slice whole = load_a_fragment_packet_order(weight, me, part / ROW_TILES, part % ROW_TILES);
+__device__ inline constexpr bool is_presplit(int part) { return (part + 1) * TWICE / FRAGMENTS > part * TWICE / FRAGMENTS; }
+__device__ inline AFragment load_resident_fragment(const storage* weight, const ThreadCoords& me, int index) {
+    const int part = index < FRAGMENTS ? index : ((index - FRAGMENTS + 1) * FRAGMENTS - 1) / max(TWICE, 1);
+    const AFragment whole = load_a_fragment_packet_order(weight, me, part / M_TILES_PER_WARP, part % M_TILES_PER_WARP);
 #if SPLIT
-    if (is_presplit(part)) return index < WHOLE ? coarse(whole) : halves_of(whole).second;
+    if (is_presplit(part)) return index < FRAGMENTS ? tf32_big(whole) : split_a_fragment(whole).small;
 #endif
     return whole;
 }
-__device__ inline Halves resident_split_fragment(const Resident& weights, int part) {
+__device__ inline SplitAFragment resident_split_fragment(const ResidentWeights& weights, int part) {
 #if SPLIT
-    if (is_presplit(part)) return {weights.at(part), weights.at(WHOLE + part * TWICE / WHOLE)};
+    if (is_presplit(part)) return {weights.at(part), weights.at(FRAGMENTS + part * TWICE / FRAGMENTS)};
 #endif
-    return halves_of(weights.at(part));
+    return split_a_fragment(weights.at(part));
 }
 
 // A lane's packets of a tile, PACKETS_IN_REGISTERS of each 8 sequences at once.
 struct PacketBFragments {
     uint4 packets[ABREAST][PACKETS_IN_REGISTERS];
 
-    __device__ static bool is_expected(const Thread& me, int n, int k) {
+    __device__ static bool is_expected(const ThreadCoords& me, int n, int k) {
         return n * 8 + me.lane / 4 < SEQUENCES && k < PACKETS_PER_LANE && packet_index(me, k) < PACKETS_PER_SEQUENCE;
     }
-    __device__ static const uint4* packet_ptr(const uint4* mailbox, const Thread& me, int n, int k) {
+    __device__ static const uint4* packet_ptr(const uint4* mailbox, const ThreadCoords& me, int n, int k) {
         return mailbox + packet_index(me, 0) * 8 + me.lane / 4 + n * PACKET_SLOTS_PER_N_TILE + k * 32;
     }
 
     // Loads the k-th of all 8 sequences, whether they are valid or not.
-    __device__ void prefetch_packet(const uint4* mailbox, const Thread& me, int k) {
+    __device__ void prefetch_packet(const uint4* mailbox, const ThreadCoords& me, int k) {
 #pragma unroll
         for (int n = 0; n < ABREAST; n++)
-            packets[n][k % PACKETS_IN_REGISTERS] = is_expected(me, n, k) ? ld_relaxed_b128(packet_ptr(mailbox, me, n, k)) : uint4{};
+            packets[n][k % PACKETS_IN_REGISTERS] =
+                is_expected(me, n, k) ? ld_relaxed_b128(packet_ptr(mailbox, me, n, k)) : uint4{};
     }
-    __device__ void prefetch(const uint4* mailbox, const Thread& me) {
+    __device__ void prefetch(const uint4* mailbox, const ThreadCoords& me) {
 #pragma unroll
         for (int k = 0; k < PACKETS_IN_REGISTERS; k++) prefetch_packet(mailbox, me, k);
     }
 
     // Whether those from the k-th on, before the end-th, are there.
-    __device__ bool is_valid(const Thread& me, unsigned epoch, int k, int end) const {
+    __device__ bool is_valid(const ThreadCoords& me, unsigned epoch, int k, int end) const {
         bool is_whole = true;
 #pragma unroll
         for (; k < end; k++)
@@ -135,7 +136,7 @@ struct PacketBFragments {
     }
 
     // Waits until they are valid; polls those before the prefetched-th that are not. By whole warps. False on a timeout.
-    __device__ bool wait(const uint4* mailbox, const Thread& me, unsigned epoch, int k, int end, int prefetched) {
+    __device__ bool wait(const uint4* mailbox, const ThreadCoords& me, unsigned epoch, int k, int end, int prefetched) {
         if (__all_sync(~0u, is_valid(me, epoch, k, end))) return true;
         return spin_until_warp([&] {
             const bool is_whole = is_valid(me, epoch, k, end);
@@ -153,17 +154,17 @@ struct PacketBFragments {
         const int k = j / WORDS_PER_PACKET;
         return k < PACKETS_PER_LANE ? Packet::word(packets[n][k % PACKETS_IN_REGISTERS], j % WORDS_PER_PACKET) : 0;
     }
-    __device__ Columns b_fragment(int n, int s) const {
-        return columns_of({word(n, s * 4), word(n, s * 4 + 1), word(n, s * 4 + 2), word(n, s * 4 + 3)});
+    __device__ BFragment b_fragment(int n, int s) const {
+        return make_b_fragment({word(n, s * 4), word(n, s * 4 + 1), word(n, s * 4 + 2), word(n, s * 4 + 3)});
     }
 
     // Adds the product with a tile's states, which were prefetched, to `sums`. By whole warps. False on a timeout.
     // meanwhile(): called once the first are valid.
     template <typename Meanwhile>
-    __device__ bool mma_from_packets(Sums (&sums)[ROW_TILES][ABREAST], const Resident& weights, const uint4* mailbox,
-                                     const Thread& me, unsigned epoch, Meanwhile meanwhile) {
+    __device__ bool mma_from_packets(Accumulator (&sums)[M_TILES_PER_WARP][ABREAST], const ResidentWeights& weights,
+                                     const uint4* mailbox, const ThreadCoords& me, unsigned epoch, Meanwhile meanwhile) {
 #pragma unroll
-        for (int s = 0; s < SLICES_EACH; s++) {
+        for (int s = 0; s < K_TILES_PER_WARP; s++) {
 #pragma unroll
             for (int k = 0; k < PACKETS_PER_LANE; k += PACKETS_PER_WAIT)  // whose first word the K tile has
                 if (k * WORDS_PER_PACKET / 4 == s) {
@@ -174,14 +175,16 @@ struct PacketBFragments {
                     if (k == 0) meanwhile();
                 }
             if (SPLIT && !TWICE) scheduling_fence(mailbox);  // splitting all fragments at once would take more registers
-            Columns columns[ABREAST];
+            BFragment columns[ABREAST];
 #pragma unroll
             for (int n = 0; n < ABREAST; n++) columns[n] = b_fragment(n, s);
 #pragma unroll
-            for (int i = 0; i < ROW_TILES; i++) add_slice(sums[i], resident_split_fragment(weights, s * ROW_TILES + i), columns);
+            for (int i = 0; i < M_TILES_PER_WARP; i++)
+                mma_k_tile(sums[i], resident_split_fragment(weights, s * M_TILES_PER_WARP + i), columns);
 #pragma unroll
             for (int k = 0; k + PACKETS_IN_REGISTERS < PACKETS_PER_LANE; k++)  // whose last word the K tile had
-                if ((k * WORDS_PER_PACKET + WORDS_PER_PACKET - 1) / 4 == s) prefetch_packet(mailbox, me, k + PACKETS_IN_REGISTERS);
+                if ((k * WORDS_PER_PACKET + WORDS_PER_PACKET - 1) / 4 == s)
+                    prefetch_packet(mailbox, me, k + PACKETS_IN_REGISTERS);
         }
         return true;
     }

@@ -31,11 +31,13 @@ template <> struct StatePacket<true> : PackedTf32Packet {};
 
 // What a block publishes: ELEMENTS elements of each of a tile's sequences, of which SEQUENCES are published.
 template <int ELEMENTS> struct alignas(16) OutgoingTile {
-    typedef StatePacket<OF_TF32> Packet;
+    typedef StatePacket<IS_SINGLE_TF32> Packet;
     static constexpr int WORDS_PER_SEQUENCE = ELEMENTS * (int)sizeof(storage) / 4, WORDS = Packet::NUM_WORDS;
     static constexpr int PACKETS = (SEQUENCES * WORDS_PER_SEQUENCE + WORDS - 1) / WORDS;
     unsigned words[8 * WORDS_PER_SEQUENCE + 8];
-    __device__ storage& of(unsigned element, unsigned column) { return ((storage*)words)[column * ELEMENTS + element % ELEMENTS]; }
+    __device__ storage& at(unsigned element, unsigned column) {
+        return ((storage*)words)[column * ELEMENTS + element % ELEMENTS];
+    }
 
     // mailbox: from the block's first packet on.
     __device__ void publish(uint4* mailbox, int thread, unsigned epoch) const {
@@ -52,7 +54,7 @@ template <int ELEMENTS> struct alignas(16) OutgoingTile {
             const unsigned element = first + of_sequence * (4 / (unsigned)sizeof(storage));
             const unsigned column = IS_OF_ONE_SEQUENCE ? word / WORDS_PER_SEQUENCE : (word + i) / WORDS_PER_SEQUENCE;
             if (SEQUENCES * WORDS_PER_SEQUENCE % WORDS == 0 || column < SEQUENCES)
-                *(unsigned*)&states.of(element, column) = Packet::word(packet, i);
+                *(unsigned*)&states.at(element, column) = Packet::word(packet, i);
         }
     }
 };

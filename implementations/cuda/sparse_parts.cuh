@@ -56,24 +56,24 @@ struct alignas(CLUSTER > 1 ? 16 : 4) Parts {
 #define AT_A_TIME (GATE_THREADS / LANES)
 // Units lie beside each other, or, as parts of a cluster's do, sequences.
 __device__ inline int own_place(int thread, int state) { return thread / LANES + state * AT_A_TIME; }
-__device__ inline int own_unit(int thread, int state) {
+__device__ inline int unit_of_state(int thread, int state) {
     return (CLUSTER > 1 ? own_place(thread, state) / SEQUENCES : own_place(thread, state)) % UNITS;
 }
 __device__ inline int sum_column(int thread, int state) {
     const int place = own_place(thread, state);
     return CLUSTER > 1 && place < UNITS * SEQUENCES ? place % SEQUENCES : place / UNITS;
 }
-__device__ inline int own_column(int thread, int state) { return thread % LANES ? SEQUENCES : sum_column(thread, state); }
+__device__ inline int sequence_of_state(int thread, int state) { return thread % LANES ? SEQUENCES : sum_column(thread, state); }
 
 // Where the sums of a thread's rows begin and end.
 struct Bounds {
-    int first[STATES][ROW_GATES], end[STATES][ROW_GATES];
+    int first[STATES_PER_THREAD][ROW_GATES], end[STATES_PER_THREAD][ROW_GATES];
     __device__ Bounds(const Parts& parts, int thread) {
 #pragma unroll
-        for (int s = 0; s < STATES; s++)
+        for (int s = 0; s < STATES_PER_THREAD; s++)
 #pragma unroll
             for (int gate = 0; gate < ROW_GATES; gate++) {
-                const int row = own_unit(thread, s) * ROW_GATES + gate;
+                const int row = unit_of_state(thread, s) * ROW_GATES + gate;
                 first[s][gate] = parts.first[row] + thread % LANES, end[s][gate] = parts.first[row + 1];
             }
     }
@@ -81,14 +81,14 @@ struct Bounds {
 
 // A thread's rows' sums, the block's parts being there. By whole warps.
 struct RowSums {
-    float at[STATES][4];
+    float at[STATES_PER_THREAD][4];
     __device__ RowSums(const Parts& parts, const Bounds& bounds, int thread, unsigned turn) {
 #pragma unroll
-        for (int s = 0; s < STATES; s++) {
+        for (int s = 0; s < STATES_PER_THREAD; s++) {
             const int b = min(sum_column(thread, s), SEQUENCES - 1);
 #pragma unroll
             for (int gate = 0; gate < ROW_GATES; gate++) {
-                at[s][gate] = PARTS_A_ROW ? parts.sum(own_unit(thread, s), gate, thread % LANES, b, turn)
+                at[s][gate] = PARTS_A_ROW ? parts.sum(unit_of_state(thread, s), gate, thread % LANES, b, turn)
                                           : parts.sum(bounds.first[s][gate], bounds.end[s][gate], b);
 #pragma unroll
                 for (int other = 1; other < LANES; other *= 2) at[s][gate] += __shfl_xor_sync(~0u, at[s][gate], other);

@@ -30,7 +30,7 @@ struct alignas(WIDE_BYTES) Wide {
 };
 
 // Of a block: pairs [SHARED] of each thread, a word of all threads after the other.
-struct Room {
+struct WeightStorage {
     unsigned words[(SHARED > 0 ? SHARED : 1) * PAIR_WORDS * BLOCK_THREADS];
 };
 
@@ -39,7 +39,7 @@ struct Room {
 struct Elements {
     Pair held[HELD > 0 ? HELD : 1];
 
-    __device__ Elements(Room& room, const unsigned* places, const storage* values) {
+    __device__ Elements(WeightStorage& room, const unsigned* places, const storage* values) {
         const long long first = (long long)(blockIdx.x % BLOCKS) * OF_PAIRS * BLOCK_THREADS + threadIdx.x;
         const auto word = [&](int pair, int i) {
             const unsigned* of_values = (const unsigned*)values + (first - threadIdx.x) * VALUE_WORDS + threadIdx.x;
@@ -56,10 +56,10 @@ struct Elements {
         for (int pair = 0; pair < SHARED; pair++)
             for (int i = 0; i < PAIR_WORDS; i++) own(room, pair)[i * BLOCK_THREADS] = word(HELD + pair, i);
     }
-    __device__ static unsigned* own(Room& room, int pair) { return room.words + pair * PAIR_WORDS * BLOCK_THREADS + threadIdx.x; }
+    __device__ static unsigned* own(WeightStorage& room, int pair) { return room.words + pair * PAIR_WORDS * BLOCK_THREADS + threadIdx.x; }
 
     // The thread's part of its row's sums.
-    __device__ void multiply(float (&sums)[SEQUENCES], Room& room, const States& states) {
+    __device__ void multiply(float (&sums)[SEQUENCES], WeightStorage& room, const States& states) {
 #pragma unroll
         for (int pair = 0; pair < HELD; pair++) {
             if (!APART) held[pair].keep();

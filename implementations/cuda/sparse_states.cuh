@@ -9,8 +9,8 @@
 #include "roles.cuh"
 
 #define BLOCK_THREADS 512
-#define WIDE SEQUENCES
-#define STATES ((UNITS * SEQUENCES * LANES + GATE_THREADS - 1) / GATE_THREADS)  // of a thread in a tile
+#define TILE_BATCH SEQUENCES
+#define STATES_PER_THREAD ((UNITS * SEQUENCES * LANES + GATE_THREADS - 1) / GATE_THREADS)  // of a thread in a tile
 #define OF_UNITS (UNITS * TOLD_EACH)  // positions that a block tells
 #define WIDE_BYTES (SEQUENCES * (int)sizeof(storage))
 #define CLASSES (128 / WIDE_BYTES)  // positions that lie in different banks, or in the same word of one
@@ -21,7 +21,7 @@
 enum Where { FOUND = 1, TOLD_ALL = 2, TOLD = 3 };  // meetings of who has states; the others wait until these have told
 
 // Of a group of blocks whose sequences are from that on.
-__device__ inline int tiles_of(int first_sequence, int batch) { return min(TILES, (batch - first_sequence + WIDE - 1) / WIDE); }
+__device__ inline int tiles_of(int first_sequence, int batch) { return min(TILES, (batch - first_sequence + TILE_BATCH - 1) / TILE_BATCH); }
 
 struct alignas(16) States {
     storage at[(ZEROS + CLASSES) * SEQUENCES];
@@ -33,7 +33,7 @@ struct alignas(16) Own {
     static constexpr int PARCELS = (VALUES + EACH - 1) / EACH;
     storage values[PARCELS * EACH];
 
-    __device__ storage& of(int unit, int column, int which = 0) {
+    __device__ storage& at(int unit, int column, int which = 0) {
         return values[(unit % UNITS * TOLD_EACH + which) * SEQUENCES + column];
     }
 

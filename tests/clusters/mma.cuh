@@ -33,14 +33,14 @@ inline void multiply_all(Warp& warp) {
 }
 
 // By the last lane that arrives for all: a lane's own result stays until all have arrived again.
-inline void add_product(Sums& sums, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+inline void mma_m16n8(Accumulator& acc, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
     Warp& warp = warp_of_current();
     const unsigned lane = threadIdx.x % 32, operands[6] = {a0, a1, a2, a3, b0, b1};
     memcpy(warp.operands[lane], operands, sizeof(operands));
-    memcpy(warp.sums[lane], sums.at, sizeof(sums.at));
+    memcpy(warp.sums[lane], acc.data, sizeof(acc.data));
     if (warp.barrier.arrived + 1 == warp.barrier.members) multiply_all(warp);
     barrier_sync(warp.barrier);
-    memcpy(sums.at, warp.sums[lane], sizeof(sums.at));
+    memcpy(acc.data, warp.sums[lane], sizeof(acc.data));
 }
 
 inline void scheduling_fence(const uint4*) {}
