@@ -38,80 +38,82 @@ __device__ inline ThreadCoords thread_coords(int batch) {
             (int)(block / BLOCKS * TILES * TILE_BATCH), batch};
 }
 
-__device__ inline int num_tiles(const ThreadCoords& me) {
-    return min(TILES, (me.batch - me.first_sequence + TILE_BATCH - 1) / TILE_BATCH);
+__device__ inline int num_tiles(const ThreadCoords& thread) {
+    return min(TILES, (thread.batch - thread.first_sequence + TILE_BATCH - 1) / TILE_BATCH);
 }
 
 // Packets of h_t of a tile.
-__device__ inline uint4* state_mailbox(uint4* mailboxes, const ThreadCoords& me, int t, int tile) {
-    return mailboxes + (index)((me.first_sequence / TILE_BATCH + tile) * 2 + t % 2) * ABREAST * PACKET_SLOTS_PER_N_TILE;
+__device__ inline uint4* state_mailbox(uint4* mailboxes, const ThreadCoords& thread, int t, int tile) {
+    return mailboxes + (index)((thread.first_sequence / TILE_BATCH + tile) * 2 + t % 2) * ABREAST * PACKET_SLOTS_PER_N_TILE;
 }
 
 // Gate inputs, by threads: in registers only until the product begins, which needs these.
 struct StagedInputs {
     unsigned data[STATES_PER_THREAD][GATES][THREADS];
-    __device__ void store(const Inputs& inputs) {
+    __device__ void store(const GateInputs& inputs) {
 #pragma unroll
         for (int s = 0; s < STATES_PER_THREAD; s++)
 #pragma unroll
             for (int gate = 0; gate < GATES; gate++) data[s][gate][threadIdx.x] = inputs.data[s][gate];
     }
-    __device__ float at(int s, int gate) const { return of_raw(data[s][gate][threadIdx.x]); }
+    __device__ float at(int s, int gate) const { return widen_bits(data[s][gate][threadIdx.x]); }
 };
 
 struct SharedStorage {
     OutgoingStates own[TILES];
     StagedInputs inputs;
-    Steps steps;
+    PointwiseStorage pointwise;
 };
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Form.shared_bytes");
 
-__device__ inline void publish_initial_states(OutgoingStates& own, const Arrays& arrays, uint4* mailboxes,
-                                              const ThreadCoords& me, int tile) {
-    start_own(own, arrays, me, tile);
+__device__ inline void publish_initial_states(OutgoingStates& own, const KernelArgs& args, uint4* mailboxes,
+                                              const ThreadCoords& thread, int tile) {
+    load_own_initial_state(own, args, thread, tile);
     __syncwarp();
-    own.publish(state_mailbox(mailboxes, me, 0, tile), me, 1);
+    own.publish(state_mailbox(mailboxes, thread, 0, tile), thread, 1);
 }
 
 // Computes, publishes and writes the states of every tile and step. False on a timeout.
-__device__ inline bool run_steps(SharedStorage& shared, const Arrays& arrays, const ResidentWeights& weights, uint4* mailboxes,
-                                 int batch) {
+__device__ inline bool run_steps(SharedStorage& shared, const KernelArgs& args, const ResidentWeights& weights,
+                                 uint4* mailboxes, int batch) {
     const int tiles = num_tiles(thread_coords(batch));
-    Walk walk(arrays, thread_coords(batch), tiles);
-    Inputs inputs = {};
-    inputs.read(arrays, walk, 0, 0);
+    StatePointers pointers(args, thread_coords(batch), tiles);
+    GateInputs inputs = {};
+    inputs.load(args, pointers, 0, 0);
     PacketBFragments packets;
     if (TILES > 1) packets.prefetch(state_mailbox(mailboxes, thread_coords(batch), 0, 0), thread_coords(batch));
     int buffer = 0;
-    for (int t = 0; t < arrays.steps; t++) {
+    for (int t = 0; t < args.steps; t++) {
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
-            const ThreadCoords me = thread_coords(batch);
-            const bool is_last = tile + 1 == tiles, is_published = t + 1 < arrays.steps;
+            const ThreadCoords thread = thread_coords(batch);
+            const bool is_last = tile + 1 == tiles, is_published = t + 1 < args.steps;
             OutgoingStates& own = shared.own[tile];
             Accumulator sums[M_TILES_PER_WARP][ABREAST] = {};
             bool timed_out = false;
             jitter(t, 0);
-            if (TILES == 1) packets.prefetch(state_mailbox(mailboxes, me, t, tile), me);
+            if (TILES == 1) packets.prefetch(state_mailbox(mailboxes, thread, t, tile), thread);
             const auto stage = [&] { shared.inputs.store(inputs); };
-            if (t > 0 || arrays.first_h)
-                timed_out = !packets.mma_from_packets(sums, weights, state_mailbox(mailboxes, me, t, tile), me, t + 1, stage);
+            if (t > 0 || args.h0)
+                timed_out =
+                    !packets.mma_from_packets(sums, weights, state_mailbox(mailboxes, thread, t, tile), thread, t + 1, stage);
             else stage();
-            if (TILES > 1) packets.prefetch(state_mailbox(mailboxes, me, t + is_last, is_last ? 0 : tile + 1), me);
+            if (TILES > 1) packets.prefetch(state_mailbox(mailboxes, thread, t + is_last, is_last ? 0 : tile + 1), thread);
             jitter(t, 1);
             if (SUMS == 1) __syncthreads();
-            store_accumulators(shared.steps, buffer, me, [&](int i, int n) -> const Accumulator& { return sums[i][n]; });
-            const Ready ready(shared.steps, shared.inputs, me, tile, arrays.step(t));
+            store_accumulators(shared.pointwise, buffer, thread,
+                               [&](int i, int n) -> const Accumulator& { return sums[i][n]; });
+            const GateOperands operands(shared.pointwise, shared.inputs, thread, tile, args.step(t));
             if (__syncthreads_or(timed_out)) return false;
             jitter(t, 2);
-            const Found found(shared.steps, buffer, ready, me, tile, own, own);
+            const StepResult result(shared.pointwise, buffer, operands, thread, tile, own, own);
             __syncwarp();
             jitter(t, 3);
-            if (is_published) own.publish(state_mailbox(mailboxes, me, t + 1, tile), me, t + 2);
-            found.write(walk, ready, tile);
-            if (!is_published) found.write_final(arrays, shared.steps, ready, me, tile);
-            walk.advance(is_last);
-            read_next(inputs, walk, arrays, tiles, tile, t);
+            if (is_published) own.publish(state_mailbox(mailboxes, thread, t + 1, tile), thread, t + 2);
+            result.write(pointers, operands, tile);
+            if (!is_published) result.write_final(args, shared.pointwise, operands, thread, tile);
+            pointers.advance(is_last);
+            prefetch_next_inputs(inputs, pointers, args, tiles, tile, t);
             buffer = (buffer + 1) % SUMS;
         }
     }
@@ -124,25 +126,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                        storage* output, index output_step, index output_sequence, storage* final_h, storage* final_c,
                        const length* lengths, storage* kept, float* cells, index row_step, index row_sequence, uint4* handoff,
                        int* status, int steps, int batch, int is_reverse) {
-    const Arrays arrays = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
+    const KernelArgs args = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
 #if INPUTS
-    input_gemm({x, x_step, x_sequence, weight_ih}, arrays, batch);
+    input_gemm({x, x_step, x_sequence, weight_ih}, args, batch);
 #endif
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     const ThreadCoords first = thread_coords(batch);
     zero_smem(&shared.own, sizeof(shared.own));
-    start(shared.steps, arrays, first, lengths);
+    load_biases_and_carry(shared.pointwise, args, first, lengths);
     __syncthreads();
     for (int tile = 0; first_h && tile < num_tiles(first); tile++)
-        publish_initial_states(shared.own[tile], arrays, handoff, first, tile);
+        publish_initial_states(shared.own[tile], args, handoff, first, tile);
     jitter(-1, 5);
-    ResidentWeights weights(shared.steps.weight_storage, nullptr, 0,
+    ResidentWeights weights(shared.pointwise.weight_storage, nullptr, 0,
                             [&](int pass, int i) { return load_resident_fragment(weight, first, pass * TOGETHER + i); });
     __syncthreads();
-    if (!run_steps(shared, arrays, weights, handoff, batch)) {
-        const ThreadCoords me = thread_coords(batch);
+    if (!run_steps(shared, args, weights, handoff, batch)) {
+        const ThreadCoords thread = thread_coords(batch);
         *(volatile int*)status = 1;
-        give_up(arrays, me, num_tiles(me));
+        write_nan(args, thread, num_tiles(thread));
     }
 }

@@ -34,15 +34,17 @@
 struct SharedStorage {
     unsigned long long barriers[2][8];  // a tile's, padded to 128 bytes
     States states[2][TILES];
-    Steps steps;
+    PointwiseStorage pointwise;
     int timed_out;  // a wait of some thread has timed out: no more is published
 };
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Form.shared_bytes");
 
 // Computes the sums of every tile and step, by the first 8 warps.
-__device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& me, int steps,
+__device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& thread, int steps,
                                      int tiles) {
-    const auto b_ptr_at = [&](int t, int tile) { return thread_b_ptr(shared.states[t % 2][tile], me.warp % GROUPS, me.lane); };
+    const auto b_ptr_at = [&](int t, int tile) {
+        return thread_b_ptr(shared.states[t % 2][tile], thread.warp % GROUPS, thread.lane);
+    };
     const uint4* b_ptr = b_ptr_at(0, 0);  // before the wait, as the product begins right after it
     bool timed_out = false;
     int buffer = 0, iteration = 0;
@@ -54,7 +56,7 @@ __device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& wei
                 timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);
             if (timed_out) *(volatile int*)&shared.timed_out = 1;
             jitter(t, 0);
-            mma_recurrent(shared.steps, buffer, weights, me, b_ptr);
+            mma_recurrent(shared.pointwise, buffer, weights, thread, b_ptr);
             jitter(t, 1);
             named_barrier_arrive(SUMS_FULL + buffer, BLOCK_THREADS);
             buffer = 1 - buffer, iteration = iteration < 2 ? iteration + 1 : 2;
@@ -69,27 +71,27 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(BLOC
                        storage* output, index output_step, index output_sequence, storage* final_h, storage* final_c,
                        const length* lengths, storage* kept, float* cells, index row_step, index row_sequence, uint4* left_over,
                        int* status, int steps, int batch, int is_reverse) {
-    const Arrays arrays = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
+    const KernelArgs args = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
 #if INPUTS
-    input_gemm({x, x_step, x_sequence, weight_ih}, arrays, batch);
+    input_gemm({x, x_step, x_sequence, weight_ih}, args, batch);
 #endif
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
-    const int thread = threadIdx.x, rank = block_rank_in_cluster(), number = thread % THREADS;
-    const ThreadCoords me = {number, number / 32, number % 32, rank * UNITS, (int)(blockIdx.x / BLOCKS) * TILES * 8, batch};
-    const int tiles = min(TILES, (batch - me.first_sequence + 7) / 8);
+    const int thread_id = threadIdx.x, rank = block_rank_in_cluster(), number = thread_id % THREADS;
+    const ThreadCoords thread = {number, number / 32, number % 32, rank * UNITS, (int)(blockIdx.x / BLOCKS) * TILES * 8, batch};
+    const int tiles = min(TILES, (batch - thread.first_sequence + 7) / 8);
     init_mbarriers(shared, 6);
-    if (thread < THREADS) {
+    if (thread_id < THREADS) {
         warpgroup_reg_alloc<OTHER_REGISTERS>();
-        ResidentWeights weights(shared.steps.weight_storage, left_over, rank,
-                                [&](int s, int i) { return load_a_fragment(weight, me, s, i); });
+        ResidentWeights weights(shared.pointwise.weight_storage, left_over, rank,
+                                [&](int s, int i) { return load_a_fragment(weight, thread, s, i); });
         cluster_sync();
-        run_mma_warps(shared, weights, me, steps, tiles);
+        run_mma_warps(shared, weights, thread, steps, tiles);
     } else {
         warpgroup_reg_dealloc<GATE_REGISTERS>();
-        load_initial_states(shared, arrays, me, tiles, lengths);
+        load_initial_states(shared, args, thread, tiles, lengths);
         cluster_sync();
-        run_pointwise_warps(shared, arrays, me, tiles, status, Inputs(), [](int) {});
+        run_pointwise_warps(shared, args, thread, tiles, status, GateInputs(), [](int) {});
     }
     cluster_sync();
 }

@@ -37,17 +37,17 @@
 struct ThreadCoords {
     int number, warp, lane, first_unit, first_sequence, batch;
     __device__ int local_unit(int state) const { return (number + state * THREADS) / 128 * 16 + number % 16; }
-    __device__ int column(int) const { return number / 16 % 8; }
+    __device__ int sequence_in_tile(int) const { return number / 16 % 8; }
     __device__ int unit(int state) const { return first_unit + local_unit(state); }
-    __device__ int sequence(int tile, int state) const { return first_sequence + tile * 8 + column(state); }
+    __device__ int sequence(int tile, int state) const { return first_sequence + tile * 8 + sequence_in_tile(state); }
     __device__ bool is_inside(int tile, int state) const {
         return local_unit(state) < UNITS && unit(state) < HIDDEN && sequence(tile, state) < batch;
     }
     // The i-th of this warp's tiles of rows, which are all units. Each block begins with its own units, so that no two send to the
     // same block at once.
     __device__ int row_tile(int i) const {
-        const int found = first_unit / 16 + warp * M_TILES_PER_WARP + i;
-        return found < WARPS * M_TILES_PER_WARP ? found : found - WARPS * M_TILES_PER_WARP;
+        const int row_tile = first_unit / 16 + warp * M_TILES_PER_WARP + i;
+        return row_tile < WARPS * M_TILES_PER_WARP ? row_tile : row_tile - WARPS * M_TILES_PER_WARP;
     }
 };
 
@@ -57,7 +57,7 @@ struct SharedStorage {
     unsigned long long barriers[2][8];  // a tile's, padded to 128 bytes
     float sums[2][TILES][BLOCKS][UNITS / 16][32][4];  // four of a lane beside each other, lanes by lane_slot
     storage gates[2][K_TILES_PER_WARP][8][K_TILE];
-    Carried carried;
+    GradientCarry carry;
     WeightStorage weight_storage;
 };
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Form.shared_bytes");
@@ -68,38 +68,38 @@ static_assert(BLOCKS > 1, "a block sends to itself");
 __device__ inline int lane_slot(int g, int t) { return t * 8 + (g + 2 * t) % 8; }
 
 // Rows are all units, columns the gates of the block's.
-__device__ inline AFragment load_a_fragment(const storage* weight, const ThreadCoords& me, int pass, int i) {
-    const int u = me.row_tile(pass / K_TILES_PER_WARP * TOGETHER + i) * 16 + me.lane / 4;
-    const int k = pass % K_TILES_PER_WARP * K_TILE + me.lane % 4 * ELEMENTS_PER_VECTOR, gate = k / UNITS;
-    const WeightRow found = {gate, gate < GATES ? me.first_unit + k % UNITS : HIDDEN};
-    return load_a_transposed<ELEMENTS_PER_VECTOR>(weight, u, HIDDEN, [&](int) { return found; });
+__device__ inline AFragment load_a_fragment(const storage* weight, const ThreadCoords& thread, int pass, int i) {
+    const int u = thread.row_tile(pass / K_TILES_PER_WARP * TOGETHER + i) * 16 + thread.lane / 4;
+    const int k = pass % K_TILES_PER_WARP * K_TILE + thread.lane % 4 * ELEMENTS_PER_VECTOR, gate = k / UNITS;
+    const WeightRow row = {gate, gate < GATES ? thread.first_unit + k % UNITS : HIDDEN};
+    return load_a_transposed<ELEMENTS_PER_VECTOR>(weight, u, HIDDEN, [&](int) { return row; });
 }
 
 // Adds what all blocks have sent of a state to `sum`.
-__device__ inline float add_partial_sums(float sum, const SharedStorage& shared, const ThreadCoords& me, int tile, int s,
+__device__ inline float add_partial_sums(float sum, const SharedStorage& shared, const ThreadCoords& thread, int tile, int s,
                                          int buffer) {
-    const int row = me.local_unit(s) % 16, column = me.column(s);
-    const float* place = shared.sums[buffer][tile][0][me.local_unit(s) / 16][lane_slot(row % 8, column / 2)];
+    const int row = thread.local_unit(s) % 16, column = thread.sequence_in_tile(s);
+    const float* place = shared.sums[buffer][tile][0][thread.local_unit(s) / 16][lane_slot(row % 8, column / 2)];
 #pragma unroll
     for (int from = 0; from < BLOCKS; from++) sum += place[from * UNITS * 8 + row / 8 * 2 + column % 2];
     return sum;
 }
 
 // Sends a row tile's sums to the block whose units they are.
-__device__ inline void send_sums(SharedStorage& shared, const ThreadCoords& me, const Accumulator& sums, int row_tile, int tile,
-                                 int buffer) {
+__device__ inline void send_sums(SharedStorage& shared, const ThreadCoords& thread, const Accumulator& sums, int row_tile,
+                                 int tile, int buffer) {
     const int to = row_tile / (UNITS / 16);
     if (M_TILES_PER_WARP * WARPS * 16 > UNITS * BLOCKS && to >= BLOCKS) return;
-    const smem_addr_t place = smem_addr(shared.sums[buffer][tile][me.first_unit / UNITS][row_tile % (UNITS / 16)]);
+    const smem_addr_t place = smem_addr(shared.sums[buffer][tile][thread.first_unit / UNITS][row_tile % (UNITS / 16)]);
     const uint4 all = {__float_as_uint(sums.data[0]), __float_as_uint(sums.data[1]), __float_as_uint(sums.data[2]),
                        __float_as_uint(sums.data[3])};
-    st_async(map_shared_rank(place + lane_slot(me.lane / 4, me.lane % 4) * 16, to), all,
+    st_async(map_shared_rank(place + lane_slot(thread.lane / 4, thread.lane % 4) * 16, to), all,
              map_shared_rank(smem_addr(&shared.barriers[buffer][tile]), to));
 }
 
-__device__ inline void mma_and_send(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& me, int tile,
+__device__ inline void mma_and_send(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& thread, int tile,
                                     int gate_buffer, int buffer) {
-    const uint4* b_ptr = (const uint4*)shared.gates[gate_buffer] + me.lane;
+    const uint4* b_ptr = (const uint4*)shared.gates[gate_buffer] + thread.lane;
     Accumulator sums[TOGETHER] = {};
     jitter(buffer, 0);
     weights.for_each_pass([&](int pass, auto part) {
@@ -110,7 +110,7 @@ __device__ inline void mma_and_send(SharedStorage& shared, ResidentWeights& weig
         if (k_tile + 1 < K_TILES_PER_WARP) return;
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++) {
-            send_sums(shared, me, sums[i], me.row_tile(pass / K_TILES_PER_WARP * TOGETHER + i), tile, buffer);
+            send_sums(shared, thread, sums[i], thread.row_tile(pass / K_TILES_PER_WARP * TOGETHER + i), tile, buffer);
             sums[i] = {};
         }
     });
@@ -123,59 +123,61 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
     storage* d_product, storage* d_first_h, storage* d_first_c, const length* lengths, uint4* left_over, int* status, int steps,
     int batch, int is_reverse) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
-    const int thread = threadIdx.x, rank = block_rank_in_cluster();
-    const ThreadCoords me = {thread, thread / 32, thread % 32, rank * UNITS, (int)(blockIdx.x / BLOCKS) * TILES * 8, batch};
-    const Arrays arrays = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, weight,
+    const int thread_id = threadIdx.x, rank = block_rank_in_cluster();
+    const ThreadCoords thread = {thread_id, thread_id / 32, thread_id % 32, rank * UNITS, (int)(blockIdx.x / BLOCKS) * TILES * 8,
+                                 batch};
+    const KernelArgs args = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, weight,
                            first_h, first_c, d_final_h, d_final_c, cells, d_gates, d_product, d_first_h, d_first_c,
                            row_step, row_sequence, steps, is_reverse};
-    if (thread == 0) {
+    if (thread_id == 0) {
         for (int i = 0; i < 16; i++) mbarrier_init(smem_addr(&shared.barriers[0][i]));
         fence_mbarrier_init();
     }
 #pragma unroll 1
-    for (int i = me.number; i < (int)(sizeof(shared.gates) / 4); i += THREADS) ((unsigned*)shared.gates)[i] = 0;
-    shared.carried.start(arrays, me, lengths);
+    for (int i = thread.number; i < (int)(sizeof(shared.gates) / 4); i += THREADS) ((unsigned*)shared.gates)[i] = 0;
+    shared.carry.load(args, thread, lengths);
     ResidentWeights weights(shared.weight_storage, left_over, rank,
-                            [&](int pass, int i) { return load_a_fragment(weight, me, pass, i); });
-    const int tiles = min(TILES, (batch - me.first_sequence + 7) / 8);
+                            [&](int pass, int i) { return load_a_fragment(weight, thread, pass, i); });
+    const int tiles = min(TILES, (batch - thread.first_sequence + 7) / 8);
     __syncthreads();
     jitter(-1, 4);
     cluster_sync();
-    Inputs ahead = {};
-    ahead.read(arrays, me, 0, 0);
+    GateInputs inputs = {};
+    inputs.load(args, thread, 0, 0);
     bool timed_out = false;
     int gate_buffer = 0;
     for (int i = 0; i < steps && !timed_out; i++) {
         const int now = i % 2, last = 1 - now;
 #pragma unroll 1
         for (int tile = 0; tile < tiles && !timed_out; tile++) {
-            Slopes slopes[STATES_PER_THREAD];
+            LocalGradients local_gradients[STATES_PER_THREAD];
             float d_h[STATES_PER_THREAD];
-            const int end = shared.carried.ends[tile][me.column(0)];
+            const int end = shared.carry.ends[tile][thread.sequence_in_tile(0)];
 #pragma unroll
             for (int s = 0; s < STATES_PER_THREAD; s++) {
-                slopes[s] = ahead.slopes(arrays, me, tile, s, arrays.time(i + 1), end);
-                const bool is_alive = me.is_inside(tile, s) && arrays.time(i) < end;
-                d_h[s] = shared.carried.d_h[tile][s][thread] + (is_alive ? of_raw(ahead.d_output[s]) : 0);
+                local_gradients[s] = inputs.local_gradients(args, thread, tile, s, args.time(i + 1), end);
+                const bool is_active = thread.is_inside(tile, s) && args.time(i) < end;
+                d_h[s] = shared.carry.d_h[tile][s][thread_id] + (is_active ? widen_bits(inputs.d_output[s]) : 0);
             }
-            if (thread == 0) mbarrier_arrive_expect_tx(smem_addr(&shared.barriers[now][tile]), BLOCKS * SUM_TILE_BYTES);
+            if (thread_id == 0) mbarrier_arrive_expect_tx(smem_addr(&shared.barriers[now][tile]), BLOCKS * SUM_TILE_BYTES);
             const bool is_last = tile + 1 == tiles;
-            ahead.read(arrays, me, is_last ? 0 : tile + 1, min(i + is_last, steps - 1));
+            inputs.load(args, thread, is_last ? 0 : tile + 1, min(i + is_last, steps - 1));
             jitter(i, 1);
             if (i > 0) timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[last][tile]), (i - 1) / 2 % 2);
             jitter(i, 2);
 #pragma unroll
             for (int s = 0; s < STATES_PER_THREAD; s++) {
-                if (me.local_unit(s) >= UNITS) continue;
-                if (i > 0) d_h[s] = add_partial_sums(d_h[s], shared, me, tile, s, last);
-                step(shared.carried, arrays, slopes[s], me, tile, s, i, d_h[s], [&](int gate, storage found) {
-                    const int k = gate * UNITS + me.local_unit(s);
-                    shared.gates[gate_buffer][k / K_TILE][me.column(s)][k % K_TILE] = found;
-                });
+                if (thread.local_unit(s) >= UNITS) continue;
+                if (i > 0) d_h[s] = add_partial_sums(d_h[s], shared, thread, tile, s, last);
+                pointwise_backward(shared.carry, args, local_gradients[s], thread, tile, s, i, d_h[s],
+                                   [&](int gate, storage gradient) {
+                                       const int k = gate * UNITS + thread.local_unit(s);
+                                       shared.gates[gate_buffer][k / K_TILE][thread.sequence_in_tile(s)][k % K_TILE] = gradient;
+                                   });
             }
             jitter(i, 3);
             timed_out = __syncthreads_or(timed_out);
-            if (!timed_out) mma_and_send(shared, weights, me, tile, gate_buffer, now);
+            if (!timed_out) mma_and_send(shared, weights, thread, tile, gate_buffer, now);
             gate_buffer = 1 - gate_buffer;
         }
     }
@@ -185,9 +187,10 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
     if (timed_out) *(volatile int*)status = 1;
     for (int tile = 0; tile < tiles; tile++) {
         for (int s = 0; s < STATES_PER_THREAD && !timed_out; s++)
-            finish(shared.carried, arrays, me, tile, s,
-                   add_partial_sums(shared.carried.d_h[tile][s][thread], shared, me, tile, s, (steps - 1) % 2));
-        if (timed_out) give_up(arrays, me, tile);
+            store_initial_state_gradients(
+                shared.carry, args, thread, tile, s,
+                add_partial_sums(shared.carry.d_h[tile][s][thread_id], shared, thread, tile, s, (steps - 1) % 2));
+        if (timed_out) write_nan(args, thread, tile);
     }
     weights.drain();
     cluster_sync();

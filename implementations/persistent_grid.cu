@@ -49,25 +49,27 @@ __device__ inline ThreadCoords thread_coords(int batch) {
     return {(int)number, (int)(number / 32), (int)(number % 32), (int)(block % BLOCKS * UNITS), (int)(block / BLOCKS * TILES * 8), batch};
 }
 
-__device__ inline int num_tiles(const ThreadCoords& me) { return min(TILES, (me.batch - me.first_sequence + 7) / 8); }
+__device__ inline int num_tiles(const ThreadCoords& thread) {
+    return min(TILES, (thread.batch - thread.first_sequence + 7) / 8);
+}
 
 // Packets of h_t of a tile.
-__device__ inline uint4* state_mailbox(uint4* mailboxes, const ThreadCoords& me, int t, int tile) {
-    return mailboxes + (index)((me.first_sequence / 8 + tile) * 2 + t % 2) * PACKETS_PER_TILE;
+__device__ inline uint4* state_mailbox(uint4* mailboxes, const ThreadCoords& thread, int t, int tile) {
+    return mailboxes + (index)((thread.first_sequence / 8 + tile) * 2 + t % 2) * PACKETS_PER_TILE;
 }
 
 // The states of a block's own units in a tile, as they are published.
 typedef OutgoingTile<UNITS> OutgoingStates;
 
 // mailbox: of the tile and step.
-__device__ inline void publish_states(const OutgoingStates& own, uint4* mailbox, const ThreadCoords& me, unsigned epoch) {
-    own.publish(mailbox + me.first_unit / UNITS * OutgoingStates::PACKETS, me.number, epoch);
+__device__ inline void publish_states(const OutgoingStates& own, uint4* mailbox, const ThreadCoords& thread, unsigned epoch) {
+    own.publish(mailbox + thread.first_unit / UNITS * OutgoingStates::PACKETS, thread.number, epoch);
 }
 
 struct SharedStorage {
     States states[BUFFERS > 0 ? BUFFERS : 1];
     OutgoingStates own;
-    Steps steps;
+    PointwiseStorage pointwise;
     int timed_out[2];  // a load warp's wait for that buffer's states has timed out
 };
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Form.shared_bytes");
@@ -76,17 +78,17 @@ typedef PacketReader<OutgoingStates::Packet, PACKETS_PER_TILE, PACKETS_PREFETCHE
     StateReceiver;
 
 // Receives all of h_t of a tile, of which PACKETS_PREFETCHED packets were prefetched. False on a timeout.
-__device__ inline bool receive_states(StateReceiver& receiver, States& states, uint4* mailboxes, const ThreadCoords& me, int t,
-                                      int tile) {
+__device__ inline bool receive_states(StateReceiver& receiver, States& states, uint4* mailboxes, const ThreadCoords& thread,
+                                      int t, int tile) {
     const auto store = [&](unsigned index, const uint4& packet) { OutgoingStates::unpack_into(states, index, packet); };
-    return receiver.receive(state_mailbox(mailboxes, me, t, tile), me.number, t + 1, store);
+    return receiver.receive(state_mailbox(mailboxes, thread, t, tile), thread.number, t + 1, store);
 }
 
 // Receives the states of every tile and step, by the warps after the first 8. me: numbered among them.
-__device__ inline void run_load_warps(SharedStorage& shared, uint4* mailboxes, const ThreadCoords& me, int steps, int tiles,
+__device__ inline void run_load_warps(SharedStorage& shared, uint4* mailboxes, const ThreadCoords& thread, int steps, int tiles,
                                       bool has_initial_states) {
     StateReceiver receiver;
-    receiver.prefetch_first(state_mailbox(mailboxes, me, 0, 0), me.number);
+    receiver.prefetch_first(state_mailbox(mailboxes, thread, 0, 0), thread.number);
     int iteration = 0;
     for (int t = 0; t < steps; t++)
 #pragma unroll 1
@@ -94,55 +96,58 @@ __device__ inline void run_load_warps(SharedStorage& shared, uint4* mailboxes, c
             const int buffer = iteration % max(BUFFERS, 1), next = tile + 1 < tiles ? tile + 1 : 0;
             if (iteration++ >= BUFFERS) named_barrier_sync(STATES_EMPTY + buffer, BLOCK_THREADS);
             if (TILES == 1) spin_clocks(POLL_DELAY_CLOCKS);
-            if ((t > 0 || has_initial_states) && !receive_states(receiver, shared.states[buffer], mailboxes, me, t, tile))
+            if ((t > 0 || has_initial_states) && !receive_states(receiver, shared.states[buffer], mailboxes, thread, t, tile))
                 *(volatile int*)&shared.timed_out[buffer] = 1;
             named_barrier_sync(LOAD_SYNCED, READERS);
             jitter(t, 6);
             const bool timed_out = *(volatile int*)&shared.timed_out[buffer];
             named_barrier_arrive(STATES_FULL + buffer, BLOCK_THREADS);
             if (timed_out) return;
-            receiver.prefetch_first(state_mailbox(mailboxes, me, next > 0 ? t : t + 1, next), me.number);
+            receiver.prefetch_first(state_mailbox(mailboxes, thread, next > 0 ? t : t + 1, next), thread.number);
         }
 }
 
 // Computes, publishes and writes the states of every tile and step, by the first 8 warps. False on a timeout.
-__device__ inline bool run_compute_warps(SharedStorage& shared, const Arrays& arrays, ResidentWeights& weights,
+__device__ inline bool run_compute_warps(SharedStorage& shared, const KernelArgs& args, ResidentWeights& weights,
                                          uint4* mailboxes, int batch) {
     const int tiles = num_tiles(thread_coords(batch));
-    Walk walk(arrays, thread_coords(batch), tiles);
-    Inputs inputs = {};
-    inputs.read(arrays, walk, 0, 0);
+    StatePointers pointers(args, thread_coords(batch), tiles);
+    GateInputs inputs = {};
+    inputs.load(args, pointers, 0, 0);
     StateReceiver receiver;
     if (!BUFFERS) receiver.prefetch_first(state_mailbox(mailboxes, thread_coords(batch), 0, 0), threadIdx.x);
     bool timed_out = false;
     int buffer = 0;
-    for (int t = 0; t < arrays.steps && !timed_out; t++) {
+    for (int t = 0; t < args.steps && !timed_out; t++) {
 #pragma unroll 1
         for (int tile = 0; tile < tiles && !timed_out; tile++) {
-            const ThreadCoords me = thread_coords(batch);
-            const bool is_last = tile + 1 == tiles, is_published = t + 1 < arrays.steps;
+            const ThreadCoords thread = thread_coords(batch);
+            const bool is_last = tile + 1 == tiles, is_published = t + 1 < args.steps;
             States& states = shared.states[buffer];
             jitter(t, 0);
-            if (!BUFFERS && (t > 0 || arrays.first_h)) timed_out = !receive_states(receiver, states, mailboxes, me, t, tile);
+            if (!BUFFERS && (t > 0 || args.h0)) timed_out = !receive_states(receiver, states, mailboxes, thread, t, tile);
             jitter(t, 1);
             named_barrier_sync(STATES_FULL + buffer, BLOCK_THREADS);
             if (BUFFERS) timed_out = *(volatile int*)&shared.timed_out[buffer];
-            else receiver.prefetch_first(state_mailbox(mailboxes, me, is_last ? t + 1 : t, is_last ? 0 : tile + 1), me.number);
+            else
+                receiver.prefetch_first(state_mailbox(mailboxes, thread, is_last ? t + 1 : t, is_last ? 0 : tile + 1),
+                                        thread.number);
             jitter(t, 2);
-            mma_recurrent(shared.steps, 0, weights, me, thread_b_ptr(states, me.warp % GROUPS, me.lane));
-            const Ready ready(shared.steps, inputs, me, tile, arrays.step(t));
+            mma_recurrent(shared.pointwise, 0, weights, thread, thread_b_ptr(states, thread.warp % GROUPS, thread.lane));
+            const GateOperands operands(shared.pointwise, inputs, thread, tile, args.step(t));
             named_barrier_sync(COMPUTE_SYNCED, THREADS);
             jitter(t, 3);
-            const Found found(shared.steps, 0, ready, me, tile, states, shared.own);
+            const StepResult result(shared.pointwise, 0, operands, thread, tile, states, shared.own);
             if (BUFFERS)
                 named_barrier_arrive(STATES_EMPTY + buffer, BLOCK_THREADS), named_barrier_sync(COMPUTE_SYNCED, THREADS);
             else timed_out = __syncthreads_or(timed_out);
             jitter(t, 4);
-            if (is_published && !timed_out) publish_states(shared.own, state_mailbox(mailboxes, me, t + 1, tile), me, t + 2);
-            found.write(walk, ready, tile);
-            if (!is_published) found.write_final(arrays, shared.steps, ready, me, tile);
-            walk.advance(is_last);
-            read_next(inputs, walk, arrays, tiles, tile, t);
+            if (is_published && !timed_out)
+                publish_states(shared.own, state_mailbox(mailboxes, thread, t + 1, tile), thread, t + 2);
+            result.write(pointers, operands, tile);
+            if (!is_published) result.write_final(args, shared.pointwise, operands, thread, tile);
+            pointers.advance(is_last);
+            prefetch_next_inputs(inputs, pointers, args, tiles, tile, t);
             buffer = buffer + 1 < BUFFERS ? buffer + 1 : 0;
         }
     }
@@ -155,10 +160,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
                        storage* output, index output_step, index output_sequence, storage* final_h, storage* final_c,
                        const length* lengths, storage* kept, float* cells, index row_step, index row_sequence, uint4* handoff,
                        int* status, int steps, int batch, int is_reverse) {
-    const Arrays arrays = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
+    const KernelArgs args = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
 #if INPUTS
-    input_gemm({x, x_step, x_sequence, weight_ih}, arrays, batch);
+    input_gemm({x, x_step, x_sequence, weight_ih}, args, batch);
 #endif
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     const ThreadCoords first = thread_coords(batch);
@@ -172,20 +177,20 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         return;
     }
     if (OTHER_REGISTERS) warpgroup_reg_alloc<OTHER_REGISTERS>();
-    start(shared.steps, arrays, first, lengths);
+    load_biases_and_carry(shared.pointwise, args, first, lengths);
     for (int tile = 0; first_h && tile < tiles; tile++) {
-        start_own(shared.own, arrays, first, tile);
+        load_own_initial_state(shared.own, args, first, tile);
         named_barrier_sync(COMPUTE_SYNCED, THREADS);
         publish_states(shared.own, state_mailbox(handoff, first, 0, tile), first, 1);
         named_barrier_sync(COMPUTE_SYNCED, THREADS);
     }
     jitter(-1, 5);
-    ResidentWeights weights(shared.steps.weight_storage, nullptr, 0,
+    ResidentWeights weights(shared.pointwise.weight_storage, nullptr, 0,
                             [&](int s, int i) { return load_a_fragment(weight, first, s, i); });
     named_barrier_sync(COMPUTE_SYNCED, THREADS);
-    if (!run_compute_warps(shared, arrays, weights, handoff, batch)) {
-        const ThreadCoords me = thread_coords(batch);
+    if (!run_compute_warps(shared, args, weights, handoff, batch)) {
+        const ThreadCoords thread = thread_coords(batch);
         *(volatile int*)status = 1;
-        give_up(arrays, me, num_tiles(me));
+        write_nan(args, thread, num_tiles(thread));
     }
 }

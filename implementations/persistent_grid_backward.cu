@@ -47,11 +47,11 @@ struct ThreadCoords {
     __device__ int row() const { return rank / ACROSS; }
     __device__ int across() const { return rank % ACROSS; }
     __device__ int local_unit(int state) const { return (number + state * THREADS) % UNITS; }
-    __device__ int column(int state) const { return (number + state * THREADS) / UNITS; }
+    __device__ int sequence_in_tile(int state) const { return (number + state * THREADS) / UNITS; }
     __device__ int unit(int state) const { return rank * UNITS + local_unit(state); }
-    __device__ int sequence(int tile, int state) const { return first_sequence + tile * 8 + column(state); }
+    __device__ int sequence(int tile, int state) const { return first_sequence + tile * 8 + sequence_in_tile(state); }
     __device__ bool is_inside(int tile, int state) const {
-        return column(state) < SEQUENCES && unit(state) < HIDDEN && sequence(tile, state) < batch;
+        return sequence_in_tile(state) < SEQUENCES && unit(state) < HIDDEN && sequence(tile, state) < batch;
     }
 };
 
@@ -64,7 +64,7 @@ struct SharedStorage {
     Gradients own;
     float sums[GROUPS][8][ROWS + 4];  // by sequences, so far apart that banks differ
     float received_sums[ACROSS * SUM_PACKETS * 3];  // of all blocks of the row
-    Carried carried;
+    GradientCarry carry;
     WeightStorage weight_storage;
 };
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Form.shared_bytes");
@@ -78,40 +78,41 @@ __device__ inline ThreadCoords thread_coords(int batch) {
 }
 
 // Packets of the i-th step of a tile: gradients column by column of blocks, sums block by block.
-__device__ inline uint4* gradient_mailbox(uint4* mailboxes, const ThreadCoords& me, int i, int tile) {
+__device__ inline uint4* gradient_mailbox(uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
     const index each = BLOCKS * (Gradients::PACKETS + ACROSS * SUM_PACKETS);
-    return mailboxes + ((me.first_sequence / 8 + tile) * 2 + i % 2) * each;
+    return mailboxes + ((thread.first_sequence / 8 + tile) * 2 + i % 2) * each;
 }
-__device__ inline uint4* sum_mailbox(uint4* mailboxes, const ThreadCoords& me, int i, int tile) {
-    return gradient_mailbox(mailboxes, me, i, tile) + BLOCKS * Gradients::PACKETS;
+__device__ inline uint4* sum_mailbox(uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
+    return gradient_mailbox(mailboxes, thread, i, tile) + BLOCKS * Gradients::PACKETS;
 }
 
 // Rows are the units of the block's row, columns the gates of those of its column, after which comes what is no block's unit.
-__device__ inline AFragment load_a_fragment(const storage* weight, const ThreadCoords& me, int s, int i) {
-    const int first = me.row() * ACROSS * UNITS, r = (me.warp / GROUPS * M_TILES_PER_WARP + i) * 16 + me.lane / 4;
-    const int k = (me.warp % GROUPS * K_TILES_PER_WARP + s) * K_TILE + me.lane % 4 * ELEMENTS_PER_VECTOR;
+__device__ inline AFragment load_a_fragment(const storage* weight, const ThreadCoords& thread, int s, int i) {
+    const int first = thread.row() * ACROSS * UNITS, r = (thread.warp / GROUPS * M_TILES_PER_WARP + i) * 16 + thread.lane / 4;
+    const int k = (thread.warp % GROUPS * K_TILES_PER_WARP + s) * K_TILE + thread.lane % 4 * ELEMENTS_PER_VECTOR;
     return load_a_transposed<4>(weight, first + r, min(first + ACROSS * UNITS, HIDDEN), [&](int i) {
         const int from = (k + i) / OWN_GATES, gate = (k + i) % OWN_GATES / UNITS;
-        return WeightRow{gate, (from * ACROSS + me.across()) * UNITS + (k + i) % UNITS};
+        return WeightRow{gate, (from * ACROSS + thread.across()) * UNITS + (k + i) % UNITS};
     });
 }
 
 // The block's part of the sums of its row's units.
-__device__ inline void mma_recurrent(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& me) {
+__device__ inline void mma_recurrent(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& thread) {
     Accumulator sums[M_TILES_PER_WARP] = {};
-    const int group = me.warp % GROUPS;
-    mma_mainloop<0, K_TILES_PER_WARP>(sums, weights, thread_b_ptr(shared.columns, group, me.lane));
+    const int group = thread.warp % GROUPS;
+    mma_mainloop<0, K_TILES_PER_WARP>(sums, weights, thread_b_ptr(shared.columns, group, thread.lane));
 #pragma unroll
     for (int i = 0; i < M_TILES_PER_WARP * 2; i++) {
-        const int r = (me.warp / GROUPS * M_TILES_PER_WARP * 2 + i) * 8 + me.lane / 4;
-        for (int next = 0; next < 2; next++) shared.sums[group][me.lane % 4 * 2 + next][r] = sums[i / 2].data[i % 2 * 2 + next];
+        const int r = (thread.warp / GROUPS * M_TILES_PER_WARP * 2 + i) * 8 + thread.lane / 4;
+        for (int next = 0; next < 2; next++)
+            shared.sums[group][thread.lane % 4 * 2 + next][r] = sums[i / 2].data[i % 2 * 2 + next];
     }
 }
 
 // Publishes to each block of the row the sums of its units. mailbox: of the tile and step.
-__device__ inline void publish_partial_sums(const SharedStorage& shared, uint4* mailbox, const ThreadCoords& me,
+__device__ inline void publish_partial_sums(const SharedStorage& shared, uint4* mailbox, const ThreadCoords& thread,
                                             unsigned epoch) {
-    for (int p = me.number; p < ACROSS * SUM_PACKETS; p += THREADS) {
+    for (int p = thread.number; p < ACROSS * SUM_PACKETS; p += THREADS) {
         const int to = p / SUM_PACKETS, first = p % SUM_PACKETS * 3;
         float sums[3] = {};
 #pragma unroll
@@ -121,7 +122,7 @@ __device__ inline void publish_partial_sums(const SharedStorage& shared, uint4* 
 #pragma unroll
             for (int group = 0; group < GROUPS; group++) sums[i] += shared.sums[group][column][r];
         }
-        uint4* slot = mailbox + ((me.row() * ACROSS + to) * ACROSS + me.across()) * SUM_PACKETS + p % SUM_PACKETS;
+        uint4* slot = mailbox + ((thread.row() * ACROSS + to) * ACROSS + thread.across()) * SUM_PACKETS + p % SUM_PACKETS;
         st_relaxed_b128(slot, {__float_as_uint(sums[0]), __float_as_uint(sums[1]), __float_as_uint(sums[2]), epoch});
     }
 }
@@ -129,18 +130,19 @@ __device__ inline void publish_partial_sums(const SharedStorage& shared, uint4* 
 // Receives what the blocks of the row publish of the i-th step of a tile, into shared memory.
 struct SumReceiver {
     PacketReader<LL16Packet, ACROSS * SUM_PACKETS, PACKETS_PREFETCHED, THREADS> reader;
-    __device__ static const uint4* mailbox(uint4* mailboxes, const ThreadCoords& me, int i, int tile) {
-        return sum_mailbox(mailboxes, me, i, tile) + me.rank * ACROSS * SUM_PACKETS;
+    __device__ static const uint4* mailbox(uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
+        return sum_mailbox(mailboxes, thread, i, tile) + thread.rank * ACROSS * SUM_PACKETS;
     }
-    __device__ void prefetch(uint4* mailboxes, const ThreadCoords& me, int i, int tile) {
-        reader.prefetch_first(mailbox(mailboxes, me, i, tile), me.number);
+    __device__ void prefetch(uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
+        reader.prefetch_first(mailbox(mailboxes, thread, i, tile), thread.number);
     }
     // False on a timeout.
-    __device__ bool receive(SharedStorage& shared, uint4* mailboxes, const ThreadCoords& me, int i, int tile) {
-        return reader.receive(mailbox(mailboxes, me, i, tile), me.number, i + 1, [&](unsigned index, const uint4& packet) {
-            float* sums = shared.received_sums + index * 3;
-            sums[0] = __uint_as_float(packet.x), sums[1] = __uint_as_float(packet.y), sums[2] = __uint_as_float(packet.z);
-        });
+    __device__ bool receive(SharedStorage& shared, uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
+        return reader.receive(
+            mailbox(mailboxes, thread, i, tile), thread.number, i + 1, [&](unsigned index, const uint4& packet) {
+                float* sums = shared.received_sums + index * 3;
+                sums[0] = __uint_as_float(packet.x), sums[1] = __uint_as_float(packet.y), sums[2] = __uint_as_float(packet.z);
+            });
     }
 };
 
@@ -148,45 +150,47 @@ struct SumReceiver {
 struct GradientReceiver {
     static constexpr int NUM_PACKETS = DOWN * Gradients::PACKETS;
     PacketReader<Gradients::Packet, NUM_PACKETS, PACKETS_PREFETCHED, THREADS> reader;
-    __device__ static const uint4* mailbox(uint4* mailboxes, const ThreadCoords& me, int i, int tile) {
-        return gradient_mailbox(mailboxes, me, i, tile) + me.across() * NUM_PACKETS;
+    __device__ static const uint4* mailbox(uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
+        return gradient_mailbox(mailboxes, thread, i, tile) + thread.across() * NUM_PACKETS;
     }
-    __device__ void prefetch(uint4* mailboxes, const ThreadCoords& me, int i, int tile) {
-        reader.prefetch_first(mailbox(mailboxes, me, i, tile), me.number);
+    __device__ void prefetch(uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
+        reader.prefetch_first(mailbox(mailboxes, thread, i, tile), thread.number);
     }
-    __device__ bool receive(SharedStorage& shared, uint4* mailboxes, const ThreadCoords& me, int i, int tile) {
-        return reader.receive(mailbox(mailboxes, me, i, tile), me.number, i + 1, [&](unsigned index, const uint4& packet) {
-            Gradients::unpack_into(shared.columns, index, packet);
-        });
+    __device__ bool receive(SharedStorage& shared, uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
+        return reader.receive(
+            mailbox(mailboxes, thread, i, tile), thread.number, i + 1,
+            [&](unsigned index, const uint4& packet) { Gradients::unpack_into(shared.columns, index, packet); });
     }
 };
 
 // Adds what all blocks of the row have published of a state to `sum`.
-__device__ inline float add_partial_sums(float sum, const SharedStorage& shared, const ThreadCoords& me, int s) {
-    const float* place = shared.received_sums + me.column(s) * UNITS + me.local_unit(s);
+__device__ inline float add_partial_sums(float sum, const SharedStorage& shared, const ThreadCoords& thread, int s) {
+    const float* place = shared.received_sums + thread.sequence_in_tile(s) * UNITS + thread.local_unit(s);
 #pragma unroll
     for (int from = 0; from < ACROSS; from++) sum += place[from * SUM_PACKETS * 3];
     return sum;
 }
 
-// The i-th step backward of the block's own units of a tile, the sums of the step before being there; then what is left of d_h.
-__device__ inline void step_units(SharedStorage& shared, const Arrays& arrays, const Inputs& inputs, const ThreadCoords& me,
-                                  int tile, int i) {
+// The i-th step backward of the block's own units of a tile, the sums of the step before being full; at last what is left of
+// d_h.
+__device__ inline void pointwise_backward_units(SharedStorage& shared, const KernelArgs& args, const GateInputs& inputs,
+                                                const ThreadCoords& thread, int tile, int i) {
 #pragma unroll
     for (int s = 0; s < STATES_PER_THREAD; s++) {
-        if (me.column(s) >= SEQUENCES) continue;
-        const float carried = shared.carried.d_h[tile][s][me.number];
-        const float d_h = i > 0 ? add_partial_sums(carried, shared, me, s) : carried;
-        if (i == arrays.steps) {
-            finish(shared.carried, arrays, me, tile, s, d_h);
+        if (thread.sequence_in_tile(s) >= SEQUENCES) continue;
+        const float carry = shared.carry.d_h[tile][s][thread.number];
+        const float d_h = i > 0 ? add_partial_sums(carry, shared, thread, s) : carry;
+        if (i == args.steps) {
+            store_initial_state_gradients(shared.carry, args, thread, tile, s, d_h);
             continue;
         }
-        const int end = shared.carried.ends[tile][me.column(s)];
-        const bool is_alive = me.is_inside(tile, s) && arrays.time(i) < end;
-        const Slopes slopes = inputs.slopes(arrays, me, tile, s, arrays.time(i + 1), end);
-        const float all_d_h = d_h + (is_alive ? of_raw(inputs.d_output[s]) : 0);
-        step(shared.carried, arrays, slopes, me, tile, s, i, all_d_h,
-             [&](int gate, storage found) { shared.own.at(gate * UNITS + me.local_unit(s), me.column(s)) = found; });
+        const int end = shared.carry.ends[tile][thread.sequence_in_tile(s)];
+        const bool is_active = thread.is_inside(tile, s) && args.time(i) < end;
+        const LocalGradients local_gradients = inputs.local_gradients(args, thread, tile, s, args.time(i + 1), end);
+        const float all_d_h = d_h + (is_active ? widen_bits(inputs.d_output[s]) : 0);
+        pointwise_backward(shared.carry, args, local_gradients, thread, tile, s, i, all_d_h, [&](int gate, storage gradient) {
+            shared.own.at(gate * UNITS + thread.local_unit(s), thread.sequence_in_tile(s)) = gradient;
+        });
     }
 }
 
@@ -198,12 +202,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_backward(
     int batch, int is_reverse) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     const ThreadCoords first = thread_coords(batch);
-    const Arrays arrays = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, weight,
+    const KernelArgs args = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, weight,
                            first_h, first_c, d_final_h, d_final_c, cells, d_gates, d_product, d_first_h, d_first_c,
                            row_step, row_sequence, steps, is_reverse};
     const int tiles = min(TILES, (batch - first.first_sequence + 7) / 8);
     zero_smem(&shared, sizeof(States) + sizeof(Gradients));
-    shared.carried.start(arrays, first, lengths);
+    shared.carry.load(args, first, lengths);
     ResidentWeights weights(shared.weight_storage, nullptr, 0,
                             [&](int s, int i) { return load_a_fragment(weight, first, s, i); });
     __syncthreads();
@@ -213,40 +217,41 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_backward(
         if (i > 0) sums.prefetch(handoff, thread_coords(batch), i - 1, 0);
 #pragma unroll 1
         for (int tile = 0; tile < tiles && !timed_out; tile++) {
-            const ThreadCoords me = thread_coords(batch);
-            Inputs inputs = {};
-            if (i < steps) inputs.read(arrays, me, tile, i);
+            const ThreadCoords thread = thread_coords(batch);
+            GateInputs inputs = {};
+            if (i < steps) inputs.load(args, thread, tile, i);
             jitter(i, 0);
-            if (i > 0) timed_out = !sums.receive(shared, handoff, me, i - 1, tile);
+            if (i > 0) timed_out = !sums.receive(shared, handoff, thread, i - 1, tile);
             timed_out = __syncthreads_or(timed_out);
             if (timed_out) continue;
-            if (i > 0 && tile + 1 < tiles) sums.prefetch(handoff, me, i - 1, tile + 1);
-            step_units(shared, arrays, inputs, me, tile, i);
+            if (i > 0 && tile + 1 < tiles) sums.prefetch(handoff, thread, i - 1, tile + 1);
+            pointwise_backward_units(shared, args, inputs, thread, tile, i);
             jitter(i, 1);
             __syncthreads();
             jitter(i, 2);
-            const int place = me.across() * DOWN + me.row();
+            const int place = thread.across() * DOWN + thread.row();
             if (i < steps)
-                shared.own.publish(gradient_mailbox(handoff, me, i, tile) + place * Gradients::PACKETS, me.number, i + 1);
-            if (i + 1 < steps) inputs.prefetch(arrays, me, tile, i + 1);
+                shared.own.publish(gradient_mailbox(handoff, thread, i, tile) + place * Gradients::PACKETS, thread.number,
+                                   i + 1);
+            if (i + 1 < steps) inputs.prefetch(args, thread, tile, i + 1);
         }
         if (i == steps || timed_out) continue;
         GradientReceiver gradients;
         gradients.prefetch(handoff, thread_coords(batch), i, 0);
 #pragma unroll 1
         for (int tile = 0; tile < tiles && !timed_out; tile++) {
-            const ThreadCoords me = thread_coords(batch);
-            timed_out = __syncthreads_or(!gradients.receive(shared, handoff, me, i, tile));
+            const ThreadCoords thread = thread_coords(batch);
+            timed_out = __syncthreads_or(!gradients.receive(shared, handoff, thread, i, tile));
             if (timed_out) continue;
-            if (tile + 1 < tiles) gradients.prefetch(handoff, me, i, tile + 1);
+            if (tile + 1 < tiles) gradients.prefetch(handoff, thread, i, tile + 1);
             jitter(i, 3);
-            mma_recurrent(shared, weights, me);
+            mma_recurrent(shared, weights, thread);
             __syncthreads();
             jitter(i, 4);
-            publish_partial_sums(shared, sum_mailbox(handoff, me, i, tile), me, i + 1);
+            publish_partial_sums(shared, sum_mailbox(handoff, thread, i, tile), thread, i + 1);
         }
     }
     if (!timed_out) return;
     *(volatile int*)status = 1;
-    for (int tile = 0; tile < tiles; tile++) give_up(arrays, thread_coords(batch), tile);
+    for (int tile = 0; tile < tiles; tile++) write_nan(args, thread_coords(batch), tile);
 }

@@ -33,19 +33,20 @@ struct ThreadCoords {
     __device__ int sequence() const { return first_sequence + lane / 4; }  // of its columns
 };
 
-// Of a weight of SIZE columns row r of this block's.
-template <int SIZE> __device__ inline MatrixRow weight_row_ptr(const storage* weight, const ThreadCoords& me, int r) {
-    const int unit = me.first_unit + r / GATES;
+// Row r of this block's product, of weights of SIZE columns.
+template <int SIZE> __device__ inline MatrixRow weight_row_ptr(const storage* weight, const ThreadCoords& thread, int r) {
+    const int unit = thread.first_unit + r / GATES;
     return {weight + ((index)(r % GATES) * HIDDEN + unit) * SIZE, r < GATES * UNITS && unit < HIDDEN};
 }
 
-// The block's rows of weight [G*H, SIZE] by a warp's share of 8 rows [SIZE] from `columns` on.
+// Multiplies the block's rows of weight [G*H, SIZE] by 8 rows [SIZE] from `columns` on, of the warp's K partition.
 template <int SIZE>
-__device__ inline void multiply_weights(WarpPartials<M_TILES_PER_WARP, 1>& found, const storage* weight, const storage* columns,
-                                        const ThreadCoords& me) {
-    const MatrixRow column = {columns + (index)me.sequence() * SIZE, me.sequence() < me.batch};
+__device__ inline void multiply_weights(WarpPartials<M_TILES_PER_WARP, 1>& partials, const storage* weight,
+                                        const storage* columns, const ThreadCoords& thread) {
+    const MatrixRow column = {columns + (index)thread.sequence() * SIZE, thread.sequence() < thread.batch};
     skinny_mma<SIZE, K_TILES_PER_LOAD>(
-        found, me.warp, me.lane, [&](int r) { return weight_row_ptr<SIZE>(weight, me, r); }, [&](int) { return column; });
+        partials, thread.warp, thread.lane, [&](int r) { return weight_row_ptr<SIZE>(weight, thread, r); },
+        [&](int) { return column; });
 }
 
 __device__ inline float bias_at(const storage* bias, int gate, int unit) { return bias ? widen(bias[gate * HIDDEN + unit]) : 0; }
@@ -55,27 +56,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_once(
     const storage* first_h, const storage* first_c, storage* output, storage* final_h, storage* final_c, index output_sequence,
     int batch) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
-    const int thread = threadIdx.x, block = blockIdx.x;
-    const ThreadCoords me = {thread / 32, thread % 32, block % BLOCKS * UNITS, block / BLOCKS * 8, batch};
-    multiply_weights<INPUTS>(shared.sums[0][me.warp], weight_ih, x, me);
-    if (first_h) multiply_weights<HIDDEN>(shared.sums[1][me.warp], weight_hh, first_h, me);
+    const int thread_id = threadIdx.x, block = blockIdx.x;
+    const ThreadCoords thread = {thread_id / 32, thread_id % 32, block % BLOCKS * UNITS, block / BLOCKS * 8, batch};
+    multiply_weights<INPUTS>(shared.sums[0][thread.warp], weight_ih, x, thread);
+    if (first_h) multiply_weights<HIDDEN>(shared.sums[1][thread.warp], weight_hh, first_h, thread);
     __syncthreads();
-    for (int i = thread; i < UNITS * 8; i += THREADS) {
-        const int local = i % UNITS, column = i / UNITS, unit = me.first_unit + local, b = me.first_sequence + column;
+    for (int i = thread_id; i < UNITS * 8; i += THREADS) {
+        const int local = i % UNITS, column = i / UNITS, unit = thread.first_unit + local, b = thread.first_sequence + column;
         if (unit >= HIDDEN || b >= batch) continue;
-        float of_x[GATES], product[GATES] = {}, kept[4];
+        float of_x[GATES], recurrent[GATES] = {}, saved_gates[4];
 #pragma unroll
         for (int gate = 0; gate < GATES; gate++) {
             const int row = local * GATES + gate;
-            const bool is_apart = CELL == GRU && gate == 2;
+            const bool is_separate = CELL == GRU && gate == 2;
             of_x[gate] = reduce_partials(shared.sums[0], row, column) + bias_at(bias_ih, gate, unit);
-            if (!is_apart) of_x[gate] += bias_at(bias_hh, gate, unit);
-            if (first_h) product[gate] = reduce_partials(shared.sums[1], row, column);
+            if (!is_separate) of_x[gate] += bias_at(bias_hh, gate, unit);
+            if (first_h) recurrent[gate] = reduce_partials(shared.sums[1], row, column);
         }
         const index place = (index)b * HIDDEN + unit;
-        const State before = {first_h ? widen(first_h[place]) : 0, first_c ? widen(first_c[place]) : 0};
-        const State found = after(before, of_x, product, CELL == GRU ? bias_at(bias_hh, 2, unit) : 0, kept);
-        output[b * output_sequence + unit] = final_h[place] = narrow(found.h);
-        if (CELL == LSTM) final_c[place] = narrow(found.c);
+        const CellState state_before = {first_h ? widen(first_h[place]) : 0, first_c ? widen(first_c[place]) : 0};
+        const CellState state =
+            cell_forward(state_before, of_x, recurrent, CELL == GRU ? bias_at(bias_hh, 2, unit) : 0, saved_gates);
+        output[b * output_sequence + unit] = final_h[place] = narrow(state.h);
+        if (CELL == LSTM) final_c[place] = narrow(state.c);
     }
 }

@@ -35,7 +35,7 @@ struct SharedStorage {
     unsigned long long barriers[2][8];  // a tile's, padded to 128 bytes
     States states[2][TILES];
     BTile<INPUT_K_TILES> inputs[LOAD_WARPS];
-    Steps steps;
+    PointwiseStorage pointwise;
     int timed_out;  // a wait of some thread has timed out: no more is published
 };
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Wave.shared_bytes");
@@ -43,7 +43,7 @@ static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Wave.shared_bytes");
 // The arrays of one layer.
 struct Layer {
     const storage *weight_ih, *weight_hh, *bias_ih, *bias_hh;
-    storage *output, *kept;
+    storage *output, *saved_gates;
     float* cells;
 };
 
@@ -55,28 +55,29 @@ struct LayerInput {
     const int* step_flags;
 };
 
-// In place of gate_step.cuh's Inputs: they are among the sums.
+// In place of gate_step.cuh's GateInputs: they are in the sums.
 struct FusedInputs {
-    __device__ void read(const Arrays&, const Walk&, int, int) const {}
+    __device__ void load(const KernelArgs&, const StatePointers&, int, int) const {}
     __device__ float at(int, int) const { return 0; }
 };
 
 // Stores W_in x, which is what a warp's sums of GRU's gate n are so far, in the place of LSTM's fourth gate; W_hn h starts from 0.
-__device__ inline void spill_candidate_input(Steps& steps, int sum_buffer, const ThreadCoords& me,
+__device__ inline void spill_candidate_input(PointwiseStorage& pointwise, int sum_buffer, const ThreadCoords& thread,
                                              Accumulator (&sums)[M_TILES_PER_WARP]) {
 #pragma unroll
     for (int i = 0; i < M_TILES_PER_WARP * 2; i++) {
-        const int r = accumulator_row(me, i);
+        const int r = accumulator_row(thread, i);
         if (r % GATES != 2) continue;
-        float* place = &steps.sums[sum_buffer][me.warp % GROUPS][r / GATES][me.lane % 4 * 2 * PER + 3 % PER];
+        float* place = &pointwise.sums[sum_buffer][thread.warp % GROUPS][r / GATES]
+                                      [thread.lane % 4 * 2 * ACCUMULATORS_PER_UNIT + 3 % ACCUMULATORS_PER_UNIT];
         float* pair = &sums[i / 2].data[i % 2 * 2];
-        place[0] = pair[0], place[PER] = pair[1];
+        place[0] = pair[0], place[ACCUMULATORS_PER_UNIT] = pair[1];
         pair[0] = pair[1] = 0;
     }
 }
 
 // Computes the sums of every tile and step, those of the inputs before the states are waited for, by the first 8 warps.
-__device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& me, int steps,
+__device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& thread, int steps,
                                      int tiles) {
     bool timed_out = false;
     int sum_buffer = 0, iteration = 0, input_buffer = 0;
@@ -86,18 +87,18 @@ __device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& wei
             Accumulator sums[M_TILES_PER_WARP] = {};
             named_barrier_sync(INPUTS_FULL + input_buffer, THREADS + 32);
             jitter(t, 0);
-            mma_mainloop<K_TILES_PER_WARP, INPUT_K_TILES>(sums, weights,
-                                                          thread_b_ptr(shared.inputs[input_buffer], me.warp % GROUPS, me.lane));
+            mma_mainloop<K_TILES_PER_WARP, INPUT_K_TILES>(
+                sums, weights, thread_b_ptr(shared.inputs[input_buffer], thread.warp % GROUPS, thread.lane));
             named_barrier_arrive(INPUTS_EMPTY + input_buffer, THREADS + 32);
             timed_out |= *(volatile int*)&shared.timed_out;
             if (iteration >= 2) named_barrier_sync(SUMS_EMPTY + sum_buffer, BLOCK_THREADS);
-            const uint4* b_ptr = thread_b_ptr(shared.states[t % 2][tile], me.warp % GROUPS, me.lane);
+            const uint4* b_ptr = thread_b_ptr(shared.states[t % 2][tile], thread.warp % GROUPS, thread.lane);
             if (t > 0 && !timed_out)
                 timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);
             if (timed_out) *(volatile int*)&shared.timed_out = 1;
             jitter(t, 1);
-            if (CELL == GRU) spill_candidate_input(shared.steps, sum_buffer, me, sums);
-            mma_recurrent(shared.steps, sum_buffer, weights, me, b_ptr, sums);
+            if (CELL == GRU) spill_candidate_input(shared.pointwise, sum_buffer, thread, sums);
+            mma_recurrent(shared.pointwise, sum_buffer, weights, thread, b_ptr, sums);
             jitter(t, 6);
             named_barrier_arrive(SUMS_FULL + sum_buffer, BLOCK_THREADS);
             sum_buffer = 1 - sum_buffer, iteration = iteration < 2 ? iteration + 1 : 2,
@@ -106,16 +107,17 @@ __device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& wei
 }
 
 // Loads the inputs of a tile and step, by a warp. b: the tile's first sequence.
-__device__ inline void read(BTile<INPUT_K_TILES>& inputs, const LayerInput& input, const ThreadCoords& me, int t, int b) {
+__device__ inline void load_inputs(BTile<INPUT_K_TILES>& inputs, const LayerInput& input, const ThreadCoords& thread, int t,
+                                   int b) {
     constexpr int VECTORS_PER_SEQUENCE = BTile<INPUT_K_TILES>::VECTORS_PER_SEQUENCE;
 #pragma unroll 1
-    for (int first = me.lane; first < 8 * VECTORS_PER_SEQUENCE; first += VECTORS_IN_FLIGHT * 32) {
+    for (int first = thread.lane; first < 8 * VECTORS_PER_SEQUENCE; first += VECTORS_IN_FLIGHT * 32) {
         uint4 vectors[VECTORS_IN_FLIGHT];
 #pragma unroll
         for (int i = 0; i < VECTORS_IN_FLIGHT; i++) {
             const int place = first + i * 32, column = place / VECTORS_PER_SEQUENCE;
             const MatrixRow row = {input.rows + t * input.step + (b + column) * input.sequence,
-                                   column < 8 && b + column < me.batch};
+                                   column < 8 && b + column < thread.batch};
             vectors[i] = load_vector(row, place % VECTORS_PER_SEQUENCE * ELEMENTS_PER_VECTOR, input.values);
         }
 #pragma unroll
@@ -130,34 +132,34 @@ __device__ inline void read(BTile<INPUT_K_TILES>& inputs, const LayerInput& inpu
 
 // Loads the inputs of every LOAD_WARPS-th tile and step, by one of LOAD_WARPS warps, as soon as the flags of all blocks below say
 // that they are written.
-__device__ inline void run_load_warps(SharedStorage& shared, const LayerInput& input, const ThreadCoords& me, int steps,
+__device__ inline void run_load_warps(SharedStorage& shared, const LayerInput& input, const ThreadCoords& thread, int steps,
                                       int tiles) {
-    BTile<INPUT_K_TILES>& inputs = shared.inputs[me.warp];
-    const bool polls = input.step_flags && me.lane < BLOCKS;
+    BTile<INPUT_K_TILES>& inputs = shared.inputs[thread.warp];
+    const bool polls = input.step_flags && thread.lane < BLOCKS;
     bool timed_out = false, is_first = true;
     int ready_steps = 0;
-    for (int t = me.warp / tiles, tile = me.warp % tiles; t < steps;) {
+    for (int t = thread.warp / tiles, tile = thread.warp % tiles; t < steps;) {
         if (polls && !timed_out && ready_steps <= t)
-            timed_out = !spin_until([&] { return (ready_steps = ld_acquire(input.step_flags + me.lane)) > t; });
+            timed_out = !spin_until([&] { return (ready_steps = ld_acquire(input.step_flags + thread.lane)) > t; });
         if (timed_out) *(volatile int*)&shared.timed_out = 1;
         __syncwarp();
         jitter(t, 7);
-        if (!is_first) named_barrier_sync(INPUTS_EMPTY + me.warp, THREADS + 32);
-        read(inputs, input, me, t, me.first_sequence + tile * 8);
+        if (!is_first) named_barrier_sync(INPUTS_EMPTY + thread.warp, THREADS + 32);
+        load_inputs(inputs, input, thread, t, thread.first_sequence + tile * 8);
         __syncwarp();
         jitter(t, 8);
-        named_barrier_arrive(INPUTS_FULL + me.warp, THREADS + 32);
+        named_barrier_arrive(INPUTS_FULL + thread.warp, THREADS + 32);
         is_first = false;
         for (tile += LOAD_WARPS; tile >= tiles; tile -= tiles) t++;
     }
 }
 
 // Signals each step that the block has written, by the last warp, until a wait times out.
-__device__ inline void run_signal_warp(SharedStorage& shared, int* step_flag, const ThreadCoords& me, int steps) {
+__device__ inline void run_signal_warp(SharedStorage& shared, int* step_flag, const ThreadCoords& thread, int steps) {
     for (int t = 0; t < steps; t++) {
         named_barrier_sync(OUTPUT_WRITTEN, GATE_THREADS + 32);
         jitter(t, 9);
-        if (me.lane == 0 && !*(volatile int*)&shared.timed_out) st_release(step_flag, t + 1);
+        if (thread.lane == 0 && !*(volatile int*)&shared.timed_out) st_release(step_flag, t + 1);
         __syncwarp();
     }
 }
@@ -179,10 +181,12 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1)
     index output_step, index output_sequence, storage* final_h, storage* final_c, const length* lengths, index row_step,
     index row_sequence, int* told, int* status, int steps, int batch) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
-    const int thread = threadIdx.x, rank = block_rank_in_cluster(), sets = (batch + TILES * 8 - 1) / (TILES * 8);
+    const int thread_id = threadIdx.x, rank = block_rank_in_cluster(), sets = (batch + TILES * 8 - 1) / (TILES * 8);
     const int layer = blockIdx.x / BLOCKS / sets, set = blockIdx.x / BLOCKS % sets;
-    const int number = thread < THREADS ? thread : thread < BLOCK_THREADS ? thread - THREADS : thread - BLOCK_THREADS;
-    const ThreadCoords me = {number, number / 32, number % 32, rank * UNITS, set * TILES * 8, batch};
+    const int number = thread_id < THREADS         ? thread_id
+                       : thread_id < BLOCK_THREADS ? thread_id - THREADS
+                                                   : thread_id - BLOCK_THREADS;
+    const ThreadCoords thread = {number, number / 32, number % 32, rank * UNITS, set * TILES * 8, batch};
     const Layer layers[LAYERS] = {EACH_LAYER(LAYER_ARGS)};
     Layer own = layers[0];
     LayerInput input = {x, x_step, x_sequence, INPUTS, nullptr};
@@ -192,30 +196,30 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1)
         if (l == layer) own = layers[l], input = {layers[l - 1].output, output_step, output_sequence, HIDDEN, flags_of(l - 1)};
     const index states = (index)layer * batch * HIDDEN;
     const auto of_layer = [&](auto* all) { return all ? all + states : nullptr; };
-    const Arrays arrays = {nullptr, own.weight_hh, own.bias_ih, own.bias_hh, of_layer(first_h), of_layer(first_c), own.output,
-                           of_layer(final_h), of_layer(final_c), own.kept, own.cells, 0, 0, output_step, output_sequence,
+    const KernelArgs args = {nullptr, own.weight_hh, own.bias_ih, own.bias_hh, of_layer(first_h), of_layer(first_c), own.output,
+                           of_layer(final_h), of_layer(final_c), own.saved_gates, own.cells, 0, 0, output_step, output_sequence,
                            row_step, row_sequence, steps, 0};
-    const int tiles = min(TILES, (batch - me.first_sequence + 7) / 8);
+    const int tiles = min(TILES, (batch - thread.first_sequence + 7) / 8);
     init_mbarriers(shared, 10);
-    if (thread < THREADS) {
+    if (thread_id < THREADS) {
         warpgroup_reg_alloc<OTHER_REGISTERS>();
-        ResidentWeights weights(shared.steps.weight_storage, nullptr, rank, [&](int s, int i) {
-            if (s < K_TILES_PER_WARP) return load_a_fragment(own.weight_hh, me, s, i);
-            return load_a_fragment(own.weight_ih, me, s - K_TILES_PER_WARP, i, INPUT_K_TILES, input.values);
+        ResidentWeights weights(shared.pointwise.weight_storage, nullptr, rank, [&](int s, int i) {
+            if (s < K_TILES_PER_WARP) return load_a_fragment(own.weight_hh, thread, s, i);
+            return load_a_fragment(own.weight_ih, thread, s - K_TILES_PER_WARP, i, INPUT_K_TILES, input.values);
         });
         cluster_sync();
-        run_mma_warps(shared, weights, me, steps, tiles);
-    } else if (thread < BLOCK_THREADS) {
+        run_mma_warps(shared, weights, thread, steps, tiles);
+    } else if (thread_id < BLOCK_THREADS) {
         warpgroup_reg_dealloc<GATE_REGISTERS>();
-        load_initial_states(shared, arrays, me, tiles, lengths);
+        load_initial_states(shared, args, thread, tiles, lengths);
         cluster_sync();
-        run_pointwise_warps(shared, arrays, me, tiles, status, FusedInputs(),
+        run_pointwise_warps(shared, args, thread, tiles, status, FusedInputs(),
                             [](int) { named_barrier_sync(OUTPUT_WRITTEN, GATE_THREADS + 32); });
     } else {
         warpgroup_reg_dealloc<READER_REGISTERS>();
         cluster_sync();
-        if (me.warp < LOAD_WARPS) run_load_warps(shared, input, me, steps, tiles);
-        else run_signal_warp(shared, flags_of(layer) + rank, me, steps);
+        if (thread.warp < LOAD_WARPS) run_load_warps(shared, input, thread, steps, tiles);
+        else run_signal_warp(shared, flags_of(layer) + rank, thread, steps);
     }
     cluster_sync();
 }

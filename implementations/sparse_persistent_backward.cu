@@ -20,11 +20,11 @@
 struct ThreadCoords {
     int number, first_unit, first_sequence, batch;
     __device__ int local_unit(int state) const { return unit_of_state(number, state); }
-    __device__ int column(int state) const { return sequence_of_state(number, state); }
+    __device__ int sequence_in_tile(int state) const { return sequence_of_state(number, state); }
     __device__ int unit(int state) const { return first_unit + local_unit(state); }
-    __device__ int sequence(int tile, int state) const { return first_sequence + tile * TILE_BATCH + column(state); }
+    __device__ int sequence(int tile, int state) const { return first_sequence + tile * TILE_BATCH + sequence_in_tile(state); }
     __device__ bool is_inside(int tile, int state) const {
-        return column(state) < TILE_BATCH && unit(state) < HIDDEN && sequence(tile, state) < batch;
+        return sequence_in_tile(state) < TILE_BATCH && unit(state) < HIDDEN && sequence(tile, state) < batch;
     }
 };
 
@@ -34,7 +34,7 @@ struct Shared {
     States states;  // gates' gradients of all units
     Own own;
     Parts parts;
-    Carried carried;
+    GradientCarry carried;
     WeightStorage room;
     int is_stuck;  // some thread has given up the wait for what others tell
     Sent sent;
@@ -42,27 +42,27 @@ struct Shared {
 static_assert(sizeof(Shared) <= SHARED_BYTES, "Sparse.shared_bytes");
 
 // The i-th step backward of a thread's own units of a tile; then what is left of d_h. sums: of the step before.
-__device__ inline void step_units(Shared& shared, const Arrays& arrays, const Inputs& inputs, const RowSums& sums, const ThreadCoords& me,
+__device__ inline void step_units(Shared& shared, const KernelArgs& arrays, const GateInputs& inputs, const RowSums& sums, const ThreadCoords& me,
                                   int tile, int i) {
 #pragma unroll
     for (int s = 0; s < STATES_PER_THREAD; s++) {
-        if (me.column(s) >= TILE_BATCH) continue;
+        if (me.sequence_in_tile(s) >= TILE_BATCH) continue;
         const float d_h = shared.carried.d_h[tile][s][me.number] + sums.at[s][0];
         if (i == arrays.steps) {
-            finish(shared.carried, arrays, me, tile, s, d_h);
+            store_initial_state_gradients(shared.carried, arrays, me, tile, s, d_h);
             continue;
         }
-        const int end = shared.carried.ends[tile][me.column(s)];
+        const int end = shared.carried.ends[tile][me.sequence_in_tile(s)];
         const bool is_alive = me.is_inside(tile, s) && arrays.time(i) < end;
-        const Slopes slopes = inputs.slopes(arrays, me, tile, s, arrays.time(i + 1), end);
-        const float all_d_h = d_h + (is_alive ? of_raw(inputs.d_output[s]) : 0);
-        step(shared.carried, arrays, slopes, me, tile, s, i, all_d_h,
-             [&](int gate, storage found) { shared.own.at(me.unit(s), me.column(s), gate) = found; });
+        const LocalGradients slopes = inputs.local_gradients(arrays, me, tile, s, arrays.time(i + 1), end);
+        const float all_d_h = d_h + (is_alive ? widen_bits(inputs.d_output[s]) : 0);
+        pointwise_backward(shared.carried, arrays, slopes, me, tile, s, i, all_d_h,
+             [&](int gate, storage found) { shared.own.at(me.unit(s), me.sequence_in_tile(s), gate) = found; });
     }
 }
 
 // All that has states does in a step: what is read for it, found, and told.
-__device__ inline void take_step(Shared& shared, const Arrays& arrays, const Handoff& handoff, const Inputs& inputs,
+__device__ inline void take_step(Shared& shared, const KernelArgs& arrays, const Handoff& handoff, const GateInputs& inputs,
                                  const RowSums& sums, const ThreadCoords& me, int tile, int i) {
     step_units(shared, arrays, inputs, sums, me, tile, i);
     named_barrier_sync(FOUND, GATE_THREADS);
@@ -70,21 +70,21 @@ __device__ inline void take_step(Shared& shared, const Arrays& arrays, const Han
     const bool is_lost = CLUSTER > 1 && *(volatile int*)&shared.is_stuck;
     if (i < arrays.steps && !is_lost) tell(shared.own, handoff, me.first_sequence / TILE_BATCH + tile, i + 1, me.number);
     if (TILES == 1) named_barrier_arrive(TOLD, BLOCK_THREADS);
-    if (i + 1 < arrays.steps) Inputs::prefetch(arrays, me, tile, i + 1);
+    if (i + 1 < arrays.steps) GateInputs::prefetch(arrays, me, tile, i + 1);
 }
 
 // All steps of all tiles. False where a wait was given up. Threads that have states and those that hear run it compiled apart: each
 // has registers for what it needs alone.
 template <bool HAS_STATES>
-__device__ inline bool find_all(Shared& shared, const Arrays& arrays, const unsigned* places, const storage* values,
+__device__ inline bool find_all(Shared& shared, const KernelArgs& arrays, const unsigned* places, const storage* values,
                                 const Handoff& handoff, const ThreadCoords& me, const Route& route) {
     Elements elements(shared.room, places, values);
     const int tiles = tiles_of(me.first_sequence, me.batch);
     for (int i = 0; i <= arrays.steps; i++) {
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
-            Inputs inputs = {};
-            if (HAS_STATES && i < arrays.steps) inputs.read(arrays, me, tile, i);
+            GateInputs inputs = {};
+            if (HAS_STATES && i < arrays.steps) inputs.load(arrays, me, tile, i);
             jitter(i, 0);
             bool is_stuck = false;
             if (i > 0) {
@@ -121,7 +121,7 @@ extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) spars
     opaque(own_number), opaque(own_block);  // which would otherwise be asked for anew wherever they are needed
     const int number = own_number, block = own_block;
     const ThreadCoords me = {number, block % BLOCKS * UNITS, block / BLOCKS * TILES * TILE_BATCH, batch};
-    const Arrays arrays = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, nullptr,
+    const KernelArgs arrays = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, nullptr,
                            first_h, first_c, d_final_h, d_final_c, cells, d_gates, d_product, d_first_h, d_first_c,
                            row_step, row_sequence, steps, is_reverse};
     const Handoff handoff(all_told, (batch + TILE_BATCH - 1) / TILE_BATCH, block);
@@ -130,7 +130,7 @@ extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) spars
     if (CLUSTER > 1) shared.sent.start(firsts);
     else shared.parts.start(firsts);
     __syncthreads();
-    if (number < GATE_THREADS) shared.carried.start(arrays, me, lengths);
+    if (number < GATE_THREADS) shared.carried.load(arrays, me, lengths);
     meet_all();
     const Route route = shared.sent.route(shared.parts, slots[block % BLOCKS * BLOCK_THREADS + number]);
     const bool is_whole = number < GATE_THREADS ? find_all<true>(shared, arrays, places, values, handoff, me, route)
@@ -138,5 +138,5 @@ extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) spars
     if (CLUSTER > 1) meet_all();  // to whom parts may still be sent
     if (is_whole || number >= GATE_THREADS) return;
     *(volatile int*)status = 1;
-    for (int tile = 0; tile < tiles_of(me.first_sequence, batch); tile++) give_up(arrays, me, tile);
+    for (int tile = 0; tile < tiles_of(me.first_sequence, batch); tile++) write_nan(arrays, me, tile);
 }

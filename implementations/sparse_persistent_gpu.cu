@@ -42,7 +42,7 @@ struct Shared {
     States states;
     Own own[TILES];
     Parts parts;
-    Steps steps;
+    PointwiseStorage pointwise;
     int is_stuck;  // some thread has given up the wait for what others tell
     Sent sent;
 };
@@ -51,15 +51,15 @@ static_assert(sizeof(Shared) <= SHARED_BYTES, "Sparse.shared_bytes");
 // Sums and states of every tile and step, told and written. False where a wait was given up. Threads that have states and those
 // that hear run it compiled apart: each has registers for what it needs alone.
 template <bool HAS_STATES>
-__device__ inline bool find_all(Shared& shared, const Arrays& arrays, const unsigned* places, const storage* values,
+__device__ inline bool find_all(Shared& shared, const KernelArgs& arrays, const unsigned* places, const storage* values,
                                 const Handoff& handoff, const ThreadCoords& me, const Route& route) {
-    Elements elements(shared.steps.weight_storage, places, values);
-    const bool is_first_told = arrays.first_h;
+    Elements elements(shared.pointwise.weight_storage, places, values);
+    const bool is_first_told = arrays.h0;
     const int hearer = me.number - GATE_THREADS;
     const int tiles = tiles_of(me.first_sequence, me.batch), first_tile = me.first_sequence / TILE_BATCH;
-    Walk walk(arrays, me, tiles);
-    Inputs inputs = {};
-    if (HAS_STATES) inputs.read(arrays, walk, 0, 0);
+    StatePointers walk(arrays, me, tiles);
+    GateInputs inputs = {};
+    if (HAS_STATES) inputs.load(arrays, walk, 0, 0);
     for (int t = 0; t < arrays.steps; t++) {
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
@@ -71,7 +71,7 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const unsi
             const bool is_stuck = *(volatile int*)&shared.is_stuck;
             jitter(t, 1);
             float parts[SEQUENCES] = {};
-            elements.multiply(parts, shared.steps.weight_storage, shared.states);
+            elements.multiply(parts, shared.pointwise.weight_storage, shared.states);
             if (CLUSTER > 1 && is_stuck) return false;
             shared.sent.put(shared.parts, route, parts, t);
             const Bounds bounds(shared.parts, me.number);
@@ -84,9 +84,9 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const unsi
             }
             if (!shared.sent.come(t)) *(volatile int*)&shared.is_stuck = 1;
             const RowSums sums(shared.parts, bounds, me.number, t);
-            const auto of_state = [&](int s) { return Four{{sums.at[s][0], sums.at[s][1], sums.at[s][2], sums.at[s][3]}}; };
-            const Ready ready(shared.steps, inputs, me, tile, arrays.step(t));
-            const Found found(shared.steps, of_state, ready, me, tile, shared.own[tile], shared.own[tile]);
+            const auto of_state = [&](int s) { return GateVector{{sums.at[s][0], sums.at[s][1], sums.at[s][2], sums.at[s][3]}}; };
+            const GateOperands ready(shared.pointwise, inputs, me, tile, arrays.step(t));
+            const StepResult found(shared.pointwise, of_state, ready, me, tile, shared.own[tile], shared.own[tile]);
             jitter(t, 3);
             named_barrier_sync(FOUND, GATE_THREADS);
             jitter(t, 4);
@@ -94,9 +94,9 @@ __device__ inline bool find_all(Shared& shared, const Arrays& arrays, const unsi
             if (t + 1 < arrays.steps && !is_lost) tell(shared.own[tile], handoff, first_tile + tile, t + 2, me.number);
             if (TILES == 1) named_barrier_arrive(TOLD, BLOCK_THREADS);
             found.write(walk, ready, tile);
-            if (t + 1 == arrays.steps) found.write_final(arrays, shared.steps, ready, me, tile);
+            if (t + 1 == arrays.steps) found.write_final(arrays, shared.pointwise, ready, me, tile);
             walk.advance(is_last);
-            read_next(inputs, walk, arrays, tiles, tile, t);
+            prefetch_next_inputs(inputs, walk, arrays, tiles, tile, t);
         }
     }
     return CLUSTER == 1 || !*(volatile int*)&shared.is_stuck;
@@ -108,7 +108,7 @@ extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) spars
     storage* output, index output_step, index output_sequence, storage* final_h, storage* final_c, const length* lengths,
     storage* kept, float* cells, index row_step, index row_sequence, uint4* all_told, int* status, int steps, int batch,
     int is_reverse) {
-    const Arrays arrays = {gates, nullptr, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
+    const KernelArgs arrays = {gates, nullptr, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
     Shared& shared = *(Shared*)dynamic_smem();
     unsigned own_number = threadIdx.x, own_block = blockIdx.x;
@@ -123,8 +123,8 @@ extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) spars
     else shared.parts.start(firsts);
     __syncthreads();
     if (has_states) {
-        start(shared.steps, arrays, me, lengths);
-        for (int tile = 0; first_h && tile < TILES; tile++) start_own(shared.own[tile], arrays, me, tile);
+        load_biases_and_carry(shared.pointwise, arrays, me, lengths);
+        for (int tile = 0; first_h && tile < TILES; tile++) load_own_initial_state(shared.own[tile], arrays, me, tile);
     }
     meet_all();
     for (int tile = 0; first_h && has_states && tile < TILES && me.first_sequence + tile * TILE_BATCH < batch; tile++)
@@ -136,5 +136,5 @@ extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) spars
     if (CLUSTER > 1) meet_all();  // to whom parts may still be sent
     if (is_whole || !has_states) return;
     *(volatile int*)status = 1;
-    give_up(arrays, me, tiles_of(me.first_sequence, batch));
+    write_nan(arrays, me, tiles_of(me.first_sequence, batch));
 }

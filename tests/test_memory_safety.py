@@ -21,7 +21,7 @@ PLANTED = {
         "pieces.cuh", "first < elements)", "first <= elements)", "persistent", TRAINING, "clusters",
     ),
     "a unit beyond the last is read and written": (
-        "gate_step.cuh", "unit(state) < HIDDEN ?", "unit(state) <= HIDDEN ?", "persistent", TRAINING, "grid",
+        "gate_step.cuh", "unit(state) < HIDDEN", "unit(state) <= HIDDEN", "persistent", TRAINING, "grid",
     ),
     "a transposed weight is read one element further": (
         "gathered.cuh", "of_upper = min(u, end - 1)", "of_upper = min(u, end)", "persistent", TRAINING, "clusters",

@@ -244,7 +244,7 @@ FAULTS_BACKWARD = {
     "no barrier of the block": ("timed_out = __syncthreads_or(timed_out);\n            if", "if"),
     "too few bytes": ("BLOCKS * SUM_TILE_BYTES", "BLOCKS * SUM_TILE_BYTES - 16"),
     "another tile's barrier": (LATER_WAITS, LATER_WAITS.replace("[tile]", "[0]")),
-    "no barrier of the cluster at the start": ("    cluster_sync();\n    Inputs", "    Inputs"),
+    "no barrier of the cluster at the start": ("    cluster_sync();\n    GateInputs", "    GateInputs"),
 }
 GATES_OF_CLUSTER = "cluster_gates.cuh"
 KERNELS = {"persistent_forward": FAULTS, GATES_OF_CLUSTER: FAULTS_OF_GATES, "persistent_backward": FAULTS_BACKWARD}

@@ -179,7 +179,7 @@ SYNCS = "if (__syncthreads_or(timed_out)) return false;"
 FINDS = "            __syncwarp();\n            jitter(t, 3);"
 VALID = "Packet::is_valid(packets[n][k % PACKETS_IN_REGISTERS], epoch);"
 FAULTS = {
-    "another epoch": ("persistent_forward", "me, t + 1, stage)", "me, t, stage)"),
+    "another epoch": ("persistent_forward", "thread, t + 1, stage)", "thread, t, stage)"),
     "one place for all steps": ("persistent_forward", "* 2 + t % 2) * ABREAST", "* 2) * ABREAST"),
     "no barrier before the gates": ("persistent_forward", SYNCS, "if (timed_out) return false;"),
     "no barrier before sums are written again": ("persistent_forward", "if (SUMS == 1) __syncthreads();", ";"),

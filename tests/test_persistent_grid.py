@@ -142,7 +142,7 @@ def test_of_few_sequences_only_those_are_told(buffers: int, batch: int, units: i
 
 
 FAULTS = {
-    "another epoch": ("me.number, t + 1, store)", "me.number, t, store)"),
+    "another epoch": ("thread.number, t + 1, store)", "thread.number, t, store)"),
     "one place for all steps": ("tile) * 2 + t % 2) * PACKETS_PER_TILE", "tile) * 2) * PACKETS_PER_TILE"),
     "no barrier before the product": ("named_barrier_sync(STATES_FULL + buffer, BLOCK_THREADS);", ";"),
     "no barrier before the gates": (

@@ -239,13 +239,13 @@ def test_it_is_said_what_runs(options: dict[str, Any], wanted: list[str], in_wav
     assert backward.startswith("clusters")
 
 
-POLLS = "timed_out = !spin_until([&] { return (ready_steps = ld_acquire(input.step_flags + me.lane)) > t; });"
+POLLS = "timed_out = !spin_until([&] { return (ready_steps = ld_acquire(input.step_flags + thread.lane)) > t; });"
 AWAITS_INPUTS = "named_barrier_sync(INPUTS_FULL + input_buffer, THREADS + 32);"
-AWAITS_EMPTY = "if (!is_first) named_barrier_sync(INPUTS_EMPTY + me.warp, THREADS + 32);"
+AWAITS_EMPTY = "if (!is_first) named_barrier_sync(INPUTS_EMPTY + thread.warp, THREADS + 32);"
 FAULTS = {
     "an input is not waited for": (POLLS, ";"),
     "one step too early": (POLLS, POLLS.replace("> t", ">= t")),
-    "one block below is not polled": ("me.lane < BLOCKS", "me.lane < BLOCKS - 1"),
+    "one block below is not polled": ("thread.lane < BLOCKS", "thread.lane < BLOCKS - 1"),
     "another tile set is polled": ("told + ((index)l * sets + set) * BLOCKS", "told + (index)l * sets * BLOCKS"),
     "a step is signalled before it is written": (
         "named_barrier_sync(OUTPUT_WRITTEN, GATE_THREADS + 32);\n        jitter", "jitter",

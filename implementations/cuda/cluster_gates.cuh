@@ -1,7 +1,7 @@
 // The pointwise warps of a block of a cluster: they compute the gates of every tile and step from the MMA warps' sums, broadcast
 // the states to the other blocks, and write the output. They use these members of the kernel's shared storage: `barriers`, a
-// tile's mbarriers of both buffers, padded to 128 bytes; `states`, likewise; `steps`; and `timed_out`: a wait of some thread has
-// timed out, and nothing more is published.
+// tile's mbarriers of both buffers, padded to 128 bytes; `states`, likewise; `pointwise`; and `timed_out`: a wait of some thread
+// has timed out, and nothing more is published.
 #pragma once
 #define SUMS 2
 #include "cluster.cuh"
@@ -22,11 +22,11 @@ enum NamedBarrier { SUMS_FULL = 1, SUMS_EMPTY = 3, STATES_READY = 5 };
 template <typename SharedStorage> struct ClusterBroadcast {
     smem_addr_t bases[PEERS_PER_WARP > 0 ? PEERS_PER_WARP : 1];
 
-    __device__ ClusterBroadcast(const SharedStorage& shared, const ThreadCoords& me) {
-        const int rank = me.first_unit / UNITS;
+    __device__ ClusterBroadcast(const SharedStorage& shared, const ThreadCoords& thread) {
+        const int rank = thread.first_unit / UNITS;
 #pragma unroll
         for (int i = 0; i < PEERS_PER_WARP; i++)
-            bases[i] = map_shared_rank(smem_addr(&shared), (rank + 1 + me.warp + i * GATE_WARPS) % BLOCKS);
+            bases[i] = map_shared_rank(smem_addr(&shared), (rank + 1 + thread.warp + i * GATE_WARPS) % BLOCKS);
     }
 
     // Sends a tile's states. source, mbarrier: offsets in shared memory, of the thread's first vector and of the mbarrier.
@@ -56,56 +56,60 @@ template <typename SharedStorage> __device__ inline void init_mbarriers(SharedSt
 
 // Prepares the first step; a barrier of the cluster is to follow.
 template <typename SharedStorage>
-__device__ inline void load_initial_states(SharedStorage& shared, const Arrays& arrays, const ThreadCoords& me, int tiles,
+__device__ inline void load_initial_states(SharedStorage& shared, const KernelArgs& args, const ThreadCoords& thread, int tiles,
                                            const length* lengths) {
-    start(shared.steps, arrays, me, lengths);
-    for (int tile = 0; tile < tiles; tile++) start(shared.states[0][tile], arrays, me, tile);
+    load_biases_and_carry(shared.pointwise, args, thread, lengths);
+    for (int tile = 0; tile < tiles; tile++) load_initial_states(shared.states[0][tile], args, thread, tile);
 }
 
-// Computes, publishes and writes the states of every tile and step; status is 1 after a timeout. inputs: `Inputs`, or what has its
-// functions. on_step_stored(t): called by all these threads when they have written all of step t.
+// Computes, publishes and writes the states of every tile and step; status is 1 after a timeout. inputs: GateInputs, or what has
+// its functions. on_step_stored(t): called by all these threads when they have written all of step t.
 template <typename SharedStorage, typename In, typename OnStepStored>
-__device__ inline void run_pointwise_warps(SharedStorage& shared, const Arrays& arrays, const ThreadCoords& me, int tiles,
+__device__ inline void run_pointwise_warps(SharedStorage& shared, const KernelArgs& args, const ThreadCoords& thread, int tiles,
                                            int* status, In inputs, OnStepStored on_step_stored) {
-    const ClusterBroadcast<SharedStorage> peers(shared, me);
-    Walk walk(arrays, me, tiles);
-    walk.hold();
-    inputs.read(arrays, walk, 0, 0);
+    const ClusterBroadcast<SharedStorage> peers(shared, thread);
+    StatePointers pointers(args, thread, tiles);
+    pointers.pin_in_registers();
+    inputs.load(args, pointers, 0, 0);
     const auto offset_of = [&](const void* what) { return smem_addr(what) - smem_addr(&shared); };
-    const auto tile_at = [&](int t, int tile) { return offset_of(&shared.states[t % 2][tile].vector(me.first_unit, me.lane)); };
+    const auto tile_at = [&](int t, int tile) {
+        return offset_of(&shared.states[t % 2][tile].vector(thread.first_unit, thread.lane));
+    };
     const auto barrier_at = [&](int t, int tile) { return offset_of(&shared.barriers[t % 2][tile]); };
     smem_addr_t source = tile_at(1, 0), mbarrier = barrier_at(1, 0);  // before all states are ready, which are sent right after
     int buffer = 0;
     bool timed_out = false;
-    for (int t = 0; t < arrays.steps; t++)
+    for (int t = 0; t < args.steps; t++)
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
             const int now = t % 2, next = 1 - now;
-            const bool is_last = tile + 1 == tiles, is_published = t + 1 < arrays.steps;
-            const Ready ready(shared.steps, inputs, me, tile, arrays.step(t));
-            read_next(inputs, walk, arrays, tiles, tile, t);
+            const bool is_last = tile + 1 == tiles, is_published = t + 1 < args.steps;
+            const GateOperands operands(shared.pointwise, inputs, thread, tile, args.step(t));
+            prefetch_next_inputs(inputs, pointers, args, tiles, tile, t);
             jitter(t, 2);
             named_barrier_sync(SUMS_FULL + buffer, BLOCK_THREADS);
             timed_out = *(volatile int*)&shared.timed_out;  // before the gates, which need not wait for it
             jitter(t, 3);
-            const Found found(shared.steps, buffer, ready, me, tile, shared.states[now][tile], shared.states[next][tile]);
+            const StepResult result(shared.pointwise, buffer, operands, thread, tile, shared.states[now][tile],
+                                    shared.states[next][tile]);
             jitter(t, 4);
             named_barrier_arrive(SUMS_EMPTY + buffer, BLOCK_THREADS);
             named_barrier_sync(STATES_READY, GATE_THREADS);
             jitter(t, 5);
             if (is_published && !timed_out) {
-                if (me.number == 0) mbarrier_arrive_expect_tx(smem_addr(&shared) + mbarrier, (BLOCKS - 1) * STATE_TILE_BYTES);
-                peers.broadcast(shared, source, mbarrier, me.warp);
+                if (thread.number == 0)
+                    mbarrier_arrive_expect_tx(smem_addr(&shared) + mbarrier, (BLOCKS - 1) * STATE_TILE_BYTES);
+                peers.broadcast(shared, source, mbarrier, thread.warp);
             }
-            found.write(walk, ready, tile);
-            if (!is_published) found.write_final(arrays, shared.steps, ready, me, tile);
+            result.write(pointers, operands, tile);
+            if (!is_published) result.write_final(args, shared.pointwise, operands, thread, tile);
             if (is_last) on_step_stored(t);
-            walk.advance(is_last);
+            pointers.advance(is_last);
             buffer = 1 - buffer;
             const int next_step = is_last ? t + 2 : t + 1, next_tile = is_last ? 0 : tile + 1;
             source = tile_at(next_step, next_tile), mbarrier = barrier_at(next_step, next_tile);
         }
     if (!timed_out) return;
     *(volatile int*)status = 1;
-    give_up(arrays, me, tiles);
+    write_nan(args, thread, tiles);
 }

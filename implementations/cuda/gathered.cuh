@@ -34,8 +34,8 @@ __device__ inline AFragment load_a_transposed(const storage* weight, int u, int 
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
             const bool is_inside = row.unit + (HIDDEN % VECTOR ? i : 0) < HIDDEN;
-            upper[first + i] = is_inside ? raw_of(weight_row[of_upper + i * HIDDEN]) : 0;
-            lower[first + i] = is_inside ? raw_of(weight_row[of_lower + i * HIDDEN]) : 0;
+            upper[first + i] = is_inside ? raw_bits(weight_row[of_upper + i * HIDDEN]) : 0;
+            lower[first + i] = is_inside ? raw_bits(weight_row[of_lower + i * HIDDEN]) : 0;
         }
     }
     return make_a_fragment(pack_words(upper), pack_words(lower));

@@ -49,46 +49,48 @@ struct OutgoingStates {
     __device__ storage& at(unsigned unit, unsigned column) { return ((storage*)words[column])[unit % UNITS]; }
 
     // mailbox: of the tile and step.
-    __device__ void publish(uint4* mailbox, const ThreadCoords& me, unsigned epoch) const {
-        for (int i = me.lane; i < PACKETS_PER_WARP; i += 32) {
-            const int own = me.warp * PACKETS_PER_WARP + i, part = own / SEQUENCES, column = own % SEQUENCES;
+    __device__ void publish(uint4* mailbox, const ThreadCoords& thread, unsigned epoch) const {
+        for (int i = thread.lane; i < PACKETS_PER_WARP; i += 32) {
+            const int own = thread.warp * PACKETS_PER_WARP + i, part = own / SEQUENCES, column = own % SEQUENCES;
             uint4* slot = mailbox + column / 8 * PACKET_SLOTS_PER_N_TILE +
-                          (me.first_unit / UNITS * PACKETS_PER_BLOCK + part) * 8 + column % 8;
+                          (thread.first_unit / UNITS * PACKETS_PER_BLOCK + part) * 8 + column % 8;
             if (part < PACKETS_PER_BLOCK) st_relaxed_b128(slot, Packet::pack(words[column] + part * WORDS_PER_PACKET, epoch));
         }
     }
 };
 
 // Index of a lane's k-th packet among all of a sequence.
-__device__ inline int packet_index(const ThreadCoords& me, int k) { return (me.warp * PACKETS_PER_LANE + k) * 4 + me.lane % 4; }
+__device__ inline int packet_index(const ThreadCoords& thread, int k) {
+    return (thread.warp * PACKETS_PER_LANE + k) * 4 + thread.lane % 4;
+}
 
 // The weights of a row that are multiplied by a lane's j-th word of states.
-__device__ inline unsigned load_weight_word(const MatrixRow& row, const ThreadCoords& me, int j) {
+__device__ inline unsigned load_weight_word(const MatrixRow& row, const ThreadCoords& thread, int j) {
     constexpr int UNITS_PER_WORD = 4 / sizeof(storage);
-    const int at = packet_index(me, j / WORDS_PER_PACKET);
+    const int at = packet_index(thread, j / WORDS_PER_PACKET);
     const int local = at % PACKETS_PER_BLOCK * UNITS_PER_PACKET + j % WORDS_PER_PACKET * UNITS_PER_WORD;
     const int unit = at / PACKETS_PER_BLOCK * UNITS + local, units = min(UNITS - local, HIDDEN - unit);
     if (!row.is_inside || j >= PACKETS_PER_LANE * WORDS_PER_PACKET || at >= PACKETS_PER_SEQUENCE || units <= 0) return 0;
     if (UNITS_PER_WORD == 1 || WIDTH >= 4 && UNITS % 2 == 0) return *(const unsigned*)(row.start + unit);
-    return raw_of(row.start[unit]) | (units > 1 ? raw_of(row.start[unit + 1]) << 16 : 0);
+    return raw_bits(row.start[unit]) | (units > 1 ? raw_bits(row.start[unit + 1]) << 16 : 0);
 }
 
-__device__ inline AFragment load_a_fragment_packet_order(const storage* weight, const ThreadCoords& me, int s, int i) {
-    const int r = i * 16 + me.lane / 4;
-    const MatrixRow upper = weight_row_ptr(weight, me, r, HIDDEN), lower = weight_row_ptr(weight, me, r + 8, HIDDEN);
+__device__ inline AFragment load_a_fragment_packet_order(const storage* weight, const ThreadCoords& thread, int s, int i) {
+    const int r = i * 16 + thread.lane / 4;
+    const MatrixRow upper = weight_row_ptr(weight, thread, r, HIDDEN), lower = weight_row_ptr(weight, thread, r + 8, HIDDEN);
     unsigned words[2][4];
 #pragma unroll
     for (int j = 0; j < 4; j++)
-        words[0][j] = load_weight_word(upper, me, s * 4 + j), words[1][j] = load_weight_word(lower, me, s * 4 + j);
+        words[0][j] = load_weight_word(upper, thread, s * 4 + j), words[1][j] = load_weight_word(lower, thread, s * 4 + j);
     return {{words[0][0], words[1][0], words[0][1], words[1][1]}, {words[0][2], words[1][2], words[0][3], words[1][3]}};
 }
 
 // TWICE fragments of split float32, spread among all, are split once and stay as two halves: the first in the fragment's place,
 // the second after the last fragment.
 __device__ inline constexpr bool is_presplit(int part) { return (part + 1) * TWICE / FRAGMENTS > part * TWICE / FRAGMENTS; }
-__device__ inline AFragment load_resident_fragment(const storage* weight, const ThreadCoords& me, int index) {
+__device__ inline AFragment load_resident_fragment(const storage* weight, const ThreadCoords& thread, int index) {
     const int part = index < FRAGMENTS ? index : ((index - FRAGMENTS + 1) * FRAGMENTS - 1) / max(TWICE, 1);
-    const AFragment whole = load_a_fragment_packet_order(weight, me, part / M_TILES_PER_WARP, part % M_TILES_PER_WARP);
+    const AFragment whole = load_a_fragment_packet_order(weight, thread, part / M_TILES_PER_WARP, part % M_TILES_PER_WARP);
 #if SPLIT
     if (is_presplit(part)) return index < FRAGMENTS ? tf32_big(whole) : split_a_fragment(whole).small;
 #endif
@@ -105,47 +107,48 @@ __device__ inline SplitAFragment resident_split_fragment(const ResidentWeights& 
 struct PacketBFragments {
     uint4 packets[ABREAST][PACKETS_IN_REGISTERS];
 
-    __device__ static bool is_expected(const ThreadCoords& me, int n, int k) {
-        return n * 8 + me.lane / 4 < SEQUENCES && k < PACKETS_PER_LANE && packet_index(me, k) < PACKETS_PER_SEQUENCE;
+    __device__ static bool is_expected(const ThreadCoords& thread, int n, int k) {
+        return n * 8 + thread.lane / 4 < SEQUENCES && k < PACKETS_PER_LANE && packet_index(thread, k) < PACKETS_PER_SEQUENCE;
     }
-    __device__ static const uint4* packet_ptr(const uint4* mailbox, const ThreadCoords& me, int n, int k) {
-        return mailbox + packet_index(me, 0) * 8 + me.lane / 4 + n * PACKET_SLOTS_PER_N_TILE + k * 32;
+    __device__ static const uint4* packet_ptr(const uint4* mailbox, const ThreadCoords& thread, int n, int k) {
+        return mailbox + packet_index(thread, 0) * 8 + thread.lane / 4 + n * PACKET_SLOTS_PER_N_TILE + k * 32;
     }
 
     // Loads the k-th of all 8 sequences, whether they are valid or not.
-    __device__ void prefetch_packet(const uint4* mailbox, const ThreadCoords& me, int k) {
+    __device__ void prefetch_packet(const uint4* mailbox, const ThreadCoords& thread, int k) {
 #pragma unroll
         for (int n = 0; n < ABREAST; n++)
             packets[n][k % PACKETS_IN_REGISTERS] =
-                is_expected(me, n, k) ? ld_relaxed_b128(packet_ptr(mailbox, me, n, k)) : uint4{};
+                is_expected(thread, n, k) ? ld_relaxed_b128(packet_ptr(mailbox, thread, n, k)) : uint4{};
     }
-    __device__ void prefetch(const uint4* mailbox, const ThreadCoords& me) {
+    __device__ void prefetch(const uint4* mailbox, const ThreadCoords& thread) {
 #pragma unroll
-        for (int k = 0; k < PACKETS_IN_REGISTERS; k++) prefetch_packet(mailbox, me, k);
+        for (int k = 0; k < PACKETS_IN_REGISTERS; k++) prefetch_packet(mailbox, thread, k);
     }
 
     // Whether those from the k-th on, before the end-th, are there.
-    __device__ bool is_valid(const ThreadCoords& me, unsigned epoch, int k, int end) const {
+    __device__ bool is_valid(const ThreadCoords& thread, unsigned epoch, int k, int end) const {
         bool is_whole = true;
 #pragma unroll
         for (; k < end; k++)
 #pragma unroll
             for (int n = 0; n < ABREAST; n++)
-                is_whole &= !is_expected(me, n, k) || Packet::is_valid(packets[n][k % PACKETS_IN_REGISTERS], epoch);
+                is_whole &= !is_expected(thread, n, k) || Packet::is_valid(packets[n][k % PACKETS_IN_REGISTERS], epoch);
         return is_whole;
     }
 
     // Waits until they are valid; polls those before the prefetched-th that are not. By whole warps. False on a timeout.
-    __device__ bool wait(const uint4* mailbox, const ThreadCoords& me, unsigned epoch, int k, int end, int prefetched) {
-        if (__all_sync(~0u, is_valid(me, epoch, k, end))) return true;
+    __device__ bool wait(const uint4* mailbox, const ThreadCoords& thread, unsigned epoch, int k, int end, int prefetched) {
+        if (__all_sync(~0u, is_valid(thread, epoch, k, end))) return true;
         return spin_until_warp([&] {
-            const bool is_whole = is_valid(me, epoch, k, end);
+            const bool is_whole = is_valid(thread, epoch, k, end);
 #pragma unroll
             for (int i = k; i < prefetched; i++)
 #pragma unroll
                 for (int n = 0; n < ABREAST; n++)
-                    ld_relaxed_b128_if(packets[n][i % PACKETS_IN_REGISTERS], packet_ptr(mailbox, me, n, i),
-                                       is_expected(me, n, i) && !Packet::is_valid(packets[n][i % PACKETS_IN_REGISTERS], epoch));
+                    ld_relaxed_b128_if(
+                        packets[n][i % PACKETS_IN_REGISTERS], packet_ptr(mailbox, thread, n, i),
+                        is_expected(thread, n, i) && !Packet::is_valid(packets[n][i % PACKETS_IN_REGISTERS], epoch));
             return is_whole;
         });
     }
@@ -162,7 +165,7 @@ struct PacketBFragments {
     // meanwhile(): called once the first are valid.
     template <typename Meanwhile>
     __device__ bool mma_from_packets(Accumulator (&sums)[M_TILES_PER_WARP][ABREAST], const ResidentWeights& weights,
-                                     const uint4* mailbox, const ThreadCoords& me, unsigned epoch, Meanwhile meanwhile) {
+                                     const uint4* mailbox, const ThreadCoords& thread, unsigned epoch, Meanwhile meanwhile) {
 #pragma unroll
         for (int s = 0; s < K_TILES_PER_WARP; s++) {
 #pragma unroll
@@ -171,7 +174,7 @@ struct PacketBFragments {
                     // The K tile may still need packet k - 1, whose registers are not reused then.
                     const int prefetched = k == 0 ? PACKETS_IN_REGISTERS : k + PACKETS_IN_REGISTERS - (PACKETS_PER_WAIT == 1);
                     const int end = min(k + PACKETS_PER_WAIT, PACKETS_PER_LANE);
-                    if (!wait(mailbox, me, epoch, k, end, min(prefetched, PACKETS_PER_LANE))) return false;
+                    if (!wait(mailbox, thread, epoch, k, end, min(prefetched, PACKETS_PER_LANE))) return false;
                     if (k == 0) meanwhile();
                 }
             if (SPLIT && !TWICE) scheduling_fence(mailbox);  // splitting all fragments at once would take more registers
@@ -184,7 +187,7 @@ struct PacketBFragments {
 #pragma unroll
             for (int k = 0; k + PACKETS_IN_REGISTERS < PACKETS_PER_LANE; k++)  // whose last word the K tile had
                 if ((k * WORDS_PER_PACKET + WORDS_PER_PACKET - 1) / 4 == s)
-                    prefetch_packet(mailbox, me, k + PACKETS_IN_REGISTERS);
+                    prefetch_packet(mailbox, thread, k + PACKETS_IN_REGISTERS);
         }
         return true;
     }

@@ -35,7 +35,7 @@ template <int COLUMNS> struct SkinnyTile {
 // Multiplies `count` rows of x from the first-th on: row t * sequences + s is of step t and the s-th of the block's own
 // `sequences`.
 template <int COLUMNS>
-__device__ inline void input_gemm(const InputGemmArgs& gemm, const Arrays& arrays, const ThreadCoords& me, int sequences,
+__device__ inline void input_gemm(const InputGemmArgs& gemm, const KernelArgs& args, const ThreadCoords& thread, int sequences,
                                   int first, int count) {
     constexpr int ROWS = SkinnyTile<COLUMNS>::ROWS, PASS_ROWS = WARP_TEAMS * ROWS * 16;
     static_assert(sizeof(WarpPartials<ROWS, COLUMNS>) * WARP_TEAMS * WARPS <= SHARED_BYTES, "shared_bytes_of");
@@ -44,7 +44,7 @@ __device__ inline void input_gemm(const InputGemmArgs& gemm, const Arrays& array
     MatrixRow columns[COLUMNS];
 #pragma unroll
     for (int n = 0; n < COLUMNS; n++) {
-        const int i = n * 8 + lane / 4, row = first + i, b = me.first_sequence + row % sequences;
+        const int i = n * 8 + lane / 4, row = first + i, b = thread.first_sequence + row % sequences;
         columns[n] = {gemm.x + row / sequences * gemm.step + b * gemm.sequence, i < count};
     }
 #pragma unroll 1
@@ -52,32 +52,33 @@ __device__ inline void input_gemm(const InputGemmArgs& gemm, const Arrays& array
         if (team < WARP_TEAMS)
             skinny_mma<INPUTS, SkinnyTile<COLUMNS>::BATCH_K_TILES>(
                 partials[team][warp], warp, lane,
-                [&](int r) { return weight_row_ptr(gemm.weight, me, (tile + team * ROWS) * 16 + r, INPUTS); },
+                [&](int r) { return weight_row_ptr(gemm.weight, thread, (tile + team * ROWS) * 16 + r, INPUTS); },
                 [&](int n) { return columns[n]; });
         __syncthreads();
         for (int i = threadIdx.x; i < PASS_ROWS * count; i += BLOCK_THREADS) {
             const int local = i % PASS_ROWS, column = i / PASS_ROWS, row = first + column;
-            const int r = tile * 16 + local, unit = me.first_unit + r / GATES;
+            const int r = tile * 16 + local, unit = thread.first_unit + r / GATES;
             if (r >= GATES * UNITS || unit >= HIDDEN) continue;
-            const index place = row / sequences * arrays.gates_step + (me.first_sequence + row % sequences) * arrays.gates_sequence;
+            const index place =
+                row / sequences * args.gates_step + (thread.first_sequence + row % sequences) * args.gates_sequence;
             const float sum = reduce_partials(partials[local / (ROWS * 16)], local % (ROWS * 16), column);
-            ((storage*)arrays.gates)[place + r % GATES * HIDDEN + unit] = narrow(sum);
+            ((storage*)args.gates)[place + r % GATES * HIDDEN + unit] = narrow(sum);
         }
         __syncthreads();
     }
 }
 
 // By all threads, which synchronise at its end, so that each sees what any of them wrote.
-__device__ inline void input_gemm(const InputGemmArgs& gemm, const Arrays& arrays, int batch) {
+__device__ inline void input_gemm(const InputGemmArgs& gemm, const KernelArgs& args, int batch) {
     unsigned block = blockIdx.x;
     opaque(block);  // what follows from it takes no registers later
-    const ThreadCoords me = {0, 0, 0, (int)(block % BLOCKS * UNITS), (int)(block / BLOCKS * TILES * TILE_BATCH), batch};
-    const int sequences = min(TILES * TILE_BATCH, me.batch - me.first_sequence), rows = arrays.steps * sequences;
+    const ThreadCoords thread = {0, 0, 0, (int)(block % BLOCKS * UNITS), (int)(block / BLOCKS * TILES * TILE_BATCH), batch};
+    const int sequences = min(TILES * TILE_BATCH, thread.batch - thread.first_sequence), rows = args.steps * sequences;
 #pragma unroll 1
     for (int first = 0; first < rows; first += 8 * MAX_N_TILES) {
         const int count = min(rows - first, 8 * MAX_N_TILES);
-        if (count <= 8) input_gemm<1>(gemm, arrays, me, sequences, first, count);
-        else input_gemm<MAX_N_TILES>(gemm, arrays, me, sequences, first, count);
+        if (count <= 8) input_gemm<1>(gemm, args, thread, sequences, first, count);
+        else input_gemm<MAX_N_TILES>(gemm, args, thread, sequences, first, count);
     }
 }
 #else

@@ -37,52 +37,53 @@ __device__ inline int sequence_of_state(int thread, int state) { return (thread 
 #include "gate_step.cuh"
 
 // Row r of this block's product, of weights of so many columns.
-__device__ inline MatrixRow weight_row_ptr(const storage* weight, const ThreadCoords& me, int r, int columns) {
-    const int unit = me.first_unit + r / GATES;
+__device__ inline MatrixRow weight_row_ptr(const storage* weight, const ThreadCoords& thread, int r, int columns) {
+    const int unit = thread.first_unit + r / GATES;
     return {weight + ((index)(r % GATES) * HIDDEN + unit) * columns, r < GATES * UNITS && unit < HIDDEN};
 }
 
 // k_tiles: of a K partition.
-__device__ inline AFragment load_a_fragment(const storage* weight, const ThreadCoords& me, int s, int i,
+__device__ inline AFragment load_a_fragment(const storage* weight, const ThreadCoords& thread, int s, int i,
                                             int k_tiles = K_TILES_PER_WARP, int columns = HIDDEN) {
-    const int r = (me.warp / GROUPS * M_TILES_PER_WARP + i) * 16 + me.lane / 4;
-    const int k = (me.warp % GROUPS * k_tiles + s) * K_TILE + me.lane % 4 * ELEMENTS_PER_VECTOR;
-    return make_a_fragment(load_vector(weight_row_ptr(weight, me, r, columns), k, columns),
-                           load_vector(weight_row_ptr(weight, me, r + 8, columns), k, columns));
+    const int r = (thread.warp / GROUPS * M_TILES_PER_WARP + i) * 16 + thread.lane / 4;
+    const int k = (thread.warp % GROUPS * k_tiles + s) * K_TILE + thread.lane % 4 * ELEMENTS_PER_VECTOR;
+    return make_a_fragment(load_vector(weight_row_ptr(weight, thread, r, columns), k, columns),
+                           load_vector(weight_row_ptr(weight, thread, r + 8, columns), k, columns));
 }
 
 // Row of a warp's i-th accumulators.
-__device__ inline int accumulator_row(const ThreadCoords& me, int i) {
-    return (me.warp / GROUPS * M_TILES_PER_WARP * 2 + i) * 8 + me.lane / 4;
+__device__ inline int accumulator_row(const ThreadCoords& thread, int i) {
+    return (thread.warp / GROUPS * M_TILES_PER_WARP * 2 + i) * 8 + thread.lane / 4;
 }
 
 // Stores a warp's accumulators, to be read after a barrier. acc_of(i, n): of its i-th rows and the n-th 8 sequences.
 template <typename AccOf>
-__device__ inline void store_accumulators(Steps& steps, int buffer, const ThreadCoords& me, AccOf acc_of) {
+__device__ inline void store_accumulators(PointwiseStorage& pointwise, int buffer, const ThreadCoords& thread, AccOf acc_of) {
 #pragma unroll
     for (int i = 0; i < M_TILES_PER_WARP * 2; i++) {
-        const int r = accumulator_row(me, i);
+        const int r = accumulator_row(thread, i);
         if (COMPACT_SUMS && r >= GATES * UNITS) continue;
-        float* place = &steps.sums[buffer][me.warp % GROUPS][r / GATES][me.lane % 4 * 2 * PER + r % GATES];
+        float* place =
+            &pointwise.sums[buffer][thread.warp % GROUPS][r / GATES][thread.lane % 4 * 2 * ACCUMULATORS_PER_UNIT + r % GATES];
 #pragma unroll
         for (int n = 0; n < ABREAST; n++) {
             const Accumulator& acc = acc_of(i / 2, n);
-            const int column = n * 8 + me.lane % 4 * 2;
-            if (!COMPACT_SUMS || column < SUM_COLUMNS) place[n * 8 * PER] = acc.data[i % 2 * 2];
-            if (!COMPACT_SUMS || column + 1 < SUM_COLUMNS) place[(n * 8 + 1) * PER] = acc.data[i % 2 * 2 + 1];
+            const int column = n * 8 + thread.lane % 4 * 2;
+            if (!COMPACT_SUMS || column < SUM_COLUMNS) place[n * 8 * ACCUMULATORS_PER_UNIT] = acc.data[i % 2 * 2];
+            if (!COMPACT_SUMS || column + 1 < SUM_COLUMNS) place[(n * 8 + 1) * ACCUMULATORS_PER_UNIT] = acc.data[i % 2 * 2 + 1];
         }
     }
 }
 
 // Adds the block's part of the product with states, of which `b_ptr` is the thread's part, to `acc`, and stores it, to be read
 // after a barrier.
-__device__ inline void mma_recurrent(Steps& steps, int buffer, ResidentWeights& weights, const ThreadCoords& me,
-                                     const uint4* b_ptr, Accumulator (&acc)[M_TILES_PER_WARP]) {
+__device__ inline void mma_recurrent(PointwiseStorage& pointwise, int buffer, ResidentWeights& weights,
+                                     const ThreadCoords& thread, const uint4* b_ptr, Accumulator (&acc)[M_TILES_PER_WARP]) {
     mma_mainloop<0, K_TILES_PER_WARP>(acc, weights, b_ptr);
-    store_accumulators(steps, buffer, me, [&](int i, int) -> const Accumulator& { return acc[i]; });
+    store_accumulators(pointwise, buffer, thread, [&](int i, int) -> const Accumulator& { return acc[i]; });
 }
-__device__ inline void mma_recurrent(Steps& steps, int buffer, ResidentWeights& weights, const ThreadCoords& me,
-                                     const uint4* b_ptr) {
+__device__ inline void mma_recurrent(PointwiseStorage& pointwise, int buffer, ResidentWeights& weights,
+                                     const ThreadCoords& thread, const uint4* b_ptr) {
     Accumulator acc[M_TILES_PER_WARP] = {};
-    mma_recurrent(steps, buffer, weights, me, b_ptr, acc);
+    mma_recurrent(pointwise, buffer, weights, thread, b_ptr, acc);
 }

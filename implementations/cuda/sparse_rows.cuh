@@ -20,7 +20,7 @@ struct Pair {
         if (VALUE_WORDS == 1) opaque(values[0]);
     }
     __device__ float value(int i) const {
-        return of_raw(VALUE_WORDS == 2 ? values[i % VALUE_WORDS] : values[0] >> 16 * i & 0xffff);
+        return widen_bits(VALUE_WORDS == 2 ? values[i % VALUE_WORDS] : values[0] >> 16 * i & 0xffff);
     }
 };
 

@@ -46,15 +46,15 @@ __device__ inline storage narrow(compute value) { return (storage)value; }
 #endif
 
 #if !STORAGE_FLOAT64
-// An element as it was read, not yet a number.
-__device__ inline unsigned raw_of(const storage& value) {
+// The bits of an element, and an element of those bits, widened.
+__device__ inline unsigned raw_bits(const storage& value) {
 #if STORAGE_FLOAT16 || STORAGE_BFLOAT16
     return *(const unsigned short*)&value;
 #else
     return *(const unsigned*)&value;
 #endif
 }
-__device__ inline compute of_raw(unsigned bits) {
+__device__ inline compute widen_bits(unsigned bits) {
 #if STORAGE_FLOAT16 || STORAGE_BFLOAT16
     const unsigned short half = bits;
     return widen(*(const storage*)&half);
