@@ -1,5 +1,5 @@
 // What a kernel is compiled for, by macros: STORAGE (FLOAT32, FLOAT64, BFLOAT16, FLOAT16) and what it is computed in.
-// `storage`: an element as it lies in memory. `compute`: float, for float64 double. widen, narrow: between the two, rounding to
+// `storage`: an element as it is in memory. `compute`: float, for float64 double. widen, narrow: between the two, rounding to
 // nearest even. No CUDA header is needed, so that NVRTC alone compiles this; a host compiler accepts it too, for tests.
 #pragma once
 

@@ -16,19 +16,19 @@ inline void multiply_all(Warp& warp) {
     for (unsigned lane = 0; lane < 32; lane++)
         for (unsigned word = 0; word < 6; word++)
             for (unsigned k = 0; k < each; k++) {
-                const float found = operand(warp.operands[lane][word], k);
+                const float value = operand(warp.operands[lane][word], k);
                 const unsigned column = lane % 4 * each + k;
-                if (word < 4) a[lane / 4 + word % 2 * 8][column + word / 2 * half] = found;
-                else b[lane / 4][column + (word - 4) * half] = found;
+                if (word < 4) a[lane / 4 + word % 2 * 8][column + word / 2 * half] = value;
+                else b[lane / 4][column + (word - 4) * half] = value;
             }
     for (unsigned lane = 0; lane < 32; lane++)
         for (unsigned i = 0; i < 4; i++) {
             const float *row = a[lane / 4 + i / 2 * 8], *column = b[lane % 4 * 2 + i % 2];
-            float& found = warp.sums[lane][i];
-            double sum = found;
+            float& result = warp.sums[lane][i];
+            double sum = result;
             for (unsigned k = 0; k < 2 * half; k++) sum += (double)row[k] * column[k];
-            found = sum;
-            if (fabsf(found) > __builtin_fabs(sum) && __builtin_isfinite(sum)) found = __builtin_nextafterf(found, 0.0f);
+            result = sum;
+            if (fabsf(result) > __builtin_fabs(sum) && __builtin_isfinite(sum)) result = __builtin_nextafterf(result, 0.0f);
         }
 }
 
