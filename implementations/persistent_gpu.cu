@@ -1,14 +1,14 @@
 // Maths: LSTM, GRU (torch.nn's gate order) or RNN, CELL, after the input product, all T steps of one layer and direction in one
 //   launch: W_hh stays in registers and shared memory (Diamos et al., Persistent RNNs, ICML 2016), or as much of it as fits.
 //   With INPUTS > 0 the input product is made first, in the same launch (input_product.cuh).
-// Layout: gates [T, B, G*H] storage, read: W_ih x without biases, element (t, b, f) at t * gates_step + b * gates_sequence + f.
-//   With INPUTS > 0 written first, by the block that reads it, from x [T, B, INPUTS] and weight_ih [G*H, INPUTS] storage, read,
+// Layout: gates [T, B, G*H] scalar_t, read: W_ih x without biases, element (t, b, f) at t * gates_step + b * gates_sequence + f.
+//   With INPUTS > 0 written first, by the block that reads it, from x [T, B, INPUTS] and weight_ih [G*H, INPUTS] scalar_t, read,
 //   element (t, b, i) of x at t * x_step + b * x_sequence + i. WIDTH bytes divide their addresses, rows and strides.
-//   weight [G*H, H] storage, read: W_hh. bias_ih, bias_hh [G*H] storage, read, null for none
-//   first_h, first_c [B, H] storage, read, null for zeros: h0, c0. final_h, final_c [B, H] storage, written, final_c by LSTM
-//   only: h_n, c_n. output [T, B, H] storage, written: at t * output_step + b * output_sequence + h, 0 where a sequence is over
+//   weight [G*H, H] scalar_t, read: W_hh. bias_ih, bias_hh [G*H] scalar_t, read, null for none
+//   first_h, first_c [B, H] scalar_t, read, null for zeros: h0, c0. final_h, final_c [B, H] scalar_t, written, final_c by LSTM
+//   only: h_n, c_n. output [T, B, H] scalar_t, written: at t * output_step + b * output_sequence + h, 0 where a sequence is over
 //   lengths [B] int64, read, null for none: a sequence that is over keeps its state
-//   kept [rows, 4*H] storage, cells [rows, H] float, saved with KEEPS for the backward pass: of (t, b) in row t * row_step +
+//   kept [rows, 4*H] scalar_t, cells [rows, H] float, saved with KEEPS for the backward pass: of (t, b) in row t * row_step +
 //   b * row_sequence LSTM i f g o, GRU r z n and W_hn h + b_hn; c of LSTM
 //   left_over, written and read: 8,192 bytes for each block and fragment of W_hh that is streamed (resident.cuh)
 //   status [1] int32 in memory of the host, written when a wait timed out: 1; all results of that block are NaN then
@@ -19,7 +19,7 @@
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Between blocks B H values a step and block. With
 //   INPUTS > 0 further reads G H INPUTS values for each cluster and 16 rows of x, and
 //   x once a block and pass of row tiles, writes T B G H; 2 T B G H INPUTS operations.
-// Limits: compute capability 9.0; UNITS a multiple of 16 bytes of storage; T, B, G * H below 2^30, with INPUTS > 0 T times the
+// Limits: compute capability 9.0; UNITS a multiple of 16 bytes of scalar_t; T, B, G * H below 2^30, with INPUTS > 0 T times the
 //   sequences of a cluster too; offsets 64-bit.
 // Order: h_(t+1) of a tile is stored to every block's buffer (t+1)%2 by st.async, and waited for by its bytes (cluster.cuh), so
 //   it is read whole. A buffer is overwritten only by a producer that has all of h_(t+1), whose every producer passed its
@@ -66,11 +66,11 @@ __device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& wei
 }
 
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(BLOCK_THREADS, 1)
-    persistent_forward(INPUT_GEMM_PARAMS const storage* gates, index gates_step, index gates_sequence, const storage* weight,
-                       const storage* bias_ih, const storage* bias_hh, const storage* first_h, const storage* first_c,
-                       storage* output, index output_step, index output_sequence, storage* final_h, storage* final_c,
-                       const length* lengths, storage* kept, float* cells, index row_step, index row_sequence, uint4* left_over,
-                       int* status, int steps, int batch, int is_reverse) {
+    persistent_forward(INPUT_GEMM_PARAMS const scalar_t* gates, index gates_step, index gates_sequence, const scalar_t* weight,
+                       const scalar_t* bias_ih, const scalar_t* bias_hh, const scalar_t* first_h, const scalar_t* first_c,
+                       scalar_t* output, index output_step, index output_sequence, scalar_t* final_h, scalar_t* final_c,
+                       const length* lengths, scalar_t* kept, float* cells, index row_step, index row_sequence,
+                       uint4* left_over, int* status, int steps, int batch, int is_reverse) {
     const KernelArgs args = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
 #if INPUTS

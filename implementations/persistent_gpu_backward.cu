@@ -1,11 +1,11 @@
 // Maths: the backward pass of persistent_gpu.cu, CELL, all T steps of one layer and direction in one launch: from the last step
 //   to the first, dh = d_output + W_hh^T d_gates of the step after, d_gates from dh and what the forward pass saved.
-// Layout: kept [rows, 4*H] storage, cells [rows, H] float, read: as persistent_gpu.cu saved them
-//   output, d_output [T, B, H] storage, read: element (t, b, h) at t * NAME_step + b * NAME_sequence + h
-//   weight [G*H, H] storage, read: W_hh. first_h, first_c, d_final_h, d_final_c [B, H] storage, read, null for zeros
+// Layout: kept [rows, 4*H] scalar_t, cells [rows, H] float, read: as persistent_gpu.cu saved them
+//   output, d_output [T, B, H] scalar_t, read: element (t, b, h) at t * NAME_step + b * NAME_sequence + h
+//   weight [G*H, H] scalar_t, read: W_hh. first_h, first_c, d_final_h, d_final_c [B, H] scalar_t, read, null for zeros
 //   lengths [B] int64, read, null for none: a step at which a sequence is over passes gradients on
-//   d_gates [rows, G*H] storage, written: with respect to W_ih x. d_product [rows, H] storage, written by GRU: to W_hn h
-//   d_first_h, d_first_c [B, H] storage, written, the latter by LSTM only. left_over and status as in persistent_gpu.cu
+//   d_gates [rows, G*H] scalar_t, written: with respect to W_ih x. d_product [rows, H] scalar_t, written by GRU: to W_hn h
+//   d_first_h, d_first_c [B, H] scalar_t, written, the latter by LSTM only. left_over and status as in persistent_gpu.cu
 //   No two may alias. Alignment: of the element; left_over: 16 bytes.
 // Launch: clusters, units and sequences as in persistent_gpu.cu. A block multiplies the gradients of its own gates, which do
 //   not leave it, by rows of W_hh^T, those of all units: each of its 8 warps has M_TILES_PER_WARP tiles of 16, TOGETHER of them at
@@ -56,7 +56,7 @@ struct ThreadCoords {
 struct SharedStorage {
     unsigned long long barriers[2][8];  // a tile's, padded to 128 bytes
     float sums[2][TILES][BLOCKS][UNITS / 16][32][4];  // four of a lane beside each other, lanes by lane_slot
-    storage gates[2][K_TILES_PER_WARP][8][K_TILE];
+    scalar_t gates[2][K_TILES_PER_WARP][8][K_TILE];
     GradientCarry carry;
     WeightStorage weight_storage;
 };
@@ -68,7 +68,7 @@ static_assert(BLOCKS > 1, "a block sends to itself");
 __device__ inline int lane_slot(int g, int t) { return t * 8 + (g + 2 * t) % 8; }
 
 // Rows are all units, columns the gates of the block's.
-__device__ inline AFragment load_a_fragment(const storage* weight, const ThreadCoords& thread, int pass, int i) {
+__device__ inline AFragment load_a_fragment(const scalar_t* weight, const ThreadCoords& thread, int pass, int i) {
     const int u = thread.row_tile(pass / K_TILES_PER_WARP * TOGETHER + i) * 16 + thread.lane / 4;
     const int k = pass % K_TILES_PER_WARP * K_TILE + thread.lane % 4 * ELEMENTS_PER_VECTOR, gate = k / UNITS;
     const WeightRow row = {gate, gate < GATES ? thread.first_unit + k % UNITS : HIDDEN};
@@ -116,16 +116,17 @@ __device__ inline void mma_and_send(SharedStorage& shared, ResidentWeights& weig
     });
 }
 
-extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS, 1) persistent_backward(
-    const storage* kept, const float* cells, index row_step, index row_sequence, const storage* output, index output_step,
-    index output_sequence, const storage* weight, const storage* first_h, const storage* first_c, const storage* d_output,
-    index d_output_step, index d_output_sequence, const storage* d_final_h, const storage* d_final_c, storage* d_gates,
-    storage* d_product, storage* d_first_h, storage* d_first_c, const length* lengths, uint4* left_over, int* status, int steps,
-    int batch, int is_reverse) {
+extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS, 1)
+    persistent_backward(const scalar_t* kept, const float* cells, index row_step, index row_sequence, const scalar_t* output,
+                        index output_step, index output_sequence, const scalar_t* weight, const scalar_t* first_h,
+                        const scalar_t* first_c, const scalar_t* d_output, index d_output_step, index d_output_sequence,
+                        const scalar_t* d_final_h, const scalar_t* d_final_c, scalar_t* d_gates, scalar_t* d_product,
+                        scalar_t* d_first_h, scalar_t* d_first_c, const length* lengths, uint4* left_over, int* status,
+                        int steps, int batch, int is_reverse) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     const int thread_id = threadIdx.x, rank = block_rank_in_cluster();
-    const ThreadCoords thread = {thread_id, thread_id / 32, thread_id % 32, rank * UNITS, (int)(blockIdx.x / BLOCKS) * TILES * 8,
-                                 batch};
+    const ThreadCoords thread = {
+        thread_id, thread_id / 32, thread_id % 32, rank * UNITS, (int)(blockIdx.x / BLOCKS) * TILES * 8, batch};
     const KernelArgs args = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, weight,
                            first_h, first_c, d_final_h, d_final_c, cells, d_gates, d_product, d_first_h, d_first_c,
                            row_step, row_sequence, steps, is_reverse};
@@ -170,7 +171,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
                 if (thread.local_unit(s) >= UNITS) continue;
                 if (i > 0) d_h[s] = add_partial_sums(d_h[s], shared, thread, tile, s, last);
                 pointwise_backward(shared.carry, args, local_gradients[s], thread, tile, s, i, d_h[s],
-                                   [&](int gate, storage gradient) {
+                                   [&](int gate, scalar_t gradient) {
                                        const int k = gate * UNITS + thread.local_unit(s);
                                        shared.gates[gate_buffer][k / K_TILE][thread.sequence_in_tile(s)][k % K_TILE] = gradient;
                                    });

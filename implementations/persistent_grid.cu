@@ -155,10 +155,10 @@ __device__ inline bool run_compute_warps(SharedStorage& shared, const KernelArgs
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
-    persistent_forward(INPUT_GEMM_PARAMS const storage* gates, index gates_step, index gates_sequence, const storage* weight,
-                       const storage* bias_ih, const storage* bias_hh, const storage* first_h, const storage* first_c,
-                       storage* output, index output_step, index output_sequence, storage* final_h, storage* final_c,
-                       const length* lengths, storage* kept, float* cells, index row_step, index row_sequence, uint4* handoff,
+    persistent_forward(INPUT_GEMM_PARAMS const scalar_t* gates, index gates_step, index gates_sequence, const scalar_t* weight,
+                       const scalar_t* bias_ih, const scalar_t* bias_hh, const scalar_t* first_h, const scalar_t* first_c,
+                       scalar_t* output, index output_step, index output_sequence, scalar_t* final_h, scalar_t* final_c,
+                       const length* lengths, scalar_t* kept, float* cells, index row_step, index row_sequence, uint4* handoff,
                        int* status, int steps, int batch, int is_reverse) {
     const KernelArgs args = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};

@@ -87,7 +87,7 @@ __device__ inline uint4* sum_mailbox(uint4* mailboxes, const ThreadCoords& threa
 }
 
 // Rows are the units of the block's row, columns the gates of those of its column, after which comes what is no block's unit.
-__device__ inline AFragment load_a_fragment(const storage* weight, const ThreadCoords& thread, int s, int i) {
+__device__ inline AFragment load_a_fragment(const scalar_t* weight, const ThreadCoords& thread, int s, int i) {
     const int first = thread.row() * ACROSS * UNITS, r = (thread.warp / GROUPS * M_TILES_PER_WARP + i) * 16 + thread.lane / 4;
     const int k = (thread.warp % GROUPS * K_TILES_PER_WARP + s) * K_TILE + thread.lane % 4 * ELEMENTS_PER_VECTOR;
     return load_a_transposed<4>(weight, first + r, min(first + ACROSS * UNITS, HIDDEN), [&](int i) {
@@ -188,18 +188,19 @@ __device__ inline void pointwise_backward_units(SharedStorage& shared, const Ker
         const bool is_active = thread.is_inside(tile, s) && args.time(i) < end;
         const LocalGradients local_gradients = inputs.local_gradients(args, thread, tile, s, args.time(i + 1), end);
         const float all_d_h = d_h + (is_active ? widen_bits(inputs.d_output[s]) : 0);
-        pointwise_backward(shared.carry, args, local_gradients, thread, tile, s, i, all_d_h, [&](int gate, storage gradient) {
+        pointwise_backward(shared.carry, args, local_gradients, thread, tile, s, i, all_d_h, [&](int gate, scalar_t gradient) {
             shared.own.at(gate * UNITS + thread.local_unit(s), thread.sequence_in_tile(s)) = gradient;
         });
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_backward(
-    const storage* kept, const float* cells, index row_step, index row_sequence, const storage* output, index output_step,
-    index output_sequence, const storage* weight, const storage* first_h, const storage* first_c, const storage* d_output,
-    index d_output_step, index d_output_sequence, const storage* d_final_h, const storage* d_final_c, storage* d_gates,
-    storage* d_product, storage* d_first_h, storage* d_first_c, const length* lengths, uint4* handoff, int* status, int steps,
-    int batch, int is_reverse) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    persistent_backward(const scalar_t* kept, const float* cells, index row_step, index row_sequence, const scalar_t* output,
+                        index output_step, index output_sequence, const scalar_t* weight, const scalar_t* first_h,
+                        const scalar_t* first_c, const scalar_t* d_output, index d_output_step, index d_output_sequence,
+                        const scalar_t* d_final_h, const scalar_t* d_final_c, scalar_t* d_gates, scalar_t* d_product,
+                        scalar_t* d_first_h, scalar_t* d_first_c, const length* lengths, uint4* handoff, int* status, int steps,
+                        int batch, int is_reverse) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     const ThreadCoords first = thread_coords(batch);
     const KernelArgs args = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, weight,

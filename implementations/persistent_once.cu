@@ -1,9 +1,9 @@
 // Maths: one step of LSTM, GRU (torch.nn's gate order) or RNN, CELL, of few sequences, its input product included: where T is
 //   1, to read the weights is all the work, and each of them is read once, by the warp that needs it.
-// Layout: x [B, I], weight_ih [G*H, I], weight_hh [G*H, H] storage, read
-//   bias_ih, bias_hh [G*H] storage, read, null for none. first_h, first_c [B, H] storage, read, null for zeros, whose product
-//   is left out then. output [B, H] storage, written, sequence b at b * output_sequence
-//   final_h, final_c [B, H] storage, written, final_c by LSTM only
+// Layout: x [B, I], weight_ih [G*H, I], weight_hh [G*H, H] scalar_t, read
+//   bias_ih, bias_hh [G*H] scalar_t, read, null for none. first_h, first_c [B, H] scalar_t, read, null for zeros, whose product
+//   is left out then. output [B, H] scalar_t, written, sequence b at b * output_sequence
+//   final_h, final_c [B, H] scalar_t, written, final_c by LSTM only
 //   No two may alias. Alignment: of x, weight_ih, weight_hh and first_h WIDTH bytes; else of the element.
 // Launch: BLOCKS blocks for each 8 sequences, each of UNITS hidden units, whose rows of the weights, a unit's gates beside each
 //   other, all its 8 warps multiply, each by its K partition. Shared bytes: Once.launch.
@@ -34,27 +34,29 @@ struct ThreadCoords {
 };
 
 // Row r of this block's product, of weights of SIZE columns.
-template <int SIZE> __device__ inline MatrixRow weight_row_ptr(const storage* weight, const ThreadCoords& thread, int r) {
+template <int SIZE> __device__ inline MatrixRow weight_row_ptr(const scalar_t* weight, const ThreadCoords& thread, int r) {
     const int unit = thread.first_unit + r / GATES;
     return {weight + ((index)(r % GATES) * HIDDEN + unit) * SIZE, r < GATES * UNITS && unit < HIDDEN};
 }
 
 // Multiplies the block's rows of weight [G*H, SIZE] by 8 rows [SIZE] from `columns` on, of the warp's K partition.
 template <int SIZE>
-__device__ inline void multiply_weights(WarpPartials<M_TILES_PER_WARP, 1>& partials, const storage* weight,
-                                        const storage* columns, const ThreadCoords& thread) {
+__device__ inline void multiply_weights(WarpPartials<M_TILES_PER_WARP, 1>& partials, const scalar_t* weight,
+                                        const scalar_t* columns, const ThreadCoords& thread) {
     const MatrixRow column = {columns + (index)thread.sequence() * SIZE, thread.sequence() < thread.batch};
     skinny_mma<SIZE, K_TILES_PER_LOAD>(
         partials, thread.warp, thread.lane, [&](int r) { return weight_row_ptr<SIZE>(weight, thread, r); },
         [&](int) { return column; });
 }
 
-__device__ inline float bias_at(const storage* bias, int gate, int unit) { return bias ? widen(bias[gate * HIDDEN + unit]) : 0; }
+__device__ inline float bias_at(const scalar_t* bias, int gate, int unit) {
+    return bias ? widen(bias[gate * HIDDEN + unit]) : 0;
+}
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_once(
-    const storage* x, const storage* weight_ih, const storage* weight_hh, const storage* bias_ih, const storage* bias_hh,
-    const storage* first_h, const storage* first_c, storage* output, storage* final_h, storage* final_c, index output_sequence,
-    int batch) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    persistent_once(const scalar_t* x, const scalar_t* weight_ih, const scalar_t* weight_hh, const scalar_t* bias_ih,
+                    const scalar_t* bias_hh, const scalar_t* first_h, const scalar_t* first_c, scalar_t* output,
+                    scalar_t* final_h, scalar_t* final_c, index output_sequence, int batch) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     const int thread_id = threadIdx.x, block = blockIdx.x;
     const ThreadCoords thread = {thread_id / 32, thread_id % 32, block % BLOCKS * UNITS, block / BLOCKS * 8, batch};

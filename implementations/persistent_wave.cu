@@ -1,17 +1,17 @@
 // Maths: LSTM, GRU (torch.nn's gate order) or RNN, CELL: LAYERS layers in one direction, all T steps and the input products
 //   too, in one launch, as a wavefront: each layer multiplies [W_ih | W_hh] by [its input at t; its own h_(t-1)], a few steps
 //   behind the layer below. Source: Appleyard et al., Optimizing Performance of Recurrent Neural Networks on GPUs, 2016.
-// Layout: x [T, B, INPUTS] storage, read, the input of the first layer: element (t, b, i) at t * x_step + b * x_sequence + i.
-//   Of each layer, by its number: weight_ih [G*H, INPUTS, above the first H], weight_hh [G*H, H] storage, read. bias_ih,
+// Layout: x [T, B, INPUTS] scalar_t, read, the input of the first layer: element (t, b, i) at t * x_step + b * x_sequence + i.
+//   Of each layer, by its number: weight_ih [G*H, INPUTS, above the first H], weight_hh [G*H, H] scalar_t, read. bias_ih,
 //   bias_hh, output, kept, cells: as persistent_gpu.cu, as are lengths and status; each output is read by the layer above.
-//   first_h, first_c, final_h, final_c [LAYERS, B, H] storage: as persistent_gpu.cu.
+//   first_h, first_c, final_h, final_c [LAYERS, B, H] scalar_t: as persistent_gpu.cu.
 //   told [LAYERS, tile sets, BLOCKS] int32, read and written: all 0 before the launch; step flags: steps that a block has
 //   written. No two may alias. Alignment: of the element; x, weights, outputs, and what is between rows of x: WIDTH bytes.
 // Launch: a cluster of BLOCKS blocks for each layer and tile set, TILES tiles of 8 sequences, the first layer's clusters first.
 //   In a block, beside the warps of persistent_gpu.cu, LOAD_WARPS warps load the layer's inputs, each into a buffer of its own,
 //   and one signals the layer above. Shared bytes: Wave.shared_bytes.
 // Cost: of each layer reads G H (I + H) + T B I values, writes T B H; 2 T B G H (I + H) operations.
-// Limits: compute capability 9.0; UNITS a multiple of 16 bytes of storage, nothing of the weights is streamed; T, B, G * H
+// Limits: compute capability 9.0; UNITS a multiple of 16 bytes of scalar_t, nothing of the weights is streamed; T, B, G * H
 //   below 2^30; offsets 64-bit. To be fast, not to be right, all clusters run at once: see Order.
 // Order: in a cluster as persistent_gpu.cu. Between layers: the pointwise warps arrive at a barrier with the signal warp when
 //   all have written a step of the output; that warp then sets its flag to the step's number, releasing (progress.cuh) what all
@@ -42,14 +42,14 @@ static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Wave.shared_bytes");
 
 // The arrays of one layer.
 struct Layer {
-    const storage *weight_ih, *weight_hh, *bias_ih, *bias_hh;
-    storage *output, *saved_gates;
+    const scalar_t *weight_ih, *weight_hh, *bias_ih, *bias_hh;
+    scalar_t *output, *saved_gates;
     float* cells;
 };
 
 // The input of a layer: rows of so many values. step_flags: of the blocks that write it, null where it is an argument.
 struct LayerInput {
-    const storage* rows;
+    const scalar_t* rows;
     index step, sequence;
     int values;
     const int* step_flags;
@@ -164,8 +164,8 @@ __device__ inline void run_signal_warp(SharedStorage& shared, int* step_flag, co
     }
 }
 
-#define LAYER_PARAMS(l) const storage *weight_ih_##l, const storage *weight_hh_##l, const storage *bias_ih_##l, \
-    const storage *bias_hh_##l, storage *output_##l, storage *kept_##l, float *cells_##l
+#define LAYER_PARAMS(l) const scalar_t *weight_ih_##l, const scalar_t *weight_hh_##l, const scalar_t *bias_ih_##l, \
+    const scalar_t *bias_hh_##l, scalar_t *output_##l, scalar_t *kept_##l, float *cells_##l
 #define LAYER_ARGS(l) Layer{weight_ih_##l, weight_hh_##l, bias_ih_##l, bias_hh_##l, output_##l, kept_##l, cells_##l}
 #if LAYERS == 2
 #define EACH_LAYER(of) of(0), of(1)
@@ -175,11 +175,10 @@ __device__ inline void run_signal_warp(SharedStorage& shared, int* step_flag, co
 #define EACH_LAYER(of) of(0), of(1), of(2), of(3)
 #endif
 
-extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1)
-    __launch_bounds__(BLOCK_THREADS + 32 * (LOAD_WARPS + 1), 1) persistent_wave(
-    const storage* x, index x_step, index x_sequence, EACH_LAYER(LAYER_PARAMS), const storage* first_h, const storage* first_c,
-    index output_step, index output_sequence, storage* final_h, storage* final_c, const length* lengths, index row_step,
-    index row_sequence, int* told, int* status, int steps, int batch) {
+extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(BLOCK_THREADS + 32 * (LOAD_WARPS + 1), 1)
+    persistent_wave(const scalar_t* x, index x_step, index x_sequence, EACH_LAYER(LAYER_PARAMS), const scalar_t* first_h,
+                    const scalar_t* first_c, index output_step, index output_sequence, scalar_t* final_h, scalar_t* final_c,
+                    const length* lengths, index row_step, index row_sequence, int* told, int* status, int steps, int batch) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     const int thread_id = threadIdx.x, rank = block_rank_in_cluster(), sets = (batch + TILES * 8 - 1) / (TILES * 8);
     const int layer = blockIdx.x / BLOCKS / sets, set = blockIdx.x / BLOCKS % sets;

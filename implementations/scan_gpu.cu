@@ -2,9 +2,9 @@
 //   take g(candidate), keep + take = 1; and its derivative. CELL picks the cell, POSITIVE appendix B's g. A stretch of steps is an
 //   affine map of the state, and so is one stretch after another (Blelloch, "Prefix sums and their applications", 1990).
 // Layout: steps and sequences lie `*_step` and `*_sequence` elements apart, gates and channels side by side.
-//   x [T, B, G*H] storage, read: the product (minGRU: z, candidate; minLSTM: f, i, candidate). d_x likewise, written
-//   bias [G*H] storage, read, null without BIASED: added to x. output, d_output [T, B, H] storage: forward written, backward read
-//   first, final, d_final, d_first [B, H] storage: the states at both ends; first and d_final null for zeros, d_first for none
+//   x [T, B, G*H] scalar_t, read: the product (minGRU: z, candidate; minLSTM: f, i, candidate). d_x likewise, written
+//   bias [G*H] scalar_t, read, null without BIASED: added to x. output, d_output [T, B, H] scalar_t: forward written, backward read
+//   first, final, d_final, d_first [B, H] scalar_t: the states at both ends; first and d_final null for zeros, d_first for none
 //   lengths [B] int64, null for none: a sequence that is over keeps its state, and its output is 0
 //   resets [T, B] uint8, null for none: where it is not 0 the step starts from a state of 0
 //   maps [tiles + groups, blocks of channels, channels, 2] word, zero at first, SPLIT only
@@ -26,16 +26,16 @@
 
 // A pre-activation with which a step changes nothing: what is taken of a candidate of 0 is nothing.
 __device__ inline wide neutral(int gate) {
-    const compute infinity = value_of(INFINITE);
-    const compute value = gate == GATES - 1 ? 0 : CELL == MINLSTM && gate == 0 ? infinity : -infinity;
+    const acc_t infinity = value_of(INFINITE);
+    const acc_t value = gate == GATES - 1 ? 0 : CELL == MINLSTM && gate == 0 ? infinity : -infinity;
     wide found;
     for (int p = 0; p < PACK; ++p) found.at[p] = value;
     return found;
 }
 
-__device__ inline void store(storage* to, const wide& values) { *(packed*)to = narrow_all(values); }
+__device__ inline void store(scalar_t* to, const wide& values) { *(packed*)to = narrow_all(values); }
 // PACK elements of a vector over channels, 0 for none.
-__device__ inline wide load_vector(const storage* given, bool is_inside, offset place) {
+__device__ inline wide load_vector(const scalar_t* given, bool is_inside, offset place) {
     wide found;
     for (int p = 0; p < PACK; ++p) found.at[p] = given && is_inside ? widen(given[place + p]) : 0;
     return found;
@@ -47,7 +47,7 @@ struct Given {
     packed (*values)[THREADS];
     __device__ Given(int stage) : values((packed(*)[THREADS])dynamic_shared + stage * ARRAYS * STEPS) {}
     __device__ packed& at(int array, int step) const { return values[array * STEPS + step][threadIdx.x]; }
-    __device__ void copy(int array, const Place& place, const Rows<const storage>& rows, offset column, int later) const {
+    __device__ void copy(int array, const Place& place, const Rows<const scalar_t>& rows, offset column, int later) const {
         place.copy(values + array * STEPS, rows, column, later);
     }
 };
@@ -58,10 +58,10 @@ struct GatesGiven {
     bool is_new[STEPS];
 
     template <int ARRAYS>
-    __device__ static void copy(const Given<ARRAYS>& given, const Place& at, const Rows<const storage>& rows) {
+    __device__ static void copy(const Given<ARRAYS>& given, const Place& at, const Rows<const scalar_t>& rows) {
         for (int gate = 0; gate < GATES; ++gate) given.copy(gate, at, rows, gate * at.hidden, 0);
     }
-    __device__ GatesGiven(const Place& at, const storage* of_bias, const Rows<const unsigned char>& resets) {
+    __device__ GatesGiven(const Place& at, const scalar_t* of_bias, const Rows<const unsigned char>& resets) {
         for (int gate = 0; gate < GATES; ++gate)
             if (BIASED) bias[gate] = load_vector(of_bias, at.is_inside, gate * at.hidden + at.channel);
 #pragma unroll
@@ -76,7 +76,7 @@ struct GatesGiven {
     }
     // The pre-activations of a step, by channel.
     template <int ARRAYS>
-    __device__ void widened(const Given<ARRAYS>& given, int i, compute (*found)[GATES]) const {
+    __device__ void widened(const Given<ARRAYS>& given, int i, acc_t (*found)[GATES]) const {
         for (int gate = 0; gate < GATES; ++gate) {
             const wide all = widen_all(given.at(gate, i));
             for (int p = 0; p < PACK; ++p) found[p][gate] = BIASED ? all.at[p] + bias[gate].at[p] : all.at[p];
@@ -86,20 +86,20 @@ struct GatesGiven {
 
 // Values of a thread for its steps and channels.
 struct PerStep {
-    compute of[STEPS][PACK];
+    acc_t of[STEPS][PACK];
 };
 
 // The steps of one thread's stretch, each an affine map.
 struct Stretch {
     PerStep keep, add;
 
-    __device__ void set(int i, int p, bool is_alive, bool is_new, compute kept, compute added) {
+    __device__ void set(int i, int p, bool is_alive, bool is_new, acc_t kept, acc_t added) {
         // Steps beyond the last are neutral by themselves, unless a bias is added to them.
         const bool is_taken = !(MASKED || BIASED) || is_alive;
-        keep.of[i][p] = !is_taken ? 1 : MASKED && is_new ? -(compute)0 : kept;
+        keep.of[i][p] = !is_taken ? 1 : MASKED && is_new ? -(acc_t)0 : kept;
         add.of[i][p] = is_taken ? added : 0;
     }
-    __device__ compute after(int i, int p, compute state) const { return apply({keep.of[i][p], add.of[i][p]}, state); }
+    __device__ acc_t after(int i, int p, acc_t state) const { return apply({keep.of[i][p], add.of[i][p]}, state); }
     __device__ Maps summary() const {
         Maps all;
         for (int p = 0; p < PACK; ++p) {
@@ -111,10 +111,10 @@ struct Stretch {
                 map = {map.product * keep.of[i][p], after(i, p, map.sum)};
             }
             if (is_new) {
-                map.product = -(compute)0;
+                map.product = -(acc_t)0;
             } else if (map.product == 0) {  // underflowed, or one was 0
                 for (int i = 0; i < STEPS; ++i) is_open &= keep.of[i][p] > 0;
-                map.product = is_open ? (compute)SMALLEST : 0;
+                map.product = is_open ? (acc_t)SMALLEST : 0;
             }
             all.of[p] = map;
         }
@@ -127,11 +127,11 @@ struct Forward {
     typedef Given<GATES> Ahead;
     typedef Stretch Steps;
     const Block& block;
-    Rows<const storage> x;
-    Rows<storage> output;
+    Rows<const scalar_t> x;
+    Rows<scalar_t> output;
     Rows<const unsigned char> resets;
-    const storage *bias, *first;
-    storage* final;
+    const scalar_t *bias, *first;
+    scalar_t* final;
     const offset* lengths;
     int steps_all, hidden;
     bool is_reverse;
@@ -146,11 +146,11 @@ struct Forward {
         if (!at.is_whole(0)) GatesGiven::fill(given, at);
 #pragma unroll
         for (int i = 0; i < STEPS; ++i) {
-            compute wide_x[PACK][GATES];
+            acc_t wide_x[PACK][GATES];
             gates.widened(given, i, wide_x);
             for (int p = 0; p < PACK; ++p) {
                 const Gates now = gates_of(wide_x[p]);
-                const compute taken = now.take * candidate(wide_x[p][GATES - 1]);
+                const acc_t taken = now.take * candidate(wide_x[p][GATES - 1]);
                 found.set(i, p, at.is_alive(at.first_step + i), gates.is_new[i], now.keep, taken);
             }
         }
@@ -165,7 +165,7 @@ struct Forward {
     }
     template <bool IS_WHOLE>
     __device__ void emit_steps(const Steps& steps, const Place& at, wide& state) const {
-        storage* target = at.at(output, at.first_step) + at.channel;
+        scalar_t* target = at.at(output, at.first_step) + at.channel;
         const int count = at.count();
 #pragma unroll
         for (int i = 0; i < STEPS; ++i, target += at.stride(output)) {
@@ -180,8 +180,8 @@ struct Forward {
 };
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) scan_forward(
-    const storage* x, offset x_step, offset x_sequence, const storage* bias, const storage* first, storage* output,
-    offset output_step, offset output_sequence, storage* final, const offset* lengths, const unsigned char* resets,
+    const scalar_t* x, offset x_step, offset x_sequence, const scalar_t* bias, const scalar_t* first, scalar_t* output,
+    offset output_step, offset output_sequence, scalar_t* final, const offset* lengths, const unsigned char* resets,
     offset resets_step, offset resets_sequence, word* maps, int steps, int batch, int hidden, int is_reverse,
     int tiles, int group_bits) {
     const Block block(maps, batch, hidden, tiles, group_bits);
@@ -198,11 +198,11 @@ struct Backward {
         PerStep slopes[GATES], gradient;
     };
     const Block& block;
-    Rows<const storage> x, output, d_output;
-    Rows<storage> d_x;
+    Rows<const scalar_t> x, output, d_output;
+    Rows<scalar_t> d_x;
     Rows<const unsigned char> resets;
-    const storage *bias, *first, *d_final;
-    storage* d_first;
+    const scalar_t *bias, *first, *d_final;
+    scalar_t* d_first;
     const offset* lengths;
     int steps_all, hidden;
     bool is_reverse;
@@ -230,7 +230,7 @@ struct Backward {
         if (MASKED || !at.is_whole(1)) fill(given, at);
 #pragma unroll
         for (int i = 0; i < STEPS; ++i) {
-            compute wide_x[PACK][GATES], slopes[GATES];
+            acc_t wide_x[PACK][GATES], slopes[GATES];
             gates.widened(given, i, wide_x);
             const wide before = widen_all(given.at(BEFORE, i)), reaching = widen_all(given.at(GRADIENT, i));
             const bool is_alive = at.is_alive(at.first_step + i), is_new = gates.is_new[i];
@@ -245,13 +245,13 @@ struct Backward {
         return found;
     }
     __device__ void emit(const Steps& steps, const Place& at, wide passed) const {
-        storage* target = at.at(d_x, at.first_step) + at.channel;
+        scalar_t* target = at.at(d_x, at.first_step) + at.channel;
         const int count = at.count();
 #pragma unroll
         for (int i = 0; i < STEPS; ++i, target += at.stride(d_x)) {
             wide found[GATES];
             for (int p = 0; p < PACK; ++p) {
-                const compute total = steps.gradient.of[i][p] + passed.at[p];
+                const acc_t total = steps.gradient.of[i][p] + passed.at[p];
                 passed.at[p] = steps.after(i, p, passed.at[p]);
                 for (int gate = 0; gate < GATES; ++gate)
                     found[gate].at[p] = !MASKED || at.is_alive(at.first_step + i) ? total * steps.slopes[gate].of[i][p] : 0;
@@ -264,9 +264,9 @@ struct Backward {
 };
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) scan_backward(
-    const storage* x, offset x_step, offset x_sequence, const storage* bias, const storage* first, const storage* output,
-    offset output_step, offset output_sequence, const storage* d_output, offset d_output_step, offset d_output_sequence,
-    const storage* d_final, storage* d_x, offset d_x_step, offset d_x_sequence, storage* d_first, const offset* lengths,
+    const scalar_t* x, offset x_step, offset x_sequence, const scalar_t* bias, const scalar_t* first, const scalar_t* output,
+    offset output_step, offset output_sequence, const scalar_t* d_output, offset d_output_step, offset d_output_sequence,
+    const scalar_t* d_final, scalar_t* d_x, offset d_x_step, offset d_x_sequence, scalar_t* d_first, const offset* lengths,
     const unsigned char* resets, offset resets_step, offset resets_sequence, word* maps, int steps, int batch,
     int hidden, int is_reverse, int tiles, int group_bits) {
     const Block block(maps, batch, hidden, tiles, group_bits);

@@ -57,7 +57,7 @@ __device__ inline void step_units(Shared& shared, const KernelArgs& arrays, cons
         const LocalGradients slopes = inputs.local_gradients(arrays, me, tile, s, arrays.time(i + 1), end);
         const float all_d_h = d_h + (is_alive ? widen_bits(inputs.d_output[s]) : 0);
         pointwise_backward(shared.carried, arrays, slopes, me, tile, s, i, all_d_h,
-             [&](int gate, storage found) { shared.own.at(me.unit(s), me.sequence_in_tile(s), gate) = found; });
+             [&](int gate, scalar_t found) { shared.own.at(me.unit(s), me.sequence_in_tile(s), gate) = found; });
     }
 }
 
@@ -76,7 +76,7 @@ __device__ inline void take_step(Shared& shared, const KernelArgs& arrays, const
 // All steps of all tiles. False where a wait was given up. Threads that have states and those that hear run it compiled apart: each
 // has registers for what it needs alone.
 template <bool HAS_STATES>
-__device__ inline bool find_all(Shared& shared, const KernelArgs& arrays, const unsigned* places, const storage* values,
+__device__ inline bool find_all(Shared& shared, const KernelArgs& arrays, const unsigned* places, const scalar_t* values,
                                 const Handoff& handoff, const ThreadCoords& me, const Route& route) {
     Elements elements(shared.room, places, values);
     const int tiles = tiles_of(me.first_sequence, me.batch);
@@ -111,11 +111,11 @@ __device__ inline bool find_all(Shared& shared, const KernelArgs& arrays, const 
 }
 
 extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) sparse_persistent_backward(
-    const storage* kept, const float* cells, index row_step, index row_sequence, const storage* output, index output_step,
-    index output_sequence, const unsigned* places, const storage* values, const int* slots, const int* firsts,
-    const storage* first_h, const storage* first_c, const storage* d_output, index d_output_step, index d_output_sequence,
-    const storage* d_final_h, const storage* d_final_c, storage* d_gates, storage* d_product, storage* d_first_h,
-    storage* d_first_c, const length* lengths, uint4* all_told, int* status, int steps, int batch, int is_reverse) {
+    const scalar_t* kept, const float* cells, index row_step, index row_sequence, const scalar_t* output, index output_step,
+    index output_sequence, const unsigned* places, const scalar_t* values, const int* slots, const int* firsts,
+    const scalar_t* first_h, const scalar_t* first_c, const scalar_t* d_output, index d_output_step, index d_output_sequence,
+    const scalar_t* d_final_h, const scalar_t* d_final_c, scalar_t* d_gates, scalar_t* d_product, scalar_t* d_first_h,
+    scalar_t* d_first_c, const length* lengths, uint4* all_told, int* status, int steps, int batch, int is_reverse) {
     Shared& shared = *(Shared*)dynamic_smem();
     unsigned own_number = threadIdx.x, own_block = blockIdx.x;
     opaque(own_number), opaque(own_block);  // which would otherwise be asked for anew wherever they are needed

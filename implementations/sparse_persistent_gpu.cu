@@ -29,7 +29,7 @@
 #define SUM_ROWS 1  // they lie elsewhere
 #define SUM_COLUMNS 1
 #define INPUT_K_TILES 0
-#define ELEMENTS_PER_VECTOR (16 / (int)sizeof(storage))
+#define ELEMENTS_PER_VECTOR (16 / (int)sizeof(scalar_t))
 #include "jitter.cuh"
 
 #include "recurrent_gates.cuh"
@@ -51,7 +51,7 @@ static_assert(sizeof(Shared) <= SHARED_BYTES, "Sparse.shared_bytes");
 // Sums and states of every tile and step, told and written. False where a wait was given up. Threads that have states and those
 // that hear run it compiled apart: each has registers for what it needs alone.
 template <bool HAS_STATES>
-__device__ inline bool find_all(Shared& shared, const KernelArgs& arrays, const unsigned* places, const storage* values,
+__device__ inline bool find_all(Shared& shared, const KernelArgs& arrays, const unsigned* places, const scalar_t* values,
                                 const Handoff& handoff, const ThreadCoords& me, const Route& route) {
     Elements elements(shared.pointwise.weight_storage, places, values);
     const bool is_first_told = arrays.h0;
@@ -103,10 +103,10 @@ __device__ inline bool find_all(Shared& shared, const KernelArgs& arrays, const 
 }
 
 extern "C" __global__ void OF_CLUSTERS __launch_bounds__(BLOCK_THREADS, 1) sparse_persistent_forward(
-    const storage* gates, index gates_step, index gates_sequence, const unsigned* places, const storage* values, const int* slots,
-    const int* firsts, const storage* bias_ih, const storage* bias_hh, const storage* first_h, const storage* first_c,
-    storage* output, index output_step, index output_sequence, storage* final_h, storage* final_c, const length* lengths,
-    storage* kept, float* cells, index row_step, index row_sequence, uint4* all_told, int* status, int steps, int batch,
+    const scalar_t* gates, index gates_step, index gates_sequence, const unsigned* places, const scalar_t* values, const int* slots,
+    const int* firsts, const scalar_t* bias_ih, const scalar_t* bias_hh, const scalar_t* first_h, const scalar_t* first_c,
+    scalar_t* output, index output_step, index output_sequence, scalar_t* final_h, scalar_t* final_c, const length* lengths,
+    scalar_t* kept, float* cells, index row_step, index row_sequence, uint4* all_told, int* status, int steps, int batch,
     int is_reverse) {
     const KernelArgs arrays = {gates, nullptr, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};

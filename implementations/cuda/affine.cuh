@@ -5,37 +5,37 @@
 
 #if STORAGE_FLOAT64
 typedef unsigned long long word;
-__device__ inline word bits_of(compute value) { return __double_as_longlong(value); }
-__device__ inline compute value_of(word bits) { return __longlong_as_double(bits); }
+__device__ inline word bits_of(acc_t value) { return __double_as_longlong(value); }
+__device__ inline acc_t value_of(word bits) { return __longlong_as_double(bits); }
 #define SMALLEST 4.94065645841246544e-324
 #define QUIET_NAN 0x7ff8000000000000ull
 #define INFINITE 0x7ff0000000000000ull
 #else
 typedef unsigned word;
-__device__ inline word bits_of(compute value) { return __float_as_uint(value); }
-__device__ inline compute value_of(word bits) { return __uint_as_float(bits); }
+__device__ inline word bits_of(acc_t value) { return __float_as_uint(value); }
+__device__ inline acc_t value_of(word bits) { return __uint_as_float(bits); }
 #define SMALLEST 1.40129846e-45f
 #define QUIET_NAN 0x7fc00000u
 #define INFINITE 0x7f800000u
 #endif
 
 struct Affine {
-    compute product, sum;
+    acc_t product, sum;
 };
 
-__device__ inline bool forgets(compute product) { return MASKED && product == 0 && bits_of(product) != 0; }
-__device__ inline compute apply(Affine map, compute state) {
+__device__ inline bool forgets(acc_t product) { return MASKED && product == 0 && bits_of(product) != 0; }
+__device__ inline acc_t apply(Affine map, acc_t state) {
     return forgets(map.product) ? map.sum : map.product * state + map.sum;
 }
 // One map after another. A product that underflows must not turn an infinite state into NaN, unless a factor was 0.
 __device__ inline Affine then(Affine one, Affine next) {
-    const compute least = fmin(fmin(one.product, next.product), (compute)SMALLEST);
-    const compute product = fmax(one.product * next.product, least);
-    return {forgets(one.product) || forgets(next.product) ? -(compute)0 : product, apply(next, one.sum)};
+    const acc_t least = fmin(fmin(one.product, next.product), (acc_t)SMALLEST);
+    const acc_t product = fmax(one.product * next.product, least);
+    return {forgets(one.product) || forgets(next.product) ? -(acc_t)0 : product, apply(next, one.sum)};
 }
 
 // A map that other blocks read lies in two words, each never 0, so that 0 says it is not there yet.
-__device__ inline word sealed(compute value) { return ~(value == value ? bits_of(value) : (word)QUIET_NAN); }
+__device__ inline word sealed(acc_t value) { return ~(value == value ? bits_of(value) : (word)QUIET_NAN); }
 __device__ inline void publish(word* target, Affine map) {
     volatile word* words = target;
     words[0] = sealed(map.product);

@@ -13,16 +13,16 @@ typedef long long index;
 typedef long long length;
 
 struct StridedTensor {
-    const storage* data;
+    const scalar_t* data;
     index step, sequence;
-    __device__ const storage& at(int t, index b, int j) const { return data[t * step + b * sequence + j]; }
+    __device__ const scalar_t& at(int t, index b, int j) const { return data[t * step + b * sequence + j]; }
 };
 
 struct KernelArgs {
     StridedTensor output, d_output;
-    const storage *saved_gates, *weight, *h0, *c0, *d_h_n, *d_c_n;
+    const scalar_t *saved_gates, *weight, *h0, *c0, *d_h_n, *d_c_n;
     const float* cells;
-    storage *d_gates, *d_product, *d_h0, *d_c0;
+    scalar_t *d_gates, *d_product, *d_h0, *d_c0;
     index row_step, row_sequence;
     int steps, is_reverse;
     __device__ index row(int t, index b) const { return t * row_step + b * row_sequence; }
@@ -94,7 +94,7 @@ struct GateInputs {
 #pragma unroll
         for (int gate = 0; gate < 4; gate++) saved[gate] = widen_bits(saved_gates[s][gate]);
         if (GATES > 1 && (before < 0 || before >= end)) {
-            const storage* initial = CELL == GRU ? args.h0 : args.c0;
+            const scalar_t* initial = CELL == GRU ? args.h0 : args.c0;
             const index place = (index)thread.sequence(tile, s) * HIDDEN + thread.unit(s);
             state = c_state = initial && thread.is_inside(tile, s) ? widen(initial[place]) : 0;
         }
@@ -115,9 +115,10 @@ __device__ inline void pointwise_backward(GradientCarry& carry, const KernelArgs
     const float all_d_c = CELL == LSTM ? fmaf(d_h, local_gradients.dc_dh, d_c) : 0;
 #pragma unroll
     for (int gate = 0; gate < GATES; gate++) {
-        const storage gradient = narrow(is_some ? (CELL == LSTM && gate < 3 ? all_d_c : d_h) * local_gradients.gates[gate] : 0);
+        const scalar_t gradient =
+            narrow(is_some ? (CELL == LSTM && gate < 3 ? all_d_c : d_h) * local_gradients.gates[gate] : 0);
         const bool has_separate_recurrent_gradient = CELL == GRU && gate == 2;
-        const storage recurrent_gradient =
+        const scalar_t recurrent_gradient =
             has_separate_recurrent_gradient ? narrow(is_some ? d_h * local_gradients.recurrent : 0) : gradient;
         publish(gate, recurrent_gradient);
         if (is_inside) args.d_gates[(row * GATES + gate) * HIDDEN + j] = gradient;

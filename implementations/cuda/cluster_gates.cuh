@@ -9,7 +9,7 @@
 #include "persistent_step.cuh"
 #include "roles.cuh"
 
-#define STATE_TILE_BYTES (UNITS * 8 * (int)sizeof(storage))  // of a block, to each other block
+#define STATE_TILE_BYTES (UNITS * 8 * (int)sizeof(scalar_t))  // of a block, to each other block
 #define VECTORS_PER_STATE_TILE (STATE_TILE_BYTES / 16)
 #define VECTORS_PER_LANE ((VECTORS_PER_STATE_TILE + 31) / 32)
 #define GATE_WARPS (GATE_THREADS / 32)

@@ -10,9 +10,9 @@
 // Of 8 sequences, with a block's units adjacent, and what 8 lanes read at once in different banks.
 template <int K_TILES> struct BTile {
     static constexpr int VECTORS_PER_SEQUENCE = K_TILES * GROUPS * 4;
-    storage data[VECTORS_PER_SEQUENCE][8][ELEMENTS_PER_VECTOR];
+    scalar_t data[VECTORS_PER_SEQUENCE][8][ELEMENTS_PER_VECTOR];
     __device__ const uint4& vector(int unit, int i) const { return ((const uint4*)data[unit / ELEMENTS_PER_VECTOR])[i]; }
-    __device__ storage& at(unsigned unit, unsigned sequence) {
+    __device__ scalar_t& at(unsigned unit, unsigned sequence) {
         return data[unit / ELEMENTS_PER_VECTOR][(sequence + unit / ELEMENTS_PER_VECTOR * 2) % 8][unit % ELEMENTS_PER_VECTOR];
     }
 };

@@ -28,8 +28,8 @@ struct PointwiseStorage {
 };
 
 struct KernelArgs {
-    const storage *gates, *weight, *bias_ih, *bias_hh, *h0, *c0;
-    storage *output, *h_n, *c_n, *saved_gates;
+    const scalar_t *gates, *weight, *bias_ih, *bias_hh, *h0, *c0;
+    scalar_t *output, *h_n, *c_n, *saved_gates;
     float* cells;
     index gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence;
     int steps, is_reverse;
@@ -68,7 +68,7 @@ __device__ inline void load_biases_and_carry(PointwiseStorage& pointwise, const 
         pointwise.bias[unit].data[gate] = is_separate ? bias_ih : bias_ih + bias_hh;
         if (is_separate) pointwise.bias[unit].data[3] = bias_hh;
     }
-    const storage* carry = CELL == LSTM ? args.c0 : args.h0;
+    const scalar_t* carry = CELL == LSTM ? args.c0 : args.h0;
     for (int tile = 0; tile < TILES; tile++)
         for (int s = 0; s < STATES_PER_THREAD; s++) {
             const index place = (index)thread.sequence(tile, s) * HIDDEN + thread.unit(s);
@@ -97,8 +97,8 @@ __device__ inline void load_own_initial_state(Own& own, const KernelArgs& args, 
 // Pointers to a thread's states in memory, advanced tile by tile and step by step. next: step to the next tile; wrap: after the
 // last tile to the first one's next step.
 struct StatePointers {
-    const storage* gates[STATES_PER_THREAD];
-    storage *output[STATES_PER_THREAD], *saved_gates[STATES_PER_THREAD];
+    const scalar_t* gates[STATES_PER_THREAD];
+    scalar_t *output[STATES_PER_THREAD], *saved_gates[STATES_PER_THREAD];
     float* cells[STATES_PER_THREAD];
     int tiles_with_state[STATES_PER_THREAD];
     bool issues_prefetch[STATES_PER_THREAD];  // one thread for every 16 bytes: each prefetch takes time
@@ -165,7 +165,7 @@ struct GateInputs {
 #pragma unroll
             for (int gate = 0; gate < GATES; gate++) data[s][gate] = raw_bits(pointers.gates[s][gate * HIDDEN]);
             if (!pointers.issues_prefetch[s] || t + PREFETCH_DISTANCE >= args.steps) continue;
-            const storage* next = pointers.gates[s] + pointers.prefetch_offset;
+            const scalar_t* next = pointers.gates[s] + pointers.prefetch_offset;
 #pragma unroll
             for (int gate = 0; gate < GATES; gate++) prefetch_l2(next + gate * HIDDEN);
         }
@@ -228,7 +228,7 @@ __device__ inline CellState cell_update(const GateVector& sums, const GateOperan
 // A step's result for a thread's states, h as it is published: to be written after that.
 struct StepResult {
     CellState states[STATES_PER_THREAD];
-    storage h[STATES_PER_THREAD];
+    scalar_t h[STATES_PER_THREAD];
     float saved_gates[STATES_PER_THREAD][4];
 
     // now, next: the states before and after the step, of which the thread reads and writes its own. sums_of(state): its sums.

@@ -24,13 +24,13 @@ __device__ inline uint4 pack_words(const unsigned (&raw)[ELEMENTS_PER_VECTOR]) {
 // Loads units u and u + 8; from `end` on, where the sums are not needed, the unit before it. row_at(i): of the thread's i-th
 // element, i a multiple of VECTOR: so many are of one gate and of adjacent units, from a multiple of VECTOR on.
 template <int VECTOR, typename RowAt>
-__device__ inline AFragment load_a_transposed(const storage* weight, int u, int end, RowAt row_at) {
+__device__ inline AFragment load_a_transposed(const scalar_t* weight, int u, int end, RowAt row_at) {
     const int of_upper = min(u, end - 1), of_lower = min(u + 8, end - 1);
     unsigned upper[ELEMENTS_PER_VECTOR], lower[ELEMENTS_PER_VECTOR];
 #pragma unroll
     for (int first = 0; first < ELEMENTS_PER_VECTOR; first += VECTOR) {
         const WeightRow row = row_at(first);
-        const storage* weight_row = weight + (long long)(row.gate * HIDDEN + row.unit) * HIDDEN;
+        const scalar_t* weight_row = weight + (long long)(row.gate * HIDDEN + row.unit) * HIDDEN;
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
             const bool is_inside = row.unit + (HIDDEN % VECTOR ? i : 0) < HIDDEN;

@@ -10,7 +10,7 @@
 #define COMPACT_SUMS 1
 #define LOADS_IN_FLIGHT (HELD < 4 ? HELD : 4)
 #define WORDS_PER_PACKET (IS_SINGLE_TF32 ? 6 : 3)
-#define UNITS_PER_PACKET (WORDS_PER_PACKET * 4 / (int)sizeof(storage))
+#define UNITS_PER_PACKET (WORDS_PER_PACKET * 4 / (int)sizeof(scalar_t))
 #define PACKETS_PER_BLOCK ((UNITS + UNITS_PER_PACKET - 1) / UNITS_PER_PACKET)  // of a sequence, as the next two
 #define PACKETS_PER_SEQUENCE (BLOCKS * PACKETS_PER_BLOCK)
 #define PACKETS_PER_LANE ((PACKETS_PER_SEQUENCE + 4 * GROUPS - 1) / (4 * GROUPS))
@@ -46,7 +46,7 @@ typedef StatePacket<IS_SINGLE_TF32> Packet;
 // The states of a block's own units in a tile, as they are published: by each warp those that it computes.
 struct OutgoingStates {
     unsigned words[TILE_BATCH][PACKETS_PER_BLOCK * WORDS_PER_PACKET];
-    __device__ storage& at(unsigned unit, unsigned column) { return ((storage*)words[column])[unit % UNITS]; }
+    __device__ scalar_t& at(unsigned unit, unsigned column) { return ((scalar_t*)words[column])[unit % UNITS]; }
 
     // mailbox: of the tile and step.
     __device__ void publish(uint4* mailbox, const ThreadCoords& thread, unsigned epoch) const {
@@ -66,7 +66,7 @@ __device__ inline int packet_index(const ThreadCoords& thread, int k) {
 
 // The weights of a row that are multiplied by a lane's j-th word of states.
 __device__ inline unsigned load_weight_word(const MatrixRow& row, const ThreadCoords& thread, int j) {
-    constexpr int UNITS_PER_WORD = 4 / sizeof(storage);
+    constexpr int UNITS_PER_WORD = 4 / sizeof(scalar_t);
     const int at = packet_index(thread, j / WORDS_PER_PACKET);
     const int local = at % PACKETS_PER_BLOCK * UNITS_PER_PACKET + j % WORDS_PER_PACKET * UNITS_PER_WORD;
     const int unit = at / PACKETS_PER_BLOCK * UNITS + local, units = min(UNITS - local, HIDDEN - unit);
@@ -75,7 +75,7 @@ __device__ inline unsigned load_weight_word(const MatrixRow& row, const ThreadCo
     return raw_bits(row.start[unit]) | (units > 1 ? raw_bits(row.start[unit + 1]) << 16 : 0);
 }
 
-__device__ inline AFragment load_a_fragment_packet_order(const storage* weight, const ThreadCoords& thread, int s, int i) {
+__device__ inline AFragment load_a_fragment_packet_order(const scalar_t* weight, const ThreadCoords& thread, int s, int i) {
     const int r = i * 16 + thread.lane / 4;
     const MatrixRow upper = weight_row_ptr(weight, thread, r, HIDDEN), lower = weight_row_ptr(weight, thread, r + 8, HIDDEN);
     unsigned words[2][4];
@@ -88,7 +88,7 @@ __device__ inline AFragment load_a_fragment_packet_order(const storage* weight, 
 // TWICE fragments of split float32, spread among all, are split once and stay as two halves: the first in the fragment's place,
 // the second after the last fragment.
 __device__ inline constexpr bool is_presplit(int part) { return (part + 1) * TWICE / FRAGMENTS > part * TWICE / FRAGMENTS; }
-__device__ inline AFragment load_resident_fragment(const storage* weight, const ThreadCoords& thread, int index) {
+__device__ inline AFragment load_resident_fragment(const scalar_t* weight, const ThreadCoords& thread, int index) {
     const int part = index < FRAGMENTS ? index : ((index - FRAGMENTS + 1) * FRAGMENTS - 1) / max(TWICE, 1);
     const AFragment whole = load_a_fragment_packet_order(weight, thread, part / M_TILES_PER_WARP, part % M_TILES_PER_WARP);
 #if SPLIT

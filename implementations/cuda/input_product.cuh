@@ -9,7 +9,7 @@
 #include "persistent_step.cuh"
 
 #if INPUTS
-#define INPUT_GEMM_PARAMS const storage *x, index x_step, index x_sequence, const storage *weight_ih,
+#define INPUT_GEMM_PARAMS const scalar_t *x, index x_step, index x_sequence, const scalar_t *weight_ih,
 #ifndef BLOCK_THREADS
 #define BLOCK_THREADS THREADS
 #endif
@@ -18,9 +18,9 @@
 
 // x [T, B, INPUTS], element (t, b, i) at t * step + b * sequence + i; weight [G*H, INPUTS].
 struct InputGemmArgs {
-    const storage* x;
+    const scalar_t* x;
     index step, sequence;
-    const storage* weight;
+    const scalar_t* weight;
 };
 
 // Row tiles that a team multiplies at once by so many column tiles: of those that it has as many as fit in registers, which are
@@ -62,7 +62,7 @@ __device__ inline void input_gemm(const InputGemmArgs& gemm, const KernelArgs& a
             const index place =
                 row / sequences * args.gates_step + (thread.first_sequence + row % sequences) * args.gates_sequence;
             const float sum = reduce_partials(partials[local / (ROWS * 16)], local % (ROWS * 16), column);
-            ((storage*)args.gates)[place + r % GATES * HIDDEN + unit] = narrow(sum);
+            ((scalar_t*)args.gates)[place + r % GATES * HIDDEN + unit] = narrow(sum);
         }
         __syncthreads();
     }

@@ -12,26 +12,26 @@
 #define LN2_HIGH 0.693359375f
 #define LN2_LOW -2.12194440e-4f
 #endif
-#define HALF_ROOT (compute)0.70710678
-#define FAR (compute)1e18  // sums of 2^30 of it are finite
-#define BEYOND (compute)1e30
+#define HALF_ROOT (acc_t)0.70710678
+#define FAR (acc_t)1e18  // sums of 2^30 of it are finite
+#define BEYOND (acc_t)1e30
 
 struct Log {
-    compute high;
+    acc_t high;
 #if COMPENSATED
-    compute low;  // at most half a unit in the last place of `high`
-    __device__ compute rest() const { return low; }
-    __device__ static Log two(compute a, compute b) {  // a + b without error (Knuth)
-        const compute all = a + b, of_b = all - a;
+    acc_t low;  // at most half a unit in the last place of `high`
+    __device__ acc_t rest() const { return low; }
+    __device__ static Log two(acc_t a, acc_t b) {  // a + b without error (Knuth)
+        const acc_t all = a + b, of_b = all - a;
         return {all, (a - (all - of_b)) + (b - of_b)};
     }
-    __device__ static Log sum(compute a, compute b, compute small) {
+    __device__ static Log sum(acc_t a, acc_t b, acc_t small) {
         const Log both = two(a, b);
         return two(both.high, both.low + small);
     }
 #else
-    __device__ compute rest() const { return 0; }
-    __device__ static Log sum(compute a, compute b, compute small) { return {a + b + small}; }
+    __device__ acc_t rest() const { return 0; }
+    __device__ static Log sum(acc_t a, acc_t b, acc_t small) { return {a + b + small}; }
 #endif
 };
 
@@ -41,12 +41,12 @@ __device__ inline Log operator+(Log a, Log b) { return Log::sum(a.high, b.high, 
 __device__ inline Log log_add(Log a, Log b) {
     const bool is_first = a.high > b.high;
     const Log larger = is_first ? a : b, smaller = is_first ? b : a;
-    const compute apart = (larger.high - smaller.high) + (larger.rest() - smaller.rest());
+    const acc_t apart = (larger.high - smaller.high) + (larger.rest() - smaller.rest());
     return Log::sum(larger.high, log1p(decayed(apart)), larger.rest());
 }
 
-__device__ inline compute exponential(Log of) {
-    const compute found = exp(of.high);
+__device__ inline acc_t exponential(Log of) {
+    const acc_t found = exp(of.high);
     return found - found == 0 ? found + found * of.rest() : found;
 }
 
@@ -58,21 +58,21 @@ __device__ inline Map unchanged() { return {Log::sum(0, 0, 0), Log::sum(-FAR, 0,
 __device__ inline Map then(Map one, Map next) { return {one.keep + next.keep, log_add(next.keep + one.take, next.take)}; }
 
 // What a state of `initial` comes to, of either sign. One that is infinite stays so unless nothing at all is kept.
-__device__ inline compute state_after(Map map, compute initial) {
-    const compute share = map.keep.high <= -FAR ? 0 : initial - initial == 0 ? exponential(map.keep) : 1;
+__device__ inline acc_t state_after(Map map, acc_t initial) {
+    const acc_t share = map.keep.high <= -FAR ? 0 : initial - initial == 0 ? exponential(map.keep) : 1;
     return share * initial + exponential(map.take);
 }
 
-__device__ inline compute within(compute x) { return x > FAR ? FAR : x < -FAR ? -FAR : x; }
-__device__ inline compute softened(compute x) { return log1p(decayed(x)); }  // log(1 + e^-|x|)
+__device__ inline acc_t within(acc_t x) { return x > FAR ? FAR : x < -FAR ? -FAR : x; }
+__device__ inline acc_t softened(acc_t x) { return log1p(decayed(x)); }  // log(1 + e^-|x|)
 
-__device__ inline Log log_candidate(compute x) {
+__device__ inline Log log_candidate(acc_t x) {
     if (!(x >= 0)) return Log::sum(within(x), -softened(x), 0);
-    const compute value = x + (compute)0.5;
+    const acc_t value = x + (acc_t)0.5;
     if (value - value != 0) return Log::sum(BEYOND, 0, 0);
 #if COMPENSATED
     int exponent;
-    compute part = frexp(value, &exponent);
+    acc_t part = frexp(value, &exponent);
     if (part < HALF_ROOT) part *= 2, --exponent;
     return Log::sum(exponent * LN2_HIGH, log(part), exponent * LN2_LOW);
 #else
@@ -81,14 +81,14 @@ __device__ inline Log log_candidate(compute x) {
 }
 
 // The logarithm of keep over take.
-__device__ inline compute odds_of(const compute* x) {
+__device__ inline acc_t odds_of(const acc_t* x) {
     if (CELL != MINLSTM) return -within(x[0]);
-    const compute f = within(x[0]), i = within(x[1]);
+    const acc_t f = within(x[0]), i = within(x[1]);
     return (f < 0 ? f : 0) - (i < 0 ? i : 0) + (softened(i) - softened(f));
 }
 
-__device__ inline Map map_of(const compute* x) {
-    const compute odds = odds_of(x), soft = softened(odds);
+__device__ inline Map map_of(const acc_t* x) {
+    const acc_t odds = odds_of(x), soft = softened(odds);
     const Log large = Log::sum(0, -soft, 0), small = Log::sum(odds < 0 ? odds : -odds, -soft, 0);
     return {odds < 0 ? small : large, (odds < 0 ? large : small) + log_candidate(x[GATES - 1])};
 }

@@ -4,11 +4,11 @@
 #include "storage.cuh"
 
 struct wide {
-    compute at[PACK];
+    acc_t at[PACK];
 };
 
 #if PACK == 1
-typedef storage packed;
+typedef scalar_t packed;
 __device__ inline wide widen_all(packed given) { return {{widen(given)}}; }
 __device__ inline packed narrow_all(const wide& given) { return narrow(given.at[0]); }
 #else

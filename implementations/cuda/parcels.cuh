@@ -32,11 +32,11 @@ template <> struct StatePacket<true> : PackedTf32Packet {};
 // What a block publishes: ELEMENTS elements of each of a tile's sequences, of which SEQUENCES are published.
 template <int ELEMENTS> struct alignas(16) OutgoingTile {
     typedef StatePacket<IS_SINGLE_TF32> Packet;
-    static constexpr int WORDS_PER_SEQUENCE = ELEMENTS * (int)sizeof(storage) / 4, WORDS = Packet::NUM_WORDS;
+    static constexpr int WORDS_PER_SEQUENCE = ELEMENTS * (int)sizeof(scalar_t) / 4, WORDS = Packet::NUM_WORDS;
     static constexpr int PACKETS = (SEQUENCES * WORDS_PER_SEQUENCE + WORDS - 1) / WORDS;
     unsigned words[8 * WORDS_PER_SEQUENCE + 8];
-    __device__ storage& at(unsigned element, unsigned column) {
-        return ((storage*)words)[column * ELEMENTS + element % ELEMENTS];
+    __device__ scalar_t& at(unsigned element, unsigned column) {
+        return ((scalar_t*)words)[column * ELEMENTS + element % ELEMENTS];
     }
 
     // mailbox: from the block's first packet on.
@@ -51,7 +51,7 @@ template <int ELEMENTS> struct alignas(16) OutgoingTile {
 #pragma unroll
         for (unsigned i = 0; i < WORDS; i++) {
             const unsigned of_sequence = IS_OF_ONE_SEQUENCE ? word % WORDS_PER_SEQUENCE + i : (word + i) % WORDS_PER_SEQUENCE;
-            const unsigned element = first + of_sequence * (4 / (unsigned)sizeof(storage));
+            const unsigned element = first + of_sequence * (4 / (unsigned)sizeof(scalar_t));
             const unsigned column = IS_OF_ONE_SEQUENCE ? word / WORDS_PER_SEQUENCE : (word + i) / WORDS_PER_SEQUENCE;
             if (SEQUENCES * WORDS_PER_SEQUENCE % WORDS == 0 || column < SEQUENCES)
                 *(unsigned*)&states.at(element, column) = Packet::word(packet, i);

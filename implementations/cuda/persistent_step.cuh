@@ -37,13 +37,13 @@ __device__ inline int sequence_of_state(int thread, int state) { return (thread 
 #include "gate_step.cuh"
 
 // Row r of this block's product, of weights of so many columns.
-__device__ inline MatrixRow weight_row_ptr(const storage* weight, const ThreadCoords& thread, int r, int columns) {
+__device__ inline MatrixRow weight_row_ptr(const scalar_t* weight, const ThreadCoords& thread, int r, int columns) {
     const int unit = thread.first_unit + r / GATES;
     return {weight + ((index)(r % GATES) * HIDDEN + unit) * columns, r < GATES * UNITS && unit < HIDDEN};
 }
 
 // k_tiles: of a K partition.
-__device__ inline AFragment load_a_fragment(const storage* weight, const ThreadCoords& thread, int s, int i,
+__device__ inline AFragment load_a_fragment(const scalar_t* weight, const ThreadCoords& thread, int s, int i,
                                             int k_tiles = K_TILES_PER_WARP, int columns = HIDDEN) {
     const int r = (thread.warp / GROUPS * M_TILES_PER_WARP + i) * 16 + thread.lane / 4;
     const int k = (thread.warp % GROUPS * k_tiles + s) * K_TILE + thread.lane % 4 * ELEMENTS_PER_VECTOR;

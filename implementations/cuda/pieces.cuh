@@ -15,7 +15,7 @@ typedef unsigned short load_t;
 // A row of a matrix, or the address where it would be: only a row inside is read. A flag, since ptxas 13.0 may test a pointer
 // before its null is written: CS2R, then a predicated write, then the test, five cycles after CS2R.
 struct MatrixRow {
-    const storage* start;
+    const scalar_t* start;
     bool is_inside;
 };
 
@@ -28,7 +28,7 @@ __device__ inline uint4 load_vector(const MatrixRow& row, int k, int elements = 
     vector.all = {0, 0, 0, 0};
 #pragma unroll
     for (int i = 0; i < 16 / WIDTH; i++) {
-        const int first = k + i * (WIDTH / (int)sizeof(storage));
+        const int first = k + i * (WIDTH / (int)sizeof(scalar_t));
         if (row.is_inside && first < elements) vector.loads[i] = *(const load_t*)(row.start + first);
     }
     return vector.all;

@@ -6,7 +6,7 @@
 #include "sparse_states.cuh"
 
 #define OF_PAIRS (HELD + SHARED)
-#define VALUE_WORDS ((int)sizeof(storage) / 2)  // of a pair
+#define VALUE_WORDS ((int)sizeof(scalar_t) / 2)  // of a pair
 #define PAIR_WORDS (1 + VALUE_WORDS)
 // Whether there are registers for all pairs' addresses and values, found once: else they are taken apart anew in each step.
 #define APART (HELD * 4 <= 48)
@@ -26,7 +26,7 @@ struct Pair {
 
 // One position's value of each sequence.
 struct alignas(WIDE_BYTES) Wide {
-    storage at[SEQUENCES];
+    scalar_t at[SEQUENCES];
 };
 
 // Of a block: pairs [SHARED] of each thread, a word of all threads after the other.
@@ -39,7 +39,7 @@ struct WeightStorage {
 struct Elements {
     Pair held[HELD > 0 ? HELD : 1];
 
-    __device__ Elements(WeightStorage& room, const unsigned* places, const storage* values) {
+    __device__ Elements(WeightStorage& room, const unsigned* places, const scalar_t* values) {
         const long long first = (long long)(blockIdx.x % BLOCKS) * OF_PAIRS * BLOCK_THREADS + threadIdx.x;
         const auto word = [&](int pair, int i) {
             const unsigned* of_values = (const unsigned*)values + (first - threadIdx.x) * VALUE_WORDS + threadIdx.x;

@@ -12,7 +12,7 @@
 #define TILE_BATCH SEQUENCES
 #define STATES_PER_THREAD ((UNITS * SEQUENCES * LANES + GATE_THREADS - 1) / GATE_THREADS)  // of a thread in a tile
 #define OF_UNITS (UNITS * TOLD_EACH)  // positions that a block tells
-#define WIDE_BYTES (SEQUENCES * (int)sizeof(storage))
+#define WIDE_BYTES (SEQUENCES * (int)sizeof(scalar_t))
 #define CLASSES (128 / WIDE_BYTES)  // positions that lie in different banks, or in the same word of one
 #define SEGMENT (BLOCKS / CLUSTER)  // blocks that a block hears
 #define ZEROS ((SEGMENT * OF_UNITS + CLASSES - 1) / CLASSES * CLASSES)  // the first of CLASSES positions of which none is a unit's
@@ -24,16 +24,16 @@ enum Where { FOUND = 1, TOLD_ALL = 2, TOLD = 3 };  // meetings of who has states
 __device__ inline int tiles_of(int first_sequence, int batch) { return min(TILES, (batch - first_sequence + TILE_BATCH - 1) / TILE_BATCH); }
 
 struct alignas(16) States {
-    storage at[(ZEROS + CLASSES) * SEQUENCES];
+    scalar_t at[(ZEROS + CLASSES) * SEQUENCES];
 };
 
 // A tile's values of a block's own units, as it tells them.
 struct alignas(16) Own {
-    static constexpr int VALUES = OF_UNITS * SEQUENCES, EACH = 12 / (int)sizeof(storage);  // of a parcel
+    static constexpr int VALUES = OF_UNITS * SEQUENCES, EACH = 12 / (int)sizeof(scalar_t);  // of a parcel
     static constexpr int PARCELS = (VALUES + EACH - 1) / EACH;
-    storage values[PARCELS * EACH];
+    scalar_t values[PARCELS * EACH];
 
-    __device__ storage& at(int unit, int column, int which = 0) {
+    __device__ scalar_t& at(int unit, int column, int which = 0) {
         return values[(unit % UNITS * TOLD_EACH + which) * SEQUENCES + column];
     }
 
@@ -47,13 +47,13 @@ struct alignas(16) Own {
 
     // A parcel of all that is told, one block's after the other's.
     __device__ static void put(States& states, unsigned place, const uint4& parcel) {
-        constexpr int WORDS = VALUES * (int)sizeof(storage) / 4, IS_WHOLE = VALUES * sizeof(storage) % 4 == 0;
+        constexpr int WORDS = VALUES * (int)sizeof(scalar_t) / 4, IS_WHOLE = VALUES * sizeof(scalar_t) % 4 == 0;
         const unsigned block = place / PARCELS, first = place % PARCELS * LL16Packet::NUM_WORDS;
         const unsigned words[3] = {parcel.x, parcel.y, parcel.z};
 #pragma unroll
         for (int i = 0; i < EACH && !IS_WHOLE; i++)
             if (place % PARCELS * EACH + i < VALUES)
-                states.at[block * VALUES + place % PARCELS * EACH + i] = ((const storage*)words)[i];
+                states.at[block * VALUES + place % PARCELS * EACH + i] = ((const scalar_t*)words)[i];
 #pragma unroll
         for (int i = 0; i < LL16Packet::NUM_WORDS && IS_WHOLE; i++)
             if (WORDS % LL16Packet::NUM_WORDS == 0 || first + i < WORDS) ((unsigned*)states.at)[block * WORDS + first + i] = words[i];

@@ -8,10 +8,10 @@
 #include "again.cuh"
 #include "storage.cuh"
 
-#define ELEMENTS_PER_VECTOR (16 / (int)sizeof(storage))  // of 16 bytes
+#define ELEMENTS_PER_VECTOR (16 / (int)sizeof(scalar_t))  // of 16 bytes
 #define K_TILE (4 * ELEMENTS_PER_VECTOR)
 #define FLT_MAX 3.40282347e38f
-#define IS_SINGLE_TF32 (sizeof(storage) == 4 && !SPLIT)
+#define IS_SINGLE_TF32 (sizeof(scalar_t) == 4 && !SPLIT)
 
 // Elements (row g, column 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
 struct Accumulator {

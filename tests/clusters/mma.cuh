@@ -3,7 +3,7 @@
 
 // What tensor cores read of an operand's k-th element in a register.
 inline float operand(unsigned bits, unsigned k) {
-    if (sizeof(storage) == 2) return widen(((const storage*)&bits)[k]);
+    if (sizeof(scalar_t) == 2) return widen(((const scalar_t*)&bits)[k]);
     bits &= 0xffffe000;  // TF32
     return __uint_as_float(bits);
 }
@@ -11,7 +11,7 @@ inline float operand(unsigned bits, unsigned k) {
 // Fragments as PTX has them: of a lane (g, t), a0 is row g and a1 row g + 8 of 4 bytes of k from 4 t on, a2 and a3 of those half
 // of all k further on; b likewise. Sums are cut off.
 inline void multiply_all(Warp& warp) {
-    constexpr unsigned each = 4 / sizeof(storage), half = 4 * each;
+    constexpr unsigned each = 4 / sizeof(scalar_t), half = 4 * each;
     float a[16][2 * half], b[8][2 * half];
     for (unsigned lane = 0; lane < 32; lane++)
         for (unsigned word = 0; word < 6; word++)
