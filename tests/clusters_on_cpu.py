@@ -32,7 +32,7 @@ from tests.kernels_on_cpu import build
 MOST_SWEEPS = 200_000  # over all threads, after which a cluster hangs
 H200 = Device(132, 232_448, 16)
 _FOLDER = Path(__file__).with_name("clusters")
-_OUTCOMES = ("", "hangs", "tells a block something after its end", "expects twice in one phase of an mbarrier")
+_OUTCOMES = ("", "hangs", "stores into a block after its end", "expects twice in one phase of an mbarrier")
 _orders = count()
 
 

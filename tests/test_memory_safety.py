@@ -21,13 +21,13 @@ PLANTED = {
         "pieces.cuh", "first < elements)", "first <= elements)", "persistent", TRAINING, "clusters",
     ),
     "a unit beyond the last is read and written": (
-        "gate_step.cuh", "unit(state) < HIDDEN ?", "unit(state) <= HIDDEN ?", "persistent", TRAINING, "grid",
+        "gate_step.cuh", "unit(state) < HIDDEN", "unit(state) <= HIDDEN", "persistent", TRAINING, "grid",
     ),
     "a transposed weight is read one element further": (
         "gathered.cuh", "of_upper = min(u, end - 1)", "of_upper = min(u, end)", "persistent", TRAINING, "clusters",
     ),
-    "a block tells one parcel more than it has": (
-        "parcels.cuh", "i < PARCELS; i +=", "i <= PARCELS; i +=", "persistent", TRAINING, "grid",
+    "a block publishes one packet more than it has": (
+        "parcels.cuh", "i < PACKETS; i +=", "i <= PACKETS; i +=", "persistent", TRAINING, "grid",
     ),
     "a scan writes one step more": (
         "scan_gpu.cu", "if (IS_WHOLE || i < count)", "if (IS_WHOLE || i <= count)", "scan", "scan_gpu, mingru-T7-B3-H5-float64",

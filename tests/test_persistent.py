@@ -213,42 +213,48 @@ def test_every_kind_of_form_passes_the_rule(cell: str, sizes: tuple[Any, ...], m
     assert verdicts(small(cell, hidden_size=hidden, batch=batch, **options)) == []
 
 
-TELLS = "if (i * GATE_WARPS + warp < BLOCKS - 1)"
-WAITS = "is_stuck = !wait_for(address_of(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);"
+SENDS = "if (p * GATE_WARPS + warp < BLOCKS - 1)"
+WAITS = "timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);"
 FAULTS = {
     "the other parity": (WAITS, WAITS.replace("t - 1", "t + 1")),
     "no wait": (WAITS, ";"),
     "another tile's barrier": (WAITS, WAITS.replace("[tile]", "[0]")),
-    "sums are written before they are read": ("meet(EMPTY + turn, ALL);", "come(EMPTY + turn, ALL);"),
-    "no barrier of the cluster at the start": ("        sync_cluster();\n", ""),
+    "sums are written before they are read": (
+        "named_barrier_sync(SUMS_EMPTY + buffer, BLOCK_THREADS);",
+        "named_barrier_arrive(SUMS_EMPTY + buffer, BLOCK_THREADS);",
+    ),
+    "no barrier of the cluster at the start": ("        cluster_sync();\n", ""),
 }
 FAULTS_OF_GATES = {
-    "a block is told nothing": (TELLS, TELLS.replace("BLOCKS - 1", "BLOCKS - 2")),
+    "a block is sent nothing": (SENDS, SENDS.replace("BLOCKS - 1", "BLOCKS - 2")),
     "one buffer of states": ("now = t % 2, next = 1 - now", "now = 0, next = 0"),
-    "too few bytes": ("(BLOCKS - 1) * TOLD", "(BLOCKS - 1) * TOLD - 16"),
-    "sums are read before they are there": ("meet(FULL + turn, ALL);", "come(FULL + turn, ALL);"),
-    "states are told before they are there": ("meet(COMPLETE, GATE_THREADS);", ";"),
+    "too few bytes": ("(BLOCKS - 1) * STATE_TILE_BYTES", "(BLOCKS - 1) * STATE_TILE_BYTES - 16"),
+    "sums are read before they are there": (
+        "named_barrier_sync(SUMS_FULL + buffer, BLOCK_THREADS);",
+        "named_barrier_arrive(SUMS_FULL + buffer, BLOCK_THREADS);",
+    ),
+    "states are sent before they are computed": ("named_barrier_sync(STATES_READY, GATE_THREADS);", ";"),
 }
-LATER_WAITS = "is_stuck = !wait_for(address_of(&shared.barriers[last][tile]), (i - 1) / 2 % 2);"
-LAST_WAITS = "is_stuck = !wait_for(address_of(&shared.barriers[(steps - 1) % 2][tile]), (steps - 1) / 2 % 2);"
+LATER_WAITS = "timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[last][tile]), (i - 1) / 2 % 2);"
+LAST_WAITS = "timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[(steps - 1) % 2][tile]), (steps - 1) / 2 % 2);"
 FAULTS_BACKWARD = {
-    "sums are not sent": ("if (!is_stuck) multiply_and_send(", "if (i < 3) multiply_and_send("),
+    "sums are not sent": ("if (!timed_out) mma_and_send(", "if (i < 3) mma_and_send("),
     "the other parity": (LATER_WAITS, LATER_WAITS.replace("i - 1", "i + 1")),
     "no wait": (LATER_WAITS, ";"),
     "no wait at the end": (LAST_WAITS, ";"),
     "one buffer of sums": ("shared.sums[buffer]", "shared.sums[0]"),
-    "one buffer of gates": ("gates = 1 - gates;", ""),
-    "no barrier of the block": ("is_stuck = __syncthreads_or(is_stuck);\n            if", "if"),
-    "too few bytes": ("BLOCKS * TOLD", "BLOCKS * TOLD - 16"),
+    "one buffer of gates": ("gate_buffer = 1 - gate_buffer;", ""),
+    "no barrier of the block": ("timed_out = __syncthreads_or(timed_out);\n            if", "if"),
+    "too few bytes": ("BLOCKS * SUM_TILE_BYTES", "BLOCKS * SUM_TILE_BYTES - 16"),
     "another tile's barrier": (LATER_WAITS, LATER_WAITS.replace("[tile]", "[0]")),
-    "no barrier of the cluster at the start": ("    sync_cluster();\n    Inputs", "    Inputs"),
+    "no barrier of the cluster at the start": ("    cluster_sync();\n    GateInputs", "    GateInputs"),
 }
 GATES_OF_CLUSTER = "cluster_gates.cuh"
 KERNELS = {"persistent_forward": FAULTS, GATES_OF_CLUSTER: FAULTS_OF_GATES, "persistent_backward": FAULTS_BACKWARD}
 # Of the weights that are left over, forward and backward.
 FAULTS_LEFT_OVER = {
-    "they are not waited for": ("await_groups<(RING > 0 ? RING - 1 : 0)>();", ""),
-    "another turn's": ("(turn * 2 * TOGETHER + i)", "(i)"),
+    "they are not waited for": ("cp_async_wait_group<(RING > 0 ? RING - 1 : 0)>();", ""),
+    "another pass's": ("(pass * 2 * TOGETHER + i)", "(i)"),
 }
 
 
@@ -330,7 +336,7 @@ def with_header(source: Path, name: str, fault: tuple[str, str]) -> str:
 
 
 LOST = {
-    GATES_OF_CLUSTER: FAULTS_OF_GATES["a block is told nothing"],
+    GATES_OF_CLUSTER: FAULTS_OF_GATES["a block is sent nothing"],
     "persistent_backward": FAULTS_BACKWARD["sums are not sent"],
 }
 

@@ -27,7 +27,7 @@ from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200
 from tests.kernels_on_cpu import build
 from tests.test_persistent import expect_seen, layer_of, needs_compiler, small, verdicts, with_weights
-from tests.test_persistent_grid import A100, ARITHMETICS, PRECISIONS, assert_a_lost_parcel_is_told
+from tests.test_persistent_grid import A100, ARITHMETICS, PRECISIONS, assert_a_lost_packet_is_reported
 
 # All blocks of a grid at once, on a CPU.
 
@@ -48,7 +48,7 @@ def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Forced(Abreast):
-    """With as many parcels at hand as it is told."""
+    """With as many packets in registers as it is given."""
 
     at_once: int = 2
 
@@ -125,8 +125,8 @@ extern "C" float fabsf(float);
 #include "warp_product.cuh"
 extern "C" void split(const unsigned* given, unsigned (*found)[2], int values) {
     for (int i = 0; i < values; i++) {
-        const Columns columns = columns_of({given[i]});
-        found[i][0] = columns.first.x, found[i][1] = columns.second.x;
+        const BFragment b = make_b_fragment({given[i]});
+        found[i][0] = b.big.x, found[i][1] = b.small.x;
     }
 }
 """
@@ -177,18 +177,18 @@ def test_an_infinite_state_is_not_made_nan_by_units_that_are_not_there(kind: int
 
 
 # The file, what stands there, and what is planted.
-MEETS = "if (__syncthreads_or(is_stuck)) return false;"
+SYNCS = "if (__syncthreads_or(timed_out)) return false;"
 FINDS = "            __syncwarp();\n            jitter(t, 3);"
-HAS = "parcel::has(parcels[n][k % AT_HAND], number);"
+VALID = "Packet::is_valid(packets[n][k % PACKETS_IN_REGISTERS], epoch);"
 FAULTS = {
-    "another number": ("persistent_forward", "me, t + 1, lay)", "me, t, lay)"),
+    "another epoch": ("persistent_forward", "thread, t + 1, stage)", "thread, t, stage)"),
     "one place for all steps": ("persistent_forward", "* 2 + t % 2) * ABREAST", "* 2) * ABREAST"),
-    "no barrier before the gates": ("persistent_forward", MEETS, "if (is_stuck) return false;"),
+    "no barrier before the gates": ("persistent_forward", SYNCS, "if (timed_out) return false;"),
     "no barrier before sums are written again": ("persistent_forward", "if (SUMS == 1) __syncthreads();", ";"),
-    "told before all lanes have found": ("persistent_forward", FINDS, "            jitter(t, 3);"),
-    "a number that is not looked at": ("heard_columns.cuh", HAS, "true;"),
-    "what is late is not read again": ("heard_columns.cuh", "i < begun; i++", "i < k + 1; i++"),
-    "a parcel is not told": ("heard_columns.cuh", "i < OF_WARP; i += 32", "i < OF_WARP - 1; i += 32"),
+    "published before all lanes have computed": ("persistent_forward", FINDS, "            jitter(t, 3);"),
+    "an epoch that is not checked": ("heard_columns.cuh", VALID, "true;"),
+    "what is late is not polled": ("heard_columns.cuh", "i < prefetched; i++", "i < k + 1; i++"),
+    "a packet is not published": ("heard_columns.cuh", "i < PACKETS_PER_WARP; i += 32", "i < PACKETS_PER_WARP - 1; i += 32"),
 }
 
 
@@ -203,8 +203,8 @@ def test_faults_of_the_handoff_are_seen(label: str, sizes: dict[str, int], monke
 
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
-def test_a_lost_parcel_ends_the_launch_with_nan_and_a_later_call_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_a_lost_parcel_is_told(monkeypatch, *FAULTS["a parcel is not told"])
+def test_a_lost_packet_ends_the_launch_with_nan_and_a_later_call_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_a_lost_packet_is_reported(monkeypatch, *FAULTS["a packet is not published"])
 
 
 @needs_compiler

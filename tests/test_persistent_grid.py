@@ -123,7 +123,7 @@ def test_the_kernel_passes_the_rule(
 @pytest.mark.parametrize("tiles", [1, 2])
 @pytest.mark.parametrize("precision", [PRECISIONS[0], TF32])
 @pytest.mark.parametrize(("buffers", "readers"), [(0, 0), (1, 128), (1, 256), (2, 128)])
-def test_more_parcels_than_a_thread_has_at_once_come_one_after_the_other(
+def test_more_packets_than_a_thread_has_in_flight_arrive_in_rounds(
     buffers: int, readers: int, precision: dict[str, str], tiles: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     sizes.update(units=8, tiles=tiles, buffers=buffers, readers=readers)
@@ -143,25 +143,34 @@ def test_of_few_sequences_only_those_are_told(buffers: int, batch: int, units: i
 
 
 FAULTS = {
-    "another number": ("me.number, t + 1, put)", "me.number, t, put)"),
-    "one place for all steps": ("tile) * 2 + t % 2) * OF_ALL", "tile) * 2) * OF_ALL"),
-    "no barrier before the product": ("meet(FULL + buffer, ALL);", ";"),
-    "no barrier before the gates": ("            meet(FOUND, THREADS);\n            jitter(t, 3);\n", ""),
-    "no barrier before telling": ("is_stuck = __syncthreads_or(is_stuck);", ";"),
+    "another epoch": ("thread.number, t + 1, store)", "thread.number, t, store)"),
+    "one place for all steps": ("tile) * 2 + t % 2) * PACKETS_PER_TILE", "tile) * 2) * PACKETS_PER_TILE"),
+    "no barrier before the product": ("named_barrier_sync(STATES_FULL + buffer, BLOCK_THREADS);", ";"),
+    "no barrier before the gates": (
+        "            named_barrier_sync(COMPUTE_SYNCED, THREADS);\n            jitter(t, 3);\n",
+        "",
+    ),
+    "no barrier before publishing": ("timed_out = __syncthreads_or(timed_out);", ";"),
 }
 FAULTS_OF_READERS = {
-    "states are not waited for": ("meet(FULL + buffer, ALL);", ";"),
-    "states are not waited for to be read": ("if (visits++ >= BUFFERS) meet(EMPTY + buffer, ALL);", "visits++;"),
-    "another buffer": ("!hear(parcels, shared.states[buffer]", "!hear(parcels, shared.states[0]"),
-    "no barrier before telling": ("come(EMPTY + buffer, ALL), meet(FOUND, THREADS);", "come(EMPTY + buffer, ALL);"),
+    "states are not waited for": ("named_barrier_sync(STATES_FULL + buffer, BLOCK_THREADS);", ";"),
+    "states are not waited for to be read": (
+        "if (iteration++ >= BUFFERS) named_barrier_sync(STATES_EMPTY + buffer, BLOCK_THREADS);",
+        "iteration++;",
+    ),
+    "another buffer": ("!receive_states(receiver, shared.states[buffer]", "!receive_states(receiver, shared.states[0]"),
+    "no barrier before publishing": (
+        "named_barrier_arrive(STATES_EMPTY + buffer, BLOCK_THREADS), named_barrier_sync(COMPUTE_SYNCED, THREADS);",
+        "named_barrier_arrive(STATES_EMPTY + buffer, BLOCK_THREADS);",
+    ),
 }
-NOT_LOOKED_AT = ("|| Kind::has(parcels[i], number)", "|| parcels[i].w >= 0")
-NOT_TOLD = ("i < PARCELS; i += THREADS", "i < PARCELS - 1; i += THREADS")
+NOT_CHECKED = ("|| Packet::is_valid(packets[i], epoch)", "|| packets[i].w >= 0")
+NOT_PUBLISHED = ("i < PACKETS; i += THREADS", "i < PACKETS - 1; i += THREADS")
 PLANTED = [
     *(("persistent_forward", 0, *fault) for fault in FAULTS.items()),
     *(("persistent_forward", 2, *fault) for fault in FAULTS_OF_READERS.items()),
-    *(("heard.cuh", buffers, "a number that is not looked at", NOT_LOOKED_AT) for buffers in (0, 1)),
-    *(("parcels.cuh", buffers, "a parcel is not told", NOT_TOLD) for buffers in (0, 1)),
+    *(("heard.cuh", buffers, "an epoch that is not checked", NOT_CHECKED) for buffers in (0, 1)),
+    *(("parcels.cuh", buffers, "a packet is not published", NOT_PUBLISHED) for buffers in (0, 1)),
 ]
 
 
@@ -181,14 +190,14 @@ def test_faults_of_the_handoff_are_seen(
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("buffers", [0, 1, 2])
-def test_a_lost_parcel_ends_the_launch_with_nan_and_a_later_call_raises(
+def test_a_lost_packet_ends_the_launch_with_nan_and_a_later_call_raises(
     buffers: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes["buffers"] = buffers
-    assert_a_lost_parcel_is_told(monkeypatch, "parcels.cuh", *NOT_TOLD)
+    assert_a_lost_packet_is_reported(monkeypatch, "parcels.cuh", *NOT_PUBLISHED)
 
 
-def assert_a_lost_parcel_is_told(monkeypatch: pytest.MonkeyPatch, *planted: str) -> None:
+def assert_a_lost_packet_is_reported(monkeypatch: pytest.MonkeyPatch, *planted: str) -> None:
     """By NaN, and by an error of the next call alone."""
     case = small("gru", hidden_size=40, has_state=True, mode="inference")
     problem = contents.problem(case)

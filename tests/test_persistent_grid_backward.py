@@ -33,7 +33,7 @@ from tests.test_persistent import (
     verdicts,
     with_weights,
 )
-from tests.test_persistent_grid import A100, ARITHMETICS, CELLS, NOT_LOOKED_AT, NOT_TOLD, PRECISIONS, assert_it_fits
+from tests.test_persistent_grid import A100, ARITHMETICS, CELLS, NOT_CHECKED, NOT_PUBLISHED, PRECISIONS, assert_it_fits
 
 FLOAT16, BFLOAT16, FLOAT32, TF32 = PRECISIONS
 
@@ -144,21 +144,21 @@ def test_of_few_sequences_only_those_are_told(batch: int, units: int, sizes: dic
 
 NEXT = " " * 12
 FAULTS = {
-    "another step's sums": ("sums.finish(shared, handoff, me, i - 1, tile)", "sums.finish(shared, handoff, me, i, tile)"),
-    "another step's gradients": ("finish(shared, handoff, me, i, tile)", "finish(shared, handoff, me, i + 1, tile)"),
-    "another number": ("me.number, i + 1, [&]", "me.number, i, [&]"),
+    "another step's sums": ("sums.receive(shared, handoff, thread, i - 1, ", "sums.receive(shared, handoff, thread, i, "),
+    "another step's gradients": ("receive(shared, handoff, thread, i, tile)", "receive(shared, handoff, thread, i + 1, tile)"),
+    "another epoch": ("thread.number, i + 1, [&]", "thread.number, i, [&]"),
     "one place for all steps": ("* 2 + i % 2) * each", "* 2) * each"),
-    "another block's sums": ("ACROSS + to) * ACROSS + me.across()", "ACROSS + to) * ACROSS"),
-    "a sum is not told": ("p < ACROSS * SUMS; p += THREADS", "p < ACROSS * SUMS - 1; p += THREADS"),
-    "no barrier before the sums are added": (NEXT + "is_stuck = __syncthreads_or(is_stuck);\n            if", NEXT + "if"),
-    "no barrier before telling gradients": ("            __syncthreads();\n            jitter(i, 2);\n", ""),
-    "no barrier before the product": ("__syncthreads_or(!gradients.finish(", "(!gradients.finish("),
-    "no barrier before telling sums": ("            __syncthreads();\n            jitter(i, 4);\n", ""),
+    "another block's sums": ("ACROSS + to) * ACROSS + thread.across()", "ACROSS + to) * ACROSS"),
+    "a sum is not published": ("p < ACROSS * SUM_PACKETS; p += THREADS", "p < ACROSS * SUM_PACKETS - 1; p += THREADS"),
+    "no barrier before the sums are added": (NEXT + "timed_out = __syncthreads_or(timed_out);\n            if", NEXT + "if"),
+    "no barrier before publishing gradients": ("            __syncthreads();\n            jitter(i, 2);\n", ""),
+    "no barrier before the product": ("__syncthreads_or(!gradients.receive(", "(!gradients.receive("),
+    "no barrier before publishing sums": ("            __syncthreads();\n            jitter(i, 4);\n", ""),
 }  # fmt: skip
 PLANTED = {
     "persistent_backward": FAULTS,
-    "parcels.cuh": {"a parcel is not told": NOT_TOLD},
-    "heard.cuh": {"a number that is not looked at": NOT_LOOKED_AT},
+    "parcels.cuh": {"a packet is not published": NOT_PUBLISHED},
+    "heard.cuh": {"an epoch that is not checked": NOT_CHECKED},
 }
 
 
@@ -174,9 +174,9 @@ def test_faults_of_the_handoff_are_seen(name: str, fault: str, sizes: dict[str, 
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(
-    ("name", "fault"), [("persistent_backward", "a sum is not told"), ("parcels.cuh", "a parcel is not told")]
+    ("name", "fault"), [("persistent_backward", "a sum is not published"), ("parcels.cuh", "a packet is not published")]
 )
-def test_a_lost_parcel_ends_the_launch_with_nan_and_a_later_call_raises(
+def test_a_lost_packet_ends_the_launch_with_nan_and_a_later_call_raises(
     name: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = small("gru", hidden_size=40, has_state=True, mode="training")
@@ -242,8 +242,8 @@ def test_on_a_gpu_the_kernel_passes_the_rule(cell: str, precision: dict[str, str
 
 @needs_gpu
 @pytest.mark.usefixtures("no_clusters")
-def test_on_a_gpu_a_lost_parcel_raises_and_does_not_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_on_a_gpu_a_lost_packet_raises_and_does_not_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     source = tmp_path / "persistent_grid_backward.cu"
-    source.write_text(kernel._GRID_SOURCES[True].read_text().replace(*FAULTS["a sum is not told"]))
+    source.write_text(kernel._GRID_SOURCES[True].read_text().replace(*FAULTS["a sum is not published"]))
     case = small("lstm", hidden_size=200, mode="training", device="cuda")
     assert_a_lost_message_raises(case, monkeypatch, lambda patch: patch.setitem(kernel._GRID_SOURCES, True, source))

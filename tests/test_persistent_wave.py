@@ -241,23 +241,28 @@ def test_it_is_said_what_runs(options: dict[str, Any], wanted: list[str], in_wav
     assert backward.startswith("clusters")
 
 
-HEARS = "is_stuck = !wait_until([&] { return (known = heard(below.told + me.lane)) > t; });"
-MEETS_READERS = "meet(FILLED + buffer, THREADS + 32);"
-MEETS_USED = "if (!is_first) meet(USED + me.warp, THREADS + 32);"
+POLLS = "timed_out = !spin_until([&] { return (ready_steps = ld_acquire(input.step_flags + thread.lane)) > t; });"
+AWAITS_INPUTS = "named_barrier_sync(INPUTS_FULL + input_buffer, THREADS + 32);"
+AWAITS_EMPTY = "if (!is_first) named_barrier_sync(INPUTS_EMPTY + thread.warp, THREADS + 32);"
 FAULTS = {
-    "an input is not waited for": (HEARS, ";"),
-    "one step too early": (HEARS, HEARS.replace("> t", ">= t")),
-    "one block below is not heard": ("me.lane < BLOCKS", "me.lane < BLOCKS - 1"),
-    "another tile set is heard": ("told + ((index)l * sets + set) * BLOCKS", "told + (index)l * sets * BLOCKS"),
-    "a step is told before it is written": ("meet(WRITTEN, GATE_THREADS + 32);\n        jitter", "jitter"),
-    "inputs are used before they are there": (MEETS_READERS, MEETS_READERS.replace("meet", "come")),
-    "inputs are overwritten before they are used": (MEETS_USED, MEETS_USED.replace("meet", "come")),
-    "a step too many is told": ("say(told, t + 1)", "say(told, t + 2)"),
-    "states are not waited for": (
-        "is_stuck = !wait_for(address_of(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);", ";",
+    "an input is not waited for": (POLLS, ";"),
+    "one step too early": (POLLS, POLLS.replace("> t", ">= t")),
+    "one block below is not polled": ("thread.lane < BLOCKS", "thread.lane < BLOCKS - 1"),
+    "another tile set is polled": ("told + ((index)l * sets + set) * BLOCKS", "told + (index)l * sets * BLOCKS"),
+    "a step is signalled before it is written": (
+        "named_barrier_sync(OUTPUT_WRITTEN, GATE_THREADS + 32);\n        jitter", "jitter",
     ),
-    "sums are written before they are read": ("meet(EMPTY + turn, ALL);", "come(EMPTY + turn, ALL);"),
-    "no barrier of the cluster at the start": ("        sync_cluster();\n", ""),
+    "inputs are used before they are there": (AWAITS_INPUTS, AWAITS_INPUTS.replace("_sync", "_arrive")),
+    "inputs are overwritten before they are used": (AWAITS_EMPTY, AWAITS_EMPTY.replace("_sync", "_arrive")),
+    "a step too many is signalled": ("st_release(step_flag, t + 1)", "st_release(step_flag, t + 2)"),
+    "states are not waited for": (
+        "timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);", ";",
+    ),
+    "sums are written before they are read": (
+        "named_barrier_sync(SUMS_EMPTY + sum_buffer, BLOCK_THREADS);",
+        "named_barrier_arrive(SUMS_EMPTY + sum_buffer, BLOCK_THREADS);",
+    ),
+    "no barrier of the cluster at the start": ("        cluster_sync();\n", ""),
 }  # fmt: skip
 
 
@@ -271,8 +276,8 @@ def test_faults_of_the_handoff_are_seen(fault: str, in_waves: list[Wave], monkey
 
 
 LOST = {
-    "a layer": ("persistent_wave", "say(told, t + 1)", "say(told, 0)"),
-    "a block": (test_persistent.GATES_OF_CLUSTER, *test_persistent.FAULTS_OF_GATES["a block is told nothing"]),
+    "a layer": ("persistent_wave", "st_release(step_flag, t + 1)", "st_release(step_flag, 0)"),
+    "a block": (test_persistent.GATES_OF_CLUSTER, *test_persistent.FAULTS_OF_GATES["a block is sent nothing"]),
 }
 
 

@@ -146,7 +146,7 @@ def test_in_clusters_random_waits_change_nothing(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.usefixtures("on_cpu")
 def test_there_are_random_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     (one,) = soak_gpu.built(IN_CLUSTERS[:1], on_clusters)
-    _plant("jitter.cuh", "sleep_ns(of_block / 16 % 16384)", "wait_until([] { return false; })", monkeypatch)
+    _plant("jitter.cuh", "sleep_ns(of_block / 16 % 16384)", "spin_until([] { return false; })", monkeypatch)
     one.again()
     with jittered(0), pytest.raises(Broken, match="hangs"):
         one.again()

@@ -388,14 +388,14 @@ FAULTS = {
         "another number": ("first_tile + tile, t + 1, t +", "first_tile + tile, t, t +"),
         "no barrier before the product": (f"__syncthreads();\n{SPACES}const bool timed_out", "const bool timed_out"),
         "no barrier before the sums": (f"__syncthreads();\n{SPACES}if (timed_out) return", "if (timed_out) return"),
-        "no barrier before publishing": ("meet(NamedBarrier::StatesReady, GATE_THREADS);\n            jitter(t, 4);", ""),
+        "no barrier before publishing": ("named_barrier_sync(NamedBarrier::StatesReady, GATE_THREADS);\n            jitter(t, 4);", ""),
         "another tile's": ("(shared.outgoing[tile], mailbox, first", "(shared.outgoing[0], mailbox, first"),
     },
     "sparse_persistent_backward": {
-        "another number": ("/ WIDE + tile, i, i,", "/ WIDE + tile, i - 1, i,"),
+        "another number": ("/ TILE_BATCH + tile, i, i,", "/ TILE_BATCH + tile, i - 1, i,"),
         "no barrier before the product": (f"__syncthreads();\n{SPACES}    timed_out =", "timed_out ="),
         "no barrier before the sums": (f"__syncthreads();\n{SPACES}if (timed_out) return", "if (timed_out) return"),
-        "no barrier before publishing": ("meet(NamedBarrier::StatesReady, GATE_THREADS);\n    jitter(i, 4);", ""),
+        "no barrier before publishing": ("named_barrier_sync(NamedBarrier::StatesReady, GATE_THREADS);\n    jitter(i, 4);", ""),
     },
     "sparse_states.cuh": {
         "one buffer for all steps": ("tile * 2u + epoch % 2)", "tile * 2u)"),
@@ -403,7 +403,7 @@ FAULTS = {
         "another unit's": ("block * WORDS + first_word + i]", "block * WORDS + (first_word + i + 1) % WORDS]"),
     },
     "sparse_parts.cuh": {
-        "another row's sums": ("own_unit(thread, s), gate, thread", "(own_unit(thread, s) + 1) % UNITS, gate, thread"),
+        "another row's sums": ("unit_of_state(thread, s), gate, t", "(unit_of_state(thread, s) + 1) % UNITS, gate, t"),
         "a partial sum is left out": ("tree_sum<PARTS_A_ROW / LANES>", "tree_sum<PARTS_A_ROW / LANES - 2>"),
     },
     "sparse_rows.cuh": {
@@ -411,13 +411,13 @@ FAULTS = {
     },
 }  # fmt: skip
 FAULTS_OF_BARRIERS = {
-    "nobody is waited for": ("arrived(counter) >= times * BLOCKS", "true"),
+    "nobody is waited for": ("ld_acquire(counter) >= times * BLOCKS", "true"),
     "too few are": ("times * BLOCKS", "times * BLOCKS - 1"),
-    "who arrives has not published all": ("meet(NamedBarrier::AllPublished, GATE_THREADS);", ""),
+    "who arrives has not published all": ("named_barrier_sync(NamedBarrier::AllPublished, GATE_THREADS);", ""),
 }
 FAULTS_OF_CLUSTERS = {
-    "partial sums are not waited for": ("sparse_sent.cuh", "return wait_together([", "return true || wait_together(["),
-    "one buffer": ("sparse_sent.cuh", "iteration % BUFFERS * (word)sizeof(to.slots[0])", "0"),
+    "partial sums are not waited for": ("sparse_sent.cuh", "return spin_until_warp([", "return true || spin_until_warp(["),
+    "one buffer": ("sparse_sent.cuh", "iteration % BUFFERS * (smem_addr_t)sizeof(to.slots[0])", "0"),
     "another buffer's partial sums": ("sparse_parts.cuh", "iteration % BUFFERS][slot", "(iteration + 1) % BUFFERS][slot"),
     "the other phase": ("sparse_sent.cuh", "iteration / BUFFERS % 2)", "(iteration / BUFFERS + 1) % 2)"),
     "another block's": ("sparse_sent.cuh", "rank = slot / SLOTS", "rank = 0"),
@@ -462,7 +462,7 @@ _PACKET = ("sparse_states.cuh", *FAULTS["sparse_states.cuh"]["a packet is not pu
 LOST = {
     "a packet is not published": ("on_cpu", *_PACKET, ALL),
     "a block does not arrive": (
-        "on_cpu", "sparse_states.cuh", "if (thread == 0) arrive(", "if (thread == 1000) arrive(", WITHOUT["timestamps"]
+        "on_cpu", "sparse_states.cuh", "if (thread == 0) red_add", "if (thread == 1000) red_add", WITHOUT["timestamps"]
     ),
     "a cluster's packet is not published": ("on_clusters", *_PACKET, ALL),
     "partial sums are lost": (

@@ -1,6 +1,6 @@
-// What keeps the compiler from finding a value anew, or from keeping what it found.
+// Optimisation barriers: what keeps the compiler from recomputing a value, or from holding on to what it computed.
 #pragma once
 
 // The compiler takes x for another value than before.
-__device__ inline void again(unsigned& x) { asm volatile("" : "+r"(x)); }
-__device__ inline void again(long long& x) { asm volatile("" : "+l"(x)); }
+__device__ inline void opaque(unsigned& x) { asm volatile("" : "+r"(x)); }
+__device__ inline void opaque(long long& x) { asm volatile("" : "+l"(x)); }

@@ -14,7 +14,7 @@ extern __shared__ __align__(16) unsigned char dynamic_shared[];
 static unsigned char dynamic_shared[DYNAMIC_BYTES];
 #endif
 
-__device__ inline void copy_ahead(vec_t* to, const storage* from) {
+__device__ inline void copy_ahead(vec_t* to, const scalar_t* from) {
 #if __CUDA_ARCH__ >= 800
     const unsigned target = (unsigned)__cvta_generic_to_shared(to);
     if (PIECE * sizeof(vec_t) == 16)

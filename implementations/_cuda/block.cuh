@@ -1,41 +1,41 @@
-// What a block has of its own: its dynamic shared memory, and how long it waits. Compute capability 8.0.
-// Addresses are of shared memory, as 32-bit words. WATCHDOG_NS: after which a wait is given up.
+// A block's dynamic shared memory, and bounded spin waits. Compute capability 8.0.
+// Addresses are of shared memory, 32 bits each. WATCHDOG_NS: after which a wait times out.
 #pragma once
 
-typedef unsigned int word;
+typedef unsigned int smem_addr_t;
 
-__device__ inline word address_of(const void* shared) { return (word)__cvta_generic_to_shared(shared); }
+__device__ inline smem_addr_t smem_addr(const void* shared) { return (smem_addr_t)__cvta_generic_to_shared(shared); }
 
-// The block's dynamic shared memory. Its address is kept: in a cluster the compiler would find it anew wherever it is needed, by
-// an instruction that the next ones wait for.
-__device__ inline unsigned char* block_memory() {
+// The block's dynamic shared memory. Its address stays in a register: in a cluster the compiler would recompute it wherever it is
+// needed, by an instruction that the next ones wait for.
+__device__ inline unsigned char* dynamic_smem() {
     extern __shared__ __align__(128) unsigned char memory[];
-    word address = address_of(memory);
+    smem_addr_t address = smem_addr(memory);
     asm volatile("" : "+r"(address));
     return (unsigned char*)__cvta_shared_to_generic(address);
 }
 
-__device__ inline unsigned long long now_ns() {
-    unsigned long long found;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(found));
-    return found;
+__device__ inline unsigned long long globaltimer_ns() {
+    unsigned long long ns;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+    return ns;
 }
 
-// Waits so long, of a multiprocessor's clocks.
-__device__ inline void let_pass(unsigned clocks) {
+// Waits for that many of a multiprocessor's clocks.
+__device__ inline void spin_clocks(unsigned clocks) {
     for (const unsigned start = clock(); (unsigned)clock() - start < clocks;) {}
 }
 
 __device__ inline void sleep_ns(unsigned ns) { __nanosleep(ns); }
 
-// Until `is_there`, asked again and again, says so: true; false when it does not after WATCHDOG_NS. BY_WARP: of a whole warp,
-// whose lanes go on together: those that left one by one would do one by one what comes next.
-template <bool BY_WARP = false, typename IsThere> __device__ inline bool wait_until(IsThere is_there) {
+// Polls `condition` until it holds: true; false on a timeout, after WATCHDOG_NS. BY_WARP: polled by a whole warp, whose lanes go
+// on together: those that left one by one would run what follows one by one.
+template <bool BY_WARP = false, typename Condition> __device__ inline bool spin_until(Condition condition) {
     unsigned long long start = 0;
 #pragma unroll 1
-    for (unsigned asked = 1; BY_WARP ? !__all_sync(~0u, is_there()) : !is_there(); asked++) {
-        if (asked % 256) continue;
-        const unsigned long long now = now_ns();
+    for (unsigned polls = 1; BY_WARP ? !__all_sync(~0u, condition()) : !condition(); polls++) {
+        if (polls % 256) continue;
+        const unsigned long long now = globaltimer_ns();
         if (start == 0) start = now;
         const bool is_over = now - start > WATCHDOG_NS;
         if (BY_WARP ? __any_sync(~0u, is_over) : is_over) return false;
@@ -43,4 +43,6 @@ template <bool BY_WARP = false, typename IsThere> __device__ inline bool wait_un
     return true;
 }
 
-template <typename IsThere> __device__ inline bool wait_together(IsThere is_there) { return wait_until<true>(is_there); }
+template <typename Condition> __device__ inline bool spin_until_warp(Condition condition) {
+    return spin_until<true>(condition);
+}

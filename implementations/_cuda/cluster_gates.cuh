@@ -1,6 +1,7 @@
-// The warps of a block of a cluster that have the states: how they find the gates of every tile and step, while the first 8 warps
-// multiply, tell the other blocks, and write. Of a kernel's struct Shared they know `barriers`, a tile's of either buffer, and the
-// room up to the next 128 bytes; `states`, likewise; `steps`; and is_stuck: some thread has given up a wait, no more is told.
+// The pointwise warps of a block of a cluster: they compute the gates of every tile and step from the MMA warps' sums, broadcast
+// the states to the other blocks, and write the output. They use these members of the kernel's shared storage: `barriers`, a
+// tile's mbarriers of both buffers, padded to 128 bytes; `states`, likewise; `pointwise`; and `timed_out`: a wait of some thread
+// has timed out, and nothing more is published.
 #pragma once
 #define SUMS 2
 #include "cluster.cuh"
@@ -8,100 +9,107 @@
 #include "persistent_step.cuh"
 #include "roles.cuh"
 
-#define TOLD (UNITS * 8 * (int)sizeof(storage))  // bytes, by each block to each other for a tile
-#define PIECES (TOLD / 16)
-#define A_LANE ((PIECES + 31) / 32)
+#define STATE_TILE_BYTES (UNITS * 8 * (int)sizeof(scalar_t))  // of a block, to each other block
+#define VECTORS_PER_STATE_TILE (STATE_TILE_BYTES / 16)
+#define VECTORS_PER_LANE ((VECTORS_PER_STATE_TILE + 31) / 32)
 #define GATE_WARPS (GATE_THREADS / 32)
-#define TELLS ((BLOCKS + GATE_WARPS - 2) / GATE_WARPS)  // of the other blocks, by a warp
-#define ALL (THREADS + GATE_THREADS)
-enum Where { FULL = 1, EMPTY = 3, COMPLETE = 5 };  // meetings: either turn's sums are there, have been read; all states are found
+#define PEERS_PER_WARP ((BLOCKS + GATE_WARPS - 2) / GATE_WARPS)
+#define BLOCK_THREADS (THREADS + GATE_THREADS)
+// Either buffer's sums are written, have been read; all states of the block are computed.
+enum NamedBarrier { SUMS_FULL = 1, SUMS_EMPTY = 3, STATES_READY = 5 };
 
-// How a block tells the others, each of its warps some of them. places: of the start of shared memory in other blocks.
-template <typename Shared> struct Telling {
-    word places[TELLS > 0 ? TELLS : 1];
+// Broadcast of a block's states to the others, some of them by each warp. bases: start of shared memory in the other blocks.
+template <typename SharedStorage> struct ClusterBroadcast {
+    smem_addr_t bases[PEERS_PER_WARP > 0 ? PEERS_PER_WARP : 1];
 
-    __device__ Telling(const Shared& shared, const Thread& me) {
-        const int rank = me.first_unit / UNITS;
+    __device__ ClusterBroadcast(const SharedStorage& shared, const ThreadCoords& thread) {
+        const int rank = thread.first_unit / UNITS;
 #pragma unroll
-        for (int i = 0; i < TELLS; i++) places[i] = in_block(address_of(&shared), (rank + 1 + me.warp + i * GATE_WARPS) % BLOCKS);
+        for (int i = 0; i < PEERS_PER_WARP; i++)
+            bases[i] = map_shared_rank(smem_addr(&shared), (rank + 1 + thread.warp + i * GATE_WARPS) % BLOCKS);
     }
 
-    // What the block has found of a tile. place: of the thread's first piece of it, barrier: both from the block's memory on.
-    __device__ void tell(const Shared& shared, word place, word barrier, int warp) const {
+    // Sends a tile's states. source, mbarrier: offsets in shared memory, of the thread's first vector and of the mbarrier.
+    __device__ void broadcast(const SharedStorage& shared, smem_addr_t source, smem_addr_t mbarrier, int warp) const {
 #pragma unroll
-        for (int piece = 0; piece < A_LANE; piece++) {
-            if (piece * 32 + threadIdx.x % 32 >= PIECES) continue;
-            const uint4 found = ((const uint4*)((const char*)&shared + place))[piece * 32];
+        for (int i = 0; i < VECTORS_PER_LANE; i++) {
+            if (i * 32 + threadIdx.x % 32 >= VECTORS_PER_STATE_TILE) continue;
+            const uint4 vector = ((const uint4*)((const char*)&shared + source))[i * 32];
 #pragma unroll
-            for (int i = 0; i < TELLS; i++)
-                if (i * GATE_WARPS + warp < BLOCKS - 1) send(places[i] + place + piece * 512, found, places[i] + barrier);
+            for (int p = 0; p < PEERS_PER_WARP; p++)
+                if (p * GATE_WARPS + warp < BLOCKS - 1) st_async(bases[p] + source + i * 512, vector, bases[p] + mbarrier);
         }
     }
 };
 
-// By all of a block's threads, before anything else. place: of a jitter.
-template <typename Shared> __device__ inline void set_up(Shared& shared, int place) {
+// Initialises the mbarriers and the states, by all of a block's threads, before anything else. place: of a jitter.
+template <typename SharedStorage> __device__ inline void init_mbarriers(SharedStorage& shared, int place) {
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 16; i++) make_barrier(address_of(&shared.barriers[0][i]));
-        show_barriers();
-        shared.is_stuck = 0;
+        for (int i = 0; i < 16; i++) mbarrier_init(smem_addr(&shared.barriers[0][i]));
+        fence_mbarrier_init();
+        shared.timed_out = 0;
     }
-    clear(shared.states, sizeof(shared.states));
+    zero_smem(shared.states, sizeof(shared.states));
     jitter(-1, place);
     __syncthreads();
 }
 
-// What these warps have ready before the first step; after it the cluster is to meet.
-template <typename Shared>
-__device__ inline void start(Shared& shared, const Arrays& arrays, const Thread& me, int tiles, const length* lengths) {
-    start(shared.steps, arrays, me, lengths);
-    for (int tile = 0; tile < tiles; tile++) start(shared.states[0][tile], arrays, me, tile);
+// Prepares the first step; a barrier of the cluster is to follow.
+template <typename SharedStorage>
+__device__ inline void load_initial_states(SharedStorage& shared, const KernelArgs& args, const ThreadCoords& thread, int tiles,
+                                           const length* lengths) {
+    load_biases_and_carry(shared.pointwise, args, thread, lengths);
+    for (int tile = 0; tile < tiles; tile++) load_initial_states(shared.states[0][tile], args, thread, tile);
 }
 
-// Gates of every tile and step, told and written; status says where not all is known. inputs: `Inputs`, or what has its functions.
-// written(t): called by all these threads when they have written all of step t.
-template <typename Shared, typename In, typename Written>
-__device__ inline void find_all(
-    Shared& shared, const Arrays& arrays, const Thread& me, int tiles, int* status, In inputs, Written written) {
-    const Telling<Shared> telling(shared, me);
-    Walk walk(arrays, me, tiles);
-    walk.hold();
-    inputs.read(arrays, walk, 0, 0);
-    const auto place_of = [&](const void* what) { return address_of(what) - address_of(&shared); };
-    const auto told_at = [&](int t, int tile) { return place_of(&shared.states[t % 2][tile].piece(me.first_unit, me.lane)); };
-    const auto barrier_at = [&](int t, int tile) { return place_of(&shared.barriers[t % 2][tile]); };
-    word place = told_at(1, 0), barrier = barrier_at(1, 0);  // found before all states are, which are to be told right after
-    int turn = 0;
-    bool is_stuck = false;
-    for (int t = 0; t < arrays.steps; t++)
+// Computes, publishes and writes the states of every tile and step; status is 1 after a timeout. inputs: GateInputs, or what has
+// its functions. on_step_stored(t): called by all these threads when they have written all of step t.
+template <typename SharedStorage, typename In, typename OnStepStored>
+__device__ inline void run_pointwise_warps(SharedStorage& shared, const KernelArgs& args, const ThreadCoords& thread, int tiles,
+                                           int* status, In inputs, OnStepStored on_step_stored) {
+    const ClusterBroadcast<SharedStorage> peers(shared, thread);
+    StatePointers pointers(args, thread, tiles);
+    pointers.pin_in_registers();
+    inputs.load(args, pointers, 0, 0);
+    const auto offset_of = [&](const void* what) { return smem_addr(what) - smem_addr(&shared); };
+    const auto tile_at = [&](int t, int tile) {
+        return offset_of(&shared.states[t % 2][tile].vector(thread.first_unit, thread.lane));
+    };
+    const auto barrier_at = [&](int t, int tile) { return offset_of(&shared.barriers[t % 2][tile]); };
+    smem_addr_t source = tile_at(1, 0), mbarrier = barrier_at(1, 0);  // before all states are ready, which are sent right after
+    int buffer = 0;
+    bool timed_out = false;
+    for (int t = 0; t < args.steps; t++)
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
             const int now = t % 2, next = 1 - now;
-            const bool is_last = tile + 1 == tiles, is_told = t + 1 < arrays.steps;
-            const Ready ready(shared.steps, inputs, me, tile, arrays.step(t));
-            read_next(inputs, walk, arrays, tiles, tile, t);
+            const bool is_last = tile + 1 == tiles, is_published = t + 1 < args.steps;
+            const GateOperands operands(shared.pointwise, inputs, thread, tile, args.step(t));
+            prefetch_next_inputs(inputs, pointers, args, tiles, tile, t);
             jitter(t, 2);
-            meet(FULL + turn, ALL);
-            is_stuck = *(volatile int*)&shared.is_stuck;  // before the gates, which need not wait for it
+            named_barrier_sync(SUMS_FULL + buffer, BLOCK_THREADS);
+            timed_out = *(volatile int*)&shared.timed_out;  // before the gates, which need not wait for it
             jitter(t, 3);
-            const Found found(shared.steps, turn, ready, me, tile, shared.states[now][tile], shared.states[next][tile]);
+            const StepResult result(shared.pointwise, buffer, operands, thread, tile, shared.states[now][tile],
+                                    shared.states[next][tile]);
             jitter(t, 4);
-            come(EMPTY + turn, ALL);
-            meet(COMPLETE, GATE_THREADS);
+            named_barrier_arrive(SUMS_EMPTY + buffer, BLOCK_THREADS);
+            named_barrier_sync(STATES_READY, GATE_THREADS);
             jitter(t, 5);
-            if (is_told && !is_stuck) {
-                if (me.number == 0) expect(address_of(&shared) + barrier, (BLOCKS - 1) * TOLD);
-                telling.tell(shared, place, barrier, me.warp);
+            if (is_published && !timed_out) {
+                if (thread.number == 0)
+                    mbarrier_arrive_expect_tx(smem_addr(&shared) + mbarrier, (BLOCKS - 1) * STATE_TILE_BYTES);
+                peers.broadcast(shared, source, mbarrier, thread.warp);
             }
-            found.write(walk, ready, tile);
-            if (!is_told) found.write_final(arrays, shared.steps, ready, me, tile);
-            if (is_last) written(t);
-            walk.advance(is_last);
-            turn = 1 - turn;
-            const int following = is_last ? t + 2 : t + 1, its_tile = is_last ? 0 : tile + 1;
-            place = told_at(following, its_tile), barrier = barrier_at(following, its_tile);
+            result.write(pointers, operands, tile);
+            if (!is_published) result.write_final(args, shared.pointwise, operands, thread, tile);
+            if (is_last) on_step_stored(t);
+            pointers.advance(is_last);
+            buffer = 1 - buffer;
+            const int next_step = is_last ? t + 2 : t + 1, next_tile = is_last ? 0 : tile + 1;
+            source = tile_at(next_step, next_tile), mbarrier = barrier_at(next_step, next_tile);
         }
-    if (!is_stuck) return;
+    if (!timed_out) return;
     *(volatile int*)status = 1;
-    give_up(arrays, me, tiles);
+    write_nan(args, thread, tiles);
 }

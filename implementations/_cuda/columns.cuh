@@ -1,37 +1,37 @@
-// The columns of a product that a block has in shared memory, 8 sequences of them, and the product of its warps' weights with
-// them: GROUPS of columns by groups of rows, a warp each, all of its ROW_TILES by a slice of columns at once.
+// Operand B of a product in shared memory, 8 sequences of it, and the product of the block's weights with it: GROUPS K
+// partitions by groups of rows, a warp each, all of its M_TILES_PER_WARP tiles of rows by one K tile at once.
 #pragma once
 #include "clear.cuh"
 #include "resident.cuh"
 
-// So many slices' split halves, and those of slices that come between them, may be in registers at once.
-#define SLICES_AT_HAND ((3 + ROW_TILES - 1) / ROW_TILES)
+// K tiles whose split fragments may be in registers at once.
+#define K_TILES_IN_FLIGHT ((3 + M_TILES_PER_WARP - 1) / M_TILES_PER_WARP)
 
-// Of 8 sequences, so that what a block tells is in one stretch, and what 8 lanes read at once lies in different banks.
-template <int SLICES> struct Eight {
-    static constexpr int PIECES_EACH = SLICES * GROUPS * 4;  // pieces of a sequence
-    storage at[PIECES_EACH][8][PIECE];
-    __device__ const uint4& piece(int unit, int i) const { return ((const uint4*)at[unit / PIECE])[i]; }
-    __device__ storage& of(unsigned unit, unsigned column) {
-        return at[unit / PIECE][(column + unit / PIECE * 2) % 8][unit % PIECE];
+// Of 8 sequences, with a block's units adjacent, and what 8 lanes read at once in different banks.
+template <int K_TILES> struct BTile {
+    static constexpr int VECTORS_PER_SEQUENCE = K_TILES * GROUPS * 4;
+    scalar_t data[VECTORS_PER_SEQUENCE][8][ELEMENTS_PER_VECTOR];
+    __device__ const uint4& vector(int unit, int i) const { return ((const uint4*)data[unit / ELEMENTS_PER_VECTOR])[i]; }
+    __device__ scalar_t& at(unsigned unit, unsigned sequence) {
+        return data[unit / ELEMENTS_PER_VECTOR][(sequence + unit / ELEMENTS_PER_VECTOR * 2) % 8][unit % ELEMENTS_PER_VECTOR];
     }
 };
-typedef Eight<SLICES_EACH> States;
+typedef BTile<K_TILES_PER_WARP> States;
 
-// Those of a thread, from its warp's group's first slice on: slices are 32 pieces apart.
-template <int SLICES> __device__ inline const uint4* own_columns(const Eight<SLICES>& all, int group, int lane) {
+// A thread's vectors, from the first K tile of its warp's partition on: K tiles are 32 vectors apart.
+template <int K_TILES> __device__ inline const uint4* thread_b_ptr(const BTile<K_TILES>& tile, int group, int lane) {
     const int g = lane / 4, t = lane % 4;
-    return (const uint4*)all.at[group * SLICES * 4 + t][(g + 2 * t) % 8];
+    return (const uint4*)tile.data[group * K_TILES * 4 + t][(g + 2 * t) % 8];
 }
 
-// By its weights' turns from FIRST on.
-template <int FIRST, int SLICES>
-__device__ inline void add_columns(Sums (&sums)[ROW_TILES], Resident& weights, const uint4* columns) {
-    weights.each_turn<FIRST, FIRST + SLICES>([&](int turn, auto part) {
-        const int slice = turn - FIRST;
-        if (SPLIT && slice % SLICES_AT_HAND == 0) part_here(columns + slice * 32);
-        const Columns of_slice = columns_of(columns[slice * 32]);
+// Adds the product with the weights' passes from FIRST on to `acc`.
+template <int FIRST, int K_TILES>
+__device__ inline void mma_mainloop(Accumulator (&acc)[M_TILES_PER_WARP], ResidentWeights& weights, const uint4* b_ptr) {
+    weights.for_each_pass_interleaved<FIRST, FIRST + K_TILES>([&](int pass, auto fragment) {
+        const int k_tile = pass - FIRST;
+        if (SPLIT && k_tile % K_TILES_IN_FLIGHT == 0) scheduling_fence(b_ptr + k_tile * 32);
+        const BFragment b = make_b_fragment(b_ptr[k_tile * 32]);
 #pragma unroll
-        for (int i = 0; i < ROW_TILES; i++) add_slice(sums[i], part(i), of_slice);
+        for (int i = 0; i < M_TILES_PER_WARP; i++) mma_k_tile(acc[i], fragment(i), b);
     });
 }

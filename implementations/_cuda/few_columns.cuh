@@ -1,52 +1,54 @@
-// The product of rows of weights, each of which is read once, and few columns, rows of something else: each of a block's 8 warps
-// takes a share of what is summed over. All warps' sums are to be met by the block, and are added in one order.
+// Skinny products: of rows of weights, each of which is read once, and few columns, rows of another matrix. Each of a block's 8
+// warps has a K partition. After a barrier all warps' partial sums are added in one order.
 #pragma once
 #include "pieces.cuh"
 
-// A warp's sums of ROWS times 16 rows and COLUMNS times 8 columns of SIZE elements, as a block has them in shared memory.
-template <int ROWS, int COLUMNS> struct Share {
-    float at[ROWS * 16][COLUMNS * 8 + 1];
+// A warp's partial sums of ROWS times 16 rows and COLUMNS times 8 columns, in shared memory.
+template <int ROWS, int COLUMNS> struct WarpPartials {
+    float data[ROWS * 16][COLUMNS * 8 + 1];
 };
 
-// Those of its share of the elements, of which a lane reads SLICES slices at once. row_of(r), column_of(n): row r, and the
-// lane's column of the n-th 8, as a MatrixRow.
-template <int SIZE, int SLICES, int ROWS, int COLUMNS, typename RowOf, typename ColumnOf>
-__device__ inline void multiply_share(Share<ROWS, COLUMNS>& found, int warp, int lane, RowOf row_of, ColumnOf column_of) {
+// Computes the partial sums of the warp's partition of SIZE elements, of which a lane loads BATCH_K_TILES K tiles at once.
+// row_of(r), column_of(n): row r, and the lane's column of the n-th 8, as a MatrixRow.
+template <int SIZE, int BATCH_K_TILES, int ROWS, int COLUMNS, typename RowOf, typename ColumnOf>
+__device__ inline void skinny_mma(WarpPartials<ROWS, COLUMNS>& partials, int warp, int lane, RowOf row_of, ColumnOf column_of) {
     const int g = lane / 4, t = lane % 4;
-    Sums sums[ROWS][COLUMNS] = {};
+    Accumulator acc[ROWS][COLUMNS] = {};
 #pragma unroll 1
-    for (int first = warp * SLICE; first < SIZE; first += SLICES * WARPS * SLICE) {
-        uint4 columns[SLICES][COLUMNS];
-        Slice weights[SLICES][ROWS];
+    for (int first = warp * K_TILE; first < SIZE; first += BATCH_K_TILES * WARPS * K_TILE) {
+        uint4 b_vectors[BATCH_K_TILES][COLUMNS];
+        AFragment a_fragments[BATCH_K_TILES][ROWS];
 #pragma unroll
-        for (int s = 0; s < SLICES; s++) {
-            const int k = first + s * WARPS * SLICE + t * PIECE;
+        for (int s = 0; s < BATCH_K_TILES; s++) {
+            const int k = first + s * WARPS * K_TILE + t * ELEMENTS_PER_VECTOR;
 #pragma unroll
-            for (int n = 0; n < COLUMNS; n++) columns[s][n] = piece_at(column_of(n), k, SIZE);
+            for (int n = 0; n < COLUMNS; n++) b_vectors[s][n] = load_vector(column_of(n), k, SIZE);
 #pragma unroll
             for (int i = 0; i < ROWS; i++)
-                weights[s][i] = slice_of(piece_at(row_of(i * 16 + g), k, SIZE), piece_at(row_of(i * 16 + g + 8), k, SIZE));
+                a_fragments[s][i] =
+                    make_a_fragment(load_vector(row_of(i * 16 + g), k, SIZE), load_vector(row_of(i * 16 + g + 8), k, SIZE));
         }
 #pragma unroll
-        for (int s = 0; s < SLICES; s++) {
-            Columns of_slice[COLUMNS];
+        for (int s = 0; s < BATCH_K_TILES; s++) {
+            BFragment b_fragments[COLUMNS];
 #pragma unroll
-            for (int n = 0; n < COLUMNS; n++) of_slice[n] = columns_of(columns[s][n]);
+            for (int n = 0; n < COLUMNS; n++) b_fragments[n] = make_b_fragment(b_vectors[s][n]);
 #pragma unroll
-            for (int i = 0; i < ROWS; i++) add_slice(sums[i], halves_of(weights[s][i]), of_slice);
+            for (int i = 0; i < ROWS; i++) mma_k_tile(acc[i], split_a_fragment(a_fragments[s][i]), b_fragments);
         }
     }
 #pragma unroll
     for (int i = 0; i < ROWS * 2; i++)
 #pragma unroll
         for (int n = 0; n < COLUMNS; n++)
-            for (int j = 0; j < 2; j++) found.at[i * 8 + g][n * 8 + t * 2 + j] = sums[i / 2][n].at[i % 2 * 2 + j];
+            for (int j = 0; j < 2; j++) partials.data[i * 8 + g][n * 8 + t * 2 + j] = acc[i / 2][n].data[i % 2 * 2 + j];
 }
 
-// All warps' sums of a row and column.
-template <int ROWS, int COLUMNS> __device__ inline float sum_of(const Share<ROWS, COLUMNS>* shares, int row, int column) {
-    float found = 0;
+// Adds all warps' partial sums of a row and column.
+template <int ROWS, int COLUMNS>
+__device__ inline float reduce_partials(const WarpPartials<ROWS, COLUMNS>* partials, int row, int column) {
+    float sum = 0;
 #pragma unroll
-    for (int warp = 0; warp < WARPS; warp++) found += shares[warp].at[row][column];
-    return found;
+    for (int warp = 0; warp < WARPS; warp++) sum += partials[warp].data[row][column];
+    return sum;
 }

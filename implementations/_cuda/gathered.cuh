@@ -1,40 +1,42 @@
-// A thread's part of W_hh's transpose, gathered from W_hh [G*H, H] as it lies in memory. Rows of the product are units, which
-// lie beside each other there: neighbouring lanes read neighbouring elements. Along a row go gates, each of which has a row of
-// W_hh, so that a thread reads its 16 bytes element by element, those of four parts at once.
+// Loads of A fragments of W_hh's transpose from W_hh [G*H, H] as it is in memory. Rows of the product are units, which are
+// adjacent there: neighbouring lanes read neighbouring elements. Along K are gates, each of which has a row of W_hh, so a
+// thread reads its 16 bytes element by element, those of four fragments at once.
 #pragma once
 #include "warp_product.cuh"
 
-#define READ_AT_ONCE (HELD < 4 ? HELD : 4)  // parts
+#define LOADS_IN_FLIGHT (HELD < 4 ? HELD : 4)  // fragments
 
-// A row of W_hh; of no row `unit` is HIDDEN or more.
-struct Gate {
+// A row of W_hh; where there is none `unit` is HIDDEN or more.
+struct WeightRow {
     int gate, unit;
 };
 
-// 16 bytes of elements as they were read.
-__device__ inline uint4 packed(const unsigned (&raw)[PIECE]) {
+// Packs the bits of 16 bytes of elements.
+__device__ inline uint4 pack_words(const unsigned (&raw)[ELEMENTS_PER_VECTOR]) {
     unsigned words[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) words[i] = PIECE == 4 ? raw[i] : raw[i * 2 % PIECE] + (raw[(i * 2 + 1) % PIECE] << 16);
+    for (int i = 0; i < 4; i++)
+        words[i] = ELEMENTS_PER_VECTOR == 4 ? raw[i]
+                                            : raw[i * 2 % ELEMENTS_PER_VECTOR] + (raw[(i * 2 + 1) % ELEMENTS_PER_VECTOR] << 16);
     return {words[0], words[1], words[2], words[3]};
 }
 
-// Of units u and u + 8; from `end` on, where nobody needs the sums, of the unit before it. gate_of(i): of the thread's i-th
-// element, i a multiple of BESIDE: so many are of one gate and of units beside each other, from a multiple of BESIDE on.
-template <int BESIDE, typename GateOf>
-__device__ inline Slice gathered(const storage* weight, int u, int end, GateOf gate_of) {
+// Loads units u and u + 8; from `end` on, where the sums are not needed, the unit before it. row_at(i): of the thread's i-th
+// element, i a multiple of VECTOR: so many are of one gate and of adjacent units, from a multiple of VECTOR on.
+template <int VECTOR, typename RowAt>
+__device__ inline AFragment load_a_transposed(const scalar_t* weight, int u, int end, RowAt row_at) {
     const int of_upper = min(u, end - 1), of_lower = min(u + 8, end - 1);
-    unsigned upper[PIECE], lower[PIECE];
+    unsigned upper[ELEMENTS_PER_VECTOR], lower[ELEMENTS_PER_VECTOR];
 #pragma unroll
-    for (int first = 0; first < PIECE; first += BESIDE) {
-        const Gate found = gate_of(first);
-        const storage* row = weight + (long long)(found.gate * HIDDEN + found.unit) * HIDDEN;
+    for (int first = 0; first < ELEMENTS_PER_VECTOR; first += VECTOR) {
+        const WeightRow row = row_at(first);
+        const scalar_t* weight_row = weight + (long long)(row.gate * HIDDEN + row.unit) * HIDDEN;
 #pragma unroll
-        for (int i = 0; i < BESIDE; i++) {
-            const bool is_there = found.unit + (HIDDEN % BESIDE ? i : 0) < HIDDEN;
-            upper[first + i] = is_there ? raw_of(row[of_upper + i * HIDDEN]) : 0;
-            lower[first + i] = is_there ? raw_of(row[of_lower + i * HIDDEN]) : 0;
+        for (int i = 0; i < VECTOR; i++) {
+            const bool is_inside = row.unit + (HIDDEN % VECTOR ? i : 0) < HIDDEN;
+            upper[first + i] = is_inside ? raw_bits(weight_row[of_upper + i * HIDDEN]) : 0;
+            lower[first + i] = is_inside ? raw_bits(weight_row[of_lower + i * HIDDEN]) : 0;
         }
     }
-    return slice_of(packed(upper), packed(lower));
+    return make_a_fragment(pack_words(upper), pack_words(lower));
 }

@@ -1,46 +1,46 @@
-// How blocks that run at once hand values to each other through the L2 cache: 16 bytes at a time, which are written and read as
-// one, so that one number among them says that all of them are there. No fence is needed, and no flag. Compute capability 8.0.
+// 128-bit relaxed loads and stores, by which blocks that run at once exchange values through the L2 cache: 16 bytes are written
+// and read as one, so a flag among them says that all of them are valid. No fence and no other flag is needed. Compute capability
+// 8.0.
 #pragma once
 #include "block.cuh"
 
-__device__ inline void publish(uint4* place, uint4 value) {
+__device__ inline void st_relaxed_b128(uint4* ptr, uint4 value) {
     asm volatile(
         "{ .reg .b128 all; .reg .b64 low, high; mov.b64 low, {%1, %2}; mov.b64 high, {%3, %4}; mov.b128 all, {low, high};\n"
-        "st.relaxed.gpu.global.b128 [%0], all; }" ::"l"(place),
+        "st.relaxed.gpu.global.b128 [%0], all; }" ::"l"(ptr),
         "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
         : "memory");
 }
 
-// What is there by now, where it is wanted, without a branch.
-__device__ inline void read_again(uint4& found, const uint4* place, bool is_wanted) {
+// Loads where the predicate holds, without a branch.
+__device__ inline void ld_relaxed_b128_if(uint4& value, const uint4* ptr, bool predicate) {
     asm volatile(
         "{ .reg .pred p; .reg .b128 all; .reg .b64 low, high; setp.ne.u32 p, %5, 0;\n"
         "mov.b64 low, {%0, %1}; mov.b64 high, {%2, %3}; mov.b128 all, {low, high};\n"
         "@p ld.relaxed.gpu.global.b128 all, [%4];\n"
         "mov.b128 {low, high}, all; mov.b64 {%0, %1}, low; mov.b64 {%2, %3}, high; }"
-        : "+r"(found.x), "+r"(found.y), "+r"(found.z), "+r"(found.w)
-        : "l"(place), "r"((unsigned)is_wanted)
+        : "+r"(value.x), "+r"(value.y), "+r"(value.z), "+r"(value.w)
+        : "l"(ptr), "r"((unsigned)predicate)
         : "memory");
 }
 
-// What is there by now.
-__device__ inline uint4 published(const uint4* place) {
-    uint4 found;
+__device__ inline uint4 ld_relaxed_b128(const uint4* ptr) {
+    uint4 value;
     asm volatile(
         "{ .reg .b128 all; .reg .b64 low, high; ld.relaxed.gpu.global.b128 all, [%4];\n"
         "mov.b128 {low, high}, all; mov.b64 {%0, %1}, low; mov.b64 {%2, %3}, high; }"
-        : "=r"(found.x), "=r"(found.y), "=r"(found.z), "=r"(found.w)
-        : "l"(place)
+        : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+        : "l"(ptr)
         : "memory");
-    return found;
+    return value;
 }
 
-// What the block's threads published before they met is seen by who finds that it has arrived.
-__device__ inline void arrive(unsigned* counter) {
+// What the block's threads stored before a barrier of the block is visible to a thread that acquires the counter's new value.
+__device__ inline void red_add_release(unsigned* counter) {
     asm volatile("fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
-__device__ inline unsigned arrived(const unsigned* counter) {
-    unsigned found;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(counter) : "memory");
-    return found;
+__device__ inline unsigned ld_acquire(const unsigned* counter) {
+    unsigned value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+    return value;
 }

@@ -1,56 +1,58 @@
-// Parcels of 16 bytes that blocks of a grid tell each other, with a number by which who waits for a parcel knows that it is there,
-// and how a block reads all that it is told.
+// Packets of 16 bytes that blocks of a grid publish to each other through global memory, and their reader. A packet carries its
+// own flag, the epoch, by which a reader knows that it is valid: the low-latency protocol (NCCL's LL128, MSCCL++'s LL16Packet).
 #pragma once
 #include "grid.cuh"
 
-// Three words, and the number.
-struct Words {
-    static constexpr int EACH = 3;  // words of a parcel
-    __device__ static uint4 pack(const unsigned* words, unsigned number) { return {words[0], words[1], words[2], number}; }
-    __device__ static bool has(const uint4& parcel, unsigned number) { return parcel.w == number; }
-    __device__ static unsigned word(const uint4& parcel, int i) { return i == 0 ? parcel.x : i == 1 ? parcel.y : parcel.z; }
+// Three words, and the epoch.
+struct LL16Packet {
+    static constexpr int NUM_WORDS = 3;
+    __device__ static uint4 pack(const unsigned* words, unsigned epoch) { return {words[0], words[1], words[2], epoch}; }
+    __device__ static bool is_valid(const uint4& packet, unsigned epoch) { return packet.w == epoch; }
+    __device__ static unsigned word(const uint4& packet, int i) { return i == 0 ? packet.x : i == 1 ? packet.y : packet.z; }
 };
 
-// ALL parcels of a tile, on their way to BY of a block's threads: MOST at once to each of them, of which it begins to read
-// MOST_AHEAD before it needs them.
-template <typename Kind, int ALL, int MOST_AHEAD, int BY, int MOST = 8> struct Heard {
-    static constexpr int A_THREAD = (ALL + BY - 1) / BY, AT_ONCE = A_THREAD < MOST ? A_THREAD : MOST;
-    static constexpr int ROUNDS = (A_THREAD + AT_ONCE - 1) / AT_ONCE;
-    static constexpr int AHEAD = AT_ONCE < MOST_AHEAD ? AT_ONCE : MOST_AHEAD;
-    uint4 parcels[AT_ONCE];
+// Reads a tile's NUM_PACKETS packets by NUM_THREADS of a block's threads. Each has up to MAX_IN_FLIGHT of them in flight, of which
+// it prefetches up to MAX_PREFETCHED.
+template <typename Packet, int NUM_PACKETS, int MAX_PREFETCHED, int NUM_THREADS, int MAX_IN_FLIGHT = 8> struct PacketReader {
+    static constexpr int PER_THREAD = (NUM_PACKETS + NUM_THREADS - 1) / NUM_THREADS;
+    static constexpr int IN_FLIGHT = PER_THREAD < MAX_IN_FLIGHT ? PER_THREAD : MAX_IN_FLIGHT;
+    static constexpr int ROUNDS = (PER_THREAD + IN_FLIGHT - 1) / IN_FLIGHT;
+    static constexpr int PREFETCHED = IN_FLIGHT < MAX_PREFETCHED ? IN_FLIGHT : MAX_PREFETCHED;
+    uint4 packets[IN_FLIGHT];
 
-    // The thread's parcels from `first` on, of them those from FROM to before TO, whether they are there or not.
-    template <int FROM, int TO> __device__ void begin(const uint4* handoff, int first) {
+    // Loads the thread's packets from `first` on, of them those from FROM to before TO, whether they are valid or not.
+    template <int FROM, int TO> __device__ void prefetch(const uint4* mailbox, int first) {
 #pragma unroll
         for (int i = FROM; i < TO; i++)
-            parcels[i] = first + i * BY < ALL ? published(handoff + first + i * BY) : uint4{};
+            packets[i] = first + i * NUM_THREADS < NUM_PACKETS ? ld_relaxed_b128(mailbox + first + i * NUM_THREADS) : uint4{};
     }
-    __device__ void begin_ahead(const uint4* handoff, int thread) { begin<0, AHEAD>(handoff, thread); }
+    __device__ void prefetch_first(const uint4* mailbox, int thread) { prefetch<0, PREFETCHED>(mailbox, thread); }
 
-    // After AHEAD of them were begun: put(place, parcel) of all. By whole warps. False when they do not come.
-    template <typename Put> __device__ bool finish(const uint4* handoff, int thread, unsigned number, Put put) {
-        begin<AHEAD, AT_ONCE>(handoff, thread);
+    // After prefetch_first: calls store(index, packet) for each packet once it is valid. By whole warps. False on a timeout.
+    template <typename Store> __device__ bool receive(const uint4* mailbox, int thread, unsigned epoch, Store store) {
+        prefetch<PREFETCHED, IN_FLIGHT>(mailbox, thread);
         int first = thread;
 #pragma unroll 1
-        for (int turn = 0; turn < ROUNDS; turn++) {
-            if (turn > 0) begin<0, AT_ONCE>(handoff, first);
-            const bool is_there = wait_together([&] {
-                bool is_whole = true;
+        for (int round = 0; round < ROUNDS; round++) {
+            if (round > 0) prefetch<0, IN_FLIGHT>(mailbox, first);
+            const bool are_valid = spin_until_warp([&] {
+                bool are_all_valid = true;
 #pragma unroll
-                for (int i = 0; i < AT_ONCE; i++) is_whole &= first + i * BY >= ALL || Kind::has(parcels[i], number);
+                for (int i = 0; i < IN_FLIGHT; i++)
+                    are_all_valid &= first + i * NUM_THREADS >= NUM_PACKETS || Packet::is_valid(packets[i], epoch);
 #pragma unroll
-                for (int i = 0; i < AT_ONCE; i++) {
-                    const bool is_missing = first + i * BY < ALL && !Kind::has(parcels[i], number);
-                    if (AT_ONCE <= 8) read_again(parcels[i], handoff + first + i * BY, is_missing);
-                    else if (is_missing) parcels[i] = published(handoff + first + i * BY);  // in fewer registers
+                for (int i = 0; i < IN_FLIGHT; i++) {
+                    const bool is_missing = first + i * NUM_THREADS < NUM_PACKETS && !Packet::is_valid(packets[i], epoch);
+                    if (IN_FLIGHT <= 8) ld_relaxed_b128_if(packets[i], mailbox + first + i * NUM_THREADS, is_missing);
+                    else if (is_missing) packets[i] = ld_relaxed_b128(mailbox + first + i * NUM_THREADS);  // in fewer registers
                 }
-                return is_whole;
+                return are_all_valid;
             });
-            if (!is_there) return false;
+            if (!are_valid) return false;
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++)
-                if (first + i * BY < ALL) put(first + i * BY, parcels[i]);
-            first += AT_ONCE * BY;
+            for (int i = 0; i < IN_FLIGHT; i++)
+                if (first + i * NUM_THREADS < NUM_PACKETS) store(first + i * NUM_THREADS, packets[i]);
+            first += IN_FLIGHT * NUM_THREADS;
         }
         return true;
     }

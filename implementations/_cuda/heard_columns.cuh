@@ -1,177 +1,193 @@
-// How a grid's blocks tell each other of their states, in parcels (parcels.cuh) that are each what one lane is to have of a
-// product's columns (warp_product.cuh): what is told goes from the L2 cache to the tensor cores by way of registers alone.
-// A block tells of each sequence its units in PER_BLOCK parcels, the last filled up. Of all blocks' parcels of a sequence four
-// beside each other are for a warp's lanes t, A_LANE times; then come the next warp's. What is no unit has no weight. Of 8
-// sequences, which are the lanes' g, parcels of one number lie beside each other.
+// How a grid's blocks publish their states, in packets (parcels.cuh) that are each one lane's part of the B fragments
+// (warp_product.cuh): states go from the L2 cache to the tensor cores by way of registers alone.
+// A block publishes its units of each sequence in PACKETS_PER_BLOCK packets, the last padded. Of all blocks' packets of a sequence
+// four beside each other are for a warp's lanes t, PACKETS_PER_LANE times, and then the next warp's follow. The weights of the
+// padding are 0. Of 8 sequences, which are the lanes' g, packets of one index are beside each other.
 #pragma once
 #include "warp_product.cuh"
 
 #define GROUPS 8
-#define SCARCE 1
-#define READ_AT_ONCE (HELD < 4 ? HELD : 4)
-#define WORDS_EACH (OF_TF32 ? 6 : 3)                      // of a parcel
-#define UNITS_EACH (WORDS_EACH * 4 / (int)sizeof(storage))   // of a parcel
-#define PER_BLOCK ((UNITS + UNITS_EACH - 1) / UNITS_EACH)    // parcels
-#define OF_ALL (BLOCKS * PER_BLOCK)                          // parcels of a sequence
-#define A_LANE ((OF_ALL + 4 * GROUPS - 1) / (4 * GROUPS))    // parcels of a sequence
-#define SLICES_EACH ((A_LANE * WORDS_EACH + 3) / 4)          // of a warp
-#define AT_HAND (PARCELS_AT_ONCE < A_LANE ? PARCELS_AT_ONCE : A_LANE)  // parcels of a sequence that a lane has at once, at least 2
-#define WAITED (AT_HAND == A_LANE ? A_LANE : OF_TF32 && AT_HAND == 2 ? 2 : 1)  // of these, that it waits for at once
-#define OF_EIGHT (A_LANE * 4 * GROUPS * 8)  // places for parcels of 8 sequences
-#define OF_WARP ((SEQUENCES * PER_BLOCK + GROUPS - 1) / GROUPS)  // parcels of the block's own, of a tile
-#define STATES ((OF_WARP * UNITS_EACH + 31) / 32)                // of a thread in a tile
+#define COMPACT_SUMS 1
+#define LOADS_IN_FLIGHT (HELD < 4 ? HELD : 4)
+#define WORDS_PER_PACKET (IS_SINGLE_TF32 ? 6 : 3)
+#define UNITS_PER_PACKET (WORDS_PER_PACKET * 4 / (int)sizeof(scalar_t))
+#define PACKETS_PER_BLOCK ((UNITS + UNITS_PER_PACKET - 1) / UNITS_PER_PACKET)  // of a sequence, as the next two
+#define PACKETS_PER_SEQUENCE (BLOCKS * PACKETS_PER_BLOCK)
+#define PACKETS_PER_LANE ((PACKETS_PER_SEQUENCE + 4 * GROUPS - 1) / (4 * GROUPS))
+#define K_TILES_PER_WARP ((PACKETS_PER_LANE * WORDS_PER_PACKET + 3) / 4)  // of a warp
+// Packets of a sequence that a lane has at once, at least 2, and of these the packets that it waits for at once.
+#define PACKETS_IN_REGISTERS (PARCELS_AT_ONCE < PACKETS_PER_LANE ? PARCELS_AT_ONCE : PACKETS_PER_LANE)
+#define PACKETS_PER_WAIT \
+    (PACKETS_IN_REGISTERS == PACKETS_PER_LANE ? PACKETS_PER_LANE : IS_SINGLE_TF32 && PACKETS_IN_REGISTERS == 2 ? 2 : 1)
+#define PACKET_SLOTS_PER_N_TILE (PACKETS_PER_LANE * 4 * GROUPS * 8)
+#define PACKETS_PER_WARP ((SEQUENCES * PACKETS_PER_BLOCK + GROUPS - 1) / GROUPS)  // of the block's own, of a tile
+#define STATES_PER_THREAD ((PACKETS_PER_WARP * UNITS_PER_PACKET + 31) / 32)                  // of a thread in a tile
 
-// A warp finds the states that it tells, one parcel's after the other's.
-__device__ inline int own_parcel(int thread, int state) { return thread / 32 * OF_WARP + (thread % 32 + state * 32) / UNITS_EACH; }
-__device__ inline int unit_in_block(int thread, int state) {
-    return own_parcel(thread, state) / SEQUENCES * UNITS_EACH + (thread % 32 + state * 32) % UNITS_EACH;
+// A warp computes the states that it publishes, one packet's after another's.
+__device__ inline int packet_of_thread(int thread, int state) {
+    return thread / 32 * PACKETS_PER_WARP + (thread % 32 + state * 32) / UNITS_PER_PACKET;
 }
-__device__ inline int own_unit(int thread, int state) { return unit_in_block(thread, state) % UNITS; }
-__device__ inline int own_column(int thread, int state) {
-    const bool is_one = thread % 32 + state * 32 < OF_WARP * UNITS_EACH && unit_in_block(thread, state) < UNITS;
-    return is_one ? own_parcel(thread, state) % SEQUENCES : 8 * ABREAST;
+__device__ inline int unit_in_block(int thread, int state) {
+    return packet_of_thread(thread, state) / SEQUENCES * UNITS_PER_PACKET + (thread % 32 + state * 32) % UNITS_PER_PACKET;
+}
+__device__ inline int unit_of_state(int thread, int state) { return unit_in_block(thread, state) % UNITS; }
+__device__ inline int sequence_of_state(int thread, int state) {
+    const bool is_one = thread % 32 + state * 32 < PACKETS_PER_WARP * UNITS_PER_PACKET && unit_in_block(thread, state) < UNITS;
+    return is_one ? packet_of_thread(thread, state) % SEQUENCES : 8 * ABREAST;
 }
 
 #include "persistent_step.cuh"
 
 #include "parcels.cuh"
 
-static_assert(AT_HAND == A_LANE || AT_HAND >= 2, "a slice may have words of two parcels");
-typedef Parcel<OF_TF32> parcel;
+static_assert(PACKETS_IN_REGISTERS == PACKETS_PER_LANE || PACKETS_IN_REGISTERS >= 2, "a K tile may have words of two packets");
+typedef StatePacket<IS_SINGLE_TF32> Packet;
 
-// The states of a block's own units in a tile, as they are told: by each warp those that it finds.
-struct Own {
-    unsigned words[WIDE][PER_BLOCK * WORDS_EACH];
-    __device__ storage& of(unsigned unit, unsigned column) { return ((storage*)words[column])[unit % UNITS]; }
+// The states of a block's own units in a tile, as they are published: by each warp those that it computes.
+struct OutgoingStates {
+    unsigned words[TILE_BATCH][PACKETS_PER_BLOCK * WORDS_PER_PACKET];
+    __device__ scalar_t& at(unsigned unit, unsigned column) { return ((scalar_t*)words[column])[unit % UNITS]; }
 
-    // handoff: of the tile and step.
-    __device__ void tell(uint4* handoff, const Thread& me, unsigned number) const {
-        for (int i = me.lane; i < OF_WARP; i += 32) {
-            const int own = me.warp * OF_WARP + i, part = own / SEQUENCES, column = own % SEQUENCES;
-            uint4* place = handoff + column / 8 * OF_EIGHT + (me.first_unit / UNITS * PER_BLOCK + part) * 8 + column % 8;
-            if (part < PER_BLOCK) publish(place, parcel::pack(words[column] + part * WORDS_EACH, number));
+    // mailbox: of the tile and step.
+    __device__ void publish(uint4* mailbox, const ThreadCoords& thread, unsigned epoch) const {
+        for (int i = thread.lane; i < PACKETS_PER_WARP; i += 32) {
+            const int own = thread.warp * PACKETS_PER_WARP + i, part = own / SEQUENCES, column = own % SEQUENCES;
+            uint4* slot = mailbox + column / 8 * PACKET_SLOTS_PER_N_TILE +
+                          (thread.first_unit / UNITS * PACKETS_PER_BLOCK + part) * 8 + column % 8;
+            if (part < PACKETS_PER_BLOCK) st_relaxed_b128(slot, Packet::pack(words[column] + part * WORDS_PER_PACKET, epoch));
         }
     }
 };
 
-// Where a lane's k-th parcel is among all of a sequence.
-__device__ inline int at_of(const Thread& me, int k) { return (me.warp * A_LANE + k) * 4 + me.lane % 4; }
-
-// The weights of a row that a lane's j-th word of columns meets.
-__device__ inline unsigned weights_at(const MatrixRow& row, const Thread& me, int j) {
-    constexpr int EACH = 4 / sizeof(storage);  // of a word
-    const int at = at_of(me, j / WORDS_EACH), local = at % PER_BLOCK * UNITS_EACH + j % WORDS_EACH * EACH;
-    const int unit = at / PER_BLOCK * UNITS + local, units = min(UNITS - local, HIDDEN - unit);
-    if (!row.is_inside || j >= A_LANE * WORDS_EACH || at >= OF_ALL || units <= 0) return 0;
-    if (EACH == 1 || WIDTH >= 4 && UNITS % 2 == 0) return *(const unsigned*)(row.start + unit);
-    return raw_of(row.start[unit]) | (units > 1 ? raw_of(row.start[unit + 1]) << 16 : 0);
+// Index of a lane's k-th packet among all of a sequence.
+__device__ inline int packet_index(const ThreadCoords& thread, int k) {
+    return (thread.warp * PACKETS_PER_LANE + k) * 4 + thread.lane % 4;
 }
 
-__device__ inline Slice heard_part_of(const storage* weight, const Thread& me, int s, int i) {
-    const int r = i * 16 + me.lane / 4;
-    const MatrixRow upper = row_of(weight, me, r, HIDDEN), lower = row_of(weight, me, r + 8, HIDDEN);
-    unsigned found[2][4];
+// The weights of a row that are multiplied by a lane's j-th word of states.
+__device__ inline unsigned load_weight_word(const MatrixRow& row, const ThreadCoords& thread, int j) {
+    constexpr int UNITS_PER_WORD = 4 / sizeof(scalar_t);
+    const int at = packet_index(thread, j / WORDS_PER_PACKET);
+    const int local = at % PACKETS_PER_BLOCK * UNITS_PER_PACKET + j % WORDS_PER_PACKET * UNITS_PER_WORD;
+    const int unit = at / PACKETS_PER_BLOCK * UNITS + local, units = min(UNITS - local, HIDDEN - unit);
+    if (!row.is_inside || j >= PACKETS_PER_LANE * WORDS_PER_PACKET || at >= PACKETS_PER_SEQUENCE || units <= 0) return 0;
+    if (UNITS_PER_WORD == 1 || WIDTH >= 4 && UNITS % 2 == 0) return *(const unsigned*)(row.start + unit);
+    return raw_bits(row.start[unit]) | (units > 1 ? raw_bits(row.start[unit + 1]) << 16 : 0);
+}
+
+__device__ inline AFragment load_a_fragment_packet_order(const scalar_t* weight, const ThreadCoords& thread, int s, int i) {
+    const int r = i * 16 + thread.lane / 4;
+    const MatrixRow upper = weight_row_ptr(weight, thread, r, HIDDEN), lower = weight_row_ptr(weight, thread, r + 8, HIDDEN);
+    unsigned words[2][4];
 #pragma unroll
-    for (int j = 0; j < 4; j++) found[0][j] = weights_at(upper, me, s * 4 + j), found[1][j] = weights_at(lower, me, s * 4 + j);
-    return {{found[0][0], found[1][0], found[0][1], found[1][1]}, {found[0][2], found[1][2], found[0][3], found[1][3]}};
+    for (int j = 0; j < 4; j++)
+        words[0][j] = load_weight_word(upper, thread, s * 4 + j), words[1][j] = load_weight_word(lower, thread, s * 4 + j);
+    return {{words[0][0], words[1][0], words[0][1], words[1][1]}, {words[0][2], words[1][2], words[0][3], words[1][3]}};
 }
 
-// Of split float32 TWICE parts, spread among all, are split once and kept in two halves: the first in the part's place, the second
-// after the last part.
-__device__ inline constexpr bool is_twice(int part) { return (part + 1) * TWICE / WHOLE > part * TWICE / WHOLE; }
-__device__ inline Slice kept_part_of(const storage* weight, const Thread& me, int kept) {
-    const int part = kept < WHOLE ? kept : ((kept - WHOLE + 1) * WHOLE - 1) / max(TWICE, 1);
-    const Slice whole = heard_part_of(weight, me, part / ROW_TILES, part % ROW_TILES);
+// TWICE fragments of split float32, spread among all, are split once and stay as two halves: the first in the fragment's place,
+// the second after the last fragment.
+__device__ inline constexpr bool is_presplit(int part) { return (part + 1) * TWICE / FRAGMENTS > part * TWICE / FRAGMENTS; }
+__device__ inline AFragment load_resident_fragment(const scalar_t* weight, const ThreadCoords& thread, int index) {
+    const int part = index < FRAGMENTS ? index : ((index - FRAGMENTS + 1) * FRAGMENTS - 1) / max(TWICE, 1);
+    const AFragment whole = load_a_fragment_packet_order(weight, thread, part / M_TILES_PER_WARP, part % M_TILES_PER_WARP);
 #if SPLIT
-    if (is_twice(part)) return kept < WHOLE ? coarse(whole) : halves_of(whole).second;
+    if (is_presplit(part)) return index < FRAGMENTS ? tf32_big(whole) : split_a_fragment(whole).small;
 #endif
     return whole;
 }
-__device__ inline Halves kept_halves(const Resident& weights, int part) {
+__device__ inline SplitAFragment resident_split_fragment(const ResidentWeights& weights, int part) {
 #if SPLIT
-    if (is_twice(part)) return {weights.at(part), weights.at(WHOLE + part * TWICE / WHOLE)};
+    if (is_presplit(part)) return {weights.at(part), weights.at(FRAGMENTS + part * TWICE / FRAGMENTS)};
 #endif
-    return halves_of(weights.at(part));
+    return split_a_fragment(weights.at(part));
 }
 
-// A lane's parcels of a tile, AT_HAND of each 8 sequences at once.
-struct HeardColumns {
-    uint4 parcels[ABREAST][AT_HAND];
+// A lane's packets of a tile, PACKETS_IN_REGISTERS of each 8 sequences at once.
+struct PacketBFragments {
+    uint4 packets[ABREAST][PACKETS_IN_REGISTERS];
 
-    __device__ static bool is_told(const Thread& me, int n, int k) {
-        return n * 8 + me.lane / 4 < SEQUENCES && k < A_LANE && at_of(me, k) < OF_ALL;
+    __device__ static bool is_expected(const ThreadCoords& thread, int n, int k) {
+        return n * 8 + thread.lane / 4 < SEQUENCES && k < PACKETS_PER_LANE && packet_index(thread, k) < PACKETS_PER_SEQUENCE;
     }
-    __device__ static const uint4* place_of(const uint4* handoff, const Thread& me, int n, int k) {
-        return handoff + at_of(me, 0) * 8 + me.lane / 4 + n * OF_EIGHT + k * 32;
+    __device__ static const uint4* packet_ptr(const uint4* mailbox, const ThreadCoords& thread, int n, int k) {
+        return mailbox + packet_index(thread, 0) * 8 + thread.lane / 4 + n * PACKET_SLOTS_PER_N_TILE + k * 32;
     }
 
-    // The k-th of all 8 sequences, whether they are there or not.
-    __device__ void begin_one(const uint4* handoff, const Thread& me, int k) {
+    // Loads the k-th of all 8 sequences, whether they are valid or not.
+    __device__ void prefetch_packet(const uint4* mailbox, const ThreadCoords& thread, int k) {
 #pragma unroll
         for (int n = 0; n < ABREAST; n++)
-            parcels[n][k % AT_HAND] = is_told(me, n, k) ? published(place_of(handoff, me, n, k)) : uint4{};
+            packets[n][k % PACKETS_IN_REGISTERS] =
+                is_expected(thread, n, k) ? ld_relaxed_b128(packet_ptr(mailbox, thread, n, k)) : uint4{};
     }
-    __device__ void begin(const uint4* handoff, const Thread& me) {
+    __device__ void prefetch(const uint4* mailbox, const ThreadCoords& thread) {
 #pragma unroll
-        for (int k = 0; k < AT_HAND; k++) begin_one(handoff, me, k);
+        for (int k = 0; k < PACKETS_IN_REGISTERS; k++) prefetch_packet(mailbox, thread, k);
     }
 
     // Whether those from the k-th on, before the end-th, are there.
-    __device__ bool has(const Thread& me, unsigned number, int k, int end) const {
+    __device__ bool is_valid(const ThreadCoords& thread, unsigned epoch, int k, int end) const {
         bool is_whole = true;
 #pragma unroll
         for (; k < end; k++)
 #pragma unroll
-            for (int n = 0; n < ABREAST; n++) is_whole &= !is_told(me, n, k) || parcel::has(parcels[n][k % AT_HAND], number);
+            for (int n = 0; n < ABREAST; n++)
+                is_whole &= !is_expected(thread, n, k) || Packet::is_valid(packets[n][k % PACKETS_IN_REGISTERS], epoch);
         return is_whole;
     }
 
-    // Until they are, while those before the begun-th that are not are read again. By whole warps. False when they do not come.
-    __device__ bool wait(const uint4* handoff, const Thread& me, unsigned number, int k, int end, int begun) {
-        if (__all_sync(~0u, has(me, number, k, end))) return true;
-        return wait_together([&] {
-            const bool is_whole = has(me, number, k, end);
+    // Waits until they are valid; polls those before the prefetched-th that are not. By whole warps. False on a timeout.
+    __device__ bool wait(const uint4* mailbox, const ThreadCoords& thread, unsigned epoch, int k, int end, int prefetched) {
+        if (__all_sync(~0u, is_valid(thread, epoch, k, end))) return true;
+        return spin_until_warp([&] {
+            const bool is_whole = is_valid(thread, epoch, k, end);
 #pragma unroll
-            for (int i = k; i < begun; i++)
+            for (int i = k; i < prefetched; i++)
 #pragma unroll
                 for (int n = 0; n < ABREAST; n++)
-                    read_again(parcels[n][i % AT_HAND], place_of(handoff, me, n, i),
-                               is_told(me, n, i) && !parcel::has(parcels[n][i % AT_HAND], number));
+                    ld_relaxed_b128_if(
+                        packets[n][i % PACKETS_IN_REGISTERS], packet_ptr(mailbox, thread, n, i),
+                        is_expected(thread, n, i) && !Packet::is_valid(packets[n][i % PACKETS_IN_REGISTERS], epoch));
             return is_whole;
         });
     }
 
     __device__ unsigned word(int n, int j) const {
-        return j / WORDS_EACH < A_LANE ? parcel::word(parcels[n][j / WORDS_EACH % AT_HAND], j % WORDS_EACH) : 0;
+        const int k = j / WORDS_PER_PACKET;
+        return k < PACKETS_PER_LANE ? Packet::word(packets[n][k % PACKETS_IN_REGISTERS], j % WORDS_PER_PACKET) : 0;
     }
-    __device__ Columns slice(int n, int s) const {
-        return columns_of({word(n, s * 4), word(n, s * 4 + 1), word(n, s * 4 + 2), word(n, s * 4 + 3)});
+    __device__ BFragment b_fragment(int n, int s) const {
+        return make_b_fragment({word(n, s * 4), word(n, s * 4 + 1), word(n, s * 4 + 2), word(n, s * 4 + 3)});
     }
 
-    // The product with a tile's states, which were begun, added to `sums`. By whole warps. False when they do not come.
-    // meanwhile(): called once the first are there.
+    // Adds the product with a tile's states, which were prefetched, to `sums`. By whole warps. False on a timeout.
+    // meanwhile(): called once the first are valid.
     template <typename Meanwhile>
-    __device__ bool add(Sums (&sums)[ROW_TILES][ABREAST], const Resident& weights, const uint4* handoff, const Thread& me,
-                        unsigned number, Meanwhile meanwhile) {
+    __device__ bool mma_from_packets(Accumulator (&sums)[M_TILES_PER_WARP][ABREAST], const ResidentWeights& weights,
+                                     const uint4* mailbox, const ThreadCoords& thread, unsigned epoch, Meanwhile meanwhile) {
 #pragma unroll
-        for (int s = 0; s < SLICES_EACH; s++) {
+        for (int s = 0; s < K_TILES_PER_WARP; s++) {
 #pragma unroll
-            for (int k = 0; k < A_LANE; k += WAITED)  // whose first word the slice has
-                if (k * WORDS_EACH / 4 == s) {
-                    // The slice may still need parcel k - 1, whose place is not given on then.
-                    const int begun = k == 0 ? AT_HAND : k + AT_HAND - (WAITED == 1);
-                    if (!wait(handoff, me, number, k, min(k + WAITED, A_LANE), min(begun, A_LANE))) return false;
+            for (int k = 0; k < PACKETS_PER_LANE; k += PACKETS_PER_WAIT)  // whose first word the K tile has
+                if (k * WORDS_PER_PACKET / 4 == s) {
+                    // The K tile may still need packet k - 1, whose registers are not reused then.
+                    const int prefetched = k == 0 ? PACKETS_IN_REGISTERS : k + PACKETS_IN_REGISTERS - (PACKETS_PER_WAIT == 1);
+                    const int end = min(k + PACKETS_PER_WAIT, PACKETS_PER_LANE);
+                    if (!wait(mailbox, thread, epoch, k, end, min(prefetched, PACKETS_PER_LANE))) return false;
                     if (k == 0) meanwhile();
                 }
-            if (SPLIT && !TWICE) part_here(handoff);  // splitting all that comes would take more registers
-            Columns columns[ABREAST];
+            if (SPLIT && !TWICE) scheduling_fence(mailbox);  // splitting all fragments at once would take more registers
+            BFragment columns[ABREAST];
 #pragma unroll
-            for (int n = 0; n < ABREAST; n++) columns[n] = slice(n, s);
+            for (int n = 0; n < ABREAST; n++) columns[n] = b_fragment(n, s);
 #pragma unroll
-            for (int i = 0; i < ROW_TILES; i++) add_slice(sums[i], kept_halves(weights, s * ROW_TILES + i), columns);
+            for (int i = 0; i < M_TILES_PER_WARP; i++)
+                mma_k_tile(sums[i], resident_split_fragment(weights, s * M_TILES_PER_WARP + i), columns);
 #pragma unroll
-            for (int k = 0; k + AT_HAND < A_LANE; k++)  // whose last word the slice had
-                if ((k * WORDS_EACH + WORDS_EACH - 1) / 4 == s) begin_one(handoff, me, k + AT_HAND);
+            for (int k = 0; k + PACKETS_IN_REGISTERS < PACKETS_PER_LANE; k++)  // whose last word the K tile had
+                if ((k * WORDS_PER_PACKET + WORDS_PER_PACKET - 1) / 4 == s)
+                    prefetch_packet(mailbox, thread, k + PACKETS_IN_REGISTERS);
         }
         return true;
     }

@@ -12,26 +12,26 @@
 #define LN2_HIGH 0.693359375f
 #define LN2_LOW -2.12194440e-4f
 #endif
-#define HALF_ROOT (compute)0.70710678
-#define NEG_LOG_ZERO (compute)1e18  // sums of 2^30 of it are finite
-#define LOG_INFINITY (compute)1e30
+#define HALF_ROOT (acc_t)0.70710678
+#define NEG_LOG_ZERO (acc_t)1e18  // sums of 2^30 of it are finite
+#define LOG_INFINITY (acc_t)1e30
 
 struct LogNumber {
-    compute high;
+    acc_t high;
 #if COMPENSATED
-    compute low;  // at most half a unit in the last place of `high`
-    __device__ compute low_part() const { return low; }
-    __device__ static LogNumber two_sum(compute a, compute b) {  // a + b without error (Knuth)
-        const compute all = a + b, b_part = all - a;
+    acc_t low;  // at most half a unit in the last place of `high`
+    __device__ acc_t low_part() const { return low; }
+    __device__ static LogNumber two_sum(acc_t a, acc_t b) {  // a + b without error (Knuth)
+        const acc_t all = a + b, b_part = all - a;
         return {all, (a - (all - b_part)) + (b - b_part)};
     }
-    __device__ static LogNumber sum(compute a, compute b, compute small) {
+    __device__ static LogNumber sum(acc_t a, acc_t b, acc_t small) {
         const LogNumber both = two_sum(a, b);
         return two_sum(both.high, both.low + small);
     }
 #else
-    __device__ compute low_part() const { return 0; }
-    __device__ static LogNumber sum(compute a, compute b, compute small) { return {a + b + small}; }
+    __device__ acc_t low_part() const { return 0; }
+    __device__ static LogNumber sum(acc_t a, acc_t b, acc_t small) { return {a + b + small}; }
 #endif
 };
 
@@ -43,12 +43,12 @@ __device__ inline LogNumber operator+(LogNumber a, LogNumber b) {
 __device__ inline LogNumber logaddexp(LogNumber a, LogNumber b) {
     const bool is_a_larger = a.high > b.high;
     const LogNumber larger = is_a_larger ? a : b, smaller = is_a_larger ? b : a;
-    const compute gap = (larger.high - smaller.high) + (larger.low_part() - smaller.low_part());
+    const acc_t gap = (larger.high - smaller.high) + (larger.low_part() - smaller.low_part());
     return LogNumber::sum(larger.high, log1p(exp_neg_abs(gap)), larger.low_part());
 }
 
-__device__ inline compute to_linear(LogNumber x) {
-    const compute result = exp(x.high);
+__device__ inline acc_t to_linear(LogNumber x) {
+    const acc_t result = exp(x.high);
     return result - result == 0 ? result + result * x.low_part() : result;
 }
 
@@ -62,23 +62,23 @@ __device__ inline Map compose(Map first, Map second) {
 }
 
 // The state after a map's steps, from an h0 of either sign. An infinite one stays so unless the scale is 0.
-__device__ inline compute apply_map(Map map, compute h0) {
-    const compute scale = map.log_scale.high <= -NEG_LOG_ZERO ? 0 : h0 - h0 == 0 ? to_linear(map.log_scale) : 1;
+__device__ inline acc_t apply_map(Map map, acc_t h0) {
+    const acc_t scale = map.log_scale.high <= -NEG_LOG_ZERO ? 0 : h0 - h0 == 0 ? to_linear(map.log_scale) : 1;
     return scale * h0 + to_linear(map.log_shift);
 }
 
-__device__ inline compute clamp_log_range(compute x) {
+__device__ inline acc_t clamp_log_range(acc_t x) {
     return x > NEG_LOG_ZERO ? NEG_LOG_ZERO : x < -NEG_LOG_ZERO ? -NEG_LOG_ZERO : x;
 }
-__device__ inline compute softplus_neg_abs(compute x) { return log1p(exp_neg_abs(x)); }  // log(1 + e^-|x|)
+__device__ inline acc_t softplus_neg_abs(acc_t x) { return log1p(exp_neg_abs(x)); }  // log(1 + e^-|x|)
 
-__device__ inline LogNumber log_candidate(compute x) {
+__device__ inline LogNumber log_candidate(acc_t x) {
     if (!(x >= 0)) return LogNumber::sum(clamp_log_range(x), -softplus_neg_abs(x), 0);
-    const compute value = x + (compute)0.5;
+    const acc_t value = x + (acc_t)0.5;
     if (value - value != 0) return LogNumber::sum(LOG_INFINITY, 0, 0);
 #if COMPENSATED
     int exponent;
-    compute mantissa = frexp(value, &exponent);
+    acc_t mantissa = frexp(value, &exponent);
     if (mantissa < HALF_ROOT) mantissa *= 2, --exponent;
     return LogNumber::sum(exponent * LN2_HIGH, log(mantissa), exponent * LN2_LOW);
 #else
@@ -87,14 +87,14 @@ __device__ inline LogNumber log_candidate(compute x) {
 }
 
 // The forget gate's logit: the logarithm of forget gate over input gate.
-__device__ inline compute gate_logit(const compute* x) {
+__device__ inline acc_t gate_logit(const acc_t* x) {
     if (CELL != MINLSTM) return -clamp_log_range(x[0]);
-    const compute f = clamp_log_range(x[0]), i = clamp_log_range(x[1]);
+    const acc_t f = clamp_log_range(x[0]), i = clamp_log_range(x[1]);
     return (f < 0 ? f : 0) - (i < 0 ? i : 0) + (softplus_neg_abs(i) - softplus_neg_abs(f));
 }
 
-__device__ inline Map make_map(const compute* x) {
-    const compute logit = gate_logit(x), softplus = softplus_neg_abs(logit);
+__device__ inline Map make_map(const acc_t* x) {
+    const acc_t logit = gate_logit(x), softplus = softplus_neg_abs(logit);
     const LogNumber large = LogNumber::sum(0, -softplus, 0), small = LogNumber::sum(logit < 0 ? logit : -logit, -softplus, 0);
     return {logit < 0 ? small : large, (logit < 0 ? large : small) + log_candidate(x[GATES - 1])};
 }

@@ -4,11 +4,11 @@
 #include "storage.cuh"
 
 struct vec_acc_t {
-    compute data[PACK];
+    acc_t data[PACK];
 };
 
 #if PACK == 1
-typedef storage vec_t;
+typedef scalar_t vec_t;
 __device__ inline vec_acc_t widen_all(vec_t vector) { return {{widen(vector)}}; }
 __device__ inline vec_t narrow_all(const vec_acc_t& vector) { return narrow(vector.data[0]); }
 #else

@@ -1,135 +1,141 @@
-// A warp's weights, ROW_TILES of 16 rows by SLICES_EACH slices of columns, and where W_ih is among them INPUT_SLICES more of it,
-// at hand for a product in every step, which takes turns, each of TOGETHER parts: 16 rows each, all by the same slice of columns.
-// Of PARTS parts the first HELD lie in registers, the next SHARED in shared memory. Those left over are written to memory once, as
-// threads read them, and come from the L2 cache in every step, RING turns ahead: whole turns, HELD + SHARED being a multiple of
-// TOGETHER then. Every thread reads what it wrote itself, or another cluster's thread wrote alike. From W_hh they read
-// READ_AT_ONCE parts at once, in one loop, as code is slow the first time that it runs; where these are HELD, all that registers
-// hold, the others before, one after the other. TWICE: parts beside these that a kernel keeps as it likes.
+// A warp's persistent weights (Diamos et al., 2016): M_TILES_PER_WARP tiles of 16 rows by K_TILES_PER_WARP K tiles, and with
+// W_ih INPUT_K_TILES more of it, used in every step in passes of TOGETHER fragments: 16 rows each, all of the same K tile.
+// Of ALL_FRAGMENTS fragments the first HELD are in registers, the next SHARED in shared memory. The others are streamed:
+// written to memory once, as threads use them, and loaded from the L2 cache in every step, RING passes ahead: whole passes,
+// HELD + SHARED being a multiple of TOGETHER then. Every thread loads what it wrote itself, or another cluster's thread wrote
+// alike. From W_hh LOADS_IN_FLIGHT fragments are loaded at once, in one loop, as code is slow the first time that it runs;
+// where these are HELD, all that are in registers, the others before, one by one. TWICE: fragments beside these, of the
+// kernel's own use.
 #pragma once
 #include "later.cuh"
 #include "warp_product.cuh"
 
-#ifndef INPUT_SLICES
-#define INPUT_SLICES 0
+#ifndef INPUT_K_TILES
+#define INPUT_K_TILES 0
 #endif
 #ifndef TWICE
 #define TWICE 0
 #endif
-#define WHOLE (ROW_TILES * (SLICES_EACH + INPUT_SLICES))
-#define PARTS (WHOLE + TWICE)
-#define TURNS (PARTS / TOGETHER)
-#define LEFT_OVER (PARTS - HELD - SHARED)
-#define STREAMED (LEFT_OVER / TOGETHER)  // turns
-#define UNROLLED ((HELD + TOGETHER - 1) / TOGETHER)  // turns whose parts are, some at least, in registers
-#define ALONE (READ_AT_ONCE == HELD ? PARTS - HELD : 0)  // parts that are read one after the other
-#define READS ((PARTS - ALONE + READ_AT_ONCE - 1) / READ_AT_ONCE)  // of the others, together all of them or more
-#define IN_ROOM (SHARED + RING * TOGETHER)
+#define FRAGMENTS (M_TILES_PER_WARP * (K_TILES_PER_WARP + INPUT_K_TILES))
+#define ALL_FRAGMENTS (FRAGMENTS + TWICE)
+#define PASSES (ALL_FRAGMENTS / TOGETHER)
+#define STREAMED_FRAGMENTS (ALL_FRAGMENTS - HELD - SHARED)
+#define STREAMED_PASSES (STREAMED_FRAGMENTS / TOGETHER)
+#define REG_PASSES ((HELD + TOGETHER - 1) / TOGETHER)  // with a fragment in registers, at least
+#define SERIAL_LOADS (LOADS_IN_FLIGHT == HELD ? ALL_FRAGMENTS - HELD : 0)  // one by one, before the others
+#define BATCHED_LOADS ((ALL_FRAGMENTS - SERIAL_LOADS + LOADS_IN_FLIGHT - 1) / LOADS_IN_FLIGHT)  // of the others, or more
+#define SMEM_SLOTS (SHARED + RING * TOGETHER)
 
-// Of a block: parts that stay in shared memory, then those that come and go.
-struct Room {
-    uint4 parts[IN_ROOM > 0 ? IN_ROOM : 1][2][THREADS];
+// A block's fragments that stay in shared memory, then the stages of those that are streamed.
+struct WeightStorage {
+    uint4 fragments[SMEM_SLOTS > 0 ? SMEM_SLOTS : 1][2][THREADS];
 };
 
-struct Resident {
-    Slice held[HELD];
-    Room& room;
-    uint4* left_over;  // [LEFT_OVER][2][THREADS], this block's
-    int slot;
+struct ResidentWeights {
+    AFragment reg_fragments[HELD];
+    WeightStorage& smem;
+    uint4* stream;  // [STREAMED_FRAGMENTS][2][THREADS], this block's
+    int stage;
 
-    // part_of(turn, i): the thread's elements of the turn's i-th part.
-    template <typename PartOf>
-    __device__ Resident(Room& room, uint4* all_left_over, int rank, PartOf part_of) : held(), room(room), slot(0) {
-        left_over = all_left_over + (long long)rank * LEFT_OVER * 2 * THREADS;
+    // load_fragment(pass, i): the thread's elements of the pass's i-th fragment.
+    template <typename LoadFragment>
+    __device__ ResidentWeights(WeightStorage& smem, uint4* streams, int rank, LoadFragment load_fragment)
+        : reg_fragments(), smem(smem), stage(0) {
+        stream = streams + (long long)rank * STREAMED_FRAGMENTS * 2 * THREADS;
 #pragma unroll 1
-        for (int i = 0; i < ALONE; i++) read<1>(i, part_of);
+        for (int i = 0; i < SERIAL_LOADS; i++) load_batch<1>(i, load_fragment);
 #pragma unroll 1
-        for (int i = PARTS - READS * READ_AT_ONCE; i < PARTS; i += READ_AT_ONCE) read<READ_AT_ONCE>(i, part_of);
-        if (!STREAMED) return;
-        show_memory();
-        for (int turn = 0; turn < RING; turn++) fetch(turn, turn);
+        for (int i = ALL_FRAGMENTS - BATCHED_LOADS * LOADS_IN_FLIGHT; i < ALL_FRAGMENTS; i += LOADS_IN_FLIGHT)
+            load_batch<LOADS_IN_FLIGHT>(i, load_fragment);
+        if (!STREAMED_PASSES) return;
+        __threadfence();
+        for (int pass = 0; pass < RING; pass++) load_stage(pass, pass);
     }
 
-    // SOME parts, from the first-th of an order on in which those that are held come last. Before its start are none.
-    // Registers have no index: parts come in at the end, and those before them move up, and out.
-    template <int SOME, typename PartOf> __device__ void read(int first, PartOf part_of) {
-        Slice found[SOME];
+    // Loads COUNT fragments, from the first-th of an order on in which those in registers are last; negative ones do not exist.
+    // Registers have no index: fragments are appended at the end, and those before them move up, and out.
+    template <int COUNT, typename LoadFragment> __device__ void load_batch(int first, LoadFragment load_fragment) {
+        AFragment batch[COUNT];
 #pragma unroll
-        for (int i = 0; i < SOME; i++) {
-            unsigned part = (max(first + i, 0) + HELD) % PARTS;
-            again(part);  // of a number that it knows to be odd NVRTC 13.0 and 13.5 take for the half the whole
-            found[i] = part_of(part / TOGETHER, part % TOGETHER);
+        for (int i = 0; i < COUNT; i++) {
+            unsigned fragment = (max(first + i, 0) + HELD) % ALL_FRAGMENTS;
+            opaque(fragment);  // NVRTC 13.0 and 13.5 take a number that is known to be odd for its half
+            batch[i] = load_fragment(fragment / TOGETHER, fragment % TOGETHER);
         }
 #pragma unroll
-        for (int i = 0; i < SOME; i++)
-            if (first + i >= 0 && first + i < PARTS - HELD) put(place_of(first + i + HELD), found[i]);
+        for (int i = 0; i < COUNT; i++)
+            if (first + i >= 0 && first + i < ALL_FRAGMENTS - HELD) set(fragment_ptr(first + i + HELD), batch[i]);
 #pragma unroll
-        for (int part = 0; part + SOME < HELD; part++) held[part] = held[part + SOME];
+        for (int fragment = 0; fragment + COUNT < HELD; fragment++) reg_fragments[fragment] = reg_fragments[fragment + COUNT];
 #pragma unroll
-        for (int i = 0; i < SOME; i++) held[HELD - SOME + i] = found[i];
+        for (int i = 0; i < COUNT; i++) reg_fragments[HELD - COUNT + i] = batch[i];
     }
 
-    // Where a part is that is not held.
-    __device__ uint4* place_of(int part) const {
-        const bool is_near = LEFT_OVER == 0 || part < HELD + SHARED;
-        return is_near ? room.parts[part - HELD][0] : left_over + (part - HELD - SHARED) * 2 * THREADS;
+    // Of a fragment that is not in registers.
+    __device__ uint4* fragment_ptr(int fragment) const {
+        const bool is_in_smem = STREAMED_FRAGMENTS == 0 || fragment < HELD + SHARED;
+        return is_in_smem ? smem.fragments[fragment - HELD][0] : stream + (fragment - HELD - SHARED) * 2 * THREADS;
     }
 
-    __device__ static void put(uint4* place, const Slice& part) {
-        place[threadIdx.x] = part.left, place[THREADS + threadIdx.x] = part.right;
+    __device__ static void set(uint4* ptr, const AFragment& fragment) {
+        ptr[threadIdx.x] = fragment.left, ptr[THREADS + threadIdx.x] = fragment.right;
     }
-    __device__ static Slice get(const uint4* place) { return {place[threadIdx.x], place[THREADS + threadIdx.x]}; }
+    __device__ static AFragment get(const uint4* ptr) { return {ptr[threadIdx.x], ptr[THREADS + threadIdx.x]}; }
 
-    __device__ void fetch(int turn, int into) {
+    __device__ void load_stage(int pass, int into) {
         for (int i = 0; i < 2 * TOGETHER; i++)
-            copy_later(room.parts[SHARED + into * TOGETHER][0] + i * THREADS + threadIdx.x,
-                       left_over + (turn * 2 * TOGETHER + i) * THREADS + threadIdx.x);
-        end_group();
+            cp_async_16B(smem.fragments[SHARED + into * TOGETHER][0] + i * THREADS + threadIdx.x,
+                         stream + (pass * 2 * TOGETHER + i) * THREADS + threadIdx.x);
+        cp_async_commit_group();
     }
 
-    __device__ Slice near(int part) const { return get(room.parts[part - HELD][0]); }
-    __device__ Slice at(int part) const { return part < HELD ? held[part < HELD ? part : 0] : near(part); }
+    __device__ AFragment load_smem_fragment(int fragment) const { return get(smem.fragments[fragment - HELD][0]); }
+    __device__ AFragment at(int fragment) const {
+        return fragment < HELD ? reg_fragments[fragment < HELD ? fragment : 0] : load_smem_fragment(fragment);
+    }
 
-    // take(turn, part), of all turns in their order: part(i) is the turn's i-th.
-    template <typename Take> __device__ void in_order(Take take) {
+    // Calls fn(pass, fragment) for all passes in order: fragment(i) is the pass's i-th.
+    template <typename Fn> __device__ void for_each_pass(Fn fn) {
 #pragma unroll
-        for (int turn = 0; turn < UNROLLED; turn++) take(turn, [&](int i) { return at(turn * TOGETHER + i); });
+        for (int pass = 0; pass < REG_PASSES; pass++) fn(pass, [&](int i) { return at(pass * TOGETHER + i); });
 #pragma unroll 2
-        for (int turn = UNROLLED; turn < TURNS - STREAMED; turn++) take(turn, [&](int i) { return near(turn * TOGETHER + i); });
-        each_streamed(take);
+        for (int pass = REG_PASSES; pass < PASSES - STREAMED_PASSES; pass++)
+            fn(pass, [&](int i) { return load_smem_fragment(pass * TOGETHER + i); });
+        for_each_streamed_pass(fn);
     }
 
-    // Of turns FROM to before TO in any order: those whose parts are in shared memory come between those whose parts are in
-    // registers; when one is over, the next one's first part is read.
-    template <int FROM = 0, int TO = TURNS, typename Take> __device__ void each_turn(Take take) {
-        constexpr int IN_REGISTERS = UNROLLED < FROM ? FROM : UNROLLED < TO ? UNROLLED : TO;
-        constexpr int NEAR = TURNS - STREAMED < TO ? TURNS - STREAMED : TO;
-        constexpr int HELD_TURNS = IN_REGISTERS - FROM, NEAR_TURNS = NEAR > IN_REGISTERS ? NEAR - IN_REGISTERS : 0;
-        constexpr int ROUNDS = HELD_TURNS > 0 ? HELD_TURNS : 1;
-        Slice first = NEAR_TURNS > 0 ? near(IN_REGISTERS * TOGETHER) : Slice();
+    // Likewise for passes FROM to before TO in any order: those from shared memory between those from registers; after each the
+    // next one's first fragment is loaded.
+    template <int FROM = 0, int TO = PASSES, typename Fn> __device__ void for_each_pass_interleaved(Fn fn) {
+        constexpr int REG_END = REG_PASSES < FROM ? FROM : REG_PASSES < TO ? REG_PASSES : TO;
+        constexpr int SMEM_END = PASSES - STREAMED_PASSES < TO ? PASSES - STREAMED_PASSES : TO;
+        constexpr int REG_COUNT = REG_END - FROM, SMEM_COUNT = SMEM_END > REG_END ? SMEM_END - REG_END : 0;
+        constexpr int ROUNDS = REG_COUNT > 0 ? REG_COUNT : 1;
+        AFragment first = SMEM_COUNT > 0 ? load_smem_fragment(REG_END * TOGETHER) : AFragment();
 #pragma unroll
         for (int round = 0; round < ROUNDS; round++) {
-            if (round < HELD_TURNS) take(FROM + round, [&](int i) { return at((FROM + round) * TOGETHER + i); });
+            if (round < REG_COUNT) fn(FROM + round, [&](int i) { return at((FROM + round) * TOGETHER + i); });
 #pragma unroll
-            for (int n = round * NEAR_TURNS / ROUNDS; n < (round + 1) * NEAR_TURNS / ROUNDS; n++) {
-                const int turn = IN_REGISTERS + n;
-                take(turn, [&](int i) { return i == 0 ? first : near(turn * TOGETHER + i); });
-                if (n + 1 < NEAR_TURNS) first = near((turn + 1) * TOGETHER);
+            for (int n = round * SMEM_COUNT / ROUNDS; n < (round + 1) * SMEM_COUNT / ROUNDS; n++) {
+                const int pass = REG_END + n;
+                fn(pass, [&](int i) { return i == 0 ? first : load_smem_fragment(pass * TOGETHER + i); });
+                if (n + 1 < SMEM_COUNT) first = load_smem_fragment((pass + 1) * TOGETHER);
             }
         }
-        each_streamed(take);
+        for_each_streamed_pass(fn);
     }
 
-    // Of those that come from memory.
-    template <typename Take> __device__ void each_streamed(Take take) {
+    // Likewise for those that are streamed.
+    template <typename Fn> __device__ void for_each_streamed_pass(Fn fn) {
 #pragma unroll 1
-        for (int s = 0; s < STREAMED; s++) {
-            await_groups<(RING > 0 ? RING - 1 : 0)>();
-            take(TURNS - STREAMED + s, [&](int i) { return get(room.parts[SHARED + slot * TOGETHER + i][0]); });
-            fetch(s + RING < STREAMED ? s + RING : s + RING - STREAMED, slot);
-            slot = slot + 1 < RING ? slot + 1 : 0;
+        for (int s = 0; s < STREAMED_PASSES; s++) {
+            cp_async_wait_group<(RING > 0 ? RING - 1 : 0)>();
+            fn(PASSES - STREAMED_PASSES + s, [&](int i) { return get(smem.fragments[SHARED + stage * TOGETHER + i][0]); });
+            load_stage(s + RING < STREAMED_PASSES ? s + RING : s + RING - STREAMED_PASSES, stage);
+            stage = stage + 1 < RING ? stage + 1 : 0;
         }
     }
 
-    // Nothing is on its way any more.
-    __device__ void finish() const { await_groups<0>(); }
+    // Waits for all copies.
+    __device__ void drain() const { cp_async_wait_group<0>(); }
 };

@@ -59,24 +59,24 @@ struct alignas(CLUSTER > 1 ? 16 : 4) PartialSums {
 #define STATES_PER_PASS (GATE_THREADS / LANES)
 // Adjacent threads have adjacent units, or in clusters, as partial sums are sent, adjacent sequences.
 __device__ inline int state_index(int thread, int state) { return thread / LANES + state * STATES_PER_PASS; }
-__device__ inline int own_unit(int thread, int state) {
+__device__ inline int unit_of_state(int thread, int state) {
     return (CLUSTER > 1 ? state_index(thread, state) / SEQUENCES : state_index(thread, state)) % UNITS;
 }
 __device__ inline int sequence_of_sum(int thread, int state) {
     const int index = state_index(thread, state);
     return CLUSTER > 1 && index < UNITS * SEQUENCES ? index % SEQUENCES : index / UNITS;
 }
-__device__ inline int own_column(int thread, int state) { return thread % LANES ? SEQUENCES : sequence_of_sum(thread, state); }
+__device__ inline int sequence_of_state(int thread, int state) { return thread % LANES ? SEQUENCES : sequence_of_sum(thread, state); }
 
 // The ranges of slots of a thread's rows.
 struct RowRanges {
-    int begin[STATES][ROW_GATES], end[STATES][ROW_GATES];
+    int begin[STATES_PER_THREAD][ROW_GATES], end[STATES_PER_THREAD][ROW_GATES];
     __device__ RowRanges(const PartialSums& partial_sums, int thread) {
 #pragma unroll
-        for (int s = 0; s < STATES; s++)
+        for (int s = 0; s < STATES_PER_THREAD; s++)
 #pragma unroll
             for (int gate = 0; gate < ROW_GATES; gate++) {
-                const int row = own_unit(thread, s) * ROW_GATES + gate;
+                const int row = unit_of_state(thread, s) * ROW_GATES + gate;
                 begin[s][gate] = partial_sums.row_offsets[row] + thread % LANES;
                 end[s][gate] = partial_sums.row_offsets[row + 1];
             }
@@ -85,14 +85,14 @@ struct RowRanges {
 
 // The sums of a thread's rows, once the block's partial sums are complete. By whole warps.
 struct RowSums {
-    float data[STATES][4];
+    float data[STATES_PER_THREAD][4];
     __device__ RowSums(const PartialSums& partial_sums, const RowRanges& ranges, int thread, unsigned iteration) {
 #pragma unroll
-        for (int s = 0; s < STATES; s++) {
+        for (int s = 0; s < STATES_PER_THREAD; s++) {
             const int b = min(sequence_of_sum(thread, s), SEQUENCES - 1);
 #pragma unroll
             for (int gate = 0; gate < ROW_GATES; gate++) {
-                data[s][gate] = PARTS_A_ROW ? partial_sums.sum(own_unit(thread, s), gate, thread % LANES, b, iteration)
+                data[s][gate] = PARTS_A_ROW ? partial_sums.sum(unit_of_state(thread, s), gate, thread % LANES, b, iteration)
                                             : partial_sums.sum(ranges.begin[s][gate], ranges.end[s][gate], b);
 #pragma unroll
                 for (int mask = 1; mask < LANES; mask *= 2) data[s][gate] += __shfl_xor_sync(~0u, data[s][gate], mask);

@@ -6,7 +6,7 @@
 #include "sparse_states.cuh"
 
 #define PAIRS_PER_THREAD (HELD + SHARED)
-#define VALUE_WORDS ((int)sizeof(storage) / 2)  // of a pair
+#define VALUE_WORDS ((int)sizeof(scalar_t) / 2)  // of a pair
 #define PAIR_WORDS (1 + VALUE_WORDS)
 // Whether registers suffice for all pairs' addresses and values, unpacked once: else pairs are unpacked anew in each step.
 #define UNPACK_ONCE (HELD * 4 <= 48)
@@ -16,21 +16,21 @@ struct PackedPair {
     unsigned col_indices, values[VALUE_WORDS];
     __device__ unsigned col_index(int i) const { return i ? col_indices >> 16 : col_indices & 0xffff; }
     __device__ void make_opaque() {
-        again(col_indices);
-        if (VALUE_WORDS == 1) again(values[0]);
+        opaque(col_indices);
+        if (VALUE_WORDS == 1) opaque(values[0]);
     }
     __device__ float value(int i) const {
-        return of_raw(VALUE_WORDS == 2 ? values[i % VALUE_WORDS] : values[0] >> 16 * i & 0xffff);
+        return widen_bits(VALUE_WORDS == 2 ? values[i % VALUE_WORDS] : values[0] >> 16 * i & 0xffff);
     }
 };
 
 // One position's value of each sequence.
 struct alignas(POSITION_BYTES) PositionVector {
-    storage data[SEQUENCES];
+    scalar_t data[SEQUENCES];
 };
 
 // Of a block: pairs [SHARED] of each thread, a word of all threads after the other.
-struct Room {
+struct WeightStorage {
     unsigned words[(SHARED > 0 ? SHARED : 1) * PAIR_WORDS * BLOCK_THREADS];
 };
 
@@ -39,7 +39,7 @@ struct Room {
 struct NonZeros {
     PackedPair reg_pairs[HELD > 0 ? HELD : 1];
 
-    __device__ NonZeros(Room& room, const unsigned* col_indices, const storage* values) {
+    __device__ NonZeros(WeightStorage& room, const unsigned* col_indices, const scalar_t* values) {
         const long long first = (long long)(blockIdx.x % BLOCKS) * PAIRS_PER_THREAD * BLOCK_THREADS + threadIdx.x;
         const auto load_word = [&](int pair, int i) {
             const unsigned* value_words = (const unsigned*)values + (first - threadIdx.x) * VALUE_WORDS + threadIdx.x;
@@ -56,12 +56,12 @@ struct NonZeros {
         for (int pair = 0; pair < SHARED; pair++)
             for (int i = 0; i < PAIR_WORDS; i++) smem_words_of_pair(room, pair)[i * BLOCK_THREADS] = load_word(HELD + pair, i);
     }
-    __device__ static unsigned* smem_words_of_pair(Room& room, int pair) {
+    __device__ static unsigned* smem_words_of_pair(WeightStorage& room, int pair) {
         return room.words + pair * PAIR_WORDS * BLOCK_THREADS + threadIdx.x;
     }
 
     // Adds the thread's products to its partial sums of its row.
-    __device__ void multiply(float (&sums)[SEQUENCES], Room& room, const States& states) {
+    __device__ void multiply(float (&sums)[SEQUENCES], WeightStorage& room, const States& states) {
 #pragma unroll
         for (int pair = 0; pair < HELD; pair++) {
             if (!UNPACK_ONCE) reg_pairs[pair].make_opaque();

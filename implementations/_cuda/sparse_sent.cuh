@@ -17,14 +17,14 @@ static_assert(CLUSTER == 1 || (PARTS_A_ROW > 0 && TILES == 1 && BLOCKS % CLUSTER
 
 // All threads of a block, or of its cluster.
 __device__ inline void sync_block_or_cluster() {
-    if (CLUSTER > 1) sync_cluster();
+    if (CLUSTER > 1) cluster_sync();
     else __syncthreads();
 }
 
 // Where a thread's partial sum goes: a slot, or the addresses of one and its mbarrier in a block, 0 where it has no row.
 struct Destination {
     int slot;
-    word address, mbarrier;
+    smem_addr_t address, mbarrier;
 };
 
 struct PartialSumExchange {
@@ -34,32 +34,32 @@ struct PartialSumExchange {
     // partials_of_block: [BLOCKS]. After it the cluster is to be synchronised.
     __device__ void init(const int* partials_of_block) {
         if (threadIdx.x == 0) received_partials = partials_of_block[blockIdx.x % BLOCKS];
-        if (threadIdx.x < BUFFERS) make_barrier(address_of(&mbarriers[threadIdx.x]));
-        show_barriers();
+        if (threadIdx.x < BUFFERS) mbarrier_init(smem_addr(&mbarriers[threadIdx.x]));
+        fence_mbarrier_init();
     }
     // slot: of all blocks of a cluster, one's after the other's, less than 0 where there is none.
     __device__ Destination destination_of(const PartialSums& to, int slot) const {
         if (CLUSTER == 1 || slot < 0) return {slot, 0, 0};
-        const word rank = slot / SLOTS, address = address_of(to.slots[0]) + slot % SLOTS * SEQUENCES * 4;
-        return {slot, in_block(address, rank), in_block(address_of(mbarriers), rank)};
+        const smem_addr_t rank = slot / SLOTS, address = smem_addr(to.slots[0]) + slot % SLOTS * SEQUENCES * 4;
+        return {slot, map_shared_rank(address, rank), map_shared_rank(smem_addr(mbarriers), rank)};
     }
     __device__ void send_partial_sum(PartialSums& to, const Destination& destination, const float (&sums)[SEQUENCES],
                                      unsigned iteration) const {
         if (CLUSTER == 1) return to.store(destination.slot, sums);
-        if (threadIdx.x == 0) expect(address_of(&mbarriers[iteration % BUFFERS]), received_partials * SEQUENCES * 4);
+        if (threadIdx.x == 0) mbarrier_arrive_expect_tx(smem_addr(&mbarriers[iteration % BUFFERS]), received_partials * SEQUENCES * 4);
         if (!destination.address) return;
-        const word address = destination.address + iteration % BUFFERS * (word)sizeof(to.slots[0]);
-        const word mbarrier = destination.mbarrier + iteration % BUFFERS * 8;
+        const smem_addr_t address = destination.address + iteration % BUFFERS * (smem_addr_t)sizeof(to.slots[0]);
+        const smem_addr_t mbarrier = destination.mbarrier + iteration % BUFFERS * 8;
         const auto bits = [&](int b) { return __float_as_uint(sums[b % SEQUENCES]); };
-        if (SEQUENCES == 1) send(address, bits(0), mbarrier);
-        if (SEQUENCES == 2) send(address, uint2{bits(0), bits(1)}, mbarrier);
+        if (SEQUENCES == 1) st_async(address, bits(0), mbarrier);
+        if (SEQUENCES == 2) st_async(address, uint2{bits(0), bits(1)}, mbarrier);
 #pragma unroll
         for (int b = 0; b < SEQUENCES && SEQUENCES > 2; b += 4)
-            send(address + b * 4, uint4{bits(b), bits(b + 1), bits(b + 2), bits(b + 3)}, mbarrier);
+            st_async(address + b * 4, uint4{bits(b), bits(b + 1), bits(b + 2), bits(b + 3)}, mbarrier);
     }
     // By whole warps. False after a timeout.
     __device__ bool wait_partial_sums(unsigned iteration) const {
         if (CLUSTER == 1) return true;
-        return wait_together([&] { return has_ended(address_of(&mbarriers[iteration % BUFFERS]), iteration / BUFFERS % 2); });
+        return spin_until_warp([&] { return mbarrier_try_wait_parity(smem_addr(&mbarriers[iteration % BUFFERS]), iteration / BUFFERS % 2); });
     }
 };

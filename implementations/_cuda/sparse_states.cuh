@@ -9,10 +9,10 @@
 #include "roles.cuh"
 
 #define BLOCK_THREADS 512
-#define WIDE SEQUENCES
-#define STATES ((UNITS * SEQUENCES * LANES + GATE_THREADS - 1) / GATE_THREADS)  // of a thread in a tile
+#define TILE_BATCH SEQUENCES
+#define STATES_PER_THREAD ((UNITS * SEQUENCES * LANES + GATE_THREADS - 1) / GATE_THREADS)  // of a thread in a tile
 #define VALUES_PER_BLOCK (UNITS * VALUES_PER_UNIT)  // positions that a block publishes
-#define POSITION_BYTES (SEQUENCES * (int)sizeof(storage))
+#define POSITION_BYTES (SEQUENCES * (int)sizeof(scalar_t))
 #define BANK_GROUPS (128 / POSITION_BYTES)  // positions that lie in different banks, or in the same word of one
 #define BLOCKS_PER_SEGMENT (BLOCKS / CLUSTER)  // blocks that a block receives from
 #define RECEIVER_THREADS (BLOCK_THREADS - GATE_THREADS)  // threads that have no states
@@ -24,20 +24,20 @@ enum NamedBarrier { StatesReady = 1, AllPublished = 2, Published = 3 };
 
 // Tiles of a group of blocks whose sequences begin at that one.
 __device__ inline int num_tiles(int first_sequence, int batch) {
-    return min(TILES, (batch - first_sequence + WIDE - 1) / WIDE);
+    return min(TILES, (batch - first_sequence + TILE_BATCH - 1) / TILE_BATCH);
 }
 
 struct alignas(16) States {
-    storage data[(ZERO_POSITION + BANK_GROUPS) * SEQUENCES];
+    scalar_t data[(ZERO_POSITION + BANK_GROUPS) * SEQUENCES];
 };
 
 // A tile's values of a block's own units, as it publishes them.
 struct alignas(16) OutgoingStates {
-    static constexpr int VALUES = VALUES_PER_BLOCK * SEQUENCES, VALUES_PER_PACKET = 12 / (int)sizeof(storage);
+    static constexpr int VALUES = VALUES_PER_BLOCK * SEQUENCES, VALUES_PER_PACKET = 12 / (int)sizeof(scalar_t);
     static constexpr int PACKETS = (VALUES + VALUES_PER_PACKET - 1) / VALUES_PER_PACKET;
-    storage values[PACKETS * VALUES_PER_PACKET];
+    scalar_t values[PACKETS * VALUES_PER_PACKET];
 
-    __device__ storage& of(int unit, int column, int value = 0) {
+    __device__ scalar_t& at(int unit, int column, int value = 0) {
         return values[(unit % UNITS * VALUES_PER_UNIT + value) * SEQUENCES + column];
     }
 
@@ -45,22 +45,22 @@ struct alignas(16) OutgoingStates {
     __device__ void publish_states(uint4* packets, int thread, unsigned epoch) const {
         for (int i = thread; i < PACKETS; i += GATE_THREADS) {
             const unsigned* words = (const unsigned*)(values + i * VALUES_PER_PACKET);
-            publish(packets + i, Words::pack(words, epoch));
+            st_relaxed_b128(packets + i, LL16Packet::pack(words, epoch));
         }
     }
 
     // index: among all packets that the block receives, one sender's after the other's.
     __device__ static void unpack_into(States& states, unsigned index, const uint4& packet) {
-        constexpr int WORDS = VALUES * (int)sizeof(storage) / 4, IS_WHOLE = VALUES * sizeof(storage) % 4 == 0;
-        const unsigned block = index / PACKETS, first_word = index % PACKETS * Words::EACH;
+        constexpr int WORDS = VALUES * (int)sizeof(scalar_t) / 4, IS_WHOLE = VALUES * sizeof(scalar_t) % 4 == 0;
+        const unsigned block = index / PACKETS, first_word = index % PACKETS * LL16Packet::NUM_WORDS;
         const unsigned words[3] = {packet.x, packet.y, packet.z};
 #pragma unroll
         for (int i = 0; i < VALUES_PER_PACKET && !IS_WHOLE; i++)
             if (index % PACKETS * VALUES_PER_PACKET + i < VALUES)
-                states.data[block * VALUES + index % PACKETS * VALUES_PER_PACKET + i] = ((const storage*)words)[i];
+                states.data[block * VALUES + index % PACKETS * VALUES_PER_PACKET + i] = ((const scalar_t*)words)[i];
 #pragma unroll
-        for (int i = 0; i < Words::EACH && IS_WHOLE; i++)
-            if (WORDS % Words::EACH == 0 || first_word + i < WORDS)
+        for (int i = 0; i < LL16Packet::NUM_WORDS && IS_WHOLE; i++)
+            if (WORDS % LL16Packet::NUM_WORDS == 0 || first_word + i < WORDS)
                 ((unsigned*)states.data)[block * WORDS + first_word + i] = words[i];
     }
 };
@@ -81,10 +81,10 @@ struct Mailbox {
 };
 
 #if TIMESTAMPS
-typedef Words StatePacket;
+typedef LL16Packet StatePacket;
 #else
-struct StatePacket : Words {
-    __device__ static bool has(const uint4&, unsigned) { return true; }
+struct StatePacket : LL16Packet {
+    __device__ static bool is_valid(const uint4&, unsigned) { return true; }
 };
 #endif
 
@@ -93,8 +93,8 @@ __device__ inline void publish_states(const OutgoingStates& outgoing, const Mail
                                       int thread) {
     outgoing.publish_states(mailbox.buffer(tile, epoch) + mailbox.first_sent, thread, epoch);
 #if !TIMESTAMPS
-    meet(NamedBarrier::AllPublished, GATE_THREADS);
-    if (thread == 0) arrive(mailbox.counter(tile));
+    named_barrier_sync(NamedBarrier::AllPublished, GATE_THREADS);
+    if (thread == 0) red_add_release(mailbox.counter(tile));
 #endif
 }
 
@@ -104,9 +104,9 @@ __device__ inline bool receive_states(States& states, const Mailbox& mailbox, in
                                       int thread) {
 #if !TIMESTAMPS
     const unsigned* counter = mailbox.counter(tile);
-    if (!wait_together([&] { return arrived(counter) >= times * BLOCKS; })) return false;
+    if (!spin_until_warp([&] { return ld_acquire(counter) >= times * BLOCKS; })) return false;
 #endif
-    Heard<StatePacket, RECEIVED_PACKETS, 0, RECEIVER_THREADS> reader;
-    return reader.finish(mailbox.buffer(tile, epoch) + mailbox.first_received, thread, epoch,
+    PacketReader<StatePacket, RECEIVED_PACKETS, 0, RECEIVER_THREADS> reader;
+    return reader.receive(mailbox.buffer(tile, epoch) + mailbox.first_received, thread, epoch,
                          [&](unsigned index, const uint4& packet) { OutgoingStates::unpack_into(states, index, packet); });
 }

@@ -119,18 +119,18 @@ struct Place {
     __device__ bool is_whole(int later) const { return first_of_tile + TILE + later <= steps && first_channel + WIDTH <= hidden; }
 
     // Copies ahead what lies `column` elements beside the channels, for each step what is there `later` steps after it.
-    __device__ void copy(vec_t (*to)[THREADS], const Rows<const storage>& rows, offset column, int later) const {
+    __device__ void copy(vec_t (*to)[THREADS], const Rows<const scalar_t>& rows, offset column, int later) const {
         if (is_whole(later))
             copy_rows<true>(to, rows, column, later);
         else
             copy_rows<false>(to, rows, column, later);
     }
     template <bool IS_WHOLE>
-    __device__ void copy_rows(vec_t (*to)[THREADS], const Rows<const storage>& rows, offset column, int later) const {
+    __device__ void copy_rows(vec_t (*to)[THREADS], const Rows<const scalar_t>& rows, offset column, int later) const {
         const Piece piece;
         const int step = first_of_tile + piece.thread / ACROSS * STEPS + piece.row + later;
         const int its_channel = first_channel + piece.thread % ACROSS * PACK;
-        const storage* source = at(rows, step) + its_channel + column;
+        const scalar_t* source = at(rows, step) + its_channel + column;
 #pragma unroll
         for (int i = 0; i < STEPS; i += PIECE, source += PIECE * stride(rows))
             if (IS_WHOLE || (step + i < steps && its_channel < hidden)) copy_ahead(&to[i + piece.row][piece.thread], source);

@@ -3,9 +3,9 @@
 //   POSITIVE appendix B's g. A segment of steps is an affine map of the state, and so is the composition of two (Blelloch,
 //   "Prefix sums and their applications", 1990).
 // Layout: steps and sequences lie `*_step` and `*_sequence` elements apart, gates and channels side by side.
-//   x [T, B, G*H] storage, read: the product (minGRU: z, candidate; minLSTM: f, i, candidate). d_x likewise, written
-//   bias [G*H] storage, read, null without BIASED: added to x. output, d_output [T, B, H] storage: forward written, backward read
-//   first, final, d_final, d_first [B, H] storage: the states at both ends; first and d_final null for zeros, d_first for none
+//   x [T, B, G*H] scalar_t, read: the product (minGRU: z, candidate; minLSTM: f, i, candidate). d_x likewise, written
+//   bias [G*H] scalar_t, read, null without BIASED: added to x. output, d_output [T, B, H] scalar_t: forward written, backward read
+//   first, final, d_final, d_first [B, H] scalar_t: the states at both ends; first and d_final null for zeros, d_first for none
 //   lengths [B] int64, null for none: a sequence that is over keeps its state, and its output is 0
 //   resets [T, B] uint8, null for none: where it is not 0 the step starts from a state of 0
 //   maps [tiles + groups, blocks of channels, channels, 2] status words, zero at first, SPLIT only
@@ -27,16 +27,16 @@
 
 // A pre-activation with which a step is the identity map: any input gate times a candidate of 0 is 0.
 __device__ inline vec_acc_t identity_input(int gate) {
-    const compute infinity = acc_from_bits(INF_BITS);
-    const compute value = gate == GATES - 1 ? 0 : CELL == MINLSTM && gate == 0 ? infinity : -infinity;
+    const acc_t infinity = acc_from_bits(INF_BITS);
+    const acc_t value = gate == GATES - 1 ? 0 : CELL == MINLSTM && gate == 0 ? infinity : -infinity;
     vec_acc_t vector;
     for (int p = 0; p < PACK; ++p) vector.data[p] = value;
     return vector;
 }
 
-__device__ inline void store(storage* to, const vec_acc_t& values) { *(vec_t*)to = narrow_all(values); }
+__device__ inline void store(scalar_t* to, const vec_acc_t& values) { *(vec_t*)to = narrow_all(values); }
 // PACK elements of a vector over channels, 0 for none.
-__device__ inline vec_acc_t load_vector(const storage* source, bool is_inside, offset index) {
+__device__ inline vec_acc_t load_vector(const scalar_t* source, bool is_inside, offset index) {
     vec_acc_t vector;
     for (int p = 0; p < PACK; ++p) vector.data[p] = source && is_inside ? widen(source[index + p]) : 0;
     return vector;
@@ -48,7 +48,7 @@ struct SmemStage {
     vec_t (*values)[THREADS];
     __device__ SmemStage(int stage) : values((vec_t(*)[THREADS])dynamic_shared + stage * ARRAYS * STEPS) {}
     __device__ vec_t& vector(int array, int step) const { return values[array * STEPS + step][threadIdx.x]; }
-    __device__ void copy(int array, const Place& tile, const Rows<const storage>& rows, offset column, int later) const {
+    __device__ void copy(int array, const Place& tile, const Rows<const scalar_t>& rows, offset column, int later) const {
         tile.copy(values + array * STEPS, rows, column, later);
     }
 };
@@ -59,10 +59,10 @@ struct GateTile {
     bool has_reset[STEPS];
 
     template <int ARRAYS>
-    __device__ static void copy(const SmemStage<ARRAYS>& stage, const Place& tile, const Rows<const storage>& rows) {
+    __device__ static void copy(const SmemStage<ARRAYS>& stage, const Place& tile, const Rows<const scalar_t>& rows) {
         for (int gate = 0; gate < GATES; ++gate) stage.copy(gate, tile, rows, gate * tile.hidden, 0);
     }
-    __device__ GateTile(const Place& tile, const storage* bias_data, const Rows<const unsigned char>& resets) {
+    __device__ GateTile(const Place& tile, const scalar_t* bias_data, const Rows<const unsigned char>& resets) {
         for (int gate = 0; gate < GATES; ++gate)
             if (BIASED) bias[gate] = load_vector(bias_data, tile.is_inside, gate * tile.hidden + tile.channel);
 #pragma unroll
@@ -77,7 +77,7 @@ struct GateTile {
     }
     // Loads the pre-activations of a step, by channel.
     template <int ARRAYS>
-    __device__ void load_gates(const SmemStage<ARRAYS>& stage, int i, compute (*preactivations)[GATES]) const {
+    __device__ void load_gates(const SmemStage<ARRAYS>& stage, int i, acc_t (*preactivations)[GATES]) const {
         for (int gate = 0; gate < GATES; ++gate) {
             const vec_acc_t values = widen_all(stage.vector(gate, i));
             for (int p = 0; p < PACK; ++p)
@@ -88,20 +88,20 @@ struct GateTile {
 
 // Values of a thread for its steps and channels.
 struct PerItem {
-    compute data[STEPS][PACK];
+    acc_t data[STEPS][PACK];
 };
 
 // The steps of one thread's segment, each an affine map.
 struct ThreadSegment {
     PerItem scale, shift;
 
-    __device__ void set(int i, int p, bool is_alive, bool has_reset, compute step_scale, compute step_shift) {
+    __device__ void set(int i, int p, bool is_alive, bool has_reset, acc_t step_scale, acc_t step_shift) {
         // Steps beyond the last are the identity by themselves, unless a bias is added to them.
         const bool is_applied = !(MASKED || BIASED) || is_alive;
-        scale.data[i][p] = !is_applied ? 1 : MASKED && has_reset ? -(compute)0 : step_scale;
+        scale.data[i][p] = !is_applied ? 1 : MASKED && has_reset ? -(acc_t)0 : step_scale;
         shift.data[i][p] = is_applied ? step_shift : 0;
     }
-    __device__ compute apply_step(int i, int p, compute state) const {
+    __device__ acc_t apply_step(int i, int p, acc_t state) const {
         return apply({scale.data[i][p], shift.data[i][p]}, state);
     }
     __device__ Maps summary() const {
@@ -115,10 +115,10 @@ struct ThreadSegment {
                 map = {map.scale * scale.data[i][p], apply_step(i, p, map.shift)};
             }
             if (has_reset) {
-                map.scale = -(compute)0;
+                map.scale = -(acc_t)0;
             } else if (map.scale == 0) {  // underflowed, or one was 0
                 for (int i = 0; i < STEPS; ++i) is_positive &= scale.data[i][p] > 0;
-                map.scale = is_positive ? (compute)DENORM_MIN : 0;
+                map.scale = is_positive ? (acc_t)DENORM_MIN : 0;
             }
             maps.of[p] = map;
         }
@@ -131,11 +131,11 @@ struct Forward {
     typedef SmemStage<GATES> Ahead;
     typedef ThreadSegment Steps;
     const Block& block;
-    Rows<const storage> x;
-    Rows<storage> output;
+    Rows<const scalar_t> x;
+    Rows<scalar_t> output;
     Rows<const unsigned char> resets;
-    const storage *bias, *h0;
-    storage* h_n;
+    const scalar_t *bias, *h0;
+    scalar_t* h_n;
     const offset* lengths;
     int num_steps, hidden;
     bool is_reverse;
@@ -150,11 +150,11 @@ struct Forward {
         if (!tile.is_whole(0)) GateTile::pad_with_identity(stage, tile);
 #pragma unroll
         for (int i = 0; i < STEPS; ++i) {
-            compute gate_inputs[PACK][GATES];
+            acc_t gate_inputs[PACK][GATES];
             gate_tile.load_gates(stage, i, gate_inputs);
             for (int p = 0; p < PACK; ++p) {
                 const Gates gates = make_gates(gate_inputs[p]);
-                const compute input = gates.input_gate * candidate(gate_inputs[p][GATES - 1]);
+                const acc_t input = gates.input_gate * candidate(gate_inputs[p][GATES - 1]);
                 segment.set(i, p, tile.is_alive(tile.first_step + i), gate_tile.has_reset[i], gates.forget_gate, input);
             }
         }
@@ -170,7 +170,7 @@ struct Forward {
     }
     template <bool IS_WHOLE>
     __device__ void store_steps(const Steps& steps, const Place& tile, vec_acc_t& state) const {
-        storage* target = tile.at(output, tile.first_step) + tile.channel;
+        scalar_t* target = tile.at(output, tile.first_step) + tile.channel;
         const int count = tile.count();
 #pragma unroll
         for (int i = 0; i < STEPS; ++i, target += tile.stride(output)) {
@@ -185,8 +185,8 @@ struct Forward {
 };
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) scan_forward(
-    const storage* x, offset x_step, offset x_sequence, const storage* bias, const storage* first, storage* output,
-    offset output_step, offset output_sequence, storage* final, const offset* lengths, const unsigned char* resets,
+    const scalar_t* x, offset x_step, offset x_sequence, const scalar_t* bias, const scalar_t* first, scalar_t* output,
+    offset output_step, offset output_sequence, scalar_t* final, const offset* lengths, const unsigned char* resets,
     offset resets_step, offset resets_sequence, status_word* maps, int steps, int batch, int hidden, int is_reverse,
     int tiles, int group_bits) {
     const Block block(maps, batch, hidden, tiles, group_bits);
@@ -203,11 +203,11 @@ struct Backward {
         PerItem local_gradients[GATES], output_gradient;
     };
     const Block& block;
-    Rows<const storage> x, output, d_output;
-    Rows<storage> d_x;
+    Rows<const scalar_t> x, output, d_output;
+    Rows<scalar_t> d_x;
     Rows<const unsigned char> resets;
-    const storage *bias, *h0, *d_h_n;
-    storage* d_h0;
+    const scalar_t *bias, *h0, *d_h_n;
+    scalar_t* d_h0;
     const offset* lengths;
     int num_steps, hidden;
     bool is_reverse;
@@ -235,7 +235,7 @@ struct Backward {
         if (MASKED || !tile.is_whole(1)) pad_with_identity(stage, tile);
 #pragma unroll
         for (int i = 0; i < STEPS; ++i) {
-            compute gate_inputs[PACK][GATES], local_gradients[GATES];
+            acc_t gate_inputs[PACK][GATES], local_gradients[GATES];
             gate_tile.load_gates(stage, i, gate_inputs);
             const vec_acc_t h_before = widen_all(stage.vector(H_BEFORE, i));
             const vec_acc_t output_gradient = widen_all(stage.vector(OUTPUT_GRADIENT, i));
@@ -252,13 +252,13 @@ struct Backward {
         return segment;
     }
     __device__ void store_outputs(const Steps& steps, const Place& tile, vec_acc_t dh_carry) const {
-        storage* target = tile.at(d_x, tile.first_step) + tile.channel;
+        scalar_t* target = tile.at(d_x, tile.first_step) + tile.channel;
         const int count = tile.count();
 #pragma unroll
         for (int i = 0; i < STEPS; ++i, target += tile.stride(d_x)) {
             vec_acc_t d_gates[GATES];
             for (int p = 0; p < PACK; ++p) {
-                const compute dh = steps.output_gradient.data[i][p] + dh_carry.data[p];
+                const acc_t dh = steps.output_gradient.data[i][p] + dh_carry.data[p];
                 dh_carry.data[p] = steps.apply_step(i, p, dh_carry.data[p]);
                 for (int gate = 0; gate < GATES; ++gate)
                     d_gates[gate].data[p] =
@@ -272,9 +272,9 @@ struct Backward {
 };
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) scan_backward(
-    const storage* x, offset x_step, offset x_sequence, const storage* bias, const storage* first, const storage* output,
-    offset output_step, offset output_sequence, const storage* d_output, offset d_output_step, offset d_output_sequence,
-    const storage* d_final, storage* d_x, offset d_x_step, offset d_x_sequence, storage* d_first, const offset* lengths,
+    const scalar_t* x, offset x_step, offset x_sequence, const scalar_t* bias, const scalar_t* first, const scalar_t* output,
+    offset output_step, offset output_sequence, const scalar_t* d_output, offset d_output_step, offset d_output_sequence,
+    const scalar_t* d_final, scalar_t* d_x, offset d_x_step, offset d_x_sequence, scalar_t* d_first, const offset* lengths,
     const unsigned char* resets, offset resets_step, offset resets_sequence, status_word* maps, int steps, int batch,
     int hidden, int is_reverse, int tiles, int group_bits) {
     const Block block(maps, batch, hidden, tiles, group_bits);

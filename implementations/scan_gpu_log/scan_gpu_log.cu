@@ -3,9 +3,9 @@
 //   first step to each by Blelloch's up-sweep and down-sweep ("Prefix sums and their applications", 1990, section 1.2).
 //   h_t = e^s first + e^t in linear space, so that `first` may have either sign. Logarithms of pre-activations directly.
 // Layout: steps and sequences lie `*_step` and `*_sequence` elements apart, gates and channels side by side.
-//   x [T, B, G*H] storage, read: the product (minGRU: z, candidate; minLSTM: f, i, candidate)
-//   bias [G*H] storage, read, null for none: added to x. output [T, B, H] storage, written
-//   first, final [B, H] storage, read and written: the states at both ends; first null for zeros
+//   x [T, B, G*H] scalar_t, read: the product (minGRU: z, candidate; minLSTM: f, i, candidate)
+//   bias [G*H] scalar_t, read, null for none: added to x. output [T, B, H] scalar_t, written
+//   first, final [B, H] scalar_t, read and written: the states at both ends; first null for zeros
 //   lengths [B] int64, read, null for none: a sequence that is over keeps its state, and its output is 0
 //   No two may alias. Alignment: of the element.
 // Launch: a block of THREADS has ACROSS channels of a sequence and runs through time in tiles of TILE steps, a power of 2.
@@ -84,8 +84,8 @@ struct Tile {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) scan_log_forward(
-    const storage* x, offset x_step, offset x_sequence, const storage* bias, const storage* first, storage* output,
-    offset output_step, offset output_sequence, storage* final, const offset* lengths, int steps, int hidden, int is_reverse) {
+    const scalar_t* x, offset x_step, offset x_sequence, const scalar_t* bias, const scalar_t* first, scalar_t* output,
+    offset output_step, offset output_sequence, scalar_t* final, const offset* lengths, int steps, int hidden, int is_reverse) {
     __shared__ Tile tile;
     const BlockChannels channels(lengths, steps, hidden, is_reverse);
     Tile::for_each_node(1, [&](int, int lane) { tile.carry[lane] = identity_map(); });
@@ -93,10 +93,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan_log_forward(
         Tile::for_each_node(TILE, [&](int step, int lane) {
             Map map = identity_map();
             if (channels.is_inside(lane) && channels.is_active(start + step)) {
-                const storage* source = x + channels.row_offset(start + step, lane, x_step, x_sequence);
-                compute preactivations[GATES];
+                const scalar_t* source = x + channels.row_offset(start + step, lane, x_step, x_sequence);
+                acc_t preactivations[GATES];
                 for (int gate = 0; gate < GATES; ++gate) {
-                    const compute bias_value = bias ? widen(bias[gate * hidden + channels.first_channel + lane]) : 0;
+                    const acc_t bias_value = bias ? widen(bias[gate * hidden + channels.first_channel + lane]) : 0;
                     preactivations[gate] = widen(source[gate * hidden]) + bias_value;
                 }
                 map = make_map(preactivations);
@@ -109,9 +109,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan_log_forward(
         tile.sweep_down();
         Tile::for_each_node(TILE, [&](int step, int lane) {
             if (!channels.is_inside(lane) || start + step >= steps) return;
-            const compute h0 = first ? widen(first[channels.state_offset(lane)]) : 0;
-            const storage state = narrow(apply_map(tile.inclusive_prefix(step, lane), h0));
-            storage* target = output + channels.row_offset(start + step, lane, output_step, output_sequence);
+            const acc_t h0 = first ? widen(first[channels.state_offset(lane)]) : 0;
+            const scalar_t state = narrow(apply_map(tile.inclusive_prefix(step, lane), h0));
+            scalar_t* target = output + channels.row_offset(start + step, lane, output_step, output_sequence);
             *target = channels.is_active(start + step) ? state : narrow(0);
             if (start + step == steps - 1) final[channels.state_offset(lane)] = state;
         });

@@ -3,17 +3,17 @@
 // Layout: element (t, b, f) of [T, B, F] lies at f * (T * B) + t * B + b batch-minor, at (t * B + b) * F + f row-major. S is 4
 //   gate planes for LSTM (i f g o) and GRU (r z n, W_hn h + b_hn), 1 for RNN. States have T + 1 steps, the initial one at step
 //   0, with `reverse` at step T: step t reads the state on one of its sides and writes the one on the other.
-//   gates [T, B, S*H] compute, read, with KEEP_GATES written: pre-activations from x in, activated gates out
-//   product [1, B, gate_features] compute, read: W_hh h; null for 0. bias_ih, bias_hh [G*H] storage, read, null for none
-//   state [T+1, B, H] compute: c of LSTM, h of the others. h [T+1, B, h_features] storage: what the next product reads
+//   gates [T, B, S*H] acc_t, read, with KEEP_GATES written: pre-activations from x in, activated gates out
+//   product [1, B, gate_features] acc_t, read: W_hh h; null for 0. bias_ih, bias_hh [G*H] scalar_t, read, null for none
+//   state [T+1, B, H] acc_t: c of LSTM, h of the others. h [T+1, B, h_features] scalar_t: what the next product reads
 //   lengths [B] int64, null for none. A sequence that is over keeps its state.
-//   d_output [T, B, H] compute, read. product_grad [1, B, h_features] compute, read, null for 0: W_hh^T of the last d_gates_h
-//   passed [1, B, H] compute, read and written: what reaches h_(t-1) beside the product. d_cell [1, B, H] likewise, of c
-//   d_gates_x, d_gates_h [T, B, gate_features] storage, written: with respect to the products' results; differ for GRU only
+//   d_output [T, B, H] acc_t, read. product_grad [1, B, h_features] acc_t, read, null for 0: W_hh^T of the last d_gates_h
+//   passed [1, B, H] acc_t, read and written: what reaches h_(t-1) beside the product. d_cell [1, B, H] likewise, of c
+//   d_gates_x, d_gates_h [T, B, gate_features] scalar_t, written: with respect to the products' results; differ for GRU only
 //   h_features >= H, gate_features >= G*H: operands of products are padded, and the padding is left alone.
 //   No two may alias, but d_gates_x and d_gates_h. Alignment: of the element.
 // Launch: a thread per (b, h), threads of a warp along the minor dimension; no shared memory.
-// Cost: LSTM forward reads 8 H B and writes 5 H B values of compute type and 1 of storage a step, about 40 operations each.
+// Cost: LSTM forward reads 8 H B and writes 5 H B values of acc_t and 1 of scalar_t a step, about 40 operations each.
 // Limits: B * H < 2^31; offsets are 64-bit with WIDE_OFFSETS, else no array may have 2^31 elements.
 // Order: a thread reads and writes its own elements only; steps are ordered by launches. No sums: bit-equal repeats.
 #include "storage.cuh"
@@ -34,7 +34,7 @@ __device__ inline index flat_offset(index rows, index row, index features, index
     return BATCH_MINOR ? feature * rows + row : row * features + feature;
 }
 
-__device__ inline compute sigmoid(compute x) { return (compute)1 / ((compute)1 + exp(-x)); }
+__device__ inline acc_t sigmoid(acc_t x) { return (acc_t)1 / ((acc_t)1 + exp(-x)); }
 
 struct ElementIndex {
     index b, j, batch, hidden, row, rows, row_before, row_after, state_rows;
@@ -69,44 +69,44 @@ __device__ inline ElementIndex make_index(const length* lengths, int t, int step
 #define GATES 1
 #endif
 
-__device__ inline compute load_bias(const storage* bias, const ElementIndex& element, int gate) {
-    return bias ? widen(bias[gate * element.hidden + element.j]) : (compute)0;
+__device__ inline acc_t load_bias(const scalar_t* bias, const ElementIndex& element, int gate) {
+    return bias ? widen(bias[gate * element.hidden + element.j]) : (acc_t)0;
 }
 
-__device__ inline compute load_saved_gate(const compute* gates, const ElementIndex& element, int plane) {
+__device__ inline acc_t load_saved_gate(const acc_t* gates, const ElementIndex& element, int plane) {
     return gates[element.offset(plane, GATE_PLANES * element.hidden)];
 }
 
 extern "C" __global__ void step_forward(
-    compute* gates, const compute* product, const storage* bias_ih, const storage* bias_hh, compute* state, storage* h,
+    acc_t* gates, const acc_t* product, const scalar_t* bias_ih, const scalar_t* bias_hh, acc_t* state, scalar_t* h,
     const length* lengths, int t, int steps, int batch, int hidden, int h_features, int gate_features, int reverse) {
     const ElementIndex element = make_index(lengths, t, steps, batch, hidden, reverse);
     if (!element.is_inside) return;
-    const compute state_before = state[element.old_state(hidden)];
+    const acc_t state_before = state[element.old_state(hidden)];
     if (!element.is_active) {
         state[element.new_state(hidden)] = state_before;
         h[element.new_state(h_features)] = h[element.old_state(h_features)];
         return;
     }
-    compute from_x[GATES], from_h[GATES];
+    acc_t from_x[GATES], from_h[GATES];
     for (int gate = 0; gate < GATES; ++gate) {
         from_x[gate] = gates[element.offset(gate, GATE_PLANES * hidden)] + load_bias(bias_ih, element, gate);
-        from_h[gate] = (product ? product[element.offset_in_step(gate, gate_features)] : (compute)0)
+        from_h[gate] = (product ? product[element.offset_in_step(gate, gate_features)] : (acc_t)0)
                        + load_bias(bias_hh, element, gate);
     }
 #if CELL == LSTM
-    const compute i = sigmoid(from_x[0] + from_h[0]), f = sigmoid(from_x[1] + from_h[1]);
-    const compute g = tanh(from_x[2] + from_h[2]), o = sigmoid(from_x[3] + from_h[3]);
-    const compute saved_gates[] = {i, f, g, o};
-    const compute state_after = f * state_before + i * g, out = o * tanh(state_after);
+    const acc_t i = sigmoid(from_x[0] + from_h[0]), f = sigmoid(from_x[1] + from_h[1]);
+    const acc_t g = tanh(from_x[2] + from_h[2]), o = sigmoid(from_x[3] + from_h[3]);
+    const acc_t saved_gates[] = {i, f, g, o};
+    const acc_t state_after = f * state_before + i * g, out = o * tanh(state_after);
 #elif CELL == GRU
-    const compute r = sigmoid(from_x[0] + from_h[0]), z = sigmoid(from_x[1] + from_h[1]);
-    const compute n = tanh(from_x[2] + r * from_h[2]);
-    const compute saved_gates[] = {r, z, n, from_h[2]};
-    const compute state_after = ((compute)1 - z) * n + z * state_before, out = state_after;
+    const acc_t r = sigmoid(from_x[0] + from_h[0]), z = sigmoid(from_x[1] + from_h[1]);
+    const acc_t n = tanh(from_x[2] + r * from_h[2]);
+    const acc_t saved_gates[] = {r, z, n, from_h[2]};
+    const acc_t state_after = ((acc_t)1 - z) * n + z * state_before, out = state_after;
 #else
-    const compute sum = from_x[0] + from_h[0];
-    const compute state_after = CELL == RNN_TANH ? tanh(sum) : (sum > 0 || sum != sum ? sum : (compute)0), out = state_after;
+    const acc_t sum = from_x[0] + from_h[0];
+    const acc_t state_after = CELL == RNN_TANH ? tanh(sum) : (sum > 0 || sum != sum ? sum : (acc_t)0), out = state_after;
 #endif
 #if KEEP_GATES && (CELL == LSTM || CELL == GRU)
     for (int plane = 0; plane < GATE_PLANES; ++plane) gates[element.offset(plane, GATE_PLANES * hidden)] = saved_gates[plane];
@@ -116,44 +116,44 @@ extern "C" __global__ void step_forward(
 }
 
 extern "C" __global__ void step_backward(
-    const compute* gates, const compute* state, const compute* d_output, const compute* product_grad, compute* passed,
-    compute* d_cell, storage* d_gates_x, storage* d_gates_h, const length* lengths, int t, int steps, int batch, int hidden,
+    const acc_t* gates, const acc_t* state, const acc_t* d_output, const acc_t* product_grad, acc_t* passed,
+    acc_t* d_cell, scalar_t* d_gates_x, scalar_t* d_gates_h, const length* lengths, int t, int steps, int batch, int hidden,
     int h_features, int gate_features, int reverse) {
     const ElementIndex element = make_index(lengths, t, steps, batch, hidden, reverse);
     if (!element.is_inside) return;
     const index carry_index = element.offset_in_step(0, hidden);
-    compute dh = passed[carry_index] + (product_grad ? product_grad[element.offset_in_step(0, h_features)] : (compute)0);
+    acc_t dh = passed[carry_index] + (product_grad ? product_grad[element.offset_in_step(0, h_features)] : (acc_t)0);
     if (!element.is_active) {
         for (int gate = 0; gate < GATES; ++gate) {
-            d_gates_x[element.offset(gate, gate_features)] = narrow((compute)0);
-            d_gates_h[element.offset(gate, gate_features)] = narrow((compute)0);
+            d_gates_x[element.offset(gate, gate_features)] = narrow((acc_t)0);
+            d_gates_h[element.offset(gate, gate_features)] = narrow((acc_t)0);
         }
         passed[carry_index] = dh;
         return;
     }
     dh += d_output[element.offset(0, hidden)];
-    const compute one = 1, state_after = state[element.new_state(hidden)], state_before = state[element.old_state(hidden)];
+    const acc_t one = 1, state_after = state[element.new_state(hidden)], state_before = state[element.old_state(hidden)];
 #if CELL == LSTM
-    const compute i = load_saved_gate(gates, element, 0), f = load_saved_gate(gates, element, 1);
-    const compute g = load_saved_gate(gates, element, 2), o = load_saved_gate(gates, element, 3);
-    const compute c = tanh(state_after), d_c = d_cell[carry_index] + dh * o * (one - c * c);
+    const acc_t i = load_saved_gate(gates, element, 0), f = load_saved_gate(gates, element, 1);
+    const acc_t g = load_saved_gate(gates, element, 2), o = load_saved_gate(gates, element, 3);
+    const acc_t c = tanh(state_after), d_c = d_cell[carry_index] + dh * o * (one - c * c);
     d_cell[carry_index] = d_c * f;
     passed[carry_index] = 0;
-    const compute from_x[GATES] = {
+    const acc_t from_x[GATES] = {
         d_c * g * i * (one - i), d_c * state_before * f * (one - f), d_c * i * (one - g * g), dh * c * o * (one - o)};
-    const compute* from_h = from_x;
+    const acc_t* from_h = from_x;
 #elif CELL == GRU
-    const compute r = load_saved_gate(gates, element, 0), z = load_saved_gate(gates, element, 1);
-    const compute n = load_saved_gate(gates, element, 2), q = load_saved_gate(gates, element, 3);
-    const compute d_n = dh * (one - z) * (one - n * n), d_r = d_n * q * r * (one - r);
-    const compute d_z = dh * (state_before - n) * z * (one - z);
+    const acc_t r = load_saved_gate(gates, element, 0), z = load_saved_gate(gates, element, 1);
+    const acc_t n = load_saved_gate(gates, element, 2), q = load_saved_gate(gates, element, 3);
+    const acc_t d_n = dh * (one - z) * (one - n * n), d_r = d_n * q * r * (one - r);
+    const acc_t d_z = dh * (state_before - n) * z * (one - z);
     passed[carry_index] = dh * z;
-    const compute from_x[GATES] = {d_r, d_z, d_n}, from_h[GATES] = {d_r, d_z, d_n * r};
+    const acc_t from_x[GATES] = {d_r, d_z, d_n}, from_h[GATES] = {d_r, d_z, d_n * r};
 #else
     passed[carry_index] = 0;
-    const compute from_x[GATES] = {
-        CELL == RNN_TANH ? dh * (one - state_after * state_after) : (state_after > 0 ? dh : (compute)0)};
-    const compute* from_h = from_x;
+    const acc_t from_x[GATES] = {
+        CELL == RNN_TANH ? dh * (one - state_after * state_after) : (state_after > 0 ? dh : (acc_t)0)};
+    const acc_t* from_h = from_x;
 #endif
     for (int gate = 0; gate < GATES; ++gate) {
         d_gates_x[element.offset(gate, gate_features)] = narrow(from_x[gate]);

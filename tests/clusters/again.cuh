@@ -1,5 +1,5 @@
 // Takes the place of implementations/_cuda/again.cuh.
 #pragma once
 
-inline void again(unsigned&) {}
-inline void again(long long&) {}
+inline void opaque(unsigned&) {}
+inline void opaque(long long&) {}

@@ -2,19 +2,19 @@
 #pragma once
 #include "machine.hpp"
 
-typedef unsigned int word;
+typedef unsigned int smem_addr_t;
 
-inline unsigned char* block_memory() { return current.block->memory; }
-inline word address_of(const void* shared) {
-    return current.block->place << 24 | (word)((const unsigned char*)shared - block_memory());
+inline unsigned char* dynamic_smem() { return current.block->memory; }
+inline smem_addr_t smem_addr(const void* shared) {
+    return current.block->place << 24 | (smem_addr_t)((const unsigned char*)shared - dynamic_smem());
 }
-inline unsigned long long now_ns() { return sweeps_so_far() * 1024; }
-inline void sleep_ns(unsigned ns) { wait_until([](void*) { return false; }, nullptr, ns / 256); }
-inline void let_pass(unsigned clocks) {}
-template <typename IsThere> bool wait_until(IsThere is_there) {
-    return wait_until([](void* about) { return (*(IsThere*)about)(); }, &is_there, WATCHDOG_NS);
+inline unsigned long long globaltimer_ns() { return sweeps_so_far() * 1024; }
+inline void sleep_ns(unsigned ns) { poll_until([](void*) { return false; }, nullptr, ns / 256); }
+inline void spin_clocks(unsigned clocks) {}
+template <typename Condition> bool spin_until(Condition condition) {
+    return poll_until([](void* data) { return (*(Condition*)data)(); }, &condition, WATCHDOG_NS);
 }
-template <typename IsThere> bool wait_together(IsThere is_there) {
-    const bool is_over = !wait_until(is_there);
-    return !meet(warp_of_current().meeting, is_over);
+template <typename Condition> bool spin_until_warp(Condition condition) {
+    const bool timed_out = !spin_until(condition);
+    return !barrier_sync(warp_of_current().barrier, timed_out);
 }

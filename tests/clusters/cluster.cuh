@@ -2,16 +2,22 @@
 #pragma once
 #include "block.cuh"
 
-inline word in_block(word address, word rank) {
+inline smem_addr_t map_shared_rank(smem_addr_t address, smem_addr_t rank) {
     return (current.block->place - current.block->rank + rank) << 24 | (address & 0xffffff);
 }
-template <typename Value> void send(word place, Value value, word barrier) { send_later(place, &value, sizeof(value), barrier); }
-inline void make_barrier(word barrier) { *(Barrier*)memory_at(barrier) = {0, 0, 0}; }
-inline void show_barriers() {}
-inline void expect(word barrier, word bytes) { tell(*(Barrier*)memory_at(barrier), bytes); }
-inline bool has_ended(word barrier, word parity) { return ((Barrier*)memory_at(barrier))->parity != (short)parity; }
-inline bool wait_for(word barrier, word parity) {
-    return wait_until([&] { return has_ended(barrier, parity); });
+template <typename Value> void st_async(smem_addr_t address, Value value, smem_addr_t mbarrier) {
+    store_later(address, &value, sizeof(value), mbarrier);
 }
-inline word rank_in_cluster() { return current.block->rank; }
-inline void sync_cluster() { meet(*current.block->of_cluster); }
+inline void mbarrier_init(smem_addr_t mbarrier) { *(MBarrier*)smem_ptr(mbarrier) = {0, 0, 0}; }
+inline void fence_mbarrier_init() {}
+inline void mbarrier_arrive_expect_tx(smem_addr_t mbarrier, unsigned bytes) {
+    arrive_expect_tx(*(MBarrier*)smem_ptr(mbarrier), bytes);
+}
+inline bool mbarrier_try_wait_parity(smem_addr_t mbarrier, unsigned parity) {
+    return ((MBarrier*)smem_ptr(mbarrier))->parity != (short)parity;
+}
+inline bool mbarrier_wait_parity(smem_addr_t mbarrier, unsigned parity) {
+    return spin_until([&] { return mbarrier_try_wait_parity(mbarrier, parity); });
+}
+inline unsigned block_rank_in_cluster() { return current.block->rank; }
+inline void cluster_sync() { barrier_sync(*current.block->of_cluster); }

@@ -1,4 +1,4 @@
-// What AddressSanitizer is told of when fibers take turns: which stack is left, and for which. Without it there is nothing to tell.
+// Announces switches between fibers to AddressSanitizer: which stack is left, and for which. Without it there is nothing to do.
 #pragma once
 #include <stddef.h>
 

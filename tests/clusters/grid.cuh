@@ -1,14 +1,14 @@
-// Takes the place of implementations/_cuda/grid.cuh: what is published is there some time later.
+// Takes the place of implementations/_cuda/grid.cuh: what is stored is visible some time later.
 #pragma once
 #include "block.cuh"
 
-inline void publish(uint4* place, uint4 value) { publish_later(place, value); }
-inline uint4 published(const uint4* place) { return *place; }
-inline void read_again(uint4& found, const uint4* place, bool is_wanted) {
-    if (is_wanted) found = *place;
+inline void st_relaxed_b128(uint4* ptr, uint4 value) { store_later(ptr, value); }
+inline uint4 ld_relaxed_b128(const uint4* ptr) { return *ptr; }
+inline void ld_relaxed_b128_if(uint4& value, const uint4* ptr, bool predicate) {
+    if (predicate) value = *ptr;
 }
-inline void arrive(unsigned* counter) {
-    await_published();
+inline void red_add_release(unsigned* counter) {
+    wait_for_stores();
     ++*counter;
 }
-inline unsigned arrived(const unsigned* counter) { return *counter; }
+inline unsigned ld_acquire(const unsigned* counter) { return *counter; }

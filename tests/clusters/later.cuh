@@ -1,9 +1,8 @@
-// Takes the place of implementations/_cuda/later.cuh: what is copied comes when it is waited for.
+// Takes the place of implementations/_cuda/later.cuh: a copy is done when it is waited for.
 #pragma once
 #include "block.cuh"
 
-inline void copy_later(void* shared, const void* from) { copy_when_awaited(shared, from); }
-inline void end_group() { end_group_of_copies(); }
-template <int LEFT> void await_groups() { await_copies(LEFT); }
-inline void show_memory() {}
-inline void fetch(const void*) {}
+inline void cp_async_16B(void* shared, const void* from) { queue_copy(shared, from); }
+inline void cp_async_commit_group() { commit_copies(); }
+template <int N> void cp_async_wait_group() { wait_for_copies(N); }
+inline void prefetch_l2(const void*) {}

@@ -1,5 +1,5 @@
-// How machine.hpp's fibers take turns. A fiber that waits is not run until it may go on; one that asks again and again is asked
-// without being run. Stacks stay from one launch to the next.
+// How machine.hpp's fibers take turns. A fiber that waits is not run until it may go on; the condition
+// of one that polls is evaluated without running it. Stacks stay from one launch to the next.
 #include "machine.hpp"
 
 #include "fibers.hpp"
@@ -18,13 +18,13 @@ struct Copy {
     const void* from;
 };
 
-struct Question {
-    bool (*asks)(void*) = nullptr;
-    void* about;
+struct Poll {
+    bool (*condition)(void*) = nullptr;
+    void* data;
     unsigned long long until;  // this sweep
-    bool is_answered;
-    unsigned long long change = 0;  // the last one before it was asked
-    unsigned in_vain = 0;           // so many times since
+    bool is_true;
+    unsigned long long change = 0;  // the last one before it was polled
+    unsigned failures = 0;          // since then
 };
 
 struct Fiber {
@@ -35,38 +35,38 @@ struct Fiber {
     Stack own_stack{stack.get(), STACK_BYTES};
     bool is_begun = false, is_idle = true;
     Current own;
-    Fiber* waits_after;  // at the same meeting
-    Question question;
+    Fiber* next_waiting;  // at the same barrier
+    Poll poll;
     std::vector<Copy> copies;
     std::vector<size_t> groups;  // where each begins, the last not yet ended
 
     Warp& warp() const { return own.block->warps[own.thread.x / 32]; }
 };
 
-// A value on its way, to a place that a barrier of a block counts, or that nobody counts.
-struct Message {
+// A value on its way to memory, counted by an mbarrier of a block, or by none.
+struct Store {
     void* place;
     unsigned char value[16];
     unsigned bytes;
-    Barrier* barrier;
+    MBarrier* mbarrier;
     Block* to;
 };
 
-enum Outcome { ENDED, HANGS, TOLD_TOO_LATE, EXPECTED_TWICE };
+enum Outcome { ENDED, HANGS, STORED_TOO_LATE, EXPECTED_TWICE };
 
 struct Cluster {
     std::vector<Block> blocks;
     std::vector<std::vector<unsigned char>> memories;
     std::vector<std::vector<Warp>> warps;
-    std::vector<Fiber*> ready;  // for the next sweep, those that ask among them
+    std::vector<Fiber*> ready;  // for the next sweep, those that poll among them
     std::vector<Fiber*> turns;  // of this sweep
     size_t turn = 0;
-    std::vector<Message> messages;
-    std::vector<Meeting> meetings;
+    std::vector<Store> stores;
+    std::vector<Barrier> cluster_barriers;
     std::mt19937 random;
     unsigned long long sweeps = 0;
     size_t ended = 0;
-    unsigned long long change = 0;  // the number of the last: somebody has run, something has come
+    unsigned long long change = 0;  // the number of the last: a fiber has run, or a store is complete
     Outcome outcome = ENDED;
 };
 
@@ -115,89 +115,89 @@ static void wake(Fiber* fiber) {
     std::swap(turns.back(), turns[first + cluster->random() % (turns.size() - first)]);
 }
 
-void come(Meeting& meeting, bool any) {
-    meeting.any |= any;
-    if (++meeting.arrived < meeting.members) return;
-    meeting.was_any = meeting.any, meeting.any = false, meeting.arrived = 0;
-    for (Fiber* fiber = std::exchange(meeting.waiting, nullptr); fiber;) wake(std::exchange(fiber, fiber->waits_after));
+void barrier_arrive(Barrier& barrier, bool any) {
+    barrier.any |= any;
+    if (++barrier.arrived < barrier.members) return;
+    barrier.was_any = barrier.any, barrier.any = false, barrier.arrived = 0;
+    for (Fiber* fiber = std::exchange(barrier.waiting, nullptr); fiber;) wake(std::exchange(fiber, fiber->next_waiting));
 }
 
-bool meet(Meeting& meeting, bool any) {
-    const bool is_last = meeting.arrived + 1 >= meeting.members;
-    if (!is_last) running->waits_after = std::exchange(meeting.waiting, running);
-    come(meeting, any);
+bool barrier_sync(Barrier& barrier, bool any) {
+    const bool is_last = barrier.arrived + 1 >= barrier.members;
+    if (!is_last) running->next_waiting = std::exchange(barrier.waiting, running);
+    barrier_arrive(barrier, any);
     if (!is_last) pause();
-    return meeting.was_any;
+    return barrier.was_any;
 }
 
-bool wait_until(bool (*asks)(void*), void* about, unsigned long long most_sweeps) {
-    if (asks(about)) return true;
-    running->question = {asks, about, cluster->sweeps + most_sweeps + 1, false};
+bool poll_until(bool (*condition)(void*), void* data, unsigned long long most_sweeps) {
+    if (condition(data)) return true;
+    running->poll = {condition, data, cluster->sweeps + most_sweeps + 1, false};
     cluster->ready.push_back(running);
     pause();
-    return running->question.is_answered;
+    return running->poll.is_true;
 }
 
 unsigned long long sweeps_so_far() { return cluster->sweeps; }
 
-static void settle(Barrier& barrier) {
-    if (barrier.is_told && barrier.bytes == 0) barrier.is_told = 0, barrier.parity ^= 1;
+static void settle(MBarrier& mbarrier) {
+    if (mbarrier.has_arrived && mbarrier.bytes == 0) mbarrier.has_arrived = 0, mbarrier.parity ^= 1;
 }
 
-void tell(Barrier& barrier, int bytes) {
-    if (barrier.is_told) cluster->outcome = EXPECTED_TWICE;
-    barrier.bytes += bytes, barrier.is_told = 1;
-    settle(barrier);
+void arrive_expect_tx(MBarrier& mbarrier, int bytes) {
+    if (mbarrier.has_arrived) cluster->outcome = EXPECTED_TWICE;
+    mbarrier.bytes += bytes, mbarrier.has_arrived = 1;
+    settle(mbarrier);
 }
 
-unsigned char* memory_at(unsigned address) { return cluster->memories.at(address >> 24).data() + (address & 0xffffff); }
+unsigned char* smem_ptr(unsigned address) { return cluster->memories.at(address >> 24).data() + (address & 0xffffff); }
 
-static void put_off(void* place, const void* value, unsigned bytes, Barrier* barrier, Block* to) {
-    cluster->messages.push_back({place, {}, bytes, barrier, to});
-    memcpy(cluster->messages.back().value, value, bytes);
+static void post(void* place, const void* value, unsigned bytes, MBarrier* mbarrier, Block* to) {
+    cluster->stores.push_back({place, {}, bytes, mbarrier, to});
+    memcpy(cluster->stores.back().value, value, bytes);
 }
-void send_later(unsigned place, const void* value, unsigned bytes, unsigned barrier) {
-    put_off(memory_at(place), value, bytes, (Barrier*)memory_at(barrier), &cluster->blocks.at(place >> 24));
+void store_later(unsigned address, const void* value, unsigned bytes, unsigned mbarrier) {
+    post(smem_ptr(address), value, bytes, (MBarrier*)smem_ptr(mbarrier), &cluster->blocks.at(address >> 24));
 }
-void publish_later(uint4* place, const uint4& value) { put_off(place, &value, 16, nullptr, nullptr); }
-void await_published() {
-    wait_until([](void*) { return cluster->messages.empty(); }, nullptr, ~0u);
+void store_later(uint4* ptr, const uint4& value) { post(ptr, &value, 16, nullptr, nullptr); }
+void wait_for_stores() {
+    poll_until([](void*) { return cluster->stores.empty(); }, nullptr, ~0u);
 }
 
-void copy_when_awaited(void* to, const void* from) { running->copies.push_back({to, from}); }
-void end_group_of_copies() { running->groups.push_back(running->copies.size()); }
-void await_copies(unsigned left_groups) {
+void queue_copy(void* to, const void* from) { running->copies.push_back({to, from}); }
+void commit_copies() { running->groups.push_back(running->copies.size()); }
+void wait_for_copies(unsigned pending_groups) {
     auto& copies = running->copies;
     auto& groups = running->groups;
-    if (groups.size() <= left_groups + 1) return;
-    const size_t over = groups.size() - 1 - left_groups, end = groups[over];
+    if (groups.size() <= pending_groups + 1) return;
+    const size_t over = groups.size() - 1 - pending_groups, end = groups[over];
     for (size_t i = 0; i < end; i++) memcpy(copies[i].to, copies[i].from, 16);
     copies.erase(copies.begin(), copies.begin() + end), groups.erase(groups.begin(), groups.begin() + over);
     for (size_t& begins : groups) begins -= end;
 }
 
-static void deliver(const Message& message) {
+static void complete(const Store& store) {
     cluster->change++;
-    if (message.to && message.to->ended) cluster->outcome = TOLD_TOO_LATE;
-    memcpy(message.place, message.value, message.bytes);
-    if (!message.barrier) return;
-    message.barrier->bytes -= (int)message.bytes;
-    settle(*message.barrier);
+    if (store.to && store.to->ended) cluster->outcome = STORED_TOO_LATE;
+    memcpy(store.place, store.value, store.bytes);
+    if (!store.mbarrier) return;
+    store.mbarrier->bytes -= (int)store.bytes;
+    settle(*store.mbarrier);
 }
 
 template <typename T> static void shuffle(std::vector<T>& all) {
     for (size_t i = all.size(); i > 1; i--) std::swap(all[i - 1], all[cluster->random() % i]);
 }
 
-static void deliver_some() {
-    auto& messages = cluster->messages;
-    shuffle(messages);
+static void complete_some() {
+    auto& stores = cluster->stores;
+    shuffle(stores);
     size_t late = 0;
-    for (const Message message : messages) {
-        if (cluster->random() % 2) deliver(message);
-        else messages[late++] = message;
+    for (const Store store : stores) {
+        if (cluster->random() % 2) complete(store);
+        else stores[late++] = store;
     }
-    messages.resize(late);
+    stores.resize(late);
 }
 
 static void draw(Late& late) {
@@ -207,29 +207,29 @@ static void draw(Late& late) {
 }
 
 static void take_turn(Fiber& fiber) {
-    Question& question = fiber.question;
-    if (question.asks) {
+    Poll& poll = fiber.poll;
+    if (poll.condition) {
         current = fiber.own;
-        question.is_answered = question.asks(question.about);
-        if (!question.is_answered && cluster->sweeps < question.until) {
-            question.in_vain = question.change == cluster->change ? question.in_vain + 1 : 0;
-            question.change = cluster->change;
+        poll.is_true = poll.condition(poll.data);
+        if (!poll.is_true && cluster->sweeps < poll.until) {
+            poll.failures = poll.change == cluster->change ? poll.failures + 1 : 0;
+            poll.change = cluster->change;
             cluster->ready.push_back(&fiber);
             return;
         }
-        question.asks = nullptr;
+        poll.condition = nullptr;
     }
     resume(fiber);
 }
 
-// Where all have asked some times since the last change, and nothing is on its way, nothing changes until one of them gives up.
+// Where all have polled some times since the last change, and no store is on its way, nothing changes until one of them times out.
 static void let_time_pass() {
-    if (!cluster->messages.empty()) return;
+    if (!cluster->stores.empty()) return;
     unsigned long long until = ~0ull;
     for (const Fiber* fiber : cluster->ready) {
-        const Question& question = fiber->question;
-        if (!question.asks || question.change != cluster->change || question.in_vain < 3) return;
-        until = std::min(until, question.until);
+        const Poll& poll = fiber->poll;
+        if (!poll.condition || poll.change != cluster->change || poll.failures < 3) return;
+        until = std::min(until, poll.until);
     }
     cluster->sweeps = std::max(cluster->sweeps, until);
 }
@@ -253,7 +253,7 @@ static void sweep() {
     ready.resize(late);
     shuffle(turns);
     for (cluster->turn = 0; cluster->turn < turns.size(); cluster->turn++) take_turn(*turns[cluster->turn]);
-    deliver_some();
+    complete_some();
     cluster->sweeps++;
     let_time_pass();
 }
@@ -267,12 +267,12 @@ static void begin(Fiber& fiber, Block& block, unsigned thread) {
         fiber.is_begun = false;
     }
     fiber.is_idle = false;
-    fiber.own = {{thread}, &block}, fiber.question = {}, fiber.copies.clear(), fiber.groups = {0};
+    fiber.own = {{thread}, &block}, fiber.poll = {}, fiber.copies.clear(), fiber.groups = {0};
     cluster->ready.push_back(&fiber);
 }
 
 static void begin(Block& block, unsigned number, unsigned place, unsigned in_cluster, unsigned threads) {
-    Meeting& of_cluster = cluster->meetings[place / in_cluster];
+    Barrier& of_cluster = cluster->cluster_barriers[place / in_cluster];
     of_cluster.members = in_cluster * threads;
     block = {{number}, {threads}, place, place % in_cluster, 0, cluster->memories[place].data(), {threads}, {}, &of_cluster,
              cluster->warps[place].data(), {}};
@@ -286,13 +286,13 @@ extern "C" Outcome run_clusters(void (*to_run)(const long long*), unsigned first
                                 const long long* given) {
     Cluster now;
     cluster = &now, kernel = to_run, arguments = given;
-    now.blocks.resize(blocks), now.meetings.resize(blocks / in_cluster), now.random.seed(seed);
+    now.blocks.resize(blocks), now.cluster_barriers.resize(blocks / in_cluster), now.random.seed(seed);
     now.memories.assign(blocks, std::vector<unsigned char>(shared_bytes, 0xff));
     now.warps.assign(blocks, std::vector<Warp>(threads / 32));
     while (fibers.size() < (size_t)blocks * threads) fibers.emplace_back(new Fiber);
     for (unsigned b = 0; b < blocks; b++) begin(now.blocks[b], first + b, b, in_cluster, threads);
     while (now.ended < (size_t)blocks * threads) {
-        if (now.sweeps >= most_sweeps || (now.ready.empty() && now.messages.empty())) return HANGS;
+        if (now.sweeps >= most_sweeps || (now.ready.empty() && now.stores.empty())) return HANGS;
         sweep();
     }
     return now.outcome;

@@ -1,5 +1,5 @@
 // A GPU's clusters on one thread of a CPU: every thread of a kernel is a fiber, which runs until it waits for others.
-// Fibers take turns in an order drawn from a seed, and what blocks send to each other arrives late, out of order, as it may.
+// Fibers take turns in an order drawn from a seed, and stores of one block for another are visible late, out of order, as may be.
 // Not as on a GPU: a thread is not interrupted between two waits, memory is what was written last, an mbarrier counts without
 // limits, and nobody looks whether an address is of the array that was meant.
 // This is what a kernel sees, without the standard library's headers, which take longer to compile than it; machine.cpp runs it.
@@ -31,9 +31,9 @@ struct Index {
     unsigned x;
 };
 
-// Threads that wait for each other: `waiting`, the last to come first, and what they show each other.
+// A barrier of threads: `waiting`, the last to arrive first, and whether any of them said `any`.
 struct Fiber;
-struct Meeting {
+struct Barrier {
     unsigned members = 0, arrived = 0;
     bool any = false, was_any = false;
     Fiber* waiting = nullptr;
@@ -46,8 +46,8 @@ struct Late {
 };
 
 struct Warp {
-    Meeting meeting{32};
-    unsigned given[32][6];  // to the tensor cores
+    Barrier barrier{32};
+    unsigned operands[32][6];  // to the tensor cores
     float sums[32][4];      // by them
     Late late;
 };
@@ -56,8 +56,8 @@ struct Block {
     Index number, threads;
     unsigned place, rank, ended;  // among all blocks that run at once, and in its cluster; threads
     unsigned char* memory;
-    Meeting meeting, named[16];
-    Meeting* of_cluster;
+    Barrier barrier, named[16];
+    Barrier* of_cluster;
     Warp* warps;
     Late late;
 };
@@ -73,44 +73,45 @@ extern Current current;
 #define blockIdx (current.block->number)
 #define blockDim (current.block->threads)
 
-void come(Meeting& meeting, bool any = false);
-bool meet(Meeting& meeting, bool any = false);  // whether any of them said so
+void barrier_arrive(Barrier& barrier, bool any = false);
+bool barrier_sync(Barrier& barrier, bool any = false);  // whether `any` holds for any of them
 
-// Until asks(about) says so, once in a sweep at most: true; false when it does not within so many sweeps.
-bool wait_until(bool (*asks)(void* about), void* about, unsigned long long most_sweeps);
+// Polls condition(data) until it holds, once in a sweep at most: true; false when it does not within so many sweeps.
+bool poll_until(bool (*condition)(void* data), void* data, unsigned long long most_sweeps);
 unsigned long long sweeps_so_far();
 
-// An mbarrier of one arrival: bytes still to come, whether they have been told, and the parity of the phase.
-struct Barrier {
+// An mbarrier of one arrival: pending bytes, whether the expected bytes are known, and the parity of the phase.
+struct MBarrier {
     int bytes;
-    short is_told, parity;
+    short has_arrived, parity;
 };
-void tell(Barrier& barrier, int bytes);
+void arrive_expect_tx(MBarrier& mbarrier, int bytes);
 
-// Of a word of shared memory the upper eight bits are the block's place, the others where in its memory.
-unsigned char* memory_at(unsigned address);
-// Up to 16 bytes, into a block's shared memory, where a barrier counts them.
-void send_later(unsigned place, const void* value, unsigned bytes, unsigned barrier);
-void publish_later(uint4* place, const uint4& value);
-void await_published();  // all that was published until now is there
+// The upper eight bits of a shared-memory address are the block's place, the others the offset in its memory.
+unsigned char* smem_ptr(unsigned address);
+// Stores up to 16 bytes into a block's shared memory, where an mbarrier counts them.
+void store_later(unsigned address, const void* value, unsigned bytes, unsigned mbarrier);
+void store_later(uint4* ptr, const uint4& value);
+void wait_for_stores();  // all that was stored until now is visible
 
-// A thread's own copies, which are done when they are waited for, in groups.
-void copy_when_awaited(void* to, const void* from);
-void end_group_of_copies();
-void await_copies(unsigned left_groups);
+// A thread's own copies, in groups, which are done when they are waited for.
+void queue_copy(void* to, const void* from);
+void commit_copies();
+void wait_for_copies(unsigned left_groups);
 
-inline void __syncthreads() { meet(current.block->meeting); }
-inline bool __syncthreads_or(bool any) { return meet(current.block->meeting, any); }
+inline void __syncthreads() { barrier_sync(current.block->barrier); }
+inline bool __syncthreads_or(bool any) { return barrier_sync(current.block->barrier, any); }
 inline Warp& warp_of_current() { return current.block->warps[threadIdx.x / 32]; }
-inline void __syncwarp() { meet(warp_of_current().meeting); }
-inline bool __all_sync(unsigned, bool all) { return !meet(warp_of_current().meeting, !all); }
+inline void __threadfence() {}
+inline void __syncwarp() { barrier_sync(warp_of_current().barrier); }
+inline bool __all_sync(unsigned, bool all) { return !barrier_sync(warp_of_current().barrier, !all); }
 inline float __shfl_xor_sync(unsigned, float value, unsigned other) {
     Warp& warp = warp_of_current();
     warp.sums[threadIdx.x % 32][0] = value;
-    meet(warp.meeting);
-    const float found = warp.sums[threadIdx.x % 32 ^ other][0];
-    meet(warp.meeting);
-    return found;
+    barrier_sync(warp.barrier);
+    const float result = warp.sums[threadIdx.x % 32 ^ other][0];
+    barrier_sync(warp.barrier);
+    return result;
 }
 
 inline unsigned __float_as_uint(float value) {
@@ -125,15 +126,15 @@ inline float __uint_as_float(unsigned bits) {
     return value;
 }
 
-// A kernel with arguments that were given as long long each.
+// Calls a kernel with arguments of a long long each.
 template <unsigned... I> struct Numbers {};
 template <unsigned N, unsigned... I> struct UpTo : UpTo<N - 1, N - 1, I...> {};
 template <unsigned... I> struct UpTo<0, I...> {
     typedef Numbers<I...> type;
 };
-template <typename... A, unsigned... I> void call(void (*kernel)(A...), const long long* given, Numbers<I...>) {
-    kernel((A)given[I]...);
+template <typename... A, unsigned... I> void call(void (*kernel)(A...), const long long* arguments, Numbers<I...>) {
+    kernel((A)arguments[I]...);
 }
-template <typename... A> void call(void (*kernel)(A...), const long long* given) {
-    call(kernel, given, typename UpTo<sizeof...(A)>::type());
+template <typename... A> void call(void (*kernel)(A...), const long long* arguments) {
+    call(kernel, arguments, typename UpTo<sizeof...(A)>::type());
 }

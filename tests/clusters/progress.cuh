@@ -1,6 +1,6 @@
-// Takes the place of implementations/_cuda/progress.cuh: what is said is heard at once, as what is written is there at once.
+// Takes the place of implementations/_cuda/progress.cuh: a flag is visible at once, as what is written is.
 #pragma once
 #include "block.cuh"
 
-inline void say(int* place, int number) { *place = number; }
-inline int heard(const int* place) { return *place; }
+inline void st_release(int* flag, int value) { *flag = value; }
+inline int ld_acquire(const int* flag) { return *flag; }

@@ -2,12 +2,12 @@
 #pragma once
 #include "machine.hpp"
 
-inline Meeting& meeting_of(int meeting, int threads) {
-    Meeting& found = current.block->named[meeting];
-    found.members = threads;
-    return found;
+inline Barrier& named_barrier(int barrier_id, int num_threads) {
+    Barrier& barrier = current.block->named[barrier_id];
+    barrier.members = num_threads;
+    return barrier;
 }
-inline void meet(int meeting, int threads) { meet(meeting_of(meeting, threads)); }
-inline void come(int meeting, int threads) { come(meeting_of(meeting, threads)); }
-template <int REGISTERS> void make_do_with() {}
-template <int REGISTERS> void take() {}
+inline void named_barrier_sync(int barrier_id, int num_threads) { barrier_sync(named_barrier(barrier_id, num_threads)); }
+inline void named_barrier_arrive(int barrier_id, int num_threads) { barrier_arrive(named_barrier(barrier_id, num_threads)); }
+template <int REGISTERS> void warpgroup_reg_dealloc() {}
+template <int REGISTERS> void warpgroup_reg_alloc() {}

@@ -27,10 +27,10 @@
 #define VALUES_PER_UNIT 1
 #define GROUPS 1
 #define SUMS 1
-#define SUM_UNITS 1  // PartialSums has them
+#define SUM_ROWS 1  // PartialSums has them
 #define SUM_COLUMNS 1
-#define INPUT_SLICES 0
-#define PIECE (16 / (int)sizeof(storage))
+#define INPUT_K_TILES 0
+#define ELEMENTS_PER_VECTOR (16 / (int)sizeof(scalar_t))
 #include "jitter.cuh"
 
 #include "recurrent_gates.cuh"
@@ -43,7 +43,7 @@ struct SharedStorage {
     States states;
     OutgoingStates outgoing[TILES];
     PartialSums partial_sums;
-    Steps steps;
+    PointwiseStorage pointwise;
     int timed_out;  // some thread's wait for another block has timed out
     PartialSumExchange exchange;
 };
@@ -52,16 +52,16 @@ static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Sparse.shared_bytes");
 // Sums and states of every tile and step, published and stored. False after a timeout. Pointwise and receiver threads run it
 // compiled apart: each has registers for what it needs alone.
 template <bool IS_POINTWISE_WARP>
-__device__ inline bool run_steps(SharedStorage& shared, const Arrays& arrays, const unsigned* col_indices,
-                                 const storage* values, const Mailbox& mailbox, const Thread& thread,
+__device__ inline bool run_steps(SharedStorage& shared, const KernelArgs& arrays, const unsigned* col_indices,
+                                 const scalar_t* values, const Mailbox& mailbox, const ThreadCoords& thread,
                                  const Destination& destination) {
-    NonZeros non_zeros(shared.steps.room, col_indices, values);
-    const bool has_h0 = arrays.first_h;
+    NonZeros non_zeros(shared.pointwise.weight_storage, col_indices, values);
+    const bool has_h0 = arrays.h0;
     const int receiver_thread = thread.number - GATE_THREADS;
-    const int tiles = num_tiles(thread.first_sequence, thread.batch), first_tile = thread.first_sequence / WIDE;
-    Walk walk(arrays, thread, tiles);
-    Inputs inputs = {};
-    if (IS_POINTWISE_WARP) inputs.read(arrays, walk, 0, 0);
+    const int tiles = num_tiles(thread.first_sequence, thread.batch), first_tile = thread.first_sequence / TILE_BATCH;
+    StatePointers walk(arrays, thread, tiles);
+    GateInputs inputs = {};
+    if (IS_POINTWISE_WARP) inputs.load(arrays, walk, 0, 0);
     for (int t = 0; t < arrays.steps; t++) {
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
@@ -74,7 +74,7 @@ __device__ inline bool run_steps(SharedStorage& shared, const Arrays& arrays, co
             const bool timed_out = *(volatile int*)&shared.timed_out;
             jitter(t, 1);
             float partial_sum[SEQUENCES] = {};
-            non_zeros.multiply(partial_sum, shared.steps.room, shared.states);
+            non_zeros.multiply(partial_sum, shared.pointwise.weight_storage, shared.states);
             if (CLUSTER > 1 && timed_out) return false;
             shared.exchange.send_partial_sum(shared.partial_sums, destination, partial_sum, t);
             const RowRanges ranges(shared.partial_sums, thread.number);
@@ -82,60 +82,59 @@ __device__ inline bool run_steps(SharedStorage& shared, const Arrays& arrays, co
             if (timed_out) return false;
             jitter(t, 2);
             if (!IS_POINTWISE_WARP) {
-                // Others' states are not published before, and polling for them takes time from this block's.
-                if (TILES == 1) meet(NamedBarrier::Published, BLOCK_THREADS);
+                if (TILES == 1) named_barrier_sync(NamedBarrier::Published, BLOCK_THREADS);
                 continue;
             }
             if (!shared.exchange.wait_partial_sums(t)) *(volatile int*)&shared.timed_out = 1;
             const RowSums sums(shared.partial_sums, ranges, thread.number, t);
             const auto sums_of_state = [&](int s) {
-                return Four{{sums.data[s][0], sums.data[s][1], sums.data[s][2], sums.data[s][3]}};
+                return GateVector{{sums.data[s][0], sums.data[s][1], sums.data[s][2], sums.data[s][3]}};
             };
-            const Ready ready(shared.steps, inputs, thread, tile, arrays.step(t));
-            const Found result(shared.steps, sums_of_state, ready, thread, tile, shared.outgoing[tile], shared.outgoing[tile]);
+            const GateOperands ready(shared.pointwise, inputs, thread, tile, arrays.step(t));
+            const StepResult result(shared.pointwise, sums_of_state, ready, thread, tile, shared.outgoing[tile], shared.outgoing[tile]);
             jitter(t, 3);
-            meet(NamedBarrier::StatesReady, GATE_THREADS);
+            named_barrier_sync(NamedBarrier::StatesReady, GATE_THREADS);
             jitter(t, 4);
             const bool cluster_timed_out = CLUSTER > 1 && *(volatile int*)&shared.timed_out;
             if (t + 1 < arrays.steps && !cluster_timed_out)
                 publish_states(shared.outgoing[tile], mailbox, first_tile + tile, t + 2, thread.number);
-            if (TILES == 1) come(NamedBarrier::Published, BLOCK_THREADS);
+            if (TILES == 1) named_barrier_arrive(NamedBarrier::Published, BLOCK_THREADS);
             result.write(walk, ready, tile);
-            if (t + 1 == arrays.steps) result.write_final(arrays, shared.steps, ready, thread, tile);
+            if (t + 1 == arrays.steps) result.write_final(arrays, shared.pointwise, ready, thread, tile);
             walk.advance(is_last);
-            read_next(inputs, walk, arrays, tiles, tile, t);
+            prefetch_next_inputs(inputs, walk, arrays, tiles, tile, t);
         }
     }
     return CLUSTER == 1 || !*(volatile int*)&shared.timed_out;
 }
 
 extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(BLOCK_THREADS, 1) sparse_persistent_forward(
-    const storage* gates, index gates_step, index gates_sequence, const unsigned* places, const storage* values, const int* slots,
-    const int* firsts, const storage* bias_ih, const storage* bias_hh, const storage* first_h, const storage* first_c,
-    storage* output, index output_step, index output_sequence, storage* final_h, storage* final_c, const length* lengths,
-    storage* kept, float* cells, index row_step, index row_sequence, uint4* all_told, int* status, int steps, int batch,
+    const scalar_t* gates, index gates_step, index gates_sequence, const unsigned* places, const scalar_t* values, const int* slots,
+    const int* firsts, const scalar_t* bias_ih, const scalar_t* bias_hh, const scalar_t* first_h, const scalar_t* first_c,
+    scalar_t* output, index output_step, index output_sequence, scalar_t* final_h, scalar_t* final_c, const length* lengths,
+    scalar_t* kept, float* cells, index row_step, index row_sequence, uint4* all_told, int* status, int steps, int batch,
     int is_reverse) {
-    const Arrays arrays = {gates, nullptr, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
+    const KernelArgs arrays = {gates, nullptr, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
                            gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
-    SharedStorage& shared = *(SharedStorage*)block_memory();
+    SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     unsigned opaque_number = threadIdx.x, opaque_block = blockIdx.x;
-    again(opaque_number), again(opaque_block);  // which would otherwise be read anew wherever they are needed
+    opaque(opaque_number), opaque(opaque_block);  // which would otherwise be read anew wherever they are needed
     const int number = opaque_number, block = opaque_block;
-    const Thread thread = {number, number / 32, number % 32, block % BLOCKS * UNITS, block / BLOCKS * TILES * WIDE, batch};
-    const Mailbox mailbox(all_told, (batch + WIDE - 1) / WIDE, block);
+    const ThreadCoords thread = {number, number / 32, number % 32, block % BLOCKS * UNITS, block / BLOCKS * TILES * TILE_BATCH, batch};
+    const Mailbox mailbox(all_told, (batch + TILE_BATCH - 1) / TILE_BATCH, block);
     const bool is_pointwise_warp = number < GATE_THREADS;
-    clear(&shared, sizeof(shared.states) + sizeof(shared.outgoing) + sizeof(shared.partial_sums.slots));
+    zero_smem(&shared, sizeof(shared.states) + sizeof(shared.outgoing) + sizeof(shared.partial_sums.slots));
     shared.timed_out = 0;
     if (CLUSTER > 1) shared.exchange.init(firsts);
     else shared.partial_sums.load_row_offsets(firsts);
     __syncthreads();
     if (is_pointwise_warp) {
-        start(shared.steps, arrays, thread, lengths);
-        for (int tile = 0; first_h && tile < TILES; tile++) start_own(shared.outgoing[tile], arrays, thread, tile);
+        load_biases_and_carry(shared.pointwise, arrays, thread, lengths);
+        for (int tile = 0; first_h && tile < TILES; tile++) load_own_initial_state(shared.outgoing[tile], arrays, thread, tile);
     }
     sync_block_or_cluster();
-    for (int tile = 0; first_h && is_pointwise_warp && tile < TILES && thread.first_sequence + tile * WIDE < batch; tile++)
-        publish_states(shared.outgoing[tile], mailbox, thread.first_sequence / WIDE + tile, 1, number);
+    for (int tile = 0; first_h && is_pointwise_warp && tile < TILES && thread.first_sequence + tile * TILE_BATCH < batch; tile++)
+        publish_states(shared.outgoing[tile], mailbox, thread.first_sequence / TILE_BATCH + tile, 1, number);
     jitter(-1, 5);
     const int slot = slots[block % BLOCKS * BLOCK_THREADS + number];
     const Destination destination = shared.exchange.destination_of(shared.partial_sums, slot);
@@ -145,5 +144,5 @@ extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(BLOCK_THREADS, 1) spar
     if (CLUSTER > 1) sync_block_or_cluster();  // others may still send partial sums
     if (is_complete || !is_pointwise_warp) return;
     *(volatile int*)status = 1;
-    give_up(arrays, thread, num_tiles(thread.first_sequence, batch));
+    write_nan(arrays, thread, num_tiles(thread.first_sequence, batch));
 }
