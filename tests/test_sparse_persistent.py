@@ -383,19 +383,20 @@ def test_gradients_of_gradients_are_refused() -> None:
 # Planted faults.
 
 SPACES = 12 * " "
+PUBLISHED_AFTER = "named_barrier_sync(NamedBarrier::StatesReady, GATE_THREADS)"
 FAULTS = {
     "sparse_persistent_forward": {
         "another number": ("first_tile + tile, t + 1, t +", "first_tile + tile, t, t +"),
         "no barrier before the product": (f"__syncthreads();\n{SPACES}const bool timed_out", "const bool timed_out"),
         "no barrier before the sums": (f"__syncthreads();\n{SPACES}if (timed_out) return", "if (timed_out) return"),
-        "no barrier before publishing": ("named_barrier_sync(NamedBarrier::StatesReady, GATE_THREADS);\n            jitter(t, 4);", ""),
+        "no barrier before publishing": (f"{PUBLISHED_AFTER};\n            jitter(t, 4);", ""),
         "another tile's": ("(shared.outgoing[tile], mailbox, first", "(shared.outgoing[0], mailbox, first"),
     },
     "sparse_persistent_backward": {
         "another number": ("/ TILE_BATCH + tile, i, i,", "/ TILE_BATCH + tile, i - 1, i,"),
         "no barrier before the product": (f"__syncthreads();\n{SPACES}    timed_out =", "timed_out ="),
         "no barrier before the sums": (f"__syncthreads();\n{SPACES}if (timed_out) return", "if (timed_out) return"),
-        "no barrier before publishing": ("named_barrier_sync(NamedBarrier::StatesReady, GATE_THREADS);\n    jitter(i, 4);", ""),
+        "no barrier before publishing": (f"{PUBLISHED_AFTER};\n    jitter(i, 4);", ""),
     },
     "sparse_states.cuh": {
         "one buffer for all steps": ("tile * 2u + epoch % 2)", "tile * 2u)"),
