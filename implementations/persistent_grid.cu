@@ -84,7 +84,7 @@ __device__ inline bool receive_states(StateReceiver& receiver, States& states, u
     return receiver.receive(state_mailbox(mailboxes, thread, t, tile), thread.number, t + 1, store);
 }
 
-// Receives the states of every tile and step, by the warps after the first 8. me: numbered among them.
+// Receives the states of every tile and step, by the warps after the first 8. thread: numbered among them.
 __device__ inline void run_load_warps(SharedStorage& shared, uint4* mailboxes, const ThreadCoords& thread, int steps, int tiles,
                                       bool has_initial_states) {
     StateReceiver receiver;
@@ -161,7 +161,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
                        const length* lengths, scalar_t* kept, float* cells, index row_step, index row_sequence, uint4* handoff,
                        int* status, int steps, int batch, int is_reverse) {
     const KernelArgs args = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
-                           gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
+                             gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps,
+                             is_reverse};
 #if INPUTS
     input_gemm({x, x_step, x_sequence, weight_ih}, args, batch);
 #endif

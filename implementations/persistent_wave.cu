@@ -196,8 +196,8 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(BLOC
     const index states = (index)layer * batch * HIDDEN;
     const auto of_layer = [&](auto* all) { return all ? all + states : nullptr; };
     const KernelArgs args = {nullptr, own.weight_hh, own.bias_ih, own.bias_hh, of_layer(first_h), of_layer(first_c), own.output,
-                           of_layer(final_h), of_layer(final_c), own.saved_gates, own.cells, 0, 0, output_step, output_sequence,
-                           row_step, row_sequence, steps, 0};
+                             of_layer(final_h), of_layer(final_c), own.saved_gates, own.cells, 0, 0, output_step,
+                             output_sequence, row_step, row_sequence, steps, 0};
     const int tiles = min(TILES, (batch - thread.first_sequence + 7) / 8);
     init_mbarriers(shared, 10);
     if (thread_id < THREADS) {
