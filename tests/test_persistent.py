@@ -220,8 +220,8 @@ FAULTS = {
     "no wait": (WAITS, ";"),
     "another tile's barrier": (WAITS, WAITS.replace("[tile]", "[0]")),
     "sums are written before they are read": (
-        "named_barrier_sync(SUMS_EMPTY + buffer, BLOCK_THREADS);",
-        "named_barrier_arrive(SUMS_EMPTY + buffer, BLOCK_THREADS);",
+        "named_barrier_sync(NamedBarrier::SumsEmpty + buffer, BLOCK_THREADS);",
+        "named_barrier_arrive(NamedBarrier::SumsEmpty + buffer, BLOCK_THREADS);",
     ),
     "no barrier of the cluster at the start": ("        cluster_sync();\n", ""),
 }
@@ -230,10 +230,10 @@ FAULTS_OF_GATES = {
     "one buffer of states": ("now = t % 2, next = 1 - now", "now = 0, next = 0"),
     "too few bytes": ("(BLOCKS - 1) * STATE_TILE_BYTES", "(BLOCKS - 1) * STATE_TILE_BYTES - 16"),
     "sums are read before they are there": (
-        "named_barrier_sync(SUMS_FULL + buffer, BLOCK_THREADS);",
-        "named_barrier_arrive(SUMS_FULL + buffer, BLOCK_THREADS);",
+        "named_barrier_sync(NamedBarrier::SumsFull + buffer, BLOCK_THREADS);",
+        "named_barrier_arrive(NamedBarrier::SumsFull + buffer, BLOCK_THREADS);",
     ),
-    "states are sent before they are computed": ("named_barrier_sync(STATES_READY, GATE_THREADS);", ";"),
+    "states are sent before they are computed": ("named_barrier_sync(NamedBarrier::StatesReady, GATE_THREADS);", ";"),
 }
 LATER_WAITS = "timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[last][tile]), (i - 1) / 2 % 2);"
 LAST_WAITS = "timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[(steps - 1) % 2][tile]), (steps - 1) / 2 % 2);"

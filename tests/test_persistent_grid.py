@@ -145,23 +145,23 @@ def test_of_few_sequences_only_those_are_told(buffers: int, batch: int, units: i
 FAULTS = {
     "another epoch": ("thread.number, t + 1, store)", "thread.number, t, store)"),
     "one place for all steps": ("tile) * 2 + t % 2) * PACKETS_PER_TILE", "tile) * 2) * PACKETS_PER_TILE"),
-    "no barrier before the product": ("named_barrier_sync(STATES_FULL + buffer, BLOCK_THREADS);", ";"),
+    "no barrier before the product": ("named_barrier_sync(NamedBarrier::StatesFull + buffer, BLOCK_THREADS);", ";"),
     "no barrier before the gates": (
-        "            named_barrier_sync(COMPUTE_SYNCED, THREADS);\n            jitter(t, 3);\n",
+        "            named_barrier_sync(NamedBarrier::ComputeSynced, THREADS);\n            jitter(t, 3);\n",
         "",
     ),
     "no barrier before publishing": ("timed_out = __syncthreads_or(timed_out);", ";"),
 }
 FAULTS_OF_READERS = {
-    "states are not waited for": ("named_barrier_sync(STATES_FULL + buffer, BLOCK_THREADS);", ";"),
+    "states are not waited for": ("named_barrier_sync(NamedBarrier::StatesFull + buffer, BLOCK_THREADS);", ";"),
     "states are not waited for to be read": (
-        "if (iteration++ >= BUFFERS) named_barrier_sync(STATES_EMPTY + buffer, BLOCK_THREADS);",
+        "if (iteration++ >= BUFFERS) named_barrier_sync(NamedBarrier::StatesEmpty + buffer, BLOCK_THREADS);",
         "iteration++;",
     ),
     "another buffer": ("!receive_states(receiver, shared.states[buffer]", "!receive_states(receiver, shared.states[0]"),
     "no barrier before publishing": (
-        "named_barrier_arrive(STATES_EMPTY + buffer, BLOCK_THREADS), named_barrier_sync(COMPUTE_SYNCED, THREADS);",
-        "named_barrier_arrive(STATES_EMPTY + buffer, BLOCK_THREADS);",
+        "BLOCK_THREADS),\n                    named_barrier_sync(NamedBarrier::ComputeSynced, THREADS);",
+        "BLOCK_THREADS);",
     ),
 }
 NOT_CHECKED = ("|| Packet::is_valid(packets[i], epoch)", "|| packets[i].w >= 0")

@@ -242,15 +242,15 @@ def test_it_is_said_what_runs(options: dict[str, Any], wanted: list[str], in_wav
 
 
 POLLS = "timed_out = !spin_until([&] { return (ready_steps = ld_acquire(input.step_flags + thread.lane)) > t; });"
-AWAITS_INPUTS = "named_barrier_sync(INPUTS_FULL + input_buffer, THREADS + 32);"
-AWAITS_EMPTY = "if (!is_first) named_barrier_sync(INPUTS_EMPTY + thread.warp, THREADS + 32);"
+AWAITS_INPUTS = "named_barrier_sync(WaveBarrier::InputsFull + input_buffer, THREADS + 32);"
+AWAITS_EMPTY = "if (!is_first) named_barrier_sync(WaveBarrier::InputsEmpty + thread.warp, THREADS + 32);"
 FAULTS = {
     "an input is not waited for": (POLLS, ";"),
     "one step too early": (POLLS, POLLS.replace("> t", ">= t")),
     "one block below is not polled": ("thread.lane < BLOCKS", "thread.lane < BLOCKS - 1"),
     "another tile set is polled": ("told + ((index)l * sets + set) * BLOCKS", "told + (index)l * sets * BLOCKS"),
     "a step is signalled before it is written": (
-        "named_barrier_sync(OUTPUT_WRITTEN, GATE_THREADS + 32);\n        jitter", "jitter",
+        "named_barrier_sync(WaveBarrier::OutputWritten, GATE_THREADS + 32);\n        jitter", "jitter",
     ),
     "inputs are used before they are there": (AWAITS_INPUTS, AWAITS_INPUTS.replace("_sync", "_arrive")),
     "inputs are overwritten before they are used": (AWAITS_EMPTY, AWAITS_EMPTY.replace("_sync", "_arrive")),
@@ -259,8 +259,8 @@ FAULTS = {
         "timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);", ";",
     ),
     "sums are written before they are read": (
-        "named_barrier_sync(SUMS_EMPTY + sum_buffer, BLOCK_THREADS);",
-        "named_barrier_arrive(SUMS_EMPTY + sum_buffer, BLOCK_THREADS);",
+        "named_barrier_sync(NamedBarrier::SumsEmpty + sum_buffer, BLOCK_THREADS);",
+        "named_barrier_arrive(NamedBarrier::SumsEmpty + sum_buffer, BLOCK_THREADS);",
     ),
     "no barrier of the cluster at the start": ("        cluster_sync();\n", ""),
 }  # fmt: skip

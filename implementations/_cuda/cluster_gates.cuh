@@ -16,7 +16,7 @@
 #define PEERS_PER_WARP ((BLOCKS + GATE_WARPS - 2) / GATE_WARPS)
 #define BLOCK_THREADS (THREADS + GATE_THREADS)
 // Either buffer's sums are written, have been read; all states of the block are computed.
-enum NamedBarrier { SUMS_FULL = 1, SUMS_EMPTY = 3, STATES_READY = 5 };
+enum NamedBarrier { SumsFull = 1, SumsEmpty = 3, StatesReady = 5 };
 
 // Broadcast of a block's states to the others, some of them by each warp. bases: start of shared memory in the other blocks.
 template <typename SharedStorage> struct ClusterBroadcast {
@@ -87,14 +87,14 @@ __device__ inline void run_pointwise_warps(SharedStorage& shared, const KernelAr
             const GateOperands operands(shared.pointwise, inputs, thread, tile, args.step(t));
             prefetch_next_inputs(inputs, pointers, args, tiles, tile, t);
             jitter(t, 2);
-            named_barrier_sync(SUMS_FULL + buffer, BLOCK_THREADS);
+            named_barrier_sync(NamedBarrier::SumsFull + buffer, BLOCK_THREADS);
             timed_out = *(volatile int*)&shared.timed_out;  // before the gates, which need not wait for it
             jitter(t, 3);
             const StepResult result(shared.pointwise, buffer, operands, thread, tile, shared.states[now][tile],
                                     shared.states[next][tile]);
             jitter(t, 4);
-            named_barrier_arrive(SUMS_EMPTY + buffer, BLOCK_THREADS);
-            named_barrier_sync(STATES_READY, GATE_THREADS);
+            named_barrier_arrive(NamedBarrier::SumsEmpty + buffer, BLOCK_THREADS);
+            named_barrier_sync(NamedBarrier::StatesReady, GATE_THREADS);
             jitter(t, 5);
             if (is_published && !timed_out) {
                 if (thread.number == 0)

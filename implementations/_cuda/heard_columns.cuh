@@ -51,10 +51,11 @@ struct OutgoingStates {
     // mailbox: of the tile and step.
     __device__ void publish(uint4* mailbox, const ThreadCoords& thread, unsigned epoch) const {
         for (int i = thread.lane; i < PACKETS_PER_WARP; i += 32) {
-            const int own = thread.warp * PACKETS_PER_WARP + i, part = own / SEQUENCES, column = own % SEQUENCES;
+            const int own = thread.warp * PACKETS_PER_WARP + i, packet = own / SEQUENCES, column = own % SEQUENCES;
             uint4* slot = mailbox + column / 8 * PACKET_SLOTS_PER_N_TILE +
-                          (thread.first_unit / UNITS * PACKETS_PER_BLOCK + part) * 8 + column % 8;
-            if (part < PACKETS_PER_BLOCK) st_relaxed_b128(slot, Packet::pack(words[column] + part * WORDS_PER_PACKET, epoch));
+                          (thread.first_unit / UNITS * PACKETS_PER_BLOCK + packet) * 8 + column % 8;
+            if (packet < PACKETS_PER_BLOCK)
+                st_relaxed_b128(slot, Packet::pack(words[column] + packet * WORDS_PER_PACKET, epoch));
         }
     }
 };
@@ -85,22 +86,25 @@ __device__ inline AFragment load_a_fragment_packet_order(const scalar_t* weight,
     return {{words[0][0], words[1][0], words[0][1], words[1][1]}, {words[0][2], words[1][2], words[0][3], words[1][3]}};
 }
 
-// TWICE fragments of split float32, spread among all, are split once and stay as two halves: the first in the fragment's place,
-// the second after the last fragment.
-__device__ inline constexpr bool is_presplit(int part) { return (part + 1) * TWICE / FRAGMENTS > part * TWICE / FRAGMENTS; }
-__device__ inline AFragment load_resident_fragment(const scalar_t* weight, const ThreadCoords& thread, int index) {
-    const int part = index < FRAGMENTS ? index : ((index - FRAGMENTS + 1) * FRAGMENTS - 1) / max(TWICE, 1);
-    const AFragment whole = load_a_fragment_packet_order(weight, thread, part / M_TILES_PER_WARP, part % M_TILES_PER_WARP);
-#if SPLIT
-    if (is_presplit(part)) return index < FRAGMENTS ? tf32_big(whole) : split_a_fragment(whole).small;
-#endif
-    return whole;
+// TWICE fragments of split float32, spread among all, are split once and stay as two parts: the big one in the fragment's place,
+// the small one after the last fragment.
+__device__ inline constexpr bool is_presplit(int fragment) {
+    return (fragment + 1) * TWICE / FRAGMENTS > fragment * TWICE / FRAGMENTS;
 }
-__device__ inline SplitAFragment resident_split_fragment(const ResidentWeights& weights, int part) {
+__device__ inline AFragment load_resident_fragment(const scalar_t* weight, const ThreadCoords& thread, int index) {
+    const int fragment = index < FRAGMENTS ? index : ((index - FRAGMENTS + 1) * FRAGMENTS - 1) / max(TWICE, 1);
+    const AFragment all =
+        load_a_fragment_packet_order(weight, thread, fragment / M_TILES_PER_WARP, fragment % M_TILES_PER_WARP);
 #if SPLIT
-    if (is_presplit(part)) return {weights.at(part), weights.at(FRAGMENTS + part * TWICE / FRAGMENTS)};
+    if (is_presplit(fragment)) return index < FRAGMENTS ? tf32_big(all) : split_a_fragment(all).small;
 #endif
-    return split_a_fragment(weights.at(part));
+    return all;
+}
+__device__ inline SplitAFragment resident_split_fragment(const ResidentWeights& weights, int fragment) {
+#if SPLIT
+    if (is_presplit(fragment)) return {weights.at(fragment), weights.at(FRAGMENTS + fragment * TWICE / FRAGMENTS)};
+#endif
+    return split_a_fragment(weights.at(fragment));
 }
 
 // A lane's packets of a tile, PACKETS_IN_REGISTERS of each 8 sequences at once.

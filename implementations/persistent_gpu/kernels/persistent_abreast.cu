@@ -127,7 +127,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                        const length* lengths, scalar_t* kept, float* cells, index row_step, index row_sequence, uint4* handoff,
                        int* status, int steps, int batch, int is_reverse) {
     const KernelArgs args = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
-                           gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
+                             gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps,
+                             is_reverse};
 #if INPUTS
     input_gemm({x, x_step, x_sequence, weight_ih}, args, batch);
 #endif

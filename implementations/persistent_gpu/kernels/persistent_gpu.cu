@@ -51,14 +51,14 @@ __device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& wei
     for (int t = 0; t < steps; t++)
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
-            if (iteration >= 2) named_barrier_sync(SUMS_EMPTY + buffer, BLOCK_THREADS);
+            if (iteration >= 2) named_barrier_sync(NamedBarrier::SumsEmpty + buffer, BLOCK_THREADS);
             if (t > 0 && !timed_out)
                 timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);
             if (timed_out) *(volatile int*)&shared.timed_out = 1;
             jitter(t, 0);
             mma_recurrent(shared.pointwise, buffer, weights, thread, b_ptr);
             jitter(t, 1);
-            named_barrier_arrive(SUMS_FULL + buffer, BLOCK_THREADS);
+            named_barrier_arrive(NamedBarrier::SumsFull + buffer, BLOCK_THREADS);
             buffer = 1 - buffer, iteration = iteration < 2 ? iteration + 1 : 2;
             b_ptr = tile + 1 < tiles ? b_ptr_at(t, tile + 1) : b_ptr_at(t + 1, 0);
         }
@@ -72,7 +72,8 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(BLOC
                        const length* lengths, scalar_t* kept, float* cells, index row_step, index row_sequence,
                        uint4* left_over, int* status, int steps, int batch, int is_reverse) {
     const KernelArgs args = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
-                           gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
+                             gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps,
+                             is_reverse};
 #if INPUTS
     input_gemm({x, x_step, x_sequence, weight_ih}, args, batch);
 #endif

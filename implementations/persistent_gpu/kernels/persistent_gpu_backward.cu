@@ -26,9 +26,9 @@
 #define WARPS 8
 #define THREADS (32 * WARPS)
 #define K_TILES_PER_WARP ((GATES * UNITS + K_TILE - 1) / K_TILE)  // of the block's gates
-#define M_TILES_PER_WARP ((UNITS * BLOCKS + 16 * WARPS - 1) / (16 * WARPS))  // of 16 units, of a warp
+#define M_TILES_PER_WARP ((UNITS * BLOCKS + 16 * WARPS - 1) / (16 * WARPS))  // of 16 units
 #define SUM_TILE_BYTES (UNITS * 8 * 4)  // of a block, to each block
-#define STATES_PER_THREAD ((UNITS * 8 + THREADS - 1) / THREADS)  // of a thread in a tile
+#define STATES_PER_THREAD ((UNITS * 8 + THREADS - 1) / THREADS)  // in a tile
 
 #include "gathered.cuh"
 #include "resident.cuh"
@@ -102,11 +102,11 @@ __device__ inline void mma_and_send(SharedStorage& shared, ResidentWeights& weig
     const uint4* b_ptr = (const uint4*)shared.gates[gate_buffer] + thread.lane;
     Accumulator sums[TOGETHER] = {};
     jitter(buffer, 0);
-    weights.for_each_pass([&](int pass, auto part) {
+    weights.for_each_pass([&](int pass, auto fragment) {
         const int k_tile = pass % K_TILES_PER_WARP;
         const BFragment b = make_b_fragment(b_ptr[k_tile * 32]);
 #pragma unroll
-        for (int i = 0; i < TOGETHER; i++) mma_k_tile(sums[i], part(i), b);
+        for (int i = 0; i < TOGETHER; i++) mma_k_tile(sums[i], fragment(i), b);
         if (k_tile + 1 < K_TILES_PER_WARP) return;
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++) {
@@ -128,8 +128,8 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
     const ThreadCoords thread = {
         thread_id, thread_id / 32, thread_id % 32, rank * UNITS, (int)(blockIdx.x / BLOCKS) * TILES * 8, batch};
     const KernelArgs args = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, weight,
-                           first_h, first_c, d_final_h, d_final_c, cells, d_gates, d_product, d_first_h, d_first_c,
-                           row_step, row_sequence, steps, is_reverse};
+                             first_h, first_c, d_final_h, d_final_c, cells, d_gates, d_product, d_first_h, d_first_c,
+                             row_step, row_sequence, steps, is_reverse};
     if (thread_id == 0) {
         for (int i = 0; i < 16; i++) mbarrier_init(smem_addr(&shared.barriers[0][i]));
         fence_mbarrier_init();

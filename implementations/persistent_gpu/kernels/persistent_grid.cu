@@ -37,7 +37,7 @@
 #define PACKETS_PREFETCHED (TILES == 1 ? 0 : BUFFERS > 0 ? PACKETS_IN_FLIGHT : 4)  // during the product of the tile before
 #define POLL_DELAY_CLOCKS 400  // before which others' states of one tile are hardly published: an earlier poll would be in vain
 // A buffer's states are received, have been read; the compute warps, the load warps synchronise.
-enum NamedBarrier { STATES_FULL = 1, STATES_EMPTY = 3, COMPUTE_SYNCED = 5, LOAD_SYNCED = 6 };
+enum NamedBarrier { StatesFull = 1, StatesEmpty = 3, ComputeSynced = 5, LoadSynced = 6 };
 
 #include "input_product.cuh"
 
@@ -84,7 +84,7 @@ __device__ inline bool receive_states(StateReceiver& receiver, States& states, u
     return receiver.receive(state_mailbox(mailboxes, thread, t, tile), thread.number, t + 1, store);
 }
 
-// Receives the states of every tile and step, by the warps after the first 8. me: numbered among them.
+// Receives the states of every tile and step, by the warps after the first 8. thread: numbered among them.
 __device__ inline void run_load_warps(SharedStorage& shared, uint4* mailboxes, const ThreadCoords& thread, int steps, int tiles,
                                       bool has_initial_states) {
     StateReceiver receiver;
@@ -94,14 +94,14 @@ __device__ inline void run_load_warps(SharedStorage& shared, uint4* mailboxes, c
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
             const int buffer = iteration % max(BUFFERS, 1), next = tile + 1 < tiles ? tile + 1 : 0;
-            if (iteration++ >= BUFFERS) named_barrier_sync(STATES_EMPTY + buffer, BLOCK_THREADS);
+            if (iteration++ >= BUFFERS) named_barrier_sync(NamedBarrier::StatesEmpty + buffer, BLOCK_THREADS);
             if (TILES == 1) spin_clocks(POLL_DELAY_CLOCKS);
             if ((t > 0 || has_initial_states) && !receive_states(receiver, shared.states[buffer], mailboxes, thread, t, tile))
                 *(volatile int*)&shared.timed_out[buffer] = 1;
-            named_barrier_sync(LOAD_SYNCED, READERS);
+            named_barrier_sync(NamedBarrier::LoadSynced, READERS);
             jitter(t, 6);
             const bool timed_out = *(volatile int*)&shared.timed_out[buffer];
-            named_barrier_arrive(STATES_FULL + buffer, BLOCK_THREADS);
+            named_barrier_arrive(NamedBarrier::StatesFull + buffer, BLOCK_THREADS);
             if (timed_out) return;
             receiver.prefetch_first(state_mailbox(mailboxes, thread, next > 0 ? t : t + 1, next), thread.number);
         }
@@ -127,7 +127,7 @@ __device__ inline bool run_compute_warps(SharedStorage& shared, const KernelArgs
             jitter(t, 0);
             if (!BUFFERS && (t > 0 || args.h0)) timed_out = !receive_states(receiver, states, mailboxes, thread, t, tile);
             jitter(t, 1);
-            named_barrier_sync(STATES_FULL + buffer, BLOCK_THREADS);
+            named_barrier_sync(NamedBarrier::StatesFull + buffer, BLOCK_THREADS);
             if (BUFFERS) timed_out = *(volatile int*)&shared.timed_out[buffer];
             else
                 receiver.prefetch_first(state_mailbox(mailboxes, thread, is_last ? t + 1 : t, is_last ? 0 : tile + 1),
@@ -135,11 +135,12 @@ __device__ inline bool run_compute_warps(SharedStorage& shared, const KernelArgs
             jitter(t, 2);
             mma_recurrent(shared.pointwise, 0, weights, thread, thread_b_ptr(states, thread.warp % GROUPS, thread.lane));
             const GateOperands operands(shared.pointwise, inputs, thread, tile, args.step(t));
-            named_barrier_sync(COMPUTE_SYNCED, THREADS);
+            named_barrier_sync(NamedBarrier::ComputeSynced, THREADS);
             jitter(t, 3);
             const StepResult result(shared.pointwise, 0, operands, thread, tile, states, shared.own);
             if (BUFFERS)
-                named_barrier_arrive(STATES_EMPTY + buffer, BLOCK_THREADS), named_barrier_sync(COMPUTE_SYNCED, THREADS);
+                named_barrier_arrive(NamedBarrier::StatesEmpty + buffer, BLOCK_THREADS),
+                    named_barrier_sync(NamedBarrier::ComputeSynced, THREADS);
             else timed_out = __syncthreads_or(timed_out);
             jitter(t, 4);
             if (is_published && !timed_out)
@@ -161,7 +162,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
                        const length* lengths, scalar_t* kept, float* cells, index row_step, index row_sequence, uint4* handoff,
                        int* status, int steps, int batch, int is_reverse) {
     const KernelArgs args = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
-                           gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps, is_reverse};
+                             gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps,
+                             is_reverse};
 #if INPUTS
     input_gemm({x, x_step, x_sequence, weight_ih}, args, batch);
 #endif
@@ -180,14 +182,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     load_biases_and_carry(shared.pointwise, args, first, lengths);
     for (int tile = 0; first_h && tile < tiles; tile++) {
         load_own_initial_state(shared.own, args, first, tile);
-        named_barrier_sync(COMPUTE_SYNCED, THREADS);
+        named_barrier_sync(NamedBarrier::ComputeSynced, THREADS);
         publish_states(shared.own, state_mailbox(handoff, first, 0, tile), first, 1);
-        named_barrier_sync(COMPUTE_SYNCED, THREADS);
+        named_barrier_sync(NamedBarrier::ComputeSynced, THREADS);
     }
     jitter(-1, 5);
     ResidentWeights weights(shared.pointwise.weight_storage, nullptr, 0,
                             [&](int s, int i) { return load_a_fragment(weight, first, s, i); });
-    named_barrier_sync(COMPUTE_SYNCED, THREADS);
+    named_barrier_sync(NamedBarrier::ComputeSynced, THREADS);
     if (!run_compute_warps(shared, args, weights, handoff, batch)) {
         const ThreadCoords thread = thread_coords(batch);
         *(volatile int*)status = 1;

@@ -30,10 +30,10 @@
 #define THREADS (32 * WARPS)
 #define BLOCKS (DOWN * ACROSS)
 #define OWN_GATES (GATES * UNITS)
-#define K_TILES_PER_WARP ((OWN_GATES * DOWN + K_TILE * GROUPS - 1) / (K_TILE * GROUPS))  // of columns, of a group of warps
-#define M_TILES_PER_WARP ((UNITS * ACROSS * GROUPS + 16 * WARPS - 1) / (16 * WARPS))  // of a warp
+#define K_TILES_PER_WARP ((OWN_GATES * DOWN + K_TILE * GROUPS - 1) / (K_TILE * GROUPS))
+#define M_TILES_PER_WARP ((UNITS * ACROSS * GROUPS + 16 * WARPS - 1) / (16 * WARPS))
 #define ROWS (M_TILES_PER_WARP * 16 * WARPS / GROUPS)
-#define STATES_PER_THREAD ((UNITS * 8 + THREADS - 1) / THREADS)  // of a thread in a tile
+#define STATES_PER_THREAD ((UNITS * 8 + THREADS - 1) / THREADS)  // in a tile
 #define SUM_PACKETS ((SEQUENCES * UNITS + 2) / 3)  // of a block for another
 
 #include "gathered.cuh"
@@ -96,7 +96,7 @@ __device__ inline AFragment load_a_fragment(const scalar_t* weight, const Thread
     });
 }
 
-// The block's part of the sums of its row's units.
+// Computes the block's part of the sums of its row's units.
 __device__ inline void mma_recurrent(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& thread) {
     Accumulator sums[M_TILES_PER_WARP] = {};
     const int group = thread.warp % GROUPS;
@@ -171,8 +171,8 @@ __device__ inline float add_partial_sums(float sum, const SharedStorage& shared,
     return sum;
 }
 
-// The i-th step backward of the block's own units of a tile, the sums of the step before being full; at last what is left of
-// d_h.
+// The i-th step backward of the block's own units of a tile, once the sums of the step before are full; after the last step
+// the gradients of the initial states.
 __device__ inline void pointwise_backward_units(SharedStorage& shared, const KernelArgs& args, const GateInputs& inputs,
                                                 const ThreadCoords& thread, int tile, int i) {
 #pragma unroll
@@ -204,8 +204,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     const ThreadCoords first = thread_coords(batch);
     const KernelArgs args = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, weight,
-                           first_h, first_c, d_final_h, d_final_c, cells, d_gates, d_product, d_first_h, d_first_c,
-                           row_step, row_sequence, steps, is_reverse};
+                             first_h, first_c, d_final_h, d_final_c, cells, d_gates, d_product, d_first_h, d_first_c,
+                             row_step, row_sequence, steps, is_reverse};
     const int tiles = min(TILES, (batch - first.first_sequence + 7) / 8);
     zero_smem(&shared, sizeof(States) + sizeof(Gradients));
     shared.carry.load(args, first, lengths);

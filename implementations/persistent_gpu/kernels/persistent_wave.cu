@@ -18,7 +18,7 @@
 //   of them wrote before the barrier. A lane of a load warp acquires the flag of one block below, and its warp synchronises
 //   before any lane reads. So each value read was written before. Every flag is set once for each step, in order, by one
 //   thread. No layer waits for one above: a layer can go on when all below it can, and blocks start in their order. A buffer of
-//   inputs is read between the barriers INPUTS_FULL, where its load warp has written it, and INPUTS_EMPTY, before which its
+//   inputs is read between the barriers InputsFull, where its load warp has written it, and InputsEmpty, before which its
 //   load warp does not write it again. The sums of GRU's W_in x are among the others. A wait that takes WATCHDOG_NS times out,
 //   and nothing more is published, in the block, its cluster and so the layers above.
 #define LOAD_WARPS 3
@@ -28,7 +28,7 @@
 
 #define VECTORS_IN_FLIGHT (WIDTH < 8 ? WIDTH / 2 : 8)  // of a lane of a load warp
 // Named barriers beside those of cluster_gates.cuh: of the buffers of inputs; all outputs of a step are written.
-enum { INPUTS_FULL = 6, INPUTS_EMPTY = INPUTS_FULL + LOAD_WARPS, OUTPUT_WRITTEN = INPUTS_EMPTY + LOAD_WARPS };
+enum WaveBarrier { InputsFull = 6, InputsEmpty = InputsFull + LOAD_WARPS, OutputWritten = InputsEmpty + LOAD_WARPS };
 static_assert(STREAMED_FRAGMENTS == 0, "all weights are on chip");
 
 struct SharedStorage {
@@ -85,13 +85,13 @@ __device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& wei
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
             Accumulator sums[M_TILES_PER_WARP] = {};
-            named_barrier_sync(INPUTS_FULL + input_buffer, THREADS + 32);
+            named_barrier_sync(WaveBarrier::InputsFull + input_buffer, THREADS + 32);
             jitter(t, 0);
             mma_mainloop<K_TILES_PER_WARP, INPUT_K_TILES>(
                 sums, weights, thread_b_ptr(shared.inputs[input_buffer], thread.warp % GROUPS, thread.lane));
-            named_barrier_arrive(INPUTS_EMPTY + input_buffer, THREADS + 32);
+            named_barrier_arrive(WaveBarrier::InputsEmpty + input_buffer, THREADS + 32);
             timed_out |= *(volatile int*)&shared.timed_out;
-            if (iteration >= 2) named_barrier_sync(SUMS_EMPTY + sum_buffer, BLOCK_THREADS);
+            if (iteration >= 2) named_barrier_sync(NamedBarrier::SumsEmpty + sum_buffer, BLOCK_THREADS);
             const uint4* b_ptr = thread_b_ptr(shared.states[t % 2][tile], thread.warp % GROUPS, thread.lane);
             if (t > 0 && !timed_out)
                 timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);
@@ -100,7 +100,7 @@ __device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& wei
             if (CELL == GRU) spill_candidate_input(shared.pointwise, sum_buffer, thread, sums);
             mma_recurrent(shared.pointwise, sum_buffer, weights, thread, b_ptr, sums);
             jitter(t, 6);
-            named_barrier_arrive(SUMS_FULL + sum_buffer, BLOCK_THREADS);
+            named_barrier_arrive(NamedBarrier::SumsFull + sum_buffer, BLOCK_THREADS);
             sum_buffer = 1 - sum_buffer, iteration = iteration < 2 ? iteration + 1 : 2,
             input_buffer = input_buffer + 1 < LOAD_WARPS ? input_buffer + 1 : 0;
         }
@@ -144,11 +144,11 @@ __device__ inline void run_load_warps(SharedStorage& shared, const LayerInput& i
         if (timed_out) *(volatile int*)&shared.timed_out = 1;
         __syncwarp();
         jitter(t, 7);
-        if (!is_first) named_barrier_sync(INPUTS_EMPTY + thread.warp, THREADS + 32);
+        if (!is_first) named_barrier_sync(WaveBarrier::InputsEmpty + thread.warp, THREADS + 32);
         load_inputs(inputs, input, thread, t, thread.first_sequence + tile * 8);
         __syncwarp();
         jitter(t, 8);
-        named_barrier_arrive(INPUTS_FULL + thread.warp, THREADS + 32);
+        named_barrier_arrive(WaveBarrier::InputsFull + thread.warp, THREADS + 32);
         is_first = false;
         for (tile += LOAD_WARPS; tile >= tiles; tile -= tiles) t++;
     }
@@ -157,7 +157,7 @@ __device__ inline void run_load_warps(SharedStorage& shared, const LayerInput& i
 // Signals each step that the block has written, by the last warp, until a wait times out.
 __device__ inline void run_signal_warp(SharedStorage& shared, int* step_flag, const ThreadCoords& thread, int steps) {
     for (int t = 0; t < steps; t++) {
-        named_barrier_sync(OUTPUT_WRITTEN, GATE_THREADS + 32);
+        named_barrier_sync(WaveBarrier::OutputWritten, GATE_THREADS + 32);
         jitter(t, 9);
         if (thread.lane == 0 && !*(volatile int*)&shared.timed_out) st_release(step_flag, t + 1);
         __syncwarp();
@@ -196,8 +196,8 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(BLOC
     const index states = (index)layer * batch * HIDDEN;
     const auto of_layer = [&](auto* all) { return all ? all + states : nullptr; };
     const KernelArgs args = {nullptr, own.weight_hh, own.bias_ih, own.bias_hh, of_layer(first_h), of_layer(first_c), own.output,
-                           of_layer(final_h), of_layer(final_c), own.saved_gates, own.cells, 0, 0, output_step, output_sequence,
-                           row_step, row_sequence, steps, 0};
+                             of_layer(final_h), of_layer(final_c), own.saved_gates, own.cells, 0, 0, output_step,
+                             output_sequence, row_step, row_sequence, steps, 0};
     const int tiles = min(TILES, (batch - thread.first_sequence + 7) / 8);
     init_mbarriers(shared, 10);
     if (thread_id < THREADS) {
@@ -213,7 +213,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(BLOC
         load_initial_states(shared, args, thread, tiles, lengths);
         cluster_sync();
         run_pointwise_warps(shared, args, thread, tiles, status, FusedInputs(),
-                            [](int) { named_barrier_sync(OUTPUT_WRITTEN, GATE_THREADS + 32); });
+                            [](int) { named_barrier_sync(WaveBarrier::OutputWritten, GATE_THREADS + 32); });
     } else {
         warpgroup_reg_dealloc<READER_REGISTERS>();
         cluster_sync();
