@@ -1,1 +1,1 @@
-"""What is run: named case sets, equivalence, benchmarks."""
+"""Suites that this project runs: named case sets, equivalence, benchmarks."""

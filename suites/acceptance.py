@@ -109,7 +109,7 @@ def gated(runs: list[list[Row]]) -> tuple[int, int]:
 
 
 def noise(runs: list[list[Row]]) -> float:
-    """What a pair of blocks spreads by, in the median over all rows: the noise that the verdicts were given in."""
+    """Returns the noise behind the verdicts: the spread of a pair of blocks, as the median over all rows."""
     timed = [row.timing for rows in runs for row in rows if row.timing]
     return median(spread(timing.samples_us, found.samples_us) for timing in timed for found in timing.against)
 
@@ -121,9 +121,9 @@ def _times(rows: list[Row], one: gate.Finding) -> tuple[list[float], list[float]
 
 
 def absolute_times(turns: int) -> dict[str, Ratio]:
-    """For each smoke case of scan_cpu its time beside sequential over its time beside a second scan_cpu.
+    """Returns, for each smoke case, scan_cpu's time beside sequential over its time beside a second scan_cpu.
 
-    In turns of one process, since a machine drifts by more from run to run than the two may differ.
+    Both are timed in turns in one process: a machine drifts more between runs than the two times may differ.
     """
     memory.fix_allocator()
     return {str(case): _two_baselines(case, turns) for case in case_set("smoke") if _is_run_by_scan_cpu(case)}

@@ -25,7 +25,7 @@ Line = tuple[str, str, str, str]  # promise, bar, measured, whether it is kept
 
 @dataclass
 class Report:
-    """What was measured so far."""
+    """The figures measured so far, on one machine."""
 
     machine: dict[str, Any]
     seconds: float = 0.0

@@ -62,7 +62,7 @@ def kind_of(form: Form) -> str:
 
 
 def promising(problem: Any, device: Device, most: int) -> list[Form]:
-    """Of each kind so many, the best first by the model."""
+    """Returns at most `most` forms of each kind, best first by the model."""
     found: dict[str, list[Form]] = {}
     for form in sorted(fitting(problem, device), key=lambda form: queued_us(form, device)):
         found.setdefault(kind_of(form), []).append(form)
@@ -89,7 +89,7 @@ def forced(form: Form) -> Iterator[None]:
 
 
 def measured(shape: Shape, most: int, rounds: int = ROUNDS) -> list[Measured]:
-    """Those of one shape, in blocks that alternate."""
+    """Measures the most promising forms of one shape, in blocks that alternate."""
     device = indexed("cuda")
     kind = Kind(getattr(torch, shape.dtype), device, shape.precision == "tf32", shape.is_backward)
     forms = promising(kind.problem(CELL, shape.hidden, shape.batch), Device.of(device), most)

@@ -1,4 +1,4 @@
-"""What the commands have in common that measure on a CUDA device."""
+"""Code shared by the commands that measure on a CUDA device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this project's own implementations must support: see `pytest_ecornn.cases.required`."""
+"""Requirements on this project's own implementations: see `pytest_ecornn.cases.required`."""
 
 from pytest_ecornn.cases.required import MIN_CELLS, NN_CELLS, REQUIRED_DOMAIN
 

@@ -64,7 +64,7 @@ class Job(NamedTuple):
 
 
 def jobs(device: Device) -> list[Job]:
-    """Those of all kinds of forms that the device has, the most valuable first: each family's, then by size, cell and dtype."""
+    """Returns jobs for all kinds of forms on the device, most valuable first: each family's, then by size, cell and dtype."""
     persistent = list(_persistent(device, ("lstm",)))
     others = [*_sparse(), *_scans(), *_transposed(), *_once()]
     first = sum(Case.parse(job.case).hidden_size <= SIZES[1][0] for job in persistent)
@@ -93,7 +93,7 @@ def _kinds(cell: str, hidden: int, batch: int, arithmetic: Arithmetic, is_backwa
 
 
 def _best(problem: Problem, device: Device) -> dict[str, Form]:
-    """Of each kind the form that should take the least time."""
+    """Returns, for each kind, the form with the least time by the model."""
     best: dict[str, Form] = {}
     for form in sorted(fitting(problem, device), key=lambda form: queued_us(form, device)):
         best.setdefault(kind_of(form) + ", streamed" * (form.left_over > 0), form)
@@ -117,7 +117,7 @@ def _sparse() -> Iterator[Job]:
 
 
 def _scans() -> Iterator[Job]:
-    """Of few steps, and of so many that blocks take turns at tiles."""
+    """Yields scans of few steps, and of so many that blocks take turns at tiles."""
     for dtype in ("float32", "float16", "bfloat16", "float64"):
         for sizes in ("T4-B3-H61", "T4099-B1-H61"):
             for cell in ("mingru", "minlstm", "mingru_positive", "minlstm_positive"):

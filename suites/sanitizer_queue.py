@@ -57,7 +57,7 @@ class Watch:
     _outcomes: list[Outcome] = field(default_factory=list)
 
     def run(self, jobs: Sequence[Job], processes: int) -> list[Outcome]:
-        """What came of each job that was reached, in the order of their ends."""
+        """Runs the jobs and returns an outcome for each one reached, in the order in which they ended."""
         self._queue.extend(jobs)
         self._processes = processes
         with ThreadPoolExecutor(processes) as pool:
@@ -107,7 +107,7 @@ class Watch:
         return Ended(text, code, time.monotonic() - start)
 
     def _judged(self, some: Sequence[Job], ended: Ended) -> tuple[list[Outcome], bool]:
-        """Of the jobs that it began, and whether others are to go back to the queue."""
+        """Returns the outcomes of the jobs that the process began, and whether the others return to the queue."""
         parts = ended.text.split("BEGIN ")[1:]  # one a job
         outcomes = [Outcome(job, *_verdict(part)) for job, part in zip(some, parts, strict=False)]
         if ended.code == 0:
@@ -131,7 +131,7 @@ _ERRORS = ("Invalid __", "hazard", "Error: ", "out of bounds", "Internal Sanitiz
 
 
 def _verdict(part: str) -> tuple[str, float]:
-    """Of what a process printed from a job's first line on."""
+    """Returns a job's verdict and seconds, from a process's output from the job's first line on."""
     for line in part.splitlines():
         if line.startswith("==") and "SUMMARY" not in line and any(sign in line for sign in _ERRORS):
             return line.strip("= ").strip(), 0.0

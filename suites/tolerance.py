@@ -31,9 +31,9 @@ _OTHER_ORDER = 1001  # a permutation that no yardstick uses
 
 @dataclass
 class Tally:
-    """What came of one kind of comparison. needed: the factors on the yardstick's rms and maximum that would just pass.
+    """Results of one kind of comparison. needed: the factors on the yardstick's rms and maximum that would just pass.
 
-    differing, bias: of elements of 16 bits, the largest of their shares over its limit.
+    differing, bias: for elements of 16 bits, each one's largest share over its limit.
     """
 
     shares: list[float] = field(default_factory=list)

@@ -1,1 +1,1 @@
-"""What the harness promises of itself on a CUDA device, each promise measured by a module of its own."""
+"""Measures the harness's own promises on a CUDA device; each promise has a module of its own."""

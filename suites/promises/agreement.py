@@ -112,7 +112,7 @@ def harness_us(one: Captured) -> float:
 
 
 def do_bench_us(do_bench: DoBench, one: Captured) -> float:
-    """The same by do_bench, which times as many rounds of all graphs as make a long call."""
+    """Time of one replay by do_bench, in microseconds; a timed call has enough rounds of all graphs to be long."""
     round_ms = _do_bench_ms(do_bench, one, 1, _SHORT_MS)
     rounds = ceil(_CALL_MS / round_ms)
     return _do_bench_ms(do_bench, one, rounds, _REPEAT_MS) * 1e3 / (rounds * len(one.graphs))

@@ -65,13 +65,13 @@ class First:
 
     @property
     def disk_loads_s(self) -> list[float]:
-        """Of kernels that did not have to be compiled."""
+        """Load times, in seconds, of kernels that needed no compilation."""
         return [one.load_s for one in self.stages if one.compile_s is None]
 
 
 @dataclass
 class Figures:
-    """Of one implementation."""
+    """Figures of one implementation. reason: why there are none, or empty."""
 
     name: str = NAME
     firsts: list[First] = field(default_factory=list)
@@ -184,7 +184,7 @@ def _in_process(folder: str, disk: str, name: str, cases: Sequence[str]) -> list
 
 
 def parse(text: str, disk: str) -> list[First]:
-    """What `main` printed."""
+    """Parses what `main` printed; `disk` goes into each result."""
     return [First(one["case"], one["seconds"], [Stage(**stage) for stage in one["stages"]], disk) for one in json.loads(text)]
 
 

@@ -33,7 +33,7 @@ class Sleep:
 
     @classmethod
     def through(cls, short: tuple[int, float], long: tuple[int, float]) -> Sleep:
-        """From two of (cycles, us). Raises ValueError where more cycles do not take longer."""
+        """Fits the line through two points (cycles, us). Raises ValueError where more cycles do not take longer."""
         slope = (long[1] - short[1]) / (long[0] - short[0])
         if slope <= 0:
             raise ValueError(f"expected a longer wait to take longer, got {short} and {long} (cycles, us)")
@@ -43,7 +43,7 @@ class Sleep:
         return max(1, round((wanted_us - self.fixed_us) / self.us_per_cycle))
 
     def corrected(self, cycles: int, ratio: float, plain_us: float) -> int:
-        """What to try after `cycles` have made the time `ratio` times as long."""
+        """Returns the cycles to try next, after `cycles` made the time `ratio` times as long."""
         return max(1, cycles + round((1 + SHARE - ratio) * plain_us / self.us_per_cycle))
 
 
@@ -70,7 +70,7 @@ def _sleep_us(cycles: int, device: str) -> float:
 
 
 def plant(plain: Captured, name: str, pool: Pool, sleep: Sleep, seconds: float) -> tuple[Captured, Ratio]:
-    """The same with the share planted, and the ratio that was measured afterwards; calibrated once more where that is off."""
+    """Returns `plain` with SHARE planted, and the measured ratio of the two; calibrates once more where that is off."""
     case = plain.called.candidate.case
     plain_us = _time_us(plain, seconds)
     cycles = sleep.cycles(SHARE * plain_us)

@@ -44,7 +44,7 @@ class Repeated:
 
     @property
     def launches(self) -> int:
-        """Of recurrent kernels, in a call."""
+        """Number of recurrent kernels that one call launches."""
         return self.case.layers * self.case.directions * (2 if self.case.training else 1)
 
     def again(self) -> None:

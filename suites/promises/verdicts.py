@@ -67,7 +67,7 @@ def right(tallies: Sequence[Tally], what: str) -> tuple[int, int]:
 
 
 def measure_all(trials: int, budget: float = BUDGET) -> Iterator[Tally]:
-    """For each case both tallies, with `trials` verdicts each over all cases."""
+    """Yields both tallies of each case; over all cases, either kind of tally has `trials` verdicts."""
     sleep = measure_sleep("cuda")
     for (name, text), count in zip(CASES, shares(trials, len(CASES)), strict=True):
         if count:
@@ -98,7 +98,7 @@ def _judged(found: Tally, row: Captured, baseline: Captured, count: int, budget:
 
 @contextmanager
 def without_old_garbage() -> Iterator[None]:
-    """What exists already is not searched for garbage before each measurement, which would take longer than the measurement."""
+    """Exempts existing objects from garbage collection: to search them before a measurement takes longer than it."""
     gc.collect()
     gc.freeze()
     try:

@@ -72,7 +72,7 @@ def alternate(arms: Sequence[Arm], rounds: int) -> None:
 
 
 class Replay:
-    """What a call launches as a CUDA graph, over the same tensors each time; calling it replays the graph."""
+    """A CUDA graph of what a call launches, over the same tensors each time; calling it replays the graph."""
 
     def __init__(self, call: Callable[[], Any]):
         self._call = call  # whose tensors the graph reads

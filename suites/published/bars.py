@@ -1,4 +1,4 @@
-"""What a measured figure has to reach, and whether it does: its whole interval, not its middle alone."""
+"""Bars that a measured figure has to reach, judged by its whole interval, not by its middle alone."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ _SECONDS = 1.0  # for the fewest rounds that an interval needs; slower calls get
 
 @dataclass(frozen=True)
 class Cell:
-    """What one implementation needs for one case, or the reason why there is no time.
+    """The time of one implementation on one case, in microseconds, or the reason why there is none.
 
-    over_it: by the name of another its time over this one's; over 1 means that this one is faster.
+    over_it: another implementation's time over this one's, by its name; over 1 means that this one is faster.
     """
 
     reason: str = ""
@@ -104,7 +104,7 @@ class Contest:
         return self.cells(samples_us, {name: reason for name, reason in arms.items() if isinstance(reason, str)})
 
     def cells(self, samples_us: Mapping[str, Sequence[float]], reasons: Mapping[str, str]) -> dict[str, Cell]:
-        """From each implementation's samples, one a round, or the reason why it has none."""
+        """Returns a cell for each implementation, from its samples (one a round) or the reason why it has none."""
         return {name: self._cell(name, samples_us) if name in samples_us else Cell(reasons[name]) for name in self.names}
 
     def _cell(self, name: str, samples_us: Mapping[str, Sequence[float]]) -> Cell:
@@ -130,5 +130,5 @@ def checked(arm: GraphArm | str) -> GraphArm | str:
 
 
 def precision_of(case: Case) -> str:
-    """In one word: the type, or of float32 in TF32 that."""
+    """Returns a case's precision in one word: its dtype, or for float32 in TF32 `tf32`."""
     return case.precision if case.precision != "ieee" else case.dtype

@@ -25,7 +25,7 @@ PAPER_COLUMN = "paper (Titan Xp, CUDA 8, cuDNN 6)"
 
 @dataclass
 class Report:
-    """What was measured so far."""
+    """The figures measured so far, on one machine."""
 
     machine: dict[str, Any]
     seconds: float = 0.0

@@ -107,7 +107,7 @@ def _over_best_peer(row: scan_peers.Row, way: str) -> Ratio | None:
 
 
 def _series(label: str, ratios: Sequence[Ratio | None]) -> Series:
-    """Of the cases that have a ratio. Raises ValueError where none has."""
+    """Returns the series of the cases that have a ratio. Raises ValueError where none has."""
     measured = [ratio for ratio in ratios if ratio is not None]
     if not measured:
         raise ValueError(f"expected at least one measured case of {label!r}, got none of {len(ratios)}")

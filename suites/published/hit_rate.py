@@ -39,7 +39,7 @@ class HitRate:
 
 
 def measure(batch: int, hidden: int, layout: str) -> HitRate:
-    """Of the float32 product [B x H] x [4H x H] in a layout, "row_major" (X W^T) or "transposed" (W X^T)."""
+    """Measures the float32 product [B x H] x [4H x H] in a layout: "row_major" (X W^T) or "transposed" (W X^T)."""
     if shutil.which(_COMMAND[0]) is None:
         return HitRate(reason="ncu (Nsight Compute) is not on the PATH")
     command = [*_COMMAND, sys.executable, "-c", _PROGRAM, str(batch), str(hidden), layout]

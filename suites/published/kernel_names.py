@@ -1,4 +1,4 @@
-"""What a kernel does, by its name: a matrix product, a scan over time, something pointwise, or anything else."""
+"""Classifies kernels by name: a matrix product, a scan over time, something pointwise, or anything else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SUM_OF_PARTS = re.compile(r"split_?k_?reduce", re.IGNORECASE)
 
 
 def kind_of(kernel: str) -> Kind:
-    """Of a kernel of cuBLAS, cuDNN, torch or this project; the sum over a product's split parts counts to products."""
+    """Returns the kind of a kernel of cuBLAS, cuDNN, torch or this project; a sum of a product's split parts is a product."""
     if _PRODUCT.search(kernel):
         return "product"
     if _SCAN.search(kernel):

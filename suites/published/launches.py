@@ -46,7 +46,7 @@ class Breakdown:
 
     @property
     def busy_us(self) -> float:
-        """Of all kernels, copies and fills, added up."""
+        """Summed times of all kernels, copies and fills, in microseconds."""
         return self.product_us + self.scan_us + self.pointwise_us + self.other_us
 
     @property

@@ -1,4 +1,4 @@
-"""What this version or a machine may lack: fetched by name when it is used, with the reason where it is absent."""
+"""Fetches by name, when used, what this version or a machine may lack; gives the reason where it is absent."""
 
 from __future__ import annotations
 

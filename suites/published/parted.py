@@ -141,7 +141,7 @@ class Plan:
         return self._rows(found)
 
     def _rows(self, found: dict[str, Any]) -> dict[str, list[Any]]:
-        """By part, of a report's JSON."""
+        """Returns the rows of a report's JSON, by part."""
         return {
             name: [rebuilt(part.row, row) for row in found["rows"][name]]
             for name, part in self.parts.items()
@@ -149,7 +149,7 @@ class Plan:
         }
 
     def deadlines(self, start: float, seconds: float, names: Collection[str]) -> dict[str, float]:
-        """By part, in the order in which they run, when it has to begin nothing more: what one leaves is the next one's."""
+        """Returns each part's deadline, in running order; after it the part begins nothing more. Spare time is the next's."""
         chosen = {name: part.share for name, part in self.parts.items() if name in names}
         found, spent = {}, 0.0
         for name, share in chosen.items():
@@ -232,7 +232,7 @@ def _fields(one: Any) -> dict[str, Any]:
 
 @dataclass
 class Report:
-    """What was measured so far: rows by part. ended: why a part has no more of them than it has. runs: as they began."""
+    """The rows measured so far, by part. ended: why a part has no more rows. runs: in the order in which they began."""
 
     plan: Plan
     machine: dict[str, Any]

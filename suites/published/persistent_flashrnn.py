@@ -30,7 +30,7 @@ Times = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Row:
-    """Of one mode. reasons: by name, where there is no time. share: FlashRNN's largest error over its limit by the harness."""
+    """Times of one mode. reasons: by name, where there is no time. share: FlashRNN's largest error over the harness's limit."""
 
     mode: str
     time_us: dict[str, Times]
@@ -62,7 +62,7 @@ def _row(mode: str) -> Row:
     found, shares = cases(mode), list[float]()
 
     def judged(kind: Found, case: Case) -> tuple[Candidate, list[Comparison]]:
-        """What is less exact than its limit is timed all the same: it would only be the faster for it."""
+        """Builds a candidate that is timed even beyond its error limit: less exactness can only make it faster."""
         candidate, comparisons = build_and_compare(kind, case)
         shares.append(max(one.share for one in comparisons))
         return candidate, []
@@ -77,7 +77,7 @@ def _row(mode: str) -> Row:
 
 
 def row(mode: str, samples_us: dict[str, list[float]], reasons: dict[str, str], share: float | None) -> Row:
-    """From the samples of each, one a round, or the reason why there are none."""
+    """Returns a mode's row, from each implementation's samples (one a round) or the reason why it has none."""
     times = {name: median_interval(one) for name, one in samples_us.items()}
     ratio = paired_ratio(samples_us[THEIRS], samples_us[OURS]) if len(times) == 2 else None
     return Row(mode, times, reasons, ratio, share)

@@ -19,7 +19,7 @@ SHARED_BYTES_A_CLOCK, LEFT_OVER_BYTES_A_CLOCK = 128, 64  # from shared memory, a
 
 
 def handoff_us(form: Form) -> float:
-    """Until what all blocks tell of a tile of sequences has come."""
+    """Time until all blocks' values of one tile of sequences have arrived, in microseconds."""
     return LATENCY_US + form.heard_bytes / TOLD_BYTES_A_CLOCK / CLOCKS_A_US
 
 
@@ -31,6 +31,6 @@ def busy_us(form: Form) -> float:
 
 
 def floor_us(form: Form) -> float:
-    """Of a step of all tiles: while one tile's states are on their way another's products are made."""
+    """Least time of a step of all tiles, in microseconds: one tile's states travel during another's products."""
     busy = busy_us(form)
     return max(form.tiles * busy, busy + handoff_us(form))

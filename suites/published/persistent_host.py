@@ -1,4 +1,4 @@
-"""What persistent_gpu takes of the host: a call of a short sequence until it returns, and the first use of a kernel.
+"""Measures persistent_gpu's cost on the host: a call of a short sequence until it returns, and a kernel's first use.
 
 The first call that a process measures takes longer than the same call later, whichever it is: so each implementation's first is
 measured once before all others, and thrown away.

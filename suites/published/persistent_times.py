@@ -37,7 +37,10 @@ NOT_ALL = "not all measured"
 
 
 def cases(names: Collection[str] = tuple(GROUPS)) -> list[Case]:
-    """Of these groups. The cheap ones first: decoding, language models, long sequences, of each the forward passes first."""
+    """Returns these groups' cases, cheap ones first: decoding, language models, long sequences.
+
+    The forward passes of each group precede its training.
+    """
     groups = (("decoding", "inference"), *product(("language", "long"), ("inference", "training")))
     return [
         Case(cell=cell, layers=layers, batch=batch, hidden_size=hidden, steps=steps, dtype=dtype, precision=precision,

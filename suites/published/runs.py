@@ -15,7 +15,7 @@ from pytest_ecornn.suites.published.rebuilt import rebuilt
 
 @dataclass(frozen=True)
 class Run:
-    """Of one process. parts: as asked for. began: of time.time, 0 where unknown. gpu: tells GPUs apart without naming them."""
+    """The run of a process. parts: as asked. began: by time.time, 0 if unknown. gpu: distinguishes GPUs without naming them."""
 
     parts: list[str]
     seconds: float = 0.0
@@ -34,7 +34,7 @@ class Run:
 
 
 def of_report(found: dict[str, Any]) -> list[Run]:
-    """From its JSON, in which older ones have only how long the last run and those before it took."""
+    """Returns a report's runs from its JSON. Older reports have only the seconds of the last run and of those before it."""
     if "runs" in found:
         return list(rebuilt(list[Run], found["runs"]))
     before = [Run([], seconds)] if (seconds := found.get("earlier_seconds", 0)) else []

@@ -141,7 +141,7 @@ def _cells(row: Row) -> Iterator[str]:
 
 
 def figures(rows: Sequence[Row]) -> dict[str, str]:
-    """By file name, for each dtype: the largest error over the steps, gates near one dashed."""
+    """Returns a plot for each dtype, by file name: the largest error over the steps, gates near one dashed."""
     found = {}
     for dtype in DTYPES:
         lines = list(_lines([row for row in _sorted(rows) if row.dtype == dtype]))

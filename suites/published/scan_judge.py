@@ -29,7 +29,7 @@ _EXACT = Declared("float32")
 
 
 class Judge:
-    """Of output, final state and in training the gradient of x. where: the device that the reference is computed on.
+    """Judges output, final state and in training the gradient of x. where: the device that computes the reference.
 
     Raises ValueError for a problem that is not of one projected layer, batch first, without lengths and initial state.
     """
@@ -74,7 +74,7 @@ class Judge:
         ]
 
     def largest_error(self, tensors: Tensors) -> float:
-        """Of all tensors, relative to each one's largest element: no verdict, and no plain loop for it."""
+        """Returns the largest error of all tensors, relative to each one's largest element: no verdict, no plain loop."""
         return max(self._errors(name, tensors)[""].maximum for name in self._wanted)
 
     def build(self, found: Found, case: Case) -> tuple[Candidate, list[Comparison]]:

@@ -50,13 +50,13 @@ def _table(row: Row) -> str:
 
 
 def _common_reason(row: Row) -> str:
-    """Where none of the ways has been measured, for one reason."""
+    """Returns the one reason why no way has been measured; empty where there is none or several."""
     reasons = {one.reason for one in row.figures.values()}
     return next(iter(reasons)) if len(reasons) == 1 else ""
 
 
 def _least_bytes(row: Row) -> int:
-    """Of the pre-activations and the output; the gradient may take the former's place."""
+    """Returns the bytes of the pre-activations and the output; the gradient may overwrite the pre-activations."""
     return row.shape.bytes_of(row.shape.gates + 1)
 
 
@@ -107,7 +107,7 @@ def _lowest(
 
 
 def best_ratio(row: Row, layout: str, way: str) -> Ratio | None:
-    """Of the fastest peer of a layout, its time over scan_gpu's; None where either has none that counts."""
+    """Returns the time of a layout's fastest peer over scan_gpu's; None where either has none that counts."""
     peers = [one for one in _counted(row) if one.layout == layout and way in one.over_ours]
     return min(peers, key=lambda one: one.time_us[way][0]).over_ours[way] if peers else None
 

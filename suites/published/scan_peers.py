@@ -39,7 +39,7 @@ class Shape(ScanShape):
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one way. Times, and their ratios to scan_gpu's, by CALLED and REPLAYED. is_right: None where not judged.
+    """Figures of one way. Times and ratios to scan_gpu's: by CALLED and REPLAYED. is_right: None where not judged.
 
     host_us: until a call returns. peak_bytes: with pre-activations of the call's own.
     """
@@ -101,7 +101,7 @@ class Step:
         return self._with_gradient(lambda: self._call(self._x))
 
     def with_product(self) -> tuple[Tensor, Tensor]:
-        """The same of a copy, which stands for an input product's result: whoever needs it last may write over it."""
+        """Returns both for a copy of x, which stands for an input product's result: its last user may overwrite it."""
         return self._with_gradient(lambda: (self.way.spending or self._call)(self._x.clone()))
 
     def _with_gradient(self, made: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
@@ -111,7 +111,7 @@ class Step:
         return output.detach(), gradient
 
     def results(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Those of either call, as [B, T, ..]."""
+        """Yields the states and the gradient of either call, as [B, T, ..]."""
         for call in (self, self.with_product):
             yield self._as_btd(*call())
 

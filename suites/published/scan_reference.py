@@ -37,7 +37,7 @@ def states(x: Tensor, cell: str) -> Tensor:
 
 
 def _gates(x: Tensor, cell: str) -> tuple[Tensor, Tensor]:
-    """What a step keeps of the state before it, and what it adds: h_t = keep h_(t-1) + new. Source: arXiv 2410.01201."""
+    """Returns keep and new of h_t = keep h_(t-1) + new, for each step. Source: arXiv 2410.01201."""
     *given, candidate = x.chunk(len(cells.get(cell).gates), -1)
     opens = given[0] if len(given) == 1 else logsigmoid(given[1]) - logsigmoid(given[0])
     candidate = cells.positive(candidate) if cell.endswith("_positive") else candidate
@@ -45,6 +45,6 @@ def _gates(x: Tensor, cell: str) -> tuple[Tensor, Tensor]:
 
 
 def sampled(x: Tensor, channels: Tensor, hidden: int) -> Tensor:
-    """Of [B, T, blocks*H] the same channels of every block, as a scan of fewer channels has them: none heeds another."""
+    """Selects the same channels of every block of [B, T, blocks*H], as for a scan of fewer channels: they are independent."""
     blocks = range(0, x.shape[-1], hidden)
     return x[..., torch.cat([channels + start for start in blocks])]

@@ -26,5 +26,5 @@ class ScanShape:
         return f"{self.batch} x {self.steps:,} x {self.hidden:,}, {self.dtype}"
 
     def bytes_of(self, values: int) -> int:
-        """Of arrays that have so many values for each channel and step."""
+        """Returns the bytes of arrays with `values` values for each sequence, channel and step."""
         return values * self.batch * self.steps * self.hidden * int(getattr(torch, self.dtype).itemsize)

@@ -107,7 +107,7 @@ def _device(name: str, device: str) -> str:
 
 
 def _arm(name: str, case: Case, judge: Judge, pools: dict[str, Pool]) -> Arm | str:
-    """Of what has passed. pools: by device, for others of the same cell."""
+    """Returns the arm of a way that passed, or why there is none. pools: by device, shared by ways of the same cell."""
     if name == "sequential" and case.steps > LONGEST_LOOP:
         return NONE_WANTED
     candidate = prepared(case, [name], judge.build)[name]
@@ -119,7 +119,7 @@ def _arm(name: str, case: Case, judge: Judge, pools: dict[str, Pool]) -> Arm | s
 
 
 def row(cell: str, steps: int, samples_us: Mapping[str, Sequence[float]], reasons: Mapping[str, str]) -> Row:
-    """From each way's samples, one a round, or the reason why it has none."""
+    """Returns a row from each way's samples (one a round) or the reason why it has none."""
     cells = {
         name: _cell(samples_us[name]) if name in samples_us else Cell(reason=reasons[name]) for name in (*WAYS, *LOGARITHMIC)
     }
@@ -197,7 +197,7 @@ def _bars(rows: Sequence[Row]) -> str:
 
 
 def figures(rows: Sequence[Row]) -> dict[str, str]:
-    """By file name: for each cell its times over the steps, the published ones dashed."""
+    """Returns a plot for each cell, by file name: its times over the steps, the published ones dashed."""
     found = {}
     for cell in CELLS:
         lines = [*_measured(rows, cell), *_published(cell)]

@@ -1,4 +1,4 @@
-"""What each technique of sparse_persistent_gpu is worth: the time of a step with one of them left out over that with all."""
+"""Measures each technique of sparse_persistent_gpu: a step's time with that one left out over its time with all."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _row(tried: Tried) -> Row:
 
 
 def row(tried: Tried, samples_us: Mapping[str, Sequence[float]]) -> Row:
-    """From samples of a step's time by what was left out, "" for nothing."""
+    """Returns a row from samples of a step's time, by the technique left out ("" for none)."""
     whole = samples_us[""]
     return Row(tried, median_interval(whole), {name: paired_ratio(samples_us[name], whole) for name in NAMES})
 

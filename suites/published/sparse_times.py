@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"[\d,.]*\d")
 
 
 def cases(dtypes: Collection[str] = DTYPES) -> list[Case]:
-    """Those that a bar is set for, then of each density all others, so that a run that is cut short has some of each size."""
+    """Returns the cases with a bar, then all others by density, in an order that spreads a shortened run over all sizes."""
     sizes = sorted(product(BATCHES, HIDDEN), key=lambda size: BATCHES.index(size[0]) + HIDDEN.index(size[1]))
     grid = [(hidden, batch, density, dtype) for density, (batch, hidden), dtype in product(DENSITIES, sizes, DTYPES)]
     return [_case(*key) for key in dict.fromkeys((*BARS, *grid)) if key[3] in dtypes]
@@ -110,7 +110,7 @@ def _step_us(cell: Cell) -> str:
 
 
 def bars(rows: Sequence[Row]) -> str:
-    """What the figures have to reach, of the rows that there are."""
+    """Returns a table of the bars and the figures of the given rows."""
     lines, by_key = [], {key_of(row.case): row for row in rows}
     for key, bar in BARS.items():
         best = best_of(by_key[key]) if key in by_key else None
@@ -152,7 +152,7 @@ def crossovers(rows: Sequence[Row]) -> str:
 
 
 def crossover(points: Sequence[tuple[float, float]]) -> str:
-    """Where the dense kernel's time over ours falls to 1, between densities that were measured. points: density and ratio."""
+    """Returns the density at which the dense kernel's time over ours falls to 1, interpolated. points: density and ratio."""
     ordered = sorted(points)
     if ordered[0][1] < 1:
         return f"below {ordered[0][0]:.0%}"

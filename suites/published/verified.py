@@ -27,7 +27,7 @@ Build = Callable[[Found, Case], tuple[Candidate, list[Comparison]]]
 
 
 def prepared(case: Case, names: Sequence[str], build: Build = build_and_compare) -> dict[str, Candidate | str]:
-    """By name a candidate that has passed, WRONG, or why it does not run the case; what fails is printed in full."""
+    """Returns by name a candidate that passed, WRONG, or why it does not run the case. Prints each failure in full."""
     return {name: _prepared(name, case, build) for name in names}
 
 
