@@ -120,7 +120,7 @@ def _is_slower(other: Entrant, fastest: Entrant) -> bool:
 
 
 def _verdicts_between(other: Entrant, fastest: Entrant) -> Iterator[bool]:
-    """What each comparison of the two by turns says of the other being slower."""
+    """Yields whether the other is slower, according to each comparison of the two by turns."""
     if ratio := other.ratio_to(fastest.name):
         yield ratio.verdict == "slower"
     if ratio := fastest.ratio_to(other.name):

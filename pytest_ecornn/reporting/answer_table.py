@@ -42,7 +42,7 @@ def markdown_table(answers: list[Answer]) -> str:
 
 
 def terminal_table(answers: list[Answer], width: int = MIN_FULL_WIDTH) -> Table:
-    """As `markdown_table`; a case's device-only times are on a line below its times as called. Narrow ones name no baseline."""
+    """`markdown_table` for a terminal: device-only times are a line below those as called. Narrow tables name no baseline."""
     is_narrow = width < MIN_FULL_WIDTH
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
     table.add_column("case")

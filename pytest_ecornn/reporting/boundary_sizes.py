@@ -1,4 +1,4 @@
-"""Which sizes were tried because kernels break there, a line an implementation, for the terminal and report.md."""
+"""Sizes that were tried because kernels break there, a line an implementation, for the terminal and report.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DIMS = {"T": "T", "B": "B", "H": "H", "I": "I", "K": "I + H"}
 
 
 def covered(rows: Iterable[Row]) -> dict[str, dict[str, list[int]]]:
-    """By implementation and dimension, the sizes of all its rows."""
+    """The boundary sizes of all rows, by implementation and dimension."""
     found: dict[str, dict[str, list[int]]] = {}
     for row in rows:
         for dim, sizes in row.boundaries.items():
@@ -34,14 +34,14 @@ def ranges(sizes: list[int]) -> str:
 
 
 def lines(rows: Iterable[Row]) -> Iterator[str]:
-    """For the terminal."""
+    """Lines for the terminal, one an implementation."""
     for name, dims in covered(rows).items():
         words = "; ".join(f"{text} {ranges(dims[dim])}" for dim, text in _DIMS.items() if dim in dims)
         yield one_line(f"boundary sizes tried of {name}: {words}", _MAX_LENGTH)
 
 
 def section(rows: Iterable[Row]) -> Iterator[str]:
-    """For report.md."""
+    """Paragraph and table for report.md; nothing without sizes."""
     if found := covered(rows):
         yield (
             "Sizes tried around constants of the implementation's sources and around powers of two, where shares of the work "

@@ -43,7 +43,7 @@ def sections(rows: list[Row], unproven: Collection[standing.Key]) -> Iterator[st
 
 
 def caption(rows: list[Row]) -> str:
-    """What a cell of the comparison holds."""
+    """Caption of the comparison: explains what a cell holds."""
     names = standing.baselines(rows)
     both = " Device only: replayed as a CUDA graph, without the host." if "replay" in standing.columns(rows) else ""
     if not names:

@@ -1,4 +1,4 @@
-"""What the gate found, as the terminal, report.md and a CI job's summary show it."""
+"""Findings of the gate, as the terminal, report.md and a CI job's summary show them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ limit. A row without an anchor is shown and not judged."""
 
 
 def section(outcome: Outcome | None) -> Iterator[str]:
-    """Of report.md; nothing without a comparison."""
+    """Section of report.md; nothing without a comparison."""
     if outcome is not None:
         yield f"## Compared with the run of {escape(outcome.started)}"
         yield "\n".join(f"- {escape(line)}" for line in summary_lines(outcome))
@@ -50,7 +50,7 @@ def section(outcome: Outcome | None) -> Iterator[str]:
 
 
 def append_summary(outcome: Outcome, path: Path) -> None:
-    """To the file that a CI job shows: the verdict, and what is neither unchanged nor faster. Raises ReportError."""
+    """Appends the verdict, and what is neither unchanged nor faster, to the file that a CI job shows. Raises ReportError."""
     shown = [one for one in in_order(outcome.findings) if one.verdict in ("slower", "unclear")]
     heading = f"## Recurrent layers: {'; '.join(outcome.problems) or 'nothing slower'}"
     lines = "\n".join(f"- {escape(line)}" for line in summary_lines(outcome))
@@ -63,7 +63,7 @@ def append_summary(outcome: Outcome, path: Path) -> None:
 
 
 def summary_path() -> Path | None:
-    """Where a CI job wants its summary."""
+    """Path of the summary that a CI job asks for; None outside of one."""
     name = os.environ.get("GITHUB_STEP_SUMMARY")
     return Path(name) if name else None
 
@@ -82,7 +82,7 @@ def summary_lines(outcome: Outcome) -> list[str]:
 
 
 def terminal_table(outcome: Outcome) -> Table | None:
-    """What got slower, and what may have; None where nothing did."""
+    """Table of what got slower, and of what may have; None where nothing did."""
     shown = [one for one in in_order(outcome.findings) if one.verdict == "slower" or outcome.is_due(one)][:_SHOWN]
     if not shown:
         return None

@@ -54,7 +54,7 @@ def strict(value: Any) -> Any:
 
 
 def read_report(path: Path) -> tuple[RunInfo, list[Row]]:
-    """What `render` wrote; rows it marked stay "unproven". Raises ReportError in one line: file, place, what was expected."""
+    """Reads what `render` wrote; rows it marked stay "unproven". Raises ReportError in one line: file, place, expectation."""
     text = files.read(path)
     try:
         data = json.loads(text, parse_constant=_refuse)

@@ -98,7 +98,7 @@ def _opening(run: RunInfo) -> str:
 
 
 def _certainty(run: RunInfo, rows: list[Row], summary: list[Answer], unproven: Collection[standing.Key]) -> str:
-    """What the answers rest on, in lines that the terminal shows too, and the harness's own score."""
+    """The basis of the answers, in lines that the terminal shows too, and the harness's own score."""
     own = run.score.one_line() if run.score else "no score on this machine (pytest --ecornn-selfcheck takes one)"
     counts = [answer_table.counts_line(summary)] if summary else []
     effort = certainty_lines(run.settings) if summary else []

@@ -1,4 +1,4 @@
-"""What a terminal can show: text that its encoding has, and tables that fit its width."""
+"""Output that a terminal can show: text that its encoding has, and tables that fit its width."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Page(io.StringIO):
 
 
 def encoding_of(reporter: Any) -> str:
-    """That of the stream which pytest's terminal reporter writes to."""
+    """Encoding of the stream that pytest's terminal reporter writes to; UTF-8 where it names none."""
     return getattr(reporter._tw._file, "encoding", None) or "utf-8"
 
 
@@ -50,7 +50,7 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def _min_width(console: Console, column: Column) -> int:
-    """What a column needs without cutting words, with its padding."""
+    """Width that a column needs without cutting words, with its padding."""
     options = console.options.update(width=_UNLIMITED)
     sizes = [Measurement.get(console, options, cell) for cell in (column.header, *column.cells)]
     width = max(size.maximum if column.no_wrap else size.minimum for size in sizes)

@@ -32,13 +32,13 @@ class Line:
 
     @property
     def shown(self) -> list[tuple[float, float]]:
-        """Those that a logarithmic axis has a place for."""
+        """The points that a logarithmic axis has a place for."""
         return [(x, y) for x, y in self.points if x > 0 and y > 0 and isfinite(x) and isfinite(y)]
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """From values to pixels."""
+    """Maps values to pixels on a logarithmic axis."""
 
     low: float
     high: float
@@ -100,7 +100,7 @@ def _grid(x_axis: _Axis, y_axis: _Axis, xs: Sequence[float], ys: Sequence[float]
 
 
 def _width(text: str, size: int) -> float:
-    """With room for two letters after it."""
+    """Width of a text in pixels, with room for two letters after it."""
     return _LETTER_WIDTH * size * (2 + len(one_line(text)))
 
 
@@ -117,7 +117,7 @@ def _drawn(line: Line, x_axis: _Axis, y_axis: _Axis) -> Iterator[str]:
 
 
 def _legend(lines: Sequence[Line]) -> Iterator[str]:
-    """To the right of the axes, from the line that ends highest to the one that ends lowest."""
+    """Legend to the right of the axes, from the line that ends highest to the one that ends lowest."""
     for number, line in enumerate(sorted(lines, key=lambda line: -line.shown[-1][1])):
         y = _TOP + 12 + number * _BETWEEN_LINES
         left = _RIGHT + 16

@@ -1,4 +1,4 @@
-"""What a row may claim, and in which order rows are shown.
+"""Claims that a row may make, and the order in which rows are shown.
 
 Every output asks here, so that none publishes what another withholds.
 """
@@ -45,23 +45,23 @@ def timing(row: Row, column: str) -> Timing | None:
 
 
 def published(row: Row, unproven: Collection[Key], column: str = "timing") -> Timing | None:
-    """What may be shown in a table: there is a timing, it is proven, and the row is no control."""
+    """The timing, if a table may show it: it exists, it is proven, and the row is no control."""
     return timing(row, column) if status(row, unproven) == "passed" and row.kind != "control" else None
 
 
 def columns(rows: Iterable[Row]) -> list[str]:
-    """Those of COLUMNS of which any row has a timing; always "timing"."""
+    """The names in COLUMNS of which any row has a timing; always "timing"."""
     rows = list(rows)
     return [name for name in COLUMNS if name == "timing" or any(timing(row, name) is not None for row in rows)]
 
 
 def cases(rows: Iterable[Row]) -> list[str]:
-    """In the order in which they first appear: that of the case sets, which goes by shape and not by name."""
+    """Cases in the order of their first rows: that of the case sets, which goes by shape and not by name."""
     return list(dict.fromkeys(row.case for row in rows))
 
 
 def baselines(rows: Iterable[Row]) -> list[str]:
-    """What rows were compared with, in the order in which they were."""
+    """Baselines that rows were compared with, in the order of the comparisons."""
     return list(dict.fromkeys(one.baseline for row in rows if row.timing is not None for one in row.timing.against))
 
 

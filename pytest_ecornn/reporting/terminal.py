@@ -1,4 +1,4 @@
-"""What a terminal shows of finished rows beside the answers: a table of the rows of a short run, and a few lines of counts."""
+"""Terminal output on finished rows, beside the answers: a table of a short run's rows, and a few lines of counts."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _others(rows: list[Row]) -> str:
 
 
 def _noise(rows: list[Row]) -> Iterator[str]:
-    """What each control found."""
+    """Noise floor that each control measured, in lines."""
     for row in rows:
         for column, name in standing.COLUMNS.items() if row.kind == "control" else ():
             if found := standing.timing(row, column):
@@ -164,7 +164,7 @@ def _short(*words: str) -> str:
 
 
 def certainty_lines(settings: Mapping[str, Any]) -> list[str]:
-    """What the verdicts of a run rest on, as far as its settings say so."""
+    """The basis of a run's verdicts, as far as its settings state it."""
     confidence = settings.get("intervals")
     together = "all ratios of the run hold together 19 times of 20"
     effort = [settings.get("budget", ""), f"at least {pairs} pairs" if (pairs := settings.get("fewest pairs")) else ""]

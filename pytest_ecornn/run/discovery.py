@@ -85,7 +85,7 @@ def _own() -> list[Found]:
 
 
 def _listed(folder: Path, package: str) -> Iterator[Found]:
-    """Those of an own folder. A package without a class is a family, whose modules are implementations."""
+    """Implementations of an own folder. A package without a class is a family, whose modules are implementations."""
     for file in _entries(folder):
         name = f"{package}.{_name(file)}"
         module = _loaded(partial(importlib.import_module, name), file)

@@ -1,4 +1,4 @@
-"""Whose error ended a row: the implementation's, its baseline's, or the harness's own."""
+"""Attributes the error that ended a row: to the implementation, its baseline, or the harness itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _USE_RESULTS = (
 
 
 def describe_error(found: Found, case: Case, error: BaseException, baselines: Iterable[Found] = ()) -> str:
-    """What was raised and where, in one line that names whose error it is."""
+    """Describes what was raised and where, in one line that names whose error it is."""
     frames = traceback.extract_tb(error.__traceback__)
     for owner in (found, *baselines):
         if own := [frame for frame in frames if owns(owner.path, Path(frame.filename))]:

@@ -64,7 +64,7 @@ class Gate:
             raise pytest.UsageError(f"--ecornn-compare: {self._path}: has a time of no row of this run ({had}; {ours})")
 
     def outcome(self, rows: list[Row], doubted: Collection[gate.Key]) -> Outcome:
-        """From what both runs measured; nothing is measured again."""
+        """Compares what both runs measured, without measuring again."""
         found = gate.compare(self._rows, rows, doubted, self._session.options.limits.share)
         found.stored, found.started, found.warnings = self._path.name, self._run.started, self._warnings
         found.is_strict = self._session.options.strict
@@ -119,7 +119,7 @@ class Gate:
 
 
 def _replayed(arms: list[Arm]) -> tuple[Sequence[Timed], Clock]:
-    """For device-only times; graphs are captured after a few calls as a program makes them."""
+    """Arms and clock for device-only times. Graphs are captured after a few calls, as a program captures them."""
     device = arms[0].candidate.case.device
     measure(arms, clocks.for_device(device), 0.0, lambda: True)
     graphs, missing = replay.graph_arms(arms)

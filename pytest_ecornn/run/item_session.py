@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ItemOptions(Protocol):
-    """Those of `Options` that items read."""
+    """The fields of `Options` that items read."""
 
     @property
     def bench(self) -> bool: ...
@@ -35,14 +35,14 @@ class ItemOptions(Protocol):
 
 
 class ItemLock(Protocol):
-    """As `locking.MachineLock`."""
+    """The part of `locking.MachineLock` that items use."""
 
     def shared(self) -> AbstractContextManager[None]: ...
     def alone(self) -> AbstractContextManager[None]: ...
 
 
 class ItemSupport(Protocol):
-    """As `support.Support`."""
+    """The part of `support.Support` that items use."""
 
     def refusal(self, implementation: Found, case: Case, is_drawn: bool = False) -> str: ...
 

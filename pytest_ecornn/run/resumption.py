@@ -33,7 +33,7 @@ def _strangers(rows: Journal, items: Iterable[Item]) -> list[str]:
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What differs between two runs' set-up, an implementation's source by its name."""
+    """Differences between two runs' set-up; a changed source is given by its implementation's name."""
     names = [name for name in now if name != "sources" and before.get(name) != now[name]]
     sources = before.get("sources", {})
     return [

@@ -97,7 +97,7 @@ class Session:
 
     @property
     def devices(self) -> list[str]:
-        """Those of the cases."""
+        """The devices of the cases."""
         return list(dict.fromkeys(case.device for case in self.cases))
 
     @property
@@ -149,12 +149,12 @@ class Session:
         return [] if self.options.cases else [DrawnItem(self, found, base) for base in self._bases() for found in self.selected]
 
     def properties(self) -> list[PropertiesItem]:
-        """As `drawn`; of cases given by name, each case's own."""
+        """One a cell, dtype and device, as `drawn`; with cases given by name, one for each of them."""
         bases = self.cases if self.options.cases else self._bases()
         return [PropertiesItem(self, found, base, bool(self.options.cases)) for base in bases for found in self.selected]
 
     def _bases(self) -> list[Case]:
-        """What cases are drawn around."""
+        """The cases around which others are drawn."""
         kinds: Iterable[tuple[str, str, str]]
         if self.options.bench:
             kinds = dict.fromkeys((case.cell, case.dtype, case.device) for case in self.cases)
@@ -171,7 +171,7 @@ class Session:
 
     @cached_property
     def confidence(self) -> float:
-        """Of a ratio's interval, corrected for the number of rows that this run may time, of two columns each on a GPU."""
+        """Confidence of a ratio's interval, corrected for the rows that this run may time, of two columns each on a GPU."""
         items = [item for item in self.rows() if not item.refusal]
         return statistics.confidence_of_each(sum(2 if item.case.device.startswith("cuda") else 1 for item in items))
 
@@ -233,7 +233,7 @@ class Session:
 
     @property
     def setup(self) -> dict[str, Any]:
-        """What rows of two runs must share to stand side by side: what shaped them, and the implementations' sources."""
+        """Set-up that rows of two runs must share to stand side by side: what shaped them, and the implementations' sources."""
         options = self.options
         checksums = {name: sources.checksum(found.path) for name, found in self.found.items()}
         shaped = {"budget": options.budget, "pairs": options.pairs, "profile": options.profile}
@@ -241,7 +241,7 @@ class Session:
 
     @property
     def _selection(self) -> dict[str, Any]:
-        """Which rows a run consists of: a report's settings and the confidence of its intervals hold for all of them."""
+        """The selection of a run's rows. A report's settings and the confidence of its intervals hold for all of them."""
         options = self.options
         cases = sorted(map(str, self.cases)) if options.cases else sorted(options.case_sets)
         chosen = {"only": sorted(options.only), "devices": sorted(options.devices)}
@@ -269,7 +269,7 @@ class Session:
 
     @property
     def measured_ceilings(self) -> dict[str, Any]:
-        """What the report says of them, a GPU's by its name."""
+        """The ceilings as the report states them, a GPU's by its name."""
         found: dict[str, Any] = {}
         for device in self.devices:
             if self._ceilings_path(device).exists():

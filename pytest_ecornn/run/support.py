@@ -28,7 +28,7 @@ Answers = dict[str, str]
 
 
 class Support:
-    """What each implementation answers on the `cases` themselves, and on `bases`, around which cases are drawn.
+    """Answers of each implementation on the `cases` themselves, and on `bases`, around which cases are drawn.
 
     folder: shared by all processes of the run. announce: called with an implementation's name before its code runs, and with
     an empty one afterwards.
@@ -47,7 +47,7 @@ class Support:
         return self._answers[name].get(_key(case, is_drawn), "")
 
     def _shared_answers(self, implementation: Found) -> Answers:
-        """Those that the first process got. None where it died of asking."""
+        """The answers that the first process got; empty where it died of asking."""
         path = self._folder / f"support-{implementation.name}.json"
         begun = path.with_suffix(".begun")
         with self._locked():

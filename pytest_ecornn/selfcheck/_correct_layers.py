@@ -135,7 +135,7 @@ class PackedLoop(Loop):
         return super().advance(t, x, before, parameters, lengths)
 
     def started(self, state: Blocks, resets: Tensor, t: int) -> Blocks:
-        """What step t starts from. resets: [T, B]."""
+        """The state that step t starts from. resets: [T, B]."""
         return cells.started(state, resets[t])
 
 
@@ -209,7 +209,7 @@ def through(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def read_in_memory_order(tensor: Tensor) -> Tensor:
-    """As many elements from the first on, where the memory has them, as if the tensor were contiguous."""
+    """Reads as many elements from the first on as if the tensor were contiguous, where the memory has them."""
     there = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
     if there < tensor.numel():
         return tensor.contiguous()

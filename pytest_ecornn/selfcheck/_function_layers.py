@@ -55,7 +55,7 @@ class Recomputed(Sequential):
         return gradients
 
     def needed(self, needs: tuple[bool, ...]) -> tuple[bool, ...]:
-        """Which gradients are computed: of x, the states and the weights, in this order."""
+        """Flags of the gradients that are computed: of x, the states and the weights, in this order."""
         return needs
 
     def returned(self, given: Inputs, gradients: Gradients) -> Gradients:

@@ -1,4 +1,4 @@
-"""What must pass: right implementations, this project's own and the unusual ones in `correct/`, on cases of the run's seed.
+"""Items that must pass: right implementations, this project's and unusual ones in `correct/`, on cases of the run's seed.
 
 A failure of one is a false alarm.
 """
@@ -57,13 +57,13 @@ def right_items(seed: int, num_cases: int) -> list[Item]:
 
 
 def right_implementations() -> list[Found]:
-    """Those that run on a CPU; the files of `correct/` last."""
+    """The right implementations, which run on a CPU; the files of `correct/` last."""
     every = discovery.discover([FOLDER]).values()
     return sorted((found for found in every if supported(found)), key=lambda found: bool(found.option))
 
 
 def supported(found: Found) -> list[Case]:
-    """What cases may be drawn around: one case a cell and dtype."""
+    """The cases around which others may be drawn: one a cell and dtype."""
     bases = [Case(cell=cell, dtype=dtype, steps=4, batch=2, hidden_size=8) for cell in cells.names() for dtype in DTYPES]
     return [base for base in bases if nearest_supported(base, found.kind().refusal) is not None]
 

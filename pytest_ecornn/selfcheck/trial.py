@@ -138,7 +138,7 @@ class Trial:
 
 
 def all_trials(*kinds: str, seed: int = 0) -> list[Trial]:
-    """Those of such kinds; of all, unless some are given."""
+    """Trials of the given kinds; of all kinds, unless some are given."""
     return [Trial(path, kind, seed) for kind in kinds or ("fault", "cheat") for path in files(kind)]
 
 

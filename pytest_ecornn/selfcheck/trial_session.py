@@ -31,7 +31,7 @@ class TrialOptions:
 
 
 class NoLock:
-    """Of a trial's rows none waits for another."""
+    """A lock that never waits: of a trial's rows none waits for another."""
 
     def shared(self) -> AbstractContextManager[None]:
         return nullcontext()

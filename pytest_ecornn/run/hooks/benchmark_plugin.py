@@ -25,7 +25,7 @@ def check_loaded(config: pytest.Config) -> None:
 
 
 class BenchmarkPlugin:
-    """Of one run. `is_quiet`: whether its table is ours to hide, because the user asked for nothing of it."""
+    """Adapter of pytest-benchmark for one run. `_is_quiet`: its table is ours to hide, as the user asked for nothing of it."""
 
     def __init__(self, config: pytest.Config):
         self._config = config

@@ -71,7 +71,7 @@ class Collection:
 
 
 def label_of_node(nodeid: str) -> str:
-    """What stands in the node id's brackets, or nothing."""
+    """The text in the node id's brackets; empty without brackets."""
     return nodeid.partition("[")[2].removesuffix("]")
 
 

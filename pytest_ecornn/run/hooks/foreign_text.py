@@ -1,4 +1,4 @@
-"""What pytest shows of an implementation's words, without anything that a terminal would obey (`formatting.printable`)."""
+"""Neutralises text of an implementation that a terminal would obey, before pytest shows it (`formatting.printable`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the terminal shows while rows come in and when all are in."""
+"""Terminal output of a run: while rows finish, and after all have finished."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a run has not run: rows that were skipped from outside, and what was required or asked for and has no row at all."""
+"""Reports what a run has not run: rows that were skipped from outside, and what was required or asked for but has no row."""
 
 from __future__ import annotations
 

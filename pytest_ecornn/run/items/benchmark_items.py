@@ -63,7 +63,7 @@ class BenchmarkItem(FixedItem):
         row.notes = "; ".join(filter(None, [candidate.implementation.notes(), *notes]))
 
     def baselines(self) -> tuple[list[Candidate], list[str]]:
-        """What the candidate is compared with; and why others are absent."""
+        """The baselines of the candidate; and the reasons why others are absent."""
         return self.session.baselines(self.found, self.case)
 
     @property

@@ -19,7 +19,7 @@ class ControlItem(BenchmarkItem):
     kind = "control"
 
     def fill(self, row: Row) -> None:
-        """What is wrong with the implementation is its own row's affair: without it there is no control."""
+        """Times the control; skips it where that fails, because the implementation's own row reports the error."""
         try:
             with raised_as_error(), skips_as_unsupported():
                 super().fill(row)

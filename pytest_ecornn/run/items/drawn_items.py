@@ -57,7 +57,7 @@ class DrawnItem(Item):
 
 
 def label(case: Case) -> str:
-    """What cases drawn around `case` share."""
+    """The name that cases drawn around `case` share: cell, dtype and, except on a CPU, device."""
     return "-".join([case.cell, case.dtype, *([case.device] if case.device != "cpu" else [])])
 
 

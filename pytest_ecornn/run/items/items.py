@@ -1,4 +1,4 @@
-"""What one test item does: prove a row, time it, and end as passed, skipped or failed.
+"""One test item: proves a row, times it, and ends as passed, skipped or failed.
 
 A finished row of a resumed run is replayed: same outcome, nothing measured again.
 """
@@ -180,7 +180,7 @@ class Item:
             return
 
     def _check_context(self, row: Row) -> None:
-        """What a row leaves running on a GPU may fail after it."""
+        """Checks the CUDA context after a row, because what the row leaves running on a GPU may fail later."""
         if lost := faults.poison(self.case.device):
             self.session.process.is_spoilt = True
             if row.status == "passed":
@@ -188,7 +188,7 @@ class Item:
 
     @contextmanager
     def _settings_put_back(self) -> Iterator[None]:
-        """What cannot be put back leaves a process that is unfit for other rows."""
+        """Restores the settings after a row. A setting that cannot be restored makes the process unfit for other rows."""
         kept = ambient.Kept(ambient.everything())
         try:
             with kept:

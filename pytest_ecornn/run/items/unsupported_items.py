@@ -73,7 +73,7 @@ class Grouping:
 
 
 def row_item(item: pytest.Item) -> Item | None:
-    """What the pytest item runs, if it is a row of ours."""
+    """The `Item` that the pytest item runs; None if it is no row of ours."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return next((value for value in parameters.values() if isinstance(value, Item)), None)
 

@@ -1,4 +1,4 @@
-"""What an invocation of pytest asks for: a run, a self-check, or nothing of ours, where options of a run are an error."""
+"""Modes of a pytest invocation: a run, a self-check, or nothing of ours, where options of a run are an error."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _LIST: dict[str, Any] = {"action": "append", "default": []}
 
 
 def default_baselines(devices: Iterable[str]) -> str:
-    """What is compared with on such devices where nothing is asked for, in words."""
+    """Names, in words, the baselines that apply on these devices where none is asked for."""
     chosen = dict.fromkeys(DEFAULT_BASELINES[device.partition(":")[0]] for device in devices)
     return "; ".join(" where it runs, else ".join(names) for names in chosen)
 

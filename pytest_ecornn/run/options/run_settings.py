@@ -1,4 +1,4 @@
-"""What shaped the rows of a run, as the report and the terminal state it."""
+"""Settings that shaped the rows of a run, as the report and the terminal state them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_ecornn.run.session import Session
 
 
 def describe(session: Session) -> dict[str, Any]:
-    """What shaped the rows, as the report states it."""
+    """Settings that shaped the rows, as the report states them."""
     options, devices = session.options, session.devices
     return {
         "cases": ", ".join(options.cases or options.case_sets),

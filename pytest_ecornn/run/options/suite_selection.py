@@ -1,4 +1,4 @@
-"""Which tests a run collects: the shipped suites, and beside them the user's own where paths are given."""
+"""Selects the tests that a run collects: the shipped suites, and beside them the user's own where paths are given."""
 
 from __future__ import annotations
 

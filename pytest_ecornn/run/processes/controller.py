@@ -121,7 +121,7 @@ class Scheduling(LoadScheduling):  # type: ignore[misc]
 
 
 def _exit_status(node: Any) -> int | None:
-    """That of a worker which has broken off; None if it runs elsewhere. execnet has no public way to ask."""
+    """Exit status of a worker that has broken off; None if it runs elsewhere or is killed. execnet has no public API for it."""
     process: subprocess.Popen[bytes] | None = getattr(getattr(node.gateway, "_io", None), "popen", None)
     if process is None:
         return None

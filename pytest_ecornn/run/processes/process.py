@@ -24,7 +24,7 @@ class Spoilt(BaseException):
 
 
 class Process:
-    """What the session knows of its own process.
+    """State of the process that runs rows, as its session records it.
 
     fatal: by implementation and case, how processes of this run have ended there, in words.
     cases: by implementation, what it has run here, in order.
@@ -62,6 +62,6 @@ class Process:
 
 
 def worker_input(config: Any) -> dict[str, Any]:
-    """What a worker of pytest-xdist, or of `proof_workers`, is given by the process that started it; empty in that process."""
+    """Input of a worker of pytest-xdist or `proof_workers` from the process that started it; empty in that process."""
     found: dict[str, Any] = getattr(config, "workerinput", None) or getattr(config, "ecornn_worker", {})
     return found

@@ -37,7 +37,7 @@ _SECONDS_TO_EXIT = 5.0
 
 
 class Setup(NamedTuple):
-    """What a worker is told first. given: `worker_input`. threads: of torch on a CPU. devices: to be tried first."""
+    """First message to a worker. given: `worker_input`. threads: of torch on a CPU. devices: to be tried first."""
 
     given: dict[str, Any]
     threads: int
@@ -72,7 +72,7 @@ class _Worker:
     key: Key | None = None
 
     def wait(self) -> None:
-        """For its end, which has begun: a worker exits when its pipe is closed."""
+        """Waits for the worker to exit, as it does once its pipe is closed. Kills it after `_SECONDS_TO_EXIT`."""
         try:
             self.process.wait(_SECONDS_TO_EXIT)
         except subprocess.TimeoutExpired:
@@ -82,7 +82,7 @@ class _Worker:
 
 @dataclass
 class ProofWorkers:
-    """Those of one run. Without any, `row` is always None."""
+    """The workers of one run. Without any, `row` always returns None."""
 
     _workers: list[_Worker] = field(default_factory=list)
     _ending: list[_Worker] = field(default_factory=list)
@@ -215,7 +215,7 @@ def provable(item: pytest.Item) -> Iterator[tuple[Key, str]]:
 
 
 def _items(item: pytest.Item) -> list[Item]:
-    """What a test of ours runs."""
+    """The items that a test of ours runs; empty for other tests."""
     from pytest_ecornn.run.items.items import Item
 
     given = getattr(item, "callspec", None)

@@ -1,4 +1,4 @@
-"""What the right implementations share: refusals, precision of the computation, layers above the one that each of them runs."""
+"""Base of the right implementations: refusals, precision of the computation, layers above the one that each of them runs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RightLayer(Right):
         return layer
 
     def compute(self, dtype: torch.dtype) -> torch.dtype:
-        """What is computed in where x is of `dtype`."""
+        """The dtype of the computation where x is of `dtype`."""
         return torch.promote_types(dtype, torch.float32)
 
     def _layer(
@@ -111,7 +111,7 @@ def order(count: int, reverse: bool) -> list[int]:
 
 
 def alive(lengths: Tensor | None, t: int, batch: int) -> Tensor:
-    """Which sequences have a step t: [B, 1]."""
+    """Mask of the sequences that have a step t: [B, 1]."""
     return (torch.full((batch,), True) if lengths is None else lengths > t)[:, None]
 
 

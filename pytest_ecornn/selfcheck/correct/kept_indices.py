@@ -26,7 +26,7 @@ class KeptIndices(RightLayer):
         return torch.stack(outputs[::-1] if reverse else outputs), state
 
     def _rows(self, ends: tuple[int, ...], steps: int) -> list[Tensor]:
-        """Which sequences have each step."""
+        """Indices of the sequences that have each step, a tensor a step."""
         if ends not in self._kept:
             self._kept[ends] = [
                 torch.tensor([b for b, end in enumerate(ends) if end > t], dtype=torch.int64) for t in range(steps)

@@ -1,4 +1,4 @@
-"""In inference each step works in place in one workspace, made in each call; in training out of place."""
+"""Steps work in place in inference, in one workspace that each call makes; out of place in training."""
 
 from __future__ import annotations
 
