@@ -40,7 +40,7 @@ class Alone:
 
     @property
     def middle(self) -> tuple[float, float]:
-        """What the middle half of the blocks lies between; all of them, where they are few."""
+        """Bounds of the middle half of the blocks; of all of them, where they are few."""
         outside = 0.25 if len(self.samples_us) >= _BLOCKS else 0.0
         low, high = np.quantile(self.samples_us, (outside, 1 - outside))
         return float(low), float(high)
@@ -53,7 +53,10 @@ class Alone:
 
 
 class BaselineProbe:
-    """For one row: made before its candidate is built. The memory that blocks of calls take is let go of in between."""
+    """Times the baselines of one row alone. It is made before the row's candidate is built.
+
+    The memory that blocks of calls take is freed in between.
+    """
 
     def __init__(self, baselines: Sequence[Candidate], pool: Pool, clock: Clock, threads: Threads, budget: float):
         self._arms = [Arm(one, pool, threads=threads) for one in baselines]
@@ -85,13 +88,16 @@ class BaselineProbe:
 
     @contextmanager
     def _at_rest(self) -> Iterator[None]:
-        """As a column is measured, but that there is no search for garbage first: it takes longer than the blocks."""
+        """Sets the conditions of a column's measurement, but without a search for garbage first.
+
+        That search takes longer than the blocks.
+        """
         training = any(arm.candidate.case.training for arm in self._arms)
         with uncollected(is_collected_first=False), torch.set_grad_enabled(training):
             yield
 
     def _quickest(self, arm: Arm) -> Alone:
-        """Of two times in a row: a short disturbance is over by the second."""
+        """Returns the quicker of two timings in a row: a short disturbance is over by the second."""
         start, first = perf_counter(), self._time(arm)
         if perf_counter() - start > self._seconds:
             return first

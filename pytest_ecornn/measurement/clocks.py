@@ -16,7 +16,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 
 class _Device(NamedTuple):
-    """What a GPU's time is taken with."""
+    """The event type and the functions that time a GPU."""
 
     event: Any
     synchronize: Callable[..., None]
@@ -97,7 +97,7 @@ class CudaClock:
 
 
 class GraphClock(CudaClock):
-    """For replays of CUDA graphs, which the device runs without the host: a smaller difference can be told."""
+    """Clock for replays of CUDA graphs, which the device runs without the host: it resolves a smaller difference."""
 
     name = "CUDA events, graph replay"
     smallest_difference = 0.015
@@ -109,7 +109,7 @@ def for_device(device: str) -> Clock:
 
 
 def smallest_differences(devices: Iterable[str]) -> str:
-    """What counts on such devices, in words."""
+    """Returns the smallest differences that count on such devices, in words."""
     has_gpu = any(device.startswith("cuda") for device in devices)
     as_called = f"{CudaClock.smallest_difference if has_gpu else CpuClock.smallest_difference:.0%}"
     return f"{as_called}, device only {GraphClock.smallest_difference:.1%}" if has_gpu else as_called

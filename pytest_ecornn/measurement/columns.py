@@ -31,7 +31,7 @@ class Column:
         self._has_short_blocks = False
 
     def measure(self, budget: float, pairs: int = 0) -> None:
-        """Until every verdict is decided, from so many pairs at least, or the budget of seconds is spent."""
+        """Measures until every verdict is decided, from `pairs` pairs at least, or the budget of seconds is spent."""
 
         def is_decided() -> bool:
             against = self._against(self._watch.disturbance())
@@ -40,7 +40,7 @@ class Column:
         self._measure(budget, is_decided)
 
     def measure_long(self, budget: float) -> Ratio:
-        """For all of the budget: the ratio of the candidate to its first baseline."""
+        """Measures for all of the budget. Returns the ratio of the candidate to its first baseline."""
         self._measure(budget, lambda: False)
         blocks, baseline = (self._blocks(arm, self._watch.disturbance()) for arm in self._arms[:2])
         return blocks.ratio_to(baseline, self._confidence)

@@ -1,4 +1,4 @@
-"""What an implementation may declare as its cost: a number near the cell's own count, which no rate in a report can belie.
+"""Bounds of an implementation's declared cost: near the cell's own count, and never belied by a rate in a report.
 
 At least `LEAST` of what any algorithm must move and do: one that leaves out states or biases is right about the rest. At most
 `MOST` times what a plain loop does that reads all weights in every step, keeps its gates in float64, takes pruned weights for
@@ -32,7 +32,7 @@ class WrongCost(Failure):
 
 
 def checked(candidate: Candidate) -> Cost:
-    """What its implementation declares, in whole numbers. Raises WrongCost where that is none, or beyond what is possible."""
+    """Returns the declared cost in whole numbers. Raises WrongCost where it is no Cost, or beyond what is possible."""
     cost: object = candidate.implementation.cost(candidate.case)
     if problem := _problem(cost, candidate.case):
         raise WrongCost(f"{candidate.name} on {candidate.case}: cost: {problem}", candidate.case)
@@ -41,7 +41,7 @@ def checked(candidate: Candidate) -> Cost:
 
 
 def _problem(cost: object, case: Case) -> str:
-    """What is wrong with it; empty where nothing is."""
+    """Describes what is wrong with a declared cost; empty where nothing is."""
     if not isinstance(cost, Cost):
         return f"expected a Cost, got {type(cost).__name__}"
     least, most = bounds(case)
@@ -64,7 +64,7 @@ def bounds(case: Case) -> tuple[Cost, Cost]:
 
 
 def rate_problem(timing: Timing, ceilings: Ceilings) -> str:
-    """What the machine cannot have moved or done in the time; empty where it can."""
+    """Describes a rate that the machine cannot have moved or computed at; empty where there is none."""
     points = (*ceilings.copy_points.values(), *ceilings.read_points.values())
     for unit, rate, best in (
         ("GB/s", timing.gb_per_s, max(points)),
@@ -76,7 +76,7 @@ def rate_problem(timing: Timing, ceilings: Ceilings) -> str:
 
 
 def _most(case: Case) -> Cost:
-    """For a case without a pattern."""
+    """Returns the most that a case without a pattern may declare."""
     cell, size = cells.get(case.cell), max(_WIDEST, getattr(torch, case.dtype).itemsize)
     tracks, rows, passes = case.layers * case.directions, case.steps * case.batch, 3 if case.training else 1
     shapes = [torch.Size(shape) for shape in cells.parameter_shapes(case).values()]

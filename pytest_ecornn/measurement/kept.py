@@ -1,4 +1,4 @@
-"""What timed calls returned: all calls of a block are made alike, and which are verified is chosen when the clock has stopped.
+"""Results of timed calls. All calls of a block are made alike; those to verify are chosen when the clock has stopped.
 
 Every result lives until the block has ended, so its living on tells nothing. Of a few calls a part of each result is copied
 as soon as the call has returned: what is not finished by then shows. Which calls these are is drawn when they have returned.
@@ -39,7 +39,7 @@ def copied(result: Any) -> Any:
 
 
 def result_bytes(candidate: Candidate) -> int:
-    """Of what one timed call returns."""
+    """Size of one timed call's results, in bytes."""
     case = candidate.case
     states = case.layers * len(cells.get(case.cell).states)
     elements = case.directions * case.hidden_size * case.batch * (case.steps + states)
@@ -49,7 +49,7 @@ def result_bytes(candidate: Candidate) -> int:
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """Those of a result, in order."""
+    """Yields the tensors of a result, in order."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (tuple, list)):
@@ -74,7 +74,7 @@ class Part:
 
 
 class Results:
-    """What the calls of one block return, in order; where memory is short, that of the last calls."""
+    """The results of one block's calls, in order; where memory is short, those of the last calls."""
 
     def __init__(self, calls: int, draw: Callable[[], float], alive: int):
         self.calls = calls
@@ -91,7 +91,7 @@ class Results:
             self._copy_parts(result)
 
     def _copy_parts(self, result: Any) -> None:
-        """Of the output, of a final state and, in training, of some gradient."""
+        """Copies a row of the output, of a final state and, in training, of some gradient."""
         given = list(tensors(result))
         for place in {0, len(given) - 1, int(self._draw() * len(given))}:
             if place < len(given) and given[place].ndim:
@@ -121,7 +121,7 @@ class Kept:
         self._alive = max(2, MOST_ALIVE_BYTES // max(1, call_bytes))
 
     def results(self, calls: int) -> Results:
-        """For the next block."""
+        """Returns empty `Results` for the next block."""
         return Results(calls, self._draw, min(calls, self._alive))
 
     def take(self, prepared: Sequence[Prepared], results: Sequence[Any]) -> bool:

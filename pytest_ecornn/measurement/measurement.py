@@ -38,7 +38,7 @@ MIN_ROUNDS = 3
 
 
 class Timed(Protocol):
-    """What takes turns in a measurement: an implementation, and how a block of its calls is made."""
+    """A participant that takes turns in a measurement: an implementation, and how a block of its calls is made."""
 
     candidate: Candidate
     calls: int
@@ -77,9 +77,9 @@ class Arm:
         self.calls, self.settling = block_counts(self.seconds)
 
     def block(self, clock: Clock, is_settled: bool) -> None:
-        """Where calls are short, one at least is not timed: their contents have just gone through the cache.
+        """Times a block. Where calls are short, at least one is untimed: its contents have just gone through the cache.
 
-        Some more are not, of a number that no layer knows: it cannot put back with the last call what it set for the block.
+        Some more are untimed, of a number that no layer knows: no last call can put back what a layer set for the block.
         """
         untimed = min(1, self.calls - 1) if is_settled else self.settling
         untimed += secrets.randbelow(1 + ceil(self.calls / 8)) if self.calls > 1 else 0
@@ -101,7 +101,7 @@ class Arm:
             self._weights.check()
 
     def _weights_places(self) -> dict[str, tuple[object, ...]]:
-        """Where the weights lie, which baselines compute with as well."""
+        """Addresses, strides and shapes of the weights, which baselines compute with as well."""
         return {name: (one.data_ptr(), one.stride(), one.shape) for name, one in self.candidate.weights.items()}
 
     def peak_bytes(self) -> int | None:

@@ -1,4 +1,4 @@
-"""What timed calls are given: no two calls of a measurement have the same contents, nor do they share memory."""
+"""Contents of timed calls: no two calls of a measurement have the same contents, nor do they share memory."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _LEAST_SHARE, _SCALE = 0.25, 1.36  # of either slice; so that the mixture varies
 
 @dataclass(frozen=True)
 class Contents:
-    """Of one call: slices of the pool, to be copied. other: of which x is a mixture with the pool's, by `share`.
+    """Contents of one call: slices of the pool, to be copied.
 
-    like: an x that lies in memory as the case says. other_state: of which the states are such mixtures; () for as they are.
+    like: an x that lies in memory as the case says. other: x is a mixture of it and the pool's x, by `share`.
+    other_state: the states are such mixtures; () for states as they are.
     """
 
     pool: Problem
@@ -37,7 +38,7 @@ class Contents:
     other_state: tuple[Tensor, ...] = ()
 
     def problem(self, weights: Any) -> Problem:
-        """On `weights`, in memory that nothing else has; the same values each time."""
+        """Builds the problem on `weights`, in memory that nothing else has; the same values each time."""
         pool, x = self.pool, contents.room(self.like)
         if self.other is None:
             x.copy_(pool.x)
@@ -51,12 +52,12 @@ class Contents:
         return _laid_out(made)
 
     def in_place(self, weights: Any) -> Problem:
-        """On `weights`, where it stands in the pool: not mixed."""
+        """Builds the problem on `weights`, where it stands in the pool: not mixed."""
         return _laid_out(replace(self.pool, weights=weights))
 
 
 def _laid_out(problem: Problem) -> Problem:
-    """The same problem, its states and lengths in memory as the case says."""
+    """Returns the problem with its states and lengths in memory as the case says."""
     lay = partial(memory_layout.laid_out, problem.case)
     lengths = None if problem.lengths is None else lay(problem.lengths)
     return replace(problem, state=tuple(map(lay, problem.state)), lengths=lengths)
@@ -98,11 +99,11 @@ class Pool:
 
     @property
     def call_bytes(self) -> int:
-        """Of all that one call is given beside its weights."""
+        """Size of all that one call is given beside its weights, in bytes."""
         return sum(tensor.nbytes for tensor in _tensors(self._own))
 
     def draw(self) -> Contents:
-        """What no earlier call had."""
+        """Draws contents that no earlier call had."""
         if not self._starts:
             self._renew()
         start, case = self._starts.pop(), self._case
@@ -145,7 +146,7 @@ class Prepared(NamedTuple):
     is_apart: bool = True
 
     def problem(self) -> Problem:
-        """Such as the call was given, in memory that the layer does not know."""
+        """Rebuilds the problem that the call was given, in memory that the layer does not know."""
         weights = self.call.problem.weights
         return self.contents.problem(weights) if self.is_apart else self.contents.in_place(weights)
 

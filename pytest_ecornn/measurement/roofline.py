@@ -46,7 +46,7 @@ class Ceilings:
 
     @property
     def copy_gb_per_s(self) -> float:
-        """Of memory beyond every cache."""
+        """Copy rate of memory beyond every cache, in GB/s."""
         return self.copy_points[max(self.copy_points)]
 
     def gb_per_s(self, footprint: int) -> float:
@@ -83,7 +83,7 @@ class Ceilings:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Ceilings:
-        """What `as_dict` gave, also after JSON has made text of the footprints."""
+        """Restores ceilings from `as_dict`'s result, also after JSON has made text of the footprints."""
         copy, read = ({int(n): rate for n, rate in data[name].items()} for name in ("copy_points", "read_points"))
         return cls(copy, read, dict(data["matmul_gflop_per_s"]))
 
@@ -124,14 +124,14 @@ def _is_cuda(device: str) -> bool:
 
 
 def _cache_bytes(device: str) -> int:
-    """Of the last cache before memory."""
+    """Size of the last cache before memory, in bytes."""
     if _is_cuda(device):
         return int(torch.cuda.get_device_properties(device).L2_cache_size)
     return machine.last_level_cache_bytes()
 
 
 def _footprints(device: str, cache: int) -> tuple[int, ...]:
-    """What is measured, the largest far beyond every cache."""
+    """Footprints to measure, in bytes; the largest is far beyond every cache."""
     if _is_cuda(device):
         return (*CUDA_FOOTPRINTS, min(LARGEST_CUDA_FOOTPRINT, max(LARGE_FOOTPRINT, 4 * cache)) // 2**20 * 2**20)
     return (*SMALL_FOOTPRINTS, max(LARGE_FOOTPRINT, min(4 * cache, machine.memory_bytes() // 8)) // 2**20 * 2**20)
@@ -171,7 +171,7 @@ def _cpu_matmul_rates(dtypes: Iterable[str]) -> dict[str, float]:
 
 
 def _cuda_matmul_rates(dtypes: list[str], device: str) -> dict[str, float]:
-    """The same on a GPU. With float32 come the narrower products that it can be made of."""
+    """GFLOP/s of square products on a GPU by dtype. float32 adds the narrower products that it can be made of."""
     extra = ["float16"] if "float32" in dtypes else []
     with fp32_precision("matmul", "ieee"):
         rates = {dtype: _product_rate(getattr(torch, dtype), device) for dtype in dict.fromkeys([*dtypes, *extra])}

@@ -1,4 +1,4 @@
-"""What must be as it was after every block: settings that a layer could change for its own blocks, or for its baseline's.
+"""Checks after every block the settings that a layer could change for its own blocks, or for its baseline's.
 
 They are read when the clock has stopped, a few microseconds each. Untimed calls are watched too, so that a layer which puts
 all back at the end of its block is seen in the middle of it.
@@ -27,7 +27,7 @@ class SettingsClock:
         self._snapshot: ambient.Snapshot | None = None
 
     def time(self, calls: Sequence[Callable[[], Any]]) -> float:
-        """As the clock's own, which stops before the settings are read."""
+        """Returns the wrapped clock's time, which stops before the settings are read."""
         if self._snapshot is None:
             self._snapshot = ambient.Snapshot([*ambient.quick(), _CHILD])
         seconds = self._clock.time(calls)
@@ -36,5 +36,5 @@ class SettingsClock:
         return seconds
 
     def host_us(self, calls: Sequence[Callable[[], Any]]) -> float | None:
-        """As the clock's own."""
+        """Returns the wrapped clock's `host_us`."""
         return self._clock.host_us(calls)

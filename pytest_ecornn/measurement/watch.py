@@ -25,7 +25,7 @@ class Waits:
 
 
 class Watch:
-    """For one column. Within it, `after_block` is called after each block."""
+    """Watches one column's measurement. Within it, `after_block` is called after each block."""
 
     def __init__(self, clock: Clock, arms: Sequence[Timed]):
         self._clock = WatchedClock(clock)
@@ -36,7 +36,7 @@ class Watch:
         self._found: Disturbance | None = None
 
     def __enter__(self) -> Clock:
-        """What the column is to be timed with."""
+        """Starts the watch and returns the clock that times the column."""
         self._load, self._gpu = MachineLoad(), GpuOthers(self._device)
         return self._clock
 
@@ -57,7 +57,7 @@ class Watch:
         return next(waits for one, waits in zip(self._arms, self._waits, strict=True) if one is arm)
 
     def disturbance(self) -> Disturbance | None:
-        """From the beginning until now; None where the system does not tell."""
+        """Returns the disturbance from the beginning until now; None where the system does not report it."""
         load = self._load.load() if self._load else None
         if load is None or self._gpu is None:
             return self._found

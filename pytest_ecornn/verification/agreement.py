@@ -42,11 +42,11 @@ class Agreement:
         return Expected(self.problem)
 
     def exactly(self, wanted: Tensors, got: Tensors) -> str:
-        """What differs in a bit, in one line; empty if nothing does."""
+        """Describes the first tensor that differs in a bit, in one line; empty if none does."""
         return next((_first_difference(name, wanted[name], got[name]) for name in differing_names(wanted, got)), "")
 
     def nearly(self, wanted: Tensors, got: Tensors) -> str:
-        """What differs by more than rounding, in one line; empty if nothing does."""
+        """Describes the first tensor that differs by more than rounding, in one line; empty if none does."""
         names = differing_names(wanted, got)
         for runs in run_counts(wanted["output"].numel() if wanted["output"] is not None else 0):
             messages = {name: self._judged(name, wanted[name], got[name], runs) for name in names}

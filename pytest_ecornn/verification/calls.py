@@ -91,7 +91,7 @@ class Call:
         return result, torch.autograd.grad(outputs, self._leaves, self.problem.loss_weights, allow_unused=True)
 
     def named(self, result: Any, gradients: Any) -> Tensors:
-        """What `timed` returned, by name. Raises WrongResult where it does not have the contract's form."""
+        """Names the tensors that `timed` returned. Raises WrongResult where they lack the contract's form."""
         cell = cells.get(self.problem.case.cell)
         output, finals = _unpack(result, cell)
         if odd := [type(one).__name__ for one in gradients if one is not None and type(one) is not Tensor]:
@@ -101,7 +101,7 @@ class Call:
 
 
 def on_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """What `function` makes of each tensor of a result, in tuples as before."""
+    """Applies `function` to each tensor of a result; its tuples and lists become tuples."""
     if isinstance(value, Tensor):
         return function(value)
     return tuple(on_tensors(function, one) for one in value) if isinstance(value, (tuple, list)) else value
@@ -111,7 +111,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def differing(one: Tensor, other: Tensor) -> Tensor:
-    """Where two tensors of the same kind differ in a bit; one NaN is as good as another."""
+    """Mask of elements whose bits differ in two tensors of the same kind; any two NaNs are equal."""
     bits = _BITS[one.element_size()]
     return (one.detach().view(bits) != other.detach().view(bits)) & ~(one.isnan() & other.isnan())
 

@@ -75,7 +75,7 @@ class Slices(NamedTuple):
 
 
 def slices(case: Case, tensor: str, shape: tuple[int, ...]) -> Slices:
-    """Where each slice of a tensor lies: octaves of time, layers and directions of a state, gates of a weight gradient."""
+    """Bounds of a tensor's slices: octaves of time, layers and directions of a state, gates of a weight gradient."""
     edges: Sequence[int]
     axis = 0
     if tensor in ("output", "grad x"):
@@ -126,9 +126,9 @@ def errors(
 
 
 def _differences(actual: Array, reference: Array, valid: Mask | None, subnormal: float) -> tuple[Mask, Array, Array]:
-    """Where elements are finite and `valid`; how large the error and the reference are there, 0 elsewhere.
+    """Mask of finite `valid` elements, and the sizes of error and reference there, 0 elsewhere.
 
-    In place where it can be: new memory takes longer than the arithmetic.
+    Works in place where it can: new memory takes longer than the arithmetic.
     """
     wrong, size = actual.abs(), reference.abs()
     usable = (wrong < math.inf) & (size < math.inf)
@@ -159,7 +159,7 @@ def precision_eps(case: Case) -> float:
 
 
 class Measures(NamedTuple):
-    """What is judged of a slice, or the largest that passes."""
+    """The measures by which a slice is judged, or the largest of each that passes."""
 
     rms: float
     maximum: float
@@ -243,7 +243,7 @@ def judge(
 
 
 def _form_problem(actual: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> str:
-    """What is wrong with the kind of thing that came, if anything."""
+    """Describes what is wrong with the type, shape, dtype or device of `actual`; empty if nothing is."""
     expected = f"expected a tensor of shape {list(shape)}, {str(dtype).removeprefix('torch.')}, on {device}"
     if not isinstance(actual, Tensor):
         return f"{expected}; got {'nothing' if actual is None else type(actual).__name__}"

@@ -29,7 +29,7 @@ class Failure(Exception):
 
 
 class WrongCase(Failure):
-    """What the implementation computes of `case`, or raises there, is wrong."""
+    """The implementation computes a wrong result of `case`, or raises there."""
 
 
 @contextmanager

@@ -11,7 +11,7 @@ Named = tuple[str, Tensor]
 
 
 def shared(tensors: Sequence[Named], others: Sequence[Named] = ()) -> str:
-    """Which of the tensors lies in memory of one before it, or of the others; empty if none does."""
+    """Describes the first tensor in memory of an earlier one, or of the others; empty if there is none."""
     earlier = list(others)
     for name, tensor in tensors:
         for other, known in earlier:
@@ -36,7 +36,7 @@ def _span(tensor: Tensor) -> tuple[int, int]:
 
 
 def _addresses(tensor: Tensor) -> Tensor:
-    """Of each element: on the CPU, int64."""
+    """Address of each element: int64, on the CPU."""
     found = torch.tensor(tensor.data_ptr())
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         found = found.unsqueeze(-1) + torch.arange(size) * (stride * tensor.element_size())

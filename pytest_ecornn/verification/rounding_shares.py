@@ -57,7 +57,7 @@ def marks(actual: Tensor, size: Tensor, dtype: torch.dtype | None) -> list[Tenso
 
 
 def of_counts(counted: float = 0.0, differing: float = 0.0, side: float = 0.0) -> Shares:
-    """Of the sums of `marks`."""
+    """Computes the shares from the sums of `marks`."""
     return Shares(differing / max(1.0, counted), abs(side) / max(1.0, counted), int(counted))
 
 

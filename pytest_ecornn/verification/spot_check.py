@@ -37,7 +37,7 @@ Made = tuple[Callable[[], Problem], Tensors]  # what makes the problem, and its 
 
 
 def shares(made: Sequence[Made], declared: Declared) -> list[float]:
-    """For each problem with its results: its largest error over what raises a doubt; inf for what is of another kind."""
+    """Returns each problem's largest error over what raises a doubt; inf for a result of another kind."""
     if not made:
         return []
     case = made[0][0]().case
@@ -56,7 +56,7 @@ def group_size(case: Case) -> int:
 
 
 def _limits(case: Case, declared: Declared) -> Mapping[str, float]:
-    """By tensor: the largest error that raises no doubt, relative to the tensor's largest element."""
+    """Returns each tensor's largest error that raises no doubt, relative to its largest element."""
     own = expected(case)
     yards = own.spread(declared, yardstick.run_counts(own.tensors["output"].numel())[0])
     limits = {}
@@ -105,7 +105,10 @@ def _share(given: Tensor | None, wanted: Tensor, limit: float) -> float:
 
 
 def _sum_share(given: Sequence[Tensor | None], wanted: Tensor, signs: Sequence[float], limit: float) -> float:
-    """Of the sum of one weight's gradients. Errors of equal size in all of them would add up as a random walk does."""
+    """Returns the error of the sum of one weight's gradients, over its limit.
+
+    Errors of equal size in all of them would add up as a random walk does.
+    """
     total, largest = torch.zeros_like(wanted), 0.0
     for one, sign in zip(given, signs, strict=True):
         if one is None:  # autograd's zero

@@ -1,4 +1,4 @@
-"""What the reference says of a problem, and the judgement on a candidate: output, final states and all gradients."""
+"""The reference's results on a problem, and the judgement on a candidate: output, final states and all gradients."""
 
 from __future__ import annotations
 
@@ -40,13 +40,16 @@ _MOST_ON_CPU = 2**22
 
 
 def reference_device(case: Case) -> str:
-    """Where the reference and the yardstick of a case run: loops of small steps are launches and little else on a GPU."""
+    """Returns the device of a case's reference and yardstick.
+
+    On a GPU loops of small steps are launches and little else.
+    """
     wide = len(cells.get(case.cell).gates) * case.hidden_size * (case.input_size + case.hidden_size)
     return "cpu" if case.batch * wide <= _MOST_ON_CPU else case.device
 
 
 def widen(problem: Problem) -> Problem:
-    """The same problem in float64."""
+    """Converts a problem to float64."""
     weights = {name: torch.nn.Parameter(p.detach().double(), p.requires_grad) for name, p in problem.weights.items()}
     return replace(
         problem,
@@ -58,7 +61,7 @@ def widen(problem: Problem) -> Problem:
 
 
 class Expected:
-    """What the reference says of a problem, and how far a plain loop is from it."""
+    """The reference's results on a problem, and how far a plain loop is from them."""
 
     def __init__(self, problem: Problem):
         tampering.tells("the expected result")
@@ -72,7 +75,7 @@ class Expected:
         return _reference(self._own)
 
     def valid(self, tensor: str) -> Mask | None:
-        """Where the tensor's elements count: not in padding, not at pruned weights. None: everywhere."""
+        """Mask of the tensor's elements that count: not in padding, not at pruned weights. None: all count."""
         mask = self._own.weights.masks.get(tensor.removeprefix("grad "))
         if mask is not None:
             return mask
@@ -82,7 +85,7 @@ class Expected:
 
     @cached_property
     def _measured(self) -> tuple[Problem, dict[str, Array], float]:
-        """What the loop runs on: the problem, its reference, and the scale of its errors."""
+        """The problem that the loop runs on, its reference, and the scale of its errors."""
         if self._own.case.dtype != "float64":
             return self._own, self.tensors, 1.0
         narrow = yardstick.single(self._own)
@@ -183,7 +186,10 @@ class Candidate:
 
     @classmethod
     def build(cls, name: str, make: Callable[[], Implementation], case: Case) -> Candidate:
-        """In training mode it is built and run on other weights, which then change in place to the case's own."""
+        """Builds the implementation's layer for the case.
+
+        In training mode it is built and run on other weights, which then change in place to the case's own.
+        """
         implementation, own = make(), expected(case).problem
         declared = implementation.declared
         weights = contents.make_weights(case, "decoy") if case.training else own.weights

@@ -115,12 +115,15 @@ class Permutation:
 
 
 def _blocks(order: Tensor, count: int) -> Tensor:
-    """The same order in each of `count` blocks that stand one after the other."""
+    """Repeats the order in each of `count` consecutive blocks."""
     return torch.cat([order + block * len(order) for block in range(count)])
 
 
 class _Moved(torch.autograd.Function):
-    """What a gate's function returned, moved; its slope follows from that, as in a library whose function errs so."""
+    """Replaces a gate function's value by a moved one.
+
+    Its slope follows from that value, as in a library whose function errs so.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, moved: Tensor, slope: Callable[[Tensor], Tensor]) -> Tensor:
@@ -185,7 +188,7 @@ class MovedGates(TorchFunctionMode):
         return value
 
     def _move(self, values: Tensor) -> Tensor:
-        """The same tensor; what is not float32 as it is."""
+        """Moves float32 values in place and returns the same tensor; other dtypes stay as they are."""
         return values.mul_(self._drawn(values)) if values.dtype == torch.float32 else values
 
     def _drawn(self, values: Tensor) -> Tensor:
@@ -212,7 +215,7 @@ def _moved(values: Tensor, random: torch.Generator | None, most: int) -> Tensor:
 
 
 def _factors(shape: tuple[int, ...], random: torch.Generator, error: float, most: int) -> Tensor:
-    """What moves float32 values by `most` units or less; on the CPU.
+    """Random factors that move float32 values by `most` units or less; on the CPU.
 
     A unit is `error` of the value, where that is more than one in the last place.
     """
@@ -248,12 +251,15 @@ def run_counts(size: int) -> tuple[int, int]:
 
 
 def units(is_searching: bool) -> int:
-    """In the last place, by which float32 values and gates are moved."""
+    """Number of units in the last place by which float32 values and gates are moved."""
     return 2 if is_searching else 1
 
 
 def rounding(case: Case, number: int, is_searching: bool) -> _rounding.Rounding:
-    """To nearest; where it `is_searching` to either neighbour. Every other is of the other form."""
+    """Returns a run's rounding: to nearest, or to either neighbour where it `is_searching`.
+
+    Every other run is of the other form.
+    """
     is_other_form = bool(number % 2)
     if is_searching:
         return Dithered(generator(case.seed, f"rounding {number}"), is_other_form)
@@ -261,7 +267,10 @@ def rounding(case: Case, number: int, is_searching: bool) -> _rounding.Rounding:
 
 
 def parted(case: Case, number: int) -> _rounding.Rounding:
-    """The same to nearest, but of sums in parts: what is rounded to either neighbour has no shares to speak of."""
+    """Returns a run's rounding to nearest, of sums in parts.
+
+    Values rounded to either neighbour have no shares to speak of. Every other run is of the other form.
+    """
     return Parted(generator(case.seed, f"parts {number}"), bool(number % 2))
 
 

@@ -1,4 +1,4 @@
-"""What a layer must leave alone because all share it: random states, modes, precisions, thread counts, clocks.
+"""State that all code shares and a layer must leave alone: random states, modes, precisions, thread counts, clocks.
 
 `Kept` compares it before and after, and puts back what has changed, so that one implementation's fault is not another's.
 """
@@ -24,7 +24,7 @@ _QUIET_SHARE = 0.05  # of a window: on a busy machine a thread that wants a whol
 
 
 class Snapshot:
-    """What the settings are now."""
+    """The values of settings at the time it is made."""
 
     def __init__(self, settings: Iterable[Setting]) -> None:
         self._modules = len(sys.modules)

@@ -19,7 +19,7 @@ _QUIET_LOOKS, _MOST_LOOKS = 20, 5000  # where all cores are taken, a thread may 
 
 
 class Threads:
-    """Those that begin from now on."""
+    """The threads that begin after this object is made."""
 
     def __init__(self) -> None:
         self._before = set(sys._current_frames())
@@ -31,7 +31,7 @@ class Threads:
             raise WrongResult("expected a call's work done when it returns, but another thread goes on with it")
 
     def _working(self) -> list[int]:
-        """Those that do."""
+        """Returns the new threads that use a processor for over `_WORKING_SHARE` of one look."""
         before = {thread: spent for thread in self._new() if (spent := _spent(thread)) is not None}
         if not before:
             return []
@@ -54,13 +54,16 @@ class Threads:
         threading.excepthook = reported
 
     def _kept_waiting(self) -> list[int]:
-        """Those that would run if there were a processor for them, as far as the system tells."""
+        """Returns the new threads that run or wait for a processor, as far as the system reports it."""
         new = self._new()
         return [one.ident for one in threading.enumerate() if one.ident in new and _state(one.native_id) == "R"]
 
 
 def _state(native_id: int | None) -> str:
-    """As Linux calls it, R for a thread that runs or would; empty where there is none, or the system is another one."""
+    """Linux's letter for a thread's state, R if it runs or would run.
+
+    Empty if there is no such thread, or on another system.
+    """
     try:
         return Path(f"/proc/self/task/{native_id}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

@@ -1,4 +1,4 @@
-"""What a GPU's driver and torch keep for all that use the GPU: device, stream, random states, limits, flags."""
+"""Settings that a GPU's driver and torch share among all users of the GPU: device, stream, random states, limits, flags."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WAITING = 7  # CU_CTX_SCHED_MASK: how the host waits for the GPU
 
 
 def quick_settings() -> Iterator[Setting]:
-    """Those that are read in some microseconds each."""
+    """Yields the settings that take some microseconds each to read."""
     yield Setting("current CUDA device", torch.cuda.current_device, torch.cuda.set_device)
     yield Setting("current CUDA stream", torch.cuda.current_stream, torch.cuda.set_stream)
     yield Setting("CUDA's synchronisation debug mode", torch.cuda.get_sync_debug_mode, torch.cuda.set_sync_debug_mode)
@@ -30,12 +30,12 @@ def quick_settings() -> Iterator[Setting]:
 
 
 def random_states() -> Iterator[Setting]:
-    """Those of numbers drawn on GPUs."""
+    """Yields the random states of numbers drawn on GPUs."""
     yield Setting("CUDA's random states", torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all)
 
 
 def slow_settings() -> Iterator[Setting]:
-    """Those that take longer."""
+    """Yields the settings that take longer to read."""
     yield Setting("settings of CUDA's allocator", _allocator, cannot_be_put_back)
 
 
@@ -49,7 +49,7 @@ def _driver() -> Any:
 
 
 def _limits(driver: Any) -> dict[str, int]:
-    """Those of the current context, in bytes or numbers, as far as the device has them."""
+    """Limits of the current context, in bytes or counts, as far as the device has them."""
     found, value = {}, ctypes.c_size_t()
     for name, number in _LIMITS.items():
         if driver.cuCtxGetLimit(ctypes.byref(value), number) == 0:
@@ -70,6 +70,6 @@ def _waiting(driver: Any) -> int | None:
 
 
 def _allocator() -> str | None:
-    """What torch's allocator goes by, where this torch tells."""
+    """Settings of torch's allocator as text; None where this torch does not report them."""
     settings = torch.cuda.memory._snapshot().get("allocator_settings")
     return None if settings is None else str(settings)

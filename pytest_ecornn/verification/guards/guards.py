@@ -46,7 +46,7 @@ class Bands:
         return self.place(name, tensor).copy_(tensor.detach())
 
     def around(self, problem: Problem) -> Problem:
-        """The same problem, everything that a layer is given within blocks."""
+        """Returns the same problem with everything that a layer is given inside blocks."""
         weights = {
             name: nn.Parameter(self.copy(name, weight), weight.requires_grad) for name, weight in problem.weights.items()
         }
@@ -61,7 +61,7 @@ class Bands:
         )
 
     def damage(self) -> str:
-        """Where the first block was written outside its tensor; empty if none was."""
+        """Describes the first block that was written outside its tensor; empty if none was."""
         return next(filter(None, map(_damage, self._blocks)), "")
 
 

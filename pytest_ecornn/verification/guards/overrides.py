@@ -16,13 +16,13 @@ _KEYS = tuple(f"{prefix}{device}:" for prefix in ("", "Autograd", "Autocast") fo
 
 
 class Overrides:
-    """As it is now, to be compared with what it is later."""
+    """Snapshot of the registered kernels, to be compared with later ones."""
 
     def __init__(self) -> None:
         self._kernels, self._by_python = _kernels(), _by_python()
 
     def changes(self) -> Iterator[str]:
-        """What has changed since."""
+        """Yields a line for each operator whose kernels have changed since."""
         changed = [name for name, kernels in _kernels().items() if kernels != self._kernels[name]]
         for name in dict.fromkeys([*changed, *sorted(_by_python() - self._by_python)]):
             yield (
@@ -32,7 +32,7 @@ class Overrides:
 
 
 def _kernels() -> dict[str, list[str]]:
-    """Where the kernels of each operator were registered, on what has timed rows."""
+    """Returns where each operator's kernels were registered, on devices that have timed rows."""
     return {
         name: [line for line in torch._C._dispatch_dump_table(f"aten::{name}").splitlines() if line.startswith(_KEYS)]
         for name in _OPERATORS.split()

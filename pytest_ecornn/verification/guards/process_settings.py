@@ -1,4 +1,4 @@
-"""What the system keeps for a process and its threads: environment, processors, priorities, limits, the allocator."""
+"""Settings that the system has for a process and its threads: environment, processors, priorities, limits, the allocator."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PRCTL = {"timer slack": (30, 0), "large pages off": (42, 0), "store bypass": (5
 
 @cache
 def quick_settings() -> tuple[Setting, ...]:
-    """Those that are read in a few microseconds each."""
+    """Returns the settings that take a few microseconds each to read."""
     return tuple(_quick_settings())
 
 
@@ -46,7 +46,7 @@ def _quick_settings() -> Iterator[Setting]:
 
 
 def slow_settings() -> Iterator[Setting]:
-    """Those that take longer."""
+    """Yields the settings that take longer to read."""
     yield Setting("working directory", os.getcwd, os.chdir)
     yield Setting("mask of new files", _umask, os.umask)
     yield Setting("allocator", memory.allocator_behaviour, memory.set_allocator, tell=differing_keys)
@@ -84,7 +84,7 @@ def _is_of_import(before: dict[str, str], after: dict[str, str]) -> bool:
 
 
 def _c_environment(libc: ctypes.CDLL) -> dict[str, str]:
-    """As C's getenv finds them, whoever set them."""
+    """Returns the environment variables as C's getenv reads them, whoever set them."""
     entries = ctypes.POINTER(ctypes.c_char_p).in_dll(libc, "environ")
     found, number = {}, 0
     while entries and (entry := entries[number]) is not None:
@@ -121,7 +121,7 @@ def _umask() -> int:
 
 
 def _threads() -> dict[int, Thread]:
-    """By the system's number."""
+    """Returns each thread's processors, niceness and policy by the system's thread number."""
     found = {}
     for name in own_threads():
         with contextlib.suppress(OSError):  # it has ended

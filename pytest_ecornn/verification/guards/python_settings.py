@@ -1,4 +1,4 @@
-"""What Python, NumPy and Numba have one of: random states, tracing, garbage, limits, warnings, signals."""
+"""Settings that Python, NumPy and Numba have once per process: random states, tracing, garbage, limits, warnings, signals."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _TIMERS = tuple(getattr(signal, name) for name in ("ITIMER_REAL", "ITIMER_VIRTUA
 
 
 def quick_settings() -> Iterator[Setting]:
-    """Those that are read in a few microseconds each."""
+    """Yields the settings that take a few microseconds each to read."""
     yield from _QUICK
 
 
 def random_states() -> Iterator[Setting]:
-    """Those of Python's and NumPy's numbers."""
+    """Yields the random states of Python and NumPy."""
     yield from _RANDOM
 
 
 def slow_settings() -> Iterator[Setting]:
-    """Those that take longer."""
+    """Yields the settings that take longer to read."""
     yield from _SLOW
 
 

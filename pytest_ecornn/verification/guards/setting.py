@@ -70,7 +70,7 @@ class Setting:
     tell: Callable[[Any, Any], str] = lambda before, after: f"{short(before)} as before, got {short(after)}"
 
     def change(self, before: Any, after: Any) -> str:
-        """What was expected, and what came."""
+        """Describes the change: the expected value and the actual one."""
         return f"{self.name}: expected {self.tell(before, after)}"
 
 

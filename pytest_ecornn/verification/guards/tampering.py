@@ -1,4 +1,4 @@
-"""What an implementation keeps its hands off: the functions that it is judged by, and what shows it more than its arguments.
+"""Guards what an implementation must not touch: the functions that judge it, and what shows it more than its arguments.
 
 A stack frame or a list of all objects shows which call is kept and what the next ones will be given, so an audit hook notes
 who asks for one; so does what tells the expected result. Code counts as the implementation's where it stands in its file or in
@@ -159,7 +159,7 @@ _known: dict[int, tuple[Any, Mapping[str, Any], tuple[FunctionType, ...]]] = {} 
 
 
 def _functions_of(place: Any, names: dict[str, Any]) -> tuple[FunctionType, ...]:
-    """Those of a place, found anew where one of its names stands for another value than the last time."""
+    """Returns a place's functions, cached until one of its names stands for another value."""
     known = _known.get(id(place))
     if known is None or known[0] is not place or not _are_same(known[1], names):
         known = _known[id(place)] = (place, names, tuple(_functions(names.values())))
@@ -172,7 +172,7 @@ def _are_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _functions(values: Iterable[Any]) -> Iterator[FunctionType]:
-    """Those written in Python, of methods and properties too."""
+    """Yields the functions among `values` that are written in Python, those of methods and properties too."""
     for value in values:
         kind = type(value)
         if kind is FunctionType:
@@ -273,7 +273,7 @@ def _asks_for_another(frame: FrameType) -> bool:
 
 
 def _frame(depth: int) -> FrameType:
-    """Of the caller's caller, and so on, without asking about that in turn."""
+    """Returns the frame `depth` levels above the caller; the audit hook ignores this request."""
     _this_thread.is_looking = True
     try:
         return sys._getframe(depth + 1)

@@ -1,4 +1,4 @@
-"""What torch has one of for all code of a process or a thread: modes, precisions, threads, backends, hooks."""
+"""Settings that torch shares across a process or a thread: modes, precisions, threads, backends, hooks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TINY, _ONE = 5e-324, 1.0
 
 @cache
 def quick_settings() -> tuple[Setting, ...]:
-    """Those that are read in a few microseconds each."""
+    """Returns the settings that take a few microseconds each to read."""
     return tuple(_quick_settings())
 
 
@@ -38,7 +38,7 @@ def _quick_settings() -> Iterator[Setting]:
 
 
 def random_state() -> Setting:
-    """That of torch's numbers on a CPU."""
+    """Returns the setting of torch's random state on a CPU."""
     return Setting("torch's random state", torch.get_rng_state, torch.set_rng_state)
 
 

@@ -73,7 +73,7 @@ def _in_place(weight: nn.Parameter, new: Tensor) -> None:
 
 
 def _unseen(weight: nn.Parameter, new: Tensor) -> None:
-    """In place, which torch does not count as a change."""
+    """Writes in place through `data`, which torch does not count as a change."""
     weight.data.copy_(new)
 
 

@@ -40,7 +40,7 @@ def repeats(subject: Subject) -> str:
 
 
 def inputs_unchanged(subject: Subject) -> str:
-    """By the build, the first call and a later one on other contents."""
+    """Checks that the build, the first call and a later one on other contents leave inputs unchanged."""
     guard = Unchanged(Call(subject.other))
     subject.run(subject.other)
     return subject.written_into or changed(guard)
@@ -68,7 +68,10 @@ def guard_bands(subject: Subject) -> str:
 
 
 def globals_unchanged(subject: Subject) -> str:
-    """What the first build and call changed, and what later calls do; threads may be started once, and must rest."""
+    """Checks shared settings after the first build and call, and after later calls.
+
+    Threads may start once, and must rest.
+    """
     was_burning, counts = is_burning(), []
     with Kept(everything()) as kept:
         for _ in range(4):

@@ -45,7 +45,7 @@ def _of_first(tensor: Tensor, batch: int) -> Tensor:
 
 
 def _apart(like: Problem, problem: Problem) -> Problem:
-    """The same values, laid out as another problem's."""
+    """Returns the problem's values in memory laid out like another problem's."""
     x = contents.placed_tensor(like.x).copy_(problem.x)
     state = tuple(contents.placed_tensor(to).copy_(one) for to, one in zip(like.state, problem.state, strict=True))
     lengths = None if problem.lengths is None else problem.lengths.contiguous()

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def rotated(every: Sequence[T], by: int) -> list[T]:
-    """The same, begun at another one; further than the last from the first again."""
+    """Returns the elements in turn from number `by` on; counting goes on from the first after the last."""
     first = by % max(1, len(every))
     return [*every[first:], *every[:first]]
 
@@ -105,7 +105,7 @@ def raised_as_wrong(device: str) -> Iterator[None]:
 
 
 def nearly(subject: Subject, wanted: Tensors, got: Tensors, agreement: Any = None) -> str:
-    """What differs by more than rounding; an exact zero has no sign, and a gradient that is none is one of zeros."""
+    """Describes what differs by more than rounding. -0.0 equals 0.0, and a gradient of None equals zeros."""
     names = [name for name in got if name in wanted]
     plain = {name: _plain(got[name], wanted[name]) for name in names}
     whole = {name: _plain(wanted[name], None) for name in names}

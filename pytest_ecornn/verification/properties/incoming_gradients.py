@@ -55,7 +55,7 @@ def _gradients(subject: Subject, problem: contents.Problem, given: Given) -> Ten
 
 
 def _permuted(order: tuple[int, ...], gradient: Tensor) -> Tensor:
-    """The same values, in memory in the order of these dimensions."""
+    """Returns the same values, dense in memory in the order of these dimensions."""
     inverse = sorted(range(len(order)), key=order.__getitem__)
     return gradient.permute(order).contiguous().permute(inverse)
 

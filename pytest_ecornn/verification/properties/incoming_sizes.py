@@ -32,7 +32,7 @@ def _scaled(subject: Subject) -> str:
 
 
 def _overflowing(subject: Subject) -> str:
-    """Where the plain loop's gradient shows it: relu's derivative may be 0."""
+    """Checks that inf and NaN show where they show in the plain loop's gradient: relu's derivative may be 0."""
     loop = Sequential(subject.declared).build(subject.case, subject.problem.weights)
     for value in (inf, nan):
         first = subject.problem.loss_weights[0].clone()

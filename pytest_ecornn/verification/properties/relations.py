@@ -93,7 +93,7 @@ def _part(subject: Subject, steps: slice, state: tuple[Tensor, ...]) -> Problem:
 
 
 def _joined(subject: Subject, at: int, begun: Tensors, ended: Tensors) -> Tensors:
-    """What the two parts make of the whole: of a sequence that ended in the first, nothing comes from the second."""
+    """Joins the results of both parts. A sequence that ended in the first takes nothing from the second."""
     lengths, batch_first = subject.problem.lengths, subject.case.batch_first
     joined: Tensors = {}
     for name, late in ended.items():
@@ -139,7 +139,7 @@ def _turned(batch_first: bool, name: str, tensor: Tensor) -> Tensor:
 
 
 def layouts(subject: Subject) -> str:
-    """The same x, states and lengths in each other layout, by a layer built for it."""
+    """Compares the same x, states and lengths in each other layout, by a layer built for it."""
     refused: list[NotApplicable] = []
     others = [replace(subject.case, layout=layout) for layout in LAYOUTS if layout != subject.case.layout]
     for case in others:

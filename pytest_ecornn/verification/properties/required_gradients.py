@@ -31,7 +31,10 @@ def gradients_required(subject: Subject) -> str:
 
 
 def _frozen(subject: Subject) -> list[Names]:
-    """What requires no gradient: each input by itself, of the weights one of a kind; groups; all; all but one, whichever."""
+    """Choices of inputs that require no gradient.
+
+    These are each input alone, of the weights one of a kind; groups; all; all but any one.
+    """
     inputs = tuple(Call(subject.problem).inputs)
     weights = tuple(name for name in inputs if name in subject.problem.weights)
     data = inputs[: len(inputs) - len(weights)]

@@ -1,4 +1,4 @@
-"""What a property is asked of: an implementation on one case, built when it is needed, and its result on the case's problem."""
+"""The subject of a property: an implementation on one case, built when needed, and its result on the case's problem."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Subject:
         return self.drawn("other")
 
     def drawn(self, name: str) -> Problem:
-        """As `other`, its contents by name."""
+        """Draws other contents by `name` for the same weights, lengths in another order, as `other` does."""
         lengths = None if self.problem.lengths is None else contents.placed_tensor(self.problem.lengths, lambda t: t.roll(1))
         return replace(contents.problem(self.case, name, self.problem.weights), lengths=lengths)
 
@@ -83,13 +83,16 @@ class Subject:
             raise NotApplicable(str(refusal)) from refusal
 
     def repeated(self, wanted: Tensors, got: Tensors) -> str:
-        """What is wrong with a result that should repeat another: any bit where the implementation is deterministic."""
+        """Describes how a result fails to repeat another; empty if it repeats it.
+
+        Any bit counts where the implementation is deterministic.
+        """
         exact = self.implementation.deterministic
         return self.agreement.exactly(wanted, got) if exact else self.agreement.nearly(wanted, got)
 
 
 def changed(guard: Unchanged) -> str:
-    """What was written into, in one line, after it was put back; empty if nothing was."""
+    """Restores guarded tensors and describes the first that was written into; empty if none was."""
     try:
         guard.check()
     except WrongResult as wrong:
@@ -98,5 +101,5 @@ def changed(guard: Unchanged) -> str:
 
 
 def copied(tensors: Tensors) -> Tensors:
-    """In memory that no layer knows."""
+    """Copies the tensors into memory that no layer knows."""
     return {name: None if t is None else t.clone() for name, t in tensors.items()}
