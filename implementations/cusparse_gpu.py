@@ -70,7 +70,7 @@ class CusparseGpu(Implementation):
 
 
 def _csr(weight: Tensor) -> Tensor:
-    """With indices of 32 bits, of which there are less to read."""
+    """Converts a weight to CSR with 32-bit indices, which take fewer bytes to read than 64-bit ones."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse (CSR tensor support is in beta|invariant checks are implicitly disabled)")
         found = weight.to_sparse_csr()

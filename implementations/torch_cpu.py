@@ -53,7 +53,7 @@ def _has_bfloat16_in_onednn() -> bool:
 
 
 def _library(case: Case, module: nn.RNNBase) -> str:
-    """Which library torch takes for such a case, seen on two steps: it depends on dtype, machine and packing."""
+    """Returns the library that torch takes for such a case, observed on two steps; it depends on dtype, machine and packing."""
     with torch_nn.Operators() as operators:
         torch_nn.trial(case, module, most_steps=2)
     return "oneDNN" if any("mkldnn_rnn" in name for name in operators.names) else "ATen"

@@ -27,7 +27,7 @@ __all__ = ["GRU", "LSTM", "RNN"]
 
 
 class _Persistent(nn.RNNBase):
-    """What RNN, LSTM and GRU have in common; before torch.nn's class among the bases, so that `super()` is torch.nn's."""
+    """Common base of RNN, LSTM and GRU; precedes torch.nn's class among the bases, so that `super()` is torch.nn's."""
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """output, final states: torch.nn's shapes, T time steps, B sequences, D directions, L layers.
@@ -58,10 +58,10 @@ class _Persistent(nn.RNNBase):
         return output.squeeze(batch), _each(final, lambda state: state.squeeze(1))
 
     def flatten_parameters(self) -> None:
-        """Nothing: kernels read parameters where they are, and cuDNN's one buffer for all would have to be aligned for them."""
+        """Does nothing: kernels read parameters in place, and cuDNN's one buffer for all would have to be aligned for them."""
 
     def _run_packed(self, packed: PackedSequence, hx: State) -> tuple[PackedSequence, State]:
-        """In the order of their lengths, as they lie in `packed`; states before and after in the order of the batch."""
+        """Runs sequences in the order of their lengths, as in `packed`; initial and final states are in the batch's order."""
         data, batch_sizes, order, order_back = packed
         x, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes), self.batch_first)
         hx = hx if order is None else _each(hx, lambda state: state.index_select(1, order))
@@ -111,13 +111,13 @@ def _is_run_by_kernels(device: torch.device) -> bool:
 
 @lru_cache
 def _names(layers: int, bidirectional: bool) -> list[str]:
-    """Of all parameters, layer by layer."""
+    """Names of all parameters, layer by layer."""
     suffixes = [f"_l{layer}{end}" for layer in range(layers) for end in ("", "_reverse")[: 1 + bidirectional]]
     return [name + suffix for suffix in suffixes for name in PARAMETERS]
 
 
 def _cast(device: torch.device) -> Callable[[Tensor], Tensor]:
-    """As autocast has its operators' arguments: what is float64 stays so."""
+    """Returns a function that casts as autocast casts its operators' arguments: float64 stays float64."""
     if not torch.is_autocast_enabled(device.type):
         return lambda given: given
     dtype = torch.get_autocast_dtype(device.type)

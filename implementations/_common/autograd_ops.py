@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _mo
 
 
 def register_gradient(library: torch.library.Library, name: str, apply: Callable[..., Any]) -> Callable[..., Any]:
-    """`apply`, an autograd Function's, runs where a gradient is wanted. Returns the op without its gradient, for it to call."""
+    """Registers an autograd Function's `apply`, run where a gradient is wanted. Returns the op without it, for it to call."""
     op = getattr(torch.ops.pytest_ecornn, name).default
 
     def below(*given: Any) -> Any:
@@ -49,10 +49,10 @@ Backward = Callable[..., Any]
 
 
 def differentiable_once(op: str) -> Callable[[Backward], Backward]:
-    """A Function's `backward` whose gradients, where they are to have gradients (create_graph), raise when those are asked for.
+    """Decorates a Function's `backward`. With create_graph its gradients raise NotImplementedError when differentiated.
 
-    torch's `once_differentiable` makes them constants where the incoming gradients are: what is made of them then is wrong in
-    silence. Raises NotImplementedError.
+    torch's `once_differentiable` makes them constants where the incoming gradients are: what is computed of them then is
+    silently wrong.
     """
 
     def once(backward: Backward) -> Backward:
@@ -81,7 +81,7 @@ class _Last(torch.autograd.Function):
 
 
 def refuse_forward_mode(op: str, given: Iterable[Tensor | None]) -> None:
-    """Raises NotImplementedError where one of them has a tangent, which would be lost."""
+    """Raises NotImplementedError where a tensor has a tangent, which would be lost."""
     if forward_ad._current_level < 0:
         return
     if any(one is not None and forward_ad.unpack_dual(one).tangent is not None for one in given):
@@ -92,9 +92,9 @@ _PLAIN = {Tensor, torch.nn.Parameter, type(None)}
 
 
 def is_unobserved(given: Iterable[Tensor | None]) -> bool:
-    """Whether nobody would miss an op in its function's place: no compiler, transform or mode, plain tensors alone.
+    """Whether a function may replace its op unnoticed: no compiler, transform or mode, plain tensors alone.
 
-    A mode that says `looks_into_ops` would rather see what the op is made of.
+    A mode with `looks_into_ops` is allowed: it prefers to see what the op calls.
     """
     if (
         torch.compiler.is_compiling()
@@ -112,10 +112,10 @@ def _looks_into_ops(mode: object) -> bool:
 
 
 def is_single(one: Tensor | None) -> bool:
-    """Whether it is none, or a tensor with memory of its own, not one that stands for several, as batched gradients do."""
+    """Whether it is None or a tensor with memory of its own, not one that stands for several, as batched gradients do."""
     return one is None or (type(one) is Tensor and not torch._C._functorch.is_legacy_batchedtensor(one))
 
 
 def is_last_pass() -> bool:
-    """In a backward pass: whether the graph goes with it, so that what was saved is needed no more."""
+    """Whether the current backward pass frees the graph, so that saved tensors are no longer needed."""
     return not torch._C._autograd._get_current_graph_task_keep_graph()

@@ -1,7 +1,7 @@
 """The input product of scans, W_ih x for all steps at once, as torch's op `pytest_ecornn::gate_product`, differentiable.
 
-torch's own linear takes precisions from the process: here TF32 is used where it was asked for and nowhere else, the operands'
-type whatever autocast says, and long sums in 16 bits are not cut in parts that are rounded before they are added.
+torch's own linear uses the precisions of the process. Here TF32 is used only where it is asked for. Autocast does not
+change the operands' type. Long sums in 16 bits are not split into parts that are rounded before they are added.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _product(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
 
 
 def held(like: Tensor, tf32: bool) -> AbstractContextManager[None]:
-    """Within it products of tensors like that one are as this module says, whatever the process's settings are."""
+    """Context in which products of tensors like `like` use this module's precisions, whatever the process's settings are."""
     if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(like.device.type):
         return _without_autocast(like, tf32)
     if like.itemsize == 2:
@@ -39,7 +39,7 @@ def held(like: Tensor, tf32: bool) -> AbstractContextManager[None]:
 
 @contextmanager
 def _without_autocast(like: Tensor, tf32: bool) -> Iterator[None]:
-    """Which would multiply in 16 bits."""
+    """`held` with autocast disabled, which would multiply in 16 bits."""
     with torch.autocast(like.device.type, enabled=False), held(like, tf32):
         yield
 
@@ -75,12 +75,12 @@ def gate_product(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
 
 
 def gate_products(x: Tensor, weight: Tensor, tf32: bool) -> Tensor:
-    """[.., I] -> [.., G*H], the two dimensions before the last as they were."""
+    """Gate pre-activations W x: [.., I] -> [.., G*H], with two dimensions before the last."""
     return gate_product(x.flatten(0, 1), weight, tf32).view(*x.shape[:2], weight.shape[0])
 
 
 def product_cost(case: Case) -> Cost:
-    """Of all layers' input products: each writes its result and reads its operands, and in training is made twice more."""
+    """Cost of all layers' input products: each reads its operands and writes its result, in training three times."""
     size, passes = getattr(torch, case.dtype).itemsize, 3 if case.training else 1
     width, rows = case.directions * case.hidden_size, case.steps * case.batch
     gates, moved, operations = width * len(cells.get(case.cell).gates), 0, 0

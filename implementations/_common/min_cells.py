@@ -1,4 +1,4 @@
-"""The cells of "Were RNNs All We Needed?" (arXiv 2410.01201), by name: those whose state is linear in the one before."""
+"""Names of the cells of "Were RNNs All We Needed?" (arXiv 2410.01201), whose state is linear in the one before."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Products of matrices whose rows are no multiple of 16 bytes, on copies that are.
+"""Products of matrices whose rows are not a multiple of 16 bytes, on padded copies.
 
-The tensor cores' fast kernels read 16 bytes at a time; for other rows cuBLAS has kernels that take two to three times as long.
+The tensor cores' fast kernels read 16 bytes at a time. For other rows cuBLAS uses kernels that take two to three times as long.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def transposed_times(a: Tensor, b: Tensor, tf32: bool, into: Tensor | None = Non
 
 
 def _is_fast(a: Tensor, b: Tensor, products: int, tf32: bool) -> bool:
-    """Whether it is as they are."""
+    """Whether the product is fast without padding."""
     if 2 * products < _FEWEST_OPERATIONS or not a.is_cuda or (a.dtype == torch.float32 and not tf32):
         return True
     elements = _ALIGNED // a.itemsize
@@ -57,7 +57,7 @@ def _is_fast(a: Tensor, b: Tensor, products: int, tf32: bool) -> bool:
 
 
 def _aligned(a: Tensor, rows: bool = False) -> Tensor:
-    """With zeros up to a multiple of 16 bytes in each row, and to as many rows; as it is where nothing is missing."""
+    """Pads each row with zeros to a multiple of 16 bytes, with `rows` also their number. Returns `a` where it needs none."""
     elements = _ALIGNED // a.itemsize
     columns, below = -a.shape[1] % elements, -a.shape[0] % elements if rows else 0
     if columns or below:

@@ -1,4 +1,4 @@
-"""What persistent_gpu is to spread over a chip: a layer's sizes, precision and pass, and what the device has."""
+"""The problem that persistent_gpu spreads over a chip: a layer's sizes, precision and pass, and the device's limits."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _GROUP = 17  # multiprocessors that a cluster must lie within: the chip's groups
 
 
 def values_a_step(case: Case) -> int:
-    """That a layer in one direction moves for a unit of a sequence: gates, states, what is kept, and gradients."""
+    """Values that a layer in one direction moves a step, of a unit and sequence: gates, states, saved tensors, gradients."""
     gates = GATES[case.cell]
     kept = {4: 6, 3: 4, 1: 0}[gates]  # of LSTM c is one of 4 bytes
     return 3 * gates + 2 * kept + 4 + (case.cell == "gru") if case.training else gates + 1
 
 
 class Device(NamedTuple):
-    """processors: multiprocessors. shared_bytes: that a block may have. largest_cluster: in blocks, 1 where there are none."""
+    """A device. processors: multiprocessors. shared_bytes: most of a block. largest_cluster: in blocks, 1 for no clusters."""
 
     processors: int
     shared_bytes: int
@@ -36,12 +36,12 @@ class Device(NamedTuple):
         return cls(found.multi_processor_count, shared_bytes, 16 if (found.major, found.minor) == HOPPER else 1)
 
     def clusters(self, blocks: int) -> int:
-        """Of so many blocks, that run at once: an estimate, by which only time is lost."""
+        """Clusters of that many blocks that run at once: an estimate, whose errors cost only time."""
         return max(1, self.processors // (_GROUP + 1) * (_GROUP // blocks))
 
 
 class Arithmetic(NamedTuple):
-    """bytes: of an element. is_split: products of float32's accuracy, each made of three of TF32."""
+    """Precision of products. bytes: of an element. is_split: with float32's accuracy, each computed by three of TF32."""
 
     bytes: int
     is_split: bool
@@ -52,17 +52,17 @@ class Arithmetic(NamedTuple):
 
     @property
     def told_bytes(self) -> int:
-        """Of an element where blocks of a grid tell it: of TF32, whose products leave 13 bits of 32 out, as of 16 bits."""
+        """Bytes of an element that a grid's blocks publish: TF32 counts as 16 bits, as its products ignore 13 bits of 32."""
         return 4 if self.is_split else 2
 
     @property
     def products(self) -> int:
-        """Of the tensor cores, for 16 rows, 8 columns and 64 bytes of what is summed over."""
+        """Products of the tensor cores (mma) for 16 rows, 8 columns and 64 bytes of K."""
         return 6 if self.is_split else 2
 
 
 class Problem(NamedTuple):
-    """batch: sequences of one direction."""
+    """A layer's pass in one direction. batch: its sequences."""
 
     cell: str
     hidden: int

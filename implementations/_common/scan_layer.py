@@ -1,4 +1,4 @@
-"""A layer whose scan is a function of tensors, by operations of torch: its products, directions and device; and its cost."""
+"""A layer whose scan is a function of tensors, by operations of torch: its products, directions, device and cost."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def layer_of(case: Case, weights: Weights, product: Product, scan: Scan) -> Laye
 
 
 def on_device(case: Case) -> AbstractContextManager[object]:
-    """Within it the case's CUDA device is the current one: other people's kernels are launched there."""
+    """Context in which the case's CUDA device is the current one, where other people's kernels are launched."""
     return torch.cuda.device(indexed(case.device)) if case.device.startswith("cuda") else nullcontext()
 
 
 def cost_of(case: Case, moved: int) -> Cost:
-    """The input products', and `moved` values of float32 (or wider) for each output element, thrice as many in training."""
+    """Cost of the input products, and `moved` values of float32 (or wider) for each output element, in training thrice."""
     product, passes = product_cost(case), 3 if case.training else 1
     elements = passes * case.layers * case.directions * case.steps * case.batch * case.hidden_size
     size = max(4, getattr(torch, case.dtype).itemsize)

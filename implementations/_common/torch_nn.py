@@ -55,7 +55,7 @@ def layer_of(case: Case, module: nn.RNNBase) -> Layer:
 
 
 def cost(case: Case) -> Cost:
-    """The floor's, plus the gate pre-activations of every layer, written by one product and read by the steps."""
+    """The floor's cost, plus the gate pre-activations of every layer, written by one product and read by the steps."""
     floor, cell = cells.floor_cost(case), cells.get(case.cell)
     size = torch.empty((), dtype=getattr(torch, case.dtype)).element_size()
     gates = case.steps * case.batch * case.layers * case.directions * len(cell.gates) * case.hidden_size
@@ -63,7 +63,7 @@ def cost(case: Case) -> Cost:
 
 
 class Operators(DispatchMode):
-    """Records the names of the operators that run: they tell which library torch takes."""
+    """Records the names of the operators that run, which show the library that torch uses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Operators(DispatchMode):
 
 
 def trial(case: Case, module: nn.RNNBase, most_steps: int) -> Tensor:
-    """The module's output for the case's first steps, at most so many, with zeros in x; packed where the case is ragged."""
+    """The module's output for the case's first `most_steps` steps at most, with zeros in x; packed where the case is ragged."""
     steps = min(case.steps, most_steps)
     x: Any = torch.zeros(steps, case.batch, case.input_size, dtype=getattr(torch, case.dtype), device=case.device)
     x = x.transpose(0, 1) if case.batch_first else x

@@ -1,1 +1,1 @@
-"""What kernels share: compilation, launching, device headers. No implementations."""
+"""Code that kernels share: compilation, launching, device headers. No implementations."""

@@ -1,4 +1,4 @@
-"""CUDA C++ -> machine code by NVRTC through CuPy, kept on disk: no nvcc and no compiler on the user's machine.
+"""CUDA C++ -> machine code by NVRTC through CuPy, cached on disk: needs no nvcc and no compiler on the user's machine.
 
 A compiled file's name is a digest of everything that it depends on: the source and all headers, the options, the
 architecture and the version of NVRTC.
@@ -19,7 +19,8 @@ import torch
 
 from pytest_ecornn.system.cache import folder as cache_folder
 
-# Compute capabilities that every kernel is compiled for in the tests; any device from the first on is compiled for as it is.
+# Compute capabilities for which the tests compile every kernel. The first is the oldest that is supported; on a device kernels
+# are compiled for its own.
 ARCHITECTURES = ((8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
 HEADERS = Path(__file__).parent
 
@@ -30,7 +31,7 @@ class CompilationError(Exception):
 
 @dataclass(frozen=True)
 class Compiled:
-    """Machine code, and what the compiler said of registers, shared memory and spills (empty where it came from disk)."""
+    """Machine code, and the compiler's log of registers, shared memory and spills (empty if loaded from disk)."""
 
     path: Path
     log: str
@@ -62,13 +63,13 @@ def refusal(device: torch.device) -> str | None:
 
 
 def indexed(name: str) -> torch.device:
-    """The CUDA device of that name, which without a number is the current one."""
+    """The CUDA device of that name; without a number the current one."""
     device = torch.device(name)
     return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
 
 
 def compile_source(source: Path, macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> Compiled:
-    """Compiles a `.cu` for one compute capability, unless that was done before. Raises CompilationError."""
+    """Compiles a `.cu` for one compute capability, unless it is cached. Raises CompilationError."""
     path = cache_folder() / f"{source.stem}-{_digest(source, macros, capability)}.cubin"
     if path.exists():
         return Compiled(path, "")
@@ -80,7 +81,7 @@ def compile_source(source: Path, macros: tuple[tuple[str, str], ...], capability
 
 
 def _written(path: Path, code: bytes) -> Path:
-    """The path, which holds the code. Raises OSError."""
+    """Writes the code to the path and returns that. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}")
     partial.write_bytes(code)
@@ -89,7 +90,7 @@ def _written(path: Path, code: bytes) -> Path:
 
 @cache
 def _own_folder() -> TemporaryDirectory[str]:
-    """For this process, where the cache folder cannot be written."""
+    """A folder of this process, for where the cache folder cannot be written."""
     return TemporaryDirectory(prefix="pytest-ecornn-kernels-")
 
 

@@ -1,4 +1,4 @@
-"""A compiled kernel, launched on torch's current stream, its arguments given by name and checked before they are pointers."""
+"""A compiled kernel, launched on torch's current stream. Arguments are passed by name and checked before the launch."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ THREADS = 128
 
 
 def one_thread_each(elements: int) -> Launch:
-    """A thread for each element."""
+    """A launch with a thread for each element."""
     return Launch(-(-elements // THREADS), THREADS)
 
 
 @dataclass(frozen=True)
 class Array:
-    """What a kernel expects of a tensor: dtype, number of elements, whether null may stand in its place.
+    """A kernel's requirements of a tensor: dtype, number of elements, whether it may be null.
 
-    With a `shape` only its last dimension need be adjacent, and the kernel is told where the others lie.
+    With a `shape` only the last dimension need be adjacent; the kernel takes the others' strides as arguments.
     """
 
     dtype: torch.dtype
@@ -46,7 +46,7 @@ class Array:
     shape: tuple[int, ...] = ()
 
     def pointer(self, kernel: str, name: str, tensor: Tensor | None, device: torch.device) -> int:
-        """The tensor's address, 0 for none. Raises ValueError saying what was expected and what came."""
+        """The tensor's address, 0 for none. Raises ValueError that says what was expected and what was given."""
         if tensor is None:
             if not self.is_optional:
                 raise ValueError(f"{kernel}: expected a tensor as {name}, got None")
@@ -109,17 +109,17 @@ class Kernel:
         self._launch = self._load(source, name, macros)
 
     def __call__(self, launch: Launch, **values: Tensor | int | None) -> None:
-        """Raises ValueError for an argument that is missing, unknown or not what the kernel expects."""
+        """Launches the kernel. Raises ValueError for an argument that is missing, unknown or not as the kernel expects."""
         self._run(launch, self._checked(values))
 
     def prepared(self, launch: Launch, arrays: Mapping[str, Tensor | None], **integers: int) -> Prepared:
-        """The same launch, to be made again and again on arrays laid out as these, in this order. Raises as a call does."""
+        """Checks a launch once, for repeated calls on arrays of the same layouts, in this order. Raises as a call does."""
         passed = self._checked({**arrays, **integers})
         places = {name: i for i, name, _ in self._arrays}
         return Prepared(self._run, launch, passed, [places[name] for name in arrays])
 
     def at(self, launch: Launch, addresses: Sequence[str], **integers: int) -> Prepared:
-        """A launch of a kernel that takes integers alone, some of them `addresses`, which are to be given in this order."""
+        """A launch of a kernel that takes integers alone. Calls pass those named in `addresses`, in this order."""
         if self._arrays or {*addresses, *integers} != self._arguments.keys():
             raise ValueError(f"{self._name}: expected {', '.join(self._arguments)}, got {', '.join((*addresses, *integers))}")
         names = list(self._arguments)
@@ -150,17 +150,17 @@ class Kernel:
 
 
 class Prepared:
-    """A launch whose arguments have been checked: what is left to say is where its arrays are."""
+    """A launch whose arguments have been checked; a call passes the addresses of its arrays."""
 
     def __init__(self, run: Callable[[Launch, Sequence[int]], None], launch: Launch, passed: list[int], places: list[int]):
         self._run, self._launch, self._count = run, launch, len(places)
         others = [i for i in range(len(passed)) if i not in places]
         self._others = tuple(passed[i] for i in others)
-        found = places + others  # of what comes first the place
+        found = places + others  # the place of each value, those of pointers first
         self._in_order = itemgetter(*map(found.index, range(len(passed)))) if len(passed) > 1 else tuple
 
     def __call__(self, pointers: Sequence[int]) -> None:
-        """pointers: to arrays of the layouts that were checked, in the order of those, 0 for none."""
+        """Launches the kernel. pointers: to arrays of the layouts that were checked, in their order, 0 for none."""
         if len(pointers) != self._count:
             raise ValueError(f"expected {self._count} addresses, got {len(pointers)}")
         self._run(self._launch, self._in_order((*pointers, *self._others)))

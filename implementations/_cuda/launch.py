@@ -1,4 +1,4 @@
-"""Launches by the CUDA driver as CuPy wraps it: a kernel of CuPy's, called, takes the host several times as long."""
+"""Launches by the CUDA driver as CuPy wraps it: calling a kernel of CuPy takes the host several times as long."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NON_PORTABLE_CLUSTERS = 14  # the driver's number of a function's attribute
 
 
 class Launch(NamedTuple):
-    """grid and block: numbers of blocks and of threads in each. shared_bytes: of dynamic shared memory a block."""
+    """Launch configuration: `grid` blocks of `block` threads. shared_bytes: of dynamic shared memory a block."""
 
     grid: int
     block: int
@@ -32,14 +32,14 @@ class Launcher:
         self._function, self._refusal = function, driver.CUDADriverError
         launch = driver.launchCooperativeKernel if is_cooperative else driver.launchKernel
         self._launch = partial(launch, function.kernel.ptr)
-        self._rest = () if is_cooperative else (0,)  # arguments in another form, that there are none of
+        self._rest = () if is_cooperative else (0,)  # arguments in another form: none
         self._values = struct.Struct(f"@{types}")  # aligned as in a C struct
         ends = [struct.calcsize(f"@{types[: i + 1]}") for i in range(len(types))]
         self._offsets = [end - struct.calcsize(f"@{one}") for end, one in zip(ends, types, strict=True)]
-        self._idle: list[tuple[Any, Any, int]] = []  # room for values, for where each of them lies in it, and where that is
+        self._idle: list[tuple[Any, Any, int]] = []  # values, their addresses, and the address of these
 
     def __call__(self, launch: Launch, stream: int, values: Sequence[int]) -> None:
-        """stream: as torch's `cuda_stream`, of the current device. Raises RuntimeError where the driver refuses."""
+        """Launches the function. stream: torch's `cuda_stream`, of the current device. Raises RuntimeError if refused."""
         room = self._room()
         self._values.pack_into(room[0], 0, *values)
         grid, block, shared_bytes = launch
@@ -51,7 +51,7 @@ class Launcher:
             self._idle.append(room)  # the driver has copied the values
 
     def _room(self) -> tuple[Any, Any, int]:
-        """That nobody else has: another thread may launch meanwhile."""
+        """A buffer for values that nobody else uses: another thread may launch meanwhile."""
         try:
             return self._idle.pop()
         except IndexError:
@@ -65,7 +65,7 @@ class Launcher:
 
 
 class _Bound(threading.local):
-    """Devices whose contexts were made the thread's."""
+    """Devices whose contexts are bound to the thread."""
 
     def __init__(self) -> None:
         self.devices: set[int] = set()
@@ -75,7 +75,7 @@ _bound = _Bound()
 
 
 def bind(device: int) -> None:
-    """Makes the device's context this thread's, unless that was done before: a thread that torch has not used has none."""
+    """Binds the device's context to this thread, unless it is bound: a thread that torch has not used has none."""
     if device not in _bound.devices:
         from cupy.cuda import runtime
 

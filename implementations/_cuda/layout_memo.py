@@ -1,4 +1,4 @@
-"""Memoization by the layouts of arrays: of others that are laid out alike only the addresses are asked for."""
+"""Memoization by the layouts of arrays: for other arrays of the same layouts only the addresses are read."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 How = TypeVar("How", bound=Hashable)
 Found = TypeVar("Found")
-_MOST = 4096  # kept at once
-_ALIGNMENT = 16  # bytes; no more is told apart
+_MOST = 4096  # results stored at once
+_ALIGNMENT = 16  # bytes; larger alignments are not distinguished
 
 
 class LayoutMemo(Generic[How, Found]):
@@ -34,7 +34,7 @@ class LayoutMemo(Generic[How, Found]):
             else:
                 pointer = one.data_ptr()
                 pointers.append(pointer)
-                alignment = pointer % _ALIGNMENT if pointer else None  # none has no memory, as a wrapper of tensors
+                alignment = pointer % _ALIGNMENT if pointer else None  # null: no memory, as of a wrapper of tensors
                 key += (one.shape, one.stride(), one.dtype, one.device, alignment)
         known = tuple(key)
         found = self._found.get(known)

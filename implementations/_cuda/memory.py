@@ -1,6 +1,6 @@
-"""Memory for what kernels write. torch's own functions take the host as long as a launch does, where three are made a call.
+"""Memory for kernels' results. Three tensors a call from torch's own functions take the host as long as a launch does.
 
-So it is asked for as compiled code does, where torch has that function, the device is the current one and no mode looks on.
+So memory is allocated as in compiled code, where torch has that function, the device is the current one and no mode is active.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _QUICK = {"cpu": getattr(_GUARDS, "_empty_strided_cpu", None), "cuda": getattr(_
 
 
 class Room:
-    """Makes uninitialised memory of one shape, without gaps, again and again. device: with its index, but for the CPU."""
+    """Allocates uninitialised tensors of one shape, without gaps. device: with its index, but for the CPU."""
 
     __slots__ = ("_device", "_dtype", "_index", "_quick", "_shape", "_strides")
 
@@ -33,12 +33,12 @@ class Room:
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The same once."""
+    """Allocates one uninitialised tensor, without gaps."""
     return Room(shape, dtype, device)()
 
 
 def zeros(size: int, device: torch.device) -> Tensor:
-    """Of bytes, set on torch's current stream, in each replay of a graph too."""
+    """Allocates `size` zero bytes, set on torch's current stream, in each replay of a graph too."""
     if device.type != "cuda" or torch._C._cuda_getDevice() != device.index:
         return torch.zeros(size, dtype=torch.uint8, device=device)
     found = empty((size,), torch.uint8, device)
@@ -55,7 +55,7 @@ def _runtime() -> Any:
 
 @lru_cache(maxsize=4096)
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Without gaps; a dimension of no elements counts as one."""
+    """Strides without gaps; a dimension of no elements counts as one."""
     found = [1]
     for size in reversed(shape[1:]):
         found.append(found[-1] * max(size, 1))

@@ -1,4 +1,4 @@
-"""Arrays of rows over time and sequences, [T, B, F] or [B, T, F], as kernels are told of them: by address and two strides."""
+"""Arrays of rows over time and sequences, [T, B, F] or [B, T, F], as kernels take them: by address and two strides."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def sizes_of(rows: Tensor, batch_first: bool) -> tuple[int, int]:
 
 
 def strided(sizes: Sizes, name: str, element: torch.dtype, width: int, is_optional: bool = False) -> dict[str, Any]:
-    """A kernel's arguments for such an array: where it is, and how far apart its steps and sequences lie."""
+    """A kernel's arguments for such an array: its address, and the strides of its steps and sequences."""
     shape = shape_of(sizes, width)
     return {name: Array(element, prod(shape), is_optional, shape), f"{name}_step": np.int64, f"{name}_sequence": np.int64}
 
 
 def strides(sizes: Sizes, name: str, rows: Tensor | None) -> dict[str, int]:
-    """What a kernel is told of them, 0 for none."""
+    """Values of a kernel's two stride arguments for such an array, 0 for none."""
     found = (0, 0) if rows is None else rows.stride()[:2]
     step, sequence = reversed(found) if sizes.batch_first else found
     return {f"{name}_step": step, f"{name}_sequence": sequence}

@@ -1,4 +1,4 @@
-"""Launches that need not wait for each other, side by side."""
+"""Launches that run side by side, as they need not wait for each other."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 
 @cache
 def _beside(device: torch.device, stream: int) -> torch.cuda.Stream:
-    """Each stream has one of its own: what it captures is nobody else's."""
+    """The stream beside `stream`, used by no other, so that a capture includes nobody else's launches."""
     return torch.cuda.Stream(device)
 
 
 def launch_beside(first: Callable[[], None], second: Callable[[], None], device: torch.device) -> None:
-    """The first on the current stream, the second on another, which waits for the current one and it for that.
+    """Launches `first` on the current stream, `second` on another, which first waits for it and which it then waits for.
 
-    What they read and write is allocated on the current stream before, what a launch needs beside on its own.
+    What they read and write is allocated on the current stream before; what one launch alone needs, on its own stream.
     """
     current = torch.cuda.current_stream(device)
     other = _beside(device, current.cuda_stream)
@@ -26,5 +26,5 @@ def launch_beside(first: Callable[[], None], second: Callable[[], None], device:
         with torch.cuda.stream(other):
             second()
         first()
-    finally:  # what was launched reads memory that the current stream may have back
+    finally:  # the launch reads memory that the current stream may reuse
         current.wait_stream(other)

@@ -73,9 +73,9 @@ class Cudnn(Implementation):
 
 
 def _precision(case: Case) -> str | None:
-    """What cuDNN is told of float32 products; None where it does not matter.
+    """Precision of float32 products that torch sets for cuDNN; None where it does not matter.
 
-    torch tells cuDNN to do without tensor cores, in bfloat16 too, unless TF32 is allowed.
+    Unless TF32 is allowed, torch forbids cuDNN the tensor cores, in bfloat16 too.
     """
     return {"float32": case.precision, "bfloat16": "tf32"}.get(case.dtype)
 
@@ -142,7 +142,7 @@ def _notes(case: Case, module: nn.RNNBase, is_flat: bool) -> str:
 
 
 def _kernel_names(run: Callable[[], None]) -> list[str]:
-    """What `run` launches; nothing where the profiler fails, which must not fail a build."""
+    """Names of the kernels that `run` launches; empty where the profiler fails, which must not fail a build."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,6 +1,6 @@
-"""Where cuDNN is known to be wrong: shapes at which its results are far from its own in float32 (docs/notes/cudnn.md).
+"""Known defects of cuDNN: shapes at which its results are far from its own in float32 (docs/notes/cudnn.md).
 
-Found by this project's drawn cases in cuDNN 9.19 on compute capability 9.0; other versions are judged as they come.
+Source: this project's drawn cases, in cuDNN 9.19 on compute capability 9.0. Other versions are assumed to have none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _VERSIONS = range(91900, 92000)
 
 
 def defect(case: Case, version: int) -> str | None:
-    """What is wrong with this version's float16 kernels at the case's shape; None where nothing is known."""
+    """Describes the defect of this version's float16 kernels at the case's shape; None where none is known."""
     is_on_tensor_cores = case.dtype == "float16" and case.batch % 8 == 0 and case.hidden_size % 8 == 0
     if version not in _VERSIONS or not is_on_tensor_cores or case.ragged:
         return None

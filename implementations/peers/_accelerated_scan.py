@@ -40,7 +40,7 @@ def load(kernel: str) -> None:
 
 
 def _prepare_bct(x: Tensor, first: Tensor | None, cell: str, kernel: str, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """What is kept of the state and what is added to it, [B, H, T] as the kernel takes it."""
+    """Returns the state's factor and what is added to the state, [B, H, T] as the kernel takes them."""
     opening, candidate = opening_and_candidate(x, cell, 1, bias)
     share = opening.sigmoid()
     kept, taken = 1 - share, share * candidate

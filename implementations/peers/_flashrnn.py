@@ -51,7 +51,7 @@ def load(batch: int, hidden: int, device: str) -> None:
 
 
 def _sizes(device_id: int) -> dict[str, int]:
-    """What the package asks of a device."""
+    """Returns the device properties that the package queries."""
     found = torch.cuda.get_device_properties(device_id)
     return {
         "maxThreadsPerBlock": _THREADS,

@@ -11,10 +11,10 @@ from pytest_ecornn.implementations._common.min_cells import MIN_CELLS
 
 
 def opening_and_candidate(x: Tensor, cell: str, dimension: int, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """From pre-activations, G*H in `dimension`: what sigmoid makes the share taken of the candidate of, and the candidate.
+    """Returns the pre-activation of the candidate's share, of which sigmoid is that share, and the candidate.
 
-    In float32 at least: in 16 bits nothing is left of 1 - z where z is small. bias: [G*H], added to x, to which it costs no
-    operation where x is narrower. Raises ValueError for a cell of another kind.
+    x: pre-activations, G*H in `dimension`. bias: [G*H], added to x; no extra operation where x is narrower. Computes in float32
+    at least: in 16 bits 1 - z loses z where z is small. Raises ValueError for a cell of another kind.
     """
     if cell not in MIN_CELLS:
         raise ValueError(f"cell must be one of {', '.join(MIN_CELLS)}, whose state is linear in the one before; got {cell!r}")

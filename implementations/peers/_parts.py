@@ -26,7 +26,7 @@ class Parts(NamedTuple):
         return self.finish(self.scan(*self.prepare(x, first, cell, kernel, bias), kernel), x)
 
     def compiled(self) -> Parts:
-        """The same with torch's part compiled, at the first call; the scan is a kernel already."""
+        """Returns a copy whose torch parts are compiled at the first call; the scan is a kernel already."""
         return self._replace(prepare=_compiled(self.prepare), finish=_compiled(self.finish))
 
 

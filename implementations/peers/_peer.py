@@ -1,4 +1,4 @@
-"""What adapters to other people's scans have in common: what they refuse, what they declare, and their layer."""
+"""Base of the adapters to other people's scans: the cases that they refuse, what they declare, and their layer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Peer(Implementation):
         self._notes = ""
 
     def layer(self, case: Case, weights: Weights, run: Parts, kernel: str) -> Layer:
-        """Of a scan over [B, T, G*H]."""
+        """Makes the layer of a scan over [B, T, G*H]."""
         from pytest_ecornn.implementations._common.input_projection import gate_products
         from pytest_ecornn.implementations._common.scan_layer import layer_of
 

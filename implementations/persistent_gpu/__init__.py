@@ -1,10 +1,10 @@
 """LSTM, GRU and RNN whose recurrent weights stay on chip for the whole sequence: one launch for all steps.
 
-After one product for the inputs of all steps a cluster of blocks takes some sequences through time; each block keeps the rows
-of W_hh of its hidden units and hands the new states to the others through shared memory. Backward likewise: each block hands
-on what the gradients of its gates say of all states. Layers that a cluster has no room for, and GPUs without clusters, do so
-by the whole grid; one step of few sequences is a kernel of its own. Of few steps and sequences each launch makes the inputs'
-product, too. Source: Diamos et al., Persistent RNNs, ICML 2016.
+One GEMM multiplies the inputs of all steps. Then a cluster of blocks runs all steps of some sequences. Each block holds the
+rows of W_hh of its hidden units and publishes the new states to the others through shared memory. Backward each block publishes
+what the gradients of its gates contribute to those of all states. Layers that do not fit in a cluster, and GPUs without
+clusters, use the whole grid. One step of few sequences has a kernel of its own. With few steps and sequences each launch
+computes the input product too. Source: Diamos et al., Persistent RNNs, ICML 2016.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PersistentGpu(Implementation):
         return make_layer(case, weights, device)
 
     def cost(self, case: Case) -> Cost:
-        """The inputs' products, and of each layer its recurrent weights, product and output; what is kept, and gradients."""
+        """Cost of the input products, and of each layer's recurrent weights, product, output, saved tensors and gradients."""
         from pytest_ecornn.implementations._common.input_projection import product_cost
 
         product, gates, hidden = product_cost(case), len(cells.get(case.cell).gates), case.hidden_size

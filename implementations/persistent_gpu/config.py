@@ -1,12 +1,13 @@
 """How persistent_gpu spreads a layer over the chip: a function of the cell, the sizes, the precision, the pass and the device.
 
-A cluster of blocks takes some sequences through all steps, a tile of 8 after the other, so that what one tile's blocks tell
-each other is on its way while another tile is computed. Each block owns some hidden units, whose part of W_hh it keeps, first
-in registers, then in shared memory; what finds no room there comes from the L2 cache in every step. Clusters know nothing of
-each other: where there are more than run at once, they queue. A layer that a cluster has no room for, or that is faster so,
-lies in a grid: groups of more blocks, which tell each other through the L2 cache and all run at once, forward with several
-tiles as one where that is faster (_persistent_abreast_form.py). Backward they stand in rows and columns: a block multiplies
-what its column tells it, and tells its row the sums.
+A cluster of blocks runs all steps of some sequences, in tiles of 8. While the blocks publish one tile's states, they compute
+another tile. Each block owns some hidden units. It holds their rows of W_hh in registers, then in shared memory; the rest is
+loaded from the L2 cache in every step. Clusters are independent: where there are more than run at once, they queue.
+
+A layer that does not fit in a cluster, or that is faster so, runs in a grid. Its groups have more blocks, which publish
+through the L2 cache and all run at once. Forward several tiles are multiplied as one where that is faster (config_ntiled.py).
+Backward the blocks of a group form rows and columns: a block multiplies what its column publishes, and publishes the sums to
+its row.
 """
 
 from __future__ import annotations
@@ -21,57 +22,60 @@ from pytest_ecornn.implementations._cuda.launch import Launch
 WARPS = 8
 _THREADS = 32 * WARPS
 TILE = 8  # sequences
-PART_REGISTERS, PART_BYTES = 8, 8 * 4 * _THREADS  # of a thread, of a block: 16 rows by 64 bytes of columns a warp
+PART_REGISTERS, PART_BYTES = 8, 8 * 4 * _THREADS  # a fragment of a thread, of a block: 16 rows by 64 bytes of columns a warp
 _REGISTERS = 65_536  # of a multiprocessor
 _MOST_PARTS_HELD = 22  # of 255 registers
 _OTHER_REGISTERS = 48  # of a thread that multiplies, beside weights
-SLICE_BYTES = 64  # of columns, that are multiplied at once
+SLICE_BYTES = 64  # of a K tile: columns that are multiplied at once
 _MOST_WIDE = 16  # bytes that are read at once
-# On an H200, docs/notes/persistent_gpu.md. Clocks of a quarter of a multiprocessor for a product, of a product that waits for
-# the last, for a part whose float32 is split and for its slice; bytes of shared memory and of the L2 cache a clock; what
-# warps lose beside these.
+# Measured on an H200 (docs/notes/persistent_gpu.md). Clocks of a quarter of a multiprocessor: of a product, of a product that
+# waits for the last, of splitting float32 for a fragment and for its K tile. Bytes a clock of shared memory and of the L2
+# cache. The factor that warps lose beside these.
 CLOCK_US = 1 / 1700
 PRODUCT_CLOCKS, _CHAIN_CLOCKS, SPLIT_CLOCKS = 6.1, 24, (75, 28)
 SHARED_BYTES_A_CLOCK, L2_BYTES_A_CLOCK, _LOSS = 128, 36, 1.5
 _MOST_SUMS, _SPILLED_CLOCKS = (
     4,
     200,
-)  # row tiles of float32 that forward find registers for their sums, and what each more takes
-# In us: of a thread's state and of each group's sums; until others have what they were told, and of each block that tells, and
-# of each 128 bytes of that; by how much tiles that take turns hold each other up; backward what each of them takes.
+)  # M tiles of float32 whose sums have registers forward; clocks of each further tile
+# In us: of a thread's state; of each group's sums; until what is published arrives; of each block that publishes, and of each
+# 128 bytes of that. The factor by which tiles that take turns delay each other. Backward: of each such tile; the factor of its
+# product.
 _GATES_US, _SUMS_US, _HANDOFF_US, _BLOCK_US, _TOLD_US, _SEVERAL = 0.22, 0.045, 0.1, 0.006, 0.0055, 1.2
 _SEVERAL_US, _SEVERAL_PRODUCT = 0.6, 1.4
-# In a grid, in us: of a tile, of a thread's state, of each parcel that it reads, more of one that two sequences share, of those
-# beyond eight; of a warp's sums of 16 rows but three; by what a product takes longer than its own time. Where some read alone:
-# of a tile, of the product, of their parcels, more of those that two sequences share, of 16 rows' sums, where there are several
-# tiles, and where there is one by how many read and the bytes of an element; of a thread's state but one, of parcels beyond
-# sixteen. Backward: of a step, a tile, more where two sequences share packed parcels; the product, parcels of these, of sums.
+# In a grid, in us: of a tile; of a thread's state; of each packet that it reads; of one that two sequences share, in addition;
+# of each round beyond the first 8 packets; of a warp's sums of 16 rows beyond three. The factor of a product.
+# With load warps: of a tile, of the product (a factor), of their packets, of those that two sequences share (in addition), of
+# 16 rows' sums: for several tiles, and for one tile by the number of load threads and the bytes of an element. Of a thread's
+# state beyond the first; of each round beyond the first 16 packets.
+# Backward: of a step; of a tile; in addition where two sequences share packed packets; of the product (a factor), of packets
+# of gradients, of packets of sums.
 _GRID_TILE_US, _GRID_STATE_US, _PARCEL_US, _SHARED_PARCEL_US, _ROUND_US = 0.35, 0.71, 0.075, 0.087, 1.2
 _GRID_SUMS_US, _GRID_PRODUCT = 0.055, 0.89
-PARCELS_AT_ONCE = 8  # of a thread; of one that reads alone twice as many
+PARCELS_AT_ONCE = 8  # packets in flight of a thread; twice as many of a load warp's thread
 _READING_MORE = (0.74, 1.16, 0.035, 0.0, 0.0)
 _READING_ONE = {
     (128, 2): (0.82, 0.85, 0.022, 0.014, 0.1),
     (256, 2): (0.8, 0.76, 0.07, 0.037, 0.045),
     (256, 4): (1.13, 0.6, 0.146, 0.054, 0.023),
 }
-# Of one tile's product in a grid, forward, what warps lose in reading, and where float32 is split how many parts are best in
-# registers.
+# Of one tile's product in a grid, forward: the factor that warps lose in reading; with split float32 how many fragments are
+# best in registers.
 _GRID_LOSS, _BEST_HELD_SPLIT = 1.1, 10
 _READING_STATE_US, _READING_ROUND_US = 0.4, 4.5
 _BACKWARD_US, _BACKWARD_TILE_US, _BACKWARD_SHARED_US = 0.61, 1.08, 0.25
 _BACKWARD_PRODUCT, _GRADIENTS_US, _PARTS_US = 0.73, 0.18, 0.25
-_READER_REGISTERS = {128: 104, 256: 72}  # of so many threads that do nothing else
+_READER_REGISTERS = {128: 104, 256: 72}  # of a load warp's thread, by the number of such threads
 
 
 @dataclass(frozen=True)
 class Form:
     """`blocks` of a cluster own `units` each; it has `tiles` of `wide` sequences, 8. With `is_grid` the clusters are groups.
 
-    groups: of warps, among which the columns of a product are divided. Of a warp's parts of W_hh `held` lie in registers and
-    `shared` in shared memory; `ring`: of what is left over, turns of `together` parts that are on their way. down: blocks in
-    each column of a group, backward in a grid. buffers: of states, forward in a grid, into which `readers`, more threads, read
-    what is told; 0 for none such, who multiply reading too. moves_registers: from those to the others.
+    groups: of warps: K partitions of a product. Of a warp's fragments of W_hh `held` are in registers and `shared` in shared
+    memory. The rest is streamed: `ring` passes of `together` fragments are in flight. down: blocks in each column of a group,
+    backward in a grid. buffers: of states, forward in a grid; `readers` more threads, the load warps, load what is published
+    into them. 0: the threads that multiply load it too. moves_registers: from the load warps to the others.
     """
 
     problem: Problem
@@ -90,7 +94,7 @@ class Form:
 
     @property
     def is_in_rows(self) -> bool:
-        """Whether the blocks of a group stand in rows and columns."""
+        """Whether the blocks of a group form rows and columns."""
         return self.is_grid and self.problem.is_backward
 
     @property
@@ -109,7 +113,7 @@ class Form:
 
     @property
     def clusters_of_all(self) -> int:
-        """Of all layers that are launched at once."""
+        """Clusters of all layers that are launched at once."""
         return self.clusters
 
     @property
@@ -118,39 +122,39 @@ class Form:
 
     @property
     def _slice(self) -> int:
-        """Columns."""
+        """Columns of a K tile."""
         return SLICE_BYTES // self.problem.arithmetic.bytes
 
     @property
     def slices(self) -> int:
-        """Of the columns of a group of warps: of all units, backward of the block's own gates, or of those of its column."""
+        """K tiles of a group of warps: of all units; backward of the gates of the block, in a grid of its column."""
         own = self._gates * self.units * self.down if self.problem.is_backward else self.units * self.blocks
         return ceil(own / (self._slice * self.groups))
 
     @property
     def row_tiles(self) -> int:
-        """Of 16 rows, that a warp multiplies: of the block's own gates, backward of all units, or of those of its row."""
+        """M tiles (16 rows) of a warp: of the block's own gates; backward of all units, in a grid of those of its row."""
         rows = self.units * self.across if self.problem.is_backward else self._gates * self.units
         return ceil(rows * self.groups / (16 * WARPS))
 
     @property
     def all_slices(self) -> int:
-        """With those of other weights that a group of warps multiplies in a step."""
+        """`slices`, and the K tiles of other weights that a group of warps multiplies in a step."""
         return self.slices
 
     @property
     def whole_parts(self) -> int:
-        """Of weights, that a warp multiplies, however they are kept."""
+        """Fragments of weights that a warp multiplies, however they are stored."""
         return self.row_tiles * self.all_slices
 
     @property
     def parts(self) -> int:
-        """That a warp keeps."""
+        """Fragments of weights that a warp stores."""
         return self.whole_parts
 
     @property
     def together(self) -> int:
-        """Row tiles that are multiplied by the same columns at once: backward some, so that their sums go meanwhile."""
+        """M tiles that are multiplied by the same K tile at once: backward some, so that their sums are sent meanwhile."""
         if not self.problem.is_backward or self.is_grid:
             return self.row_tiles
         return max(some for some in (1, 2, 3, 4) if self.row_tiles % some == 0 and some * 2 <= max(self.row_tiles, 2))
@@ -161,66 +165,66 @@ class Form:
 
     @property
     def left_over_bytes(self) -> int:
-        """Of a cluster, in memory."""
+        """Bytes of memory for the fragments that a cluster streams."""
         return self.left_over * PART_BYTES * self.blocks
 
     @property
     def states(self) -> int:
-        """Of a thread in a tile."""
+        """States of a thread in a tile."""
         return ceil(self.units * TILE / self.gate_threads)
 
     @property
     def _has_gate_warps(self) -> bool:
-        """Whether other warps have the states than those that multiply."""
+        """Whether the states are computed by warps that do not multiply, the pointwise warps."""
         return not self.problem.is_backward and not self.is_grid
 
     @property
     def gate_threads(self) -> int:
-        """Which have the states: in warps of their own more, where weights leave them the registers."""
+        """Threads that compute the states. Pointwise warps have more of them where weights leave them the registers."""
         if not self._has_gate_warps:
             return _THREADS
         return 256 if self.problem.arithmetic.bytes == 2 and self.units * TILE <= 256 else 128
 
     @property
     def gate_registers(self) -> int:
-        """Of a thread of those warps."""
+        """Registers of a thread of the pointwise warps."""
         return {1: 72, 2: 96}.get(self.states, 120)
 
     @property
     def reader_registers(self) -> int:
-        """Of a thread that reads alone."""
+        """Registers of a thread of the load warps."""
         return _READER_REGISTERS.get(self.readers, 0)
 
     @property
     def _threads_beside(self) -> int:
-        """That do not multiply."""
+        """Threads that do not multiply."""
         return self.gate_threads if self._has_gate_warps else self.readers
 
     @property
     def _registers_beside(self) -> int:
-        """Of all those threads."""
+        """Registers of all threads that do not multiply."""
         return self._threads_beside * (self.gate_registers if self._has_gate_warps else self.reader_registers)
 
     @property
     def launched_registers(self) -> int:
-        """Of each thread at first."""
+        """Registers of each thread at launch."""
         return _REGISTERS // (_THREADS + self._threads_beside) // 8 * 8
 
     @property
     def other_registers(self) -> int:
-        """Of a thread that multiplies, when the others have left it what they need not; 0 where none are moved."""
+        """Registers of a thread that multiplies, after the others have released theirs; 0 where none are reallocated."""
         if self.is_grid and not (self.buffers and self.moves_registers):
             return 0
         return (self.launched_registers * (_THREADS + self._threads_beside) - self._registers_beside) // _THREADS // 8 * 8
 
     @property
     def extra_registers(self) -> int:
-        """Of a thread of a cluster that multiplies forward, for what others of those do not have."""
+        """Registers that a thread that multiplies needs in addition, forward in a cluster."""
         return 0
 
     @property
     def most_held(self) -> int:
-        """Parts that a thread has registers for, found by compiling without spills."""
+        """Fragments that a thread has registers for, measured by compiling without spills."""
         is_split = self.problem.arithmetic.is_split
         if self.problem.is_backward and not self.is_grid:
             of_states = (2 if self._gates == 1 else 4) * min(self.states - 1, 2)
@@ -238,32 +242,32 @@ class Form:
 
     @property
     def best_held(self) -> int:
-        """Of these, where shared memory has room for the others: forward in a grid what splits needs registers more."""
+        """Fragments best in registers if shared memory has room for the others. In a forward grid splitting needs registers."""
         is_fewer = self.is_grid and self.problem.arithmetic.is_split and not self.problem.is_backward
         return min(self.most_held, _BEST_HELD_SPLIT) if is_fewer else self.most_held
 
     @property
     def may_spill(self) -> int:
-        """Parts that a thread may hold over what it has registers for, where that leaves nothing over."""
+        """Fragments that a thread may hold beyond `most_held`, where then none are streamed."""
         return int(self.buffers > 0)
 
     @property
     def told_bytes(self) -> int:
-        """That a block tells each other of a tile in a step: states, backward sums in float32."""
+        """Bytes that a block publishes to each other block, of a tile in a step: states, backward sums in float32."""
         return self.units * TILE * (4 if self.problem.is_backward else self.problem.arithmetic.bytes)
 
     @property
     def sequences(self) -> int:
-        """Of a tile, that a grid's blocks tell each other: a power of 2, so that there are few kernels."""
+        """Sequences of a tile that a grid's blocks publish: a power of 2, so that there are few kernels."""
         return min(TILE, 1 << (self.problem.batch - 1).bit_length())
 
     def _parcels(self, values: int, value_bytes: int) -> int:
-        """Of so many values of each sequence of a tile: of 16 bytes 12 are values, of TF32 6 values."""
+        """Packets of `values` of each sequence of a tile. 12 of a packet's 16 bytes are values, of TF32 6 values."""
         return ceil(self.sequences * values * value_bytes / 12)
 
     @property
     def parcels(self) -> tuple[int, int]:
-        """That a grid's block reads of a tile in a step: states, backward gates' gradients of its column; sums of its row."""
+        """Packets that a grid's block reads, of a tile and step: of states, backward its column's gradients; its row's sums."""
         size = self.problem.arithmetic.told_bytes
         if not self.is_in_rows:
             return self.blocks * self._parcels(self.units, size), 0
@@ -271,23 +275,23 @@ class Form:
 
     @property
     def heard_bytes(self) -> int:
-        """That a block is told of a tile in a step, numbers of parcels apart."""
+        """Bytes that a block receives of a tile in a step, without the packets' epochs."""
         return 12 * sum(self.parcels) if self.is_grid else self.told_bytes * self.blocks
 
     @property
     def handoff_bytes(self) -> int:
-        """Of all blocks of a grid, in memory."""
+        """Bytes of memory for the packets of all blocks of a grid."""
         values, sums = self.parcels
         return 2 * self.clusters * self.tiles * 16 * (values * self.across + sums * self.blocks if self.is_in_rows else values)
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block, as the kernels' struct Shared says."""
+        """Bytes of shared memory of a block, as the kernels' SharedStorage has them."""
         return self.bytes_beside + PART_BYTES * max(1, self.shared + self.ring * self.together)
 
     @property
     def bytes_beside(self) -> int:
-        """Of these what is no weights."""
+        """Bytes of `shared_bytes` that are not weights."""
         carried = 4 * self.tiles * (self.states * self.gate_threads + TILE)  # and where sequences end
         states = self.slices * self.groups * TILE * SLICE_BYTES
         if self.problem.is_backward:
@@ -299,23 +303,23 @@ class Form:
         return own + sums + 16 * self.units + carried
 
     def _sums_bytes(self, units: int, sequences: int) -> int:
-        """Of a tile's sums, forward, where there is room for so many."""
+        """Bytes of a tile's sums, forward, with room for `units` and `sequences`."""
         return 4 * self.groups * units * (4 + sequences * (1 if self._gates == 1 else 4))
 
     @property
     def _shared_in_cluster(self) -> int:
-        """Backward: barriers, sums, and the block's own gradients."""
+        """Bytes of shared memory backward in a cluster: barriers, sums, and the block's own gradients."""
         return 128 + 2 * self.tiles * self.told_bytes * self.blocks + 2 * self.slices * TILE * SLICE_BYTES
 
     def _shared_in_rows(self, states: int) -> int:
-        """Backward in a grid: columns of the product, the block's own gradients, its sums, and those that it is told."""
+        """Bytes of shared memory backward in a grid: the product's columns, own gradients, own sums and received sums."""
         own = self._gates * self.units * TILE * self.problem.arithmetic.bytes + 32
         sums = 4 * TILE * (self.row_tiles * 16 * WARPS + 4 * self.groups)
         return states + own + sums + 12 * self.parcels[1] + 16
 
     @property
     def product_us(self) -> float:
-        """About how long a tile's product takes."""
+        """Estimated us of a tile's product."""
         each = self.problem.arithmetic.products
         loss = _GRID_LOSS if self.is_grid and self.tiles == 1 and not self.problem.is_backward else _LOSS
         products = max(self.parts * WARPS / 4 * each * PRODUCT_CLOCKS, self.all_slices * each * _CHAIN_CLOCKS)
@@ -329,7 +333,7 @@ class Form:
 
     @property
     def step_us(self) -> float:
-        """About how long a step of all tiles takes, by which forms are compared."""
+        """Estimated us of a step of all tiles, by which forms are compared."""
         if self.is_in_rows:
             return self._us_in_rows
         if not self.is_grid:
@@ -338,16 +342,16 @@ class Form:
 
     @property
     def _telling_us(self) -> float:
-        """In a cluster."""
+        """Estimated us for a cluster's block to publish a tile."""
         return self.blocks * (_BLOCK_US + _TOLD_US * self.told_bytes / 128)
 
     def _one_tile_us(self, found_us: float) -> float:
-        """From one step of a tile to the next, in a cluster. found_us: to find its states when all sums are there."""
+        """Estimated us between a tile's steps, in a cluster. found_us: to compute its states once all sums are there."""
         return self.product_us + found_us + self._telling_us + _HANDOFF_US
 
     @property
     def _cluster_us(self) -> float:
-        """From one step of a tile to the next, or all tiles one after the other."""
+        """Estimated us of a step in a cluster: from one step of a tile to the next, or of all tiles one after the other."""
         gates = _GATES_US * self.states
         one = self._one_tile_us(gates + _SUMS_US * self.groups)
         if self.tiles == 1:
@@ -384,12 +388,12 @@ class Form:
 
     @property
     def _unpacked(self) -> int:
-        """Words of a parcel, in threes: TF32 comes packed."""
+        """Words of a packet once unpacked, in threes: TF32 is packed."""
         return self.problem.arithmetic.bytes // self.problem.arithmetic.told_bytes
 
     @property
     def _shares_parcels(self) -> bool:
-        """Whether a parcel may be of two sequences, which takes longer where it is not all float32."""
+        """Whether a packet may hold two sequences' values, which takes longer where it is not all float32."""
         values = self._gates * self.units if self.is_in_rows else self.units
         words = values * self.problem.arithmetic.bytes // 4
         return not self.problem.arithmetic.is_split and words % (3 * self._unpacked) > 0

@@ -1,10 +1,10 @@
-"""How a grid's blocks take several tiles of 8 sequences as one: each weight is read, and where need be split, once for all.
+"""Forms of a grid that multiply several tiles of 8 sequences as one: each weight is read, and split if need be, once for all.
 
-Of float32 some parts, or all, are split once for all steps, and kept as two: a half more to keep, and to read, in place of what
-splitting takes.
+Some fragments of float32, or all, are split once for all steps and stored as two. A half more is then stored and read; the
+splitting takes no time.
 
-What blocks tell each other comes in parcels of what one lane has of a product's columns, and goes from the L2 cache to the
-tensor cores by way of registers alone (cuda/heard_columns.cuh).
+Blocks publish packets, each of them one lane's part of a product's columns. States go from the L2 cache to the tensor cores by
+way of registers alone (_cuda/heard_columns.cuh).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from pytest_ecornn.implementations.persistent_gpu.config import (
 
 _LANES = 4 * WARPS  # that have different columns
 _MOST_HELD_TWICE = 20
-# On an H200, in us: of a step beside its product, where float32 is split and otherwise; of 16 rows' sums of 8 sequences, of a
-# state of a thread but one and 8 sequences, to meet once more. Of what they would take alone: products and weights from shared
-# memory, where float32 is split products and splitting, where some of it is split once products and, in clocks, what each slice
-# takes beside them; parcels that a block reads, likewise.
+# Measured on an H200, in us: of a step beside its product, by whether float32 is split; of 16 rows' sums of 8 sequences; of a
+# thread's state beyond the first, of 8 sequences; of one more barrier. Factors of what each would take alone: products and
+# weights from shared memory; of split float32 products and splitting; where some of it is split once products, and the clocks
+# of each K tile beside them; packets that a block reads, by whether float32 is split.
 _STEP_US, _SUMS_US, _STATE_US, _MEETING_US = {True: 1.15, False: 1.2}, 0.046, {True: 0.3, False: 0.1}, 0.05
 _PRODUCT, _NEAR, _READ = 1.35, 0.45, {True: 0.5, False: 0.8}
 _SPLIT_PRODUCT, _SPLITTING, _TWICE_PRODUCT, _SLICE_CLOCKS = 0.8, 0.63, 1.1, 160
@@ -38,9 +38,9 @@ _SPLIT_PRODUCT, _SPLITTING, _TWICE_PRODUCT, _SLICE_CLOCKS = 0.8, 0.63, 1.1, 160
 
 @dataclass(frozen=True)
 class Abreast(Form):
-    """abreast: tiles of 8 sequences that are one. sums: times that a block has room for its sums: with 1 it meets once more.
+    """abreast: tiles of 8 sequences that are multiplied as one. sums: buffers of a block's sums; 1 needs one more barrier.
 
-    twice: parts of split float32 that are kept in two halves; the others are split anew in every step.
+    twice: fragments of split float32 that are stored in two halves; the others are split anew in every step.
     """
 
     abreast: int = 1
@@ -49,12 +49,12 @@ class Abreast(Form):
 
     @property
     def parts(self) -> int:
-        """A half counts as one."""
+        """Fragments that a warp stores; each half of a split one counts."""
         return self.whole_parts + self.twice
 
     @property
     def parcels_at_once(self) -> int:
-        """Of each 8 sequences, that a lane has at hand: those that are late are read in vain."""
+        """Packets of each 8 sequences that a lane holds in registers; late ones are polled in vain."""
         if self.abreast == 1:
             return 8
         return 4 if self.abreast == 2 and not self.problem.arithmetic.is_split else 2
@@ -65,14 +65,14 @@ class Abreast(Form):
 
     @property
     def sequences(self) -> int:
-        """As many as there are of several tiles, and no more: a multiple of 4."""
+        """Sequences of a tile that are published; of several tiles as one no more than there are, rounded up to 4."""
         if self.abreast == 1:
             return super().sequences
         return min(self.wide, ceil(self.problem.batch / 4) * 4)
 
     @property
     def _parcel_words(self) -> int:
-        """Of what a lane has of columns: TF32 comes packed."""
+        """Words of a packet once unpacked, a lane's part of the columns: TF32 is packed."""
         return 3 * self.problem.arithmetic.bytes // self.problem.arithmetic.told_bytes
 
     @property
@@ -81,12 +81,12 @@ class Abreast(Form):
 
     @property
     def _unit_parcels(self) -> int:
-        """Of a block's units, of each sequence."""
+        """Packets of a block's units, of each sequence."""
         return ceil(self.units / self._parcel_units)
 
     @property
     def lane_parcels(self) -> int:
-        """Of each sequence."""
+        """Packets that a lane reads, of each sequence."""
         return ceil(self.blocks * self._unit_parcels / _LANES)
 
     @property
@@ -95,7 +95,7 @@ class Abreast(Form):
 
     @property
     def states(self) -> int:
-        """A warp's own parcels, one after the other."""
+        """States of a thread: those of its warp's own packets, one after the other."""
         return ceil(ceil(self.sequences * self._unit_parcels / WARPS) * self._parcel_units / 32)
 
     @property
@@ -116,7 +116,7 @@ class Abreast(Form):
 
     @property
     def most_held(self) -> int:
-        """Parts that a thread has registers for, found by compiling."""
+        """Fragments that a thread has registers for, measured by compiling."""
         several, parcels = self.abreast - 1, min(self.parcels_at_once, self.lane_parcels)
         if self.twice:
             others = 8 + 4 * self.abreast * (4 * self.row_tiles + parcels) + 12 * several
@@ -131,7 +131,7 @@ class Abreast(Form):
 
     @property
     def may_spill(self) -> int:
-        """Where float32 is split addresses go to memory, and come back once in a step."""
+        """Fragments beyond `most_held`. Of split float32 addresses spill to memory and are reloaded once in a step."""
         return 9 if self.problem.arithmetic.is_split and self.abreast > 1 else 1
 
     @property

@@ -1,9 +1,9 @@
-"""How several layers of persistent_gpu run in a wavefront, each some steps behind the one below it, and when that is taken.
+"""How several layers of persistent_gpu run in a wavefront, each some steps behind the one below it, and when that is chosen.
 
-One after the other, layers take their steps as often as there are layers, and each waits for the product of its inputs. In a
-wavefront they take them at once, on clusters of their own, which multiply the inputs too while they wait for each other's
-states; so the weights of both products must lie on chip, and there must be room for all clusters at once. One direction only:
-the other one's steps come in the other order. Source: Appleyard et al., Optimizing Performance of RNNs on GPUs, 2016.
+Layers that run one after the other take L * T steps, and each waits for its input product. In a wavefront they run at once, on
+clusters of their own. These multiply the inputs too while they wait for each other's states. So the weights of both products
+must fit on chip, and all clusters must run at once. One direction only: the other one takes its steps in the other order.
+Source: Appleyard et al., Optimizing Performance of RNNs on GPUs, 2016.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pytest_ecornn.implementations.persistent_gpu.config import PART_REGISTERS, 
 from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, clusters, queued_us
 
 MOST_LAYERS = 4  # for which the kernel has arguments
-_READERS = 3  # warps, each with a buffer, and one more that tells the layer above
+_READERS = 3  # load warps, each with a buffer; one more warp signals the layer above
 _READER_REGISTERS = 80
-# On an H200, in us: of a launch until its first step and after its last; of the product of a layer's inputs, at least; from a
-# layer's step to the same of the layer above. By how much a step takes longer beside one that reads and one that tells.
+# Measured on an H200, in us: of a launch, until its first step and after its last; of a layer's input product, at least; from a
+# layer's step to the same step of the layer above. The factor of a step beside a warp that loads and one that signals.
 _START_US, _INPUTS_US, _LAG_US, _SLOWED = 6.0, 5.0, 3.0, 1.25
 _LEAST_GAIN = 0.9  # of the time of layers on their own, that a wave must stay below
 
@@ -34,7 +34,7 @@ class Wave(Form):
 
     @property
     def input_slices(self) -> int:
-        """Of the columns of W_ih, of a group of warps, in the layer where they are most."""
+        """K tiles of W_ih of a group of warps, in the layer where they are most."""
         widest = max(self.inputs, self.problem.hidden)
         return ceil(widest * self.problem.arithmetic.bytes / (SLICE_BYTES * self.groups))
 
@@ -44,7 +44,7 @@ class Wave(Form):
 
     @property
     def clusters_of_all(self) -> int:
-        """`clusters`: of each layer."""
+        """Clusters of all layers; `clusters` counts those of one."""
         return self.layers * self.clusters
 
     @property
@@ -61,7 +61,7 @@ class Wave(Form):
 
     @property
     def extra_registers(self) -> int:
-        """For sums that wait, and to read two arrays of weights: piece by piece it takes more."""
+        """Registers for sums that wait, and to read two arrays of weights: more where vectors are narrow."""
         return PART_REGISTERS * (1 if self.width >= 8 else 5)
 
     @property
@@ -77,12 +77,12 @@ class Wave(Form):
         return gcd(super().width, self.inputs * self.problem.arithmetic.bytes)
 
     def _one_tile_us(self, found_us: float) -> float:
-        """The inputs are multiplied while states are found and told."""
+        """Estimated us between a tile's steps: inputs are multiplied while states are computed and published."""
         of_inputs = self.product_us * self.input_slices / self.all_slices
         return max(self.product_us, super()._one_tile_us(found_us) - of_inputs)
 
     def all_us(self, steps: int) -> float:
-        """About how long so many steps of all layers take."""
+        """Estimated us of `steps` steps of all layers."""
         return _START_US + steps * _SLOWED * self.step_us + (self.layers - 1) * _LAG_US
 
     @property
@@ -95,15 +95,15 @@ class Wave(Form):
 
 
 def alone_us(form: Form, device: Device, steps: int) -> float:
-    """About how long a layer on its own takes, at least."""
+    """Estimated us of a layer on its own, at least."""
     return _INPUTS_US + _START_US + steps * queued_us(form, device)
 
 
 def choose_wave(problem: Problem, device: Device, inputs: int, layers: int, steps: int) -> Wave | None:
-    """Of the first of so many layers those that win the most in a wave; None where a layer on its own takes no longer.
+    """The wave of the first of `layers` that saves the most time; None where a layer on its own takes no longer.
 
-    All clusters of a wave run at once, with one tile each, as what is below is not read in time for more; nothing of its
-    weights is left over. inputs: of the first layer.
+    All clusters of a wave run at once. Each has one tile, as the output below is not loaded in time for more. None of its
+    weights are streamed. inputs: of the first layer.
     """
     form = choose(problem, device)
     if isinstance(form, str):
@@ -119,7 +119,7 @@ def choose_wave(problem: Problem, device: Device, inputs: int, layers: int, step
 
 
 def waves(problem: Problem, device: Device, inputs: int, layers: int, steps: int) -> list[Wave | None]:
-    """Of the layers from the first to the last; None: one on its own."""
+    """Waves of the layers from the first to the last; None: a layer on its own."""
     found: list[Wave | None] = []
     while layers > 0:
         wave = choose_wave(problem, device, inputs, layers, steps)

@@ -1,4 +1,4 @@
-"""Which of persistent_gpu's kernels a case runs, compiled before its first call."""
+"""Compiles and describes the kernels of persistent_gpu that a case runs, before its first call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_ecornn.implementations.persistent_gpu.wavefront import kernel_of, wa
 
 
 def describe(case: Case, device: torch.device) -> str:
-    """Compiles what the case needs; says which form runs."""
+    """Compiles the kernels that the case needs; returns which form runs."""
     width = case.directions * case.hidden_size
     forward = Kind(getattr(torch, case.dtype), device, case.precision == "tf32", keeps=case.training, lengths=case.ragged)
     if is_taken(case.steps, case.batch) and not (case.training or case.projected):
@@ -35,7 +35,7 @@ def _forward(case: Case, shape: Shape, kind: Kind) -> str:
 
 
 def _alone(case: Case, shape: Shape, kind: Kind, layer: int, inputs: int | None) -> str:
-    """Of a layer on its own. inputs: of the first."""
+    """Describes a layer on its own. inputs: of the first layer."""
     own = case.directions * case.hidden_size if layer else inputs
     if own is None or case.training or not is_fused(case.steps, case.batch, inputs, case.hidden_size):
         return str(plan(shape, kind)[0])

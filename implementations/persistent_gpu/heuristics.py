@@ -1,4 +1,4 @@
-"""Which form persistent_gpu takes: of all that fit on the device the one whose steps take the least."""
+"""Chooses the form of persistent_gpu: of all that fit on the device the one whose steps take the least time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_ecornn.implementations.persistent_gpu.config import PARCELS_AT_ONCE,
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
 
 _MOST_TILES = 4
-_RING_BYTES = 80 * 1024  # on their way from the L2 cache at least, to use its bandwidth
+_RING_BYTES = 80 * 1024  # in flight from the L2 cache at least, to use its bandwidth
 _GRID_UNITS, _ABREAST_UNITS = 4, 2  # of a block a multiple
 _MOST_ABREAST = 4
 F = TypeVar("F", bound=Form)
@@ -22,7 +22,7 @@ _DOWN = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 16)  # blocks in a column, backward
 
 
 def choose(problem: Problem, device: Device) -> Form | str:
-    """The form whose steps take the least, clusters that queue counted; or why there is none."""
+    """The form whose steps take the least time, with clusters that queue; or why there is none."""
     found = fitting(problem, device)
     if not found:
         return _misfit(problem, device)
@@ -31,17 +31,17 @@ def choose(problem: Problem, device: Device) -> Form | str:
 
 
 def fitting(problem: Problem, device: Device) -> list[Form]:
-    """All forms that find room."""
+    """All forms that fit."""
     return [*clusters(partial(Form, problem), problem, device), *_grids(problem, device), *_abreast(problem, device)]
 
 
 def queued_us(form: Form, device: Device) -> float:
-    """About how long a step takes where clusters that do not run at once come one after the other."""
+    """Estimated us of a step, where clusters that do not run at once run one after the other."""
     return form.step_us if form.is_grid else ceil(form.clusters / device.clusters(form.blocks)) * form.step_us
 
 
 def fits_twice(form: Form, device: Device) -> bool:
-    """Whether there is room for as many clusters again at once: another direction's. Not of a grid, which may need all."""
+    """Whether another direction's clusters run at the same time. Not a grid's, which may need the whole device."""
     return not form.is_grid and 2 * form.clusters <= device.clusters(form.blocks)
 
 
@@ -63,10 +63,10 @@ def _misfit(problem: Problem, device: Device) -> str:
 def clusters(
     make: Callable[[int, int, int, int], F], problem: Problem, device: Device, most_tiles: int = _MOST_TILES
 ) -> Iterator[F]:
-    """Those that find room, made of units, blocks, tiles and groups."""
+    """Yields the cluster forms that fit. make: of units, blocks, tiles and groups."""
     if device.largest_cluster == 1:
         return
-    piece = 16 if problem.is_backward else 16 // problem.arithmetic.bytes  # units that are told at once
+    piece = 16 if problem.is_backward else 16 // problem.arithmetic.bytes  # units that are published at once
     fewest = ceil(problem.hidden / device.largest_cluster / piece) * piece
     for units in range(fewest, max(fewest, 64) + 1, piece):
         blocks = max(2 if problem.is_backward else 1, ceil(problem.hidden / units))  # one alone may not send to itself
@@ -78,7 +78,7 @@ def clusters(
 
 
 def _grids(problem: Problem, device: Device) -> Iterator[Form]:
-    """With as many groups as run at once, nothing of W_hh left over."""
+    """Yields the grid forms that fit: as many groups as run at once, no weights streamed."""
     fewest = ceil(problem.hidden / device.processors / _GRID_UNITS) * _GRID_UNITS
     for units in range(fewest, max(fewest, 64) + 1, _GRID_UNITS):
         needed = ceil(problem.hidden / units)
@@ -96,8 +96,9 @@ def _grids(problem: Problem, device: Device) -> Iterator[Form]:
 
 
 def _readers(form: Form) -> tuple[int, ...]:
-    """Threads that may read alone, 256 where registers have room for what each reads. Others never won: where float32 is split,
-    in TF32 of several tiles, and 128 of TF32.
+    """Numbers of threads that the load warps may have: 256 where registers have room for what each reads.
+
+    Others were never faster: with split float32, in TF32 of several tiles, and 128 of TF32.
     """
     arithmetic = form.problem.arithmetic
     if form.problem.is_backward or arithmetic.is_split:
@@ -107,14 +108,14 @@ def _readers(form: Form) -> tuple[int, ...]:
 
 
 def _whole(form: F, device: Device) -> Iterator[F]:
-    """With its weights, where nothing of them is left over."""
+    """Yields the form with its weights placed, unless some would be streamed."""
     found = _with_weights(form, device)
     if found is not None and not found.left_over:
         yield found
 
 
 def _abreast(problem: Problem, device: Device) -> Iterator[Form]:
-    """Forward, likewise; with room for sums twice where there is some. Split float32 also in halves, sums once or twice."""
+    """Yields forward forms of several tiles as one. Sums have two buffers where they fit. Float32 is also split in halves."""
     if problem.is_backward:
         return
     fewest = ceil(problem.hidden / device.processors / _ABREAST_UNITS) * _ABREAST_UNITS
@@ -130,7 +131,7 @@ def _abreast(problem: Problem, device: Device) -> Iterator[Form]:
 
 
 def _with_halves(form: Abreast, device: Device) -> Iterator[Abreast]:
-    """With weights of which as many parts as find room are split once, where some do."""
+    """Yields the form with as many fragments split once as fit, if any do."""
     form = replace(form, twice=1)
     twice = min(form.whole_parts, form.most_held + _room(form, device) - form.whole_parts)
     if twice > 0:
@@ -138,12 +139,12 @@ def _with_halves(form: Abreast, device: Device) -> Iterator[Abreast]:
 
 
 def _room(form: Form, device: Device) -> int:
-    """Parts that shared memory has room for."""
+    """Fragments that shared memory has room for."""
     return (device.shared_bytes - form.bytes_beside) // PART_BYTES
 
 
 def _with_weights(form: F, device: Device) -> F | None:
-    """As many of them in registers as is best, then in shared memory, then more in registers; None where there is no room."""
+    """The form with `best_held` fragments in registers, others in shared memory, then more in registers. None: no room."""
     parts = form.parts
     held, room = min(parts, form.best_held), _room(form, device)
     if held < 1:
@@ -153,7 +154,7 @@ def _with_weights(form: F, device: Device) -> F | None:
     if parts - held <= room:
         found = replace(form, held=held, shared=parts - held)
         return found if found.shared_bytes <= device.shared_bytes else None  # there is room for one even where there is none
-    near = (held + room) // form.together  # turns, and of these the ring's
+    near = (held + room) // form.together  # passes, and of these the ring's
     ring = min(ceil(_RING_BYTES / PART_BYTES / form.together), room // form.together, near - 1)
     held = min(held, (near - ring) * form.together)
     return replace(form, held=held, shared=(near - ring) * form.together - held, ring=ring) if ring > 0 else None

@@ -1,4 +1,4 @@
-"""persistent_gpu's kernels, of one layer in one direction: what they are compiled for, their arguments, and their launches."""
+"""persistent_gpu's kernels, of one layer in one direction: their compile-time settings, arguments and launches."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
 from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, fits_twice
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-_THREADS, _PRODUCT_ROWS, _PRODUCT_COLUMNS = 256, 64, 16  # that make an input product together, and of how much at once
+_THREADS, _PRODUCT_ROWS, _PRODUCT_COLUMNS = 256, 64, 16  # threads that compute an input product together; its size
 WATCHDOG_NS = 4_000_000_000
-MOST_FUSED_ROWS, MOST_FUSED_INPUTS = 16, 1024  # of x, that a block's product takes at once; of a row, where H is small
+MOST_FUSED_ROWS, MOST_FUSED_INPUTS = 16, 1024  # rows of x that a block multiplies at once; inputs where H is small
 KERNELS = Path(__file__).parent / "kernels"
 _SOURCES = {False: KERNELS / "persistent_gpu.cu", True: KERNELS / "persistent_gpu_backward.cu"}
 _GRID_SOURCES = {False: KERNELS / "persistent_grid.cu", True: KERNELS / "persistent_grid_backward.cu"}
@@ -32,7 +32,7 @@ _ABREAST_SOURCE = KERNELS / "persistent_abreast.cu"
 
 
 class Shape(NamedTuple):
-    """Of one layer in one direction, over the product of its inputs [T, B, G*H], or [B, T, G*H] with `batch_first`."""
+    """Sizes of one layer in one direction. Its input product is [T, B, G*H], or [B, T, G*H] with `batch_first`."""
 
     cell: str
     steps: int
@@ -52,10 +52,10 @@ class Shape(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What a kernel is compiled for, beside the shape.
+    """Compile-time settings of a kernel, beside the shape.
 
-    tf32: products of float32. keeps: writes what the backward pass is to have. lengths: sequences have lengths of their own.
-    inputs: the width of x, whose product the kernel makes; 0 where it is given that.
+    tf32: products of float32 are in TF32. keeps: saves tensors for backward. lengths: sequences have lengths of their own.
+    inputs: the width of x, whose product the kernel computes; 0 where the product is an argument.
     """
 
     dtype: torch.dtype
@@ -72,7 +72,7 @@ class Kind(NamedTuple):
 
     @property
     def backward(self) -> Kind:
-        """Of the backward pass after a forward pass of this kind."""
+        """The kind of the backward pass that follows a forward pass of this kind."""
         return Kind(self.dtype, self.device, self.tf32, is_backward=True)
 
     def problem(self, cell: str, hidden: int, batch: int) -> Problem:
@@ -80,17 +80,17 @@ class Kind(NamedTuple):
 
 
 def is_fused(steps: int, batch: int, inputs: int | None, hidden: int) -> bool:
-    """Whether layers of those sizes that want no gradients make their input products in the launch of the steps.
+    """Whether layers of those sizes that need no gradients compute their input products in the launch of the steps.
 
-    So few rows a block multiplies by its weights in one go; of more, and of weights that are many for so few blocks, a product
-    of matrices takes less time. inputs: of the first layer, None where it is given their product.
+    A block multiplies so few rows by its weights in one pass. With more rows, or many weights for so few blocks, a GEMM takes
+    less time. inputs: of the first layer, None where its product is given.
     """
-    first = hidden if inputs is None else inputs  # of a product that there is to make
+    first = hidden if inputs is None else inputs  # of the first product to compute
     return steps * batch <= MOST_FUSED_ROWS and 0 < first <= max(MOST_FUSED_INPUTS, 2 * hidden)
 
 
 def shared_bytes_of(kind: Kind, form: Form) -> int:
-    """Of a block, in which an input product's sums lie before anything else (cuda/input_product.cuh)."""
+    """Bytes of shared memory of a block. An input product's sums use it before anything else (_cuda/input_product.cuh)."""
     sums = 4 * _THREADS // 32 * _PRODUCT_ROWS * (_PRODUCT_COLUMNS + 1)
     return max(form.shared_bytes, form.launch.block // _THREADS * sums) if kind.inputs else form.shared_bytes
 
@@ -101,7 +101,7 @@ def width_of(kind: Kind, form: Form) -> int:
 
 
 def macros(kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
-    """What the source is compiled with."""
+    """The macros with which the source is compiled."""
     problem, storage = form.problem, str(kind.dtype).removeprefix("torch.").upper()
     found = {"CELL": NN_CELLS.index(problem.cell), "HIDDEN": problem.hidden, f"STORAGE_{storage}": 1, **form.macros}
     found |= {"KEEPS": int(kind.keeps), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": WATCHDOG_NS}
@@ -112,8 +112,8 @@ def macros(kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(value)) for name, value in found.items())
 
 
-# Addresses and strides of 64 bits, in the kernels' order; behind them come `status`, `steps`, `batch` and `is_reverse`, before
-# them those of x, where the kernel makes its product.
+# Addresses and strides of 64 bits, in the kernels' order. `status`, `steps`, `batch` and `is_reverse` follow them. Those of x
+# precede them where the kernel computes its product.
 _STRIDES = ("step", "sequence")
 _ROWS = "row_step row_sequence"
 _OUTPUT, _D_OUTPUT = (f"{name} {name}_step {name}_sequence" for name in ("output", "d_output"))
@@ -142,7 +142,7 @@ def _wide(kind: Kind) -> list[str]:
 
 
 def make_kernel(kind: Kind, form: Form) -> Kernel:
-    """The kernel of a form, its arguments by name."""
+    """The kernel of a form, which takes its arguments by name."""
     numbers = {"status": np.int64, **dict.fromkeys(("steps", "batch", "is_reverse"), int)}
     arguments = {**dict.fromkeys(_wide(kind), np.int64), **numbers}
     name, macros_of = "persistent_backward" if kind.is_backward else "persistent_forward", macros(kind, form)
@@ -152,7 +152,7 @@ def make_kernel(kind: Kind, form: Form) -> Kernel:
 
 @lru_cache(maxsize=4096)
 def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
-    """How a layer is spread over the chip, and its kernel. Raises ValueError for what does not run, or does not fit."""
+    """A layer's form and its kernel. Raises ValueError for what does not run, or does not fit."""
     check(shape, kind)
     form = choose(kind.problem(shape.cell, shape.hidden, shape.batch), Device.of(kind.device))
     if isinstance(form, str):
@@ -161,7 +161,7 @@ def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
 
 
 def check(shape: Shape, kind: Kind) -> None:
-    """Raises ValueError for what runs in no form."""
+    """Raises ValueError for what no form runs."""
     if min(shape.steps, shape.batch, shape.hidden) < 1:
         raise ValueError(f"expected T, B and H of at least 1, got {shape.steps}, {shape.batch} and {shape.hidden}")
     if max(shape.steps, shape.wide * shape.batch) >= 2**30:
@@ -174,7 +174,7 @@ def check(shape: Shape, kind: Kind) -> None:
 
 
 class Status:
-    """A word of the host's memory, not 0 once a kernel on that device has given up a wait. It stays where it is."""
+    """A word of host memory, not 0 once a kernel's wait on that device has timed out. Its address does not change."""
 
     def __init__(self, device: torch.device):
         with torch.inference_mode(False):
@@ -183,12 +183,12 @@ class Status:
         self._word = ctypes.c_int32.from_address(self.address)
 
     def forget(self) -> bool:
-        """Whether a launch has given up since this was asked last."""
+        """Resets the word. Returns whether a launch has timed out since the last call."""
         found, self._word.value = self._word.value != 0, 0
         return found
 
     def check(self) -> None:
-        """Raises RuntimeError, once, after a launch that has given up, whose results are NaN. Asked before each launch."""
+        """Raises RuntimeError, once, after a launch that timed out, whose results are NaN. Called before each launch."""
         if self._word.value and self.forget():
             raise RuntimeError(
                 f"an earlier launch of a persistent kernel on {self._device} is wrong: a block waited {WATCHDOG_NS / 1e9:g} s "
@@ -212,15 +212,15 @@ Strides = tuple[int, int]  # of steps and of sequences, in elements
 
 
 class Launch:
-    """Of one kernel on rows that lie in one way: what is left to say is where its arrays are.
+    """Launches one kernel on rows of given strides; a call passes the addresses of its arrays.
 
-    width: of `aligned`, for the weights and x, which lies without gaps.
+    width: bytes to which `aligned` aligns the weights and x, which has no gaps.
     """
 
     def __init__(self, shape: Shape, kind: Kind, is_reverse: bool, output: Strides, other: Strides, inputs: int = 0):
-        """other: of the gates, backward of the output's gradient. inputs: in place of `kind`'s.
+        """other: strides of the gates, backward of the output's gradient. inputs: replaces those of `kind`.
 
-        Raises as `plan` does, for the backward pass to come too.
+        Raises as `plan` does, for the backward pass that follows too.
         """
         kind = kind._replace(inputs=inputs)
         form, kernel = plan(shape, kind)
@@ -239,7 +239,7 @@ class Launch:
         self._run = kernel.at(launch, addresses, **integers)
 
     def __call__(self, addresses: tuple[int, ...]) -> None:
-        """Of the kernel's arrays in its order but for the last, 0 for none."""
+        """Launches the kernel. addresses: of its arrays but the last, in its order, 0 for none."""
         self._status.check()
         if self._handoff_bytes:
             beside = zeros(self._handoff_bytes, self._device)
@@ -254,6 +254,6 @@ launch_of = lru_cache(maxsize=4096)(Launch)
 
 
 def forget() -> None:
-    """The kernels and launches that were made: of forms or builds that are to be others from now on."""
+    """Clears the caches of kernels and launches, so that other forms or builds are used from now on."""
     launch_of.cache_clear()
     plan.cache_clear()

@@ -1,6 +1,6 @@
 """All layers and directions of persistent_gpu, forward and backward: their products, launches and memory.
 
-Everything a call needs is found here by address, so that little of the host is between one launch and the next.
+A call passes everything by address, so that the host takes little time between one launch and the next.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Stack:
 
     @property
     def multiplied(self) -> int | None:
-        """Inputs of the first layer, None where it is given their product."""
+        """Inputs of the first layer, None where their product is given."""
         return None if self.how.projected else self.inputs
 
     @cached_property
@@ -83,7 +83,7 @@ class Stack:
 
     @cached_property
     def gates(self) -> tuple[int, int, int]:
-        """A track's pre-activations."""
+        """Shape of a track's pre-activations."""
         return shape_of(self, self.wide)
 
     @cached_property
@@ -96,17 +96,17 @@ class Stack:
 
     @cached_property
     def kept(self) -> tuple[int, int, int]:
-        """What the backward pass is to have of a track beside its output: of LSTM and GRU four values a unit."""
+        """Shape of a track's gates that are saved for backward: four values a unit of LSTM and GRU, none of RNN."""
         return shape_of(self, 4 * self.hidden if GATES[self.how.cell] > 1 else 0)
 
     @cached_property
     def cells(self) -> tuple[int, int, int]:
-        """Of a track, in float32."""
+        """Shape of a track's cells (float32) that are saved for backward, LSTM's alone."""
         return shape_of(self, self.hidden if self.how.cell == "lstm" else 0)
 
     @cached_property
     def parameters(self) -> list[tuple[str, tuple[int, ...] | None, bool]]:
-        """Name and shape of each, None for none, and whether it may be left out."""
+        """Name and shape of each parameter, None for none, and whether it may be omitted."""
         found: list[tuple[str, tuple[int, ...] | None, bool]] = []
         for track in range(self.tracks):
             inputs = self.inputs if track < self.directions else self.output[2]
@@ -116,7 +116,7 @@ class Stack:
         return found
 
     def strides(self, width: int) -> Strides:
-        """Of rows of that width without gaps."""
+        """Strides of rows of that width without gaps."""
         return (width, self.steps * width) if self.batch_first else (self.batch * width, width)
 
     def strides_of(self, rows: Tensor) -> Strides:
@@ -124,7 +124,7 @@ class Stack:
         return (second, first) if self.batch_first else (first, second)
 
     def check(self, first: Sequence[Tensor], lengths: Tensor | None, dtype: torch.dtype, device: torch.device) -> None:
-        """Raises ValueError that says what was expected and what came."""
+        """Raises ValueError that says which states or lengths were expected and what was given."""
         if len(first) not in (0, self.states):
             raise ValueError(f"expected no initial state of {self.how.cell}, or {self.states}, got {len(first)}")
         for name, state in zip(("first_h", "first_c"), first, strict=False):
@@ -133,7 +133,7 @@ class Stack:
             _expect("lengths", lengths, (self.batch,), torch.int64, device)
 
     def check_weights(self, weights: Sequence[Tensor | None], dtype: torch.dtype, device: torch.device) -> None:
-        """Likewise."""
+        """Raises ValueError that says which weight was expected and what was given."""
         for (name, shape, is_optional), weight in zip(self.parameters, weights, strict=True):
             if weight is None:
                 if shape is not None and not is_optional:
@@ -143,7 +143,7 @@ class Stack:
 
 
 def stack_of(how: How, sizes: torch.Size, parameters: int, hidden: int | None) -> Stack:
-    """sizes: of x. parameters: how many there are. hidden: as the first weight_hh has it, None for none.
+    """The sizes of a call. sizes: of x. parameters: their number. hidden: of the first weight_hh, None for none.
 
     Raises ValueError for an unknown cell, x not of three dimensions, pre-activations of another width, or parameters that are
     not four of each track.
@@ -162,58 +162,58 @@ def stack_of(how: How, sizes: torch.Size, parameters: int, hidden: int | None) -
 
 
 def hidden_of(weights: Sequence[Tensor | None]) -> int | None:
-    """As the first weight_hh has it."""
+    """H of the first weight_hh, None for none."""
     recurrent = weights[1] if len(weights) > 1 else None
     return None if recurrent is None else recurrent.shape[-1]
 
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """How calls run that differ in their tensors' contents alone: all that is found once for them."""
+    """How calls run that differ in their tensors' contents alone: all that is computed once for them."""
 
     stack: Stack
     kind: Kind
 
     @cached_property
     def is_once(self) -> bool:
-        """Whether the kernel for one step makes the product, too."""
+        """Whether the kernel for one step runs, which computes the input product too."""
         return is_taken(self.stack.steps, self.stack.batch) and not self.kind.keeps
 
     @cached_property
     def output(self) -> Room:
-        """Of a layer."""
+        """Allocates a layer's output."""
         return Room(self.stack.output, self.kind.dtype, self.kind.device)
 
     @cached_property
     def final(self) -> Room:
-        """Of all tracks' h, or c."""
+        """Allocates the final h, or c, of all tracks."""
         return Room(self.stack.state, self.kind.dtype, self.kind.device)
 
     @cached_property
     def gates(self) -> Room:
-        """Of a track's pre-activations."""
+        """Allocates a track's pre-activations."""
         return Room(self.stack.gates, self.kind.dtype, self.kind.device)
 
     @cached_property
     def is_fused(self) -> bool:
-        """Whether the other kernels make all products."""
+        """Whether the kernels for several steps compute all input products."""
         stack = self.stack
         return is_fused(stack.steps, stack.batch, stack.multiplied, stack.hidden) and not self.kind.keeps
 
     @cached_property
     def sizes_of_weights(self) -> tuple[object, ...]:
-        """All that `check_weights` asks of them follows from it."""
+        """All sizes and types on which `check_weights` depends."""
         stack = self.stack
         return stack.how, stack.inputs, stack.hidden, stack.tracks, self.kind.dtype, self.kind.device
 
     @cached_property
     def makes_products(self) -> bool:
-        """Whether kernels make all products."""
+        """Whether kernels compute all input products."""
         return self.is_once or self.is_fused
 
     @property
     def waves(self) -> Sequence[Wave | None]:
-        """How the layers run, from the first to the last; None: one on its own."""
+        """Waves of the layers from the first to the last; None: a layer on its own."""
         stack = self.stack
         layers = stack.tracks // stack.directions
         if self.is_once:
@@ -221,7 +221,7 @@ class Way:
         return waves_of(stack.shape, self.kind, stack.directions, stack.multiplied, layers)
 
     def check(self, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None) -> None:
-        """Raises ValueError that says what was expected and what came."""
+        """Raises ValueError that says what was expected and what was given."""
         dtype, device = self.kind.dtype, self.kind.device
         if first or lengths is not None:
             self.stack.check(first, lengths, dtype, device)
@@ -252,7 +252,7 @@ def _refuse(name: str, found: Tensor, shape: tuple[int, ...] | None, dtype: torc
 
 
 class Kept(NamedTuple):
-    """What the forward pass leaves for the backward pass: each layer's output, each track's gates and LSTM's cells."""
+    """Tensors that are saved for backward: each layer's output, each track's gates and LSTM's cells."""
 
     outputs: list[Tensor]
     gates: list[Tensor]
@@ -260,7 +260,7 @@ class Kept(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """A launch of one track. held: tensors that live until it is made. is_beside: the other direction's may run meanwhile."""
+    """A launch of one track. held: tensors that live until then. is_beside: the other direction's may run at the same time."""
 
     launch: Callable[..., None]
     addresses: tuple[int, ...]
@@ -274,7 +274,7 @@ class Ready(NamedTuple):
 def forward(
     x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, how: How, keeps: bool = False
 ) -> tuple[list[Tensor], Kept]:
-    """Output and final states, each of all tracks; with `keeps` what the backward pass is to have. Raises ValueError."""
+    """Output, final states of all tracks, and with `keeps` the tensors saved for backward. Raises ValueError."""
     x = adjacent(x)
     way = _way(how, x.shape, len(weights), hidden_of(weights), x.dtype, x.device, keeps, lengths is not None)
     way.check(first, weights, lengths)
@@ -301,7 +301,7 @@ class _Forward(NamedTuple):
     kept: Kept
 
     def run(self, x: Tensor) -> Tensor:
-        """The output of the last layer."""
+        """Runs all layers; returns the output of the last one."""
         layer = 0
         for wave in self.way.waves:
             x = self.layer(layer, x) if wave is None else self.wave(wave, layer, x)
@@ -309,7 +309,7 @@ class _Forward(NamedTuple):
         return x
 
     def wave(self, wave: Wave, first: int, x: Tensor) -> Tensor:
-        """Layers from the first on, in one direction."""
+        """Runs the wave's layers from `first` on, in one direction; returns the last one's output."""
         stack, live = self.stack, list[Tensor | None]()  # until the kernel is launched
         x_strides, strides = stack.strides(x.shape[2]), stack.strides(stack.hidden)
         launch = wave_launch_of(stack.shape, self.kind, wave, x_strides, strides)
@@ -355,7 +355,7 @@ class _Forward(NamedTuple):
         return Ready(launch, addresses, launch.is_beside, (gates, *of_track.tensors))
 
     def _others(self, track: int, output: Tensor, direction: int) -> tuple[int, ...]:
-        """Where a track's arrays are from the initial states on, but for what is kept."""
+        """Addresses of a track's arrays from the initial states on, but for those saved for backward."""
         stack = self.stack
         return (
             *_states(self.first, stack, track), output.data_ptr() + direction * stack.hidden * output.itemsize,
@@ -363,7 +363,7 @@ class _Forward(NamedTuple):
         )  # fmt: skip
 
     def _fused(self, track: int, x: Tensor, output: Tensor, direction: int) -> Ready:
-        """All steps of a track, its input product too, whose result is the kernel's own."""
+        """The launch of all steps of a track and its input product, which the kernel stores in `gates`."""
         stack, gates = self.stack, self.way.gates()
         launch = launch_of(stack.shape, self.kind, direction > 0, stack.output_strides, stack.gates_strides, x.shape[2])
         x, of_track = aligned(x, launch.width), self._laid(track, launch.width)
@@ -372,7 +372,7 @@ class _Forward(NamedTuple):
         return Ready(launch, addresses, launch.is_beside, (x, gates, *of_track.tensors))
 
     def _once(self, track: int, x: Tensor, output: Tensor, direction: int) -> Ready:
-        """All of a track that has one step, its input product too."""
+        """The launch of a track of one step and its input product."""
         stack = self.stack
         launch = once_of(stack.how.cell, x.shape[2], stack.hidden, stack.batch, self.kind, output.shape[2])
         x, first = aligned(x, launch.width), [aligned(state, launch.width) for state in self.first]
@@ -388,7 +388,7 @@ class _Forward(NamedTuple):
         return laid(self.weights, PER_TRACK * track + but, PER_TRACK * (track + 1), width)
 
     def _room(self, gates: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
-        """For what is kept of the next track, its gates, where no memory is given for them, and cells."""
+        """Allocates the next track's gates, unless given, and its cells, to be saved for backward; None where none are."""
         if not self.kind.keeps:
             return None, None
         kept = _empty(self.kind, self.stack.kept) if gates is None else gates
@@ -398,7 +398,7 @@ class _Forward(NamedTuple):
         return kept, cells
 
     def _gates(self, x: Tensor, weight: Tensor | None, direction: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """A track's pre-activations, and room for what is kept of it: theirs, where they are nobody else's."""
+        """A track's pre-activations, saved gates and cells. Gates share the pre-activations' memory if that is their own."""
         stack, width = self.stack, self.stack.kept[2]
         if weight is None:
             return x.narrow(2, direction * stack.wide, stack.wide), *self._room()
@@ -417,7 +417,7 @@ def _address(one: Tensor | None) -> int:
 
 
 def _states(all_tracks: Sequence[Tensor | None], stack: Stack, track: int) -> tuple[int, int]:
-    """Where a track's h and c are."""
+    """Addresses of a track's h and c, 0 for none."""
     if not all_tracks:
         return 0, 0
     offset = track and track * stack.batch * stack.hidden
@@ -431,7 +431,8 @@ def backward(
 ) -> list[Tensor | None]:  # fmt: skip
     """The gradients of x, the initial states and the weights, in that order, None where none is wanted.
 
-    d_results: of what `forward` returned, None for zeros. overwrites: what was kept is needed no more. Raises ValueError.
+    d_results: gradients of the results of `forward`, None for zeros. overwrites: saved tensors are no longer needed, so their
+    memory is reused. Raises ValueError.
     """
     x = adjacent(x)
     way = _way(how, x.shape, len(weights), hidden_of(weights), x.dtype, x.device, True, lengths is not None)
@@ -440,7 +441,7 @@ def backward(
     d_output = x.new_zeros(stack.output) if d_output is None else adjacent(d_output)
     _expect("the output's gradient", d_output, stack.output, x.dtype, x.device)
     of_first, of_weights = wanted[1 : 1 + len(first)], wanted[1 + len(first) :]
-    # Kernels find the gradients of initial states that are not given, too: all in one place, as nobody reads them.
+    # Kernels write gradients of initial states that are not given, too: all to the same address, as nobody reads them.
     d_first = [_empty(kind, stack.state) for _ in first] or [_empty(kind, stack.state)] * stack.states
     one = _Backward(
         stack, kind, [state.contiguous() for state in first], weights, kept,
@@ -469,7 +470,7 @@ class _Backward(NamedTuple):
     d_weights: list[Tensor | None]
 
     def layer(self, layer: int, inputs: Tensor, d_output: Tensor, wants_inputs: bool) -> Tensor:
-        """The gradient of the layer's inputs, where it is wanted; finds those of its weights."""
+        """Computes the gradients of a layer's weights; returns that of its inputs, where it is wanted."""
         found: list[Tensor] = []
         for direction, (d_gates, d_product) in enumerate(self._launched(layer, d_output)):
             track = layer * self.stack.directions + direction
@@ -486,7 +487,7 @@ class _Backward(NamedTuple):
         return torch.cat(found, 2) if len(found) > 1 else found[0] if found else d_output
 
     def _launched(self, layer: int, d_output: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """What `_track` finds of each direction: of both when both were launched, or of one before the other is."""
+        """Yields each direction's gradients: after both launches where they run at once, else before the other's launch."""
         one, found = self._track(layer, 0, d_output)
         if self.stack.directions > 1 and one.is_beside:
             other, others = self._track(layer, 1, d_output)
@@ -502,7 +503,7 @@ class _Backward(NamedTuple):
             yield others
 
     def _track(self, layer: int, direction: int, d_output: Tensor) -> tuple[Ready, tuple[Tensor, Tensor | None]]:
-        """Finds the gradients of a track's pre-activations, and of GRU's product for n."""
+        """A track's launch, and the gradients that it writes: of its pre-activations, and of GRU's product for n."""
         stack, output = self.stack, self.kept.outputs[layer]
         track, offset = layer * stack.directions + direction, direction * stack.hidden * output.itemsize
         gates, cells, weight_hh = self.kept.gates[track], self.kept.cells[track], self.weights[PER_TRACK * track + 1]
@@ -520,7 +521,7 @@ class _Backward(NamedTuple):
         return Ready(launch, addresses, launch.is_beside, (weight,)), (d_gates, d_product)
 
     def _find(self, track: int, rows: Tensor, d_product: Tensor | None, inputs: Tensor) -> None:
-        """The gradients of a track's weights. rows: those of its pre-activations."""
+        """Computes the gradients of a track's weights. rows: gradients of its pre-activations."""
         at = PER_TRACK * track
         of_input, of_states, of_bias_ih, of_bias_hh = self.wanted[at : at + PER_TRACK]
         # GRU multiplies by W_hn before r does, so that this product's gradient is another than the pre-activation's.
@@ -534,12 +535,12 @@ class _Backward(NamedTuple):
             found[at + 2], found[at + 3] = of_ih if of_bias_ih else None, of_hh if of_bias_hh else None
 
     def _of_biases(self, rows: Tensor, of_product: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Each in memory of its own."""
+        """The gradients of bias_ih and bias_hh, each in memory of its own."""
         found = rows.sum(0)
         return found, found.clone() if of_product is None else torch.cat((found[: self.stack.hidden * 2], of_product.sum(0)))
 
     def _of_states(self, track: int, rows: Tensor, of_product: Tensor | None) -> Tensor:
-        """rows^T h, h before each step."""
+        """The gradient of weight_hh: rows^T h, h before each step."""
         stack = self.stack
         layer, reverse = divmod(track, stack.directions)
         output = self.kept.outputs[layer]
@@ -561,7 +562,7 @@ class _Backward(NamedTuple):
 
 
 def states_before(output: Tensor, first: Tensor | None, lengths: Tensor | None, batch_first: bool, reverse: bool) -> Tensor:
-    """h before each step, laid out as the output; 0 where a sequence is over, as what is there may not be finite."""
+    """h before each step, with the output's layout; 0 where a sequence has ended, as values there may not be finite."""
     time = 1 if batch_first else 0
     initial = output.new_zeros(output.select(time, 0).shape) if first is None else first
     inner = output.narrow(time, 1, output.shape[time] - 1) if reverse else output.narrow(time, 0, output.shape[time] - 1)

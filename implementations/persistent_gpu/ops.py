@@ -1,7 +1,7 @@
 """persistent_gpu as torch's op `pytest_ecornn::persistent_forward`, differentiable, and as a function that need not be one.
 
-Where nobody looks on (no compiler, mode or transform, plain tensors alone) the passes run as they are: torch's dispatcher, to
-and from Python, takes the host longer than a short sequence takes the device.
+An unobserved call (no compiler, mode or transform, plain tensors alone) bypasses the op: torch's dispatcher, to and from
+Python, takes the host longer than a short sequence takes the device.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _forward(
 def _forward_keeping(
     x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, *how: Any
 ) -> list[Tensor]:
-    """The results, then what is kept: outputs of the layers but the last, which is the first result, gates and cells."""
+    """The results, then the saved tensors: outputs of the layers but the last, which is the first result, gates and cells."""
     results, kept = layers.forward(x, first, weights, lengths, How(*how), keeps=True)
     return [*results, *kept.outputs[:-1], *kept.gates, *kept.cells]
 
@@ -53,7 +53,7 @@ def _backward(
     wanted: Sequence[bool], x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], kept: Sequence[Tensor],
     d_results: Sequence[Tensor | None], lengths: Tensor | None, *how: Any,
 ) -> list[Tensor]:  # fmt: skip
-    """kept: outputs of all layers, gates and cells."""
+    """The gradients that are wanted. kept: outputs of all layers, gates and cells."""
     found = layers.backward(wanted, x, first, weights, _parts(kept, weights), d_results, lengths, How(*how))
     return [one for one in found if one is not None]
 
@@ -86,7 +86,10 @@ def _fake_backward(
 
 
 class _Differentiable(torch.autograd.Function):
-    """Of persistent_forward. Its arguments: whether nobody looks on, the number of states, lengths, How, x, states, weights."""
+    """Gradient of persistent_forward.
+
+    Its arguments: whether the call is unobserved, the number of states, lengths, How, x, states, weights.
+    """
 
     @staticmethod
     def forward(ctx: Any, unobserved: bool, states: int, lengths: Tensor | None, how: How, x: Tensor, *rest: Any) -> Any:
@@ -108,7 +111,7 @@ class _Differentiable(torch.autograd.Function):
     @differentiable_once("pytest_ecornn::persistent_forward")
     def backward(ctx: Any, *d_results: Tensor | None) -> Any:
         refuse_forward_mode("pytest_ecornn::persistent_backward", d_results)
-        x, lengths, *saved = given_before = ctx.saved_tensors  # asked for once: each time they are unpacked anew
+        x, lengths, *saved = given_before = ctx.saved_tensors  # read once: each read unpacks them anew
         rest, kept = saved[: ctx.given], saved[ctx.given :]
         first, weights = rest[: ctx.states], rest[ctx.states :]
         wanted = ctx.needs_input_grad[4:]
@@ -141,13 +144,13 @@ register_gradient(library, "persistent_forward", _apply)
 def run(
     x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, how: How
 ) -> Sequence[Tensor]:
-    """Output [.., D*H] laid out as x and final states [L*D, B, H], differentiable once.
+    """Output [.., D*H] in x's layout, and final states [L*D, B, H], differentiable once.
 
     x: [T, B, I], or [B, T, I] with `how.batch_first`, of bfloat16, float16 or float32, on a CUDA device; with `how.projected`
     W_ih x without biases, [.., D*G*H]. first: the initial states [L*D, B, H], () for zeros. weights: of each layer and
     direction weight_ih (None where x is projected), weight_hh, bias_ih and bias_hh (None for none), as torch.nn has them.
     lengths: int64 [B] on the same device. Raises ValueError for other shapes, dtypes, cells and devices, and for H that does
-    not fit; RuntimeError where an earlier launch is known to have given up, which a replayed graph does not ask.
+    not fit; RuntimeError where an earlier launch is known to have timed out, which a replayed graph does not check.
     """
     tensors = (x, *first, *weights, lengths)
     if not is_unobserved(tensors):

@@ -1,4 +1,4 @@
-"""persistent_gpu's parameters where its kernels find them: four of each track, in the order of torch.nn."""
+"""persistent_gpu's parameters as its kernels read them: four of each track, in the order of torch.nn."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ PER_TRACK = len(PARAMETERS)
 
 
 class Laid(NamedTuple):
-    """tensors: which live as long as the addresses, 0 for none, are read."""
+    """Addresses of parameters, 0 for none. tensors: must live as long as the addresses are used."""
 
     tensors: tuple[Tensor | None, ...]
     addresses: tuple[int, ...]
 
 
 class Fixed(tuple[Tensor | None, ...]):
-    """Parameters that nobody else has, so that where they lie is found once; what lies there may change from call to call."""
+    """Parameters that nobody else has, so that their addresses are computed once; their values may change between calls."""
 
     def __init__(self, parameters: Iterable[Tensor | None]):
         self.laid: dict[tuple[int, int, int], Laid] = {}
-        self.fitting: set[object] = set()  # what they are known to fit
+        self.fitting: set[object] = set()  # sizes that they are known to fit
 
 
 def laid(weights: Sequence[Tensor | None], first: int, last: int, width: int) -> Laid:
-    """Those from the first to before the last, without gaps; matrices lie at multiples of `width` bytes."""
+    """Parameters from `first` to before `last`, without gaps; matrices start at multiples of `width` bytes."""
     fixed, key = weights if isinstance(weights, Fixed) else None, (first, last, width)
     if fixed is not None and key in fixed.laid:
         return fixed.laid[key]
@@ -41,6 +41,6 @@ def laid(weights: Sequence[Tensor | None], first: int, last: int, width: int) ->
 
 
 def aligned(one: Tensor, width: int) -> Tensor:
-    """It, or a copy without gaps; a matrix from an address on that is a multiple of `width` bytes, which are read at once."""
+    """The tensor, or a copy without gaps. A matrix starts at a multiple of `width` bytes, which are read at once."""
     one = one.contiguous()
     return one.clone() if one.dim() > 1 and one.data_ptr() % width else one

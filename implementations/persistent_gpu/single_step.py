@@ -1,7 +1,7 @@
-"""persistent_gpu where T is 1 and sequences are few: a kernel of its own, for to read the weights once is all the work then.
+"""The kernel of persistent_gpu for T = 1 and few sequences, where reading the weights once is all the work.
 
-The input product is part of it, so that a layer and direction is one launch. Where there are more sequences a product of
-matrices reads the weights less often.
+The kernel computes the input product too, so that a layer and direction is one launch. With more sequences a GEMM reads the
+weights less often.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ADDRESSES = (
 
 
 def is_taken(steps: int, batch: int) -> bool:
-    """Whether a layer of those sizes that wants no gradients and has a product to make is run by this kernel."""
+    """Whether this kernel runs a layer of those sizes that needs no gradients and has an input product to compute."""
     return steps == 1 and batch <= MOST_SEQUENCES
 
 
@@ -47,7 +47,7 @@ class Once(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """For each 8 sequences."""
+        """Blocks for each 8 sequences."""
         return ceil(self.hidden / self.units)
 
     @property
@@ -79,15 +79,15 @@ class Once(NamedTuple):
 
 
 def choose(once: Once, device: Device) -> Once:
-    """With as few units a block as leave no more blocks than run at once, each of whole tiles of rows."""
+    """Chooses the fewest units a block with which all blocks run at once; they fill whole M tiles."""
     found = [once._replace(units=max(1, tiles * _ROWS // GATES[once.cell])) for tiles in range(1, _MOST_ROW_TILES + 1)]
     return next((one for one in found if one.launch.grid <= device.processors), found[-1])
 
 
 class OnceLaunch:
-    """Of the kernel: what is left to say is where its arrays are. width: of `aligned`, for what it reads.
+    """Launches the kernel; a call passes the addresses of its arrays. width: bytes to which `aligned` aligns what it reads.
 
-    output_sequence: how far apart the output's rows are.
+    output_sequence: the stride of the output's rows.
     """
 
     def __init__(self, cell: str, inputs: int, hidden: int, batch: int, kind: Kind, output_sequence: int):
@@ -104,7 +104,7 @@ class OnceLaunch:
         self._run = kernel.at(launch, _ADDRESSES, **integers)
 
     def __call__(self, addresses: tuple[int, ...]) -> None:
-        """Of the kernel's arrays in its order, 0 for none."""
+        """Launches the kernel. addresses: of its arrays in its order, 0 for none."""
         self._status.check()  # of an earlier launch, whose states it may continue
         self._run(addresses)
 

@@ -1,4 +1,4 @@
-"""persistent_gpu's kernel of several layers in a wavefront: its arguments, its launches, and which layers it takes."""
+"""persistent_gpu's kernel of several layers in a wavefront: its arguments, its launches, and the layers that it runs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _BEHIND = (
 
 @lru_cache(maxsize=4096)
 def waves(shape: Shape, kind: Kind, inputs: int, layers: int) -> list[Wave | None]:
-    """How that many layers in one direction run, from the first to the last; None: one on its own. Raises as `check` does."""
+    """Waves of layers in one direction, from the first to the last; None: a layer on its own. Raises as `check` does."""
     kernel.check(shape, kind)
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
     return config_wavefront.waves(problem, Device.of(kind.device), inputs, layers, shape.steps)
 
 
 def waves_of(shape: Shape, kind: Kind, directions: int, inputs: int | None, layers: int) -> list[Wave | None]:
-    """The same of all layers that there are. inputs: of the first, None where it is given their product."""
+    """Waves of all layers; None: a layer on its own. inputs: of the first layer, None where their product is given."""
     if directions > 1 or layers < 2:
         return [None] * layers
     if inputs is None:
@@ -53,13 +53,13 @@ def _wide(wave: Wave) -> list[str]:
 
 
 class WaveLaunch:
-    """Of the kernel: what is left to say is where its arrays are, x, weights and outputs without gaps.
+    """Launches the kernel; a call passes the addresses of its arrays. x, weights and outputs have no gaps.
 
-    width: of `aligned`, for x and the weights.
+    width: bytes to which `aligned` aligns x and the weights.
     """
 
     def __init__(self, shape: Shape, kind: Kind, wave: Wave, x: Strides, output: Strides):
-        """Raises where the backward pass to come would."""
+        """Raises where the backward pass that follows would."""
         if kind.keeps:
             kernel.plan(shape, kind.backward)
         self._wave, self._device, self._status, self.width = wave, kind.device, status_of(kind.device), wave.width
@@ -69,7 +69,7 @@ class WaveLaunch:
         self._run = kernel_of(kind, wave).at(wave.launch, addresses, **integers)
 
     def __call__(self, addresses: tuple[int, ...]) -> None:
-        """Of the kernel's arrays in its order but for the last, 0 for none."""
+        """Launches the kernel. addresses: of its arrays but the last, in its order, 0 for none."""
         self._status.check()
         told = zeros(4 * self._wave.launch.grid, self._device)
         self._run((*addresses, told.data_ptr()))
@@ -79,7 +79,7 @@ wave_launch_of = lru_cache(maxsize=4096)(WaveLaunch)
 
 
 def forget() -> None:
-    """The kernels and launches that were made, of layers on their own too: of builds that are to be others from now on."""
+    """Clears the caches of kernels and launches, of layers on their own too, so that other builds are used from now on."""
     kernel.forget()
     wave_launch_of.cache_clear()
     kernel_of.cache_clear()

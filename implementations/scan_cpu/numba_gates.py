@@ -81,7 +81,7 @@ def positive(x: Any) -> Any:
 
 @inline
 def mingru(x: Any, c: int, hidden: int) -> Any:
-    """What is kept of the old state, what is taken of the candidate, the candidate's pre-activation."""
+    """Returns the old state's factor, the candidate's factor and the candidate's pre-activation."""
     take, keep = sigmoid_pair(load(x, c))
     return keep, take, load(x, c + hidden)
 
@@ -124,7 +124,7 @@ def inverses(f: Any, i: Any) -> Any:
 
 @inline
 def minlstm(x: Any, c: int, hidden: int) -> Any:
-    """As `mingru`: f / (f + i) = u / (u + v) for u = 1 / i and v = 1 / f."""
+    """Returns the same as `mingru`: f / (f + i) = u / (u + v) for u = 1 / i and v = 1 / f."""
     u, v = inverses(load(x, c), load(x, c + hidden))
     both = like(u, 1.0) / (u + v)
     return u * both, v * both, load(x, c + hidden + hidden)

@@ -78,10 +78,10 @@ def time_of(raw: Any, s: int, end: int) -> int:
 
 @inline
 def time_to_ask(t: int, is_falling: bool, is_apart: bool, end: int) -> int:
-    """Whose row to prefetch at time t: t's own where the hardware fetches what follows it.
+    """Returns the time of the row to prefetch at time t: t itself where the hardware prefetches the rows after it.
 
-    It does not where rows lie apart, nor where time falls: there the rows of the block of 16 before t's are asked for, in
-    rising order.
+    The hardware does not where rows are apart, nor where time falls. Where rows are apart, the row two steps ahead is
+    prefetched. Otherwise, where time falls, the rows of the block of 16 before t's are prefetched, in rising order.
     """
     if is_apart:
         return max(t - 2, 0) if is_falling else min(t + 2, end - 1)
@@ -154,9 +154,9 @@ def forward(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) -
 
 @inline
 def forward_summary(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) -> None:
-    """What a chunk does to any initial state: STATE, from 0, becomes its end from 0; DECAY, from 1, the product of keeps.
+    """Computes a chunk's map of initial states. STATE: 0, becomes its final state from 0. DECAY: 1, becomes the keeps' product.
 
-    A reset makes the product -0, which no other does: nothing of the initial state is left, whatever it is.
+    A reset makes the product -0, which nothing else does: the initial state then has no effect, whatever its value.
     """
     every_state, every_decay, hidden = state_pointer(raw[STATE], x), state_pointer(raw[DECAY], x), raw[HIDDEN]
     task = take_one(raw)
@@ -237,7 +237,7 @@ def backward(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) 
 
 @inline
 def backward_summary(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) -> None:
-    """As `forward_summary`, of the gradients that pass a chunk from its last step to its first."""
+    """Computes the same as `forward_summary` for the gradients that pass a chunk from its last step to its first."""
     every_state, every_decay, hidden = state_pointer(raw[STATE], x), state_pointer(raw[DECAY], x), raw[HIDDEN]
     dout = same_type(raw[DOUT], out)
     task = take_one(raw)

@@ -158,7 +158,7 @@ class Scan:
         _run_on_threads(self.kernel(kind).address, (ctypes.c_int64 * len(integers))(*integers), threads)
 
     def _row_strides(self, tensor: Tensor) -> tuple[int, int]:
-        """From a time step to the next, and from a sequence to the next."""
+        """Strides from a time step to the next, and from a sequence to the next."""
         return (tensor.stride(1), tensor.stride(0)) if self.batch_first else (tensor.stride(0), tensor.stride(1))
 
 

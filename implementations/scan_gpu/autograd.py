@@ -16,7 +16,7 @@ class Scanned(torch.autograd.Function):
 
     @staticmethod
     def keep(ctx: Any, *given: Tensor | None, how: Sequence[Any], overwrites_x: bool) -> None:
-        """What the forward pass leaves for it: x, bias, first, output, lengths, resets; and as `_gradients` has it."""
+        """Saves tensors for backward: x, bias, first, output, lengths, resets. how, overwrites_x: as of `_gradients`."""
         ctx.how, ctx.overwrites_x = how, overwrites_x
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*given)
@@ -30,9 +30,10 @@ class Scanned(torch.autograd.Function):
 def _gradients(
     given: Sequence[Tensor | None], d_output: Tensor | None, d_final: Tensor | None, how: Sequence[Any], overwrites_x: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Those of x, bias and first. given: x, bias, first, output, lengths, resets. how: cell, batch_first, reverse.
+    """Returns the gradients of x, bias and first.
 
-    overwrites_x: x's gradient is written over x, which is nobody else's, where the graph is not kept for another pass.
+    given: x, bias, first, output, lengths, resets. how: cell, batch_first, reverse. overwrites_x: x's gradient is written over
+    x, which nothing else uses, unless the graph is retained for another pass.
     """
     x, bias, first, output, *masks = given
     assert x is not None

@@ -22,9 +22,9 @@ _RESERVED_BYTES = 1024  # of shared memory a block, by the driver
 
 @dataclass(frozen=True)
 class Cut:
-    """What a block does at once: `pack` channels a thread, `across` threads side by side, `stretch` steps a thread.
+    """Work of a block at once: `pack` channels a thread, `across` threads side by side, `stretch` steps a thread.
 
-    `resident`: blocks of `warps` warps that a multiprocessor must have room for at once. `stages`: tiles that are read at once.
+    `resident`: blocks of `warps` warps that must fit into a multiprocessor at once. `stages`: tiles that are read at once.
     """
 
     pack: int
@@ -44,12 +44,12 @@ class Cut:
 
     @property
     def steps(self) -> int:
-        """Of a tile."""
+        """Steps of a tile."""
         return self.stretch * self.threads // self.across
 
 
 class Need(NamedTuple):
-    """What a scan is asked for, beside its shape. is_paired: channels may be read two at a time. is_plain: few registers."""
+    """Requirements of a scan beside its shape. is_paired: channels may be read two at a time. is_plain: needs few registers."""
 
     gates: int
     dtype: torch.dtype
@@ -58,12 +58,12 @@ class Need(NamedTuple):
     is_plain: bool
 
     def read_bytes(self, cut: Cut) -> int:
-        """That a block has read ahead, in dynamic shared memory."""
+        """Bytes that a block reads ahead into dynamic shared memory."""
         arrays = self.gates + (2 if self.is_backward else 0)
         return cut.stages * arrays * cut.stretch * cut.threads * cut.pack * self.dtype.itemsize
 
     def shared_bytes(self, cut: Cut) -> int:
-        """Of a block, with the maps of its stretches, which are of two values of 4 or 8 bytes, in at most three buffers."""
+        """Bytes of shared memory per block, with its stretches' maps: two values of 4 or 8 bytes, in at most three buffers."""
         maps = 3 * 2 * cut.threads * cut.pack * max(4, self.dtype.itemsize)
         return self.read_bytes(cut) + maps + _RESERVED_BYTES
 
@@ -93,7 +93,7 @@ class Form:
 
     @property
     def group_bits(self) -> int:
-        """Of a tile's number within its group: there are about as many groups as tiles in one."""
+        """Bits of a tile's number within its group; there are about as many groups as tiles in one."""
         return ((self.tiles - 1).bit_length() + 1) // 2
 
     @cached_property
@@ -105,12 +105,12 @@ class Form:
 
     @cached_property
     def words(self) -> int:
-        """Of the maps that tiles and groups publish."""
+        """Words of the maps that tiles and groups publish; 0 where time is not split."""
         maps = self.tiles + (self.tiles >> self.group_bits)
         return 2 * self.cut.channels * self.channel_blocks * maps if self.is_split else 0
 
     def maps(self, x: Tensor) -> Tensor | None:
-        """Room for those, beside x, to be cleared before each launch; None where there are none."""
+        """Allocates the published maps on x's device, to be cleared before each launch; None where there are none."""
         return torch.empty(self.words, dtype=word_of(x.dtype), device=x.device) if self.is_split else None
 
     @property
@@ -126,7 +126,7 @@ class Form:
 
 
 def word_of(dtype: torch.dtype) -> torch.dtype:
-    """Of the maps: of the size of what a scan of the dtype computes in."""
+    """Returns the maps' word: an integer of the size of the type that a scan of the dtype computes in."""
     return torch.int64 if dtype == torch.float64 else torch.int32
 
 
@@ -144,7 +144,7 @@ def choose(steps: int, batch: int, hidden: int, need: Need, device: Device) -> F
 
 
 def _fitting(cut: Cut, need: Need, shared_bytes: int) -> Cut:
-    """As many blocks have room as are wanted: small devices read less ahead, then run fewer blocks, then shorter stretches."""
+    """Shrinks a cut until its blocks fit: small devices read less ahead, then run fewer blocks, then shorter stretches."""
     while cut.resident * need.shared_bytes(cut) > shared_bytes:
         if cut.stages > 1:
             cut = replace(cut, stages=cut.stages - 1)

@@ -1,4 +1,4 @@
-"""What scan_gpu and scan_gpu_log have in common: all but their kernels."""
+"""Layer and implementation of scan_gpu and scan_gpu_log, which differ only in their kernels."""
 
 from __future__ import annotations
 

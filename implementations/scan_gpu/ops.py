@@ -25,7 +25,7 @@ _COPIED_BYTES = 16  # at once, where rows are aligned to it
 
 
 class Shape(NamedTuple):
-    """Of a scan over pre-activations [T, B, G*H], or [B, T, G*H] with `batch_first`."""
+    """Shape of a scan over pre-activations [T, B, G*H], or [B, T, G*H] with `batch_first`."""
 
     cell: str
     steps: int
@@ -48,7 +48,7 @@ class Shape(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What a kernel is compiled for, beside the shape. alignment: bytes, at most 16, to which all rows are aligned."""
+    """Properties that a kernel is compiled for, beside the shape. alignment: of all rows in bytes, at most 16."""
 
     dtype: torch.dtype
     device: torch.device
@@ -84,7 +84,7 @@ def choose_form(shape: Shape, kind: Kind, device: Device) -> Form:
 
 
 def macros(shape: Shape, kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
-    """What the source is compiled with."""
+    """Returns the macros that the source is compiled with."""
     _, cell, positive = CELLS[shape.cell]
     found = {"CELL": cell, "POSITIVE": positive, "MASKED": int(kind.is_masked), "BIASED": int(kind.is_biased)}
     found["ALIGNED"] = int(kind.alignment == _COPIED_BYTES)
@@ -240,7 +240,7 @@ def describe(case: Case, device: torch.device) -> str:
 
 
 def describe_pass(case: Case, device: torch.device, backward: bool) -> str:
-    """The same of one pass alone."""
+    """Compiles what one pass of the case needs; says which form runs."""
     shape = Shape(case.cell, case.steps, case.batch, case.hidden_size, case.batch_first, False)
     dtype: torch.dtype = getattr(torch, case.dtype)
     found = ""

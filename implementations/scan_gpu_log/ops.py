@@ -26,7 +26,7 @@ _SOURCE = Path(__file__).with_name("scan_gpu_log.cu")
 
 
 class Tree(NamedTuple):
-    """What a block does at once: `across` channels over `steps` steps, a power of 2, by so many threads."""
+    """Work of a block at once: `across` channels over `steps` steps, a power of 2, by `threads` threads."""
 
     across: int
     steps: int
@@ -47,7 +47,7 @@ def choose(shape: Shape, dtype: torch.dtype, processors: int) -> Tree:
 
 
 def macros(cell: str, dtype: torch.dtype, tree: Tree, is_compensated: bool) -> tuple[tuple[str, str], ...]:
-    """What the source is compiled with."""
+    """Returns the macros that the source is compiled with."""
     found = {"CELL": CELLS[cell][1], "POSITIVE": 1, "COMPENSATED": int(is_compensated)}
     found |= {f"STORAGE_{str(dtype).removeprefix('torch.').upper()}": 1}
     found |= {"ACROSS": tree.across, "TILE": tree.steps, "THREADS": tree.threads}

@@ -1,8 +1,9 @@
-"""In which turn a thread takes which of a block's non-zeros: in the order of columns, or so that reads do not collide.
+"""Assigns a block's non-zeros to turns of its threads, in the order of columns or so that reads have few bank conflicts.
 
-Compiled by Numba, a block at a time. Of a block's rows NONE has no elements; `firsts` are their first slots, and `threads` who
-has each slot. Row r has elements `starts[r]` to `starts[r + 1]`, at position `at` of the states. Written: `columns` and
-`sources` [turns, threads], the position that a thread reads in a turn and the element that it multiplies by.
+Numba compiles the functions; each takes one block at a time. rows: the block's rows, NONE for one without elements. firsts:
+their first slots. threads: the thread of each slot. Row r has elements `starts[r]` to `starts[r + 1]`, at positions `at` of the
+states. Written: `columns` and `sources` [turns, threads], the position that a thread reads in a turn and the element that it
+multiplies by.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def arrange(
 def _dealt(
     starts: Any, at: Any, rows: Any, firsts: Any, threads: Any, classes: int, together: int, turns: int
 ) -> tuple[Any, Any]:
-    """Of each thread and class the elements [threads, classes, turns], and how many they are [threads, classes]."""
+    """Returns the elements of each thread and class [threads, classes, turns], and their counts [threads, classes]."""
     lists = np.empty((len(threads), classes, turns), np.int32)
     counts = np.zeros((len(threads), classes), np.int32)
     for local in range(len(rows)):

@@ -31,12 +31,12 @@ _SENDING_CLOCKS, _SENT_CLOCKS = 800, 200  # all sums to other blocks of a cluste
 
 @dataclass(frozen=True)
 class Techniques:
-    """What a layer is run by, each of which may be left out to see what it is worth.
+    """Techniques that a layer runs with; each may be switched off to measure what it contributes.
 
-    timestamps: values say themselves that they are there; without, blocks meet at a barrier in every step. wide_reads: the
-    states of several sequences are read at once; without, sequences come one after the other. bank_order: elements lie so that
-    threads that read at once read from different banks. balance: units change places where blocks would be uneven. clusters:
-    blocks of a cluster may divide the columns among them, and hand each other parts of sums through shared memory.
+    timestamps: packets carry the epoch that makes them valid; without, blocks wait at a barrier in every step. wide_reads: the
+    states of several sequences are read at once; without, sequences are processed one after another. bank_order: elements are
+    ordered so that threads that read at once read from different banks. balance: units change places where blocks would be
+    uneven. clusters: blocks of a cluster may divide the columns, and send each other partial sums through shared memory.
     """
 
     timestamps: bool = True
@@ -68,7 +68,7 @@ class Sparse:
 
     @property
     def blocks(self) -> int:
-        """Of a group."""
+        """Blocks per group."""
         return self.spread.blocks(self.problem.hidden)
 
     @cached_property
@@ -77,7 +77,7 @@ class Sparse:
 
     @property
     def tiles(self) -> int:
-        """Of a group."""
+        """Tiles per group, at most."""
         return ceil(self.all_tiles / self.groups)
 
     @property
@@ -98,22 +98,22 @@ class Sparse:
 
     @property
     def wide_bytes(self) -> int:
-        """Of a position."""
+        """Bytes of a position: one value of each of a tile's sequences."""
         return self.sequences * self.problem.arithmetic.bytes
 
     @property
     def place_bytes(self) -> int:
-        """In units of which positions are counted: 1 where 16 bits have room for that, which saves finding an address."""
+        """Bytes per unit of a position's index: 1 where 16 bits hold byte offsets, which saves computing an address."""
         return 1 if sum(self.spread.zeros(self.problem.hidden)) * self.wide_bytes <= PLACES else self.wide_bytes
 
     @property
     def pairs(self) -> int:
-        """Of elements, of a thread."""
+        """Pairs of elements per thread."""
         return self.turns // 2
 
     @property
     def shared(self) -> int:
-        """Of these in shared memory."""
+        """Pairs per thread in shared memory."""
         return self.pairs - self.held
 
     @property
@@ -132,32 +132,32 @@ class Sparse:
 
     @property
     def gate_threads(self) -> int:
-        """Which have a tile's states; the others hear what all tell."""
+        """Threads that have a tile's states; the others receive what all blocks publish."""
         return min(_GATE_THREADS, ceil(self.units * self.sequences * self.lanes / 32) * 32)
 
     @property
     def states(self) -> int:
-        """Of such a thread."""
+        """States per gate thread, at most."""
         return ceil(self.units * self.sequences * self.lanes / self.gate_threads)
 
     @property
     def _parcels(self) -> int:
-        """Of 12 bytes of values, that a block tells of a tile in a step."""
+        """Packets of 12 bytes of values that a block publishes per tile and step."""
         return ceil(self.units * self.told * self.sequences * self.problem.arithmetic.bytes / 12)
 
     @property
     def handoff_bytes(self) -> int:
-        """Of all blocks, in memory."""
+        """Bytes of global memory through which all blocks exchange values."""
         return 16 * self.all_tiles * (2 * self.blocks * self._parcels + 1)
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block, as the kernels' struct Shared says."""
+        """Bytes of shared memory per block, as the kernels' struct SharedStorage needs them."""
         return self.bytes_beside + 4 * pair_words(self.problem) * BLOCK_THREADS * max(1, self.shared)
 
     @property
     def bytes_beside(self) -> int:
-        """Of these what is no elements."""
+        """Bytes of shared memory per block for everything but elements."""
         zeros, classes = self.spread.zeros(self.problem.hidden)
         states = (zeros + classes) * self.wide_bytes
         own = (16 + 12 * self._parcels) * (1 if self.problem.is_backward else self.tiles)
@@ -168,7 +168,7 @@ class Sparse:
         return states + own + parts + carried + 16 * self.units + 128
 
     def room(self, device: Device) -> int:
-        """For so many pairs of each thread in shared memory, less than 1 where nothing fits beside the states."""
+        """Pairs per thread that fit into shared memory; less than 1 where none fits beside the states."""
         return (device.shared_bytes - self.bytes_beside) // (4 * pair_words(self.problem) * BLOCK_THREADS)
 
     @property

@@ -1,4 +1,4 @@
-"""Where a pruned weight differs from 0, by rows, from whichever form a user has it in; what is malformed is refused."""
+"""Positions of a pruned weight's non-zeros, by rows, read from any form that a user has; malformed input is refused."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ class NonZeros:
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """Of each row [R]."""
+        """Elements per row [R]."""
         return np.diff(self.starts)
 
     @property
     def rows(self) -> NDArray[np.int32]:
-        """Of each element [N]."""
+        """Row of each element [N]."""
         return np.repeat(np.arange(self.shape[0], dtype=np.int32), self.counts)
 
     @property
     def places(self) -> NDArray[np.int64]:
-        """Of each element [N], among the dense matrix's, row after row."""
+        """Index of each element in the flattened dense matrix, row-major [N]."""
         return self.rows.astype(np.int64) * self.shape[1] + self.columns
 
     @property

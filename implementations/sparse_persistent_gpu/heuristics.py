@@ -1,4 +1,4 @@
-"""Which form sparse_persistent_gpu takes: a pure function of a layer's sizes, its pattern and the device."""
+"""Chooses the form of sparse_persistent_gpu: a pure function of a layer's sizes, its pattern and the device."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _fitting(problem: Problem, counts: NDArray[np.int64], device: Device, techni
 
 
 def _processors(device: Device, cluster: int) -> int:
-    """That so large clusters can fill, all at once."""
+    """Multiprocessors that clusters of that size can fill at once."""
     if cluster > device.largest_cluster:
         return 0
     return device.processors if cluster <= 2 else device.clusters(cluster) * cluster  # multiprocessors are in pairs
@@ -93,7 +93,7 @@ def _by_chance(counts: NDArray[np.int64]) -> Divide:
 
 
 def _units(form: Sparse, processors: int) -> list[int]:
-    """Of a block, where so many processors are to have all."""
+    """Candidate numbers of units per block where `processors` multiprocessors share all hidden units."""
     blocks = processors // form.cluster * form.cluster
     if blocks < 1:
         return []
@@ -104,7 +104,7 @@ def _units(form: Sparse, processors: int) -> list[int]:
 
 
 def _form(form: Sparse, counts: NDArray[np.int64], device: Device, divide: Divide) -> Sparse | None:
-    """With all its elements, or None where they, or positions of 16 bits, have no room."""
+    """Completes a form for all its elements. None where they or 16-bit positions do not fit, or a cluster is not coupled."""
     problem, words = form.problem, pair_words(form.problem)
     if sum(form.spread.zeros(problem.hidden)) > PLACES:
         return None
@@ -142,7 +142,7 @@ def _shares(form: Sparse, laid: NDArray[np.int64]) -> tuple[int, int]:
 
 
 def expected_counts(problem: Problem, density: float) -> NDArray[np.int64]:
-    """Of elements in each row where each is there with that probability: as chance would have it, always the same."""
+    """Draws the elements per row, each present with probability `density`; the seed is fixed."""
     rows, columns = problem.hidden, GATES[problem.cell] * problem.hidden
     if not problem.is_backward:
         rows, columns = columns, rows

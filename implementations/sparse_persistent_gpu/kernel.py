@@ -29,7 +29,7 @@ _ARGUMENTS = {
 
 
 def macros(kind: Kind, form: Sparse, hidden: int) -> tuple[tuple[str, str], ...]:
-    """What the source is compiled with. hidden: places of units."""
+    """Returns the macros that the source is compiled with. hidden: places of units."""
     storage = str(kind.dtype).removeprefix("torch.").upper()
     found = {"CELL": NN_CELLS.index(form.problem.cell), "HIDDEN": hidden, f"STORAGE_{storage}": 1, **form.macros}
     found |= {"KEEPS": int(kind.keeps), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": kernel.WATCHDOG_NS}
@@ -46,7 +46,7 @@ def kernel_of(kind: Kind, form: Sparse, hidden: int) -> Kernel:
 
 
 class Launch:
-    """Of one kernel on rows that lie in one way: what is left to say is where its arrays are. shape: hidden being places."""
+    """Launch of one kernel on rows of one memory layout; a call adds the addresses. shape: `hidden` counts places of units."""
 
     def __init__(self, shape: Shape, kind: Kind, form: Sparse, is_reverse: bool, output: Strides, other: Strides):
         """other: of the gates, backward of the output's gradient."""
@@ -60,7 +60,10 @@ class Launch:
         self._run = kernel_of(kind, form, shape.hidden).at(form.launch, addresses, **integers)
 
     def __call__(self, addresses: tuple[int, ...]) -> None:
-        """Of the kernel's arrays in its order but for the last, 0 for none. Raises RuntimeError as `Status.check`."""
+        """Launches the kernel. Raises RuntimeError as `Status.check`.
+
+        addresses: its arrays in its order, 0 for none, except the last, which is allocated here.
+        """
         self._status.check()
         handoff = zeros(self._handoff_bytes, self._device)
         self._run((*addresses, handoff.data_ptr()))

@@ -35,7 +35,7 @@ class Given(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What the forward pass leaves: its output, four values a unit of LSTM and GRU, c of LSTM in float32."""
+    """Tensors saved for backward: the output, four values a unit of LSTM and GRU, and c of LSTM in float32."""
 
     output: Tensor
     gates: Tensor
@@ -67,7 +67,7 @@ class Layer:
         return self.forward(given)[0]
 
     def _room(self, like: Tensor, each: int, hidden: int, dtype: torch.dtype | None = None) -> Tensor:
-        """For `each` values a unit, of every step."""
+        """Allocates `each` values a unit for every step."""
         steps_and_batch = sizes_of(like, self._batch_first)
         sizes = Shape(self._cell, *steps_and_batch, hidden, self._batch_first)
         return empty(shape_of(sizes, each * hidden), dtype or self._kind.dtype, self._kind.device)

@@ -35,7 +35,7 @@ class Places:
         return self._moved(rows, self._place_of, self._unit_at)
 
     def units(self, rows: Tensor) -> Tensor:
-        """Back."""
+        """[.., K*places] -> [.., K*H], the inverse of `laid`."""
         return self._moved(rows, self._unit_at, self._place_of)
 
     @staticmethod
@@ -70,7 +70,7 @@ class Pruned:
         ]
 
     def _sources(self, packed: Packed, is_transposed: bool) -> tuple[Tensor, Tensor]:
-        """Which element of W_hh lies where, as values are to lie, and where none does."""
+        """Returns the index in W_hh of each value, in the order of values, and a mask of those that no element has."""
         pattern, sources = packed.nonzeros, packed.sources
         at = pattern.columns.astype(np.int64) * pattern.shape[0] + pattern.rows if is_transposed else pattern.places
         found = np.append(at, 0)[sources].reshape(self.form.blocks, self.form.pairs, 2, BLOCK_THREADS)
@@ -84,13 +84,16 @@ class Pruned:
         return found.masked_fill_(self._is_none, 0)
 
     def addresses(self, values: Tensor) -> tuple[int, int, int, int]:
-        """As the kernels take them."""
+        """Addresses in the kernels' order: places, values, slots, firsts."""
         places, slots, firsts = self._fixed
         return places.data_ptr(), values.data_ptr(), slots.data_ptr(), firsts.data_ptr()
 
 
 def _slots_and_firsts(packed: Packed, form: Sparse) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Where threads put their sums, and what else is known of them, as cuda/sparse_rows.cuh and cuda/sparse_cluster.cuh say."""
+    """Returns the slots of threads' partial sums, and each row's first slot or, in clusters, how many a block receives.
+
+    Sources: _cuda/sparse_parts.cuh and _cuda/sparse_sent.cuh.
+    """
     if not form.parts_a_row:
         return packed.slots, packed.firsts
     spread, found = packed.spread, np.empty_like(packed.slots)

@@ -47,12 +47,12 @@ class Spread:
 
     @property
     def rows(self) -> int:
-        """Of a block's own units: a unit's gates beside each other."""
+        """Rows of a block's own units; a unit's gates are adjacent."""
         return self.gates * self.units
 
     @property
     def shared_rows(self) -> int:
-        """Of which a block has elements: one block's of the cluster after the other's."""
+        """Rows of which a block has elements: those of each block of its cluster, one block after another."""
         return self.cluster * self.rows
 
     def blocks(self, hidden: int) -> int:

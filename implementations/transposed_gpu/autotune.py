@@ -1,4 +1,4 @@
-"""Which layout and which cuBLAS library runs a case: measured on its own products when it is built, as EcoRNN does.
+"""Chooses the layout and the cuBLAS library of a case by timing its own products when it is built, as EcoRNN does.
 
 Which is faster depends on the shape: W h^T and h W^T are different problems to cuBLAS, and cuBLASLt has other kernels.
 """

@@ -1,4 +1,4 @@
-"""What transposed_gpu and row_major_gpu share: all but the layouts that they may choose from."""
+"""Base of transposed_gpu and row_major_gpu, which differ only in the layouts that they may choose from."""
 
 from __future__ import annotations
 

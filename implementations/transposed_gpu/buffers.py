@@ -46,7 +46,7 @@ class Form:
         return _SAVED.get(self.case.cell, 1) * self.case.hidden_size
 
     def padded(self, features: int) -> int:
-        """As many features as an operand of a product is given: tensor cores read 16 bytes at a time."""
+        """Rounds features up to the number that a product's operand has: tensor cores read 16 bytes at a time."""
         on_tensor_cores = self.storage.itemsize == 2 or self.case.precision == "tf32"
         return -(-features // _OPERAND_FEATURES) * _OPERAND_FEATURES if on_tensor_cores else features
 
@@ -116,7 +116,7 @@ class Track:
 
 
 def reserve_bytes(form: Form) -> int:
-    """Of the memory that all tracks together need."""
+    """Bytes of memory that all tracks together need."""
     return sum(_bytes(form, *shape) for shape in _shapes(form)) * form.tracks
 
 
@@ -152,7 +152,7 @@ def _bytes(form: Form, steps: int, features: int, dtype: torch.dtype) -> int:
 
 
 class Gradients:
-    """What a track's backward pass works in. d_gates_h is d_gates_x where both products' gradients are the same."""
+    """Arrays that a track's backward pass works in. d_gates_h is d_gates_x where both products' gradients are the same."""
 
     def __init__(self, form: Form):
         steps, hidden = form.case.steps, form.case.hidden_size

@@ -76,7 +76,7 @@ def run_forward(plan: Plan, x: Tensor, flat: Sequence[Tensor], state: Sequence[T
 
 
 def _start(plan: Plan, own: Sequence[Track], x: Tensor, weights: Sequence[TrackWeights], state: Sequence[Tensor]) -> None:
-    """What the forward steps start from: the product of x and the initial states."""
+    """Writes what the forward steps start from: the product of x and the initial states."""
     form, hidden = plan.form, plan.form.case.hidden_size
     for number, track in enumerate(own):
         track.h[:, :, hidden:].zero_()

@@ -28,7 +28,7 @@ _layers: weakref.WeakValueDictionary[int, TransposedLayer] = weakref.WeakValueDi
 
 
 def capture(plan: Plan, launch: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """What `launch` launches under the plan's settings, as a graph, and what it returned."""
+    """Captures in a graph what `launch` launches under the plan's settings. Returns the graph and what `launch` returned."""
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(plan.form.device)
     stream.wait_stream(torch.cuda.current_stream())
     with plan.settings():

@@ -53,7 +53,7 @@ def operand_rows(form: Form, x: Tensor) -> Tensor:
 
 
 def layer_input(form: Form, tracks: Sequence[Track], number: int) -> Tensor:
-    """What a track above the first layer reads: the outputs of the layer below, [T, B, D*H], for D = 1 with h's padding."""
+    """Input of a track above the first layer: the outputs of the layer below, [T, B, D*H], for D = 1 with h's padding."""
     directions = form.case.directions
     below = number // directions * directions - directions
     if directions == 1:

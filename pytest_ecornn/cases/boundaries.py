@@ -132,7 +132,7 @@ def _wide(domain: Domain, base: Case, effort: Effort, free: str, seed: int) -> P
 
 
 def own_targets(constants: Sequence[int], turn: int, hints: Mapping[int, str] = NO_HINTS) -> dict[str, list[Target]]:
-    """By dimension, the sizes c * times + more around each constant c: those first where most faults show."""
+    """Maps each dimension to the sizes c * times + more around each constant c, those that expose most faults first."""
     chosen = _rotated(constants[:MAX_CONSTANTS], turn, keep=KEPT_CONSTANTS)
     found = {
         "T": [
@@ -161,7 +161,7 @@ def _diagonal(variants: Sequence[Any], constants: Sequence[int], late: Container
 
 
 def power_targets(largest: int, turn: int) -> dict[str, list[Target]]:
-    """By dimension, powers of two and their neighbours: beyond the largest first, then in turn."""
+    """Maps each dimension to powers of two and their neighbours: the largest plus 1, then the largest, the rest by turn."""
     powers = [2**k for k in range(SMALLEST_POWER, largest.bit_length())]
     neighbours = [power + more for power in reversed(powers[-2:]) for more in (1, 0, -1)]
     others = [power + more for power in reversed(powers[:-2]) for more in (1, 0, -1)]
@@ -248,7 +248,7 @@ class _Packer:
         return None
 
     def with_options(self, chosen: random.Random, number: int) -> Case:
-        """Small and odd sizes, and options by chance, inside the domain; one case in six is inference."""
+        """Returns a case of small and odd sizes and random options, inside the domain; one case in six is inference."""
         domain, is_training = self._domain, number % 6 != 4 and "training" in self._domain.modes
         is_deep = number % MANY_LAYERS_OF == 0 and domain.max_layers > 1
         sizes: dict[str, Any] = {FIELDS[dim]: chosen.choice(small) for dim, small in _SMALL.items()}

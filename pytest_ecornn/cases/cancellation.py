@@ -15,14 +15,14 @@ _SIZE = 8.0  # times what is left: float32 keeps 20 bits of it
 
 
 def change_weight(seed: int, name: str, weight: Tensor) -> None:
-    """In place: the second column of each pair is the first, negated."""
+    """Sets the second column of each pair to the negated first, in place."""
     if name.startswith("weight_"):
         one, other = _pairs(seed, weight.shape[1])
         weight[:, other] = -weight[:, one]
 
 
 def change_operand(seed: int, values: Tensor, random: torch.Generator) -> None:
-    """In place: what is added to the second element of each pair is what was there, to the first likewise large."""
+    """Sets the first element of each pair to a large value and adds that value to the second, in place."""
     one, other = _pairs(seed, values.shape[-1])
     large = torch.randn(*values.shape[:-1], len(one), generator=random, dtype=values.dtype) * _SIZE
     values[..., one] = large

@@ -1,4 +1,4 @@
-"""What fills a case: weights, inputs, states, lengths, resets and loss weights, all from the case's seed or a state dict.
+"""Contents of a case: weights, inputs, states, lengths, resets and loss weights, all from the case's seed or a state dict.
 
 Each kind of contents stresses something: "saturated" gates, keep gates "near_one", "large" and "denormal" inputs, "zeros"
 in long stretches; see `drift` and `cancellation` for "drifting" and "cancelling" sums, and `non_finite` for NaN and infinities.
@@ -55,7 +55,7 @@ class Problem:
 
 
 def moved(problem: Problem, device: str) -> Problem:
-    """The same problem on another device, weights and all; laid out as its values come."""
+    """Copies a problem and its weights to another device, in the layout that `Tensor.to` gives; lengths stay on the CPU."""
     weights = {name: nn.Parameter(p.detach().to(device), p.requires_grad) for name, p in problem.weights.items()}
     masks = {name: mask.to(device) for name, mask in problem.weights.masks.items()}
     state, loss = (tuple(one.to(device) for one in tensors) for tensors in (problem.state, problem.loss_weights))
@@ -82,7 +82,7 @@ def problem(case: Case, role: str = "", weights: Weights | None = None) -> Probl
 
 
 def placed(problem: Problem) -> Problem:
-    """The same problem, all but its weights copied to addresses of its own, laid out as before."""
+    """Copies a problem, except its weights, to new addresses in the same layout."""
     state, loss = (tuple(map(placed_tensor, tensors)) for tensors in (problem.state, problem.loss_weights))
     lengths, resets = (None if mask is None else placed_tensor(mask) for mask in (problem.lengths, problem.resets))
     return replace(problem, x=placed_tensor(problem.x), state=state, lengths=lengths, resets=resets, loss_weights=loss)
@@ -108,9 +108,9 @@ def torch_dtype(case: Case) -> torch.dtype:
 
 
 def make_weights(case: Case, role: str = "") -> Weights:
-    """Uniform within 1/sqrt(H), as torch.nn initialises; sparse recurrent weights with a random fixed pattern.
+    """Draws weights uniformly within 1/sqrt(H), as torch.nn initialises; sparse recurrent weights have a random fixed pattern.
 
-    Of a case with weights of a state dict these and their pattern, the pattern alone where there is a `role`.
+    A case with weights of a state dict gets these and their pattern, the pattern alone where there is a `role`.
     """
     given = state_dict.of_case(case) if case.weights else None
     random = generator(case.seed, "weights" + role)
@@ -134,7 +134,7 @@ def make_weights(case: Case, role: str = "") -> Weights:
 
 
 def make_masks(case: Case) -> dict[str, Tensor]:
-    """Where each sparse recurrent weight may differ from 0, on the case's device."""
+    """Boolean masks of the places where each sparse recurrent weight may differ from 0, on the case's device."""
     random = generator(case.seed, "masks")
     masks = {}
     for name, shape in cells.parameter_shapes(case).items():

@@ -14,17 +14,20 @@ _SCALE, _NOISE = 2.0**-1, 2.0**-4  # of what all steps' inputs share, and of wha
 
 
 def keep_bias(dtype: str) -> float:
-    """None in wider types, where a sigmoid made of a tanh, which is right, may have too few bits of a gate that is closed."""
+    """Bias that opens keep gates in 16-bit types; 0 in wider types.
+
+    There a sigmoid made of a tanh, which is right, may have too few bits of a gate that is closed.
+    """
     return 4.0 if getattr(torch, dtype).itemsize == 2 else 0.0
 
 
 def change_weight(name: str, value: Tensor) -> None:
-    """In place: recurrent weights become small."""
+    """Scales recurrent weights down, in place."""
     if name.startswith("weight_hh"):
         value *= _RECURRENT_SCALE
 
 
 def change_x(values: Tensor, random: torch.Generator) -> None:
-    """In place, [rows, width]: the same values in all rows, and a little noise."""
+    """Sets `values` [rows, width] to the same values in all rows plus a little noise, in place."""
     values *= _NOISE
     values += torch.randn(values.shape[1], generator=random, dtype=values.dtype) * _SCALE

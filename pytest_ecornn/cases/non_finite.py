@@ -28,13 +28,13 @@ def kinds(has_state: bool = True, is_split: bool = False) -> list[str]:
 
 
 def change_x(case: Case, values: Tensor, random: torch.Generator) -> None:
-    """x's rows: the last value of one."""
+    """Sets the last value of a random row of x to the case's non-finite value."""
     if case.contents in _IN_X:
         values[int(torch.randint(len(values), (), generator=random)), -1] = _IN_X[case.contents]
 
 
 def change_states(case: Case, states: list[Tensor], random: torch.Generator) -> None:
-    """An infinity fills the last state of one sequence; NaN is one value of one state."""
+    """Fills the last state of one sequence with an infinity, or sets one value of one state to NaN."""
     if case.contents not in _IN_STATE:
         return
     sequence = int(torch.randint(case.batch, (), generator=random))
@@ -45,7 +45,7 @@ def change_states(case: Case, states: list[Tensor], random: torch.Generator) -> 
 
 
 def change_weight(case: Case, name: str, value: Tensor, random: torch.Generator) -> None:
-    """One value of the parameter that the case's seed says."""
+    """Sets one value of the parameter that the case's seed selects."""
     if case.contents in _IN_WEIGHT and name == _odd_weight(case):
         value.view(-1)[int(torch.randint(value.numel(), (), generator=random))] = _IN_WEIGHT[case.contents]
 

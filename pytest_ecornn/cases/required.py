@@ -1,4 +1,4 @@
-"""What this project's own implementations must support: inside, answering "unsupported" is a failure."""
+"""Domains that this project's own implementations must support: inside, answering "unsupported" is a failure."""
 
 from __future__ import annotations
 

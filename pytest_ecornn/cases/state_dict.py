@@ -50,7 +50,7 @@ class StateDict:
 
     @property
     def _cells(self) -> tuple[str, ...]:
-        """Those that have as many gates."""
+        """Names of the cells that have as many gates as the weights."""
         state_dict_file.check_matrix(self.source, "weight_hh_l0", self.parameters["weight_hh_l0"])
         rows, hidden = self.parameters["weight_hh_l0"].shape
         if rows not in [gates * hidden for gates in _OF_GATES]:
@@ -61,7 +61,7 @@ class StateDict:
 
     @cached_property
     def _sizes(self) -> dict[str, Any]:
-        """What a case need not say, and if it does, must agree with."""
+        """Case fields that the weights determine: a case may omit them and must not contradict them."""
         first = self.parameters["weight_hh_l0"]
         into = self.parameters.get("weight_ih_l0", first)
         state_dict_file.check_matrix(self.source, "weight_ih_l0", into)
@@ -82,7 +82,7 @@ class StateDict:
 
     @cached_property
     def density(self) -> float:
-        """Of the recurrent weights, all together, rounded up as a case has it."""
+        """Density of all recurrent weights together, rounded up to a case's steps of 0.0001."""
         recurrent = [value for name, value in self.parameters.items() if name.startswith("weight_hh")]
         kept = sum(int(value.count_nonzero()) for value in recurrent)
         return max(1, ceil(10_000 * kept / sum(value.numel() for value in recurrent) - 1e-6)) / 10_000
@@ -119,7 +119,7 @@ class StateDict:
 
 
 def read(source: str) -> StateDict:
-    """FILE, or FILE:MODULE where the file's model has several such modules. Raises ValueError in one line."""
+    """Reads FILE, or FILE:MODULE where the file's model has several such modules. Raises ValueError in one line."""
     path, prefix = _split(source)
     content = state_dict_file.load(path)
     prefix = _module(path, list(content), prefix)
@@ -137,7 +137,7 @@ def _split(source: str) -> tuple[Path, str | None]:
 
 
 def _module(path: Path, names: list[str], wanted: str | None) -> str:
-    """What the names of the wanted module's parameters begin with."""
+    """Returns the prefix of the wanted module's parameter names."""
     found = [match[1] for name in names if (match := re.fullmatch(r"(.*?)weight_hh_l0(?:_orig)?", name))]
     modules = ", ".join(f"{path}:{prefix.rstrip('.')}" for prefix in found)
     if not found:
@@ -171,7 +171,7 @@ def give(source: str) -> StateDict:
 
 
 def of_case(case: Case) -> StateDict:
-    """Those that `case.weights` names. Raises ValueError where no such file was given."""
+    """Returns the weights that `case.weights` names. Raises ValueError where no such file was given."""
     if case.weights not in _given:
         raise ValueError(f"{case}: weights of a state dict: expected --ecornn-state-dict FILE, of weights{case.weights}")
     return _given[case.weights]

@@ -72,7 +72,7 @@ def check(source: str, name: str, value: Tensor) -> None:
 
 
 def _problem(value: Tensor) -> tuple[str, str] | None:
-    """What was expected of a weight, and what it is instead; None of a usable weight."""
+    """Returns (expected, actual) for an unusable weight; None for a usable one."""
     kinds = {"nested": value.is_nested, "quantized": value.is_quantized, str(value.layout): value.layout != torch.strided}
     kinds[type(value).__name__] = type(value) not in (Tensor, Parameter)
     if special := [kind for kind, is_so in kinds.items() if is_so]:
@@ -96,7 +96,7 @@ def check_matrix(source: str, name: str, value: Tensor) -> None:
 
 
 def count_layers(source: str, names: Iterable[str]) -> int:
-    """By their names' numbers. Raises ValueError where these are not 0, 1, ..., or too many."""
+    """Counts layers by the numbers in parameter names. Raises ValueError where these are not 0, 1, ..., or too many."""
     numbers = {int(match[1]): name for name in names if (match := re.search(r"_l([0-9]{1,9})(?:_reverse)?$", name))}
     if len(numbers) > MAX_LAYERS or sorted(numbers) != list(range(len(numbers))):
         last = shown(numbers[max(numbers)])
@@ -105,7 +105,7 @@ def count_layers(source: str, names: Iterable[str]) -> int:
 
 
 def masked(source: str, name: str, value: Tensor, mask: Tensor) -> Tensor:
-    """What the mask leaves of the parameter. Raises ValueError for a mask that is not one of torch.nn.utils.prune."""
+    """Applies the mask to the parameter. Raises ValueError for a mask that is not one of torch.nn.utils.prune."""
     if mask.shape != value.shape:
         raise ValueError(f"{source}: {shown(name)}_mask: expected shape {list(value.shape)}, got {list(mask.shape)}")
     if not ((mask == 0) | (mask == 1)).all():

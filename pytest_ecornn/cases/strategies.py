@@ -23,7 +23,7 @@ MOST_STEPS = 48
 
 @dataclass(frozen=True)
 class Domain:
-    """What an implementation must support: the cases for which it may not answer "unsupported"."""
+    """Cases that an implementation must support: it may not answer "unsupported" for them."""
 
     cells: tuple[str, ...]
     dtypes: tuple[str, ...] = DTYPES
@@ -58,7 +58,10 @@ class Domain:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of drawn cases. steps: T times layers times directions at most; smallest: of T and B; the others: at most."""
+    """Limits on drawn cases.
+
+    steps: maximum of T times layers times directions. smallest: minimum of T and B. The others are maxima.
+    """
 
     steps: int = MOST_STEPS
     smallest: int = 1
@@ -147,13 +150,13 @@ _PROPERTY_CORNERS: tuple[dict[str, Any], ...] = (
 
 
 def corners(domain: Domain, cell: str, dtype: str, device: str = "cpu") -> list[Case]:
-    """The same few cases each time, where they are inside `domain`: to be tried beside those that are drawn."""
+    """Returns a few fixed cases that are inside `domain`, to test beside the drawn ones."""
     odd = [{**_ODD_CORNER, "contents": kind} for kind in _drawn_not_finite(True, device) if kind not in ("nan", "infinite")]
     return _inside(domain, cell, dtype, device, (*_CORNERS, *odd))
 
 
 def property_corners(domain: Domain, cell: str, dtype: str, device: str = "cpu") -> list[Case]:
-    """Likewise, of the sizes on which properties are checked."""
+    """Returns fixed cases like `corners`, of the sizes on which properties are checked."""
     return _inside(domain, cell, dtype, device, _PROPERTY_CORNERS)
 
 
@@ -176,12 +179,12 @@ def _sizes(smallest: int, largest: int) -> st.SearchStrategy[int]:
 
 
 def _drawn_not_finite(has_state: bool, device: str) -> list[str]:
-    """On a GPU float32 operands may be split in parts of fewer bits."""
+    """Kinds of non-finite contents to draw. On a GPU float32 operands may be split in parts of fewer bits."""
     return non_finite.kinds(has_state, is_split=device.startswith("cuda"))
 
 
 def _contents(mode: str, has_state: bool, density: float, device: str) -> st.SearchStrategy[str]:
-    """Half are plain; NaN and infinity only where no gradient mixes them into every element."""
+    """Draws a kind of contents. Half are plain; NaN and infinity only where no gradient mixes them into every element."""
     special = ["saturated", "near_one", "large", "denormal", "zeros", "drifting", "cancelling"]
     if mode == "inference" and density == 1:
         special += _drawn_not_finite(has_state, device)

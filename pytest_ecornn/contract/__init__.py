@@ -1,4 +1,4 @@
-"""What the harness and an implementation agree on: Case, Weights, Cost, Implementation.
+"""Interface between the harness and an implementation: Case, Weights, Cost, Implementation.
 
 Importing it does not import torch, so that thousands of cases are collected before any tensor exists.
 Letters, everywhere: T time steps, B batch, I input, H hidden, G gates, L layers, D directions.
@@ -207,14 +207,14 @@ class Weights(Mapping[str, "nn.Parameter"]):
 
 @dataclass(frozen=True)
 class Cost:
-    """What one call moves and computes: `bytes` read plus written, floating-point `operations` (a multiply-add is 2)."""
+    """Memory traffic and work of one call: `bytes` read plus written, floating-point `operations` (a multiply-add is 2)."""
 
     bytes: int
     operations: int
 
 
 class Declared(NamedTuple):
-    """Where an implementation rounds, as `Implementation` says: the loop that judges it rounds there too."""
+    """Rounding that an `Implementation` declares; the loop that judges it rounds at the same places."""
 
     carry: Precision
     gate_gradients: Precision = "float32"
@@ -293,8 +293,8 @@ class Implementation(ABC):
 
     @abstractmethod
     def cost(self, case: Case) -> Cost:
-        """What this algorithm moves and computes in one call (forward and backward in training mode)."""
+        """Returns this algorithm's memory traffic and operations in one call (forward and backward in training mode)."""
 
     def notes(self) -> str:
-        """What really ran (a library, an algorithm, a form), known after `build`."""
+        """Names the library, algorithm or form that actually ran; known after `build`."""
         return ""

@@ -194,7 +194,7 @@ def unpack_state(state: Tensor | Blocks | None) -> Blocks:
 
 
 def started(state: Blocks, resets: Tensor) -> Blocks:
-    """What a step starts from: `state`, or zeros where `resets` [B] is true. Not a product, since 0 times NaN is NaN."""
+    """Returns `state`, with zeros where `resets` [B] is true. Masks instead of multiplying, since 0 times NaN is NaN."""
     return tuple(s.masked_fill(resets[:, None], 0.0) for s in state)
 
 

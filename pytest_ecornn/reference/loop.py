@@ -158,7 +158,7 @@ class Sequential(Implementation):
         return view
 
     def _saving(self, dtype: torch.dtype, compute: torch.dtype) -> AbstractContextManager[Any]:
-        """Within it, what operations keep for the backward pass is rounded to `dtype`, where that is declared."""
+        """Rounds tensors that operations save for the backward pass to `dtype`, where that is declared."""
         if self.saved_gates == "float32" or dtype == compute:
             return nullcontext()
 

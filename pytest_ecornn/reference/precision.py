@@ -40,7 +40,7 @@ def current(operation: Operation) -> str:
 
 @contextmanager
 def fp32_precision(operation: Operation, wanted: str | None) -> Iterator[None]:
-    """Within it, float32 products of cuBLAS ("matmul") or cuDNN ("rnn") have the precision `wanted`; None: the process's."""
+    """Sets the precision of float32 products of cuBLAS ("matmul") or cuDNN ("rnn") within it; None leaves the process's."""
     if wanted is None or (before := current(operation)) == wanted:
         yield
         return
@@ -52,7 +52,7 @@ def fp32_precision(operation: Operation, wanted: str | None) -> Iterator[None]:
 
 
 def whole_sums(dtype: torch.dtype) -> AbstractContextManager[None]:
-    """Within it, cuBLAS adds the parts of a long sum of 16 bits in float32: one may overflow where the whole does not.
+    """Makes cuBLAS add the parts of a long 16-bit sum in float32: a part may overflow where the whole does not.
 
     The process's flag, as all of them here: threads that do so at once may leave it as one of them had it.
     """
@@ -81,7 +81,7 @@ _SUM_FLAGS = {
 
 
 def hold_in_node(node: torch.autograd.graph.Node, operation: Operation, wanted: str) -> None:
-    """The same while the backward pass runs this node, on whichever thread. Stays so if the node itself raises."""
+    """Sets the precision while the backward pass runs this node, on whichever thread. It stays if the node itself raises."""
     held: list[AbstractContextManager[None]] = []
 
     def enter(gradients: Any) -> None:

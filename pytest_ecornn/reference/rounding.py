@@ -14,7 +14,7 @@ PART = 192  # terms of a long sum, after which cuBLAS may round it: docs/notes/c
 
 
 class Rounding:
-    """To nearest; operands of TF32 products are cut off, as tensor cores read them; a sum is rounded once."""
+    """Rounds to nearest and a sum once; truncates operands of TF32 products, as tensor cores read them."""
 
     def __init__(self, is_other_form: bool = False):
         """is_other_form: of a loop as right as the first, in which `Cell.other` is a step, and output, final state and a state
@@ -40,7 +40,7 @@ class Rounding:
 
 
 class Parted(Rounding):
-    """To nearest. A sum has two parts, as where a library splits a long product."""
+    """Rounds to nearest. A sum has two parts, as where a library splits a long product."""
 
     def __init__(self, random: torch.Generator, is_other_form: bool = False):
         super().__init__(is_other_form)
@@ -55,7 +55,7 @@ class Parted(Rounding):
 
 
 class Dithered(Parted):
-    """To one of the two neighbours at random, so that the mean is the value; what needs no rounding stays as it is."""
+    """Rounds to one of the two neighbours at random, so that the mean is the value; exact values stay unchanged."""
 
     def to(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         finfo = torch.finfo(dtype)

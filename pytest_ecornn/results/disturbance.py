@@ -1,4 +1,4 @@
-"""When a row counts as disturbed by others, and in which words that is said."""
+"""Criteria by which a row counts as disturbed by others, and their wording in reports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _others(found: Disturbance) -> float:
 
 
 def outside_share(found: Disturbance) -> float:
-    """Of any block's time, what was taken by others than processes on the same processors."""
+    """Share of every block's time lost to the hypervisor, a quota or other processes on the GPU, at most 1."""
     return min(1.0, found.stolen / max(1, found.processors) + found.throttled + found.gpu)
 
 

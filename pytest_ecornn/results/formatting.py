@@ -32,7 +32,7 @@ def duration(time_us: float) -> str:
 
 
 def duration_interval(time_us: float, low_us: float, high_us: float) -> str:
-    """All three in the unit and to the digits of the first."""
+    """Formats all three times in the unit and to the digits of the first."""
     scale, unit = _time_unit(time_us)
     decimals = _decimals(time_us / scale, 3)
     low, high = (f"{value / scale:,.{decimals}f}" for value in (low_us, high_us))

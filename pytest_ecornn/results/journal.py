@@ -21,7 +21,7 @@ class JournalError(Exception):
 
 
 def cannot_write(path: Path, error: OSError) -> JournalError:
-    """Before anything is measured, so that another folder can still be chosen."""
+    """Error for an unwritable journal, raised before any measurement so that another folder can still be chosen."""
     return JournalError(f"{path}: cannot be written ({error.strerror or error}); choose another --ecornn-report")
 
 

@@ -27,7 +27,7 @@ _NOTHING = 7.0  # a thousandth to a thousand times: what too few blocks say
 
 @dataclass(frozen=True)
 class Blocks:
-    """What an arm's blocks would have taken on a quiet machine, each at most and at least, in order."""
+    """Upper and lower bounds on the time of each of an arm's blocks on a quiet machine, in order."""
 
     most_us: Sequence[float]
     least_us: Sequence[float]
@@ -37,7 +37,7 @@ class Blocks:
     def of(
         cls, times_us: Sequence[float], lost: Sequence[float], delayed: Sequence[float], found: Disturbance | None
     ) -> Blocks:
-        """From the shares of each block that others may have cost at most and for certain.
+        """Builds the bounds from the shares of each block that others may have cost at most and for certain.
 
         All may have been lost, where nobody knows the waits. Raises ValueError where the shares are of other blocks.
         """
@@ -67,7 +67,10 @@ class Blocks:
         return high, low / noise, high * noise
 
     def ratio_to(self, baseline: Blocks, confidence: float = CONFIDENCE) -> Ratio:
-        """As `statistics.paired_ratio`, and raises ValueError as that does; the interval holds whatever the waits have cost."""
+        """Returns the ratio, with an interval that holds whatever the waits cost.
+
+        Raises ValueError as `statistics.paired_ratio` does.
+        """
         if self.is_certain and baseline.is_certain:
             return statistics.paired_ratio(self.most_us, baseline.most_us, confidence)
         pairs = range(min(len(self.most_us), len(baseline.most_us)))
@@ -91,7 +94,7 @@ class Blocks:
 
 
 def ratio_of(timing: Timing, against: Against, confidence: float) -> Ratio:
-    """A column's to one of its baselines, from their blocks. Raises ValueError as `Blocks.ratio_to` does."""
+    """Returns a column's ratio to one of its baselines, from their blocks. Raises ValueError as `Blocks.ratio_to` does."""
     own, baseline = (Blocks.of(one.samples_us, one.lost, one.delayed, timing.disturbance) for one in (timing, against))
     return own.ratio_to(baseline, confidence)
 
@@ -103,12 +106,12 @@ def _at_most(lost: float, outside: float) -> float:
 
 
 def _noise(spread: float, count: int) -> float:
-    """By how much the logarithm of a median of so many blocks may be off."""
+    """Bounds the error of the logarithm of a median of so many blocks."""
     return _DEVIATIONS * max(spread, _QUIET_NOISE) / sqrt(count)
 
 
 def _spread(times_us: Sequence[float]) -> float:
-    """Of the logarithms, for what is mostly noise: of the times' two bounds, the one whose waits vary less."""
+    """Spread of the times' logarithms. The lesser spread of two bounds is mostly noise: its waits vary less."""
     return statistics.spread(times_us, [1.0] * len(times_us))
 
 

@@ -54,7 +54,7 @@ class Against:
 
 @dataclass
 class Disturbance:
-    """What others took while a column was timed, on average over so many seconds.
+    """Resources that others took while a column was timed, on average over `seconds`.
 
     others, stolen: by other processes and by the hypervisor, of the `processors` that the row may use, in processors.
     throttled: by a container's quota, as a share of the time. gpu: others' share of the GPU. unseen: of our own work, the
@@ -75,7 +75,7 @@ class Disturbance:
 
 @dataclass
 class Timing:
-    """What was measured by one clock. All times are of one call; `samples_us` holds a block's mean each, in order.
+    """Measurements by one clock. All times are of one call; `samples_us` holds the mean of each block, in order.
 
     host_us: until a call on a GPU returns. sensors: as `sensors.Sensors.summary` gives them. lost, delayed: the shares of each
     block's time that others may have cost at most, and for certain; empty where that is not known.
@@ -110,7 +110,9 @@ class Timing:
 
 @dataclass
 class Row:
-    """kind: "benchmark" (verified and timed), "control" (a baseline timed against itself), "fixed" (verified), "drawn" (cases
+    """Result of one implementation on one case, or on a set of cases.
+
+    kind: "benchmark" (verified and timed), "control" (a baseline timed against itself), "fixed" (verified), "drawn" (cases
     drawn by Hypothesis, `case` names the set) or "properties" (checked on such cases, or on one; informative and uninformative
     count each by name, checked or not to be).
 
@@ -148,7 +150,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What makes a row the same row in another run."""
+        """Identifies the row across runs."""
         return self.kind, self.implementation, self.case
 
     def properties(self) -> list[tuple[str, str]]:

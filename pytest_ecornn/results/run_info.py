@@ -1,4 +1,4 @@
-"""What a report says of a run as a whole, beside its rows: when, how, and on which machine."""
+"""Facts about a run as a whole, beside its rows: when, how, and on which machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OBJECTS = ("packages", "threads", "caches", "gpu")  # of a fingerprint, where t
 
 @dataclass
 class RunInfo:
-    """`started` is ISO 8601; `seconds` how long the run took.
+    """Facts about one run. `started` is ISO 8601; `seconds` is the duration.
 
     machine: the fingerprint, nested names to strings and numbers. Its "benchmark_machine_info" and
     "benchmark_commit_info", where there are any, are pytest-benchmark's own and go to benchmark.json only.

@@ -14,8 +14,9 @@ from pytest_ecornn.system.typed_json import typed
 
 @dataclass
 class Score:
-    """families: how many were caught and how many tried, by kind ("fault", "cheat") and family. left_out: what needs a GPU.
+    """Counts of planted faults that the harness caught, and of its false alarms.
 
+    families: how many were caught and how many tried, by kind ("fault", "cheat") and family. left_out: how many need a GPU.
     survivors and false_alarms: by name. correct: cases of right implementations that were verified. implementations: by name,
     those that are right. taken: ISO 8601. seed: of what was drawn.
     """
@@ -41,7 +42,7 @@ class Score:
             self.survivors.append(name)
 
     def add_correct(self, name: str, implementation: str, cases: int, is_right: bool) -> None:
-        """What was tried of a right implementation, and so many verified cases in it."""
+        """Adds one trial of a right implementation, with its number of verified cases."""
         self.correct += cases
         if implementation not in self.implementations:
             self.implementations.append(implementation)

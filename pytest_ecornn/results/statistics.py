@@ -64,7 +64,7 @@ def paired_ratio(candidate: Sequence[float], baseline: Sequence[float], confiden
 
 
 def reaching_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
-    """As `median_interval`, of samples above 0; of few, it reaches beyond the extremes by as much as it must.
+    """Returns `median_interval` of samples above 0; for few, it extends beyond the extremes as far as needed.
 
     Raises ValueError for fewer than 3.
     """
@@ -83,7 +83,7 @@ def spread(candidate: Sequence[float], baseline: Sequence[float]) -> float:
 
 
 def verdict(ratio: Ratio, smallest_difference: float) -> Verdict:
-    """What the whole interval says: beyond the smallest difference on one side, within it, or neither."""
+    """Returns the verdict of the whole interval: beyond the smallest difference on one side, within it, or neither."""
     limit = 1.0 + smallest_difference
     if ratio.low > limit:
         return "slower"
@@ -95,7 +95,7 @@ def verdict(ratio: Ratio, smallest_difference: float) -> Verdict:
 
 
 def confidence_of_each(verdicts: int) -> float:
-    """Of an interval, so that all of a run's verdicts hold together (Bonferroni's correction); `CONFIDENCE` at least."""
+    """Confidence of each interval so that all verdicts hold jointly (Bonferroni's correction); at least `CONFIDENCE`."""
     return max(CONFIDENCE, 1.0 - WRONG_RUNS / max(1, verdicts))
 
 

@@ -1,4 +1,4 @@
-"""Where what outlives a run is kept: compiled kernels, and the harness's last score."""
+"""Folder of the files that outlive a run: compiled kernels, and the harness's last score."""
 
 from __future__ import annotations
 

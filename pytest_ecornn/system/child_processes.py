@@ -89,7 +89,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def _parent(pid: int) -> int:
-    """0 where it has ended."""
+    """Returns the parent's process id; 0 for a process that has ended."""
     fields = _stat(pid)
     return int(fields[1]) if fields and fields[0] not in "ZX" else 0
 

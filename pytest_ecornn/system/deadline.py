@@ -14,7 +14,7 @@ GRACE_SECONDS = 2.0
 
 
 class Deadline:
-    """One row's after the other. When it is over, the stacks of all threads are in the file `stack`."""
+    """Time limit for one row after the other. When it expires, it writes the stacks of all threads to the file `stack`."""
 
     def __init__(self, stack: IO[str]):
         self._file = stack

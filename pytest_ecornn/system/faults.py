@@ -1,4 +1,4 @@
-"""What an implementation can do to the process that it runs in: end it, use up its memory, lose its CUDA context."""
+"""Faults that an implementation can cause in its process: ending it, exhausting its memory, losing its CUDA context."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def poison(device: str) -> str:
 
 
 def spoiling(error: BaseException | None, device: str) -> str:
-    """What the error means for this process, if later rows may fail without a fault of theirs; empty if not."""
+    """Describes the damage to this process if later rows may fail through no fault of theirs; empty if there is none."""
     if lost := poison(device):
         return f"CUDA context is poisoned: {lost}"
     if error is not None and is_out_of_memory(error):

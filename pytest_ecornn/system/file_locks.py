@@ -45,7 +45,7 @@ def open_file(path: Path) -> int:
 
 
 def _kind(path: Path) -> str:
-    """What is at the path, in words."""
+    """Describes the kind of file at the path, in words."""
     mode = os.lstat(path).st_mode
     return next((words for is_kind, words in _KINDS if is_kind(mode)), "something else")
 

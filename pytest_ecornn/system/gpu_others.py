@@ -16,7 +16,7 @@ _SECONDS = 0.5  # between two questions
 
 
 class GpuOthers:
-    """From its making on. On other devices, without nvidia-ml-py and where NVML refuses, nothing is known."""
+    """Measures from its construction on. Nothing is known on other devices, without nvidia-ml-py and where NVML refuses."""
 
     def __init__(self, device: str):
         self._nvml: Any = sensors.nvml() if device.startswith("cuda") else None
@@ -25,7 +25,7 @@ class GpuOthers:
         self._share, self._asked = 0.0, -inf
 
     def share(self) -> float:
-        """Of the GPU's time, what other processes' kernels took; 0 where that is not known. Seldom asked: NVML is slow."""
+        """Returns other processes' share of the GPU's time; 0 where unknown. Queries NVML rarely, because it is slow."""
         if self._handle is not None and time() - self._asked > _SECONDS:
             self._share, self._asked = self._read(), time()
         return self._share

@@ -58,7 +58,7 @@ class Capturing:
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
-        """On the side stream, with nothing else under way before and after; the former stream is back whatever happens."""
+        """Switches to the side stream, with the device idle before and after; restores the former stream in any case."""
         with torch.cuda.device(self._device):
             torch.cuda.synchronize()
             with torch.cuda.stream(self._stream):

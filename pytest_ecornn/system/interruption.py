@@ -14,9 +14,9 @@ import pytest
 
 
 def handler(config: pytest.Config) -> Any:
-    """What raises KeyboardInterrupt; where pytest-xdist hands out rows, from among the events that it takes from its queue.
+    """Returns a signal handler that raises KeyboardInterrupt; under pytest-xdist it queues an event that raises it.
 
-    Raised wherever it may be, it would now and then find the queue's lock released but not yet waited for, and be lost.
+    An exception raised anywhere would sometimes hit the queue's lock released but not yet waited for, and be lost.
     """
     distributed = config.pluginmanager.getplugin("dsession")
     if distributed is None:

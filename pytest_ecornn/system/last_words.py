@@ -1,4 +1,4 @@
-"""What a worker keeps on disk while it lives, so that the controller can say what it died of, and at whose code."""
+"""Record that a live worker writes to disk, from which the controller reports why it died, and in whose code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Words:
-    """implementation and case: at work when the words were written. end: why the worker stopped by itself, in words.
+    """State of a worker. implementation, case: at work at the time of writing. end: why the worker stopped by itself, in words.
 
     beside: the baselines that it took turns with. is_again: its row is to be run once more, by another. is_timed: while
     times were measured, or what they are measured with was built.
@@ -25,7 +25,7 @@ class Words:
 
 
 class LastWords:
-    """One worker's. `stack` holds what faulthandler saw of a crash or of a row that took too long."""
+    """Last words of one worker. `stack` holds faulthandler's dump of a crash or of a row that took too long."""
 
     def __init__(self, folder: Path, worker: str):
         self._path, self.stack = folder / f"{worker}.json", folder / f"{worker}.stack"
@@ -45,7 +45,7 @@ class LastWords:
         return "Timeout (" in self._stack()
 
     def place(self, source: Path) -> str:
-        """Where it stood in the file, innermost; empty where it was not there."""
+        """Returns the innermost line of `source` in the stack; empty where the stack has none."""
         found = re.search(rf'File "{re.escape(str(source))}", line (\d+)', self._stack())
         return f" at {source.name}:{found[1]}" if found else ""
 

@@ -22,7 +22,7 @@ _PURPOSE = "this file gives a timed row the machine to itself, and no implementa
 
 
 class MachineLock:
-    """Not re-entrant, and for one thread: taking it again while it is held raises RuntimeError instead of waiting forever.
+    """Lock on the machine, not re-entrant and for one thread: acquiring it twice raises RuntimeError instead of a deadlock.
 
     `path` is created where it does not exist, together with its turnstile beside it, and never removed.
     Both files are opened anew each time, so that a process forked between two uses does not hold the lock with us.
@@ -42,13 +42,13 @@ class MachineLock:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Held together with others that share it. Waits for one that has it alone, and for those waiting to."""
+        """Holds the lock together with others that share it. Waits for an exclusive holder, and for those waiting to be one."""
         with self._held(alone=False):
             yield
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Held by nobody else. Waits, without a limit, until those that hold it are done."""
+        """Holds the lock exclusively. Waits, without a limit, until those that hold it are done."""
         with self._held(alone=True):
             yield
 

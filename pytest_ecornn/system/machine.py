@@ -64,7 +64,7 @@ def fingerprint(rootdir: Path) -> dict[str, Any]:
 
 
 def same_machine(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
-    """What makes the times of two fingerprints incomparable, one line each; empty when nothing does.
+    """Lists the differences that make the times of two fingerprints incomparable, one line each; empty without any.
 
     Two runs with uncommitted changes on one commit count as the same: what was changed is not known.
     """
@@ -75,7 +75,7 @@ def same_machine(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
 
 
 def same_kind(a: dict[str, Any], b: dict[str, Any], has_gpu: bool) -> tuple[list[str], list[str]]:
-    """What forbids comparing ratios of times of two fingerprints, and what should be known of it, one line each.
+    """Lists the differences that forbid comparing ratios of times, and those that deserve a warning, one line each.
 
     has_gpu: whether any of the times were taken on a GPU, so that its name matters.
     """
@@ -89,7 +89,7 @@ def same_kind(a: dict[str, Any], b: dict[str, Any], has_gpu: bool) -> tuple[list
 
 
 def gpu_line(found: dict[str, Any]) -> str:
-    """Of a fingerprint what the times on a GPU depend on most, in one line."""
+    """Summarises in one line the parts of a fingerprint that times on a GPU depend on most."""
     gpu, packages = found["gpu"] or {}, found["packages"]
     return (
         f"{', '.join(gpu.get('names', ['no GPU']))}; driver {gpu.get('driver')}, CUDA {gpu.get('cuda')}, "
@@ -98,7 +98,7 @@ def gpu_line(found: dict[str, Any]) -> str:
 
 
 def usable_cores() -> int:
-    """Those that this process may run on."""
+    """Number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -109,7 +109,7 @@ def share_cores(config: Any) -> None:
 
 
 def memory_bytes() -> int:
-    """Of the machine; 0 where unknown."""
+    """Bytes of the machine's physical memory; 0 where unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -117,7 +117,7 @@ def memory_bytes() -> int:
 
 
 def last_level_cache_bytes() -> int:
-    """0 where unknown."""
+    """Bytes of the largest data cache; 0 where unknown."""
     return max((size for name, size in _caches().items() if not name.endswith("i")), default=0)
 
 
@@ -161,7 +161,7 @@ def _version(name: str) -> str | None:
 
 
 def _numba_threads() -> int:
-    """As Numba will choose: importing it takes a second."""
+    """Predicts Numba's number of threads without importing it, which takes a second."""
     given = os.environ.get("NUMBA_NUM_THREADS", "")
     return int(given) if given.isdigit() else usable_cores()
 
@@ -177,7 +177,7 @@ def _gpu() -> dict[str, Any] | None:
 
 @lru_cache(maxsize=1)
 def _benchmark_machine_info() -> dict[str, Any]:
-    """In pytest-benchmark's format, without the host's name. Its tuples become lists, as JSON has them."""
+    """Returns the machine in pytest-benchmark's format, without the host's name. Tuples become lists, as in JSON."""
     generate: Any = pytest_benchmark_generate_machine_info
     info: dict[str, Any] = json.loads(json.dumps(generate()))
     return {**info, "node": ""}
@@ -189,7 +189,10 @@ _NO_COMMIT = {
 
 
 def _commit(rootdir: Path) -> dict[str, Any] | None:
-    """In pytest-benchmark's format, None outside a repository. Dirty: a tracked file differs. A branch may name a user."""
+    """Returns the commit in pytest-benchmark's format; None outside a repository.
+
+    Dirty: a tracked file differs. The branch is left out, since it may name a user.
+    """
     shown = _git(rootdir, "show", "--no-patch", "--format=%H %cI %aI", "HEAD")
     if not shown:
         return None
@@ -201,14 +204,14 @@ def _commit(rootdir: Path) -> dict[str, Any] | None:
 
 
 def own_commit() -> str:
-    """Of this package's own repository, marked where a tracked file differs; empty where it was installed without one."""
+    """Commit of this package's own repository, marked where a tracked file differs; empty for an installation without one."""
     root = Path(__file__).parents[2]
     commit = _commit(root) if (root / ".git").exists() and (root / "pytest_ecornn").is_dir() else None
     return commit["id"] + ("-dirty" if commit["dirty"] else "") if commit else ""
 
 
 def _git(rootdir: Path, *arguments: str) -> str | None:
-    """What git prints; None where it is absent, slow or refuses."""
+    """Returns git's output; None where git is absent, slow or refuses."""
     command = ["git", "-C", str(rootdir), *arguments]
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:

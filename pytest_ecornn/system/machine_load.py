@@ -1,4 +1,4 @@
-"""Who else used this process's processors over a while: other processes, the hypervisor, a container's quota. Linux tells.
+"""Load on this process's processors by others: other processes, the hypervisor, a container's quota. On Linux only.
 
 /proc/stat counts in hundredths of a second, so a reading is for groups of blocks and not for one.
 """
@@ -23,7 +23,7 @@ _THROTTLED = {"throttled_usec": 1e6, "throttled_time": 1e9}
 
 @dataclass(frozen=True)
 class Load:
-    """Processors that were taken on average. seconds: of the while. throttled: the share of it for which a quota held us."""
+    """Load by others. others, stolen: processors taken on average. seconds: duration. throttled: share of it under a quota."""
 
     seconds: float
     processors: int
@@ -33,7 +33,7 @@ class Load:
 
 
 class MachineLoad:
-    """From its making on. `proc`, `cgroups`: folders as Linux has them."""
+    """Measures from its construction on. `proc`, `cgroups`: folders in Linux's format."""
 
     def __init__(self, proc: Path = _PROC, cgroups: Path = _CGROUPS):
         self._stat, self._throttles = proc / "stat", list(_cpu_stats(proc, cgroups))
@@ -41,7 +41,7 @@ class MachineLoad:
         self._start = self._read()
 
     def load(self) -> Load | None:
-        """Since the beginning; None where the system does not tell."""
+        """Returns the load since construction; None where the system does not report it."""
         now = self._read()
         if self._start is None or now is None or not now[0] > self._start[0]:
             return None
@@ -74,7 +74,7 @@ def usable_processors() -> set[int]:
 
 
 def _cpu_stats(proc: Path, cgroups: Path) -> Iterator[Path]:
-    """Where each hierarchy of control groups counts for how long a quota held this process's group.
+    """Yields the cpu.stat of each control-group hierarchy, which counts how long a quota throttled this process's group.
 
     In a container a group's own folder may stand in the place of the root.
     """
@@ -89,7 +89,7 @@ def _cpu_stats(proc: Path, cgroups: Path) -> Iterator[Path]:
 
 
 def _throttled(path: Path) -> float:
-    """Seconds; 0 where there is no quota."""
+    """Seconds under a quota's throttling; 0 where there is no quota."""
     try:
         lines = [line.split() for line in path.read_text().splitlines()]
         return sum(int(value) / _THROTTLED[name] for name, value in lines if name in _THROTTLED)

@@ -50,7 +50,7 @@ def fix_allocator() -> str:
 
 
 class _Mallinfo(ctypes.Structure):
-    """What mallinfo2(3) returns. arena: bytes of the heap; hblks: blocks that were mapped one by one."""
+    """Result of mallinfo2(3). arena: bytes of the heap; hblks: blocks that were mapped one by one."""
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)
@@ -108,7 +108,7 @@ def _is_filled(own: ctypes.CDLL) -> bool:
 
 
 def available_bytes() -> int | None:
-    """What can still be used on this machine, or within the container's limit; None where that cannot be told."""
+    """Bytes still available on this machine, or within the container's limit; None where unknown."""
     try:
         found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     except OSError:
@@ -121,7 +121,7 @@ def available_bytes() -> int | None:
 
 
 def free_bytes(device: str) -> int:
-    """What can still be allocated there; a GB where that cannot be told."""
+    """Bytes that can still be allocated on the device; 1 GiB where unknown."""
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info(device)[0])
     return available_bytes() or 2**30

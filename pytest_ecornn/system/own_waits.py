@@ -19,7 +19,7 @@ _LONGEST_LINE = 80
 
 @dataclass(frozen=True)
 class Waited:
-    """Between two readings: seconds that the threads which were seen waited and worked, all together.
+    """Seconds that the observed threads waited and worked between two readings, summed over threads.
 
     caller: that the one waited which took the readings. others: how many threads there are beside that one.
     """
@@ -72,14 +72,14 @@ class OwnWaits:
         self._files.clear()
 
     def _read_all(self) -> dict[str, tuple[int, int]] | None:
-        """None where the system keeps no such count."""
+        """Reads the counts of all threads; None where the system has no such count."""
         found = {thread: counts for thread in own_threads(self._tasks) if (counts := self._counts(thread)) is not None}
         for ended in self._files.keys() - found.keys():
             os.close(self._files.pop(ended))
         return found or None
 
     def _counts(self, thread: str) -> tuple[int, int] | None:
-        """None of a thread that has just ended."""
+        """Reads the nanoseconds that a thread has worked and waited; None for one that has just ended."""
         try:
             if thread not in self._files:
                 self._files[thread] = os.open(self._tasks / thread / "schedstat", os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""What a GPU says of itself while a row is timed: clock, power, temperature, and why it runs below its clocks, through NVML.
+"""NVML's readings of a GPU while a row is timed: clock, power, temperature, and reasons for throttling.
 
 A time is only as good as the clocks that it was taken at. Without the package nvidia-ml-py, or where NVML refuses, rows carry
 no readings and the machine's fingerprint says so.
@@ -66,7 +66,7 @@ def nvml() -> Any:
 
 
 def device_handle(module: Any, device: str) -> Any:
-    """By UUID, since NVML counts devices that CUDA was told not to see; else by number."""
+    """Returns NVML's handle by UUID, since NVML also counts devices hidden from CUDA; else by number; else None."""
     index = torch.device(device).index
     index = torch.cuda.current_device() if index is None else index
     uuid = str(torch.cuda.get_device_properties(index).uuid)

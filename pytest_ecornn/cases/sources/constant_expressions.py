@@ -67,7 +67,7 @@ def _combined(node: ast.BinOp, env: Environment) -> int | None:
 
 
 def _called(node: ast.Call, env: Environment) -> int | None:
-    """Of int("96"), max(32, 96), sum((32, 64)) and their like."""
+    """Evaluates a call such as int("96"), max(32, 96) or sum((32, 64))."""
     assert isinstance(node.func, ast.Name)
     values: list[int] = []
     for argument in node.args:

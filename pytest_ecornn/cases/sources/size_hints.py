@@ -33,7 +33,7 @@ def size_hints(path: Path) -> dict[int, str]:
 
 
 def dims_of(name: str) -> set[str]:
-    """Those that the parts of an identifier name."""
+    """Letters of the dimensions that the parts of an identifier name."""
     return {_DIM_OF[part.lower()] for part in _PART.findall(name) if part.lower() in _DIM_OF}
 
 

@@ -129,7 +129,7 @@ class Outcome:
         return [line for is_so, line in lines if is_so]
 
     def leave(self) -> None:
-        """What looks slower and was not measured again is unclear."""
+        """Marks as unclear each finding that looks slower and was not measured again."""
         for one in self.findings:
             if one.looks_slower and one.measured == 1:
                 one.verdict, one.reason = "unclear", "not measured again"
@@ -141,7 +141,10 @@ class Outcome:
 def compare(
     then: Iterable[Row], now: Iterable[Row], doubted: Collection[Key], limit: Callable[[str, str, str], float]
 ) -> Outcome:
-    """`doubted`: keys of the rows of now that are unproven. limit: of an implementation, a cell and a column."""
+    """Compares two runs, column by column and row by row.
+
+    doubted: keys of the rows of now that are unproven. limit: of an implementation, a cell and a column.
+    """
     before, after = {row.key: row for row in then}, {row.key: _marked(row, doubted) for row in now}
     common = [(before[key], row) for key, row in after.items() if key in before]
     both = [(a, b) for a, b in common if a.status == b.status == "passed" and b.kind == "benchmark"]
@@ -162,7 +165,7 @@ def compare(
 
 
 def confidence_of(columns: int) -> float:
-    """Of an interval then or now, where so many columns are compared."""
+    """Confidence of one interval, then or now, for so many compared columns."""
     return 1 - min(WRONG_ROWS, WRONG_RUNS / max(1, columns))
 
 

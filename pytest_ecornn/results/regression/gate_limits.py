@@ -24,7 +24,7 @@ class Limit:
     share: float
 
     def rank(self, implementation: str, cell: str) -> tuple[int, bool, bool]:
-        """Which of two limits wins: of more parts, then an implementation's, then a cell's."""
+        """Sort key: more parts win, then a limit for the implementation, then one for the cell."""
         return len(self.scope), implementation in self.scope, cell in self.scope
 
 
@@ -43,7 +43,7 @@ class Limits:
                 raise ValueError(f"unknown name {name!r}: expected one of {', '.join(known)}")
 
     def share(self, implementation: str, cell: str, column: str) -> float:
-        """Of a row's column ("timing" or "replay")."""
+        """Returns the limit for a row's column ("timing" or "replay")."""
         names = {implementation, cell, COLUMNS[column]}
         matching = [one for one in reversed(self._limits) if one.scope <= names]
         return max(matching, key=lambda one: one.rank(implementation, cell)).share
