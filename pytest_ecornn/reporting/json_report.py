@@ -20,7 +20,7 @@ from pytest_ecornn.results.regression.gate import Outcome
 from pytest_ecornn.results.rows import SCHEMA_VERSION, Row
 from pytest_ecornn.results.run_info import RunInfo, check_fingerprint
 from pytest_ecornn.results.score import Score
-from pytest_ecornn.system.typed_json import NUMBERS, typed
+from pytest_ecornn.results.typed_json import NUMBERS, typed
 
 _FIRST_ROW = 4  # the line of the file
 _LATER = {"skipped"}  # fields of a run that reports of the first version lack

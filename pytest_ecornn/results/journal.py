@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_ecornn.results.rows import SCHEMA_VERSION, Row
 from pytest_ecornn.results.run_info import check_fingerprint
-from pytest_ecornn.system.typed_json import typed
+from pytest_ecornn.results.typed_json import typed
 
 NAME = "journal.jsonl"
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from pytest_ecornn.results.typed_json import typed
 from pytest_ecornn.system import cache
-from pytest_ecornn.system.typed_json import typed
 
 
 @dataclass
