@@ -25,6 +25,7 @@ from pytest_ecornn.contract import DTYPES, Case, Declared, cells
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.run.discovery import Found, discover
 from pytest_ecornn.verification import calls, comparison, verification, yardstick
+from pytest_ecornn.verification.permutation import Permutation
 
 _OTHER_ORDER = 1001  # a permutation that no yardstick uses
 
@@ -85,7 +86,7 @@ def _correct(found: dict[str, Found], case: Case, wanted: verification.Expected)
             layer = one.kind().build(case, wanted.problem.weights)
             yield name, calls.run(layer, wanted.problem), one.kind().declared
     for declared in (Declared("storage"), Declared("float32"), Declared("float32", "storage")):
-        permutation = yardstick.Permutation.draw(case, _OTHER_ORDER)
+        permutation = Permutation.draw(case, _OTHER_ORDER)
         permuted = permutation.problem(wanted.problem, units=0)
         tensors = calls.run(Sequential(declared).build(case, permuted.weights), permuted)
         undone = {n: t if t is None else permutation.undo(n, t) for n, t in tensors.items()}

@@ -20,6 +20,8 @@ from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.reference.rounding import Dithered, Rounding
 from pytest_ecornn.verification import calls, verification, yardstick
 from pytest_ecornn.verification.comparison import Comparison, Error, judge
+from pytest_ecornn.verification.moved_gates import MovedGates
+from pytest_ecornn.verification.permutation import Permutation
 from pytest_ecornn.verification.verification import Expected
 
 CASE = Case(cell="lstm", steps=9, batch=3, hidden_size=8, input_size=5, layers=2, mode="training", has_state=True, seed=4)
@@ -338,9 +340,9 @@ def test_a_relu_that_only_some_runs_open_is_found_in_a_tensor_of_middle_size() -
     """One flip moves one element of x's gradient by 7 %; half of the runs that search have it, of four none did."""
     case = Case.parse("rnn_relu-T120-B5-I5-H31-L3-float32-tf32-batchfirst-state-training-large-seed719")
     expected, declared = Expected(contents.problem(case)), Declared("storage", "storage", "storage", "storage", "storage")
-    permutation = yardstick.Permutation.draw(case, 101)
+    permutation = Permutation.draw(case, 101)
     permuted = permutation.problem(expected.problem)
-    with yardstick.MovedGates(case, 101, is_searching=True):
+    with MovedGates(case, 101, is_searching=True):
         loop = Sequential(declared, yardstick.rounding(case, 101, True))
         tensors = calls.run(loop.build(permuted.case, permuted.weights), permuted)
     found = {name: permutation.undo(name, tensor) for name, tensor in tensors.items() if tensor is not None}
@@ -361,7 +363,7 @@ def test_tf32_is_judged_by_a_loop_that_has_its_operands() -> None:
 def test_inexact_activations_pass_only_where_that_is_declared() -> None:
     case, declared = replace(CASE, mode="inference"), Declared("float32", activation_error=2.0**-16)
     expected = Expected(contents.problem(case))
-    with yardstick.MovedGates(case, 1001, 2.0**-16):
+    with MovedGates(case, 1001, 2.0**-16):
         tensors = calls.run(Sequential().build(case, expected.problem.weights), expected.problem)
     assert any(one.status == "failed" for one in expected.compare(tensors, Declared("float32")))
     assert all(one.status == "passed" for one in expected.compare(tensors, declared))

@@ -9,7 +9,7 @@ from torch import Tensor
 from pytest_ecornn.cases import contents, non_finite
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import CONTENTS, Case
-from pytest_ecornn.verification import comparison
+from pytest_ecornn.verification.element_problems import non_finite_problem
 
 
 def odd(problem: Problem) -> dict[str, int]:
@@ -45,7 +45,7 @@ def test_recurrent_weights_stay_finite_where_zeros_may_be_skipped(text: str) -> 
 def test_what_infinities_leave_undefined_may_be_any_value() -> None:
     wanted, got = torch.tensor([float("nan"), float("inf")]), torch.tensor([0.5, float("inf")])
     judged = {
-        kind: comparison._non_finite_problem(Case.parse(f"minlstm-T1-B1-H1-float32-{kind}"), got.double(), wanted.double(), 0.0)
+        kind: non_finite_problem(Case.parse(f"minlstm-T1-B1-H1-float32-{kind}"), got.double(), wanted.double(), 0.0)
         for kind in ("nan", "infinite_x")
     }
     assert judged == {"nan": "at [0] expected nan, got 0.5 (1 such elements)", "infinite_x": ""}

@@ -8,7 +8,9 @@ import torch
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
 from pytest_ecornn.reference.loop import Sequential
-from pytest_ecornn.verification import calls, yardstick
+from pytest_ecornn.verification import calls
+from pytest_ecornn.verification.moved_gates import MovedGates
+from pytest_ecornn.verification.permutation import Permutation
 
 CASES = [
     "lstm-T7-B5-I6-H9-L2-float32-bidirectional-ragged-state-training",
@@ -24,7 +26,7 @@ def test_gates_moved_where_they_lie_give_what_moved_copies_do(case: str) -> None
     problem = contents.problem(Case.parse(case))
     layer, found = Sequential().build(problem.case, problem.weights), []
     for saves_values in (False, True):
-        with yardstick.MovedGates(problem.case, 3, 2.0**-12, saves_values=saves_values):
+        with MovedGates(problem.case, 3, 2.0**-12, saves_values=saves_values):
             found.append(calls.run(layer, problem))
     copied, in_place = found
     unmoved = calls.run(layer, problem)
@@ -38,7 +40,7 @@ def test_gates_moved_where_they_lie_give_what_moved_copies_do(case: str) -> None
 @pytest.mark.parametrize("case", CASES)
 def test_a_permutation_is_undone(case: str) -> None:
     problem = contents.problem(Case.parse(case))
-    permutation = yardstick.Permutation.draw(problem.case, 0)
+    permutation = Permutation.draw(problem.case, 0)
     for name, tensor in calls.run(Sequential().build(problem.case, problem.weights), problem).items():
         assert tensor is not None
         if not name.startswith(("final", "grad initial")):

@@ -8,24 +8,18 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from pytest_ecornn.cases import contents
+from pytest_ecornn.cases.boundary_targets import FIELDS, NO_HINTS, Target, own_targets, power_targets
 from pytest_ecornn.cases.strategies import Domain
 from pytest_ecornn.contract import DTYPES, Case, cells
 
-FIELDS = {"T": "steps", "B": "batch", "H": "hidden_size", "I": "input_size"}
-Options = tuple[tuple[str, Any], ...]
 Nearest = Callable[[Case], Case | None]  # the case, or the nearest that an implementation runs
 
 OWN_SHARE = 2 / 3  # of the cases, at most, that are spent on constants of the sources
-MAX_CONSTANTS, KEPT_CONSTANTS = 16, 4  # of the sources; those that go first each time
-SMALLEST_POWER = 3
-NO_HINTS: Mapping[int, str] = {}
-_LATENESS = 6  # ranks, by which a constant waits where it is about another dimension
-MAX_WIDTH = 1100  # of a target of H, I or I + H
 MAX_INPUTS_A_UNIT = 24
 MANY_LAYERS, MANY_LAYERS_OF = 4, 10  # of one case in ten
 FEW_STEPS = 64  # up to which a case may have two layers, or two directions where nothing asks for them
@@ -38,19 +32,6 @@ _TURNS = ("BHIT", "TIBH", "HTBI", "TBIH", "ITHB", "THIB")
 # Where only multiples of a number run: the next one takes a size's place.
 _GRANULES = (4, 8, 16, 32, 64)
 _MAX_SEEDS = 200  # tried for lengths that end on an edge
-
-
-# Sizes around a constant, as its multiple and what is added; of steps with the options that a fault may need.
-_BOTH, _RAGGED, _STATE = (("bidirectional", True),), (("ragged", True), ("mode", "inference")), (("has_state", True),)
-_OF_STEPS: tuple[tuple[int, int, Options], ...] = (
-    (2, 1, ()), (2, 0, _BOTH), (1, 1, _BOTH), (2, 1, _RAGGED), (1, 0, _BOTH),
-    (2, -1, ()), (1, 1, ()), (1, -1, _RAGGED), (3, 1, ()),
-)  # fmt: skip
-_ORDERS = {
-    "H": ((2, 0), (2, 1), (1, 0), (2, -1), (1, 1), (1, -1)),
-    "B": ((2, 1), (1, 0), (2, 0), (1, 1), (2, -1), (1, -1)),
-    "I": ((2, 1), (2, -1), (2, 0), (1, 1), (1, 0), (1, -1)),
-}
 
 
 @dataclass(frozen=True)
@@ -66,15 +47,6 @@ class Effort:
 
 QUICK = Effort(cases=12, largest=128, ms=1600, case_ms=500, extra_ms=90)
 DEFAULT = Effort(cases=40, largest=512, ms=5000, case_ms=1200, extra_ms=150)
-
-
-class Target(NamedTuple):
-    """A size to be tried. dim: T, B, H, I, or K for I + H. edge: where a sequence is to end, in a ragged case."""
-
-    dim: str
-    size: int
-    edge: int = 0
-    options: Options = ()
 
 
 class Planned(NamedTuple):
@@ -131,49 +103,6 @@ def _wide(domain: Domain, base: Case, effort: Effort, free: str, seed: int) -> P
     return Planned(case, targets) if set("BH") <= set(free) and estimate(case) <= effort.case_ms else None
 
 
-def own_targets(constants: Sequence[int], turn: int, hints: Mapping[int, str] = NO_HINTS) -> dict[str, list[Target]]:
-    """Maps each dimension to the sizes c * times + more around each constant c, those that expose most faults first."""
-    chosen = _rotated(constants[:MAX_CONSTANTS], turn, keep=KEPT_CONSTANTS)
-    found = {
-        "T": [
-            _step_target(c * times + more, c, options)
-            for (times, more, options), c in _diagonal(_OF_STEPS, chosen, _late("T", hints))
-        ]
-    }
-    for dim, order in _ORDERS.items():
-        options = (_STATE, ()) if dim == "B" else ((),)
-        sizes = [c * times + more for (times, more), c in _diagonal(order, chosen, _late(dim, hints))]
-        found[dim] = [Target(dim, size, 0, options[n % len(options)]) for n, size in enumerate(sizes)]
-    sums = [Target("K", times * c) for times, c in _diagonal((2, 1), chosen, _late("HI", hints))]
-    found["I"] = list(_alternating(found["I"], sums))
-    return {dim: [one for one in targets if one.dim in "TB" or one.size <= MAX_WIDTH] for dim, targets in found.items()}
-
-
-def _late(dims: str, hints: Mapping[int, str]) -> set[int]:
-    """Constants that are about other dimensions."""
-    return {value for value, hinted in hints.items() if not set(dims) & set(hinted)}
-
-
-def _diagonal(variants: Sequence[Any], constants: Sequence[int], late: Container[int]) -> list[tuple[Any, int]]:
-    """Each pair: first those of early variants and early constants that are not late."""
-    ranks = [(2 * v + c + _LATENESS * (value in late), v, c) for v in range(len(variants)) for c, value in enumerate(constants)]
-    return [(variants[v], constants[c]) for _, v, c in sorted(ranks)]
-
-
-def power_targets(largest: int, turn: int) -> dict[str, list[Target]]:
-    """Maps each dimension to powers of two and their neighbours: the largest plus 1, then the largest, the rest by turn."""
-    powers = [2**k for k in range(SMALLEST_POWER, largest.bit_length())]
-    neighbours = [power + more for power in reversed(powers[-2:]) for more in (1, 0, -1)]
-    others = [power + more for power in reversed(powers[:-2]) for more in (1, 0, -1)]
-    found = {}
-    for number, dim in enumerate(FIELDS):
-        sizes = [*neighbours[:2], *_rotated(neighbours[2:], turn + number), *_rotated(others, 2 * turn + number)]
-        found[dim] = [Target(dim, size) for size in sizes]
-    options = _rotated((_BOTH, (), _RAGGED, ()), turn)
-    found["T"] = [_step_target(one.size, _power_below(one.size), options[n % 4]) for n, one in enumerate(found["T"])]
-    return found
-
-
 def estimate(case: Case) -> float:
     """Milliseconds, about, that a case takes with its references."""
     gates, layers = len(cells.get(case.cell).gates), case.layers * case.directions
@@ -183,33 +112,6 @@ def estimate(case: Case) -> float:
     work = step * case.steps * layers + _MILLION_MS * case.steps * case.batch * parameters / 1e6
     share = 1.0 if case.training else _INFERENCE_SHARE
     return _CASE_MS + _PARAMETER_MS * parameters + _ELEMENT_MS * elements + share * work
-
-
-def _step_target(size: int, chunk: int, options: Options) -> Target:
-    return Target("T", size, max(1, (size - 1) // chunk * chunk), options)
-
-
-def _power_below(size: int) -> int:
-    """Half of the power of two that a size is near."""
-    return int(2 ** (size.bit_length() - 2)) if size > 3 else 1
-
-
-def _rotated(values: Sequence[Any], turn: int, keep: int = 0) -> list[Any]:
-    """The first `keep` where they are, the others begun at another each turn."""
-    rest = values[keep:]
-    start = turn % len(rest) if rest else 0
-    return [*values[:keep], *rest[start:], *rest[:start]]
-
-
-def _alternating(*lists: Iterable[Target]) -> Iterator[Target]:
-    """One of each list in turn."""
-    iterators = deque(map(iter, lists))
-    while iterators:
-        one = iterators.popleft()
-        for value in one:
-            yield value
-            iterators.append(one)
-            break
 
 
 def _free_dims(domain: Domain, base: Case, nearest: Nearest) -> str:

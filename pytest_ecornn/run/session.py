@@ -27,7 +27,8 @@ from pytest_ecornn.run.items.control import ControlItem
 from pytest_ecornn.run.items.drawn_items import DrawnItem
 from pytest_ecornn.run.items.items import FixedItem, build_and_compare
 from pytest_ecornn.run.items.property_items import PropertiesItem
-from pytest_ecornn.run.options.options import DEFAULT_BASELINES, Options
+from pytest_ecornn.run.options.option_table import DEFAULT_BASELINES
+from pytest_ecornn.run.options.options import Options
 from pytest_ecornn.run.processes.process import Process, worker_input
 from pytest_ecornn.run.processes.proof_workers import ProofWorkers
 from pytest_ecornn.run.support import Support

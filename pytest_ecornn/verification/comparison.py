@@ -17,10 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_ecornn.cases.non_finite import UNDEFINED
 from pytest_ecornn.contract import Case, cells
 from pytest_ecornn.reference.rounding import TF32_EPS
 from pytest_ecornn.verification import rounding_shares
+from pytest_ecornn.verification.element_problems import form_problem, non_finite_problem, zero_problem
 from pytest_ecornn.verification.rounding_shares import EXACT, Independent, Shares
 
 Array = Tensor  # float64, on the reference's device
@@ -212,12 +212,12 @@ def judge(
     if actual is None and tensor.startswith("grad") and not reference.any():
         return Comparison(tensor, "uninformative", message=f"{tensor}: the reference's is zero, and there is none")
     dtype = getattr(torch, case.dtype)
-    if problem := _form_problem(actual, tuple(reference.shape), dtype, case.device):
+    if problem := form_problem(actual, tuple(reference.shape), dtype, case.device):
         return Comparison(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
     assert actual is not None
     values = widened(actual, reference.device)
     whole = limits(case, tensor, yardstick.get("", Error(0.0, 0.0, 1)), Error(0.0, 0.0, reference.numel())).maximum
-    if problem := _non_finite_problem(case, values, reference, whole) or _zero_problem(values, valid):
+    if problem := non_finite_problem(case, values, reference, whole) or zero_problem(values, valid):
         return Comparison(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
     finfo = torch.finfo(dtype)
     if reason := _uninformative(case, reference, valid, yardstick, finfo):
@@ -240,55 +240,6 @@ def judge(
     return Comparison(
         tensor, "failed" if message else "passed", found[""].rms, found[""].maximum, share, label or "whole", message
     )
-
-
-def _form_problem(actual: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> str:
-    """Describes what is wrong with the type, shape, dtype or device of `actual`; empty if nothing is."""
-    expected = f"expected a tensor of shape {list(shape)}, {str(dtype).removeprefix('torch.')}, on {device}"
-    if not isinstance(actual, Tensor):
-        return f"{expected}; got {'nothing' if actual is None else type(actual).__name__}"
-    got = f"shape {list(actual.shape)}, {str(actual.dtype).removeprefix('torch.')}, on {actual.device}"
-    same = tuple(actual.shape) == shape and actual.dtype == dtype and actual.device.type == torch.device(device).type
-    return "" if same else f"{expected}; got {got}"
-
-
-def _non_finite_problem(case: Case, actual: Array, reference: Array, allowed: float) -> str:
-    """NaN and infinities must stand where the reference, rounded to the dtype, has them, and be of the same kind.
-
-    Of contents whose infinities leave a result undefined, NaN in the reference stands for any value. Where an error of
-    `allowed`, relative to the reference's largest element, takes it over the edge, both sides are right.
-    """
-    largest = torch.finfo(getattr(torch, case.dtype)).max
-    if _largest(actual) < math.inf and _largest(reference) <= largest:
-        return ""
-    slack = max(allowed * _largest(reference[reference.isfinite()]), 0.01 * largest)
-    places = (~(actual.isfinite() & (reference.abs() <= largest))).nonzero()
-    got, wanted = actual[places.unbind(1)], reference[places.unbind(1)]
-    edge = ((wanted.abs() - largest).abs() < slack) & (got.sign() == wanted.sign())
-    rounded = torch.where(wanted.abs() > largest, wanted.sign() * math.inf, wanted)
-    same = (got.isfinite() & rounded.isfinite()) | (got == rounded) | (got.isnan() & rounded.isnan())
-    if case.contents in UNDEFINED:
-        same |= wanted.isnan()
-    wrong = ~(same | edge)
-    if not wrong.any():
-        return ""
-    place, expected, came = (found[wrong][0].tolist() for found in (places, rounded, got))
-    return f"at {place} expected {expected:.6g}, got {came:.6g} ({int(wrong.sum())} such elements)"
-
-
-def _largest(values: Array) -> float:
-    """The largest absolute value: NaN where there is one, 0 of nothing."""
-    if not values.numel():
-        return 0.0
-    low, high = torch.stack(values.aminmax()).tolist()
-    return float(max(-low, high))
-
-
-def _zero_problem(actual: Array, valid: Mask | None) -> str:
-    if valid is None or not len(places := ((actual != 0) & ~valid).nonzero()):
-        return ""
-    value = actual[places[0].unbind()].item()
-    return f"at {places[0].tolist()} expected exactly 0 (padding or a pruned weight), got {value:.6g}"
 
 
 def _uninformative(case: Case, reference: Array, valid: Mask | None, yardstick: Mapping[str, Error], finfo: torch.finfo) -> str:

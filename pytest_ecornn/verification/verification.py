@@ -21,6 +21,8 @@ from pytest_ecornn.verification import comparison, rounding_shares, yardstick
 from pytest_ecornn.verification.calls import Tensors, run, run_guarded
 from pytest_ecornn.verification.comparison import Array, Comparison, Error, Mask
 from pytest_ecornn.verification.guards import tampering
+from pytest_ecornn.verification.moved_gates import MovedGates
+from pytest_ecornn.verification.permutation import Permutation, units
 from pytest_ecornn.verification.rerun import rerun_command
 
 
@@ -111,11 +113,11 @@ class Expected:
     def _run_loop(self, declared: Declared, number: int, is_searching: bool, rounds: rounding.Rounding) -> yardstick.Errors:
         problem, reference, scale = self._measured
         finfo, errors = torch.finfo(contents.torch_dtype(problem.case)), {}
-        permutation = yardstick.Permutation.draw(problem.case, number)
-        permuted = permutation.problem(problem, yardstick.units(is_searching))
+        permutation = Permutation.draw(problem.case, number)
+        permuted = permutation.problem(problem, units(is_searching))
         loop = Sequential(declared, rounds)
         saves_values = declared.saved_gates == "float32" or problem.case.dtype == "float32"
-        with yardstick.MovedGates(problem.case, number, declared.activation_error, is_searching, saves_values):
+        with MovedGates(problem.case, number, declared.activation_error, is_searching, saves_values):
             tensors = run(loop.build(permuted.case, permuted.weights), permuted)
         for name, tensor in tensors.items():
             assert tensor is not None

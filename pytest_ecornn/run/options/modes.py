@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_ecornn.run.options.options import OPTIONS
+from pytest_ecornn.run.options.option_table import OPTIONS
 
 # What a run must do. Without a run they are an error even as defaults in addopts, where other options are only not used.
 _DEMANDS = ("verify", "bench", "cases", "case", "state-dict", "only", "require", "compare", "fail-slower", "strict", "resume")

@@ -6,7 +6,7 @@ from typing import Any
 
 from pytest_ecornn.measurement import clocks
 from pytest_ecornn.results.statistics import CONFIDENCE
-from pytest_ecornn.run.options.options import default_baselines
+from pytest_ecornn.run.options.option_table import default_baselines
 from pytest_ecornn.run.session import Session
 
 
