@@ -27,8 +27,8 @@ from pytest_ecornn.implementations.persistent_gpu.heuristics import fitting, que
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind
 from pytest_ecornn.implementations.persistent_gpu.kernel import Shape as TrackShape
 from pytest_ecornn.suites.on_cuda import exit_code
-from pytest_ecornn.suites.published.alternating import Arm, Replay, alternate
-from pytest_ecornn.suites.published.persistent_steps import CELL, Op, Shape
+from pytest_ecornn.suites.published.common.alternating import Arm, Replay, alternate
+from pytest_ecornn.suites.published.persistent_parts.persistent_steps import CELL, Op, Shape
 
 STEPS, ROUNDS = 128, 5
 SIZES = ((200, 32), (512, 64), (650, 32), (768, 16), (768, 112), (1024, 1), (1024, 8), (1024, 16), (1500, 20))

@@ -13,11 +13,12 @@ import pytest
 from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement.clocks import CpuClock
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published import case_times, persistent
-from pytest_ecornn.suites.published.case_times import CALLED, REPLAYED, Cell, Contest
-from pytest_ecornn.suites.published.optional import LATE
-from pytest_ecornn.suites.published.parted import Part, Plan, each
-from pytest_ecornn.suites.published.rebuilt import rebuilt
+from pytest_ecornn.suites.published.common import case_times
+from pytest_ecornn.suites.published import persistent
+from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, Cell, Contest
+from pytest_ecornn.suites.published.common.optional import LATE
+from pytest_ecornn.suites.published.common.parted import Part, Plan, each
+from pytest_ecornn.suites.published.common.rebuilt import rebuilt
 
 SMALL = Case(cell="lstm", steps=3, batch=2, hidden_size=5, mode="training")
 

@@ -15,12 +15,9 @@ from torch import Tensor
 from pytest_ecornn.contract import MODES, Case, Weights
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published import (
-    launches,
-    scan_bandwidth,
-    scan_layer,
-)
-from pytest_ecornn.suites.published.scan_reference import states
+from pytest_ecornn.suites.published.common import launches
+from pytest_ecornn.suites.published.scan_parts import scan_bandwidth, scan_layer
+from pytest_ecornn.suites.published.scan_parts.scan_reference import states
 from tests.test_published import cells_of, event, fake_clock
 
 

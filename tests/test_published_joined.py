@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published import parted, persistent, runs
-from pytest_ecornn.suites.published.optional import LATE
-from pytest_ecornn.suites.published.parted import Part, Plan
-from pytest_ecornn.suites.published.rebuilt import rebuilt
-from pytest_ecornn.suites.published.runs import Run
+from pytest_ecornn.suites.published.common import parted, runs
+from pytest_ecornn.suites.published import persistent
+from pytest_ecornn.suites.published.common.optional import LATE
+from pytest_ecornn.suites.published.common.parted import Part, Plan
+from pytest_ecornn.suites.published.common.rebuilt import rebuilt
+from pytest_ecornn.suites.published.common.runs import Run
 from tests.test_case_times import Inner, Outer
 
 COMMITTED = Path(__file__).parents[1] / "reports/h200"

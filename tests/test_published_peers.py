@@ -12,15 +12,10 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published import (
-    optional,
-    peer_times,
-    peer_ways,
-    scan_peer_tables,
-    scan_peers,
-)
-from pytest_ecornn.suites.published.peer_ways import BCT, BTD, OURS, Way
-from pytest_ecornn.suites.published.scan_reference import states
+from pytest_ecornn.suites.published.common import optional
+from pytest_ecornn.suites.published.scan_parts import peer_times, peer_ways, scan_peer_tables, scan_peers
+from pytest_ecornn.suites.published.scan_parts.peer_ways import BCT, BTD, OURS, Way
+from pytest_ecornn.suites.published.scan_parts.scan_reference import states
 from tests.test_published import cells_of, fake_clock
 
 LATE = "not reached in the time allowed"

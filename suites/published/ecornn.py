@@ -16,7 +16,8 @@ from typing import Any
 
 from pytest_ecornn.reporting.markdown_syntax import document, escape
 from pytest_ecornn.suites.on_cuda import exit_code
-from pytest_ecornn.suites.published import case_times, hit_rate, launches, lstm_times, product_layout
+from pytest_ecornn.suites.published.common import case_times, launches
+from pytest_ecornn.suites.published.ecornn_parts import hit_rate, lstm_times, product_layout
 from pytest_ecornn.system import machine
 
 SCHEMA_VERSION = 2  # of 1 an LSTM's ratios were to two implementations without their names

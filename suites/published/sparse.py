@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_ecornn.suites.published import case_times, sparse_capacity, sparse_techniques, sparse_times
-from pytest_ecornn.suites.published.parted import Part, Plan
+from pytest_ecornn.suites.published.common import case_times
+from pytest_ecornn.suites.published.sparse_parts import sparse_capacity, sparse_techniques, sparse_times
+from pytest_ecornn.suites.published.common.parted import Part, Plan
 
 PLAN = Plan(
     "sparse",

@@ -20,8 +20,8 @@ from torch.profiler import ProfilerActivity, profile
 from pytest_ecornn.contract import MODES, Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import percent, significant
-from pytest_ecornn.suites.published.kernel_names import Kind, kind_of
-from pytest_ecornn.suites.published.verified import call_of, prepared
+from pytest_ecornn.suites.published.common.kernel_names import Kind, kind_of
+from pytest_ecornn.suites.published.common.verified import call_of, prepared
 from pytest_ecornn.verification.verification import Candidate
 
 IMPLEMENTATIONS = ("sequential", "cudnn", "transposed_gpu")

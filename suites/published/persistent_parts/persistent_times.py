@@ -10,9 +10,9 @@ from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio
-from pytest_ecornn.suites.published.bars import NO, Bar, shown
-from pytest_ecornn.suites.published.case_times import CALLED, REPLAYED, WAYS, Cell, Contest, Row, precision_of
-from pytest_ecornn.suites.published.ratios import mean_ratio
+from pytest_ecornn.suites.published.common.bars import NO, Bar, shown
+from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, WAYS, Cell, Contest, Row, precision_of
+from pytest_ecornn.suites.published.common.ratios import mean_ratio
 
 OURS, BASELINE = "persistent_gpu", "cudnn"
 CONTEST = Contest((OURS, BASELINE), (BASELINE,))

@@ -15,8 +15,8 @@ from pytest_ecornn.measurement.measurement import Arm, Timed, uncollected
 from pytest_ecornn.measurement.pool import Pool
 from pytest_ecornn.measurement.replay import GraphArm, graph_arms
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.parted import each
-from pytest_ecornn.suites.published.verified import prepared, wrong
+from pytest_ecornn.suites.published.common.parted import each
+from pytest_ecornn.suites.published.common.verified import prepared, wrong
 from pytest_ecornn.verification.verification import Candidate, expected
 
 CALLED, REPLAYED = "as called", "graph replay"

@@ -17,7 +17,7 @@ from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.run.discovery import Found
-from pytest_ecornn.suites.published.scan_reference import states
+from pytest_ecornn.suites.published.scan_parts.scan_reference import states
 from pytest_ecornn.verification import comparison
 from pytest_ecornn.verification.calls import Tensors, run, run_guarded
 from pytest_ecornn.verification.comparison import Array, Comparison, Error

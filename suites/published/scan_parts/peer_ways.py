@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_ecornn.suites.published.optional import Absent, fetched
+from pytest_ecornn.suites.published.common.optional import Absent, fetched
 
 OURS = "scan_gpu"
 BTD, BCT = "B,T,D", "B,C,T"

@@ -17,8 +17,8 @@ from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import ratio_interval, significant
 from pytest_ecornn.results.statistics import Ratio, paired_ratio
-from pytest_ecornn.suites.published.alternating import Arm, Replay, alternate
-from pytest_ecornn.suites.published.hit_rate import HitRate
+from pytest_ecornn.suites.published.common.alternating import Arm, Replay, alternate
+from pytest_ecornn.suites.published.ecornn_parts.hit_rate import HitRate
 
 SHAPES = ((64, 512), (32, 650), (32, 200), (20, 1500), (64, 1500))  # batch, hidden size
 DTYPES = ("float32", "bfloat16", "float16")

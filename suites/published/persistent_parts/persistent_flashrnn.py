@@ -13,10 +13,10 @@ from pytest_ecornn.results.formatting import limit_share, significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
 from pytest_ecornn.run.discovery import Found
 from pytest_ecornn.run.items.items import build_and_compare
-from pytest_ecornn.suites.published.alternating import Arm, alternate
-from pytest_ecornn.suites.published.bars import Bar, shown
-from pytest_ecornn.suites.published.parted import each
-from pytest_ecornn.suites.published.verified import call_of, prepared
+from pytest_ecornn.suites.published.common.alternating import Arm, alternate
+from pytest_ecornn.suites.published.common.bars import Bar, shown
+from pytest_ecornn.suites.published.common.parted import each
+from pytest_ecornn.suites.published.common.verified import call_of, prepared
 from pytest_ecornn.verification.comparison import Comparison
 from pytest_ecornn.verification.verification import Candidate
 

@@ -13,9 +13,9 @@ from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio
-from pytest_ecornn.suites.published.bars import Bar, shown
-from pytest_ecornn.suites.published.case_times import CALLED, REPLAYED, Cell, Contest, Row
-from pytest_ecornn.suites.published.optional import LATE
+from pytest_ecornn.suites.published.common.bars import Bar, shown
+from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, Cell, Contest, Row
+from pytest_ecornn.suites.published.common.optional import LATE
 
 OURS, DENSE, CUDNN = "sparse_persistent_gpu", "persistent_gpu", "cudnn"
 BASELINES = (CUDNN, "cusparse_gpu", "row_major_gpu")

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pytest_ecornn.suites.published.rebuilt import rebuilt
+from pytest_ecornn.suites.published.common.rebuilt import rebuilt
 
 
 @dataclass(frozen=True)

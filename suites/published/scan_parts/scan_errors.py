@@ -18,8 +18,8 @@ from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.reporting.plot import Line, log_plot
 from pytest_ecornn.results.formatting import relative_error
-from pytest_ecornn.suites.published.optional import LATE, fetched, reason
-from pytest_ecornn.suites.published.scan_reference import states
+from pytest_ecornn.suites.published.common.optional import LATE, fetched, reason
+from pytest_ecornn.suites.published.scan_parts.scan_reference import states
 from pytest_ecornn.verification import comparison
 from pytest_ecornn.verification.comparison import Slices
 

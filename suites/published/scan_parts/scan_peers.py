@@ -16,13 +16,13 @@ from torch import Tensor
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.optional import LATE, reason
-from pytest_ecornn.suites.published.parted import each
-from pytest_ecornn.suites.published.peer_times import Samples, called, host, replayed
-from pytest_ecornn.suites.published.peer_ways import BCT, BTD, OURS, Call, Way, ours, peers
-from pytest_ecornn.suites.published.scan_judge import Judge
-from pytest_ecornn.suites.published.scan_reference import sampled
-from pytest_ecornn.suites.published.scan_shape import ScanShape
+from pytest_ecornn.suites.published.common.optional import LATE, reason
+from pytest_ecornn.suites.published.common.parted import each
+from pytest_ecornn.suites.published.scan_parts.peer_times import Samples, called, host, replayed
+from pytest_ecornn.suites.published.scan_parts.peer_ways import BCT, BTD, OURS, Call, Way, ours, peers
+from pytest_ecornn.suites.published.scan_parts.scan_judge import Judge
+from pytest_ecornn.suites.published.scan_parts.scan_reference import sampled
+from pytest_ecornn.suites.published.scan_parts.scan_shape import ScanShape
 from pytest_ecornn.system import memory
 
 DTYPES = ("float32", "bfloat16")

@@ -19,10 +19,10 @@ import torch
 
 from pytest_ecornn.reporting.markdown_syntax import document, escape
 from pytest_ecornn.suites.on_cuda import exit_code
-from pytest_ecornn.suites.published import runs
-from pytest_ecornn.suites.published.optional import LATE, reason
-from pytest_ecornn.suites.published.rebuilt import rebuilt
-from pytest_ecornn.suites.published.runs import Run
+from pytest_ecornn.suites.published.common import runs
+from pytest_ecornn.suites.published.common.optional import LATE, reason
+from pytest_ecornn.suites.published.common.rebuilt import rebuilt
+from pytest_ecornn.suites.published.common.runs import Run
 from pytest_ecornn.system import machine, memory
 
 Item = TypeVar("Item")

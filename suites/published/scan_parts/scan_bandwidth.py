@@ -17,12 +17,12 @@ from torch import Tensor
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import relative_error, significant
 from pytest_ecornn.results.statistics import Ratio, paired_ratio
-from pytest_ecornn.suites.published.alternating import Arm, Replay, alternate
-from pytest_ecornn.suites.published.bars import Bar, shown
-from pytest_ecornn.suites.published.optional import fetched
-from pytest_ecornn.suites.published.parted import each
-from pytest_ecornn.suites.published.scan_reference import sampled, states
-from pytest_ecornn.suites.published.scan_shape import ScanShape
+from pytest_ecornn.suites.published.common.alternating import Arm, Replay, alternate
+from pytest_ecornn.suites.published.common.bars import Bar, shown
+from pytest_ecornn.suites.published.common.optional import fetched
+from pytest_ecornn.suites.published.common.parted import each
+from pytest_ecornn.suites.published.scan_parts.scan_reference import sampled, states
+from pytest_ecornn.suites.published.scan_parts.scan_shape import ScanShape
 
 # Of a sample of channels, relative to the largest of the reference there; the harness's own verdict is elsewhere.
 LIMITS = {"float32": 2.0**-16, "bfloat16": 2.0**-5}

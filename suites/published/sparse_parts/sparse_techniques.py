@@ -15,10 +15,10 @@ from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistent
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.alternating import Arm, Replay, alternate
-from pytest_ecornn.suites.published.bars import interval, shown
-from pytest_ecornn.suites.published.parted import each
-from pytest_ecornn.suites.published.verified import WRONG
+from pytest_ecornn.suites.published.common.alternating import Arm, Replay, alternate
+from pytest_ecornn.suites.published.common.bars import interval, shown
+from pytest_ecornn.suites.published.common.parted import each
+from pytest_ecornn.suites.published.common.verified import WRONG
 from pytest_ecornn.verification import calls
 from pytest_ecornn.verification.verification import Expected
 

@@ -12,9 +12,9 @@ import torch
 
 from pytest_ecornn.measurement import clocks
 from pytest_ecornn.results.statistics import MIN_PAIRS
-from pytest_ecornn.suites.published.alternating import Arm, alternate
-from pytest_ecornn.suites.published.optional import reason
-from pytest_ecornn.suites.published.peer_ways import OURS
+from pytest_ecornn.suites.published.common.alternating import Arm, alternate
+from pytest_ecornn.suites.published.common.optional import reason
+from pytest_ecornn.suites.published.scan_parts.peer_ways import OURS
 from pytest_ecornn.system.graphs import Capturing
 
 Call = Callable[[], Any]

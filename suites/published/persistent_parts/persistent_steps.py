@@ -23,12 +23,12 @@ from pytest_ecornn.measurement.replay import graph_count
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import percent, significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, median_interval
-from pytest_ecornn.suites.published.alternating import Arm, Replay, alternate
-from pytest_ecornn.suites.published.bars import Ceiling, interval
-from pytest_ecornn.suites.published.case_times import precision_of
-from pytest_ecornn.suites.published.parted import each
-from pytest_ecornn.suites.published.persistent_floor import floor_us
-from pytest_ecornn.suites.published.verified import prepared
+from pytest_ecornn.suites.published.common.alternating import Arm, Replay, alternate
+from pytest_ecornn.suites.published.common.bars import Ceiling, interval
+from pytest_ecornn.suites.published.common.case_times import precision_of
+from pytest_ecornn.suites.published.common.parted import each
+from pytest_ecornn.suites.published.persistent_parts.persistent_floor import floor_us
+from pytest_ecornn.suites.published.common.verified import prepared
 
 OURS = "persistent_gpu"
 CELL, STEPS = "lstm", 1024

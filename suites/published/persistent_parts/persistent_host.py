@@ -17,9 +17,9 @@ from pytest_ecornn.measurement.clocks import Clock, CudaClock
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.statistics import median_interval
 from pytest_ecornn.suites.promises import first_use
-from pytest_ecornn.suites.published.bars import Ceiling, interval
-from pytest_ecornn.suites.published.parted import each
-from pytest_ecornn.suites.published.verified import call_of, prepared
+from pytest_ecornn.suites.published.common.bars import Ceiling, interval
+from pytest_ecornn.suites.published.common.parted import each
+from pytest_ecornn.suites.published.common.verified import call_of, prepared
 from pytest_ecornn.verification.verification import Candidate
 
 OURS, BASELINE = "persistent_gpu", "cudnn"
