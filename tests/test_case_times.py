@@ -13,8 +13,8 @@ import pytest
 from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement.clocks import CpuClock
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published import persistent
+from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, Cell, Contest
 from pytest_ecornn.suites.published.common.optional import LATE
 from pytest_ecornn.suites.published.common.parted import Part, Plan, each

@@ -18,11 +18,11 @@ from pytest_ecornn.measurement.replay import Graph, GraphArm
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.run.discovery import Found
-from pytest_ecornn.suites.published.common import alternating, case_times, launches, ratios, verified
 from pytest_ecornn.suites.published import ecornn
+from pytest_ecornn.suites.published.common import alternating, case_times, launches, ratios, verified
+from pytest_ecornn.suites.published.common.kernel_names import kind_of
 from pytest_ecornn.suites.published.ecornn_parts import lstm_times, product_layout
 from pytest_ecornn.suites.published.ecornn_parts.hit_rate import METRIC, HitRate, parse
-from pytest_ecornn.suites.published.common.kernel_names import kind_of
 from pytest_ecornn.system import machine
 from pytest_ecornn.verification.calls import Call
 from pytest_ecornn.verification.verification import Candidate

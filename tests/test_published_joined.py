@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.suites.published.common import parted, runs
 from pytest_ecornn.suites.published import persistent
+from pytest_ecornn.suites.published.common import parted, runs
 from pytest_ecornn.suites.published.common.optional import LATE
 from pytest_ecornn.suites.published.common.parted import Part, Plan
 from pytest_ecornn.suites.published.common.rebuilt import rebuilt

@@ -21,11 +21,18 @@ from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.run.discovery import Found
 from pytest_ecornn.suites.promises import first_use
-from pytest_ecornn.suites.published.common import case_times, ratios, verified
 from pytest_ecornn.suites.published import persistent
-from pytest_ecornn.suites.published.persistent_parts import persistent_flashrnn, persistent_floor, persistent_host, persistent_memory, persistent_steps, persistent_times
+from pytest_ecornn.suites.published.common import case_times, ratios, verified
 from pytest_ecornn.suites.published.common.bars import Bar, Ceiling
 from pytest_ecornn.suites.published.common.case_times import CALLED, WAYS
+from pytest_ecornn.suites.published.persistent_parts import (
+    persistent_flashrnn,
+    persistent_floor,
+    persistent_host,
+    persistent_memory,
+    persistent_steps,
+    persistent_times,
+)
 from pytest_ecornn.verification.comparison import Comparison
 from pytest_ecornn.verification.verification import Candidate
 from tests.test_published import cells_of, fake_clock

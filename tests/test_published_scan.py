@@ -18,10 +18,18 @@ from pytest_ecornn.contract import Case, Implementation, Layer, Weights, cells
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.run.discovery import Found
-from pytest_ecornn.suites.published.common import bars, optional, verified
 from pytest_ecornn.suites.published import scan
-from pytest_ecornn.suites.published.scan_parts import scan_bandwidth, scan_errors, scan_judge, scan_layer, scan_peer_tables, scan_peers, scan_times
+from pytest_ecornn.suites.published.common import bars, optional, verified
 from pytest_ecornn.suites.published.common.parted import Part
+from pytest_ecornn.suites.published.scan_parts import (
+    scan_bandwidth,
+    scan_errors,
+    scan_judge,
+    scan_layer,
+    scan_peer_tables,
+    scan_peers,
+    scan_times,
+)
 from pytest_ecornn.suites.published.scan_parts.scan_judge import Judge
 from pytest_ecornn.suites.published.scan_parts.scan_reference import sampled, states
 from pytest_ecornn.verification.verification import Candidate, expected

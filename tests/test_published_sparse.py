@@ -11,12 +11,12 @@ from torch import Tensor
 
 from pytest_ecornn.contract import Layer, State
 from pytest_ecornn.implementations import sparse_persistent_gpu
-from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published import sparse
-from pytest_ecornn.suites.published.sparse_parts import sparse_capacity, sparse_techniques, sparse_times
+from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published.common.case_times import WAYS, Cell
 from pytest_ecornn.suites.published.common.optional import LATE
 from pytest_ecornn.suites.published.common.rebuilt import rebuilt
+from pytest_ecornn.suites.published.sparse_parts import sparse_capacity, sparse_techniques, sparse_times
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200
 from tests.test_persistent import needs_compiler

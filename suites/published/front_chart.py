@@ -16,14 +16,14 @@ from pytest_ecornn.reporting import files
 from pytest_ecornn.reporting.ratio_chart import Group, Series, render_chart
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published.common import case_times
-from pytest_ecornn.suites.published.persistent_parts import persistent_flashrnn, persistent_times
-from pytest_ecornn.suites.published.scan_parts import scan_peers
-from pytest_ecornn.suites.published.sparse_parts import sparse_times
 from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, WAYS
-from pytest_ecornn.suites.published.scan_parts.peer_ways import BCT, BTD
 from pytest_ecornn.suites.published.common.ratios import mean_ratio
 from pytest_ecornn.suites.published.common.rebuilt import rebuilt
+from pytest_ecornn.suites.published.persistent_parts import persistent_flashrnn, persistent_times
+from pytest_ecornn.suites.published.scan_parts import scan_peers
+from pytest_ecornn.suites.published.scan_parts.peer_ways import BCT, BTD
 from pytest_ecornn.suites.published.scan_parts.scan_peer_tables import best_ratio
+from pytest_ecornn.suites.published.sparse_parts import sparse_times
 
 REPORTS = ("persistent", "sparse", "scan")
 _WAY_LABELS = {CALLED: "as called", REPLAYED: "device only"}

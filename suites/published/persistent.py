@@ -10,8 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_ecornn.suites.published.common import case_times
-from pytest_ecornn.suites.published.persistent_parts import persistent_flashrnn, persistent_host, persistent_memory, persistent_steps, persistent_times
 from pytest_ecornn.suites.published.common.parted import Part, Plan
+from pytest_ecornn.suites.published.persistent_parts import (
+    persistent_flashrnn,
+    persistent_host,
+    persistent_memory,
+    persistent_steps,
+    persistent_times,
+)
 
 PLAN = Plan(
     "persistent",

@@ -9,8 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_ecornn.suites.published.scan_parts import scan_bandwidth, scan_errors, scan_layer, scan_peer_tables, scan_peers, scan_times
 from pytest_ecornn.suites.published.common.parted import Part, Plan
+from pytest_ecornn.suites.published.scan_parts import (
+    scan_bandwidth,
+    scan_errors,
+    scan_layer,
+    scan_peer_tables,
+    scan_peers,
+    scan_times,
+)
 
 PLAN = Plan(
     "scan",

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_ecornn.suites.published.common import case_times
-from pytest_ecornn.suites.published.sparse_parts import sparse_capacity, sparse_techniques, sparse_times
 from pytest_ecornn.suites.published.common.parted import Part, Plan
+from pytest_ecornn.suites.published.sparse_parts import sparse_capacity, sparse_techniques, sparse_times
 
 PLAN = Plan(
     "sparse",

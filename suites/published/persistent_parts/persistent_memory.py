@@ -13,8 +13,8 @@ from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant, size
 from pytest_ecornn.suites.published.common.bars import Ceiling
 from pytest_ecornn.suites.published.common.parted import each
-from pytest_ecornn.suites.published.persistent_parts.persistent_times import BASELINE, LANGUAGE, LONG, OURS
 from pytest_ecornn.suites.published.common.verified import prepared
+from pytest_ecornn.suites.published.persistent_parts.persistent_times import BASELINE, LANGUAGE, LONG, OURS
 
 BAR = Ceiling(1.0)  # ours over cuDNN's
 

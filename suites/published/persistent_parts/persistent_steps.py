@@ -27,8 +27,8 @@ from pytest_ecornn.suites.published.common.alternating import Arm, Replay, alter
 from pytest_ecornn.suites.published.common.bars import Ceiling, interval
 from pytest_ecornn.suites.published.common.case_times import precision_of
 from pytest_ecornn.suites.published.common.parted import each
-from pytest_ecornn.suites.published.persistent_parts.persistent_floor import floor_us
 from pytest_ecornn.suites.published.common.verified import prepared
+from pytest_ecornn.suites.published.persistent_parts.persistent_floor import floor_us
 
 OURS = "persistent_gpu"
 CELL, STEPS = "lstm", 1024

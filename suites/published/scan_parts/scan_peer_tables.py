@@ -8,8 +8,8 @@ from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import relative_error, significant, size
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio
 from pytest_ecornn.suites.published.common.bars import Bar, shown
-from pytest_ecornn.suites.published.scan_parts.peer_ways import BCT, BTD, OURS
 from pytest_ecornn.suites.published.common.ratios import mean_ratio
+from pytest_ecornn.suites.published.scan_parts.peer_ways import BCT, BTD, OURS
 from pytest_ecornn.suites.published.scan_parts.scan_peers import CALLED, REPLAYED, Figures, Row
 
 BARS = {BTD: Bar(2.5), BCT: Bar(1.6)}

@@ -20,8 +20,8 @@ from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common.bars import Bar, shown
 from pytest_ecornn.suites.published.common.parted import each
-from pytest_ecornn.suites.published.scan_parts.scan_judge import Judge
 from pytest_ecornn.suites.published.common.verified import prepared
+from pytest_ecornn.suites.published.scan_parts.scan_judge import Judge
 from pytest_ecornn.verification.verification import expected
 
 CELLS = ("mingru", "minlstm")
