@@ -15,8 +15,8 @@ from torch import Tensor
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
-from pytest_ecornn.implementations.scan_cpu import scan as scan_cpu_scan
-from pytest_ecornn.implementations.scan_cpu.scan import Plan, Scan, plan, scan
+from pytest_ecornn.implementations.scan_cpu import compiled_scan as scan_cpu_scan
+from pytest_ecornn.implementations.scan_cpu.compiled_scan import Plan, Scan, plan, scan
 from pytest_ecornn.verification.calls import run
 from pytest_ecornn.verification.verification import Candidate, failure_message
 

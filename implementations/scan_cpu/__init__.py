@@ -14,7 +14,7 @@ from torch.nn.functional import linear
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights, cells
 from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations._common.min_cells import MIN_CELLS
-from pytest_ecornn.implementations.scan_cpu.scan import Scan, openmp, plan, scan
+from pytest_ecornn.implementations.scan_cpu.compiled_scan import Scan, openmp, plan, scan
 
 
 class ScanCpu(Implementation):
