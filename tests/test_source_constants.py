@@ -110,13 +110,15 @@ def test_files_that_an_implementation_names_are_its_own(tmp_path: Path) -> None:
 
 def test_a_package_s_files_are_its_own_and_what_it_imports_of_shared_ones(tmp_path: Path) -> None:
     sources = {
-        "mine/__init__.py": "from . import plan\nfrom pytest_ecornn.implementations._common.cells import g",
+        "mine/__init__.py": "from . import plan\nfrom pytest_ecornn.implementations._common.cells import g\n"
+        "from pytest_ecornn.implementations._cuda import launch\nfrom pytest_ecornn.implementations._cuda.launch import run",
         "mine/plan.py": "from pytest_ecornn.implementations.base.steps import h\nA = 11",
         "mine/kernels/kernel.cu": '#include "ecornn/rnn/tiles.cuh"\n#include "near.cuh"\n#define B 12',
         "mine/kernels/near.cuh": "#define C 13",
         "_cuda/include/ecornn/rnn/tiles.cuh": "#define D 14",
         "_common/cells.py": "E = 15",
         "_common/other.py": "F = 16",
+        "_cuda/launch.py": "J = 20",
         "base/__init__.py": "G = 17",
         "base/steps.py": "H = 18",
         "base/rest.py": "I = 19",
@@ -125,7 +127,7 @@ def test_a_package_s_files_are_its_own_and_what_it_imports_of_shared_ones(tmp_pa
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     found = {str(path.relative_to(tmp_path)) for path, _ in own_files(tmp_path / "mine/__init__.py")}
-    assert found == sources.keys() - {"_common/other.py", "base/__init__.py", "base/rest.py"}
+    assert found == sources.keys() - {"_common/other.py", "_cuda/launch.py", "base/__init__.py", "base/rest.py"}
 
 
 def test_files_that_cannot_be_read_hold_no_constants(tmp_path: Path) -> None:

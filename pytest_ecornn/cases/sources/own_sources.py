@@ -12,7 +12,8 @@ from pytest_ecornn.cases.sources.sources import INIT, home
 
 MAX_FILES, MAX_BYTES = 64, 2**20
 C_SUFFIXES = (".cu", ".cuh", ".h", ".hpp", ".hip", ".c", ".cc", ".cpp", ".metal", ".cl")
-_INCLUDE_ROOTS = ("", "_cuda/include")
+TOOL_CHAIN = "_cuda"  # whose modules compile and launch: their numbers are about no layer's size
+_INCLUDE_ROOTS = ("", f"{TOOL_CHAIN}/include")
 _C_NAME = re.compile(rf"[\w.+-]+(?:{'|'.join(map(re.escape, C_SUFFIXES))})\b")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"\n]+)"', re.M)
 
@@ -23,10 +24,13 @@ def own_files(source: Path) -> list[tuple[Path, str]]:
     C and CUDA files that none names count where they bear a module's name, or lie in the package.
     """
     found: dict[Path, str] = {}
-    waiting = deque([source])
+    seen, waiting = set[Path](), deque([source])
     while waiting and len(found) < MAX_FILES:
         path = waiting.popleft()
-        if path in found or (text := _text(path)) is None:
+        if path in seen:
+            continue
+        seen.add(path)
+        if (text := _text(path)) is None:
             continue
         found[path] = text
         waiting.extend(_named(path, text, source))
@@ -52,7 +56,7 @@ def _named(path: Path, text: str, source: Path) -> Iterator[Path]:
             yield path.parent / name
             yield from (folder / root / name for folder in folders for root in _INCLUDE_ROOTS)
         return
-    for parts in _imported(text):
+    for parts in (one for one in _imported(text) if TOOL_CHAIN not in one):
         for first in range(len(parts)):
             places = [folder.joinpath(*parts[first:]) for folder in folders]
             yield from (place for module in places for place in (module.with_name(f"{module.name}.py"), module / INIT))
