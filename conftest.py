@@ -22,12 +22,12 @@ def _poisoned_and_seeded(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     import torch
 
-    from pytest_ecornn.system.machine import share_cores
-    from pytest_ecornn.verification.calls import Poisoned
+    from pytest_ecornn.system.machine import limit_threads_per_worker
+    from pytest_ecornn.verification.calls import PoisonedAllocations
 
-    share_cores(request.config)
+    limit_threads_per_worker(request.config)
     torch.manual_seed(0)
-    with Poisoned():
+    with PoisonedAllocations():
         yield
 
 
@@ -40,7 +40,7 @@ def _judges_on_plain_memory(request: pytest.FixtureRequest) -> Iterator[None]:
     from pytest_ecornn.verification import verification
 
     with pytest.MonkeyPatch.context() as patch:
-        for owner, name in ((verification, "_reference"), (verification.Expected, "_run_yardstick")):
+        for owner, name in ((verification, "_reference"), (verification.ReferenceResult, "_run_yardstick")):
             patch.setattr(owner, name, _on_plain_memory(getattr(owner, name)))
         yield
 

@@ -42,8 +42,8 @@ class CusparseGpu(Implementation):
             on_device = None if lengths is None else lengths.to(x.device)
 
             def run_layer(
-                suffix: str, x: Tensor, is_projected: bool, state: cells.Blocks, reverse: bool
-            ) -> tuple[Tensor, cells.Blocks]:
+                suffix: str, x: Tensor, is_projected: bool, state: cells.GateTensors, reverse: bool
+            ) -> tuple[Tensor, cells.GateTensors]:
                 x = x.transpose(0, 1) if case.batch_first else x
                 gates = (
                     x if is_projected else gate_products(x, weights["weight_ih" + suffix].detach(), case.precision == "tf32")
@@ -83,10 +83,10 @@ def _loop(
     gates: Tensor,
     weight: Tensor,
     biases: list[Tensor],
-    state: cells.Blocks,
+    state: cells.GateTensors,
     lengths: Tensor | None,
     reverse: bool,
-) -> tuple[Tensor, cells.Blocks]:
+) -> tuple[Tensor, cells.GateTensors]:
     """gates [T, B, G*H], weight [G*H, H] in CSR, state [B, H] each -> output [T, B, H] and final states, of the gates' type."""
     count, dtype, compute, outputs = len(cell.gates), gates.dtype, state[0].dtype, []
     of_x, of_h = biases

@@ -20,11 +20,11 @@ from pytest_ecornn.reference.precision import tf32_refusal
 # output of 16 bits hides it; gradients do not: that of a step which later ones forget is a small difference of large sums.
 # Of drawn cases (300 a length in float32, 6 to 150 in 16 bits) the first failed at T = 12 in inference and 2 in training in
 # float32; in inference none up to 8,192 in float16 and 16,384 in bfloat16; in training at 16 in float16, at 8 in bfloat16.
-_MOST_STEPS = {"float64": (4, 1), "float32": (4, 1), "float16": (2048, 4), "bfloat16": (16_384, 4)}
+_MAX_STEPS = {"float64": (4, 1), "float32": (4, 1), "float16": (2048, 4), "bfloat16": (16_384, 4)}
 # Logarithms in the hundreds from the first step on; and what is infinite, times what may underflow.
 _REFUSED_CONTENTS = ("saturated", "large")
 _MEASURED = "its times and errors: python -m pytest_ecornn.suites.published.scan"
-_MOVED = {2: 36, 3: 43}  # values that the operations below read and write for an output element, by gates
+_VALUES_MOVED = {2: 36, 3: 43}  # values that the operations below read and write for an output element, by gates
 
 
 def log_space_scan(x: Tensor, first: Tensor | None, cell: str, time: int = 1, bias: Tensor | None = None) -> Tensor:
@@ -64,11 +64,11 @@ class ScanTorch(Implementation):
             return "runs sequences of one length"
         if case.precision == "tf32" and device.type == "cpu":
             return "TF32 is a GPU's precision"
-        return tf32_refusal(case) or _too_inexact(case)
+        return tf32_refusal(case) or _insufficient_accuracy_reason(case)
 
     def build(self, case: Case, weights: Weights) -> Layer:
         from pytest_ecornn.implementations._common.input_projection import gate_products
-        from pytest_ecornn.implementations._common.scan_layer import layer_of
+        from pytest_ecornn.implementations._common.scan_layer import make_layer
 
         time = 1 if case.batch_first else 0
 
@@ -78,18 +78,18 @@ class ScanTorch(Implementation):
         def scan(x: Tensor, first: Tensor | None, bias: Tensor | None) -> Tensor:
             return log_space_scan(x, first, case.cell, time, bias)
 
-        return layer_of(case, weights, product, scan)
+        return make_layer(case, weights, product, scan)
 
     def cost(self, case: Case) -> Cost:
-        from pytest_ecornn.implementations._common.scan_layer import cost_of
+        from pytest_ecornn.implementations._common.scan_layer import scan_cost
 
-        return cost_of(case, _MOVED[len(cells.get(case.cell).gates)])
+        return scan_cost(case, _VALUES_MOVED[len(cells.get(case.cell).gates)])
 
 
-def _too_inexact(case: Case) -> str | None:
+def _insufficient_accuracy_reason(case: Case) -> str | None:
     if case.contents in _REFUSED_CONTENTS or "infinite" in case.contents:
         return f"logarithms of {case.contents} contents are too far off for the tolerance rule; {_MEASURED}"
-    most = _MOST_STEPS[case.dtype][case.training]
+    most = _MAX_STEPS[case.dtype][case.training]
     if case.steps > most:
         return (
             f"T at most {most} in {case.dtype} {case.mode}: the error of a scan in logarithms grows with T, "

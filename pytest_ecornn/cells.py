@@ -1,5 +1,5 @@
 """The cells by their public name: see `pytest_ecornn.contract.cells`."""
 
-from pytest_ecornn.contract.cells import BUILT_IN, Blocks, Cell, get
+from pytest_ecornn.contract.cells import BUILT_IN, Cell, GateTensors, get
 
-__all__ = ["BUILT_IN", "Blocks", "Cell", "get"]
+__all__ = ["BUILT_IN", "Cell", "GateTensors", "get"]

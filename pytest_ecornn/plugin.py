@@ -25,9 +25,9 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Any, Any]:
     if is_active(config) and config.getoption("--ecornn-isolate"):
-        from pytest_ecornn.run.processes.isolation import prepare
+        from pytest_ecornn.run.processes.isolation import configure_options
 
-        prepare(config)
+        configure_options(config)
     try:
         return (yield)
     except pytest.UsageError as error:
@@ -49,16 +49,16 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     if is_selfcheck(config):
-        from pytest_ecornn.selfcheck.plugin import Selfcheck
+        from pytest_ecornn.selfcheck.plugin import SelfCheckPlugin
 
-        config.pluginmanager.register(Selfcheck(config), "ecornn-selfcheck")
+        config.pluginmanager.register(SelfCheckPlugin(config), "ecornn-selfcheck")
     elif not is_active(config):
         check_is_run(config)
     else:
-        from pytest_ecornn.run.hooks.running import Running
+        from pytest_ecornn.run.hooks.running import RunPlugin
         from pytest_ecornn.run.processes.proof_workers import Starting, is_possible
 
-        running = Running(config)
+        running = RunPlugin(config)
         config.pluginmanager.register(running, "ecornn-running")
         if running.session.options.isolate:
             from pytest_ecornn.run.processes.isolation import register

@@ -24,19 +24,19 @@ from typing import Any
 from pytest_ecornn.cases.case_sets import case_set
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
-from pytest_ecornn.measurement.clocks import CpuClock
+from pytest_ecornn.measurement.clocks import WallTimer
 from pytest_ecornn.measurement.measurement import Arm, measure
-from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.results.journal import read
 from pytest_ecornn.results.regression import gate
-from pytest_ecornn.results.regression.gate_limits import Limits
+from pytest_ecornn.results.regression.gate_limits import Thresholds
 from pytest_ecornn.results.rows import Row
-from pytest_ecornn.results.statistics import Ratio, paired_ratio, spread
+from pytest_ecornn.results.statistics import Ratio, pair_noise, paired_ratio
 from pytest_ecornn.system import memory
 from pytest_ecornn.verification.verification import Candidate
 
-AGAIN = '''
+DUPLICATE_SOURCE = '''
 """The plain loop under a second name."""
 from pytest_ecornn.reference.loop import Sequential
 
@@ -90,31 +90,31 @@ def verdicts(folder: Path, name: str, text: str, runs: int, cases: list[str]) ->
     return found, rows
 
 
-def gated(runs: list[list[Row]]) -> tuple[int, int]:
+def gate_false_alarms(runs: list[list[Row]]) -> tuple[int, int]:
     """How many rows the gate judged when each run was compared with each other one, and how many it called slower.
 
     What looks slower is measured again by what further runs measured.
     """
     judged = slower = 0
     for then, now in permutations(range(len(runs)), 2):
-        outcome = gate.compare(runs[then], runs[now], set(), Limits().share)
+        outcome = gate.compare(runs[then], runs[now], set(), Thresholds().share)
         further = [runs[(now + step) % len(runs)] for step in range(1, len(runs)) if (now + step) % len(runs) != then]
         for one in outcome.findings:
             judged += one.verdict != "not judged"
             if one.looks_slower:
                 again = (paired_ratio(*_times(rows, one), outcome.confidence) for rows in further)
-                one = gate.measured_again(one, lambda _, again=again: next(again))  # type: ignore[misc]
+                one = gate.with_remeasurement(one, lambda _, again=again: next(again))  # type: ignore[misc]
             slower += one.verdict == "slower"
     return judged, slower
 
 
-def noise(runs: list[list[Row]]) -> float:
+def median_pair_noise(runs: list[list[Row]]) -> float:
     """Returns the noise behind the verdicts: the spread of a pair of blocks, as the median over all rows."""
     timed = [row.timing for rows in runs for row in rows if row.timing]
-    return median(spread(timing.samples_us, found.samples_us) for timing in timed for found in timing.against)
+    return median(pair_noise(timing.samples_us, found.samples_us) for timing in timed for found in timing.against)
 
 
-def _times(rows: list[Row], one: gate.Finding) -> tuple[list[float], list[float]]:
+def _times(rows: list[Row], one: gate.RegressionFinding) -> tuple[list[float], list[float]]:
     """A row's times and its anchor's, in another run."""
     timing = next(row.timing for row in rows if row.timing and (row.implementation, row.case) == (one.implementation, one.case))
     return timing.samples_us, next(found.samples_us for found in timing.against if found.baseline == one.anchor)
@@ -125,7 +125,7 @@ def absolute_times(turns: int) -> dict[str, Ratio]:
 
     Both are timed in turns in one process: a machine drifts more between runs than the two times may differ.
     """
-    memory.fix_allocator()
+    memory.configure_malloc()
     return {str(case): _two_baselines(case, turns) for case in case_set("smoke") if _is_run_by_scan_cpu(case)}
 
 
@@ -135,14 +135,14 @@ def _is_run_by_scan_cpu(case: Case) -> bool:
 
 def _two_baselines(case: Case, turns: int) -> Ratio:
     row, plain, again = (Candidate.build(kind.__name__, kind, case) for kind in (ScanCpu, Sequential, ScanCpu))
-    pool = Pool(case)
+    pool = InputPool(case)
     beside_plain: list[float] = []
     beside_again: list[float] = []
     both = [(plain, beside_plain), (again, beside_again)]
     for turn in range(turns):
         for baseline, times in both if turn % 2 else reversed(both):
             arms = [Arm(row, pool), Arm(baseline, pool)]
-            measure(arms, CpuClock(), 0.0, lambda: True)
+            measure(arms, WallTimer(), 0.0, lambda: True)
             times.append(median(arms[0].samples_us))
     return paired_ratio(beside_plain, beside_again)
 
@@ -171,7 +171,7 @@ def scan(folder: Path, runs: int) -> dict[str, float]:
     return {name: median(values) for name, values in found.items()}
 
 
-def killed(folder: Path, times: int) -> int:
+def kill_and_resume(folder: Path, times: int) -> int:
     """Kills a run that often at random moments and resumes it; returns how many rows beyond the one in flight were lost."""
     journal, lost = folder / "reports/local/journal.jsonl", 0
     for number in range(times):
@@ -208,8 +208,8 @@ def render(figures: dict[str, str]) -> str:
 
 def measured(folder: Path, given: argparse.Namespace) -> dict[str, str]:
     """Every promise with its figure."""
-    same, rows = verdicts(folder, "again", AGAIN, given.runs, [])
-    judged, slower = gated(rows)
+    same, rows = verdicts(folder, "again", DUPLICATE_SOURCE, given.runs, [])
+    judged, slower = gate_false_alarms(rows)
     slowed, _ = verdicts(folder, "slowed", SLOWED.replace("SHARE", str(given.share)), given.slowed_runs, ["-k", "not training"])
     times = absolute_times(given.turns)
     called = (same["faster"] + same["slower"]) / max(1, same.total())
@@ -217,14 +217,14 @@ def measured(folder: Path, given: argparse.Namespace) -> dict[str, str]:
     return {
         f"two names of one implementation, {given.runs} runs, {same.total()} verdicts: faster or slower": f"{called:.1%}",
         "the same: unclear": f"{same['unclear'] / max(1, same.total()):.1%}",
-        "the same: what a pair of blocks spreads by, median": f"{noise(rows):.1%}",
+        "the same: what a pair of blocks spreads by, median": f"{median_pair_noise(rows):.1%}",
         f"the gate at 5%, each of these runs compared with each other, {judged:,} rows: slower": str(slower),
         f"{given.share:.0%} slower, {slowed.total()} verdicts: slower": f"{slowed['slower'] / max(1, slowed.total()):.1%}",
         f"time under two baselines, {len(times)} cases, {given.turns} turns each, largest difference ({worst})": (
             f"{abs(times[worst].ratio - 1):.1%} ({times[worst].low:.3f} to {times[worst].high:.3f})"
         ),
         **{f"scan_cpu, minGRU, T 4096, B 8, H 256: {name}": f"{value:.2f}" for name, value in scan(folder, 3).items()},
-        f"rows lost beyond the one in flight, {given.kills} kills": str(killed(folder, given.kills)),
+        f"rows lost beyond the one in flight, {given.kills} kills": str(kill_and_resume(folder, given.kills)),
     }
 
 

@@ -37,7 +37,7 @@ class Report:
         return document(
             [
                 "# What the harness promises of itself on a GPU, measured",
-                f"Made by `make acceptance-gpu` in {self.seconds:.0f} s. {escape(machine.gpu_line(self.machine))}.",
+                f"Made by `make acceptance-gpu` in {self.seconds:.0f} s. {escape(machine.gpu_summary(self.machine))}.",
                 table(("promise", "bar", "measured", "kept"), self.promises()),
                 agreement.render(self.agreement).strip(),
                 first_use.render(self.first_use).strip(),
@@ -54,30 +54,30 @@ def _agreement(rows: Sequence[agreement.Row]) -> Iterable[Line]:
     worst = agreement.worst(rows)
     if worst and worst.ratio:
         judged = count(sum(row.is_judged for row in rows), "case")
-        label = f"device-only time beside do_bench, {judged} over {agreement.SHORTEST_US:.0f} us, largest difference"
+        label = f"device-only time beside do_bench, {judged} over {agreement.MIN_US:.0f} us, largest difference"
         ratio = ratio_interval(worst.ratio.ratio, worst.ratio.low, worst.ratio.high)
-        bar = f"{agreement.LARGEST_DIFFERENCE:.0%}"
-        is_kept = worst.difference <= agreement.LARGEST_DIFFERENCE
+        bar = f"{agreement.MAX_DIFFERENCE:.0%}"
+        is_kept = worst.difference <= agreement.MAX_DIFFERENCE
         yield label, bar, f"{worst.difference:.1%}: {ratio}, {worst.name}, {worst.case}", _kept(is_kept)
 
 
 def _verdicts(tallies: Sequence[verdicts.Tally]) -> Iterable[Line]:
-    right, total = verdicts.right(tallies, verdicts.SAME)
+    right, total = verdicts.count_correct(tallies, verdicts.SAME)
     if total:
-        bar = f"at most {verdicts.MOST_WRONG:.0%}"
-        is_kept = total - right <= verdicts.MOST_WRONG * total
+        bar = f"at most {verdicts.MAX_ERROR_RATE:.0%}"
+        is_kept = total - right <= verdicts.MAX_ERROR_RATE * total
         yield (
             "two names of one implementation: not called the same",
             bar,
             verdicts.share_text(total - right, total),
             _kept(is_kept),
         )
-    right, total = verdicts.right(tallies, verdicts.PLANTED)
+    right, total = verdicts.count_correct(tallies, verdicts.PLANTED)
     if total:
         ratios = [one.measured.ratio for one in tallies if one.what == verdicts.PLANTED and one.measured]
         label = f"{planted.SHARE:.0%} planted (measured {min(ratios):.4f} to {max(ratios):.4f}): called slower"
-        is_kept = right >= (1 - verdicts.MOST_WRONG) * total
-        yield label, f"at least {1 - verdicts.MOST_WRONG:.0%}", verdicts.share_text(right, total), _kept(is_kept)
+        is_kept = right >= (1 - verdicts.MAX_ERROR_RATE) * total
+        yield label, f"at least {1 - verdicts.MAX_ERROR_RATE:.0%}", verdicts.share_text(right, total), _kept(is_kept)
 
 
 def _first_use(figures: first_use.Figures) -> Iterable[Line]:

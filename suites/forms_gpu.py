@@ -27,7 +27,7 @@ from pytest_ecornn.implementations.persistent_gpu.heuristics import fitting, que
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind
 from pytest_ecornn.implementations.persistent_gpu.kernel import Shape as TrackShape
 from pytest_ecornn.suites.on_cuda import exit_code
-from pytest_ecornn.suites.published.common.alternating import Arm, Replay, alternate
+from pytest_ecornn.suites.published.common.alternating import Arm, Replay, measure_interleaved
 from pytest_ecornn.suites.published.persistent_parts.persistent_steps import CELL, Op, Shape
 
 STEPS, ROUNDS = 128, 5
@@ -61,7 +61,7 @@ def kind_of(form: Form) -> str:
     return "clusters" if not form.is_grid else f"grid, {form.readers} readers" if form.readers else "grid"
 
 
-def promising(problem: Any, device: Device, most: int) -> list[Form]:
+def best_candidates(problem: Any, device: Device, most: int) -> list[Form]:
     """Returns at most `most` forms of each kind, best first by the model."""
     found: dict[str, list[Form]] = {}
     for form in sorted(fitting(problem, device), key=lambda form: queued_us(form, device)):
@@ -70,7 +70,7 @@ def promising(problem: Any, device: Device, most: int) -> list[Form]:
 
 
 @contextmanager
-def forced(form: Form) -> Iterator[None]:
+def force_config(form: Form) -> Iterator[None]:
     """Within it passes of the form's problem are of that form. Not for several threads at once."""
     usual = kernel.plan
 
@@ -92,19 +92,19 @@ def measured(shape: Shape, most: int, rounds: int = ROUNDS) -> list[Measured]:
     """Measures the most promising forms of one shape, in blocks that alternate."""
     device = indexed("cuda")
     kind = Kind(getattr(torch, shape.dtype), device, shape.precision == "tf32", shape.is_backward)
-    forms = promising(kind.problem(CELL, shape.hidden, shape.batch), Device.of(device), most)
+    forms = best_candidates(kind.problem(CELL, shape.hidden, shape.batch), Device.of(device), most)
     ops, arms = [], []
     for form in forms:
         torch.manual_seed(0)
-        with forced(form):
+        with force_config(form):
             ops.append(Op(shape, STEPS))
             arms.append(Arm([Replay(ops[-1])], STEPS))
-    alternate(arms, rounds)
+    measure_interleaved(arms, rounds)
     kernel.status_of(device).check()  # which replays do not ask
     wanted = ops[0]()[0].float() if ops else torch.zeros(())
     found = []
     for form, op, arm in zip(forms, ops, arms, strict=True):
-        with forced(form):
+        with force_config(form):
             error = (op()[0].float() - wanted).abs().max().item()
         model_us = queued_us(form, Device.of(device))
         found.append(Measured(str(form), kind_of(form), model_us, min(arm.samples_us), error))

@@ -29,7 +29,7 @@ from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
 from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, config
 from pytest_ecornn.implementations.transposed_gpu import TransposedGpu
-from pytest_ecornn.suites.forms_gpu import forced, kind_of
+from pytest_ecornn.suites.forms_gpu import force_config, kind_of
 from pytest_ecornn.verification import calls
 
 PRECISIONS = {"float16": "float16", "tf32": "float32-tf32", "float32": "float32", "bfloat16": "bfloat16"}
@@ -152,7 +152,7 @@ def _of_kind(job: Job, case: Case) -> AbstractContextManager[None]:
         return special[job.kind]()
     arithmetic = Arithmetic.of(case.dtype, case.precision)
     problem = Problem(case.cell, case.hidden_size, case.batch, arithmetic, job.is_backward)
-    return forced(_best(problem, Device.of(indexed("cuda")))[job.kind])
+    return force_config(_best(problem, Device.of(indexed("cuda")))[job.kind])
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, kernel
 from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.promises.jitter import jittered
-from pytest_ecornn.suites.promises.repeats import Build, Busy, Repeated, Tally, repeat
+from pytest_ecornn.suites.promises.repeats import BackgroundLoad, Build, Repeated, Tally, repeat
 
 # Of persistent_gpu, and of sparse_persistent_gpu those that are pruned. Few steps, so that there are many launches; in clusters
 # and over the grid, of one tile and of several, with weights that stay on chip and some that do not, both passes and the
@@ -71,13 +71,13 @@ def jitter(repeated: Sequence[Repeated], launches: int, seeds: int) -> Tally:
         with jittered(seed):
             found = repeat(repeated, launches // seeds, seed)
         total += found.launches
-        wrong |= {f"{case} by seed {seed}": count for case, count in found.wrong.items()}
+        wrong |= {f"{case} by seed {seed}": count for case, count in found.mismatches.items()}
     return Tally(total, wrong)
 
 
 def lines(name: str, found: Tally, seconds: float) -> Iterator[str]:
-    yield f"{name}: {found.launches} launches in {seconds:.0f} s, {sum(found.wrong.values())} calls wrong"
-    yield from (f"  {case}: {count} wrong" for case, count in found.wrong.items())
+    yield f"{name}: {found.launches} launches in {seconds:.0f} s, {sum(found.mismatches.values())} calls wrong"
+    yield from (f"  {case}: {count} wrong" for case, count in found.mismatches.items())
 
 
 def run(parts: Sequence[str], launches: int, seeds: int) -> bool:
@@ -85,7 +85,7 @@ def run(parts: Sequence[str], launches: int, seeds: int) -> bool:
     is_right, repeated = True, built()
     making: dict[str, Callable[[], Tally]] = {
         "alone": lambda: repeat(repeated, launches),
-        "busy": lambda: repeat(repeated, launches, 1, Busy()),
+        "busy": lambda: repeat(repeated, launches, 1, BackgroundLoad()),
         "jitter": lambda: jitter(repeated, launches, seeds),
     }
     for name in parts:
@@ -94,7 +94,7 @@ def run(parts: Sequence[str], launches: int, seeds: int) -> bool:
         torch.cuda.synchronize()
         kernel.status_of(indexed("cuda")).check()
         print(*lines(name, found, time.monotonic() - start), sep="\n", flush=True)
-        is_right &= not found.wrong
+        is_right &= not found.mismatches
     return is_right
 
 

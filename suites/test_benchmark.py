@@ -7,7 +7,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from pytest_ecornn.measurement.clocks import replay_clock
 from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
-from pytest_ecornn.run.items.control import ControlItem
+from pytest_ecornn.run.items.control import AATestItem
 
 
 @pytest.mark.benchmark(timer=replay_clock)
@@ -18,6 +18,6 @@ def test_benchmark(ecornn_row: BenchmarkItem, benchmark: BenchmarkFixture) -> No
     replay_clock.replay(benchmark, row.timing.samples_us, row.case, {"implementation": row.implementation})
 
 
-def test_control(ecornn_control: ControlItem) -> None:
+def test_control(ecornn_control: AATestItem) -> None:
     """A baseline against itself: what the run's verdicts are to be read by."""
     ecornn_control.run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_ecornn.run.items.drawn_items import DrawnItem
-from pytest_ecornn.run.items.items import FixedItem
+from pytest_ecornn.run.items.items import NamedCaseItem
 
 
 def test_drawn_cases(ecornn_drawn: DrawnItem) -> None:
@@ -11,6 +11,6 @@ def test_drawn_cases(ecornn_drawn: DrawnItem) -> None:
     ecornn_drawn.run()
 
 
-def test_fixed_case(ecornn_fixed: FixedItem) -> None:
+def test_fixed_case(ecornn_fixed: NamedCaseItem) -> None:
     """Outputs, final states and gradients agree on one named case."""
     ecornn_fixed.run()

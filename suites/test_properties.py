@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pytest_ecornn.run.items.property_items import PropertiesItem
+from pytest_ecornn.run.items.property_items import PropertyItem
 
 
-def test_properties(ecornn_properties: PropertiesItem) -> None:
+def test_properties(ecornn_properties: PropertyItem) -> None:
     """Causality, two parts equal one whole, nothing changed that is not the call's own, and the like: see `properties`."""
     ecornn_properties.run()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_ecornn.run.items.items import Item
+from pytest_ecornn.run.items.items import CheckItem
 from pytest_ecornn.selfcheck.plugin import PROPERTY
 from pytest_ecornn.selfcheck.trial import Trial
 
@@ -21,7 +21,7 @@ def test_planted(ecornn_trial: Trial, record_property: Record) -> None:
     assert not (message := ecornn_trial.survived()), message
 
 
-def test_correct(ecornn_correct: Item, record_property: Record) -> None:
+def test_correct(ecornn_correct: CheckItem, record_property: Record) -> None:
     """Drawn cases, properties or a timed row of a right implementation."""
     row = ecornn_correct.finished()
     name, cases = f"{ecornn_correct.kind}-{ecornn_correct}", row.examples if ecornn_correct.kind == "drawn" else 0

@@ -20,10 +20,10 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from pytest_ecornn.cases import contents
-from pytest_ecornn.cases.strategies import Domain, cases
+from pytest_ecornn.cases.strategies import SupportedCases, cases
 from pytest_ecornn.contract import DTYPES, Case, Declared, cells
 from pytest_ecornn.reference.loop import Sequential
-from pytest_ecornn.run.discovery import Found, discover
+from pytest_ecornn.run.discovery import ImplementationInfo, discover
 from pytest_ecornn.verification import calls, comparison, verification, yardstick
 from pytest_ecornn.verification.permutation import Permutation
 
@@ -65,12 +65,12 @@ def _count(tallies: Tallies, group: str) -> int:
     return sum(len(tally.shares) for key, tally in tallies.items() if key[0] == group)
 
 
-def _collect_some(found: dict[str, Found], cell: str, dtype: str, number: int, tallies: Tallies) -> None:
+def _collect_some(found: dict[str, ImplementationInfo], cell: str, dtype: str, number: int, tallies: Tallies) -> None:
     @seed(number)
     @settings(max_examples=8, phases=(Phase.generate,), deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(cases(Domain((cell,), (dtype,)), cell, dtype))
+    @given(cases(SupportedCases((cell,), (dtype,)), cell, dtype))
     def draw(case: Case) -> None:
-        wanted = verification.Expected(contents.problem(case))
+        wanted = verification.ReferenceResult(contents.problem(case))
         for name, tensors, declared in _correct(found, case, wanted):
             for one in wanted.compare(tensors, declared):
                 group = "gradients" if one.tensor.startswith("grad") else "outputs"
@@ -79,12 +79,14 @@ def _collect_some(found: dict[str, Found], cell: str, dtype: str, number: int, t
     draw()
 
 
-def _correct(found: dict[str, Found], case: Case, wanted: verification.Expected) -> Iterator[tuple[str, Any, Declared]]:
+def _correct(
+    found: dict[str, ImplementationInfo], case: Case, wanted: verification.ReferenceResult
+) -> Iterator[tuple[str, Any, Declared]]:
     """Each correct implementation's tensors: the discovered ones, and the plain loop on permuted indices."""
     for name, one in found.items():
-        if one.kind().refusal(case) is None:
-            layer = one.kind().build(case, wanted.problem.weights)
-            yield name, calls.run(layer, wanted.problem), one.kind().declared
+        if one.cls().refusal(case) is None:
+            layer = one.cls().build(case, wanted.problem.weights)
+            yield name, calls.run(layer, wanted.problem), one.cls().declared
     for declared in (Declared("storage"), Declared("float32"), Declared("float32", "storage")):
         permutation = Permutation.draw(case, _OTHER_ORDER)
         permuted = permutation.problem(wanted.problem, units=0)
@@ -94,7 +96,12 @@ def _correct(found: dict[str, Found], case: Case, wanted: verification.Expected)
 
 
 def _add(
-    tally: Tally, case: Case, one: comparison.Comparison, wanted: verification.Expected, tensors: Any, declared: Declared
+    tally: Tally,
+    case: Case,
+    one: comparison.TensorCheck,
+    wanted: verification.ReferenceResult,
+    tensors: Any,
+    declared: Declared,
 ) -> None:
     if one.status == "uninformative":
         tally.uninformative += 1
@@ -105,10 +112,10 @@ def _add(
     finfo = torch.finfo(getattr(torch, case.dtype))
     reference, yard = (
         wanted.tensors[one.tensor],
-        wanted.spread(declared, yardstick.run_counts(wanted.tensors["output"].numel())[1])[one.tensor],
+        wanted.baseline_errors(declared, yardstick.run_counts(wanted.tensors["output"].numel())[1])[one.tensor],
     )
     where = comparison.slices(case, one.tensor, tuple(reference.shape))
-    values = comparison.widened(tensors[one.tensor], reference.device)
+    values = comparison.to_float64(tensors[one.tensor], reference.device)
     subnormal, valid = finfo.smallest_normal * finfo.eps, wanted.valid(one.tensor)
     found = comparison.errors(values, reference, where, valid, subnormal, tensors[one.tensor].dtype)
     for label, error in found.items():

@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from pytest_ecornn.measurement.watched_clock import Span
-from pytest_ecornn.results.quiet_bounds import Blocks
+from pytest_ecornn.measurement.watched_clock import AddressRange
+from pytest_ecornn.results.quiet_bounds import TimedBlockBounds
 from pytest_ecornn.results.rows import Disturbance
 
 _STEP, _SLICE, _BALANCING, _SETTLING = 2.5e-5, 4e-3, 20e-3, 8e-3
@@ -69,10 +69,10 @@ class Arm:
         self.lost.append(span.lost(_PROCESSORS))
         self.delayed.append(min(self.lost[-1], span.delayed))
 
-    def blocks(self, found: Disturbance) -> Blocks:
-        return Blocks.of(self.times_us, self.lost, self.delayed, found)
+    def blocks(self, found: Disturbance) -> TimedBlockBounds:
+        return TimedBlockBounds.of(self.times_us, self.lost, self.delayed, found)
 
-    def _call(self, machine: Scheduler) -> Span:
+    def _call(self, machine: Scheduler) -> AddressRange:
         steps = {_CALLER: 0, _WORKER: 0}
         start, layer = machine.now, self._layer
         for _ in range(layer.units):
@@ -85,4 +85,4 @@ class Arm:
         wall = machine.now - start
         caller, worker = (count * _STEP for count in steps.values())
         used = caller + max(0.0, worker + machine.random.uniform(-_TICK, _TICK))  # a running worker's is counted at ticks
-        return Span(wall, 2 * wall - caller - worker, used, wall - caller, caller, stale=_TICK)
+        return AddressRange(wall, 2 * wall - caller - worker, used, wall - caller, caller, stale=_TICK)

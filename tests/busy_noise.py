@@ -24,9 +24,9 @@ from pytest_ecornn.cases.case_sets import case_set
 from pytest_ecornn.contract import DTYPES, Case, Implementation
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
 from pytest_ecornn.implementations.torch_cpu import TorchCpu
-from pytest_ecornn.measurement.clocks import CpuClock
-from pytest_ecornn.measurement.columns import Column
-from pytest_ecornn.measurement.measurement import Arm, Pool
+from pytest_ecornn.measurement.clocks import WallTimer
+from pytest_ecornn.measurement.columns import TimingColumn
+from pytest_ecornn.measurement.measurement import Arm, InputPool
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.results import statistics
@@ -104,15 +104,15 @@ def built(kind: type[Implementation], case: Case, repeats: int, number: int) -> 
 
 
 @cache
-def pool(case: Case) -> Pool:
-    return Pool(case)
+def pool(case: Case) -> InputPool:
+    return InputPool(case)
 
 
 def measured(pair: Pair, spinning: int, budget: float, confidence: float, fewest: int = 0) -> Measured:
     start = time.perf_counter()
     candidate = built(pair.candidate, pair.case, pair.repeats, 0)
     baseline = built(pair.baseline, pair.case, 1, 1)
-    column = Column([Arm(one, pool(pair.case)) for one in (candidate, baseline)], CpuClock(), confidence)
+    column = TimingColumn([Arm(one, pool(pair.case)) for one in (candidate, baseline)], WallTimer(), confidence)
     column.measure(budget, fewest)
     timing = column.timing(_NO_FLOOR)
     one, seconds = timing.against[0], time.perf_counter() - start
@@ -136,7 +136,7 @@ def spinning(count: int) -> Iterator[None]:
 
 def is_wrong(busy: Measured, quiet: Measured) -> bool:
     """Whether the verdict is one that the quiet run's interval excludes."""
-    limit = 1 + CpuClock.smallest_difference
+    limit = 1 + WallTimer.equivalence_margin
     possible = {
         "slower": quiet.high > limit,
         "faster": quiet.low < 1 / limit,
@@ -159,7 +159,7 @@ def report(calm: Sequence[Measured], busy: Sequence[Measured]) -> bool:
         print(f"{count} spinning: {_decided(effects)} effects over {EFFECT} decided; {_decided(busy, count)} rows in all")
     disturbed = sum(one.is_disturbed for one in calm)
     effects = [one for one in busy if one.spinning == 1 and quiet[one.name].is_effect]
-    decided = sum(statistics.decided(one.verdict) for one in effects)
+    decided = sum(statistics.is_conclusive(one.verdict) for one in effects)
     print(f"wrong verdicts: {len(wrong)} of {len(busy)} rows (bar: 0)")
     print(f"called disturbed on a quiet machine: {disturbed} of {len(calm)} rows (bar: {MOST_DISTURBED:.0%})")
     print(f"effects over {EFFECT} decided beside one spinning process: {decided} of {len(effects)} (bar: {FEWEST_DECIDED:.0%})")
@@ -172,7 +172,7 @@ def _width(one: Measured) -> float:
 
 def _decided(rows: Sequence[Measured], count: int | None = None) -> str:
     rows = [one for one in rows if count is None or one.spinning == count]
-    return f"{sum(statistics.decided(one.verdict) for one in rows)} of {len(rows)}"
+    return f"{sum(statistics.is_conclusive(one.verdict) for one in rows)} of {len(rows)}"
 
 
 def main() -> None:
@@ -182,9 +182,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=140.0, help="beside so many spinning processes, for at most")
     parser.add_argument("--output", type=Path, help="a JSON file of every row")
     given = parser.parse_args()
-    memory.fix_allocator()
+    memory.configure_malloc()
     rows = pairs(given.times)
-    confidence = statistics.confidence_of_each(len(rows))
+    confidence = statistics.per_comparison_confidence(len(rows))
     found: list[Measured] = []
     for count in (0, *SPINNING):
         with spinning(count):

@@ -33,7 +33,7 @@ def _share_the_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     lock = MachineLock(_GPU_LOCK)
-    with lock.alone() if request.node.get_closest_marker("gpu_alone") else lock.shared():
+    with lock.exclusive() if request.node.get_closest_marker("gpu_alone") else lock.shared():
         yield
 
 

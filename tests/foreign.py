@@ -19,7 +19,7 @@ _QUICKLY = """
 from pytest_ecornn.measurement import roofline
 from pytest_ecornn.run import exploration
 from pytest_ecornn.run.items import property_items
-exploration.SIMPLIFY_SECONDS = 1.0
+exploration.SHRINK_SECONDS = 1.0
 property_items.TIMED_REPEATS = 2
 roofline.measure_ceilings = lambda dtypes, device: roofline.Ceilings({1: 1e6}, {1: 1e6}, dict.fromkeys(dtypes, 1e6))
 """

@@ -14,7 +14,7 @@ import numpy as np
 
 from pytest_ecornn import reporting
 from pytest_ecornn.results.regression import gate
-from pytest_ecornn.results.regression.gate_limits import DEFAULT, Limits
+from pytest_ecornn.results.regression.gate_limits import DEFAULT, Thresholds
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import paired_ratio
 from tests.reporting_samples import CASES, row, timing
@@ -56,8 +56,8 @@ def one(name: str, time_us: float, baselines: dict[str, float], case: str = CASE
     return row(name, case, timing=found)
 
 
-def compared(then: Sequence[Row], now: Sequence[Row]) -> gate.Outcome:
-    return gate.compare(then, now, reporting.unproven(now), Limits().share)
+def compared(then: Sequence[Row], now: Sequence[Row]) -> gate.RegressionReport:
+    return gate.compare(then, now, reporting.unproven(now), Thresholds().share)
 
 
 class Machine:
@@ -104,7 +104,7 @@ def replayed(machine: Machine, change: float, rows: int, pairs: int) -> tuple[in
     ratios = {found.case: ratio for found, ratio in zip(cases, true, strict=True)}
     looks = [found for found in outcome.findings if found.looks_slower]
     last = [
-        gate.measured_again(
+        gate.with_remeasurement(
             found, lambda same: paired_ratio(*machine.times(change * ratios[same.case], 2 * pairs), outcome.confidence)
         )
         for found in looks

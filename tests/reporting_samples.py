@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting import RunInfo
-from pytest_ecornn.results.rows import Against, Row, TensorError, Timing
+from pytest_ecornn.results.rows import BaselineRatio, Row, TensorError, Timing
 
 HOSTILE = "a|b<script>alert(1)</script>`*_[x](http://evil.example)\n\x1b[31m# h\ud800"
 CASES = (
@@ -27,7 +27,7 @@ def timing(time_us: float, baselines: dict[str, float], seed: int = 0) -> Timing
         ratio = time_us / base_us
         low, high = 0.98 * ratio, 1.02 * ratio
         verdict = "faster" if high < 1 else "slower" if low > 1 else "same"
-        against.append(Against(name, base_us, ratio, low, high, verdict, [base_us * s / time_us for s in samples]))
+        against.append(BaselineRatio(name, base_us, ratio, low, high, verdict, [base_us * s / time_us for s in samples]))
     return Timing(
         time_us, 0.99 * time_us, 1.01 * time_us, samples, 3, "perf_counter", against, 1.7, 6_300_000, 5_000_000, 40_000_000,
         5e3 / time_us, 40e3 / time_us, 0.2 * 1000, 200 / time_us,

@@ -18,15 +18,15 @@ import torch
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement.measurement import Arm
-from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import Graph
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.results import quiet_bounds
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites import acceptance_gpu
 from pytest_ecornn.suites.promises import agreement, captured, first_use, planted, verdicts
-from pytest_ecornn.suites.promises.captured import Captured
-from pytest_ecornn.suites.promises.planted import Sleep
+from pytest_ecornn.suites.promises.captured import CapturedImplementation
+from pytest_ecornn.suites.promises.planted import SpinKernelModel
 from pytest_ecornn.system import machine
 from pytest_ecornn.verification.verification import Candidate
 from tests.test_replay import CountingClock, built, fake_graph
@@ -57,10 +57,10 @@ class FakeDoBench:
         return 6.0
 
 
-def fake_captured(replays: list[int], graphs: int = 3) -> Captured:
+def fake_captured(replays: list[int], graphs: int = 3) -> CapturedImplementation:
     candidate = Candidate.build("sequential", Sequential, SMALL)
     found: Any = [Graph(None, None, partial(replays.append, number)) for number in range(graphs)]
-    return Captured(Arm(candidate, Pool(SMALL), samples_us=[5000.0]), found)
+    return CapturedImplementation(Arm(candidate, InputPool(SMALL), samples_us=[5000.0]), found)
 
 
 def test_do_bench_replays_all_graphs_in_turn_for_so_long_that_its_flush_weighs_little() -> None:
@@ -74,11 +74,11 @@ def test_do_bench_replays_all_graphs_in_turn_for_so_long_that_its_flush_weighs_l
 def test_turns_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
-    def harness_us(one: Captured) -> float:
+    def harness_us(one: CapturedImplementation) -> float:
         order.append("harness")
         return 2020.0
 
-    def do_bench_us(do_bench: Any, one: Captured) -> float:
+    def do_bench_us(do_bench: Any, one: CapturedImplementation) -> float:
         order.append("do_bench")
         return 2000.0
 
@@ -132,20 +132,20 @@ def test_only_long_calls_are_judged() -> None:
 
 
 def test_cycles_come_from_a_line_through_two_lengths() -> None:
-    sleep = Sleep.through((1000, 2.5), (3000, 3.5))
+    sleep = SpinKernelModel.fit_two_points((1000, 2.5), (3000, 3.5))
     assert sleep.fixed_us == pytest.approx(2.0)
     assert sleep.us_per_cycle == pytest.approx(5e-4)
     assert sleep.cycles(12.0) == 20_000
     assert sleep.cycles(1.0) == 1
     with pytest.raises(ValueError, match="a longer wait"):
-        Sleep.through((1000, 2.5), (3000, 2.5))
+        SpinKernelModel.fit_two_points((1000, 2.5), (3000, 2.5))
 
 
 def test_a_share_that_is_off_is_corrected() -> None:
-    sleep = Sleep(2.0, 5e-4)
-    assert sleep.corrected(20_000, 1.02, 400.0) == 20_000 + 8_000
-    assert sleep.corrected(20_000, 1.04, 400.0) == 20_000 - 8_000
-    assert sleep.corrected(20_000, 1.5, 400.0) == 1
+    sleep = SpinKernelModel(2.0, 5e-4)
+    assert sleep.refine(20_000, 1.02, 400.0) == 20_000 + 8_000
+    assert sleep.refine(20_000, 1.04, 400.0) == 20_000 - 8_000
+    assert sleep.refine(20_000, 1.5, 400.0) == 1
     assert planted.is_planted(1.0329)
     assert not planted.is_planted(1.0331)
     assert not planted.is_planted(1.0)
@@ -158,7 +158,7 @@ def test_it_is_calibrated_once_more_at_most(monkeypatch: pytest.MonkeyPatch, rat
     monkeypatch.setattr(planted, "_time_us", lambda *given: 1000.0)
     monkeypatch.setattr(planted, "ratio_of", lambda *given: Ratio(next(left), 0.9, 1.1))
     monkeypatch.setattr(planted, "capture", lambda *given: done.append(given) or plain)
-    _, ratio = planted.plant(plain, "sequential", plain.called.pool, Sleep(2.0, 5e-4), 0.1)
+    _, ratio = planted.inject_slowdown(plain, "sequential", plain.called.pool, SpinKernelModel(2.0, 5e-4), 0.1)
     assert (ratio.ratio, len(done)) == (ratios[-1], captures)
     assert [one[-1].args for one in done] == [(56_000,), (16_000,)][:captures]
 
@@ -174,8 +174,10 @@ def test_trials_are_spread_evenly() -> None:
 @pytest.mark.parametrize("text", ["lstm-T3-B2-H5-float32", "gru-T3-B2-H5-bfloat16-training"])
 def test_a_trial_is_judged_as_a_row_is(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     candidate, pool = built(text)
-    row, baseline = (Captured(Arm(candidate, pool), [fake_graph(candidate, pool) for _ in range(2)]) for _ in range(2))
-    monkeypatch.setattr(verdicts, "GraphClock", lambda device: CountingClock())
+    row, baseline = (
+        CapturedImplementation(Arm(candidate, pool), [fake_graph(candidate, pool) for _ in range(2)]) for _ in range(2)
+    )
+    monkeypatch.setattr(verdicts, "CudaGraphTimer", lambda device: CountingClock())
     monkeypatch.setattr(quiet_bounds, "is_disturbed", lambda found: False)  # made-up times, beside real waits
     found = verdicts._judged(verdicts.Tally("sequential", text, verdicts.SAME), row, baseline, 3, 0.05)
     assert found.verdicts == Counter(same=3)
@@ -195,11 +197,11 @@ def made_up_tallies() -> list[verdicts.Tally]:
 
 def test_verdicts_are_counted_by_what_was_wanted() -> None:
     tallies = made_up_tallies()
-    assert verdicts.right(tallies, verdicts.SAME) == (199, 200)
-    assert verdicts.right(tallies, verdicts.PLANTED) == (197, 200)
+    assert verdicts.count_correct(tallies, verdicts.SAME) == (199, 200)
+    assert verdicts.count_correct(tallies, verdicts.PLANTED) == (197, 200)
     one = verdicts.Tally("cudnn", "a", verdicts.SAME)
     one.add("slower", 1.1)
-    assert verdicts.right([one], verdicts.SAME) == (0, 1)
+    assert verdicts.count_correct([one], verdicts.SAME) == (0, 1)
     assert verdicts.share_text(1, 200) == "1 of 200 (0.5%)"
     assert verdicts.share_text(0, 0) == "none"
 
@@ -214,7 +216,7 @@ def test_a_tally_shows_its_ratios_and_a_share_that_is_off() -> None:
 
 def test_old_objects_are_not_searched_for_garbage() -> None:
     before = gc.get_freeze_count()
-    with verdicts.without_old_garbage():
+    with verdicts.frozen_gc():
         assert gc.get_freeze_count() > before
     assert gc.get_freeze_count() == 0
 
@@ -223,7 +225,7 @@ def test_old_objects_are_not_searched_for_garbage() -> None:
 
 
 def test_first_uses_are_noted_with_their_compilation() -> None:
-    watch = first_use.Watch()
+    watch = first_use.CompileTimer()
     nvrtc = watch.nvrtc(lambda source: b"code")
 
     @cache
@@ -252,8 +254,8 @@ def test_what_is_watched_is_what_kernels_use() -> None:
 
 def made_up_first_use() -> first_use.Figures:
     stages = [first_use.Stage("forward", 1.25, 0.002), first_use.Stage("backward", None, 0.0015)]
-    warm = first_use.First("a", 0.5, [first_use.Stage("forward", None, 0.06)], first_use.WARM)
-    return first_use.Figures(firsts=[first_use.First("a", 2.5, stages), warm])
+    warm = first_use.ColdStart("a", 0.5, [first_use.Stage("forward", None, 0.06)], first_use.WARM)
+    return first_use.Figures(firsts=[first_use.ColdStart("a", 2.5, stages), warm])
 
 
 def test_a_process_prints_what_is_read_again() -> None:

@@ -156,7 +156,7 @@ def test_bold_is_certain_and_what_is_certain_is_bold(rows: list[Row]) -> None:
     unproven = reporting.unproven(rows)
     for column in standing.columns(rows):
         result = of_case(rows, unproven, column)
-        proven = {one.implementation: standing.published(one, unproven, column) for one in rows}
+        proven = {one.implementation: standing.is_publishable(one, unproven, column) for one in rows}
         withheld = {name for name, shown in proven.items() if shown is None}
         shown: dict[str, Timing | None] = {name: one for name, one in proven.items() if one is not None}
         bases = {ratio.baseline for one in shown.values() if one for ratio in one.against} - withheld
@@ -187,7 +187,10 @@ def test_all_outputs_say_the_same(rows: list[Row]) -> None:
     is_bold = ["bold" in str(cell.style) for cell in table.columns[1].cells if isinstance(cell, Text)]
     assert is_bold == ["**" in line[-5] for line in markdown] == [bool(one.bold) for one in results]
     proven = {
-        (one.implementation, column) for one in rows for column in standing.COLUMNS if standing.published(one, unproven, column)
+        (one.implementation, column)
+        for one in rows
+        for column in standing.COLUMNS
+        if standing.is_publishable(one, unproven, column)
     }
     compared = comparison_tables.comparison(rows, rows, unproven)
     assert compared.count("**") == 2 * sum((one.bold, one.column) in proven for one in results)

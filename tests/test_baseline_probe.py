@@ -11,13 +11,13 @@ from torch import Tensor
 from pytest_ecornn.contract import Case, State
 from pytest_ecornn.measurement import baseline_probe
 from pytest_ecornn.measurement.baseline_probe import Alone, BaselineProbe
-from pytest_ecornn.measurement.clocks import CpuClock
+from pytest_ecornn.measurement.clocks import WallTimer
 from pytest_ecornn.measurement.measurement import Arm
-from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.reporting import answer
-from pytest_ecornn.results.rows import Against, Timing
+from pytest_ecornn.results.rows import BaselineRatio, Timing
 from pytest_ecornn.selfcheck._correct_layers import Loop
-from pytest_ecornn.verification.guards.background import Threads
+from pytest_ecornn.verification.guards.background import ThreadGuard
 from pytest_ecornn.verification.verification import Candidate
 
 CASE = Case(cell="gru", steps=4, batch=2, hidden_size=8)
@@ -41,14 +41,14 @@ def test_only_blocks_that_lie_apart_differ(before: list[float], after: list[floa
 
 def test_a_baseline_that_has_become_slower_is_doubted() -> None:
     baseline = Candidate.build("loop", Loop, CASE)
-    probe = BaselineProbe([baseline], Pool(CASE), CpuClock(), Threads(), budget=1.0)
+    probe = BaselineProbe([baseline], InputPool(CASE), WallTimer(), ThreadGuard(), budget=1.0)
     own = baseline.layer
 
     def slow(x: Tensor, state: State, lengths: Tensor | None) -> Any:
         time.sleep(0.01)
         return own(x, state, lengths)
 
-    turns = Arm(baseline, Pool(CASE), samples_us=[1.0, 1.0, 1.0])
+    turns = Arm(baseline, InputPool(CASE), samples_us=[1.0, 1.0, 1.0])
     baseline.layer = slow
     doubts = probe.doubts([turns])
     assert "times as long after the candidate was built" in doubts["loop"]
@@ -56,13 +56,13 @@ def test_a_baseline_that_has_become_slower_is_doubted() -> None:
 
 def test_a_baseline_that_is_slow_by_turns_alone_is_doubted() -> None:
     baseline = Candidate.build("loop", Loop, CASE)
-    probe = BaselineProbe([baseline], Pool(CASE), CpuClock(), Threads(), budget=1.0)
-    turns = Arm(baseline, Pool(CASE), samples_us=[1e7] * 8)
+    probe = BaselineProbe([baseline], InputPool(CASE), WallTimer(), ThreadGuard(), budget=1.0)
+    turns = Arm(baseline, InputPool(CASE), samples_us=[1e7] * 8)
     assert "times as long" in probe.doubts([turns])["loop"]
 
 
 def test_a_doubted_verdict_is_unclear_and_nothing_is_bold() -> None:
-    against = Against("loop", 1.0, 0.5, 0.49, 0.51, "faster", [1.0] * 8)
+    against = BaselineRatio("loop", 1.0, 0.5, 0.49, 0.51, "faster", [1.0] * 8)
     timing = Timing(0.5, 0.49, 0.51, [0.5], 1, "", [against], 0, None, 1, 1, 1, 1, 0, 0)
     baseline_probe.apply({"loop": "loop took 1.34 times as long"}, timing)
     assert (against.verdict, against.doubt) == ("unclear", "loop took 1.34 times as long")

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_ecornn.cases import boundaries, boundary_targets, contents
 from pytest_ecornn.cases.boundaries import DEFAULT, QUICK, Effort, Planned, plan
-from pytest_ecornn.cases.strategies import Domain, nearest_supported
+from pytest_ecornn.cases.strategies import SupportedCases, nearest_supported
 from pytest_ecornn.contract import DTYPES, Case
 from pytest_ecornn.reporting import boundary_sizes
 from pytest_ecornn.results.rows import Row
@@ -17,7 +17,7 @@ BASE = Case(cell="lstm", steps=4, batch=2, hidden_size=8)
 
 
 def planned(*constants: int, effort: Effort = QUICK, seed: int = 0, dtype: str = "float32") -> list[Planned]:
-    return list(plan(Domain(("lstm",)), replace(BASE, dtype=dtype), constants, effort, seed, lambda case: case))
+    return list(plan(SupportedCases(("lstm",)), replace(BASE, dtype=dtype), constants, effort, seed, lambda case: case))
 
 
 def covered(*plans: list[Planned]) -> dict[str, list[int]]:
@@ -83,7 +83,7 @@ def test_what_an_implementation_refuses_is_tried_as_it_runs_it() -> None:
     def unsupported(case: Case) -> str | None:
         return "needs multiples of 16" if case.hidden_size % 16 or case.bidirectional else None
 
-    plans = list(plan(Domain(("lstm",)), BASE, [], QUICK, 0, lambda case: nearest_supported(case, unsupported)))
+    plans = list(plan(SupportedCases(("lstm",)), BASE, [], QUICK, 0, lambda case: nearest_supported(case, unsupported)))
     assert not any(one.case.bidirectional or one.case.hidden_size % 16 for one in plans)
     assert max(target.size for one in plans for target in one.targets if target.dim == "H") == 144
 
@@ -92,12 +92,12 @@ def test_an_implementation_of_pre_activations_has_no_input_size() -> None:
     def unsupported(case: Case) -> str | None:
         return None if case.projected else "takes pre-activations"
 
-    plans = list(plan(Domain(("lstm",)), BASE, [96], QUICK, 0, lambda case: nearest_supported(case, unsupported)))
+    plans = list(plan(SupportedCases(("lstm",)), BASE, [96], QUICK, 0, lambda case: nearest_supported(case, unsupported)))
     assert set(covered(plans)) == set("TBH")
 
 
 def test_nothing_is_planned_of_what_runs_no_case() -> None:
-    assert not list(plan(Domain(("lstm",)), BASE, [96], QUICK, 0, lambda case: None))
+    assert not list(plan(SupportedCases(("lstm",)), BASE, [96], QUICK, 0, lambda case: None))
 
 
 def test_covered_sizes_are_shown_in_a_line_and_a_table() -> None:

@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.measurement.clocks import CpuClock
+from pytest_ecornn.measurement.clocks import WallTimer
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import persistent
 from pytest_ecornn.suites.published.common import case_times
-from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, Cell, Contest
-from pytest_ecornn.suites.published.common.optional import LATE
-from pytest_ecornn.suites.published.common.parted import Part, Plan, each
-from pytest_ecornn.suites.published.common.rebuilt import rebuilt
+from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, Cell, TimedComparison
+from pytest_ecornn.suites.published.common.optional import NOT_REACHED
+from pytest_ecornn.suites.published.common.parted import ReportPlan, Section, measure_each
+from pytest_ecornn.suites.published.common.rebuilt import from_json
 
 SMALL = Case(cell="lstm", steps=3, batch=2, hidden_size=5, mode="training")
 
 
 def test_a_row_is_verified_and_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    for clock in ("CudaClock", "GraphClock"):
-        monkeypatch.setattr(case_times, clock, lambda device: CpuClock())
+    for clock in ("CudaEventTimer", "CudaGraphTimer"):
+        monkeypatch.setattr(case_times, clock, lambda device: WallTimer())
     monkeypatch.setattr(case_times, "captured", lambda arm: arm if isinstance(arm, str) else "no graph on a CPU")
     monkeypatch.setattr(case_times, "_SECONDS", 0.01)
-    (row,) = Contest(("torch_cpu", "sequential", "cudnn"), ("sequential",)).rows([SMALL], float("inf"))
+    (row,) = TimedComparison(("torch_cpu", "sequential", "cudnn"), ("sequential",)).rows([SMALL], float("inf"))
     called, replayed = row.cells[CALLED], row.cells[REPLAYED]
     assert list(called) == ["torch_cpu", "sequential", "cudnn"]
     assert called["torch_cpu"].time_us is not None
@@ -40,7 +40,7 @@ def test_a_row_is_verified_and_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_nobody_is_timed_where_the_one_that_is_needed_does_not_run() -> None:
-    (row,) = Contest(("sequential", "cudnn"), ("sequential",), needed="cudnn").rows([SMALL], float("inf"))
+    (row,) = TimedComparison(("sequential", "cudnn"), ("sequential",), needed="cudnn").rows([SMALL], float("inf"))
     assert row.cells[CALLED] == {
         "sequential": Cell("not timed, as cudnn was not"),
         "cudnn": Cell("cuDNN runs on a CUDA device"),
@@ -51,10 +51,10 @@ def test_each_item_has_a_row_whatever_happens_to_it() -> None:
     def row(item: int) -> str:
         return f"{6 // item}"
 
-    assert list(each([3, 0, 2], float("inf"), row, lambda item, why: f"{item}: {why}")) == [
+    assert list(measure_each([3, 0, 2], float("inf"), row, lambda item, why: f"{item}: {why}")) == [
         "2", "0: ZeroDivisionError: integer division or modulo by zero", "3"
     ]  # fmt: skip
-    assert list(each([3], 0.0, row, lambda item, why: f"{item}: {why}")) == [f"3: {LATE}"]
+    assert list(measure_each([3], 0.0, row, lambda item, why: f"{item}: {why}")) == [f"3: {NOT_REACHED}"]
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ class Outer:
     "value", [Outer("a"), Outer("b", (1.0, 0.5, 2.0), {"x": Inner(Ratio(1.0, 0.9, 1.1), [1, 2])}), Outer("c", inner={})]
 )
 def test_rows_are_made_again_from_json(value: Outer) -> None:
-    assert rebuilt(Outer, json.loads(json.dumps(asdict(value)))) == value
+    assert from_json(Outer, json.loads(json.dumps(asdict(value)))) == value
 
 
-def plan(labels: list[str], made: list[str]) -> Plan:
+def plan(labels: list[str], made: list[str]) -> ReportPlan:
     """A part that goes on, over these labels, noting what it makes; and one that does not."""
 
     def measure(deadline: float, earlier: Any = ()) -> Iterator[Outer]:
@@ -96,9 +96,9 @@ def plan(labels: list[str], made: list[str]) -> Plan:
         return ", ".join(row.label for row in rows)
 
     parts = {
-        "first": Part(measure, render, 0.5, row=Outer, goes_on=True), "second": Part(other, render, 0.5, row=Outer)
+        "first": Section(measure, render, 0.5, row=Outer, is_resumable=True), "second": Section(other, render, 0.5, row=Outer)
     }  # fmt: skip
-    return Plan("some", "Some", 1, parts, ("first", "second"), 10.0)
+    return ReportPlan("some", "Some", 1, parts, ("first", "second"), 10.0)
 
 
 def test_a_later_run_goes_on_after_an_earlier_one(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_later_run_goes_on_after_an_earlier_one(tmp_path: Path) -> None:
     plan(["a", "b"], made).run(tmp_path / "one", 10.0, ["first", "second"])
     file = tmp_path / "one/some.json"
     written = json.loads(file.read_text())
-    written["rows"]["first"].append(asdict(Outer(LATE)))  # what was not reached is not taken over
+    written["rows"]["first"].append(asdict(Outer(NOT_REACHED)))  # what was not reached is not taken over
     written["seconds"] = 90.0
     del written["runs"]  # as in older reports
     file.write_text(json.dumps(written))
@@ -128,4 +128,4 @@ def test_what_persistent_gpus_report_holds_is_taken_over_as_it_was(tmp_path: Pat
     persistent.PLAN.run(tmp_path, 0.0, list(persistent.PLAN.parts))
     for name, rows in json.loads((tmp_path / "persistent.json").read_text())["rows"].items():
         part = persistent.PLAN.parts[name]
-        assert [json.loads(json.dumps(asdict(rebuilt(part.row, row)))) for row in rows] == rows
+        assert [json.loads(json.dumps(asdict(from_json(part.row, row)))) for row in rows] == rows

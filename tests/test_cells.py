@@ -83,7 +83,7 @@ def test_minimal_cells_follow_the_paper_step_by_step(cell: str) -> None:
             f, i = (1 / (1 + (-gate).exp()) for gate in gates[:2])
             h = f / (f + i) * h + i / (f + i) * candidate
         expected.append(h)
-    output, final = verification.reference_layer(problem)(problem.x, problem.given_state, None)
+    output, final = verification.reference_layer(problem)(problem.x, problem.state_argument, None)
     torch.testing.assert_close(output, torch.stack(expected), rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(final, h[None], rtol=1e-12, atol=1e-14)
 
@@ -96,7 +96,7 @@ def test_projected_is_what_is_left_after_the_input_product(cell: str) -> None:
     given = torch.cat(
         [
             problem.x @ problem.weights["weight_ih" + suffix].T + problem.weights["bias_ih" + suffix]
-            for _, _, suffix in cells.suffixes(case)
+            for _, _, suffix in cells.parameter_suffixes(case)
         ],
         -1,
     )
@@ -110,7 +110,7 @@ def test_one_layer_in_one_direction_is_given_its_inputs_themselves_and_gives_a_s
     case = replace(BASE, cell="mingru", projected=True, input_size=5)
     given, state, seen = torch.randn(7, 3, 10), torch.randn(3, 5), []
 
-    def run_layer(suffix: str, x: Tensor, is_projected: bool, initial: cells.Blocks, reverse: bool) -> Any:
+    def run_layer(suffix: str, x: Tensor, is_projected: bool, initial: cells.GateTensors, reverse: bool) -> Any:
         seen.append(x)
         return x[..., :5], (state,)
 
@@ -146,6 +146,6 @@ def test_a_cell_of_a_taken_name_is_refused() -> None:
 
 def test_the_floor_counts_each_tensor_once() -> None:
     case = Case(cell="mingru", steps=10, batch=2, hidden_size=4, projected=True)
-    cost = cells.floor_cost(case)
+    cost = cells.minimum_cost(case)
     assert cost.bytes == 4 * (10 * 2 * 8 + 10 * 2 * 4 + 2 * 4)
-    assert cells.floor_cost(case, valid_steps=5).bytes < cost.bytes
+    assert cells.minimum_cost(case, valid_steps=5).bytes < cost.bytes

@@ -19,25 +19,25 @@ from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.reference.rounding import Dithered, Rounding
 from pytest_ecornn.verification import calls, verification, yardstick
-from pytest_ecornn.verification.comparison import Comparison, Error, judge
-from pytest_ecornn.verification.moved_gates import MovedGates
+from pytest_ecornn.verification.comparison import Error, TensorCheck, check_tensor
+from pytest_ecornn.verification.moved_gates import PerturbedActivations
 from pytest_ecornn.verification.permutation import Permutation
-from pytest_ecornn.verification.verification import Expected
+from pytest_ecornn.verification.verification import ReferenceResult
 
 CASE = Case(cell="lstm", steps=9, batch=3, hidden_size=8, input_size=5, layers=2, mode="training", has_state=True, seed=4)
 Change = Callable[[calls.Tensors], None]
 
 
-def judged(case: Case, change: Change, carry: Any = "float32") -> dict[str, Comparison]:
+def judged(case: Case, change: Change, carry: Any = "float32") -> dict[str, TensorCheck]:
     """The verdicts on a right result after `change`."""
-    expected = Expected(contents.problem(case))
+    expected = ReferenceResult(contents.problem(case))
     tensors = calls.run(Sequential(Declared(carry)).build(case, expected.problem.weights), expected.problem)
     tensors = {name: None if tensor is None else tensor.detach().clone() for name, tensor in tensors.items()}
     change(tensors)
     return {one.tensor: one for one in expected.compare(tensors, Declared(carry))}
 
 
-def failed(verdicts: dict[str, Comparison]) -> list[str]:
+def failed(verdicts: dict[str, TensorCheck]) -> list[str]:
     return [name for name, one in verdicts.items() if one.status == "failed"]
 
 
@@ -71,7 +71,7 @@ def test_one_wrong_element_fails_its_tensor_alone(name: str) -> None:
 def test_a_small_slice_is_judged_by_its_own_scale() -> None:
     """An error that is nothing beside the largest step is seen in the step where it is."""
     case = replace(CASE, cell="mingru", layers=1, has_state=False, projected=True, input_size=8, steps=2, batch=1)
-    expected = Expected(contents.problem(case))
+    expected = ReferenceResult(contents.problem(case))
     first = abs(expected.tensors["output"][0]).max()
     wrong = setting("output", (0, 0, 0), float(expected.tensors["output"][0, 0, 0] + first * 2e-5))
     verdicts = judged(case, wrong)
@@ -145,7 +145,7 @@ def test_an_infinity_of_the_other_sign_fails() -> None:
 
 def test_padding_must_be_exactly_zero() -> None:
     case = replace(CASE, ragged=True)
-    lengths = Expected(contents.problem(case)).problem.lengths
+    lengths = ReferenceResult(contents.problem(case)).problem.lengths
     assert lengths is not None
     row = int(lengths.argmin())
     assert lengths[row] < case.steps
@@ -164,7 +164,7 @@ def test_a_pruned_weight_must_have_no_gradient() -> None:
 def test_vanished_gradients_are_uninformative_and_not_passed() -> None:
     case = replace(CASE, steps=250, layers=1, batch=1, hidden_size=3, seed=5)
     case = replace(case, contents="saturated")
-    expected = Expected(contents.problem(case))
+    expected = ReferenceResult(contents.problem(case))
     zeros = {name: torch.zeros(t.shape) for name, t in expected.tensors.items()}
     verdicts = {one.tensor: one.status for one in expected.compare(zeros, Declared("float32"))}  # type: ignore[arg-type]
     assert verdicts["grad initial h"] in ("failed", "uninformative")
@@ -174,7 +174,7 @@ def test_vanished_gradients_are_uninformative_and_not_passed() -> None:
 def test_float16_state_declared_as_float32_fails_over_many_steps() -> None:
     """A 16-bit carry declared as float32 is a planted fault of precision."""
     case = Case(cell="mingru", steps=400, batch=2, hidden_size=16, projected=True, dtype="bfloat16", contents="near_one")
-    expected = Expected(contents.problem(case))
+    expected = ReferenceResult(contents.problem(case))
     tensors = calls.run(Sequential(Declared("storage")).build(case, expected.problem.weights), expected.problem)
     assert any(one.status == "failed" for one in expected.compare(tensors, Declared("float32")))
     assert all(one.status == "passed" for one in expected.compare(tensors, Declared("storage")))
@@ -190,7 +190,7 @@ def test_float16_state_declared_as_float32_fails_over_many_steps() -> None:
 )
 def test_what_is_rounded_to_16_bits_passes_only_where_that_is_declared(name: str, rounded: Declared) -> None:
     case = Case.parse(name)
-    expected = Expected(contents.problem(case))
+    expected = ReferenceResult(contents.problem(case))
     tensors = calls.run(Sequential(rounded).build(case, expected.problem.weights), expected.problem)
     assert any(one.status == "failed" for one in expected.compare(tensors, Declared("float32")))
     assert all(one.status == "passed" for one in expected.compare(tensors, rounded))
@@ -199,7 +199,7 @@ def test_what_is_rounded_to_16_bits_passes_only_where_that_is_declared(name: str
 @pytest.mark.parametrize("name", ["lstm-T200-B4-H8-bfloat16-ragged-training", "rnn_tanh-T41-B8-H48-float16-training-drifting"])
 def test_weight_gradients_summed_in_16_bits_pass_only_where_that_is_declared(name: str) -> None:
     case = Case.parse(name)
-    expected, rounded = Expected(contents.problem(case)), Declared("float32", weight_gradients="storage")
+    expected, rounded = ReferenceResult(contents.problem(case)), Declared("float32", weight_gradients="storage")
     tensors = calls.run(Sequential(rounded).build(case, expected.problem.weights), expected.problem)
     failed = {one.tensor for one in expected.compare(tensors, Declared("float32")) if one.status == "failed"}
     assert failed == {"grad weight_hh_l0"}
@@ -215,8 +215,8 @@ def test_weight_gradients_summed_in_16_bits_pass_only_where_that_is_declared(nam
     ],
 )
 def test_what_judges_reads_no_memory_that_nobody_wrote(name: str) -> None:
-    expected = Expected(contents.problem(Case.parse(name)))
-    run_yardstick = Expected._run_yardstick.__wrapped__  # type: ignore[attr-defined]  # on poisoned memory, unlike in other tests
+    expected = ReferenceResult(contents.problem(Case.parse(name)))
+    run_yardstick = ReferenceResult._run_yardstick.__wrapped__  # type: ignore[attr-defined]  # on poisoned memory, unlike in other tests
     reference = verification._reference.__wrapped__(expected.problem)  # type: ignore[attr-defined]
     assert all(tensor.isfinite().all() for tensor in reference.values())
     for number in (0, 9):
@@ -230,7 +230,7 @@ def test_a_judgement_keeps_nothing_alive() -> None:
     gc.collect()
     before = _live_tensors()
     for _ in range(3):
-        expected = Expected(contents.problem(case))
+        expected = ReferenceResult(contents.problem(case))
         expected.compare(calls.run(Sequential().build(case, expected.problem.weights), expected.problem), declared)
         del expected
     gc.collect()
@@ -244,7 +244,7 @@ def _live_tensors() -> int:
 def test_a_slope_may_be_that_of_a_gate_a_unit_off() -> None:
     """Where tanh is next to one, its slope by another library's tanh is a multiple of ours."""
     case = Case.parse("lstm-T1-B1-I16-H1-float32-state-training-saturated")
-    expected = Expected(contents.problem(case))
+    expected = ReferenceResult(contents.problem(case))
     tensors = calls.run(Sequential().build(case, expected.problem.weights), expected.problem)
     for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
         gradient = tensors[f"grad {name}"]
@@ -256,7 +256,7 @@ def test_a_slope_may_be_that_of_a_gate_a_unit_off() -> None:
 
 def test_a_float64_tensor_too_small_for_the_float32_loop_that_judges_it_proves_nothing() -> None:
     case = Case.parse("lstm-T256-B1-H1-float64-state-training-seed9")
-    expected = Expected(contents.problem(case))
+    expected = ReferenceResult(contents.problem(case))
     tensors = calls.run(Sequential().build(case, expected.problem.weights), expected.problem)
     tensors["grad initial h"] = tensors["grad initial h"] * (1 + 1e-14)
     verdicts = {one.tensor: one.status for one in expected.compare(tensors, Declared("float32"))}
@@ -268,7 +268,7 @@ def test_a_float64_tensor_too_small_for_the_float32_loop_that_judges_it_proves_n
 def test_what_rounds_to_the_other_neighbour_passes(seed: int) -> None:
     """Few elements carry a tensor here, and every nearest rounding is the same in every run of the yardstick."""
     case = Case.parse(f"gru-T10-B8-H3-L3-float16-batchfirst-ragged-projected-training-large-seed{seed}")
-    expected, declared = Expected(contents.problem(case)), Declared("float32", "storage")
+    expected, declared = ReferenceResult(contents.problem(case)), Declared("float32", "storage")
     loop = Sequential(declared, Dithered(generator(seed, "other neighbour")))
     verdicts = expected.compare(calls.run(loop.build(case, expected.problem.weights), expected.problem), declared)
     assert [one.message for one in verdicts if one.status == "failed"] == []
@@ -277,14 +277,14 @@ def test_what_rounds_to_the_other_neighbour_passes(seed: int) -> None:
 class Halves(Rounding):
     """Rounds the halves of each sum before it adds them."""
 
-    def parts(self, count: int) -> list[slice]:
+    def partial_sum_terms(self, count: int) -> list[slice]:
         return [slice(count // 2), slice(count // 2, count)]
 
 
 def test_parts_of_a_sum_may_be_rounded_where_products_are() -> None:
     """Terms of 50 that cancel to less than 1, which a gate shows, leave the rounding of 50."""
     case = Case.parse("lstm-T64-B5-I58-H31-bfloat16-state-large-seed1")
-    expected, declared = Expected(contents.problem(case)), Declared("storage", products="storage")
+    expected, declared = ReferenceResult(contents.problem(case)), Declared("storage", products="storage")
     tensors = calls.run(Sequential(declared, Halves()).build(case, expected.problem.weights), expected.problem)
     assert any(one.status == "failed" for one in expected.compare(tensors, Declared("storage")))
     assert [one.message for one in expected.compare(tensors, declared) if one.status == "failed"] == []
@@ -299,7 +299,7 @@ class Growing(Rounding):
 
 def test_gradients_of_states_may_be_rounded_as_they_grow_where_products_are() -> None:
     case = Case.parse("gru-T4-B3-I3-H256-bfloat16-state-training")
-    expected, declared = Expected(contents.problem(case)), Declared("storage", "storage", products="storage")
+    expected, declared = ReferenceResult(contents.problem(case)), Declared("storage", "storage", products="storage")
     tensors = calls.run(Sequential(declared, Growing()).build(case, expected.problem.weights), expected.problem)
     failed = {one.tensor for one in expected.compare(tensors, Declared("storage", "storage")) if one.status == "failed"}
     assert "grad initial h" in failed
@@ -328,7 +328,7 @@ class OtherSide(TorchFunctionMode):
 )
 def test_what_bends_at_zero_may_be_on_either_side_within_its_rounding_and_nowhere_else(case: str, wrong: set[str]) -> None:
     """The smallest pre-activation is 1.2 to 1.4 and 20 to 21 times eps, relative to the root mean square of all."""
-    expected = Expected(contents.problem(Case.parse(case)))
+    expected = ReferenceResult(contents.problem(Case.parse(case)))
     with OtherSide():
         tensors = calls.run(Sequential().build(expected.problem.case, expected.problem.weights), expected.problem)
     failed = {one.tensor for one in expected.compare(tensors, Declared("float32")) if one.status == "failed"}
@@ -339,10 +339,13 @@ def test_what_bends_at_zero_may_be_on_either_side_within_its_rounding_and_nowher
 def test_a_relu_that_only_some_runs_open_is_found_in_a_tensor_of_middle_size() -> None:
     """One flip moves one element of x's gradient by 7 %; half of the runs that search have it, of four none did."""
     case = Case.parse("rnn_relu-T120-B5-I5-H31-L3-float32-tf32-batchfirst-state-training-large-seed719")
-    expected, declared = Expected(contents.problem(case)), Declared("storage", "storage", "storage", "storage", "storage")
+    expected, declared = (
+        ReferenceResult(contents.problem(case)),
+        Declared("storage", "storage", "storage", "storage", "storage"),
+    )
     permutation = Permutation.draw(case, 101)
     permuted = permutation.problem(expected.problem)
-    with MovedGates(case, 101, is_searching=True):
+    with PerturbedActivations(case, 101, is_searching=True):
         loop = Sequential(declared, yardstick.rounding(case, 101, True))
         tensors = calls.run(loop.build(permuted.case, permuted.weights), permuted)
     found = {name: permutation.undo(name, tensor) for name, tensor in tensors.items() if tensor is not None}
@@ -351,19 +354,19 @@ def test_a_relu_that_only_some_runs_open_is_found_in_a_tensor_of_middle_size() -
 
 def test_tf32_is_judged_by_a_loop_that_has_its_operands() -> None:
     case = replace(CASE, precision="tf32")
-    expected = Expected(contents.problem(case))
+    expected = ReferenceResult(contents.problem(case))
     tensors = calls.run(Sequential().build(case, expected.problem.weights), expected.problem)
     assert all(one.status == "passed" for one in expected.compare(tensors, Declared("float32")))
     for name in ("weight_ih_l0", "weight_hh_l1"):
         expected.problem.weights[name].data = expected.problem.weights[name].data.bfloat16().float()
     coarser = calls.run(Sequential().build(case, expected.problem.weights), expected.problem)
-    assert any(one.status == "failed" for one in Expected(contents.problem(case)).compare(coarser, Declared("float32")))
+    assert any(one.status == "failed" for one in ReferenceResult(contents.problem(case)).compare(coarser, Declared("float32")))
 
 
 def test_inexact_activations_pass_only_where_that_is_declared() -> None:
     case, declared = replace(CASE, mode="inference"), Declared("float32", activation_error=2.0**-16)
-    expected = Expected(contents.problem(case))
-    with MovedGates(case, 1001, 2.0**-16):
+    expected = ReferenceResult(contents.problem(case))
+    with PerturbedActivations(case, 1001, 2.0**-16):
         tensors = calls.run(Sequential().build(case, expected.problem.weights), expected.problem)
     assert any(one.status == "failed" for one in expected.compare(tensors, Declared("float32")))
     assert all(one.status == "passed" for one in expected.compare(tensors, declared))
@@ -416,7 +419,7 @@ def test_memory_left_unwritten_by_a_backward_pass_is_seen() -> None:
             return torch.empty_like(grad)
 
     x = torch.ones(3, requires_grad=True)
-    with calls.Poisoned():
+    with calls.PoisonedAllocations():
         (grad,) = torch.autograd.grad(Function.apply(x).sum(), x)
     assert grad.isnan().all()
 
@@ -429,7 +432,7 @@ def test_what_torch_compiled_is_run_as_such_within_poisoned_memory() -> None:
         return graph
 
     doubled = torch.compile(lambda x: 2 * x, backend=backend)
-    with calls.Poisoned():
+    with calls.PoisonedAllocations():
         assert doubled(torch.ones(3)).tolist() == [2.0] * 3
     assert compiled
 
@@ -453,9 +456,9 @@ def test_nan_is_wrong_where_the_reference_overflows() -> None:
     yard = {"": Error(1e-4, 1e-4, 4)}
     for wrong in (math.nan, -math.inf):
         actual = torch.tensor([[[1.0, 2.0, 3.0, wrong]]], dtype=torch.float16)
-        assert judge(case, "output", actual, reference, yard, None).status == "failed"
+        assert check_tensor(case, "output", actual, reference, yard, None).status == "failed"
     actual = torch.tensor([[[1.0, 2.0, 3.0, math.inf]]], dtype=torch.float16)
-    assert judge(case, "output", actual, reference, yard, None).status == "passed"
+    assert check_tensor(case, "output", actual, reference, yard, None).status == "passed"
 
 
 def test_either_side_of_overflow_is_right_only_as_far_as_errors_reach() -> None:
@@ -463,5 +466,5 @@ def test_either_side_of_overflow_is_right_only_as_far_as_errors_reach() -> None:
     reference = torch.tensor([[[1.0, 2.0, 3.0, 67000.0]]], dtype=torch.float64)
     actual = torch.tensor([[[1.0, 2.0, 3.0, 65440.0]]], dtype=torch.float16)
     exact, coarse = ({"": Error(error, error, 4)} for error in (1e-4, 1.5e-2))
-    assert judge(case, "output", actual, reference, exact, None).status == "failed"
-    assert judge(case, "output", actual, reference, coarse, None).status == "passed"
+    assert check_tensor(case, "output", actual, reference, exact, None).status == "failed"
+    assert check_tensor(case, "output", actual, reference, coarse, None).status == "passed"

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ecornn.cases import strategies
-from pytest_ecornn.cases.strategies import Domain, cases, nearest_supported
+from pytest_ecornn.cases.strategies import SupportedCases, cases, nearest_supported
 from pytest_ecornn.contract import DTYPES, Case, Weights, cells
 
 
 @given(st.data())
 def test_a_case_reads_back_from_its_own_name(data: st.DataObject) -> None:
     cell, dtype = data.draw(st.sampled_from(cells.names())), data.draw(st.sampled_from(DTYPES))
-    case = data.draw(cases(Domain((cell,), (dtype,), resets=True), cell, dtype))
+    case = data.draw(cases(SupportedCases((cell,), (dtype,), resets=True), cell, dtype))
     assert Case.parse(str(case)) == case
 
 
@@ -29,13 +29,13 @@ def test_resets_are_drawn_only_where_a_domain_has_them() -> None:
     @settings(max_examples=60, database=None, derandomize=True)
     @given(st.data(), st.booleans())
     def draw(data: st.DataObject, resets: bool) -> None:
-        found[resets].append(data.draw(cases(Domain(("gru",), resets=resets), "gru", "float32")))
+        found[resets].append(data.draw(cases(SupportedCases(("gru",), resets=resets), "gru", "float32")))
 
     draw()
     assert any(case.resets for case in found[True])
     assert not any(case.resets for case in found[False])
-    assert all(Domain(("gru",), resets=True).contains(case) for case in found[True])
-    assert not any(Domain(("gru",)).contains(case) for case in found[True] if case.resets)
+    assert all(SupportedCases(("gru",), resets=True).contains(case) for case in found[True])
+    assert not any(SupportedCases(("gru",)).contains(case) for case in found[True] if case.resets)
 
 
 def test_defaults_are_left_out_of_the_name() -> None:
@@ -131,11 +131,11 @@ def test_what_runs_pruned_weights_alone_is_given_them() -> None:
 
 @given(st.data())
 def test_cases_of_a_domain_without_dense_ones_are_sparse_and_of_numbers(data: st.DataObject) -> None:
-    domain = Domain(("gru",), dense=False)
+    domain = SupportedCases(("gru",), dense=False)
     case = data.draw(cases(domain, "gru", "float32"))
     assert case.density < 1
     assert case.contents not in ("nan", "infinite")
-    found = strategies.corners(domain, "gru", "float32")
+    found = strategies.edge_cases(domain, "gru", "float32")
     assert len(found) > 5
     assert all(domain.contains(one) and one.density < 1 and one.contents not in ("nan", "infinite") for one in found)
     assert not domain.contains(replace(case, density=1.0))

@@ -18,7 +18,7 @@ from pytest_ecornn.run.discovery import discover
 from pytest_ecornn.verification.verification import Candidate
 
 CASE = Case(cell="gru", steps=4, batch=2, hidden_size=8)
-FLOOR = cells.floor_cost(CASE)
+FLOOR = cells.minimum_cost(CASE)
 CASES = [
     "gru-T4-B2-H8-float32",
     "gru-T300-B2-H8-float32-state-training",
@@ -40,8 +40,8 @@ def test_own_implementations_declare_what_can_be(name: str) -> None:
     case = Case.parse(name)
     for found in discover([]).values():
         is_scan, is_gpu = found.name.startswith("scan"), found.name.endswith("gpu") or found.name == "cudnn"
-        if is_scan == case.cell.startswith("min") if is_gpu else found.kind().refusal(case) is None:
-            assert checked(_candidate(found.name, found.kind(), case)) == found.kind().cost(case), found.name
+        if is_scan == case.cell.startswith("min") if is_gpu else found.cls().refusal(case) is None:
+            assert checked(_candidate(found.name, found.cls(), case)) == found.cls().cost(case), found.name
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from pytest_ecornn.contract import Case, Declared, Layer
-from pytest_ecornn.measurement.clocks import CudaClock, GraphClock
-from pytest_ecornn.measurement.columns import Column
+from pytest_ecornn.measurement.clocks import CudaEventTimer, CudaGraphTimer
+from pytest_ecornn.measurement.columns import TimingColumn
 from pytest_ecornn.measurement.measurement import Arm, measure
-from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import GraphArm, graph_arms
 from pytest_ecornn.measurement.roofline import Ceilings, measure_ceilings
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.reference.precision import current
 from pytest_ecornn.system import memory, sensors
-from pytest_ecornn.system.graphs import Capturing, NotCaptured
+from pytest_ecornn.system.graphs import GraphCapture, NotCaptured
 from pytest_ecornn.verification.verification import Candidate
 from tests.foreign import BRIEFLY, Foreign
 
@@ -43,7 +43,7 @@ def arm(text: str = CASE, layer: Any = None, name: str = "sequential") -> Arm:
     candidate = Candidate.build(name, Sequential, case)
     if layer is not None:
         candidate.layer = layer(candidate.layer)
-    return Arm(candidate, Pool(case), seconds=1e-4)
+    return Arm(candidate, InputPool(case), seconds=1e-4)
 
 
 def captured(*arms: Arm) -> list[GraphArm]:
@@ -56,7 +56,7 @@ def captured(*arms: Arm) -> list[GraphArm]:
 
 
 def test_earlier_work_is_not_timed() -> None:
-    clock = CudaClock("cuda")
+    clock = CudaEventTimer("cuda")
     clock.time([])
     sleep()
     assert clock.time([]) < 1e-3
@@ -69,12 +69,12 @@ def test_work_on_another_stream_is_timed() -> None:
         with torch.cuda.stream(side):
             sleep()
 
-    clock = CudaClock("cuda")
+    clock = CudaEventTimer("cuda")
     assert clock.time([aside]) == pytest.approx(clock.time([sleep]), rel=0.1)
 
 
 def test_the_hosts_time_is_that_until_a_call_returns() -> None:
-    clock = CudaClock("cuda")
+    clock = CudaEventTimer("cuda")
     assert 0 < clock.host_us([sleep] * 3) < 1e3
     assert clock.time([sleep]) > 4e-3
 
@@ -92,7 +92,7 @@ def test_peak_is_what_a_call_allocates() -> None:
 def test_replays_are_verified_on_contents_that_changed(rest: str) -> None:
     (graphs,) = captured(arm(CASE + rest))
     assert len(graphs.graphs) >= 2
-    measure([graphs], GraphClock("cuda"), 0.1, lambda: True)
+    measure([graphs], CudaGraphTimer("cuda"), 0.1, lambda: True)
     verdicts = graphs.kept.verify(Declared("float32"))
     assert {one.tensor for one in verdicts} >= {"output", "final h", "final c"}
     assert [one.message for one in verdicts if one.status == "failed"] == []
@@ -109,19 +109,19 @@ def test_a_graph_that_reads_stale_input_fails() -> None:
         return remembering
 
     (graphs,) = captured(arm(layer=stale))
-    measure([graphs], GraphClock("cuda"), 0.1, lambda: True)
+    measure([graphs], CudaGraphTimer("cuda"), 0.1, lambda: True)
     assert "output" in {one.tensor for one in graphs.kept.verify(Declared("float32")) if one.status == "failed"}
 
 
 def test_the_same_under_two_names_is_the_same() -> None:
-    column = Column(captured(arm(), arm(name="again")), GraphClock("cuda"))
+    column = TimingColumn(captured(arm(), arm(name="again")), CudaGraphTimer("cuda"))
     column.measure(2.0)
     assert column.timing(ANY).against[0].verdict == "same"
 
 
 def test_three_percent_more_is_slower() -> None:
     (plain,) = captured(arm())
-    clock = GraphClock("cuda")
+    clock = CudaGraphTimer("cuda")
     measure([plain], clock, 0.2, lambda: True)
     sleep_seconds = clock.time([sleep] * 3) / 3
     cycles = int(0.03 * plain.samples_us[-1] * 1e-6 / sleep_seconds * _TEN_MS)
@@ -133,7 +133,7 @@ def test_three_percent_more_is_slower() -> None:
 
         return sleeping
 
-    column = Column(captured(arm(layer=slowed), arm()), clock)
+    column = TimingColumn(captured(arm(layer=slowed), arm()), clock)
     column.measure(2.0)
     assert column.timing(ANY).against[0].verdict == "slower"
 
@@ -178,14 +178,14 @@ def test_a_capture_that_fails_is_told_and_leaves_the_device_as_it_was(layer: Any
     assert not torch.cuda.is_current_stream_capturing()
     assert torch.cuda.get_sync_debug_mode() == 0
     (again,) = captured(arm(CASE + "-training"))
-    measure([again], GraphClock("cuda"), 0.1, lambda: True)
+    measure([again], CudaGraphTimer("cuda"), 0.1, lambda: True)
     assert [one.message for one in again.kept.verify(Declared("float32")) if one.status == "failed"] == []
     torch.cuda.empty_cache()
 
 
 def test_the_reason_is_the_layers_own() -> None:
     with pytest.raises(NotCaptured, match=r"ValueError: not in a graph"):
-        Capturing("cuda").capture(lambda: _raises(lambda x, state, lengths: None)(torch.ones(1), None, None))
+        GraphCapture("cuda").capture(lambda: _raises(lambda x, state, lengths: None)(torch.ones(1), None, None))
 
 
 # The machine.
@@ -206,7 +206,7 @@ def test_ceilings_are_plausible_and_settings_are_restored() -> None:
 def test_sensors_read_what_a_gpu_may_show() -> None:
     if sensors.nvml() is None:
         pytest.skip("NVML is not available")
-    found = sensors.Sensors("cuda")
+    found = sensors.GpuTelemetry("cuda")
     found.sample()
     summary = found.summary()
     assert summary is not None

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.required import REQUIRED_DOMAIN
-from pytest_ecornn.cases.strategies import Domain
+from pytest_ecornn.cases.strategies import SupportedCases
 from pytest_ecornn.contract import Case, Implementation, Weights
 from pytest_ecornn.implementations import cudnn
 from pytest_ecornn.implementations._common import torch_nn
@@ -266,7 +266,7 @@ def test_version_is_written_as_cudnn_writes_it(number: int, wanted: str) -> None
 
 
 def test_only_the_warning_of_scattered_weights_is_silenced() -> None:
-    with cudnn._silenced():
+    with cudnn._suppress_weight_warning():
         warnings.warn("RNN module weights are not part of single contiguous chunk of memory. This means", stacklevel=1)
         with pytest.raises(UserWarning, match="another"):
             warnings.warn("another", stacklevel=1)
@@ -284,7 +284,7 @@ def test_a_profiler_that_fails_gives_no_names() -> None:
     [(Cudnn, "cudnn"), (TorchCpu, "torch_cpu"), (ScanCpu, "scan_cpu"), (Sequential, "sequential")],
 )
 def test_what_is_required_of_a_device_is_supported_there(kind: type[Implementation], domain: str) -> None:
-    required: Domain = REQUIRED_DOMAIN[domain]
+    required: SupportedCases = REQUIRED_DOMAIN[domain]
     for device in ("cpu", "cuda:1"):
         case = Case(cell=required.cells[0], dtype="float32", steps=2, batch=2, hidden_size=4, device=device)
         supported = kind().unsupported(case, torch.device(device)) is None

@@ -30,7 +30,7 @@ def test_the_loop_passes_the_rule(cell: str, dtype: str, options: dict[str, Any]
     problem, found = contents.problem(case), CusparseGpu()
     with torch.no_grad():
         results = calls.run(found.build(case, problem.weights), problem)
-    compared = verification.Expected(problem).compare(results, found.declared)
+    compared = verification.ReferenceResult(problem).compare(results, found.declared)
     assert [one for one in compared if one.status == "failed"] == []
     assert found.cost(case).operations > 0
 

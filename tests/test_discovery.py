@@ -42,7 +42,7 @@ def test_own_implementations_are_found_by_listing_the_folder() -> None:
 
 def test_a_file_adds_an_implementation_named_after_it(tmp_path: Path) -> None:
     found = discover([write(tmp_path, "my_scan.py")])
-    assert found["my_scan"].kind.__name__ == "Mine"
+    assert found["my_scan"].cls.__name__ == "Mine"
     assert not found["my_scan"].is_own
 
 
@@ -70,7 +70,7 @@ def test_a_package_is_an_implementation_named_after_its_folder(tmp_path: Path) -
     write(folder, "_parts.py", "kernel = 1\n")
     write(folder, "more.py", "last = 2\n")
     found = discover([folder])["my_package"]
-    assert (found.path, found.option) == (folder / "__init__.py", str(folder))
+    assert (found.path, found.cli_option) == (folder / "__init__.py", str(folder))
     assert load_copy(found) is not None
 
 

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ecornn.measurement.clocks import Clock, CpuClock
-from pytest_ecornn.measurement.columns import Column
+from pytest_ecornn.measurement.clocks import Timer, WallTimer
+from pytest_ecornn.measurement.columns import TimingColumn
 from pytest_ecornn.measurement.watch import Watch
-from pytest_ecornn.measurement.watched_clock import Span, WatchedClock
+from pytest_ecornn.measurement.watched_clock import AddressRange, WatchedClock
 from pytest_ecornn.reporting import csv_report, markdown, progress
 from pytest_ecornn.reporting.terminal import summary_lines
 from pytest_ecornn.results.disturbance import describe, is_disturbed
-from pytest_ecornn.results.quiet_bounds import Blocks
+from pytest_ecornn.results.quiet_bounds import TimedBlockBounds
 from pytest_ecornn.results.rows import Disturbance, Row
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, paired_ratio, verdict
 from pytest_ecornn.run.baseline_times import doubt
@@ -150,7 +150,7 @@ class TestMachineLoad:
     ],
 )
 def test_what_threads_wait_for_each_other_is_not_lost_to_others(wait: float, used: float, lost: float) -> None:
-    assert Span(1.0, wait, used, 0.0, 0.0).lost(2) == pytest.approx(lost)
+    assert AddressRange(1.0, wait, used, 0.0, 0.0).lost(2) == pytest.approx(lost)
 
 
 @pytest.mark.parametrize(
@@ -165,15 +165,15 @@ def test_what_threads_wait_for_each_other_is_not_lost_to_others(wait: float, use
 def test_a_process_of_which_nothing_runs_though_it_would_is_late(
     caller_wait: float, used: float, caller_used: float, delayed: float
 ) -> None:
-    assert Span(1.0, caller_wait, used, caller_wait, caller_used).delayed == pytest.approx(delayed)
-    assert Span(1.0, caller_wait + 0.2, used, caller_wait + 0.2, caller_used, 0.2).delayed == pytest.approx(delayed)
+    assert AddressRange(1.0, caller_wait, used, caller_wait, caller_used).delayed == pytest.approx(delayed)
+    assert AddressRange(1.0, caller_wait + 0.2, used, caller_wait + 0.2, caller_used, 0.2).delayed == pytest.approx(delayed)
 
 
 def test_work_that_is_counted_at_the_next_tick_hides_no_wait_and_proves_no_delay() -> None:
-    late = Span(9.3e-3, 6.4e-3, 17.3e-3, 6.4e-3, 5.3e-3, 2.5e-3)  # by 4 ms of a thread that had run before
+    late = AddressRange(9.3e-3, 6.4e-3, 17.3e-3, 6.4e-3, 5.3e-3, 2.5e-3)  # by 4 ms of a thread that had run before
     assert late.lost(2) == pytest.approx(1.3 / 9.3)
     assert replace(late, stale=4e-3).lost(2) == pytest.approx(5.3 / 9.3)
-    early = Span(9.3e-3, 4e-3, 5.3e-3, 4e-3, 5.3e-3)  # another thread's work is not counted yet
+    early = AddressRange(9.3e-3, 4e-3, 5.3e-3, 4e-3, 5.3e-3)  # another thread's work is not counted yet
     assert early.delayed == pytest.approx(4 / 9.3)
     assert replace(early, stale=4e-3).delayed == pytest.approx(0.0)
 
@@ -183,7 +183,7 @@ def test_the_length_of_a_tick_is_known() -> None:
 
 
 def test_the_clock_tells_the_time_of_the_calls_alone() -> None:
-    clock = WatchedClock(CpuClock())
+    clock = WatchedClock(WallTimer())
     assert 0.01 <= clock.time([lambda: time.sleep(0.01)]) < 0.2
     assert 0 <= clock.lost <= 1
     assert clock.host_us([]) is None
@@ -193,12 +193,12 @@ def test_the_clock_tells_the_time_of_the_calls_alone() -> None:
 class TestColumn:
     """Of two implementations that take 1 and 2 ms, beside what a watch is made to see."""
 
-    def column(self, monkeypatch: pytest.MonkeyPatch, lost: float, found: Disturbance | None) -> tuple[Column, list[Any]]:
+    def column(self, monkeypatch: pytest.MonkeyPatch, lost: float, found: Disturbance | None) -> tuple[TimingColumn, list[Any]]:
         monkeypatch.setattr(Watch, "disturbance", lambda self: found)
-        monkeypatch.setattr(Span, "lost", lambda self, processors: lost)
-        monkeypatch.setattr(Span, "delayed", 0.0)
+        monkeypatch.setattr(AddressRange, "lost", lambda self, processors: lost)
+        monkeypatch.setattr(AddressRange, "delayed", 0.0)
         arms: list[Any] = [Constant(1e-3), Constant(2e-3)]
-        return Column(arms, Summing()), arms
+        return TimingColumn(arms, Summing()), arms
 
     def test_a_quiet_row_is_decided_by_the_fewest_pairs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         column, arms = self.column(monkeypatch, 0.5, QUIET)
@@ -213,7 +213,7 @@ class TestColumn:
         column.measure(1.0)
         assert [arm.calls for arm in arms] == [3, 3]
         assert len(arms[0].samples_us) > MIN_PAIRS
-        assert column.measure_long(0.0).high > 2.0
+        assert column.measure_full_budget(0.0).high > 2.0
 
     def test_a_gpu_works_on_while_the_calling_thread_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for device, delayed in (("cpu", 0.4), ("cuda:0", 0.0)):
@@ -230,7 +230,7 @@ class TestColumn:
         column, arms = self.column(monkeypatch, 0.9, None)
         column.measure(1.0)
         assert [arm.calls for arm in arms] == [10, 10]
-        assert column.measure_long(0.0).high < 1.0
+        assert column.measure_full_budget(0.0).high < 1.0
 
 
 class Constant:
@@ -241,14 +241,14 @@ class Constant:
         self.calls, self.samples_us = 10, list[float]()
         self._seconds = seconds
 
-    def calibrate(self, clock: Clock) -> None:
+    def calibrate(self, clock: Timer) -> None:
         """Nothing is to be found out."""
 
-    def block(self, clock: Clock, is_settled: bool) -> None:
+    def block(self, clock: Timer, is_settled: bool) -> None:
         self.samples_us.append(clock.time([lambda: self._seconds] * self.calls) / self.calls * 1e6)
 
 
-class Summing(CpuClock):
+class Summing(WallTimer):
     """Calls say how long they take."""
 
     def time(self, calls: Sequence[Callable[[], Any]]) -> float:
@@ -292,12 +292,12 @@ class TestRule:
         assert describe(one) == words
 
 
-def blocks_of(times_us: list[float], lost: list[float], found: Disturbance | None, delayed: float = 0.0) -> Blocks:
-    return Blocks.of(times_us, lost, [delayed * share for share in lost], found)
+def blocks_of(times_us: list[float], lost: list[float], found: Disturbance | None, delayed: float = 0.0) -> TimedBlockBounds:
+    return TimedBlockBounds.of(times_us, lost, [delayed * share for share in lost], found)
 
 
 class TestBounds:
-    def blocks(self, true: float, lost: list[float], found: Disturbance | None = BUSY, seed: int = 0) -> Blocks:
+    def blocks(self, true: float, lost: list[float], found: Disturbance | None = BUSY, seed: int = 0) -> TimedBlockBounds:
         """That take longer by what they lose, and a little noise."""
         noise = np.exp(np.random.default_rng(seed).normal(0, 0.01, len(lost)))
         return blocks_of([true * n / (1 - share) for n, share in zip(noise, lost, strict=True)], lost, found)

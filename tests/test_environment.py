@@ -123,7 +123,7 @@ def test_a_run_that_waits_for_the_machine_says_for_whom_and_removes_what_a_kille
     unrelated.mkdir()
     lock = MachineLock(temporary / f"pytest-ecornn-{os.getuid()}.lock")
     command = foreign.command("--ecornn-verify", "--ecornn-only", "sequential", *_CASE, *QUICK)
-    with lock.alone():
+    with lock.exclusive():
         process = subprocess.Popen(command, cwd=foreign.path, env=environment(), stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         said = next(line for line in process.stdout if "waiting" in line or "passed" in line)

@@ -18,8 +18,8 @@ import torch
 from pytest_ecornn.results.journal import Journal, JournalError, read
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.system import faults, memory
-from pytest_ecornn.system.deadline import GRACE_SECONDS, Deadline
-from pytest_ecornn.system.last_words import LastWords, Words
+from pytest_ecornn.system.deadline import GRACE_SECONDS, Timeout
+from pytest_ecornn.system.last_words import CrashReport, CurrentWork
 from pytest_ecornn.system.locking import MachineLock
 
 
@@ -33,7 +33,7 @@ from pytest_ecornn.system.locking import MachineLock
     ],
 )
 def test_an_exit_status_in_words(status: int | None, words: str) -> None:
-    assert faults.death(status) == words
+    assert faults.exit_reason(status) == words
 
 
 @pytest.mark.parametrize(
@@ -49,18 +49,21 @@ def test_an_exit_status_in_words(status: int | None, words: str) -> None:
     ],
 )
 def test_memory_that_ran_out_is_told_from_other_errors(error: Exception, words: str) -> None:
-    assert faults.spoiling(error, "cpu") == words
+    assert faults.unrecoverable_reason(error, "cpu") == words
 
 
 def test_a_context_is_poisoned_while_waiting_for_its_device_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def synchronize(device: str) -> None:
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nCompile with ...")
 
-    assert faults.poison("cuda") == ""  # nothing runs there yet
+    assert faults.sticky_cuda_error("cuda") == ""  # nothing runs there yet
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
-    assert faults.poison("cpu") == ""
-    assert faults.spoiling(None, "cuda:1") == "CUDA context is poisoned: CUDA error: an illegal memory access was encountered"
+    assert faults.sticky_cuda_error("cpu") == ""
+    assert (
+        faults.unrecoverable_reason(None, "cuda:1")
+        == "CUDA context is poisoned: CUDA error: an illegal memory access was encountered"
+    )
 
 
 def test_what_is_available_is_less_than_all_there_is() -> None:
@@ -80,25 +83,25 @@ def test_a_container_limits_what_is_available(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.fixture
-def deadline(tmp_path: Path) -> Iterator[Deadline]:
+def deadline(tmp_path: Path) -> Iterator[Timeout]:
     with (tmp_path / "gw0.stack").open("a") as stack:
-        deadline = Deadline(stack)
+        deadline = Timeout(stack)
         yield deadline
         deadline.stop()
 
 
-def test_a_deadline_stands_still_while_it_is_paused(deadline: Deadline, tmp_path: Path) -> None:
+def test_a_deadline_stands_still_while_it_is_paused(deadline: Timeout, tmp_path: Path) -> None:
     is_over = threading.Event()
     deadline.start(0.3, is_over.set)
     with deadline.paused():
         assert not is_over.wait(0.6)
     assert is_over.wait(5)
-    left = LastWords(tmp_path, "gw0")
-    assert left.is_late
-    assert left.place(Path(__file__)).startswith(f" at {Path(__file__).name}:")
+    left = CrashReport(tmp_path, "gw0")
+    assert left.timed_out
+    assert left.crash_location(Path(__file__)).startswith(f" at {Path(__file__).name}:")
 
 
-def test_a_deadline_that_was_met_ends_nothing(deadline: Deadline) -> None:
+def test_a_deadline_that_was_met_ends_nothing(deadline: Timeout) -> None:
     is_over = threading.Event()
     deadline.start(0.1, is_over.set)
     deadline.stop()
@@ -110,22 +113,22 @@ def test_a_deadline_that_was_met_ends_nothing(deadline: Deadline) -> None:
 def test_a_deadline_ends_native_code_that_keeps_the_interpreter_to_itself(tmp_path: Path) -> None:
     hang = """
         import ctypes, sys
-        from pytest_ecornn.system.deadline import Deadline
-        Deadline(open(sys.argv[1], "a")).start(0.1, lambda: None)
+        from pytest_ecornn.system.deadline import Timeout
+        Timeout(open(sys.argv[1], "a")).start(0.1, lambda: None)
         ctypes.PyDLL(None).sleep(60)
     """
     start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(hang), tmp_path / "gw0.stack"], timeout=30)
     assert done.returncode == 1
     assert time.monotonic() - start < GRACE_SECONDS + 20
-    assert LastWords(tmp_path, "gw0").is_late
+    assert CrashReport(tmp_path, "gw0").timed_out
 
 
-def test_a_row_that_waits_for_the_machine_is_not_late(deadline: Deadline, tmp_path: Path) -> None:
+def test_a_row_that_waits_for_the_machine_is_not_late(deadline: Timeout, tmp_path: Path) -> None:
     is_over = threading.Event()
     mine, others = MachineLock(tmp_path / "lock"), MachineLock(tmp_path / "lock")
     mine.waiting = deadline.paused
-    holding = others.alone()
+    holding = others.exclusive()
     holding.__enter__()
     threading.Timer(0.8, holding.__exit__, (None, None, None)).start()
     deadline.start(0.4, is_over.set)
@@ -135,9 +138,9 @@ def test_a_row_that_waits_for_the_machine_is_not_late(deadline: Deadline, tmp_pa
 
 
 def test_last_words_are_read_as_they_were_written(tmp_path: Path) -> None:
-    left = LastWords(tmp_path, "gw0")
-    assert left.read() == Words()
-    words = Words("mine", "lstm-T4-B3-H8-float32", "torch_cpu", "ran out of memory", True)
+    left = CrashReport(tmp_path, "gw0")
+    assert left.read() == CurrentWork()
+    words = CurrentWork("mine", "lstm-T4-B3-H8-float32", "torch_cpu", "ran out of memory", True)
     left.write(words)
     assert left.read() == words
 

@@ -25,7 +25,7 @@ __all__ = ["on_cpu"]  # a fixture
 @pytest.mark.parametrize(("bytes", "is_backward"), [(2, False), (4, False), (2, True), (4, True)])
 def test_the_best_of_each_kind_is_measured_and_with_them_the_one_that_is_chosen(bytes: int, is_backward: bool) -> None:
     problem = Problem("lstm", 650, 32, Arithmetic(bytes, False), is_backward)
-    found = forms_gpu.promising(problem, H200, 2)
+    found = forms_gpu.best_candidates(problem, H200, 2)
     kinds = [forms_gpu.kind_of(form) for form in found]
     readers = set() if is_backward else {f"grid, {threads} readers" for threads in ((128, 256) if bytes == 2 else (256,))}
     abreast = set() if is_backward else {f"grid, {wide} sequences at once" for wide in (8, 16, 24, 32)}
@@ -48,7 +48,7 @@ def test_a_form_is_forced_within_only() -> None:
 
     kernel.plan = plan  # type: ignore[assignment]
     try:
-        with forms_gpu.forced(form):
+        with forms_gpu.force_config(form):
             assert verdicts(case) == []
         assert set(made) == {True}  # the backward pass is of another problem
         assert verdicts(case) == []
@@ -96,8 +96,8 @@ def test_on_a_gpu_promising_forms_pass_the_rule(cell: str, hidden: int, batch: i
     case = small(cell, hidden_size=hidden, batch=batch, **options, **precise)
     problem = Problem(cell, hidden, batch, Arithmetic.of(case.dtype, case.precision), is_backward)
     drawn = contents.problem(case)
-    expected, layer = verification.Expected(drawn), PersistentGpu().build(case, drawn.weights)
-    for form in forms_gpu.promising(problem, Device.of(torch.device("cuda", 0)), 2):
-        with forms_gpu.forced(form):
+    expected, layer = verification.ReferenceResult(drawn), PersistentGpu().build(case, drawn.weights)
+    for form in forms_gpu.best_candidates(problem, Device.of(torch.device("cuda", 0)), 2):
+        with forms_gpu.force_config(form):
             found = expected.compare(calls.run(layer, drawn), PersistentGpu().declared)
         assert [one for one in found if one.status == "failed"] == [], str(form)

@@ -103,7 +103,7 @@ def test_a_stored_report_is_compared_as_before(folder: str) -> None:
     outcome = gate.compare(rows, rows, set(), lambda *names: 0.05)
     found = [f"{one.implementation} {one.case} {one.column}: {one.verdict}, to {one.anchor or '-'}" for one in outcome.findings]
     check(f"{folder}/comparison.txt", [*sorted(found), *sorted(keys(outcome.as_dict()))])
-    assert machine.same_kind(run.machine, run.machine, True) == ([], [])
+    assert machine.check_comparable(run.machine, run.machine, True) == ([], [])
     assert set(run.machine) - {"allocator"} <= set(machine.fingerprint(ROOT)), "names of the fingerprint have changed"
 
 
@@ -153,7 +153,7 @@ def test_a_stored_score_is_read_and_written_again_with_its_values(
 ) -> None:
     stored = json.loads((FROZEN / folder / "score.json").read_text())
     monkeypatch.setenv("ECORNN_CACHE_DIR", str(FROZEN / folder))
-    found = score.last()
+    found = score.load_last()
     assert found is not None, "the score is not read"
     check_kept(stored, asdict(found))
     monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
@@ -164,7 +164,7 @@ def test_a_stored_score_is_read_and_written_again_with_its_values(
 def test_the_cache_folder_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ECORNN_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert cache.folder() == Path("/cache/pytest-ecornn")
+    assert cache.cache_dir() == Path("/cache/pytest-ecornn")
 
 
 # Names of cases.
@@ -345,7 +345,7 @@ def test_implementations_are_found_by_their_names_and_imported_by_their_classes(
     assert sorted(stored.keys() - found) == [], "these are gone"
     for name, place in stored.items():
         module, _, kind = place.rpartition(".")
-        assert getattr(import_module(module), kind, None) is found[name].kind, f"{name}: expected {place}"
+        assert getattr(import_module(module), kind, None) is found[name].cls, f"{name}: expected {place}"
 
 
 def test_programs_that_the_documents_name_are_frozen() -> None:

@@ -13,16 +13,16 @@ from rich.console import Console
 from pytest_ecornn import reporting
 from pytest_ecornn.reporting import ReportError, gate_tables
 from pytest_ecornn.results.regression import gate
-from pytest_ecornn.results.regression.gate_limits import Limits
+from pytest_ecornn.results.regression.gate_limits import Thresholds
 from pytest_ecornn.results.statistics import Ratio, paired_ratio
-from pytest_ecornn.suites.acceptance import gated
+from pytest_ecornn.suites.acceptance import gate_false_alarms
 from pytest_ecornn.system import machine
 from tests.disturbance_samples import BUSY
 from tests.gate_noise import Machine, compared, one, replayed
 from tests.reporting_samples import CASES, HOSTILE, drawn, row, sample_rows, sample_run
 
 
-def verdicts(outcome: gate.Outcome) -> dict[str, str]:
+def verdicts(outcome: gate.RegressionReport) -> dict[str, str]:
     return {found.implementation: found.verdict for found in outcome.findings}
 
 
@@ -114,7 +114,7 @@ def test_both_columns_are_judged_by_limits_of_their_own() -> None:
     rows = [one("a", time, {"base": 100.0}) for time in (100.0, 104.0)]
     for found, time_us in zip(rows, (100.0, 104.0), strict=True):
         found.replay = one("a", time_us, {"base": 100.0}).timing
-    outcome = gate.compare(rows[:1], rows[1:], (), Limits(["device-only=2%"]).share)
+    outcome = gate.compare(rows[:1], rows[1:], (), Thresholds(["device-only=2%"]).share)
     assert [(found.column, found.limit, found.verdict) for found in outcome.findings] == [
         ("timing", 0.05, "not slower"),
         ("replay", 0.02, "slower"),
@@ -161,9 +161,9 @@ def test_only_what_is_slower_each_time_stays_slower() -> None:
     (found,) = compared([one("a", 100.0, {"base": 100.0})], [one("a", 120.0, {"base": 100.0})]).findings
     assert found.looks_slower
 
-    def again(times: list[float]) -> gate.Finding:
+    def again(times: list[float]) -> gate.RegressionFinding:
         left = iter(times)
-        return gate.measured_again(found, lambda _: paired_ratio([100.0 * next(left)] * 40, [100.0] * 40, 0.999))
+        return gate.with_remeasurement(found, lambda _: paired_ratio([100.0 * next(left)] * 40, [100.0] * 40, 0.999))
 
     assert (again([1.2, 1.2, 1.2]).verdict, again([1.2, 1.2, 1.2]).measured) == ("slower", 4)
     assert (again([1.2, 1.0]).verdict, again([1.2, 1.0]).measured) == ("not slower", 3)
@@ -171,7 +171,7 @@ def test_only_what_is_slower_each_time_stays_slower() -> None:
 
 def test_what_was_not_measured_again_is_unclear() -> None:
     outcome = compared([one("a", 100.0, {"base": 100.0})], [one("a", 120.0, {"base": 100.0})])
-    outcome.leave()
+    outcome.mark_inconclusive()
     assert (verdicts(outcome), outcome.problems) == ({"a": "unclear"}, [])
 
 
@@ -192,7 +192,7 @@ def test_a_tenth_slower_is_found_in_95_of_100_rows(sigma: float, pairs: int) -> 
 # What is shown.
 
 
-def outcome_of_everything() -> gate.Outcome:
+def outcome_of_everything() -> gate.RegressionReport:
     then = [one(name, 100.0, {"base": 100.0}) for name in ("slow", "noisy", "same", "gone", HOSTILE)]
     now = [one("slow", 120.0, {"base": 100.0}), one("noisy", 105.0, {"base": 100.0}), one("same", 100.0, {"base": 100.0})]
     now += [row("gone", CASES[0], status="skipped", reason=HOSTILE), one("base", 100.0, {})]
@@ -243,19 +243,19 @@ def test_the_summary_of_a_ci_job_is_appended(tmp_path: Path) -> None:
 
 def test_another_kind_of_machine_is_refused_and_other_versions_are_shown() -> None:
     here = sample_run().machine
-    assert machine.same_kind(here, {**here, "commit": "other", "dirty": False}, has_gpu=True) == ([], [])
-    assert machine.same_kind(here, {**here, "cpu": "Z80", "cores": 1}, has_gpu=False)[0] == [
+    assert machine.check_comparable(here, {**here, "commit": "other", "dirty": False}, has_gpu=True) == ([], [])
+    assert machine.check_comparable(here, {**here, "cpu": "Z80", "cores": 1}, has_gpu=False)[0] == [
         "cpu: AMD EPYC 9354 32-Core Processor and Z80",
         "cores: 2 and 1",
     ]
     other = {**here, "gpu": None, "packages": {"torch": "2.9.0"}}
-    assert machine.same_kind(here, other, has_gpu=False) == ([], ["torch: 2.8.0 and 2.9.0"])
-    assert machine.same_kind(here, other, has_gpu=True)[0] == ["gpu: NVIDIA H200 and none"]
+    assert machine.check_comparable(here, other, has_gpu=False) == ([], ["torch: 2.8.0 and 2.9.0"])
+    assert machine.check_comparable(here, other, has_gpu=True)[0] == ["gpu: NVIDIA H200 and none"]
 
 
 def test_a_ratio_of_intervals_is_as_wide_as_both() -> None:
-    found = gate.Finding("a", "case", "timing", (1.0, 1.0), 0.05, "base", then=Ratio(1.0, 0.9, 1.1))
-    assert gate.judged(found, Ratio(1.2, 1.1, 1.3)).change == Ratio(1.2, 1.1 / 1.1, 1.3 / 0.9)
+    found = gate.RegressionFinding("a", "case", "timing", (1.0, 1.0), 0.05, "base", then=Ratio(1.0, 0.9, 1.1))
+    assert gate.reevaluate(found, Ratio(1.2, 1.1, 1.3)).change == Ratio(1.2, 1.1 / 1.1, 1.3 / 0.9)
 
 
 def test_a_control_is_not_judged() -> None:
@@ -266,5 +266,5 @@ def test_a_control_is_not_judged() -> None:
 def test_recorded_runs_are_replayed_against_each_other() -> None:
     """Beside the first run each of four others is slower, and none beside another."""
     runs = [[one("a", time_us, {"base": 100.0})] for time_us in (100.0, 150.0, 150.0, 150.0, 150.0)]
-    assert gated(runs) == (20, 4)
-    assert gated([[one("a", 100.0, {"base": 100.0})]] * 4) == (12, 0)
+    assert gate_false_alarms(runs) == (20, 4)
+    assert gate_false_alarms([[one("a", 100.0, {"base": 100.0})]] * 4) == (12, 0)

@@ -24,9 +24,9 @@ QUIET = """
 from time import process_time
 from pytest_ecornn.run import baseline_times
 from pytest_ecornn.measurement.baseline_probe import BaselineProbe
-from pytest_ecornn.measurement.clocks import CpuClock
+from pytest_ecornn.measurement.clocks import WallTimer
 from pytest_ecornn.system.machine_load import MachineLoad
-CpuClock.time.__kwdefaults__["now"] = process_time
+WallTimer.time.__kwdefaults__["now"] = process_time
 MachineLoad.load = lambda self: None
 BaselineProbe.doubts = lambda self, beside: {}
 baseline_times.doubt = lambda rows: None

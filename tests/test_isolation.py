@@ -15,10 +15,10 @@ import pytest
 
 from pytest_ecornn.results.journal import read
 from pytest_ecornn.run.discovery import discover
-from pytest_ecornn.run.processes.controller import Controller, Scheduling
+from pytest_ecornn.run.processes.controller import CrashAwareScheduling, XdistController
 from pytest_ecornn.run.processes.dead_workers import ignore_closed_channel
-from pytest_ecornn.run.processes.isolation import prepare
-from pytest_ecornn.system.last_words import LastWords, Words
+from pytest_ecornn.run.processes.isolation import configure_options
+from pytest_ecornn.system.last_words import CrashReport, CurrentWork
 from pytest_ecornn.verification.rerun import rerun_command
 from tests import samples
 from tests.foreign import QUICK, Foreign, environment
@@ -44,7 +44,7 @@ FAULTS = {
 CONFTEST = """
 import torch
 from pytest_ecornn.system import faults
-faults.poison = lambda device: getattr(torch, "lost_context", "")
+faults.sticky_cuda_error = lambda device: getattr(torch, "lost_context", "")
 """
 
 
@@ -120,18 +120,18 @@ def test_isolation_without_its_plugins_is_a_usage_error(foreign: Foreign) -> Non
 
 
 def configuration(**options: Any) -> Any:
-    """What `prepare` sees of pytest's."""
+    """What `configure_options` sees of pytest's."""
     option = SimpleNamespace(**{"numprocesses": None, "dist": "no", "tx": [], "maxworkerrestart": None, **options})
     return SimpleNamespace(option=option, pluginmanager=SimpleNamespace(hasplugin=lambda name: True))
 
 
 def test_isolation_needs_no_other_option_and_heeds_those_given() -> None:
     config = configuration()
-    prepare(config)
+    configure_options(config)
     assert config.option.numprocesses == 1
     assert int(config.option.maxworkerrestart) > 1e6
     config = configuration(numprocesses=3, maxworkerrestart="5")
-    prepare(config)
+    configure_options(config)
     assert (config.option.numprocesses, config.option.maxworkerrestart) == (3, "5")
 
 
@@ -144,7 +144,7 @@ def test_isolation_needs_no_other_option_and_heeds_those_given() -> None:
 )
 def test_what_cannot_be_isolated_is_a_usage_error(options: dict[str, Any], message: str) -> None:
     with pytest.raises(pytest.UsageError, match=message):
-        prepare(configuration(**options))
+        configure_options(configuration(**options))
 
 
 def test_an_interrupted_run_reports_what_it_has_and_says_where_it_is_kept(foreign: Foreign) -> None:
@@ -186,7 +186,7 @@ NODE = f"suites/test_benchmark.py::test_benchmark[mine-{samples.CASE}]"
 
 
 @pytest.fixture
-def controller(tmp_path: Path) -> Controller:
+def controller(tmp_path: Path) -> XdistController:
     options = SimpleNamespace(timeout=5.0, memory_bytes=None)
     session = SimpleNamespace(shared_folder=tmp_path, options=options, found={})
     found = SimpleNamespace(name="mine", path=tmp_path / "mine.py")
@@ -195,59 +195,59 @@ def controller(tmp_path: Path) -> Controller:
     )
     failed = SimpleNamespace(as_dict=dict)
     running = SimpleNamespace(session=session, item=lambda nodeid: item, failed_row=lambda nodeid, reason: failed)
-    return Controller(running)  # type: ignore[arg-type]
+    return XdistController(running)  # type: ignore[arg-type]
 
 
-def test_a_worker_that_dies_between_rows_costs_none(controller: Controller) -> None:
-    assert not controller.is_costly(Dead("gw0", -11), NODE)
-    assert controller.is_to_repeat(NODE)
+def test_a_worker_that_dies_between_rows_costs_none(controller: XdistController) -> None:
+    assert not controller.is_culprit(Dead("gw0", -11), NODE)
+    assert controller.should_rerun(NODE)
     controller.pytest_runtest_logstart(NODE)
     controller.pytest_runtest_logreport(SimpleNamespace(when="call", failed=False, nodeid=NODE))  # type: ignore[arg-type]
-    assert not controller.is_costly(Dead("gw0", -11), NODE)
-    assert not controller.is_to_repeat(NODE)
+    assert not controller.is_culprit(Dead("gw0", -11), NODE)
+    assert not controller.should_rerun(NODE)
 
 
-def test_a_baseline_that_dies_costs_no_row_and_later_workers_know_it(controller: Controller, tmp_path: Path) -> None:
+def test_a_baseline_that_dies_costs_no_row_and_later_workers_know_it(controller: XdistController, tmp_path: Path) -> None:
     controller.pytest_runtest_logstart(NODE)
-    LastWords(tmp_path, "gw0").write(Words("other", samples.CASE))
-    assert not controller.is_costly(Dead("gw0", -6), NODE)
-    assert controller.is_to_repeat(NODE)
+    CrashReport(tmp_path, "gw0").write(CurrentWork("other", samples.CASE))
+    assert not controller.is_culprit(Dead("gw0", -6), NODE)
+    assert controller.should_rerun(NODE)
     following = Dead("gw1", 0)
     controller.pytest_configure_node(following)
     assert following.workerinput["ecornn_fatal"] == {f"other-{samples.CASE}": "crashed (signal 6): Aborted"}
 
 
-def test_a_death_while_implementations_take_turns_names_them_all(controller: Controller, tmp_path: Path) -> None:
+def test_a_death_while_implementations_take_turns_names_them_all(controller: XdistController, tmp_path: Path) -> None:
     controller.pytest_runtest_logstart(NODE)
-    LastWords(tmp_path, "gw0").write(Words("mine", samples.CASE, "torch_cpu", is_timed=True))
-    assert controller.is_costly(Dead("gw0", -9), NODE)
+    CrashReport(tmp_path, "gw0").write(CurrentWork("mine", samples.CASE, "torch_cpu", is_timed=True))
+    assert controller.is_culprit(Dead("gw0", -9), NODE)
     report = SimpleNamespace(location=("", None, ""))
     controller.pytest_handlecrashitem(NODE, report)
     assert "memory ran out, while it took turns with torch_cpu\nagain: pytest --ecornn-bench" in report.longrepr
 
 
-def test_memory_that_earlier_rows_may_have_used_up_is_asked_for_again(controller: Controller, tmp_path: Path) -> None:
+def test_memory_that_earlier_rows_may_have_used_up_is_asked_for_again(controller: XdistController, tmp_path: Path) -> None:
     controller.pytest_runtest_logstart(NODE)
-    LastWords(tmp_path, "gw0").write(Words("mine", samples.CASE, is_again=True))
-    assert not controller.is_costly(Dead("gw0", 70), NODE)
-    assert controller.is_to_repeat(NODE)
+    CrashReport(tmp_path, "gw0").write(CurrentWork("mine", samples.CASE, rerun=True))
+    assert not controller.is_culprit(Dead("gw0", 70), NODE)
+    assert controller.should_rerun(NODE)
 
 
-def test_workers_share_four_fifths_of_the_memory(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_share_four_fifths_of_the_memory(controller: XdistController, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_ecornn.system.memory.available_bytes", lambda: 1000)
     node = Dead("gw0", 0)
     controller.pytest_configure_node(node)
     assert node.workerinput["ecornn_memory"] == 400
 
 
-def test_workers_that_die_before_they_begin_end_the_run(controller: Controller) -> None:
+def test_workers_that_die_before_they_begin_end_the_run(controller: XdistController) -> None:
     for _ in range(3):
         controller.pytest_testnodedown(Dead("gw0", 1), "Not properly terminated")
     with pytest.raises(pytest.exit.Exception, match=r"3 workers died before they began a row; the last: exited \(status 1\)"):
         controller.pytest_testnodedown(Dead("gw0", 1), "Not properly terminated")
 
 
-def test_rows_sent_to_a_dead_worker_are_handed_on(controller: Controller) -> None:
+def test_rows_sent_to_a_dead_worker_are_handed_on(controller: XdistController) -> None:
     class Worker(Dead):
         shutting_down, sent = False, ()
 
@@ -265,7 +265,7 @@ def test_rows_sent_to_a_dead_worker_are_handed_on(controller: Controller) -> Non
     rows = [f"{NODE}-{number}" for number in range(8)]
     options = {"tx": ["2*popen"], "maxschedchunk": None}
     log = SimpleNamespace(loadsched=lambda *parts: None)
-    scheduling = Scheduling(SimpleNamespace(getoption=options.get, getvalue=options.get), log, controller)  # type: ignore[arg-type]
+    scheduling = CrashAwareScheduling(SimpleNamespace(getoption=options.get, getvalue=options.get), log, controller)  # type: ignore[arg-type]
     dead, alive = Worker("gw0", -11), Worker("gw1", 0)
     for worker in (dead, alive):
         ignore_closed_channel(worker)

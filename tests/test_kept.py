@@ -14,13 +14,13 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.measurement import clocks, kept
 from pytest_ecornn.measurement import pool as pool_module
-from pytest_ecornn.measurement.kept import MOST_KEPT, Kept
-from pytest_ecornn.measurement.pool import Pool, Prepared
+from pytest_ecornn.measurement.kept import MOST_KEPT, SpotChecks
+from pytest_ecornn.measurement.pool import InputPool, Prepared
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.verification import spot_check
 from pytest_ecornn.verification.calls import Call, WrongResult, run
 from pytest_ecornn.verification.guards.overrides import Overrides
-from pytest_ecornn.verification.guards.tampering import Tools
+from pytest_ecornn.verification.guards.tampering import MonkeypatchGuard
 
 OWN = Declared("float32")
 CASES = (
@@ -35,14 +35,14 @@ CASES = (
 @pytest.mark.parametrize("text", CASES)
 def test_no_two_calls_have_the_same_contents_and_all_have_the_same_work(text: str) -> None:
     case = Case.parse(text)
-    pool, own = Pool(case), contents.problem(case)
-    one, other = (pool.draw().problem(own.weights) for _ in range(2))
+    pool, own = InputPool(case), contents.problem(case)
+    one, other = (pool.next_problem().problem(own.weights) for _ in range(2))
     pairs = [
         (one.x, other.x),
         *zip(one.state, other.state, strict=True),
-        *zip(one.loss_weights, other.loss_weights, strict=True),
+        *zip(one.output_gradients, other.output_gradients, strict=True),
     ]
-    assert len(pairs) == 1 + len(own.state) + len(own.loss_weights)
+    assert len(pairs) == 1 + len(own.state) + len(own.output_gradients)
     assert not any(torch.equal(a, b) for a, b in pairs)
     if own.lengths is not None:
         assert one.lengths is not None
@@ -56,7 +56,7 @@ def test_no_two_calls_have_the_same_contents_and_all_have_the_same_work(text: st
 @pytest.mark.parametrize("layout", ["", "-strided", "-offset", "-transposed", "-feature_major"])
 def test_calls_stand_apart_and_can_be_made_again(layout: str) -> None:
     case = Case.parse(CASES[0] + layout)
-    own, pool, weights = contents.problem(case), Pool(case), contents.make_weights(case)
+    own, pool, weights = contents.problem(case), InputPool(case), contents.make_weights(case)
     first, second = (pool.prepare(weights, 3) for _ in range(2))
     calls = [one.call for one in (*first, *second)]
     assert len({call.x.untyped_storage().data_ptr() for call in calls}) == 6
@@ -72,25 +72,25 @@ def test_calls_stand_apart_and_can_be_made_again(layout: str) -> None:
 
 @pytest.mark.parametrize("projected", [False, True])
 def test_no_row_comes_again_where_it_is_multiplied(projected: bool) -> None:
-    pool = Pool(Case(cell="mingru", steps=40, batch=8, hidden_size=4, projected=projected))
-    rows = [row.numpy().tobytes() for _ in range(60) for row in pool.draw().problem({}).x.flatten(0, 1)]
+    pool = InputPool(Case(cell="mingru", steps=40, batch=8, hidden_size=4, projected=projected))
+    rows = [row.numpy().tobytes() for _ in range(60) for row in pool.next_problem().problem({}).x.flatten(0, 1)]
     assert (len(set(rows)) == len(rows)) is not projected
-    assert 0.9 < torch.stack([pool.draw().problem({}).x for _ in range(60)]).std() < 1.1
+    assert 0.9 < torch.stack([pool.next_problem().problem({}).x for _ in range(60)]).std() < 1.1
 
 
 def prepared_calls(count: int) -> list[Prepared]:
     case = Case(cell="rnn_tanh", steps=1, batch=1, hidden_size=1)
-    return Pool(case).prepare(contents.make_weights(case), count)
+    return InputPool(case).prepare(contents.make_weights(case), count)
 
 
 def test_all_calls_are_kept_where_there_are_few_and_each_as_often_where_there_are_many() -> None:
-    prepared, few = prepared_calls(30), Kept()
+    prepared, few = prepared_calls(30), SpotChecks()
     result = (torch.zeros(1, 1, 1), torch.zeros(1, 1, 1)), ()
     few.take(prepared, [result] * 30)
     assert len(few._calls) == 30
     found: Counter[int] = Counter()
     for _ in range(60):
-        many = Kept()
+        many = SpotChecks()
         for _ in range(4):
             many.take(prepared * 2, [result] * 60)
         assert len(many._calls) == MOST_KEPT
@@ -115,7 +115,7 @@ def test_a_result_that_changes_after_its_call_is_told() -> None:
 def made(case: Case, count: int) -> list[spot_check.Made]:
     weights = contents.make_weights(case)
     layer = Sequential().build(case, weights)
-    return [(one.problem, run(layer, one.problem())) for one in Pool(case).prepare(weights, count)]
+    return [(one.problem, run(layer, one.problem())) for one in InputPool(case).prepare(weights, count)]
 
 
 @pytest.mark.parametrize("text", CASES)
@@ -161,13 +161,13 @@ def test_a_missing_or_odd_result_raises_a_doubt() -> None:
 def test_what_takes_the_place_of_a_clock_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     for place in (clocks, time):
         monkeypatch.setattr(place, "perf_counter", lambda: 0.0)
-    assert clocks.CpuClock().time([lambda: time.sleep(0.01)]) >= 0.01
+    assert clocks.WallTimer().time([lambda: time.sleep(0.01)]) >= 0.01
 
 
 def test_calls_too_large_for_memory_of_their_own_are_part_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "MOST_COPIED", 0)
+    monkeypatch.setattr(pool_module, "MAX_COPIED_BYTES", 0)
     case = Case.parse("lstm-T4-B2-H3-float32")
-    prepared = Pool(case).prepare(contents.make_weights(case), 4)
+    prepared = InputPool(case).prepare(contents.make_weights(case), 4)
     assert len({one.call.x.untyped_storage().data_ptr() for one in prepared}) == 1
     assert all(torch.equal(one.problem().x, one.call.x) for one in prepared)
 
@@ -185,14 +185,14 @@ def test_constants_code_and_cells_are_put_back() -> None:
     from pytest_ecornn.contract import cells
     from pytest_ecornn.verification import comparison
 
-    factor, step, code = comparison.MAX_FACTOR, cells.get("gru").step, comparison.judge.__code__
-    with Tools() as tools:
+    factor, step, code = comparison.MAX_FACTOR, cells.get("gru").step, comparison.check_tensor.__code__
+    with MonkeypatchGuard() as tools:
         comparison.MAX_FACTOR = 1e9
         object.__setattr__(cells.get("gru"), "step", None)
-        comparison.judge.__code__ = comparison.judge.__code__.replace(co_name="another")
+        comparison.check_tensor.__code__ = comparison.check_tensor.__code__.replace(co_name="another")
     assert sorted(change.partition(":")[0] for change in tools.changes) == [
         "pytest_ecornn.contract.cells.gru.step",
         "pytest_ecornn.verification.comparison.MAX_FACTOR",
-        "pytest_ecornn.verification.comparison.judge",
+        "pytest_ecornn.verification.comparison.check_tensor",
     ]
-    assert (comparison.MAX_FACTOR, cells.get("gru").step, comparison.judge.__code__) == (factor, step, code)
+    assert (comparison.MAX_FACTOR, cells.get("gru").step, comparison.check_tensor.__code__) == (factor, step, code)

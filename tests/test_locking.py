@@ -73,7 +73,7 @@ def test_a_writer_gets_in_among_readers_that_never_leave_it_free(tmp_path: Path)
         wait_for(tmp_path, "+shared", 6)
         for _ in range(5):
             start = time.monotonic()
-            with MachineLock(tmp_path / "lock").alone():
+            with MachineLock(tmp_path / "lock").exclusive():
                 waited = time.monotonic() - start
             assert waited < 2.0, f"a writer waited {waited:.2f} s for readers of 0.05 s"
             time.sleep(0.02)
@@ -110,15 +110,15 @@ def test_taking_it_twice_raises_instead_of_waiting_forever(tmp_path: Path, outer
             pass
         with pytest.raises(RuntimeError, match="not re-entrant"), getattr(lock, inner)():
             pass
-    with lock.alone():
+    with lock.exclusive():
         pass
 
 
 def test_an_error_inside_lets_go(tmp_path: Path) -> None:
     lock = MachineLock(tmp_path / "lock")
-    with pytest.raises(ZeroDivisionError), lock.alone():
+    with pytest.raises(ZeroDivisionError), lock.exclusive():
         raise ZeroDivisionError
-    with MachineLock(tmp_path / "lock").alone():
+    with MachineLock(tmp_path / "lock").exclusive():
         pass
 
 

@@ -80,7 +80,7 @@ def test_what_does_not_build_is_unsupported_with_the_first_line(monkeypatch: pyt
 
 @pytest.mark.usefixtures("installed")
 def test_building_asks_torch_for_the_device_s_sizes_and_leaves_random_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, asked = _flashrnn.imported("flashrnn.flashrnn.flashrnn"), list[object]()
+    module, asked = _flashrnn.import_quietly("flashrnn.flashrnn.flashrnn"), list[object]()
 
     def build(*given: object) -> None:
         asked.append(module.get_gpu_info)

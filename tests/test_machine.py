@@ -149,12 +149,12 @@ def test_unreadable_caches_and_cpu_are_unknown_not_fatal(monkeypatch: pytest.Mon
 def test_a_worker_has_its_share_of_the_cores() -> None:
     before = torch.get_num_threads()
     try:
-        machine.share_cores(SimpleNamespace(workerinput={"workercount": machine.usable_cores()}))
+        machine.limit_threads_per_worker(SimpleNamespace(workerinput={"workercount": machine.usable_cores()}))
         assert torch.get_num_threads() == 1
-        machine.share_cores(SimpleNamespace(workerinput={"workercount": 1}))
+        machine.limit_threads_per_worker(SimpleNamespace(workerinput={"workercount": 1}))
         assert torch.get_num_threads() == machine.usable_cores()
         torch.set_num_threads(1)
-        machine.share_cores(SimpleNamespace())
+        machine.limit_threads_per_worker(SimpleNamespace())
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)

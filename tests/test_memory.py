@@ -20,8 +20,8 @@ import resource, sys
 import numpy as np
 from pytest_ecornn.system import memory
 if sys.argv[1] == "fixed":
-    print(memory.fix_allocator())
-    assert memory.fix_allocator() == memory.fix_allocator()
+    print(memory.configure_malloc())
+    assert memory.configure_malloc() == memory.configure_malloc()
 else:
     print()
 def faults():
@@ -49,8 +49,8 @@ def test_fresh_arrays_cost_no_page_faults_once_the_allocator_is_fixed() -> None:
 
 def test_without_glibc_the_system_default_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "libc", lambda: None)
-    assert memory.fix_allocator() == "system default: mallopt is not available"
-    memory.release()
+    assert memory.configure_malloc() == "system default: mallopt is not available"
+    memory.trim_malloc()
 
 
 @glibc
@@ -61,7 +61,7 @@ import sys
 from pytest_ecornn.system import memory
 import numpy as np
 if {fixed}:
-    memory.fix_allocator()
+    memory.configure_malloc()
 hold = np.ones(2**25, np.uint8)
 def call():
     np.ones(2**26, np.uint8)
@@ -108,12 +108,12 @@ def test_the_limit_of_memory_holds_and_can_be_lifted() -> None:
     script = """
 import numpy as np
 from pytest_ecornn.system import memory
-memory.limit(2**31)
+memory.set_memory_limit(2**31)
 try:
     np.empty(2**31, np.uint8)
 except MemoryError as error:
     print(error)
-memory.lift_limit()
+memory.remove_memory_limit()
 print(np.empty(2**31, np.uint8).size)
 """
     assert run(script, "")[:2] == [

@@ -40,7 +40,7 @@ def test_a_layout_changes_memory_and_no_value(layout: str, order: str) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_later_rows_of_a_pool_are_x_as_well(layout: str) -> None:
     case = Case.parse("gru-T3-B2-I4-H5-float32")
-    rows = contents.x_rows(replace(case, layout=layout), 11, generator(0, "x"))
+    rows = contents.sample_x_rows(replace(case, layout=layout), 11, generator(0, "x"))
     x = memory_layout.x_at(replace(case, layout=layout), rows, 5)
     assert x.shape == (3, 2, 4)
     values = sorted(x.flatten().tolist())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pytest_ecornn.implementations._cuda import memory
 from pytest_ecornn.implementations._cuda.memory import empty, zeros
 from pytest_ecornn.implementations.persistent_gpu.parameters import Fixed, aligned, laid
-from pytest_ecornn.verification.calls import Poisoned
+from pytest_ecornn.verification.calls import PoisonedAllocations
 
 CPU = torch.device("cpu")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -26,7 +26,7 @@ def test_memory_is_laid_out_as_torch_has_it(device: torch.device, shape: list[in
 
 
 def test_a_mode_sees_that_memory_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Poisoned():
+    with PoisonedAllocations():
         assert empty((2, 3), torch.float32, CPU).isnan().all()
     monkeypatch.setattr(memory, "_QUICK", {})  # of a torch that has no such function
     assert empty((2, 3), torch.float32, CPU).shape == (2, 3)

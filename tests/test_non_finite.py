@@ -53,7 +53,7 @@ def test_what_infinities_leave_undefined_may_be_any_value() -> None:
 
 def test_float64_data_have_bits_that_float32_lacks() -> None:
     problem = contents.problem(Case.parse("lstm-T3-B2-H5-float64-state-training"))
-    for tensor in (problem.x, *problem.state, *problem.loss_weights, *problem.weights.values()):
+    for tensor in (problem.x, *problem.state, *problem.output_gradients, *problem.weights.values()):
         assert bool((tensor != tensor.float().double()).any())
 
 

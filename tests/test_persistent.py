@@ -116,12 +116,14 @@ def layer_of(case: Case, weights: Any) -> Layer:
     return persistent_gpu.make_layer(case, weights, torch.device("cpu"))
 
 
-def verdicts(case: Case, order: int = 0) -> list[verification.Comparison]:
+def verdicts(case: Case, order: int = 0) -> list[verification.TensorCheck]:
     """What fails, the threads taking turns in that order."""
     clusters_on_cpu.start_from(1000 * order)
     problem = contents.problem(case)
     found = calls.run(layer_of(case, problem.weights), problem)
-    return [one for one in verification.Expected(problem).compare(found, PersistentGpu().declared) if one.status == "failed"]
+    return [
+        one for one in verification.ReferenceResult(problem).compare(found, PersistentGpu().declared) if one.status == "failed"
+    ]
 
 
 def small(cell: str, **options: Any) -> Case:
@@ -320,7 +322,7 @@ def expect_right(case: Case) -> PersistentGpu:
     problem, implementation = contents.problem(case), PersistentGpu()
     layer = implementation.build(case, problem.weights)
     first, again = calls.run(layer, problem), calls.run(layer, problem)
-    compared = verification.Expected(problem).compare(first, implementation.declared)
+    compared = verification.ReferenceResult(problem).compare(first, implementation.declared)
     assert [one for one in compared if one.status == "failed"] == []
     for name, one in first.items():
         other = again[name]

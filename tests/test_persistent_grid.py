@@ -212,7 +212,7 @@ def assert_a_lost_packet_is_reported(monkeypatch: pytest.MonkeyPatch, *planted: 
     clusters_on_cpu.forget()
     found = calls.run(layer, problem)
     assert not [
-        one for one in verification.Expected(problem).compare(found, PersistentGpu().declared) if one.status == "failed"
+        one for one in verification.ReferenceResult(problem).compare(found, PersistentGpu().declared) if one.status == "failed"
     ]
 
 

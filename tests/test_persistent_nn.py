@@ -298,7 +298,7 @@ def test_all_of_it_leaves_the_next_layer_nothing() -> None:
 class Calls(Operators):
     """Each of them."""
 
-    looks_into_ops = True
+    sees_inside_ops = True
 
     def __init__(self) -> None:
         super().__init__()

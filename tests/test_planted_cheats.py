@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.selfcheck import _correct_layers, trial
 from pytest_ecornn.selfcheck.trial import Planted, Trial
 from pytest_ecornn.verification.guards import ambient
-from pytest_ecornn.verification.guards.background import Threads
-from pytest_ecornn.verification.guards.tampering import Tools
+from pytest_ecornn.verification.guards.background import ThreadGuard
+from pytest_ecornn.verification.guards.tampering import MonkeypatchGuard
 
 FILES = trial.files("cheat")
 FAMILIES = {
@@ -37,8 +37,8 @@ def _poisoned_and_seeded() -> None:
 def test_a_planted_cheat_is_caught_for_the_reason_that_it_states(cheat: Trial) -> None:
     if reason := cheat.missing():
         pytest.skip(reason)
-    threads, before = Threads(), _quickest_ns()
-    with ambient.Kept() as kept, Tools() as tools:
+    threads, before = ThreadGuard(), _quickest_ns()
+    with ambient.GlobalStateGuard() as kept, MonkeypatchGuard() as tools:
         message = cheat.survived()
     assert not message
     assert kept.changes + tools.changes == []
@@ -64,7 +64,7 @@ def test_every_family_is_there_and_sixty_cheats() -> None:
 
 @pytest.mark.parametrize(("cell", "mode"), [("lstm", "inference"), ("gru", "training"), ("mingru", "inference")])
 def test_an_honest_layer_is_timed(cell: str, mode: str) -> None:
-    found = Found("loop", _correct_layers.Loop, Path(_correct_layers.__file__))
+    found = ImplementationInfo("loop", _correct_layers.Loop, Path(_correct_layers.__file__))
     row = trial.timed(Planted(found, "", cell, mode=mode))
     assert row.status == "passed", row.reason
     assert row.timing is not None

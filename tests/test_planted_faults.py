@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.selfcheck import _correct_layers, trial
 from pytest_ecornn.selfcheck.trial import Planted, Trial
 
@@ -58,7 +58,7 @@ RIGHT = [("lstm", "float32"), ("gru", "bfloat16"), ("rnn_relu", "float16"), ("mi
 
 @pytest.mark.parametrize(("cell", "dtype"), RIGHT)
 def test_the_loop_that_faults_are_built_on_is_right(cell: str, dtype: str) -> None:
-    found = Found("loop", _correct_layers.Loop, Path(_correct_layers.__file__))
+    found = ImplementationInfo("loop", _correct_layers.Loop, Path(_correct_layers.__file__))
     row = trial.explored(Planted(found, "", cell, dtype), "quick")
     assert row.status == "passed", row.reason
 
@@ -95,7 +95,7 @@ def test_a_crash_and_a_pass_are_no_catch() -> None:
 
 
 def _failed(reason: str) -> Any:
-    found = Found("it", _correct_layers.Loop, Path(_correct_layers.__file__))
+    found = ImplementationInfo("it", _correct_layers.Loop, Path(_correct_layers.__file__))
     row = trial.item(Planted(found, ""), "quick").empty_row()
     row.status, row.reason = "failed", reason
     return row

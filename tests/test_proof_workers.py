@@ -11,10 +11,10 @@ import torch
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.reference.loop import Sequential
-from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
 from pytest_ecornn.run.items.drawn_items import DrawnItem
-from pytest_ecornn.run.items.property_items import PropertiesItem
+from pytest_ecornn.run.items.property_items import PropertyItem
 from pytest_ecornn.run.processes import proof_workers
 from pytest_ecornn.system import machine, memory
 from tests import samples
@@ -27,7 +27,7 @@ import sys
 import torch
 from pytest_ecornn.system import faults
 
-faults.poison = lambda device: getattr(torch, "lost_context", "")  # there is no GPU here
+faults.sticky_cuda_error = lambda device: getattr(torch, "lost_context", "")  # there is no GPU here
 
 with open("workers", "a") as file:
     file.write(f"{os.getpid()}\\n" if sys.argv[0] == "-c" else "")
@@ -107,8 +107,8 @@ def test_workers_end_before_a_row_is_timed(monkeypatch: pytest.MonkeyPatch) -> N
     workers, stopped = proof_workers.ProofWorkers(), []
     monkeypatch.setattr(workers, "stop", lambda: stopped.append(True))
     session: Any = SimpleNamespace(proof_workers=workers, options=SimpleNamespace(proof_workers=None))
-    starting, found = proof_workers.Starting(session), Found("right", Sequential, Path("right.py"))
-    for kind, is_stopped in ((DrawnItem, False), (PropertiesItem, False), (BenchmarkItem, True)):
+    starting, found = proof_workers.Starting(session), ImplementationInfo("right", Sequential, Path("right.py"))
+    for kind, is_stopped in ((DrawnItem, False), (PropertyItem, False), (BenchmarkItem, True)):
         item: Any = SimpleNamespace(callspec=SimpleNamespace(params={"row": kind(session, found, Case.parse(samples.CASE))}))
         starting.pytest_runtest_setup(item)
         assert bool(stopped) == is_stopped

@@ -22,7 +22,7 @@ from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.verification import calls
 from pytest_ecornn.verification.guards import ambient, guards
 from pytest_ecornn.verification.properties import properties
-from pytest_ecornn.verification.properties.subject import NotApplicable, Subject
+from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
 
 CASE = Case.parse("gru-T6-B3-H5-float32-state-training-seed1")
 Wrap = Callable[[Any, Case, Weights], Layer]
@@ -38,7 +38,7 @@ def broken(wrap: Wrap, case: Case) -> list[str]:
     found = []
     for one in properties.PROPERTIES:
         try:
-            if one.check(Subject(Planted, case)):
+            if one.check(PropertyContext(Planted, case)):
                 found.append(one.name)
         except NotApplicable:
             pass
@@ -306,7 +306,7 @@ def test_a_right_layer_has_every_property(text: str) -> None:
 
 
 def test_every_property_that_a_cpu_can_show_has_a_planted_fault() -> None:
-    case = Subject(Sequential, Case.parse("lstm-T6-B3-H5-float32-state-training-seed1"))
+    case = PropertyContext(Sequential, Case.parse("lstm-T6-B3-H5-float32-state-training-seed1"))
     found = properties.check(case)
     assert {name for name, reason in found.items() if not reason} == set(PLANTED)
     assert {found["capture"], found["current_stream"]} == {"a CPU has no streams and no CUDA graphs"}
@@ -317,8 +317,10 @@ def test_a_broken_property_says_what_must_hold_and_what_came() -> None:
         def build(self, case: Case, weights: Weights) -> Layer:
             return stale_final_state(super().build(case, weights), case, weights)
 
-    with pytest.raises(properties.Broken, match=r"split is broken: two parts.* equal the whole; but the steps .* got"):
-        properties.check(Subject(Planted, CASE))
+    with pytest.raises(
+        properties.PropertyViolation, match=r"split is broken: two parts.* equal the whole; but the steps .* got"
+    ):
+        properties.check(PropertyContext(Planted, CASE))
 
 
 def test_globals_are_put_back_and_each_change_is_named() -> None:
@@ -336,7 +338,7 @@ def test_globals_are_put_back_and_each_change_is_named() -> None:
         time.perf_counter = lambda: 0.0
         torch.cuda.Event.elapsed_time = lambda self, end: 0.0  # type: ignore[method-assign]
 
-    with ambient.Kept() as outer, ambient.Kept() as kept:
+    with ambient.GlobalStateGuard() as outer, ambient.GlobalStateGuard() as kept:
         disturb()
     names = [change.partition(":")[0] for change in kept.changes]
     assert outer.changes == []
@@ -349,7 +351,7 @@ def test_globals_are_put_back_and_each_change_is_named() -> None:
 
 
 def test_filters_of_warnings_are_put_back() -> None:
-    with ambient.Kept() as outer, ambient.Kept() as kept:
+    with ambient.GlobalStateGuard() as outer, ambient.GlobalStateGuard() as kept:
         warnings.simplefilter("ignore")
     assert [change.partition(":")[0] for change in kept.changes] == ["warnings filters"]
     assert outer.changes == []
@@ -372,9 +374,9 @@ def test_a_thread_that_burns_a_core_is_seen_and_one_that_rests_is_not(is_busy: b
     assert ("a core is busy" in message) == is_busy
 
 
-def _late(wrap: Wrap) -> Subject:
+def _late(wrap: Wrap) -> PropertyContext:
     """A subject whose layer is changed once it is there."""
-    subject = Subject(Sequential, CASE)
+    subject = PropertyContext(Sequential, CASE)
     subject.layer = wrap(subject.layer, subject.case, subject.problem.weights)
     return subject
 
@@ -403,13 +405,13 @@ def test_a_thread_more_for_each_call_is_seen() -> None:
 
 
 def test_what_is_written_beside_an_input_is_seen() -> None:
-    problem, bands = contents.problem(Case.parse("gru-T3-B2-H4-float32-strided-ragged")), guards.Bands()
+    problem, bands = contents.problem(Case.parse("gru-T3-B2-H4-float32-strided-ragged")), guards.Redzones()
     around = bands.around(problem)
-    assert bands.damage() == ""
+    assert bands.find_overwrite() == ""
     assert torch.equal(around.x, problem.x)
     around.x.as_strided((1,), (1,), around.x.storage_offset() + 4).zero_()  # in the gap after the first row
     assert (
-        bands.damage()
+        bands.find_overwrite()
         == "expected nothing written outside x [3, 2, 4], float32, got 4 bytes, the first 16 bytes from its start"
     )
 
@@ -417,13 +419,13 @@ def test_what_is_written_beside_an_input_is_seen() -> None:
 def test_lengths_and_signs_of_zero_count_as_written_into() -> None:
     problem = contents.problem(Case.parse("gru-T3-B2-H4-float32-ragged"))
     assert problem.lengths is not None
-    guard = calls.Unchanged(calls.Call(problem))
+    guard = calls.MutationGuard(calls.Call(problem))
     problem.lengths[0] += 1
     with pytest.raises(calls.WrongResult, match="expected lengths unchanged"):
         guard.check()
     guard.check()
-    assert bool(calls.differing(torch.tensor(0.0), torch.tensor(-0.0)))
-    assert not bool(calls.differing(torch.tensor(float("nan")), -torch.tensor(float("nan"))))
+    assert bool(calls.bitwise_different(torch.tensor(0.0), torch.tensor(-0.0)))
+    assert not bool(calls.bitwise_different(torch.tensor(float("nan")), -torch.tensor(float("nan"))))
 
 
 def test_a_final_state_that_is_a_view_of_the_output_is_not_fresh() -> None:

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from pytest_ecornn.contract import Case, Implementation, Layer, Weights
-from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import Graph, GraphArm
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.suites.published import ecornn
 from pytest_ecornn.suites.published.common import alternating, case_times, launches, ratios, verified
 from pytest_ecornn.suites.published.common.kernel_names import kind_of
@@ -130,7 +130,7 @@ def test_blocks_alternate_and_calls_rotate(monkeypatch: pytest.MonkeyPatch) -> N
     fake_clock(monkeypatch)
     made: list[str] = []
     first, second = (alternating.Arm([partial(made.append, f"{name}{k}") for k in range(2)], work=5) for name in "ab")
-    alternating.alternate([first, second], rounds=2)
+    alternating.measure_interleaved([first, second], rounds=2)
     assert "".join(call[0] for call in made) == "aaa" + "bbb" + "aaaa" + "bbbb" + "bbbb" + "aaaa"
     assert [call for call in made if call[0] == "a"] == [f"a{n % 2}" for n in range(11)]
     assert first.samples_us == [pytest.approx(1000 / 3 / 5)] * 2
@@ -150,7 +150,7 @@ def made_up_times(case: Case, default_us: float = 3000.0) -> case_times.Row:
     if case.precision == "tf32":
         del samples["sequential"]
         reasons["sequential"] = "the plain loop multiplies in IEEE precision"
-    return case_times.Row(case, dict.fromkeys(case_times.WAYS, lstm_times.CONTEST.cells(samples, reasons)))
+    return case_times.Row(case, dict.fromkeys(case_times.TIMING_MODES, lstm_times.CONTEST.cells(samples, reasons)))
 
 
 def cells_of(text: str, first: str) -> list[list[str]]:
@@ -172,7 +172,7 @@ def test_times_are_shown_beside_the_baseline_and_summed_up() -> None:
 
 def test_without_the_baseline_there_are_times_without_ratios() -> None:
     cells = lstm_times.CONTEST.cells({"sequential": [5.0] * 8}, dict.fromkeys(lstm_times.IMPLEMENTATIONS, "absent"))
-    row = case_times.Row(lstm_times.cases()[0], dict.fromkeys(case_times.WAYS, cells))
+    row = case_times.Row(lstm_times.cases()[0], dict.fromkeys(case_times.TIMING_MODES, cells))
     text = lstm_times.render([row], "paper")
     assert cells_of(text, "2 x 650, B 32, float32")[0][1:4] == ["5.000", "absent", "absent"]
     assert cells_of(text, "**the same, lowest**")[0][1] == "-"
@@ -242,7 +242,7 @@ class Broken(Sequential):
 
 def test_only_what_is_right_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     kinds: dict[str, type[Implementation]] = {"sequential": Sequential, "off": Off, "broken": Broken}
-    found = {name: Found(name, kind, Path(name)) for name, kind in kinds.items()}
+    found = {name: ImplementationInfo(name, kind, Path(name)) for name, kind in kinds.items()}
     monkeypatch.setattr(verified, "_found", lambda: found)
     prepared = verified.prepared(SMALL, ["sequential", "off", "broken", "cudnn"])
     assert list(prepared) == ["sequential", "off", "broken", "cudnn"]
@@ -260,12 +260,12 @@ def test_only_what_is_right_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 @pytest.mark.parametrize("share", [1.0, 1.001])
 def test_only_what_is_right_when_replayed_has_a_device_only_time(share: float, capsys: pytest.CaptureFixture[str]) -> None:
-    candidate, pool = Candidate.build("sequential", Sequential, SMALL), Pool(SMALL)
+    candidate, pool = Candidate.build("sequential", Sequential, SMALL), InputPool(SMALL)
     call = Call(pool.placed(candidate.weights))
-    result = call.timed(candidate.layer)
+    result = call.forward_backward(candidate.layer)
 
     def replay() -> None:
-        output, _ = call.timed(candidate.layer)[0]
+        output, _ = call.forward_backward(candidate.layer)[0]
         with torch.no_grad():
             result[0][0].copy_(output * share)
 

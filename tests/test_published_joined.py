@@ -13,9 +13,9 @@ import pytest
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import persistent
 from pytest_ecornn.suites.published.common import parted, runs
-from pytest_ecornn.suites.published.common.optional import LATE
-from pytest_ecornn.suites.published.common.parted import Part, Plan
-from pytest_ecornn.suites.published.common.rebuilt import rebuilt
+from pytest_ecornn.suites.published.common.optional import NOT_REACHED
+from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
+from pytest_ecornn.suites.published.common.rebuilt import from_json
 from pytest_ecornn.suites.published.common.runs import Run
 from tests.test_case_times import Inner, Outer
 
@@ -39,13 +39,13 @@ def labels(rows: Sequence[Any]) -> str:
     return ", ".join(row.label for row in rows)
 
 
-PLAN = Plan(
+PLAN = ReportPlan(
     "some",
     "Some",
     1,
     {
-        "times": Part(measure, labels, 0.5, row=Outer, goes_on=True, groups=tuple(GROUPS)),
-        "other": Part(other, labels, 0.5, row=Outer),
+        "times": Section(measure, labels, 0.5, row=Outer, is_resumable=True, groups=tuple(GROUPS)),
+        "other": Section(other, labels, 0.5, row=Outer),
     },
     ("times", "other"),
     10.0,
@@ -122,7 +122,7 @@ def test_what_both_took_over_is_joined_once(tmp_path: Path) -> None:
 
 
 def test_what_one_has_not_reached_is_the_other_s(tmp_path: Path) -> None:
-    late = [asdict(Outer("a", (1.0, 1.0, 1.0))), asdict(Outer("c", inner={LATE: Inner(Ratio(1.0, 1.0, 1.0), [])}))]
+    late = [asdict(Outer("a", (1.0, 1.0, 1.0))), asdict(Outer("c", inner={NOT_REACHED: Inner(Ratio(1.0, 1.0, 1.0), [])}))]
     one, two = ran(tmp_path / "one", "short", rows={"times": late}, ended={"times": "cut"}), ran(tmp_path / "two", "long")
     for folders in ([one, two], [two, one]):
         PLAN.join(tmp_path / "all", folders)
@@ -131,17 +131,17 @@ def test_what_one_has_not_reached_is_the_other_s(tmp_path: Path) -> None:
         }  # fmt: skip
         assert "The part on times ended early: cut." in (tmp_path / "all/some.md").read_text()
     PLAN.join(tmp_path / "alone", [one])
-    assert LATE in json.dumps(read(tmp_path / "alone")["rows"])
+    assert NOT_REACHED in json.dumps(read(tmp_path / "alone")["rows"])
 
 
 @pytest.mark.parametrize("again", ["short", "other"])
 def test_what_was_not_reached_and_is_not_asked_for_again_stays(again: str, tmp_path: Path) -> None:
-    late = {name: asdict(Outer(name, inner={LATE: Inner(Ratio(1.0, 1.0, 1.0), [])})) for name in "acd"}
+    late = {name: asdict(Outer(name, inner={NOT_REACHED: Inner(Ratio(1.0, 1.0, 1.0), [])})) for name in "acd"}
     rows = {"times": [late["a"], late["c"]], "other": [late["d"]]}
     first = ran(tmp_path / "first", "times", "other", rows=rows)
     ran(tmp_path / "more", again, resumed=first / "some.json")
     found = read(tmp_path / "more")["rows"]
-    is_late = {row["label"]: LATE in json.dumps(row) for part in found.values() for row in part}
+    is_late = {row["label"]: NOT_REACHED in json.dumps(row) for part in found.values() for row in part}
     measured = {"short": {"a": False, "b": False, "c": True, "d": True}, "other": {"a": True, "c": True, "d": False}}
     assert is_late == measured[again]
     assert sum(len(part) for part in found.values()) == len(is_late)
@@ -184,7 +184,7 @@ def test_what_was_made_otherwise_is_not_joined(changed: dict[str, Any], said: st
     ],
 )  # fmt: skip
 def test_runs_are_told_by_when_they_were(made: list[Run], said: str) -> None:
-    assert runs.told(made) == said
+    assert runs.describe(made) == said
 
 
 def test_the_committed_report_is_read_and_written_as_it_was(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_the_committed_report_is_read_and_written_as_it_was(tmp_path: Path) -> N
 
 def as_rows(found: dict[str, Any]) -> dict[str, list[Any]]:
     """What a report holds, with the defaults of fields that are younger than it."""
-    return {name: [rebuilt(persistent.PLAN.parts[name].row, row) for row in rows] for name, rows in found.items()}
+    return {name: [from_json(persistent.PLAN.parts[name].row, row) for row in rows] for name, rows in found.items()}
 
 
 def heads(folder: Path) -> list[str]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published.common import optional
 from pytest_ecornn.suites.published.scan_parts import peer_times, peer_ways, scan_peer_tables, scan_peers
-from pytest_ecornn.suites.published.scan_parts.peer_ways import BCT, BTD, OURS, Way
+from pytest_ecornn.suites.published.scan_parts.peer_ways import BCT, BTD, OURS, Variant
 from pytest_ecornn.suites.published.scan_parts.scan_reference import states
 from tests.test_published import cells_of, fake_clock
 
@@ -40,13 +40,13 @@ def broken(x: Tensor) -> Tensor:
 def test_peers_are_judged_and_timed_each_in_its_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_clock(monkeypatch)
     ways = [
-        Way(OURS, BTD, state_of),
-        Way("transposed", BCT, transposed),
-        Way("off", BTD, lambda x: state_of(x) * 1.001),
-        Way("spends wrongly", BTD, state_of, spending=lambda x: state_of(x) * 1.001),
-        Way("broken", BTD, broken),
-        Way("absent", BTD, reason="absent from this version"),
-        Way("compiled", BTD, state_of, is_compiled=True),
+        Variant(OURS, BTD, state_of),
+        Variant("transposed", BCT, transposed),
+        Variant("off", BTD, lambda x: state_of(x) * 1.001),
+        Variant("spends wrongly", BTD, state_of, overwriting_call=lambda x: state_of(x) * 1.001),
+        Variant("broken", BTD, broken),
+        Variant("absent", BTD, reason="absent from this version"),
+        Variant("compiled", BTD, state_of, is_compiled=True),
     ]
     row = scan_peers._row(PEERS, ways, deadline=0.0, device="cpu")
     assert list(row.figures) == [way.name for way in ways]
@@ -77,8 +77,8 @@ class FakeCapturing:
 
 def test_peers_are_replayed_in_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_clock(monkeypatch)
-    monkeypatch.setattr(peer_times, "Capturing", FakeCapturing)
-    row = scan_peers._row(PEERS, [Way(OURS, BTD, state_of), Way("transposed", BCT, transposed)], 0.0, "cpu")
+    monkeypatch.setattr(peer_times, "GraphCapture", FakeCapturing)
+    row = scan_peers._row(PEERS, [Variant(OURS, BTD, state_of), Variant("transposed", BCT, transposed)], 0.0, "cpu")
     assert {name: one.not_replayed for name, one in row.figures.items()} == {OURS: "", "transposed": ""}
     assert row.figures[OURS].time_us[scan_peers.REPLAYED]
     assert row.figures["transposed"].over_ours[scan_peers.REPLAYED] == Ratio(1.0, 1.0, 1.0)
@@ -105,7 +105,7 @@ def test_memory_is_of_calls_that_may_spend_what_they_are_given(monkeypatch: pyte
 
     peaks: dict[str, list[tuple[str, bool]]] = {}
     monkeypatch.setattr(scan_peers.memory, "peak_bytes", peak_bytes)
-    ways = [Way(OURS, BTD, noted("kept"), spending=noted("spent")), Way("peer", BTD, noted("peer"))]
+    ways = [Variant(OURS, BTD, noted("kept"), overwriting_call=noted("spent")), Variant("peer", BTD, noted("peer"))]
     row = scan_peers._row(PEERS, ways, 0.0, "cpu")
     assert peaks == {"spent": [("spent", False)], "peer": [("peer", False)]}
     assert row.figures[OURS].peak_bytes == 1000
@@ -115,7 +115,7 @@ def test_the_hosts_time_stands_beside_that_of_calls(monkeypatch: pytest.MonkeyPa
     fake_clock(monkeypatch)
     clock = SimpleNamespace(host_us=lambda calls: 7.0 * len(calls))
     monkeypatch.setattr(peer_times.clocks, "for_device", lambda device: clock)
-    row = scan_peers._row(PEERS, [Way(OURS, BTD, state_of), Way("transposed", BCT, transposed)], 0.0, "cpu")
+    row = scan_peers._row(PEERS, [Variant(OURS, BTD, state_of), Variant("transposed", BCT, transposed)], 0.0, "cpu")
     assert {one.host_us for one in row.figures.values()} == {6300.0}  # of 900 calls, a block
     assert cells_of(scan_peer_tables.render([row]), "transposed")[0][3] == "6,300"
 
@@ -127,18 +127,20 @@ def test_a_peak_stands_over_the_least_that_anybody_can_hold() -> None:
 
 def test_scan_gpu_spends_only_what_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
-    monkeypatch.setattr(peer_ways, "fetched", lambda module, name: lambda *arguments: given.append(arguments[-1]) or arguments)
+    monkeypatch.setattr(
+        peer_ways, "import_optional", lambda module, name: lambda *arguments: given.append(arguments[-1]) or arguments
+    )
     way = peer_ways.ours("mingru")
     assert way.call is not None
-    assert way.spending is not None
+    assert way.overwriting_call is not None
     way.call(torch.zeros(1))
-    way.spending(torch.zeros(1))
+    way.overwriting_call(torch.zeros(1))
     assert given == [False, True]
 
 
 def test_without_scan_gpu_peers_have_times_without_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_clock(monkeypatch)
-    row = scan_peers._row(PEERS, [Way(OURS, BTD, reason="absent"), Way("peer", BTD, state_of)], 0.0, "cpu")
+    row = scan_peers._row(PEERS, [Variant(OURS, BTD, reason="absent"), Variant("peer", BTD, state_of)], 0.0, "cpu")
     assert row.figures["peer"].time_us[scan_peers.CALLED]
     assert not row.figures["peer"].over_ours
     assert row.figures["peer"].not_replayed == "there is no scan_gpu to compare with"
@@ -148,7 +150,7 @@ def test_without_scan_gpu_peers_have_times_without_ratios(monkeypatch: pytest.Mo
 def test_long_peers_have_an_error_without_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_clock(monkeypatch)
     monkeypatch.setattr(scan_peers, "_LONGEST_JUDGED", 20)
-    row = scan_peers._row(PEERS, [Way(OURS, BTD, state_of)], 0.0, "cpu")
+    row = scan_peers._row(PEERS, [Variant(OURS, BTD, state_of)], 0.0, "cpu")
     assert row.figures[OURS].is_right is None
     assert 0 < row.figures[OURS].error < 1e-6
 
@@ -173,10 +175,10 @@ def adapters(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
     def fetched(module: str, name: str) -> Any:
         if module.endswith("_linear_attention"):
-            raise optional.Absent("absent from this version")
+            raise optional.Unavailable("absent from this version")
         return found[name]
 
-    monkeypatch.setattr(peer_ways, "fetched", fetched)
+    monkeypatch.setattr(peer_ways, "import_optional", fetched)
     return calls
 
 
@@ -195,13 +197,15 @@ def test_every_kernel_of_a_peer_is_a_way_eager_and_compiled(adapters: list[tuple
     assert adapters == [(layout, None, "minlstm", kernel, None) for layout in layouts for kernel in ("warp", "triton")]
 
 
-def figures(layout: str, time_us: float, peak: int, is_right: bool | None = True, ours_us: float = 100.0) -> scan_peers.Figures:
+def figures(
+    layout: str, time_us: float, peak: int, is_right: bool | None = True, ours_us: float = 100.0
+) -> scan_peers.VariantResult:
     ratio = Ratio(time_us / ours_us, 0.99 * time_us / ours_us, 1.01 * time_us / ours_us)
     of_each = {scan_peers.CALLED: ratio}
-    return scan_peers.Figures(layout, "", 1e-7, is_right, peak, {scan_peers.CALLED: (time_us,) * 3}, of_each)
+    return scan_peers.VariantResult(layout, "", 1e-7, is_right, peak, {scan_peers.CALLED: (time_us,) * 3}, of_each)
 
 
-def peers_row(steps: int, **peers: scan_peers.Figures) -> scan_peers.Row:
+def peers_row(steps: int, **peers: scan_peers.VariantResult) -> scan_peers.Row:
     own = replace(figures(BTD, 100.0, 1000), over_ours={})
     return scan_peers.Row(replace(PEERS, steps=steps), {OURS: own, **peers})
 

@@ -16,15 +16,15 @@ from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, 
 from pytest_ecornn.implementations.persistent_gpu import config
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
-from pytest_ecornn.measurement.clocks import CpuClock
+from pytest_ecornn.measurement.clocks import WallTimer
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.suites.promises import first_use
 from pytest_ecornn.suites.published import persistent
 from pytest_ecornn.suites.published.common import case_times, ratios, verified
-from pytest_ecornn.suites.published.common.bars import Bar, Ceiling
-from pytest_ecornn.suites.published.common.case_times import CALLED, WAYS
+from pytest_ecornn.suites.published.common.bars import MaxTarget, MinTarget
+from pytest_ecornn.suites.published.common.case_times import CALLED, TIMING_MODES
 from pytest_ecornn.suites.published.persistent_parts import (
     persistent_flashrnn,
     persistent_floor,
@@ -33,7 +33,7 @@ from pytest_ecornn.suites.published.persistent_parts import (
     persistent_steps,
     persistent_times,
 )
-from pytest_ecornn.verification.comparison import Comparison
+from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.verification import Candidate
 from tests.test_published import cells_of, fake_clock
 
@@ -42,8 +42,8 @@ LATE = "not reached in the time allowed"
 
 @pytest.mark.parametrize(("found", "holds"), [((0.9, 0.8, 1.0), "yes"), ((1.0, 0.9, 1.1), "unclear"), ((1.2, 1.1, 1.3), "no")])
 def test_a_ceiling_is_held_by_the_whole_interval(found: tuple[float, float, float], holds: str) -> None:
-    assert Ceiling(1.0).holds(found) == holds
-    assert str(Ceiling(1.95)) == "at most 1.95"
+    assert MaxTarget(1.0).is_met(found) == holds
+    assert str(MaxTarget(1.95)) == "at most 1.95"
 
 
 def test_the_mean_of_ratios_has_the_mean_of_their_bounds() -> None:
@@ -140,7 +140,7 @@ def timed(case: Case, called: float, replayed: float) -> case_times.Row:
         persistent_times.CONTEST.cells({"persistent_gpu": [100.0] * 8, "cudnn": [100.0 * ratio] * 8}, {})
         for ratio in (called, replayed)
     ]
-    return case_times.Row(case, dict(zip(WAYS, found, strict=True)))
+    return case_times.Row(case, dict(zip(TIMING_MODES, found, strict=True)))
 
 
 def test_every_shape_is_there_in_four_precisions_and_decoding_forward_only() -> None:
@@ -179,7 +179,7 @@ def test_times_are_summed_up_beside_their_bars() -> None:
 def test_a_bar_over_rows_that_are_missing_is_not_held_but_may_be_lost() -> None:
     language = [case for case in persistent_times.cases() if case.steps == 35 and case.mode == "training"]
     rows = [timed(case, 9.0, 0.9) for case in language[:5]]
-    rows.append(persistent_times.CONTEST.without(language[5], "H 1500 does not fit"))
+    rows.append(persistent_times.CONTEST.unmeasured_row(language[5], "H 1500 does not fit"))
     text = persistent_times.render(rows)
     called = cells_of(text, "forward and backward, all, as called")[0]
     assert called[1:5] == ["5 of 56", "9.00 [9.00, 9.00]", "at least 3", "not all measured"]
@@ -193,9 +193,9 @@ def test_a_row_that_fails_says_why_and_the_others_go_on(monkeypatch: pytest.Monk
     def fail(*given: object) -> object:
         raise RuntimeError("CUDA error: out of memory")
 
-    monkeypatch.setattr(case_times, "Pool", fail)
+    monkeypatch.setattr(case_times, "InputPool", fail)
     rows = list(persistent_times.CONTEST.rows(persistent_times.cases()[:2], float("inf")))
-    reasons = {cell.reason for row in rows for way in WAYS for cell in row.cells[way].values()}
+    reasons = {cell.reason for row in rows for way in TIMING_MODES for cell in row.cells[way].values()}
     assert reasons == {"RuntimeError: CUDA error: out of memory"}
 
 
@@ -221,8 +221,8 @@ def test_the_report_holds_all_parts_in_order(tmp_path: Path) -> None:
 def test_bars_are_of_passes_and_precisions_that_there_are() -> None:
     known = {*map(case_times.precision_of, persistent_times.cases()), persistent_times.ALL}
     for mode, way, precision in persistent_times.MEAN_BARS:
-        assert (mode in persistent_times.PASSES, way in WAYS, precision in known) == (True, True, True)
-    assert persistent_times.MEAN_BARS["inference", CALLED, "tf32"] == Bar(3.5)
+        assert (mode in persistent_times.PASSES, way in TIMING_MODES, precision in known) == (True, True, True)
+    assert persistent_times.MEAN_BARS["inference", CALLED, "tf32"] == MinTarget(3.5)
 
 
 # Beside FlashRNN.
@@ -270,9 +270,9 @@ def test_both_are_timed_and_theirs_also_beyond_its_limit(monkeypatch: pytest.Mon
     assert row.share == 3.0
 
 
-def off(found: Found, case: Case) -> tuple[Candidate, list[Comparison]]:
+def off(found: ImplementationInfo, case: Case) -> tuple[Candidate, list[TensorCheck]]:
     """Beyond its limit."""
-    return Candidate.build(found.name, found.kind, case), [Comparison("output", "failed", share=3.0)]
+    return Candidate.build(found.name, found.cls, case), [TensorCheck("output", "failed", share=3.0)]
 
 
 # The host and memory.
@@ -282,7 +282,7 @@ def test_a_calls_host_time_is_a_median_of_medians() -> None:
     candidate = Candidate.build("sequential", Sequential, Case(cell="lstm", steps=1, batch=2, hidden_size=5))
     asked: list[int] = []
 
-    class Clock(CpuClock):
+    class Clock(WallTimer):
         def host_us(self, calls: Any) -> Any:
             asked.append(len(calls))
             return 100.0 if len(asked) == 1 else float(len(asked))
@@ -321,9 +321,9 @@ def test_what_a_process_measures_first_is_in_no_row(monkeypatch: pytest.MonkeyPa
 def test_the_hosts_times_stand_beside_their_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(persistent_host, "prepared", lambda case, names: dict.fromkeys(names, "needs CuPy"))
     firsts = [
-        first_use.First("first", 4.2, disk=first_use.COLD),
-        first_use.First("first", 1.2, disk=first_use.WARM),
-        first_use.First("new", 0.06, disk=first_use.WARM),
+        first_use.ColdStart("first", 4.2, disk=first_use.COLD),
+        first_use.ColdStart("first", 1.2, disk=first_use.WARM),
+        first_use.ColdStart("new", 0.06, disk=first_use.WARM),
     ]
     figures = first_use.Figures("persistent_gpu", firsts)
     monkeypatch.setattr(first_use, "measure", lambda name, cases: figures)

@@ -17,10 +17,10 @@ from torch import Tensor
 from pytest_ecornn.contract import Case, Implementation, Layer, Weights, cells
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.results.statistics import Ratio
-from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.suites.published import scan
 from pytest_ecornn.suites.published.common import bars, optional, verified
-from pytest_ecornn.suites.published.common.parted import Part
+from pytest_ecornn.suites.published.common.parted import Section
 from pytest_ecornn.suites.published.scan_parts import (
     scan_bandwidth,
     scan_errors,
@@ -30,7 +30,7 @@ from pytest_ecornn.suites.published.scan_parts import (
     scan_peers,
     scan_times,
 )
-from pytest_ecornn.suites.published.scan_parts.scan_judge import Judge
+from pytest_ecornn.suites.published.scan_parts.scan_judge import LongScanVerifier
 from pytest_ecornn.suites.published.scan_parts.scan_reference import sampled, states
 from pytest_ecornn.verification.verification import Candidate, expected
 from tests.test_published import cells_of
@@ -82,9 +82,9 @@ def test_long_cases_are_judged_by_a_plain_loop(
 ) -> None:
     verify, asked = Candidate.verify, list[Candidate]()
     monkeypatch.setattr(Candidate, "verify", lambda candidate: [asked.append(candidate), verify(candidate)][1])
-    monkeypatch.setattr(scan_judge, "HARNESS_STEPS", 39 if is_long else 40)
-    judge = Judge(expected(LONG).problem, "cpu")
-    _, comparisons = judge.build(Found("one", kind, Path("one")), LONG)
+    monkeypatch.setattr(scan_judge, "MAX_HARNESS_STEPS", 39 if is_long else 40)
+    judge = LongScanVerifier(expected(LONG).problem, "cpu")
+    _, comparisons = judge.build(ImplementationInfo("one", kind, Path("one")), LONG)
     assert len(asked) == (kind is Off and not is_long)
     assert {one.status for one in comparisons} == statuses
     assert [one.tensor for one in comparisons] == ["output", "final h"]
@@ -93,7 +93,7 @@ def test_long_cases_are_judged_by_a_plain_loop(
 @pytest.mark.parametrize("change", [{"projected": False}, {"batch_first": False}, {"has_state": True}, {"ragged": True}])
 def test_other_cases_have_no_such_judge(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="expected one projected layer, batch first"):
-        Judge(expected(replace(LONG, steps=3, **change)).problem, "cpu")
+        LongScanVerifier(expected(replace(LONG, steps=3, **change)).problem, "cpu")
 
 
 # Bars.
@@ -102,8 +102,8 @@ def test_other_cases_have_no_such_judge(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("ratio", "holds"), [((15, 15.5, 16), "yes"), ((14, 15.5, 16), "unclear"), ((13, 14, 14.9), "no")])
 def test_a_bar_holds_where_the_whole_interval_reaches_it(ratio: tuple[float, float, float], holds: str) -> None:
     low, middle, high = ratio
-    assert bars.Bar(15).holds(Ratio(middle, low, high)) == holds
-    assert str(bars.Bar(1 / 1.3)) == "at least 0.769"
+    assert bars.MinTarget(15).is_met(Ratio(middle, low, high)) == holds
+    assert str(bars.MinTarget(1 / 1.3)) == "at least 0.769"
 
 
 # Times.
@@ -139,7 +139,9 @@ def test_times_are_plotted_with_the_published_ones_dashed() -> None:
 
 def test_times_are_of_what_is_right_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds: dict[str, type[Implementation]] = {"sequential": Sequential, "scan_cpu": Sequential, "scan_gpu": Off}
-    monkeypatch.setattr(verified, "_found", lambda: {name: Found(name, kind, Path(name)) for name, kind in kinds.items()})
+    monkeypatch.setattr(
+        verified, "_found", lambda: {name: ImplementationInfo(name, kind, Path(name)) for name, kind in kinds.items()}
+    )
     monkeypatch.setattr(scan_times, "_SECONDS", 0.01)
     mingru, minlstm = scan_times.measure(time.monotonic() + 100, "cpu", steps=[5])
     assert (mingru.label, minlstm.label) == ("mingru, 5 steps", "minlstm, 5 steps")
@@ -223,13 +225,13 @@ def test_what_a_part_leaves_of_its_time_is_the_next_ones() -> None:
     assert list(scan.PLAN.deadlines(0.0, 1.0, list(scan.PLAN.parts))) == list(scan.PLAN.parts)
 
 
-def fake_part(rows: Sequence[Any], error: Exception | None = None) -> Part:
+def fake_part(rows: Sequence[Any], error: Exception | None = None) -> Section:
     def measure(deadline: float) -> Iterator[Any]:
         yield from rows
         if error:
             raise error
 
-    return Part(measure, lambda rows: f"{len(rows)} rows, the last {rows[-1].label}", 0.5)
+    return Section(measure, lambda rows: f"{len(rows)} rows, the last {rows[-1].label}", 0.5)
 
 
 def test_a_part_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None:
@@ -257,8 +259,8 @@ def test_a_part_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str],
 
 
 def test_what_is_absent_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(optional.Absent, match="absent from this version"):
-        optional.fetched("no_such_module", "scan")
+    with pytest.raises(optional.Unavailable, match="absent from this version"):
+        optional.import_optional("no_such_module", "scan")
     monkeypatch.setattr(optional.importlib, "import_module", lambda path: __import__("no_such_package"))
-    with pytest.raises(optional.Absent, match="cannot be imported: No module named 'no_such_package'"):
-        optional.fetched("scan_gpu", "scan")
+    with pytest.raises(optional.Unavailable, match="cannot be imported: No module named 'no_such_package'"):
+        optional.import_optional("scan_gpu", "scan")

@@ -13,9 +13,9 @@ from pytest_ecornn.contract import Layer, State
 from pytest_ecornn.implementations import sparse_persistent_gpu
 from pytest_ecornn.suites.published import sparse
 from pytest_ecornn.suites.published.common import case_times
-from pytest_ecornn.suites.published.common.case_times import WAYS, Cell
-from pytest_ecornn.suites.published.common.optional import LATE
-from pytest_ecornn.suites.published.common.rebuilt import rebuilt
+from pytest_ecornn.suites.published.common.case_times import TIMING_MODES, Cell
+from pytest_ecornn.suites.published.common.optional import NOT_REACHED
+from pytest_ecornn.suites.published.common.rebuilt import from_json
 from pytest_ecornn.suites.published.sparse_parts import sparse_capacity, sparse_techniques, sparse_times
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200
@@ -29,7 +29,7 @@ def row(key: tuple[int, int, float, str], **us: float) -> case_times.Row:
     names = sparse_times.CONTEST.names
     samples = {name: [us[name] * sparse_times.STEPS] * 8 for name in us}
     cells = sparse_times.CONTEST.cells(samples, {name: "does not run" for name in names if name not in us})
-    return case_times.Row(sparse_times._case(*key), dict.fromkeys(WAYS, cells))
+    return case_times.Row(sparse_times._case(*key), dict.fromkeys(TIMING_MODES, cells))
 
 
 def made_up(key: tuple[int, int, float, str], ours: float, dense: float = 9.0) -> case_times.Row:
@@ -66,9 +66,9 @@ def test_times_stand_beside_the_fastest_baseline_and_the_bars() -> None:
 def test_what_does_not_run_says_why_once() -> None:
     def unsupported(batch: int) -> case_times.Row:
         one = row((5760, batch, 0.3, "float32"))
-        return replace(one, cells={way: {sparse_times.OURS: Cell(f"{batch} of 9 fit")} for way in WAYS})
+        return replace(one, cells={way: {sparse_times.OURS: Cell(f"{batch} of 9 fit")} for way in TIMING_MODES})
 
-    late = sparse_times.CONTEST.without(sparse_times._case(5760, 4, 0.3, "float32"), LATE)
+    late = sparse_times.CONTEST.unmeasured_row(sparse_times._case(5760, 4, 0.3, "float32"), NOT_REACHED)
     text = sparse_times.render(
         [unsupported(1), unsupported(2), late, row((5760, 1, 0.1, "float32"), sparse_persistent_gpu=2.0, cudnn=30.0)]
     )
@@ -140,4 +140,4 @@ def test_what_stays_on_chip_is_found_without_a_gpu() -> None:
 
 def test_a_row_reads_back_from_the_report_s_json() -> None:
     made = made_up((2304, 4, 0.3, "float32"), 2.5)
-    assert rebuilt(sparse.PLAN.parts["times"].row, json.loads(json.dumps(asdict(made)))) == made
+    assert from_json(sparse.PLAN.parts["times"].row, json.loads(json.dumps(asdict(made)))) == made

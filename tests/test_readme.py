@@ -116,7 +116,7 @@ def test_the_recipe_is_a_working_implementation(foreign: Foreign) -> None:
     from pytest_ecornn.verification.verification import Candidate
 
     case = contract.Case.parse("mingru-T7-B3-H5-float32-batchfirst-state-projected-training")
-    candidate = Candidate.build("my_scan", discover([foreign.path / "my_scan.py"])["my_scan"].kind, case)
+    candidate = Candidate.build("my_scan", discover([foreign.path / "my_scan.py"])["my_scan"].cls, case)
     assert [one.message for one in candidate.verify() if one.status != "passed"] == []
 
 

@@ -13,7 +13,7 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Declared, Layer
 from pytest_ecornn.measurement import kept, replay
 from pytest_ecornn.measurement.measurement import MIN_ROUNDS, Arm, measure
-from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import Graph, GraphArm, graph_arms, graph_count
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.system.graphs import NotCaptured
@@ -27,7 +27,7 @@ class CountingClock:
     """Runs the calls and says that each took 2 ms."""
 
     name = "counting"
-    smallest_difference = 0.015
+    equivalence_margin = 0.015
 
     def __init__(self) -> None:
         self.blocks: list[int] = []
@@ -42,19 +42,19 @@ class CountingClock:
         return None
 
 
-def built(text: str) -> tuple[Candidate, Pool]:
+def built(text: str) -> tuple[Candidate, InputPool]:
     case = Case.parse(text)
-    return Candidate.build("sequential", Sequential, case), Pool(case)
+    return Candidate.build("sequential", Sequential, case), InputPool(case)
 
 
-def fake_graph(candidate: Candidate, pool: Pool, layer: Layer | None = None) -> Graph:
+def fake_graph(candidate: Candidate, pool: InputPool, layer: Layer | None = None) -> Graph:
     """`layer` is what the replay runs, the candidate's own unless given."""
     call = Call(pool.placed(candidate.weights))
     with torch.set_grad_enabled(candidate.case.training):
-        result = call.timed(candidate.layer)
+        result = call.forward_backward(candidate.layer)
 
     def run() -> None:
-        new = call.timed(layer or candidate.layer)
+        new = call.forward_backward(layer or candidate.layer)
         with torch.no_grad():
             for static, value in zip(kept.tensors(result), kept.tensors(new), strict=True):
                 static.copy_(value)
@@ -62,7 +62,7 @@ def fake_graph(candidate: Candidate, pool: Pool, layer: Layer | None = None) -> 
     return Graph(call, result, run)
 
 
-def measured(candidate: Candidate, pool: Pool, graphs: list[Graph]) -> GraphArm:
+def measured(candidate: Candidate, pool: InputPool, graphs: list[Graph]) -> GraphArm:
     arm = GraphArm(candidate, pool, graphs)
     measure([arm], CountingClock(), 0.0, lambda: True)
     return arm
@@ -73,8 +73,8 @@ def test_a_pool_makes_nothing_that_no_call_reads(monkeypatch: pytest.MonkeyPatch
         raise AssertionError("weights are the candidate's")
 
     monkeypatch.setattr(contents, "make_weights", refuse)
-    pool = Pool(Case.parse("lstm-T4-B2-H3-float32"))
-    assert pool.draw().problem({}).loss_weights == ()
+    pool = InputPool(Case.parse("lstm-T4-B2-H3-float32"))
+    assert pool.next_problem().problem({}).output_gradients == ()
     assert not hasattr(pool, "_loss")
 
 
@@ -183,9 +183,9 @@ def test_a_baseline_that_cannot_be_captured_leaves_the_candidate_its_column(monk
 def test_a_placed_problem_is_the_same_elsewhere(layout: str) -> None:
     case = Case.parse(f"gru-T3-B2-H5-float32-state-training{layout}")
     problem = contents.problem(case)
-    placed = contents.placed(problem)
+    placed = contents.copied_with_strides(problem)
     pairs = [(problem.x, placed.x), *zip(problem.state, placed.state, strict=True)]
-    for before, after in [*pairs, *zip(problem.loss_weights, placed.loss_weights, strict=True)]:
+    for before, after in [*pairs, *zip(problem.output_gradients, placed.output_gradients, strict=True)]:
         assert torch.equal(before, after)
         assert (before.stride(), before.storage_offset()) == (after.stride(), after.storage_offset())
         assert before.untyped_storage().data_ptr() != after.untyped_storage().data_ptr()

@@ -15,21 +15,21 @@ from torch import Tensor
 from pytest_ecornn.cases import contents, strategies
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.cases.required import MIN_CELLS
-from pytest_ecornn.cases.strategies import Domain
+from pytest_ecornn.cases.strategies import SupportedCases
 from pytest_ecornn.contract import Case, Implementation, Layer, Weights, cells
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
 from pytest_ecornn.implementations.scan_gpu import ScanGpu, ops
 from pytest_ecornn.implementations.torch_cpu import TorchCpu
-from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.reference.loop import Sequential
-from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.selfcheck import _correct_layers, trial
 from pytest_ecornn.selfcheck.trial import Planted
 from pytest_ecornn.verification import calls, verification
 from pytest_ecornn.verification.calls import Tensors
 from pytest_ecornn.verification.guards import guards
 from pytest_ecornn.verification.properties import properties
-from pytest_ecornn.verification.properties.subject import Subject
+from pytest_ecornn.verification.properties.subject import PropertyContext
 
 BASE = Case(cell="lstm", steps=9, batch=4, hidden_size=5, input_size=3, dtype="float64", resets=True)
 OPTIONS: tuple[dict[str, Any], ...] = (
@@ -199,7 +199,7 @@ def test_a_mask_has_the_cases_layout_and_there_is_none_without() -> None:
 
 def test_the_corners_have_a_reset_after_what_is_not_finite() -> None:
     for cell in cells.names():
-        corners = [case for case in strategies.corners(Domain((cell,), resets=True), cell, "float32") if case.resets]
+        corners = [case for case in strategies.edge_cases(SupportedCases((cell,), resets=True), cell, "float32") if case.resets]
         assert [case.contents for case in corners] == ["normal", "nan", "infinite"]
         after_nan, after_infinity = map(contents.problem, corners[1:])
         assert after_nan.resets is not None
@@ -224,13 +224,13 @@ def test_a_layer_is_given_a_mask_only_where_the_case_has_one() -> None:
 
 
 def test_a_mask_that_is_written_into_or_beside_is_seen() -> None:
-    problem, bands = contents.problem(BASE), guards.Bands()
+    problem, bands = contents.problem(BASE), guards.Redzones()
     around = bands.around(problem)
     assert around.resets is not None
     assert problem.resets is not None
     assert torch.equal(around.resets, problem.resets)
-    assert bands.damage() == ""
-    guard = calls.Unchanged(calls.Call(around))
+    assert bands.find_overwrite() == ""
+    guard = calls.MutationGuard(calls.Call(around))
     around.resets.logical_not_()
     with pytest.raises(calls.WrongResult, match="expected resets unchanged by the call, but at"):
         guard.check()
@@ -239,12 +239,12 @@ def test_a_mask_that_is_written_into_or_beside_is_seen() -> None:
 
 def test_calls_of_the_timed_pool_and_moved_problems_have_the_mask() -> None:
     case = Case.parse("mingru-T5-B3-H2-float32-resets")
-    own, pool = contents.problem(case), Pool(case)
+    own, pool = contents.problem(case), InputPool(case)
     assert own.resets is not None
-    drawn = pool.draw().problem(own.weights).resets
+    drawn = pool.next_problem().problem(own.weights).resets
     assert drawn is not None
     assert torch.equal(drawn.sum(1), own.resets.sum(1))  # the same sequences in another order
-    for one in (pool.placed(own.weights), contents.moved(own, "cpu"), verification.widen(own)):
+    for one in (pool.placed(own.weights), contents.to_device(own, "cpu"), verification.to_float64(own)):
         assert one.resets is not None
         assert torch.equal(one.resets, own.resets)
     placed = pool.placed(own.weights).resets
@@ -261,7 +261,7 @@ def test_calls_of_the_timed_pool_and_moved_problems_have_the_mask() -> None:
     ],
 )
 def test_a_right_layer_has_every_property(text: str) -> None:
-    properties.check(Subject(Sequential, Case.parse(text)))
+    properties.check(PropertyContext(Sequential, Case.parse(text)))
 
 
 def remembers_the_mask(layer: Any) -> Layer:
@@ -307,11 +307,11 @@ def test_a_property_fails_a_layer_that_is_wrong_with_the_mask_alone(wrap: Any, n
         def build(self, case: Case, weights: Weights) -> Layer:
             return wrap(super().build(case, weights))
 
-    subject = Subject(Wrong, Case.parse("gru-T9-B8-H5-float32-resets-state-seed2"))
+    subject = PropertyContext(Wrong, Case.parse("gru-T9-B8-H5-float32-resets-state-seed2"))
     assert properties.by_name(name).check(subject)
 
 
 def test_the_loop_that_faults_with_resets_are_built_on_is_right() -> None:
-    found = Found("loop", _correct_layers.PackedLoop, Path(_correct_layers.__file__))
+    found = ImplementationInfo("loop", _correct_layers.PackedLoop, Path(_correct_layers.__file__))
     row = trial.explored(Planted(found, "", "gru", "bfloat16"), "quick")
     assert row.status == "passed", row.reason

@@ -54,10 +54,10 @@ def test_bandwidth_never_grows_with_the_footprint() -> None:
 
 def test_floor_is_the_slower_of_moving_and_computing() -> None:
     computing = Case(cell="lstm", steps=32, batch=64, hidden_size=512)
-    cost = cells.floor_cost(computing)
+    cost = cells.minimum_cost(computing)
     assert floor_us(computing, None, KNOWN) == pytest.approx(cost.operations / 200e9 * 1e6)
     moving = Case(cell="lstm", steps=1, batch=1, hidden_size=512)
-    cost = cells.floor_cost(moving)
+    cost = cells.minimum_cost(moving)
     assert floor_us(moving, None, KNOWN) == pytest.approx(cost.bytes / 150e9 * 1e6)
 
 
@@ -119,4 +119,4 @@ def test_achieved_is_in_thousands_of_millions_a_second() -> None:
 def test_a_second_measurement_only_raises_ceilings() -> None:
     first = Ceilings({1024: 5.0, 2048: 3.0}, {1024: 9.0}, {"float32": 100.0})
     second = Ceilings({1024: 4.0, 2048: 6.0}, {1024: 8.0}, {"float32": 90.0, "float64": 50.0})
-    assert first.raised(second) == Ceilings({1024: 5.0, 2048: 6.0}, {1024: 9.0}, {"float32": 100.0, "float64": 50.0})
+    assert first.elementwise_max(second) == Ceilings({1024: 5.0, 2048: 6.0}, {1024: 9.0}, {"float32": 100.0, "float64": 50.0})

@@ -65,7 +65,7 @@ class Truncated(Loop):
 )
 def test_roundings_that_are_not_declared_are_told_apart(kind: type[Loop], message: str) -> None:
     case = Case.parse("rnn_tanh-T1-B9-I33-H65-bfloat16-state-cancelling")
-    expected = verification.Expected(contents.problem(case))
+    expected = verification.ReferenceResult(contents.problem(case))
     tensors = calls.run(kind().build(case, expected.problem.weights), expected.problem)
     found = [one.message for one in expected.compare(tensors, Declared("float32")) if one.status == "failed"]
     assert bool(found) == bool(message)
@@ -94,16 +94,16 @@ def test_large_terms_cancel_to_what_was_there() -> None:
 
 def test_a_drifting_state_changes_by_little_in_a_step_and_by_more_in_all() -> None:
     problem = contents.problem(Case.parse("lstm-T33-B2-H4-float32-state-training-drifting"))
-    tensors = verification.Expected(problem).tensors
+    tensors = verification.ReferenceResult(problem).tensors
     steps = tensors["output"].diff(dim=0)
     assert steps.abs().max() < 0.3
     assert (steps.sum(0).abs() > 16 * steps.abs().mean(0)).any()
-    assert all(weight.min() >= 0 for weight in problem.loss_weights)
+    assert all(weight.min() >= 0 for weight in problem.output_gradients)
 
 
 def test_shares_are_not_judged_where_a_gradient_jumps() -> None:
     """At zero the derivative of minGRU's positive candidate jumps; relu's, which published layers use there, is 0."""
     text = "mingru_positive-T3-B11-H9-float16-bidirectional-batchfirst-state-projected-training-zeros-transposed-seed9513"
     case, found = Case.parse(text), discovery.discover([right_items.FOLDER])["log_space"]
-    candidate = verification.Candidate.build("log_space", found.kind, case)
+    candidate = verification.Candidate.build("log_space", found.cls, case)
     assert [one.message for one in candidate.verify() if one.status == "failed"] == []

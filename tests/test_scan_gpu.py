@@ -411,7 +411,7 @@ def test_layers_write_over_their_products_and_nothing_else(
         dtype="float64", mode="training", projected=projected,
     )  # fmt: skip
     problem = contents.problem(case)
-    wanted = verification.Expected(problem)
+    wanted = verification.ReferenceResult(problem)
     layer = kind().build(replace(case, device="cuda:0"), problem.weights)
     found = calls.run(lambda x, *rest: layer(x * 1.0, *rest), problem)  # as from a layer before
     assert all(one.status != "failed" for one in wanted.compare(found, kind().declared))

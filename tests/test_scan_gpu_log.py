@@ -20,7 +20,7 @@ from pytest_ecornn.implementations.scan_gpu.ops import CELLS, Shape
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
 from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
 from pytest_ecornn.implementations.scan_gpu_log.ops import Tree, choose, log_scan, make_kernel
-from pytest_ecornn.verification.comparison import Comparison
+from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.verification import Candidate
 from tests.kernels_on_cpu import ONE_THREAD
 from tests.test_kernels import H200
@@ -143,8 +143,8 @@ class LogOnCpu(Implementation):
 
     def build(self, case: Case, weights: Weights) -> Layer:
         def run_layer(
-            suffix: str, x: Tensor, is_projected: bool, state: cells.Blocks, reverse: bool
-        ) -> tuple[Tensor, cells.Blocks]:
+            suffix: str, x: Tensor, is_projected: bool, state: cells.GateTensors, reverse: bool
+        ) -> tuple[Tensor, cells.GateTensors]:
             shape = Shape.of(x, case.cell, case.batch_first, reverse)
             output, final = on_cpu(x, None, state[0] if state else None, None, shape, self.is_compensated)
             return output, (final,)
@@ -162,7 +162,7 @@ class PlainLogOnCpu(LogOnCpu):
     is_compensated = False
 
 
-def verdicts(make: type[Implementation], cell: str, steps: int, dtype: str, kind: str) -> list[Comparison]:
+def verdicts(make: type[Implementation], cell: str, steps: int, dtype: str, kind: str) -> list[TensorCheck]:
     case = f"{cell}-T{steps}-B3-H17-{dtype}-batchfirst-state-projected{kind}"
     return Candidate.build("scan_gpu_log", make, Case.parse(case)).verify()
 

@@ -47,7 +47,7 @@ Scan = Callable[..., Tensor]
 
 
 def made(name: str) -> Implementation:
-    return discover([])[name].kind()
+    return discover([])[name].cls()
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def by_reference(x: Tensor, first: Tensor | None, cell: str) -> Tensor:
 
 
 def judged(name: str, case: Case) -> None:
-    message = failure_message(name, case, Candidate.build(name, discover([])[name].kind, case).verify())
+    message = failure_message(name, case, Candidate.build(name, discover([])[name].cls, case).verify())
     assert not message, message
 
 
@@ -255,8 +255,8 @@ def test_notes_tell_the_package_and_the_kernel(name: str, kernel: str) -> None:
 def test_cost_holds_the_product_and_grows_with_what_torch_does_alone(name: str) -> None:
     case = Case.parse("mingru-T64-B8-H256-float32-batchfirst")
     eager, compiled = (made(name.removesuffix("_compiled") + end).cost(case) for end in ("", "_compiled"))
-    assert eager.bytes > compiled.bytes > cells.floor_cost(case).bytes
-    assert eager.operations == compiled.operations > cells.floor_cost(case).operations
+    assert eager.bytes > compiled.bytes > cells.minimum_cost(case).bytes
+    assert eager.operations == compiled.operations > cells.minimum_cost(case).operations
 
 
 def test_discovery_imports_neither_the_packages_nor_torch_s_compiler() -> None:

@@ -75,13 +75,13 @@ def test_the_layer_passes_the_tolerance_rule_where_it_runs(case: str) -> None:
     assert not message, message
 
 
-@pytest.mark.parametrize("dtype", scan_torch._MOST_STEPS)
+@pytest.mark.parametrize("dtype", scan_torch._MAX_STEPS)
 def test_it_is_refused_from_where_it_would_fail(dtype: str) -> None:
     training, inference = (
         Case.parse(f"mingru_positive-T4-B2-H16-{dtype}-batchfirst-projected{mode}") for mode in ("-training-seed1", "")
     )
     for case in (training, inference):
-        most = scan_torch._MOST_STEPS[dtype][case.training]
+        most = scan_torch._MAX_STEPS[dtype][case.training]
         assert ScanTorch().unsupported(replace(case, steps=most), CPU) is None
         reason = ScanTorch().unsupported(replace(case, steps=most + 1), CPU)
         assert reason is not None
@@ -120,7 +120,7 @@ def test_a_candidate_of_any_sign_is_an_error() -> None:
 
 def test_cost_is_more_than_the_floor_by_far() -> None:
     case = Case.parse("minlstm_positive-T4-B8-H256-float32-batchfirst-projected")
-    assert ScanTorch().cost(case).bytes > 10 * cells.floor_cost(case).bytes
+    assert ScanTorch().cost(case).bytes > 10 * cells.minimum_cost(case).bytes
 
 
 def test_a_final_state_that_is_the_last_output_passes(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from pytest_ecornn.results import score
 from pytest_ecornn.run.exploration import Profile
 from pytest_ecornn.run.options import run_seed
 from pytest_ecornn.selfcheck import right_items
-from pytest_ecornn.selfcheck.plugin import PROPERTY, Selfcheck
-from pytest_ecornn.selfcheck.right_items import CorrectItem
+from pytest_ecornn.selfcheck.plugin import PROPERTY, SelfCheckPlugin
+from pytest_ecornn.selfcheck.right_items import FalseAlarmItem
 from tests.foreign import Foreign
 
 from .reporting_samples import sample_rows, sample_run
@@ -28,24 +28,24 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path / "cache"))
 
 
-def selfcheck(**options: Any) -> Selfcheck:
+def selfcheck(**options: Any) -> SelfCheckPlugin:
     given = SimpleNamespace(keyword="", markexpr="", lf=False, **options)
     config: Any = SimpleNamespace(option=given, args_source=pytest.Config.ArgsSource.ARGS, args=[], getoption=lambda name: 100)
     config.stash, config.ecornn_worker = pytest.Stash(), {run_seed.INPUT_KEY: SEED}
-    return Selfcheck(config)
+    return SelfCheckPlugin(config)
 
 
 def report(passed: bool, **found: Any) -> Any:
     return SimpleNamespace(when="call", passed=passed, skipped=not found, user_properties=[(PROPERTY, found)] if found else [])
 
 
-def ended(running: Selfcheck, status: int) -> Any:
+def ended(running: SelfCheckPlugin, status: int) -> Any:
     session: Any = SimpleNamespace(exitstatus=status)
     running.pytest_sessionfinish(session)
     return session
 
 
-def filled(**options: Any) -> Selfcheck:
+def filled(**options: Any) -> SelfCheckPlugin:
     running = selfcheck(**options)
     running.pytest_runtest_logreport(report(True, planted="fault", name="gates_swapped"))
     running.pytest_runtest_logreport(report(False, planted="fault", name="gates_hard_sigmoid"))
@@ -58,9 +58,9 @@ def filled(**options: Any) -> Selfcheck:
 
 
 def test_a_whole_run_leaves_its_score_for_reports() -> None:
-    assert score.last() is None
+    assert score.load_last() is None
     ended(filled(), pytest.ExitCode.TESTS_FAILED)
-    found = score.last()
+    found = score.load_last()
     assert found is not None
     assert found.families == {"fault": {"gates": [1, 2]}, "cheat": {"clock": [1, 1]}}
     assert (found.survivors, found.false_alarms) == (["gates_hard_sigmoid"], ["drawn-b-lstm-float32"])
@@ -81,7 +81,7 @@ def test_a_part_of_a_run_leaves_no_score(status: int, keyword: str) -> None:
     running = filled()
     running._config.option.keyword = keyword
     ended(running, status)
-    assert score.last() is None
+    assert score.load_last() is None
     assert "score not kept: not all was tried" in list(running._lines())
 
 
@@ -96,13 +96,13 @@ def test_a_score_of_another_form_is_none() -> None:
     score.path().parent.mkdir()
     for text in ("", "[]", '{"taken": 1}'):
         score.path().write_text(text)
-        assert score.last() is None
+        assert score.load_last() is None
 
 
 def test_right_implementations_share_the_cases_and_each_runs_some() -> None:
     items = right_items.right_items(1, 1000)
     names = {item.found.name for item in items}
-    drawn = [item for item in items if isinstance(item, CorrectItem)]
+    drawn = [item for item in items if isinstance(item, FalseAlarmItem)]
     assert {"sequential", "scan_cpu", "scan_torch", "torch_cpu"} < names
     assert len(list(right_items.FOLDER.glob("[a-z]*.py"))) >= 20
     assert names >= {path.stem for path in right_items.FOLDER.glob("[a-z]*.py")}
@@ -115,7 +115,7 @@ def test_right_implementations_share_the_cases_and_each_runs_some() -> None:
 
 
 def test_the_right_files_run_every_cell_in_every_dtype() -> None:
-    files = [found for found in right_items.right_implementations() if found.option]
+    files = [found for found in right_items.right_implementations() if found.cli_option]
     assert {(base.cell, base.dtype) for found in files for base in right_items.supported(found)} == {
         (cell, dtype) for cell in cells.names() for dtype in DTYPES
     }

@@ -13,7 +13,7 @@ import torch
 
 from pytest_ecornn.system import machine, sensors
 from pytest_ecornn.system.gpu_others import GpuOthers
-from pytest_ecornn.system.sensors import Sensors
+from pytest_ecornn.system.sensors import GpuTelemetry
 
 UUID = "e5b3f7a0-0000-1111-2222-333344445555"
 
@@ -73,7 +73,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
 
 
 def test_readings_become_ranges_and_reasons_names(nvml: FakeNvml) -> None:
-    found = Sensors("cuda")
+    found = GpuTelemetry("cuda")
     for _ in range(3):
         found.sample()
     assert nvml.asked == ["init", f"GPU-{UUID}"]
@@ -87,12 +87,12 @@ def test_readings_become_ranges_and_reasons_names(nvml: FakeNvml) -> None:
 
 def test_a_device_that_nvml_does_not_know_by_its_uuid_is_found_by_number(nvml: FakeNvml) -> None:
     nvml.knows_uuid = False
-    Sensors("cuda:1").sample()
+    GpuTelemetry("cuda:1").sample()
     assert nvml.asked[-1] == 1
 
 
 def test_readings_that_fail_are_not_asked_for_again(nvml: FakeNvml) -> None:
-    found = Sensors("cuda")
+    found = GpuTelemetry("cuda")
     for _ in range(5):
         found.sample()
     summary = found.summary()
@@ -102,7 +102,7 @@ def test_readings_that_fail_are_not_asked_for_again(nvml: FakeNvml) -> None:
 
 def test_without_nvml_there_is_nothing_and_the_machine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    found = Sensors("cuda")
+    found = GpuTelemetry("cuda")
     found.sample()
     assert found.summary() is None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -121,7 +121,7 @@ def test_nvml_that_cannot_be_initialised_counts_as_absent(nvml: FakeNvml, monkey
 
 
 def test_a_cpu_has_no_sensors(nvml: FakeNvml) -> None:
-    found = Sensors("cpu")
+    found = GpuTelemetry("cpu")
     found.sample()
     assert (found.summary(), nvml.asked) == (None, [])
 

@@ -18,25 +18,25 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.measurement.clocks import CpuClock
+from pytest_ecornn.measurement.clocks import WallTimer
 from pytest_ecornn.measurement.measurement import Arm
-from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.settings_clock import SettingsClock
 from pytest_ecornn.selfcheck._correct_layers import Loop
 from pytest_ecornn.system import child_processes, memory
 from pytest_ecornn.verification.calls import WrongResult
 from pytest_ecornn.verification.guards import ambient
-from pytest_ecornn.verification.guards.setting import Setting, cannot_be_put_back
+from pytest_ecornn.verification.guards.setting import GlobalSetting, cannot_be_put_back
 from pytest_ecornn.verification.verification import Candidate
 
 _SLEEP = [sys.executable, "-c", "import time; time.sleep(20)"]
 
 
-def _everything() -> ambient.Kept:
-    return ambient.Kept(ambient.everything())
+def _everything() -> ambient.GlobalStateGuard:
+    return ambient.GlobalStateGuard(ambient.everything())
 
 
-def _names(kept: ambient.Kept) -> set[str]:
+def _names(kept: ambient.GlobalStateGuard) -> set[str]:
     return {change.partition(": expected")[0] for change in kept.changes}
 
 
@@ -146,7 +146,7 @@ def test_settings_of_the_allocator_show_by_what_it_does() -> None:
 
 def test_what_cannot_be_put_back_is_told() -> None:
     values = iter((1, 2))
-    with ambient.Kept([Setting("priority", lambda: next(values), cannot_be_put_back)]) as kept:
+    with ambient.GlobalStateGuard([GlobalSetting("priority", lambda: next(values), cannot_be_put_back)]) as kept:
         pass
     assert kept.lasting == kept.changes == ["priority: expected 1 as before, got 2"]
 
@@ -160,9 +160,9 @@ def test_a_clock_sees_what_calls_leave_and_not_what_they_put_back() -> None:
         torch.set_num_threads(before + 1)
         torch.set_num_threads(before)
 
-    clock = SettingsClock(CpuClock())
+    clock = SettingsClock(WallTimer())
     assert clock.time([puts_back] * 3) > 0
-    with ambient.Kept(), pytest.raises(WrongResult, match=r"switch interval: expected .* as before"):
+    with ambient.GlobalStateGuard(), pytest.raises(WrongResult, match=r"switch interval: expected .* as before"):
         clock.time([leaves])
 
 
@@ -178,8 +178,8 @@ def test_a_layer_cannot_know_where_its_block_ends() -> None:
         sys.setswitchinterval(1e-4 if 2 * length < 3 * number < 3 * length else interval)
         return own(*given)
 
-    candidate.layer, arm, clock = changes_what_is_timed, Arm(candidate, Pool(case)), SettingsClock(CpuClock())
-    arm.calibrate(CpuClock())
+    candidate.layer, arm, clock = changes_what_is_timed, Arm(candidate, InputPool(case)), SettingsClock(WallTimer())
+    arm.calibrate(WallTimer())
 
     def time_blocks() -> None:
         nonlocal number, length
@@ -187,5 +187,5 @@ def test_a_layer_cannot_know_where_its_block_ends() -> None:
             number, length = 0, number
             arm.block(clock, is_settled=False)
 
-    with ambient.Kept(), pytest.raises(WrongResult, match=r"switch interval"):
+    with ambient.GlobalStateGuard(), pytest.raises(WrongResult, match=r"switch interval"):
         time_blocks()

@@ -85,13 +85,13 @@ def test_what_is_right_is_called_so_and_cases_are_mixed() -> None:
 @pytest.mark.parametrize("number", [1, 4])
 def test_one_wrong_bit_of_one_call_is_counted(number: int) -> None:
     repeated = [Repeated.of(SEVERAL[0], one_wrong(number)), Repeated.of(SEVERAL[1], Sequential().build)]
-    assert repeat(repeated, 60).wrong == {str(SEVERAL[0]): 1}
-    assert repeat(repeated, 10).wrong == {}  # since then
+    assert repeat(repeated, 60).mismatches == {str(SEVERAL[0]): 1}
+    assert repeat(repeated, 10).mismatches == {}  # since then
 
 
 def test_a_first_call_that_is_wrong_makes_all_others_differ() -> None:
     one = Repeated.of(SEVERAL[0], one_wrong(0))
-    assert repeat([one], 6).wrong == {str(one.case): 3}
+    assert repeat([one], 6).mismatches == {str(one.case): 3}
 
 
 # Random waits.
@@ -127,12 +127,12 @@ def repeated_alike_by_every_seed(cases: list[Case], monkeypatch: pytest.MonkeyPa
     for one in repeated:
         one.again()
     found = soak_gpu.jitter(repeated, launches=12, seeds=2)
-    assert found.wrong == {}
+    assert found.mismatches == {}
     assert found.launches >= 12
     assert set(seen) == {"none", "0u", "1u"}
     with jittered(7):
         pass
-    assert repeat(repeated, 4).wrong == {}
+    assert repeat(repeated, 4).mismatches == {}
     assert seen[-1] == "none"
 
 
@@ -196,7 +196,7 @@ def without_a_gpu(build: Callable[[Case, Weights], Layer], monkeypatch: pytest.M
     """The soak runs a layer on the CPU, as if that were the GPU."""
     made = soak_gpu.built
     monkeypatch.setattr(soak_gpu, "built", lambda: made(SEVERAL, build))
-    monkeypatch.setattr(soak_gpu, "Busy", lambda: lambda: None)
+    monkeypatch.setattr(soak_gpu, "BackgroundLoad", lambda: lambda: None)
     monkeypatch.setattr(soak_gpu, "indexed", lambda name: torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -65,15 +65,15 @@ def of_any_sizes(most_sequences: int) -> st.SearchStrategy[Case]:
 
 def failed(
     case: Case, problem: contents.Problem, techniques: Techniques = ALL, order: int = 0
-) -> list[verification.Comparison]:
+) -> list[verification.TensorCheck]:
     """What fails, the threads taking turns in that order."""
     clusters_on_cpu.start_from(1000 * order)
     layer, _ = sparse_persistent_gpu.make_layer(case, problem.weights, torch.device("cpu"), techniques)
-    compared = verification.Expected(problem).compare(calls.run(layer, problem), SparsePersistentGpu().declared)
+    compared = verification.ReferenceResult(problem).compare(calls.run(layer, problem), SparsePersistentGpu().declared)
     return [one for one in compared if one.status == "failed"]
 
 
-def verdicts(case: Case, techniques: Techniques = ALL, order: int = 0) -> list[verification.Comparison]:
+def verdicts(case: Case, techniques: Techniques = ALL, order: int = 0) -> list[verification.TensorCheck]:
     return failed(case, contents.problem(case), techniques, order)
 
 
@@ -364,7 +364,7 @@ def test_weights_may_change_between_calls_of_training() -> None:
     calls.run(layer, problem)
     with torch.no_grad():
         problem.weights["weight_hh_l0"].mul_(-0.5)
-    compared = verification.Expected(problem).compare(calls.run(layer, problem), SparsePersistentGpu().declared)
+    compared = verification.ReferenceResult(problem).compare(calls.run(layer, problem), SparsePersistentGpu().declared)
     assert [one for one in compared if one.status == "failed"] == []
 
 

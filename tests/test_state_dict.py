@@ -43,7 +43,7 @@ def saved(folder: Path, model: nn.Module) -> str:
     ],
 )
 def test_a_case_is_completed_by_the_file(kind: str, text: str, name: str, tmp_path: Path) -> None:
-    given = state_dict.give(saved(tmp_path, MODULES[kind]))
+    given = state_dict.load(saved(tmp_path, MODULES[kind]))
     case = given.case(text)
     assert str(case).startswith(f"{name}-weights{given.name}")
     assert Case.parse(str(case)) == given.case(str(case)) == case
@@ -61,7 +61,7 @@ def test_a_case_is_completed_by_the_file(kind: str, text: str, name: str, tmp_pa
     ],
 )
 def test_what_contradicts_the_file_is_refused(text: str, message: str, tmp_path: Path) -> None:
-    given = state_dict.give(saved(tmp_path, MODULES["lstm"]))
+    given = state_dict.load(saved(tmp_path, MODULES["lstm"]))
     with pytest.raises(ValueError, match=message):
         given.case(text)
 
@@ -70,7 +70,7 @@ def test_what_contradicts_the_file_is_refused(text: str, message: str, tmp_path:
 def test_torch_runs_the_same_layer(options: str, tmp_path: Path) -> None:
     """What a case computes is what the module that was saved computes."""
     module = nn.LSTM(5, 12, 2, bidirectional=True)
-    case = state_dict.give(saved(tmp_path, module)).case(f"T7-B3{options}")
+    case = state_dict.load(saved(tmp_path, module)).case(f"T7-B3{options}")
     problem = contents.problem(case)
     for name, weight in problem.weights.items():
         if name.startswith("weight_hh") and case.density < 1:
@@ -92,7 +92,7 @@ def test_what_torch_has_pruned_stays_pruned(is_permanent: bool, tmp_path: Path) 
     expected = {name: getattr(module, name).detach().clone() for name in ("weight_hh_l0", "weight_hh_l1", "weight_ih_l0")}
     for name in expected if is_permanent else ():
         prune.remove(module, name)
-    case = state_dict.give(saved(tmp_path, module)).case("T7-B3")
+    case = state_dict.load(saved(tmp_path, module)).case("T7-B3")
     assert case.density == 0.375
     weights = contents.make_weights(case)
     for name, value in expected.items():
@@ -106,7 +106,7 @@ def test_what_torch_has_pruned_stays_pruned(is_permanent: bool, tmp_path: Path) 
 def test_a_pruned_file_is_pruned_further_but_never_less(tmp_path: Path) -> None:
     module = nn.GRU(4, 10)
     prune.random_unstructured(module, "weight_hh_l0", 0.5)
-    given = state_dict.give(saved(tmp_path, module))
+    given = state_dict.load(saved(tmp_path, module))
     mask = contents.make_weights(given.case("T1-B1-density0.1"))["weight_hh_l0"] != 0
     left = module.weight_hh_l0.detach().abs()
     assert int(mask.sum()) == 30

@@ -11,11 +11,11 @@ from pytest_ecornn.results.statistics import (
     CONFIDENCE,
     MIN_PAIRS,
     Ratio,
-    confidence_of_each,
-    decided,
+    is_conclusive,
     median_interval,
+    pair_noise,
     paired_ratio,
-    spread,
+    per_comparison_confidence,
     verdict,
 )
 
@@ -92,7 +92,7 @@ def test_drift_that_both_share_cancels() -> None:
 )
 def test_verdict_needs_the_whole_interval(low: float, high: float, expected: str) -> None:
     assert verdict(Ratio((low * high) ** 0.5, low, high), D) == expected
-    assert decided(expected) == (expected != "unclear")
+    assert is_conclusive(expected) == (expected != "unclear")
 
 
 def test_three_pairs_decide_only_what_is_plain() -> None:
@@ -113,7 +113,7 @@ def _sequential(true: float, sigma: float, most: int, random: np.random.Generato
     candidate, baseline = (times[:, 0] * true).tolist(), times[:, 1].tolist()
     for pairs in range(fewest, most + 1):
         ratio = paired_ratio(candidate[:pairs], baseline[:pairs])
-        if decided(found := verdict(ratio, D)):
+        if is_conclusive(found := verdict(ratio, D)):
             break
     return found, ratio.low <= true <= ratio.high
 
@@ -144,8 +144,8 @@ def test_few_pairs_of_slow_calls_hardly_ever_mislead(sigma: float) -> None:
 
 def test_many_verdicts_are_right_together() -> None:
     """Of 200 runs of 40 equal pairs of implementations each, 5 in 100 may have an interval that misses 1."""
-    assert confidence_of_each(1) == confidence_of_each(5) == CONFIDENCE
-    confidence, random, missed = confidence_of_each(40), np.random.default_rng(11), 0
+    assert per_comparison_confidence(1) == per_comparison_confidence(5) == CONFIDENCE
+    confidence, random, missed = per_comparison_confidence(40), np.random.default_rng(11), 0
     for _ in range(200):
         ratios = [paired_ratio(*random.lognormal(0.0, 0.03, (2, 24)), confidence) for _ in range(40)]
         missed += any(not one.low <= 1.0 <= one.high for one in ratios)
@@ -156,4 +156,4 @@ def test_the_spread_of_pairs_is_their_noise_whatever_the_ratio_and_the_outliers(
     random = np.random.default_rng(5)
     times = random.lognormal(0.0, 0.02, (2, 2000)) * [[300.0], [100.0]]
     times[0, :100] *= 10
-    assert spread(*times) == pytest.approx(0.02 * 2**0.5, rel=0.1)
+    assert pair_noise(*times) == pytest.approx(0.02 * 2**0.5, rel=0.1)

@@ -170,7 +170,7 @@ def test_torch_compiles_the_layer_into_one_graph(options: dict[str, Any]) -> Non
     case = small("lstm", device="cuda", **options)
     problem = contents.problem(case)
     layer = RowMajorGpu().build(case, problem.weights)
-    arguments = (problem.x, problem.given_state, problem.lengths)
+    arguments = (problem.x, problem.state_argument, problem.lengths)
     compiled = torch.compile(layer, fullgraph=True)(*arguments)[0]
     plain = layer(*arguments)[0]
     assert torch.equal(compiled, plain)

@@ -9,7 +9,7 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.verification import calls
-from pytest_ecornn.verification.moved_gates import MovedGates
+from pytest_ecornn.verification.moved_gates import PerturbedActivations
 from pytest_ecornn.verification.permutation import Permutation
 
 CASES = [
@@ -26,7 +26,7 @@ def test_gates_moved_where_they_lie_give_what_moved_copies_do(case: str) -> None
     problem = contents.problem(Case.parse(case))
     layer, found = Sequential().build(problem.case, problem.weights), []
     for saves_values in (False, True):
-        with MovedGates(problem.case, 3, 2.0**-12, saves_values=saves_values):
+        with PerturbedActivations(problem.case, 3, 2.0**-12, saves_values=saves_values):
             found.append(calls.run(layer, problem))
     copied, in_place = found
     unmoved = calls.run(layer, problem)

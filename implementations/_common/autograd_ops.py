@@ -94,7 +94,7 @@ _PLAIN = {Tensor, torch.nn.Parameter, type(None)}
 def is_unobserved(given: Iterable[Tensor | None]) -> bool:
     """Whether a function may replace its op unnoticed: no compiler, transform or mode, plain tensors alone.
 
-    A mode with `looks_into_ops` is allowed: it prefers to see what the op calls.
+    A mode with `sees_inside_ops` is allowed: it prefers to see what the op calls.
     """
     if (
         torch.compiler.is_compiling()
@@ -108,7 +108,7 @@ def is_unobserved(given: Iterable[Tensor | None]) -> bool:
 
 
 def _looks_into_ops(mode: object) -> bool:
-    return getattr(mode, "looks_into_ops", False)
+    return getattr(mode, "sees_inside_ops", False)
 
 
 def is_single(one: Tensor | None) -> bool:

@@ -26,14 +26,14 @@ class Scan(Protocol):
         """
 
 
-def layer_of(case: Case, weights: Weights, product: Product, scan: Scan) -> Layer:
+def make_layer(case: Case, weights: Weights, product: Product, scan: Scan) -> Layer:
     """The layer of sequences of one length. product: of inputs [T, B, I] or [B, T, I] and a weight [G*H, I]."""
     time = 1 if case.batch_first else 0
 
     def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         def run_layer(
-            suffix: str, x: Tensor, is_projected: bool, state: cells.Blocks, reverse: bool
-        ) -> tuple[Tensor, cells.Blocks]:
+            suffix: str, x: Tensor, is_projected: bool, state: cells.GateTensors, reverse: bool
+        ) -> tuple[Tensor, cells.GateTensors]:
             bias = None
             x = x.flip(time) if reverse else x
             if not is_projected:
@@ -53,7 +53,7 @@ def on_device(case: Case) -> AbstractContextManager[object]:
     return torch.cuda.device(indexed(case.device)) if case.device.startswith("cuda") else nullcontext()
 
 
-def cost_of(case: Case, moved: int) -> Cost:
+def scan_cost(case: Case, moved: int) -> Cost:
     """Cost of the input products, and `moved` values of float32 (or wider) for each output element, in training thrice."""
     product, passes = product_cost(case), 3 if case.training else 1
     elements = passes * case.layers * case.directions * case.steps * case.batch * case.hidden_size

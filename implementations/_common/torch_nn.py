@@ -56,7 +56,7 @@ def layer_of(case: Case, module: nn.RNNBase) -> Layer:
 
 def cost(case: Case) -> Cost:
     """The floor's cost, plus the gate pre-activations of every layer, written by one product and read by the steps."""
-    floor, cell = cells.floor_cost(case), cells.get(case.cell)
+    floor, cell = cells.minimum_cost(case), cells.get(case.cell)
     size = torch.empty((), dtype=getattr(torch, case.dtype)).element_size()
     gates = case.steps * case.batch * case.layers * case.directions * len(cell.gates) * case.hidden_size
     return Cost(floor.bytes + 2 * gates * size * (2 if case.training else 1), floor.operations)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from pytest_ecornn.system.cache import folder as cache_folder
+from pytest_ecornn.system.cache import cache_dir
 
 # Compute capabilities for which the tests compile every kernel. The first is the oldest that is supported; on a device kernels
 # are compiled for its own.
@@ -70,7 +70,7 @@ def indexed(name: str) -> torch.device:
 
 def compile_source(source: Path, macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> Compiled:
     """Compiles a `.cu` for one compute capability, unless it is cached. Raises CompilationError."""
-    path = cache_folder() / f"{source.stem}-{_digest(source, macros, capability)}.cubin"
+    path = cache_dir() / f"{source.stem}-{_digest(source, macros, capability)}.cubin"
     if path.exists():
         return Compiled(path, "")
     code, log = _run_nvrtc(source, _options(macros, capability))

@@ -26,7 +26,7 @@ _MOST_NAMES = 4
 _TRIAL_STEPS = 64  # torch's choice of an algorithm depends on the length below 40 only
 # Both name the cell: kernels of matrix products may be persistent, and of anything elementwise.
 _PERSISTENT = re.compile("(?=.*persist).*(rnn|lstm|gru)", re.IGNORECASE)
-_STEPWISE = re.compile("(?=.*elem(ent)?wise).*(rnn|lstm|gru)", re.IGNORECASE)
+_STANDARD = re.compile("(?=.*elem(ent)?wise).*(rnn|lstm|gru)", re.IGNORECASE)
 
 
 class Cudnn(Implementation):
@@ -56,7 +56,7 @@ class Cudnn(Implementation):
             self._describe = partial(_notes, case, module, is_flat)
 
         def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
-            with fp32_precision("rnn", precision), nullcontext() if is_flat else _silenced():
+            with fp32_precision("rnn", precision), nullcontext() if is_flat else _suppress_weight_warning():
                 output, final = plain(x, _contiguous(state), lengths)
             if precision and (node := _cudnn_node(output)) is not None:
                 hold_in_node(node, "rnn", precision)
@@ -93,7 +93,7 @@ def _contiguous(state: State) -> State:
 
 def _flatten(case: Case, module: nn.RNNBase) -> bool:
     """Lays the weights out for cuDNN; whether they are. Raises Unsupported where torch does not take cuDNN for the case."""
-    with torch_nn.Operators() as operators, _silenced():
+    with torch_nn.Operators() as operators, _suppress_weight_warning():
         torch_nn.trial(case, module, most_steps=2)  # which flattens, but not in bfloat16
     if not any("_cudnn_rnn" in name for name in operators.names):
         raise Unsupported(f"torch {torch.__version__} runs {case.cell} in {case.dtype} by its own kernels, not by cuDNN")
@@ -109,7 +109,7 @@ def _flatten(case: Case, module: nn.RNNBase) -> bool:
 
 
 @contextmanager
-def _silenced() -> Iterator[None]:
+def _suppress_weight_warning() -> Iterator[None]:
     """Without the warning that weights are copied at every call; the notes say it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk", UserWarning)
@@ -158,16 +158,16 @@ def _algorithm(kernel_names: Iterable[str]) -> str:
 
     Forward and backward may differ. The kernels follow in brackets, without template arguments.
     """
-    names = list(dict.fromkeys(_bare(name) for name in kernel_names))
+    names = list(dict.fromkeys(_strip_signature(name) for name in kernel_names))
     persistent = [name for name in names if _PERSISTENT.match(name)]
-    stepwise = [name for name in names if _STEPWISE.match(name)]
+    stepwise = [name for name in names if _STANDARD.match(name)]
     found = " and ".join(word for word, some in (("persistent", persistent), ("standard", stepwise)) if some)
     if not names:
         return "algorithm unknown: the profiler saw no kernels"
     return f"{found or 'algorithm unknown'} ({', '.join((persistent + stepwise or names)[:_MOST_NAMES])})"
 
 
-def _bare(name: str) -> str:
+def _strip_signature(name: str) -> str:
     """A kernel's name without return type, namespaces, template arguments and parameters."""
     head = re.split(r"[<(]", name.replace("(anonymous namespace)::", ""))[0].split()
     return head[-1].rpartition("::")[2] if head else name

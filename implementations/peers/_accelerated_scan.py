@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pytest_ecornn.implementations.peers._gates import opening_and_candidate
-from pytest_ecornn.implementations.peers._packages import imported
-from pytest_ecornn.implementations.peers._parts import Parts
+from pytest_ecornn.implementations.peers._gates import input_gate_and_candidate
+from pytest_ecornn.implementations.peers._packages import import_quietly
+from pytest_ecornn.implementations.peers._parts import ScanPipeline
 
 KERNELS = ("warp", "scalar")
 LONGEST = 65_536  # steps that warp takes
@@ -36,12 +36,12 @@ def padded(steps: int, kernel: str, is_training: bool) -> int:
 
 def load(kernel: str) -> None:
     """Imports the package's module of that name, which compiles warp."""
-    imported(f"accelerated_scan.{kernel}")
+    import_quietly(f"accelerated_scan.{kernel}")
 
 
 def _prepare_bct(x: Tensor, first: Tensor | None, cell: str, kernel: str, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """Returns the state's factor and what is added to the state, [B, H, T] as the kernel takes them."""
-    opening, candidate = opening_and_candidate(x, cell, 1, bias)
+    opening, candidate = input_gate_and_candidate(x, cell, 1, bias)
     share = opening.sigmoid()
     kept, taken = 1 - share, share * candidate
     if first is not None:
@@ -71,5 +71,5 @@ def _finish_btd(states: Tensor, x: Tensor) -> Tensor:
 
 
 # Pre-activations [B, G*H, T] -> outputs [B, H, T]; and [B, T, G*H] -> [B, T, H], contiguous, the same between two copies.
-BCT = Parts(_prepare_bct, _scan, _finish_bct)
-BTD = Parts(_prepare_btd, _scan, _finish_btd)
+BCT = ScanPipeline(_prepare_bct, _scan, _finish_bct)
+BTD = ScanPipeline(_prepare_btd, _scan, _finish_btd)

@@ -8,12 +8,12 @@ from torch import Tensor
 from pytest_ecornn.contract import Case, Cost, Layer, Weights
 from pytest_ecornn.implementations.peers._accelerated_scan import BCT, BTD, LONGEST, load, padded
 from pytest_ecornn.implementations.peers._packages import can_compile
-from pytest_ecornn.implementations.peers._peer import Peer, refusal
+from pytest_ecornn.implementations.peers._peer import ThirdPartyScan, refusal
 
 _MOST_CHANNELS = 65_535  # the second dimension of a launch
 
 
-class AcceleratedScan(Peer):
+class AcceleratedScan(ThirdPartyScan):
     """`is_by_sequence`: the product of each sequence writes [G*H, T], as the package scans, and outputs are a view of its
     result; else the product writes [B, T, G*H], copied there and back."""
 
@@ -35,12 +35,12 @@ class AcceleratedScan(Peer):
     def build(self, case: Case, weights: Weights) -> Layer:
         kernel = _kernel(case)
         load(kernel)
-        self.noted("accelerated_scan", kernel)
+        self.set_notes("accelerated_scan", kernel)
         run = BCT if self.is_by_sequence else BTD
         run = run.compiled() if self.is_compiled else run
         if not self.is_by_sequence:
             return self.layer(case, weights, run, kernel)
-        from pytest_ecornn.implementations._common.scan_layer import layer_of
+        from pytest_ecornn.implementations._common.scan_layer import make_layer
         from pytest_ecornn.implementations.peers._sequence_product import sequence_products
 
         def product(x: Tensor, weight: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class AcceleratedScan(Peer):
             output = run(x, first, case.cell, kernel, bias)  # [B, H, T]
             return output.mT if case.batch_first else output.permute(2, 0, 1)
 
-        return layer_of(case, weights, product, scan)
+        return make_layer(case, weights, product, scan)
 
     def cost(self, case: Case) -> Cost:
         """A scan reads two arrays and writes one; warp's is cleared before."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from pytest_ecornn.implementations.peers._gates import opening_and_candidate
-from pytest_ecornn.implementations.peers._packages import imported
-from pytest_ecornn.implementations.peers._parts import Parts
+from pytest_ecornn.implementations.peers._gates import input_gate_and_candidate
+from pytest_ecornn.implementations.peers._packages import import_quietly
+from pytest_ecornn.implementations.peers._parts import ScanPipeline
 
 KERNELS = ("chunk", "fused_recurrent")
 
@@ -25,7 +25,7 @@ def _prepare(
     """The logarithm of what is kept of the state, what is added to it, and the initial state where the kernel takes it."""
     if kernel not in KERNELS:
         raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, got {kernel!r}")
-    opening, candidate = opening_and_candidate(x, cell, -1, bias)
+    opening, candidate = input_gate_and_candidate(x, cell, -1, bias)
     kept, taken = logsigmoid(-opening), opening.sigmoid() * candidate
     first = None if first is None else first.to(kept.dtype)
     if first is not None and kernel == "chunk":
@@ -35,7 +35,7 @@ def _prepare(
 
 
 def _scan(kept: Tensor, taken: Tensor, first: Tensor | None, kernel: str) -> Tensor:
-    hgrn = imported("fla.ops.hgrn")
+    hgrn = import_quietly("fla.ops.hgrn")
     states: Tensor = getattr(hgrn, f"{kernel}_hgrn")(taken, kept, initial_state=first)[0]
     return states
 
@@ -45,4 +45,4 @@ def _finish(states: Tensor, x: Tensor) -> Tensor:
 
 
 # Pre-activations [B, T, G*H] -> outputs [B, T, H].
-BTD = Parts(_prepare, _scan, _finish)
+BTD = ScanPipeline(_prepare, _scan, _finish)

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations.peers._packages import imported
+from pytest_ecornn.implementations.peers._packages import import_quietly
 
 GATES = 4
 _THREADS = 1024  # of a block at most, on every device
@@ -32,7 +32,7 @@ def fused_lstm(gates: Tensor, weight: Tensor, bias: Tensor, first: Sequence[Tens
     given = (
         gates.unflatten(-1, (GATES, 1, hidden)), weight.view(GATES, 1, hidden, hidden), bias.view(GATES, 1, hidden), states
     )  # fmt: skip
-    found, final = imported("flashrnn").flashrnn(*given, function="lstm", backend="cuda_fused")
+    found, final = import_quietly("flashrnn").flashrnn(*given, function="lstm", backend="cuda_fused")
     return found[0, :, :, 0], (final[0, :, 0, 0], final[1, :, 0, 0])
 
 
@@ -44,7 +44,7 @@ def load(batch: int, hidden: int, device: str) -> None:
     before = random.getstate()  # the package waits a random time before it compiles
     try:
         # Its own extension that asks the device is not compiled by CUDA 13, and torch knows the same.
-        with patch.object(imported("flashrnn.flashrnn.flashrnn"), "get_gpu_info", _sizes), torch.no_grad():
+        with patch.object(import_quietly("flashrnn.flashrnn.flashrnn"), "get_gpu_info", _sizes), torch.no_grad():
             fused_lstm(gates, weight, bias, ())
     finally:
         random.setstate(before)

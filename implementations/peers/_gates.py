@@ -10,7 +10,7 @@ from pytest_ecornn.contract import cells
 from pytest_ecornn.implementations._common.min_cells import MIN_CELLS
 
 
-def opening_and_candidate(x: Tensor, cell: str, dimension: int, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+def input_gate_and_candidate(x: Tensor, cell: str, dimension: int, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """Returns the pre-activation of the candidate's share, of which sigmoid is that share, and the candidate.
 
     x: pre-activations, G*H in `dimension`. bias: [G*H], added to x; no extra operation where x is narrower. Computes in float32

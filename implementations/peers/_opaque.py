@@ -9,12 +9,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations.peers._packages import imported
+from pytest_ecornn.implementations.peers._packages import import_quietly
 
 
 def _call(kept: Tensor, taken: Tensor, kernel: str) -> Tensor:
     """h[t] = kept[t] h[t-1] + taken[t] of contiguous [B, C, T] by the package's module of that name."""
-    found: Tensor = imported(f"accelerated_scan.{kernel}").scan(kept, taken)
+    found: Tensor = import_quietly(f"accelerated_scan.{kernel}").scan(kept, taken)
     return found
 
 

@@ -10,7 +10,7 @@ from types import ModuleType
 
 
 @cache
-def imported(module: str) -> ModuleType:
+def import_quietly(module: str) -> ModuleType:
     """The module, without the warnings of its import: of what it lacks, of what it uses that torch gives up."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

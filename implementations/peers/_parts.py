@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-class Parts(NamedTuple):
+class ScanPipeline(NamedTuple):
     """prepare(x, first, cell, kernel, bias) -> tensors; scan(*tensors, kernel) -> states; finish(states, x) -> outputs.
 
     Called, it makes outputs in x's dtype, differentiable. x: pre-activations. first: [B, H], None for zeros. bias: [G*H], added
@@ -25,7 +25,7 @@ class Parts(NamedTuple):
     def __call__(self, x: Tensor, first: Tensor | None, cell: str, kernel: str, bias: Tensor | None) -> Tensor:
         return self.finish(self.scan(*self.prepare(x, first, cell, kernel, bias), kernel), x)
 
-    def compiled(self) -> Parts:
+    def compiled(self) -> ScanPipeline:
         """Returns a copy whose torch parts are compiled at the first call; the scan is a kernel already."""
         return self._replace(prepare=_compiled(self.prepare), finish=_compiled(self.finish))
 

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights, cells
 from pytest_ecornn.implementations._common.min_cells import MIN_CELLS
-from pytest_ecornn.implementations.peers._packages import imported
-from pytest_ecornn.implementations.peers._parts import Parts
+from pytest_ecornn.implementations.peers._packages import import_quietly
+from pytest_ecornn.implementations.peers._parts import ScanPipeline
 from pytest_ecornn.reference.precision import tf32_refusal
 
 INSTALL = "pip install pytest-ecornn[peers]"
 
 
-class Peer(Implementation):
+class ThirdPartyScan(Implementation):
     """`is_compiled`: torch's part, the gates and the copies, by torch.compile."""
 
     carry = "float32"
@@ -28,10 +28,10 @@ class Peer(Implementation):
     def __init__(self) -> None:
         self._notes = ""
 
-    def layer(self, case: Case, weights: Weights, run: Parts, kernel: str) -> Layer:
+    def layer(self, case: Case, weights: Weights, run: ScanPipeline, kernel: str) -> Layer:
         """Makes the layer of a scan over [B, T, G*H]."""
         from pytest_ecornn.implementations._common.input_projection import gate_products
-        from pytest_ecornn.implementations._common.scan_layer import layer_of
+        from pytest_ecornn.implementations._common.scan_layer import make_layer
 
         def product(x: Tensor, weight: Tensor) -> Tensor:
             return gate_products(x, weight, case.precision == "tf32")
@@ -41,18 +41,18 @@ class Peer(Implementation):
                 return run(x, first, case.cell, kernel, bias)
             return run(x.transpose(0, 1), first, case.cell, kernel, bias).transpose(0, 1)
 
-        return layer_of(case, weights, product, scan)
+        return make_layer(case, weights, product, scan)
 
     def cost_of(self, case: Case, eager: int, scan: int) -> Cost:
         """eager: values that minGRU's operations of torch move for an output element where each runs by itself."""
-        from pytest_ecornn.implementations._common.scan_layer import cost_of
+        from pytest_ecornn.implementations._common.scan_layer import scan_cost
 
         gates = len(cells.get(case.cell).gates)
         more = 7 * (gates == 3) + 9 * case.cell.endswith("_positive")
-        return cost_of(case, scan + (gates + 2 if self.is_compiled else eager + more))
+        return scan_cost(case, scan + (gates + 2 if self.is_compiled else eager + more))
 
-    def noted(self, package: str, kernel: str) -> None:
-        version = getattr(imported(package), "__version__", "of unknown version")
+    def set_notes(self, package: str, kernel: str) -> None:
+        version = getattr(import_quietly(package), "__version__", "of unknown version")
         self._notes = f"{package} {version}, {kernel}"
 
     def notes(self) -> str:
@@ -69,10 +69,10 @@ def refusal(case: Case, device: torch.device, packages: tuple[str, ...]) -> str 
         return "scans in float32"
     if "infinite" in case.contents:
         return "makes NaN of what is infinite, by a product of what is kept that underflows"
-    return tf32_refusal(case) or nowhere(device, packages)
+    return tf32_refusal(case) or device_skip_reason(device, packages)
 
 
-def nowhere(device: torch.device, packages: tuple[str, ...]) -> str | None:
+def device_skip_reason(device: torch.device, packages: tuple[str, ...]) -> str | None:
     """Why nothing that needs the packages runs on the device, or None."""
     if device.type != "cuda":
         return "runs on a CUDA device"

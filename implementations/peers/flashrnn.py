@@ -14,7 +14,7 @@ from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Uns
 from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations.peers._flashrnn import GATES, fused_lstm, load
 from pytest_ecornn.implementations.peers._packages import can_compile
-from pytest_ecornn.implementations.peers._peer import nowhere
+from pytest_ecornn.implementations.peers._peer import device_skip_reason
 from pytest_ecornn.reference.precision import tf32_refusal
 
 _BATCH, _HIDDEN = 8, 128  # B and H must be multiples of them
@@ -37,7 +37,7 @@ class FlashRnn(Implementation):
             return "runs sequences of one length"
         if case.batch % _BATCH or case.hidden_size % _HIDDEN:
             return f"is compiled, for minutes, for each B and H: here for multiples of {_BATCH} and {_HIDDEN} only"
-        return tf32_refusal(case) or nowhere(device, ("flashrnn", "triton")) or _uncompiled()
+        return tf32_refusal(case) or device_skip_reason(device, ("flashrnn", "triton")) or _uncompiled()
 
     def build(self, case: Case, weights: Weights) -> Layer:
         from pytest_ecornn.implementations._common.scan_layer import on_device
@@ -74,8 +74,8 @@ def make_layer(case: Case, weights: Weights) -> Layer:
 
     def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         def run_layer(
-            suffix: str, x: Tensor, is_projected: bool, state: cells.Blocks, reverse: bool
-        ) -> tuple[Tensor, cells.Blocks]:
+            suffix: str, x: Tensor, is_projected: bool, state: cells.GateTensors, reverse: bool
+        ) -> tuple[Tensor, cells.GateTensors]:
             gates = x if is_projected else gate_products(x, weights.masked("weight_ih" + suffix), False)
             gates = gates if case.batch_first else gates.transpose(0, 1)
             gates = gates.flip(1) if reverse else gates

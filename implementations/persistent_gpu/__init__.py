@@ -84,7 +84,7 @@ def make_layer(case: Case, weights: Weights, device: torch.device) -> Layer:
     from pytest_ecornn.implementations.persistent_gpu.parameters import Fixed
 
     how = How(case.cell, case.batch_first, case.bidirectional, case.projected, case.precision == "tf32")
-    names = [name + suffix for _, _, suffix in cells.suffixes(case) for name in PARAMETERS]
+    names = [name + suffix for _, _, suffix in cells.parameter_suffixes(case) for name in PARAMETERS]
 
     parameters: list[Tensor | None] = [weights.get(name) for name in names]
     sparse = [(i, name) for i, name in enumerate(names) if name in weights.masks]

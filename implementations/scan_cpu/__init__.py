@@ -51,8 +51,8 @@ class ScanCpu(Implementation):
 
         def layer(x: Tensor, state: State, lengths: Tensor | None, resets: Tensor | None = None) -> tuple[Tensor, State]:
             def run_layer(
-                suffix: str, x: Tensor, is_projected: bool, state: cells.Blocks, reverse: bool
-            ) -> tuple[Tensor, cells.Blocks]:
+                suffix: str, x: Tensor, is_projected: bool, state: cells.GateTensors, reverse: bool
+            ) -> tuple[Tensor, cells.GateTensors]:
                 if not is_projected:
                     bias = weights.get("bias_ih" + suffix)
                     # A product rounded to 16 bits would cost more accuracy than all else here.

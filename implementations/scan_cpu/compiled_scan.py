@@ -57,7 +57,7 @@ class Scan:
     batch_first: bool
     reverse: bool
     threads: int
-    cut: Plan
+    tiling: Plan
 
     @property
     def compute(self) -> torch.dtype:
@@ -71,7 +71,7 @@ class Scan:
     def compile(self, training: bool) -> None:
         for kind in ("forward", "backward")[: 2 if training else 1]:
             self.kernel(kind)
-            if self.cut.chunks > 1:
+            if self.tiling.chunks > 1:
                 self.kernel(kind + "_summary")
 
     def forward(
@@ -120,7 +120,7 @@ class Scan:
 
     def _run(self, kind: str, where: _Shape, given: Tensor, **tensors: Tensor) -> Tensor:
         """Scans from the state `given` [B, H]; returns the state at the other end."""
-        chunks = self.cut.chunks
+        chunks = self.tiling.chunks
         if chunks == 1:
             state = given.clone(memory_format=torch.contiguous_format)
             self._launch(kind, where, tensors | {"state": state})
@@ -141,7 +141,7 @@ class Scan:
         return starts[order[-1]]
 
     def _launch(self, kind: str, where: _Shape, tensors: dict[str, Tensor]) -> None:
-        tile, chunks = self.cut
+        tile, chunks = self.tiling
         tasks = chunks * where.batch * -(-where.hidden // tile)
         streamed = where.rows * where.hidden * self.dtype.itemsize >= _STREAMED_BYTES
         lengths = 0 if where.lengths is None else where.lengths.data_ptr()

@@ -26,7 +26,7 @@ def _folder() -> Iterator[None]:
     """Numba's folder is this project's where that was chosen by its variable and Numba's own was not."""
     before = config.CACHE_DIR
     if "ECORNN_CACHE_DIR" in os.environ and not before:
-        config.CACHE_DIR = str(cache.folder() / "numba")
+        config.CACHE_DIR = str(cache.cache_dir() / "numba")
     try:
         yield
     finally:

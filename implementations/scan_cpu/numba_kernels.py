@@ -77,7 +77,7 @@ def time_of(raw: Any, s: int, end: int) -> int:
 
 
 @inline
-def time_to_ask(t: int, is_falling: bool, is_apart: bool, end: int) -> int:
+def prefetch_time(t: int, is_falling: bool, is_apart: bool, end: int) -> int:
     """Returns the time of the row to prefetch at time t: t itself where the hardware prefetches the rows after it.
 
     The hardware does not where rows are apart, nor where time falls. Where rows are apart, the row two steps ahead is
@@ -107,13 +107,13 @@ def write(raw: Any, row: Any, state: Any, width: int) -> None:
 
 
 @inline
-def advance(x: Any, state: Any, width: int, hidden: int, following: Any, candidate: Any) -> None:
+def step_forward(x: Any, state: Any, width: int, hidden: int, following: Any, candidate: Any) -> None:
     for c in range(width):
         store(state, c, following(x, c, hidden, load(state, c), candidate))
 
 
 @inline
-def ask(row: Any, width: int, hidden: int, blocks: int) -> None:
+def prefetch_row(row: Any, width: int, hidden: int, blocks: int) -> None:
     """Prefetches a tile of each of a row's blocks, so that all their lines are under way when the first is waited for."""
     for block in range(blocks):
         for c in range(0, width, lanes(row)):
@@ -138,11 +138,11 @@ def forward(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) -
             place = t * raw[OUT_T] + b * raw[OUT_B] + c0
             if s < end:
                 x_start = b * raw[X_B] + c0
-                asked = time_to_ask(t, raw[REVERSE] != 0, raw[X_T] > raw[GATES] * hidden, end)
-                ask(at(x, asked * raw[X_T] + x_start), width, hidden, raw[GATES])
+                asked = prefetch_time(t, raw[REVERSE] != 0, raw[X_T] > raw[GATES] * hidden, end)
+                prefetch_row(at(x, asked * raw[X_T] + x_start), width, hidden, raw[GATES])
                 if is_reset(raw, t, b):
                     fill(state, state, width, 0.0)
-                advance(at(x, t * raw[X_T] + x_start), state, width, hidden, rule, candidate)
+                step_forward(at(x, t * raw[X_T] + x_start), state, width, hidden, rule, candidate)
                 write(raw, at(out, place), state, width)
                 if raw[KEPT] != 0:
                     write(raw, at(kept, place), state, width)
@@ -153,7 +153,7 @@ def forward(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) -
 
 
 @inline
-def forward_summary(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) -> None:
+def chunk_reduce(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) -> None:
     """Computes a chunk's map of initial states. STATE: 0, becomes its final state from 0. DECAY: 1, becomes the keeps' product.
 
     A reset makes the product -0, which nothing else does: the initial state then has no effect, whatever its value.
@@ -180,7 +180,7 @@ def forward_summary(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate
 
 
 @inline
-def retreat(
+def step_backward(
     x: Any, old: Any, dout: Any, dx: Any, state: Any, width: int, hidden: int, gates: Any, rule: Any, candidate: Any
 ) -> None:
     for c in range(width):
@@ -212,10 +212,10 @@ def backward(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) 
             t = time_of(raw, s, end)
             dx_row = at(dx, t * raw[DX_T] + b * raw[DX_B] + c0)
             if s < end:
-                asked = time_to_ask(t, raw[REVERSE] == 0, raw[X_T] > raw[GATES] * hidden, end)
-                ask(at(x, asked * raw[X_T] + x_start), width, hidden, raw[GATES])
-                ask(at(dout, asked * raw[DOUT_T] + dout_start), width, hidden, 1)
-                ask(at(kept, asked * raw[OUT_T] + kept_start), width, hidden, 1)
+                asked = prefetch_time(t, raw[REVERSE] == 0, raw[X_T] > raw[GATES] * hidden, end)
+                prefetch_row(at(x, asked * raw[X_T] + x_start), width, hidden, raw[GATES])
+                prefetch_row(at(dout, asked * raw[DOUT_T] + dout_start), width, hidden, 1)
+                prefetch_row(at(kept, asked * raw[OUT_T] + kept_start), width, hidden, 1)
                 old = at(first, b * hidden + c0)
                 is_new = is_reset(raw, t, b)
                 if is_new:
@@ -223,7 +223,7 @@ def backward(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) 
                 elif s > 0:
                     old = at(kept, time_of(raw, s - 1, end) * raw[OUT_T] + kept_start)
                 x_row, dout_row = at(x, t * raw[X_T] + x_start), at(dout, t * raw[DOUT_T] + dout_start)
-                retreat(x_row, old, dout_row, gradients, state, width, hidden, gates, rule, candidate)
+                step_backward(x_row, old, dout_row, gradients, state, width, hidden, gates, rule, candidate)
                 for gate in range(raw[GATES]):
                     write(raw, at(dx_row, gate * hidden), at(gradients, gate * width), width)
                 if is_new:
@@ -280,7 +280,7 @@ def kernel(kind: str, cell: str, x_dtype: str, dtype: str) -> Any:
         if kind == "forward":
             work = forward
         elif kind == "forward_summary":
-            work = forward_summary
+            work = chunk_reduce
         elif kind == "backward":
             work = backward
         else:

@@ -80,8 +80,8 @@ def _make_layer(case: Case, weights: Weights, device: torch.device, scan: Scan) 
         masks = on_device, None if resets is None else resets.view(torch.uint8)
 
         def run_layer(
-            suffix: str, x: Tensor, is_projected: bool, state: cells.Blocks, reverse: bool
-        ) -> tuple[Tensor, cells.Blocks]:
+            suffix: str, x: Tensor, is_projected: bool, state: cells.GateTensors, reverse: bool
+        ) -> tuple[Tensor, cells.GateTensors]:
             bias = None
             if not is_projected:
                 x = gate_products(x, weights["weight_ih" + suffix], case.precision == "tf32")

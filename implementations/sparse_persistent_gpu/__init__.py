@@ -80,7 +80,7 @@ def make_layer(case: Case, weights: Weights, device: torch.device, techniques: T
     """All layers and directions of the case on `device`, and what they run. Raises Unsupported where a pattern does not fit."""
     kind = Kind(getattr(torch, case.dtype), device, case.precision == "tf32", keeps=case.training, lengths=case.ragged)
     layers: dict[str, Layer] = {}
-    for _, direction, suffix in cells.suffixes(case):
+    for _, direction, suffix in cells.parameter_suffixes(case):
         name = "weight_hh" + suffix
         mask = weights.masks.get(name)
         if mask is None:
@@ -93,8 +93,8 @@ def make_layer(case: Case, weights: Weights, device: torch.device, techniques: T
         on_device = None if lengths is None else lengths.to(device, non_blocking=True)
 
         def run_layer(
-            suffix: str, x: Tensor, is_projected: bool, state: cells.Blocks, reverse: bool
-        ) -> tuple[Tensor, cells.Blocks]:
+            suffix: str, x: Tensor, is_projected: bool, state: cells.GateTensors, reverse: bool
+        ) -> tuple[Tensor, cells.GateTensors]:
             gates = x if is_projected else gate_products(x, weights["weight_ih" + suffix], case.precision == "tf32")
             name = "weight_hh" + suffix
             weight = weights.masked(name) if case.training else weights[name]  # whose values are fixed then

@@ -45,7 +45,7 @@ class Transposed(Implementation):
 
     def cost(self, case: Case) -> Cost:
         """The floor's, plus the recurrent weights in every step and the arrays of gates and states between the kernels."""
-        floor, cell = cells.floor_cost(case), cells.get(case.cell)
+        floor, cell = cells.minimum_cost(case), cells.get(case.cell)
         size = getattr(torch, case.dtype).itemsize
         wide, passes = max(size, 4), 2 if case.training else 1
         gates, elements = len(cell.gates), case.batch * case.hidden_size

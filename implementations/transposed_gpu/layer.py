@@ -25,7 +25,7 @@ class Plan:
         self._prepared: list[TrackWeights] = []
         self._places = [
             [names.index(name + suffix) if name + suffix in names else None for name in TrackWeights._fields]
-            for _, _, suffix in cells.suffixes(form.case)
+            for _, _, suffix in cells.parameter_suffixes(form.case)
         ]
 
     @contextmanager

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.boundary_targets import FIELDS, NO_HINTS, Target, own_targets, power_targets
-from pytest_ecornn.cases.strategies import Domain
+from pytest_ecornn.cases.strategies import SupportedCases
 from pytest_ecornn.contract import DTYPES, Case, cells
 
 Nearest = Callable[[Case], Case | None]  # the case, or the nearest that an implementation runs
@@ -57,7 +57,7 @@ class Planned(NamedTuple):
 
 
 def plan(
-    domain: Domain,
+    domain: SupportedCases,
     base: Case,
     constants: Sequence[int],
     effort: Effort,
@@ -90,7 +90,7 @@ def plan(
                 yield fitted
 
 
-def _wide(domain: Domain, base: Case, effort: Effort, free: str, seed: int) -> Planned | None:
+def _wide(domain: SupportedCases, base: Case, effort: Effort, free: str, seed: int) -> Planned | None:
     """A case of many sequences and many hidden units: more tiles of both than a GPU runs blocks at once.
 
     Every sequence has a state and all steps, or a fault in a few of them might not show.
@@ -114,7 +114,7 @@ def estimate(case: Case) -> float:
     return _CASE_MS + _PARAMETER_MS * parameters + _ELEMENT_MS * elements + share * work
 
 
-def _free_dims(domain: Domain, base: Case, nearest: Nearest) -> str:
+def _free_dims(domain: SupportedCases, base: Case, nearest: Nearest) -> str:
     """The dimensions whose sizes the implementation lets one choose; none where it runs no such case."""
     sizes = {"T": 5, "B": 3, "H": 7, "I": 9}
     fields: dict[str, Any] = {FIELDS[dim]: size for dim, size in sizes.items()}
@@ -127,7 +127,7 @@ def _free_dims(domain: Domain, base: Case, nearest: Nearest) -> str:
 class _Packer:
     """Gives each case the targets whose turn it is, as long as they are cheap together."""
 
-    def __init__(self, domain: Domain, base: Case, queues: dict[str, deque[Target]], effort: Effort, seed: str):
+    def __init__(self, domain: SupportedCases, base: Case, queues: dict[str, deque[Target]], effort: Effort, seed: str):
         self._domain, self._base, self._queues, self._effort, self._seed = domain, base, queues, effort, seed
         self._number = 0
 
@@ -175,7 +175,7 @@ class _Packer:
         )
 
 
-def _cheaper(case: Case, ms: float, domain: Domain) -> Case | None:
+def _cheaper(case: Case, ms: float, domain: SupportedCases) -> Case | None:
     """The case, or a cheaper form of it; None where each takes longer."""
     forms = (
         case,
@@ -198,7 +198,7 @@ def _is_taken(target: Target, targets: Iterable[Target]) -> bool:
     return {"K", "H"} <= {target.dim, *(one.dim for one in targets)}
 
 
-def _with_target(case: Case, target: Target, domain: Domain) -> Case:
+def _with_target(case: Case, target: Target, domain: SupportedCases) -> Case:
     """The case of that size, with the options that the target is best seen with."""
     case = _with_size(case, target)
     if target.dim == "T" and target.size > FEW_STEPS:
@@ -208,7 +208,7 @@ def _with_target(case: Case, target: Target, domain: Domain) -> Case:
     return replace(case, **{name: value for name, value in target.options if _allows(domain, name, value)})
 
 
-def _allows(domain: Domain, name: str, value: Any) -> bool:
+def _allows(domain: SupportedCases, name: str, value: Any) -> bool:
     return value in domain.modes if name == "mode" else bool(getattr(domain, name, True))
 
 

@@ -28,7 +28,7 @@ _LOSS_SCALE = {"float16": 16.0}
 @dataclass(frozen=True)
 class Problem:
     """A case with its values. x: as `Implementation.build` says; state: one [L*D, B, H] a state, () for none;
-    lengths: int64 [B] on the CPU or None; resets: as there or None; loss_weights: the gradients given for output and final
+    lengths: int64 [B] on the CPU or None; resets: as there or None; output_gradients: the gradients given for output and final
     states.
     """
 
@@ -38,10 +38,10 @@ class Problem:
     state: tuple[Tensor, ...]
     lengths: Tensor | None
     resets: Tensor | None
-    loss_weights: tuple[Tensor, ...]
+    output_gradients: tuple[Tensor, ...]
 
     @property
-    def given_state(self) -> Tensor | tuple[Tensor, ...] | None:
+    def state_argument(self) -> Tensor | tuple[Tensor, ...] | None:
         """The state in the form that layers take."""
         return None if not self.state else self.state if len(self.state) > 1 else self.state[0]
 
@@ -54,11 +54,11 @@ class Problem:
         return (late.T if self.case.batch_first else late).to(self.x.device)
 
 
-def moved(problem: Problem, device: str) -> Problem:
+def to_device(problem: Problem, device: str) -> Problem:
     """Copies a problem and its weights to another device, in the layout that `Tensor.to` gives; lengths stay on the CPU."""
     weights = {name: nn.Parameter(p.detach().to(device), p.requires_grad) for name, p in problem.weights.items()}
     masks = {name: mask.to(device) for name, mask in problem.weights.masks.items()}
-    state, loss = (tuple(one.to(device) for one in tensors) for tensors in (problem.state, problem.loss_weights))
+    state, loss = (tuple(one.to(device) for one in tensors) for tensors in (problem.state, problem.output_gradients))
     return replace(
         problem,
         case=replace(problem.case, device=device),
@@ -66,26 +66,26 @@ def moved(problem: Problem, device: str) -> Problem:
         x=problem.x.to(device),
         state=state,
         resets=None if problem.resets is None else problem.resets.to(device),
-        loss_weights=loss,
+        output_gradients=loss,
     )
 
 
 def problem(case: Case, role: str = "", weights: Weights | None = None) -> Problem:
     """The problem of `case`, with these weights if they are given; another `role` gives other values of the same kind."""
     lengths = sequence_lengths(case)
-    rows = x_rows(case, case.steps * case.batch, generator(case.seed, "x" + role))
+    rows = sample_x_rows(case, case.steps * case.batch, generator(case.seed, "x" + role))
     state = initial_state(case, generator(case.seed, "state" + role))
-    loss = loss_weights(case, lengths, generator(case.seed, "loss" + role))
+    loss = output_gradients(case, lengths, generator(case.seed, "loss" + role))
     resets = reset_mask(case, generator(case.seed, "resets" + role))
     own = make_weights(case, role) if weights is None else weights
     return Problem(case, own, memory_layout.x_at(case, rows, 0), state, lengths, resets, loss)
 
 
-def placed(problem: Problem) -> Problem:
+def copied_with_strides(problem: Problem) -> Problem:
     """Copies a problem, except its weights, to new addresses in the same layout."""
-    state, loss = (tuple(map(placed_tensor, tensors)) for tensors in (problem.state, problem.loss_weights))
+    state, loss = (tuple(map(placed_tensor, tensors)) for tensors in (problem.state, problem.output_gradients))
     lengths, resets = (None if mask is None else placed_tensor(mask) for mask in (problem.lengths, problem.resets))
-    return replace(problem, x=placed_tensor(problem.x), state=state, lengths=lengths, resets=resets, loss_weights=loss)
+    return replace(problem, x=placed_tensor(problem.x), state=state, lengths=lengths, resets=resets, output_gradients=loss)
 
 
 def placed_tensor(tensor: Tensor, change: Callable[[Tensor], Tensor] = lambda same: same) -> Tensor:
@@ -156,7 +156,7 @@ def _drawn_dtype(case: Case) -> torch.dtype:
     return torch.float64 if case.dtype == "float64" else torch.float32
 
 
-def x_rows(case: Case, rows: int, random: torch.Generator) -> Tensor:
+def sample_x_rows(case: Case, rows: int, random: torch.Generator) -> Tensor:
     """Contents of x for `rows` (time, batch) pairs, one after the other: [rows, width], padded or shifted by the layout."""
     width, dtype = cells.x_width(case), torch_dtype(case)
     values = torch.randn(rows, width, generator=random, dtype=_drawn_dtype(case))
@@ -248,7 +248,7 @@ def loss_scale(case: Case) -> float:
     return _LOSS_SCALE.get(case.dtype, 1.0)
 
 
-def loss_weights(case: Case, lengths: Tensor | None, random: torch.Generator) -> tuple[Tensor, ...]:
+def output_gradients(case: Case, lengths: Tensor | None, random: torch.Generator) -> tuple[Tensor, ...]:
     """Gradients for output and each final state, in the case's dtype; () in inference mode."""
     if not case.training:
         return ()

@@ -161,17 +161,17 @@ def _unmasked(source: str, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-_given: dict[str, StateDict] = {}
+_loaded: dict[str, StateDict] = {}
 
 
-def give(source: str) -> StateDict:
+def load(source: str) -> StateDict:
     """Reads a file, and keeps it for the cases that have its weights."""
     found = read(source)
-    return _given.setdefault(found.name, found)
+    return _loaded.setdefault(found.name, found)
 
 
 def of_case(case: Case) -> StateDict:
     """Returns the weights that `case.weights` names. Raises ValueError where no such file was given."""
-    if case.weights not in _given:
+    if case.weights not in _loaded:
         raise ValueError(f"{case}: weights of a state dict: expected --ecornn-state-dict FILE, of weights{case.weights}")
-    return _given[case.weights]
+    return _loaded[case.weights]

@@ -18,11 +18,11 @@ from pytest_ecornn.contract import DTYPES, LAYOUTS, MODES, PRECISIONS, Case, cel
 # One under, at and over the widths of vectors, tiles and chunks; primes; one.
 _EDGES = (1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97)
 # Steps times layers times directions of a drawn case, at most, unless more are asked for: then of one case in eight.
-MOST_STEPS = 48
+MAX_STEPS = 48
 
 
 @dataclass(frozen=True)
-class Domain:
+class SupportedCases:
     """Cases that an implementation must support: it may not answer "unsupported" for them."""
 
     cells: tuple[str, ...]
@@ -57,34 +57,36 @@ class Domain:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SizeLimits:
     """Limits on drawn cases.
 
     steps: maximum of T times layers times directions. smallest: minimum of T and B. The others are maxima.
     """
 
-    steps: int = MOST_STEPS
-    smallest: int = 1
+    steps: int = MAX_STEPS
+    min_size: int = 1
     batch: int = 17
     hidden: int = 97
     inputs: int = 65
 
 
-def cases(domain: Domain, cell: str, dtype: str, device: str = "cpu", sizes: Sizes = Sizes()) -> st.SearchStrategy[Case]:
+def cases(
+    domain: SupportedCases, cell: str, dtype: str, device: str = "cpu", sizes: SizeLimits = SizeLimits()
+) -> st.SearchStrategy[Case]:
     """Cases of one cell, dtype and device inside `domain`, of such sizes."""
     return _cases(domain, cell, dtype, device, sizes)
 
 
 @st.composite
-def _cases(draw: st.DrawFn, domain: Domain, cell: str, dtype: str, device: str, sizes: Sizes) -> Case:
+def _cases(draw: st.DrawFn, domain: SupportedCases, cell: str, dtype: str, device: str, sizes: SizeLimits) -> Case:
     def either(allowed: bool) -> bool:
         return allowed and draw(st.booleans())
 
     layers = draw(st.sampled_from([n for n in (1, 1, 1, 2, 3) if n <= domain.max_layers]))
     bidirectional = either(domain.bidirectional)
-    is_long = sizes.steps > MOST_STEPS and draw(st.integers(0, 7)) == 7
-    most = (sizes.steps if is_long else min(sizes.steps, MOST_STEPS)) // (layers * (2 if bidirectional else 1))
-    most = max(sizes.smallest, most)
+    is_long = sizes.steps > MAX_STEPS and draw(st.integers(0, 7)) == 7
+    most = (sizes.steps if is_long else min(sizes.steps, MAX_STEPS)) // (layers * (2 if bidirectional else 1))
+    most = max(sizes.min_size, most)
     has_tf32 = "tf32" in domain.precisions and dtype == "float32" and device.startswith("cuda")
     mode = draw(st.sampled_from([*domain.modes, domain.modes[-1], domain.modes[-1]]))
     projected = domain.projected and draw(st.integers(0, 3)) == 3
@@ -94,8 +96,8 @@ def _cases(draw: st.DrawFn, domain: Domain, cell: str, dtype: str, device: str, 
     has_state = draw(st.integers(0, 3)) < 3
     return Case(
         cell=cell,
-        steps=draw(st.integers(most // 2, most) if is_long else _sizes(sizes.smallest, most)),
-        batch=draw(_sizes(sizes.smallest, sizes.batch)),
+        steps=draw(st.integers(most // 2, most) if is_long else _sizes(sizes.min_size, most)),
+        batch=draw(_sizes(sizes.min_size, sizes.batch)),
         hidden_size=hidden,
         input_size=hidden if projected else draw(_sizes(1, sizes.inputs)),
         layers=layers,
@@ -149,18 +151,18 @@ _PROPERTY_CORNERS: tuple[dict[str, Any], ...] = (
 )
 
 
-def corners(domain: Domain, cell: str, dtype: str, device: str = "cpu") -> list[Case]:
+def edge_cases(domain: SupportedCases, cell: str, dtype: str, device: str = "cpu") -> list[Case]:
     """Returns a few fixed cases that are inside `domain`, to test beside the drawn ones."""
     odd = [{**_ODD_CORNER, "contents": kind} for kind in _drawn_not_finite(True, device) if kind not in ("nan", "infinite")]
     return _inside(domain, cell, dtype, device, (*_CORNERS, *odd))
 
 
-def property_corners(domain: Domain, cell: str, dtype: str, device: str = "cpu") -> list[Case]:
-    """Returns fixed cases like `corners`, of the sizes on which properties are checked."""
+def property_corners(domain: SupportedCases, cell: str, dtype: str, device: str = "cpu") -> list[Case]:
+    """Returns fixed cases like `edge_cases`, of the sizes on which properties are checked."""
     return _inside(domain, cell, dtype, device, _PROPERTY_CORNERS)
 
 
-def _inside(domain: Domain, cell: str, dtype: str, device: str, chosen: Iterable[dict[str, Any]]) -> list[Case]:
+def _inside(domain: SupportedCases, cell: str, dtype: str, device: str, chosen: Iterable[dict[str, Any]]) -> list[Case]:
     tried = (Case(cell=cell, dtype=dtype, device=device, **fields) for fields in chosen)
     if not cells.get(cell).recurrent:
         tried = (replace(case, density=1.0) for case in tried)
@@ -191,7 +193,7 @@ def _contents(mode: str, has_state: bool, density: float, device: str) -> st.Sea
     return st.one_of(st.just("normal"), st.sampled_from(special))
 
 
-_SIMPLER: tuple[tuple[str, Any], ...] = (
+_SIMPLIFICATIONS: tuple[tuple[str, Any], ...] = (
     ("layout", "contiguous"),
     ("precision", "ieee"),
     ("contents", "normal"),
@@ -220,16 +222,16 @@ def nearest_supported(case: Case, unsupported: Callable[[Case], str | None]) -> 
     """`case` with as few options simplified as make `unsupported` answer None; None where nothing does."""
     if unsupported(case) is None:
         return case
-    for mode, start in product(MODES, (case, _turned(case))):
+    for mode, start in product(MODES, (case, _swap_input_kind(case))):
         simple = start
-        for count, (name, value) in enumerate(_SIMPLER, 1):
+        for count, (name, value) in enumerate(_SIMPLIFICATIONS, 1):
             simple = _changed(simple, name, mode if name == "mode" else value)
             if unsupported(simple) is None:
-                return _restored(simple, start, ["mode", *(name for name, _ in _SIMPLER[:count])], unsupported)
+                return _reapply_options(simple, start, ["mode", *(name for name, _ in _SIMPLIFICATIONS[:count])], unsupported)
     return None
 
 
-def _turned(case: Case) -> Case:
+def _swap_input_kind(case: Case) -> Case:
     """The case with gate pre-activations in place of inputs, or the other way round."""
     return replace(case, projected=not case.projected, input_size=case.hidden_size)
 
@@ -242,7 +244,7 @@ def _changed(case: Case, name: str, value: Any) -> Case:
     return replace(changed, contents="normal") if is_finite_only and changed.contents in _NOT_FINITE else changed
 
 
-def _restored(simple: Case, case: Case, names: list[str], unsupported: Callable[[Case], str | None]) -> Case:
+def _reapply_options(simple: Case, case: Case, names: list[str], unsupported: Callable[[Case], str | None]) -> Case:
     """Gives back each simplified option that turns out not to have been the obstacle, in the order of `names`."""
     for name in names:
         fuller = _changed(simple, name, getattr(case, name))

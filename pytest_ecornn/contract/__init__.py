@@ -31,7 +31,7 @@ CONTENTS = (
     *("negative_infinite", "negative_infinite_x", "negative_infinite_weight"),
 )
 LAYOUTS = ("contiguous", "strided", "offset", "transposed", "feature_major")
-MOST_ACTIVATION_ERROR = 2.0**-12  # that may be declared
+MAX_ACTIVATION_ERROR = 2.0**-12  # that may be declared
 DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 

@@ -17,8 +17,8 @@ from torch.nn.functional import linear, logsigmoid
 
 from pytest_ecornn.contract import Case, Cost
 
-Blocks = tuple[Tensor, ...]
-Step = Callable[[Blocks, Blocks, Blocks, Mapping[str, Tensor]], Blocks]
+GateTensors = tuple[Tensor, ...]
+Step = Callable[[GateTensors, GateTensors, GateTensors, Mapping[str, Tensor]], GateTensors]
 
 
 @dataclass(frozen=True)
@@ -42,21 +42,21 @@ class Cell:
     other: Step | None = None
 
 
-def _rnn_tanh(x: Blocks, h: Blocks, state: Blocks, extra: Mapping[str, Tensor]) -> Blocks:
+def _rnn_tanh(x: GateTensors, h: GateTensors, state: GateTensors, extra: Mapping[str, Tensor]) -> GateTensors:
     return (torch.tanh(x[0] + h[0]),)
 
 
-def _rnn_relu(x: Blocks, h: Blocks, state: Blocks, extra: Mapping[str, Tensor]) -> Blocks:
+def _rnn_relu(x: GateTensors, h: GateTensors, state: GateTensors, extra: Mapping[str, Tensor]) -> GateTensors:
     return (torch.relu(x[0] + h[0]),)
 
 
-def _lstm(x: Blocks, h: Blocks, state: Blocks, extra: Mapping[str, Tensor]) -> Blocks:
+def _lstm(x: GateTensors, h: GateTensors, state: GateTensors, extra: Mapping[str, Tensor]) -> GateTensors:
     i, f, g, o = (a + b for a, b in zip(x, h, strict=True))
     c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(c), c
 
 
-def _gru(x: Blocks, h: Blocks, state: Blocks, extra: Mapping[str, Tensor]) -> Blocks:
+def _gru(x: GateTensors, h: GateTensors, state: GateTensors, extra: Mapping[str, Tensor]) -> GateTensors:
     r, z = torch.sigmoid(x[0] + h[0]), torch.sigmoid(x[1] + h[1])
     n = torch.tanh(x[2] + r * h[2])
     return (n + z * (state[0] - n),)
@@ -67,13 +67,13 @@ def positive(x: Tensor) -> Tensor:
     return torch.where(x >= 0, x + 0.5, torch.sigmoid(x))
 
 
-def _gru_mixed(x: Blocks, h: Blocks, state: Blocks, extra: Mapping[str, Tensor]) -> Blocks:
+def _gru_mixed(x: GateTensors, h: GateTensors, state: GateTensors, extra: Mapping[str, Tensor]) -> GateTensors:
     r, z = torch.sigmoid(x[0] + h[0]), torch.sigmoid(x[1] + h[1])
     return ((1 - z) * torch.tanh(x[2] + r * h[2]) + z * state[0],)
 
 
 def _mingru(candidate: Callable[[Tensor], Tensor]) -> Step:
-    def step(x: Blocks, h: Blocks, state: Blocks, extra: Mapping[str, Tensor]) -> Blocks:
+    def step(x: GateTensors, h: GateTensors, state: GateTensors, extra: Mapping[str, Tensor]) -> GateTensors:
         z = torch.sigmoid(x[0])
         return ((1 - z) * state[0] + z * candidate(x[1]),)
 
@@ -81,14 +81,14 @@ def _mingru(candidate: Callable[[Tensor], Tensor]) -> Step:
 
 
 def _mingru_kept(candidate: Callable[[Tensor], Tensor]) -> Step:
-    def step(x: Blocks, h: Blocks, state: Blocks, extra: Mapping[str, Tensor]) -> Blocks:
+    def step(x: GateTensors, h: GateTensors, state: GateTensors, extra: Mapping[str, Tensor]) -> GateTensors:
         return (torch.sigmoid(-x[0]) * state[0] + torch.sigmoid(x[0]) * candidate(x[1]),)
 
     return step
 
 
 def _minlstm(candidate: Callable[[Tensor], Tensor]) -> Step:
-    def step(x: Blocks, h: Blocks, state: Blocks, extra: Mapping[str, Tensor]) -> Blocks:
+    def step(x: GateTensors, h: GateTensors, state: GateTensors, extra: Mapping[str, Tensor]) -> GateTensors:
         # f / (f + i) by logarithms: both gates may underflow, their ratio does not.
         keep = logsigmoid(x[0]) - logsigmoid(x[1])
         return (torch.sigmoid(keep) * state[0] + torch.sigmoid(-keep) * candidate(x[2]),)
@@ -150,7 +150,7 @@ def x_width(case: Case) -> int:
     return case.directions * len(get(case.cell).gates) * case.hidden_size if case.projected else case.input_size
 
 
-def suffixes(case: Case) -> Iterator[tuple[int, int, str]]:
+def parameter_suffixes(case: Case) -> Iterator[tuple[int, int, str]]:
     """(layer, direction, torch.nn's suffix of the parameters' names), in the order of the states."""
     for layer in range(case.layers):
         for direction in range(case.directions):
@@ -162,7 +162,7 @@ def parameter_shapes(case: Case) -> dict[str, tuple[int, ...]]:
     cell, hidden = get(case.cell), case.hidden_size
     gates = len(cell.gates) * hidden
     shapes: dict[str, tuple[int, ...]] = {}
-    for layer, _, suffix in suffixes(case):
+    for layer, _, suffix in parameter_suffixes(case):
         given = layer == 0 and case.projected
         if not given:
             shapes["weight_ih" + suffix] = (gates, case.directions * hidden if layer else case.input_size)
@@ -182,18 +182,18 @@ def layer_parameters(weights: Mapping[str, Tensor], suffix: str) -> dict[str, Te
     return {name.removesuffix(suffix): weights[name] for name in weights if name.partition("_l")[2] == suffix[2:]}
 
 
-def pack_state(cell: Cell, per_layer: list[Blocks]) -> Tensor | Blocks:
+def pack_state(cell: Cell, per_layer: list[GateTensors]) -> Tensor | GateTensors:
     """torch.nn's form of the final state: [L*D, B, H] for each state, a tuple only where there are several."""
     stacked = tuple(torch.stack(tensors) for tensors in zip(*per_layer, strict=True))
     return stacked if len(cell.states) > 1 else stacked[0]
 
 
-def unpack_state(state: Tensor | Blocks | None) -> Blocks:
+def unpack_state(state: Tensor | GateTensors | None) -> GateTensors:
     """The states as a tuple, () for none."""
     return () if state is None else (state,) if isinstance(state, Tensor) else tuple(state)
 
 
-def started(state: Blocks, resets: Tensor) -> Blocks:
+def apply_reset(state: GateTensors, resets: Tensor) -> GateTensors:
     """Returns `state`, with zeros where `resets` [B] is true. Masks instead of multiplying, since 0 times NaN is NaN."""
     return tuple(s.masked_fill(resets[:, None], 0.0) for s in state)
 
@@ -202,10 +202,10 @@ def reference(
     case: Case,
     weights: Mapping[str, Tensor],
     x: Tensor,
-    state: Tensor | Blocks | None,
+    state: Tensor | GateTensors | None,
     lengths: Tensor | None,
     resets: Tensor | None = None,
-) -> tuple[Tensor, Tensor | Blocks]:
+) -> tuple[Tensor, Tensor | GateTensors]:
     """Output and final state by the cell's equations, one step after the other, differentiable.
 
     All values in float64, shaped as `Implementation.build` says. The weights are used as they are: apply masks before.
@@ -214,9 +214,9 @@ def reference(
     sequence = x.transpose(0, 1) if case.batch_first else x  # [T, B, I]
     marks = resets.T if resets is not None and case.batch_first else resets  # [T, B]
     initial = unpack_state(state)
-    finals: list[Blocks] = []
+    finals: list[GateTensors] = []
     outputs: list[Tensor] = []
-    for layer, direction, suffix in suffixes(case):
+    for layer, direction, suffix in parameter_suffixes(case):
         if direction == 0:
             sequence, outputs = (torch.cat(outputs, -1) if layer else sequence), []
         parameters = layer_parameters(weights, suffix)
@@ -237,18 +237,18 @@ def reference(
 def _reference_layer(
     cell: Cell,
     x_gates: Tensor,
-    state: Blocks,
+    state: GateTensors,
     parameters: Mapping[str, Tensor],
     lengths: Tensor | None,
     resets: Tensor | None,
     reverse: bool,
-) -> tuple[Tensor, Blocks]:
+) -> tuple[Tensor, GateTensors]:
     """One layer in one direction: x_gates [T, B, G*H] -> output [T, B, H] and the final states [B, H]."""
     outputs: list[Tensor] = []
     steps = list(enumerate(x_gates.unbind(0)))
     for t, x_t in reversed(steps) if reverse else steps:
-        before = state if resets is None else started(state, resets[t])
-        h_gates: Blocks = ()
+        before = state if resets is None else apply_reset(state, resets[t])
+        h_gates: GateTensors = ()
         if cell.recurrent:
             h_gates = linear(before[0], parameters["weight_hh"], parameters.get("bias_hh")).chunk(len(cell.gates), -1)
         new = cell.step(x_t.chunk(len(cell.gates), -1), h_gates, before, parameters)
@@ -262,7 +262,7 @@ def _reference_layer(
     return torch.stack(outputs[::-1] if reverse else outputs), state
 
 
-def floor_cost(case: Case, valid_steps: int | None = None) -> Cost:
+def minimum_cost(case: Case, valid_steps: int | None = None) -> Cost:
     """The fewest bytes and operations of any algorithm: each tensor crosses memory once, only needed products are made.
 
     `valid_steps` is the sum of the sequences' lengths (T*B unless given). Training reads and writes every gradient once

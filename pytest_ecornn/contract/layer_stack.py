@@ -12,8 +12,8 @@ from pytest_ecornn.contract import Case, State, cells
 
 class RunLayer(Protocol):
     def __call__(
-        self, suffix: str, x: Tensor, is_projected: bool, state: cells.Blocks, reverse: bool
-    ) -> tuple[Tensor, cells.Blocks]:
+        self, suffix: str, x: Tensor, is_projected: bool, state: cells.GateTensors, reverse: bool
+    ) -> tuple[Tensor, cells.GateTensors]:
         """One layer in one direction: x as the case lays it out -> output [..., H] laid out alike, final states [B, H].
 
         suffix: torch.nn's, of the parameters' names. is_projected: x holds this direction's gate pre-activations.
@@ -26,8 +26,8 @@ def run_layers(case: Case, x: Tensor, state: State, run_layer: RunLayer) -> tupl
     cell = cells.get(case.cell)
     initial = cells.unpack_state(state)
     outputs: list[Tensor] = []
-    finals: list[cells.Blocks] = []
-    for layer, direction, suffix in cells.suffixes(case):
+    finals: list[cells.GateTensors] = []
+    for layer, direction, suffix in cells.parameter_suffixes(case):
         if direction == 0 and layer:
             x, outputs = outputs[0] if case.directions == 1 else torch.cat(outputs, -1), []
         is_projected = case.projected and layer == 0

@@ -14,11 +14,11 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from pytest_ecornn.measurement.clocks import Clock
-from pytest_ecornn.measurement.measurement import Arm, Timed, uncollected
-from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.clocks import Timer
+from pytest_ecornn.measurement.measurement import Arm, Timeable, gc_disabled
+from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.results.rows import Timing
-from pytest_ecornn.verification.guards.background import Threads
+from pytest_ecornn.verification.guards.background import ThreadGuard
 from pytest_ecornn.verification.verification import Candidate
 
 MOST_CHANGED = 1.1
@@ -58,16 +58,16 @@ class BaselineProbe:
     The memory that blocks of calls take is freed in between.
     """
 
-    def __init__(self, baselines: Sequence[Candidate], pool: Pool, clock: Clock, threads: Threads, budget: float):
+    def __init__(self, baselines: Sequence[Candidate], pool: InputPool, clock: Timer, threads: ThreadGuard, budget: float):
         self._arms = [Arm(one, pool, threads=threads) for one in baselines]
         self._clock, self._seconds = clock, _SHARE * budget
         with self._at_rest():
             for arm in self._arms:
                 arm.calibrate(clock)
             self._before = [self._quickest(arm) for arm in self._arms]
-        self._arms = [Arm(one.candidate, pool, one.seconds, one.calls, one.settling, threads=threads) for one in self._arms]
+        self._arms = [Arm(one.candidate, pool, one.seconds, one.calls, one.warmup_calls, threads=threads) for one in self._arms]
 
-    def doubts(self, beside: Sequence[Timed]) -> dict[str, str]:
+    def doubts(self, beside: Sequence[Timeable]) -> dict[str, str]:
         """Why verdicts on a baseline are unclear, by its name. beside: the same baselines, as they took turns."""
         found = {}
         for arm, before, turns in zip(self._arms, self._before, beside, strict=True):
@@ -93,7 +93,7 @@ class BaselineProbe:
         That search takes longer than the blocks.
         """
         training = any(arm.candidate.case.training for arm in self._arms)
-        with uncollected(is_collected_first=False), torch.set_grad_enabled(training):
+        with gc_disabled(is_collected_first=False), torch.set_grad_enabled(training):
             yield
 
     def _quickest(self, arm: Arm) -> Alone:

@@ -30,11 +30,11 @@ _Event: Any = torch.cuda.Event
 _BOUND = _Device(_Event, torch.cuda.synchronize, perf_counter, _Event.record, _Event.synchronize, _Event.elapsed_time)
 
 
-class Clock(Protocol):
-    """name: as reports print it. smallest_difference: the relative difference under which two times are called the same."""
+class Timer(Protocol):
+    """name: as reports print it. equivalence_margin: the relative difference under which two times are called the same."""
 
     name: str
-    smallest_difference: float
+    equivalence_margin: float
 
     def time(self, calls: Sequence[Callable[[], Any]]) -> float:
         """Seconds that the calls take, one after the other, their work finished."""
@@ -43,11 +43,11 @@ class Clock(Protocol):
         """The median time for a call to return, its work unfinished; None where calls return finished."""
 
 
-class CpuClock:
+class WallTimer:
     """Wall-clock time of calls that have finished when they return."""
 
     name = "wall clock"
-    smallest_difference = 0.05
+    equivalence_margin = 0.05
 
     def time(self, calls: Sequence[Callable[[], Any]], *, now: Callable[[], float] = perf_counter) -> float:
         start = now()
@@ -59,7 +59,7 @@ class CpuClock:
         return None
 
 
-class CudaClock:
+class CudaEventTimer:
     """A GPU's time between two events around the calls, as called: where it waits for the host to launch, that counts too.
 
     It is waited for before the first event, lest earlier work be timed, and before the second, so that work which a call put
@@ -67,7 +67,7 @@ class CudaClock:
     """
 
     name = "CUDA events"
-    smallest_difference = 0.05  # launches are as unsteady as the host is
+    equivalence_margin = 0.05  # launches are as unsteady as the host is
 
     def __init__(self, device: str):
         self._device = device
@@ -96,26 +96,26 @@ class CudaClock:
         return median(taken) * 1e6
 
 
-class GraphClock(CudaClock):
+class CudaGraphTimer(CudaEventTimer):
     """Clock for replays of CUDA graphs, which the device runs without the host: it resolves a smaller difference."""
 
     name = "CUDA events, graph replay"
-    smallest_difference = 0.015
+    equivalence_margin = 0.015
 
 
-def for_device(device: str) -> Clock:
+def for_device(device: str) -> Timer:
     """The clock of calls as a program makes them."""
-    return CudaClock(device) if device.startswith("cuda") else CpuClock()
+    return CudaEventTimer(device) if device.startswith("cuda") else WallTimer()
 
 
-def smallest_differences(devices: Iterable[str]) -> str:
+def equivalence_margins(devices: Iterable[str]) -> str:
     """Returns the smallest differences that count on such devices, in words."""
     has_gpu = any(device.startswith("cuda") for device in devices)
-    as_called = f"{CudaClock.smallest_difference if has_gpu else CpuClock.smallest_difference:.0%}"
-    return f"{as_called}, device only {GraphClock.smallest_difference:.1%}" if has_gpu else as_called
+    as_called = f"{CudaEventTimer.equivalence_margin if has_gpu else WallTimer.equivalence_margin:.0%}"
+    return f"{as_called}, device only {CudaGraphTimer.equivalence_margin:.1%}" if has_gpu else as_called
 
 
-class ReplayClock:
+class RecordedTimer:
     """A timer for pytest-benchmark that stands still until it is told how long the last round took.
 
     Samples are taken in alternating blocks, which pytest-benchmark cannot do; this hands them over by its public interface.
@@ -139,4 +139,4 @@ class ReplayClock:
         benchmark.pedantic(one_round, rounds=len(samples_us))
 
 
-replay_clock = ReplayClock()
+replay_clock = RecordedTimer()

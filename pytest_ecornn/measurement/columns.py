@@ -6,40 +6,40 @@ from collections.abc import Callable, Sequence
 
 from pytest_ecornn.cases.contents import valid_steps
 from pytest_ecornn.measurement import cost_bounds, roofline
-from pytest_ecornn.measurement.clocks import Clock
-from pytest_ecornn.measurement.measurement import Timed, measure
+from pytest_ecornn.measurement.clocks import Timer
+from pytest_ecornn.measurement.measurement import Timeable, measure
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.measurement.settings_clock import SettingsClock
 from pytest_ecornn.measurement.watch import Watch
 from pytest_ecornn.results import statistics
 from pytest_ecornn.results.disturbance import is_disturbed
-from pytest_ecornn.results.quiet_bounds import Blocks
-from pytest_ecornn.results.rows import Against, Disturbance, Timing
+from pytest_ecornn.results.quiet_bounds import TimedBlockBounds
+from pytest_ecornn.results.rows import BaselineRatio, Disturbance, Timing
 from pytest_ecornn.results.statistics import CONFIDENCE, Ratio
-from pytest_ecornn.system.sensors import Sensors
-from pytest_ecornn.verification.comparison import Comparison
+from pytest_ecornn.system.sensors import GpuTelemetry
+from pytest_ecornn.verification.comparison import TensorCheck
 
 _SHORT = 0.3  # of a block's calls, once others disturb
 
 
-class Column:
+class TimingColumn:
     """`arms`: the candidate's first, then its baselines'. confidence: of the interval of a ratio to a baseline."""
 
-    def __init__(self, arms: Sequence[Timed], clock: Clock, confidence: float = CONFIDENCE):
+    def __init__(self, arms: Sequence[Timeable], clock: Timer, confidence: float = CONFIDENCE):
         self._arms, self._clock, self._confidence = arms, clock, confidence
-        self._sensors, self._watch = Sensors(arms[0].candidate.case.device), Watch(clock, arms)
+        self._sensors, self._watch = GpuTelemetry(arms[0].candidate.case.device), Watch(clock, arms)
         self._has_short_blocks = False
 
     def measure(self, budget: float, pairs: int = 0) -> None:
         """Measures until every verdict is decided, from `pairs` pairs at least, or the budget of seconds is spent."""
 
         def is_decided() -> bool:
-            against = self._against(self._watch.disturbance())
-            return all(statistics.decided(one.verdict) and len(one.samples_us) >= pairs for one in against)
+            against = self._per_baseline(self._watch.disturbance())
+            return all(statistics.is_conclusive(one.verdict) and len(one.samples_us) >= pairs for one in against)
 
         self._measure(budget, is_decided)
 
-    def measure_long(self, budget: float) -> Ratio:
+    def measure_full_budget(self, budget: float) -> Ratio:
         """Measures for all of the budget. Returns the ratio of the candidate to its first baseline."""
         self._measure(budget, lambda: False)
         blocks, baseline = (self._blocks(arm, self._watch.disturbance()) for arm in self._arms[:2])
@@ -57,7 +57,7 @@ class Column:
             for arm in self._arms:
                 arm.calls = max(1, round(arm.calls * _SHORT))
 
-    def verify(self) -> list[Comparison]:
+    def verify(self) -> list[TensorCheck]:
         """The candidate's kept calls against the reference."""
         arm = self._arms[0]
         return arm.kept.verify(arm.candidate.declared)
@@ -70,23 +70,23 @@ class Column:
         gb_per_s, gflop_per_s = roofline.achieved(cost, time_us)
         floor = roofline.floor_us(case, valid_steps(case), ceilings)
         return Timing(
-            time_us, low, high, arm.samples_us, arm.calls, self._clock.name, self._against(found), arm.candidate.build_ms,
+            time_us, low, high, arm.samples_us, arm.calls, self._clock.name, self._per_baseline(found), arm.candidate.build_ms,
             peak_bytes, cost.bytes, cost.operations, gb_per_s, gflop_per_s, floor, floor / time_us, host_us,
             self._sensors.summary(), list(waits.lost), list(waits.delayed), found,
         )  # fmt: skip
 
-    def _against(self, found: Disturbance | None) -> list[Against]:
+    def _per_baseline(self, found: Disturbance | None) -> list[BaselineRatio]:
         return [self._compared(arm, found) for arm in self._arms[1:]]
 
-    def _compared(self, baseline: Timed, found: Disturbance | None) -> Against:
+    def _compared(self, baseline: Timeable, found: Disturbance | None) -> BaselineRatio:
         blocks, others = self._blocks(self._arms[0], found), self._blocks(baseline, found)
         ratio, waits = blocks.ratio_to(others, self._confidence), self._watch.waits(baseline)
-        verdict = statistics.verdict(ratio, self._clock.smallest_difference)
-        return Against(
+        verdict = statistics.verdict(ratio, self._clock.equivalence_margin)
+        return BaselineRatio(
             baseline.candidate.name, others.interval()[0], ratio.ratio, ratio.low, ratio.high, verdict,
             list(baseline.samples_us), list(waits.lost), list(waits.delayed),
         )  # fmt: skip
 
-    def _blocks(self, arm: Timed, found: Disturbance | None) -> Blocks:
+    def _blocks(self, arm: Timeable, found: Disturbance | None) -> TimedBlockBounds:
         waits = self._watch.waits(arm)
-        return Blocks.of(arm.samples_us, waits.lost, waits.delayed, found)
+        return TimedBlockBounds.of(arm.samples_us, waits.lost, waits.delayed, found)

@@ -17,7 +17,7 @@ from pytest_ecornn.cases.contents import valid_steps
 from pytest_ecornn.contract import Case, Cost, cells
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.results.rows import Timing
-from pytest_ecornn.verification.outcomes import Failure
+from pytest_ecornn.verification.outcomes import CheckFailed
 from pytest_ecornn.verification.verification import Candidate
 
 LEAST = 0.4
@@ -27,7 +27,7 @@ _WIDEST = 8  # bytes of an element
 _OPERATIONS = 32  # of one gate of one element in one step, its exponential included
 
 
-class WrongCost(Failure):
+class WrongCost(CheckFailed):
     """A declared cost that cannot be, with the number that was expected and the one that came."""
 
 
@@ -50,7 +50,7 @@ def _problem(cost: object, case: Case) -> str:
         if not isinstance(declared, Real) or isinstance(declared, bool) or not isfinite(declared):
             return f"expected a number of {name}, got {declared!r:.80}"
         if not low <= declared <= high:
-            own = getattr(cells.floor_cost(case, valid_steps(case)), name)
+            own = getattr(cells.minimum_cost(case, valid_steps(case)), name)
             return f"expected {low:,} to {high:,} {name}, got {declared:,.12g}: the cell's own count is {own:,}"
     return ""
 
@@ -59,7 +59,7 @@ def bounds(case: Case) -> tuple[Cost, Cost]:
     """The least and the most that may be declared."""
     rows = valid_steps(case)
     sparsest = replace(case, density=0.0001) if case.density < 1 else case  # a pattern may have fewer elements than its density
-    floor = cells.floor_cost(sparsest, rows)
+    floor = cells.minimum_cost(sparsest, rows)
     return Cost(int(LEAST * floor.bytes), int(LEAST * floor.operations)), _most(replace(case, density=1.0))
 
 

@@ -21,9 +21,9 @@ from pytest_ecornn.contract import Declared, Layer, cells
 from pytest_ecornn.measurement.pool import Prepared
 from pytest_ecornn.system import memory
 from pytest_ecornn.verification import spot_check
-from pytest_ecornn.verification.calls import Call, Tensors, WrongResult, differing, on_tensors
-from pytest_ecornn.verification.comparison import Comparison
-from pytest_ecornn.verification.verification import Candidate, Expected
+from pytest_ecornn.verification.calls import Call, Tensors, WrongResult, bitwise_different, tree_map_tensors
+from pytest_ecornn.verification.comparison import TensorCheck
+from pytest_ecornn.verification.verification import Candidate, ReferenceResult
 
 MOST_KEPT = 96  # 5 % of calls left undone are among so many with 99 %: 1 - 0.95**96
 MOST_KEPT_BYTES = 2**33  # of results that wait to be verified, and no more than
@@ -33,9 +33,9 @@ _COPIED_AT_ONCE = 3  # calls of a block, about
 _IN_FULL = 2  # calls that are judged by all rules, beside those that look wrong
 
 
-def copied(result: Any) -> Any:
+def detached_clone(result: Any) -> Any:
     """Without its history, which would tie the weights to the stream of this call."""
-    return on_tensors(lambda tensor: tensor.detach().clone(), result)
+    return tree_map_tensors(lambda tensor: tensor.detach().clone(), result)
 
 
 def result_bytes(candidate: Candidate) -> int:
@@ -69,7 +69,7 @@ class Part:
     def check(self) -> None:
         """Raises WrongResult where the row has changed since."""
         now = list(tensors(self.result))[self.tensor]
-        if now.shape[1:] != self.copy.shape or differing(now[self.row], self.copy).any():
+        if now.shape[1:] != self.copy.shape or bitwise_different(now[self.row], self.copy).any():
             raise WrongResult(f"expected results finished when the call returns, but tensor {self.tensor} changed afterwards")
 
 
@@ -84,7 +84,7 @@ class Results:
 
     def make(self, call: Call, layer: Layer) -> None:
         """Makes the next call. All are made alike."""
-        result = call.timed(layer)
+        result = call.forward_backward(layer)
         self.returned.append(result)
         self._made += 1
         if self._draw() < self._share and self._made < self.calls:
@@ -108,7 +108,7 @@ class KeptCall:
     tensors: Tensors = field(compare=False)
 
 
-class Kept:
+class SpotChecks:
     """Timed calls of a measurement with what they returned, each as likely as any other; all, where there are few."""
 
     def __init__(self, call_bytes: int = 0, device: str = "cpu") -> None:
@@ -136,7 +136,7 @@ class Kept:
             key = self._draw()
             if len(self._calls) < self._most or key > self._calls[0].key:
                 chosen.append(one)
-                self._keep(KeptCall(key, one, one.call.named(*copied(result))))
+                self._keep(KeptCall(key, one, one.call.results_by_name(*detached_clone(result))))
         is_watched = self._draw() < 1 / self._blocks
         for one in chosen if is_watched else chosen[:1]:
             one.check_unchanged()
@@ -145,10 +145,10 @@ class Kept:
     def _keep(self, call: KeptCall) -> None:
         (heapq.heappush if len(self._calls) < self._most else heapq.heapreplace)(self._calls, call)
 
-    def verify(self, declared: Declared) -> list[Comparison]:
+    def verify(self, declared: Declared) -> list[TensorCheck]:
         """The verdict on every tensor of two calls, and of the worst that a faster check of all finds fault with."""
         shares = spot_check.shares([(call.prepared.problem, call.tensors) for call in self._calls], declared)
         worst = sorted(zip(shares, self._calls, strict=True), key=lambda pair: -pair[0])
         judged = [call for share, call in worst[: spot_check.MOST_DOUBTS] if share > 1]
         judged += [call for call in heapq.nlargest(_IN_FULL, self._calls) if call not in judged]
-        return [one for call in judged for one in Expected(call.prepared.problem()).compare(call.tensors, declared)]
+        return [one for call in judged for one in ReferenceResult(call.prepared.problem()).compare(call.tensors, declared)]

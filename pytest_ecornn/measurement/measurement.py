@@ -21,34 +21,34 @@ from typing import Any, Protocol
 
 import torch
 
-from pytest_ecornn.measurement.clocks import Clock
-from pytest_ecornn.measurement.kept import Kept, Results, result_bytes
-from pytest_ecornn.measurement.pool import Pool, Prepared
+from pytest_ecornn.measurement.clocks import Timer
+from pytest_ecornn.measurement.kept import Results, SpotChecks, result_bytes
+from pytest_ecornn.measurement.pool import InputPool, Prepared
 from pytest_ecornn.results.statistics import MIN_PAIRS
 from pytest_ecornn.system import memory
 from pytest_ecornn.verification.calls import Copies, WrongResult
-from pytest_ecornn.verification.guards.background import Threads
+from pytest_ecornn.verification.guards.background import ThreadGuard
 from pytest_ecornn.verification.verification import Candidate
 
 BLOCK_SECONDS = 5e-3
-SETTLE_SECONDS = 8e-3  # of untimed calls before a block that follows another's, one at least
+WARMUP_SECONDS = 8e-3  # of untimed calls before a block that follows another's, one at least
 _HOST_CALLS = 20
-_LONGEST_ROUNDS = 4.0  # budgets that MIN_PAIRS rounds may take; beyond, MIN_ROUNDS have to do
+_MAX_ROUND_BUDGETS = 4.0  # budgets that MIN_PAIRS rounds may take; beyond, MIN_ROUNDS have to do
 MIN_ROUNDS = 3
 
 
-class Timed(Protocol):
+class Timeable(Protocol):
     """A participant that takes turns in a measurement: an implementation, and how a block of its calls is made."""
 
     candidate: Candidate
     calls: int
     samples_us: list[float]
-    kept: Kept
+    kept: SpotChecks
 
-    def calibrate(self, clock: Clock) -> None:
+    def calibrate(self, clock: Timer) -> None:
         """Warms up, and finds how many calls make a block, and how many come before it."""
 
-    def block(self, clock: Clock, is_settled: bool) -> None:
+    def block(self, clock: Timer, is_settled: bool) -> None:
         """One timed block, after untimed calls unless the last block was its own."""
 
 
@@ -57,31 +57,31 @@ class Arm:
     """An implementation timed as called, each call on contents of its own."""
 
     candidate: Candidate
-    pool: Pool
+    pool: InputPool
     seconds: float = 0.0  # of a call, about, as calibrated
     calls: int = 1
-    settling: int = 1
+    warmup_calls: int = 1
     samples_us: list[float] = field(default_factory=list)
-    threads: Threads = field(default_factory=Threads)
+    threads: ThreadGuard = field(default_factory=ThreadGuard)
 
     def __post_init__(self) -> None:
-        self.kept = Kept(result_bytes(self.candidate), self.candidate.case.device)
+        self.kept = SpotChecks(result_bytes(self.candidate), self.candidate.case.device)
         self._weights = Copies({name: weight.detach() for name, weight in self.candidate.weights.items()})
         self._places = self._weights_places()
 
-    def calibrate(self, clock: Clock) -> None:
+    def calibrate(self, clock: Timer) -> None:
         self.seconds = min(clock.time(self._fresh(1)) for _ in range(3))
         calls, _ = block_counts(self.seconds)
         if calls > 1:  # in a row they are faster, above all where the host runs ahead of the device
             self.seconds = min(self.seconds, clock.time(self._fresh(calls)) / calls)
-        self.calls, self.settling = block_counts(self.seconds)
+        self.calls, self.warmup_calls = block_counts(self.seconds)
 
-    def block(self, clock: Clock, is_settled: bool) -> None:
+    def block(self, clock: Timer, is_settled: bool) -> None:
         """Times a block. Where calls are short, at least one is untimed: its contents have just gone through the cache.
 
         Some more are untimed, of a number that no layer knows: no last call can put back what a layer set for the block.
         """
-        untimed = min(1, self.calls - 1) if is_settled else self.settling
+        untimed = min(1, self.calls - 1) if is_settled else self.warmup_calls
         untimed += secrets.randbelow(1 + ceil(self.calls / 8)) if self.calls > 1 else 0
         prepared = self._prepare(untimed + self.calls)
         timed, results = prepared[: self.calls], self.kept.results(self.calls)
@@ -110,7 +110,7 @@ class Arm:
         with torch.set_grad_enabled(case.training):
             return memory.peak_bytes(call, case.device)
 
-    def host_us(self, clock: Clock) -> float | None:
+    def host_us(self, clock: Timer) -> float | None:
         """How long a call keeps the host, where it returns before its work is done."""
         with torch.set_grad_enabled(self.candidate.case.training):
             return clock.host_us(self._fresh(max(MIN_ROUNDS, min(_HOST_CALLS, self.calls))))
@@ -129,20 +129,20 @@ class Arm:
 
 def block_counts(seconds: float) -> tuple[int, int]:
     """How many calls of so many seconds make a block, and how many come before it untimed."""
-    timed, settling = (max(1, ceil(wanted / max(seconds, 1e-7))) for wanted in (BLOCK_SECONDS, SETTLE_SECONDS))
+    timed, settling = (max(1, ceil(wanted / max(seconds, 1e-7))) for wanted in (BLOCK_SECONDS, WARMUP_SECONDS))
     return timed, settling
 
 
 def measure(
-    arms: Sequence[Timed],
-    clock: Clock,
+    arms: Sequence[Timeable],
+    clock: Timer,
     budget: float,
     is_decided: Callable[[], bool],
     after_round: Callable[[], None] = lambda: None,
-    after_block: Callable[[Timed], None] = lambda arm: None,
+    after_block: Callable[[Timeable], None] = lambda arm: None,
 ) -> None:
     """Adds samples to the arms, A B C C B A, until `is_decided` or the budget of seconds is spent."""
-    with uncollected(), torch.set_grad_enabled(arms[0].candidate.case.training):
+    with gc_disabled(), torch.set_grad_enabled(arms[0].candidate.case.training):
         _rounds(arms, clock, budget, is_decided, after_round, after_block)
 
 
@@ -157,7 +157,7 @@ def freeze_living() -> None:
 
 
 @contextmanager
-def uncollected(is_collected_first: bool = True) -> Iterator[None]:
+def gc_disabled(is_collected_first: bool = True) -> Iterator[None]:
     """Python's garbage is collected before and not within; nothing changes where that is so already."""
     if not gc.isenabled():
         yield
@@ -172,12 +172,12 @@ def uncollected(is_collected_first: bool = True) -> Iterator[None]:
 
 
 def _rounds(
-    arms: Sequence[Timed],
-    clock: Clock,
+    arms: Sequence[Timeable],
+    clock: Timer,
     budget: float,
     is_decided: Callable[[], bool],
     after_round: Callable[[], None],
-    after_block: Callable[[Timed], None],
+    after_block: Callable[[Timeable], None],
 ) -> None:
     for arm in arms:
         arm.calibrate(clock)
@@ -189,6 +189,6 @@ def _rounds(
             last = arm
         after_round()
         spent = perf_counter() - start
-        fewest = MIN_PAIRS if spent / number * MIN_PAIRS <= _LONGEST_ROUNDS * budget else MIN_ROUNDS
+        fewest = MIN_PAIRS if spent / number * MIN_PAIRS <= _MAX_ROUND_BUDGETS * budget else MIN_ROUNDS
         if number >= fewest and (spent > budget or is_decided()):
             return

@@ -18,7 +18,7 @@ from pytest_ecornn.contract import Case, Weights
 from pytest_ecornn.verification.calls import Call, check_unchanged
 
 FEWEST_OFFSETS, MOST_OFFSETS = 1024, 4096  # at which a call's contents may begin in the pool
-MOST_COPIED = 2**29  # bytes that the calls of one block may have to themselves
+MAX_COPIED_BYTES = 2**29  # bytes that the calls of one block may have to themselves
 _MIXED = ("normal", "saturated", "large", "near_one", "drifting")  # kinds of contents that stay so where two slices are mixed
 _LEAST_SHARE, _SCALE = 0.25, 1.36  # of either slice; so that the mixture varies about as much as each
 
@@ -46,9 +46,9 @@ class Contents:
             torch.lerp(pool.x, self.other, self.share, out=x)
         pairs = zip(pool.state, self.other_state or pool.state, strict=True)
         state = tuple(one.clone() if one is other else torch.lerp(one, other, self.share) for one, other in pairs)
-        loss = tuple(one.clone() for one in pool.loss_weights)
+        loss = tuple(one.clone() for one in pool.output_gradients)
         lengths, resets = (None if mask is None else mask.clone() for mask in (pool.lengths, pool.resets))
-        made = replace(pool, weights=weights, x=x, state=state, lengths=lengths, resets=resets, loss_weights=loss)
+        made = replace(pool, weights=weights, x=x, state=state, lengths=lengths, resets=resets, output_gradients=loss)
         return _laid_out(made)
 
     def in_place(self, weights: Any) -> Problem:
@@ -63,7 +63,7 @@ def _laid_out(problem: Problem) -> Problem:
     return replace(problem, state=tuple(map(lay, problem.state)), lengths=lengths)
 
 
-class Pool:
+class InputPool:
     """A long stretch of random contents for one case, of which each call gets slices: of x, states and loss weights.
 
     Offsets come in a random order, none twice; once all have come, there are new contents. What is to be multiplied, x and the
@@ -83,13 +83,13 @@ class Pool:
     def _renew(self) -> None:
         case, offsets = self._case, max(FEWEST_OFFSETS, min(MOST_OFFSETS, self._rows))
         states = case.layers * case.directions * case.batch
-        self._x = contents.x_rows(case, self._rows + offsets, self._random)
+        self._x = contents.sample_x_rows(case, self._rows + offsets, self._random)
         if self._is_mixed and case.contents != "drifting":  # whose rows have much in common, which a mixture keeps
             self._x.mul_(_SCALE)
         self._states = [rows.mul_(_SCALE) for rows in contents.state_rows(case, states + offsets, self._random)]
         if case.training:
             self._loss = self._loss_rows(self._rows + offsets, case.directions * case.hidden_size)
-            self._final_loss = [self._loss_rows(states + offsets, case.hidden_size) for _ in self._own.loss_weights[1:]]
+            self._final_loss = [self._loss_rows(states + offsets, case.hidden_size) for _ in self._own.output_gradients[1:]]
         self._offsets = offsets
         self._starts = torch.randperm(offsets, generator=self._random).tolist()
 
@@ -102,7 +102,7 @@ class Pool:
         """Size of all that one call is given beside its weights, in bytes."""
         return sum(tensor.nbytes for tensor in _tensors(self._own))
 
-    def draw(self) -> Contents:
+    def next_problem(self) -> Contents:
         """Draws contents that no earlier call had."""
         if not self._starts:
             self._renew()
@@ -118,7 +118,7 @@ class Pool:
         )
         if self._has_odd_state:
             state, other_state = tuple(one[:, order].contiguous() for one in self._own.state), ()
-        drawn = replace(self._own, x=x, state=state, lengths=lengths, resets=resets, loss_weights=loss)
+        drawn = replace(self._own, x=x, state=state, lengths=lengths, resets=resets, output_gradients=loss)
         share = self._chance.uniform(_LEAST_SHARE, 1 - _LEAST_SHARE)
         at = self._chance.randrange(self._offsets)
         other = memory_layout.x_at(case, self._x, at) if self._is_mixed else None
@@ -126,15 +126,15 @@ class Pool:
 
     def placed(self, weights: Any) -> Problem:
         """The case's own problem on `weights`, at addresses that nothing else has."""
-        return contents.placed(replace(self._own, weights=weights))
+        return contents.copied_with_strides(replace(self._own, weights=weights))
 
     def prepare(self, weights: Any, count: int) -> list[Prepared]:
         """Calls not yet made, the contents of each in fresh memory: where an earlier call's stand, no later one's will.
 
         Only if all together would take too much, they are part of the pool.
         """
-        is_apart = count * self.call_bytes <= MOST_COPIED
-        drawn = [self.draw() for _ in range(count)]
+        is_apart = count * self.call_bytes <= MAX_COPIED_BYTES
+        drawn = [self.next_problem() for _ in range(count)]
         return [Prepared(one, Call((one.problem if is_apart else one.in_place)(weights)), is_apart) for one in drawn]
 
 
@@ -159,11 +159,11 @@ class Prepared(NamedTuple):
 def _tensors(problem: Problem) -> Sequence[Tensor]:
     """All but the weights."""
     masks = [mask for mask in (problem.lengths, problem.resets) if mask is not None]
-    return [problem.x, *problem.state, *masks, *problem.loss_weights]
+    return [problem.x, *problem.state, *masks, *problem.output_gradients]
 
 
 def _pairs(given: Problem, before: Problem) -> Iterator[tuple[str, Tensor, Tensor]]:
     names = ["x", *("initial state" for _ in given.state)]
     names += [name for name in ("lengths", "resets") if getattr(given, name) is not None]
-    names += [f"loss weight {k}" for k in range(len(given.loss_weights))]
+    names += [f"loss weight {k}" for k in range(len(given.output_gradients))]
     return zip(names, _tensors(given), _tensors(before), strict=True)

@@ -19,19 +19,22 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.cases.contents import Problem
-from pytest_ecornn.measurement.clocks import Clock
-from pytest_ecornn.measurement.kept import Kept, result_bytes, tensors
-from pytest_ecornn.measurement.measurement import Arm, block_counts, uncollected
-from pytest_ecornn.measurement.pool import Contents, Pool, Prepared
-from pytest_ecornn.system.graphs import Capturing, NotCaptured
+from pytest_ecornn.measurement.clocks import Timer
+from pytest_ecornn.measurement.kept import SpotChecks, result_bytes, tensors
+from pytest_ecornn.measurement.measurement import Arm, block_counts, gc_disabled
+from pytest_ecornn.measurement.pool import Contents, InputPool, Prepared
+from pytest_ecornn.system.graphs import GraphCapture, NotCaptured
 from pytest_ecornn.verification.calls import Call
 from pytest_ecornn.verification.verification import Candidate
 
-LONGEST_CALL_SECONDS = 0.2  # as called; beyond, a graph would have too many kernels
+MAX_CALL_SECONDS = 0.2  # as called; beyond, a graph would have too many kernels
 CAPTURE_SECONDS = 2.0
 FEWEST_GRAPHS, MOST_GRAPHS = 2, 16
-_CACHES = 1.5  # how often the graphs' inputs and outputs fill the L2
-_SLOW_MEMORY, _NOTHING = 2.5e11, 1e-3  # bytes a second; a share of a call's time that reading them from memory may take
+_CACHE_FACTOR = 1.5  # how often the graphs' inputs and outputs fill the L2
+_SLOW_MEMORY, _NEGLIGIBLE_SHARE = (
+    2.5e11,
+    1e-3,
+)  # bytes a second; a share of a call's time that reading them from memory may take
 
 
 @dataclass(eq=False)
@@ -55,31 +58,31 @@ class Graph:
 
 
 def _refreshed(problem: Problem) -> list[Tensor]:
-    return [problem.x, *problem.state, *([] if problem.resets is None else [problem.resets]), *problem.loss_weights]
+    return [problem.x, *problem.state, *([] if problem.resets is None else [problem.resets]), *problem.output_gradients]
 
 
 class GraphArm:
     """An implementation timed by replays of graphs, in turn."""
 
-    def __init__(self, candidate: Candidate, pool: Pool, graphs: Sequence[Graph]):
+    def __init__(self, candidate: Candidate, pool: InputPool, graphs: Sequence[Graph]):
         self.candidate, self.graphs = candidate, list(graphs)
         self.samples_us: list[float] = []
-        self.kept = Kept(result_bytes(candidate), candidate.case.device)
+        self.kept = SpotChecks(result_bytes(candidate), candidate.case.device)
         self.calls = self.settling = 1
         self._pool, self._turns = pool, cycle(self.graphs)
 
-    def calibrate(self, clock: Clock) -> None:
+    def calibrate(self, clock: Timer) -> None:
         count = len(self.graphs)
         count, _ = block_counts(self._replay(clock, self._next(count)) / count)  # a graph's first launch uploads it
         self.calls, self.settling = block_counts(min(self._replay(clock, self._next(count)) for _ in range(3)) / count)
 
-    def block(self, clock: Clock, is_settled: bool) -> None:
+    def block(self, clock: Timer, is_settled: bool) -> None:
         """Always after untimed replays: new contents have just gone through the cache.
 
         Graphs that are not replayed, since a block has fewer calls, keep their contents; those of timed replays are judged.
         """
         first, timed = self._next(self.settling), self._next(self.calls)
-        prepared = {graph: graph.prepare(self._pool.draw()) for graph in dict.fromkeys([*first, *timed])}
+        prepared = {graph: graph.prepare(self._pool.next_problem()) for graph in dict.fromkeys([*first, *timed])}
         self._replay(clock, first)
         self.samples_us.append(self._replay(clock, timed) / self.calls * 1e6)
         judged = list(dict.fromkeys(timed))
@@ -89,7 +92,7 @@ class GraphArm:
         return list(islice(self._turns, count))
 
     @staticmethod
-    def _replay(clock: Clock, graphs: Sequence[Graph]) -> float:
+    def _replay(clock: Timer, graphs: Sequence[Graph]) -> float:
         return clock.time([graph.replay for graph in graphs])
 
 
@@ -97,7 +100,7 @@ def graph_arms(called: Sequence[Arm]) -> tuple[list[GraphArm], list[str]]:
     """Graphs of arms that were timed as called; none at all where the first has none. And why some are missing."""
     arms: list[GraphArm] = []
     missing: list[str] = []
-    with uncollected():  # what is freed may not be, during a capture
+    with gc_disabled():  # what is freed may not be, during a capture
         for arm in called:
             try:
                 arms.append(_captured(arm))
@@ -112,29 +115,31 @@ def graph_count(call_bytes: int, cache_bytes: int, seconds: float = 0.0) -> int:
     """How many graphs of calls that read and write so much it takes to exceed the cache; the fewest where calls are so long
     that it does not matter.
     """
-    if call_bytes <= _NOTHING * _SLOW_MEMORY * seconds:
+    if call_bytes <= _NEGLIGIBLE_SHARE * _SLOW_MEMORY * seconds:
         return FEWEST_GRAPHS
-    return min(MOST_GRAPHS, max(FEWEST_GRAPHS, ceil(_CACHES * cache_bytes / max(1, call_bytes))))
+    return min(MOST_GRAPHS, max(FEWEST_GRAPHS, ceil(_CACHE_FACTOR * cache_bytes / max(1, call_bytes))))
 
 
 def _captured(arm: Arm) -> GraphArm:
     candidate, pool, case = arm.candidate, arm.pool, arm.candidate.case
-    if arm.seconds > LONGEST_CALL_SECONDS:
-        raise NotCaptured(f"a call takes {arm.seconds:.2g} s, over {LONGEST_CALL_SECONDS:g} s")
+    if arm.seconds > MAX_CALL_SECONDS:
+        raise NotCaptured(f"a call takes {arm.seconds:.2g} s, over {MAX_CALL_SECONDS:g} s")
     start, graphs = time.perf_counter(), list[Graph]()
     with torch.set_grad_enabled(case.training):
-        capturing, call = Capturing(case.device), Call(pool.placed(candidate.weights))
-        result = capturing.warm_up(partial(call.timed, candidate.layer))
+        capturing, call = GraphCapture(case.device), Call(pool.placed(candidate.weights))
+        result = capturing.warm_up(partial(call.forward_backward, candidate.layer))
         cache_bytes = torch.cuda.get_device_properties(case.device).L2_cache_size
         wanted = graph_count(_moved_bytes(call.problem, result), cache_bytes, arm.seconds)
         del result
         while not graphs or (len(graphs) < wanted and time.perf_counter() - start < CAPTURE_SECONDS):
             call = Call(pool.placed(candidate.weights))
-            graph, result = capturing.capture(partial(call.timed, candidate.layer))
+            graph, result = capturing.capture(partial(call.forward_backward, candidate.layer))
             graphs.append(Graph(call, result, graph.replay))
     return GraphArm(candidate, pool, graphs)
 
 
 def _moved_bytes(problem: Problem, result: Any) -> int:
     """Inputs and outputs, without the weights, which every call shares."""
-    return sum(tensor.nbytes for tensor in tensors((problem.x, problem.state, problem.resets, problem.loss_weights, result)))
+    return sum(
+        tensor.nbytes for tensor in tensors((problem.x, problem.state, problem.resets, problem.output_gradients, result))
+    )

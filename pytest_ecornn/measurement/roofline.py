@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from pytest_ecornn.contract import DTYPES, Case, Cost, cells
-from pytest_ecornn.measurement.clocks import CudaClock
+from pytest_ecornn.measurement.clocks import CudaEventTimer
 from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.system import machine, memory
-from pytest_ecornn.system.graphs import Capturing
+from pytest_ecornn.system.graphs import GraphCapture
 
 SMALL_FOOTPRINTS = tuple(2**power for power in (16, 18, 20, 22, 24, 26))
 CUDA_FOOTPRINTS = tuple(2**power for power in range(16, 29))
@@ -70,7 +70,7 @@ class Ceilings:
             rates += [self.matmul_gflop_per_s.get("tf32", 0.0)] if precision == "tf32" else []
         return max(rates)
 
-    def raised(self, other: Ceilings) -> Ceilings:
+    def elementwise_max(self, other: Ceilings) -> Ceilings:
         """The higher of two measurements of the same device at each point: a disturbance only lowers them."""
 
         def higher(a: dict[Any, float], b: dict[Any, float]) -> dict[Any, float]:
@@ -99,7 +99,7 @@ def measure_ceilings(dtypes: Iterable[str], device: str = "cpu") -> Ceilings:
     with torch.inference_mode():
         copy_points, read_points = _bandwidths(device)
         rates = _cuda_matmul_rates(wanted, device) if _is_cuda(device) else _cpu_matmul_rates(wanted)
-    memory.release()
+    memory.trim_malloc()
     return Ceilings(copy_points, read_points, rates)
 
 
@@ -108,7 +108,7 @@ def floor_us(case: Case, valid_steps: int | None, ceilings: Ceilings) -> float:
 
     `valid_steps` is the sum of the sequences' lengths, T*B for None. Raises ValueError for a dtype not measured.
     """
-    cost = cells.floor_cost(case, valid_steps)
+    cost = cells.minimum_cost(case, valid_steps)
     moving = cost.bytes / ceilings.gb_per_s(cost.bytes)
     computing = cost.operations / ceilings.gflop_per_s(case.dtype, case.precision)
     return max(moving, computing) * 1e-3
@@ -164,9 +164,9 @@ def _cpu_matmul_rates(dtypes: Iterable[str]) -> dict[str, float]:
     """GFLOP/s of square products by dtype."""
     rates = {}
     for dtype in dtypes:
-        rates[dtype] = _product_rate(getattr(torch, dtype), "cpu")
+        rates[dtype] = _matmul_rate(getattr(torch, dtype), "cpu")
         with _one_thread() as threads:
-            rates[dtype] = max(rates[dtype], threads * _product_rate(getattr(torch, dtype), "cpu"))
+            rates[dtype] = max(rates[dtype], threads * _matmul_rate(getattr(torch, dtype), "cpu"))
     return rates
 
 
@@ -174,14 +174,14 @@ def _cuda_matmul_rates(dtypes: list[str], device: str) -> dict[str, float]:
     """GFLOP/s of square products on a GPU by dtype. float32 adds the narrower products that it can be made of."""
     extra = ["float16"] if "float32" in dtypes else []
     with fp32_precision("matmul", "ieee"):
-        rates = {dtype: _product_rate(getattr(torch, dtype), device) for dtype in dict.fromkeys([*dtypes, *extra])}
+        rates = {dtype: _matmul_rate(getattr(torch, dtype), device) for dtype in dict.fromkeys([*dtypes, *extra])}
     if "float32" in dtypes:
         with fp32_precision("matmul", "tf32"):
-            rates["tf32"] = _product_rate(torch.float32, device)
+            rates["tf32"] = _matmul_rate(torch.float32, device)
     return rates
 
 
-def _product_rate(dtype: torch.dtype, device: str) -> float:
+def _matmul_rate(dtype: torch.dtype, device: str) -> float:
     """The best of sides that double until one product takes long enough for its start not to count."""
     side, best, end = 256, 0.0, float("inf") if _is_cuda(device) else time.perf_counter() + _MATMUL_SECONDS
     while True:
@@ -228,10 +228,10 @@ def _best_cpu_seconds(call: Callable[[], Any], budget: float) -> float:
 
 def _best_cuda_seconds(call: Callable[[], Any], budget: float, device: str) -> float:
     """The calls as a graph: Python launches them more slowly than the device makes small ones."""
-    clock = CudaClock(device)
+    clock = CudaEventTimer(device)
     clock.time([call])
     calls = max(1, min(_GRAPH_CALLS, ceil(1e-3 / clock.time([call]))))
-    graph, _ = Capturing(device).capture(lambda: [call() for _ in range(calls)])
+    graph, _ = GraphCapture(device).capture(lambda: [call() for _ in range(calls)])
     best, number, end = clock.time([graph.replay]) / calls, 0, time.perf_counter() + budget
     while number < 2 or time.perf_counter() < end:
         replays = max(1, min(1000, ceil(1e-3 / (best * calls))))

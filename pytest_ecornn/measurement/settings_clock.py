@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pytest_ecornn.measurement.clocks import Clock
+from pytest_ecornn.measurement.clocks import Timer
 from pytest_ecornn.system import child_processes
 from pytest_ecornn.verification.calls import WrongResult
 from pytest_ecornn.verification.guards import ambient
-from pytest_ecornn.verification.guards.setting import Setting, cannot_be_put_back
+from pytest_ecornn.verification.guards.setting import GlobalSetting, cannot_be_put_back
 
-_CHILD = Setting("a child process", child_processes.has_children, cannot_be_put_back)
+_CHILD = GlobalSetting("a child process", child_processes.has_children, cannot_be_put_back)
 
 
 class SettingsClock:
     """A clock that raises WrongResult where a stretch of calls leaves a setting other than it was before the first."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.name, self.smallest_difference = clock.name, clock.smallest_difference
+    def __init__(self, clock: Timer) -> None:
+        self.name, self.equivalence_margin = clock.name, clock.equivalence_margin
         self._clock = clock
         self._snapshot: ambient.Snapshot | None = None
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pytest_ecornn.measurement.clocks import Clock
-from pytest_ecornn.measurement.measurement import Timed
+from pytest_ecornn.measurement.clocks import Timer
+from pytest_ecornn.measurement.measurement import Timeable
 from pytest_ecornn.measurement.watched_clock import WatchedClock
 from pytest_ecornn.results.disturbance import CALM
 from pytest_ecornn.results.rows import Disturbance
@@ -27,7 +27,7 @@ class Waits:
 class Watch:
     """Watches one column's measurement. Within it, `after_block` is called after each block."""
 
-    def __init__(self, clock: Clock, arms: Sequence[Timed]):
+    def __init__(self, clock: Timer, arms: Sequence[Timeable]):
         self._clock = WatchedClock(clock)
         self._arms, self._waits = arms, [Waits() for _ in arms]
         self._device = arms[0].candidate.case.device
@@ -35,7 +35,7 @@ class Watch:
         self._gpu: GpuOthers | None = None
         self._found: Disturbance | None = None
 
-    def __enter__(self) -> Clock:
+    def __enter__(self) -> Timer:
         """Starts the watch and returns the clock that times the column."""
         self._load, self._gpu = MachineLoad(), GpuOthers(self._device)
         return self._clock
@@ -46,14 +46,14 @@ class Watch:
         self._load = None
         self._clock.close()
 
-    def after_block(self, arm: Timed) -> None:
+    def after_block(self, arm: Timeable) -> None:
         if self._clock.sees_waits:
             waits = self.waits(arm)
             waits.lost.append(round(self._clock.lost, _DIGITS))
             is_gpu = self._device.startswith("cuda")  # which works on while the calling thread waits
             waits.delayed.append(0.0 if is_gpu else round(self._clock.delayed, _DIGITS))
 
-    def waits(self, arm: Timed) -> Waits:
+    def waits(self, arm: Timeable) -> Waits:
         return next(waits for one, waits in zip(self._arms, self._waits, strict=True) if one is arm)
 
     def disturbance(self) -> Disturbance | None:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from time import perf_counter, process_time, thread_time
 from typing import Any
 
-from pytest_ecornn.measurement.clocks import Clock
+from pytest_ecornn.measurement.clocks import Timer
 from pytest_ecornn.system.machine_load import usable_processors
 from pytest_ecornn.system.own_waits import OwnWaits, tick
 
 
 @dataclass(frozen=True)
-class Span:
+class AddressRange:
     """A while in which a process's calls ran. All in seconds: its threads waited and worked, the calling one among them.
 
     around: between the readings of the waits and those of the other times, when the calling thread may have waited as well.
@@ -48,8 +48,8 @@ class Span:
 class WatchedClock:
     """The given clock, and `lost` and `delayed` of what it timed last."""
 
-    def __init__(self, clock: Clock, waits: OwnWaits | None = None):
-        self.name, self.smallest_difference = clock.name, clock.smallest_difference
+    def __init__(self, clock: Timer, waits: OwnWaits | None = None):
+        self.name, self.equivalence_margin = clock.name, clock.equivalence_margin
         self._clock, self._waits = clock, waits or OwnWaits()
         self._processors, self._tick = len(usable_processors()) or 1, tick()
         self.lost = self.delayed = self._used = self._seen = 0.0
@@ -61,7 +61,7 @@ class WatchedClock:
         wall, caller_used, used = perf_counter() - start, thread_time() - caller_used, process_time() - used
         waited = self._waits.since(before)
         around, stale = perf_counter() - first - wall, self._tick * min(self._processors - 1, waited.others)
-        span = Span(wall, waited.wait, used, waited.caller, caller_used, around, stale)
+        span = AddressRange(wall, waited.wait, used, waited.caller, caller_used, around, stale)
         self.lost = span.lost(self._processors)
         self.delayed = min(self.lost, span.delayed)
         self._used, self._seen = self._used + used, self._seen + waited.used

@@ -47,8 +47,8 @@ class Sequential(Implementation):
     def build(self, case: Case, weights: Weights) -> Layer:
         def layer(x: Tensor, state: State, lengths: Tensor | None, resets: Tensor | None = None) -> tuple[Tensor, State]:
             def run_layer(
-                suffix: str, x: Tensor, is_projected: bool, state: cells.Blocks, reverse: bool
-            ) -> tuple[Tensor, cells.Blocks]:
+                suffix: str, x: Tensor, is_projected: bool, state: cells.GateTensors, reverse: bool
+            ) -> tuple[Tensor, cells.GateTensors]:
                 parameters = {name: weights.masked(name + suffix).to(compute) for name in _names(weights, suffix)}
                 x = x.transpose(0, 1) if case.batch_first else x
                 x_gates = x.to(compute)
@@ -75,12 +75,12 @@ class Sequential(Implementation):
         dtype: torch.dtype,
         multiply: Linear,
         x_gates: Tensor,
-        state: cells.Blocks,
+        state: cells.GateTensors,
         parameters: dict[str, Tensor],
         lengths: Tensor | None,
         resets: Tensor | None,
         reverse: bool,
-    ) -> tuple[Tensor, cells.Blocks]:
+    ) -> tuple[Tensor, cells.GateTensors]:
         """x_gates [T, B, G*H], state [B, H] each, resets [T, B] -> output [T, B, H] and final states [B, H] in `dtype`."""
         count, compute, rounded = len(cell.gates), x_gates.dtype, self._rounding.to
         kept = dtype if self.carry == "storage" else compute
@@ -90,8 +90,8 @@ class Sequential(Implementation):
         weight, bias = parameters.get("weight_hh"), parameters.get("bias_hh")
         steps = list(enumerate(self._rounded_backwards(x_gates, dtype, self.gate_gradients).unbind(0)))
         for t, x_t in reversed(steps) if reverse else steps:
-            before = state if resets is None else cells.started(state, resets[t])
-            h_gates: cells.Blocks = ()
+            before = state if resets is None else cells.apply_reset(state, resets[t])
+            h_gates: cells.GateTensors = ()
             if weight is not None:
                 if lengths is not None or t == len(steps) // 2:
                     weight = self._rounded_backwards(weight, dtype, self.weight_gradients)
@@ -133,7 +133,7 @@ class Sequential(Implementation):
         def part(columns: slice) -> Tensor:
             return rounded(torch.cat([multiply(one.x[..., columns], weight[one.rows, columns], None) for one in operands], -1))
 
-        parts = [part(columns) for columns in self._rounding.parts(x.shape[-1])]
+        parts = [part(columns) for columns in self._rounding.partial_sum_terms(x.shape[-1])]
         product = rounded(torch.stack(parts).sum(0)) if len(parts) > 1 else parts[0]
         return product if bias is None else product + bias
 
@@ -169,7 +169,7 @@ class Sequential(Implementation):
 
     def cost(self, case: Case) -> Cost:
         """The floor's, plus what a loop adds: each step reads the recurrent weights and its state, and writes the gates."""
-        floor, cell = cells.floor_cost(case), cells.get(case.cell)
+        floor, cell = cells.minimum_cost(case), cells.get(case.cell)
         size = torch.empty((), dtype=getattr(torch, case.dtype)).element_size()
         shapes = cells.parameter_shapes(case)
         recurrent = sum(torch.Size(s).numel() for name, s in shapes.items() if name.startswith("weight_hh"))

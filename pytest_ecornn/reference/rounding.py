@@ -30,7 +30,7 @@ class Rounding:
         cut = (x.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
         return torch.where(x.isfinite(), cut, x)
 
-    def parts(self, count: int) -> list[slice]:
+    def partial_sum_terms(self, count: int) -> list[slice]:
         """The parts of a sum of `count` terms that are rounded by themselves, where a library may round them."""
         return [slice(count)]
 
@@ -46,7 +46,7 @@ class Parted(Rounding):
         super().__init__(is_other_form)
         self._random = random
 
-    def parts(self, count: int) -> list[slice]:
+    def partial_sum_terms(self, count: int) -> list[slice]:
         cut = int(torch.randint(1, count, (), generator=self._random)) if count > 1 else count
         return [slice(cut), slice(cut, count)][: min(count, 2)]
 

@@ -13,14 +13,14 @@ from pytest_ecornn.reporting.answer import answers
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.json_report import read_report
 from pytest_ecornn.reporting.standing import unproven
-from pytest_ecornn.results.regression.gate import Outcome
+from pytest_ecornn.results.regression.gate import RegressionReport
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.run_info import RunInfo
 
 __all__ = ["ReportError", "RunInfo", "read_report", "unproven", "write_reports"]
 
 
-def write_reports(directory: Path, run: RunInfo, rows: list[Row], compared: Outcome | None = None) -> list[Path]:
+def write_reports(directory: Path, run: RunInfo, rows: list[Row], compared: RegressionReport | None = None) -> list[Path]:
     """The files written; `compared`: with an earlier report.
 
     Raises ReportError, once every file has had its turn, naming those that could not be.

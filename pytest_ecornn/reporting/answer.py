@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf, isnan
 
 from pytest_ecornn.reporting import standing
-from pytest_ecornn.results.rows import Against, Row
+from pytest_ecornn.results.rows import BaselineRatio, Row
 
 _CERTAIN = ("faster", "others slower")
 
@@ -28,9 +28,9 @@ class Entrant:
     time_us: float
     low_us: float
     high_us: float
-    against: tuple[Against, ...] = ()
+    against: tuple[BaselineRatio, ...] = ()
 
-    def ratio_to(self, name: str) -> Against | None:
+    def ratio_to(self, name: str) -> BaselineRatio | None:
         return next((ratio for ratio in self.against if ratio.baseline == name), None)
 
 
@@ -46,7 +46,7 @@ class Answer:
     column: str
     fastest: Entrant | None
     rivals: tuple[str, ...]
-    ratio: Against | None
+    ratio: BaselineRatio | None
     verdict: str
     is_certain: bool
 
@@ -91,7 +91,7 @@ def of_case(rows: list[Row], unproven: Collection[standing.Key], column: str = "
 
 def _entrants(rows: list[Row], unproven: Collection[standing.Key], column: str) -> list[Entrant]:
     """Rows with a proven time, then baselines that rows were compared with and that have no row here."""
-    timings = {row.implementation: standing.published(row, unproven, column) for row in standing.in_order(rows)}
+    timings = {row.implementation: standing.is_publishable(row, unproven, column) for row in standing.in_order(rows)}
     entrants = []
     for name, timing in timings.items():
         if timing is not None:
@@ -127,7 +127,7 @@ def _verdicts_between(other: Entrant, fastest: Entrant) -> Iterator[bool]:
         yield ratio.verdict == "faster"
 
 
-def _verdict(fastest: Entrant, others: list[Entrant], ratio: Against | None, is_ahead: bool) -> str:
+def _verdict(fastest: Entrant, others: list[Entrant], ratio: BaselineRatio | None, is_ahead: bool) -> str:
     if ratio is not None:
         return ratio.verdict
     if not others:

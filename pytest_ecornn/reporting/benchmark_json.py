@@ -15,7 +15,7 @@ import pytest_benchmark
 from pytest_benchmark.stats import Stats
 
 from pytest_ecornn.reporting import standing
-from pytest_ecornn.reporting.json_report import strict
+from pytest_ecornn.reporting.json_report import to_json
 from pytest_ecornn.results.formatting import one_line, ratio_interval
 from pytest_ecornn.results.rows import Row, Timing
 from pytest_ecornn.results.run_info import RunInfo
@@ -31,7 +31,7 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
         (row, column, timing)
         for row in standing.in_order(rows)
         for column in standing.COLUMNS
-        if (timing := standing.published(row, unproven, column)) and _has_samples(timing)
+        if (timing := standing.is_publishable(row, unproven, column)) and _has_samples(timing)
     ]
     data = {
         "machine_info": run.machine.get("benchmark_machine_info", machine),
@@ -40,7 +40,7 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
         "datetime": run.started,
         "version": pytest_benchmark.__version__,
     }
-    return json.dumps(strict(data), indent=1, allow_nan=False) + "\n"
+    return json.dumps(to_json(data), indent=1, allow_nan=False) + "\n"
 
 
 def _has_samples(timing: Timing) -> bool:

@@ -9,7 +9,7 @@ from pytest_ecornn.reporting import answer, standing
 from pytest_ecornn.reporting.markdown_syntax import escape, table
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.disturbance import describe
-from pytest_ecornn.results.rows import Against, Row, Timing
+from pytest_ecornn.results.rows import BaselineRatio, Row, Timing
 
 _DETAILS = (
     "Case", "Implementation", "Time [interval]", "Ratio [interval], verdict", "Worst error / limit", "Max relative error",
@@ -37,7 +37,7 @@ def sections(rows: list[Row], unproven: Collection[standing.Key]) -> Iterator[st
             continue
         yield caption(shown)
         yield comparison(here, shown, unproven)
-        yield absent(here, shown)
+        yield missing_implementations(here, shown)
         yield f"### Details of {escape(cell)}, {escape(mode)}"
         yield details(shown, unproven)
 
@@ -77,7 +77,7 @@ def _heading(name: str, column: str) -> str:
 def _compared(row: Row | None, column: str, bases: list[str], bold: str, unproven: Collection[standing.Key]) -> str:
     if row is None:
         return ""
-    timing = standing.published(row, unproven, column)
+    timing = standing.is_publishable(row, unproven, column)
     if timing is None:
         state = standing.status(row, unproven)
         return state if state != "passed" else "not timed"
@@ -85,18 +85,18 @@ def _compared(row: Row | None, column: str, bases: list[str], bold: str, unprove
     shown = f"**{time}**" if row.implementation == bold else time
     if row.implementation in bases[:1]:
         return f"{shown}, baseline"
-    one = standing.against(row, bases[0] if bases else None, column)
+    one = standing.ratio_to(row, bases[0] if bases else None, column)
     if one is None:
         return shown
     of = f" x {escape(one.baseline)}" if len(bases) > 1 else ""
     return f"{shown}, {_interval(one)}{of} {escape(standing.verdict(row, one, unproven))}"
 
 
-def _interval(one: Against) -> str:
+def _interval(one: BaselineRatio) -> str:
     return formatting.ratio_interval(one.ratio, one.low, one.high)
 
 
-def absent(rows: list[Row], shown: list[Row]) -> str:
+def missing_implementations(rows: list[Row], shown: list[Row]) -> str:
     """Says who is missing from the comparison, so that no one takes it for the whole field."""
     present = {row.implementation for row in shown}
     names = [name for name in standing.implementations(rows) if name not in present]
@@ -127,7 +127,7 @@ def _notes(row: Row) -> str:
 
 
 def _row_figures(row: Row, bases: list[str], unproven: Collection[standing.Key]) -> list[str]:
-    timing = standing.published(row, unproven)
+    timing = standing.is_publishable(row, unproven)
     if timing is None:
         state = standing.status(row, unproven)
         return ["not timed" if state == "passed" else state, "", *errors(row), *[""] * 6]
@@ -135,7 +135,7 @@ def _row_figures(row: Row, bases: list[str], unproven: Collection[standing.Key])
 
 
 def _gpu_figures(row: Row, bases: list[str], unproven: Collection[standing.Key]) -> list[str]:
-    timing, replay = standing.published(row, unproven), standing.published(row, unproven, "replay")
+    timing, replay = standing.is_publishable(row, unproven), standing.is_publishable(row, unproven, "replay")
     device_only = ["not timed" if timing else "", "", ""]
     if replay is not None:
         device_only = [*_times(row, "replay", replay, bases, unproven), formatting.percent(replay.floor_share)]
@@ -169,7 +169,7 @@ def errors(row: Row) -> list[str]:
     worst, largest = standing.worst_error(row), standing.largest_relative_error(row)
     informative = sum(one.status != "uninformative" for one in row.tensors)
     return [
-        f"{formatting.limit_share(worst.share)} ({escape(worst.tensor)})" if worst else "",
+        f"{formatting.limit_fraction(worst.share)} ({escape(worst.tensor)})" if worst else "",
         formatting.relative_error(largest) if largest is not None else "",
         f"{informative} of {len(row.tensors)}" if row.tensors else "",
     ]

@@ -11,7 +11,7 @@ from pytest_ecornn.contract import Declared
 from pytest_ecornn.reporting import standing
 from pytest_ecornn.results.disturbance import describe
 from pytest_ecornn.results.formatting import printable
-from pytest_ecornn.results.rows import Against, Row, Timing
+from pytest_ecornn.results.rows import BaselineRatio, Row, Timing
 
 _ROW = ("kind", "implementation", "case", "cell", "dtype", "device", "mode", "status", "reason")
 _AGAINST = ("ratio", "low", "high", "verdict", "time_us")
@@ -38,7 +38,7 @@ def render(rows: list[Row], unproven: Collection[standing.Key]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in _timed_first(standing.in_order(rows)):
-        compared: list[Against | None] = list(row.timing.against) if row.timing is not None else []
+        compared: list[BaselineRatio | None] = list(row.timing.against) if row.timing is not None else []
         for one in compared or [None]:
             status = standing.status(row, unproven)
             is_doubtful = status != "passed" or (one is not None and standing.verdict(row, one, unproven) != one.verdict)
@@ -51,7 +51,7 @@ def _timed_first(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: (row.timing is None, row.status == "skipped"))
 
 
-def _line(row: Row, one: Against | None, status: str, is_doubtful: bool) -> Iterator[Any]:
+def _line(row: Row, one: BaselineRatio | None, status: str, is_doubtful: bool) -> Iterator[Any]:
     """The values of COLUMNS. Where row or baseline is not proven, there is no verdict."""
     for name in _ROW:
         yield status if name == "status" else getattr(row, name)
@@ -68,12 +68,12 @@ def _line(row: Row, one: Against | None, status: str, is_doubtful: bool) -> Iter
     yield row.timing.host_us if row.timing else None
     for name in _DECLARED:
         yield getattr(row, name)
-    yield from _ratio(standing.against(row, one.baseline, "replay") if one else None, is_doubtful)
+    yield from _ratio(standing.ratio_to(row, one.baseline, "replay") if one else None, is_doubtful)
     yield from _timing(row.replay, _REPLAY)
     yield "; ".join(filter(None, map(describe, (row.timing, row.replay))))
 
 
-def _ratio(one: Against | None, is_doubtful: bool) -> Iterator[Any]:
+def _ratio(one: BaselineRatio | None, is_doubtful: bool) -> Iterator[Any]:
     for name in _AGAINST:
         yield None if one is None or (name == "verdict" and is_doubtful) else getattr(one, name)
 

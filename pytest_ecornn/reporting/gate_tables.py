@@ -15,7 +15,7 @@ from pytest_ecornn.reporting import standing
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results import formatting
-from pytest_ecornn.results.regression.gate import DISTURBED, Change, Finding, Outcome
+from pytest_ecornn.results.regression.gate import DISTURBED, RegressionFinding, RegressionReport, StatusChange
 from pytest_ecornn.results.statistics import Ratio
 
 _HEADER = (
@@ -30,7 +30,7 @@ _HEADER = (
     "Verdict",
 )
 _ORDER = ("slower", "unclear", "not judged", "faster", "not slower")
-_SHOWN = 20  # of a list in a terminal or a summary
+_MAX_ROWS = 20  # of a list in a terminal or a summary
 _LONGEST = 60
 _RULE = """\
 Change: the row's ratio to its anchor, a baseline measured in both runs, now over then. Slower only where the whole interval
@@ -38,7 +38,7 @@ lies beyond the limit, in this run and in each of the measurements that were mad
 limit. A row without an anchor is shown and not judged."""
 
 
-def section(outcome: Outcome | None) -> Iterator[str]:
+def section(outcome: RegressionReport | None) -> Iterator[str]:
     """Section of report.md; nothing without a comparison."""
     if outcome is not None:
         yield f"## Compared with the run of {escape(outcome.started)}"
@@ -46,15 +46,15 @@ def section(outcome: Outcome | None) -> Iterator[str]:
         yield _RULE
         yield _findings(in_order(outcome.findings))
         yield from _changes(outcome.changes)
-        yield from (f"Only in {when}: {_listed(rows)}" for when, rows in _alone(outcome) if rows)
+        yield from (f"Only in {when}: {_listed(rows)}" for when, rows in _unmatched_rows(outcome) if rows)
 
 
-def append_summary(outcome: Outcome, path: Path) -> None:
+def append_summary(outcome: RegressionReport, path: Path) -> None:
     """Appends the verdict, and what is neither unchanged nor faster, to the file that a CI job shows. Raises ReportError."""
     shown = [one for one in in_order(outcome.findings) if one.verdict in ("slower", "unclear")]
     heading = f"## Recurrent layers: {'; '.join(outcome.problems) or 'nothing slower'}"
     lines = "\n".join(f"- {escape(line)}" for line in summary_lines(outcome))
-    parts = [heading, lines, _findings(shown[:_SHOWN]) if shown else "", *_changes(outcome.changes[:_SHOWN])]
+    parts = [heading, lines, _findings(shown[:_MAX_ROWS]) if shown else "", *_changes(outcome.changes[:_MAX_ROWS])]
     try:
         with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(document(parts))
@@ -68,7 +68,7 @@ def summary_path() -> Path | None:
     return Path(name) if name else None
 
 
-def summary_lines(outcome: Outcome) -> list[str]:
+def summary_lines(outcome: RegressionReport) -> list[str]:
     """How many rows ended how, and why the gate fails, in plain text."""
     counts = Counter(one.verdict for one in outcome.findings)
     found = ", ".join(f"{counts[word]} {word}" for word in _ORDER if counts[word]) or "no row in both"
@@ -76,14 +76,14 @@ def summary_lines(outcome: Outcome) -> list[str]:
     lines += [f"differs: {line}" for line in outcome.warnings]
     if disturbed := sum(one.reason.startswith(DISTURBED) for one in outcome.findings):
         lines.append(f"{disturbed} not judged: {DISTURBED}; a report to compare with needs a quiet machine")
-    lines += [f"{len(rows)} rows only in {when}" for when, rows in _alone(outcome) if rows]
+    lines += [f"{len(rows)} rows only in {when}" for when, rows in _unmatched_rows(outcome) if rows]
     lines += [f"{_name(one)}: passed then, {one.now} now" for one in outcome.changes if one.is_worse]
     return [*lines, *(f"gate failed: {problem}" for problem in outcome.problems)]
 
 
-def terminal_table(outcome: Outcome) -> Table | None:
+def terminal_table(outcome: RegressionReport) -> Table | None:
     """Table of what got slower, and of what may have; None where nothing did."""
-    shown = [one for one in in_order(outcome.findings) if one.verdict == "slower" or outcome.is_due(one)][:_SHOWN]
+    shown = [one for one in in_order(outcome.findings) if one.verdict == "slower" or outcome.is_due(one)][:_MAX_ROWS]
     if not shown:
         return None
     found = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
@@ -98,12 +98,12 @@ def terminal_table(outcome: Outcome) -> Table | None:
     return found
 
 
-def in_order(findings: Iterable[Finding]) -> list[Finding]:
+def in_order(findings: Iterable[RegressionFinding]) -> list[RegressionFinding]:
     """The worst first."""
     return sorted(findings, key=lambda one: (_ORDER.index(one.verdict), -one.change.low if one.change else 0.0))
 
 
-def _findings(findings: list[Finding]) -> str:
+def _findings(findings: list[RegressionFinding]) -> str:
     lines = []
     for one in findings:
         times = ", ".join(map(formatting.duration, one.times_us))
@@ -116,7 +116,7 @@ def _findings(findings: list[Finding]) -> str:
     return table(_HEADER, lines) if lines else ""
 
 
-def _changes(changes: list[Change]) -> Iterator[str]:
+def _changes(changes: list[StatusChange]) -> Iterator[str]:
     if changes:
         yield "Proven in one of the two runs only:"
         lines = [
@@ -126,16 +126,16 @@ def _changes(changes: list[Change]) -> Iterator[str]:
         yield table(["Case", "Implementation", "Kind", "Then", "Now", "Reason"], lines)
 
 
-def _alone(outcome: Outcome) -> list[tuple[str, list[str]]]:
+def _unmatched_rows(outcome: RegressionReport) -> list[tuple[str, list[str]]]:
     return [("the stored report", outcome.only_then), ("this run", outcome.only_now)]
 
 
 def _listed(rows: list[str]) -> str:
-    more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
-    return ", ".join(escape(row) for row in rows[:_SHOWN]) + more
+    more = f" and {len(rows) - _MAX_ROWS} more" if len(rows) > _MAX_ROWS else ""
+    return ", ".join(escape(row) for row in rows[:_MAX_ROWS]) + more
 
 
-def _name(one: Finding | Change) -> str:
+def _name(one: RegressionFinding | StatusChange) -> str:
     return formatting.one_line(f"{one.case} {one.implementation}", 2 * _LONGEST)
 
 
@@ -155,5 +155,5 @@ def _percent(change: Ratio | None) -> str:
     return f"{middle} % [{low}, {high}]"
 
 
-def _limit(one: Finding) -> str:
+def _limit(one: RegressionFinding) -> str:
     return f"{100 * one.limit:g} %"

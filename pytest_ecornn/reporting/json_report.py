@@ -16,17 +16,17 @@ from typing import Any, NoReturn
 
 from pytest_ecornn.reporting import files, standing
 from pytest_ecornn.reporting.files import ReportError
-from pytest_ecornn.results.regression.gate import Outcome
+from pytest_ecornn.results.regression.gate import RegressionReport
 from pytest_ecornn.results.rows import SCHEMA_VERSION, Row
 from pytest_ecornn.results.run_info import RunInfo, check_fingerprint
-from pytest_ecornn.results.score import Score
+from pytest_ecornn.results.score import MutationScore
 from pytest_ecornn.results.typed_json import NUMBERS, typed
 
 _FIRST_ROW = 4  # the line of the file
 _LATER = {"skipped"}  # fields of a run that reports of the first version lack
 
 
-def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key], compared: Outcome | None = None) -> str:
+def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key], compared: RegressionReport | None = None) -> str:
     """`compared` becomes "comparison", which is not read back."""
     lines = [_line({**row.as_dict(), "status": standing.status(row, unproven)}) for row in rows]
     head = f'{{"schema_version": {SCHEMA_VERSION},\n"run": {_line(run.as_dict())},\n"rows": [\n'
@@ -35,17 +35,17 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key], co
 
 
 def _line(data: dict[str, Any]) -> str:
-    return json.dumps(strict(data), allow_nan=False)
+    return json.dumps(to_json(data), allow_nan=False)
 
 
-def strict(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """`value` of nothing but what JSON has: foreign numbers as numbers, anything else as text."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, dict):
-        return {str(key): strict(one) for key, one in value.items()}
+        return {str(key): to_json(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [strict(one) for one in value]
+        return [to_json(one) for one in value]
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):
@@ -90,10 +90,10 @@ def _run(path: Path, data: Any) -> RunInfo:
     return run
 
 
-def _score(data: Any) -> Score | None:
+def _score(data: Any) -> MutationScore | None:
     """Raises ValueError for what is no score."""
     try:
-        return None if data is None else Score(**typed(Score, data))
+        return None if data is None else MutationScore(**typed(MutationScore, data))
     except TypeError as error:
         raise ValueError(f"score: {error}") from None
 

@@ -12,7 +12,7 @@ from pytest_ecornn.reporting.markdown_syntax import code_block, document, escape
 from pytest_ecornn.reporting.terminal import by_reason, certainty_lines, summary_lines
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.disturbance import describe
-from pytest_ecornn.results.regression.gate import Outcome
+from pytest_ecornn.results.regression.gate import RegressionReport
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.run_info import RunInfo
 
@@ -72,11 +72,11 @@ def _details(rows: list[Row]) -> str:
     )
 
 
-def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key], compared: Outcome | None = None) -> str:
+def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key], compared: RegressionReport | None = None) -> str:
     summary = answers(rows, unproven)
     return document([
         "# Recurrent layers, verified and timed",
-        _opening(run),
+        _header(run),
         *([answer_table.markdown_table(summary)] if summary else []),
         _certainty(run, rows, summary, unproven),
         *([_HOW_TO_READ] if summary else []),
@@ -90,7 +90,7 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key], co
     ])  # fmt: skip
 
 
-def _opening(run: RunInfo) -> str:
+def _header(run: RunInfo) -> str:
     gpu = run.fingerprint.get("gpu")
     facts = [run.started, run.fingerprint.get("cpu"), gpu.get("names") if isinstance(gpu, dict) else gpu]
     first = ", ".join(escape(_value(fact), 120) for fact in facts if fact)

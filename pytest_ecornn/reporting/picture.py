@@ -24,7 +24,7 @@ COLOURS = (
     (110, 119, 129),
 )
 FONTS = "'DejaVu Sans Mono', 'Liberation Mono', Menlo, Consolas, monospace"
-_PAPER = TerminalTheme((255, 255, 255), COLOURS[0], list(COLOURS))
+_THEME = TerminalTheme((255, 255, 255), COLOURS[0], list(COLOURS))
 _TEXT = re.compile(
     r'x="(?P<x>[\d.]+)" (?P<y>y="[\d.]+") textLength="(?P<length>[\d.]+)"(?P<rest>[^>]*)>'
     r"(?P<before>(&#160;)*)(?P<text>[^<]*?)(?P<after>(&#160;)*)</text>"
@@ -58,7 +58,7 @@ def render_svg(table: Table, title: str = "") -> str:
     width = max(measuring.measure(table).maximum, len(title) + 2)
     console = Console(file=io.StringIO(), width=width, record=True, force_terminal=True, color_system="truecolor", _environ={})
     console.print(table)
-    svg = console.export_svg(theme=_PAPER, code_format=_FORMAT)
+    svg = console.export_svg(theme=_THEME, code_format=_FORMAT)
     return _TEXT.sub(_without_margins, svg).replace("TITLE", escape(one_line(title)), 1)
 
 

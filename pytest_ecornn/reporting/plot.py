@@ -18,7 +18,7 @@ _TITLE, _LETTER, _BETWEEN_LINES = 15, 12, 19
 _LETTER_WIDTH = 0.61  # of its height
 _BEFORE_LABEL = 54  # from the axes to the legend's texts
 _GREY = "#d8dce0"
-_FEWEST_TICKS = 3  # of powers of ten; between fewer, twos and fives are ticks too
+_MIN_TICKS = 3  # of powers of ten; between fewer, twos and fives are ticks too
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _ticks(low: float, high: float) -> list[float]:
     """Around all values, at least two."""
     powers = range(floor(log10(low)), max(ceil(log10(high)), floor(log10(low)) + 1) + 1)
     ticks = [10.0**power for power in powers]
-    if len(ticks) <= _FEWEST_TICKS:
+    if len(ticks) <= _MIN_TICKS:
         ticks = sorted({tick * factor for tick in ticks for factor in (1, 2, 5) if tick * factor <= ticks[-1]})
         ticks = [tick for tick, after in pairwise([*ticks, ticks[-1] * 2]) if after > low]
     return ticks

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from math import isnan
 
-from pytest_ecornn.results.rows import Against, Row, TensorError, Timing
+from pytest_ecornn.results.rows import BaselineRatio, Row, TensorError, Timing
 
 Key = tuple[str, str, str]
 # The fields of a row that hold a timing, and what a report calls them. Columns are shown side by side and never mixed.
@@ -44,7 +44,7 @@ def timing(row: Row, column: str) -> Timing | None:
     return found
 
 
-def published(row: Row, unproven: Collection[Key], column: str = "timing") -> Timing | None:
+def is_publishable(row: Row, unproven: Collection[Key], column: str = "timing") -> Timing | None:
     """The timing, if a table may show it: it exists, it is proven, and the row is no control."""
     return timing(row, column) if status(row, unproven) == "passed" and row.kind != "control" else None
 
@@ -80,12 +80,12 @@ def in_order(rows: Iterable[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: (by_case[row.case], by_name[row.implementation]))
 
 
-def against(row: Row, baseline: str | None, column: str = "timing") -> Against | None:
+def ratio_to(row: Row, baseline: str | None, column: str = "timing") -> BaselineRatio | None:
     found = timing(row, column)
     return next((one for one in (found.against if found else ()) if one.baseline == baseline), None)
 
 
-def verdict(row: Row, one: Against, unproven: Collection[Key]) -> str:
+def verdict(row: Row, one: BaselineRatio, unproven: Collection[Key]) -> str:
     """faster, slower, same or unclear; none is passed on a comparison with what is not proven itself."""
     return "unproven baseline" if (row.kind, one.baseline, row.case) in unproven else one.verdict
 

@@ -20,7 +20,7 @@ from pytest_ecornn.results.rows import AGAIN, Row, Timing
 __all__ = ["Progress", "by_reason", "certainty_lines", "rows_table", "summary_lines"]
 
 _VERDICTS = ("faster", "slower", "same", "unclear")
-_LONGEST = 60
+_MAX_NAME_CHARS = 60
 
 
 def rows_table(rows: list[Row], unproven: Collection[standing.Key]) -> Table:
@@ -41,21 +41,21 @@ def rows_table(rows: list[Row], unproven: Collection[standing.Key]) -> Table:
     for case in standing.cases(shown):
         of_case = [row for row in standing.in_order(shown) if row.case == case]
         bases = standing.baselines(of_case)
-        table.add_row(CaseName(formatting.one_line(case, 2 * _LONGEST)))
+        table.add_row(CaseName(formatting.one_line(case, 2 * _MAX_NAME_CHARS)))
         bold = {column: answer.of_case(of_case, unproven, column).bold for column in standing.COLUMNS}
         for row in of_case:
             table.add_row(*_cells(row, bases, row.implementation == bold["timing"], unproven))
-            if standing.published(row, unproven, "replay"):
+            if standing.is_publishable(row, unproven, "replay"):
                 table.add_row(*_device_only_cells(row, bases, row.implementation == bold["replay"], unproven))
         table.add_section()
     return table
 
 
 def _cells(row: Row, bases: list[str], is_best: bool, unproven: Collection[standing.Key]) -> list[Text]:
-    name = Text(f"  {formatting.one_line(row.implementation, _LONGEST)}", "bold" if is_best else "")
+    name = Text(f"  {formatting.one_line(row.implementation, _MAX_NAME_CHARS)}", "bold" if is_best else "")
     worst = standing.worst_error(row)
-    error = Text(formatting.limit_share(worst.share) if worst else "")
-    timing = standing.published(row, unproven)
+    error = Text(formatting.limit_fraction(worst.share) if worst else "")
+    timing = standing.is_publishable(row, unproven)
     if timing is None:
         state = standing.status(row, unproven)
         return [name, Text(), Text(), _verdict(state if state != "passed" else "not timed"), error, Text()]
@@ -64,7 +64,7 @@ def _cells(row: Row, bases: list[str], is_best: bool, unproven: Collection[stand
 
 
 def _device_only_cells(row: Row, bases: list[str], is_best: bool, unproven: Collection[standing.Key]) -> list[Text]:
-    timing = standing.published(row, unproven, "replay")
+    timing = standing.is_publishable(row, unproven, "replay")
     assert timing is not None
     name = Text(f"    {standing.COLUMNS['replay']}", "bold" if is_best else "")
     figures = _figures(row, "replay", timing, bases, is_best, unproven)
@@ -76,7 +76,7 @@ def _figures(
 ) -> list[Text]:
     """Time, ratio to the first baseline, and verdict."""
     is_base = row.implementation in bases[:1]
-    one = None if is_base else standing.against(row, bases[0] if bases else None, column)
+    one = None if is_base else standing.ratio_to(row, bases[0] if bases else None, column)
     return [
         Text(formatting.duration(timing.time_us), "bold" if is_best else ""),
         Text(formatting.ratio_interval(one.ratio, one.low, one.high) if one else ""),
@@ -104,8 +104,11 @@ def summary_lines(rows: list[Row], unproven: Collection[standing.Key]) -> list[s
         *_noise(rows),
         *_disturbed(rows),
         *_doubts(rows),
-        *(f"unproven: {_short(*one)}: a case drawn of it failed, so its times are withheld" for one in doubted),
-        *(f"failed: {_short(one.implementation, one.case)} ({one.kind}){_others(more)}" for one, *more in by_reason(failed)),
+        *(f"unproven: {_abbreviate(*one)}: a case drawn of it failed, so its times are withheld" for one in doubted),
+        *(
+            f"failed: {_abbreviate(one.implementation, one.case)} ({one.kind}){_others(more)}"
+            for one, *more in by_reason(failed)
+        ),
     ]
 
 
@@ -128,10 +131,10 @@ def _noise(rows: list[Row]) -> Iterator[str]:
             if found := standing.timing(row, column):
                 one = found.against[0]
                 ratio = formatting.ratio_interval(one.ratio, one.low, one.high)
-                noise = formatting.percent(statistics.spread(found.samples_us, one.samples_us))
+                noise = formatting.percent(statistics.pair_noise(found.samples_us, one.samples_us))
                 place = f"{row.implementation} against itself on {row.case}" + (f", {name}" if column == "replay" else "")
                 doubt = "" if one.verdict == "same" else ": differences as small are this run's noise"
-                yield f"noise floor: {_short(place)}: {ratio} {one.verdict}, a pair spreads by {noise}{doubt}"
+                yield f"noise floor: {_abbreviate(place)}: {ratio} {one.verdict}, a pair spreads by {noise}{doubt}"
 
 
 def _disturbed(rows: list[Row]) -> Iterator[str]:
@@ -150,17 +153,19 @@ def _doubts(rows: list[Row]) -> Iterator[str]:
     """Verdicts that are unclear for another reason than their intervals."""
     for row in rows:
         for timing in filter(None, (row.timing, row.replay)):
-            yield from (f"unclear: {_short(row.implementation, row.case)}: {one.doubt}" for one in timing.against if one.doubt)
+            yield from (
+                f"unclear: {_abbreviate(row.implementation, row.case)}: {one.doubt}" for one in timing.against if one.doubt
+            )
 
 
 def _verdict_counts(rows: list[Row], column: str, unproven: Collection[standing.Key]) -> str:
-    published = [(row, timing) for row in rows if (timing := standing.published(row, unproven, column))]
+    published = [(row, timing) for row in rows if (timing := standing.is_publishable(row, unproven, column))]
     found = Counter(standing.verdict(row, one, unproven) for row, timing in published for one in timing.against)
     return _counts(found, _VERDICTS)
 
 
-def _short(*words: str) -> str:
-    return formatting.one_line(" ".join(words), 2 * _LONGEST)
+def _abbreviate(*words: str) -> str:
+    return formatting.one_line(" ".join(words), 2 * _MAX_NAME_CHARS)
 
 
 def certainty_lines(settings: Mapping[str, Any]) -> list[str]:
@@ -178,4 +183,4 @@ def _counts(found: Counter[str], words: tuple[str, ...]) -> str:
 
 
 def _compared_with(rows: list[Row]) -> str:
-    return "against " + " or ".join(formatting.one_line(name, _LONGEST) for name in standing.baselines(rows))
+    return "against " + " or ".join(formatting.one_line(name, _MAX_NAME_CHARS) for name in standing.baselines(rows))

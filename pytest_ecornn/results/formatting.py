@@ -58,7 +58,7 @@ def percent(share: float) -> str:
     return f"{significant(100 * share, 2 if abs(share) < 1 else 3)} %" if share else "0 %"
 
 
-def limit_share(share: float) -> str:
+def limit_fraction(share: float) -> str:
     """An error as a share of its limit."""
     return f"{share:.2f}" if share < 1000 else f"{share:.1e}"
 

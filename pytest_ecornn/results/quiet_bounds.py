@@ -15,7 +15,7 @@ from statistics import median
 
 from pytest_ecornn.results import statistics
 from pytest_ecornn.results.disturbance import CALM, is_disturbed, knows_waits, outside_share
-from pytest_ecornn.results.rows import Against, Disturbance, Timing
+from pytest_ecornn.results.rows import BaselineRatio, Disturbance, Timing
 from pytest_ecornn.results.statistics import CONFIDENCE, MIN_PAIRS, Ratio
 
 _MOST_LOST = 0.999  # of a block, so that its bounds are numbers
@@ -26,7 +26,7 @@ _NOTHING = 7.0  # a thousandth to a thousand times: what too few blocks say
 
 
 @dataclass(frozen=True)
-class Blocks:
+class TimedBlockBounds:
     """Upper and lower bounds on the time of each of an arm's blocks on a quiet machine, in order."""
 
     most_us: Sequence[float]
@@ -36,7 +36,7 @@ class Blocks:
     @classmethod
     def of(
         cls, times_us: Sequence[float], lost: Sequence[float], delayed: Sequence[float], found: Disturbance | None
-    ) -> Blocks:
+    ) -> TimedBlockBounds:
         """Builds the bounds from the shares of each block that others may have cost at most and for certain.
 
         All may have been lost, where nobody knows the waits. Raises ValueError where the shares are of other blocks.
@@ -66,7 +66,7 @@ class Blocks:
         low, high = median(chosen.least_us), median(chosen.most_us)
         return high, low / noise, high * noise
 
-    def ratio_to(self, baseline: Blocks, confidence: float = CONFIDENCE) -> Ratio:
+    def ratio_to(self, baseline: TimedBlockBounds, confidence: float = CONFIDENCE) -> Ratio:
         """Returns the ratio, with an interval that holds whatever the waits cost.
 
         Raises ValueError as `statistics.paired_ratio` does.
@@ -84,18 +84,20 @@ class Blocks:
         """The share of a block's time that it is not known to have needed."""
         return 1 - self.least_us[place] / self.most_us[place]
 
-    def _picked(self, places: Sequence[int]) -> Blocks:
-        return Blocks([self.most_us[place] for place in places], [self.least_us[place] for place in places])
+    def _picked(self, places: Sequence[int]) -> TimedBlockBounds:
+        return TimedBlockBounds([self.most_us[place] for place in places], [self.least_us[place] for place in places])
 
-    def _paired(self, baseline: Blocks, confidence: float) -> Ratio:
+    def _paired(self, baseline: TimedBlockBounds, confidence: float) -> Ratio:
         ratio = statistics.paired_ratio(self.most_us, baseline.most_us, confidence).ratio
         low = statistics.paired_ratio(self.least_us, baseline.most_us, confidence).low
         return Ratio(ratio, low, statistics.paired_ratio(self.most_us, baseline.least_us, confidence).high)
 
 
-def ratio_of(timing: Timing, against: Against, confidence: float) -> Ratio:
+def ratio_of(timing: Timing, against: BaselineRatio, confidence: float) -> Ratio:
     """Returns a column's ratio to one of its baselines, from their blocks. Raises ValueError as `Blocks.ratio_to` does."""
-    own, baseline = (Blocks.of(one.samples_us, one.lost, one.delayed, timing.disturbance) for one in (timing, against))
+    own, baseline = (
+        TimedBlockBounds.of(one.samples_us, one.lost, one.delayed, timing.disturbance) for one in (timing, against)
+    )
     return own.ratio_to(baseline, confidence)
 
 
@@ -112,7 +114,7 @@ def _noise(spread: float, count: int) -> float:
 
 def _spread(times_us: Sequence[float]) -> float:
     """Spread of the times' logarithms. The lesser spread of two bounds is mostly noise: its waits vary less."""
-    return statistics.spread(times_us, [1.0] * len(times_us))
+    return statistics.pair_noise(times_us, [1.0] * len(times_us))
 
 
 def _within(share: float) -> float:

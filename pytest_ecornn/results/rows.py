@@ -30,7 +30,7 @@ class TensorError:
 
 
 @dataclass
-class Against:
+class BaselineRatio:
     """The row against one baseline, from paired blocks: ratio = this time / the baseline's, with its interval.
 
     lost, delayed: as of `Timing`, of the baseline's blocks. doubt: why the verdict is unclear though the interval is not.
@@ -77,8 +77,8 @@ class Disturbance:
 class Timing:
     """Measurements by one clock. All times are of one call; `samples_us` holds the mean of each block, in order.
 
-    host_us: until a call on a GPU returns. sensors: as `sensors.Sensors.summary` gives them. lost, delayed: the shares of each
-    block's time that others may have cost at most, and for certain; empty where that is not known.
+    host_us: until a call on a GPU returns. sensors: as `sensors.GpuTelemetry.summary` gives them. lost, delayed: the shares of
+    each block's time that others may have cost at most, and for certain; empty where that is not known.
     """
 
     time_us: float
@@ -87,7 +87,7 @@ class Timing:
     samples_us: list[float]
     calls_per_sample: int
     clock: str
-    against: list[Against]
+    against: list[BaselineRatio]
     build_ms: float
     peak_bytes: int | None
     bytes: int
@@ -182,7 +182,7 @@ class Row:
 
 
 _NESTED = {
-    ("Row", "tensors"): TensorError, ("Row", "timing"): Timing, ("Row", "replay"): Timing, ("Timing", "against"): Against,
+    ("Row", "tensors"): TensorError, ("Row", "timing"): Timing, ("Row", "replay"): Timing, ("Timing", "against"): BaselineRatio,
     ("Timing", "disturbance"): Disturbance,
 }  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pytest_ecornn.results.score import Score
+from pytest_ecornn.results.score import MutationScore
 
 _OBJECTS = ("packages", "threads", "caches", "gpu")  # of a fingerprint, where they are known
 
@@ -27,7 +27,7 @@ class RunInfo:
     ceilings: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, float] = field(default_factory=dict)
-    score: Score | None = None
+    score: MutationScore | None = None
     skipped: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property

@@ -13,7 +13,7 @@ from pytest_ecornn.system import cache
 
 
 @dataclass
-class Score:
+class MutationScore:
     """Counts of planted faults that the harness caught, and of its false alarms.
 
     families: how many were caught and how many tried, by kind ("fault", "cheat") and family. left_out: how many need a GPU.
@@ -75,10 +75,10 @@ class Score:
 
 
 def path() -> Path:
-    return cache.folder() / "score.json"
+    return cache.cache_dir() / "score.json"
 
 
-def save(score: Score) -> Path:
+def save(score: MutationScore) -> Path:
     """Raises OSError where it cannot be written."""
     path().parent.mkdir(parents=True, exist_ok=True)
     partial = path().with_suffix(".partial")
@@ -86,8 +86,8 @@ def save(score: Score) -> Path:
     return partial.replace(path())
 
 
-def last() -> Score | None:
+def load_last() -> MutationScore | None:
     """The last score that was taken on this machine; None where there is none that can be read."""
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
-        return Score(**typed(Score, json.loads(path().read_text(encoding="utf-8"))))
+        return MutationScore(**typed(MutationScore, json.loads(path().read_text(encoding="utf-8"))))
     return None

@@ -22,9 +22,9 @@ Verdict = Literal["faster", "slower", "same", "unclear"]
 
 CONFIDENCE = 0.99
 MIN_PAIRS = 8  # the fewest whose extremes bound the median with 99 %: 1 - 2 / 2**8
-WRONG_RUNS = 0.05  # the chance that any interval of a run misses its ratio, at most
-_FEWEST_PAIRS = 3
-_OF_NORMAL = 1.4826  # a normal distribution's standard deviation, over its median distance from its median
+FAMILYWISE_ERROR = 0.05  # the chance that any interval of a run misses its ratio, at most
+_MIN_RATIO_PAIRS = 3
+_MAD_TO_SIGMA = 1.4826  # a normal distribution's standard deviation, over its median distance from its median
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
 def paired_ratio(candidate: Sequence[float], baseline: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
     """The median of candidate[i] / baseline[i], times of blocks that ran side by side.
 
-    Where the extremes of few pairs promise too little, the interval reaches further, by `_reach` of its own widths.
-    Raises ValueError for fewer than 3 pairs, unequal numbers, or a time not above 0.
+    Where the extremes of few pairs promise too little, the interval reaches further, by `_extrapolation_factor` of its own
+    widths. Raises ValueError for fewer than 3 pairs, unequal numbers, or a time not above 0.
     """
-    if len(candidate) != len(baseline) or len(candidate) < _FEWEST_PAIRS:
-        raise ValueError(f"expected at least {_FEWEST_PAIRS} pairs, got {len(candidate)} and {len(baseline)} times")
+    if len(candidate) != len(baseline) or len(candidate) < _MIN_RATIO_PAIRS:
+        raise ValueError(f"expected at least {_MIN_RATIO_PAIRS} pairs, got {len(candidate)} and {len(baseline)} times")
     times = np.asarray([candidate, baseline], dtype=np.float64)
     if not (np.isfinite(times) & (times > 0)).all():
         raise ValueError(f"expected times above 0, got {times.min()}")
@@ -68,23 +68,23 @@ def reaching_interval(samples: Sequence[float], confidence: float = CONFIDENCE) 
 
     Raises ValueError for fewer than 3.
     """
-    if len(samples) < _FEWEST_PAIRS:
-        raise ValueError(f"expected at least {_FEWEST_PAIRS} times, got {len(samples)}")
+    if len(samples) < _MIN_RATIO_PAIRS:
+        raise ValueError(f"expected at least {_MIN_RATIO_PAIRS} times, got {len(samples)}")
     median, low, high = median_interval(np.log(samples).tolist(), confidence)
-    wider = (high - low) * _reach(len(samples), confidence)
+    wider = (high - low) * _extrapolation_factor(len(samples), confidence)
     median, low, high = (float(np.exp(value)) for value in (median, low - wider, high + wider))
     return median, low, high
 
 
-def spread(candidate: Sequence[float], baseline: Sequence[float]) -> float:
+def pair_noise(candidate: Sequence[float], baseline: Sequence[float]) -> float:
     """The noise of a pair: the standard deviation of the log ratios, by their median distance from their median."""
     ratios = np.log(np.asarray(candidate, dtype=np.float64) / np.asarray(baseline, dtype=np.float64))
-    return float(_OF_NORMAL * np.median(np.abs(ratios - np.median(ratios))))
+    return float(_MAD_TO_SIGMA * np.median(np.abs(ratios - np.median(ratios))))
 
 
-def verdict(ratio: Ratio, smallest_difference: float) -> Verdict:
+def verdict(ratio: Ratio, equivalence_margin: float) -> Verdict:
     """Returns the verdict of the whole interval: beyond the smallest difference on one side, within it, or neither."""
-    limit = 1.0 + smallest_difference
+    limit = 1.0 + equivalence_margin
     if ratio.low > limit:
         return "slower"
     if ratio.high < 1.0 / limit:
@@ -94,17 +94,17 @@ def verdict(ratio: Ratio, smallest_difference: float) -> Verdict:
     return "unclear"
 
 
-def confidence_of_each(verdicts: int) -> float:
+def per_comparison_confidence(verdicts: int) -> float:
     """Confidence of each interval so that all verdicts hold jointly (Bonferroni's correction); at least `CONFIDENCE`."""
-    return max(CONFIDENCE, 1.0 - WRONG_RUNS / max(1, verdicts))
+    return max(CONFIDENCE, 1.0 - FAMILYWISE_ERROR / max(1, verdicts))
 
 
-def decided(verdict: str) -> bool:
+def is_conclusive(verdict: str) -> bool:
     """Whether more pairs are not needed."""
     return verdict != "unclear"
 
 
-def _reach(count: int, confidence: float) -> float:
+def _extrapolation_factor(count: int, confidence: float) -> float:
     """How many of their own widths the extremes must be moved apart, each, to hold the median with the confidence.
 
     All n samples lie on one side of it, f widths away, with 2^-n (1 + f)^(1 - n) where they are uniform around it; less

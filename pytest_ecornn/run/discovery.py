@@ -23,11 +23,11 @@ from pathlib import Path
 from types import ModuleType
 
 from pytest_ecornn.cases.sources.sources import INIT, home
-from pytest_ecornn.contract import MOST_ACTIVATION_ERROR, Declared, Implementation
+from pytest_ecornn.contract import MAX_ACTIVATION_ERROR, Declared, Implementation
 from pytest_ecornn.system.interruption import raised_as_error
-from pytest_ecornn.verification.guards.ambient import Kept, clocks
+from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, clock_functions
 from pytest_ecornn.verification.guards.exit_guard import ExitGuard
-from pytest_ecornn.verification.guards.tampering import Tools
+from pytest_ecornn.verification.guards.tampering import MonkeypatchGuard
 
 ENTRY_POINT_GROUP = "pytest_ecornn.implementations"
 _OWN = "pytest_ecornn.implementations"
@@ -40,26 +40,26 @@ class DiscoveryError(Exception):
 
 
 @dataclass(frozen=True)
-class Found:
+class ImplementationInfo:
     """An implementation, where it came from, and the option that brings it back (empty for own and installed ones)."""
 
     name: str
-    kind: type[Implementation]
+    cls: type[Implementation]
     path: Path
-    option: str = ""
+    cli_option: str = ""
     is_own: bool = False
 
 
-def discover(paths: Iterable[Path]) -> dict[str, Found]:
+def discover(paths: Iterable[Path]) -> dict[str, ImplementationInfo]:
     """All implementations by name, sorted: own ones, entry points', and those under `paths`. Raises DiscoveryError.
 
     An own module or package that is under `paths` too counts once.
     """
-    found: dict[str, Found] = {}
-    own = _own()
+    found: dict[str, ImplementationInfo] = {}
+    own = _builtin()
     own_files = {one.path.resolve() for one in own}
-    given = [f for path in dict.fromkeys(p.resolve() for p in paths) for f in _given(path, own_files)]
-    for one in [*own, *_installed(), *given]:
+    given = [f for path in dict.fromkeys(p.resolve() for p in paths) for f in _from_path(path, own_files)]
+    for one in [*own, *_from_entry_points(), *given]:
         if one.name in found:
             raise DiscoveryError(
                 f"two implementations are named {one.name!r}: {found[one.name].path} and {one.path}; rename one of the files"
@@ -78,13 +78,13 @@ def hint(name: str, directory: Path) -> str:
     return "a file of your own needs --ecornn-implementations PATH beside it"
 
 
-def _own() -> list[Found]:
+def _builtin() -> list[ImplementationInfo]:
     root = Path(__file__).parents[1] / "implementations"
     with _unchanged(root):
         return list(_listed(root, _OWN))
 
 
-def _listed(folder: Path, package: str) -> Iterator[Found]:
+def _listed(folder: Path, package: str) -> Iterator[ImplementationInfo]:
     """Implementations of an own folder. A package without a class is a family, whose modules are implementations."""
     for file in _entries(folder):
         name = f"{package}.{_name(file)}"
@@ -92,18 +92,20 @@ def _listed(folder: Path, package: str) -> Iterator[Found]:
         if file.name == INIT and not _classes(module) and _entries(file.parent):
             yield from _listed(file.parent, name)
         else:
-            yield _only_implementation(module, file, is_own=True)
+            yield _extract_implementation(module, file, is_own=True)
 
 
-def _installed() -> list[Found]:
+def _from_entry_points() -> list[ImplementationInfo]:
     found = []
     for entry in entry_points(group=ENTRY_POINT_GROUP):
-        module = _guarded(partial(importlib.import_module, entry.module), Path(f"entry point {entry.name} = {entry.value}"))
-        found.append(_only_implementation(module, Path(module.__file__ or entry.value)))
+        module = _import_guarded(
+            partial(importlib.import_module, entry.module), Path(f"entry point {entry.name} = {entry.value}")
+        )
+        found.append(_extract_implementation(module, Path(module.__file__ or entry.value)))
     return found
 
 
-def _given(path: Path, own_files: Collection[Path]) -> list[Found]:
+def _from_path(path: Path, own_files: Collection[Path]) -> list[ImplementationInfo]:
     if not path.exists():
         raise DiscoveryError(
             f"{path}: no such file or folder; expected a Python file with an implementation, or a folder of them"
@@ -116,7 +118,10 @@ def _given(path: Path, own_files: Collection[Path]) -> list[Found]:
         )
     package = _package_of(home(files[0]))
     foreign = [file for file in files if file.resolve() not in own_files]
-    return [_only_implementation(_guarded(partial(_load, file, package), file), file, option=str(path)) for file in foreign]
+    return [
+        _extract_implementation(_import_guarded(partial(_load, file, package), file), file, option=str(path))
+        for file in foreign
+    ]
 
 
 def _given_entries(folder: Path) -> list[Path]:
@@ -146,14 +151,14 @@ def _defines_a_class(file: Path) -> bool:
         return True
 
 
-def load_copy(found: Found) -> Found | None:
+def load_copy(found: ImplementationInfo) -> ImplementationInfo | None:
     """The implementation from modules loaded anew, which no call has changed; None where they cannot be loaded twice."""
-    if not found.option:
+    if not found.cli_option:
         return None
     package = _package_of(home(found.path), f"_copy{next(_copies)}")
     try:
-        module = _guarded(partial(_load, found.path, package), found.path)
-        return _only_implementation(module, found.path, found.option)
+        module = _import_guarded(partial(_load, found.path, package), found.path)
+        return _extract_implementation(module, found.path, found.cli_option)
     except DiscoveryError:
         return None
 
@@ -186,7 +191,7 @@ def _load(file: Path, package: str) -> ModuleType:
     return module
 
 
-def _guarded(load: Callable[[], ModuleType], file: Path) -> ModuleType:
+def _import_guarded(load: Callable[[], ModuleType], file: Path) -> ModuleType:
     with _unchanged(file):
         return _loaded(load, file)
 
@@ -194,7 +199,7 @@ def _guarded(load: Callable[[], ModuleType], file: Path) -> ModuleType:
 @contextmanager
 def _unchanged(file: Path) -> Iterator[None]:
     """Raises DiscoveryError where what is imported within it replaced what the harness works with."""
-    with Kept(clocks()) as kept, Tools() as tools:
+    with GlobalStateGuard(clock_functions()) as kept, MonkeypatchGuard() as tools:
         yield
     if changes := kept.changes + tools.changes:
         raise DiscoveryError(f"{file}: importing it replaced what the harness works with: {changes[0]}")
@@ -213,7 +218,7 @@ def _loaded(load: Callable[[], ModuleType], file: Path) -> ModuleType:
         ) from error
 
 
-def _only_implementation(module: ModuleType, file: Path, option: str = "", is_own: bool = False) -> Found:
+def _extract_implementation(module: ModuleType, file: Path, option: str = "", is_own: bool = False) -> ImplementationInfo:
     kinds = _classes(module)
     if len(kinds) != 1:
         names = ", ".join(kind.__name__ for kind in kinds) or "none"
@@ -221,9 +226,9 @@ def _only_implementation(module: ModuleType, file: Path, option: str = "", is_ow
             f"{file}: expected exactly one subclass of pytest_ecornn.Implementation, found {names}; "
             "one file or package holds one implementation, and shared code goes into files whose names begin with _"
         )
-    if missing := _missing(kinds[0]):
+    if missing := _missing_attributes(kinds[0]):
         raise DiscoveryError(f"{file}: class {kinds[0].__name__} lacks {', '.join(missing)}; see implementations/README.md")
-    return Found(module.__name__.rpartition(".")[2], kinds[0], file, option, is_own)
+    return ImplementationInfo(module.__name__.rpartition(".")[2], kinds[0], file, option, is_own)
 
 
 def _classes(module: ModuleType) -> list[type[Implementation]]:
@@ -235,13 +240,13 @@ def _classes(module: ModuleType) -> list[type[Implementation]]:
     ]
 
 
-def _missing(kind: type[Implementation]) -> list[str]:
+def _missing_attributes(kind: type[Implementation]) -> list[str]:
     missing = sorted(getattr(kind, "__abstractmethods__", ()))
     for name in Declared._fields[:-1]:
         if getattr(kind, name, None) not in ("storage", "float32"):
             missing.append(f'{name} ("storage" or "float32")')
-    if not 0 <= getattr(kind, "activation_error", 0.0) <= MOST_ACTIVATION_ERROR:
-        missing.append(f"activation_error (from 0 to {MOST_ACTIVATION_ERROR:g})")
+    if not 0 <= getattr(kind, "activation_error", 0.0) <= MAX_ACTIVATION_ERROR:
+        missing.append(f"activation_error (from 0 to {MAX_ACTIVATION_ERROR:g})")
     if not isinstance(getattr(kind, "deterministic", None), bool):
         missing.append("deterministic (True or False)")
     if not isinstance(kind.takes_resets, bool):

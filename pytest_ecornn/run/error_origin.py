@@ -9,7 +9,7 @@ from traceback import FrameSummary
 
 from pytest_ecornn.cases.sources.sources import owns
 from pytest_ecornn.contract import Case
-from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.run.discovery import ImplementationInfo
 
 _PACKAGE = Path(__file__).parents[1]
 _NOT_HARNESS = ("implementations", "selfcheck", "suites")
@@ -21,7 +21,9 @@ _USE_RESULTS = (
 )  # fmt: skip
 
 
-def describe_error(found: Found, case: Case, error: BaseException, baselines: Iterable[Found] = ()) -> str:
+def describe_error(
+    found: ImplementationInfo, case: Case, error: BaseException, baselines: Iterable[ImplementationInfo] = ()
+) -> str:
     """Describes what was raised and where, in one line that names whose error it is."""
     frames = traceback.extract_tb(error.__traceback__)
     for owner in (found, *baselines):
@@ -34,7 +36,7 @@ def describe_error(found: Found, case: Case, error: BaseException, baselines: It
     return f"{found.name} on {case}: {prefix} {_raised(error, harness)}"
 
 
-def is_of_harness(found: Found, error: BaseException, baselines: Iterable[Found] = ()) -> bool:
+def is_of_harness(found: ImplementationInfo, error: BaseException, baselines: Iterable[ImplementationInfo] = ()) -> bool:
     """Whether the error is the harness's own: raised outside implementations' code, and not where their results are used."""
     files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
     if any(owns(owner.path, file) for owner in (found, *baselines) for file in files):

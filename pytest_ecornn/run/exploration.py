@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 from pytest_ecornn.cases.boundaries import DEFAULT, QUICK, Effort, note, plan
 from pytest_ecornn.cases.sources.size_hints import size_hints
 from pytest_ecornn.cases.sources.source_constants import source_constants
-from pytest_ecornn.cases.strategies import MOST_STEPS, Domain, Sizes, cases, corners, nearest_supported
+from pytest_ecornn.cases.strategies import MAX_STEPS, SizeLimits, SupportedCases, cases, edge_cases, nearest_supported
 from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.results.rows import Row
-from pytest_ecornn.run.discovery import Found
-from pytest_ecornn.verification.comparison import Comparison
+from pytest_ecornn.run.discovery import ImplementationInfo
+from pytest_ecornn.verification.comparison import TensorCheck
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Profile:
 
     examples: int
     informative: int
-    steps: int = MOST_STEPS
+    steps: int = MAX_STEPS
     boundaries: Effort | None = None
 
 
-MOST_ROUNDS = 4
+MAX_ROUNDS = 4
 MAX_REFUSALS = 50  # before any case is checked
-SIMPLIFY_SECONDS = 20.0
+SHRINK_SECONDS = 20.0
 _REPRODUCED = settings(phases=(Phase.explicit, Phase.generate), database=None)
 PROFILES = {
     "quick": Profile(8, 2, boundaries=QUICK),
@@ -52,7 +52,7 @@ class RefusalError(Exception):
 
 
 @dataclass
-class Search:
+class CaseSearch:
     """Cases like `base` that an implementation runs; what it refuses is counted in `row`.
 
     The draws are the same for the same `number`, and the first that fails is not simplified; without one they are random.
@@ -60,16 +60,16 @@ class Search:
     Raises Unsupported where it runs no such case, AssertionError where it refuses what it must support.
     """
 
-    found: Found
+    found: ImplementationInfo
     base: Case
     row: Row
-    sizes: Sizes
+    sizes: SizeLimits
     number: int | None = None
 
     def __post_init__(self) -> None:
         from pytest_ecornn.cases.required import REQUIRED_DOMAIN
 
-        self._implementation = self.found.kind()
+        self._implementation = self.found.cls()
         required = REQUIRED_DOMAIN.get(self.found.name) if self.found.is_own else None
         self._required = required if required is not None and required.has_kind(self.base) else None
         self._reason = ""
@@ -81,7 +81,7 @@ class Search:
 
         Raises what `check` raises on the simplest case that makes it fail.
         """
-        base, patient = self.base, _Patient(lambda case: self._is_checked(case, check))
+        base, patient = self.base, _ShrinkBudget(lambda case: self._is_checked(case, check))
 
         @settings(
             None if self.number is None else _REPRODUCED,
@@ -96,16 +96,16 @@ class Search:
             if not patient(case) and not self._is_refusing_all:
                 reject()
 
-        (search if self.number is None else seed(self.number * MOST_ROUNDS + round)(search))()
+        (search if self.number is None else seed(self.number * MAX_ROUNDS + round)(search))()
 
-    def run_corners(self, check: Callable[[Case], None], chosen: Callable[..., list[Case]] = corners) -> None:
+    def run_corners(self, check: Callable[[Case], None], chosen: Callable[..., list[Case]] = edge_cases) -> None:
         """Checks the cases that chance leaves out."""
         for case in chosen(self._domain, self.base.cell, self.base.dtype, self.base.device):
             self._is_checked(case, check)
 
     def run_boundaries(self, effort: Effort, seed: int, check: Callable[[Case], None]) -> None:
         """Checks sizes around the constants of its sources and around powers of two; the row says which."""
-        constants = source_constants(self.found.path, self.found.kind.__module__)
+        constants = source_constants(self.found.path, self.found.cls.__module__)
         hints = size_hints(self.found.path)
         for planned in plan(self._domain, self.base, constants, effort, seed, self._nearest, hints):
             if self._is_checked(planned.case, check):
@@ -120,8 +120,8 @@ class Search:
         return nearest_supported(case, self._unsupported)
 
     @property
-    def _domain(self) -> Domain:
-        return self._required or Domain((self.base.cell,), (self.base.dtype,), resets=self.found.kind.takes_resets)
+    def _domain(self) -> SupportedCases:
+        return self._required or SupportedCases((self.base.cell,), (self.base.dtype,), resets=self.found.cls.takes_resets)
 
     def _is_checked(self, case: Case, check: Callable[[Case], None]) -> bool:
         """Whether the case, or the nearest that is supported, was checked and not refused."""
@@ -157,25 +157,25 @@ class Search:
             raise Unsupported(f"build refused each of the {self.row.refused} cases drawn, the last: {self._reason}")
 
 
-def explore(
-    found: Found,
+def run_drawn_cases(
+    found: ImplementationInfo,
     base: Case,
     wanted: Profile,
-    check: Callable[[Case], list[Comparison]],
+    check: Callable[[Case], list[TensorCheck]],
     row: Row,
     number: int | None = None,
     run_seed: int = 0,
 ) -> None:
     """Draws cases like `base` and checks each, then corners and boundaries that chance leaves out; counts go into `row`.
 
-    Raises what `Search` does, and AssertionError where too few draws could have failed.
+    Raises what `CaseSearch` does, and AssertionError where too few draws could have failed.
     """
-    search = Search(found, base, row, Sizes(wanted.steps), number)
+    search = CaseSearch(found, base, row, SizeLimits(wanted.steps), number)
 
     def counted(case: Case) -> None:
         count(row, check(case))
 
-    for round in range(MOST_ROUNDS):
+    for round in range(MAX_ROUNDS):
         search.run(wanted.examples, counted, round)
         few = {name: n for name, n in _informative(row).items() if n < wanted.informative}
         if not few and row.examples:
@@ -187,7 +187,7 @@ def explore(
     raise AssertionError(f"too few informative draws of {row.examples}: {few}; expected {wanted.informative} of each tensor")
 
 
-class _Patient:
+class _ShrinkBudget:
     """Checks each case once: to Hypothesis, a verdict that varies is an error. After a failure it has a while to simplify."""
 
     def __init__(self, check: Callable[[Case], bool]):
@@ -210,11 +210,11 @@ class _Patient:
         try:
             return self._check(case)
         except Exception as failure:
-            self._end = min(self._end, time.monotonic() + SIMPLIFY_SECONDS)
+            self._end = min(self._end, time.monotonic() + SHRINK_SECONDS)
             return failure
 
 
-def count(row: Row, comparisons: list[Comparison]) -> None:
+def count(row: Row, comparisons: list[TensorCheck]) -> None:
     """Adds one example: each tensor by its name without layer and direction."""
     row.examples += 1
     for one in comparisons:

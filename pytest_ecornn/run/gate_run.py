@@ -14,33 +14,33 @@ import pytest
 from pytest_ecornn import reporting
 from pytest_ecornn.contract import Unsupported
 from pytest_ecornn.measurement import clocks, replay
-from pytest_ecornn.measurement.clocks import Clock
-from pytest_ecornn.measurement.columns import Column
-from pytest_ecornn.measurement.measurement import Arm, Timed, measure
-from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.clocks import Timer
+from pytest_ecornn.measurement.columns import TimingColumn
+from pytest_ecornn.measurement.measurement import Arm, Timeable, measure
+from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.results.regression import gate
-from pytest_ecornn.results.regression.gate import Finding, Outcome
+from pytest_ecornn.results.regression.gate import RegressionFinding, RegressionReport
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.run.error_origin import describe_error
 from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
-from pytest_ecornn.run.session import Session
+from pytest_ecornn.run.session import RunSession
 from pytest_ecornn.system import machine
 from pytest_ecornn.verification.guards.exit_guard import ExitGuard
-from pytest_ecornn.verification.outcomes import RAISED, Skip, skips_as_unsupported
+from pytest_ecornn.verification.outcomes import RAISED, SkipCheck, skips_as_unsupported
 from pytest_ecornn.verification.verification import Candidate, failed_tensors
 
-BUDGETS = 3.0  # how much longer than at first a row is measured again, for at most
+REMEASUREMENT_BUDGETS = 3.0  # how much longer than at first a row is measured again, for at most
 
 
-class NotAgain(Exception):
+class RemeasurementFailed(Exception):
     """A row that passed before cannot be measured again, as the message says."""
 
 
-class Gate:
+class RegressionGate:
     """Raises pytest.UsageError for a report that this run cannot be compared with."""
 
-    def __init__(self, session: Session, fingerprint: dict[str, Any]):
+    def __init__(self, session: RunSession, fingerprint: dict[str, Any]):
         path = session.options.compare
         assert path is not None
         self._session, self._path = session, path
@@ -49,7 +49,7 @@ class Gate:
         except reporting.ReportError as error:
             raise pytest.UsageError(f"--ecornn-compare: {error}") from error
         has_gpu = any(device.startswith("cuda") for device in session.devices)
-        forbidden, self._warnings = machine.same_kind(self._run.machine, fingerprint, has_gpu)
+        forbidden, self._warnings = machine.check_comparable(self._run.machine, fingerprint, has_gpu)
         if forbidden:
             raise pytest.UsageError(f"--ecornn-compare: {path}: is of another kind of machine ({'; '.join(forbidden)})")
         self._check_rows()
@@ -57,20 +57,20 @@ class Gate:
     def _check_rows(self) -> None:
         """A gate that compares nothing would always be open."""
         timed = [row for row in self._rows if row.timing is not None]
-        keys = {(item.kind, item.found.name, str(item.case)) for item in self._session.rows()}
+        keys = {(item.kind, item.found.name, str(item.case)) for item in self._session.benchmark_items()}
         if not any(row.key in keys for row in timed):
             had = f"its devices: {', '.join(sorted({row.device for row in timed})) or 'none'}"
             ours = f"of this run: {', '.join(self._session.devices)}"
             raise pytest.UsageError(f"--ecornn-compare: {self._path}: has a time of no row of this run ({had}; {ours})")
 
-    def outcome(self, rows: list[Row], doubted: Collection[gate.Key]) -> Outcome:
+    def outcome(self, rows: list[Row], doubted: Collection[gate.Key]) -> RegressionReport:
         """Compares what both runs measured, without measuring again."""
         found = gate.compare(self._rows, rows, doubted, self._session.options.limits.share)
         found.stored, found.started, found.warnings = self._path.name, self._run.started, self._warnings
         found.is_strict = self._session.options.strict
         return found
 
-    def measure_again(self, outcome: Outcome, say: Callable[[str], None]) -> None:
+    def measure_again(self, outcome: RegressionReport, say: Callable[[str], None]) -> None:
         """Each finding that looks slower, in place, until one measurement does not find it so; if strict, unclear ones too."""
         for index, one in enumerate(outcome.findings):
             if outcome.is_due(one):
@@ -78,51 +78,53 @@ class Gate:
                 say(f"{state}, measured again: {one.implementation} {one.case}")
                 outcome.findings[index] = self._judged_again(one, outcome)
 
-    def _judged_again(self, one: Finding, outcome: Outcome) -> Finding:
+    def _judged_again(self, one: RegressionFinding, outcome: RegressionReport) -> RegressionFinding:
         """A row that fails now where it passed before is a change for the worse."""
         item = self._item(one)
         try:
             with skips_as_unsupported(), ExitGuard():
-                return gate.measured_again(one, lambda found: self._again(item, found, outcome.confidence))
-        except (NotAgain, Skip, Unsupported) as error:
+                return gate.with_remeasurement(one, lambda found: self._remeasure(item, found, outcome.confidence))
+        except (RemeasurementFailed, SkipCheck, Unsupported) as error:
             reason = str(error)
         except RAISED as error:
             reason = describe_error(item.found, item.case, error)
-        change = gate.Change(item.kind, one.implementation, one.case, "passed", "failed", f"measured again: {reason}")
+        change = gate.StatusChange(item.kind, one.implementation, one.case, "passed", "failed", f"measured again: {reason}")
         change = replace(change, reason=f"{change.reason}\nagain: {item.rerun(is_timed=True)}")
         outcome.changes.append(change)
         return replace(one, verdict="not judged", reason=change.reason)
 
-    def _item(self, one: Finding) -> BenchmarkItem:
+    def _item(self, one: RegressionFinding) -> BenchmarkItem:
         return next(
-            item for item in self._session.rows() if (item.found.name, str(item.case)) == (one.implementation, one.case)
+            item
+            for item in self._session.benchmark_items()
+            if (item.found.name, str(item.case)) == (one.implementation, one.case)
         )
 
-    def _again(self, item: BenchmarkItem, one: Finding, confidence: float) -> Ratio:
+    def _remeasure(self, item: BenchmarkItem, one: RegressionFinding, confidence: float) -> Ratio:
         """A new ratio of a row's column to its anchor's, its calls verified as all that are timed are."""
-        session, pool = self._session, Pool(item.case)
+        session, pool = self._session, InputPool(item.case)
         with session.lock.shared():
             both = [session.verified(name, item.case) for name in (one.implementation, one.anchor)]
         if wrong := [found for found in both if isinstance(found, str)]:
-            raise NotAgain("; ".join(wrong))
+            raise RemeasurementFailed("; ".join(wrong))
         arms = [Arm(found, pool) for found in both if isinstance(found, Candidate)]
-        with session.lock.alone():
+        with session.lock.exclusive():
             device = item.case.device
             timed, clock = (arms, clocks.for_device(device)) if one.column == "timing" else _replayed(arms)
-            column = Column(timed, clock, confidence)
-            ratio = column.measure_long(BUDGETS * session.options.budget)
+            column = TimingColumn(timed, clock, confidence)
+            ratio = column.measure_full_budget(REMEASUREMENT_BUDGETS * session.options.budget)
         with session.lock.shared():
             message = failed_tensors(one.implementation, item.case, column.verify())
         if message:
-            raise NotAgain(f"a timed call returned a wrong result\n{message}")
+            raise RemeasurementFailed(f"a timed call returned a wrong result\n{message}")
         return ratio
 
 
-def _replayed(arms: list[Arm]) -> tuple[Sequence[Timed], Clock]:
+def _replayed(arms: list[Arm]) -> tuple[Sequence[Timeable], Timer]:
     """Arms and clock for device-only times. Graphs are captured after a few calls, as a program captures them."""
     device = arms[0].candidate.case.device
     measure(arms, clocks.for_device(device), 0.0, lambda: True)
     graphs, missing = replay.graph_arms(arms)
     if len(graphs) < len(arms):
-        raise NotAgain("; ".join(missing))
-    return graphs, clocks.GraphClock(device)
+        raise RemeasurementFailed("; ".join(missing))
+    return graphs, clocks.CudaGraphTimer(device)

@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator, Sequence
 
 from pytest_ecornn.contract import Case, Unsupported
-from pytest_ecornn.run.discovery import Found, load_copy
+from pytest_ecornn.run.discovery import ImplementationInfo, load_copy
 from pytest_ecornn.system.interruption import raised_as_error
 from pytest_ecornn.verification.calls import WrongResult
-from pytest_ecornn.verification.guards.ambient import Kept
+from pytest_ecornn.verification.guards.ambient import GlobalStateGuard
 from pytest_ecornn.verification.guards.exit_guard import ExitGuard
-from pytest_ecornn.verification.guards.tampering import Tools
+from pytest_ecornn.verification.guards.tampering import MonkeypatchGuard
 from pytest_ecornn.verification.outcomes import RAISED, skips_as_unsupported
 from pytest_ecornn.verification.verification import Candidate
 
@@ -20,13 +20,13 @@ _MAX_SECONDS = 10.0
 _MAX_CASES = 32
 
 
-def describe_variation(found: Found, case: Case) -> str:
+def describe_variation(found: ImplementationInfo, case: Case) -> str:
     """Says that results vary, where a case that failed is right when it runs again. Empty where it fails each time."""
     num_failed = 1 + sum(_fails(found, case) for _ in range(1, _NUM_RUNS))
     return "" if num_failed == _NUM_RUNS else f"results vary: {num_failed} of {_NUM_RUNS} runs failed"
 
 
-def needed_cases(found: Found, case: Case, earlier: Sequence[Case]) -> list[Case]:
+def needed_cases(found: ImplementationInfo, case: Case, earlier: Sequence[Case]) -> list[Case]:
     """The earlier cases without which a case does not fail in a new process: none, the last such one alone, or all.
 
     None too where it cannot be known: the module cannot be loaded a second time.
@@ -51,12 +51,12 @@ def _candidates(cases: list[Case]) -> Iterator[list[Case]]:
     yield cases
 
 
-def _fails(found: Found, case: Case) -> bool:
+def _fails(found: ImplementationInfo, case: Case) -> bool:
     try:
-        with Kept(), Tools(), ExitGuard(), raised_as_error(), skips_as_unsupported():
-            if found.kind().refusal(case):
+        with GlobalStateGuard(), MonkeypatchGuard(), ExitGuard(), raised_as_error(), skips_as_unsupported():
+            if found.cls().refusal(case):
                 return False
-            comparisons = Candidate.build(found.name, found.kind, case).verify()
+            comparisons = Candidate.build(found.name, found.cls, case).verify()
     except Unsupported:
         return False
     except (WrongResult, *RAISED):

@@ -7,13 +7,13 @@ from typing import Any
 
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.journal import Journal, JournalError
-from pytest_ecornn.run.items.items import Item
+from pytest_ecornn.run.items.items import CheckItem
 from pytest_ecornn.system import machine
 
 _MAX_VALUE_LENGTH = 200  # of a set-up's value in an error
 
 
-def check(rows: Journal, now: dict[str, Any], items: Iterable[Item]) -> None:
+def check(rows: Journal, now: dict[str, Any], items: Iterable[CheckItem]) -> None:
     """Raises JournalError where the journal was begun under another header than `now`, or has rows of none of the items."""
     before = rows.header
     differences = machine.same_machine(before.get("machine", {}), now["machine"])
@@ -26,7 +26,7 @@ def check(rows: Journal, now: dict[str, Any], items: Iterable[Item]) -> None:
         )
 
 
-def _strangers(rows: Journal, items: Iterable[Item]) -> list[str]:
+def _strangers(rows: Journal, items: Iterable[CheckItem]) -> list[str]:
     """The first row that this run would never have written."""
     known = {item.empty_row().key for item in items} if rows.rows else set()
     return [f"{' '.join(row.key)} is no row of this run" for row in rows.rows if row.key not in known][:1]

@@ -21,15 +21,15 @@ from pytest_ecornn.measurement import roofline
 from pytest_ecornn.results import journal, statistics
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.run import discovery
-from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
-from pytest_ecornn.run.items.control import ControlItem
+from pytest_ecornn.run.items.control import AATestItem
 from pytest_ecornn.run.items.drawn_items import DrawnItem
-from pytest_ecornn.run.items.items import FixedItem, build_and_compare
-from pytest_ecornn.run.items.property_items import PropertiesItem
+from pytest_ecornn.run.items.items import NamedCaseItem, build_and_compare
+from pytest_ecornn.run.items.property_items import PropertyItem
 from pytest_ecornn.run.options.option_table import DEFAULT_BASELINES
 from pytest_ecornn.run.options.options import Options
-from pytest_ecornn.run.processes.process import Process, worker_input
+from pytest_ecornn.run.processes.process import WorkerProcess, worker_input
 from pytest_ecornn.run.processes.proof_workers import ProofWorkers
 from pytest_ecornn.run.support import Support
 from pytest_ecornn.system import faults, memory
@@ -38,18 +38,18 @@ from pytest_ecornn.system.locking import MachineLock
 from pytest_ecornn.system.scratch import Scratch
 from pytest_ecornn.verification.calls import WrongResult
 from pytest_ecornn.verification.guards.exit_guard import ExitGuard
-from pytest_ecornn.verification.outcomes import RAISED, Failure, Skip, skips_as_unsupported
+from pytest_ecornn.verification.outcomes import RAISED, CheckFailed, SkipCheck, skips_as_unsupported
 from pytest_ecornn.verification.verification import Candidate
 
 
-class Session:
+class RunSession:
     """Raises pytest.UsageError, in one line, for whatever was asked for that does not exist."""
 
     def __init__(self, config: pytest.Config):
         self.options = Options.from_config(config)
-        self.lock, self.process = MachineLock(), Process()
+        self.lock, self.process = MachineLock(), WorkerProcess()
         self.current: Row | None = None
-        self.allocator = memory.fix_allocator() if self.options.bench else "system default"
+        self.allocator = memory.configure_malloc() if self.options.bench else "system default"
         hook = config.hook
         try:
             for found in hook.pytest_ecornn_cells(config=config):
@@ -68,7 +68,7 @@ class Session:
         self.proof_workers = ProofWorkers()
 
     def _cases(self) -> list[Case]:
-        parse = state_dict.give(self.options.state_dict).case if self.options.state_dict else Case.parse
+        parse = state_dict.load(self.options.state_dict).case if self.options.state_dict else Case.parse
         named = [parse(text) for text in self.options.cases]
         named = named or [case for name in self.options.case_sets for case in case_set(name)]
         for device in self.options.devices:
@@ -102,59 +102,63 @@ class Session:
         return list(dict.fromkeys(case.device for case in self.cases))
 
     @property
-    def selected(self) -> list[Found]:
+    def selected(self) -> list[ImplementationInfo]:
         return [found for found in self.found.values() if not self.options.only or found.name in self.options.only]
 
-    def again(self, found: Found, is_timed: bool) -> str:
+    def locator_options(self, found: ImplementationInfo, is_timed: bool) -> str:
         """The options, beside name and case, that a command needs to run the implementation once more, and to time it."""
         options = self.options
-        values = [("--ecornn-implementations", found.option), ("--ecornn-state-dict", options.state_dict)]
+        values = [("--ecornn-implementations", found.cli_option), ("--ecornn-state-dict", options.state_dict)]
         values += [("--ecornn-require", found.name if found.name in options.require else "")]
         if is_timed:
             values += [("--ecornn-baseline", name) for name in options.baselines]
             values += [("--ecornn-budget", f"{options.budget:g}")]
-            sources = {self.found[name].option for name in options.baselines} - {found.option}
+            sources = {self.found[name].cli_option for name in options.baselines} - {found.cli_option}
             values += [("--ecornn-implementations", source) for source in sorted(sources)]
         return "".join(f" {option} {shlex.quote(value)}" for option, value in values if value)
 
     # What is collected.
 
-    def rows(self) -> list[BenchmarkItem]:
+    def benchmark_items(self) -> list[BenchmarkItem]:
         if not self.options.bench:
             return []
         return [BenchmarkItem(self, found, case) for case in self.cases for found in self.selected]
 
-    def controls(self) -> list[ControlItem]:
+    def aa_test_items(self) -> list[AATestItem]:
         """One a device: its first case that a baseline runs, timed by the first such baseline."""
         if not self.options.bench:
             return []
         firsts = (self._control(device) for device in self.devices)
         return [item for item in firsts if item is not None]
 
-    def _control(self, device: str) -> ControlItem | None:
+    def _control(self, device: str) -> AATestItem | None:
         names = self.options.baselines or DEFAULT_BASELINES[device.partition(":")[0]]
         found = [self.found[name] for name in names if name in self.found]
         cases = (case for case in self.cases if case.device == device)
         pairs = ((one, case) for case in cases for one in found)
-        runs = (ControlItem(self, one, case) for one, case in pairs if not self.support.refusal(one, case))
+        runs = (AATestItem(self, one, case) for one, case in pairs if not self.support.refusal(one, case))
         return next(runs, None)
 
-    def fixed(self) -> list[FixedItem]:
+    def named_case_items(self) -> list[NamedCaseItem]:
         """The selected cases; those that are timed are verified there."""
         if self.options.bench:
             return []
-        return [FixedItem(self, found, case) for case in self.cases for found in self.selected]
+        return [NamedCaseItem(self, found, case) for case in self.cases for found in self.selected]
 
-    def drawn(self) -> list[DrawnItem]:
+    def drawn_case_items(self) -> list[DrawnItem]:
         """One a cell, dtype and device: all of them, or with --ecornn-bench those of the selected cases."""
-        return [] if self.options.cases else [DrawnItem(self, found, base) for base in self._bases() for found in self.selected]
+        return (
+            []
+            if self.options.cases
+            else [DrawnItem(self, found, base) for base in self._drawn_bases() for found in self.selected]
+        )
 
-    def properties(self) -> list[PropertiesItem]:
-        """One a cell, dtype and device, as `drawn`; with cases given by name, one for each of them."""
-        bases = self.cases if self.options.cases else self._bases()
-        return [PropertiesItem(self, found, base, bool(self.options.cases)) for base in bases for found in self.selected]
+    def properties(self) -> list[PropertyItem]:
+        """One a cell, dtype and device, as `drawn_case_items`; with cases given by name, one for each of them."""
+        bases = self.cases if self.options.cases else self._drawn_bases()
+        return [PropertyItem(self, found, base, bool(self.options.cases)) for base in bases for found in self.selected]
 
-    def _bases(self) -> list[Case]:
+    def _drawn_bases(self) -> list[Case]:
         """The cases around which others are drawn."""
         kinds: Iterable[tuple[str, str, str]]
         if self.options.bench:
@@ -167,14 +171,14 @@ class Session:
 
     @cached_property
     def support(self) -> Support:
-        bases = [] if self.options.cases else self._bases()
+        bases = [] if self.options.cases else self._drawn_bases()
         return Support(self._shared, self.cases, bases, lambda name: self.process.at_work(name, ""))
 
     @cached_property
     def confidence(self) -> float:
         """Confidence of a ratio's interval, corrected for the rows that this run may time, of two columns each on a GPU."""
-        items = [item for item in self.rows() if not item.refusal]
-        return statistics.confidence_of_each(sum(2 if item.case.device.startswith("cuda") else 1 for item in items))
+        items = [item for item in self.benchmark_items() if not item.refusal]
+        return statistics.per_comparison_confidence(sum(2 if item.case.device.startswith("cuda") else 1 for item in items))
 
     @cached_property
     def finished(self) -> dict[tuple[str, str, str], Row]:
@@ -187,7 +191,7 @@ class Session:
         except journal.JournalError as error:
             raise pytest.UsageError(str(error)) from error
 
-    def baselines(self, found: Found, case: Case) -> tuple[list[Candidate], list[str]]:
+    def baselines(self, found: ImplementationInfo, case: Case) -> tuple[list[Candidate], list[str]]:
         """The implementations to compare with, built and verified, never the candidate itself; and why others are absent."""
         if self.options.baselines:
             verified = [self.verified(name, case) for name in self.options.baselines if name != found.name]
@@ -199,7 +203,7 @@ class Session:
             one = self.verified(name, case)
             if isinstance(one, Candidate):
                 return [one], absent
-            absent += [one] if self.found[name].kind().refusal(case) is None else []
+            absent += [one] if self.found[name].cls().refusal(case) is None else []
         return [], absent
 
     @lru_cache(maxsize=4)  # noqa: B019 - one session a process
@@ -211,7 +215,7 @@ class Session:
         try:
             with raised_as_error(), skips_as_unsupported(), ExitGuard() as guard:
                 candidate, comparisons = build_and_compare(self.found[name], case)
-        except (Skip, Unsupported) as reason:
+        except (SkipCheck, Unsupported) as reason:
             return f"not compared with {name}: {reason}"
         except WrongResult as wrong:
             return f"not compared with {name}: {wrong}"
@@ -225,15 +229,15 @@ class Session:
 
     def _check_baseline(self, name: str, case: Case, error: BaseException) -> None:
         """A row must not suffer for what its baseline has done to the process: another runs it, without that baseline."""
-        spoiling = faults.spoiling(error, case.device)
+        spoiling = faults.unrecoverable_reason(error, case.device)
         if spoiling and self.process.is_replaceable:
             self.process.stop(spoiling)
-        if lost := faults.poison(case.device):
+        if lost := faults.sticky_cuda_error(case.device):
             message = f"the CUDA context is poisoned by the baseline {name} on {case}: {lost}; see --ecornn-isolate"
-            raise Failure(message, is_timed=True)
+            raise CheckFailed(message, is_timed=True)
 
     @property
-    def setup(self) -> dict[str, Any]:
+    def comparability_key(self) -> dict[str, Any]:
         """Set-up that rows of two runs must share to stand side by side: what shaped them, and the implementations' sources."""
         options = self.options
         checksums = {name: sources.checksum(found.path) for name, found in self.found.items()}
@@ -251,15 +255,15 @@ class Session:
     def ceilings(self, device: str) -> roofline.Ceilings:
         """The device's, measured once a run by whichever process needs them first. Call it with the machine alone."""
         path = self._ceilings_path(device)
-        return roofline.Ceilings.from_dict(json.loads(path.read_text())) if path.exists() else self.raised_ceilings(device)
+        return roofline.Ceilings.from_dict(json.loads(path.read_text())) if path.exists() else self.remeasured_ceilings(device)
 
-    def raised_ceilings(self, device: str) -> roofline.Ceilings:
+    def remeasured_ceilings(self, device: str) -> roofline.Ceilings:
         """The device's, measured once more: what a row has beaten may have been measured during a disturbance."""
         path = self._ceilings_path(device)
         dtypes = dict.fromkeys(case.dtype for case in self.cases if case.device == device)
         measured = roofline.measure_ceilings(dtypes, device)
         if path.exists():
-            measured = measured.raised(self.ceilings(device))
+            measured = measured.elementwise_max(self.ceilings(device))
         partial = path.with_suffix(f".{os.getpid()}")
         partial.write_text(json.dumps(measured.as_dict()))
         partial.replace(path)

@@ -16,12 +16,12 @@ import torch
 
 from pytest_ecornn.cases.strategies import nearest_supported
 from pytest_ecornn.contract import Case
-from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.system import file_locks
 from pytest_ecornn.system.interruption import raised_as_error
-from pytest_ecornn.verification.guards.ambient import Kept
+from pytest_ecornn.verification.guards.ambient import GlobalStateGuard
 from pytest_ecornn.verification.guards.exit_guard import ExitGuard
-from pytest_ecornn.verification.guards.tampering import Tools
+from pytest_ecornn.verification.guards.tampering import MonkeypatchGuard
 
 NO_CUDA = "no CUDA device on this machine"
 Answers = dict[str, str]
@@ -39,14 +39,14 @@ class Support:
         self._cases, self._bases = cases, bases
         self._answers: dict[str, Answers] = {}
 
-    def refusal(self, implementation: Found, case: Case, is_drawn: bool = False) -> str:
+    def refusal(self, implementation: ImplementationInfo, case: Case, is_drawn: bool = False) -> str:
         """Why the implementation runs neither the case nor, if it `is_drawn`, one like it; empty where it does."""
         name = implementation.name
         if name not in self._answers:
             self._answers[name] = self._shared_answers(implementation)
         return self._answers[name].get(_key(case, is_drawn), "")
 
-    def _shared_answers(self, implementation: Found) -> Answers:
+    def _shared_answers(self, implementation: ImplementationInfo) -> Answers:
         """The answers that the first process got; empty where it died of asking."""
         path = self._folder / f"support-{implementation.name}.json"
         begun = path.with_suffix(".begun")
@@ -71,13 +71,13 @@ class Support:
         finally:
             os.close(descriptor)
 
-    def _ask(self, implementation: Found) -> Answers:
+    def _ask(self, implementation: ImplementationInfo) -> Answers:
         """Reasons by case. Empty where asking changed what all share, or would have ended the run: rows are to show it.
 
         Own implementations' answers replace no tool, and a look at all tools takes longer than the answers.
         """
-        guard: AbstractContextManager[Tools | None] = nullcontext() if implementation.is_own else Tools()
-        with Kept() as settings, guard as tools, ExitGuard() as exits:
+        guard: AbstractContextManager[MonkeypatchGuard | None] = nullcontext() if implementation.is_own else MonkeypatchGuard()
+        with GlobalStateGuard() as settings, guard as tools, ExitGuard() as exits:
             answers = {_key(case, False): _refusal(implementation, case) for case in self._cases}
             answers |= {_key(base, True): _refusal_around(implementation, base) for base in self._bases}
         return (
@@ -97,13 +97,13 @@ def _write_whole(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-def _refusal(implementation: Found, case: Case) -> str:
-    return _guarded(lambda: implementation.kind().refusal(case), case)
+def _refusal(implementation: ImplementationInfo, case: Case) -> str:
+    return _guarded(lambda: implementation.cls().refusal(case), case)
 
 
-def _refusal_around(implementation: Found, base: Case) -> str:
+def _refusal_around(implementation: ImplementationInfo, base: Case) -> str:
     def refusal() -> str | None:
-        ask = implementation.kind().refusal
+        ask = implementation.cls().refusal
         return None if nearest_supported(base, ask) is not None else ask(base)
 
     return _guarded(refusal, base)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Precision, State, Weights, cells
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
 from pytest_ecornn.reference.loop import Sequential
@@ -35,7 +35,7 @@ class Loop(Implementation):
         return None if case.precision == "ieee" else "multiplies in IEEE precision"
 
     def cost(self, case: Case) -> Cost:
-        return cells.floor_cost(case)
+        return cells.minimum_cost(case)
 
     def build(self, case: Case, weights: Weights) -> Layer:
         self.case, self.cell = case, cells.get(case.cell)
@@ -49,8 +49,15 @@ class Loop(Implementation):
         return layer
 
     def one_layer(
-        self, weights: Weights, lengths: Tensor | None, suffix: str, x: Tensor, is_projected: bool, given: Blocks, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        weights: Weights,
+        lengths: Tensor | None,
+        suffix: str,
+        x: Tensor,
+        is_projected: bool,
+        given: GateTensors,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         self.is_reverse, parameters = reverse, self.parameters(weights, suffix)
         x = x.transpose(0, 1) if self.case.batch_first else x
         gates = x.to(self.compute)
@@ -70,16 +77,16 @@ class Loop(Implementation):
     def h_gates(self, h: Tensor, parameters: Parameters) -> Tensor:
         return linear(h, parameters["weight_hh"], parameters.get("bias_hh"))
 
-    def first_state(self, x: Tensor, given: Blocks) -> Blocks:
+    def first_state(self, x: Tensor, given: GateTensors) -> GateTensors:
         zeros = x.new_zeros(x.shape[1], self.case.hidden_size, dtype=self.compute)
         return tuple(s.to(self.compute) for s in given) or (zeros,) * len(self.cell.states)
 
     def advance(
-        self, t: int, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None
-    ) -> tuple[Blocks, Tensor]:
+        self, t: int, x: Tensor, state: GateTensors, parameters: Parameters, lengths: Tensor | None
+    ) -> tuple[GateTensors, Tensor]:
         """The state after step t, and its output."""
         count = len(self.cell.gates)
-        h: Blocks = ()
+        h: GateTensors = ()
         if self.cell.recurrent:
             h = self.h_gates(state[0].to(self.dtype).to(self.compute), parameters).chunk(count, -1)
         new = self.step(x.chunk(count, -1), h, state, parameters)
@@ -89,19 +96,19 @@ class Loop(Implementation):
             new, output = self.kept(alive, new, state), self.padded(alive, output)
         return self.carried(new), self.narrowed(output)
 
-    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+    def step(self, x: GateTensors, h: GateTensors, state: GateTensors, parameters: Parameters) -> GateTensors:
         return self.cell.step(x, h, state, parameters)
 
     def alive(self, t: int, lengths: Tensor) -> Tensor:
         return lengths > t
 
-    def kept(self, alive: Tensor, new: Blocks, state: Blocks) -> Blocks:
+    def kept(self, alive: Tensor, new: GateTensors, state: GateTensors) -> GateTensors:
         return tuple(torch.where(alive, a, b) for a, b in zip(new, state, strict=True))
 
     def padded(self, alive: Tensor, output: Tensor) -> Tensor:
         return torch.where(alive, output, 0)
 
-    def carried(self, state: Blocks) -> Blocks:
+    def carried(self, state: GateTensors) -> GateTensors:
         return state
 
     def narrowed(self, state: Tensor) -> Tensor:
@@ -129,14 +136,14 @@ class PackedLoop(Loop):
         return with_resets
 
     def advance(
-        self, t: int, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None
-    ) -> tuple[Blocks, Tensor]:
+        self, t: int, x: Tensor, state: GateTensors, parameters: Parameters, lengths: Tensor | None
+    ) -> tuple[GateTensors, Tensor]:
         before = state if self.resets is None else self.started(state, self.resets, t)
         return super().advance(t, x, before, parameters, lengths)
 
-    def started(self, state: Blocks, resets: Tensor, t: int) -> Blocks:
+    def started(self, state: GateTensors, resets: Tensor, t: int) -> GateTensors:
         """The state that step t starts from. resets: [T, B]."""
-        return cells.started(state, resets[t])
+        return cells.apply_reset(state, resets[t])
 
 
 class _Around:

@@ -24,17 +24,17 @@ PROPERTY = "ecornn_selfcheck"
 _KEPT_CASES = 64  # whose references are kept: trials of a cell and dtype meet the same cases
 
 
-class Selfcheck:
+class SelfCheckPlugin:
     """Registered for the length of one run. Under pytest-xdist the controller counts."""
 
     def __init__(self, config: pytest.Config):
         self._config, self._start = config, time.monotonic()
         self._is_worker = hasattr(config, "workerinput")
         self.seed = run_seed.seed_of(config)
-        machine.share_cores(config)
+        machine.limit_threads_per_worker(config)
         verification.keep_expected(_KEPT_CASES)
         taken = datetime.now(UTC).isoformat(timespec="seconds")
-        self._score = score.Score(taken, 0.0, __version__, machine.own_commit(), self.seed)
+        self._score = score.MutationScore(taken, 0.0, __version__, machine.own_commit(), self.seed)
         self._written = ""
         select_suites(config, ["test_selfcheck.py"])
 

@@ -14,12 +14,12 @@ from random import Random
 from pytest_ecornn.cases.strategies import nearest_supported
 from pytest_ecornn.contract import DTYPES, MODES, Case, cells
 from pytest_ecornn.run import discovery
-from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.run.exploration import Profile
 from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
 from pytest_ecornn.run.items.drawn_items import DrawnItem
-from pytest_ecornn.run.items.items import Item
-from pytest_ecornn.run.items.property_items import PropertiesItem
+from pytest_ecornn.run.items.items import CheckItem
+from pytest_ecornn.run.items.property_items import PropertyItem
 from pytest_ecornn.selfcheck.trial_session import TrialOptions, TrialSession
 
 FOLDER = Path(__file__).parent / "correct"
@@ -28,7 +28,7 @@ _ROW_SECONDS = 0.02  # of a timed row
 
 
 @dataclass(frozen=True)
-class CorrectItem(DrawnItem):
+class FalseAlarmItem(DrawnItem):
     """Verifies drawn cases of an implementation that is right."""
 
     examples: int = 1
@@ -38,49 +38,49 @@ class CorrectItem(DrawnItem):
         return Profile(self.examples, 0)
 
 
-def right_items(seed: int, num_cases: int) -> list[Item]:
+def right_items(seed: int, num_cases: int) -> list[CheckItem]:
     """Drawn cases, at least so many in all; and of each implementation the properties and a timed row of one cell and dtype."""
     implementations = {found: supported(found) for found in right_implementations()}
     drawn = [(found, base) for found, bases in implementations.items() for base in _drawn_bases(found, bases, seed)]
     examples = ceil(num_cases / max(1, len(drawn)))
     options = TrialOptions(budget=_ROW_SECONDS, seed=seed)
-    items: list[Item] = [
-        CorrectItem(TrialSession(options), found, base, number=_number(seed, found, base), examples=examples)
+    items: list[CheckItem] = [
+        FalseAlarmItem(TrialSession(options), found, base, number=_number(seed, found, base), examples=examples)
         for found, base in drawn
     ]
     for found, bases in implementations.items():
         random = Random(f"{seed} {found.name}")
         base = random.choice(bases)
-        items.append(PropertiesItem(TrialSession(options), found, base, number=_number(seed, found, base)))
+        items.append(PropertyItem(TrialSession(options), found, base, number=_number(seed, found, base)))
         items.append(BenchmarkItem(TrialSession(options), found, _row_case(found, base, random, seed)))
     return items
 
 
-def right_implementations() -> list[Found]:
+def right_implementations() -> list[ImplementationInfo]:
     """The right implementations, which run on a CPU; the files of `correct/` last."""
     every = discovery.discover([FOLDER]).values()
-    return sorted((found for found in every if supported(found)), key=lambda found: bool(found.option))
+    return sorted((found for found in every if supported(found)), key=lambda found: bool(found.cli_option))
 
 
-def supported(found: Found) -> list[Case]:
+def supported(found: ImplementationInfo) -> list[Case]:
     """The cases around which others may be drawn: one a cell and dtype."""
     bases = [Case(cell=cell, dtype=dtype, steps=4, batch=2, hidden_size=8) for cell in cells.names() for dtype in DTYPES]
-    return [base for base in bases if nearest_supported(base, found.kind().refusal) is not None]
+    return [base for base in bases if nearest_supported(base, found.cls().refusal) is not None]
 
 
-def _drawn_bases(found: Found, bases: list[Case], seed: int) -> list[Case]:
+def _drawn_bases(found: ImplementationInfo, bases: list[Case], seed: int) -> list[Case]:
     """All of an own implementation; a few of a file's, others with each seed."""
-    if not found.option:
+    if not found.cli_option:
         return bases
     return Random(f"{found.name} {seed}").sample(bases, min(_KINDS_OF_A_FILE, len(bases)))
 
 
-def _row_case(found: Found, base: Case, random: Random, seed: int) -> Case:
+def _row_case(found: ImplementationInfo, base: Case, random: Random, seed: int) -> Case:
     """A small case of the base's cell and dtype, to be timed."""
     wanted = replace(base, steps=6, batch=3, mode=random.choice(MODES), seed=seed)
-    case = nearest_supported(wanted, found.kind().refusal)
+    case = nearest_supported(wanted, found.cls().refusal)
     return base if case is None else case
 
 
-def _number(seed: int, found: Found, base: Case) -> int:
+def _number(seed: int, found: ImplementationInfo, base: Case) -> int:
     return zlib.crc32(f"{seed} {found.name} {base}".encode())

@@ -17,13 +17,13 @@ import torch
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.results.rows import Row
-from pytest_ecornn.run.discovery import Found, discover
+from pytest_ecornn.run.discovery import ImplementationInfo, discover
 from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
 from pytest_ecornn.run.items.drawn_items import DrawnItem
-from pytest_ecornn.run.items.items import Item
-from pytest_ecornn.run.items.property_items import PropertiesItem
+from pytest_ecornn.run.items.items import CheckItem
+from pytest_ecornn.run.items.property_items import PropertyItem
 from pytest_ecornn.selfcheck.trial_session import TrialOptions, TrialSession
-from pytest_ecornn.verification.outcomes import Failure
+from pytest_ecornn.verification.outcomes import CheckFailed
 
 FOLDERS = {kind: Path(__file__).parent / name for kind, name in {"fault": "mutants", "cheat": "exploits"}.items()}
 CHEAT_SECONDS = 0.01  # of a cheat's first row, which has three rounds at least; of each further one twice as long
@@ -70,7 +70,7 @@ _SAME = {"final h": "output"}
 class Planted:
     """One file of `mutants/` or `exploits/`: the implementation in it and the constants beside it."""
 
-    found: Found
+    found: ImplementationInfo
     caught_by: str
     cell: str = "lstm"
     dtype: str = "float32"
@@ -83,7 +83,7 @@ class Planted:
     def load(cls, path: Path) -> Planted:
         """Found as a third party's file is; `STANDS_FOR` names the own implementation whose duties it takes over."""
         found = discover([path])[path.stem]
-        constants = vars(sys.modules[found.kind.__module__])
+        constants = vars(sys.modules[found.cls.__module__])
         if own := constants.get("STANDS_FOR"):
             found = replace(found, name=own, is_own=True)
         names = [name for name in ("cell", "dtype", "device", "mode", "profile", "options") if name.upper() in constants]
@@ -145,7 +145,7 @@ def all_trials(*kinds: str, seed: int = 0) -> list[Trial]:
 class _Drawn(DrawnItem):
     """Leaves out how a failure repeats: of a trial it is known."""
 
-    def examined(self, failure: Failure) -> Failure:
+    def examined(self, failure: CheckFailed) -> CheckFailed:
         return failure
 
 
@@ -154,9 +154,9 @@ def explored(planted: Planted, profile: str, seed: int = 0) -> Row:
     return item(planted, profile, seed).finished()
 
 
-def item(planted: Planted, profile: str, seed: int = 0) -> Item:
+def item(planted: Planted, profile: str, seed: int = 0) -> CheckItem:
     """The test item that is to fail on drawn cases."""
-    kind = PropertiesItem if planted.needs_properties else _Drawn
+    kind = PropertyItem if planted.needs_properties else _Drawn
     own = TrialSession(TrialOptions(profile, seed=seed))
     return kind(own, planted.found, replace(planted.base, mode="inference"), number=seed)
 
@@ -165,7 +165,7 @@ def timed(planted: Planted, seed: int = 0, seconds: float = CHEAT_SECONDS) -> Ro
     """The row of one case, finished: timed beside a plain loop, or its properties checked. The contents are the seed's."""
     own, case = TrialSession(TrialOptions(planted.profile, seconds, seed=seed)), replace(planted.base, seed=seed)
     if planted.needs_properties:
-        return PropertiesItem(own, planted.found, case, is_fixed=True).finished()
+        return PropertyItem(own, planted.found, case, is_fixed=True).finished()
     return BenchmarkItem(own, planted.found, case).finished()
 
 

@@ -12,8 +12,8 @@ from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import CONFIDENCE
-from pytest_ecornn.run.discovery import Found
-from pytest_ecornn.run.processes.process import Process
+from pytest_ecornn.run.discovery import ImplementationInfo
+from pytest_ecornn.run.processes.process import WorkerProcess
 from pytest_ecornn.run.processes.proof_workers import ProofWorkers
 from pytest_ecornn.verification.verification import Candidate
 
@@ -36,14 +36,14 @@ class NoLock:
     def shared(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def alone(self) -> AbstractContextManager[None]:
+    def exclusive(self) -> AbstractContextManager[None]:
         return nullcontext()
 
 
 class AnySupport:
     """A trial asks the implementation itself, case by case."""
 
-    def refusal(self, implementation: Found, case: Case, is_drawn: bool = False) -> str:
+    def refusal(self, implementation: ImplementationInfo, case: Case, is_drawn: bool = False) -> str:
         return ""
 
 
@@ -55,20 +55,20 @@ class TrialSession:
     current: Row | None = None
     lock: NoLock = field(default_factory=NoLock)
     support: AnySupport = field(default_factory=AnySupport)
-    process: Process = field(default_factory=Process)
+    process: WorkerProcess = field(default_factory=WorkerProcess)
     proof_workers: ProofWorkers = field(default_factory=ProofWorkers)
-    found: Mapping[str, Found] = field(default_factory=dict)
+    found: Mapping[str, ImplementationInfo] = field(default_factory=dict)
     finished: Mapping[tuple[str, str, str], Row] = field(default_factory=dict)
     confidence: float = CONFIDENCE
 
-    def again(self, found: Found, is_timed: bool) -> str:
-        return f" --ecornn-implementations {shlex.quote(found.option)}" if found.option else ""
+    def locator_options(self, found: ImplementationInfo, is_timed: bool) -> str:
+        return f" --ecornn-implementations {shlex.quote(found.cli_option)}" if found.cli_option else ""
 
-    def baselines(self, found: Found, case: Case) -> tuple[list[Candidate], list[str]]:
+    def baselines(self, found: ImplementationInfo, case: Case) -> tuple[list[Candidate], list[str]]:
         return [Candidate.build("sequential", Sequential, case)], []
 
     def ceilings(self, device: str) -> Ceilings:
         return Ceilings({1: 1e9}, {1: 1e9}, dict.fromkeys((*DTYPES, "tf32"), 1e9))
 
-    def raised_ceilings(self, device: str) -> Ceilings:
+    def remeasured_ceilings(self, device: str) -> Ceilings:
         return self.ceilings(device)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-def folder() -> Path:
+def cache_dir() -> Path:
     """ECORNN_CACHE_DIR, else the user's cache folder."""
     given = os.environ.get("ECORNN_CACHE_DIR")
     return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-ecornn"

@@ -13,7 +13,7 @@ from typing import IO
 GRACE_SECONDS = 2.0
 
 
-class Deadline:
+class Timeout:
     """Time limit for one row after the other. When it expires, it writes the stacks of all threads to the file `stack`."""
 
     def __init__(self, stack: IO[str]):

@@ -10,7 +10,7 @@ import torch
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "
 
 
-def death(status: int | None) -> str:
+def exit_reason(status: int | None) -> str:
     """How a process ended that was not told to, by its exit status; a negative one is a signal, None is not known."""
     if status is None:
         return "ended its process"
@@ -25,7 +25,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or _CPU_ALLOCATOR in str(error)
 
 
-def poison(device: str) -> str:
+def sticky_cuda_error(device: str) -> str:
     """Why nothing more can run on the device in this process: the error that its CUDA context keeps. Empty if it is sound."""
     if not device.startswith("cuda") or not torch.cuda.is_initialized():
         return ""
@@ -36,9 +36,9 @@ def poison(device: str) -> str:
     return ""
 
 
-def spoiling(error: BaseException | None, device: str) -> str:
+def unrecoverable_reason(error: BaseException | None, device: str) -> str:
     """Describes the damage to this process if later rows may fail through no fault of theirs; empty if there is none."""
-    if lost := poison(device):
+    if lost := sticky_cuda_error(device):
         return f"CUDA context is poisoned: {lost}"
     if error is not None and is_out_of_memory(error):
         return f"ran out of memory: {' '.join(str(error).split()) or type(error).__name__}"

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-_LONGEST = 200
+_MAX_REASON_CHARS = 200
 # An allocator that still believes in them asks them at the next capture, so they must not be collected.
 _failed: list[torch.cuda.CUDAGraph] = []
 
@@ -23,7 +23,7 @@ class NotCaptured(Exception):
     """One line: why there is no graph."""
 
 
-class Capturing:
+class GraphCapture:
     """Makes CUDA graphs on one device, on one side stream.
 
     Each has memory of its own: in a shared pool one graph's results may lie where an earlier graph still works when replayed.
@@ -36,28 +36,28 @@ class Capturing:
 
     def warm_up(self, call: Callable[[], Any]) -> Any:
         """Makes the call twice, as it will be captured, and returns the result: what is done only once must be done by then."""
-        with _told_why(), self._aside():
+        with _capture_error_reason(), self._on_side_stream():
             call()
-            with _no_waiting():
+            with _forbid_synchronization():
                 result = call()
         return result
 
     def capture(self, call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
         """A graph of the call, and its result, whose tensors each replay fills anew."""
         graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
-        with _told_why(), self._aside():
+        with _capture_error_reason(), self._on_side_stream():
             torch.cuda.empty_cache()  # nothing can be given back during the capture
             try:
                 graph.capture_begin(pool=pool)
                 result = call()
                 graph.capture_end()
             except BaseException:
-                self._abandon(graph, pool)
+                self._discard_graph(graph, pool)
                 raise
         return graph, result
 
     @contextmanager
-    def _aside(self) -> Iterator[None]:
+    def _on_side_stream(self) -> Iterator[None]:
         """Switches to the side stream, with the device idle before and after; restores the former stream in any case."""
         with torch.cuda.device(self._device):
             torch.cuda.synchronize()
@@ -65,7 +65,7 @@ class Capturing:
                 yield
             torch.cuda.synchronize()
 
-    def _abandon(self, graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
+    def _discard_graph(self, graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
         with contextlib.suppress(RuntimeError), warnings.catch_warnings():  # spoilt, or ended already
             warnings.simplefilter("ignore")
             graph.capture_end()
@@ -76,16 +76,16 @@ class Capturing:
 
 
 @contextmanager
-def _told_why() -> Iterator[None]:
+def _capture_error_reason() -> Iterator[None]:
     try:
         yield
     except Exception as error:
         first = next(iter(str(error).splitlines()), "")
-        raise NotCaptured(f"it cannot be captured ({type(error).__name__}: {first[:_LONGEST]})") from error
+        raise NotCaptured(f"it cannot be captured ({type(error).__name__}: {first[:_MAX_REASON_CHARS]})") from error
 
 
 @contextmanager
-def _no_waiting() -> Iterator[None]:
+def _forbid_synchronization() -> Iterator[None]:
     """torch raises where an operation would wait for the device."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():

@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Words:
+class CurrentWork:
     """State of a worker. implementation, case: at work at the time of writing. end: why the worker stopped by itself, in words.
 
-    beside: the baselines that it took turns with. is_again: its row is to be run once more, by another. is_timed: while
+    beside: the baselines that it took turns with. rerun: its row is to be run once more, by another. is_timed: while
     times were measured, or what they are measured with was built.
     """
 
@@ -20,31 +20,31 @@ class Words:
     case: str = ""
     beside: str = ""
     end: str = ""
-    is_again: bool = False
+    rerun: bool = False
     is_timed: bool = False
 
 
-class LastWords:
+class CrashReport:
     """Last words of one worker. `stack` holds faulthandler's dump of a crash or of a row that took too long."""
 
     def __init__(self, folder: Path, worker: str):
         self._path, self.stack = folder / f"{worker}.json", folder / f"{worker}.stack"
 
-    def write(self, words: Words) -> None:
+    def write(self, words: CurrentWork) -> None:
         self._path.write_text(json.dumps(asdict(words)))
 
-    def read(self) -> Words:
+    def read(self) -> CurrentWork:
         try:
-            return Words(**json.loads(self._path.read_text()))
+            return CurrentWork(**json.loads(self._path.read_text()))
         except (OSError, ValueError):  # it died before, or while, it wrote
-            return Words()
+            return CurrentWork()
 
     @property
-    def is_late(self) -> bool:
+    def timed_out(self) -> bool:
         """Whether its row took too long."""
         return "Timeout (" in self._stack()
 
-    def place(self, source: Path) -> str:
+    def crash_location(self, source: Path) -> str:
         """Returns the innermost line of `source` in the stack; empty where the stack has none."""
         found = re.search(rf'File "{re.escape(str(source))}", line (\d+)', self._stack())
         return f" at {source.name}:{found[1]}" if found else ""

@@ -47,7 +47,7 @@ class MachineLock:
             yield
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Holds the lock exclusively. Waits, without a limit, until those that hold it are done."""
         with self._held(alone=True):
             yield

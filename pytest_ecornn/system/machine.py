@@ -74,7 +74,7 @@ def same_machine(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     return [f"{name}: {_text(first)} and {_text(second)}" for name, first, second in pairs if first != second]
 
 
-def same_kind(a: dict[str, Any], b: dict[str, Any], has_gpu: bool) -> tuple[list[str], list[str]]:
+def check_comparable(a: dict[str, Any], b: dict[str, Any], has_gpu: bool) -> tuple[list[str], list[str]]:
     """Lists the differences that forbid comparing ratios of times, and those that deserve a warning, one line each.
 
     has_gpu: whether any of the times were taken on a GPU, so that its name matters.
@@ -88,7 +88,7 @@ def same_kind(a: dict[str, Any], b: dict[str, Any], has_gpu: bool) -> tuple[list
     return forbidden, [line for line in same_machine(a, b) if line.partition(":")[0] not in known]
 
 
-def gpu_line(found: dict[str, Any]) -> str:
+def gpu_summary(found: dict[str, Any]) -> str:
     """Summarises in one line the parts of a fingerprint that times on a GPU depend on most."""
     gpu, packages = found["gpu"] or {}, found["packages"]
     return (
@@ -102,7 +102,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def share_cores(config: Any) -> None:
+def limit_threads_per_worker(config: Any) -> None:
     """Gives torch its share of the cores in a worker of pytest-xdist; verified cases are small, threads of too many wait."""
     if worker := getattr(config, "workerinput", None):
         torch.set_num_threads(max(1, usable_cores() // worker["workercount"]))

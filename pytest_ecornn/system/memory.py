@@ -38,7 +38,7 @@ _CONTAINER = (
 )
 
 
-def fix_allocator() -> str:
+def configure_malloc() -> str:
     """Tells glibc to keep freed memory and to map nothing anew; returns what reports print. Calling it again changes nothing.
 
     An allocator put in malloc's place (LD_PRELOAD) heeds none of this and cannot be told from glibc here.
@@ -88,7 +88,7 @@ def _of_large_blocks(own: ctypes.CDLL) -> tuple[bool, bool]:
 
 
 def set_allocator(old: dict[str, bool]) -> None:
-    """Makes glibc behave so again, by its defaults or by what `fix_allocator` sets."""
+    """Makes glibc behave so again, by its defaults or by what `configure_malloc` sets."""
     own = libc()
     if own is not None:
         own.mallopt(_M_MMAP_MAX, _MMAP_MAX if old["maps large blocks"] else 0)
@@ -127,7 +127,7 @@ def free_bytes(device: str) -> int:
     return available_bytes() or 2**30
 
 
-def limit(size: int) -> None:
+def set_memory_limit(size: int) -> None:
     """Lets this process and each of its children allocate so many bytes; beyond, allocating fails as if there were no more.
 
     Writable private memory counts, touched or not, so neither what CUDA reserves of the address space nor shared memory does.
@@ -136,14 +136,14 @@ def limit(size: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (size, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 
-def lift_limit() -> None:
-    """Takes `limit` back."""
+def remove_memory_limit() -> None:
+    """Takes `set_memory_limit` back."""
     if resource is not None:
         most = resource.getrlimit(resource.RLIMIT_DATA)[1]
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
-def release() -> None:
+def trim_malloc() -> None:
     """Gives back to the system what malloc holds and nobody uses."""
     found = libc()
     if found is not None:
@@ -171,7 +171,7 @@ def _cuda_peak_bytes(call: Callable[[], Any], device: str) -> int:
 
 def _resident_peak_bytes(call: Callable[[], Any]) -> int | None:
     gc.collect()  # what is freed during the call would hide what it takes
-    release()
+    trim_malloc()
     try:
         before = _status_bytes("VmRSS")
         (_PROCESS / "clear_refs").write_text("5")  # the peak starts again from what is resident now

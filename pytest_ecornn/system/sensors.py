@@ -20,7 +20,7 @@ _REASONS = {
 }  # fmt: skip
 
 
-class Sensors:
+class GpuTelemetry:
     """Readings of one device, a set for each `sample`; none where there is nothing to read."""
 
     def __init__(self, device: str):

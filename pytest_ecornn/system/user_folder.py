@@ -21,7 +21,7 @@ def redirect_plugins(config: pytest.Config, scratch: Path) -> None:
     if is_default and not any(getattr(option, name, None) for name in _USES_OF_STORAGE):
         option.benchmark_storage = f"file://{scratch / 'benchmarks'}"
     if "HYPOTHESIS_STORAGE_DIRECTORY" not in os.environ and not (here / ".hypothesis").exists():
-        set_hypothesis_home_dir(_writable(cache.folder() / "hypothesis", scratch / "hypothesis"))
+        set_hypothesis_home_dir(_writable(cache.cache_dir() / "hypothesis", scratch / "hypothesis"))
 
 
 def _writable(folder: Path, otherwise: Path) -> Path:

@@ -14,38 +14,38 @@ from torch import Tensor
 
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Case, Declared
-from pytest_ecornn.verification.calls import Tensors, differing
+from pytest_ecornn.verification.calls import Tensors, bitwise_different
 from pytest_ecornn.verification.comparison import (
     MAX_FACTOR,
     MAX_FLOOR,
     RMS_FACTOR,
     RMS_FLOOR,
     Error,
-    judge,
+    check_tensor,
     precision_eps,
-    widened,
+    to_float64,
 )
 from pytest_ecornn.verification.rounding_shares import ANY
-from pytest_ecornn.verification.verification import Expected, reference_device
+from pytest_ecornn.verification.verification import ReferenceResult, reference_device
 from pytest_ecornn.verification.yardstick import run_counts
 
 
 @dataclass
-class Agreement:
+class ResultComparator:
     """Compares results of one problem, computed with the roundings that are `declared`."""
 
     problem: Problem
     declared: Declared
 
     @cached_property
-    def _expected(self) -> Expected:
-        return Expected(self.problem)
+    def _expected(self) -> ReferenceResult:
+        return ReferenceResult(self.problem)
 
-    def exactly(self, wanted: Tensors, got: Tensors) -> str:
+    def bitwise_equal(self, wanted: Tensors, got: Tensors) -> str:
         """Describes the first tensor that differs in a bit, in one line; empty if none does."""
         return next((_first_difference(name, wanted[name], got[name]) for name in differing_names(wanted, got)), "")
 
-    def nearly(self, wanted: Tensors, got: Tensors) -> str:
+    def allclose(self, wanted: Tensors, got: Tensors) -> str:
         """Describes the first tensor that differs by more than rounding, in one line; empty if none does."""
         names = differing_names(wanted, got)
         for runs in run_counts(wanted["output"].numel() if wanted["output"] is not None else 0):
@@ -58,10 +58,10 @@ class Agreement:
     def _judged(self, name: str, wanted: Tensor | None, got: Tensor | None, runs: int) -> str:
         if wanted is None or got is None:
             return _first_difference(name, wanted, got)
-        case, yard = self.problem.case, self._expected.spread(self.declared, runs)[name]
-        both = {label: _twice(case, error) for label, error in yard.items()}
-        reference = widened(wanted, torch.device(reference_device(case)))
-        verdict = judge(case, name, got, reference, both, self._expected.valid(name))
+        case, yard = self.problem.case, self._expected.baseline_errors(self.declared, runs)[name]
+        both = {label: _doubled_limits(case, error) for label, error in yard.items()}
+        reference = to_float64(wanted, torch.device(reference_device(case)))
+        verdict = check_tensor(case, name, got, reference, both, self._expected.valid(name))
         return verdict.message if verdict.status == "failed" else ""
 
 
@@ -72,13 +72,13 @@ def differing_names(wanted: Tensors, got: Tensors) -> list[str]:
 def _differ(wanted: Tensor | None, got: Tensor | None) -> bool:
     if wanted is None or got is None:
         return wanted is not got
-    return wanted.shape != got.shape or wanted.dtype != got.dtype or bool(differing(wanted, got).any())
+    return wanted.shape != got.shape or wanted.dtype != got.dtype or bool(bitwise_different(wanted, got).any())
 
 
 def _first_difference(name: str, wanted: Tensor | None, got: Tensor | None) -> str:
     if wanted is None or got is None or (wanted.shape, wanted.dtype) != (got.shape, got.dtype):
         return f"{name}: expected {_kind(wanted)}, got {_kind(got)}"
-    wrong = differing(wanted, got)
+    wrong = bitwise_different(wanted, got)
     if not wrong.any():
         return f"{name}: expected it written when it is read, but it changed while it was compared"
     index = tuple(int(i) for i in wrong.nonzero()[0])
@@ -92,7 +92,7 @@ def _kind(tensor: Tensor | None) -> str:
     return "nothing" if tensor is None else f"{list(tensor.shape)}, {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _twice(case: Case, error: Error) -> Error:
+def _doubled_limits(case: Case, error: Error) -> Error:
     """The yardstick whose limits are twice those of `error`."""
     eps = precision_eps(case)
     rms = 2 * error.rms + RMS_FLOOR / RMS_FACTOR * eps / error.count**0.5

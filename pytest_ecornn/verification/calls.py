@@ -20,7 +20,7 @@ class WrongResult(Exception):
     """A candidate broke the contract in a way that leaves nothing to compare."""
 
 
-class Poisoned(DispatchMode):
+class PoisonedAllocations(DispatchMode):
     """Within it, memory that torch.empty and its kin return uninitialised holds `value` (integers: a large negative number).
 
     At the dispatcher, so that a backward pass is reached too.
@@ -30,7 +30,7 @@ class Poisoned(DispatchMode):
         super().__init__()
         self._value = value
 
-    looks_into_ops = True  # what an op's function allocates is poisoned only where the function runs in the op's place
+    sees_inside_ops = True  # what an op's function allocates is poisoned only where the function runs in the op's place
 
     _FACTORIES = (
         torch.ops.aten.empty.memory_format,
@@ -70,7 +70,7 @@ class Call:
         self.x, state = problem.x.detach(), tuple(s.detach() for s in problem.state)
         for leaf in (self.x, *state):
             leaf.requires_grad_(case.training)
-        self.state = replace(problem, state=state).given_state
+        self.state = replace(problem, state=state).state_argument
         states = cells.get(case.cell).states
         self.inputs: dict[str, Tensor] = {"x": self.x}
         self.inputs |= {f"initial {name}": tensor for name, tensor in zip(states, state, strict=False)}
@@ -81,17 +81,17 @@ class Call:
         lengths, resets = self.problem.lengths, self.problem.resets
         return layer(self.x, self.state, lengths) if resets is None else layer(self.x, self.state, lengths, resets)
 
-    def timed(self, layer: Layer) -> tuple[Any, Any]:
+    def forward_backward(self, layer: Layer) -> tuple[Any, Any]:
         """The layer, and in training mode the gradient of every input: nothing else is timed."""
         result = self.forward(layer)
-        if not self.problem.loss_weights:
+        if not self.problem.output_gradients:
             return result, ()
         output, final = result
         outputs = (output, *final) if isinstance(final, tuple) else (output, final)
-        return result, torch.autograd.grad(outputs, self._leaves, self.problem.loss_weights, allow_unused=True)
+        return result, torch.autograd.grad(outputs, self._leaves, self.problem.output_gradients, allow_unused=True)
 
-    def named(self, result: Any, gradients: Any) -> Tensors:
-        """Names the tensors that `timed` returned. Raises WrongResult where they lack the contract's form."""
+    def results_by_name(self, result: Any, gradients: Any) -> Tensors:
+        """Names the tensors that `forward_backward` returned. Raises WrongResult where they lack the contract's form."""
         cell = cells.get(self.problem.case.cell)
         output, finals = _unpack(result, cell)
         if odd := [type(one).__name__ for one in gradients if one is not None and type(one) is not Tensor]:
@@ -100,17 +100,17 @@ class Call:
         return tensors | {f"grad {name}": grad for name, grad in zip(self.inputs, gradients, strict=bool(gradients))}
 
 
-def on_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+def tree_map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
     """Applies `function` to each tensor of a result; its tuples and lists become tuples."""
     if isinstance(value, Tensor):
         return function(value)
-    return tuple(on_tensors(function, one) for one in value) if isinstance(value, (tuple, list)) else value
+    return tuple(tree_map_tensors(function, one) for one in value) if isinstance(value, (tuple, list)) else value
 
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def differing(one: Tensor, other: Tensor) -> Tensor:
+def bitwise_different(one: Tensor, other: Tensor) -> Tensor:
     """Mask of elements whose bits differ in two tensors of the same kind; any two NaNs are equal."""
     bits = _BITS[one.element_size()]
     return (one.detach().view(bits) != other.detach().view(bits)) & ~(one.isnan() & other.isnan())
@@ -118,7 +118,7 @@ def differing(one: Tensor, other: Tensor) -> Tensor:
 
 def check_unchanged(name: str, given: Tensor, before: Tensor) -> None:
     """Raises WrongResult, with the first element that differs, where `given` is not as it was before the call."""
-    wrong = differing(given, before)
+    wrong = bitwise_different(given, before)
     if wrong.any():
         index = tuple(int(i) for i in wrong.nonzero()[0])
         was, became = before[index].item(), given[index].item()
@@ -143,20 +143,20 @@ class Copies:
             raise
 
 
-class Unchanged(Copies):
+class MutationGuard(Copies):
     """Copies of all that a call is given."""
 
     def __init__(self, call: Call):
         given = {name: tensor.detach() for name, tensor in call.inputs.items()}
-        given |= {f"loss weight {k}": weight for k, weight in enumerate(call.problem.loss_weights)}
+        given |= {f"loss weight {k}": weight for k, weight in enumerate(call.problem.output_gradients)}
         masks = {"lengths": call.problem.lengths, "resets": call.problem.resets}
         super().__init__(given | {name: mask for name, mask in masks.items() if mask is not None})
 
 
 def run_guarded(layer: Layer, problem: Problem) -> Tensors:
     """`run` on poisoned memory. Raises WrongResult where the call wrote into its inputs or weights."""
-    guard = Unchanged(Call(problem))
-    with Poisoned():
+    guard = MutationGuard(Call(problem))
+    with PoisonedAllocations():
         tensors = run(layer, problem)
     guard.check()
     return tensors
@@ -179,8 +179,8 @@ def run_call(layer: Layer, call: Call) -> Tensors:
     output, finals = _unpack(result, cells.get(problem.case.cell))
     gradients: Any = ()
     if problem.case.training:
-        gradients = _gradients((output, *finals), problem.loss_weights, list(call.inputs.values()))
-    return call.named(result, gradients)
+        gradients = _gradients((output, *finals), problem.output_gradients, list(call.inputs.values()))
+    return call.results_by_name(result, gradients)
 
 
 def _unpack(result: Any, cell: cells.Cell) -> tuple[Tensor, tuple[Tensor, ...]]:

@@ -30,7 +30,7 @@ Mask = Tensor  # bool, on the same device, of a shape that broadcasts to the ten
 RMS_FACTOR, RMS_FLOOR = 2.0, 2.0
 MAX_FACTOR, MAX_FLOOR = 2.0, 4.0
 # A sum of n terms added one after the other in float32 (float64) errs by 0.2 eps * sqrt(n), which the yardstick's blocked sums
-# do not show: both limits rise by SUM_FLOOR * eps * sqrt(n), n being `terms`.
+# do not show: both limits rise by SUM_FLOOR * eps * sqrt(n), n being `summation_length`.
 SUM_FLOOR = 0.5
 # Where the yardstick's rms is over UNSTABLE * eps, rounding is not what elements differ by, and shares are not judged.
 UNSTABLE = 4.0
@@ -55,7 +55,7 @@ class Error:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TensorCheck:
     """The verdict on one tensor. status: passed, failed or uninformative; `share` is the worst error over its limit."""
 
     tensor: str
@@ -83,7 +83,7 @@ def slices(case: Case, tensor: str, shape: tuple[int, ...]) -> Slices:
         edges = [0, *(2**k for k in range(case.steps.bit_length()) if 2**k < case.steps), case.steps]
         labels = [f"steps {a}..{b - 1}" for a, b in itertools.pairwise(edges)]
     elif tensor.startswith(("final", "grad initial")):
-        labels = [suffix.removeprefix("_") for _, _, suffix in cells.suffixes(case)]
+        labels = [suffix.removeprefix("_") for _, _, suffix in cells.parameter_suffixes(case)]
         edges = range(len(labels) + 1)
     else:
         blocks, gates = shape[0] // case.hidden_size, cells.get(case.cell).gates
@@ -93,7 +93,7 @@ def slices(case: Case, tensor: str, shape: tuple[int, ...]) -> Slices:
     return Slices(axis, {"": (0, shape[axis]), **(parts if len(parts) > 1 else {})})
 
 
-def widened(tensor: Tensor, device: torch.device) -> Array:
+def to_float64(tensor: Tensor, device: torch.device) -> Array:
     return tensor.detach().to(device, torch.float64)
 
 
@@ -142,7 +142,7 @@ def _ratio(error: float, scale: float) -> float:
     return error / scale if scale else (0.0 if error == 0 else math.inf)
 
 
-def terms(case: Case, tensor: str) -> int:
+def summation_length(case: Case, tensor: str) -> int:
     """How many terms the longest sums on the way to a tensor have: over inputs and states, over gates, over T*B."""
     cell, widest = cells.get(case.cell), case.directions * case.hidden_size if case.layers > 1 else 0
     inputs = max(widest, 0 if case.projected else case.input_size)
@@ -176,7 +176,7 @@ _NAMES = (
 def limits(case: Case, tensor: str, yardstick: Error, error: Error) -> Measures:
     """The largest measures of a slice with such an error, of whose elements only the numbers matter, that pass."""
     eps = precision_eps(case)
-    summed = SUM_FLOOR * min(eps, torch.finfo(torch.float32).eps) * terms(case, tensor) ** 0.5
+    summed = SUM_FLOOR * min(eps, torch.finfo(torch.float32).eps) * summation_length(case, tensor) ** 0.5
     rms = RMS_FACTOR * yardstick.rms + RMS_FLOOR * eps / error.count**0.5 + summed
     maximum = MAX_FACTOR * yardstick.maximum + MAX_FLOOR * eps + summed
     if yardstick.rms > UNSTABLE * eps:
@@ -202,26 +202,26 @@ def independent(case: Case, tensor: str) -> Independent:
     return Independent(*[case.batch * case.hidden_size] * 2)
 
 
-def judge(
+def check_tensor(
     case: Case, tensor: str, actual: Tensor | None, reference: Array, yardstick: Mapping[str, Error], valid: Mask | None
-) -> Comparison:
+) -> TensorCheck:
     """The verdict on `actual`. valid: where elements count; elsewhere they must be exactly 0 (padding, pruned weights).
 
     None, which autograd returns of what no result depends on, stands for a gradient of zeros.
     """
     if actual is None and tensor.startswith("grad") and not reference.any():
-        return Comparison(tensor, "uninformative", message=f"{tensor}: the reference's is zero, and there is none")
+        return TensorCheck(tensor, "uninformative", message=f"{tensor}: the reference's is zero, and there is none")
     dtype = getattr(torch, case.dtype)
     if problem := form_problem(actual, tuple(reference.shape), dtype, case.device):
-        return Comparison(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
+        return TensorCheck(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
     assert actual is not None
-    values = widened(actual, reference.device)
+    values = to_float64(actual, reference.device)
     whole = limits(case, tensor, yardstick.get("", Error(0.0, 0.0, 1)), Error(0.0, 0.0, reference.numel())).maximum
     if problem := non_finite_problem(case, values, reference, whole) or zero_problem(values, valid):
-        return Comparison(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
+        return TensorCheck(tensor, "failed", share=float("inf"), message=f"{tensor}: {problem}")
     finfo = torch.finfo(dtype)
     if reason := _uninformative(case, reference, valid, yardstick, finfo):
-        return Comparison(tensor, "uninformative", message=f"{tensor}: {reason}")
+        return TensorCheck(tensor, "uninformative", message=f"{tensor}: {reason}")
     where, subnormal = slices(case, tensor, tuple(reference.shape)), finfo.smallest_normal * finfo.eps
     found = errors(values, reference, where, valid, subnormal, dtype)
     share, label, place = max(
@@ -234,10 +234,10 @@ def judge(
     if not share <= 1:
         index = _worst_place(_differences(values, reference, valid, subnormal)[1], where, label)
         message = (
-            f"{_describe(case, tensor, label, found[label], yardstick.get(label), place)}; "
+            f"{_failure_text(case, tensor, label, found[label], yardstick.get(label), place)}; "
             f"worst at {list(index)}: expected {reference[index].item():.9g}, got {values[index].item():.9g}"
         )
-    return Comparison(
+    return TensorCheck(
         tensor, "failed" if message else "passed", found[""].rms, found[""].maximum, share, label or "whole", message
     )
 
@@ -265,7 +265,7 @@ def _worst_place(wrong: Array, where: Slices, label: str) -> tuple[int, ...]:
     return tuple(index)
 
 
-def _describe(case: Case, tensor: str, label: str, error: Error, yard: Error | None, measure: int) -> str:
+def _failure_text(case: Case, tensor: str, label: str, error: Error, yard: Error | None, measure: int) -> str:
     yard = yard or Error(0.0, 0.0, 1)
     allowed = limits(case, tensor, yard, error)[measure]
     place = f"{tensor} ({label})" if label else tensor

@@ -13,12 +13,12 @@ from torch.overrides import TorchFunctionMode
 from pytest_ecornn.cases.seeding import generator
 from pytest_ecornn.contract import Case
 from pytest_ecornn.verification.comparison import precision_eps
-from pytest_ecornn.verification.permutation import factors, units
+from pytest_ecornn.verification.permutation import factors, max_ulps
 
-KINK = 3.0  # units in the last place, that a pre-activation may be off by
+KINK_ULPS = 3.0  # units in the last place, that a pre-activation may be off by
 
 
-class _Moved(torch.autograd.Function):
+class PerturbedActivation(torch.autograd.Function):
     """Replaces a gate function's value by a moved one.
 
     Its slope follows from that value, as in a library whose function errs so.
@@ -35,7 +35,7 @@ class _Moved(torch.autograd.Function):
         return gradient * ctx.slope(*ctx.saved_tensors), None, None
 
 
-def _of_sigmoid(value: Tensor) -> Tensor:
+def _sigmoid_derivative(value: Tensor) -> Tensor:
     return value * (1 - value)
 
 
@@ -44,8 +44,8 @@ def _of_tanh(value: Tensor) -> Tensor:
 
 
 _SLOPES = {
-    torch.sigmoid: _of_sigmoid,
-    Tensor.sigmoid: _of_sigmoid,
+    torch.sigmoid: _sigmoid_derivative,
+    Tensor.sigmoid: _sigmoid_derivative,
     torch.tanh: _of_tanh,
     Tensor.tanh: _of_tanh,
     logsigmoid: lambda value: -torch.expm1(value),
@@ -55,7 +55,7 @@ _SAVE_THEIR_VALUE = (torch.sigmoid, Tensor.sigmoid, torch.tanh, Tensor.tanh)
 _DRAWN_AT_ONCE = 2**14
 
 
-class MovedGates(TorchFunctionMode):
+class PerturbedActivations(TorchFunctionMode):
     """Within it, what sigmoid and its kin return in float32 is `error` times itself up, down, or as it is.
 
     At least one unit in the last place, more where it `is_searching`; then what bends at 0 is moved as well.
@@ -67,19 +67,19 @@ class MovedGates(TorchFunctionMode):
         self._random, self._error = generator(case.seed, f"gates {number}"), error
         self._in_place = _SAVE_THEIR_VALUE if saves_values else ()
         self.factors = torch.empty(0)
-        self._kink = KINK * precision_eps(case) if is_searching else 0.0
-        self._units = units(is_searching)
+        self._kink = KINK_ULPS * precision_eps(case) if is_searching else 0.0
+        self._units = max_ulps(is_searching)
         self._is_open_at_zero = bool(number % 2)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.relu and self._kink:
-            return torch.where(self._is_open(args[0]), args[0], 0.0)
+            return torch.where(self._relu_is_active(args[0]), args[0], 0.0)
         if func is Tensor.ge and self._kink:  # as `cells.positive` asks
-            return self._is_open(args[0])
+            return self._relu_is_active(args[0])
         if func not in _SLOPES:
             return func(*args, **(kwargs or {}))
         if func not in self._in_place:
-            return _Moved.apply(args[0], self._move(func(args[0].detach())), _SLOPES[func])  # type: ignore[no-untyped-call]
+            return PerturbedActivation.apply(args[0], self._move(func(args[0].detach())), _SLOPES[func])  # type: ignore[no-untyped-call]
         value = func(args[0])
         self._move(value.data)  # behind autograd's back: it then reads the moved value
         return value
@@ -96,7 +96,7 @@ class MovedGates(TorchFunctionMode):
         drawn, self.factors = self.factors[:count], self.factors[count:]
         return drawn.view(values.shape)
 
-    def _is_open(self, x: Tensor) -> Tensor:
+    def _relu_is_active(self, x: Tensor) -> Tensor:
         """Whether x is over 0; at random within `_kink` of 0, relative to the elements' root mean square."""
         size = x.detach().abs()
         width = self._kink * size.square().mean().sqrt()

@@ -13,11 +13,11 @@ from pytest_ecornn.contract import Case, Unsupported, skip_reason
 RAISED = (Exception, SystemExit, pytest.fail.Exception)
 
 
-class Skip(Exception):
+class SkipCheck(Exception):
     """The implementation will not run the case, for the reason given."""
 
 
-class Failure(Exception):
+class CheckFailed(Exception):
     """The implementation is wrong, as the message says: on `case`, or as a whole row; `is_timed` where only timing shows it.
 
     earlier: the cases that must run before for it to be wrong.
@@ -28,7 +28,7 @@ class Failure(Exception):
         self.case, self.is_timed, self.earlier = case, is_timed, earlier
 
 
-class WrongCase(Failure):
+class WrongCase(CheckFailed):
     """The implementation computes a wrong result of `case`, or raises there."""
 
 

@@ -70,7 +70,7 @@ class Permutation:
             name: torch.nn.Parameter(move(self.apply(name, p.detach())), p.requires_grad) for name, p in given.weights.items()
         }
         masks = {name: self.apply(name, mask) for name, mask in given.weights.masks.items()}
-        loss = given.loss_weights
+        loss = given.output_gradients
         if loss:
             loss = (self.apply("output", loss[0]), *(self._states(weight) for weight in loss[1:]))
         return replace(
@@ -78,7 +78,7 @@ class Permutation:
             weights=Weights(weights, masks),
             x=move(self.apply("x", given.x)),
             state=tuple(move(self._states(state)) for state in given.state),
-            loss_weights=loss,
+            output_gradients=loss,
         )
 
     def _states(self, states: Tensor, inverse: bool = False) -> Tensor:
@@ -108,6 +108,6 @@ def factors(shape: tuple[int, ...], random: torch.Generator, error: float, most:
     return 1 + units * max(error, torch.finfo(torch.float32).eps)
 
 
-def units(is_searching: bool) -> int:
+def max_ulps(is_searching: bool) -> int:
     """Number of units in the last place by which float32 values and gates are moved."""
     return 2 if is_searching else 1

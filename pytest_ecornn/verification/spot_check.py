@@ -58,7 +58,7 @@ def group_size(case: Case) -> int:
 def _limits(case: Case, declared: Declared) -> Mapping[str, float]:
     """Returns each tensor's largest error that raises no doubt, relative to its largest element."""
     own = expected(case)
-    yards = own.spread(declared, yardstick.run_counts(own.tensors["output"].numel())[0])
+    yards = own.baseline_errors(declared, yardstick.run_counts(own.tensors["output"].numel())[0])
     limits = {}
     for name, reference in own.tensors.items():
         yard = yards[name].get("", Error(0.0, 0.0, 1))
@@ -136,7 +136,7 @@ def _joined(problems: Sequence[Problem], signs: Sequence[float]) -> Problem:
         given = [getattr(problem, name) for problem in problems]
         return None if given[0] is None else torch.cat(given, axis)
 
-    losses = [tuple(w * sign for w in one.loss_weights) for one, sign in zip(problems, signs, strict=True)]
+    losses = [tuple(w * sign for w in one.output_gradients) for one, sign in zip(problems, signs, strict=True)]
     weights = {name: nn.Parameter(p.detach().to(kind), p.requires_grad) for name, p in first.weights.items()}
     return Problem(
         case,

@@ -19,10 +19,10 @@ from pytest_ecornn.reference import rounding
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.verification import comparison, rounding_shares, yardstick
 from pytest_ecornn.verification.calls import Tensors, run, run_guarded
-from pytest_ecornn.verification.comparison import Array, Comparison, Error, Mask
+from pytest_ecornn.verification.comparison import Array, Error, Mask, TensorCheck
 from pytest_ecornn.verification.guards import tampering
-from pytest_ecornn.verification.moved_gates import MovedGates
-from pytest_ecornn.verification.permutation import Permutation, units
+from pytest_ecornn.verification.moved_gates import PerturbedActivations
+from pytest_ecornn.verification.permutation import Permutation, max_ulps
 from pytest_ecornn.verification.rerun import rerun_command
 
 
@@ -38,7 +38,7 @@ def reference_layer(problem: Problem) -> Layer:
 
 
 # Multiply-adds of one step, beyond which a GPU takes less time for it than a CPU.
-_MOST_ON_CPU = 2**22
+_MAX_CPU_ELEMENTS = 2**22
 
 
 def reference_device(case: Case) -> str:
@@ -47,10 +47,10 @@ def reference_device(case: Case) -> str:
     On a GPU loops of small steps are launches and little else.
     """
     wide = len(cells.get(case.cell).gates) * case.hidden_size * (case.input_size + case.hidden_size)
-    return "cpu" if case.batch * wide <= _MOST_ON_CPU else case.device
+    return "cpu" if case.batch * wide <= _MAX_CPU_ELEMENTS else case.device
 
 
-def widen(problem: Problem) -> Problem:
+def to_float64(problem: Problem) -> Problem:
     """Converts a problem to float64."""
     weights = {name: torch.nn.Parameter(p.detach().double(), p.requires_grad) for name, p in problem.weights.items()}
     return replace(
@@ -58,18 +58,18 @@ def widen(problem: Problem) -> Problem:
         weights=Weights(weights, problem.weights.masks),
         x=problem.x.double(),
         state=tuple(s.double() for s in problem.state),
-        loss_weights=tuple(w.double() for w in problem.loss_weights),
+        output_gradients=tuple(w.double() for w in problem.output_gradients),
     )
 
 
-class Expected:
+class ReferenceResult:
     """The reference's results on a problem, and how far a plain loop is from them."""
 
     def __init__(self, problem: Problem):
-        tampering.tells("the expected result")
+        tampering.record_access("the expected result")
         self.problem = problem
         device = reference_device(problem.case)
-        self._own = problem if device == problem.case.device else contents.moved(problem, device)
+        self._own = problem if device == problem.case.device else contents.to_device(problem, device)
         self._yardsticks: dict[Declared, list[yardstick.Errors]] = {}
 
     @cached_property
@@ -90,16 +90,16 @@ class Expected:
         """The problem that the loop runs on, its reference, and the scale of its errors."""
         if self._own.case.dtype != "float64":
             return self._own, self.tensors, 1.0
-        narrow = yardstick.single(self._own)
+        narrow = yardstick.to_float32(self._own)
         # Twice: the float64 reference itself errs as much as a float64 candidate.
         return narrow, _reference(narrow), 2 * torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
 
-    def spread(self, declared: Declared, runs: int) -> yardstick.Errors:
+    def baseline_errors(self, declared: Declared, runs: int) -> yardstick.Errors:
         """Errors of the plain loop by tensor and slice: the worst of so many permutations, see `yardstick.run_counts`."""
         done = self._yardsticks.setdefault(declared, [])
         for number in range(len(done), runs):
             done.append(self._run_yardstick(declared, number))
-        return yardstick.worst(done[:runs])
+        return yardstick.elementwise_max(done[:runs])
 
     def _run_yardstick(self, declared: Declared, number: int) -> yardstick.Errors:
         is_searching = number >= yardstick.run_counts(self.tensors["output"].numel())[0]
@@ -114,26 +114,26 @@ class Expected:
         problem, reference, scale = self._measured
         finfo, errors = torch.finfo(contents.torch_dtype(problem.case)), {}
         permutation = Permutation.draw(problem.case, number)
-        permuted = permutation.problem(problem, units(is_searching))
+        permuted = permutation.problem(problem, max_ulps(is_searching))
         loop = Sequential(declared, rounds)
         saves_values = declared.saved_gates == "float32" or problem.case.dtype == "float32"
-        with MovedGates(problem.case, number, declared.activation_error, is_searching, saves_values):
+        with PerturbedActivations(problem.case, number, declared.activation_error, is_searching, saves_values):
             tensors = run(loop.build(permuted.case, permuted.weights), permuted)
         for name, tensor in tensors.items():
             assert tensor is not None
-            values = comparison.widened(permutation.undo(name, tensor), reference[name].device)
+            values = comparison.to_float64(permutation.undo(name, tensor), reference[name].device)
             where = comparison.slices(problem.case, name, tuple(values.shape))
             subnormal, dtype = finfo.smallest_normal * finfo.eps, None if is_searching else tensor.dtype
             found = comparison.errors(values, reference[name], where, self.valid(name), subnormal, dtype)
             errors[name] = {label: Error(e.rms * scale, e.maximum * scale, e.count, e.shares) for label, e in found.items()}
         return errors
 
-    def compare(self, tensors: Tensors, declared: Declared) -> list[Comparison]:
+    def compare(self, tensors: Tensors, declared: Declared) -> list[TensorCheck]:
         """The verdict on each tensor of the reference; what fails is judged again by the worst of more permutations.
 
         More runs only raise the limits, so this is the verdict of the most runs at the price of the fewest.
         """
-        verdicts, doubtful = dict[str, Comparison](), list(self.tensors)
+        verdicts, doubtful = dict[str, TensorCheck](), list(self.tensors)
         for runs in dict.fromkeys((1, *yardstick.run_counts(self.tensors["output"].numel()))):
             verdicts |= self._judge(tensors, declared, doubtful, runs)
             doubtful = [name for name, one in verdicts.items() if one.status == "failed" and math.isfinite(one.share)]
@@ -141,22 +141,22 @@ class Expected:
                 break
         return list(verdicts.values())
 
-    def _judge(self, tensors: Tensors, declared: Declared, names: list[str], runs: int) -> dict[str, Comparison]:
-        yard, case = self.spread(declared, runs), self.problem.case
+    def _judge(self, tensors: Tensors, declared: Declared, names: list[str], runs: int) -> dict[str, TensorCheck]:
+        yard, case = self.baseline_errors(declared, runs), self.problem.case
         return {
-            name: comparison.judge(case, name, tensors.get(name), self.tensors[name], yard[name], self.valid(name))
+            name: comparison.check_tensor(case, name, tensors.get(name), self.tensors[name], yard[name], self.valid(name))
             for name in names
         }
 
 
 def _reference(problem: Problem) -> dict[str, Array]:
-    wide = widen(problem)
-    return {name: comparison.widened(t, t.device) for name, t in run(reference_layer(wide), wide).items() if t is not None}
+    wide = to_float64(problem)
+    return {name: comparison.to_float64(t, t.device) for name, t in run(reference_layer(wide), wide).items() if t is not None}
 
 
 @lru_cache(maxsize=4)
-def _expected(case: Case) -> Expected:
-    return Expected(contents.problem(case))
+def _expected(case: Case) -> ReferenceResult:
+    return ReferenceResult(contents.problem(case))
 
 
 def keep_expected(count: int) -> None:
@@ -165,12 +165,12 @@ def keep_expected(count: int) -> None:
     _expected = lru_cache(maxsize=count)(_expected.__wrapped__)
 
 
-def expected(case: Case) -> Expected:
+def expected(case: Case) -> ReferenceResult:
     """The expectation for the case's own problem, kept for the next implementation that is judged by it.
 
     Of no use to a layer that gets hold of it: what is timed has other contents, for which nothing is computed until afterwards.
     """
-    tampering.tells("the expected result")
+    tampering.record_access("the expected result")
     return _expected(case)
 
 
@@ -204,20 +204,20 @@ class Candidate:
                 parameter.data.copy_(value)  # which torch does not count as a change
         return candidate
 
-    def verify(self) -> list[Comparison]:
+    def verify(self) -> list[TensorCheck]:
         """Runs on poisoned memory and compares every tensor with the reference."""
         wanted = expected(self.case)
         tensors = run_guarded(self.layer, replace(wanted.problem, weights=self.weights))
         return wanted.compare(tensors, self.declared)
 
 
-def failed_tensors(name: str, case: Case, comparisons: list[Comparison]) -> str:
+def failed_tensors(name: str, case: Case, comparisons: list[TensorCheck]) -> str:
     """Every failed tensor, a line each; empty when none failed."""
     failed = [f"  {comparison.message}" for comparison in comparisons if comparison.status == "failed"]
     return "\n".join([f"{name} is wrong on {case}:", *failed]) if failed else ""
 
 
-def failure_message(name: str, case: Case, comparisons: list[Comparison]) -> str:
+def failure_message(name: str, case: Case, comparisons: list[TensorCheck]) -> str:
     """The failed tensors, and how to see them again; empty when none failed."""
     failed = failed_tensors(name, case, comparisons)
     return f"{failed}\nagain: {rerun_command(name, [case])}" if failed else ""

@@ -34,7 +34,7 @@ Errors = dict[str, dict[str, Error]]  # by tensor, by slice
 SMALL, LARGE = 2**14, 2**20  # elements of the output
 
 
-def single(problem: Problem) -> Problem:
+def to_float32(problem: Problem) -> Problem:
     """A float64 problem rounded to float32."""
 
     def narrow(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -47,7 +47,7 @@ def single(problem: Problem) -> Problem:
         weights=Weights(weights, problem.weights.masks),
         x=problem.x.float(),
         state=narrow(problem.state),
-        loss_weights=narrow(problem.loss_weights),
+        output_gradients=narrow(problem.output_gradients),
     )
 
 
@@ -88,7 +88,7 @@ def with_shares(errors: Errors, shares: Errors) -> Errors:
     }
 
 
-def worst(runs: list[Errors]) -> Errors:
+def elementwise_max(runs: list[Errors]) -> Errors:
     """Slice by slice the larger of several runs' errors."""
     return {
         tensor: {

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.measurement.clocks import CudaClock, GraphClock
+from pytest_ecornn.measurement.clocks import CudaEventTimer, CudaGraphTimer
 from pytest_ecornn.measurement.measurement import measure
-from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import ratio_interval, significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, paired_ratio
-from pytest_ecornn.suites.promises.captured import Captured, capture, reason_of
+from pytest_ecornn.suites.promises.captured import CapturedImplementation, capture, reason_of
 
 DoBench = Callable[..., Any]
 CASES = {
@@ -31,8 +31,8 @@ CASES = {
     "gru-T35-B16-H128-float32-cuda": ("sequential",),
 }
 TURNS = MIN_PAIRS
-LARGEST_DIFFERENCE = 0.03
-SHORTEST_US = 200.0  # below, what lies between two replays weighs too much
+MAX_DIFFERENCE = 0.03
+MIN_US = 200.0  # below, what lies between two replays weighs too much
 _CALL_MS = 50.0  # that do_bench is given to time
 _SHORT_MS, _REPEAT_MS = 1, 400
 
@@ -53,7 +53,7 @@ class Row:
 
     @property
     def is_judged(self) -> bool:
-        return self.ratio is not None and self.harness_us >= SHORTEST_US
+        return self.ratio is not None and self.harness_us >= MIN_US
 
     @property
     def difference(self) -> float:
@@ -83,12 +83,12 @@ def triton_do_bench() -> DoBench | str:
 def row(case: Case, name: str, do_bench: DoBench | str, turns: int) -> Row:
     """Both in turns, every other turn the other way round."""
     try:
-        return _timed(capture(name, case, Pool(case)), do_bench, turns)
+        return _timed(capture(name, case, InputPool(case)), do_bench, turns)
     except Exception as error:  # one row's failure must not end the others' measurement
         return Row(str(case), name, reason_of(error))
 
 
-def _timed(one: Captured, do_bench: DoBench | str, turns: int) -> Row:
+def _timed(one: CapturedImplementation, do_bench: DoBench | str, turns: int) -> Row:
     case, name = str(one.called.candidate.case), one.called.candidate.name
     harness, other = list[float](), list[float]()
     sides = [(harness, harness_us)]
@@ -97,28 +97,28 @@ def _timed(one: Captured, do_bench: DoBench | str, turns: int) -> Row:
     for turn in range(turns):
         for times, time_us in reversed(sides) if turn % 2 else sides:
             times.append(time_us(one))
-    called_us, host_us = median(one.called.samples_us), one.called.host_us(CudaClock(one.device)) or 0.0
+    called_us, host_us = median(one.called.samples_us), one.called.host_us(CudaEventTimer(one.device)) or 0.0
     found = (len(one.graphs), called_us, host_us, median(harness))
     if isinstance(do_bench, str):
         return Row(case, name, do_bench, *found)
     return Row(case, name, "", *found, median(other), paired_ratio(harness, other))
 
 
-def harness_us(one: Captured) -> float:
+def harness_us(one: CapturedImplementation) -> float:
     """One replay, as a row's device-only column has it after the fewest rounds."""
     arm = one.arm()
-    measure([arm], GraphClock(one.device), 0.1, lambda: True)
+    measure([arm], CudaGraphTimer(one.device), 0.1, lambda: True)
     return median(arm.samples_us)
 
 
-def do_bench_us(do_bench: DoBench, one: Captured) -> float:
+def do_bench_us(do_bench: DoBench, one: CapturedImplementation) -> float:
     """Time of one replay by do_bench, in microseconds; a timed call has enough rounds of all graphs to be long."""
     round_ms = _do_bench_ms(do_bench, one, 1, _SHORT_MS)
     rounds = ceil(_CALL_MS / round_ms)
     return _do_bench_ms(do_bench, one, rounds, _REPEAT_MS) * 1e3 / (rounds * len(one.graphs))
 
 
-def _do_bench_ms(do_bench: DoBench, one: Captured, rounds: int, repeat_ms: int) -> float:
+def _do_bench_ms(do_bench: DoBench, one: CapturedImplementation, rounds: int, repeat_ms: int) -> float:
     def around() -> None:
         for _ in range(rounds):
             for graph in one.graphs:
@@ -161,7 +161,7 @@ def _reason(one: Row) -> str:
 
 def _cells(one: Row) -> list[str]:
     ratio = ratio_interval(one.ratio.ratio, one.ratio.low, one.ratio.high) if one.ratio else "-"
-    mark = "" if one.is_judged or not one.ratio else f" (under {SHORTEST_US:.0f} us, not judged)"
+    mark = "" if one.is_judged or not one.ratio else f" (under {MIN_US:.0f} us, not judged)"
     do_bench = significant(one.do_bench_us, 4) if one.ratio else "-"
     return [one.case, one.name, str(one.graphs), significant(one.harness_us, 4), do_bench, ratio + mark]
 

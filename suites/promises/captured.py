@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_ecornn.contract import Case, Layer, Unsupported
-from pytest_ecornn.measurement.clocks import CudaClock
+from pytest_ecornn.measurement.clocks import CudaEventTimer
 from pytest_ecornn.measurement.measurement import Arm, measure
-from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import Graph, GraphArm, graph_arms
 from pytest_ecornn.run.discovery import discover
 from pytest_ecornn.system.graphs import NotCaptured
@@ -18,7 +18,7 @@ _CALLED_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedImplementation:
     """called: the arm as a row's first column has it, measured."""
 
     called: Arm
@@ -33,19 +33,21 @@ class Captured:
         return GraphArm(self.called.candidate, self.called.pool, self.graphs)
 
 
-def capture(name: str, case: Case, pool: Pool, change: Callable[[Layer], Layer] = lambda layer: layer) -> Captured:
+def capture(
+    name: str, case: Case, pool: InputPool, change: Callable[[Layer], Layer] = lambda layer: layer
+) -> CapturedImplementation:
     """`change` makes of the layer what is timed. Raises Unsupported or NotCaptured; a wrong result is not found out."""
-    kind = discover([])[name].kind
+    kind = discover([])[name].cls
     if reason := kind().refusal(case):
         raise Unsupported(reason)
     candidate = Candidate.build(name, kind, case)
     candidate.layer = change(candidate.layer)
     called = Arm(candidate, pool)
-    measure([called], CudaClock(case.device), _CALLED_SECONDS, lambda: True)
+    measure([called], CudaEventTimer(case.device), _CALLED_SECONDS, lambda: True)
     arms, missing = graph_arms([called])
     if missing:
         raise NotCaptured(missing[0])
-    return Captured(called, arms[0].graphs)
+    return CapturedImplementation(called, arms[0].graphs)
 
 
 def reason_of(error: Exception) -> str:

@@ -51,7 +51,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class First:
+class ColdStart:
     """A case's build and first call, until the device was done."""
 
     case: str
@@ -74,11 +74,11 @@ class Figures:
     """Figures of one implementation. reason: why there are none, or empty."""
 
     name: str = NAME
-    firsts: list[First] = field(default_factory=list)
+    firsts: list[ColdStart] = field(default_factory=list)
     reason: str = ""
 
 
-class Watch:
+class CompileTimer:
     """Notes how long a kernel's first use takes, and how much of it its compilation."""
 
     def __init__(self) -> None:
@@ -113,8 +113,8 @@ class Watch:
 
 
 @contextmanager
-def watching() -> Iterator[Watch]:
-    watch = Watch()
+def watching() -> Iterator[CompileTimer]:
+    watch = CompileTimer()
     with (
         patch.object(compiler, "_run_nvrtc", watch.nvrtc(compiler._run_nvrtc)),
         patch.object(kernel, "_launcher", watch.function(kernel._launcher)),
@@ -124,7 +124,7 @@ def watching() -> Iterator[Watch]:
 
 def prepared(name: str, case: Case) -> Implementation:
     """Makes ready what is not the kernels': CUDA, both libraries of cuBLAS, CuPy, NVRTC. Raises Unsupported."""
-    found = discover([])[name].kind()
+    found = discover([])[name].cls()
     if reason := found.unsupported(case, torch.device("cuda")):
         raise Unsupported(reason)
     import cupy
@@ -140,7 +140,7 @@ def prepared(name: str, case: Case) -> Implementation:
     return found
 
 
-def first_call(implementation: Implementation, case: Case, watch: Watch) -> First:
+def first_call(implementation: Implementation, case: Case, watch: CompileTimer) -> ColdStart:
     """Builds the layer and calls it once."""
     problem, before = contents.problem(case), len(watch.stages)
     call = Call(problem)
@@ -148,9 +148,9 @@ def first_call(implementation: Implementation, case: Case, watch: Watch) -> Firs
     start = time.perf_counter()
     layer = implementation.build(case, problem.weights)
     with torch.set_grad_enabled(case.training):
-        call.timed(layer)
+        call.forward_backward(layer)
     torch.cuda.synchronize()
-    return First(str(case), time.perf_counter() - start, watch.stages[before:])
+    return ColdStart(str(case), time.perf_counter() - start, watch.stages[before:])
 
 
 def measure(name: str = NAME, cases: Sequence[str] = CASES) -> Figures:
@@ -166,7 +166,7 @@ def measure(name: str = NAME, cases: Sequence[str] = CASES) -> Figures:
     return figures
 
 
-def _in_process(folder: str, disk: str, name: str, cases: Sequence[str]) -> list[First] | str:
+def _in_process(folder: str, disk: str, name: str, cases: Sequence[str]) -> list[ColdStart] | str:
     """NVRTC keeps what it compiled in the driver's cache, which therefore lies in the folder too."""
     caches = {"ECORNN_CACHE_DIR": f"{folder}/ecornn", "CUDA_CACHE_PATH": f"{folder}/driver"}
     for cache in caches.values():
@@ -183,9 +183,11 @@ def _in_process(folder: str, disk: str, name: str, cases: Sequence[str]) -> list
     return parse(done.stdout.strip().splitlines()[-1], disk)
 
 
-def parse(text: str, disk: str) -> list[First]:
+def parse(text: str, disk: str) -> list[ColdStart]:
     """Parses what `main` printed; `disk` goes into each result."""
-    return [First(one["case"], one["seconds"], [Stage(**stage) for stage in one["stages"]], disk) for one in json.loads(text)]
+    return [
+        ColdStart(one["case"], one["seconds"], [Stage(**stage) for stage in one["stages"]], disk) for one in json.loads(text)
+    ]
 
 
 def render(figures: Figures) -> str:

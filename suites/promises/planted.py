@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from pytest_ecornn.contract import Layer
-from pytest_ecornn.measurement.clocks import GraphClock
+from pytest_ecornn.measurement.clocks import CudaGraphTimer
 from pytest_ecornn.measurement.measurement import measure
-from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.results.statistics import Ratio, paired_ratio
-from pytest_ecornn.suites.promises.captured import Captured, capture
-from pytest_ecornn.system.graphs import Capturing
+from pytest_ecornn.suites.promises.captured import CapturedImplementation, capture
+from pytest_ecornn.system.graphs import GraphCapture
 
 SHARE = 0.03
 TOLERANCE = 0.003  # of the share that is really planted
@@ -25,14 +25,14 @@ _REPLAYS, _TIMES = 8, 9
 
 
 @dataclass(frozen=True)
-class Sleep:
+class SpinKernelModel:
     """How long the waiting kernel takes within a graph, its launch included."""
 
     fixed_us: float
     us_per_cycle: float
 
     @classmethod
-    def through(cls, short: tuple[int, float], long: tuple[int, float]) -> Sleep:
+    def fit_two_points(cls, short: tuple[int, float], long: tuple[int, float]) -> SpinKernelModel:
         """Fits the line through two points (cycles, us). Raises ValueError where more cycles do not take longer."""
         slope = (long[1] - short[1]) / (long[0] - short[0])
         if slope <= 0:
@@ -42,7 +42,7 @@ class Sleep:
     def cycles(self, wanted_us: float) -> int:
         return max(1, round((wanted_us - self.fixed_us) / self.us_per_cycle))
 
-    def corrected(self, cycles: int, ratio: float, plain_us: float) -> int:
+    def refine(self, cycles: int, ratio: float, plain_us: float) -> int:
         """Returns the cycles to try next, after `cycles` made the time `ratio` times as long."""
         return max(1, cycles + round((1 + SHARE - ratio) * plain_us / self.us_per_cycle))
 
@@ -51,9 +51,9 @@ def is_planted(ratio: float) -> bool:
     return abs(ratio - 1 - SHARE) <= TOLERANCE
 
 
-def measure_sleep(device: str) -> Sleep:
+def measure_sleep(device: str) -> SpinKernelModel:
     short, long = ((cycles, _sleep_us(cycles, device)) for cycles in _CYCLES)
-    return Sleep.through(short, long)
+    return SpinKernelModel.fit_two_points(short, long)
 
 
 def _sleep_us(cycles: int, device: str) -> float:
@@ -61,15 +61,17 @@ def _sleep_us(cycles: int, device: str) -> float:
         for _ in range(_SLEEPS):
             torch.cuda._sleep(cycles)
 
-    capturing = Capturing(device)
+    capturing = GraphCapture(device)
     capturing.warm_up(sleeps)
     graph, _ = capturing.capture(sleeps)
-    clock, replays = GraphClock(device), [graph.replay] * _REPLAYS
+    clock, replays = CudaGraphTimer(device), [graph.replay] * _REPLAYS
     clock.time(replays)
     return median(clock.time(replays) for _ in range(_TIMES)) / (_REPLAYS * _SLEEPS) * 1e6
 
 
-def plant(plain: Captured, name: str, pool: Pool, sleep: Sleep, seconds: float) -> tuple[Captured, Ratio]:
+def inject_slowdown(
+    plain: CapturedImplementation, name: str, pool: InputPool, sleep: SpinKernelModel, seconds: float
+) -> tuple[CapturedImplementation, Ratio]:
     """Returns `plain` with SHARE planted, and the measured ratio of the two; calibrates once more where that is off."""
     case = plain.called.candidate.case
     plain_us = _time_us(plain, seconds)
@@ -77,7 +79,7 @@ def plant(plain: Captured, name: str, pool: Pool, sleep: Sleep, seconds: float) 
     planted = capture(name, case, pool, partial(_sleeping, cycles))
     ratio = ratio_of(planted, plain, seconds)
     if not is_planted(ratio.ratio):
-        planted = capture(name, case, pool, partial(_sleeping, sleep.corrected(cycles, ratio.ratio, plain_us)))
+        planted = capture(name, case, pool, partial(_sleeping, sleep.refine(cycles, ratio.ratio, plain_us)))
         ratio = ratio_of(planted, plain, seconds)
     return planted, ratio
 
@@ -90,14 +92,14 @@ def _sleeping(cycles: int, layer: Layer) -> Layer:
     return sleeping
 
 
-def _time_us(one: Captured, seconds: float) -> float:
+def _time_us(one: CapturedImplementation, seconds: float) -> float:
     arm = one.arm()
-    measure([arm], GraphClock(one.device), seconds, lambda: False)
+    measure([arm], CudaGraphTimer(one.device), seconds, lambda: False)
     return median(arm.samples_us)
 
 
-def ratio_of(one: Captured, other: Captured, seconds: float) -> Ratio:
+def ratio_of(one: CapturedImplementation, other: CapturedImplementation, seconds: float) -> Ratio:
     """The time of `one` over that of `other`, from as many rounds as fit into so many seconds."""
     arms = [one.arm(), other.arm()]
-    measure(arms, GraphClock(one.device), seconds, lambda: False)
+    measure(arms, CudaGraphTimer(one.device), seconds, lambda: False)
     return paired_ratio(arms[0].samples_us, arms[1].samples_us)

@@ -28,7 +28,7 @@ class Repeated:
     layer: Layer
     call: calls.Call
     first: Tensor
-    wrong: Tensor
+    mismatches: Tensor
     called: int = 0
 
     @classmethod
@@ -49,7 +49,7 @@ class Repeated:
 
     def again(self) -> None:
         found = _bits(calls.run_call(self.layer, self.call))
-        self.wrong += (found != self.first).any() if found.shape == self.first.shape else 1
+        self.mismatches += (found != self.first).any() if found.shape == self.first.shape else 1
         self.called += 1
 
 
@@ -62,23 +62,23 @@ class Tally(NamedTuple):
     """launches: of recurrent kernels. wrong: calls of each case that differed from its first, of those cases that have some."""
 
     launches: int
-    wrong: dict[str, int]
+    mismatches: dict[str, int]
 
 
 def repeat(repeated: Sequence[Repeated], launches: int, seed: int = 0, beside: Callable[[], None] = lambda: None) -> Tally:
     """So many launches or a few more, of cases drawn by `seed`. beside: called before each call."""
     draw, made = random.Random(seed), 0
-    before = [int(one.wrong) for one in repeated]
+    before = [int(one.mismatches) for one in repeated]
     while made < launches:
         one = draw.choice(repeated)
         beside()
         one.again()
         made += one.launches
-    found = {str(one.case): int(one.wrong) - wrong for one, wrong in zip(repeated, before, strict=True)}
+    found = {str(one.case): int(one.mismatches) - wrong for one, wrong in zip(repeated, before, strict=True)}
     return Tally(made, {case: wrong for case, wrong in found.items() if wrong})
 
 
-class Busy:
+class BackgroundLoad:
     """Keeps a stream of its own busy with large products, as long as it is called often."""
 
     _SIZE, _PRODUCTS = 4096, 16

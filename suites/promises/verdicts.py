@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pytest_ecornn.contract import DTYPES, Case
-from pytest_ecornn.measurement.clocks import GraphClock
-from pytest_ecornn.measurement.columns import Column
-from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.clocks import CudaGraphTimer
+from pytest_ecornn.measurement.columns import TimingColumn
+from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import ratio_interval
 from pytest_ecornn.results.statistics import Ratio, median_interval
-from pytest_ecornn.suites.promises.captured import Captured, capture, reason_of
-from pytest_ecornn.suites.promises.planted import SHARE, Sleep, is_planted, measure_sleep, plant, ratio_of
+from pytest_ecornn.suites.promises.captured import CapturedImplementation, capture, reason_of
+from pytest_ecornn.suites.promises.planted import SHARE, SpinKernelModel, inject_slowdown, is_planted, measure_sleep, ratio_of
 
 CASES = (
     ("sequential", "lstm-T8-B4-H64-float32-cuda"),
@@ -32,7 +32,7 @@ CASES = (
 )
 SAME, PLANTED = "two names", f"{SHARE:.0%} planted"
 WANTED = {SAME: "same", PLANTED: "slower"}
-MOST_WRONG = 0.01
+MAX_ERROR_RATE = 0.01
 BUDGET = 2.0
 VERDICTS = ("same", "slower", "faster", "unclear")
 _NO_FLOOR = Ceilings({1: 1e9}, {1: 1e9}, dict.fromkeys(DTYPES, 1e12))
@@ -60,7 +60,7 @@ def shares(trials: int, cases: int) -> list[int]:
     return [trials // cases + (number < trials % cases) for number in range(cases)]
 
 
-def right(tallies: Sequence[Tally], what: str) -> tuple[int, int]:
+def count_correct(tallies: Sequence[Tally], what: str) -> tuple[int, int]:
     """How many verdicts were as wanted, and how many there were."""
     counted = sum((one.verdicts for one in tallies if one.what == what), Counter[str]())
     return counted[WANTED[what]], counted.total()
@@ -74,22 +74,22 @@ def measure_all(trials: int, budget: float = BUDGET) -> Iterator[Tally]:
             yield from _of_case(name, Case.parse(text), count, sleep, budget)
 
 
-def _of_case(name: str, case: Case, count: int, sleep: Sleep, budget: float) -> Iterator[Tally]:
-    pool, what, seconds = Pool(case), SAME, budget / 4
+def _of_case(name: str, case: Case, count: int, sleep: SpinKernelModel, budget: float) -> Iterator[Tally]:
+    pool, what, seconds = InputPool(case), SAME, budget / 4
     try:
         plain, again = (capture(name, case, pool) for _ in range(2))
         yield _judged(Tally(name, str(case), what, measured=ratio_of(again, plain, seconds)), again, plain, count, budget)
         what = PLANTED
-        planted, ratio = plant(plain, name, pool, sleep, seconds)
+        planted, ratio = inject_slowdown(plain, name, pool, sleep, seconds)
         yield _judged(Tally(name, str(case), what, measured=ratio), planted, plain, count, budget)
     except Exception as error:  # one case's failure must not end the others' measurement
         yield Tally(name, str(case), what, reason=reason_of(error))
 
 
-def _judged(found: Tally, row: Captured, baseline: Captured, count: int, budget: float) -> Tally:
-    with without_old_garbage():
+def _judged(found: Tally, row: CapturedImplementation, baseline: CapturedImplementation, count: int, budget: float) -> Tally:
+    with frozen_gc():
         for _ in range(count):
-            column = Column([row.arm(), baseline.arm()], GraphClock(row.device))
+            column = TimingColumn([row.arm(), baseline.arm()], CudaGraphTimer(row.device))
             column.measure(budget)
             against = column.timing(_NO_FLOOR).against[0]
             found.add(against.verdict, against.ratio)
@@ -97,7 +97,7 @@ def _judged(found: Tally, row: Captured, baseline: Captured, count: int, budget:
 
 
 @contextmanager
-def without_old_garbage() -> Iterator[None]:
+def frozen_gc() -> Iterator[None]:
     """Exempts existing objects from garbage collection: to search them before a measurement takes longer than it."""
     gc.collect()
     gc.freeze()

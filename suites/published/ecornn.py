@@ -39,7 +39,7 @@ class Report:
         return document(
             [
                 "# EcoRNN's figures on this machine",
-                escape(f"{machine.gpu_line(self.machine)}; made in {self.seconds:.0f} s."),
+                escape(f"{machine.gpu_summary(self.machine)}; made in {self.seconds:.0f} s."),
                 product_layout.render(self.layout, self.hit_rates, PAPER_COLUMN).strip(),
                 launches.render(self.launches, PAPER_COLUMN).strip(),
                 lstm_times.render(self.times, PAPER_COLUMN).strip(),

@@ -16,9 +16,9 @@ from pytest_ecornn.reporting import files
 from pytest_ecornn.reporting.ratio_chart import Group, Series, render_chart
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published.common import case_times
-from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, WAYS
+from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, TIMING_MODES
 from pytest_ecornn.suites.published.common.ratios import mean_ratio
-from pytest_ecornn.suites.published.common.rebuilt import rebuilt
+from pytest_ecornn.suites.published.common.rebuilt import from_json
 from pytest_ecornn.suites.published.persistent_parts import persistent_flashrnn, persistent_times
 from pytest_ecornn.suites.published.scan_parts import scan_peers
 from pytest_ecornn.suites.published.scan_parts.peer_ways import BCT, BTD
@@ -58,7 +58,7 @@ def draw(reports: Path) -> str:
 
 def persistent_series(rows: dict[str, Any]) -> list[Series]:
     """Forward, forward and backward, and decoding of persistent_times, each as called and replayed."""
-    times = rebuilt(list[case_times.Row], rows["times"])
+    times = from_json(list[case_times.Row], rows["times"])
     sets = [(name, persistent_times.Group(mode, persistent_times.ALL, False)) for mode, name in persistent_times.PASSES.items()]
     sets.append(("decoding, T 1 and 16", persistent_times.Group("inference", persistent_times.ALL, True)))
     return [
@@ -67,24 +67,24 @@ def persistent_series(rows: dict[str, Any]) -> list[Series]:
             [persistent_times.ratio_of(row, way) for row in times if cases.has(row.case)],
         )
         for name, cases in sets
-        for way in WAYS
+        for way in TIMING_MODES
     ]
 
 
 def flashrnn_series(rows: dict[str, Any]) -> list[Series]:
     """One case a pass, as called: all that was measured."""
-    measured = rebuilt(list[persistent_flashrnn.Row], rows["flashrnn"])
+    measured = from_json(list[persistent_flashrnn.Row], rows["flashrnn"])
     names = persistent_times.PASSES
     return [_series(f"{names[row.mode]}, as called", [row.theirs_over_ours]) for row in measured]
 
 
 def sparse_series(rows: dict[str, Any]) -> list[Series]:
     """Over cuDNN, over the fastest baseline, and over persistent_gpu with the zeros stored, by density."""
-    times = rebuilt(list[case_times.Row], rows["times"])
+    times = from_json(list[case_times.Row], rows["times"])
     baselines: dict[str, Callable[[case_times.Row], Ratio | None]] = {
         "over cuDNN": lambda row: row.cells[REPLAYED][sparse_times.OURS].over_it.get(sparse_times.CUDNN),
         "over the fastest other": _over_fastest,
-        "over persistent_gpu": sparse_times.over_dense,
+        "over persistent_gpu": sparse_times.speedup_over_dense,
     }
     return [
         _series(f"{name}, density {100 * density:g} %", [ratio(row) for row in times if row.case.density == density])
@@ -94,14 +94,14 @@ def sparse_series(rows: dict[str, Any]) -> list[Series]:
 
 
 def _over_fastest(row: case_times.Row) -> Ratio | None:
-    best = sparse_times.best_of(row)
+    best = sparse_times.fastest_baseline(row)
     return best[1] if best else None
 
 
 def scan_series(rows: dict[str, Any]) -> list[Series]:
     """Over the fastest peer of either layout that is not known to be wrong, as called and replayed."""
-    shapes = rebuilt(list[scan_peers.Row], rows["peers"])
-    return [_series(_WAY_LABELS[way], [_over_best_peer(row, way) for row in shapes]) for way in WAYS]
+    shapes = from_json(list[scan_peers.Row], rows["peers"])
+    return [_series(_WAY_LABELS[way], [_over_best_peer(row, way) for row in shapes]) for way in TIMING_MODES]
 
 
 def _over_best_peer(row: scan_peers.Row, way: str) -> Ratio | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_ecornn.suites.published.common import case_times
-from pytest_ecornn.suites.published.common.parted import Part, Plan
+from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
 from pytest_ecornn.suites.published.persistent_parts import (
     persistent_flashrnn,
     persistent_host,
@@ -19,23 +19,23 @@ from pytest_ecornn.suites.published.persistent_parts import (
     persistent_times,
 )
 
-PLAN = Plan(
+PLAN = ReportPlan(
     "persistent",
     "persistent_gpu on this machine",
     schema_version=1,
     parts={  # the cheap ones first, and last what may be compiled for minutes
-        "host": Part(persistent_host.measure, persistent_host.render, row=persistent_host.Row, share=0.1),
-        "steps": Part(persistent_steps.measure, persistent_steps.render, row=persistent_steps.Row, share=0.15),
-        "memory": Part(persistent_memory.measure, persistent_memory.render, row=persistent_memory.Row, share=0.1),
-        "times": Part(
+        "host": Section(persistent_host.measure, persistent_host.render, row=persistent_host.Row, share=0.1),
+        "steps": Section(persistent_steps.measure, persistent_steps.render, row=persistent_steps.Row, share=0.15),
+        "memory": Section(persistent_memory.measure, persistent_memory.render, row=persistent_memory.Row, share=0.1),
+        "times": Section(
             persistent_times.measure,
             persistent_times.render,
             row=case_times.Row,
-            goes_on=True,
+            is_resumable=True,
             groups=tuple(persistent_times.GROUPS),
             share=0.6,
         ),
-        "flashrnn": Part(persistent_flashrnn.measure, persistent_flashrnn.render, row=persistent_flashrnn.Row, share=0.05),
+        "flashrnn": Section(persistent_flashrnn.measure, persistent_flashrnn.render, row=persistent_flashrnn.Row, share=0.05),
     },
     order=("times", "steps", "flashrnn", "host", "memory"),
     seconds=540.0,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_ecornn.suites.published.common.parted import Part, Plan
+from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
 from pytest_ecornn.suites.published.scan_parts import (
     scan_bandwidth,
     scan_errors,
@@ -19,16 +19,16 @@ from pytest_ecornn.suites.published.scan_parts import (
     scan_times,
 )
 
-PLAN = Plan(
+PLAN = ReportPlan(
     "scan",
     "minGRU and minLSTM by scan on this machine",
     schema_version=2,  # of 1 the peers' peaks are beyond their pre-activations
     parts={  # the cheap ones first
-        "layer": Part(scan_layer.measure, scan_layer.render, 0.1),
-        "errors": Part(scan_errors.measure, scan_errors.render, 0.05, scan_errors.figures),
-        "bandwidth": Part(scan_bandwidth.measure, scan_bandwidth.render, 0.1),
-        "times": Part(scan_times.measure, scan_times.render, 0.3, scan_times.figures),
-        "peers": Part(scan_peers.measure, scan_peer_tables.render, 0.45),
+        "layer": Section(scan_layer.measure, scan_layer.render, 0.1),
+        "errors": Section(scan_errors.measure, scan_errors.render, 0.05, scan_errors.figures),
+        "bandwidth": Section(scan_bandwidth.measure, scan_bandwidth.render, 0.1),
+        "times": Section(scan_times.measure, scan_times.render, 0.3, scan_times.figures),
+        "peers": Section(scan_peers.measure, scan_peer_tables.render, 0.45),
     },
     order=("times", "errors", "bandwidth", "peers", "layer"),
     seconds=330.0,

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_ecornn.suites.published.common import case_times
-from pytest_ecornn.suites.published.common.parted import Part, Plan
+from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
 from pytest_ecornn.suites.published.sparse_parts import sparse_capacity, sparse_techniques, sparse_times
 
-PLAN = Plan(
+PLAN = ReportPlan(
     "sparse",
     "sparse_persistent_gpu on this machine",
     schema_version=1,
     parts={
-        "capacity": Part(sparse_capacity.measure, sparse_capacity.render, row=sparse_capacity.Row, share=0.1),
-        "techniques": Part(sparse_techniques.measure, sparse_techniques.render, row=sparse_techniques.Row, share=0.2),
-        "times": Part(
+        "capacity": Section(sparse_capacity.measure, sparse_capacity.render, row=sparse_capacity.Row, share=0.1),
+        "techniques": Section(sparse_techniques.measure, sparse_techniques.render, row=sparse_techniques.Row, share=0.2),
+        "times": Section(
             sparse_times.measure,
             sparse_times.render,
             row=case_times.Row,
-            goes_on=True,
+            is_resumable=True,
             groups=sparse_times.DTYPES,
             share=0.7,
         ),

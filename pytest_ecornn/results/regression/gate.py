@@ -12,8 +12,8 @@ an end on the wrong side of its median. A row is slower where the whole interval
 to 33 columns) the order statistics alone promise that; of fewer, the ends are moved apart until they do, and such rows
 end unclear unless they differ by much.
 
-What looks slower is measured again, `TIMES` times at most, and fails where it is slower by its interval each time: this is
-for disturbances that last longer than a measurement, of which no interval can know. What was measured then cannot be
+What looks slower is measured again, `MAX_REMEASUREMENTS` times at most, and fails where it is slower by its interval each time.
+This is for disturbances that last longer than a measurement, of which no interval can know. What was measured then cannot be
 measured again, so a report to compare with should hold many pairs (`--ecornn-pairs`), and a row of it that others are known to
 have disturbed is not judged by. One that is disturbed now has an interval that holds whatever that has cost.
 """
@@ -26,10 +26,10 @@ from typing import Any
 
 from pytest_ecornn.results.disturbance import describe, is_disturbed
 from pytest_ecornn.results.quiet_bounds import ratio_of
-from pytest_ecornn.results.rows import Against, Row, Timing
+from pytest_ecornn.results.rows import BaselineRatio, Row, Timing
 from pytest_ecornn.results.statistics import Ratio
 
-TIMES = 3
+MAX_REMEASUREMENTS = 3
 WRONG_ROWS, WRONG_RUNS = 3e-4, 0.01  # chance of a false "slower": for a column of a row, and for a run
 DISTURBED = "the stored row was disturbed"
 _COLUMNS = ("timing", "replay")
@@ -37,7 +37,7 @@ Key = tuple[str, str, str]
 
 
 @dataclass
-class Finding:
+class RegressionFinding:
     """One column of a row, then and now. verdict: slower, faster, not slower, unclear or not judged, which has a reason.
 
     times_us: of a call then and now. anchor: what both ratios are to. measured: how often in this run. was_compared: whether
@@ -71,7 +71,7 @@ class Finding:
 
 
 @dataclass
-class Change:
+class StatusChange:
     """A row that was proven in one run only: its status in both, and the reason of the one that did not pass."""
 
     kind: str
@@ -87,14 +87,14 @@ class Change:
 
 
 @dataclass
-class Outcome:
+class RegressionReport:
     """All that the gate found. `warnings`: what differs between the two machines that does not forbid the comparison.
 
     is_strict: whether a row that is undecided fails the gate.
     """
 
-    findings: list[Finding]
-    changes: list[Change]
+    findings: list[RegressionFinding]
+    changes: list[StatusChange]
     only_then: list[str]
     only_now: list[str]
     confidence: float
@@ -104,14 +104,14 @@ class Outcome:
     is_strict: bool = False
 
     @property
-    def slower(self) -> list[Finding]:
+    def slower(self) -> list[RegressionFinding]:
         return [one for one in self.findings if one.verdict == "slower"]
 
     @property
-    def undecided(self) -> list[Finding]:
+    def undecided(self) -> list[RegressionFinding]:
         return [one for one in self.findings if one.is_undecided]
 
-    def is_due(self, one: Finding) -> bool:
+    def is_due(self, one: RegressionFinding) -> bool:
         """Whether another measurement may spare the gate a failure."""
         return one.looks_slower or (self.is_strict and one.verdict == "unclear")
 
@@ -128,7 +128,7 @@ class Outcome:
         ]
         return [line for is_so, line in lines if is_so]
 
-    def leave(self) -> None:
+    def mark_inconclusive(self) -> None:
         """Marks as unclear each finding that looks slower and was not measured again."""
         for one in self.findings:
             if one.looks_slower and one.measured == 1:
@@ -140,7 +140,7 @@ class Outcome:
 
 def compare(
     then: Iterable[Row], now: Iterable[Row], doubted: Collection[Key], limit: Callable[[str, str, str], float]
-) -> Outcome:
+) -> RegressionReport:
     """Compares two runs, column by column and row by row.
 
     doubted: keys of the rows of now that are unproven. limit: of an implementation, a cell and a column.
@@ -161,7 +161,7 @@ def compare(
         _judge_first(one, *found["benchmark", one.implementation, one.case], confidence)
     changes = [_change(a, b) for a, b in common if (a.status == "passed") != (b.status == "passed")]
     only = [[_label(row) for key, row in one.items() if key not in other] for one, other in ((before, after), (after, before))]
-    return Outcome(findings, changes, only[0], only[1], confidence)
+    return RegressionReport(findings, changes, only[0], only[1], confidence)
 
 
 def confidence_of(columns: int) -> float:
@@ -169,7 +169,7 @@ def confidence_of(columns: int) -> float:
     return 1 - min(WRONG_ROWS, WRONG_RUNS / max(1, columns))
 
 
-def judged(one: Finding, now: Ratio) -> Finding:
+def reevaluate(one: RegressionFinding, now: Ratio) -> RegressionFinding:
     """The finding with what was measured last."""
     assert one.then is not None
     change = Ratio(now.ratio / one.then.ratio, now.low / one.then.high, now.high / one.then.low)
@@ -184,19 +184,19 @@ def verdict(change: Ratio, limit: float) -> str:
     return "not slower" if change.high <= 1 + limit else "unclear"
 
 
-def measured_again(one: Finding, again: Callable[[Finding], Ratio]) -> Finding:
+def with_remeasurement(one: RegressionFinding, again: Callable[[RegressionFinding], Ratio]) -> RegressionFinding:
     """The finding after new measurements, until one does not find it slower. again: a new ratio of the row to its anchor."""
-    for _ in range(TIMES):
-        one = judged(one, again(one))
+    for _ in range(MAX_REMEASUREMENTS):
+        one = reevaluate(one, again(one))
         one.measured += 1
         if one.verdict != "slower":
             break
     return one
 
 
-def _finding(then: Row, now: Row, column: str, limit: float, wrong: Collection[Key]) -> Finding:
+def _finding(then: Row, now: Row, column: str, limit: float, wrong: Collection[Key]) -> RegressionFinding:
     before, after = getattr(then, column), getattr(now, column)
-    one = Finding(now.implementation, now.case, column, (before.time_us, after.time_us), limit)
+    one = RegressionFinding(now.implementation, now.case, column, (before.time_us, after.time_us), limit)
     names = [{found.baseline for found in timing.against} for timing in (before, after)]
     one.was_compared = bool(names[0])
     common = [found.baseline for found in after.against if found.baseline in names[0]]
@@ -219,7 +219,7 @@ def _doubt(timing: Timing, anchor: str) -> str:
     return next(one.doubt for one in timing.against if one.baseline == anchor)
 
 
-def _judge_first(one: Finding, then: Row, now: Row, confidence: float) -> None:
+def _judge_first(one: RegressionFinding, then: Row, now: Row, confidence: float) -> None:
     """Fills in the ratios and the verdict of the measurements that both runs made."""
     if not one.anchor:
         return
@@ -228,12 +228,12 @@ def _judge_first(one: Finding, then: Row, now: Row, confidence: float) -> None:
     except ValueError as error:
         one.reason = str(error)
         return
-    done = judged(one, one.now)
+    done = reevaluate(one, one.now)
     one.change, one.verdict = done.change, done.verdict
 
 
 def _ratio(timing: Timing, anchor: str, confidence: float) -> Ratio:
-    against: Against = next(found for found in timing.against if found.baseline == anchor)
+    against: BaselineRatio = next(found for found in timing.against if found.baseline == anchor)
     return ratio_of(timing, against, confidence)
 
 
@@ -241,9 +241,9 @@ def _marked(row: Row, doubted: Collection[Key]) -> Row:
     return replace(row, status="unproven") if row.status == "passed" and row.key in doubted else row
 
 
-def _change(then: Row, now: Row) -> Change:
+def _change(then: Row, now: Row) -> StatusChange:
     reason = then.reason if now.status == "passed" else now.reason
-    return Change(now.kind, now.implementation, now.case, then.status, now.status, reason)
+    return StatusChange(now.kind, now.implementation, now.case, then.status, now.status, reason)
 
 
 def _label(row: Row) -> str:

@@ -23,12 +23,12 @@ class Limit:
     scope: frozenset[str]
     share: float
 
-    def rank(self, implementation: str, cell: str) -> tuple[int, bool, bool]:
+    def specificity(self, implementation: str, cell: str) -> tuple[int, bool, bool]:
         """Sort key: more parts win, then a limit for the implementation, then one for the cell."""
         return len(self.scope), implementation in self.scope, cell in self.scope
 
 
-class Limits:
+class Thresholds:
     """The most specific wins; of two for the same, the one given last."""
 
     def __init__(self, texts: Iterable[str] = ()):
@@ -46,7 +46,7 @@ class Limits:
         """Returns the limit for a row's column ("timing" or "replay")."""
         names = {implementation, cell, COLUMNS[column]}
         matching = [one for one in reversed(self._limits) if one.scope <= names]
-        return max(matching, key=lambda one: one.rank(implementation, cell)).share
+        return max(matching, key=lambda one: one.specificity(implementation, cell)).share
 
 
 def _parse(text: str) -> Limit:

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ecornn.run.hooks.benchmark_plugin import BenchmarkPlugin
 from pytest_ecornn.run.items.unsupported_items import UnsupportedItem, row_item
-from pytest_ecornn.run.session import Session
+from pytest_ecornn.run.session import RunSession
 
 # The fixtures that hand rows to the shipped tests, and what of the session lists these rows.
 ROW_FIXTURES = {
@@ -27,7 +27,7 @@ _SELFCHECK = Path(__file__).parents[2] / "suites/test_selfcheck.py"
 class Collection:
     """Registered for the length of one run. expect: called with the number of tests that report rows."""
 
-    def __init__(self, config: pytest.Config, session: Session, expect: Callable[[int], None]):
+    def __init__(self, config: pytest.Config, session: RunSession, expect: Callable[[int], None]):
         self._session, self._expect = session, expect
         self._benchmark_plugin = BenchmarkPlugin(config)
         self._own = set[str]()

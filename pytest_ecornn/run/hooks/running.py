@@ -19,25 +19,25 @@ import pytest
 from pytest_ecornn import reporting
 from pytest_ecornn.reporting import gate_tables, standing
 from pytest_ecornn.results import formatting, journal, score
-from pytest_ecornn.results.regression.gate import Outcome
+from pytest_ecornn.results.regression.gate import RegressionReport
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.run import baseline_times, resumption
-from pytest_ecornn.run.gate_run import Gate
+from pytest_ecornn.run.gate_run import RegressionGate
 from pytest_ecornn.run.hooks import foreign_text, unrun
 from pytest_ecornn.run.hooks.benchmark_plugin import check_loaded
 from pytest_ecornn.run.hooks.collection import ROW_FIXTURES, Collection, label_of_node
-from pytest_ecornn.run.hooks.screen import Screen, write_summary
-from pytest_ecornn.run.items.items import Item
+from pytest_ecornn.run.hooks.screen import ProgressDisplay, write_summary
+from pytest_ecornn.run.items.items import CheckItem
 from pytest_ecornn.run.items.unsupported_items import Grouping, row_item
 from pytest_ecornn.run.options import run_seed, run_settings
 from pytest_ecornn.run.options.suite_selection import select_suites
 from pytest_ecornn.run.processes.dead_workers import ignore_closed_channel
 from pytest_ecornn.run.processes.process import worker_input
-from pytest_ecornn.run.session import Session
+from pytest_ecornn.run.session import RunSession
 from pytest_ecornn.system import interruption, machine, user_folder
 from pytest_ecornn.system.file_locks import LockError
 from pytest_ecornn.system.folder_lock import FolderInUse, FolderLock
-from pytest_ecornn.verification.outcomes import Failure
+from pytest_ecornn.verification.outcomes import CheckFailed
 
 _KINDS = {  # of the rows that each test fills
     "test_benchmark": "benchmark",
@@ -48,11 +48,11 @@ _KINDS = {  # of the rows that each test fills
 }
 
 
-class Running:
+class RunPlugin:
     """Registered for the length of one run."""
 
     def __init__(self, config: pytest.Config):
-        self.session = Session(config)
+        self.session = RunSession(config)
         is_bench = self.session.options.bench
         if is_bench:
             check_loaded(config)
@@ -62,22 +62,22 @@ class Running:
         self._journal: journal.Journal | None = None
         self._folder_lock: FolderLock | None = None
         self.session.lock.say = self._say
-        self._screen = Screen(config) if not self._is_worker else None
+        self._screen = ProgressDisplay(config) if not self._is_worker else None
         self._written: list[str] = []
-        self._gate: Gate | None = None
-        self._compared: Outcome | None = None
+        self._gate: RegressionGate | None = None
+        self._compared: RegressionReport | None = None
         self._at_sigterm: Any = None
         if not is_bench:  # what is timed has all cores, one row at a time
-            machine.share_cores(config)
+            machine.limit_threads_per_worker(config)
         user_folder.redirect_plugins(config, Path(self.session.shared_folder))
-        self._collection = Collection(config, self.session, self._expect)
+        self._collection = Collection(config, self.session, self._set_total)
         config.pluginmanager.register(Grouping(), "ecornn-grouping")
         config.pluginmanager.register(self._collection, "ecornn-collection")
         select_suites(config, ["test_equivalence.py", "test_properties.py", *(["test_benchmark.py"] if is_bench else [])])
 
     # The way of a row.
 
-    def _expect(self, total: int) -> None:
+    def _set_total(self, total: int) -> None:
         if self._screen:
             self._screen.total = total
 
@@ -100,8 +100,8 @@ class Running:
         if self._screen:
             self._screen.start()
         options = self.session.options
-        self._gate = Gate(self.session, self.machine) if options.compare else None
-        header: dict[str, Any] = {"started": self._started, "machine": self.machine, "setup": self.session.setup}
+        self._gate = RegressionGate(self.session, self.machine) if options.compare else None
+        header: dict[str, Any] = {"started": self._started, "machine": self.machine, "setup": self.session.comparability_key}
         header["seed"] = options.seed
         try:
             self.session.lock.check()
@@ -129,7 +129,7 @@ class Running:
         if self._journal is None:
             return
         unsupported = getattr(report, "ecornn_unsupported", None)
-        row = Row.from_dict(report.ecornn_row) if hasattr(report, "ecornn_row") else self._lost(report)
+        row = Row.from_dict(report.ecornn_row) if hasattr(report, "ecornn_row") else self._row_of_crashed_item(report)
         try:
             if row is not None:
                 self._journal.add(row)
@@ -153,17 +153,17 @@ class Running:
         capture = self._config.pluginmanager.get_plugin("capturemanager")
         with capture.global_and_fixture_disabled() if capture else nullcontext():
             if self._screen:
-                self._screen.say(text)
+                self._screen.write_line(text)
             else:
                 print(formatting.one_line(text), file=sys.stderr, flush=True)
 
-    def _lost(self, report: Any) -> Row | None:
+    def _row_of_crashed_item(self, report: Any) -> Row | None:
         """The row of an item that failed outside it: its process died, or a fixture raised."""
         item = self.item(report.nodeid) if report.failed else None
         if item is None:
             return None
         row = item.empty_row()
-        item.fail(row, Failure(f"expected a finished row, but its test ended by: {report.longreprtext[-500:]}"))
+        item.fail(row, CheckFailed(f"expected a finished row, but its test ended by: {report.longreprtext[-500:]}"))
         return row
 
     def failed_row(self, nodeid: str, reason: str) -> Row:
@@ -173,7 +173,7 @@ class Running:
         row.status, row.reason = "failed", reason
         return row
 
-    def item(self, nodeid: str) -> Item | None:
+    def item(self, nodeid: str) -> CheckItem | None:
         """The item of one of our tests."""
         label = label_of_node(nodeid)
         if not label:
@@ -181,7 +181,7 @@ class Running:
         kind = _KINDS.get(nodeid.partition("[")[0].rpartition("::")[2])
         return next((item for item in self._items() if item.kind == kind and str(item) == label), None)
 
-    def _items(self) -> Iterator[Item]:
+    def _items(self) -> Iterator[CheckItem]:
         for name in ROW_FIXTURES.values():
             yield from getattr(self.session, name)()
 
@@ -231,16 +231,16 @@ class Running:
             self._written += [f"ERROR: {line}" for line in lines]
             session.exitstatus = pytest.ExitCode.TESTS_FAILED if lines else session.exitstatus
 
-    def _compare(self, found: Gate, rows: list[Row], session: pytest.Session) -> None:
+    def _compare(self, found: RegressionGate, rows: list[Row], session: pytest.Session) -> None:
         """An interrupted run is compared as far as it got; nothing is measured again then."""
         self._compared = found.outcome(rows, reporting.unproven(rows))
         ended = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         try:
             if session.exitstatus in ended and self._screen:
-                found.measure_again(self._compared, self._screen.say)
+                found.measure_again(self._compared, self._screen.write_line)
         except KeyboardInterrupt:
             session.exitstatus = pytest.ExitCode.INTERRUPTED
-        self._compared.leave()
+        self._compared.mark_inconclusive()
         if self._compared.problems and session.exitstatus in ended:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -254,7 +254,7 @@ class Running:
             ceilings=self.session.measured_ceilings,
             settings=run_settings.describe(self.session),
             refused=standing.refused(self._journal.rows),
-            score=score.last(),
+            score=score.load_last(),
             skipped=standing.skipped(self._journal.rows),
         )
 

@@ -13,7 +13,7 @@ from pytest_ecornn import reporting
 from pytest_ecornn.reporting import answer_table, boundary_sizes, gate_tables, page, progress, terminal
 from pytest_ecornn.reporting.answer import answers
 from pytest_ecornn.results import formatting
-from pytest_ecornn.results.regression.gate import Outcome
+from pytest_ecornn.results.regression.gate import RegressionReport
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.run.options import run_seed
 
@@ -21,7 +21,7 @@ PLAIN_WIDTH = 150  # columns where there is no terminal to fit
 MAX_LISTED_ROWS = 16  # that the terminal shows one by one below the answers
 
 
-class Screen:
+class ProgressDisplay:
     """A live bar on a terminal, a line a row elsewhere; nothing of its own where pytest was asked for more or less words."""
 
     def __init__(self, config: pytest.Config):
@@ -54,7 +54,7 @@ class Screen:
         self._done += 1
         return self._progress
 
-    def say(self, text: str) -> None:
+    def write_line(self, text: str) -> None:
         """A line, whatever pytest was asked for: what takes long must not look like a hang."""
         text = formatting.one_line(text)
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
@@ -89,7 +89,7 @@ class _Stream(io.TextIOBase):
 
 
 def write_summary(
-    reporter: Any, rows: list[Row], settings: Mapping[str, Any], compared: Outcome | None, written: list[str]
+    reporter: Any, rows: list[Row], settings: Mapping[str, Any], compared: RegressionReport | None, written: list[str]
 ) -> None:
     """The answers, how sure they are, what the gate found, and where the report lies; of a short run each row as well."""
     console = Console(

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from pytest_ecornn.results.rows import Row
-from pytest_ecornn.run.items.items import Item
+from pytest_ecornn.run.items.items import CheckItem
 
 
-def skipped_row(item: Item, report: pytest.TestReport) -> Row:
+def skipped_row(item: CheckItem, report: pytest.TestReport) -> Row:
     """The row of an item that a marker or a plugin skipped before it ran. Where it is required, the report fails too."""
     row = item.skipped_row(_reason(report))
     if row.status == "failed":

@@ -7,20 +7,20 @@ from contextlib import contextmanager
 
 from pytest_ecornn.measurement import baseline_probe, clocks, cost_bounds, replay
 from pytest_ecornn.measurement.baseline_probe import BaselineProbe
-from pytest_ecornn.measurement.columns import Column
+from pytest_ecornn.measurement.columns import TimingColumn
 from pytest_ecornn.measurement.measurement import Arm, freeze_living
-from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.roofline import Ceilings
 from pytest_ecornn.results.rows import Row, Timing
-from pytest_ecornn.run.items.items import FixedItem, check_not_refused
+from pytest_ecornn.run.items.items import NamedCaseItem, check_not_refused
 from pytest_ecornn.verification.guards import ambient
-from pytest_ecornn.verification.guards.background import Threads
-from pytest_ecornn.verification.guards.tampering import Tools
-from pytest_ecornn.verification.outcomes import Failure
+from pytest_ecornn.verification.guards.background import ThreadGuard
+from pytest_ecornn.verification.guards.tampering import MonkeypatchGuard
+from pytest_ecornn.verification.outcomes import CheckFailed
 from pytest_ecornn.verification.verification import Candidate, failed_tensors
 
 
-class BenchmarkItem(FixedItem):
+class BenchmarkItem(NamedCaseItem):
     """Verifies one case, times it against its baselines, and verifies the timed calls."""
 
     kind = "benchmark"
@@ -28,25 +28,25 @@ class BenchmarkItem(FixedItem):
     def fill(self, row: Row) -> None:
         check_not_refused(self.found, self.case)
         freeze_living()
-        threads, clock = Threads(), clocks.for_device(self.case.device)
+        threads, clock = ThreadGuard(), clocks.for_device(self.case.device)
         with self.session.lock.shared():
             baselines, notes = self.baselines()
-        pool, names = Pool(self.case), [one.name for one in baselines]
+        pool, names = InputPool(self.case), [one.name for one in baselines]
         self.session.process.at_work(self.found.name, self.case, names, is_timed=True)
-        with self.session.lock.alone():
+        with self.session.lock.exclusive():
             probe = BaselineProbe(baselines, pool, clock, threads, self.session.options.budget)
         self.session.process.at_work(self.found.name, self.case)
-        with self.session.lock.shared(), self._settings_left():
+        with self.session.lock.shared(), self._global_state_unchanged():
             candidate = self.verified(row)
             cost_bounds.checked(candidate)
         self.session.process.at_work(self.found.name, self.case, names, is_timed=True)
         arms = [Arm(one, pool, threads=threads) for one in (candidate, *baselines)]
-        called, replayed = Column(arms, clock, self.session.confidence), None
-        with self.session.lock.alone():
+        called, replayed = TimingColumn(arms, clock, self.session.confidence), None
+        with self.session.lock.exclusive():
             self.session.ceilings(self.case.device)
-            with self._settings_left():
+            with self._global_state_unchanged():
                 called.measure(self.session.options.budget, self.pairs)
-            if ambient.is_burning():
+            if ambient.has_busy_threads():
                 threads.check()
                 raise self.failure("threads: expected them to rest after a call, but a core is busy")
             peak_bytes, host_us = arms[0].peak_bytes(), arms[0].host_us(clock)
@@ -56,8 +56,8 @@ class BenchmarkItem(FixedItem):
             columns, doubts = [called, replayed] if replayed else [called], probe.doubts(arms[1:])
             ceilings = self._ceilings(columns)
         self._verify_kept(columns)
-        row.timing = self._possible(called.timing(ceilings, peak_bytes, host_us), ceilings)
-        row.replay = self._possible(replayed.timing(ceilings), ceilings) if replayed else None
+        row.timing = self._check_roofline(called.timing(ceilings, peak_bytes, host_us), ceilings)
+        row.replay = self._check_roofline(replayed.timing(ceilings), ceilings) if replayed else None
         baseline_probe.apply(doubts, row.timing)
         baseline_probe.apply(doubts, row.replay)
         row.notes = "; ".join(filter(None, [candidate.implementation.notes(), *notes]))
@@ -72,29 +72,29 @@ class BenchmarkItem(FixedItem):
         return self.session.options.pairs
 
     @contextmanager
-    def _settings_left(self) -> Iterator[None]:
+    def _global_state_unchanged(self) -> Iterator[None]:
         """Raises Failure where what all share has changed: other implementations' calls, which alternate, were not the same."""
-        with ambient.Kept(ambient.everything()) as kept, Tools() as tools:
+        with ambient.GlobalStateGuard(ambient.everything()) as kept, MonkeypatchGuard() as tools:
             yield
         for change in (*kept.changes, *tools.changes):
             raise self.failure(change)
 
-    def _replayed(self, arms: list[Arm]) -> tuple[Column | None, list[str]]:
+    def _replayed(self, arms: list[Arm]) -> tuple[TimingColumn | None, list[str]]:
         """The device-only column, measured, or None; and what it lacks."""
         graphs, missing = replay.graph_arms(arms)
         if not graphs:
             return None, missing
-        column = Column(graphs, clocks.GraphClock(self.case.device), self.session.confidence)
+        column = TimingColumn(graphs, clocks.CudaGraphTimer(self.case.device), self.session.confidence)
         column.measure(self.session.options.budget, self.pairs)
         return column, missing
 
-    def _ceilings(self, columns: list[Column]) -> Ceilings:
+    def _ceilings(self, columns: list[TimingColumn]) -> Ceilings:
         """The device's, measured again where a column has beaten them."""
         ceilings = self.session.ceilings(self.case.device)
         is_beaten = any(column.timing(ceilings).is_below_floor for column in columns)
-        return self.session.raised_ceilings(self.case.device) if is_beaten else ceilings
+        return self.session.remeasured_ceilings(self.case.device) if is_beaten else ceilings
 
-    def _possible(self, timing: Timing, ceilings: Ceilings) -> Timing:
+    def _check_roofline(self, timing: Timing, ceilings: Ceilings) -> Timing:
         """Raises Failure for a time that no algorithm can reach, and for rates that this machine cannot."""
         if timing.is_below_floor:
             raise self.failure(
@@ -105,8 +105,8 @@ class BenchmarkItem(FixedItem):
             raise self.failure(f"cost: {problem}")
         return timing
 
-    def _verify_kept(self, columns: list[Column]) -> None:
+    def _verify_kept(self, columns: list[TimingColumn]) -> None:
         with self.session.lock.shared():
             comparisons = [one for column in columns for one in column.verify()]
         if message := failed_tensors(self.found.name, self.case, comparisons):
-            raise Failure(f"a timed call returned a wrong result\n{message}")
+            raise CheckFailed(f"a timed call returned a wrong result\n{message}")

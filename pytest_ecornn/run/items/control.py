@@ -7,13 +7,13 @@ from pytest_ecornn.results.rows import Row
 from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
 from pytest_ecornn.run.items.items import build_and_compare
 from pytest_ecornn.system.interruption import raised_as_error
-from pytest_ecornn.verification.outcomes import RAISED, Skip, skips_as_unsupported
+from pytest_ecornn.verification.outcomes import RAISED, SkipCheck, skips_as_unsupported
 from pytest_ecornn.verification.verification import Candidate
 
-PAIRS = 20
+MIN_AA_PAIRS = 20
 
 
-class ControlItem(BenchmarkItem):
+class AATestItem(BenchmarkItem):
     """Two builds of the same implementation: what differs between their times is the measurement's doing."""
 
     kind = "control"
@@ -23,14 +23,14 @@ class ControlItem(BenchmarkItem):
         try:
             with raised_as_error(), skips_as_unsupported():
                 super().fill(row)
-        except (Skip, Unsupported):
+        except (SkipCheck, Unsupported):
             raise
         except RAISED as error:
-            raise Skip(f"{self.found.name} cannot be timed: {type(error).__name__}") from error
+            raise SkipCheck(f"{self.found.name} cannot be timed: {type(error).__name__}") from error
 
     def baselines(self) -> tuple[list[Candidate], list[str]]:
         return [build_and_compare(self.found, self.case)[0]], []
 
     @property
     def pairs(self) -> int:
-        return max(PAIRS, self.session.options.pairs)
+        return max(MIN_AA_PAIRS, self.session.options.pairs)

@@ -17,19 +17,19 @@ import torch
 
 from pytest_ecornn.contract import Case, Declared, Unsupported
 from pytest_ecornn.results.rows import AGAIN, Row, TensorError
-from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.run.error_origin import describe_error, is_of_harness
-from pytest_ecornn.run.processes.process import Spoilt
+from pytest_ecornn.run.processes.process import UnrecoverableError
 from pytest_ecornn.run.repeatability import describe_variation, needed_cases
 from pytest_ecornn.run.support import NO_CUDA
 from pytest_ecornn.system import faults, memory
 from pytest_ecornn.system.interruption import raised_as_error
 from pytest_ecornn.verification.calls import WrongResult
-from pytest_ecornn.verification.comparison import Comparison
+from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.guards import ambient
 from pytest_ecornn.verification.guards.exit_guard import ExitGuard
-from pytest_ecornn.verification.guards.tampering import Asking, Tools
-from pytest_ecornn.verification.outcomes import RAISED, Failure, Skip, WrongCase, skips_as_unsupported
+from pytest_ecornn.verification.guards.tampering import IntrospectionGuard, MonkeypatchGuard
+from pytest_ecornn.verification.outcomes import RAISED, CheckFailed, SkipCheck, WrongCase, skips_as_unsupported
 from pytest_ecornn.verification.rerun import rerun_command
 from pytest_ecornn.verification.verification import Candidate, failed_tensors
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from pytest_ecornn.run.item_session import ItemSession
 
 
-class NotRun(Failure):
+class NotRun(CheckFailed):
     """The row could not be run here, for no reason of its own."""
 
 
 @dataclass(frozen=True)
-class Item:
+class CheckItem:
     session: ItemSession
-    found: Found
+    found: ImplementationInfo
     case: Case
     kind = "fixed"
 
@@ -74,10 +74,10 @@ class Item:
         """The row as an earlier run left it, or a worker proves it, or filled now."""
         empty = self.empty_row()
         session = self.session
-        return session.finished.get(empty.key) or session.proof_workers.row(empty.key) or self._fresh(empty)
+        return session.finished.get(empty.key) or session.proof_workers.row(empty.key) or self._run(empty)
 
     def empty_row(self) -> Row:
-        case, kind = self.case, self.found.kind
+        case, kind = self.case, self.found.cls
         return Row(
             self.kind, self.found.name, str(case), case.cell, case.dtype, case.device, case.mode, status="passed",
             deterministic=kind.deterministic, **{name: getattr(kind, name) for name in Declared._fields},
@@ -88,7 +88,7 @@ class Item:
         row = self.empty_row()
         self._skip(row, reason)
         if row.status == "failed":
-            self.fail(row, Failure(row.reason))
+            self.fail(row, CheckFailed(row.reason))
         return row
 
     def _skip(self, row: Row, reason: object) -> None:
@@ -96,13 +96,19 @@ class Item:
         row.status = "failed" if is_required else "skipped"
         row.reason = f"{self.found.name} is required, but skipped: {reason}" if is_required else str(reason)
 
-    def _fresh(self, row: Row) -> Row:
-        start, exits, tools = time.perf_counter(), ExitGuard(), Tools()
+    def _run(self, row: Row) -> Row:
+        start, exits, tools = time.perf_counter(), ExitGuard(), MonkeypatchGuard()
         try:
             self._check_device()
             self._check_kernels()
             # What one implementation changes for all must not harm the next.
-            with self.at_work(self.case), self._settings_put_back(), tools, Asking(self.found.path) as asking, exits:
+            with (
+                self.attributed_to(self.case),
+                self._settings_put_back(),
+                tools,
+                IntrospectionGuard(self.found.path) as asking,
+                exits,
+            ):
                 self.fill(row)
             for call in exits.calls:
                 raise self.failure(f"expected a result or Unsupported, but {call} was called")
@@ -110,14 +116,14 @@ class Item:
                 raise self.failure(change)
             for asked in asking.found:
                 raise self.failure(f"expected it to use its arguments alone, but it asked for {asked}")
-        except (Skip, Unsupported) as reason:
+        except (SkipCheck, Unsupported) as reason:
             self._skip(row, reason)
             if row.status == "failed":
-                self.fail(row, Failure(row.reason))
-        except Failure as failure:
+                self.fail(row, CheckFailed(row.reason))
+        except CheckFailed as failure:
             self.fail(row, self.examined(failure))
-        except Spoilt as fault:
-            self.fail(row, Failure(str(fault), self.session.process.words.case))
+        except UnrecoverableError as fault:
+            self.fail(row, CheckFailed(str(fault), self.session.process.words.case))
             self.session.process.is_spoilt = True
         self._check_context(row)
         self._note_kernels(row, tools)
@@ -127,33 +133,33 @@ class Item:
         self.session.process.is_fresh &= row.status == "skipped"
         return row
 
-    def fail(self, row: Row, failure: Failure) -> None:
+    def fail(self, row: Row, failure: CheckFailed) -> None:
         """Marks the row as failed, with the command that repeats it."""
         row.status, row.reason = "failed", str(failure)
         if not isinstance(failure, NotRun):
             is_timed = failure.is_timed or self.session.process.words.is_timed
             row.reason += f"{AGAIN}{self.rerun(failure.case, is_timed, failure.earlier)}"
 
-    def examined(self, failure: Failure) -> Failure:
+    def examined(self, failure: CheckFailed) -> CheckFailed:
         """The failure, with how it repeats: always, now and then, or after other cases."""
         process, case = self.session.process, failure.case
         if not isinstance(failure, WrongCase) or not isinstance(case, Case) or process.words.is_timed:
             return failure
         with self.session.lock.shared():
             if variation := describe_variation(self.found, case):
-                return Failure(f"{self.found.name} on {case}: {variation}\n{failure}", case)
+                return CheckFailed(f"{self.found.name} on {case}: {variation}\n{failure}", case)
             earlier = needed_cases(self.found, case, list(process.cases[self.found.name]))
-        return Failure(str(failure), case, earlier=earlier)
+        return CheckFailed(str(failure), case, earlier=earlier)
 
     def rerun(self, case: Case | str = "", is_timed: bool = False, earlier: Sequence[Case] = ()) -> str:
         """The command that repeats the row, or what it did on one case after others."""
-        cases, extra = [*earlier, case or self.case], self.session.again(self.found, is_timed)
+        cases, extra = [*earlier, case or self.case], self.session.locator_options(self.found, is_timed)
         return rerun_command(self.found.name, cases, extra, is_timed=is_timed)
 
     def _check_device(self) -> None:
         if self.case.device.startswith("cuda") and not torch.cuda.is_available():
-            raise Skip(NO_CUDA)
-        if lost := faults.poison(self.case.device):
+            raise SkipCheck(NO_CUDA)
+        if lost := faults.sticky_cuda_error(self.case.device):
             raise NotRun(
                 f"{self.found.name} on {self.case}: was not run, because an earlier row has poisoned the CUDA context: {lost}; "
                 "with --ecornn-isolate a new process runs what comes after such a row"
@@ -172,7 +178,7 @@ class Item:
             )
         self.session.process.overrides = None
 
-    def _note_kernels(self, row: Row, tools: Tools) -> None:
+    def _note_kernels(self, row: Row, tools: MonkeypatchGuard) -> None:
         """Says what a failed row leaves in place of torch's kernels: no row after it may be blamed."""
         for change in tools.overrides.changes() if row.status == "failed" and not self.session.process.overrides else ():
             self.session.process.is_spoilt, self.session.process.overrides = True, tools.overrides
@@ -181,7 +187,7 @@ class Item:
 
     def _check_context(self, row: Row) -> None:
         """Checks the CUDA context after a row, because what the row leaves running on a GPU may fail later."""
-        if lost := faults.poison(self.case.device):
+        if lost := faults.sticky_cuda_error(self.case.device):
             self.session.process.is_spoilt = True
             if row.status == "passed":
                 self.fail(row, self.failure(f"CUDA context is poisoned: {lost}"))
@@ -189,7 +195,7 @@ class Item:
     @contextmanager
     def _settings_put_back(self) -> Iterator[None]:
         """Restores the settings after a row. A setting that cannot be restored makes the process unfit for other rows."""
-        kept = ambient.Kept(ambient.everything())
+        kept = ambient.GlobalStateGuard(ambient.everything())
         try:
             with kept:
                 yield
@@ -200,10 +206,10 @@ class Item:
         raise NotImplementedError
 
     @contextmanager
-    def at_work(self, case: Case, *verdicts: type[Exception]) -> Iterator[None]:
+    def attributed_to(self, case: Case, *verdicts: type[Exception]) -> Iterator[None]:
         """Within it the implementation runs on `case`. What it raises beside `verdicts` is a Failure, or Spoilt if it lasts."""
         process = self.session.process
-        passing: tuple[type[Exception], ...] = (Failure, Skip, Unsupported, *verdicts)
+        passing: tuple[type[Exception], ...] = (CheckFailed, SkipCheck, Unsupported, *verdicts)
         process.at_work(self.found.name, case)
         try:
             with raised_as_error(), skips_as_unsupported():
@@ -213,16 +219,16 @@ class Item:
         except WrongResult as wrong:
             raise WrongCase(f"{self.found.name} on {case}: {wrong}", case) from wrong
         except RAISED as error:
-            if not (fault := faults.spoiling(error, case.device)):
-                kind = Failure if is_of_harness(self.found, error, self._beside()) else WrongCase
+            if not (fault := faults.unrecoverable_reason(error, case.device)):
+                kind = CheckFailed if is_of_harness(self.found, error, self._beside()) else WrongCase
                 raise kind(describe_error(self.found, case, error, self._beside()), case) from error
             if faults.is_out_of_memory(error) and process.is_replaceable:
-                memory.lift_limit()  # reporting needs a little
+                memory.remove_memory_limit()  # reporting needs a little
                 if not process.is_fresh:
                     process.stop(is_again=True)  # earlier rows' memory may be what it lacked
-            raise Spoilt(f"{self.found.name} on {case}: {fault}") from error
+            raise UnrecoverableError(f"{self.found.name} on {case}: {fault}") from error
 
-    def _beside(self) -> list[Found]:
+    def _beside(self) -> list[ImplementationInfo]:
         """The baselines that the row takes turns with now."""
         names, found = self.session.process.words.beside.split(" and "), self.session.found
         return [found[name] for name in names if name in found]
@@ -232,11 +238,11 @@ class Item:
         if end := self.session.process.fatal.get(f"{self.found.name}-{self.case}"):
             raise self.failure(f"{end}, in another row; it was not run again")
 
-    def failure(self, what: str) -> Failure:
-        return Failure(f"{self.found.name} on {self.case}: {what}")
+    def failure(self, what: str) -> CheckFailed:
+        return CheckFailed(f"{self.found.name} on {self.case}: {what}")
 
 
-class FixedItem(Item):
+class NamedCaseItem(CheckItem):
     """Verifies one case."""
 
     def fill(self, row: Row) -> None:
@@ -252,24 +258,24 @@ class FixedItem(Item):
         if message := failed_tensors(self.found.name, self.case, comparisons):
             raise WrongCase(message, self.case)
         if comparisons[0].status != "passed":
-            raise Failure(f"nothing is proven of {self.found.name} on {self.case}: {comparisons[0].message}")
+            raise CheckFailed(f"nothing is proven of {self.found.name} on {self.case}: {comparisons[0].message}")
         return candidate
 
 
-def check_not_refused(found: Found, case: Case) -> None:
+def check_not_refused(found: ImplementationInfo, case: Case) -> None:
     """Raises Skip where the implementation says that it will not run the case."""
-    if reason := found.kind().refusal(case):
-        raise Skip(reason)
+    if reason := found.cls().refusal(case):
+        raise SkipCheck(reason)
 
 
-def build_and_compare(found: Found, case: Case) -> tuple[Candidate, list[Comparison]]:
+def build_and_compare(found: ImplementationInfo, case: Case) -> tuple[Candidate, list[TensorCheck]]:
     """Raises Skip as `check_not_refused`."""
     check_not_refused(found, case)
-    candidate = Candidate.build(found.name, found.kind, case)
+    candidate = Candidate.build(found.name, found.cls, case)
     return candidate, candidate.verify()
 
 
-def record(row: Row, comparisons: Iterable[Comparison]) -> None:
+def record(row: Row, comparisons: Iterable[TensorCheck]) -> None:
     """Puts the comparisons into the row."""
     for one in comparisons:
         row.tensors.append(TensorError(one.tensor, one.status, one.rms, one.maximum, one.share, one.slice))

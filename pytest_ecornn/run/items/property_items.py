@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pytest_ecornn.cases.strategies import Sizes, property_corners
+from pytest_ecornn.cases.strategies import SizeLimits, property_corners
 from pytest_ecornn.contract import Case
 from pytest_ecornn.results.rows import Row
-from pytest_ecornn.run.exploration import RefusalError, Search
-from pytest_ecornn.run.items.drawn_items import drawn_row, label, rerun_drawn
-from pytest_ecornn.run.items.items import Item
-from pytest_ecornn.verification.outcomes import Failure, Skip
+from pytest_ecornn.run.exploration import CaseSearch, RefusalError
+from pytest_ecornn.run.items.drawn_items import drawn_label, drawn_row, rerun_drawn
+from pytest_ecornn.run.items.items import CheckItem
+from pytest_ecornn.verification.outcomes import CheckFailed, SkipCheck
 from pytest_ecornn.verification.properties import properties
-from pytest_ecornn.verification.properties.subject import Subject
+from pytest_ecornn.verification.properties.subject import PropertyContext
 
 # Cases to draw of each cell in a dtype. Small ones: what properties find does not hide in size, and each takes many calls.
 EXAMPLES = {"quick": 3, "default": 10, "thorough": 25}
-SIZES = Sizes(steps=12, smallest=2, batch=9, hidden=65, inputs=33)
+SIZES = SizeLimits(steps=12, min_size=2, batch=9, hidden=65, inputs=33)
 # Of one case alone, as many repeats as of three drawn ones; as many as of one where timing repeats it too.
 FIXED_REPEATS, TIMED_REPEATS = 60, 20
 
 
 @dataclass(frozen=True)
-class PropertiesItem(Item):
+class PropertyItem(CheckItem):
     """Checks properties on cases drawn around `case`, always the same ones of a `number`, or if it `is_fixed` on it alone."""
 
     is_fixed: bool = False
@@ -32,7 +32,7 @@ class PropertiesItem(Item):
     _broken: list[properties.Property] = field(default_factory=list, compare=False)
 
     def __str__(self) -> str:
-        return f"{self.found.name}-{self.case if self.is_fixed else label(self.case)}"
+        return f"{self.found.name}-{self.case if self.is_fixed else drawn_label(self.case)}"
 
     @property
     def is_drawn(self) -> bool:
@@ -50,31 +50,31 @@ class PropertiesItem(Item):
             self._check_fixed(row)
             return
         try:
-            search = Search(self.found, self.case, row, SIZES, self.number)
+            search = CaseSearch(self.found, self.case, row, SIZES, self.number)
             search.run(EXAMPLES[self.session.options.profile], lambda case: self._check(case, row))
             search.run_corners(lambda case: self._check(case, row), property_corners)
         except RefusalError as refusal:
-            with self.at_work(refusal.case):
+            with self.attributed_to(refusal.case):
                 raise refusal.error from None
         except AssertionError as error:
-            raise Failure(f"{self.found.name}: {error}") from error
+            raise CheckFailed(f"{self.found.name}: {error}") from error
         search.check_some_ran()
 
     def _check_fixed(self, row: Row) -> None:
         self.check_not_fatal()
-        if reason := self.found.kind().refusal(self.case):
-            raise Skip(reason)
+        if reason := self.found.cls().refusal(self.case):
+            raise SkipCheck(reason)
         self._check(self.case, row, TIMED_REPEATS if self.session.options.bench else FIXED_REPEATS)
 
-    def _check(self, case: Case, row: Row, repeats: int = Subject.repeats) -> None:
+    def _check(self, case: Case, row: Row, repeats: int = PropertyContext.repeats) -> None:
         """Counts the properties checked by name. After a failure, while its case is simplified, only that one is."""
         try:
-            with self.session.lock.shared(), self.at_work(case, properties.Broken):
-                subject = Subject(self.found.kind, case, repeats)
+            with self.session.lock.shared(), self.attributed_to(case, properties.PropertyViolation):
+                subject = PropertyContext(self.found.cls, case, repeats)
                 checked = properties.check(subject, self._broken or properties.PROPERTIES)
-        except properties.Broken as broken:
+        except properties.PropertyViolation as broken:
             self._broken[:] = [broken.property]
-            raise Failure(f"{self.found.name} on {case}: {broken}", case) from broken
+            raise CheckFailed(f"{self.found.name} on {case}: {broken}", case) from broken
         row.examples += 1
         for name, reason in checked.items():
             counts = row.uninformative if reason else row.informative

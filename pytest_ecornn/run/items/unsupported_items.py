@@ -14,7 +14,7 @@ import pytest
 
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import AGAIN, Row
-from pytest_ecornn.run.items.items import Item
+from pytest_ecornn.run.items.items import CheckItem
 
 
 class UnsupportedItem(pytest.Item):
@@ -72,10 +72,10 @@ class Grouping:
         return report
 
 
-def row_item(item: pytest.Item) -> Item | None:
-    """The `Item` that the pytest item runs; None if it is no row of ours."""
+def row_item(item: pytest.Item) -> CheckItem | None:
+    """The `CheckItem` that the pytest item runs; None if it is no row of ours."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return next((value for value in parameters.values() if isinstance(value, Item)), None)
+    return next((value for value in parameters.values() if isinstance(value, CheckItem)), None)
 
 
 def _grouped(name: str, members: list[tuple[pytest.Item, Row]], selected: int) -> pytest.Item:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ecornn.results.regression.gate_limits import Limits
+from pytest_ecornn.results.regression.gate_limits import Thresholds
 from pytest_ecornn.run.options.option_table import (
     DEFAULT_CASE_OF_STATE_DICT,
     OPTIONS,
@@ -32,7 +32,7 @@ class Options:
     budget: float
     pairs: int
     compare: Path | None
-    limits: Limits
+    limits: Thresholds
     strict: bool
     profile: str
     seed: int
@@ -103,7 +103,7 @@ def _cases(config: pytest.Config) -> tuple[str, ...]:
     return tuple(config.getoption("--ecornn-case")) or (DEFAULT_CASE_OF_STATE_DICT,)
 
 
-def _limits(config: pytest.Config) -> Limits:
+def _limits(config: pytest.Config) -> Thresholds:
     """The ini-file's and then the command line's, which wins. Raises UsageError for what the gate cannot use."""
     has_report, given = config.getoption("--ecornn-compare"), config.getoption("--ecornn-fail-slower")
     if has_report and not config.getoption("--ecornn-bench"):
@@ -114,10 +114,10 @@ def _limits(config: pytest.Config) -> Limits:
         raise pytest.UsageError("--ecornn-strict expected --ecornn-compare FILE beside it, to be strict about")
     for source, texts in (("ecornn_fail_slower", config.getini("ecornn_fail_slower")), ("--ecornn-fail-slower", given)):
         try:
-            Limits(texts)
+            Thresholds(texts)
         except ValueError as error:
             raise pytest.UsageError(f"{source}: {error}") from error
-    return Limits([*config.getini("ecornn_fail_slower"), *given])
+    return Thresholds([*config.getini("ecornn_fail_slower"), *given])
 
 
 def add_options(parser: pytest.Parser) -> None:

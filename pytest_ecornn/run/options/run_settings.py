@@ -7,10 +7,10 @@ from typing import Any
 from pytest_ecornn.measurement import clocks
 from pytest_ecornn.results.statistics import CONFIDENCE
 from pytest_ecornn.run.options.option_table import default_baselines
-from pytest_ecornn.run.session import Session
+from pytest_ecornn.run.session import RunSession
 
 
-def describe(session: Session) -> dict[str, Any]:
+def describe(session: RunSession) -> dict[str, Any]:
     """Settings that shaped the rows, as the report states them."""
     options, devices = session.options, session.devices
     return {
@@ -21,5 +21,5 @@ def describe(session: Session) -> dict[str, Any]:
         "profile": options.profile,
         "seed": options.seed,
         "intervals": f"{CONFIDENCE:.0%} of a time, {session.confidence:.4g} of a ratio",
-        "smallest difference that counts": clocks.smallest_differences(devices),
+        "smallest difference that counts": clocks.equivalence_margins(devices),
     }

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from xdist.scheduler import LoadScheduling
 
-from pytest_ecornn.run.items.items import Item
+from pytest_ecornn.run.items.items import CheckItem
 from pytest_ecornn.system import faults, memory
-from pytest_ecornn.system.last_words import LastWords, Words
+from pytest_ecornn.system.last_words import CrashReport, CurrentWork
 
 if TYPE_CHECKING:
-    from pytest_ecornn.run.hooks.running import Running
+    from pytest_ecornn.run.hooks.running import RunPlugin
 
 # Of what is available; the rest is for the controller and everyone else.
 _SHARE_OF_MEMORY = 0.8
 # Workers that die in a row without having begun a row: what kills them is not one.
-_MOST_IDLE_DEATHS = 3
+_MAX_IDLE_DEATHS = 3
 _SECONDS_TO_EXIT = 5.0
 
 
-class Controller:
-    def __init__(self, running: Running):
+class XdistController:
+    def __init__(self, running: RunPlugin):
         self._running, self._session = running, running.session
         self._begun, self._reported = set[str](), set[str]()
         self._fatal: dict[str, str] = {}
@@ -42,7 +42,7 @@ class Controller:
         return int((memory.available_bytes() or 0) * _SHARE_OF_MEMORY)
 
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> LoadScheduling:
-        return Scheduling(config, log, self)
+        return CrashAwareScheduling(config, log, self)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._begun.add(nodeid)
@@ -55,44 +55,46 @@ class Controller:
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         self._is_interrupted = error == "keyboard-interrupt"
         self._idle_deaths += bool(error) and not self._died_of_asking(node)
-        if self._idle_deaths > _MOST_IDLE_DEATHS:
-            reason = f"{_MOST_IDLE_DEATHS} workers died before they began a row; the last: {faults.death(_exit_status(node))}"
+        if self._idle_deaths > _MAX_IDLE_DEATHS:
+            reason = (
+                f"{_MAX_IDLE_DEATHS} workers died before they began a row; the last: {faults.exit_reason(_exit_status(node))}"
+            )
             pytest.exit(reason, pytest.ExitCode.INTERNAL_ERROR)
 
     def _died_of_asking(self, node: Any) -> bool:
         """Whether an implementation ended the worker by being asked what it supports: the next worker does not ask it."""
-        words = LastWords(Path(self._session.shared_folder), node.gateway.id).read()
+        words = CrashReport(Path(self._session.shared_folder), node.gateway.id).read()
         return bool(words.implementation) and not words.case
 
-    def is_costly(self, node: Any, nodeid: str) -> bool:
+    def is_culprit(self, node: Any, nodeid: str) -> bool:
         """Whether the dead worker's death is that of the row it was at, and not its baseline's or an earlier row's."""
         if nodeid in self._reported or nodeid not in self._begun:
             return False
-        left = LastWords(Path(self._session.shared_folder), node.gateway.id)
+        left = CrashReport(Path(self._session.shared_folder), node.gateway.id)
         words, item = left.read(), self._running.item(nodeid)
         if item is None:
             return True
-        if words.is_again or self._is_interrupted:
+        if words.rerun or self._is_interrupted:
             return False
         end = words.end or self._end(node, left)
         if culprit := self._session.found.get(words.implementation):
-            end += left.place(culprit.path)
+            end += left.crash_location(culprit.path)
         self._fatal[f"{words.implementation}-{words.case}"] = end
         if words.implementation not in ("", item.found.name):
             return False
         self._lost[nodeid] = self._reason(item, words, end)
         return True
 
-    def is_to_repeat(self, nodeid: str) -> bool:
+    def should_rerun(self, nodeid: str) -> bool:
         """Whether a row is still to be run, that a worker was at, or about to be at, when it died."""
         self._begun.discard(nodeid)
         return nodeid not in self._reported
 
-    def _end(self, node: Any, left: LastWords) -> str:
+    def _end(self, node: Any, left: CrashReport) -> str:
         status = _exit_status(node)
-        return f"did not finish within {self._session.options.timeout:g} s" if left.is_late else faults.death(status)
+        return f"did not finish within {self._session.options.timeout:g} s" if left.timed_out else faults.exit_reason(status)
 
-    def _reason(self, item: Item, words: Words, end: str) -> str:
+    def _reason(self, item: CheckItem, words: CurrentWork, end: str) -> str:
         case = words.case or str(item.case)
         end += f", while it took turns with {words.beside}" if words.beside else ""
         return f"{item.found.name} on {case}: {end}\nagain: {item.rerun(case, words.is_timed)} --ecornn-isolate"
@@ -103,19 +105,19 @@ class Controller:
             report.ecornn_row = self._running.failed_row(crashitem, reason).as_dict()
 
 
-class Scheduling(LoadScheduling):  # type: ignore[misc]
+class CrashAwareScheduling(LoadScheduling):  # type: ignore[misc]
     """pytest-xdist's own, save for which row a dead worker costs."""
 
-    def __init__(self, config: pytest.Config, log: Any, controller: Controller):
+    def __init__(self, config: pytest.Config, log: Any, controller: XdistController):
         super().__init__(config, log)
         self._controller = controller
 
     def remove_node(self, node: Any) -> str | None:
         nodeid: str | None = super().remove_node(node)
         self.pending.sort()  # what the worker had before it takes its place again
-        if nodeid is None or self._controller.is_costly(node, nodeid):
+        if nodeid is None or self._controller.is_culprit(node, nodeid):
             return nodeid
-        if self._controller.is_to_repeat(nodeid):
+        if self._controller.should_rerun(nodeid):
             self.mark_test_pending(nodeid)
         return None
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_ecornn.run.hooks.running import Running
+    from pytest_ecornn.run.hooks.running import RunPlugin
 
 _NEEDED = {"xdist": "pytest-xdist", "timeout": "pytest-timeout"}
 
 
-def prepare(config: pytest.Config) -> None:
+def configure_options(config: pytest.Config) -> None:
     """Sets the options that isolation needs and the user did not give. Raises UsageError for what cannot go with it."""
     missing = [package for name, package in _NEEDED.items() if not config.pluginmanager.hasplugin(name)]
     if missing:
@@ -35,13 +35,13 @@ def prepare(config: pytest.Config) -> None:
         option.maxworkerrestart = str(sys.maxsize)
 
 
-def register(config: pytest.Config, running: Running) -> None:
+def register(config: pytest.Config, running: RunPlugin) -> None:
     """Registers the hooks of the process that hands out rows, or of one that runs them."""
     if hasattr(config, "workerinput"):
         from pytest_ecornn.run.processes.worker import Worker
 
         config.pluginmanager.register(Worker(config, running.session), "ecornn-worker")
     elif not config.option.collectonly:
-        from pytest_ecornn.run.processes.controller import Controller
+        from pytest_ecornn.run.processes.controller import XdistController
 
-        config.pluginmanager.register(Controller(running), "ecornn-controller")
+        config.pluginmanager.register(XdistController(running), "ecornn-controller")

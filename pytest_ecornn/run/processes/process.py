@@ -9,21 +9,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.system.last_words import LastWords, Words
+from pytest_ecornn.system.last_words import CrashReport, CurrentWork
 
 if TYPE_CHECKING:
     from pytest_ecornn.verification.guards.overrides import Overrides
 
 WORKER_PIPE = "PYTEST_ECORNN_PROOF_WORKER"  # environment variable of a worker of `proof_workers`
 exit_now = os._exit  # as it is now: where rows run, `exit_guard` replaces it
-STOPPED = 70  # its exit status when it ends by itself: EX_SOFTWARE of sysexits(3)
+EXIT_STOPPED = 70  # its exit status when it ends by itself: EX_SOFTWARE of sysexits(3)
 
 
-class Spoilt(BaseException):
+class UnrecoverableError(BaseException):
     """The row has failed, as the message says, and left its process unfit for more. Hypothesis lets it through."""
 
 
-class Process:
+class WorkerProcess:
     """State of the process that runs rows, as its session records it.
 
     fatal: by implementation and case, how processes of this run have ended there, in words.
@@ -31,9 +31,9 @@ class Process:
     overrides: torch's kernels as they were before a row that put others in their place; None where none has.
     """
 
-    def __init__(self, last_words: LastWords | None = None, fatal: dict[str, str] | None = None):
+    def __init__(self, last_words: CrashReport | None = None, fatal: dict[str, str] | None = None):
         self._last_words = last_words
-        self.words = Words()
+        self.words = CurrentWork()
         self.fatal = fatal or {}
         self.cases: dict[str, dict[Case, None]] = {}
         self.is_fresh = True
@@ -48,17 +48,17 @@ class Process:
         """Notes whose code runs from now on."""
         if isinstance(case, Case):
             self.cases.setdefault(implementation, {})[case] = None
-        self.words = Words(implementation, str(case), " and ".join(beside), is_timed=is_timed)
+        self.words = CurrentWork(implementation, str(case), " and ".join(beside), is_timed=is_timed)
         if self._last_words is not None:
             self._last_words.write(self.words)
 
     def stop(self, end: str = "", is_again: bool = False) -> NoReturn:
         """Ends a worker. The row that it is at is lost, unless it is to be run again."""
         assert self._last_words is not None
-        self._last_words.write(replace(self.words, end=end, is_again=is_again))
+        self._last_words.write(replace(self.words, end=end, rerun=is_again))
         sys.stdout.flush()
         sys.stderr.flush()
-        exit_now(STOPPED)
+        exit_now(EXIT_STOPPED)
 
 
 def worker_input(config: Any) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class ProofWorker:
         self._proof, self._warnings = Proof(None), []
         item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
         is_spoilt = item.config.pluginmanager.getplugin("ecornn-running").session.process.is_spoilt
-        if not is_spoilt or faults.poison(device):
+        if not is_spoilt or faults.sticky_cuda_error(device):
             self._pipe.send(self._proof._replace(warnings=tuple(self._warnings)))
         if is_spoilt:
             exit_now(1)

@@ -25,8 +25,8 @@ from pytest_ecornn.run.processes.process import WORKER_PIPE, worker_input
 from pytest_ecornn.system import machine, memory
 
 if TYPE_CHECKING:
-    from pytest_ecornn.run.items.items import Item
-    from pytest_ecornn.run.session import Session
+    from pytest_ecornn.run.items.items import CheckItem
+    from pytest_ecornn.run.session import RunSession
 
 Key = tuple[str, str, str]  # `Row.key`
 
@@ -171,7 +171,7 @@ def _start(config: pytest.Config, setup: Setup) -> _Worker:
 class Starting:
     """pytest's hooks that start the workers once it is known which rows there are, and end them with the run."""
 
-    def __init__(self, session: Session):
+    def __init__(self, session: RunSession):
         self._session, self._proof_workers, self._count = session, session.proof_workers, session.options.proof_workers
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -214,12 +214,12 @@ def provable(item: pytest.Item) -> Iterator[tuple[Key, str]]:
             yield one.empty_row().key, one.case.device
 
 
-def _items(item: pytest.Item) -> list[Item]:
+def _items(item: pytest.Item) -> list[CheckItem]:
     """The items that a test of ours runs; empty for other tests."""
-    from pytest_ecornn.run.items.items import Item
+    from pytest_ecornn.run.items.items import CheckItem
 
     given = getattr(item, "callspec", None)
-    return [one for one in given.params.values() if isinstance(one, Item)] if given else []
+    return [one for one in given.params.values() if isinstance(one, CheckItem)] if given else []
 
 
 def is_possible(config: pytest.Config) -> bool:

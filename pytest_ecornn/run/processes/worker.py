@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 from pytest_timeout import timeout_timer
 
-from pytest_ecornn.run.processes.process import Process
-from pytest_ecornn.run.session import Session
+from pytest_ecornn.run.processes.process import WorkerProcess
+from pytest_ecornn.run.session import RunSession
 from pytest_ecornn.system import memory
-from pytest_ecornn.system.deadline import Deadline
-from pytest_ecornn.system.last_words import LastWords
+from pytest_ecornn.system.deadline import Timeout
+from pytest_ecornn.system.last_words import CrashReport
 
 
 class Worker:
-    def __init__(self, config: pytest.Config, session: Session):
+    def __init__(self, config: pytest.Config, session: RunSession):
         given: dict[str, Any] = config.workerinput  # type: ignore[attr-defined]
-        last_words = LastWords(Path(session.shared_folder), given["workerid"])
-        session.process = self._process = Process(last_words, given["ecornn_fatal"])
+        last_words = CrashReport(Path(session.shared_folder), given["workerid"])
+        session.process = self._process = WorkerProcess(last_words, given["ecornn_fatal"])
         self._stack = last_words.stack.open("a")
-        self._deadline, self._timeout = Deadline(self._stack), config.getoption("--ecornn-timeout")
+        self._deadline, self._timeout = Timeout(self._stack), config.getoption("--ecornn-timeout")
         session.lock.waiting = self._deadline.paused
         if given["ecornn_memory"]:
-            memory.limit(given["ecornn_memory"])
+            memory.set_memory_limit(given["ecornn_memory"])
 
     def pytest_sessionstart(self) -> None:
         faulthandler.enable(self._stack)  # pytest's own would print it and be done

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from pytest_ecornn.contract import DTYPES, Case, Cost, Implementation, Layer, Precision, State, Weights, cells
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.contract.layer_stack import run_layers
 
 ALL_CELLS = tuple(cell.name for cell in cells.BUILT_IN)
@@ -44,7 +44,7 @@ class Right(Implementation):
         return f"does not run {values[0]}" if values else None
 
     def cost(self, case: Case) -> Cost:
-        return cells.floor_cost(case)
+        return cells.minimum_cost(case)
 
 
 class RightLayer(Right):
@@ -71,9 +71,9 @@ class RightLayer(Right):
         suffix: str,
         x: Tensor,
         is_projected: bool,
-        state: Blocks,
+        state: GateTensors,
         reverse: bool,
-    ) -> tuple[Tensor, Blocks]:
+    ) -> tuple[Tensor, GateTensors]:
         storage, compute = x.dtype, self.compute(x.dtype)
         parameters = {name: weights.masked(name + suffix).to(compute) for name in cells.layer_parameters(weights, suffix)}
         steps = (x.transpose(0, 1) if self.case.batch_first else x).to(compute)
@@ -82,19 +82,25 @@ class RightLayer(Right):
         output = output.to(storage)
         return (output.transpose(0, 1) if self.case.batch_first else output), tuple(s.to(storage) for s in final)
 
-    def zeros(self, x: Tensor) -> Blocks:
+    def zeros(self, x: Tensor) -> GateTensors:
         """The states that a layer starts from where none is given."""
         return tuple(x.new_zeros(x.shape[1], self.case.hidden_size) for _ in self.cell.states)
 
     @abstractmethod
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         """Inputs [T, B, I], or pre-activations where there is no weight_ih -> outputs [T, B, H] and final states [B, H]."""
 
-    def advance(self, x_gates: Tensor, state: Blocks, parameters: Parameters) -> Blocks:
+    def advance(self, x_gates: Tensor, state: GateTensors, parameters: Parameters) -> GateTensors:
         """One step of some sequences by the cell's equations."""
-        h_gates: Blocks = ()
+        h_gates: GateTensors = ()
         if self.cell.recurrent:
             h_gates = linear(state[0], parameters["weight_hh"], parameters.get("bias_hh")).chunk(len(self.cell.gates), -1)
         return self.cell.step(x_gates.chunk(len(self.cell.gates), -1), h_gates, state, parameters)
@@ -115,5 +121,5 @@ def alive(lengths: Tensor | None, t: int, batch: int) -> Tensor:
     return (torch.full((batch,), True) if lengths is None else lengths > t)[:, None]
 
 
-def kept(mask: Tensor, new: Blocks, old: Blocks) -> Blocks:
+def kept(mask: Tensor, new: GateTensors, old: GateTensors) -> GateTensors:
     return tuple(torch.where(mask, one, other) for one, other in zip(new, old, strict=True))

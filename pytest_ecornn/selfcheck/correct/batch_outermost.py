@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case, Layer, State, Weights
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, alive, kept, order, x_gates
 
 
@@ -23,8 +23,14 @@ class BatchOutermost(RightLayer):
         return layer
 
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         gates, outputs = x_gates(x.transpose(0, 1), parameters), dict[int, Tensor]()  # [B, T, G*H]
         for t in order(len(x), reverse):
             mask, new = alive(lengths, t, x.shape[1]), self.advance(gates[:, t], state, parameters)

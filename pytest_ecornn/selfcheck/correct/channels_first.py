@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import RECURRENT_CELLS, Parameters, RightLayer, order
 
 
@@ -13,8 +13,14 @@ class ChannelsFirst(RightLayer):
     cells = RECURRENT_CELLS
 
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         count, columns = len(self.cell.gates), x.permute(0, 2, 1)  # [T, I, B]
         gates = _product(parameters, "ih", columns) if "weight_ih" in parameters else columns
         state, outputs = tuple(one.T for one in state), dict[int, Tensor]()

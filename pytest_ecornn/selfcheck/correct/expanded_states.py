@@ -5,19 +5,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, order, x_gates
 
 
 class ExpandedStates(RightLayer):
     takes_resets = True
 
-    def zeros(self, x: Tensor) -> Blocks:
+    def zeros(self, x: Tensor) -> GateTensors:
         return (x.new_zeros(()).expand(x.shape[1], self.case.hidden_size),) * len(self.cell.states)
 
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         gates, outputs, zero = x_gates(x, parameters), list[Tensor](), x.new_zeros(())
         states = torch.stack(state)  # [S, B, H]
         ends = x.new_full((1,), len(x), dtype=torch.int64).expand(x.shape[1]) if lengths is None else lengths

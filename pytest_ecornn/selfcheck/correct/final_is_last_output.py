@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case, Layer, State, Weights
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, order, x_gates
 
 
@@ -27,8 +27,14 @@ class FinalIsLastOutput(RightLayer):
         return layer
 
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         gates, outputs = x_gates(x, parameters), list[Tensor]()
         for t in order(len(x), reverse):
             state = self.advance(gates[t], state, parameters)

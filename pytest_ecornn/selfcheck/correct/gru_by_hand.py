@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, order, x_gates
 
 
@@ -17,8 +17,14 @@ class GruByHand(RightLayer):
     cells = ("gru",)
 
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         bias = parameters.get("bias_hh", x.new_zeros(3 * self.case.hidden_size))
         ends = torch.full((x.shape[1],), len(x)) if lengths is None else lengths
         given = x_gates(x, parameters), parameters["weight_hh"], bias, *state, ends, reverse

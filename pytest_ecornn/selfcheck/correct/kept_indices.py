@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, order, x_gates
 
 
@@ -14,8 +14,14 @@ class KeptIndices(RightLayer):
         self._kept: dict[tuple[int, ...], list[Tensor]] = {}
 
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         ends = [len(x)] * x.shape[1] if lengths is None else lengths.tolist()
         rows = self._rows(tuple(ends), len(x))
         gates, outputs = x_gates(x, parameters), list[Tensor]()

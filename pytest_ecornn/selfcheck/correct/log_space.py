@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, x_gates
 
 
@@ -17,8 +17,14 @@ class LogSpace(RightLayer):
     refuses_infinities = True
 
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         wide = x_gates(x, parameters).double()
         *gates, candidate = (wide.flip(0) if reverse else wide).chunk(len(self.cell.gates), -1)
         take = gates[0] if len(gates) == 1 else logsigmoid(gates[1]) - logsigmoid(gates[0])

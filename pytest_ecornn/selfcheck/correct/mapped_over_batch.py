@@ -5,14 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, order, x_gates
 
 
 class MappedOverBatch(RightLayer):
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         def step(gates: Tensor, is_alive: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
             new = self.advance(gates, state, parameters)
             kept = (torch.where(is_alive, a, b) for a, b in zip(new, state, strict=True))

@@ -8,15 +8,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, order, x_gates
 
 
 class MasksAppliedLate(RightLayer):
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
-        gates, states, first = x_gates(x, parameters), dict[int, Blocks](), state
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
+        gates, states, first = x_gates(x, parameters), dict[int, GateTensors](), state
         ends = torch.full((x.shape[1],), len(x)) if lengths is None else lengths
         for t in order(len(x), reverse):
             if reverse:

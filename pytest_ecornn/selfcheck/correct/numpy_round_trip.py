@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, order
 
 Array = Any  # numpy.ndarray of the case's dtype
@@ -20,8 +20,14 @@ class NumpyRoundTrip(RightLayer):
     refused = {"mode": "training"}
 
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         named = {name: value.detach().numpy() for name, value in parameters.items()}
         gates, h = x.detach().numpy(), state[0].detach().numpy().copy()
         if "weight_ih" in named:

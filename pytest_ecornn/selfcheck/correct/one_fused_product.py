@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, alive, kept, order
 
 
@@ -14,8 +14,14 @@ class OneFusedProduct(RightLayer):
     refused = {"projected": True}
 
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         weight = torch.cat([parameters["weight_ih"], parameters["weight_hh"]], 1)
         if "bias_ih" in parameters:
             weight = torch.cat([weight, (parameters["bias_ih"] + parameters["bias_hh"])[:, None]], 1)
@@ -27,7 +33,7 @@ class OneFusedProduct(RightLayer):
             state, outputs[t] = kept(mask, new, state), new[0].masked_fill(~mask, 0.0)
         return torch.stack([outputs[t] for t in range(len(x))]), state
 
-    def _stepped(self, gates: Tensor, state: Blocks) -> Blocks:
+    def _stepped(self, gates: Tensor, state: GateTensors) -> GateTensors:
         if self.case.cell != "lstm":
             return (gates.tanh() if self.case.cell == "rnn_tanh" else gates.clamp_min(0),)
         i, f, g, o = gates.chunk(4, -1)

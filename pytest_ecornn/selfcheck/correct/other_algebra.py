@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, alive, order, x_gates
 
 
@@ -13,8 +13,14 @@ class OtherAlgebra(RightLayer):
     cells = ("gru",)
 
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         x_r, x_z, x_n = x_gates(x, parameters).chunk(3, -1)
         w_r, w_z, w_n = parameters["weight_hh"].split(self.case.hidden_size)
         bias = parameters.get("bias_hh", x.new_zeros(3 * self.case.hidden_size))

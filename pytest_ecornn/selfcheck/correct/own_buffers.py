@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, order, x_gates
 
 
@@ -14,8 +14,14 @@ class OwnBuffers(RightLayer):
     cells = ("lstm",)
 
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         gates = x_gates(x, parameters)
         ends = torch.full((x.shape[1],), len(x)) if lengths is None else lengths
         if torch.is_grad_enabled():
@@ -38,8 +44,8 @@ class OwnBuffers(RightLayer):
         return output, (h, c)
 
     def _out_of_place(
-        self, gates: Tensor, state: Blocks, parameters: Parameters, ends: Tensor, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self, gates: Tensor, state: GateTensors, parameters: Parameters, ends: Tensor, reverse: bool
+    ) -> tuple[Tensor, GateTensors]:
         (h, c), outputs = state, dict[int, Tensor]()
         for t in order(len(gates), reverse):
             i, f, g, o = (gates[t] + linear(h, parameters["weight_hh"], parameters.get("bias_hh"))).chunk(4, -1)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case, Layer, Weights
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, alive, kept, order, x_gates
 
 
@@ -21,11 +21,17 @@ class OwnThreads(RightLayer):
         return super().build(case, weights)
 
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         middle, has_gradients = -(-x.shape[1] // 2), torch.is_grad_enabled()  # which is each thread's own
 
-        def half(part: slice) -> tuple[Tensor, Blocks]:
+        def half(part: slice) -> tuple[Tensor, GateTensors]:
             with torch.set_grad_enabled(has_gradients):
                 some = None if lengths is None else lengths[part]
                 return self._half(x[:, part], tuple(one[part] for one in state), parameters, some, reverse)
@@ -36,8 +42,8 @@ class OwnThreads(RightLayer):
         return torch.cat([output for output, _ in halves], 1), tuple(torch.cat(one) for one in finals)
 
     def _half(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self, x: Tensor, state: GateTensors, parameters: Parameters, lengths: Tensor | None, reverse: bool
+    ) -> tuple[Tensor, GateTensors]:
         gates, outputs = x_gates(x, parameters), dict[int, Tensor]()
         for t in order(len(x), reverse):
             mask, new = alive(lengths, t, x.shape[1]), self.advance(gates[t], state, parameters)

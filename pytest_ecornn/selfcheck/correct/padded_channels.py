@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import RECURRENT_CELLS, Parameters, RightLayer, alive, kept, order
 
 _MULTIPLE = 16
@@ -20,8 +20,14 @@ class PaddedChannels(RightLayer):
     refused = {"projected": True}
 
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         hidden, count, outputs = self.case.hidden_size, len(self.cell.gates), dict[int, Tensor]()
         wide = {name: self._widened(value) for name, value in parameters.items()}
         gates = linear(_padded(x), wide["weight_ih"], wide.get("bias_ih"))

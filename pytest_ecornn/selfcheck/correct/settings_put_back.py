@@ -5,14 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, alive, kept, order, x_gates
 
 
 class SettingsPutBack(RightLayer):
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         dtype, threads, random = torch.get_default_dtype(), torch.get_num_threads(), torch.get_rng_state()
         try:
             torch.set_default_dtype(torch.float64)
@@ -26,8 +32,8 @@ class SettingsPutBack(RightLayer):
             torch.set_rng_state(random)
 
     def _permuted(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, reverse: bool, sequences: Tensor
-    ) -> tuple[Tensor, Blocks]:
+        self, x: Tensor, state: GateTensors, parameters: Parameters, lengths: Tensor | None, reverse: bool, sequences: Tensor
+    ) -> tuple[Tensor, GateTensors]:
         lengths = None if lengths is None else lengths[sequences]
         state, outputs = tuple(one[sequences] for one in state), dict[int, Tensor]()
         gates = x_gates(x.index_select(1, sequences), parameters)

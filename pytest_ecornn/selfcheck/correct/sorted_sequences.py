@@ -6,14 +6,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, order, x_gates
 
 
 class SortedSequences(RightLayer):
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         steps, batch = x.shape[:2]
         lengths = torch.full((batch,), steps) if lengths is None else lengths
         places = lengths.argsort(descending=True)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case, Layer, Weights
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, alive, kept, order, x_gates
 
 
@@ -18,8 +18,14 @@ class StorageCarry(RightLayer):
         return super().build(case, weights)
 
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         gates, outputs = x_gates(x, parameters), dict[int, Tensor]()
         stored = tuple(one.to(self._storage) for one in state)
         for t in order(len(x), reverse):

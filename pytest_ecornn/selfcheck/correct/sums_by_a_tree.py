@@ -6,14 +6,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, alive, kept, order
 
 
 class SumsByATree(RightLayer):
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         count, outputs = len(self.cell.gates), dict[int, Tensor]()
         for t in order(len(x), reverse):
             gates = x[t] if "weight_ih" not in parameters else _product(x[t], parameters, "ih")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import RECURRENT_CELLS, Parameters, RightLayer, alive, kept, order, x_gates
 
 _BLOCK = 7
@@ -15,8 +15,14 @@ class SumsInBlocks(RightLayer):
     cells = RECURRENT_CELLS
 
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         gates, count = x_gates(x, parameters), len(self.cell.gates)
         blocks = list(parameters["weight_hh"].split(_BLOCK, 1))
         outputs = dict[int, Tensor]()

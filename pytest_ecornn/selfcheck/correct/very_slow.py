@@ -7,7 +7,7 @@ import time
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck.correct._right import Parameters, RightLayer, alive, kept, order, x_gates
 
 _SECONDS = 0.01
@@ -15,8 +15,14 @@ _SECONDS = 0.01
 
 class VerySlow(RightLayer):
     def run(
-        self, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None, resets: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        x: Tensor,
+        state: GateTensors,
+        parameters: Parameters,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         time.sleep(_SECONDS)
         outputs = dict[int, Tensor]()
         for t in order(len(x), reverse):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters
 
 CAUGHT_BY = "equivalence: output"
@@ -14,8 +14,8 @@ CELL = "gru"
 
 class Fault(Loop):
     def advance(
-        self, t: int, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None
-    ) -> tuple[Blocks, Tensor]:
+        self, t: int, x: Tensor, state: GateTensors, parameters: Parameters, lengths: Tensor | None
+    ) -> tuple[GateTensors, Tensor]:
         if t == 0:
             return state, torch.zeros_like(state[0], dtype=self.dtype)
         return super().advance(t, x, state, parameters, lengths)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import PackedLoop
 
 CAUGHT_BY = "equivalence: output"
@@ -12,7 +12,7 @@ CELL = "minlstm"
 
 
 class Fault(PackedLoop):
-    def started(self, state: Blocks, resets: Tensor, t: int) -> Blocks:
+    def started(self, state: GateTensors, resets: Tensor, t: int) -> GateTensors:
         late = resets.roll(-1 if self.is_reverse else 1, 0)
         late[-1 if self.is_reverse else 0] = False
         return super().started(state, late, t)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_ecornn.contract import cells
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters
 
 CAUGHT_BY = "equivalence: output"
@@ -11,5 +11,5 @@ CELL = "mingru_positive"
 
 
 class Fault(Loop):
-    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+    def step(self, x: GateTensors, h: GateTensors, state: GateTensors, parameters: Parameters) -> GateTensors:
         return cells.get("mingru").step(x, h, state, parameters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters
 
 CAUGHT_BY = "equivalence: output"
@@ -12,5 +12,5 @@ CELL = "minlstm"
 
 
 class Fault(Loop):
-    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+    def step(self, x: GateTensors, h: GateTensors, state: GateTensors, parameters: Parameters) -> GateTensors:
         return (torch.sigmoid(x[0]) * state[0] + torch.sigmoid(x[1]) * x[2],)

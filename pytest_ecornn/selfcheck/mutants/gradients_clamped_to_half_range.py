@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters, with_gradient
 
 CAUGHT_BY = "property: incoming_sizes"
@@ -17,5 +17,5 @@ def clamped(gradient: Tensor) -> Tensor:
 
 
 class Fault(Loop):
-    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+    def step(self, x: GateTensors, h: GateTensors, state: GateTensors, parameters: Parameters) -> GateTensors:
         return super().step(tuple(with_gradient(one, clamped) for one in x), h, state, parameters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters
 
 CAUGHT_BY = "equivalence: non-finite"
@@ -12,6 +12,6 @@ CELL = "rnn_relu"
 
 
 class Fault(Loop):
-    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+    def step(self, x: GateTensors, h: GateTensors, state: GateTensors, parameters: Parameters) -> GateTensors:
         total = x[0] + h[0]
         return (torch.where(total > 0, total, 0),)

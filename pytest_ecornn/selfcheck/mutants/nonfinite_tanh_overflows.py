@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters, with_value
 
 CAUGHT_BY = "equivalence: non-finite"
@@ -12,7 +12,7 @@ CELL = "rnn_tanh"
 
 
 class Fault(Loop):
-    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+    def step(self, x: GateTensors, h: GateTensors, state: GateTensors, parameters: Parameters) -> GateTensors:
         total = x[0] + h[0]
         grown = torch.exp(2 * total.detach())
         wrong = torch.where(grown.isinf(), grown / grown, torch.tanh(total))

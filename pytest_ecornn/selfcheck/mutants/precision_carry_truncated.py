@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import Loop, cut
 
 CAUGHT_BY = "equivalence: rounding"
@@ -13,5 +13,5 @@ DTYPE = "bfloat16"
 class Fault(Loop):
     carry = "storage"
 
-    def carried(self, state: Blocks) -> Blocks:
+    def carried(self, state: GateTensors) -> GateTensors:
         return tuple(map(cut, state))

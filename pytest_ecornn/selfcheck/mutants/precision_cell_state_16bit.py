@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import Loop
 
 CAUGHT_BY = "equivalence: rounding"
@@ -10,5 +10,5 @@ DTYPE = "bfloat16"
 
 
 class Fault(Loop):
-    def carried(self, state: Blocks) -> Blocks:
+    def carried(self, state: GateTensors) -> GateTensors:
         return state[0], state[1].to(self.dtype).to(self.compute)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters
 
 CAUGHT_BY = "equivalence: rounding"
@@ -11,6 +11,6 @@ DTYPE = "float64"
 
 
 class Fault(Loop):
-    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+    def step(self, x: GateTensors, h: GateTensors, state: GateTensors, parameters: Parameters) -> GateTensors:
         x, state = (tuple(one.float() for one in some) for some in (x, state))
         return tuple(s.to(self.compute) for s in super().step(x, h, state, parameters))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters
 
 CAUGHT_BY = "equivalence: rounding"
@@ -14,7 +14,7 @@ DTYPE = "float64"
 
 
 class Fault(Loop):
-    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+    def step(self, x: GateTensors, h: GateTensors, state: GateTensors, parameters: Parameters) -> GateTensors:
         keep = self._odds(x[1]) / (self._odds(x[0]) + self._odds(x[1]))
         return (keep * state[0] + (1 - keep) * x[2],)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters, through, with_gradient
 
 CAUGHT_BY = "equivalence: rounding"
@@ -10,6 +10,6 @@ DTYPE = "bfloat16"
 
 
 class Fault(Loop):
-    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+    def step(self, x: GateTensors, h: GateTensors, state: GateTensors, parameters: Parameters) -> GateTensors:
         forget = with_gradient(x[1], lambda gradient: through(gradient, self.dtype))
         return super().step((x[0], forget, *x[2:]), h, state, parameters)

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from pytest_ecornn.contract import Case, Weights
-from pytest_ecornn.contract.cells import Blocks, positive
+from pytest_ecornn.contract.cells import GateTensors, positive
 from pytest_ecornn.selfcheck._correct_layers import Loop
 
 CAUGHT_BY = "equivalence: rounding"
@@ -20,8 +20,15 @@ class Fault(Loop):
         return super().unsupported(case, device) if plain else "begins at zero, in one direction, without lengths"
 
     def one_layer(
-        self, weights: Weights, lengths: Tensor | None, suffix: str, x: Tensor, is_projected: bool, given: Blocks, reverse: bool
-    ) -> tuple[Tensor, Blocks]:
+        self,
+        weights: Weights,
+        lengths: Tensor | None,
+        suffix: str,
+        x: Tensor,
+        is_projected: bool,
+        given: GateTensors,
+        reverse: bool,
+    ) -> tuple[Tensor, GateTensors]:
         time = 1 if self.case.batch_first else 0
         gates = x.to(self.compute)
         z, candidate = (gates if is_projected else self.x_gates(gates, self.parameters(weights, suffix))).chunk(2, -1)

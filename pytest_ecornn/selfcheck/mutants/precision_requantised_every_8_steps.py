@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters, through
 
 CAUGHT_BY = "equivalence: rounding"
@@ -14,7 +14,7 @@ DTYPE = "float16"
 
 class Fault(Loop):
     def advance(
-        self, t: int, x: Tensor, state: Blocks, parameters: Parameters, lengths: Tensor | None
-    ) -> tuple[Blocks, Tensor]:
+        self, t: int, x: Tensor, state: GateTensors, parameters: Parameters, lengths: Tensor | None
+    ) -> tuple[GateTensors, Tensor]:
         new, output = super().advance(t, x, state, parameters, lengths)
         return (tuple(through(s, self.dtype) for s in new) if t % 8 == 7 else new), output

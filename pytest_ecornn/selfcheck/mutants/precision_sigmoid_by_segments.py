@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters, with_value
 
 CAUGHT_BY = "equivalence: rounding"
@@ -14,7 +14,7 @@ DTYPE = "bfloat16"
 
 
 class Fault(Loop):
-    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+    def step(self, x: GateTensors, h: GateTensors, state: GateTensors, parameters: Parameters) -> GateTensors:
         z = with_value(torch.sigmoid(x[0]), _by_segments(x[0].detach()))
         return ((1 - z) * state[0] + z * x[1],)
 

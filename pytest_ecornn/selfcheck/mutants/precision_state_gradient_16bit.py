@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import Loop, through, with_gradient
 
 CAUGHT_BY = "equivalence: rounding"
@@ -11,5 +11,5 @@ DTYPE = "bfloat16"
 
 
 class Fault(Loop):
-    def carried(self, state: Blocks) -> Blocks:
+    def carried(self, state: GateTensors) -> GateTensors:
         return tuple(with_gradient(s, lambda gradient: through(gradient, self.dtype)) for s in state)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters, with_value
 
 CAUGHT_BY = "equivalence: rounding"
@@ -18,7 +18,7 @@ _INSTRUCTION = 'asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));'
 
 
 class Fault(Loop):
-    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+    def step(self, x: GateTensors, h: GateTensors, state: GateTensors, parameters: Parameters) -> GateTensors:
         r, z = (torch.sigmoid(a + b) for a, b in zip(x[:2], h[:2], strict=True))
         exact = torch.tanh(x[2] + r * h[2])
         n = with_value(exact, _approximate(x[2].detach() + r.detach() * h[2].detach()))

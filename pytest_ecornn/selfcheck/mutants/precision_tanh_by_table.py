@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters, with_value
 
 CAUGHT_BY = "equivalence: rounding"
@@ -14,7 +14,7 @@ _ENDS, _INTERVALS = 4.0, 64
 
 
 class Fault(Loop):
-    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+    def step(self, x: GateTensors, h: GateTensors, state: GateTensors, parameters: Parameters) -> GateTensors:
         i, f, g, o = (a + b for a, b in zip(x, h, strict=True))
         c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
         exact = torch.tanh(c)

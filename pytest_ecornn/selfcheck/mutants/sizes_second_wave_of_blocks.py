@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import Loop, Parameters
 
 CAUGHT_BY = "equivalence: rounding"
@@ -11,7 +11,7 @@ PROFILE = "default"
 
 
 class Fault(Loop):
-    def step(self, x: Blocks, h: Blocks, state: Blocks, parameters: Parameters) -> Blocks:
+    def step(self, x: GateTensors, h: GateTensors, state: GateTensors, parameters: Parameters) -> GateTensors:
         rows, columns = (-(-size // TILE) for size in x[0].shape)
         if rows * columns <= BLOCKS or any(size < 2 * TILE for size in x[0].shape):
             return super().step(x, h, state, parameters)

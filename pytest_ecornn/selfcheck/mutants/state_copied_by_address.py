@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import Loop
 
 CAUGHT_BY = "property: same_state"
 
 
 class Fault(Loop):
-    def first_state(self, x: Tensor, given: Blocks) -> Blocks:
+    def first_state(self, x: Tensor, given: GateTensors) -> GateTensors:
         states = super().first_state(x, given)
         if len(given) < 2 or torch.is_grad_enabled() or given[0].data_ptr() != given[1].data_ptr():
             return states

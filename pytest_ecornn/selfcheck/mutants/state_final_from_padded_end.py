@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import Loop
 
 CAUGHT_BY = "equivalence: final h"
 
 
 class Fault(Loop):
-    def kept(self, alive: Tensor, new: Blocks, state: Blocks) -> Blocks:
+    def kept(self, alive: Tensor, new: GateTensors, state: GateTensors) -> GateTensors:
         return super().kept(alive, new, state) if self.is_reverse else new

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import Loop
 
 CAUGHT_BY = "equivalence: output"
 
 
 class Fault(Loop):
-    def first_state(self, x: Tensor, given: Blocks) -> Blocks:
+    def first_state(self, x: Tensor, given: GateTensors) -> GateTensors:
         h, c = super().first_state(x, given)
         return h, c * 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import PackedLoop
 
 CAUGHT_BY = "equivalence: output"
 
 
 class Fault(PackedLoop):
-    def started(self, state: Blocks, resets: Tensor, t: int) -> Blocks:
+    def started(self, state: GateTensors, resets: Tensor, t: int) -> GateTensors:
         return super().started(state, resets, t)[0], state[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from pytest_ecornn.contract.cells import Blocks
+from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.selfcheck._correct_layers import PackedLoop
 
 CAUGHT_BY = "equivalence: output"
@@ -12,5 +12,5 @@ CELL = "gru"
 
 
 class Fault(PackedLoop):
-    def started(self, state: Blocks, resets: Tensor, t: int) -> Blocks:
+    def started(self, state: GateTensors, resets: Tensor, t: int) -> GateTensors:
         return state

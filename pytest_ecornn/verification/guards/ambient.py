@@ -1,6 +1,6 @@
 """State that all code shares and a layer must leave alone: random states, modes, precisions, thread counts, clocks.
 
-`Kept` compares it before and after, and puts back what has changed, so that one implementation's fault is not another's.
+`GlobalStateGuard` compares it before and after, and restores what has changed: one implementation's fault is not another's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from pytest_ecornn.system.own_waits import own_threads
 from pytest_ecornn.verification.guards import cuda_settings, process_settings, python_settings, torch_settings
-from pytest_ecornn.verification.guards.setting import Setting, attribute
+from pytest_ecornn.verification.guards.setting import GlobalSetting, attribute
 
 _WINDOW_SECONDS, _MOST_WINDOWS = 0.015, 40
 _QUIET_SHARE = 0.05  # of a window: on a busy machine a thread that wants a whole core gets a part of one
@@ -26,11 +26,11 @@ _QUIET_SHARE = 0.05  # of a window: on a busy machine a thread that wants a whol
 class Snapshot:
     """The values of settings at the time it is made."""
 
-    def __init__(self, settings: Iterable[Setting]) -> None:
+    def __init__(self, settings: Iterable[GlobalSetting]) -> None:
         self._modules = len(sys.modules)
         self._values = [(setting, setting.read()) for setting in settings]
 
-    def changes(self) -> Iterator[tuple[Setting, Any, str]]:
+    def changes(self) -> Iterator[tuple[GlobalSetting, Any, str]]:
         """Each setting that is another now, with the value that it had, and what was expected and what came."""
         has_imported = len(sys.modules) > self._modules
         for setting, before in self._values:
@@ -41,18 +41,18 @@ class Snapshot:
                 yield setting, before, setting.change(before, after)
 
 
-class Kept:
+class GlobalStateGuard:
     """Within it, changes of the settings are noted, and undone when it ends. Those of `usual`, unless some are `given`.
 
     lasting: the changes that could not be undone.
     """
 
-    def __init__(self, given: Iterable[Setting] | None = None) -> None:
+    def __init__(self, given: Iterable[GlobalSetting] | None = None) -> None:
         self.changes: list[str] = []
         self.lasting: list[str] = []
         self._given = given
 
-    def __enter__(self) -> Kept:
+    def __enter__(self) -> GlobalStateGuard:
         self._snapshot = Snapshot(usual() if self._given is None else self._given)
         return self
 
@@ -65,7 +65,7 @@ class Kept:
                 self.lasting.append(change)
 
 
-def quick() -> Iterator[Setting]:
+def quick() -> Iterator[GlobalSetting]:
     """Settings that are read in a few microseconds each: what could change another row's time."""
     yield from torch_settings.quick_settings()
     yield from python_settings.quick_settings()
@@ -74,23 +74,23 @@ def quick() -> Iterator[Setting]:
         yield from cuda_settings.quick_settings()
 
 
-def usual() -> Iterator[Setting]:
+def usual() -> Iterator[GlobalSetting]:
     """The quick ones, random states and clocks."""
     yield from quick()
     yield torch_settings.random_state()
     yield from python_settings.random_states()
-    yield from clocks()
+    yield from clock_functions()
     if torch.cuda.is_initialized():
         yield from cuda_settings.random_states()
 
 
-def everything() -> Iterator[Setting]:
+def everything() -> Iterator[GlobalSetting]:
     """The usual ones and those that take long to read: for around a row."""
     slow = [python_settings, process_settings, *([cuda_settings] if torch.cuda.is_initialized() else [])]
     return chain(usual(), *(one.slow_settings() for one in slow))
 
 
-def clocks() -> Iterator[Setting]:
+def clock_functions() -> Iterator[GlobalSetting]:
     """The functions that tell the time, and what a GPU's is taken with."""
     return (attribute(owner, name) for owner, names in _CLOCKS for name in names)
 
@@ -107,7 +107,7 @@ def live_threads() -> int:
     return len(own_threads()) or threading.active_count()
 
 
-def is_burning() -> bool:
+def has_busy_threads() -> bool:
     """Whether other threads keep a core busy for as long as they are looked at: pools spin for a while before they rest."""
     for _ in range(_MOST_WINDOWS):
         start, spent = time.monotonic(), time.process_time()

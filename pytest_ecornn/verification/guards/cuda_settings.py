@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pytest_ecornn.verification.guards.setting import Setting, cannot_be_put_back, differing_keys
+from pytest_ecornn.verification.guards.setting import GlobalSetting, cannot_be_put_back, differing_keys
 
 # CUlimit of cuda.h.
 _LIMITS = {
@@ -19,24 +19,24 @@ _LIMITS = {
 _WAITING = 7  # CU_CTX_SCHED_MASK: how the host waits for the GPU
 
 
-def quick_settings() -> Iterator[Setting]:
+def quick_settings() -> Iterator[GlobalSetting]:
     """Yields the settings that take some microseconds each to read."""
-    yield Setting("current CUDA device", torch.cuda.current_device, torch.cuda.set_device)
-    yield Setting("current CUDA stream", torch.cuda.current_stream, torch.cuda.set_stream)
-    yield Setting("CUDA's synchronisation debug mode", torch.cuda.get_sync_debug_mode, torch.cuda.set_sync_debug_mode)
+    yield GlobalSetting("current CUDA device", torch.cuda.current_device, torch.cuda.set_device)
+    yield GlobalSetting("current CUDA stream", torch.cuda.current_stream, torch.cuda.set_stream)
+    yield GlobalSetting("CUDA's synchronisation debug mode", torch.cuda.get_sync_debug_mode, torch.cuda.set_sync_debug_mode)
     if (driver := _driver()) is not None:
-        yield Setting("CUDA's limits", partial(_limits, driver), partial(_set_limits, driver), tell=differing_keys)
-        yield Setting("how the host waits for CUDA", partial(_waiting, driver), cannot_be_put_back)
+        yield GlobalSetting("CUDA's limits", partial(_limits, driver), partial(_set_limits, driver), tell=differing_keys)
+        yield GlobalSetting("how the host waits for CUDA", partial(_waiting, driver), cannot_be_put_back)
 
 
-def random_states() -> Iterator[Setting]:
+def random_states() -> Iterator[GlobalSetting]:
     """Yields the random states of numbers drawn on GPUs."""
-    yield Setting("CUDA's random states", torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all)
+    yield GlobalSetting("CUDA's random states", torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all)
 
 
-def slow_settings() -> Iterator[Setting]:
+def slow_settings() -> Iterator[GlobalSetting]:
     """Yields the settings that take longer to read."""
-    yield Setting("settings of CUDA's allocator", _allocator, cannot_be_put_back)
+    yield GlobalSetting("settings of CUDA's allocator", _allocator, cannot_be_put_back)
 
 
 @cache

@@ -11,34 +11,34 @@ from torch.utils.dlpack import from_dlpack
 
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Weights
-from pytest_ecornn.verification.calls import Poisoned
+from pytest_ecornn.verification.calls import PoisonedAllocations
 
-_BORDER_BYTES = 512  # a multiple of every alignment that torch's allocators keep
+_REDZONE_BYTES = 512  # a multiple of every alignment that torch's allocators keep
 _PATTERN = 255  # as a float it is NaN, so that what is read beyond an end shows too
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True)
-class _Block:
+class _GuardedBuffer:
     name: str
     memory: Tensor  # uint8
     inner: Tensor
 
 
-class Bands:
+class Redzones:
     """Blocks, each larger than its tensor by a border on either side that holds a pattern."""
 
     def __init__(self) -> None:
-        self._blocks: list[_Block] = []
+        self._blocks: list[_GuardedBuffer] = []
 
     def place(self, name: str, like: Tensor) -> Tensor:
         """Unwritten memory of the same kind and strides as `like`, within a block."""
         strides = like.stride()
         span = 1 + sum((size - 1) * stride for size, stride in zip(like.shape, strides, strict=True))
-        size = -(-span * like.element_size() // 8) * 8 + 2 * _BORDER_BYTES
+        size = -(-span * like.element_size() // 8) * 8 + 2 * _REDZONE_BYTES
         memory = torch.full((size,), _PATTERN, dtype=torch.uint8, device=like.device)
-        inner = memory.view(like.dtype).as_strided(like.shape, strides, _BORDER_BYTES // like.element_size())
-        self._blocks.append(_Block(name, memory, inner))
+        inner = memory.view(like.dtype).as_strided(like.shape, strides, _REDZONE_BYTES // like.element_size())
+        self._blocks.append(_GuardedBuffer(name, memory, inner))
         # As a storage of its own: backward passes of torch count on a fresh tensor's beginning where its storage does.
         return from_dlpack(inner).as_strided(like.shape, strides)
 
@@ -57,18 +57,18 @@ class Bands:
             state=tuple(self.copy("initial state", state) for state in problem.state),
             lengths=None if problem.lengths is None else self.copy("lengths", problem.lengths),
             resets=None if problem.resets is None else self.copy("resets", problem.resets),
-            loss_weights=tuple(self.copy("loss weight", weight) for weight in problem.loss_weights),
+            output_gradients=tuple(self.copy("loss weight", weight) for weight in problem.output_gradients),
         )
 
-    def damage(self) -> str:
+    def find_overwrite(self) -> str:
         """Describes the first block that was written outside its tensor; empty if none was."""
         return next(filter(None, map(_damage, self._blocks)), "")
 
 
-class Bordered(Poisoned):
+class RedzoneAllocations(PoisonedAllocations):
     """Within it, memory from torch.empty and its kin lies within blocks, and holds NaN."""
 
-    def __init__(self, bands: Bands):
+    def __init__(self, bands: Redzones):
         super().__init__()
         self._bands = bands
 
@@ -78,14 +78,14 @@ class Bordered(Poisoned):
         return self._bands.place("memory of torch.empty", made)
 
 
-def _damage(block: _Block) -> str:
+def _damage(block: _GuardedBuffer) -> str:
     rest, inner = block.memory.clone(), block.inner
     integers: Any = rest.view(_INTEGERS[inner.element_size()])
-    own = integers.as_strided(inner.shape, inner.stride(), _BORDER_BYTES // inner.element_size())
+    own = integers.as_strided(inner.shape, inner.stride(), _REDZONE_BYTES // inner.element_size())
     own.fill_(_PATTERN if inner.element_size() == 1 else -1)
     wrong = (rest != _PATTERN).nonzero()
     if not len(wrong):
         return ""
-    offset = int(wrong[0]) - _BORDER_BYTES
+    offset = int(wrong[0]) - _REDZONE_BYTES
     kind = f"{block.name} {list(inner.shape)}, {str(inner.dtype).removeprefix('torch.')}"
     return f"expected nothing written outside {kind}, got {len(wrong)} bytes, the first {offset} bytes from its start"

@@ -11,7 +11,7 @@ from functools import cache, partial
 
 from pytest_ecornn.system import child_processes, memory
 from pytest_ecornn.system.own_waits import own_threads
-from pytest_ecornn.verification.guards.setting import Setting, cannot_be_put_back, differing_keys
+from pytest_ecornn.verification.guards.setting import GlobalSetting, cannot_be_put_back, differing_keys
 
 Thread = tuple[frozenset[int], int, int]  # its processors, niceness and policy
 
@@ -31,39 +31,43 @@ _PRCTL = {"timer slack": (30, 0), "large pages off": (42, 0), "store bypass": (5
 
 
 @cache
-def quick_settings() -> tuple[Setting, ...]:
+def quick_settings() -> tuple[GlobalSetting, ...]:
     """Returns the settings that take a few microseconds each to read."""
     return tuple(_quick_settings())
 
 
-def _quick_settings() -> Iterator[Setting]:
-    yield Setting("environment variables", _environment, _set_environment, is_of_import=_is_of_import, tell=differing_keys)
+def _quick_settings() -> Iterator[GlobalSetting]:
+    yield GlobalSetting(
+        "environment variables", _environment, _set_environment, is_of_import=_is_of_import, tell=differing_keys
+    )
     if hasattr(os, "sched_getaffinity"):
-        yield Setting("processors of this thread", lambda: os.sched_getaffinity(0), lambda old: os.sched_setaffinity(0, old))
-        yield Setting("scheduling of this thread", _scheduling, _set_scheduling)
+        yield GlobalSetting(
+            "processors of this thread", lambda: os.sched_getaffinity(0), lambda old: os.sched_setaffinity(0, old)
+        )
+        yield GlobalSetting("scheduling of this thread", _scheduling, _set_scheduling)
     if hasattr(os, "getpriority"):
-        yield Setting("niceness", lambda: os.getpriority(os.PRIO_PROCESS, 0), _set_niceness)
+        yield GlobalSetting("niceness", lambda: os.getpriority(os.PRIO_PROCESS, 0), _set_niceness)
 
 
-def slow_settings() -> Iterator[Setting]:
+def slow_settings() -> Iterator[GlobalSetting]:
     """Yields the settings that take longer to read."""
-    yield Setting("working directory", os.getcwd, os.chdir)
-    yield Setting("mask of new files", _umask, os.umask)
-    yield Setting("allocator", memory.allocator_behaviour, memory.set_allocator, tell=differing_keys)
-    yield Setting(
+    yield GlobalSetting("working directory", os.getcwd, os.chdir)
+    yield GlobalSetting("mask of new files", _umask, os.umask)
+    yield GlobalSetting("allocator", memory.allocator_behaviour, memory.set_allocator, tell=differing_keys)
+    yield GlobalSetting(
         "child processes", child_processes.living, child_processes.end_others, child_processes.as_before,
         tell=child_processes.described,
     )  # fmt: skip
     if (libc := memory.libc()) is not None:
-        yield Setting(
+        yield GlobalSetting(
             "environment variables of C", partial(_c_environment, libc), partial(_set_c_environment, libc),
             is_of_import=_is_of_import, tell=differing_keys,
         )  # fmt: skip
-        yield Setting("prctl", partial(_prctl, libc), cannot_be_put_back, tell=differing_keys)
+        yield GlobalSetting("prctl", partial(_prctl, libc), cannot_be_put_back, tell=differing_keys)
     if own_threads():
-        yield Setting("processors and priority of threads", _threads, _set_threads, _same_of_common, tell=_tell_of_common)
+        yield GlobalSetting("processors and priority of threads", _threads, _set_threads, _same_of_common, tell=_tell_of_common)
     if resource is not None:
-        yield Setting("limits of the process", _limits, _set_limits, tell=differing_keys)
+        yield GlobalSetting("limits of the process", _limits, _set_limits, tell=differing_keys)
 
 
 def _environment() -> dict[str, str]:

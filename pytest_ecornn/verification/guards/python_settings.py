@@ -17,22 +17,22 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ecornn.verification.guards.setting import Setting, always, cannot_be_put_back, differing_keys
+from pytest_ecornn.verification.guards.setting import GlobalSetting, always, cannot_be_put_back, differing_keys
 
 _TIMERS = tuple(getattr(signal, name) for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF") if hasattr(signal, name))
 
 
-def quick_settings() -> Iterator[Setting]:
+def quick_settings() -> Iterator[GlobalSetting]:
     """Yields the settings that take a few microseconds each to read."""
     yield from _QUICK
 
 
-def random_states() -> Iterator[Setting]:
+def random_states() -> Iterator[GlobalSetting]:
     """Yields the random states of Python and NumPy."""
     yield from _RANDOM
 
 
-def slow_settings() -> Iterator[Setting]:
+def slow_settings() -> Iterator[GlobalSetting]:
     """Yields the settings that take longer to read."""
     yield from _SLOW
 
@@ -113,24 +113,24 @@ def _same_rounding() -> bool:
 
 _ONE, _LITTLE = 1.0, 1e-30
 _QUICK = (
-    Setting("Numba's threads", _numba_threads, _set_numba_threads),
-    Setting("collection of garbage", gc.isenabled, _set_collecting),
-    Setting("thresholds of the collection of garbage", gc.get_threshold, lambda old: gc.set_threshold(*old)),
-    Setting("warnings filters", lambda: list(warnings.filters), _set_filters, is_of_import=always),
-    Setting("NumPy's error state", np.geterr, lambda old: np.seterr(**old)),
-    Setting("NumPy's buffer size", np.getbufsize, np.setbufsize),
-    Setting("rounding of sums to the nearest", _same_rounding, cannot_be_put_back),
-    Setting("Python's tracers", _tracers, _set_tracers),
-    Setting("tracing of allocations", _traced_frames, _trace_allocations),
-    Setting("Python's switch interval", sys.getswitchinterval, sys.setswitchinterval),
-    Setting("Python's recursion limit", sys.getrecursionlimit, sys.setrecursionlimit, is_of_import=operator.lt),
-    Setting("timers that send signals", _timers, _stop_timers),
+    GlobalSetting("Numba's threads", _numba_threads, _set_numba_threads),
+    GlobalSetting("collection of garbage", gc.isenabled, _set_collecting),
+    GlobalSetting("thresholds of the collection of garbage", gc.get_threshold, lambda old: gc.set_threshold(*old)),
+    GlobalSetting("warnings filters", lambda: list(warnings.filters), _set_filters, is_of_import=always),
+    GlobalSetting("NumPy's error state", np.geterr, lambda old: np.seterr(**old)),
+    GlobalSetting("NumPy's buffer size", np.getbufsize, np.setbufsize),
+    GlobalSetting("rounding of sums to the nearest", _same_rounding, cannot_be_put_back),
+    GlobalSetting("Python's tracers", _tracers, _set_tracers),
+    GlobalSetting("tracing of allocations", _traced_frames, _trace_allocations),
+    GlobalSetting("Python's switch interval", sys.getswitchinterval, sys.setswitchinterval),
+    GlobalSetting("Python's recursion limit", sys.getrecursionlimit, sys.setrecursionlimit, is_of_import=operator.lt),
+    GlobalSetting("timers that send signals", _timers, _stop_timers),
 )
 _RANDOM = (
-    Setting("Python's random state", random.getstate, random.setstate),
-    Setting("NumPy's random state", partial(np.random.get_state, legacy=True), np.random.set_state),
+    GlobalSetting("Python's random state", random.getstate, random.setstate),
+    GlobalSetting("NumPy's random state", partial(np.random.get_state, legacy=True), np.random.set_state),
 )
 _SLOW = (
-    Setting("handlers of signals", _handlers, _set_handlers, tell=differing_keys),
-    Setting("locale", partial(locale.setlocale, locale.LC_ALL), partial(locale.setlocale, locale.LC_ALL)),
+    GlobalSetting("handlers of signals", _handlers, _set_handlers, tell=differing_keys),
+    GlobalSetting("locale", partial(locale.setlocale, locale.LC_ALL), partial(locale.setlocale, locale.LC_ALL)),
 )

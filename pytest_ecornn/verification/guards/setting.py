@@ -55,7 +55,7 @@ def always(before: Any, after: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Setting:
+class GlobalSetting:
     """One thing that is global. `read` gives None where there is nothing to tell.
 
     is_same: of two values. is_of_import: whether a change may be the work of a module that was imported meanwhile.
@@ -74,7 +74,7 @@ class Setting:
         return f"{self.name}: expected {self.tell(before, after)}"
 
 
-def attribute(owner: Any, name: str, label: str = "") -> Setting:
+def attribute(owner: Any, name: str, label: str = "") -> GlobalSetting:
     """The setting that is an attribute of a module or an object."""
     whole = f"{label or getattr(owner, '__name__', type(owner).__name__)}.{name}"
-    return Setting(whole, partial(getattr, owner, name), partial(setattr, owner, name))
+    return GlobalSetting(whole, partial(getattr, owner, name), partial(setattr, owner, name))

@@ -63,18 +63,18 @@ _ON_BEHALF = {inspect.__file__, logging.__file__, traceback.__file__}  # ask for
 _TORCH = os.path.dirname(torch.__file__)
 _DISPATCHING = "__torch_dispatch__"  # which torch wraps in each class of modes
 _OWN = __name__.partition(".")[0]
-_NOT_JUDGING = ("selfcheck.mutants", "selfcheck.exploits", "selfcheck._correct_layers", "suites")
+_UNTRUSTED_PACKAGES = ("selfcheck.mutants", "selfcheck.exploits", "selfcheck._correct_layers", "suites")
 
 
-class Tools:
-    """Within it, what judges and measures and was replaced is noted, and put back when it ends: see `_places`."""
+class MonkeypatchGuard:
+    """Within it, what judges and measures and was replaced is noted, and put back when it ends: see `_guarded_objects`."""
 
     def __init__(self) -> None:
         self.changes: list[str] = []
         self.overrides = Overrides()
 
-    def __enter__(self) -> Tools:
-        self._before = [(name, place, dict(_names(place))) for name, place in _places()]
+    def __enter__(self) -> MonkeypatchGuard:
+        self._before = [(name, place, dict(_names(place))) for name, place in _guarded_objects()]
         self._code = [(one, _parts(one)) for _, place, names in self._before for one in _functions_of(place, names)]
         return self
 
@@ -97,14 +97,14 @@ class Tools:
         self.changes.append(f"{name}: expected it as before, but it was replaced")
 
 
-def _places() -> Iterator[tuple[str, Any]]:
+def _guarded_objects() -> Iterator[tuple[str, Any]]:
     """Modules, classes and tables by name, whose functions and constants measure and judge."""
     yield from ((one.__name__, one) for one in _MODULES)
     yield "torch.Tensor", torch.Tensor
     yield "torch.cuda.Event", torch.cuda.Event
     for name, module in list(sys.modules.items()):
         package, _, rest = name.partition(".")
-        if package == _OWN and not rest.startswith(_NOT_JUDGING):
+        if package == _OWN and not rest.startswith(_UNTRUSTED_PACKAGES):
             yield name, module
             for value in list(vars(module).values()):
                 if isinstance(value, type) and value.__module__ == name:
@@ -203,7 +203,7 @@ def _is_of_its_module(names: Mapping[str, Any], file: str) -> bool:
     return module is not None and vars(module) is names and getattr(module, "__file__", None) == file
 
 
-class Asking:
+class IntrospectionGuard:
     """Within it, what an implementation's code asks for beyond its arguments is noted.
 
     source: its module, or the `__init__.py` of its package.
@@ -213,7 +213,7 @@ class Asking:
         self.found: list[str] = []
         self._owns = cache(lambda file: owns(source, Path(file)))
 
-    def __enter__(self) -> Asking:
+    def __enter__(self) -> IntrospectionGuard:
         _install()
         _asking.append(self)
         return self
@@ -230,11 +230,11 @@ class Asking:
             self.found.append(what)
 
 
-_asking: list[Asking] = []
+_asking: list[IntrospectionGuard] = []
 _this_thread = threading.local()
 
 
-def tells(what: str) -> None:
+def record_access(what: str) -> None:
     """Called by what an implementation must not call: notes it where one has, however far up the stack."""
     if not _asking:
         return

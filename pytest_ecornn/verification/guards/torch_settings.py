@@ -13,19 +13,19 @@ from torch.nn.modules import module as nn_module
 from torch.utils import deterministic as torch_deterministic
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_ecornn.verification.guards.setting import Setting, attribute
+from pytest_ecornn.verification.guards.setting import GlobalSetting, attribute
 
 _C: Any = torch._C
 _TINY, _ONE = 5e-324, 1.0
 
 
 @cache
-def quick_settings() -> tuple[Setting, ...]:
+def quick_settings() -> tuple[GlobalSetting, ...]:
     """Returns the settings that take a few microseconds each to read."""
     return tuple(_quick_settings())
 
 
-def _quick_settings() -> Iterator[Setting]:
+def _quick_settings() -> Iterator[GlobalSetting]:
     yield from _SETTINGS
     yield from _flags()
     yield from (attribute(torch.backends.cudnn, name, "torch.backends.cudnn") for name in _CUDNN)
@@ -37,9 +37,9 @@ def _quick_settings() -> Iterator[Setting]:
         yield from (attribute(owner, "allow_tf32") for owner in (torch.backends.cuda.matmul, torch.backends.cudnn))
 
 
-def random_state() -> Setting:
+def random_state() -> GlobalSetting:
     """Returns the setting of torch's random state on a CPU."""
-    return Setting("torch's random state", torch.get_rng_state, torch.set_rng_state)
+    return GlobalSetting("torch's random state", torch.get_rng_state, torch.set_rng_state)
 
 
 def _precision_places() -> Iterator[tuple[str, Any]]:
@@ -52,11 +52,11 @@ def _precision_places() -> Iterator[tuple[str, Any]]:
         yield from ((f"torch.backends.{backend}.{kind}", getattr(owner, kind)) for kind in kinds)
 
 
-def _flags() -> Iterator[Setting]:
+def _flags() -> Iterator[GlobalSetting]:
     """Switches of torch's libraries, as far as this torch has them."""
     for name, getter, setter in _FLAGS:
         if hasattr(_C, getter) and hasattr(_C, setter):
-            yield Setting(name, getattr(_C, getter), getattr(_C, setter))
+            yield GlobalSetting(name, getattr(_C, getter), getattr(_C, setter))
 
 
 def _matmul_precision() -> str | None:
@@ -170,24 +170,24 @@ def _set_interop_threads(old: int) -> None:
 
 
 _SETTINGS = (
-    Setting("default device", _default_device, _set_default_device),
-    Setting("modes of functions and operators", _mode_stacks, _pop_modes),
-    Setting("default dtype", torch.get_default_dtype, torch.set_default_dtype),
-    Setting("torch's threads", torch.get_num_threads, torch.set_num_threads),
-    Setting("torch's threads between operators", torch.get_num_interop_threads, _set_interop_threads),
-    Setting("grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
-    Setting("inference mode", torch.is_inference_mode_enabled, _set_inference_mode),
-    Setting("autocast", _autocast, _set_autocast),
-    Setting("anomaly mode", _anomaly, _set_anomaly),
-    Setting("hooks of saved tensors", _saved_tensor_hooks, _pop_saved_tensor_hooks),
-    Setting("hooks of all modules", _module_hooks, _remove_module_hooks),
-    Setting("autograd's profiler", _C._autograd._profiler_enabled, _stop_profiler),
-    Setting("deterministic algorithms", _deterministic, _set_deterministic),
+    GlobalSetting("default device", _default_device, _set_default_device),
+    GlobalSetting("modes of functions and operators", _mode_stacks, _pop_modes),
+    GlobalSetting("default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    GlobalSetting("torch's threads", torch.get_num_threads, torch.set_num_threads),
+    GlobalSetting("torch's threads between operators", torch.get_num_interop_threads, _set_interop_threads),
+    GlobalSetting("grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
+    GlobalSetting("inference mode", torch.is_inference_mode_enabled, _set_inference_mode),
+    GlobalSetting("autocast", _autocast, _set_autocast),
+    GlobalSetting("anomaly mode", _anomaly, _set_anomaly),
+    GlobalSetting("hooks of saved tensors", _saved_tensor_hooks, _pop_saved_tensor_hooks),
+    GlobalSetting("hooks of all modules", _module_hooks, _remove_module_hooks),
+    GlobalSetting("autograd's profiler", _C._autograd._profiler_enabled, _stop_profiler),
+    GlobalSetting("deterministic algorithms", _deterministic, _set_deterministic),
     attribute(torch_deterministic, "fill_uninitialized_memory"),
-    Setting("flushing of denormals", lambda: _TINY * _ONE == 0, torch.set_flush_denormal),
-    Setting("float32 matmul precision", _matmul_precision, torch.set_float32_matmul_precision),
+    GlobalSetting("flushing of denormals", lambda: _TINY * _ONE == 0, torch.set_flush_denormal),
+    GlobalSetting("float32 matmul precision", _matmul_precision, torch.set_float32_matmul_precision),
     attribute(torch.backends.opt_einsum, "strategy", "torch.backends.opt_einsum"),
-    Setting("fast path of attention", torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
+    GlobalSetting("fast path of attention", torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
 )
 _REDUCTION = "_allow_fp16_reduced_precision_reduction"
 _CUDNN = ("enabled", "benchmark", "deterministic")

@@ -7,18 +7,18 @@ from dataclasses import replace
 from torch import Tensor
 
 from pytest_ecornn.verification import overlap
-from pytest_ecornn.verification.agreement import Agreement
+from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.calls import Call
 from pytest_ecornn.verification.properties.graph_calls import GraphCall, labelled, nearly, needs_training
-from pytest_ecornn.verification.properties.subject import Subject, copied
+from pytest_ecornn.verification.properties.subject import PropertyContext, copy_tensors
 
 
-def calls_interleaved(subject: Subject) -> str:
+def calls_interleaved(subject: PropertyContext) -> str:
     """Two forward passes, then their backward passes in the same order and in the reverse one."""
     needs_training(subject)
-    problems = (subject.problem, subject.other)
-    wanted = (subject.whole, copied(subject.run(subject.other)))
-    agreements = (subject.agreement, Agreement(subject.other, subject.declared))
+    problems = (subject.problem, subject.other_problem)
+    wanted = (subject.whole, copy_tensors(subject.run(subject.other_problem)))
+    agreements = (subject.agreement, ResultComparator(subject.other_problem, subject.declared))
     for order, said in (((0, 1), "in the order of the calls"), ((1, 0), "in reverse order")):
         made = [GraphCall(subject.layer, Call(problem)) for problem in problems]
         for number in order:
@@ -28,25 +28,27 @@ def calls_interleaved(subject: Subject) -> str:
     return ""
 
 
-def backward_twice(subject: Subject) -> str:
+def backward_twice(subject: PropertyContext) -> str:
     """The graph is retained; the first pass's gradients are looked at again after the others, of which one has its own."""
     needs_training(subject)
     made = GraphCall(subject.layer, Call(subject.problem))
     first = made.gradients(is_retained=True)
-    copies = copied(first)
+    copies = copy_tensors(first)
     if message := nearly(subject, subject.whole, first):
         return labelled(message, "a backward pass whose graph is retained")
     if message := nearly(subject, copies, made.gradients(is_retained=True)):
         return labelled(message, "a second backward pass over the same graph")
-    problem = replace(subject.problem, loss_weights=tuple(weight.flip(-1) for weight in subject.problem.loss_weights))
+    problem = replace(subject.problem, output_gradients=tuple(weight.flip(-1) for weight in subject.problem.output_gradients))
     wanted = GraphCall(subject.layer, Call(problem)).gradients()
-    got = made.gradients(problem.loss_weights)
-    if message := nearly(subject, wanted, got, Agreement(problem, subject.declared)):
+    got = made.gradients(problem.output_gradients)
+    if message := nearly(subject, wanted, got, ResultComparator(problem, subject.declared)):
         return labelled(message, "a third backward pass, with other incoming gradients")
-    return labelled(subject.agreement.exactly({"output": None, **copies}, {"output": None, **first}), "after other passes")
+    return labelled(
+        subject.agreement.bitwise_equal({"output": None, **copies}, {"output": None, **first}), "after other passes"
+    )
 
 
-def grad_untouched(subject: Subject) -> str:
+def grad_untouched(subject: PropertyContext) -> str:
     """`autograd.grad` leaves `.grad` alone; `backward` adds to it once, in memory that no other gradient shares."""
     needs_training(subject)
     call = Call(subject.problem)

@@ -13,16 +13,16 @@ from torch import Tensor, nn
 from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Layer, Weights
-from pytest_ecornn.verification.agreement import Agreement
+from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.calls import Call, Tensors
 from pytest_ecornn.verification.properties.graph_calls import labelled, nearly, needs_training, rotated, variants
-from pytest_ecornn.verification.properties.subject import Subject
+from pytest_ecornn.verification.properties.subject import PropertyContext
 
 _BEFORE = 128  # elements of a flat buffer, before the part that becomes a weight
 _MOST = 4  # weights of a case that are changed, each seed's from another one on
 
 
-def each_weight_seen(subject: Subject) -> str:
+def each_weight_seen(subject: PropertyContext) -> str:
     """After each change, against a layer that is built on the weights as they are then. Values change places where they can.
 
     A sum over them stays as it was, and so does what is told by it.
@@ -39,7 +39,7 @@ def each_weight_seen(subject: Subject) -> str:
         change(weights[name], _exchanged(weights, name))
         fresh = replace(subject.problem, weights=_copied(weights))
         wanted = subject.run(fresh, subject.built(subject.case, fresh.weights))
-        agreement = Agreement(fresh, subject.declared)
+        agreement = ResultComparator(fresh, subject.declared)
         for call, where in ((subject.run, ""), (partial(_evaluated, subject), ", under no_grad")):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch.nn warns that it copies weights which left cuDNN's buffer
@@ -49,11 +49,11 @@ def each_weight_seen(subject: Subject) -> str:
     return ""
 
 
-def _evaluated(subject: Subject, problem: Problem, layer: Layer) -> Tensors:
+def _evaluated(subject: PropertyContext, problem: Problem, layer: Layer) -> Tensors:
     """The results of a call between steps of training."""
     call = Call(problem)
     with torch.no_grad():
-        return call.named(call.forward(layer), ())
+        return call.results_by_name(call.forward(layer), ())
 
 
 def _exchanged(weights: Weights, name: str) -> Tensor:

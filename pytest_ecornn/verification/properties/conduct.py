@@ -1,6 +1,6 @@
 """Properties of the call: repeated, stateless, on memory and settings that are not its own.
 
-Each takes a `Subject` and returns what is wrong in one line, empty if nothing is, or raises NotApplicable.
+Each takes a `PropertyContext` and returns what is wrong in one line, empty if nothing is, or raises NotApplicable.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from torch import Tensor
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import Problem
-from pytest_ecornn.system.graphs import Capturing, NotCaptured
+from pytest_ecornn.system.graphs import GraphCapture, NotCaptured
 from pytest_ecornn.verification import overlap
-from pytest_ecornn.verification.agreement import Agreement
-from pytest_ecornn.verification.calls import Call, Poisoned, Unchanged, on_tensors
-from pytest_ecornn.verification.guards.ambient import Kept, everything, is_burning, live_threads
-from pytest_ecornn.verification.guards.guards import Bands, Bordered
-from pytest_ecornn.verification.properties.subject import NotApplicable, Subject, changed, copied
+from pytest_ecornn.verification.agreement import ResultComparator
+from pytest_ecornn.verification.calls import Call, MutationGuard, PoisonedAllocations, tree_map_tensors
+from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, everything, has_busy_threads, live_threads
+from pytest_ecornn.verification.guards.guards import RedzoneAllocations, Redzones
+from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext, changed, copy_tensors
 
 _LONGEST_SECONDS, _FEWEST_REPEATS = 5.0, 3
 _FEWEST_KEPT, _KEPT_RESULTS = 6, 17  # more than a layer that uses its buffers in turn is likely to have
 _DELAY_CYCLES = 20_000_000  # of a GPU's clock: about 10 ms
 
 
-def repeats(subject: Subject) -> str:
+def repeatable(subject: PropertyContext) -> str:
     """A race that shows once in twenty calls is seen in three cases of twenty repeats at 95 %."""
     start = time.monotonic()
     for number in range(1, subject.repeats + 1):
@@ -39,41 +39,41 @@ def repeats(subject: Subject) -> str:
     return ""
 
 
-def inputs_unchanged(subject: Subject) -> str:
+def inputs_unchanged(subject: PropertyContext) -> str:
     """Checks that the build, the first call and a later one on other contents leave inputs unchanged."""
-    guard = Unchanged(Call(subject.other))
-    subject.run(subject.other)
+    guard = MutationGuard(Call(subject.other_problem))
+    subject.run(subject.other_problem)
     return subject.written_into or changed(guard)
 
 
-def written(subject: Subject) -> str:
+def writes_every_element(subject: PropertyContext) -> str:
     """A layer built and called on poison. NaN may be swallowed by a maximum or a comparison; what is finite is not."""
     for poison in (float("nan"), 0.0, 1e3):
         problem = replace(subject.problem, weights=contents.make_weights(subject.case))
-        with Poisoned(poison):
+        with PoisonedAllocations(poison):
             got = subject.run(problem, subject.built(subject.case, problem.weights))
         if message := subject.repeated(subject.whole, got):
             return f"{poison:g} in memory of torch.empty: {message}"
     return ""
 
 
-def guard_bands(subject: Subject) -> str:
-    bands = Bands()
+def guard_bands(subject: PropertyContext) -> str:
+    bands = Redzones()
     problem = bands.around(subject.problem)
-    with Bordered(bands):
+    with RedzoneAllocations(bands):
         layer = subject.built(subject.case, problem.weights)
         got = subject.run(problem, layer)
-    message = subject.agreement.nearly(subject.whole, got)  # elsewhere in memory: sums may be blocked otherwise
-    return bands.damage() or (message and f"with NaN around x, states, weights and memory of torch.empty: {message}")
+    message = subject.agreement.allclose(subject.whole, got)  # elsewhere in memory: sums may be blocked otherwise
+    return bands.find_overwrite() or (message and f"with NaN around x, states, weights and memory of torch.empty: {message}")
 
 
-def globals_unchanged(subject: Subject) -> str:
+def globals_unchanged(subject: PropertyContext) -> str:
     """Checks shared settings after the first build and call, and after later calls.
 
     Threads may start once, and must rest.
     """
-    was_burning, counts = is_burning(), []
-    with Kept(everything()) as kept:
+    was_burning, counts = has_busy_threads(), []
+    with GlobalStateGuard(everything()) as kept:
         for _ in range(4):
             subject.run(subject.problem)
             counts.append(live_threads())
@@ -81,19 +81,19 @@ def globals_unchanged(subject: Subject) -> str:
         return changes[0]
     if all(before < after for before, after in pairwise(counts)):
         return f"threads: expected no more after a call than before it, got {', '.join(map(str, counts))} after one call each"
-    if not was_burning and is_burning():
+    if not was_burning and has_busy_threads():
         return "threads: expected them to rest after a call, but a core is busy"
     return ""
 
 
-def fresh_results(subject: Subject) -> str:
-    """Held together with those of later calls on other contents: of a slow layer fewer, as of `repeats`."""
+def results_not_aliased(subject: PropertyContext) -> str:
+    """Held together with those of later calls on other contents: of a slow layer fewer, as of `repeatable`."""
     start = time.monotonic()
     held = [subject.run(subject.problem)]
-    copies = copied(held[0])
+    copies = copy_tensors(held[0])
     while len(held) < _FEWEST_KEPT or (len(held) < _KEPT_RESULTS and time.monotonic() - start < _LONGEST_SECONDS):
-        held.append(subject.run(subject.other))
-    if changed := subject.agreement.exactly(copies, held[0]):
+        held.append(subject.run(subject.other_problem))
+    if changed := subject.agreement.bitwise_equal(copies, held[0]):
         return f"once later calls were made, {changed}"
     problem = subject.problem
     given = [("x", problem.x), *problem.weights.items(), *(("an initial state", state) for state in problem.state)]
@@ -108,23 +108,23 @@ def fresh_results(subject: Subject) -> str:
     return overlap.shared(results, given)
 
 
-def stateless(subject: Subject) -> str:
+def stateless(subject: PropertyContext) -> str:
     """Other contents come between, in tensors of their own, then in the very same, at the same address and version."""
-    between = copied(subject.run(subject.other))
+    between = copy_tensors(subject.run(subject.other_problem))
     if message := subject.repeated(subject.whole, subject.run(subject.problem)):
         return f"after a call on other contents: {message}"
-    own = contents.placed(subject.problem)
+    own = contents.copied_with_strides(subject.problem)
     call = Call(own if own.lengths is None else replace(own, lengths=contents.placed_tensor(own.lengths)))
-    others = Agreement(subject.other, subject.declared)
+    others = ResultComparator(subject.other_problem, subject.declared)
     for problem, wanted, agreement in (
         (subject.problem, subject.whole, subject.agreement),
-        (subject.other, between, others),
+        (subject.other_problem, between, others),
         (subject.problem, subject.whole, subject.agreement),
     ):
         _refill(call.problem, problem)
         got = subject.run_call(call)
         exact = subject.implementation.deterministic
-        if message := agreement.exactly(wanted, got) if exact else agreement.nearly(wanted, got):
+        if message := agreement.bitwise_equal(wanted, got) if exact else agreement.allclose(wanted, got):
             return f"after new contents were put into the same tensors: {message}"
     return ""
 
@@ -132,7 +132,7 @@ def stateless(subject: Subject) -> str:
 def _refill(own: Problem, contents_of: Problem) -> None:
     """Writes through `data`, which torch does not count as a change."""
     pairs = [(own.x, contents_of.x), *zip(own.state, contents_of.state, strict=True)]
-    pairs += zip(own.loss_weights, contents_of.loss_weights, strict=True)
+    pairs += zip(own.output_gradients, contents_of.output_gradients, strict=True)
     for mask, value in ((own.lengths, contents_of.lengths), (own.resets, contents_of.resets)):
         if mask is not None and value is not None:
             pairs.append((mask, value))
@@ -140,7 +140,7 @@ def _refill(own: Problem, contents_of: Problem) -> None:
         tensor.data.copy_(value)
 
 
-def weights_seen(subject: Subject) -> str:
+def sees_weight_updates(subject: PropertyContext) -> str:
     """A layer of its own, called a few times on its first weights, against one that was built on the second."""
     if not subject.case.training:
         raise NotApplicable("weights change in training only")
@@ -153,37 +153,37 @@ def weights_seen(subject: Subject) -> str:
         weight.data.copy_(new[name])
     got, fresh = subject.run(changing, layer), replace(subject.problem, weights=new)
     wanted = subject.run(fresh, subject.built(subject.case, new))
-    message = Agreement(fresh, subject.declared).nearly(wanted, got)
+    message = ResultComparator(fresh, subject.declared).allclose(wanted, got)
     return message and f"after the weights were changed in place: {message}"
 
 
-def current_stream(subject: Subject) -> str:
+def current_stream(subject: PropertyContext) -> str:
     """The stream is kept busy, x is filled and the results are read on it: work on another comes too early or too late.
 
     No call had these contents before, or what is read too early could be what an earlier call has left.
     """
     _needs_gpu(subject)
     with torch.cuda.device(subject.case.device):
-        side, new = torch.cuda.Stream(), subject.drawn("stream")
-        problem = contents.placed(new)
+        side, new = torch.cuda.Stream(), subject.other_contents("stream")
+        problem = contents.copied_with_strides(new)
         problem.x.zero_()
         torch.cuda.synchronize()
         with torch.cuda.stream(side):
             torch.cuda._sleep(_DELAY_CYCLES)
             problem.x.copy_(new.x)
-            got = copied(subject.run(problem))
+            got = copy_tensors(subject.run(problem))
         torch.cuda.synchronize()
-        wanted = copied(subject.run(new))
+        wanted = copy_tensors(subject.run(new))
         torch.cuda.synchronize()
-    message = Agreement(new, subject.declared).nearly(wanted, got)
+    message = ResultComparator(new, subject.declared).allclose(wanted, got)
     return message and f"on a stream that fills x first: {message}"
 
 
-def capture(subject: Subject) -> str:
+def graph_capturable(subject: PropertyContext) -> str:
     """Captured on other contents. A layer that waits for the device cannot be captured, which is not wrong."""
     _needs_gpu(subject)
-    call = Call(contents.placed(subject.other if subject.problem.lengths is None else subject.problem))
-    capturing, timed = Capturing(subject.case.device), partial(call.timed, subject.layer)
+    call = Call(contents.copied_with_strides(subject.other_problem if subject.problem.lengths is None else subject.problem))
+    capturing, timed = GraphCapture(subject.case.device), partial(call.forward_backward, subject.layer)
     with torch.set_grad_enabled(subject.case.training):
         try:
             capturing.warm_up(timed)
@@ -195,11 +195,11 @@ def capture(subject: Subject) -> str:
     for _ in range(2):
         graph.replay()
     torch.cuda.synchronize()
-    got = call.named(*on_tensors(Tensor.detach, result))
-    message = subject.agreement.nearly(subject.whole, got)
+    got = call.results_by_name(*tree_map_tensors(Tensor.detach, result))
+    message = subject.agreement.allclose(subject.whole, got)
     return message and f"replayed as a CUDA graph on contents that came after its capture: {message}"
 
 
-def _needs_gpu(subject: Subject) -> None:
+def _needs_gpu(subject: PropertyContext) -> None:
     if not subject.case.device.startswith("cuda"):
         raise NotApplicable("a CPU has no streams and no CUDA graphs")

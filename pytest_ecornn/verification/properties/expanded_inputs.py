@@ -10,12 +10,12 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import cells
 from pytest_ecornn.verification import overlap
-from pytest_ecornn.verification.agreement import Agreement
+from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.properties.graph_calls import labelled, nearly
-from pytest_ecornn.verification.properties.subject import NotApplicable, Subject, copied
+from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext, copy_tensors
 
 
-def expanded_inputs(subject: Subject) -> str:
+def expanded_inputs(subject: PropertyContext) -> str:
     """Against the same values with memory of their own, by a layer that is built for x with gaps between its rows."""
     case = replace(subject.case, layout="strided")
     if case.batch < 2:
@@ -29,12 +29,12 @@ def expanded_inputs(subject: Subject) -> str:
         if expanded is states and not own.state:
             continue
         apart = _apart(own, expanded)
-        wanted = copied(subject.run(apart, layer))
+        wanted = copy_tensors(subject.run(apart, layer))
         got = subject.run(expanded, layer)
         for name in ("output", *(f"final {name}" for name in cells.get(case.cell).states)):
             if (result := got[name]) is not None and overlap.is_folded(result):
                 return f"{said} expanded over the batch: {name}: expected memory of its own for each element"
-        if message := nearly(subject, wanted, got, Agreement(apart, subject.declared)):
+        if message := nearly(subject, wanted, got, ResultComparator(apart, subject.declared)):
             return labelled(message, f"{said} expanded over the batch")
     return ""
 

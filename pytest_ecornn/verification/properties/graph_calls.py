@@ -13,7 +13,7 @@ from torch import Tensor
 from pytest_ecornn.contract import Layer
 from pytest_ecornn.system import faults
 from pytest_ecornn.verification.calls import Call, Tensors, WrongResult
-from pytest_ecornn.verification.properties.subject import NotApplicable, Subject
+from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
 
 _LONGEST_SECONDS, _FEWEST_VARIANTS = 3.0, 2
 T = TypeVar("T")
@@ -25,7 +25,7 @@ def rotated(every: Sequence[T], by: int) -> list[T]:
     return [*every[first:], *every[:first]]
 
 
-def variants(subject: Subject, every: Sequence[T]) -> Iterator[T]:
+def variants(subject: PropertyContext, every: Sequence[T]) -> Iterator[T]:
     """All of them, from one that the case's seed says; of a slow layer as many as a few seconds allow, two at least."""
     start = time.monotonic()
     for number, one in enumerate(rotated(every, subject.case.seed)):
@@ -34,9 +34,9 @@ def variants(subject: Subject, every: Sequence[T]) -> Iterator[T]:
         yield one
 
 
-def needs_training(subject: Subject) -> None:
+def needs_training(subject: PropertyContext) -> None:
     """Raises NotApplicable where the case has no gradients."""
-    if not subject.problem.loss_weights:
+    if not subject.problem.output_gradients:
         raise NotApplicable("no gradients in inference")
 
 
@@ -50,7 +50,9 @@ class GraphCall:
         self.call = call
         with raised_as_wrong(call.problem.case.device), torch.enable_grad():
             self._result = call.forward(layer)
-        self.results: dict[str, Tensor] = {name: t for name, t in call.named(self._result, ()).items() if t is not None}
+        self.results: dict[str, Tensor] = {
+            name: t for name, t in call.results_by_name(self._result, ()).items() if t is not None
+        }
 
     @property
     def leaves(self) -> dict[str, Tensor]:
@@ -81,7 +83,7 @@ class GraphCall:
 
     def _used(self, given: Sequence[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:
         """The results that have a graph and are used, each with its incoming gradient."""
-        weights = given or self.call.problem.loss_weights
+        weights = given or self.call.problem.output_gradients
         pairs = [
             (result, weight)
             for result, weight in zip(self.results.values(), weights, strict=True)
@@ -98,20 +100,20 @@ def raised_as_wrong(device: str) -> Iterator[None]:
     except WrongResult:
         raise
     except Exception as error:
-        if faults.spoiling(error, device):
+        if faults.unrecoverable_reason(error, device):
             raise
         text = " ".join(str(error).split())
         raise WrongResult(f"expected a result, got {type(error).__name__}: {text}") from error
 
 
-def nearly(subject: Subject, wanted: Tensors, got: Tensors, agreement: Any = None) -> str:
+def nearly(subject: PropertyContext, wanted: Tensors, got: Tensors, agreement: Any = None) -> str:
     """Describes what differs by more than rounding. -0.0 equals 0.0, and a gradient of None equals zeros."""
     names = [name for name in got if name in wanted]
     plain = {name: _plain(got[name], wanted[name]) for name in names}
     whole = {name: _plain(wanted[name], None) for name in names}
     whole.setdefault("output", None)
     plain.setdefault("output", None)
-    return str((agreement or subject.agreement).nearly(whole, plain))
+    return str((agreement or subject.agreement).allclose(whole, plain))
 
 
 def _plain(tensor: Tensor | None, like: Tensor | None) -> Tensor | None:

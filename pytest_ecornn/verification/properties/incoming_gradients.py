@@ -10,47 +10,47 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.cases import contents
-from pytest_ecornn.verification.agreement import Agreement
+from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.calls import Call, Tensors
 from pytest_ecornn.verification.properties.graph_calls import GraphCall, labelled, nearly, needs_training, variants
-from pytest_ecornn.verification.properties.subject import Subject
+from pytest_ecornn.verification.properties.subject import PropertyContext
 
 Given = tuple[Tensor | None, ...]
 _BEFORE = 64
 
 
-def unused_results(subject: Subject) -> str:
+def unused_results(subject: PropertyContext) -> str:
     """One result alone has an incoming gradient, against others that have one of zeros."""
     needs_training(subject)
-    weights, names = subject.problem.loss_weights, list(GraphCall(subject.layer, Call(subject.problem)).results)
+    weights, names = subject.problem.output_gradients, list(GraphCall(subject.layer, Call(subject.problem)).results)
     for used in variants(subject, range(len(weights))):
         zeros = tuple(weight if number == used else torch.zeros_like(weight) for number, weight in enumerate(weights))
         missing: Given = tuple(weight if number == used else None for number, weight in enumerate(weights))
-        problem = replace(subject.problem, loss_weights=zeros)
+        problem = replace(subject.problem, output_gradients=zeros)
         wanted = _gradients(subject, problem, zeros)
-        subject.run(subject.other)  # or what a backward pass leaves behind would be those zeros
-        message = nearly(subject, wanted, _gradients(subject, problem, missing), Agreement(problem, subject.declared))
+        subject.run(subject.other_problem)  # or what a backward pass leaves behind would be those zeros
+        message = nearly(subject, wanted, _gradients(subject, problem, missing), ResultComparator(problem, subject.declared))
         if message:
             return labelled(message, f"only {names[used]} used")
     return ""
 
 
-def incoming_layouts(subject: Subject) -> str:
+def incoming_layouts(subject: PropertyContext) -> str:
     """Incoming gradients that lie otherwise in memory, against contiguous ones of the same values."""
     needs_training(subject)
     for name, laid in variants(subject, list(_LAYOUTS.items())):
-        given = tuple(map(laid, subject.problem.loss_weights))
+        given = tuple(map(laid, subject.problem.output_gradients))
         problem = replace(
-            subject.problem, loss_weights=tuple(one.clone(memory_format=torch.contiguous_format) for one in given)
+            subject.problem, output_gradients=tuple(one.clone(memory_format=torch.contiguous_format) for one in given)
         )
-        wanted = _gradients(subject, problem, problem.loss_weights)
-        message = nearly(subject, wanted, _gradients(subject, problem, given), Agreement(problem, subject.declared))
+        wanted = _gradients(subject, problem, problem.output_gradients)
+        message = nearly(subject, wanted, _gradients(subject, problem, given), ResultComparator(problem, subject.declared))
         if message:
             return labelled(message, f"incoming gradients {name}")
     return ""
 
 
-def _gradients(subject: Subject, problem: contents.Problem, given: Given) -> Tensors:
+def _gradients(subject: PropertyContext, problem: contents.Problem, given: Given) -> Tensors:
     return GraphCall(subject.layer, Call(problem)).gradients(given)
 
 

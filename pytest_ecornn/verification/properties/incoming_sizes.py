@@ -11,33 +11,33 @@ from pytest_ecornn.contract import Layer
 from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.verification.calls import Call, Tensors
 from pytest_ecornn.verification.properties.graph_calls import GraphCall, labelled, nearly, needs_training
-from pytest_ecornn.verification.properties.subject import Subject
+from pytest_ecornn.verification.properties.subject import PropertyContext
 
 _SCALE = 2.0**16  # a GradScaler's first
 
 
-def incoming_sizes(subject: Subject) -> str:
+def incoming_sizes(subject: PropertyContext) -> str:
     """A power of two is exact where the range allows it. What is not finite must not be finite in the biases' gradients."""
     needs_training(subject)
     return _scaled(subject) or _overflowing(subject)
 
 
-def _scaled(subject: Subject) -> str:
+def _scaled(subject: PropertyContext) -> str:
     if subject.case.dtype == "float16":  # whose largest number the scale is beyond
         return ""
-    given = tuple(weight * _SCALE for weight in subject.problem.loss_weights)
+    given = tuple(weight * _SCALE for weight in subject.problem.output_gradients)
     got = _gradients(subject, subject.layer, given)
     back = {name: None if gradient is None else gradient / _SCALE for name, gradient in got.items()}
     return labelled(nearly(subject, subject.whole, back), f"incoming gradients {_SCALE:g} times as large")
 
 
-def _overflowing(subject: Subject) -> str:
+def _overflowing(subject: PropertyContext) -> str:
     """Checks that inf and NaN show where they show in the plain loop's gradient: relu's derivative may be 0."""
     loop = Sequential(subject.declared).build(subject.case, subject.problem.weights)
     for value in (inf, nan):
-        first = subject.problem.loss_weights[0].clone()
+        first = subject.problem.output_gradients[0].clone()
         first[0, 0] = value  # the first step of the first sequence, whichever dimension is which
-        given = (first, *subject.problem.loss_weights[1:])
+        given = (first, *subject.problem.output_gradients[1:])
         wanted, got = (_gradients(subject, layer, given) for layer in (loop, subject.layer))
         for name in _showing(wanted):
             if not _is_finite(wanted[name]) and _is_finite(got[name]):
@@ -54,5 +54,5 @@ def _is_finite(gradient: Tensor | None) -> bool:
     return gradient is None or bool(gradient.isfinite().all())
 
 
-def _gradients(subject: Subject, layer: Layer, given: tuple[Tensor, ...]) -> Tensors:
-    return GraphCall(layer, Call(replace(subject.problem, loss_weights=given))).gradients()
+def _gradients(subject: PropertyContext, layer: Layer, given: tuple[Tensor, ...]) -> Tensors:
+    return GraphCall(layer, Call(replace(subject.problem, output_gradients=given))).gradients()

@@ -8,11 +8,11 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.verification.calls import Tensors
 from pytest_ecornn.verification.properties.graph_calls import labelled
-from pytest_ecornn.verification.properties.subject import Subject
-from pytest_ecornn.verification.verification import Expected, failed_tensors
+from pytest_ecornn.verification.properties.subject import PropertyContext
+from pytest_ecornn.verification.verification import ReferenceResult, failed_tensors
 
 
-def layers_apart(subject: Subject) -> str:
+def layers_apart(subject: PropertyContext) -> str:
     """The second against the reference, since a layer built on its weights might be given the first one's as well."""
     problem = replace(subject.problem, weights=contents.make_weights(subject.case, "second"))
     second = subject.built(subject.case, problem.weights)
@@ -22,7 +22,7 @@ def layers_apart(subject: Subject) -> str:
     return labelled(subject.repeated(subject.whole, subject.run(subject.problem)), "the first layer, after a second was called")
 
 
-def _wrong(subject: Subject, problem: Problem, tensors: Tensors) -> str:
+def _wrong(subject: PropertyContext, problem: Problem, tensors: Tensors) -> str:
     """The tensors that the reference contradicts."""
-    verdicts = Expected(problem).compare(tensors, subject.declared)
+    verdicts = ReferenceResult(problem).compare(tensors, subject.declared)
     return failed_tensors(subject.case.cell, subject.case, verdicts)

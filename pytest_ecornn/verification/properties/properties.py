@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pytest_ecornn.verification.calls import WrongResult
-from pytest_ecornn.verification.guards.ambient import Kept
+from pytest_ecornn.verification.guards.ambient import GlobalStateGuard
 from pytest_ecornn.verification.properties import (
     backward_passes,
     changed_weights,
@@ -22,26 +22,26 @@ from pytest_ecornn.verification.properties import (
     required_gradients,
     same_state,
 )
-from pytest_ecornn.verification.properties.subject import NotApplicable, Subject
+from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
 
 
 @dataclass(frozen=True)
 class Property:
-    """`check` says what is wrong with a subject, in one line, or nothing; `meaning` what must hold."""
+    """`check` says what is wrong with a subject, in one line, or nothing; `description` what must hold."""
 
     name: str
-    meaning: str
-    check: Callable[[Subject], str]
+    description: str
+    check: Callable[[PropertyContext], str]
 
 
 PROPERTIES = (
     Property("globals_unchanged", "settings that the whole process shares are left as they were", conduct.globals_unchanged),
     Property("current_stream", "work is put on the current stream", conduct.current_stream),
     Property("inputs_unchanged", "x, states, masks and weights of any kind are left as they were", conduct.inputs_unchanged),
-    Property("repeats", "the same call gives the same result", conduct.repeats),
+    Property("repeats", "the same call gives the same result", conduct.repeatable),
     Property("stateless", "no call is affected by those before it", conduct.stateless),
-    Property("fresh_results", "results have memory of their own, which later calls do not touch", conduct.fresh_results),
-    Property("written", "every element of every result is written", conduct.written),
+    Property("fresh_results", "results have memory of their own, which later calls do not touch", conduct.results_not_aliased),
+    Property("written", "every element of every result is written", conduct.writes_every_element),
     Property("guard_bands", "nothing is written outside the call's own memory, nor read", conduct.guard_bands),
     Property(
         "gradients_required",
@@ -64,37 +64,37 @@ PROPERTIES = (
     Property("grad_untouched", "`.grad` is left to backward(), and no two share memory", backward_passes.grad_untouched),
     Property("layouts", "x, states and lengths of any memory layout give the same result", relations.layouts),
     Property("causal", "no step depends on those that come after it", relations.causal),
-    Property("split", "two parts, the second from the first's final state, equal the whole", relations.split),
-    Property("batch_order", "sequences in another order give the same results in that order", relations.batch_order),
+    Property("split", "two parts, the second from the first's final state, equal the whole", relations.split_in_time),
+    Property("batch_order", "sequences in another order give the same results in that order", relations.batch_permutation),
     Property("expanded_inputs", "one state or sequence may stand for all by strides of 0", expanded_inputs.expanded_inputs),
     Property("same_state", "one tensor may be every initial state", same_state.same_state),
     Property("layers_apart", "two layers at once compute with weights of their own", layers_apart.layers_apart),
-    Property("weights_seen", "weights that change in place between calls are used", conduct.weights_seen),
+    Property("weights_seen", "weights that change in place between calls are used", conduct.sees_weight_updates),
     Property("each_weight_seen", "one weight that changes by itself is used", changed_weights.each_weight_seen),
-    Property("capture", "a CUDA graph of a call computes on the contents that it finds", conduct.capture),
+    Property("capture", "a CUDA graph of a call computes on the contents that it finds", conduct.graph_capturable),
 )
 
 
-class Broken(Exception):
+class PropertyViolation(Exception):
     """A property that does not hold, and in one line how that shows."""
 
     def __init__(self, broken: Property, message: str):
-        super().__init__(f"{broken.name} is broken: {broken.meaning}; but {message}")
+        super().__init__(f"{broken.name} is broken: {broken.description}; but {message}")
         self.property = broken
 
 
-def check(subject: Subject, chosen: Iterable[Property] = PROPERTIES) -> dict[str, str]:
+def check(subject: PropertyContext, chosen: Iterable[Property] = PROPERTIES) -> dict[str, str]:
     """Each property's name, with why it could not be checked or nothing. Raises Broken for the first that does not hold."""
     found: dict[str, str] = {}
     for one in chosen:
-        with Kept() as kept:
+        with GlobalStateGuard() as kept:
             found[one.name] = _check(one, subject)
         if kept.changes:
-            raise Broken(PROPERTIES[0], kept.changes[0])
+            raise PropertyViolation(PROPERTIES[0], kept.changes[0])
     return found
 
 
-def _check(one: Property, subject: Subject) -> str:
+def _check(one: Property, subject: PropertyContext) -> str:
     try:
         message = one.check(subject)
     except NotApplicable as reason:
@@ -102,7 +102,7 @@ def _check(one: Property, subject: Subject) -> str:
     except WrongResult as wrong:
         message = str(wrong)
     if message:
-        raise Broken(one, message)
+        raise PropertyViolation(one, message)
     return ""
 
 

@@ -1,6 +1,6 @@
 """Properties of the function: what every right recurrent layer obeys, whatever its equations.
 
-Each takes a `Subject` and returns what is wrong in one line, empty if nothing is, or raises NotApplicable.
+Each takes a `PropertyContext` and returns what is wrong in one line, empty if nothing is, or raises NotApplicable.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from torch import Tensor
 from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import LAYOUTS, cells
-from pytest_ecornn.verification.agreement import Agreement
+from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.calls import Tensors
-from pytest_ecornn.verification.properties.subject import NotApplicable, Subject
+from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
 
 
-def causal(subject: Subject) -> str:
+def causal(subject: PropertyContext) -> str:
     """The steps on the far side of a change of x, and of its resets, in the direction in which they are taken.
 
     Sizes are the same, so each sum is, and a deterministic layer gives the same bits.
@@ -28,8 +28,8 @@ def causal(subject: Subject) -> str:
         raise NotApplicable("one step, or layers that look both ways")
     at = 1 + case.seed % (case.steps - 1)
     for direction, changed in enumerate((slice(at, None), slice(at))[: case.directions]):
-        altered = contents.placed(subject.problem)
-        for tensor, other in ((altered.x, subject.other.x), (altered.resets, subject.other.resets)):
+        altered = contents.copied_with_strides(subject.problem)
+        for tensor, other in ((altered.x, subject.other_problem.x), (altered.resets, subject.other_problem.resets)):
             if tensor is not None and other is not None:
                 _steps(tensor, case.batch_first)[changed] = _steps(other, case.batch_first)[changed]
         got = subject.forward(altered)["output"]
@@ -41,7 +41,7 @@ def causal(subject: Subject) -> str:
     return ""
 
 
-def _only(subject: Subject, got: Tensor | None, steps: slice, part: slice) -> tuple[Tensors, Tensors]:
+def _only(subject: PropertyContext, got: Tensor | None, steps: slice, part: slice) -> tuple[Tensors, Tensors]:
     """The output as it was and as it came, which differ at most in the steps and features named."""
     wanted = subject.whole["output"]
     assert wanted is not None
@@ -57,7 +57,7 @@ def _steps(tensor: Tensor, batch_first: bool) -> Tensor:
     return tensor.transpose(0, 1) if batch_first else tensor
 
 
-def split(subject: Subject) -> str:
+def split_in_time(subject: PropertyContext) -> str:
     """Two layers of fewer steps, the second from where the first ended.
 
     The state is rounded in between, so the loop that tells how near is near rounds it at each step.
@@ -73,11 +73,11 @@ def split(subject: Subject) -> str:
     ended = subject.forward(second, subject.built(second.case, second.weights))
     got = _joined(subject, at, begun, ended)
     wanted = {name: subject.whole[name] for name in got}
-    message = Agreement(problem, subject.declared._replace(carry="storage")).nearly(wanted, got)
+    message = ResultComparator(problem, subject.declared._replace(carry="storage")).allclose(wanted, got)
     return message and f"the steps before {at}, then the rest from their final state: {message}"
 
 
-def _part(subject: Subject, steps: slice, state: tuple[Tensor, ...]) -> Problem:
+def _part(subject: PropertyContext, steps: slice, state: tuple[Tensor, ...]) -> Problem:
     """Some of the steps as a problem; a sequence that ends before them is given one, which is not looked at."""
     problem, batch_first = subject.problem, subject.case.batch_first
 
@@ -89,10 +89,10 @@ def _part(subject: Subject, steps: slice, state: tuple[Tensor, ...]) -> Problem:
     lengths = None if problem.lengths is None else (problem.lengths - (steps.start or 0)).clamp(1, count)
     case = replace(subject.case, steps=count, has_state=bool(state), layout="contiguous")
     weights = contents.make_weights(subject.case)
-    return replace(problem, case=case, weights=weights, x=x, state=state, lengths=lengths, resets=resets, loss_weights=())
+    return replace(problem, case=case, weights=weights, x=x, state=state, lengths=lengths, resets=resets, output_gradients=())
 
 
-def _joined(subject: Subject, at: int, begun: Tensors, ended: Tensors) -> Tensors:
+def _joined(subject: PropertyContext, at: int, begun: Tensors, ended: Tensors) -> Tensors:
     """Joins the results of both parts. A sequence that ended in the first takes nothing from the second."""
     lengths, batch_first = subject.problem.lengths, subject.case.batch_first
     joined: Tensors = {}
@@ -108,37 +108,37 @@ def _joined(subject: Subject, at: int, begun: Tensors, ended: Tensors) -> Tensor
     return joined
 
 
-def batch_order(subject: Subject) -> str:
+def batch_permutation(subject: PropertyContext) -> str:
     """The sequences the other way round; sums over the batch, and blocks of it, are others then."""
     if subject.case.batch < 2:
         raise NotApplicable("one sequence")
     problem, case = subject.problem, subject.case
     lengths = None if problem.lengths is None else contents.placed_tensor(problem.lengths, lambda t: t.flip(0))
-    x = contents.placed(problem).x.copy_(_turned(case.batch_first, "x", problem.x))
+    x = contents.copied_with_strides(problem).x.copy_(_reverse_batch(case.batch_first, "x", problem.x))
     turned = replace(
         problem,
         x=x,
         state=tuple(contents.placed_tensor(state, lambda t: t.flip(1)) for state in problem.state),
         lengths=lengths,
-        resets=None if problem.resets is None else _turned(case.batch_first, "resets", problem.resets),
-        loss_weights=tuple(
-            _turned(case.batch_first, "final" if number else "output", weight)
-            for number, weight in enumerate(problem.loss_weights)
+        resets=None if problem.resets is None else _reverse_batch(case.batch_first, "resets", problem.resets),
+        output_gradients=tuple(
+            _reverse_batch(case.batch_first, "final" if number else "output", weight)
+            for number, weight in enumerate(problem.output_gradients)
         ),
     )
-    got = {name: t if t is None else _turned(case.batch_first, name, t) for name, t in subject.run(turned).items()}
-    message = subject.agreement.nearly(subject.whole, got)
+    got = {name: t if t is None else _reverse_batch(case.batch_first, name, t) for name, t in subject.run(turned).items()}
+    message = subject.agreement.allclose(subject.whole, got)
     return message and f"the sequences given in reverse order: {message}"
 
 
-def _turned(batch_first: bool, name: str, tensor: Tensor) -> Tensor:
+def _reverse_batch(batch_first: bool, name: str, tensor: Tensor) -> Tensor:
     """The tensor of that name with its sequences the other way round."""
     if name in ("x", "resets", "output", "grad x"):
         return tensor.flip(0 if batch_first else 1)
     return tensor.flip(1) if name.startswith(("final", "grad initial")) else tensor
 
 
-def layouts(subject: Subject) -> str:
+def layouts(subject: PropertyContext) -> str:
     """Compares the same x, states and lengths in each other layout, by a layer built for it."""
     refused: list[NotApplicable] = []
     others = [replace(subject.case, layout=layout) for layout in LAYOUTS if layout != subject.case.layout]
@@ -149,7 +149,7 @@ def layouts(subject: Subject) -> str:
         except NotApplicable as reason:
             refused.append(reason)
             continue
-        if message := subject.agreement.nearly(subject.whole, got):
+        if message := subject.agreement.allclose(subject.whole, got):
             return f"{case.layout} in memory in place of {subject.case.layout}: {message}"
     if len(refused) == len(others):
         raise refused[0]

@@ -10,12 +10,12 @@ import torch
 from pytest_ecornn.contract import cells
 from pytest_ecornn.verification.calls import Call, Tensors
 from pytest_ecornn.verification.properties.graph_calls import GraphCall, labelled, nearly, needs_training, rotated, variants
-from pytest_ecornn.verification.properties.subject import Subject
+from pytest_ecornn.verification.properties.subject import PropertyContext
 
 Names = tuple[str, ...]
 
 
-def gradients_required(subject: Subject) -> str:
+def gradients_required(subject: PropertyContext) -> str:
     """Each choice against the gradients of all; then one gradient asked for alone, and a call without a graph."""
     needs_training(subject)
     for frozen in variants(subject, _frozen(subject)):
@@ -30,7 +30,7 @@ def gradients_required(subject: Subject) -> str:
     return _one_asked(subject) or _no_graph(subject)
 
 
-def _frozen(subject: Subject) -> list[Names]:
+def _frozen(subject: PropertyContext) -> list[Names]:
     """Choices of inputs that require no gradient.
 
     These are each input alone, of the weights one of a kind; groups; all; all but any one.
@@ -46,7 +46,7 @@ def _frozen(subject: Subject) -> list[Names]:
 
 
 @contextmanager
-def _required(subject: Subject, frozen: Names) -> Iterator[Call]:
+def _required(subject: PropertyContext, frozen: Names) -> Iterator[Call]:
     """A call of which these inputs require no gradient; the weights are put back afterwards."""
     call = Call(subject.problem)
     weights = {name: weight.requires_grad for name, weight in subject.problem.weights.items()}
@@ -59,7 +59,7 @@ def _required(subject: Subject, frozen: Names) -> Iterator[Call]:
             subject.problem.weights[name].requires_grad_(was)
 
 
-def _one_asked(subject: Subject) -> str:
+def _one_asked(subject: PropertyContext) -> str:
     """All require gradients, and autograd.grad is asked for one."""
     call = Call(subject.problem)
     leaves = [name for name, leaf in call.inputs.items() if leaf.requires_grad]
@@ -68,10 +68,10 @@ def _one_asked(subject: Subject) -> str:
     return labelled(nearly(subject, subject.whole, got), f"only the gradient of {asked} asked for")
 
 
-def _no_graph(subject: Subject) -> str:
+def _no_graph(subject: PropertyContext) -> str:
     """The layer of a training program, asked to predict."""
     with torch.no_grad():
         call = Call(subject.problem)
-        got: Tensors = call.named(call.forward(subject.layer), ())
+        got: Tensors = call.results_by_name(call.forward(subject.layer), ())
     names = ["output", *(f"final {name}" for name in cells.get(subject.case.cell).states)]
     return labelled(nearly(subject, {name: subject.whole[name] for name in names}, got), "under torch.no_grad()")

@@ -7,13 +7,13 @@ from dataclasses import replace
 import torch
 
 from pytest_ecornn.cases.contents import Problem, placed_tensor
-from pytest_ecornn.verification.agreement import Agreement
+from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.calls import Call, Tensors
 from pytest_ecornn.verification.properties.graph_calls import labelled, nearly
-from pytest_ecornn.verification.properties.subject import NotApplicable, Subject
+from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
 
 
-def same_state(subject: Subject) -> str:
+def same_state(subject: PropertyContext) -> str:
     """Results against those of a call whose states have the same values in memory of their own; with gradients and without."""
     first, *others = subject.problem.state or (None,)
     if first is None or not others:
@@ -22,13 +22,13 @@ def same_state(subject: Subject) -> str:
     shared = replace(subject.problem, state=(first,) * (1 + len(others)))
     for is_enabled in (False, True) if subject.case.training else (False,):
         wanted, got = (_results(subject, problem, is_enabled) for problem in (apart, shared))
-        if message := nearly(subject, wanted, got, Agreement(apart, subject.declared)):
+        if message := nearly(subject, wanted, got, ResultComparator(apart, subject.declared)):
             return labelled(message, "one tensor as all initial states" + ("" if is_enabled else ", without gradients"))
     return ""
 
 
-def _results(subject: Subject, problem: Problem, is_enabled: bool) -> Tensors:
+def _results(subject: PropertyContext, problem: Problem, is_enabled: bool) -> Tensors:
     call = Call(problem)
     with torch.set_grad_enabled(is_enabled):
-        tensors = call.named(call.forward(subject.layer), ())
+        tensors = call.results_by_name(call.forward(subject.layer), ())
     return {name: None if one is None else one.detach().clone() for name, one in tensors.items()}

@@ -11,9 +11,9 @@ import torch
 from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Case, Declared, Implementation, Layer, Unsupported, Weights
-from pytest_ecornn.verification.agreement import Agreement
-from pytest_ecornn.verification.calls import Call, Tensors, Unchanged, WrongResult, run_call
-from pytest_ecornn.verification.guards.ambient import Kept, everything
+from pytest_ecornn.verification.agreement import ResultComparator
+from pytest_ecornn.verification.calls import Call, MutationGuard, Tensors, WrongResult, run_call
+from pytest_ecornn.verification.guards.ambient import GlobalStateGuard, everything
 from pytest_ecornn.verification.outcomes import skips_as_unsupported
 
 
@@ -22,7 +22,7 @@ class NotApplicable(Exception):
 
 
 @dataclass
-class Subject:
+class PropertyContext:
     """repeats: how often the property of that name calls the layer."""
 
     make: Callable[[], Implementation]
@@ -31,12 +31,12 @@ class Subject:
 
     def __post_init__(self) -> None:
         self.implementation = self.make()
-        with Kept(everything()) as self.kept:
+        with GlobalStateGuard(everything()) as self.kept:
             self.problem = contents.problem(self.case)
-            before = Unchanged(Call(self.problem))
+            before = MutationGuard(Call(self.problem))
             self.layer = self.implementation.build(self.case, self.problem.weights)
-            built = Unchanged(Call(self.problem))  # which may have moved the weights
-            self.whole = copied(self.run(self.problem))
+            built = MutationGuard(Call(self.problem))  # which may have moved the weights
+            self.whole = copy_tensors(self.run(self.problem))
         self.written_into = changed(before) or changed(built)
 
     @property
@@ -44,16 +44,16 @@ class Subject:
         return self.implementation.declared
 
     @cached_property
-    def agreement(self) -> Agreement:
-        return Agreement(self.problem, self.declared)
+    def agreement(self) -> ResultComparator:
+        return ResultComparator(self.problem, self.declared)
 
     @cached_property
-    def other(self) -> Problem:
+    def other_problem(self) -> Problem:
         """Other contents for the same weights, lengths in another order."""
-        return self.drawn("other")
+        return self.other_contents("other")
 
-    def drawn(self, name: str) -> Problem:
-        """Draws other contents by `name` for the same weights, lengths in another order, as `other` does."""
+    def other_contents(self, name: str) -> Problem:
+        """Draws other contents by `name` for the same weights, lengths in another order, as `other_problem` does."""
         lengths = None if self.problem.lengths is None else contents.placed_tensor(self.problem.lengths, lambda t: t.roll(1))
         return replace(contents.problem(self.case, name, self.problem.weights), lengths=lengths)
 
@@ -68,7 +68,7 @@ class Subject:
         """The results without gradients, computed as the mode has it."""
         call = Call(problem)
         with torch.set_grad_enabled(self.case.training):
-            tensors = call.named(call.forward(layer or self.layer), ())
+            tensors = call.results_by_name(call.forward(layer or self.layer), ())
         return {name: None if t is None else t.detach() for name, t in tensors.items()}
 
     def built(self, case: Case, weights: Weights) -> Layer:
@@ -88,10 +88,10 @@ class Subject:
         Any bit counts where the implementation is deterministic.
         """
         exact = self.implementation.deterministic
-        return self.agreement.exactly(wanted, got) if exact else self.agreement.nearly(wanted, got)
+        return self.agreement.bitwise_equal(wanted, got) if exact else self.agreement.allclose(wanted, got)
 
 
-def changed(guard: Unchanged) -> str:
+def changed(guard: MutationGuard) -> str:
     """Restores guarded tensors and describes the first that was written into; empty if none was."""
     try:
         guard.check()
@@ -100,6 +100,6 @@ def changed(guard: Unchanged) -> str:
     return ""
 
 
-def copied(tensors: Tensors) -> Tensors:
+def copy_tensors(tensors: Tensors) -> Tensors:
     """Copies the tensors into memory that no layer knows."""
     return {name: None if t is None else t.clone() for name, t in tensors.items()}

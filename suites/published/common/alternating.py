@@ -55,7 +55,7 @@ class Arm:
         self._next += 1
 
 
-def alternate(arms: Sequence[Arm], rounds: int) -> None:
+def measure_interleaved(arms: Sequence[Arm], rounds: int) -> None:
     """Adds `rounds` samples to each arm; every other round runs backwards."""
     was_enabled = gc.isenabled()
     gc.collect()

@@ -11,7 +11,7 @@ YES, NO, UNCLEAR = "yes", "no", "unclear"  # the bar lies within the interval
 
 
 @dataclass(frozen=True)
-class Bar:
+class MinTarget:
     """A ratio has to be `limit` at least."""
 
     limit: float
@@ -19,14 +19,14 @@ class Bar:
     def __str__(self) -> str:
         return f"at least {self.limit:.3g}"
 
-    def holds(self, ratio: Ratio) -> str:
+    def is_met(self, ratio: Ratio) -> str:
         if ratio.low >= self.limit:
             return YES
         return NO if ratio.high < self.limit else UNCLEAR
 
 
 @dataclass(frozen=True)
-class Ceiling:
+class MaxTarget:
     """A figure has to be `limit` at most."""
 
     limit: float
@@ -34,7 +34,7 @@ class Ceiling:
     def __str__(self) -> str:
         return f"at most {self.limit:.3g}"
 
-    def holds(self, found: tuple[float, float, float]) -> str:
+    def is_met(self, found: tuple[float, float, float]) -> str:
         """found: the figure and its interval."""
         _, low, high = found
         if high <= self.limit:
@@ -42,7 +42,7 @@ class Ceiling:
         return NO if low > self.limit else UNCLEAR
 
 
-def shown(ratio: Ratio) -> str:
+def format_ratio(ratio: Ratio) -> str:
     """The ratio with its interval."""
     return ratio_interval(ratio.ratio, ratio.low, ratio.high)
 

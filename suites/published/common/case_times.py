@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement import measurement
-from pytest_ecornn.measurement.clocks import Clock, CudaClock, GraphClock
-from pytest_ecornn.measurement.measurement import Arm, Timed, uncollected
-from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.clocks import CudaEventTimer, CudaGraphTimer, Timer
+from pytest_ecornn.measurement.measurement import Arm, Timeable, gc_disabled
+from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import GraphArm, graph_arms
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.common.parted import each
+from pytest_ecornn.suites.published.common.parted import measure_each
 from pytest_ecornn.suites.published.common.verified import prepared, wrong
 from pytest_ecornn.verification.verification import Candidate, expected
 
 CALLED, REPLAYED = "as called", "graph replay"
-WAYS = (CALLED, REPLAYED)
+TIMING_MODES = (CALLED, REPLAYED)
 NOT_CALLED = "not timed as called"
 _SECONDS = 1.0  # for the fewest rounds that an interval needs; slower calls get fewer
 
@@ -50,7 +50,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Contest:
+class TimedComparison:
     """names: of the implementations that are timed. beside: those that the others' times are compared with.
 
     needed: the one without which a case is of no interest, and the others are not timed; none where empty. called: which cases
@@ -58,19 +58,19 @@ class Contest:
     """
 
     names: Sequence[str]
-    beside: Sequence[str]
+    baselines: Sequence[str]
     needed: str = ""
     called: Callable[[Case], bool] = lambda case: True
 
     def rows(self, cases: Iterable[Case], deadline: float) -> Iterator[Row]:
         """A row for each case; of those that begin after `deadline` (of time.monotonic), or fail, the reason alone."""
-        return each(cases, deadline, self._row, self.without)
+        return measure_each(cases, deadline, self._row, self.unmeasured_row)
 
-    def without(self, case: Case, why: str) -> Row:
-        return Row(case, {way: dict.fromkeys(self.names, Cell(why)) for way in WAYS})
+    def unmeasured_row(self, case: Case, why: str) -> Row:
+        return Row(case, {way: dict.fromkeys(self.names, Cell(why)) for way in TIMING_MODES})
 
     def _row(self, case: Case) -> Row:
-        with uncollected():
+        with gc_disabled():
             return self._times(case, self._prepared(case))
 
     def _prepared(self, case: Case) -> dict[str, Candidate | str]:
@@ -80,15 +80,15 @@ class Contest:
         return first | prepared(case, [name for name in self.names if name not in first])
 
     def _times(self, case: Case, candidates: Mapping[str, Candidate | str]) -> Row:
-        pool = Pool(case)
+        pool = InputPool(case)
         called = {name: one if isinstance(one, str) else Arm(one, pool) for name, one in candidates.items()}
         times = [self._called(case, called)]
         replayed = {name: one if isinstance(one, str) else captured(one) for name, one in called.items()}
-        times.append(self._timed({name: checked(one) for name, one in replayed.items()}, GraphClock(case.device)))
-        return Row(case, dict(zip(WAYS, times, strict=True)))
+        times.append(self._timed({name: checked(one) for name, one in replayed.items()}, CudaGraphTimer(case.device)))
+        return Row(case, dict(zip(TIMING_MODES, times, strict=True)))
 
     def _called(self, case: Case, arms: Mapping[str, Arm | str]) -> dict[str, Cell]:
-        clock = CudaClock(case.device)
+        clock = CudaEventTimer(case.device)
         if self.called(case):
             return self._timed(arms, clock)
         for arm in arms.values():
@@ -96,7 +96,7 @@ class Contest:
                 arm.calibrate(clock)
         return {name: Cell(arm if isinstance(arm, str) else NOT_CALLED) for name, arm in arms.items()}
 
-    def _timed(self, arms: Mapping[str, Timed | str], clock: Clock) -> dict[str, Cell]:
+    def _timed(self, arms: Mapping[str, Timeable | str], clock: Timer) -> dict[str, Cell]:
         timed = {name: arm for name, arm in arms.items() if not isinstance(arm, str)}
         if timed:
             measurement.measure(list(timed.values()), clock, _SECONDS, lambda: True)
@@ -108,7 +108,7 @@ class Contest:
         return {name: self._cell(name, samples_us) if name in samples_us else Cell(reasons[name]) for name in self.names}
 
     def _cell(self, name: str, samples_us: Mapping[str, Sequence[float]]) -> Cell:
-        own, others = samples_us[name], [other for other in self.beside if other in samples_us]
+        own, others = samples_us[name], [other for other in self.baselines if other in samples_us]
         return Cell("", median_interval(own), {other: paired_ratio(samples_us[other], own) for other in others})
 
 
@@ -125,7 +125,7 @@ def checked(arm: GraphArm | str) -> GraphArm | str:
     graph, wanted = arm.graphs[0], expected(arm.candidate.case)
     graph.refresh(wanted.problem)
     graph.replay()
-    comparisons = wanted.compare(graph.call.named(*graph.result), arm.candidate.implementation.declared)
+    comparisons = wanted.compare(graph.call.results_by_name(*graph.result), arm.candidate.implementation.declared)
     return wrong(arm.candidate, comparisons) or arm
 
 

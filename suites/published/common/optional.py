@@ -6,28 +6,28 @@ import importlib
 import importlib.util
 from typing import Any
 
-LATE = "not reached in the time allowed"  # the reason where a part's time was over before
+NOT_REACHED = "not reached in the time allowed"  # the reason where a part's time was over before
 _IMPLEMENTATIONS = "pytest_ecornn.implementations"
 
 
-class Absent(Exception):
+class Unavailable(Exception):
     """One line: why there is no such thing here."""
 
 
-def fetched(module: str, name: str) -> Any:
+def import_optional(module: str, name: str) -> Any:
     """`name` of a module of the implementations. Raises Absent where there is no such module, or a package that it needs."""
     path = f"{_IMPLEMENTATIONS}.{module}"
     if importlib.util.find_spec(path) is None:
-        raise Absent("absent from this version")
+        raise Unavailable("absent from this version")
     try:
         return getattr(importlib.import_module(path), name)
     except ImportError as error:
-        raise Absent(f"cannot be imported: {error}") from error
+        raise Unavailable(f"cannot be imported: {error}") from error
 
 
 def reason(error: BaseException) -> str:
     """An exception in one line, as a table's cell has it."""
-    if isinstance(error, Absent):
+    if isinstance(error, Unavailable):
         return str(error)
     first = next(iter(str(error).splitlines()), "")
     return f"{type(error).__name__}: {first[:160]}"

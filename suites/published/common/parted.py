@@ -20,8 +20,8 @@ import torch
 from pytest_ecornn.reporting.markdown_syntax import document, escape
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published.common import runs
-from pytest_ecornn.suites.published.common.optional import LATE, reason
-from pytest_ecornn.suites.published.common.rebuilt import rebuilt
+from pytest_ecornn.suites.published.common.optional import NOT_REACHED, reason
+from pytest_ecornn.suites.published.common.rebuilt import from_json
 from pytest_ecornn.suites.published.common.runs import Run
 from pytest_ecornn.system import machine, memory
 
@@ -30,13 +30,13 @@ Row = TypeVar("Row")
 _SAME = ("commit", "dirty", "version", "packages")  # of two machines, for rows of one to stand in the other's report
 
 
-def each(
+def measure_each(
     items: Iterable[Item], deadline: float, row: Callable[[Item], Row], without: Callable[[Item, str], Row]
 ) -> Iterator[Row]:
-    """A row for each; of those that begin after `deadline` (of time.monotonic), or fail, one `without` figures, with why."""
+    """A row for each; of those that begin after `deadline` (of time.monotonic), or fail, one `unmeasured_row`, with why."""
     for item in items:
         if time.monotonic() >= deadline:
-            yield without(item, LATE)
+            yield without(item, NOT_REACHED)
             continue
         try:
             yield row(item)
@@ -46,10 +46,10 @@ def each(
 
 
 @dataclass(frozen=True)
-class Part:
+class Section:
     """`measure` takes a deadline of time.monotonic and makes rows. share: of the time allowed, what is left of it goes on.
 
-    row: their type, where a later run may take them over. goes_on: then `measure` is given those rows and makes the others.
+    row: their type, where a later run may take them over. is_resumable: `measure` is given those rows and makes the others.
     groups: names of shares of such a part that can be asked for alone; then `measure` is given, last, which.
     """
 
@@ -58,33 +58,33 @@ class Part:
     share: float
     figures: Callable[[Sequence[Any]], dict[str, str]] = lambda rows: {}
     row: type | None = None
-    goes_on: bool = False
+    is_resumable: bool = False
     groups: tuple[str, ...] = ()
 
     def rows(self, deadline: float, earlier: Sequence[Any], groups: Sequence[str]) -> Iterator[Any]:
-        return self.measure(deadline, *([earlier] if self.goes_on else []), *([groups] if self.groups else []))
+        return self.measure(deadline, *([earlier] if self.is_resumable else []), *([groups] if self.groups else []))
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReportPlan:
     """name: of the report's files and the command. parts: in the order in which they run. order: in which they are read."""
 
     name: str
     title: str
     schema_version: int
-    parts: Mapping[str, Part]
+    parts: Mapping[str, Section]
     order: Sequence[str]
     seconds: float
 
     def run(self, folder: Path, seconds: float, names: Sequence[str], resumed: Path | None = None) -> None:
         """The parts or groups named, the report written after each row. resumed: the JSON file of an earlier run."""
         start = time.monotonic()
-        report = Report(self, machine.fingerprint(Path.cwd()), memory.fix_allocator())
-        earlier = self._taken_over(resumed, report) if resumed else {}
+        report = Report(self, machine.fingerprint(Path.cwd()), memory.configure_malloc())
+        earlier = self._load_previous(resumed, report) if resumed else {}
         asked = self._asked(names)
         measured = {name: [row for row in rows if not _is_late(row)] for name, rows in earlier.items()}
         report.rows = {name: list(rows) for name, rows in earlier.items() if name not in asked}
-        report.runs.append(Run.begun(names))
+        report.runs.append(Run.start(names))
 
         def write(name: str, done: str) -> None:
             report.runs[-1] = replace(report.runs[-1], seconds=time.monotonic() - start)
@@ -96,11 +96,11 @@ class Plan:
                 rows = self.parts[name].rows(deadline, measured.get(name, ()), asked[name])
                 _fill(report.rows.setdefault(name, []), rows, partial(write, name))
             except Exception as error:
-                report.ended[name] = reason(error)
-                write(name, f"ended early: {report.ended[name]}")
+                report.stopped_reasons[name] = reason(error)
+                write(name, f"ended early: {report.stopped_reasons[name]}")
             if len(asked[name]) < len(self.parts[name].groups):  # the others' rows that were not reached stay
                 late = [row for row in earlier.get(name, ()) if _is_late(row)]
-                report.rows[name] = _united(report.rows.get(name, []), late, name)
+                report.rows[name] = _merge_rows(report.rows.get(name, []), late, name)
                 report.write(folder)
 
     def _asked(self, names: Sequence[str]) -> dict[str, Sequence[str]]:
@@ -117,9 +117,11 @@ class Plan:
             if different := self._differences(found[first], one):
                 raise ValueError(f"{path} cannot be joined: expected (as in {first}) and found: {'; '.join(different)}")
             for name, rows in self._rows(one).items():
-                report.rows[name] = _united(report.rows.get(name, []), rows, f"{path}, {name}")
+                report.rows[name] = _merge_rows(report.rows.get(name, []), rows, f"{path}, {name}")
             for name, why in one["ended"].items():
-                report.ended[name] = "; ".join(dict.fromkeys([*filter(None, [report.ended.get(name)]), why]))
+                report.stopped_reasons[name] = "; ".join(
+                    dict.fromkeys([*filter(None, [report.stopped_reasons.get(name)]), why])
+                )
             report.runs += [run for run in runs.of_report(one) if run not in report.runs]
         report.runs.sort(key=lambda run: run.began)
         report.write(folder)
@@ -129,7 +131,7 @@ class Plan:
         different = [f"schema_version: {self.schema_version} and {version}"] if version != self.schema_version else []
         return different + machine.same_machine(*({**one["machine"], "allocator": one["allocator"]} for one in (first, other)))
 
-    def _taken_over(self, path: Path, report: Report) -> dict[str, list[Any]]:
+    def _load_previous(self, path: Path, report: Report) -> dict[str, list[Any]]:
         """Rows of another run, by part, with what it has not reached. Raises ValueError for another version or kind of GPU."""
         found = json.loads(path.read_text())
         one, other = found["machine"], report.machine
@@ -143,7 +145,7 @@ class Plan:
     def _rows(self, found: dict[str, Any]) -> dict[str, list[Any]]:
         """Returns the rows of a report's JSON, by part."""
         return {
-            name: [rebuilt(part.row, row) for row in found["rows"][name]]
+            name: [from_json(part.row, row) for row in found["rows"][name]]
             for name, part in self.parts.items()
             if part.row and name in found["rows"]
         }
@@ -202,10 +204,10 @@ def _fill(found: list[Any], rows: Iterator[Any], write: Callable[[str], None]) -
 
 
 def _is_late(row: Any) -> bool:
-    return LATE in repr(row)
+    return NOT_REACHED in repr(row)
 
 
-def _united(rows: Sequence[Any], others: Sequence[Any], where: str) -> list[Any]:
+def _merge_rows(rows: Sequence[Any], others: Sequence[Any], where: str) -> list[Any]:
     """Both, one for each label: what was not reached gives way. Raises ValueError where one row has two kinds of figures."""
     found = {row.label: row for row in rows}
     for row in others:
@@ -234,19 +236,19 @@ def _fields(one: Any) -> dict[str, Any]:
 class Report:
     """The rows measured so far, by part. ended: why a part has no more rows. runs: in the order in which they began."""
 
-    plan: Plan
+    plan: ReportPlan
     machine: dict[str, Any]
     allocator: str = ""
     runs: list[Run] = field(default_factory=list)
     rows: dict[str, list[Any]] = field(default_factory=dict)
-    ended: dict[str, str] = field(default_factory=dict)
+    stopped_reasons: dict[str, str] = field(default_factory=dict)
 
     def markdown(self) -> str:
         threads = f"{self.machine['cores']} cores, {self.machine['threads']['torch']} threads; {self.allocator}"
         return document(
             [
                 f"# {self.plan.title}",
-                escape(f"{machine.gpu_line(self.machine)}; {threads}; {runs.told(self.runs)}."),
+                escape(f"{machine.gpu_summary(self.machine)}; {threads}; {runs.describe(self.runs)}."),
                 *(part for name in self.plan.order for part in self._part(name)),
             ]
         )
@@ -255,7 +257,7 @@ class Report:
         if rows := self.rows.get(name):
             yield self.plan.parts[name].render(rows).strip()
             yield from (f"![{file}]({file})" for file in self._figures(name))
-        if why := self.ended.get(name):
+        if why := self.stopped_reasons.get(name):
             yield f"The part on {name} ended early: {escape(why)}."
 
     def _figures(self, name: str) -> dict[str, str]:

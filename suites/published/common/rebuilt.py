@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 
-def rebuilt(kind: Any, value: Any) -> Any:
+def from_json(kind: Any, value: Any) -> Any:
     """`value` as `kind`: a dataclass, dict, list, tuple or optional one of such, or what JSON has itself.
 
     A field that was added after `value` was written has its default. Raises TypeError for one without.
@@ -15,14 +15,14 @@ def rebuilt(kind: Any, value: Any) -> Any:
     if is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind)
         known = [field.name for field in fields(kind) if field.name in value]
-        return kind(**{name: rebuilt(hints[name], value[name]) for name in known})
+        return kind(**{name: from_json(hints[name], value[name]) for name in known})
     origin, given = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return None if value is None else rebuilt(next(one for one in given if one is not types.NoneType), value)
+        return None if value is None else from_json(next(one for one in given if one is not types.NoneType), value)
     if origin is dict:
-        return {key: rebuilt(given[1], one) for key, one in value.items()}
+        return {key: from_json(given[1], one) for key, one in value.items()}
     if origin is list:
-        return [rebuilt(given[0], one) for one in value]
+        return [from_json(given[0], one) for one in value]
     if origin is tuple:
-        return tuple(rebuilt(of, one) for of, one in zip(given, value, strict=True))
+        return tuple(from_json(of, one) for of, one in zip(given, value, strict=True))
     return value

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pytest_ecornn.suites.published.common.rebuilt import rebuilt
+from pytest_ecornn.suites.published.common.rebuilt import from_json
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Run:
     gpu: str = ""
 
     @classmethod
-    def begun(cls, parts: Sequence[str]) -> Run:
+    def start(cls, parts: Sequence[str]) -> Run:
         uuid = str(torch.cuda.get_device_properties(0).uuid) if torch.cuda.is_available() else ""
         return cls(list(parts), began=time.time(), gpu=sha256(uuid.encode()).hexdigest()[:8])
 
@@ -36,12 +36,12 @@ class Run:
 def of_report(found: dict[str, Any]) -> list[Run]:
     """Returns a report's runs from its JSON. Older reports have only the seconds of the last run and of those before it."""
     if "runs" in found:
-        return list(rebuilt(list[Run], found["runs"]))
+        return list(from_json(list[Run], found["runs"]))
     before = [Run([], seconds)] if (seconds := found.get("earlier_seconds", 0)) else []
     return [*before, Run(list(found["rows"]), found["seconds"])]
 
 
-def told(runs: Sequence[Run]) -> str:
+def describe(runs: Sequence[Run]) -> str:
     """How long they took, in the order in which they began, and what was measured at the same time."""
     latest = [run for run in runs if run == runs[-1] or run.is_beside(runs[-1])]
     text = f"made in {' and '.join(f'{run.seconds:.0f} s' for run in latest)}"

@@ -8,22 +8,22 @@ from functools import cache, partial
 from typing import Any
 
 from pytest_ecornn.contract import Case, Unsupported
-from pytest_ecornn.run.discovery import Found, discover
+from pytest_ecornn.run.discovery import ImplementationInfo, discover
 from pytest_ecornn.run.items.items import build_and_compare
 from pytest_ecornn.verification.calls import Call, WrongResult
-from pytest_ecornn.verification.comparison import Comparison
-from pytest_ecornn.verification.outcomes import Skip
+from pytest_ecornn.verification.comparison import TensorCheck
+from pytest_ecornn.verification.outcomes import SkipCheck
 from pytest_ecornn.verification.verification import Candidate, expected, failure_message
 
 WRONG = "wrong"
 
 
 @cache
-def _found() -> dict[str, Found]:
+def _found() -> dict[str, ImplementationInfo]:
     return discover([])
 
 
-Build = Callable[[Found, Case], tuple[Candidate, list[Comparison]]]
+Build = Callable[[ImplementationInfo, Case], tuple[Candidate, list[TensorCheck]]]
 
 
 def prepared(case: Case, names: Sequence[str], build: Build = build_and_compare) -> dict[str, Candidate | str]:
@@ -37,25 +37,25 @@ def _prepared(name: str, case: Case, build: Build) -> Candidate | str:
     try:
         candidate, comparisons = build(_found()[name], case)
         return wrong(candidate, comparisons) or candidate
-    except (Skip, Unsupported) as error:
+    except (SkipCheck, Unsupported) as error:
         return str(error)
     except WrongResult as error:
-        return _say_wrong(f"{name} is wrong on {case}: {error}")
+        return _print_failure(f"{name} is wrong on {case}: {error}")
     except Exception as error:  # one implementation's failure must not end the others' measurement
         return f"raised {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
-def wrong(candidate: Candidate, comparisons: list[Comparison]) -> str:
+def wrong(candidate: Candidate, comparisons: list[TensorCheck]) -> str:
     """WRONG where a comparison failed, after printing it; empty otherwise."""
     message = failure_message(candidate.name, candidate.case, comparisons)
-    return _say_wrong(message) if message else ""
+    return _print_failure(message) if message else ""
 
 
-def _say_wrong(message: str) -> str:
+def _print_failure(message: str) -> str:
     print(message, flush=True)
     return WRONG
 
 
 def call_of(candidate: Candidate) -> Callable[[], Any]:
     """One call on the case's own problem: the layer, in training mode with the gradient of every input and weight."""
-    return partial(Call(replace(expected(candidate.case).problem, weights=candidate.weights)).timed, candidate.layer)
+    return partial(Call(replace(expected(candidate.case).problem, weights=candidate.weights)).forward_backward, candidate.layer)

@@ -12,14 +12,14 @@ from pytest_ecornn.contract import MODES, Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import ratio_interval, significant
 from pytest_ecornn.results.statistics import MIN_PAIRS
-from pytest_ecornn.suites.published.common.case_times import WAYS, Contest, Row, precision_of
+from pytest_ecornn.suites.published.common.case_times import TIMING_MODES, Row, TimedComparison, precision_of
 from pytest_ecornn.suites.published.common.ratios import geometric_mean
 
 IMPLEMENTATIONS = ("sequential", "cudnn", "transposed_gpu", "row_major_gpu")
 BASELINE, DEFAULT = "cudnn", "sequential"
 SHAPES = ((2, 32, 650), (2, 32, 200), (1, 64, 512), (2, 20, 1500))  # layers, batch, hidden size; the costliest last
 PRECISIONS = (("float32", "ieee"), ("float32", "tf32"), ("bfloat16", "ieee"), ("float16", "ieee"))
-CONTEST = Contest(IMPLEMENTATIONS, (BASELINE, DEFAULT))
+CONTEST = TimedComparison(IMPLEMENTATIONS, (BASELINE, DEFAULT))
 _STEPS = 35
 
 
@@ -45,7 +45,7 @@ def render(rows: Sequence[Row], paper_column: str) -> str:
         "pass and the gradients of all leaves. Each call has contents of its own; replays take turns over several graphs. What "
         "fails its comparison with the float64 reference, as called or replayed, is wrong and has no time.",
     ]
-    for mode, way in product(reversed(MODES), WAYS):
+    for mode, way in product(reversed(MODES), TIMING_MODES):
         chosen = [row for row in rows if row.case.mode == mode]
         if chosen:
             lines = [[_label(row.case), *(_text(row, way, name) for name in IMPLEMENTATIONS), "-"] for row in chosen]

@@ -17,7 +17,7 @@ from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import ratio_interval, significant
 from pytest_ecornn.results.statistics import Ratio, paired_ratio
-from pytest_ecornn.suites.published.common.alternating import Arm, Replay, alternate
+from pytest_ecornn.suites.published.common.alternating import Arm, Replay, measure_interleaved
 from pytest_ecornn.suites.published.ecornn_parts.hit_rate import HitRate
 
 SHAPES = ((64, 512), (32, 650), (32, 200), (20, 1500), (64, 1500))  # batch, hidden size
@@ -58,7 +58,7 @@ def _row(batch: int, hidden: int, dtype: str) -> Row:
     outputs_gb = [random(_GATES * hidden, batch) for _ in range(_OPERANDS)]
     row_major = _arm([(x, weight.T, out) for x, out in zip(states, outputs, strict=True)])
     transposed = _arm([(weight, x, out) for x, out in zip(states_hb, outputs_gb, strict=True)])
-    alternate([row_major, transposed], _ROUNDS)
+    measure_interleaved([row_major, transposed], _ROUNDS)
     times = row_major.samples_us, transposed.samples_us
     return Row(batch, hidden, dtype, median(times[0]), median(times[1]), paired_ratio(*times))
 

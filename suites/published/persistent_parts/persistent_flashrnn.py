@@ -9,19 +9,19 @@ import torch
 
 from pytest_ecornn.contract import MODES, Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
-from pytest_ecornn.results.formatting import limit_share, significant
+from pytest_ecornn.results.formatting import limit_fraction, significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
-from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.run.items.items import build_and_compare
-from pytest_ecornn.suites.published.common.alternating import Arm, alternate
-from pytest_ecornn.suites.published.common.bars import Bar, shown
-from pytest_ecornn.suites.published.common.parted import each
+from pytest_ecornn.suites.published.common.alternating import Arm, measure_interleaved
+from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
+from pytest_ecornn.suites.published.common.parted import measure_each
 from pytest_ecornn.suites.published.common.verified import call_of, prepared
-from pytest_ecornn.verification.comparison import Comparison
+from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.verification import Candidate
 
 OURS, THEIRS = "persistent_gpu", "flashrnn"
-BARS = {"inference": Bar(2.6), "training": Bar(2.4)}
+BARS = {"inference": MinTarget(2.6), "training": MinTarget(2.4)}
 _SIZES = Case(cell="lstm", steps=1024, batch=16, hidden_size=768, dtype="bfloat16", device="cuda")
 _BLOCK_US = 30e3
 
@@ -45,7 +45,7 @@ class Row:
 
 def measure(deadline: float) -> Iterator[Row]:
     """A row for each mode; of what begins after `deadline` (of time.monotonic) only the reason."""
-    return each(MODES, deadline, _row, _without)
+    return measure_each(MODES, deadline, _row, _without)
 
 
 def _without(mode: str, why: str) -> Row:
@@ -61,7 +61,7 @@ def cases(mode: str) -> dict[str, Case]:
 def _row(mode: str) -> Row:
     found, shares = cases(mode), list[float]()
 
-    def judged(kind: Found, case: Case) -> tuple[Candidate, list[Comparison]]:
+    def judged(kind: ImplementationInfo, case: Case) -> tuple[Candidate, list[TensorCheck]]:
         """Builds a candidate that is timed even beyond its error limit: less exactness can only make it faster."""
         candidate, comparisons = build_and_compare(kind, case)
         shares.append(max(one.share for one in comparisons))
@@ -71,7 +71,7 @@ def _row(mode: str) -> Row:
     reasons = {name: one for name, one in candidates.items() if isinstance(one, str)}
     arms = {name: Arm([call_of(one)], block_us=_BLOCK_US) for name, one in candidates.items() if not isinstance(one, str)}
     with torch.set_grad_enabled(mode == "training"):
-        alternate(list(arms.values()), MIN_PAIRS)
+        measure_interleaved(list(arms.values()), MIN_PAIRS)
     samples = {name: arm.samples_us for name, arm in arms.items()}
     return row(mode, samples, reasons, shares[0] if shares else None)
 
@@ -102,5 +102,5 @@ def render(rows: Sequence[Row]) -> str:
 def _figures(row: Row) -> Iterator[str]:
     bar, ratio = BARS[row.mode], row.theirs_over_ours
     yield from (significant(row.time_us[name][0], 4) if name in row.time_us else "-" for name in (OURS, THEIRS))
-    yield from (shown(ratio), str(bar), bar.holds(ratio)) if ratio else ("-", str(bar), "-")
-    yield "-" if row.share is None else limit_share(row.share) if row.share <= 1 else f"**{limit_share(row.share)}**"
+    yield from (format_ratio(ratio), str(bar), bar.is_met(ratio)) if ratio else ("-", str(bar), "-")
+    yield "-" if row.share is None else limit_fraction(row.share) if row.share <= 1 else f"**{limit_fraction(row.share)}**"

@@ -13,12 +13,12 @@ from itertools import product
 import torch
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.measurement.clocks import Clock, CudaClock
+from pytest_ecornn.measurement.clocks import CudaEventTimer, Timer
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.statistics import median_interval
 from pytest_ecornn.suites.promises import first_use
-from pytest_ecornn.suites.published.common.bars import Ceiling, interval
-from pytest_ecornn.suites.published.common.parted import each
+from pytest_ecornn.suites.published.common.bars import MaxTarget, interval
+from pytest_ecornn.suites.published.common.parted import measure_each
 from pytest_ecornn.suites.published.common.verified import call_of, prepared
 from pytest_ecornn.verification.verification import Candidate
 
@@ -29,8 +29,8 @@ CALLED = tuple(f"lstm-T{steps}-B8-H512-{dtype}-cuda" for steps in (1, 2) for dty
 FIRST_USED = (
     "lstm-T35-B8-H512-float16-cuda-training", "lstm-T35-B8-H640-float16-cuda", "lstm-T35-B8-H576-float16-cuda-training",
 )  # fmt: skip
-CALL_BAR_US = Ceiling(30.0)
-FIRST_BARS_S = {first_use.COLD: Ceiling(5.0), first_use.WARM: Ceiling(0.05)}
+CALL_BAR_US = MaxTarget(30.0)
+FIRST_BARS_S = {first_use.COLD: MaxTarget(5.0), first_use.WARM: MaxTarget(0.05)}
 _GROUPS, _CALLS = 20, 100  # of calls, whose median is a sample
 
 Times = tuple[float, float, float]
@@ -44,7 +44,7 @@ class Row:
     case: str
     unit: str
     found: Times | None = None
-    bar: Ceiling | None = None
+    bar: MaxTarget | None = None
     reason: str = ""
 
     @property
@@ -54,10 +54,10 @@ class Row:
 
 def measure(deadline: float) -> Iterator[Row]:
     """The calls, then the first uses; of what begins after `deadline` (of time.monotonic) only the reason."""
-    for _ in each(product((OURS, BASELINE), CALLED[:1]), deadline, _called, _without):
+    for _ in measure_each(product((OURS, BASELINE), CALLED[:1]), deadline, _called, _without):
         pass  # the process is warm now
-    yield from each(product((OURS, BASELINE), CALLED), deadline, _called, _without)
-    for rows in each([FIRST_USED], deadline, _first_uses, lambda cases, why: [_no_first_use(why)]):
+    yield from measure_each(product((OURS, BASELINE), CALLED), deadline, _called, _without)
+    for rows in measure_each([FIRST_USED], deadline, _first_uses, lambda cases, why: [_no_first_use(why)]):
         yield from rows
 
 
@@ -71,11 +71,11 @@ def _called(call: tuple[str, str]) -> Row:
     candidate = prepared(Case.parse(text), [name])[name]
     if isinstance(candidate, str):
         return _without(call, candidate)
-    found = host_us(candidate, CudaClock(candidate.case.device))
+    found = host_us(candidate, CudaEventTimer(candidate.case.device))
     return replace(_without(call, ""), found=found, bar=CALL_BAR_US if name == OURS else None)
 
 
-def host_us(candidate: Candidate, clock: Clock) -> Times:
+def host_us(candidate: Candidate, clock: Timer) -> Times:
     """The device is waited for between calls, never in one."""
     call = call_of(candidate)
     with torch.no_grad():
@@ -122,4 +122,4 @@ def render(rows: Sequence[Row]) -> str:
 def _figures(row: Row) -> Iterator[str]:
     assert row.found is not None
     yield from (interval(row.found) if row.found[1] < row.found[2] else f"{row.found[0]:.3g}", row.unit)
-    yield from (str(row.bar), row.bar.holds(row.found)) if row.bar else ("-", "-")
+    yield from (str(row.bar), row.bar.is_met(row.found)) if row.bar else ("-", "-")

@@ -8,15 +8,15 @@ from itertools import product
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement.measurement import Arm
-from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant, size
-from pytest_ecornn.suites.published.common.bars import Ceiling
-from pytest_ecornn.suites.published.common.parted import each
+from pytest_ecornn.suites.published.common.bars import MaxTarget
+from pytest_ecornn.suites.published.common.parted import measure_each
 from pytest_ecornn.suites.published.common.verified import prepared
 from pytest_ecornn.suites.published.persistent_parts.persistent_times import BASELINE, LANGUAGE, LONG, OURS
 
-BAR = Ceiling(1.0)  # ours over cuDNN's
+BAR = MaxTarget(1.0)  # ours over cuDNN's
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def cases() -> list[Case]:
 
 def measure(deadline: float) -> Iterator[Row]:
     """A row for each case; of what begins after `deadline` (of time.monotonic) only the reason."""
-    return each(cases(), deadline, _row, _without)
+    return measure_each(cases(), deadline, _row, _without)
 
 
 def _without(case: Case, why: str) -> Row:
@@ -58,7 +58,7 @@ def _without(case: Case, why: str) -> Row:
 
 def _row(case: Case) -> Row:
     """One call of each after the calls by which it was verified."""
-    pool, candidates = Pool(case), prepared(case, (OURS, BASELINE))
+    pool, candidates = InputPool(case), prepared(case, (OURS, BASELINE))
     reasons = {name: one for name, one in candidates.items() if isinstance(one, str)}
     peaks = {name: Arm(one, pool).peak_bytes() for name, one in candidates.items() if not isinstance(one, str)}
     return Row(case, {name: peak for name, peak in peaks.items() if peak is not None}, reasons)
@@ -82,4 +82,4 @@ def _figures(row: Row) -> Iterator[str]:
     yield from (size(row.peak_bytes[name]) if name in row.peak_bytes else "-" for name in (OURS, BASELINE))
     ratio = row.ratio
     yield "-" if ratio is None else significant(ratio)
-    yield from (str(BAR), "-" if ratio is None else BAR.holds((ratio, ratio, ratio)))
+    yield from (str(BAR), "-" if ratio is None else BAR.is_met((ratio, ratio, ratio)))

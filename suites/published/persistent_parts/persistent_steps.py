@@ -23,10 +23,10 @@ from pytest_ecornn.measurement.replay import graph_count
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import percent, significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, median_interval
-from pytest_ecornn.suites.published.common.alternating import Arm, Replay, alternate
-from pytest_ecornn.suites.published.common.bars import Ceiling, interval
+from pytest_ecornn.suites.published.common.alternating import Arm, Replay, measure_interleaved
+from pytest_ecornn.suites.published.common.bars import MaxTarget, interval
 from pytest_ecornn.suites.published.common.case_times import precision_of
-from pytest_ecornn.suites.published.common.parted import each
+from pytest_ecornn.suites.published.common.parted import measure_each
 from pytest_ecornn.suites.published.common.verified import prepared
 from pytest_ecornn.suites.published.persistent_parts.persistent_floor import floor_us
 
@@ -55,8 +55,8 @@ class Shape:
         )  # fmt: skip
 
     @property
-    def bar(self) -> Ceiling:
-        return Ceiling(self.most_us)
+    def bar(self) -> MaxTarget:
+        return MaxTarget(self.most_us)
 
     def __str__(self) -> str:
         direction = "backward" if self.is_backward else "forward"
@@ -91,7 +91,7 @@ class Row:
 
 def measure(deadline: float) -> Iterator[Row]:
     """A row for each shape; of what begins after `deadline` (of time.monotonic) only the reason."""
-    return each(SHAPES, deadline, _row, _without)
+    return measure_each(SHAPES, deadline, _row, _without)
 
 
 def _without(shape: Shape, why: str) -> Row:
@@ -105,7 +105,7 @@ def _row(shape: Shape) -> Row:
     form, first = form_of(shape), Op(shape)
     wanted = graph_count(first.moved_bytes, torch.cuda.get_device_properties(indexed("cuda")).L2_cache_size)
     arm = Arm([Replay(one) for one in (first, *(Op(shape) for _ in range(wanted - 1)))], STEPS, _BLOCK_US)
-    alternate([arm], MIN_PAIRS)
+    measure_interleaved([arm], MIN_PAIRS)
     status_of(indexed("cuda")).check()  # which replays do not ask
     return Row(shape, median_interval(arm.samples_us), floor_us(form), str(form))
 
@@ -165,5 +165,5 @@ def _figures(row: Row) -> Iterator[str]:
     if row.step_us is None:
         yield from ("-", str(row.shape.bar), "-", "-", "-")
         return
-    yield from (interval(row.step_us), str(row.shape.bar), row.shape.bar.holds(row.step_us))
+    yield from (interval(row.step_us), str(row.shape.bar), row.shape.bar.is_met(row.step_us))
     yield from (significant(row.floor_us), percent(row.floor_us / row.step_us[0]))

@@ -10,12 +10,20 @@ from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio
-from pytest_ecornn.suites.published.common.bars import NO, Bar, shown
-from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, WAYS, Cell, Contest, Row, precision_of
+from pytest_ecornn.suites.published.common.bars import NO, MinTarget, format_ratio
+from pytest_ecornn.suites.published.common.case_times import (
+    CALLED,
+    REPLAYED,
+    TIMING_MODES,
+    Cell,
+    Row,
+    TimedComparison,
+    precision_of,
+)
 from pytest_ecornn.suites.published.common.ratios import mean_ratio
 
 OURS, BASELINE = "persistent_gpu", "cudnn"
-CONTEST = Contest((OURS, BASELINE), (BASELINE,))
+CONTEST = TimedComparison((OURS, BASELINE), (BASELINE,))
 CELLS = ("lstm", "gru")
 PRECISIONS = (("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "ieee"))
 # Layers, batch, hidden size, steps.
@@ -27,12 +35,12 @@ PASSES = {"inference": "forward", "training": "forward and backward"}
 ALL = "all"
 # Of geometric means over the language models and long sequences: by pass and way, and by precision forward, as called.
 MEAN_BARS = {
-    ("inference", CALLED, ALL): Bar(4.0), ("inference", REPLAYED, ALL): Bar(3.0),
-    ("inference", CALLED, "float16"): Bar(3.0), ("inference", CALLED, "bfloat16"): Bar(5.0),
-    ("inference", CALLED, "tf32"): Bar(3.5), ("inference", CALLED, "float32"): Bar(2.7),
-    ("training", CALLED, ALL): Bar(3.0), ("training", REPLAYED, ALL): Bar(2.4),
+    ("inference", CALLED, ALL): MinTarget(4.0), ("inference", REPLAYED, ALL): MinTarget(3.0),
+    ("inference", CALLED, "float16"): MinTarget(3.0), ("inference", CALLED, "bfloat16"): MinTarget(5.0),
+    ("inference", CALLED, "tf32"): MinTarget(3.5), ("inference", CALLED, "float32"): MinTarget(2.7),
+    ("training", CALLED, ALL): MinTarget(3.0), ("training", REPLAYED, ALL): MinTarget(2.4),
 }  # fmt: skip
-LOWEST_BAR, DECODING_BAR = Bar(1.0), Bar(0.9)
+LOWEST_BAR, DECODING_BAR = MinTarget(1.0), MinTarget(0.9)
 NOT_ALL = "not all measured"
 
 
@@ -76,7 +84,7 @@ def render(rows: Sequence[Row]) -> str:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    figures = [text for way in WAYS for text in (f"{OURS}, {way}", f"{BASELINE}, {way}", f"ratio, {way}")]
+    figures = [text for way in TIMING_MODES for text in (f"{OURS}, {way}", f"{BASELINE}, {way}", f"ratio, {way}")]
     lines = [[_shape(row.case), precision_of(row.case), *_figures(row)] for row in rows]
     return table(("shape", "precision", *figures), lines, figures)
 
@@ -86,10 +94,10 @@ def _shape(case: Case) -> str:
 
 
 def _figures(row: Row) -> Iterator[str]:
-    for way in WAYS:
+    for way in TIMING_MODES:
         yield from (_time(row.cells[way][name]) for name in CONTEST.names)
         ratio = ratio_of(row, way)
-        yield shown(ratio) if ratio else "-"
+        yield format_ratio(ratio) if ratio else "-"
 
 
 def _time(cell: Cell) -> str:
@@ -104,7 +112,7 @@ def ratio_of(row: Row, way: str) -> Ratio | None:
 def _reasons(rows: Sequence[Row]) -> str:
     """Each reason once, with what it holds of."""
     found: dict[tuple[str, str], dict[str, None]] = {}
-    for row, way, name in product(rows, WAYS, CONTEST.names):
+    for row, way, name in product(rows, TIMING_MODES, CONTEST.names):
         if why := row.cells[way][name].reason:
             found.setdefault((name, why), {})[f"{_shape(row.case)}, {precision_of(row.case)}"] = None
     return "\n".join(f"- {name}, {escape(_some(list(cases)))}: {escape(why)}" for (name, why), cases in found.items())
@@ -118,12 +126,12 @@ def _some(cases: Sequence[str], most: int = 4) -> str:
 def summary(rows: Sequence[Row]) -> str:
     """Geometric means and lowest ratios with their bars: over language models and long sequences, and of decoding."""
     lines = []
-    for mode, way, precision in product(PASSES, WAYS, (ALL, *map(precision_of, cases()[: len(PRECISIONS)]))):
+    for mode, way, precision in product(PASSES, TIMING_MODES, (ALL, *map(precision_of, cases()[: len(PRECISIONS)]))):
         lowest_bar = LOWEST_BAR if precision == ALL else None
         group = Group(mode, precision, is_decoding=False)
         lines.append([str(group) + f", {way}", *group.line(rows, way, MEAN_BARS.get((mode, way, precision)), lowest_bar)])
     decoding = Group("inference", ALL, is_decoding=True)
-    lines += [[f"{decoding}, {way}", *decoding.line(rows, way, None, DECODING_BAR)] for way in WAYS]
+    lines += [[f"{decoding}, {way}", *decoding.line(rows, way, None, DECODING_BAR)] for way in TIMING_MODES]
     figures = ("rows", "geometric mean", "mean's bar", "mean holds", "lowest", "where", "lowest's bar", "lowest holds")
     return table((f"{BASELINE}'s time over {OURS}'s", *figures), lines)
 
@@ -143,7 +151,7 @@ class Group:
         is_decoding = (case.layers, case.batch, case.hidden_size, case.steps) in DECODING
         return (case.mode, is_decoding) == (self.mode, self.is_decoding) and self.precision in (ALL, precision_of(case))
 
-    def line(self, rows: Sequence[Row], way: str, mean_bar: Bar | None, lowest_bar: Bar | None) -> Iterator[str]:
+    def line(self, rows: Sequence[Row], way: str, mean_bar: MinTarget | None, lowest_bar: MinTarget | None) -> Iterator[str]:
         """How many cases have a ratio; their mean and the lowest, each with its bar and whether it holds."""
         found = [(ratio, row) for row in rows if self.has(row.case) and (ratio := ratio_of(row, way))]
         wanted = sum(map(self.has, cases()))
@@ -153,13 +161,13 @@ class Group:
             return
         is_whole = len(found) == wanted
         mean = mean_ratio([ratio for ratio, _ in found])
-        yield from (shown(mean), *_verdict(mean_bar, mean, is_whole))
+        yield from (format_ratio(mean), *_verdict(mean_bar, mean, is_whole))
         ratio, row = min(found, key=lambda one: one[0].ratio)
-        is_lost = lowest_bar is not None and lowest_bar.holds(ratio) == NO
-        yield from (shown(ratio), escape(row.label), *_verdict(lowest_bar, ratio, is_whole or is_lost))
+        is_lost = lowest_bar is not None and lowest_bar.is_met(ratio) == NO
+        yield from (format_ratio(ratio), escape(row.label), *_verdict(lowest_bar, ratio, is_whole or is_lost))
 
 
-def _verdict(bar: Bar | None, ratio: Ratio, is_certain: bool) -> tuple[str, str]:
+def _verdict(bar: MinTarget | None, ratio: Ratio, is_certain: bool) -> tuple[str, str]:
     if bar is None:
         return "-", "-"
-    return str(bar), bar.holds(ratio) if is_certain else NOT_ALL
+    return str(bar), bar.is_met(ratio) if is_certain else NOT_ALL

@@ -12,10 +12,10 @@ import torch
 
 from pytest_ecornn.measurement import clocks
 from pytest_ecornn.results.statistics import MIN_PAIRS
-from pytest_ecornn.suites.published.common.alternating import Arm, alternate
+from pytest_ecornn.suites.published.common.alternating import Arm, measure_interleaved
 from pytest_ecornn.suites.published.common.optional import reason
 from pytest_ecornn.suites.published.scan_parts.peer_ways import OURS
-from pytest_ecornn.system.graphs import Capturing
+from pytest_ecornn.system.graphs import GraphCapture
 
 Call = Callable[[], Any]
 _BLOCK_US = 30e3  # the first calls after another way's find its code in the host's caches, and take up to twice as long
@@ -24,7 +24,7 @@ Samples = Mapping[str, tuple[Sequence[float], Sequence[float]]]  # by way its ow
 
 def called(steps: Mapping[str, Call]) -> Samples:
     arms = {name: Arm([step], block_us=_BLOCK_US) for name, step in steps.items()}
-    alternate(list(arms.values()), MIN_PAIRS)
+    measure_interleaved(list(arms.values()), MIN_PAIRS)
     return {name: (arm.samples_us, arms[OURS].samples_us if OURS in arms else ()) for name, arm in arms.items()}
 
 
@@ -48,7 +48,7 @@ def replayed(steps: Mapping[str, Call], device: str) -> tuple[Samples, dict[str,
             missing[name] = str(graph)
             continue
         arms = [Arm([own]), Arm([graph])]
-        alternate(arms[: 1 if name == OURS else 2], MIN_PAIRS)
+        measure_interleaved(arms[: 1 if name == OURS else 2], MIN_PAIRS)
         found[name] = arms[-1].samples_us or arms[0].samples_us, arms[0].samples_us
         del graph, arms
         torch.cuda.empty_cache()
@@ -57,7 +57,7 @@ def replayed(steps: Mapping[str, Call], device: str) -> tuple[Samples, dict[str,
 
 def _captured(step: Call, device: str) -> Call | str:
     try:
-        capturing = Capturing(device)
+        capturing = GraphCapture(device)
         capturing.warm_up(step)
         graph, result = capturing.capture(step)
         return partial(_replay, graph, result)

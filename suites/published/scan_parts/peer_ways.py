@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_ecornn.suites.published.common.optional import Absent, fetched
+from pytest_ecornn.suites.published.common.optional import Unavailable, import_optional
 
 OURS = "scan_gpu"
 BTD, BCT = "B,T,D", "B,C,T"
@@ -29,7 +29,7 @@ Call = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Way:
+class Variant:
     """`call` makes states, laid out as x, of pre-activations. reason: why it cannot, where it is known without a call.
 
     spending: a call that may write over its pre-activations when it needs them no more, where it has such a form.
@@ -40,43 +40,43 @@ class Way:
     call: Call | None = None
     is_compiled: bool = False
     reason: str = ""
-    spending: Call | None = None
+    overwriting_call: Call | None = None
 
 
-def ours(cell: str) -> Way:
+def ours(cell: str) -> Variant:
     try:
-        scan = fetched("_scan_gpu_op", "scan")
-    except Absent as absent:
-        return Way(OURS, BTD, reason=str(absent))
+        scan = import_optional("_scan_gpu_op", "scan")
+    except Unavailable as absent:
+        return Variant(OURS, BTD, reason=str(absent))
 
     def call(x: Tensor, overwrites_x: bool = False) -> Tensor:
         output: Tensor = scan(x, None, None, None, None, cell, True, False, overwrites_x)[0]
         return output
 
-    return Way(OURS, BTD, call, spending=partial(call, overwrites_x=True))
+    return Variant(OURS, BTD, call, overwriting_call=partial(call, overwrites_x=True))
 
 
-def peers(cell: str) -> Iterator[Way]:
+def peers(cell: str) -> Iterator[Variant]:
     """Eager ones first: a compilation takes seconds. SLOW kernels, several times as slow as the others, are eager only."""
     for is_compiled in (False, True):
         for package, module, parts in PEERS:
             yield from _of(package, module, parts, cell, is_compiled)
 
 
-def _of(package: str, module: str, parts: dict[str, str], cell: str, is_compiled: bool) -> Iterator[Way]:
+def _of(package: str, module: str, parts: dict[str, str], cell: str, is_compiled: bool) -> Iterator[Variant]:
     for layout, name in parts.items():
         try:
-            run, kernels = fetched(module, name), fetched(module, "KERNELS")
-        except Absent as absent:
+            run, kernels = import_optional(module, name), import_optional(module, "KERNELS")
+        except Unavailable as absent:
             if not is_compiled:
-                yield Way(f"{package}, {layout}", layout, reason=str(absent))
+                yield Variant(f"{package}, {layout}", layout, reason=str(absent))
             continue
         for kernel in kernels:
             if not is_compiled:
-                yield Way(f"{package} {kernel}, {layout}", layout, _bound(run, cell, kernel))
+                yield Variant(f"{package} {kernel}, {layout}", layout, _bound(run, cell, kernel))
             elif kernel not in SLOW:
                 call = _bound(run.compiled(), cell, kernel)  # compiled at the first call
-                yield Way(f"{package} {kernel}, {layout}, compiled", layout, call, is_compiled=True)
+                yield Variant(f"{package} {kernel}, {layout}, compiled", layout, call, is_compiled=True)
 
 
 def _bound(run: Callable[..., Any], cell: str, kernel: str) -> Call:

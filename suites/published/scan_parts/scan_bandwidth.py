@@ -17,10 +17,10 @@ from torch import Tensor
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import relative_error, significant
 from pytest_ecornn.results.statistics import Ratio, paired_ratio
-from pytest_ecornn.suites.published.common.alternating import Arm, Replay, alternate
-from pytest_ecornn.suites.published.common.bars import Bar, shown
-from pytest_ecornn.suites.published.common.optional import fetched
-from pytest_ecornn.suites.published.common.parted import each
+from pytest_ecornn.suites.published.common.alternating import Arm, Replay, measure_interleaved
+from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
+from pytest_ecornn.suites.published.common.optional import import_optional
+from pytest_ecornn.suites.published.common.parted import measure_each
 from pytest_ecornn.suites.published.scan_parts.scan_reference import sampled, states
 from pytest_ecornn.suites.published.scan_parts.scan_shape import ScanShape
 
@@ -37,7 +37,7 @@ class Shape(ScanShape):
     """One scan. bar: the share that it has to reach, None where it is for information."""
 
     is_backward: bool
-    bar: Bar | None
+    bar: MinTarget | None
 
     @property
     def bytes(self) -> int:
@@ -67,9 +67,11 @@ class Row:
 
 def shapes() -> list[Shape]:
     """The bars, those of the largest arrays last."""
-    bars = {False: Bar(0.88), True: Bar(0.85)}
-    found = [Shape("mingru", 8, 256, 1536, dtype, False, Bar(1 / 1.3)) for dtype in LIMITS]
-    found += [Shape("mingru", 1, 65_536, hidden, "float32", False, Bar(share)) for hidden, share in ((256, 0.8), (64, 0.6))]
+    bars = {False: MinTarget(0.88), True: MinTarget(0.85)}
+    found = [Shape("mingru", 8, 256, 1536, dtype, False, MinTarget(1 / 1.3)) for dtype in LIMITS]
+    found += [
+        Shape("mingru", 1, 65_536, hidden, "float32", False, MinTarget(share)) for hidden, share in ((256, 0.8), (64, 0.6))
+    ]
     for cell, sizes in (("mingru", (8, 4096, 1536)), ("mingru", (64, 2048, 1024)), ("minlstm", (8, 4096, 1536))):
         found += [
             Shape(cell, *sizes, dtype, backward, bars[backward] if cell == "mingru" else None)
@@ -81,7 +83,7 @@ def shapes() -> list[Shape]:
 
 def measure(deadline: float, device: str = "cuda") -> Iterator[Row]:
     """A row for each shape; those begun after `deadline` (of time.monotonic) have only the reason."""
-    return each(shapes(), deadline, lambda shape: _row(shape, device), lambda shape, why: Row(shape, reason=why))
+    return measure_each(shapes(), deadline, lambda shape: _row(shape, device), lambda shape, why: Row(shape, reason=why))
 
 
 @torch.no_grad()
@@ -89,7 +91,7 @@ def _row(shape: Shape, device: str) -> Row:
     count = ceil(_CACHES * torch.cuda.get_device_properties(device).L2_cache_size / shape.bytes)
     scans = [make_scan(shape, device, *_ops()) for _ in range(count)]
     arms = [Arm([Replay(scan.run) for scan in scans]), Arm([Replay(make_copy(shape.bytes, device)) for _ in range(count)])]
-    alternate(arms, _ROUNDS)
+    measure_interleaved(arms, _ROUNDS)
     error = max(scan.error() for scan in scans)
     if not error <= LIMITS[shape.dtype]:
         return Row(shape, error=error, reason=f"wrong: error {relative_error(error)}")
@@ -101,7 +103,7 @@ Forward = Callable[..., tuple[Tensor, Tensor]]
 
 
 def _ops() -> tuple[Forward, Forward]:
-    scan: Forward = fetched("_scan_gpu_op", "scan")  # whose module defines the ops
+    scan: Forward = import_optional("_scan_gpu_op", "scan")  # whose module defines the ops
     return scan, torch.ops.pytest_ecornn.scan_backward
 
 
@@ -180,5 +182,5 @@ def _cells(row: Row) -> list[str]:
     if row.share is None:
         return [str(shape), size, escape(row.reason), "-", "-", "-", "-" if bar is None else str(bar), "-", "-"]
     figures = [significant(row.scan_us, 4), significant(row.copy_us, 4), significant(shape.bytes / row.scan_us / 1e3, 4)]
-    judged = ["-", "-"] if bar is None else [str(bar), bar.holds(row.share)]
-    return [str(shape), size, *figures, shown(row.share), *judged, relative_error(row.error)]
+    judged = ["-", "-"] if bar is None else [str(bar), bar.is_met(row.share)]
+    return [str(shape), size, *figures, format_ratio(row.share), *judged, relative_error(row.error)]

@@ -18,7 +18,7 @@ from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.reporting.plot import Line, log_plot
 from pytest_ecornn.results.formatting import relative_error
-from pytest_ecornn.suites.published.common.optional import LATE, fetched, reason
+from pytest_ecornn.suites.published.common.optional import NOT_REACHED, import_optional, reason
 from pytest_ecornn.suites.published.scan_parts.scan_reference import states
 from pytest_ecornn.verification import comparison
 from pytest_ecornn.verification.comparison import Slices
@@ -34,17 +34,17 @@ Scan = Callable[[Tensor], Tensor]
 
 
 def _linear(x: Tensor) -> Tensor:
-    output: Tensor = fetched("_scan_gpu_op", "scan")(x, None, None, None, None, CELL, True, False)[0]
+    output: Tensor = import_optional("_scan_gpu_op", "scan")(x, None, None, None, None, CELL, True, False)[0]
     return output
 
 
 def _logarithmic(x: Tensor) -> Tensor:
-    output: Tensor = fetched("_scan_gpu_log_op", "log_scan")(x, None, None, CELL, True, False)[0]
+    output: Tensor = import_optional("_scan_gpu_log_op", "log_scan")(x, None, None, CELL, True, False)[0]
     return output
 
 
 def _by_torch(x: Tensor) -> Tensor:
-    output: Tensor = fetched("scan_torch", "log_space_scan")(x, None, CELL)
+    output: Tensor = import_optional("scan_torch", "log_space_scan")(x, None, CELL)
     return output
 
 
@@ -54,7 +54,7 @@ SOURCES = {"linear": "scan_gpu", "log": "scan_gpu_log", "log by torch": "scan_to
 
 
 @dataclass(frozen=True)
-class Found:
+class ErrorPair:
     """maximum: over the reference's largest element; rms: over its root mean square. None where there is only a reason."""
 
     maximum: float | None = None
@@ -69,7 +69,7 @@ class Row:
     dtype: str
     contents: str
     steps: int
-    found: dict[str, Found]
+    found: dict[str, ErrorPair]
 
     @property
     def label(self) -> str:
@@ -84,7 +84,7 @@ def measure(
         if time.monotonic() < deadline:
             yield _row(dtype, kind, count, device, ways)
         else:
-            yield Row(dtype, kind, count, dict.fromkeys(ways, Found(reason=LATE)))
+            yield Row(dtype, kind, count, dict.fromkeys(ways, ErrorPair(reason=NOT_REACHED)))
 
 
 def _row(dtype: str, kind: str, steps: int, device: str, ways: Mapping[str, Scan]) -> Row:
@@ -98,17 +98,17 @@ def _row(dtype: str, kind: str, steps: int, device: str, ways: Mapping[str, Scan
         return Row(dtype, kind, steps, {name: _found(scan, x, wanted) for name, scan in ways.items()})
 
 
-def _found(scan: Scan, x: Tensor, wanted: Tensor) -> Found:
+def _found(scan: Scan, x: Tensor, wanted: Tensor) -> ErrorPair:
     try:
         output = scan(x)
         strange = int((~output.isfinite()).sum())
     except Exception as failure:  # one way's must not end the others' measurement
-        return Found(reason=reason(failure))
+        return ErrorPair(reason=reason(failure))
     if strange:
-        return Found(reason=f"{strange:,} of {output.numel():,} elements are not finite")
+        return ErrorPair(reason=f"{strange:,} of {output.numel():,} elements are not finite")
     whole = Slices(1, {"": (0, wanted.shape[1])})
-    error = comparison.errors(comparison.widened(output, wanted.device), wanted, whole, None, 0.0)[""]
-    return Found(error.maximum, error.rms)
+    error = comparison.errors(comparison.to_float64(output, wanted.device), wanted, whole, None, 0.0)[""]
+    return ErrorPair(error.maximum, error.rms)
 
 
 def render(rows: Sequence[Row]) -> str:

@@ -16,19 +16,19 @@ import torch
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.reference.loop import Sequential
-from pytest_ecornn.run.discovery import Found
+from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.suites.published.scan_parts.scan_reference import states
 from pytest_ecornn.verification import comparison
 from pytest_ecornn.verification.calls import Tensors, run, run_guarded
-from pytest_ecornn.verification.comparison import Array, Comparison, Error
-from pytest_ecornn.verification.outcomes import Skip
+from pytest_ecornn.verification.comparison import Array, Error, TensorCheck
+from pytest_ecornn.verification.outcomes import SkipCheck
 from pytest_ecornn.verification.verification import Candidate, expected
 
-HARNESS_STEPS = 4096  # up to which what fails here is judged by the harness's own yardstick
+MAX_HARNESS_STEPS = 4096  # up to which what fails here is judged by the harness's own yardstick
 _EXACT = Declared("float32")
 
 
-class Judge:
+class LongScanVerifier:
     """Judges output, final state and in training the gradient of x. where: the device that computes the reference.
 
     Raises ValueError for a problem that is not of one projected layer, batch first, without lengths and initial state.
@@ -49,7 +49,7 @@ class Judge:
             output = states(x, case.cell)
             wanted = {"output": output, "final h": output[None, :, -1]}
             if case.training:
-                given = [weight.to(self._where, torch.float64) for weight in self._problem.loss_weights]
+                given = [weight.to(self._where, torch.float64) for weight in self._problem.output_gradients]
                 (wanted["grad x"],) = torch.autograd.grad(list(wanted.values()), x, given)
         return {name: tensor.detach() for name, tensor in wanted.items()}
 
@@ -63,13 +63,13 @@ class Judge:
         wanted, tensor = self._wanted[name], tensors[name]
         assert tensor is not None
         where = comparison.slices(self._problem.case, name, tuple(wanted.shape))
-        return comparison.errors(comparison.widened(tensor, wanted.device), wanted, where, None, 0.0)
+        return comparison.errors(comparison.to_float64(tensor, wanted.device), wanted, where, None, 0.0)
 
-    def compare(self, tensors: Tensors, device: str) -> list[Comparison]:
+    def compare(self, tensors: Tensors, device: str) -> list[TensorCheck]:
         """The verdict on each tensor, which must be on `device`."""
         case = replace(self._problem.case, device=device)
         return [
-            comparison.judge(case, name, tensors.get(name), wanted, self._yardstick[name], None)
+            comparison.check_tensor(case, name, tensors.get(name), wanted, self._yardstick[name], None)
             for name, wanted in self._wanted.items()
         ]
 
@@ -77,13 +77,13 @@ class Judge:
         """Returns the largest error of all tensors, relative to each one's largest element: no verdict, no plain loop."""
         return max(self._errors(name, tensors)[""].maximum for name in self._wanted)
 
-    def build(self, found: Found, case: Case) -> tuple[Candidate, list[Comparison]]:
+    def build(self, found: ImplementationInfo, case: Case) -> tuple[Candidate, list[TensorCheck]]:
         """A candidate for the problem's case, on whatever device, and the verdict. Raises Skip and Unsupported."""
-        if reason := found.kind().unsupported(case, torch.device(case.device)):
-            raise Skip(reason)
-        candidate = Candidate.build(found.name, found.kind, case)
+        if reason := found.cls().unsupported(case, torch.device(case.device)):
+            raise SkipCheck(reason)
+        candidate = Candidate.build(found.name, found.cls, case)
         verdicts = self.compare(run_guarded(candidate.layer, expected(case).problem), case.device)
-        is_doubtful = any(one.status != "passed" for one in verdicts) and case.steps <= HARNESS_STEPS
+        is_doubtful = any(one.status != "passed" for one in verdicts) and case.steps <= MAX_HARNESS_STEPS
         return candidate, candidate.verify() if is_doubtful else verdicts
 
 

@@ -20,7 +20,7 @@ from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import percent, significant
 from pytest_ecornn.suites.published.common.launches import Breakdown, breakdown, profiled
-from pytest_ecornn.suites.published.common.optional import LATE, reason
+from pytest_ecornn.suites.published.common.optional import NOT_REACHED, reason
 from pytest_ecornn.suites.published.common.verified import prepared
 
 IMPLEMENTATION, CELL, GATES = "scan_gpu", "mingru", 2
@@ -29,16 +29,19 @@ PUBLISHED_SHARE = 0.72
 _LIMIT = 1e-4  # between both ways, which add up the same products in another order
 
 
-def _at_once(states: Tensor, weight: Tensor) -> Tensor:
+def _projection_batched(states: Tensor, weight: Tensor) -> Tensor:
     return linear(states, weight)
 
 
-def _a_step(states: Tensor, weight: Tensor) -> Tensor:
+def _projection_per_step(states: Tensor, weight: Tensor) -> Tensor:
     return torch.stack([linear(state, weight) for state in states.unbind(1)], 1)
 
 
 # By name: outputs [B, T, D] of states [B, T, H] and the output projection [D, H].
-PROJECTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"one product": _at_once, "a product a step": _a_step}
+PROJECTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "one product": _projection_batched,
+    "a product a step": _projection_per_step,
+}
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ def measure(deadline: float, device: str = "cuda") -> Iterator[Row]:
         if time.monotonic() < deadline:
             yield from _attempt(mode, device)
         else:
-            yield from _without(mode, LATE)
+            yield from _without(mode, NOT_REACHED)
 
 
 def _attempt(mode: str, device: str) -> list[Row]:
@@ -82,20 +85,20 @@ def _rows(mode: str, device: str) -> list[Row]:
     candidate = prepared(case, [IMPLEMENTATION])[IMPLEMENTATION]
     if isinstance(candidate, str):
         return _without(mode, candidate)
-    whole = Whole(candidate.layer, (BATCH, STEPS, WIDTH), case.training, device)
+    whole = LayerWithProjections(candidate.layer, (BATCH, STEPS, WIDTH), case.training, device)
     if (difference := whole.difference()) > _LIMIT:
         return _without(mode, f"wrong: they differ by {difference:.1e}")
     return [_row(mode, name, whole) for name in PROJECTIONS]
 
 
-def _row(mode: str, projection: str, whole: Whole) -> Row:
+def _row(mode: str, projection: str, whole: LayerWithProjections) -> Row:
     try:
         return Row(mode, projection, breakdown(profiled(partial(whole.call, projection))))
     except (OSError, RuntimeError, ValueError, KeyError) as error:
         return Row(mode, projection, reason=f"not profiled: {reason(error)}")
 
 
-class Whole:
+class LayerWithProjections:
     """The layer with both projections. In training a call also makes the gradients of x and both weights."""
 
     def __init__(self, layer: Layer, sizes: tuple[int, int, int], training: bool, device: str):

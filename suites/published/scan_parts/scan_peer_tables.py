@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import relative_error, significant, size
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio
-from pytest_ecornn.suites.published.common.bars import Bar, shown
+from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
 from pytest_ecornn.suites.published.common.ratios import mean_ratio
 from pytest_ecornn.suites.published.scan_parts.peer_ways import BCT, BTD, OURS
-from pytest_ecornn.suites.published.scan_parts.scan_peers import CALLED, REPLAYED, Figures, Row
+from pytest_ecornn.suites.published.scan_parts.scan_peers import CALLED, REPLAYED, Row, VariantResult
 
-BARS = {BTD: Bar(2.5), BCT: Bar(1.6)}
-MEAN_BAR = Bar(2.0)  # of layout BCT
-MEMORY_BAR = Bar(2.0)  # the thriftiest peer's peak over scan_gpu's
+BARS = {BTD: MinTarget(2.5), BCT: MinTarget(1.6)}
+MEAN_BAR = MinTarget(2.0)  # of layout BCT
+MEMORY_BAR = MinTarget(2.0)  # the thriftiest peer's peak over scan_gpu's
 
 
 def render(rows: Sequence[Row]) -> str:
@@ -60,7 +60,7 @@ def _least_bytes(row: Row) -> int:
     return row.shape.bytes_of(row.shape.gates + 1)
 
 
-def _cells(row: Row, figures: Figures) -> Iterator[str]:
+def _cells(row: Row, figures: VariantResult) -> Iterator[str]:
     yield from _times(figures, CALLED)
     yield "-" if figures.host_us is None else significant(figures.host_us)
     yield from _times(figures, REPLAYED)
@@ -75,9 +75,9 @@ def _cells(row: Row, figures: Figures) -> Iterator[str]:
         yield f"**{error}**" if figures.is_right is False else error
 
 
-def _times(figures: Figures, way: str) -> Iterator[str]:
+def _times(figures: VariantResult, way: str) -> Iterator[str]:
     yield significant(figures.time_us[way][0], 4) if way in figures.time_us else "-"
-    yield shown(figures.over_ours[way]) if way in figures.over_ours else "-"
+    yield format_ratio(figures.over_ours[way]) if way in figures.over_ours else "-"
 
 
 def _bars(rows: Sequence[Row]) -> str:
@@ -91,7 +91,7 @@ def _bars(rows: Sequence[Row]) -> str:
             if layout == BCT and found:
                 mean = mean_ratio([ratio for ratio, _ in found])
                 lines.append(
-                    [f"the same, geometric mean of {len(found)}", shown(mean), "-", str(MEAN_BAR), MEAN_BAR.holds(mean)]
+                    [f"the same, geometric mean of {len(found)}", format_ratio(mean), "-", str(MEAN_BAR), MEAN_BAR.is_met(mean)]
                 )
     peaks = [(Ratio(peak, peak, peak), row) for row in rows if (peak := memory_ratio(row))]
     lines += _lowest("thriftiest peer's peak memory over scan_gpu's", MEMORY_BAR, peaks, lambda one: significant(one.ratio))
@@ -99,11 +99,11 @@ def _bars(rows: Sequence[Row]) -> str:
 
 
 def _lowest(
-    label: str, bar: Bar, found: Sequence[tuple[Ratio, Row]], text: Callable[[Ratio], str] = shown
+    label: str, bar: MinTarget, found: Sequence[tuple[Ratio, Row]], text: Callable[[Ratio], str] = format_ratio
 ) -> Iterator[list[str]]:
     if found:
         ratio, row = min(found, key=lambda one: one[0].ratio)
-        yield [label, text(ratio), escape(row.label), str(bar), bar.holds(ratio)]
+        yield [label, text(ratio), escape(row.label), str(bar), bar.is_met(ratio)]
 
 
 def best_ratio(row: Row, layout: str, way: str) -> Ratio | None:
@@ -118,7 +118,7 @@ def memory_ratio(row: Row) -> float | None:
     return min(peaks) / own if peaks and own else None
 
 
-def _counted(row: Row) -> list[Figures]:
+def _counted(row: Row) -> list[VariantResult]:
     """Peers' that are not known to be wrong; none where scan_gpu itself is."""
     right = {name: one for name, one in row.figures.items() if not one.reason and one.is_right is not False}
     return [one for name, one in right.items() if name != OURS] if OURS in right else []

@@ -16,11 +16,11 @@ from torch import Tensor
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Declared
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.common.optional import LATE, reason
-from pytest_ecornn.suites.published.common.parted import each
+from pytest_ecornn.suites.published.common.optional import NOT_REACHED, reason
+from pytest_ecornn.suites.published.common.parted import measure_each
 from pytest_ecornn.suites.published.scan_parts.peer_times import Samples, called, host, replayed
-from pytest_ecornn.suites.published.scan_parts.peer_ways import BCT, BTD, OURS, Call, Way, ours, peers
-from pytest_ecornn.suites.published.scan_parts.scan_judge import Judge
+from pytest_ecornn.suites.published.scan_parts.peer_ways import BCT, BTD, OURS, Call, Variant, ours, peers
+from pytest_ecornn.suites.published.scan_parts.scan_judge import LongScanVerifier
 from pytest_ecornn.suites.published.scan_parts.scan_reference import sampled
 from pytest_ecornn.suites.published.scan_parts.scan_shape import ScanShape
 from pytest_ecornn.system import memory
@@ -38,7 +38,7 @@ class Shape(ScanShape):
 
 
 @dataclass(frozen=True)
-class Figures:
+class VariantResult:
     """Figures of one way. Times and ratios to scan_gpu's: by CALLED and REPLAYED. is_right: None where not judged.
 
     host_us: until a call returns. peak_bytes: with pre-activations of the call's own.
@@ -60,7 +60,7 @@ class Row:
     """One shape; figures by way, scan_gpu's first."""
 
     shape: Shape
-    figures: dict[str, Figures]
+    figures: dict[str, VariantResult]
 
     @property
     def label(self) -> str:
@@ -78,20 +78,20 @@ def shapes() -> list[Shape]:
 def measure(deadline: float) -> Iterator[Row]:
     """A row for each shape; of what begins or is compiled after `deadline` (of time.monotonic) only the reason."""
     items = ((shape, [ours(shape.cell), *peers(shape.cell)]) for shape in shapes())
-    return each(items, deadline, lambda one: _row(*one, deadline), lambda one, why: _without(*one, why))
+    return measure_each(items, deadline, lambda one: _row(*one, deadline), lambda one, why: _without(*one, why))
 
 
-def _without(shape: Shape, ways: Sequence[Way], why: str) -> Row:
-    return Row(shape, {way.name: Figures(way.layout, reason=why) for way in ways})
+def _without(shape: Shape, ways: Sequence[Variant], why: str) -> Row:
+    return Row(shape, {way.name: VariantResult(way.layout, reason=why) for way in ways})
 
 
 Values = Mapping[str, tuple[Tensor, Tensor]]  # by layout the pre-activations and the output's gradient
 
 
-class Step:
+class VariantCall:
     """One way's call with gradients, on values that all ways share; judged, then timed."""
 
-    def __init__(self, way: Way, call: Call, values: Values):
+    def __init__(self, way: Variant, call: Call, values: Values):
         self.way, self._call = way, call
         x, self._d_output = values[way.layout]
         self._x = x.detach().requires_grad_()
@@ -102,7 +102,7 @@ class Step:
 
     def with_product(self) -> tuple[Tensor, Tensor]:
         """Returns both for a copy of x, which stands for an input product's result: its last user may overwrite it."""
-        return self._with_gradient(lambda: (self.way.spending or self._call)(self._x.clone()))
+        return self._with_gradient(lambda: (self.way.overwriting_call or self._call)(self._x.clone()))
 
     def _with_gradient(self, made: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
@@ -130,16 +130,18 @@ class Sample:
             projected=True, dtype=shape.dtype, mode="training", device=x.device.type,
         )  # fmt: skip
         loss = self._of(d_output), x.new_zeros(1, shape.batch, len(self._channels))
-        problem = replace(contents.problem(case), x=self._of(x), loss_weights=loss)
-        self._judge = Judge(problem, case.device, _DECLARED)
+        problem = replace(contents.problem(case), x=self._of(x), output_gradients=loss)
+        self._judge = LongScanVerifier(problem, case.device, _DECLARED)
 
     def _of(self, values: Tensor) -> Tensor:
         return sampled(values, self._channels, self._shape.hidden).contiguous()
 
-    def figures(self, step: Step) -> Figures:
+    def figures(self, step: VariantCall) -> VariantResult:
         found = [self._judged(*map(self._of, results)) for results in step.results()]
         verdicts = [is_right for _, is_right in found if is_right is not None]
-        return Figures(step.way.layout, error=max(error for error, _ in found), is_right=all(verdicts) if verdicts else None)
+        return VariantResult(
+            step.way.layout, error=max(error for error, _ in found), is_right=all(verdicts) if verdicts else None
+        )
 
     def _judged(self, output: Tensor, gradient: Tensor) -> tuple[float, bool | None]:
         tensors: dict[str, Tensor | None] = {"output": output, "final h": output[None, :, -1], "grad x": gradient}
@@ -149,7 +151,7 @@ class Sample:
         return error, all(one.status == "passed" for one in self._judge.compare(tensors, self._device))
 
 
-def _row(shape: Shape, ways: Sequence[Way], deadline: float, device: str = "cuda") -> Row:
+def _row(shape: Shape, ways: Sequence[Variant], deadline: float, device: str = "cuda") -> Row:
     torch._dynamo.reset()
     dtype, gates = getattr(torch, shape.dtype), shape.gates
     x = torch.randn(shape.batch, shape.steps, gates * shape.hidden, device=device, dtype=dtype)
@@ -158,11 +160,11 @@ def _row(shape: Shape, ways: Sequence[Way], deadline: float, device: str = "cuda
     if any(way.layout == BCT for way in ways):
         values[BCT] = x.transpose(1, 2).contiguous(), d_output.transpose(1, 2).contiguous()
     sample = Sample(shape, x, d_output)
-    steps: dict[str, Step] = {}
-    figures: dict[str, Figures] = {}
+    steps: dict[str, VariantCall] = {}
+    figures: dict[str, VariantResult] = {}
     for way in ways:
         if way.is_compiled and time.monotonic() >= deadline:
-            figures[way.name] = Figures(way.layout, reason=LATE)
+            figures[way.name] = VariantResult(way.layout, reason=NOT_REACHED)
             continue
         figures[way.name], step = _tried(way, values, sample, device)
         if step is not None:
@@ -174,19 +176,21 @@ def _row(shape: Shape, ways: Sequence[Way], deadline: float, device: str = "cuda
     return Row(shape, {name: replace(one, host_us=until_return.get(name)) for name, one in found.items()})
 
 
-def _tried(way: Way, values: Values, sample: Sample, device: str) -> tuple[Figures, Step | None]:
+def _tried(way: Variant, values: Values, sample: Sample, device: str) -> tuple[VariantResult, VariantCall | None]:
     """Compiles and judges it, and takes its memory. None where there is nothing to time."""
     if way.call is None:
-        return Figures(way.layout, reason=way.reason), None
+        return VariantResult(way.layout, reason=way.reason), None
     try:
-        step = Step(way, way.call, values)
+        step = VariantCall(way, way.call, values)
         figures = sample.figures(step)
         return replace(figures, peak_bytes=memory.peak_bytes(step.with_product, device)), step
     except Exception as error:  # one way's failure must not end the others' measurement
-        return Figures(way.layout, reason=reason(error)), None
+        return VariantResult(way.layout, reason=reason(error)), None
 
 
-def _with_times(name: str, figures: Figures, as_called: Samples, graphs: Samples, missing: Mapping[str, str]) -> Figures:
+def _with_times(
+    name: str, figures: VariantResult, as_called: Samples, graphs: Samples, missing: Mapping[str, str]
+) -> VariantResult:
     samples = {way: of_way[name] for way, of_way in ((CALLED, as_called), (REPLAYED, graphs)) if name in of_way}
     times = {way: median_interval(own) for way, (own, _) in samples.items()}
     over = {way: paired_ratio(own, beside) for way, (own, beside) in samples.items() if beside and name != OURS}

@@ -11,24 +11,24 @@ from itertools import product
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement import clocks, measurement
-from pytest_ecornn.measurement.clocks import Clock
+from pytest_ecornn.measurement.clocks import Timer
 from pytest_ecornn.measurement.measurement import Arm
-from pytest_ecornn.measurement.pool import Pool
+from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.reporting.plot import Line, log_plot
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.common.bars import Bar, shown
-from pytest_ecornn.suites.published.common.parted import each
+from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
+from pytest_ecornn.suites.published.common.parted import measure_each
 from pytest_ecornn.suites.published.common.verified import prepared
-from pytest_ecornn.suites.published.scan_parts.scan_judge import Judge
+from pytest_ecornn.suites.published.scan_parts.scan_judge import LongScanVerifier
 from pytest_ecornn.verification.verification import expected
 
 CELLS = ("mingru", "minlstm")
 STEPS = (256, 1024, 4096, 16_384, 65_536)
 BATCH, HIDDEN = 8, 256
-LONGEST_LOOP = 4096  # steps, beyond which no plain loop was published either
-BAR = Bar(15.0)
+MAX_LOOP_STEPS = 4096  # steps, beyond which no plain loop was published either
+BAR = MinTarget(15.0)
 WAYS = ("sequential", "scan_cpu", "scan_gpu")
 LOGARITHMIC = ("scan_gpu_log", "scan_torch")  # of cells whose candidate is positive
 PUBLISHED_MS: dict[str, dict[str, tuple[float, ...]]] = {
@@ -74,7 +74,7 @@ def measure(deadline: float, device: str = "cuda", steps: Sequence[int] = STEPS)
     """A row for each number of steps and cell; those begun after `deadline` (of time.monotonic) have only the reason."""
     clock = clocks.for_device(device)
     items = ((cell, count) for count, cell in product(steps, CELLS))
-    return each(items, deadline, lambda one: _row(*one, device, clock), lambda one, why: _without(*one, why))
+    return measure_each(items, deadline, lambda one: _row(*one, device, clock), lambda one, why: _without(*one, why))
 
 
 def _without(cell: str, steps: int, why: str) -> Row:
@@ -87,12 +87,12 @@ def case(cell: str, steps: int, device: str) -> Case:
     )  # fmt: skip
 
 
-def _row(cell: str, steps: int, device: str, clock: Clock) -> Row:
+def _row(cell: str, steps: int, device: str, clock: Timer) -> Row:
     """All ways in turns, by one clock: CUDA's events, which also time what a CPU does between them."""
     found: dict[str, Arm | str] = {}
     for name_of_cell, names in ((cell, WAYS), (cell + "_positive", LOGARITHMIC)):
-        judge = Judge(expected(case(name_of_cell, steps, "cpu")).problem, where=device)
-        pools: dict[str, Pool] = {}
+        judge = LongScanVerifier(expected(case(name_of_cell, steps, "cpu")).problem, where=device)
+        pools: dict[str, InputPool] = {}
         for name in names:
             found[name] = _arm(name, case(name_of_cell, steps, _device(name, device)), judge, pools)
     arms = {name: arm for name, arm in found.items() if not isinstance(arm, str)}
@@ -106,15 +106,15 @@ def _device(name: str, device: str) -> str:
     return "cpu" if name in ("sequential", "scan_cpu") else device
 
 
-def _arm(name: str, case: Case, judge: Judge, pools: dict[str, Pool]) -> Arm | str:
+def _arm(name: str, case: Case, judge: LongScanVerifier, pools: dict[str, InputPool]) -> Arm | str:
     """Returns the arm of a way that passed, or why there is none. pools: by device, shared by ways of the same cell."""
-    if name == "sequential" and case.steps > LONGEST_LOOP:
+    if name == "sequential" and case.steps > MAX_LOOP_STEPS:
         return NONE_WANTED
     candidate = prepared(case, [name], judge.build)[name]
     if isinstance(candidate, str):
         return candidate
     if case.device not in pools:
-        pools[case.device] = Pool(case)
+        pools[case.device] = InputPool(case)
     return Arm(candidate, pools[case.device])
 
 
@@ -161,7 +161,7 @@ def _line(row: Row) -> list[str]:
     ours, theirs = [_text(row.cells[name]) for name in WAYS], [published_ms(row.cell, name, row.steps) for name in WAYS]
     ratio = theirs[1] / theirs[2] if theirs[1] and theirs[2] else None
     return [
-        f"{row.steps:,}", *ours, shown(row.cpu_over_gpu) if row.cpu_over_gpu else "-",
+        f"{row.steps:,}", *ours, format_ratio(row.cpu_over_gpu) if row.cpu_over_gpu else "-",
         *(_text(row.cells[name]) for name in LOGARITHMIC),
         *("-" if one is None else f"{one:,g}" for one in theirs), "-" if ratio is None else significant(ratio),
     ]  # fmt: skip
@@ -192,7 +192,7 @@ def _text(cell: Cell) -> str:
 
 def _bars(rows: Sequence[Row]) -> str:
     longest = [row for row in rows if row.steps == STEPS[-1] and row.cpu_over_gpu]
-    lines = [[row.label, shown(one), str(BAR), BAR.holds(one)] for row in longest if (one := row.cpu_over_gpu)]
+    lines = [[row.label, format_ratio(one), str(BAR), BAR.is_met(one)] for row in longest if (one := row.cpu_over_gpu)]
     return table(("scan_cpu over scan_gpu", "measured", "bar", "holds"), lines) if lines else ""
 
 

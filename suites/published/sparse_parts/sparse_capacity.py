@@ -10,7 +10,7 @@ from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, 
 from pytest_ecornn.implementations._cuda.compile import indexed
 from pytest_ecornn.implementations.sparse_persistent_gpu.heuristics import capacity
 from pytest_ecornn.reporting.markdown_syntax import document, table
-from pytest_ecornn.suites.published.common.parted import each
+from pytest_ecornn.suites.published.common.parted import measure_each
 
 CELLS, DTYPES, DENSITIES, BATCH = ("rnn_tanh", "gru", "lstm"), ("float32", "float16"), (0.01, 0.05, 0.1, 0.2, 0.3), 4
 LARGE = 2304  # that the paper calls so
@@ -35,7 +35,7 @@ def measure(deadline: float, device: Device | None = None) -> Iterator[Row]:
     """A row for each; of what begins after `deadline` (of time.monotonic) only the reason. device: the current one if None."""
     own = device or Device.of(indexed("cuda"))
     kinds = product(CELLS, DTYPES, DENSITIES)
-    return each(kinds, deadline, lambda kind: _row(*kind, own), lambda kind, why: Row(*kind, reason=why))
+    return measure_each(kinds, deadline, lambda kind: _row(*kind, own), lambda kind, why: Row(*kind, reason=why))
 
 
 def _row(cell: str, dtype: str, density: float, device: Device) -> Row:

@@ -15,12 +15,12 @@ from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistent
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.common.alternating import Arm, Replay, alternate
-from pytest_ecornn.suites.published.common.bars import interval, shown
-from pytest_ecornn.suites.published.common.parted import each
+from pytest_ecornn.suites.published.common.alternating import Arm, Replay, measure_interleaved
+from pytest_ecornn.suites.published.common.bars import format_ratio, interval
+from pytest_ecornn.suites.published.common.parted import measure_each
 from pytest_ecornn.suites.published.common.verified import WRONG
 from pytest_ecornn.verification import calls
-from pytest_ecornn.verification.verification import Expected
+from pytest_ecornn.verification.verification import ReferenceResult
 
 NAMES = tuple(one.name for one in fields(ALL) if getattr(ALL, one.name))
 STEPS = 256
@@ -28,7 +28,7 @@ _BLOCK_US = 5e3
 
 
 @dataclass(frozen=True)
-class Tried:
+class AblationCase:
     """uneven: rows' densities rise from nearly 0 to twice the case's, so that blocks of units beside each other differ."""
 
     case: Case
@@ -40,8 +40,8 @@ class Tried:
         return text + ", uneven rows" * self.uneven
 
 
-def _tried(hidden: int, batch: int, density: float, dtype: str, cell: str = "rnn_tanh", uneven: bool = False) -> Tried:
-    return Tried(
+def _tried(hidden: int, batch: int, density: float, dtype: str, cell: str = "rnn_tanh", uneven: bool = False) -> AblationCase:
+    return AblationCase(
         Case(
             cell=cell, steps=STEPS, batch=batch, hidden_size=hidden, dtype=dtype, density=density, projected=True, device="cuda"
         ),
@@ -60,7 +60,7 @@ ALL_TRIED = (
 class Row:
     """step_us: of all techniques: median, low, high. over_all: by technique the time without it over that. Or the reason."""
 
-    tried: Tried
+    tried: AblationCase
     step_us: tuple[float, float, float] | None = None
     over_all: dict[str, Ratio] = field(default_factory=dict)
     reason: str = ""
@@ -72,32 +72,32 @@ class Row:
 
 def measure(deadline: float) -> Iterator[Row]:
     """A row for each; of what begins after `deadline` (of time.monotonic) only the reason."""
-    return each(ALL_TRIED, deadline, _row, _without)
+    return measure_each(ALL_TRIED, deadline, _row, _without)
 
 
-def _without(tried: Tried, why: str) -> Row:
+def _without(tried: AblationCase, why: str) -> Row:
     return Row(tried, reason=why)
 
 
-def _row(tried: Tried) -> Row:
+def _row(tried: AblationCase) -> Row:
     problem, device = problem_of(tried), indexed(tried.case.device)
     ways = {"": ALL, **{name: replace(ALL, **{name: False}) for name in NAMES}}
     layers = {name: make_layer(tried.case, problem.weights, device, way)[0] for name, way in ways.items()}
     if wrong := _wrong(problem, layers):
         return _without(tried, f"{WRONG}: {', '.join(wrong)}")
     arms = {name: _arm(layer, problem) for name, layer in layers.items()}
-    alternate([*arms.values()], MIN_PAIRS)
+    measure_interleaved([*arms.values()], MIN_PAIRS)
     return row(tried, {name: arm.samples_us for name, arm in arms.items()})
 
 
-def row(tried: Tried, samples_us: Mapping[str, Sequence[float]]) -> Row:
+def row(tried: AblationCase, samples_us: Mapping[str, Sequence[float]]) -> Row:
     """Returns a row from samples of a step's time, by the technique left out ("" for none)."""
     whole = samples_us[""]
     return Row(tried, median_interval(whole), {name: paired_ratio(samples_us[name], whole) for name in NAMES})
 
 
 def _wrong(problem: contents.Problem, layers: Mapping[str, Layer]) -> list[str]:
-    expected = Expected(problem)
+    expected = ReferenceResult(problem)
     with torch.no_grad():
         found = {
             name: expected.compare(calls.run(layer, problem), SparsePersistentGpu().declared) for name, layer in layers.items()
@@ -114,7 +114,7 @@ def _arm(layer: Layer, problem: contents.Problem) -> Arm:
     return Arm([Replay(call)], STEPS, _BLOCK_US)
 
 
-def problem_of(tried: Tried) -> contents.Problem:
+def problem_of(tried: AblationCase) -> contents.Problem:
     """The case's, with its masks replaced where rows are to be uneven."""
     problem = contents.problem(tried.case)
     masks = problem.weights.masks
@@ -148,4 +148,4 @@ def render(rows: Sequence[Row]) -> str:
 def _figures(row: Row) -> Iterator[str]:
     yield row.label
     yield interval(row.step_us) if row.step_us else "-"
-    yield from (shown(row.over_all[name]) if name in row.over_all else "-" for name in NAMES)
+    yield from (format_ratio(row.over_all[name]) if name in row.over_all else "-" for name in NAMES)

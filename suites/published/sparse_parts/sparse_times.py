@@ -13,9 +13,9 @@ from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio
-from pytest_ecornn.suites.published.common.bars import Bar, shown
-from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, Cell, Contest, Row
-from pytest_ecornn.suites.published.common.optional import LATE
+from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
+from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, Cell, Row, TimedComparison
+from pytest_ecornn.suites.published.common.optional import NOT_REACHED
 
 OURS, DENSE, CUDNN = "sparse_persistent_gpu", "persistent_gpu", "cudnn"
 BASELINES = (CUDNN, "cusparse_gpu", "row_major_gpu")
@@ -24,9 +24,11 @@ STEPS, INPUTS = 256, 64
 HIDDEN, BATCHES, DENSITIES = (5760, 1152, 2304, 4608, 1792, 3072), (1, 4, 16, 32, 2, 8), (0.1, 0.3, 0.05, 0.01, 0.2)
 PAPER = {(2304, 4, 0.3, "float32"): "over 6"}  # over the next best
 BARS = {
-    (2304, 4, 0.3, "float32"): Bar(6.0), (2304, 4, 0.1, "float32"): Bar(8.0), (2304, 4, 0.1, "float16"): Bar(3.0),
-}  # fmt: skip
-LARGE_BAR, LOWEST_BAR, DENSE_BAR = Bar(5.0), Bar(1.0), Bar(1.0)
+    (2304, 4, 0.3, "float32"): MinTarget(6.0),
+    (2304, 4, 0.1, "float32"): MinTarget(8.0),
+    (2304, 4, 0.1, "float16"): MinTarget(3.0),
+}
+LARGE_BAR, LOWEST_BAR, DENSE_BAR = MinTarget(5.0), MinTarget(1.0), MinTarget(1.0)
 LARGE = 5120
 _NUMBER = re.compile(r"[\d,.]*\d")
 
@@ -48,7 +50,7 @@ def is_called(case: Case) -> bool:
     return key_of(case) in BARS or (case.density == 0.1 and case.batch in (1, 16))
 
 
-CONTEST = Contest((OURS, DENSE, *BASELINES), (DENSE, *BASELINES), needed=OURS, called=is_called)
+CONTEST = TimedComparison((OURS, DENSE, *BASELINES), (DENSE, *BASELINES), needed=OURS, called=is_called)
 
 
 def key_of(case: Case) -> tuple[int, int, float, str]:
@@ -62,13 +64,13 @@ def measure(deadline: float, earlier: Sequence[Row] = (), dtypes: Collection[str
     yield from CONTEST.rows([case for case in cases(dtypes) if case not in known], deadline)
 
 
-def best_of(row: Row, way: str = REPLAYED) -> tuple[str, Ratio] | None:
+def fastest_baseline(row: Row, way: str = REPLAYED) -> tuple[str, Ratio] | None:
     """The fastest baseline, and its time over ours with its interval; None where there is no such."""
     found = {name: ratio for name, ratio in row.cells[way][OURS].over_it.items() if name in BASELINES}
     return min(found.items(), key=lambda one: one[1].ratio) if found else None
 
 
-def over_dense(row: Row, way: str = REPLAYED) -> Ratio | None:
+def speedup_over_dense(row: Row, way: str = REPLAYED) -> Ratio | None:
     """persistent_gpu's time over ours."""
     return row.cells[way][OURS].over_it.get(DENSE)
 
@@ -82,7 +84,7 @@ def render(rows: Sequence[Row]) -> str:
         f"{', '.join(BASELINES)}, and its time over {OURS}'s with its interval (99 %, {MIN_PAIRS} rounds of alternating "
         "blocks, fewer where calls are slow), replayed and, of some cases, as called. Paper: its figure over the next best, on "
         "the chips of its time. What fails its comparison with the float64 reference is wrong and has no time.",
-        bars(rows),
+        targets(rows),
     ]
     for dtype in DTYPES:
         chosen = sorted((row for row in measured if row.case.dtype == dtype), key=lambda row: key_of(row.case))
@@ -100,8 +102,8 @@ def _figures(row: Row) -> Iterator[str]:
     hidden, batch, density, _ = key_of(row.case)
     yield from (f"{hidden:,}", str(batch), f"{density:.0%}")
     yield from (_step_us(row.cells[REPLAYED][name]) for name in CONTEST.names)
-    best, called = best_of(row), best_of(row, CALLED)
-    yield from (best[0] if best else "-", shown(best[1]) if best else "-", shown(called[1]) if called else "-")
+    best, called = fastest_baseline(row), fastest_baseline(row, CALLED)
+    yield from (best[0] if best else "-", format_ratio(best[1]) if best else "-", format_ratio(called[1]) if called else "-")
     yield PAPER.get(key_of(row.case), "-")
 
 
@@ -109,16 +111,16 @@ def _step_us(cell: Cell) -> str:
     return significant(cell.time_us[0] / STEPS, 3) if cell.time_us else "-"
 
 
-def bars(rows: Sequence[Row]) -> str:
+def targets(rows: Sequence[Row]) -> str:
     """Returns a table of the bars and the figures of the given rows."""
     lines, by_key = [], {key_of(row.case): row for row in rows}
     for key, bar in BARS.items():
-        best = best_of(by_key[key]) if key in by_key else None
+        best = fastest_baseline(by_key[key]) if key in by_key else None
         lines.append(_line(f"H {key[0]:,}, B {key[1]}, {key[2]:.0%}, {key[3]}: over the best", bar, best and best[1], ""))
     usual = [row for row in rows if row.case.batch <= 16]
-    over_best = [(row, best[1]) for row in usual if (best := best_of(row))]
+    over_best = [(row, best[1]) for row in usual if (best := fastest_baseline(row))]
     lines.append(_lowest_line("lowest over the best, B to 16", LOWEST_BAR, over_best))
-    sparse = [(row, ratio) for row in rows if row.case.density <= 0.1 and (ratio := over_dense(row))]
+    sparse = [(row, ratio) for row in rows if row.case.density <= 0.1 and (ratio := speedup_over_dense(row))]
     lines.append(_lowest_line(f"lowest over {DENSE}, density to 10 %", DENSE_BAR, sparse))
     large = [(row, ratio) for row in rows if row.case.hidden_size >= LARGE and key_of(row.case)[2:] == (0.1, "float16")
              and (ratio := row.cells[REPLAYED][OURS].over_it.get(CUDNN))]  # fmt: skip
@@ -129,11 +131,11 @@ def bars(rows: Sequence[Row]) -> str:
     return table(("figure", "found", "bar", "holds", "where"), lines)
 
 
-def _line(what: str, bar: Bar, ratio: Ratio | None, where: str) -> list[str]:
-    return [what, shown(ratio) if ratio else "-", str(bar), bar.holds(ratio) if ratio else "-", where]
+def _line(what: str, bar: MinTarget, ratio: Ratio | None, where: str) -> list[str]:
+    return [what, format_ratio(ratio) if ratio else "-", str(bar), bar.is_met(ratio) if ratio else "-", where]
 
 
-def _lowest_line(what: str, bar: Bar, found: Sequence[tuple[Row, Ratio]]) -> list[str]:
+def _lowest_line(what: str, bar: MinTarget, found: Sequence[tuple[Row, Ratio]]) -> list[str]:
     if not found:
         return _line(what, bar, None, "")
     row, ratio = min(found, key=lambda one: one[1].ratio)
@@ -145,7 +147,7 @@ def crossovers(rows: Sequence[Row]) -> str:
     found: dict[tuple[int, int, str], list[tuple[float, float]]] = {}
     for row in rows:
         hidden, batch, density, dtype = key_of(row.case)
-        if ratio := over_dense(row):
+        if ratio := speedup_over_dense(row):
             found.setdefault((hidden, batch, dtype), []).append((density, ratio.ratio))
     lines = [[f"{hidden:,}", str(batch), dtype, crossover(points)] for (hidden, batch, dtype), points in sorted(found.items())]
     return table(("H", "B", "type", "density"), lines)
@@ -164,7 +166,7 @@ def crossover(points: Sequence[tuple[float, float]]) -> str:
 
 def _missing(rows: Sequence[Row]) -> str:
     """How many rows there are, and why cells have no time, each reason once, whatever its numbers."""
-    reached = [row for row in rows if row.cells[REPLAYED][OURS].reason != LATE]
+    reached = [row for row in rows if row.cells[REPLAYED][OURS].reason != NOT_REACHED]
     own = [row for row in reached if row.cells[REPLAYED][OURS].time_us]
     lines = [f"{OURS} ran {len(own)} of the {len(reached)} cases that were reached, of {len(cases())} in all."]
     reasons: dict[tuple[str, str], list[tuple[str, str]]] = {}
