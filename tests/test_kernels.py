@@ -7,6 +7,7 @@ import math
 import os
 import random
 import re
+import shutil
 import struct
 import uuid
 from collections.abc import Callable
@@ -246,9 +247,15 @@ def of_architecture(name: str, capability: tuple[int, int]) -> Any:
     return pytest.param(name, capability, marks=marks, id=f"{name}-sm_{capability[0]}{capability[1]}")
 
 
+def copied(source: Path, folder: Path) -> Path:
+    """A copy to change, with the headers beside it."""
+    shutil.copytree(source.parent, folder, dirs_exist_ok=True)
+    return folder / source.name
+
+
 def unique(source: Path, folder: Path) -> Path:
     """A copy that nobody has compiled: beside a driver NVRTC keeps a cache of its own, and is silent on what it finds there."""
-    copy = folder / source.name
+    copy = copied(source, folder)
     copy.write_text(f"{source.read_text()}\n__device__ int unique_{uuid.uuid4().hex};\n")
     return copy
 

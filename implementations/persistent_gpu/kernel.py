@@ -90,7 +90,7 @@ def is_fused(steps: int, batch: int, inputs: int | None, hidden: int) -> bool:
 
 
 def shared_bytes_of(kind: Kind, form: Form) -> int:
-    """Bytes of shared memory of a block. An input product's sums use it before anything else (_cuda/input_product.cuh)."""
+    """Bytes of shared memory of a block. An input product's sums use it before anything else (kernels/input_gemm.cuh)."""
     sums = 4 * _THREADS // 32 * _PRODUCT_ROWS * (_PRODUCT_COLUMNS + 1)
     return max(form.shared_bytes, form.launch.block // _THREADS * sums) if kind.inputs else form.shared_bytes
 

@@ -3,7 +3,7 @@
 //   and shared memory of as many multiprocessors as there are.
 // Layout: as persistent_gpu.cu, but for left_over, in whose place there is
 //   handoff [tiles of all groups, 2, ABREAST, PACKET_SLOTS_PER_N_TILE] of 16 bytes, read and written: all 0 before the launch.
-//   A packet holds a part of what a block publishes of a sequence, with the epoch t + 1 for parts of h_t (heard_columns.cuh).
+//   A packet holds a part of what a block publishes of a sequence, with the epoch t + 1 for parts of h_t (ll_b_fragments.cuh).
 //   No two may alias. Alignment: of the element; weight: WIDTH bytes; handoff: 16 bytes.
 // Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of 8 * ABREAST sequences, independent
 //   of the other groups; block r of a group owns UNITS hidden units from r * UNITS. Each of its 8 warps multiplies all rows of
@@ -14,7 +14,7 @@
 //   step, of TF32 2/3, and more where UNITS do not fill their packets. Of an input product as
 //   persistent_gpu.cu, for a group in place of a cluster.
 // Limits: compute capability 8.0; nothing of W_hh is streamed; T, B, G * H below 2^30, as persistent_gpu.cu; offsets 64-bit.
-// Order: a packet is stored and loaded as one (grid.cuh), so a packet whose epoch is valid is valid as a whole. h_(t+1) of a
+// Order: a packet is stored and loaded as one (ld_st_128.cuh), so one whose epoch is valid is valid as a whole. h_(t+1) of a
 //   tile overwrites h_(t-1): its producer has passed a barrier of its block after all its warps had loaded h_t, each part of
 //   which was stored by a block that had passed a barrier after all its warps had loaded h_(t-1). So no consumer still needs
 //   what is overwritten, and one that polls sees the epoch that it waits for, or that of two steps before, or 0. Accumulators
@@ -23,10 +23,10 @@
 //   all threads of its block return at their barrier, and in turn all blocks of the group. Sums are taken in one order:
 //   bit-equal repeats. Of an input product a block's threads read what the same block wrote, with a barrier in between.
 #define GATE_THREADS 256
-#include "heard_columns.cuh"
+#include "ll_b_fragments.cuh"
 
-#include "input_product.cuh"
-#include "jitter.cuh"
+#include "input_gemm.cuh"
+#include "ecornn/common/jitter.cuh"
 
 // Where registers are few recomputed at each call, so that what follows from it takes none in between.
 __device__ inline ThreadCoords thread_coords(int batch) {

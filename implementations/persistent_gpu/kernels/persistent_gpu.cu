@@ -1,6 +1,6 @@
 // Maths: LSTM, GRU (torch.nn's gate order) or RNN, CELL, after the input product, all T steps of one layer and direction in one
 //   launch: W_hh stays in registers and shared memory (Diamos et al., Persistent RNNs, ICML 2016), or as much of it as fits.
-//   With INPUTS > 0 the input product is made first, in the same launch (input_product.cuh).
+//   With INPUTS > 0 the input product is made first, in the same launch (input_gemm.cuh).
 // Layout: gates [T, B, G*H] scalar_t, read: W_ih x without biases, element (t, b, f) at t * gates_step + b * gates_sequence + f.
 //   With INPUTS > 0 written first, by the block that reads it, from x [T, B, INPUTS] and weight_ih [G*H, INPUTS] scalar_t, read,
 //   element (t, b, i) of x at t * x_step + b * x_sequence + i. WIDTH bytes divide their addresses, rows and strides.
@@ -10,7 +10,7 @@
 //   lengths [B] int64, read, null for none: a sequence that is over keeps its state
 //   kept [rows, 4*H] scalar_t, cells [rows, H] float, saved with KEEPS for the backward pass: of (t, b) in row t * row_step +
 //   b * row_sequence LSTM i f g o, GRU r z n and W_hn h + b_hn; c of LSTM
-//   left_over, written and read: 8,192 bytes for each block and fragment of W_hh that is streamed (resident.cuh)
+//   left_over, written and read: 8,192 bytes for each block and fragment of W_hh that is streamed (resident_weights.cuh)
 //   status [1] int32 in memory of the host, written when a wait timed out: 1; all results of that block are NaN then
 //   No two may alias. Alignment: of the element; weight: WIDTH bytes; left_over: 16 bytes.
 // Launch: a cluster of BLOCKS blocks for each TILES tiles of 8 sequences; block r owns UNITS hidden units from r * UNITS, whose
@@ -28,8 +28,8 @@
 //   that takes WATCHDOG_NS times out: all threads of its block stop publishing at the next barrier, and in turn all blocks.
 //   Sums are taken in one order: bit-equal repeats. Of an input product a block's threads read what the same block wrote, with
 //   a barrier in between.
-#include "cluster_gates.cuh"
-#include "input_product.cuh"
+#include "cluster_pointwise_warps.cuh"
+#include "input_gemm.cuh"
 
 struct SharedStorage {
     unsigned long long barriers[2][8];  // a tile's, padded to 128 bytes

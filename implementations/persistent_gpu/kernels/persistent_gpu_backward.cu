@@ -19,9 +19,9 @@
 //   threads had added those of i. Gate buffers alternate from one tile to the next: a thread that writes one passed the barrier
 //   of the tile before, at which every warp arrives after it has multiplied the gates of the one before that. A wait that takes
 //   WATCHDOG_NS ends as in persistent_gpu.cu. Sums are added in the order of blocks: bit-equal repeats.
-#include "cluster.cuh"
-#include "jitter.cuh"
-#include "recurrent_gates.cuh"
+#include "ecornn/ptx/cluster.cuh"
+#include "ecornn/common/jitter.cuh"
+#include "ecornn/rnn/rnn_cell.cuh"
 
 #define WARPS 8
 #define THREADS (32 * WARPS)
@@ -30,8 +30,8 @@
 #define SUM_TILE_BYTES (UNITS * 8 * 4)  // of a block, to each block
 #define STATES_PER_THREAD ((UNITS * 8 + THREADS - 1) / THREADS)  // in a tile
 
-#include "gathered.cuh"
-#include "resident.cuh"
+#include "transposed_load.cuh"
+#include "resident_weights.cuh"
 
 // A warp has 16 units of two sequences at once.
 struct ThreadCoords {
@@ -51,7 +51,7 @@ struct ThreadCoords {
     }
 };
 
-#include "backward_step.cuh"
+#include "ecornn/rnn/pointwise_backward.cuh"
 
 struct SharedStorage {
     unsigned long long barriers[2][8];  // a tile's, padded to 128 bytes

@@ -14,7 +14,7 @@
 //   2/3. Of an input product as persistent_gpu.cu, for a group in place of a cluster.
 // Limits: compute capability 8.0; UNITS a multiple of 4, and nothing of W_hh is streamed; T, B, G * H below 2^30, as
 //   persistent_gpu.cu; offsets 64-bit.
-// Order: a packet is stored and loaded as one (grid.cuh), so a packet whose epoch is valid is valid as a whole. h_(t+1) of a
+// Order: a packet is stored and loaded as one (ld_st_128.cuh), so one whose epoch is valid is valid as a whole. h_(t+1) of a
 //   tile overwrites h_(t-1): its producer has loaded all of h_t, each part of which was stored by a block all of whose threads
 //   had loaded all of h_(t-1), the block's barriers being in between. So no consumer still needs what is overwritten, and one
 //   that polls sees the epoch that it waits for, or that of two steps before, or 0. In a block three barriers a tile and step
@@ -24,11 +24,11 @@
 //   between.
 #define GATE_THREADS 256
 #define SUMS 1
-#include "persistent_step.cuh"
+#include "recurrent_mma_step.cuh"
 
-#include "jitter.cuh"
-#include "parcels.cuh"
-#include "roles.cuh"
+#include "ecornn/common/jitter.cuh"
+#include "ll_state_packets.cuh"
+#include "ecornn/ptx/named_barrier.cuh"
 
 #define PACKETS_PER_TILE (BLOCKS * OutgoingTile<UNITS>::PACKETS)
 #define RECEIVER_THREADS (READERS > 0 ? READERS : THREADS)
@@ -39,7 +39,7 @@
 // A buffer's states are received, have been read; the compute warps, the load warps synchronise.
 enum NamedBarrier { StatesFull = 1, StatesEmpty = 3, ComputeSynced = 5, LoadSynced = 6 };
 
-#include "input_product.cuh"
+#include "input_gemm.cuh"
 
 // Where registers are few recomputed at each call, so that what follows from it takes none in between.
 __device__ inline ThreadCoords thread_coords(int batch) {

@@ -15,7 +15,7 @@
 //   DOWN) a step, and writes as many sums.
 // Limits: compute capability 8.0; UNITS a multiple of 4, and nothing of W_hh is streamed; T, B, G * H below 2^30; offsets
 //   64-bit.
-// Order: a packet is stored and loaded as one (grid.cuh), so a packet whose epoch is valid is valid as a whole. Gradients of
+// Order: a packet is stored and loaded as one (ld_st_128.cuh), so one whose epoch is valid is valid as a whole. Gradients of
 //   step i + 2 of a tile overwrite those of i: their producer has received those of i + 1 of its whole column, whose blocks,
 //   all their threads, had multiplied those of i before. Sums of i + 2 overwrite those of i: their producer has received those
 //   of i + 1 of its whole row, whose blocks had added those of i before. So a consumer that polls sees the epoch that it waits
@@ -23,8 +23,8 @@
 //   receiving gradients and the product, sums and publishing: between two uses of one buffer in shared memory are two of the
 //   four, or the next tile's first. A wait that takes WATCHDOG_NS times out: the whole block returns at the next of them, and
 //   in turn all blocks. Sums are added in one order: bit-equal repeats.
-#include "recurrent_gates.cuh"
-#include "warp_product.cuh"
+#include "ecornn/rnn/rnn_cell.cuh"
+#include "warp_mma.cuh"
 
 #define WARPS 8
 #define THREADS (32 * WARPS)
@@ -36,9 +36,9 @@
 #define STATES_PER_THREAD ((UNITS * 8 + THREADS - 1) / THREADS)  // in a tile
 #define SUM_PACKETS ((SEQUENCES * UNITS + 2) / 3)  // of a block for another
 
-#include "gathered.cuh"
-#include "jitter.cuh"
-#include "parcels.cuh"
+#include "transposed_load.cuh"
+#include "ecornn/common/jitter.cuh"
+#include "ll_state_packets.cuh"
 
 #define PACKETS_PREFETCHED (TILES == 1 || SPLIT ? 0 : 4)  // of a thread, while the tile before is computed
 
@@ -55,7 +55,7 @@ struct ThreadCoords {
     }
 };
 
-#include "backward_step.cuh"
+#include "ecornn/rnn/pointwise_backward.cuh"
 
 typedef OutgoingTile<OWN_GATES> Gradients;
 

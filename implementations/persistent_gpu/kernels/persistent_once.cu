@@ -11,15 +11,15 @@
 // Limits: compute capability 8.0; G * UNITS at most 64; B, G * H, I below 2^30; offsets 64-bit.
 // Order: partial sums of all warps are in shared memory, and are added after a barrier, in one order: bit-equal repeats.
 #define WATCHDOG_NS 0  // no thread waits
-#include "block.cuh"
-#include "recurrent_gates.cuh"
+#include "ecornn/ptx/smem.cuh"
+#include "ecornn/rnn/rnn_cell.cuh"
 
 #define WARPS 8
 #define THREADS (32 * WARPS)
 #define M_TILES_PER_WARP ((GATES * UNITS + 15) / 16)
 #define K_TILES_PER_LOAD (M_TILES_PER_WARP > 8 ? 1 : 8 / M_TILES_PER_WARP)  // whose weights a thread loads at once
 
-#include "few_columns.cuh"
+#include "skinny_gemm.cuh"
 
 typedef long long index;
 

@@ -14,7 +14,7 @@
 // Limits: compute capability 9.0; UNITS a multiple of 16 bytes of scalar_t, nothing of the weights is streamed; T, B, G * H
 //   below 2^30; offsets 64-bit. To be fast, not to be right, all clusters run at once: see Order.
 // Order: in a cluster as persistent_gpu.cu. Between layers: the pointwise warps arrive at a barrier with the signal warp when
-//   all have written a step of the output; that warp then sets its flag to the step's number, releasing (progress.cuh) what all
+//   all have written a step of the output; that warp then sets its flag to the step's number, releasing (flags.cuh) what all
 //   of them wrote before the barrier. A lane of a load warp acquires the flag of one block below, and its warp synchronises
 //   before any lane reads. So each value read was written before. Every flag is set once for each step, in order, by one
 //   thread. No layer waits for one above: a layer can go on when all below it can, and blocks start in their order. A buffer of
@@ -23,11 +23,11 @@
 //   and nothing more is published, in the block, its cluster and so the layers above.
 #define LOAD_WARPS 3
 #define INPUT_K_TILES (((INPUTS > HIDDEN ? INPUTS : HIDDEN) + K_TILE * GROUPS - 1) / (K_TILE * GROUPS))  // of a group of warps
-#include "cluster_gates.cuh"
-#include "progress.cuh"
+#include "cluster_pointwise_warps.cuh"
+#include "ecornn/ptx/flags.cuh"
 
 #define VECTORS_IN_FLIGHT (WIDTH < 8 ? WIDTH / 2 : 8)  // of a lane of a load warp
-// Named barriers beside those of cluster_gates.cuh: of the buffers of inputs; all outputs of a step are written.
+// Named barriers beside those of cluster_pointwise_warps.cuh: of the buffers of inputs; all outputs of a step are written.
 enum WaveBarrier { InputsFull = 6, InputsEmpty = InputsFull + LOAD_WARPS, OutputWritten = InputsEmpty + LOAD_WARPS };
 static_assert(STREAMED_FRAGMENTS == 0, "all weights are on chip");
 
@@ -55,7 +55,7 @@ struct LayerInput {
     const int* step_flags;
 };
 
-// In place of gate_step.cuh's GateInputs: they are in the sums.
+// In place of pointwise_forward.cuh's GateInputs: they are in the sums.
 struct FusedInputs {
     __device__ void load(const KernelArgs&, const StatePointers&, int, int) const {}
     __device__ float at(int, int) const { return 0; }

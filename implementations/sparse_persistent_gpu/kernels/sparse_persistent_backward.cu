@@ -12,10 +12,10 @@
 #define THREADS GATE_THREADS  // that have the states
 #define VALUES_PER_UNIT GATES
 #define ROW_GATES 1
-#include "jitter.cuh"
+#include "ecornn/common/jitter.cuh"
 
-#include "sparse_rows.cuh"
-#include "sparse_sent.cuh"
+#include "spmm_rows.cuh"
+#include "cluster_reduce.cuh"
 
 struct ThreadCoords {
     int number, first_unit, first_sequence, batch;
@@ -28,7 +28,7 @@ struct ThreadCoords {
     }
 };
 
-#include "backward_step.cuh"
+#include "ecornn/rnn/pointwise_backward.cuh"
 
 struct SharedStorage {
     States states;  // gates' gradients of all units

@@ -2,7 +2,7 @@
 //   launch, with a pruned W_hh whose non-zeros are resident in registers and shared memory of as many multiprocessors as there
 //   are; products and sums in float32.
 // Layout: as persistent_grid.cu, but for W_hh, in whose place there are
-//   places, values [BLOCKS, pairs, BLOCK_THREADS] of a block's non-zeros, as sparse_rows.cuh reads them;
+//   places, values [BLOCKS, pairs, BLOCK_THREADS] of a block's non-zeros, as spmm_rows.cuh reads them;
 //   slots [BLOCKS, BLOCK_THREADS] of each thread's partial sums, and firsts [BLOCKS, ROWS + 1], where each row's begin unless
 //   all have PARTS_A_ROW of them, or of clusters [BLOCKS], how many a block receives (_sparse_packing.py); and for
 //   handoff [tiles of all groups, 2, BLOCKS, PACKETS] of 16 bytes, then [tiles of all groups] of 16 bytes: all 0 before the
@@ -10,11 +10,12 @@
 // Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of SEQUENCES sequences, which knows no
 //   other; block r of a group owns UNITS hidden units from r * UNITS. Of BLOCK_THREADS threads each multiplies non-zeros of one
 //   row; GATE_THREADS pointwise threads have the states, the others receive what all blocks publish. CLUSTER adjacent blocks
-//   divide the columns of their rows (sparse_sent.cuh); more than one only where TILES is 1. Shared bytes: Sparse.shared_bytes.
+//   divide the columns of their rows (cluster_reduce.cuh); more than one only where TILES is 1.
+//   Shared bytes: Sparse.shared_bytes.
 // Cost: reads the non-zeros once, T B G H values, writes T B H; 2 T B operations a non-zero. Each block receives 4/3 B H values
 //   of others a step, and reads a non-zero's states of SEQUENCES sequences from shared memory.
 // Limits: compute capability 8.0; at most 65,536 positions of states; T, B, G * H below 2^30; offsets 64-bit.
-// Order: a packet is written and read as one (grid.cuh), so a reader of its epoch reads it whole. h_(t+1) of a tile overwrites
+// Order: a packet is written and read as one (ld_st_128.cuh): who reads its epoch reads it whole. h_(t+1) of a tile overwrites
 //   h_(t-1): its producer has read all of h_t, each packet of which was published by a block all of whose threads had read all
 //   of h_(t-1), the block's barriers being between. So no consumer is left of what is overwritten, and a reader sees the epoch
 //   it waits for, or that of two steps before, or 0. Without TIMESTAMPS the same holds of the counter in place of epochs. In a
@@ -23,7 +24,7 @@
 //   before the next barrier, by which the pointwise threads have read all partial sums. A wait of WATCHDOG_NS times out for all
 //   threads of its block at the second barrier, and in turn for all blocks of the group. Sums are reduced in one order:
 //   bit-equal repeats. In clusters the wait for partial sums, and then that for what is published, replace the second barrier
-//   (sparse_sent.cuh).
+//   (cluster_reduce.cuh).
 #define VALUES_PER_UNIT 1
 #define GROUPS 1
 #define SUMS 1
@@ -31,13 +32,13 @@
 #define SUM_COLUMNS 1
 #define INPUT_K_TILES 0
 #define ELEMENTS_PER_VECTOR (16 / (int)sizeof(scalar_t))
-#include "jitter.cuh"
+#include "ecornn/common/jitter.cuh"
 
-#include "recurrent_gates.cuh"
+#include "ecornn/rnn/rnn_cell.cuh"
 #define ROW_GATES GATES
-#include "sparse_rows.cuh"
-#include "sparse_sent.cuh"
-#include "gate_step.cuh"
+#include "spmm_rows.cuh"
+#include "cluster_reduce.cuh"
+#include "ecornn/rnn/pointwise_forward.cuh"
 
 struct SharedStorage {
     States states;
