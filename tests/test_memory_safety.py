@@ -30,11 +30,11 @@ PLANTED = {
         "ll_state_packets.cuh", "i < PACKETS; i +=", "i <= PACKETS; i +=", "persistent", TRAINING, "grid",
     ),
     "a scan writes one step more": (
-        "scan_gpu.cu", "if (IS_WHOLE || i < count)", "if (IS_WHOLE || i <= count)", "scan", "scan_gpu, mingru-T7-B3-H5-float64",
+        "scan.cu", "if (IS_WHOLE || i < count)", "if (IS_WHOLE || i <= count)", "scan", "scan_gpu, mingru-T7-B3-H5-float64",
         "as chosen",
     ),
     "a scan in log space writes one step more": (
-        "scan_gpu_log.cu", "start + step >= steps) return", "start + step > steps) return", "scan",
+        "log_scan.cu", "start + step >= steps) return", "start + step > steps) return", "scan",
         "scan_gpu_log, mingru_positive-T7-B3-H5-float64", "as chosen",
     ),
     "a block of pruned rows reads where one row more begins": (
@@ -42,7 +42,7 @@ PLANTED = {
         "sparse_persistent_gpu, lstm-T3-B9-H7-float32-state-density0.4-training", "as chosen",
     ),
     "a step has one thread more than elements": (
-        "transposed_gpu.cu", "thread < (unsigned)", "thread <= (unsigned)", "transposed",
+        "pointwise.cu", "thread < (unsigned)", "thread <= (unsigned)", "transposed",
         "transposed_gpu, gru-T2-B3-H7-float32-training", "as chosen",
     ),
 }  # fmt: skip

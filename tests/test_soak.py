@@ -98,9 +98,11 @@ def test_a_first_call_that_is_wrong_makes_all_others_differ() -> None:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("name", ["gpu", "gpu_backward", "grid", "abreast", "wave"])
+@pytest.mark.parametrize(
+    "name", ["cluster_forward", "cluster_backward", "grid_forward", "grid_forward_ntiled", "wavefront_forward"]
+)
 def test_without_jitter_a_kernel_is_as_if_there_were_none(name: str, tmp_path: Path) -> None:
-    name = f"persistent_{name}.cu"
+    name = f"{name}.cu"
     source = source_of(name)
     without = copied(source, tmp_path)
     without.write_text(re.sub(r' *jitter\(.*\);\n|#include "ecornn/common/jitter.cuh"\n', "", source.read_text()))

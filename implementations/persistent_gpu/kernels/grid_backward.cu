@@ -1,7 +1,7 @@
-// Maths: the backward pass of persistent_gpu.cu, CELL, all T steps of one layer and direction in one launch, as
-//   persistent_gpu_backward.cu, for W_hh that does not fit in a cluster: it stays in the registers and shared memory of as many
+// Maths: the backward pass of cluster_forward.cu, CELL, all T steps of one layer and direction in one launch, as
+//   cluster_backward.cu, for W_hh that does not fit in a cluster: it stays in the registers and shared memory of as many
 //   multiprocessors as there are.
-// Layout: as persistent_gpu_backward.cu, but for left_over, in whose place there is
+// Layout: as cluster_backward.cu, but for left_over, in whose place there is
 //   handoff [tiles of all groups, 2] of [ACROSS, DOWN, Gradients::PACKETS] and [BLOCKS, ACROSS, SUM_PACKETS], of 16 bytes, read
 //   and written: all 0 before the launch. A packet has the epoch i + 1, of the i-th step backward. It holds a part of a block's
 //   gate gradients, sequence by sequence, or partial sums, in float32, of a block for another.
@@ -11,7 +11,7 @@
 //   r * UNITS. It multiplies the gradients of the gates of its column's units by W_hh^T's rows of its row's units, a part of
 //   their sums, which are published to the unit's block and added there. Its 8 warps are GROUPS K partitions by groups of rows.
 //   SEQUENCES of a tile are published, 8 or as many as there are at all. Shared bytes: Form.shared_bytes.
-// Cost: as persistent_gpu_backward.cu; between blocks each reads 4/3 B H (G / ACROSS values, of TF32 half of that, + 4 bytes /
+// Cost: as cluster_backward.cu; between blocks each reads 4/3 B H (G / ACROSS values, of TF32 half of that, + 4 bytes /
 //   DOWN) a step, and writes as many sums.
 // Limits: compute capability 8.0; UNITS a multiple of 4, and nothing of W_hh is streamed; T, B, G * H below 2^30; offsets
 //   64-bit.

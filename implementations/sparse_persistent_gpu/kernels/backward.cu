@@ -1,14 +1,14 @@
-// Maths: the backward pass of sparse_persistent_gpu.cu, CELL, all T steps of one layer and direction in one launch: each block
+// Maths: the backward pass of forward.cu, CELL, all T steps of one layer and direction in one launch: each block
 //   multiplies the gradients of all gates by the rows of W_hh^T of its own units, whose non-zeros are resident in it.
-// Layout: as persistent_grid_backward.cu, but for W_hh, in whose place there are places, values, slots and firsts as in
-//   sparse_persistent_gpu.cu, of W_hh^T, whose columns are a unit's gates side by side; and for
-//   handoff, as in sparse_persistent_gpu.cu: the gradients of a block's gates, with epoch i + 1 in the i-th step backward.
+// Layout: as persistent_gpu's grid_backward.cu, but for W_hh, in whose place there are places, values, slots and
+//   firsts as in forward.cu, of W_hh^T, whose columns are a unit's gates side by side; and for
+//   handoff, as in forward.cu: the gradients of a block's gates, with epoch i + 1 in the i-th step backward.
 //   No two may alias. Alignment: of the element; handoff: 16 bytes; values: 4 bytes.
-// Launch: as sparse_persistent_gpu.cu.
-// Cost: reads the non-zeros once, T B values a unit as persistent_grid_backward.cu; 2 T B operations a non-zero. Each block
+// Launch: as forward.cu.
+// Cost: reads the non-zeros once, T B values a unit as that kernel; 2 T B operations a non-zero. Each block
 //   receives 4/3 B G H values of others a step.
-// Limits: as sparse_persistent_gpu.cu; positions are G * H.
-// Order: as sparse_persistent_gpu.cu, gradients of step i + 2 overwriting those of i.
+// Limits: as forward.cu; positions are G * H.
+// Order: as forward.cu, gradients of step i + 2 overwriting those of i.
 #define THREADS GATE_THREADS  // that have the states
 #define VALUES_PER_UNIT GATES
 #define ROW_GATES 1

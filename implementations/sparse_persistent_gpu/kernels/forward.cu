@@ -1,7 +1,7 @@
 // Maths: LSTM, GRU (torch.nn's gate order) or RNN, CELL, after the input product, all T steps of one layer and direction in one
 //   launch, with a pruned W_hh whose non-zeros are resident in registers and shared memory of as many multiprocessors as there
 //   are; products and sums in float32.
-// Layout: as persistent_grid.cu, but for W_hh, in whose place there are
+// Layout: as persistent_gpu's grid_forward.cu, but for W_hh, in whose place there are
 //   places, values [BLOCKS, pairs, BLOCK_THREADS] of a block's non-zeros, as spmm_rows.cuh reads them;
 //   slots [BLOCKS, BLOCK_THREADS] of each thread's partial sums, and firsts [BLOCKS, ROWS + 1], where each row's begin unless
 //   all have PARTS_A_ROW of them, or of clusters [BLOCKS], how many a block receives (_sparse_packing.py); and for

@@ -3,17 +3,17 @@
 //   behind the layer below. Source: Appleyard et al., Optimizing Performance of Recurrent Neural Networks on GPUs, 2016.
 // Layout: x [T, B, INPUTS] scalar_t, read, the input of the first layer: element (t, b, i) at t * x_step + b * x_sequence + i.
 //   Of each layer, by its number: weight_ih [G*H, INPUTS, above the first H], weight_hh [G*H, H] scalar_t, read. bias_ih,
-//   bias_hh, output, kept, cells: as persistent_gpu.cu, as are lengths and status; each output is read by the layer above.
-//   first_h, first_c, final_h, final_c [LAYERS, B, H] scalar_t: as persistent_gpu.cu.
+//   bias_hh, output, kept, cells: as cluster_forward.cu, as are lengths and status; each output is read by the layer above.
+//   first_h, first_c, final_h, final_c [LAYERS, B, H] scalar_t: as cluster_forward.cu.
 //   told [LAYERS, tile sets, BLOCKS] int32, read and written: all 0 before the launch; step flags: steps that a block has
 //   written. No two may alias. Alignment: of the element; x, weights, outputs, and what is between rows of x: WIDTH bytes.
 // Launch: a cluster of BLOCKS blocks for each layer and tile set, TILES tiles of 8 sequences, the first layer's clusters first.
-//   In a block, beside the warps of persistent_gpu.cu, LOAD_WARPS warps load the layer's inputs, each into a buffer of its own,
+//   In a block, beside the warps of cluster_forward.cu, LOAD_WARPS warps load the layer's inputs, each into its own buffer,
 //   and one signals the layer above. Shared bytes: Wave.shared_bytes.
 // Cost: of each layer reads G H (I + H) + T B I values, writes T B H; 2 T B G H (I + H) operations.
 // Limits: compute capability 9.0; UNITS a multiple of 16 bytes of scalar_t, nothing of the weights is streamed; T, B, G * H
 //   below 2^30; offsets 64-bit. To be fast, not to be right, all clusters run at once: see Order.
-// Order: in a cluster as persistent_gpu.cu. Between layers: the pointwise warps arrive at a barrier with the signal warp when
+// Order: in a cluster as cluster_forward.cu. Between layers: the pointwise warps arrive at a barrier with the signal warp when
 //   all have written a step of the output; that warp then sets its flag to the step's number, releasing (flags.cuh) what all
 //   of them wrote before the barrier. A lane of a load warp acquires the flag of one block below, and its warp synchronises
 //   before any lane reads. So each value read was written before. Every flag is set once for each step, in order, by one

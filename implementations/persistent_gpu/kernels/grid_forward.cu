@@ -1,7 +1,7 @@
 // Maths: LSTM, GRU (torch.nn's gate order) or RNN, CELL, after the input product, all T steps of one layer and direction in one
-//   launch, as persistent_gpu.cu, for W_hh that does not fit in a cluster or takes longer with one: it stays in the registers
+//   launch, as cluster_forward.cu, for W_hh that does not fit in a cluster or takes longer with one: it stays in the registers
 //   and shared memory of as many multiprocessors as there are.
-// Layout: as persistent_gpu.cu, but for left_over, in whose place there is
+// Layout: as cluster_forward.cu, but for left_over, in whose place there is
 //   handoff [tiles of all groups, 2, BLOCKS, PACKETS] of 16 bytes, read and written: all 0 before the launch. A packet holds a
 //   part of what a block publishes of its units of a tile, sequence by sequence, with the epoch t + 1 for parts of h_t.
 //   No two may alias. Alignment: of the element; weight: WIDTH bytes; handoff: 16 bytes.
@@ -11,9 +11,9 @@
 //   receive what is published, with several tiles of the next one meanwhile, into BUFFERS buffers in turn; registers are
 //   reallocated to the compute warps where OTHER_REGISTERS says how many. Shared bytes: Form.shared_bytes.
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each reads 4/3 B H values of others a step, of TF32
-//   2/3. Of an input product as persistent_gpu.cu, for a group in place of a cluster.
+//   2/3. Of an input product as cluster_forward.cu, for a group in place of a cluster.
 // Limits: compute capability 8.0; UNITS a multiple of 4, and nothing of W_hh is streamed; T, B, G * H below 2^30, as
-//   persistent_gpu.cu; offsets 64-bit.
+//   cluster_forward.cu; offsets 64-bit.
 // Order: a packet is stored and loaded as one (ld_st_128.cuh), so one whose epoch is valid is valid as a whole. h_(t+1) of a
 //   tile overwrites h_(t-1): its producer has loaded all of h_t, each part of which was stored by a block all of whose threads
 //   had loaded all of h_(t-1), the block's barriers being in between. So no consumer still needs what is overwritten, and one

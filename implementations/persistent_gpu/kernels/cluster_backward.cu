@@ -1,24 +1,24 @@
-// Maths: the backward pass of persistent_gpu.cu, CELL, all T steps of one layer and direction in one launch: from the last step
-//   to the first, dh = d_output + W_hh^T d_gates of the step after, d_gates from dh and what the forward pass saved.
-// Layout: kept [rows, 4*H] scalar_t, cells [rows, H] float, read: as persistent_gpu.cu saved them
+// Maths: the backward pass of cluster_forward.cu, CELL, all T steps of one layer and direction in one launch: from the last
+//   step to the first, dh = d_output + W_hh^T d_gates of the step after, d_gates from dh and what the forward pass saved.
+// Layout: kept [rows, 4*H] scalar_t, cells [rows, H] float, read: as cluster_forward.cu saved them
 //   output, d_output [T, B, H] scalar_t, read: element (t, b, h) at t * NAME_step + b * NAME_sequence + h
 //   weight [G*H, H] scalar_t, read: W_hh. first_h, first_c, d_final_h, d_final_c [B, H] scalar_t, read, null for zeros
 //   lengths [B] int64, read, null for none: a step at which a sequence is over passes gradients on
 //   d_gates [rows, G*H] scalar_t, written: with respect to W_ih x. d_product [rows, H] scalar_t, written by GRU: to W_hn h
-//   d_first_h, d_first_c [B, H] scalar_t, written, the latter by LSTM only. left_over and status as in persistent_gpu.cu
+//   d_first_h, d_first_c [B, H] scalar_t, written, the latter by LSTM only. left_over and status as in cluster_forward.cu
 //   No two may alias. Alignment: of the element; left_over: 16 bytes.
-// Launch: clusters, units and sequences as in persistent_gpu.cu. A block multiplies the gradients of its own gates, which do
+// Launch: clusters, units and sequences as in cluster_forward.cu. A block multiplies the gradients of its own gates, which do
 //   not leave it, by rows of W_hh^T, those of all units: each of its 8 warps has M_TILES_PER_WARP tiles of 16, TOGETHER of them at
 //   once, so that their sums are on their way while others are multiplied. Shared bytes: Form.shared_bytes.
 // Cost: reads G H^2 + T B S H values, S being 9 (LSTM, c in float counting twice), 6 (GRU), 2 (RNN), writes T B G H (GRU: 4 H);
 //   2 T B G H^2 operations. Between blocks 4 B H bytes a step and block.
-// Limits: as persistent_gpu.cu; UNITS a multiple of 16, so that a row tile's sums are all of one block's units; BLOCKS 2 at
+// Limits: as cluster_forward.cu; UNITS a multiple of 16, so that a row tile's sums are all of one block's units; BLOCKS 2 at
 //   least, as a block that is a cluster alone may not send to itself.
 // Order: sums of step i of a tile are sent to buffer i % 2 of the units' block and waited for by their bytes. A producer of
 //   those of i + 2 has all of i + 1, whose every producer passed its block's barrier of that tile and step i + 1, where all its
 //   threads had added those of i. Gate buffers alternate from one tile to the next: a thread that writes one passed the barrier
 //   of the tile before, at which every warp arrives after it has multiplied the gates of the one before that. A wait that takes
-//   WATCHDOG_NS ends as in persistent_gpu.cu. Sums are added in the order of blocks: bit-equal repeats.
+//   WATCHDOG_NS ends as in cluster_forward.cu. Sums are added in the order of blocks: bit-equal repeats.
 #include "ecornn/ptx/cluster.cuh"
 #include "ecornn/common/jitter.cuh"
 #include "ecornn/rnn/rnn_cell.cuh"
