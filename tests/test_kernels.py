@@ -309,6 +309,29 @@ def test_what_was_compiled_once_comes_from_disk(tmp_path: Path, monkeypatch: pyt
 
 
 @needs_nvrtc
+def test_a_change_of_any_header_compiles_a_kernel_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "HEADERS", tmp_path / "include")
+    source = tmp_path / "kernels/kernel.cu"
+    files = [source, tmp_path / "kernels/own.cuh", tmp_path / "include/ecornn/ptx/shared.cuh"]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    digests = [compiler._digest(source, (), (9, 0))]
+    for file in files:
+        file.write_text("// changed")
+        digests.append(compiler._digest(source, (), (9, 0)))
+    assert len(set(digests)) == 4
+
+
+def test_a_kernel_includes_shared_headers_by_their_path_and_its_own_by_their_name() -> None:
+    for file in (*FOLDER.rglob("*.cu"), *FOLDER.rglob("*.cuh")):
+        for name in re.findall(r'#include "(.+)"', file.read_text()):
+            folder = compiler.HEADERS if name.startswith("ecornn/") else file.parent
+            assert (folder / name).is_file(), f"{file}: {name}"
+            assert folder == compiler.HEADERS or file.parent.name == "kernels", f"{file}: {name}"
+
+
+@needs_nvrtc
 def test_a_kernel_is_compiled_where_the_cache_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECORNN_CACHE_DIR", "/dev/null/absent")
     source = tmp_path / "empty.cu"
