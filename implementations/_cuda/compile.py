@@ -95,7 +95,7 @@ def _own_folder() -> TemporaryDirectory[str]:
 
 
 def include_folders(source: Path) -> tuple[Path, Path]:
-    """Where a kernel's headers lie: shared ones, and its implementation's own beside it."""
+    """Folders that a kernel includes headers of: the shared ones, and its own."""
     return HEADERS, source.parent
 
 
