@@ -20,6 +20,7 @@
 //   of the tile before, at which every warp arrives after it has multiplied the gates of the one before that. A wait that takes
 //   WATCHDOG_NS ends as in cluster_forward.cu. Sums are added in the order of blocks: bit-equal repeats.
 #include "ecornn/ptx/cluster.cuh"
+#include "ecornn/ptx/mbarrier.cuh"
 #include "ecornn/common/jitter.cuh"
 #include "ecornn/rnn/rnn_cell.cuh"
 

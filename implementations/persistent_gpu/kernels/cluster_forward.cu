@@ -29,6 +29,7 @@
 //   Sums are taken in one order: bit-equal repeats. Of an input product a block's threads read what the same block wrote, with
 //   a barrier in between.
 #include "cluster_pointwise_warps.cuh"
+#include "ecornn/ptx/register_reconfig.cuh"
 #include "input_gemm.cuh"
 
 struct SharedStorage {

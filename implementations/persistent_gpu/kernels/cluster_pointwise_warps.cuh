@@ -5,6 +5,7 @@
 #pragma once
 #define SUMS 2
 #include "ecornn/ptx/cluster.cuh"
+#include "ecornn/ptx/mbarrier.cuh"
 #include "ecornn/common/jitter.cuh"
 #include "recurrent_mma_step.cuh"
 #include "ecornn/ptx/named_barrier.cuh"

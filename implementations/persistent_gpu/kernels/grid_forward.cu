@@ -29,6 +29,7 @@
 #include "ecornn/common/jitter.cuh"
 #include "ll_state_packets.cuh"
 #include "ecornn/ptx/named_barrier.cuh"
+#include "ecornn/ptx/register_reconfig.cuh"
 
 #define PACKETS_PER_TILE (BLOCKS * OutgoingTile<UNITS>::PACKETS)
 #define RECEIVER_THREADS (READERS > 0 ? READERS : THREADS)

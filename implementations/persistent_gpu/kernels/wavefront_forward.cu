@@ -25,6 +25,7 @@
 #define INPUT_K_TILES (((INPUTS > HIDDEN ? INPUTS : HIDDEN) + K_TILE * GROUPS - 1) / (K_TILE * GROUPS))  // of a group of warps
 #include "cluster_pointwise_warps.cuh"
 #include "ecornn/ptx/flags.cuh"
+#include "ecornn/ptx/register_reconfig.cuh"
 
 #define VECTORS_IN_FLIGHT (WIDTH < 8 ? WIDTH / 2 : 8)  // of a lane of a load warp
 // Named barriers beside those of cluster_pointwise_warps.cuh: of the buffers of inputs; all outputs of a step are written.

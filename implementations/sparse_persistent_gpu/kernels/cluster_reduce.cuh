@@ -6,6 +6,7 @@
 // overwrites when it publishes.
 #pragma once
 #include "ecornn/ptx/cluster.cuh"
+#include "ecornn/ptx/mbarrier.cuh"
 #include "partial_sums.cuh"
 
 #if CLUSTER > 1

@@ -1,6 +1,6 @@
 // Takes the place of ecornn/ptx/ld_st_128.cuh: what is stored is visible some time later.
 #pragma once
-#include "ecornn/ptx/smem.cuh"
+#include "machine.hpp"
 
 inline void st_relaxed_b128(uint4* ptr, uint4 value) { store_later(ptr, value); }
 inline uint4 ld_relaxed_b128(const uint4* ptr) { return *ptr; }

@@ -9,5 +9,3 @@ inline Barrier& named_barrier(int barrier_id, int num_threads) {
 }
 inline void named_barrier_sync(int barrier_id, int num_threads) { barrier_sync(named_barrier(barrier_id, num_threads)); }
 inline void named_barrier_arrive(int barrier_id, int num_threads) { barrier_arrive(named_barrier(barrier_id, num_threads)); }
-template <int REGISTERS> void warpgroup_reg_dealloc() {}
-template <int REGISTERS> void warpgroup_reg_alloc() {}

@@ -2,7 +2,7 @@
 // make, with JITTER, a seed, defined; otherwise there is nothing. Who waits, where and how long follows from the seed, the block,
 // the warp, the step, the place and the time, so that no two launches are alike.
 #pragma once
-#include "ecornn/ptx/smem.cuh"
+#include "ecornn/ptx/spin_wait.cuh"
 
 #ifdef JITTER
 // Each bit of the result depends on all bits. Source: Wellons, "Prospecting for Hash Functions", 2018 (lowbias32).

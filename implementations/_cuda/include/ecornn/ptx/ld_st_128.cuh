@@ -2,7 +2,6 @@
 // and read as one, so a flag among them says that all of them are valid. No fence and no other flag is needed. Compute capability
 // 8.0.
 #pragma once
-#include "ecornn/ptx/smem.cuh"
 
 __device__ inline void st_relaxed_b128(uint4* ptr, uint4 value) {
     asm volatile(

@@ -2,6 +2,7 @@
 // own flag, the epoch, by which a reader knows that it is valid: the low-latency protocol (NCCL's LL128, MSCCL++'s LL16Packet).
 #pragma once
 #include "ecornn/ptx/ld_st_128.cuh"
+#include "ecornn/ptx/spin_wait.cuh"
 
 // Three words, and the epoch.
 struct LL16Packet {
