@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from pytest_ecornn.implementations._common.recurrent_problem import Device
-from pytest_ecornn.implementations._cuda.compile import HEADERS
+from pytest_ecornn.implementations._cuda.compile import include_folders
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
@@ -108,11 +108,10 @@ class ClustersOnCpu(Kernel):
     change: Callable[[str, str], str] = staticmethod(lambda name, text: text)
 
     def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
-        files = (
-            *HEADERS.glob("*.cuh"),
-            *_FOLDER.iterdir(),
-        )  # a header of the same name takes a header's place
-        headers = tuple((file.name, self.change(file.name, file.read_text())) for file in files)
+        folders = (*include_folders(source), _FOLDER)  # a later one's header takes the place of another at the same path
+        found = [(one, file) for one in folders for file in one.rglob("*") if file.suffix in (".cuh", ".hpp")]
+        files = {str(file.relative_to(one)): file for one, file in found}
+        headers = tuple((path, self.change(file.name, file.read_text())) for path, file in files.items())
         return _compiled(self.change(name, source.read_text()), headers, name, macros)
 
     def _run(self, launch: Launch, passed: list[int]) -> None:
@@ -130,16 +129,17 @@ class ClustersOnCpu(Kernel):
 def _compiled(text: str, headers: tuple[tuple[str, str], ...], name: str, macros: tuple[tuple[str, str], ...]) -> Any:
     folder = Path(tempfile.mkdtemp())
     for header, its_text in headers:
+        (folder / header).parent.mkdir(parents=True, exist_ok=True)
         (folder / header).write_text(its_text)
     entry = f'extern "C" void run_kernel(const long long* given) {{ call({name}, given); }}'
     text = f'#include "machine.hpp"\n{text}\n{entry}\n'
-    return ctypes.cast(build(folder, text, macros, folder, _machine()._name).run_kernel, ctypes.c_void_p)
+    return ctypes.cast(build(folder, text, macros, [folder], _machine()._name).run_kernel, ctypes.c_void_p)
 
 
 @cache
 def _machine() -> ctypes.CDLL:
     """What runs all kernels."""
-    library = build(Path(tempfile.mkdtemp()), (_FOLDER / "machine.cpp").read_text(), (), _FOLDER)
+    library = build(Path(tempfile.mkdtemp()), (_FOLDER / "machine.cpp").read_text(), (), [_FOLDER])
     library.run_clusters.argtypes = (ctypes.c_void_p, *(ctypes.c_uint,) * 6, ctypes.c_ulonglong, ctypes.c_void_p)
     library.run_clusters.restype = ctypes.c_int
     return library

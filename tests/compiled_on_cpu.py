@@ -15,13 +15,13 @@ from pathlib import Path
 FOLDER = Path(__file__).parents[1] / "build/kernels_on_cpu"
 
 
-def compiled(source: Path, headers: Path, options: Sequence[str], libraries: Sequence[str] = ()) -> Path:
-    """The library of a source, which includes files of the folder `headers`. libraries: paths of others that it calls.
+def compiled(source: Path, headers: Sequence[Path], options: Sequence[str], libraries: Sequence[str] = ()) -> Path:
+    """The library of a source, which includes files of the folders `headers`. libraries: paths of others that it calls.
 
     Two sources are the same where the preprocessor makes the same of them, for the same compiler, options and libraries.
     Workers that compile one at the same time put the same file into place.
     """
-    command = ["g++", *options, f"-I{headers}"]
+    command = ["g++", *options, *(f"-I{one}" for one in headers)]
     preprocessed = subprocess.run([*command, "-E", "-P", str(source)], check=True, capture_output=True).stdout
     key = hashlib.sha256(repr((_version(), tuple(options), tuple(libraries))).encode() + preprocessed).hexdigest()
     library = FOLDER / f"{key[:32]}.so"

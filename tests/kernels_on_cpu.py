@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._cuda import kernel
-from pytest_ecornn.implementations._cuda.compile import HEADERS
+from pytest_ecornn.implementations._cuda.compile import include_folders
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.launch import INT32, INT64, POINTER, Launch
 from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
@@ -99,11 +99,16 @@ class KernelOnCpu(Kernel):
 
 @cache
 def _compiled(source: Path, text: str, macros: tuple[tuple[str, str], ...]) -> ctypes.CDLL:
-    return build(Path(tempfile.mkdtemp()), f'{_SHIM}\n#line 1 "{source}"\n{text}\n', macros, HEADERS)
+    return build(Path(tempfile.mkdtemp()), f'{_SHIM}\n#line 1 "{source}"\n{text}\n', macros, include_folders(source))
 
 
-def build(folder: Path, text: str, macros: tuple[tuple[str, str], ...], headers: Path, *libraries: str) -> ctypes.CDLL:
-    """The C++ of that text, written to the folder, as a library. libraries: paths of others that it calls."""
+def build(
+    folder: Path, text: str, macros: tuple[tuple[str, str], ...], headers: Sequence[Path], *libraries: str
+) -> ctypes.CDLL:
+    """The C++ of that text, written to the folder, as a library. headers: folders that it includes files of.
+
+    libraries: paths of others that it calls.
+    """
     source = folder / "kernel.cpp"
     source.write_text(text)
     options = ["-O1", "-std=c++17", "-shared", "-fPIC", "-fno-gnu-unique", "-w"]

@@ -29,7 +29,7 @@ _DECLARED = re.compile(
 def ptx_of(source: Path, macros: Variant) -> str:
     from cupy.cuda import nvrtc
 
-    options = [one for one in compiler._options(macros, MEASURED) if not one.startswith("--ptxas")]
+    options = [one for one in compiler._options(source, macros, MEASURED) if not one.startswith("--ptxas")]
     options[0] = options[0].replace("sm_", "compute_")
     program = nvrtc.createProgram(source.read_text(), "kernel.cu", [], [])
     try:

@@ -58,7 +58,7 @@ KERNELS = {
 def ptx_of(source: Path, macros: tuple[tuple[str, str], ...]) -> str:
     from cupy.cuda import nvrtc
 
-    options = [one for one in compiler._options(macros, (9, 0)) if "architecture" not in one and "ptxas" not in one]
+    options = [one for one in compiler._options(source, macros, (9, 0)) if "architecture" not in one and "ptxas" not in one]
     program = nvrtc.createProgram(source.read_text(), source.name, [], [])
     try:
         nvrtc.compileProgram(program, ["--gpu-architecture=compute_90a", *options])

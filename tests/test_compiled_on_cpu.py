@@ -22,7 +22,7 @@ def test_the_same_is_compiled_once_and_a_changed_header_anew(tmp_path: Path, mon
         folder.mkdir()
         (folder / "value.h").write_text(f"#define VALUE {header}  // in {folder}")
         (folder / "source.cpp").write_text('#include "value.h"\nextern "C" int value() { return VALUE; }')
-        libraries.append(compiled(folder / "source.cpp", folder, options))
+        libraries.append(compiled(folder / "source.cpp", [folder], options))
     assert libraries[0] == libraries[1]
     assert len(set(libraries)) == 3
     assert sorted((tmp_path / "cache").iterdir()) == sorted(set(libraries))

@@ -7,6 +7,7 @@ import math
 import os
 import random
 import re
+import shutil
 import struct
 import uuid
 from collections.abc import Callable
@@ -112,7 +113,7 @@ def of_persistent_fused(name: str) -> list[tuple[tuple[str, str], ...]]:
     """With the input product, of even sizes and odd, in every precision; in clusters every cell."""
     found = []
     sizes = [("lstm", 512, 512, 8), ("gru", 33, 768, 8), ("gru", 650, 1024, 16), ("lstm", 1024, 1024, 1)]
-    if name == "persistent_gpu.cu":
+    if name == "cluster_forward.cu":
         sizes += [(cell, *of) for cell in ("rnn_tanh", "lstm", "gru") for of in ((512, 512, 8), (128, 128, 16))]
         sizes.append(("lstm", 33, 200, 16))
     kinds = [(torch.bfloat16, False), (torch.float32, False), (torch.float32, True)]
@@ -180,39 +181,42 @@ def of_sparse_clusters(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
 
 # Sources that not every architecture has the instructions for.
 ONLY = {
-    "persistent_gpu.cu": ((9, 0),), "persistent_gpu_backward.cu": ((9, 0),), "persistent_grid.cu": ((8, 0), (9, 0)),
-    "persistent_abreast.cu": ((8, 0), (9, 0)),
-    "persistent_grid_backward.cu": ((8, 0), (9, 0)), "persistent_wave.cu": ((9, 0),),
-    "sparse_persistent_gpu.cu": ((8, 0), (9, 0)), "sparse_persistent_backward.cu": ((8, 0), (9, 0)),
+    "cluster_forward.cu": ((9, 0),), "cluster_backward.cu": ((9, 0),), "grid_forward.cu": ((8, 0), (9, 0)),
+    "grid_forward_ntiled.cu": ((8, 0), (9, 0)),
+    "grid_backward.cu": ((8, 0), (9, 0)), "wavefront_forward.cu": ((9, 0),),
+    "forward.cu": ((8, 0), (9, 0)), "backward.cu": ((8, 0), (9, 0)),
 }  # fmt: skip
 MEASURED = (9, 0)  # the architecture for which most is compiled
 MOST_COMPILED = {MEASURED: 8 if IS_CI else 2}  # of a kernel; for other architectures 3
 # Bytes, where weights fill the registers: what else is in them varies from one version of the compiler to the next.
 MOST_SPILLED = {
-    "persistent_abreast.cu": 192,  # addresses, of float32 that is split: read again once a step
-    "persistent_gpu_backward.cu": 16,
-    "persistent_grid.cu": 80,
-    "persistent_grid_backward.cu": 64,
-    "persistent_wave.cu": 64,
-    "sparse_persistent_gpu.cu": 320,  # of who has several states, where elements fill the registers
-    "sparse_persistent_backward.cu": 320,
+    "grid_forward_ntiled.cu": 192,  # addresses, of float32 that is split: read again once a step
+    "cluster_backward.cu": 16,
+    "grid_forward.cu": 80,
+    "grid_backward.cu": 64,
+    "wavefront_forward.cu": 64,
+    "forward.cu": 320,  # of who has several states, where elements fill the registers
+    "backward.cu": 320,
 }
 MOST_SPILLED_BY_READERS = 256  # addresses, of threads that read alone
 Variant = tuple[tuple[str, str], ...]
 # Functions, for what they return takes seconds to choose.
 VARIANTS: dict[str, Callable[[], list[Variant]]] = {
-    "persistent_gpu.cu": lambda: of_persistent(False) + of_persistent_fused("persistent_gpu.cu"),
-    "persistent_gpu_backward.cu": lambda: of_persistent(True),
-    "persistent_abreast.cu": lambda: of_persistent_grid(False, is_abreast=True) + of_persistent_fused("persistent_abreast.cu"),
-    "persistent_grid.cu": lambda: of_persistent_grid(False) + of_persistent_fused("persistent_grid.cu"),
-    "persistent_grid_backward.cu": lambda: of_persistent_grid(True),
-    "persistent_once.cu": of_persistent_once,
-    "persistent_wave.cu": of_persistent_wave,
-    "scan_gpu.cu": of_scan,
-    "scan_gpu_log.cu": of_log_scan,
-    "sparse_persistent_gpu.cu": lambda: of_sparse(False),
-    "sparse_persistent_backward.cu": lambda: of_sparse(True),
-    "transposed_gpu.cu": lambda: [
+    "cluster_forward.cu": lambda: of_persistent(False) + of_persistent_fused("cluster_forward.cu"),
+    "cluster_backward.cu": lambda: of_persistent(True),
+    "grid_forward_ntiled.cu": lambda: [
+        *of_persistent_grid(False, is_abreast=True),
+        *of_persistent_fused("grid_forward_ntiled.cu"),
+    ],
+    "grid_forward.cu": lambda: of_persistent_grid(False) + of_persistent_fused("grid_forward.cu"),
+    "grid_backward.cu": lambda: of_persistent_grid(True),
+    "single_step_forward.cu": of_persistent_once,
+    "wavefront_forward.cu": of_persistent_wave,
+    "scan.cu": of_scan,
+    "log_scan.cu": of_log_scan,
+    "forward.cu": lambda: of_sparse(False),
+    "backward.cu": lambda: of_sparse(True),
+    "pointwise.cu": lambda: [
         *(of_transposed(cell, storage, "110") for cell, storage in itertools.product(range(4), STORAGES)),
         *(of_transposed(2, storage, flags) for storage, flags in itertools.product(STORAGES, ("010", "100", "111"))),
     ],
@@ -246,9 +250,15 @@ def of_architecture(name: str, capability: tuple[int, int]) -> Any:
     return pytest.param(name, capability, marks=marks, id=f"{name}-sm_{capability[0]}{capability[1]}")
 
 
+def copied(source: Path, folder: Path) -> Path:
+    """A copy to change, with the headers beside it."""
+    shutil.copytree(source.parent, folder, dirs_exist_ok=True)
+    return folder / source.name
+
+
 def unique(source: Path, folder: Path) -> Path:
     """A copy that nobody has compiled: beside a driver NVRTC keeps a cache of its own, and is silent on what it finds there."""
-    copy = folder / source.name
+    copy = copied(source, folder)
     copy.write_text(f"{source.read_text()}\n__device__ int unique_{uuid.uuid4().hex};\n")
     return copy
 
@@ -288,7 +298,7 @@ def is_whole(elf: bytes) -> bool:
 @needs_nvrtc
 def test_what_was_compiled_once_comes_from_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
-    source, variant = unique(source_of("transposed_gpu.cu"), tmp_path), variants("transposed_gpu.cu")[0]
+    source, variant = unique(source_of("pointwise.cu"), tmp_path), variants("pointwise.cu")[0]
     first = compiler.compile_source(source, variant, (9, 0))
     again = compiler.compile_source(source, variant, (9, 0))
     other = compiler.compile_source(source, variant, (8, 0))
@@ -296,6 +306,29 @@ def test_what_was_compiled_once_comes_from_disk(tmp_path: Path, monkeypatch: pyt
     assert again == compiler.Compiled(first.path, "")
     assert is_whole(first.path.read_bytes())
     assert other.path != first.path
+
+
+@needs_nvrtc
+def test_a_change_of_any_header_compiles_a_kernel_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "HEADERS", tmp_path / "include")
+    source = tmp_path / "kernels/kernel.cu"
+    files = [source, tmp_path / "kernels/own.cuh", tmp_path / "include/ecornn/ptx/shared.cuh"]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    digests = [compiler._digest(source, (), (9, 0))]
+    for file in files:
+        file.write_text("// changed")
+        digests.append(compiler._digest(source, (), (9, 0)))
+    assert len(set(digests)) == 4
+
+
+def test_a_kernel_includes_shared_headers_by_their_path_and_its_own_by_their_name() -> None:
+    for file in (*FOLDER.rglob("*.cu"), *FOLDER.rglob("*.cuh")):
+        for name in re.findall(r'#include "(.+)"', file.read_text()):
+            folder = compiler.HEADERS if name.startswith("ecornn/") else file.parent
+            assert (folder / name).is_file(), f"{file}: {name}"
+            assert folder == compiler.HEADERS or file.parent.name == "kernels", f"{file}: {name}"
 
 
 @needs_nvrtc

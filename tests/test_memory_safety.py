@@ -18,31 +18,31 @@ TRAINING = "persistent_gpu, lstm-T3-B9-H37-float16-state-training"
 # A header or the name of a kernel, what it says, what is planted there, and a job that then reads or writes beyond an array.
 PLANTED = {
     "a weight's row is read one element further": (
-        "pieces.cuh", "first < elements)", "first <= elements)", "persistent", TRAINING, "clusters",
+        "vector_load.cuh", "first < elements)", "first <= elements)", "persistent", TRAINING, "clusters",
     ),
     "a unit beyond the last is read and written": (
-        "gate_step.cuh", "unit(state) < HIDDEN", "unit(state) <= HIDDEN", "persistent", TRAINING, "grid",
+        "pointwise_forward.cuh", "unit(state) < HIDDEN", "unit(state) <= HIDDEN", "persistent", TRAINING, "grid",
     ),
     "a transposed weight is read one element further": (
-        "gathered.cuh", "of_upper = min(u, end - 1)", "of_upper = min(u, end)", "persistent", TRAINING, "clusters",
+        "transposed_load.cuh", "of_upper = min(u, end - 1)", "of_upper = min(u, end)", "persistent", TRAINING, "clusters",
     ),
     "a block publishes one packet more than it has": (
-        "parcels.cuh", "i < PACKETS; i +=", "i <= PACKETS; i +=", "persistent", TRAINING, "grid",
+        "ll_state_packets.cuh", "i < PACKETS; i +=", "i <= PACKETS; i +=", "persistent", TRAINING, "grid",
     ),
     "a scan writes one step more": (
-        "scan_gpu.cu", "if (IS_WHOLE || i < count)", "if (IS_WHOLE || i <= count)", "scan", "scan_gpu, mingru-T7-B3-H5-float64",
+        "scan.cu", "if (IS_WHOLE || i < count)", "if (IS_WHOLE || i <= count)", "scan", "scan_gpu, mingru-T7-B3-H5-float64",
         "as chosen",
     ),
     "a scan in log space writes one step more": (
-        "scan_gpu_log.cu", "start + step >= steps) return", "start + step > steps) return", "scan",
+        "log_scan.cu", "start + step >= steps) return", "start + step > steps) return", "scan",
         "scan_gpu_log, mingru_positive-T7-B3-H5-float64", "as chosen",
     ),
     "a block of pruned rows reads where one row more begins": (
-        "sparse_parts.cuh", "i <= ROWS; i +=", "i <= ROWS + 1; i +=", "sparse",
+        "partial_sums.cuh", "i <= ROWS; i +=", "i <= ROWS + 1; i +=", "sparse",
         "sparse_persistent_gpu, lstm-T3-B9-H7-float32-state-density0.4-training", "as chosen",
     ),
     "a step has one thread more than elements": (
-        "transposed_gpu.cu", "thread < (unsigned)", "thread <= (unsigned)", "transposed",
+        "pointwise.cu", "thread < (unsigned)", "thread <= (unsigned)", "transposed",
         "transposed_gpu, gru-T2-B3-H7-float32-training", "as chosen",
     ),
 }  # fmt: skip

@@ -20,7 +20,6 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Layer
 from pytest_ecornn.implementations import persistent_gpu
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, HOPPER, Arithmetic, Device, Problem
-from pytest_ecornn.implementations._cuda.compile import HEADERS
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
 from pytest_ecornn.implementations.persistent_gpu.config import Form
@@ -31,6 +30,7 @@ from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.verification import calls, verification
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200, Broken, ClustersOnCpu
+from tests.test_kernels import copied
 
 CELLS = tuple(GATES)
 ARITHMETICS = [Arithmetic.of(*of) for of in (("float16", "ieee"), ("float32", "tf32"), ("float32", "ieee"))]
@@ -251,7 +251,7 @@ FAULTS_BACKWARD = {
     "another tile's barrier": (LATER_WAITS, LATER_WAITS.replace("[tile]", "[0]")),
     "no barrier of the cluster at the start": ("    cluster_sync();\n    GateInputs", "    GateInputs"),
 }
-GATES_OF_CLUSTER = "cluster_gates.cuh"
+GATES_OF_CLUSTER = "cluster_pointwise_warps.cuh"
 KERNELS = {"persistent_forward": FAULTS, GATES_OF_CLUSTER: FAULTS_OF_GATES, "persistent_backward": FAULTS_BACKWARD}
 # Of the weights that are left over, forward and backward.
 FAULTS_LEFT_OVER = {
@@ -288,7 +288,7 @@ def test_faults_of_the_weights_left_over_are_seen(fault: str, is_backward: bool,
     monkeypatch.setitem(globals(), "form_of", form_of)
     case = small("lstm", hidden_size=64, dtype="float32", mode="training")
     assert verdicts(case) == []
-    _plant("resident.cuh", *FAULTS_LEFT_OVER[fault], monkeypatch)
+    _plant("resident_weights.cuh", *FAULTS_LEFT_OVER[fault], monkeypatch)
     assert _fails(case, 0)
 
 
@@ -330,11 +330,12 @@ def expect_right(case: Case) -> PersistentGpu:
     return implementation
 
 
-def with_header(source: Path, name: str, fault: tuple[str, str]) -> str:
-    """A kernel with a header in it that has the fault."""
-    header = (HEADERS / name).read_text()
-    assert fault[0] in header
-    return source.read_text().replace(f'#include "{name}"', header.replace("#pragma once", "").replace(*fault))
+def with_fault(source: Path, folder: Path, name: str, fault: tuple[str, str]) -> Path:
+    """A copy of a kernel and its headers in the folder, of which the file of that name has the fault."""
+    file = copied(source, folder).with_name(name)
+    assert fault[0] in file.read_text()
+    file.write_text(file.read_text().replace(*fault))
+    return folder / source.name
 
 
 LOST = {
@@ -678,7 +679,6 @@ def assert_a_lost_message_raises(
 
 @needs_hopper
 def test_on_a_gpu_a_lost_message_raises_and_does_not_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    source = tmp_path / "persistent_gpu.cu"
-    source.write_text(with_header(persistent_kernel._SOURCES[False], GATES_OF_CLUSTER, LOST[GATES_OF_CLUSTER]))
+    source = with_fault(persistent_kernel._SOURCES[False], tmp_path, GATES_OF_CLUSTER, LOST[GATES_OF_CLUSTER])
     case = small("lstm", hidden_size=200, device="cuda")
     assert_a_lost_message_raises(case, monkeypatch, lambda patch: patch.setitem(persistent_kernel._SOURCES, False, source))

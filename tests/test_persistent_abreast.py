@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device, Problem
-from pytest_ecornn.implementations._cuda.compile import HEADERS
+from pytest_ecornn.implementations._cuda.compile import include_folders
 from pytest_ecornn.implementations.persistent_gpu import kernel, ops
 from pytest_ecornn.implementations.persistent_gpu.config import WARPS, Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
@@ -122,7 +122,7 @@ struct uint4 { unsigned x, y, z, w; };
 static float __uint_as_float(unsigned bits) { return *(float*)&bits; }
 static unsigned __float_as_uint(float value) { return *(unsigned*)&value; }
 extern "C" float fabsf(float);
-#include "warp_product.cuh"
+#include "warp_mma.cuh"
 extern "C" void split(const unsigned* given, unsigned (*found)[2], int values) {
     for (int i = 0; i < values; i++) {
         const BFragment b = make_b_fragment({given[i]});
@@ -134,7 +134,7 @@ extern "C" void split(const unsigned* given, unsigned (*found)[2], int values) {
 
 @needs_compiler
 def test_two_parts_of_a_state_are_all_of_it(tmp_path: Path) -> None:
-    library = build(tmp_path, SPLITS, (), HEADERS)
+    library = build(tmp_path, SPLITS, (), include_folders(kernel._ABREAST_SOURCE))
     exponents, below = torch.arange(512).view(-1, 1, 1) << 23, torch.arange(1 << 13)
     above = torch.tensor([0, 1, 2, 0x155, 0x200, 0x3FE, 0x3FF]).view(-1, 1) << 13
     bits = (exponents | above | below).flatten().to(torch.int32)
@@ -186,9 +186,9 @@ FAULTS = {
     "no barrier before the gates": ("persistent_forward", SYNCS, "if (timed_out) return false;"),
     "no barrier before sums are written again": ("persistent_forward", "if (SUMS == 1) __syncthreads();", ";"),
     "published before all lanes have computed": ("persistent_forward", FINDS, "            jitter(t, 3);"),
-    "an epoch that is not checked": ("heard_columns.cuh", VALID, "true;"),
-    "what is late is not polled": ("heard_columns.cuh", "i < prefetched; i++", "i < k + 1; i++"),
-    "a packet is not published": ("heard_columns.cuh", "i < PACKETS_PER_WARP; i += 32", "i < PACKETS_PER_WARP - 1; i += 32"),
+    "an epoch that is not checked": ("ll_b_fragments.cuh", VALID, "true;"),
+    "what is late is not polled": ("ll_b_fragments.cuh", "i < prefetched; i++", "i < k + 1; i++"),
+    "a packet is not published": ("ll_b_fragments.cuh", "i < PACKETS_PER_WARP; i += 32", "i < PACKETS_PER_WARP - 1; i += 32"),
 }
 
 

@@ -197,7 +197,7 @@ def test_of_inputs_without_width_there_is_no_product_to_make(launched: list[int]
     assert launched == [0]
 
 
-PRODUCT, COLUMNS = "input_product.cuh", "few_columns.cuh"
+PRODUCT, COLUMNS = "input_gemm.cuh", "skinny_gemm.cuh"
 FAULTS = {
     "sums are not waited for": (PRODUCT, "        __syncthreads();\n        for (int i", "        for (int i"),
     "sums are written before they are read": (PRODUCT, "        }\n        __syncthreads();\n", "        }\n"),

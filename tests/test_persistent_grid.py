@@ -169,8 +169,8 @@ NOT_PUBLISHED = ("i < PACKETS; i += THREADS", "i < PACKETS - 1; i += THREADS")
 PLANTED = [
     *(("persistent_forward", 0, *fault) for fault in FAULTS.items()),
     *(("persistent_forward", 2, *fault) for fault in FAULTS_OF_READERS.items()),
-    *(("heard.cuh", buffers, "an epoch that is not checked", NOT_CHECKED) for buffers in (0, 1)),
-    *(("parcels.cuh", buffers, "a packet is not published", NOT_PUBLISHED) for buffers in (0, 1)),
+    *(("ll_packet.cuh", buffers, "an epoch that is not checked", NOT_CHECKED) for buffers in (0, 1)),
+    *(("ll_state_packets.cuh", buffers, "a packet is not published", NOT_PUBLISHED) for buffers in (0, 1)),
 ]
 
 
@@ -194,7 +194,7 @@ def test_a_lost_packet_ends_the_launch_with_nan_and_a_later_call_raises(
     buffers: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes["buffers"] = buffers
-    assert_a_lost_packet_is_reported(monkeypatch, "parcels.cuh", *NOT_PUBLISHED)
+    assert_a_lost_packet_is_reported(monkeypatch, "ll_state_packets.cuh", *NOT_PUBLISHED)
 
 
 def assert_a_lost_packet_is_reported(monkeypatch: pytest.MonkeyPatch, *planted: str) -> None:

@@ -31,6 +31,7 @@ from tests.test_persistent import (
     needs_compiler,
     small,
     verdicts,
+    with_fault,
     with_weights,
 )
 from tests.test_persistent_grid import A100, ARITHMETICS, CELLS, NOT_CHECKED, NOT_PUBLISHED, PRECISIONS, assert_it_fits
@@ -157,8 +158,8 @@ FAULTS = {
 }  # fmt: skip
 PLANTED = {
     "persistent_backward": FAULTS,
-    "parcels.cuh": {"a packet is not published": NOT_PUBLISHED},
-    "heard.cuh": {"an epoch that is not checked": NOT_CHECKED},
+    "ll_state_packets.cuh": {"a packet is not published": NOT_PUBLISHED},
+    "ll_packet.cuh": {"an epoch that is not checked": NOT_CHECKED},
 }
 
 
@@ -174,7 +175,8 @@ def test_faults_of_the_handoff_are_seen(name: str, fault: str, sizes: dict[str, 
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(
-    ("name", "fault"), [("persistent_backward", "a sum is not published"), ("parcels.cuh", "a packet is not published")]
+    ("name", "fault"),
+    [("persistent_backward", "a sum is not published"), ("ll_state_packets.cuh", "a packet is not published")],
 )
 def test_a_lost_packet_ends_the_launch_with_nan_and_a_later_call_raises(
     name: str, fault: str, monkeypatch: pytest.MonkeyPatch
@@ -243,7 +245,7 @@ def test_on_a_gpu_the_kernel_passes_the_rule(cell: str, precision: dict[str, str
 @needs_gpu
 @pytest.mark.usefixtures("no_clusters")
 def test_on_a_gpu_a_lost_packet_raises_and_does_not_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    source = tmp_path / "persistent_grid_backward.cu"
-    source.write_text(kernel._GRID_SOURCES[True].read_text().replace(*FAULTS["a sum is not published"]))
+    right = kernel._GRID_SOURCES[True]
+    source = with_fault(right, tmp_path, right.name, FAULTS["a sum is not published"])
     case = small("lstm", hidden_size=200, mode="training", device="cuda")
     assert_a_lost_message_raises(case, monkeypatch, lambda patch: patch.setitem(kernel._GRID_SOURCES, True, source))

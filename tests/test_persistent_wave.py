@@ -37,6 +37,7 @@ from tests.test_persistent import (
     needs_hopper,
     small,
     verdicts,
+    with_fault,
 )
 
 A100 = Device(108, 166_912, 1)
@@ -344,7 +345,7 @@ def test_on_a_gpu_the_kernel_passes_the_rule(
 
 @needs_hopper
 def test_on_a_gpu_a_lost_message_raises_and_does_not_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    source = tmp_path / "persistent_wave.cu"
-    source.write_text(wavefront._SOURCE.read_text().replace(*LOST["a layer"][1:]))
+    right = wavefront._SOURCE
+    source = with_fault(right, tmp_path, right.name, LOST["a layer"][1:])
     case = gpu_case("lstm", hidden_size=200, mode="inference")
     assert_a_lost_message_raises(case, monkeypatch, lambda patch: patch.setattr(wavefront, "_SOURCE", source))

@@ -28,7 +28,7 @@ from pytest_ecornn.suites.promises.jitter import jittered
 from pytest_ecornn.suites.promises.repeats import Repeated, Tally, repeat
 from tests import test_persistent, test_persistent_grid
 from tests.clusters_on_cpu import Broken, ClustersOnCpu
-from tests.test_kernels import needs_nvrtc, source_of, variants
+from tests.test_kernels import copied, needs_nvrtc, source_of, variants
 from tests.test_persistent import H200, _plant, needs_compiler, needs_hopper
 
 on_cpu, on_cpu_over_the_grid, sizes = test_persistent.on_cpu, test_persistent_grid.on_cpu, test_persistent_grid.sizes
@@ -98,15 +98,18 @@ def test_a_first_call_that_is_wrong_makes_all_others_differ() -> None:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("name", ["gpu", "gpu_backward", "grid", "abreast", "wave"])
+@pytest.mark.parametrize(
+    "name", ["cluster_forward", "cluster_backward", "grid_forward", "grid_forward_ntiled", "wavefront_forward"]
+)
 def test_without_jitter_a_kernel_is_as_if_there_were_none(name: str, tmp_path: Path) -> None:
-    name = f"persistent_{name}.cu"
-    source, without = source_of(name), tmp_path / name
-    without.write_text(re.sub(r' *jitter\(.*\);\n|#include "jitter.cuh"\n', "", source.read_text()))
+    name = f"{name}.cu"
+    source = source_of(name)
+    without = copied(source, tmp_path)
+    without.write_text(re.sub(r' *jitter\(.*\);\n|#include "ecornn/common/jitter.cuh"\n', "", source.read_text()))
     assert "jitter" not in without.read_text()
 
     def code(of: Path, *more: tuple[str, str]) -> bytes:
-        made, log = compiler._run_nvrtc(of, compiler._options((*variants(name)[0], *more), (9, 0)))
+        made, log = compiler._run_nvrtc(of, compiler._options(of, (*variants(name)[0], *more), (9, 0)))
         assert "ignored" not in log
         return made
 

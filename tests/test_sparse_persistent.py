@@ -398,16 +398,16 @@ FAULTS = {
         "no barrier before the sums": (f"__syncthreads();\n{SPACES}if (timed_out) return", "if (timed_out) return"),
         "no barrier before publishing": (f"{PUBLISHED_AFTER};\n    jitter(i, 4);", ""),
     },
-    "sparse_states.cuh": {
+    "state_exchange.cuh": {
         "one buffer for all steps": ("tile * 2u + epoch % 2)", "tile * 2u)"),
         "a packet is not published": ("i < PACKETS; i += GATE_THREADS", "i < PACKETS - 1; i += GATE_THREADS"),
         "another unit's": ("block * WORDS + first_word + i]", "block * WORDS + (first_word + i + 1) % WORDS]"),
     },
-    "sparse_parts.cuh": {
+    "partial_sums.cuh": {
         "another row's sums": ("unit_of_state(thread, s), gate, t", "(unit_of_state(thread, s) + 1) % UNITS, gate, t"),
         "a partial sum is left out": ("tree_sum<PARTS_A_ROW / LANES>", "tree_sum<PARTS_A_ROW / LANES - 2>"),
     },
-    "sparse_rows.cuh": {
+    "spmm_rows.cuh": {
         "a non-zero is left out": ("pair < HELD; pair++) {", "pair + 1 < HELD; pair++) {"),
     },
 }  # fmt: skip
@@ -417,15 +417,15 @@ FAULTS_OF_BARRIERS = {
     "who arrives has not published all": ("named_barrier_sync(NamedBarrier::AllPublished, GATE_THREADS);", ""),
 }
 FAULTS_OF_CLUSTERS = {
-    "partial sums are not waited for": ("sparse_sent.cuh", "return spin_until_warp([", "return true || spin_until_warp(["),
-    "one buffer": ("sparse_sent.cuh", "iteration % BUFFERS * (smem_addr_t)sizeof(to.slots[0])", "0"),
-    "another buffer's partial sums": ("sparse_parts.cuh", "iteration % BUFFERS][slot", "(iteration + 1) % BUFFERS][slot"),
-    "the other phase": ("sparse_sent.cuh", "iteration / BUFFERS % 2)", "(iteration / BUFFERS + 1) % 2)"),
-    "another block's": ("sparse_sent.cuh", "rank = slot / SLOTS", "rank = 0"),
-    "more than is sent": ("sparse_sent.cuh", "partials * SEQUENCES * 4)", "partials * SEQUENCES * 4 + 4)"),
+    "partial sums are not waited for": ("cluster_reduce.cuh", "return spin_until_warp([", "return true || spin_until_warp(["),
+    "one buffer": ("cluster_reduce.cuh", "iteration % BUFFERS * (smem_addr_t)sizeof(to.slots[0])", "0"),
+    "another buffer's partial sums": ("partial_sums.cuh", "iteration % BUFFERS][slot", "(iteration + 1) % BUFFERS][slot"),
+    "the other phase": ("cluster_reduce.cuh", "iteration / BUFFERS % 2)", "(iteration / BUFFERS + 1) % 2)"),
+    "another block's": ("cluster_reduce.cuh", "rank = slot / SLOTS", "rank = 0"),
+    "more than is sent": ("cluster_reduce.cuh", "partials * SEQUENCES * 4)", "partials * SEQUENCES * 4 + 4)"),
 }
 PLANTED = [(name, fault, ALL) for name, faults in FAULTS.items() for fault in faults.values()]
-PLANTED += [("sparse_states.cuh", fault, WITHOUT["timestamps"]) for fault in FAULTS_OF_BARRIERS.values()]
+PLANTED += [("state_exchange.cuh", fault, WITHOUT["timestamps"]) for fault in FAULTS_OF_BARRIERS.values()]
 IDS = [*(f"{name} {label}" for name, faults in FAULTS.items() for label in faults), *FAULTS_OF_BARRIERS]
 
 
@@ -459,15 +459,15 @@ def test_faults_of_clusters_are_seen(fault: tuple[str, str, str], monkeypatch: p
     assert any(fails(case, order) for order in range(8))
 
 
-_PACKET = ("sparse_states.cuh", *FAULTS["sparse_states.cuh"]["a packet is not published"])
+_PACKET = ("state_exchange.cuh", *FAULTS["state_exchange.cuh"]["a packet is not published"])
 LOST = {
     "a packet is not published": ("on_cpu", *_PACKET, ALL),
     "a block does not arrive": (
-        "on_cpu", "sparse_states.cuh", "if (thread == 0) red_add", "if (thread == 1000) red_add", WITHOUT["timestamps"]
+        "on_cpu", "state_exchange.cuh", "if (thread == 0) red_add", "if (thread == 1000) red_add", WITHOUT["timestamps"]
     ),
     "a cluster's packet is not published": ("on_clusters", *_PACKET, ALL),
     "partial sums are lost": (
-        "on_clusters", "sparse_sent.cuh", "if (!destination.address) return", "if (threadIdx.x == 5) return", ALL
+        "on_clusters", "cluster_reduce.cuh", "if (!destination.address) return", "if (threadIdx.x == 5) return", ALL
     ),
 }  # fmt: skip
 

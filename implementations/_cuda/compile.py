@@ -1,7 +1,7 @@
 """CUDA C++ -> machine code by NVRTC through CuPy, cached on disk: needs no nvcc and no compiler on the user's machine.
 
-A compiled file's name is a digest of everything that it depends on: the source and all headers, the options, the
-architecture and the version of NVRTC.
+A compiled file's name is a digest of everything that it depends on: the source, the headers beside it and all shared ones, the
+options, the architecture and the version of NVRTC.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pytest_ecornn.system.cache import cache_dir
 # Compute capabilities for which the tests compile every kernel. The first is the oldest that is supported; on a device kernels
 # are compiled for its own.
 ARCHITECTURES = ((8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
-HEADERS = Path(__file__).parent
+HEADERS = Path(__file__).parent / "include"  # of several implementations: #include "ecornn/..."
 
 
 class CompilationError(Exception):
@@ -73,7 +73,7 @@ def compile_source(source: Path, macros: tuple[tuple[str, str], ...], capability
     path = cache_dir() / f"{source.stem}-{_digest(source, macros, capability)}.cubin"
     if path.exists():
         return Compiled(path, "")
-    code, log = _run_nvrtc(source, _options(macros, capability))
+    code, log = _run_nvrtc(source, _options(source, macros, capability))
     try:
         return Compiled(_written(path, code), log)
     except OSError:  # CuPy loads code from files alone
@@ -94,16 +94,22 @@ def _own_folder() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="pytest-ecornn-kernels-")
 
 
-def _options(macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> list[str]:
+def include_folders(source: Path) -> tuple[Path, Path]:
+    """Folders that a kernel includes headers of: the shared ones, and its own."""
+    return HEADERS, source.parent
+
+
+def _options(source: Path, macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> list[str]:
     own = "a" if capability == (9, 0) else ""  # Hopper's own instructions, which no later architecture has
     architecture = f"--gpu-architecture=sm_{capability[0]}{capability[1]}{own}"
     told = ["--ptxas-options=--verbose", "--ptxas-options=--warn-on-spills"]
-    return [architecture, "--std=c++17", "-default-device", f"-I{HEADERS}", *told, *(f"-D{k}={v}" for k, v in macros)]
+    folders = [f"-I{folder}" for folder in include_folders(source)]
+    return [architecture, "--std=c++17", "-default-device", *folders, *told, *(f"-D{k}={v}" for k, v in macros)]
 
 
 def _digest(source: Path, macros: tuple[tuple[str, str], ...], capability: tuple[int, int]) -> str:
     found = hashlib.sha256(repr((macros, capability, _nvrtc_version())).encode())
-    for file in (source, Path(__file__), *sorted(HEADERS.glob("*.cuh"))):
+    for file in (source, Path(__file__), *sorted(HEADERS.rglob("*.cuh")), *sorted(source.parent.glob("*.cuh"))):
         found.update(file.read_bytes())
     return found.hexdigest()[:24]
 

@@ -4,7 +4,7 @@ Some fragments of float32, or all, are split once for all steps and stored as tw
 splitting takes no time.
 
 Blocks publish packets, each of them one lane's part of a product's columns. States go from the L2 cache to the tensor cores by
-way of registers alone (_cuda/heard_columns.cuh).
+way of registers alone (kernels/ll_b_fragments.cuh).
 """
 
 from __future__ import annotations

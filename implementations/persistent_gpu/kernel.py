@@ -26,9 +26,9 @@ _THREADS, _PRODUCT_ROWS, _PRODUCT_COLUMNS = 256, 64, 16  # threads that compute 
 WATCHDOG_NS = 4_000_000_000
 MOST_FUSED_ROWS, MOST_FUSED_INPUTS = 16, 1024  # rows of x that a block multiplies at once; inputs where H is small
 KERNELS = Path(__file__).parent / "kernels"
-_SOURCES = {False: KERNELS / "persistent_gpu.cu", True: KERNELS / "persistent_gpu_backward.cu"}
-_GRID_SOURCES = {False: KERNELS / "persistent_grid.cu", True: KERNELS / "persistent_grid_backward.cu"}
-_ABREAST_SOURCE = KERNELS / "persistent_abreast.cu"
+_SOURCES = {False: KERNELS / "cluster_forward.cu", True: KERNELS / "cluster_backward.cu"}
+_GRID_SOURCES = {False: KERNELS / "grid_forward.cu", True: KERNELS / "grid_backward.cu"}
+_ABREAST_SOURCE = KERNELS / "grid_forward_ntiled.cu"
 
 
 class Shape(NamedTuple):
@@ -90,7 +90,7 @@ def is_fused(steps: int, batch: int, inputs: int | None, hidden: int) -> bool:
 
 
 def shared_bytes_of(kind: Kind, form: Form) -> int:
-    """Bytes of shared memory of a block. An input product's sums use it before anything else (_cuda/input_product.cuh)."""
+    """Bytes of shared memory of a block. An input product's sums use it before anything else (kernels/input_gemm.cuh)."""
     sums = 4 * _THREADS // 32 * _PRODUCT_ROWS * (_PRODUCT_COLUMNS + 1)
     return max(form.shared_bytes, form.launch.block // _THREADS * sums) if kind.inputs else form.shared_bytes
 

@@ -22,7 +22,7 @@ from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_ke
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape, status_of
 
 MOST_SEQUENCES = 16
-_SOURCE = Path(__file__).parent / "kernels" / "persistent_once.cu"
+_SOURCE = Path(__file__).parent / "kernels" / "single_step_forward.cu"
 _TILE, _WARPS, _ROWS, _MOST_ROW_TILES = 8, 8, 16, 4  # sequences; rows of the tensor cores, that a block has at most
 _MOST_WIDE = 16  # bytes that are read at once
 _ADDRESSES = (

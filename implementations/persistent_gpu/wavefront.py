@@ -14,7 +14,7 @@ from pytest_ecornn.implementations.persistent_gpu import config_wavefront, kerne
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import Wave
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape, Strides, status_of
 
-_SOURCE = Path(__file__).parent / "kernels" / "persistent_wave.cu"
+_SOURCE = Path(__file__).parent / "kernels" / "wavefront_forward.cu"
 _OF_LAYER = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "output", "kept", "cells")
 _BEFORE = ("x", "x_step", "x_sequence")
 _BEHIND = (

@@ -20,7 +20,7 @@ from pytest_ecornn.implementations.scan_gpu.autograd import Scanned
 from pytest_ecornn.implementations.scan_gpu.config import Device, Form, Need, choose, word_of
 
 CELLS = {"mingru": (2, 0, 0), "mingru_positive": (2, 0, 1), "minlstm": (3, 1, 0), "minlstm_positive": (3, 1, 1)}
-_SOURCE = Path(__file__).with_name("scan_gpu.cu")
+_SOURCE = Path(__file__).parent / "kernels" / "scan.cu"
 _COPIED_BYTES = 16  # at once, where rows are aligned to it
 
 

@@ -22,7 +22,7 @@ from pytest_ecornn.implementations._cuda.rows import adjacent, strided, strides
 from pytest_ecornn.implementations.scan_gpu.autograd import Scanned
 from pytest_ecornn.implementations.scan_gpu.ops import CELLS, Arrays, Shape, describe_pass
 
-_SOURCE = Path(__file__).with_name("scan_gpu_log.cu")
+_SOURCE = Path(__file__).parent / "kernels" / "log_scan.cu"
 
 
 class Tree(NamedTuple):

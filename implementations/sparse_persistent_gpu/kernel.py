@@ -14,7 +14,7 @@ from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape, Strides, status_of
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import Sparse
 
-_NAMES = {False: "sparse_persistent_gpu.cu", True: "sparse_persistent_backward.cu"}
+_NAMES = {False: "forward.cu", True: "backward.cu"}
 _SOURCES = {is_backward: Path(__file__).parent / "kernels" / name for is_backward, name in _NAMES.items()}
 # Addresses and strides of 64 bits, in the kernels' order; behind them come `status`, `steps`, `batch` and `is_reverse`.
 _ROWS, _ELEMENTS = "row_step row_sequence", "places values slots firsts"

@@ -92,7 +92,7 @@ class Pruned:
 def _slots_and_firsts(packed: Packed, form: Sparse) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Returns the slots of threads' partial sums, and each row's first slot or, in clusters, how many a block receives.
 
-    Sources: _cuda/sparse_parts.cuh and _cuda/sparse_sent.cuh.
+    Sources: kernels/partial_sums.cuh and kernels/cluster_reduce.cuh.
     """
     if not form.parts_a_row:
         return packed.slots, packed.firsts

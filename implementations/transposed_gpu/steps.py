@@ -20,7 +20,7 @@ from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
 from pytest_ecornn.implementations._cuda.kernel import Array, Kernel, one_thread_each
 from pytest_ecornn.implementations.transposed_gpu.buffers import Form, Gradients, Track
 
-_SOURCE = Path(__file__).with_name("transposed_gpu.cu")
+_SOURCE = Path(__file__).parent / "kernels" / "pointwise.cu"
 _LONGEST_CHUNK = 16
 
 

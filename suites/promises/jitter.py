@@ -1,4 +1,4 @@
-"""Kernels with random waits (implementations/_cuda/jitter.cuh): what they do not wait for, but must, shows."""
+"""Kernels with random waits (ecornn/common/jitter.cuh): what they do not wait for, but must, shows."""
 
 from __future__ import annotations
 

@@ -1,0 +1,297 @@
+// Pointwise forward: the gates of a step of a tile of sequences, for the units that a block of persistent_gpu owns, independent
+// of how their sums are computed and blocks exchange states: inputs, operands, carry and results. GATE_THREADS threads have
+// STATES_PER_THREAD states each of a tile of TILE_BATCH sequences, unit_of_state and sequence_of_state of a thread, TILE_BATCH
+// or more where there is none. Sums are in shared memory for SUM_ROWS units and SUM_COLUMNS sequences, in SUMS buffers that
+// alternate, of GROUPS K partitions, which are added; the block's weights are in a WeightStorage.
+#pragma once
+#include "ecornn/ptx/opaque.cuh"
+#include "ecornn/ptx/cp_async.cuh"
+#include "ecornn/rnn/rnn_cell.cuh"
+
+#define PREFETCH_DISTANCE 3
+#define ACCUMULATORS_PER_UNIT (GATES == 1 ? 1 : 4)  // of a unit and sequence, padded
+
+typedef long long index;
+typedef long long length;
+
+struct alignas(16) GateVector {
+    float data[4];
+};
+
+// A block's shared memory for all its tiles, beside their states. sums: SUMS buffers. ends: sequence lengths.
+struct PointwiseStorage {
+    float sums[SUMS][GROUPS][SUM_ROWS][SUM_COLUMNS * ACCUMULATORS_PER_UNIT + 4];  // a unit's, so far apart that banks differ
+    GateVector bias[UNITS];
+    float carry[TILES][STATES_PER_THREAD][GATE_THREADS];
+    int ends[TILES][TILE_BATCH];
+    WeightStorage weight_storage;
+};
+
+struct KernelArgs {
+    const scalar_t *gates, *weight, *bias_ih, *bias_hh, *h0, *c0;
+    scalar_t *output, *h_n, *c_n, *saved_gates;
+    float* cells;
+    index gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence;
+    int steps, is_reverse;
+    __device__ int direction() const { return is_reverse ? -1 : 1; }
+    __device__ int step(int t) const { return is_reverse ? steps - 1 - t : t; }
+    __device__ index place(int t, index b, int unit) const { return t * output_step + b * output_sequence + unit; }
+};
+
+// tiles_with_state: in how many of the tiles a thread has the state, from the first on.
+struct ThreadCoords {
+    int number, warp, lane, first_unit, first_sequence, batch;
+    __device__ int local_unit(int state) const { return unit_of_state(number, state); }
+    __device__ int sequence_in_tile(int state) const { return sequence_of_state(number, state); }
+    __device__ int unit(int state) const { return first_unit + local_unit(state); }
+    __device__ int sequence(int tile, int state) const { return first_sequence + tile * TILE_BATCH + sequence_in_tile(state); }
+    __device__ int tiles_with_state(int state) const {
+        return sequence_in_tile(state) < TILE_BATCH && unit(state) < HIDDEN
+                   ? (batch - sequence(0, state) + TILE_BATCH - 1) / TILE_BATCH
+                   : 0;
+    }
+};
+
+// Loads biases, sequence lengths and the carry; a barrier of the block is to follow.
+__device__ inline void load_biases_and_carry(PointwiseStorage& pointwise, const KernelArgs& args, const ThreadCoords& thread,
+                                             const length* lengths) {
+    for (int i = thread.number; i < TILES * TILE_BATCH; i += GATE_THREADS) {
+        const int b = thread.first_sequence + i;
+        pointwise.ends[0][i] = b >= thread.batch ? 0 : lengths ? (int)lengths[b] : args.steps;
+    }
+    for (int i = thread.number; i < GATES * UNITS; i += GATE_THREADS) {
+        const int gate = i / UNITS, unit = i % UNITS, j = gate * HIDDEN + thread.first_unit + unit;
+        const bool is_inside = thread.first_unit + unit < HIDDEN;
+        const float bias_ih = args.bias_ih && is_inside ? widen(args.bias_ih[j]) : 0;
+        const float bias_hh = args.bias_hh && is_inside ? widen(args.bias_hh[j]) : 0;
+        const bool is_separate = CELL == GRU && gate == 2;
+        pointwise.bias[unit].data[gate] = is_separate ? bias_ih : bias_ih + bias_hh;
+        if (is_separate) pointwise.bias[unit].data[3] = bias_hh;
+    }
+    const scalar_t* carry = CELL == LSTM ? args.c0 : args.h0;
+    for (int tile = 0; tile < TILES; tile++)
+        for (int s = 0; s < STATES_PER_THREAD; s++) {
+            const index place = (index)thread.sequence(tile, s) * HIDDEN + thread.unit(s);
+            pointwise.carry[tile][s][thread.number] = carry && tile < thread.tiles_with_state(s) ? widen(carry[place]) : 0;
+        }
+}
+
+// Loads the initial states of a tile into memory that was set to 0.
+template <typename States>
+__device__ inline void load_initial_states(States& states, const KernelArgs& args, const ThreadCoords& thread, int tile) {
+    for (int i = thread.number; args.h0 && i < 8 * HIDDEN; i += GATE_THREADS) {
+        const int b = thread.first_sequence + tile * 8 + i / HIDDEN;
+        if (b < thread.batch) states.at(i % HIDDEN, i / HIDDEN) = args.h0[(index)b * HIDDEN + i % HIDDEN];
+    }
+}
+
+// Loads those of a thread's own units.
+template <typename Own>
+__device__ inline void load_own_initial_state(Own& own, const KernelArgs& args, const ThreadCoords& thread, int tile) {
+    for (int s = 0; s < STATES_PER_THREAD; s++)
+        if (tile < thread.tiles_with_state(s))
+            own.at(thread.unit(s), thread.sequence_in_tile(s)) =
+                args.h0[(index)thread.sequence(tile, s) * HIDDEN + thread.unit(s)];
+}
+
+// Pointers to a thread's states in memory, advanced tile by tile and step by step. next: step to the next tile; wrap: after the
+// last tile to the first one's next step.
+struct StatePointers {
+    const scalar_t* gates[STATES_PER_THREAD];
+    scalar_t *output[STATES_PER_THREAD], *saved_gates[STATES_PER_THREAD];
+    float* cells[STATES_PER_THREAD];
+    int tiles_with_state[STATES_PER_THREAD];
+    bool issues_prefetch[STATES_PER_THREAD];  // one thread for every 16 bytes: each prefetch takes time
+    struct PointerStep {
+        index next, wrap;
+    } gates_step, output_step, rows_step;
+    index prefetch_offset;  // of gates, in PREFETCH_DISTANCE steps
+
+    __device__ StatePointers(const KernelArgs& args, const ThreadCoords& thread, int tiles) {
+        const int t = args.step(0);
+#pragma unroll
+        for (int s = 0; s < STATES_PER_THREAD; s++) {
+            const index b = thread.sequence(0, s), row = t * args.row_step + b * args.row_sequence;
+            gates[s] = args.gates + t * args.gates_step + b * args.gates_sequence + thread.unit(s);
+            output[s] = args.output + args.place(t, b, thread.unit(s));
+            saved_gates[s] = args.saved_gates + row * 4 * HIDDEN + thread.unit(s),
+            cells[s] = args.cells + row * HIDDEN + thread.unit(s);
+            tiles_with_state[s] = thread.tiles_with_state(s),
+            issues_prefetch[s] = thread.local_unit(s) % ELEMENTS_PER_VECTOR == 0;
+        }
+        const auto pointer_step = [&](index step, index sequence) -> PointerStep {
+            return {sequence * TILE_BATCH, args.direction() * step + sequence * (1 - tiles) * TILE_BATCH};
+        };
+        gates_step = pointer_step(args.gates_step, args.gates_sequence),
+        output_step = pointer_step(args.output_step, args.output_sequence);
+        rows_step = pointer_step(args.row_step, args.row_sequence),
+        prefetch_offset = args.direction() * PREFETCH_DISTANCE * args.gates_step;
+    }
+
+    // Keeps in registers what the compiler would otherwise recompute in each step, one multiplication waiting for the other.
+    __device__ void pin_in_registers() {
+        opaque(gates_step.next), opaque(gates_step.wrap), opaque(output_step.next), opaque(output_step.wrap),
+            opaque(prefetch_offset);
+    }
+
+    // Advances what is loaded; `advance` what is stored.
+    __device__ void advance_gates(bool is_last) {
+#pragma unroll
+        for (int s = 0; s < STATES_PER_THREAD; s++) gates[s] += is_last ? gates_step.wrap : gates_step.next;
+    }
+    __device__ void advance(bool is_last) {
+        const index rows = is_last ? rows_step.wrap : rows_step.next;
+#pragma unroll
+        for (int s = 0; s < STATES_PER_THREAD; s++) {
+            output[s] += is_last ? output_step.wrap : output_step.next;
+            if (KEEPS) saved_gates[s] += rows * 4 * HIDDEN, cells[s] += rows * HIDDEN;
+        }
+    }
+};
+
+// The gate inputs of a thread's states, loaded a tile ahead of their use, as bits: to convert them would be to wait for them.
+// PREFETCH_DISTANCE steps before they are prefetched from memory, which may take longer than a step.
+struct GateInputs {
+    unsigned data[STATES_PER_THREAD][GATES];
+    __device__ float at(int s, int gate) const {
+        unsigned bits = data[s][gate];
+        opaque(bits);  // not before the product is under way
+        return widen_bits(bits);
+    }
+    __device__ void load(const KernelArgs& args, const StatePointers& pointers, int tile, int t) {
+#pragma unroll
+        for (int s = 0; s < STATES_PER_THREAD; s++) {
+            if (tile >= pointers.tiles_with_state[s]) continue;
+#pragma unroll
+            for (int gate = 0; gate < GATES; gate++) data[s][gate] = raw_bits(pointers.gates[s][gate * HIDDEN]);
+            if (!pointers.issues_prefetch[s] || t + PREFETCH_DISTANCE >= args.steps) continue;
+            const scalar_t* next = pointers.gates[s] + pointers.prefetch_offset;
+#pragma unroll
+            for (int gate = 0; gate < GATES; gate++) prefetch_l2(next + gate * HIDDEN);
+        }
+    }
+};
+
+// Loads those of the tile after this one, or of the first one's next step, where there are any. inputs: GateInputs, or what has
+// its functions.
+template <typename In>
+__device__ inline void prefetch_next_inputs(In& inputs, StatePointers& pointers, const KernelArgs& args, int tiles, int tile,
+                                            int t) {
+    const bool is_last = tile + 1 == tiles;
+    pointers.advance_gates(is_last);
+    if (!is_last || t + 1 < args.steps) inputs.load(args, pointers, is_last ? 0 : tile + 1, t + is_last);
+}
+
+// Operands of a thread's states beside their sums, loaded before those are full.
+struct GateOperands {
+    float x[STATES_PER_THREAD][GATES], bias_n[STATES_PER_THREAD], carry[STATES_PER_THREAD];
+    bool is_active[STATES_PER_THREAD];
+    template <typename In>
+    __device__ GateOperands(const PointwiseStorage& pointwise, const In& inputs, const ThreadCoords& thread, int tile, int t) {
+#pragma unroll
+        for (int s = 0; s < STATES_PER_THREAD; s++) {
+            const GateVector bias = pointwise.bias[thread.local_unit(s)];
+#pragma unroll
+            for (int gate = 0; gate < GATES; gate++) x[s][gate] = inputs.at(s, gate) + bias.data[gate];
+            bias_n[s] = bias.data[3], carry[s] = pointwise.carry[tile][s][thread.number];
+            is_active[s] = !LENGTHS || t < pointwise.ends[tile][thread.sequence_in_tile(s) % TILE_BATCH];
+        }
+    }
+};
+
+// A thread's sums of a state, over all K partitions.
+__device__ inline GateVector reduce_k_partitions(const PointwiseStorage& pointwise, int buffer, const ThreadCoords& thread,
+                                                 int s) {
+    GateVector all[2];  // of every other partition, so that fewer additions wait for each other
+#pragma unroll
+    for (int group = 0; group < GROUPS; group++) {
+        const float* sums =
+            &pointwise.sums[buffer][group][thread.local_unit(s)][thread.sequence_in_tile(s) * ACCUMULATORS_PER_UNIT];
+        const GateVector vector = GATES == 1 ? GateVector{{*sums}} : *(const GateVector*)sums;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            all[group % 2].data[i] = group < 2 ? vector.data[i] : all[group % 2].data[i] + vector.data[i];
+    }
+#pragma unroll
+    for (int i = 0; i < 4 && GROUPS > 1; i++) all[0].data[i] += all[1].data[i];
+    return all[0];
+}
+
+__device__ inline CellState cell_update(const GateVector& sums, const GateOperands& operands, int s, float* saved_gates) {
+    float x[GATES], recurrent[GATES];
+#pragma unroll
+    for (int gate = 0; gate < GATES; gate++) x[gate] = operands.x[s][gate], recurrent[gate] = sums.data[gate];
+    if (CELL == GRU && INPUT_K_TILES) x[2 % GATES] += sums.data[3];  // W_in x
+    return cell_forward({operands.carry[s], operands.carry[s]}, x, recurrent, operands.bias_n[s], saved_gates);
+}
+
+// A step's result for a thread's states, h as it is published: to be written after that.
+struct StepResult {
+    CellState states[STATES_PER_THREAD];
+    scalar_t h[STATES_PER_THREAD];
+    float saved_gates[STATES_PER_THREAD][4];
+
+    // now, next: the states before and after the step, of which the thread reads and writes its own. sums_of(state): its sums.
+    template <typename Now, typename Next>
+    __device__ StepResult(PointwiseStorage& pointwise, int buffer, const GateOperands& operands, const ThreadCoords& thread,
+                          int tile, Now& now, Next& next)
+        : StepResult(
+              pointwise, [&](int s) { return reduce_k_partitions(pointwise, buffer, thread, s); }, operands, thread, tile, now,
+              next) {}
+    template <typename SumsOf, typename Now, typename Next>
+    __device__ StepResult(PointwiseStorage& pointwise, const SumsOf& sums_of, const GateOperands& operands,
+                          const ThreadCoords& thread, int tile, Now& now, Next& next) {
+#pragma unroll
+        for (int s = 0; s < STATES_PER_THREAD; s++) {
+            if (thread.sequence_in_tile(s) >= TILE_BATCH) continue;
+            float& carry = pointwise.carry[tile][s][thread.number];
+            states[s] = cell_update(sums_of(s), operands, s, saved_gates[s]);
+            h[s] = operands.is_active[s] ? narrow(states[s].h) : now.at(thread.unit(s), thread.sequence_in_tile(s));
+            if (HIDDEN % UNITS && thread.unit(s) >= HIDDEN)
+                h[s] = narrow(0.0f);  // no unit: of an infinite state it would be NaN
+            next.at(thread.unit(s), thread.sequence_in_tile(s)) = h[s];
+            if (operands.is_active[s]) carry = CELL == LSTM ? states[s].c : states[s].h;
+            else states[s].c = carry;
+        }
+    }
+
+    __device__ void write(const StatePointers& pointers, const GateOperands& operands, int tile) const {
+#pragma unroll
+        for (int s = 0; s < STATES_PER_THREAD; s++) {
+            if (tile >= pointers.tiles_with_state[s]) continue;
+            *pointers.output[s] = operands.is_active[s] ? h[s] : narrow(0.0f);
+            if (!KEEPS || GATES == 1 || !operands.is_active[s]) continue;
+#pragma unroll
+            for (int i = 0; i < 4; i++) pointers.saved_gates[s][i * HIDDEN] = narrow(saved_gates[s][i]);
+            if (CELL == LSTM) *pointers.cells[s] = states[s].c;
+        }
+    }
+
+    // After the last step. A state may be published with fewer bits than it has: of a sequence that is over the output has all.
+    __device__ void write_final(const KernelArgs& args, const PointwiseStorage& pointwise, const GateOperands& operands,
+                                const ThreadCoords& thread, int tile) const {
+#pragma unroll
+        for (int s = 0; s < STATES_PER_THREAD; s++) {
+            const index b = thread.sequence(tile, s), place = b * HIDDEN + thread.unit(s);
+            if (tile >= thread.tiles_with_state(s)) continue;
+            const int end = pointwise.ends[tile][thread.sequence_in_tile(s) % TILE_BATCH];
+            args.h_n[place] = operands.is_active[s] ? h[s]
+                              : end > 0             ? args.output[args.place(end - 1, b, thread.unit(s))]
+                              : args.h0             ? args.h0[place]
+                                                    : narrow(0.0f);
+            if (CELL == LSTM) args.c_n[place] = narrow(states[s].c);
+        }
+    }
+};
+
+// After a timeout all results are NaN.
+__device__ inline void write_nan(const KernelArgs& args, const ThreadCoords& thread, int tiles) {
+    for (int tile = 0; tile < tiles; tile++)
+        for (int s = 0; s < STATES_PER_THREAD; s++) {
+            if (tile >= thread.tiles_with_state(s)) continue;
+            const index b = thread.sequence(tile, s), place = b * HIDDEN + thread.unit(s);
+            args.h_n[place] = narrow(CUDART_NAN_F);
+            if (CELL == LSTM) args.c_n[place] = narrow(CUDART_NAN_F);
+            for (int t = 0; t < args.steps; t++) args.output[args.place(t, b, thread.unit(s))] = narrow(CUDART_NAN_F);
+        }
+}

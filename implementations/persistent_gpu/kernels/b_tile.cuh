@@ -1,0 +1,37 @@
+// Operand B of a product in shared memory, 8 sequences of it, and the product of the block's weights with it: GROUPS K
+// partitions by groups of rows, a warp each, all of its M_TILES_PER_WARP tiles of rows by one K tile at once.
+#pragma once
+#include "ecornn/common/zero_smem.cuh"
+#include "resident_weights.cuh"
+
+// K tiles whose split fragments may be in registers at once.
+#define K_TILES_IN_FLIGHT ((3 + M_TILES_PER_WARP - 1) / M_TILES_PER_WARP)
+
+// Of 8 sequences, with a block's units adjacent, and what 8 lanes read at once in different banks.
+template <int K_TILES> struct BTile {
+    static constexpr int VECTORS_PER_SEQUENCE = K_TILES * GROUPS * 4;
+    scalar_t data[VECTORS_PER_SEQUENCE][8][ELEMENTS_PER_VECTOR];
+    __device__ const uint4& vector(int unit, int i) const { return ((const uint4*)data[unit / ELEMENTS_PER_VECTOR])[i]; }
+    __device__ scalar_t& at(unsigned unit, unsigned sequence) {
+        return data[unit / ELEMENTS_PER_VECTOR][(sequence + unit / ELEMENTS_PER_VECTOR * 2) % 8][unit % ELEMENTS_PER_VECTOR];
+    }
+};
+typedef BTile<K_TILES_PER_WARP> States;
+
+// A thread's vectors, from the first K tile of its warp's partition on: K tiles are 32 vectors apart.
+template <int K_TILES> __device__ inline const uint4* thread_b_ptr(const BTile<K_TILES>& tile, int group, int lane) {
+    const int g = lane / 4, t = lane % 4;
+    return (const uint4*)tile.data[group * K_TILES * 4 + t][(g + 2 * t) % 8];
+}
+
+// Adds the product with the weights' passes from FIRST on to `acc`.
+template <int FIRST, int K_TILES>
+__device__ inline void mma_mainloop(Accumulator (&acc)[M_TILES_PER_WARP], ResidentWeights& weights, const uint4* b_ptr) {
+    weights.for_each_pass_interleaved<FIRST, FIRST + K_TILES>([&](int pass, auto fragment) {
+        const int k_tile = pass - FIRST;
+        if (SPLIT && k_tile % K_TILES_IN_FLIGHT == 0) scheduling_fence(b_ptr + k_tile * 32);
+        const BFragment b = make_b_fragment(b_ptr[k_tile * 32]);
+#pragma unroll
+        for (int i = 0; i < M_TILES_PER_WARP; i++) mma_k_tile(acc[i], fragment(i), b);
+    });
+}

@@ -1,0 +1,116 @@
+// The pointwise warps of a block of a cluster: they compute the gates of every tile and step from the MMA warps' sums, broadcast
+// the states to the other blocks, and write the output. They use these members of the kernel's shared storage: `barriers`, a
+// tile's mbarriers of both buffers, padded to 128 bytes; `states`, likewise; `pointwise`; and `timed_out`: a wait of some thread
+// has timed out, and nothing more is published.
+#pragma once
+#define SUMS 2
+#include "ecornn/ptx/cluster.cuh"
+#include "ecornn/ptx/mbarrier.cuh"
+#include "ecornn/common/jitter.cuh"
+#include "recurrent_mma_step.cuh"
+#include "ecornn/ptx/named_barrier.cuh"
+
+#define STATE_TILE_BYTES (UNITS * 8 * (int)sizeof(scalar_t))  // of a block, to each other block
+#define VECTORS_PER_STATE_TILE (STATE_TILE_BYTES / 16)
+#define VECTORS_PER_LANE ((VECTORS_PER_STATE_TILE + 31) / 32)
+#define GATE_WARPS (GATE_THREADS / 32)
+#define PEERS_PER_WARP ((BLOCKS + GATE_WARPS - 2) / GATE_WARPS)
+#define BLOCK_THREADS (THREADS + GATE_THREADS)
+// Either buffer's sums are written, have been read; all states of the block are computed.
+enum NamedBarrier { SumsFull = 1, SumsEmpty = 3, StatesReady = 5 };
+
+// Broadcast of a block's states to the others, some of them by each warp. bases: start of shared memory in the other blocks.
+template <typename SharedStorage> struct ClusterBroadcast {
+    smem_addr_t bases[PEERS_PER_WARP > 0 ? PEERS_PER_WARP : 1];
+
+    __device__ ClusterBroadcast(const SharedStorage& shared, const ThreadCoords& thread) {
+        const int rank = thread.first_unit / UNITS;
+#pragma unroll
+        for (int i = 0; i < PEERS_PER_WARP; i++)
+            bases[i] = map_shared_rank(smem_addr(&shared), (rank + 1 + thread.warp + i * GATE_WARPS) % BLOCKS);
+    }
+
+    // Sends a tile's states. source, mbarrier: offsets in shared memory, of the thread's first vector and of the mbarrier.
+    __device__ void broadcast(const SharedStorage& shared, smem_addr_t source, smem_addr_t mbarrier, int warp) const {
+#pragma unroll
+        for (int i = 0; i < VECTORS_PER_LANE; i++) {
+            if (i * 32 + threadIdx.x % 32 >= VECTORS_PER_STATE_TILE) continue;
+            const uint4 vector = ((const uint4*)((const char*)&shared + source))[i * 32];
+#pragma unroll
+            for (int p = 0; p < PEERS_PER_WARP; p++)
+                if (p * GATE_WARPS + warp < BLOCKS - 1) st_async(bases[p] + source + i * 512, vector, bases[p] + mbarrier);
+        }
+    }
+};
+
+// Initialises the mbarriers and the states, by all of a block's threads, before anything else. place: of a jitter.
+template <typename SharedStorage> __device__ inline void init_mbarriers(SharedStorage& shared, int place) {
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 16; i++) mbarrier_init(smem_addr(&shared.barriers[0][i]));
+        fence_mbarrier_init();
+        shared.timed_out = 0;
+    }
+    zero_smem(shared.states, sizeof(shared.states));
+    jitter(-1, place);
+    __syncthreads();
+}
+
+// Prepares the first step; a barrier of the cluster is to follow.
+template <typename SharedStorage>
+__device__ inline void load_initial_states(SharedStorage& shared, const KernelArgs& args, const ThreadCoords& thread, int tiles,
+                                           const length* lengths) {
+    load_biases_and_carry(shared.pointwise, args, thread, lengths);
+    for (int tile = 0; tile < tiles; tile++) load_initial_states(shared.states[0][tile], args, thread, tile);
+}
+
+// Computes, publishes and writes the states of every tile and step; status is 1 after a timeout. inputs: GateInputs, or what has
+// its functions. on_step_stored(t): called by all these threads when they have written all of step t.
+template <typename SharedStorage, typename In, typename OnStepStored>
+__device__ inline void run_pointwise_warps(SharedStorage& shared, const KernelArgs& args, const ThreadCoords& thread, int tiles,
+                                           int* status, In inputs, OnStepStored on_step_stored) {
+    const ClusterBroadcast<SharedStorage> peers(shared, thread);
+    StatePointers pointers(args, thread, tiles);
+    pointers.pin_in_registers();
+    inputs.load(args, pointers, 0, 0);
+    const auto offset_of = [&](const void* what) { return smem_addr(what) - smem_addr(&shared); };
+    const auto tile_at = [&](int t, int tile) {
+        return offset_of(&shared.states[t % 2][tile].vector(thread.first_unit, thread.lane));
+    };
+    const auto barrier_at = [&](int t, int tile) { return offset_of(&shared.barriers[t % 2][tile]); };
+    smem_addr_t source = tile_at(1, 0), mbarrier = barrier_at(1, 0);  // before all states are ready, which are sent right after
+    int buffer = 0;
+    bool timed_out = false;
+    for (int t = 0; t < args.steps; t++)
+#pragma unroll 1
+        for (int tile = 0; tile < tiles; tile++) {
+            const int now = t % 2, next = 1 - now;
+            const bool is_last = tile + 1 == tiles, is_published = t + 1 < args.steps;
+            const GateOperands operands(shared.pointwise, inputs, thread, tile, args.step(t));
+            prefetch_next_inputs(inputs, pointers, args, tiles, tile, t);
+            jitter(t, 2);
+            named_barrier_sync(NamedBarrier::SumsFull + buffer, BLOCK_THREADS);
+            timed_out = *(volatile int*)&shared.timed_out;  // before the gates, which need not wait for it
+            jitter(t, 3);
+            const StepResult result(shared.pointwise, buffer, operands, thread, tile, shared.states[now][tile],
+                                    shared.states[next][tile]);
+            jitter(t, 4);
+            named_barrier_arrive(NamedBarrier::SumsEmpty + buffer, BLOCK_THREADS);
+            named_barrier_sync(NamedBarrier::StatesReady, GATE_THREADS);
+            jitter(t, 5);
+            if (is_published && !timed_out) {
+                if (thread.number == 0)
+                    mbarrier_arrive_expect_tx(smem_addr(&shared) + mbarrier, (BLOCKS - 1) * STATE_TILE_BYTES);
+                peers.broadcast(shared, source, mbarrier, thread.warp);
+            }
+            result.write(pointers, operands, tile);
+            if (!is_published) result.write_final(args, shared.pointwise, operands, thread, tile);
+            if (is_last) on_step_stored(t);
+            pointers.advance(is_last);
+            buffer = 1 - buffer;
+            const int next_step = is_last ? t + 2 : t + 1, next_tile = is_last ? 0 : tile + 1;
+            source = tile_at(next_step, next_tile), mbarrier = barrier_at(next_step, next_tile);
+        }
+    if (!timed_out) return;
+    *(volatile int*)status = 1;
+    write_nan(args, thread, tiles);
+}

@@ -1,0 +1,86 @@
+// The input GEMM, W_ih x of a block's own units and sequences, of all steps, by all of its threads before anything else, for
+// calls so short that a launch of its own would take the host long. INPUTS: elements of a row of x; 0 or undefined: nothing is
+// compiled in, and the product is an argument of the kernel. BLOCK_THREADS: threads of the block.
+// Rows of x are columns of the product, up to 16 at once, so that weights are read once where there are no more. 8 warps
+// multiply the same rows of weights, each its K partition; where there are as many threads 8 more multiply others at the same
+// time. Partial sums are in shared memory that the kernel does not use yet.
+#pragma once
+#include "skinny_gemm.cuh"
+#include "recurrent_mma_step.cuh"
+
+#if INPUTS
+#define INPUT_GEMM_PARAMS const scalar_t *x, index x_step, index x_sequence, const scalar_t *weight_ih,
+#ifndef BLOCK_THREADS
+#define BLOCK_THREADS THREADS
+#endif
+#define WARP_TEAMS (BLOCK_THREADS / THREADS)  // of 8 warps
+#define M_TILES_PER_BLOCK ((GATES * UNITS + 15) / 16)
+
+// x [T, B, INPUTS], element (t, b, i) at t * step + b * sequence + i; weight [G*H, INPUTS].
+struct InputGemmArgs {
+    const scalar_t* x;
+    index step, sequence;
+    const scalar_t* weight;
+};
+
+// Row tiles that a team multiplies at once by so many column tiles: of those that it has as many as fit in registers, which are
+// 128 where threads are most. BATCH_K_TILES: that a lane loads at once.
+template <int COLUMNS> struct SkinnyTile {
+    static constexpr int TEAM_ROWS = (M_TILES_PER_BLOCK + WARP_TEAMS - 1) / WARP_TEAMS, MAX_ROWS = 4,
+                         ROWS = MAX_ROWS < TEAM_ROWS ? MAX_ROWS : TEAM_ROWS;
+    static constexpr int BATCH_K_TILES = SPLIT && ROWS * COLUMNS > 4 ? 1 : 2;
+};
+#define MAX_N_TILES 2  // at once
+
+// Multiplies `count` rows of x from the first-th on: row t * sequences + s is of step t and the s-th of the block's own
+// `sequences`.
+template <int COLUMNS>
+__device__ inline void input_gemm(const InputGemmArgs& gemm, const KernelArgs& args, const ThreadCoords& thread, int sequences,
+                                  int first, int count) {
+    constexpr int ROWS = SkinnyTile<COLUMNS>::ROWS, PASS_ROWS = WARP_TEAMS * ROWS * 16;
+    static_assert(sizeof(WarpPartials<ROWS, COLUMNS>) * WARP_TEAMS * WARPS <= SHARED_BYTES, "shared_bytes_of");
+    WarpPartials<ROWS, COLUMNS>(*partials)[WARPS] = (WarpPartials<ROWS, COLUMNS>(*)[WARPS])dynamic_smem();
+    const int team = threadIdx.x / THREADS, warp = threadIdx.x / 32 % WARPS, lane = threadIdx.x % 32;
+    MatrixRow columns[COLUMNS];
+#pragma unroll
+    for (int n = 0; n < COLUMNS; n++) {
+        const int i = n * 8 + lane / 4, row = first + i, b = thread.first_sequence + row % sequences;
+        columns[n] = {gemm.x + row / sequences * gemm.step + b * gemm.sequence, i < count};
+    }
+#pragma unroll 1
+    for (int tile = 0; tile < M_TILES_PER_BLOCK; tile += WARP_TEAMS * ROWS) {
+        if (team < WARP_TEAMS)
+            skinny_mma<INPUTS, SkinnyTile<COLUMNS>::BATCH_K_TILES>(
+                partials[team][warp], warp, lane,
+                [&](int r) { return weight_row_ptr(gemm.weight, thread, (tile + team * ROWS) * 16 + r, INPUTS); },
+                [&](int n) { return columns[n]; });
+        __syncthreads();
+        for (int i = threadIdx.x; i < PASS_ROWS * count; i += BLOCK_THREADS) {
+            const int local = i % PASS_ROWS, column = i / PASS_ROWS, row = first + column;
+            const int r = tile * 16 + local, unit = thread.first_unit + r / GATES;
+            if (r >= GATES * UNITS || unit >= HIDDEN) continue;
+            const index place =
+                row / sequences * args.gates_step + (thread.first_sequence + row % sequences) * args.gates_sequence;
+            const float sum = reduce_partials(partials[local / (ROWS * 16)], local % (ROWS * 16), column);
+            ((scalar_t*)args.gates)[place + r % GATES * HIDDEN + unit] = narrow(sum);
+        }
+        __syncthreads();
+    }
+}
+
+// By all threads, which synchronise at its end, so that each sees what any of them wrote.
+__device__ inline void input_gemm(const InputGemmArgs& gemm, const KernelArgs& args, int batch) {
+    unsigned block = blockIdx.x;
+    opaque(block);  // what follows from it takes no registers later
+    const ThreadCoords thread = {0, 0, 0, (int)(block % BLOCKS * UNITS), (int)(block / BLOCKS * TILES * TILE_BATCH), batch};
+    const int sequences = min(TILES * TILE_BATCH, thread.batch - thread.first_sequence), rows = args.steps * sequences;
+#pragma unroll 1
+    for (int first = 0; first < rows; first += 8 * MAX_N_TILES) {
+        const int count = min(rows - first, 8 * MAX_N_TILES);
+        if (count <= 8) input_gemm<1>(gemm, args, thread, sequences, first, count);
+        else input_gemm<MAX_N_TILES>(gemm, args, thread, sequences, first, count);
+    }
+}
+#else
+#define INPUT_GEMM_PARAMS
+#endif

@@ -1,0 +1,198 @@
+// How a grid's blocks publish their states, in packets (ll_state_packets.cuh) that are each one lane's part of the B fragments
+// (warp_mma.cuh): states go from the L2 cache to the tensor cores by way of registers alone.
+// A block publishes its units of each sequence in PACKETS_PER_BLOCK packets, the last padded. Of all blocks' packets of a sequence
+// four beside each other are for a warp's lanes t, PACKETS_PER_LANE times, and then the next warp's follow. The weights of the
+// padding are 0. Of 8 sequences, which are the lanes' g, packets of one index are beside each other.
+#pragma once
+#include "warp_mma.cuh"
+
+#define GROUPS 8
+#define COMPACT_SUMS 1
+#define LOADS_IN_FLIGHT (HELD < 4 ? HELD : 4)
+#define WORDS_PER_PACKET (IS_SINGLE_TF32 ? 6 : 3)
+#define UNITS_PER_PACKET (WORDS_PER_PACKET * 4 / (int)sizeof(scalar_t))
+#define PACKETS_PER_BLOCK ((UNITS + UNITS_PER_PACKET - 1) / UNITS_PER_PACKET)  // of a sequence, as the next two
+#define PACKETS_PER_SEQUENCE (BLOCKS * PACKETS_PER_BLOCK)
+#define PACKETS_PER_LANE ((PACKETS_PER_SEQUENCE + 4 * GROUPS - 1) / (4 * GROUPS))
+#define K_TILES_PER_WARP ((PACKETS_PER_LANE * WORDS_PER_PACKET + 3) / 4)  // of a warp
+// Packets of a sequence that a lane has at once, at least 2, and of these the packets that it waits for at once.
+#define PACKETS_IN_REGISTERS (PARCELS_AT_ONCE < PACKETS_PER_LANE ? PARCELS_AT_ONCE : PACKETS_PER_LANE)
+#define PACKETS_PER_WAIT \
+    (PACKETS_IN_REGISTERS == PACKETS_PER_LANE ? PACKETS_PER_LANE : IS_SINGLE_TF32 && PACKETS_IN_REGISTERS == 2 ? 2 : 1)
+#define PACKET_SLOTS_PER_N_TILE (PACKETS_PER_LANE * 4 * GROUPS * 8)
+#define PACKETS_PER_WARP ((SEQUENCES * PACKETS_PER_BLOCK + GROUPS - 1) / GROUPS)  // of the block's own, of a tile
+#define STATES_PER_THREAD ((PACKETS_PER_WARP * UNITS_PER_PACKET + 31) / 32)                  // of a thread in a tile
+
+// A warp computes the states that it publishes, one packet's after another's.
+__device__ inline int packet_of_thread(int thread, int state) {
+    return thread / 32 * PACKETS_PER_WARP + (thread % 32 + state * 32) / UNITS_PER_PACKET;
+}
+__device__ inline int unit_in_block(int thread, int state) {
+    return packet_of_thread(thread, state) / SEQUENCES * UNITS_PER_PACKET + (thread % 32 + state * 32) % UNITS_PER_PACKET;
+}
+__device__ inline int unit_of_state(int thread, int state) { return unit_in_block(thread, state) % UNITS; }
+__device__ inline int sequence_of_state(int thread, int state) {
+    const bool is_one = thread % 32 + state * 32 < PACKETS_PER_WARP * UNITS_PER_PACKET && unit_in_block(thread, state) < UNITS;
+    return is_one ? packet_of_thread(thread, state) % SEQUENCES : 8 * ABREAST;
+}
+
+#include "recurrent_mma_step.cuh"
+
+#include "ll_state_packets.cuh"
+
+static_assert(PACKETS_IN_REGISTERS == PACKETS_PER_LANE || PACKETS_IN_REGISTERS >= 2, "a K tile may have words of two packets");
+typedef StatePacket<IS_SINGLE_TF32> Packet;
+
+// The states of a block's own units in a tile, as they are published: by each warp those that it computes.
+struct OutgoingStates {
+    unsigned words[TILE_BATCH][PACKETS_PER_BLOCK * WORDS_PER_PACKET];
+    __device__ scalar_t& at(unsigned unit, unsigned column) { return ((scalar_t*)words[column])[unit % UNITS]; }
+
+    // mailbox: of the tile and step.
+    __device__ void publish(uint4* mailbox, const ThreadCoords& thread, unsigned epoch) const {
+        for (int i = thread.lane; i < PACKETS_PER_WARP; i += 32) {
+            const int own = thread.warp * PACKETS_PER_WARP + i, packet = own / SEQUENCES, column = own % SEQUENCES;
+            uint4* slot = mailbox + column / 8 * PACKET_SLOTS_PER_N_TILE +
+                          (thread.first_unit / UNITS * PACKETS_PER_BLOCK + packet) * 8 + column % 8;
+            if (packet < PACKETS_PER_BLOCK)
+                st_relaxed_b128(slot, Packet::pack(words[column] + packet * WORDS_PER_PACKET, epoch));
+        }
+    }
+};
+
+// Index of a lane's k-th packet among all of a sequence.
+__device__ inline int packet_index(const ThreadCoords& thread, int k) {
+    return (thread.warp * PACKETS_PER_LANE + k) * 4 + thread.lane % 4;
+}
+
+// The weights of a row that are multiplied by a lane's j-th word of states.
+__device__ inline unsigned load_weight_word(const MatrixRow& row, const ThreadCoords& thread, int j) {
+    constexpr int UNITS_PER_WORD = 4 / sizeof(scalar_t);
+    const int at = packet_index(thread, j / WORDS_PER_PACKET);
+    const int local = at % PACKETS_PER_BLOCK * UNITS_PER_PACKET + j % WORDS_PER_PACKET * UNITS_PER_WORD;
+    const int unit = at / PACKETS_PER_BLOCK * UNITS + local, units = min(UNITS - local, HIDDEN - unit);
+    if (!row.is_inside || j >= PACKETS_PER_LANE * WORDS_PER_PACKET || at >= PACKETS_PER_SEQUENCE || units <= 0) return 0;
+    if (UNITS_PER_WORD == 1 || WIDTH >= 4 && UNITS % 2 == 0) return *(const unsigned*)(row.start + unit);
+    return raw_bits(row.start[unit]) | (units > 1 ? raw_bits(row.start[unit + 1]) << 16 : 0);
+}
+
+__device__ inline AFragment load_a_fragment_packet_order(const scalar_t* weight, const ThreadCoords& thread, int s, int i) {
+    const int r = i * 16 + thread.lane / 4;
+    const MatrixRow upper = weight_row_ptr(weight, thread, r, HIDDEN), lower = weight_row_ptr(weight, thread, r + 8, HIDDEN);
+    unsigned words[2][4];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        words[0][j] = load_weight_word(upper, thread, s * 4 + j), words[1][j] = load_weight_word(lower, thread, s * 4 + j);
+    return {{words[0][0], words[1][0], words[0][1], words[1][1]}, {words[0][2], words[1][2], words[0][3], words[1][3]}};
+}
+
+// TWICE fragments of split float32, spread among all, are split once and stay as two parts: the big one in the fragment's place,
+// the small one after the last fragment.
+__device__ inline constexpr bool is_presplit(int fragment) {
+    return (fragment + 1) * TWICE / FRAGMENTS > fragment * TWICE / FRAGMENTS;
+}
+__device__ inline AFragment load_resident_fragment(const scalar_t* weight, const ThreadCoords& thread, int index) {
+    const int fragment = index < FRAGMENTS ? index : ((index - FRAGMENTS + 1) * FRAGMENTS - 1) / max(TWICE, 1);
+    const AFragment all =
+        load_a_fragment_packet_order(weight, thread, fragment / M_TILES_PER_WARP, fragment % M_TILES_PER_WARP);
+#if SPLIT
+    if (is_presplit(fragment)) return index < FRAGMENTS ? tf32_big(all) : split_a_fragment(all).small;
+#endif
+    return all;
+}
+__device__ inline SplitAFragment resident_split_fragment(const ResidentWeights& weights, int fragment) {
+#if SPLIT
+    if (is_presplit(fragment)) return {weights.at(fragment), weights.at(FRAGMENTS + fragment * TWICE / FRAGMENTS)};
+#endif
+    return split_a_fragment(weights.at(fragment));
+}
+
+// A lane's packets of a tile, PACKETS_IN_REGISTERS of each 8 sequences at once.
+struct PacketBFragments {
+    uint4 packets[ABREAST][PACKETS_IN_REGISTERS];
+
+    __device__ static bool is_expected(const ThreadCoords& thread, int n, int k) {
+        return n * 8 + thread.lane / 4 < SEQUENCES && k < PACKETS_PER_LANE && packet_index(thread, k) < PACKETS_PER_SEQUENCE;
+    }
+    __device__ static const uint4* packet_ptr(const uint4* mailbox, const ThreadCoords& thread, int n, int k) {
+        return mailbox + packet_index(thread, 0) * 8 + thread.lane / 4 + n * PACKET_SLOTS_PER_N_TILE + k * 32;
+    }
+
+    // Loads the k-th of all 8 sequences, whether they are valid or not.
+    __device__ void prefetch_packet(const uint4* mailbox, const ThreadCoords& thread, int k) {
+#pragma unroll
+        for (int n = 0; n < ABREAST; n++)
+            packets[n][k % PACKETS_IN_REGISTERS] =
+                is_expected(thread, n, k) ? ld_relaxed_b128(packet_ptr(mailbox, thread, n, k)) : uint4{};
+    }
+    __device__ void prefetch(const uint4* mailbox, const ThreadCoords& thread) {
+#pragma unroll
+        for (int k = 0; k < PACKETS_IN_REGISTERS; k++) prefetch_packet(mailbox, thread, k);
+    }
+
+    // Whether those from the k-th on, before the end-th, are there.
+    __device__ bool is_valid(const ThreadCoords& thread, unsigned epoch, int k, int end) const {
+        bool is_whole = true;
+#pragma unroll
+        for (; k < end; k++)
+#pragma unroll
+            for (int n = 0; n < ABREAST; n++)
+                is_whole &= !is_expected(thread, n, k) || Packet::is_valid(packets[n][k % PACKETS_IN_REGISTERS], epoch);
+        return is_whole;
+    }
+
+    // Waits until they are valid; polls those before the prefetched-th that are not. By whole warps. False on a timeout.
+    __device__ bool wait(const uint4* mailbox, const ThreadCoords& thread, unsigned epoch, int k, int end, int prefetched) {
+        if (__all_sync(~0u, is_valid(thread, epoch, k, end))) return true;
+        return spin_until_warp([&] {
+            const bool is_whole = is_valid(thread, epoch, k, end);
+#pragma unroll
+            for (int i = k; i < prefetched; i++)
+#pragma unroll
+                for (int n = 0; n < ABREAST; n++)
+                    ld_relaxed_b128_if(
+                        packets[n][i % PACKETS_IN_REGISTERS], packet_ptr(mailbox, thread, n, i),
+                        is_expected(thread, n, i) && !Packet::is_valid(packets[n][i % PACKETS_IN_REGISTERS], epoch));
+            return is_whole;
+        });
+    }
+
+    __device__ unsigned word(int n, int j) const {
+        const int k = j / WORDS_PER_PACKET;
+        return k < PACKETS_PER_LANE ? Packet::word(packets[n][k % PACKETS_IN_REGISTERS], j % WORDS_PER_PACKET) : 0;
+    }
+    __device__ BFragment b_fragment(int n, int s) const {
+        return make_b_fragment({word(n, s * 4), word(n, s * 4 + 1), word(n, s * 4 + 2), word(n, s * 4 + 3)});
+    }
+
+    // Adds the product with a tile's states, which were prefetched, to `sums`. By whole warps. False on a timeout.
+    // meanwhile(): called once the first are valid.
+    template <typename Meanwhile>
+    __device__ bool mma_from_packets(Accumulator (&sums)[M_TILES_PER_WARP][ABREAST], const ResidentWeights& weights,
+                                     const uint4* mailbox, const ThreadCoords& thread, unsigned epoch, Meanwhile meanwhile) {
+#pragma unroll
+        for (int s = 0; s < K_TILES_PER_WARP; s++) {
+#pragma unroll
+            for (int k = 0; k < PACKETS_PER_LANE; k += PACKETS_PER_WAIT)  // whose first word the K tile has
+                if (k * WORDS_PER_PACKET / 4 == s) {
+                    // The K tile may still need packet k - 1, whose registers are not reused then.
+                    const int prefetched = k == 0 ? PACKETS_IN_REGISTERS : k + PACKETS_IN_REGISTERS - (PACKETS_PER_WAIT == 1);
+                    const int end = min(k + PACKETS_PER_WAIT, PACKETS_PER_LANE);
+                    if (!wait(mailbox, thread, epoch, k, end, min(prefetched, PACKETS_PER_LANE))) return false;
+                    if (k == 0) meanwhile();
+                }
+            if (SPLIT && !TWICE) scheduling_fence(mailbox);  // splitting all fragments at once would take more registers
+            BFragment columns[ABREAST];
+#pragma unroll
+            for (int n = 0; n < ABREAST; n++) columns[n] = b_fragment(n, s);
+#pragma unroll
+            for (int i = 0; i < M_TILES_PER_WARP; i++)
+                mma_k_tile(sums[i], resident_split_fragment(weights, s * M_TILES_PER_WARP + i), columns);
+#pragma unroll
+            for (int k = 0; k + PACKETS_IN_REGISTERS < PACKETS_PER_LANE; k++)  // whose last word the K tile had
+                if ((k * WORDS_PER_PACKET + WORDS_PER_PACKET - 1) / 4 == s)
+                    prefetch_packet(mailbox, thread, k + PACKETS_IN_REGISTERS);
+        }
+        return true;
+    }
+};

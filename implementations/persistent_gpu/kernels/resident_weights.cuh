@@ -1,0 +1,141 @@
+// A warp's persistent weights (Diamos et al., 2016): M_TILES_PER_WARP tiles of 16 rows by K_TILES_PER_WARP K tiles, and with
+// W_ih INPUT_K_TILES more of it, used in every step in passes of TOGETHER fragments: 16 rows each, all of the same K tile.
+// Of ALL_FRAGMENTS fragments the first HELD are in registers, the next SHARED in shared memory. The others are streamed:
+// written to memory once, as threads use them, and loaded from the L2 cache in every step, RING passes ahead: whole passes,
+// HELD + SHARED being a multiple of TOGETHER then. Every thread loads what it wrote itself, or another cluster's thread wrote
+// alike. From W_hh LOADS_IN_FLIGHT fragments are loaded at once, in one loop, as code is slow the first time that it runs;
+// where these are HELD, all that are in registers, the others before, one by one. TWICE: fragments beside these, of the
+// kernel's own use.
+#pragma once
+#include "ecornn/ptx/cp_async.cuh"
+#include "warp_mma.cuh"
+
+#ifndef INPUT_K_TILES
+#define INPUT_K_TILES 0
+#endif
+#ifndef TWICE
+#define TWICE 0
+#endif
+#define FRAGMENTS (M_TILES_PER_WARP * (K_TILES_PER_WARP + INPUT_K_TILES))
+#define ALL_FRAGMENTS (FRAGMENTS + TWICE)
+#define PASSES (ALL_FRAGMENTS / TOGETHER)
+#define STREAMED_FRAGMENTS (ALL_FRAGMENTS - HELD - SHARED)
+#define STREAMED_PASSES (STREAMED_FRAGMENTS / TOGETHER)
+#define REG_PASSES ((HELD + TOGETHER - 1) / TOGETHER)  // with a fragment in registers, at least
+#define SERIAL_LOADS (LOADS_IN_FLIGHT == HELD ? ALL_FRAGMENTS - HELD : 0)  // one by one, before the others
+#define BATCHED_LOADS ((ALL_FRAGMENTS - SERIAL_LOADS + LOADS_IN_FLIGHT - 1) / LOADS_IN_FLIGHT)  // of the others, or more
+#define SMEM_SLOTS (SHARED + RING * TOGETHER)
+
+// A block's fragments that stay in shared memory, then the stages of those that are streamed.
+struct WeightStorage {
+    uint4 fragments[SMEM_SLOTS > 0 ? SMEM_SLOTS : 1][2][THREADS];
+};
+
+struct ResidentWeights {
+    AFragment reg_fragments[HELD];
+    WeightStorage& smem;
+    uint4* stream;  // [STREAMED_FRAGMENTS][2][THREADS], this block's
+    int stage;
+
+    // load_fragment(pass, i): the thread's elements of the pass's i-th fragment.
+    template <typename LoadFragment>
+    __device__ ResidentWeights(WeightStorage& smem, uint4* streams, int rank, LoadFragment load_fragment)
+        : reg_fragments(), smem(smem), stage(0) {
+        stream = streams + (long long)rank * STREAMED_FRAGMENTS * 2 * THREADS;
+#pragma unroll 1
+        for (int i = 0; i < SERIAL_LOADS; i++) load_batch<1>(i, load_fragment);
+#pragma unroll 1
+        for (int i = ALL_FRAGMENTS - BATCHED_LOADS * LOADS_IN_FLIGHT; i < ALL_FRAGMENTS; i += LOADS_IN_FLIGHT)
+            load_batch<LOADS_IN_FLIGHT>(i, load_fragment);
+        if (!STREAMED_PASSES) return;
+        __threadfence();
+        for (int pass = 0; pass < RING; pass++) load_stage(pass, pass);
+    }
+
+    // Loads COUNT fragments, from the first-th of an order on in which those in registers are last; negative ones do not exist.
+    // Registers have no index: fragments are appended at the end, and those before them move up, and out.
+    template <int COUNT, typename LoadFragment> __device__ void load_batch(int first, LoadFragment load_fragment) {
+        AFragment batch[COUNT];
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            unsigned fragment = (max(first + i, 0) + HELD) % ALL_FRAGMENTS;
+            opaque(fragment);  // NVRTC 13.0 and 13.5 take a number that is known to be odd for its half
+            batch[i] = load_fragment(fragment / TOGETHER, fragment % TOGETHER);
+        }
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            if (first + i >= 0 && first + i < ALL_FRAGMENTS - HELD) set(fragment_ptr(first + i + HELD), batch[i]);
+#pragma unroll
+        for (int fragment = 0; fragment + COUNT < HELD; fragment++) reg_fragments[fragment] = reg_fragments[fragment + COUNT];
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) reg_fragments[HELD - COUNT + i] = batch[i];
+    }
+
+    // Of a fragment that is not in registers.
+    __device__ uint4* fragment_ptr(int fragment) const {
+        const bool is_in_smem = STREAMED_FRAGMENTS == 0 || fragment < HELD + SHARED;
+        return is_in_smem ? smem.fragments[fragment - HELD][0] : stream + (fragment - HELD - SHARED) * 2 * THREADS;
+    }
+
+    __device__ static void set(uint4* ptr, const AFragment& fragment) {
+        ptr[threadIdx.x] = fragment.left, ptr[THREADS + threadIdx.x] = fragment.right;
+    }
+    __device__ static AFragment get(const uint4* ptr) { return {ptr[threadIdx.x], ptr[THREADS + threadIdx.x]}; }
+
+    __device__ void load_stage(int pass, int into) {
+        for (int i = 0; i < 2 * TOGETHER; i++)
+            cp_async_16B(smem.fragments[SHARED + into * TOGETHER][0] + i * THREADS + threadIdx.x,
+                         stream + (pass * 2 * TOGETHER + i) * THREADS + threadIdx.x);
+        cp_async_commit_group();
+    }
+
+    __device__ AFragment load_smem_fragment(int fragment) const { return get(smem.fragments[fragment - HELD][0]); }
+    __device__ AFragment at(int fragment) const {
+        return fragment < HELD ? reg_fragments[fragment < HELD ? fragment : 0] : load_smem_fragment(fragment);
+    }
+
+    // Calls fn(pass, fragment) for all passes in order: fragment(i) is the pass's i-th.
+    template <typename Fn> __device__ void for_each_pass(Fn fn) {
+#pragma unroll
+        for (int pass = 0; pass < REG_PASSES; pass++) fn(pass, [&](int i) { return at(pass * TOGETHER + i); });
+#pragma unroll 2
+        for (int pass = REG_PASSES; pass < PASSES - STREAMED_PASSES; pass++)
+            fn(pass, [&](int i) { return load_smem_fragment(pass * TOGETHER + i); });
+        for_each_streamed_pass(fn);
+    }
+
+    // Likewise for passes FROM to before TO in any order: those from shared memory between those from registers; after each the
+    // next one's first fragment is loaded.
+    template <int FROM = 0, int TO = PASSES, typename Fn> __device__ void for_each_pass_interleaved(Fn fn) {
+        constexpr int REG_END = REG_PASSES < FROM ? FROM : REG_PASSES < TO ? REG_PASSES : TO;
+        constexpr int SMEM_END = PASSES - STREAMED_PASSES < TO ? PASSES - STREAMED_PASSES : TO;
+        constexpr int REG_COUNT = REG_END - FROM, SMEM_COUNT = SMEM_END > REG_END ? SMEM_END - REG_END : 0;
+        constexpr int ROUNDS = REG_COUNT > 0 ? REG_COUNT : 1;
+        AFragment first = SMEM_COUNT > 0 ? load_smem_fragment(REG_END * TOGETHER) : AFragment();
+#pragma unroll
+        for (int round = 0; round < ROUNDS; round++) {
+            if (round < REG_COUNT) fn(FROM + round, [&](int i) { return at((FROM + round) * TOGETHER + i); });
+#pragma unroll
+            for (int n = round * SMEM_COUNT / ROUNDS; n < (round + 1) * SMEM_COUNT / ROUNDS; n++) {
+                const int pass = REG_END + n;
+                fn(pass, [&](int i) { return i == 0 ? first : load_smem_fragment(pass * TOGETHER + i); });
+                if (n + 1 < SMEM_COUNT) first = load_smem_fragment((pass + 1) * TOGETHER);
+            }
+        }
+        for_each_streamed_pass(fn);
+    }
+
+    // Likewise for those that are streamed.
+    template <typename Fn> __device__ void for_each_streamed_pass(Fn fn) {
+#pragma unroll 1
+        for (int s = 0; s < STREAMED_PASSES; s++) {
+            cp_async_wait_group<(RING > 0 ? RING - 1 : 0)>();
+            fn(PASSES - STREAMED_PASSES + s, [&](int i) { return get(smem.fragments[SHARED + stage * TOGETHER + i][0]); });
+            load_stage(s + RING < STREAMED_PASSES ? s + RING : s + RING - STREAMED_PASSES, stage);
+            stage = stage + 1 < RING ? stage + 1 : 0;
+        }
+    }
+
+    // Waits for all copies.
+    __device__ void drain() const { cp_async_wait_group<0>(); }
+};

@@ -1,0 +1,225 @@
+// Maths: LSTM, GRU (torch.nn's gate order) or RNN, CELL: LAYERS layers in one direction, all T steps and the input products
+//   too, in one launch, as a wavefront: each layer multiplies [W_ih | W_hh] by [its input at t; its own h_(t-1)], a few steps
+//   behind the layer below. Source: Appleyard et al., Optimizing Performance of Recurrent Neural Networks on GPUs, 2016.
+// Layout: x [T, B, INPUTS] scalar_t, read, the input of the first layer: element (t, b, i) at t * x_step + b * x_sequence + i.
+//   Of each layer, by its number: weight_ih [G*H, INPUTS, above the first H], weight_hh [G*H, H] scalar_t, read. bias_ih,
+//   bias_hh, output, kept, cells: as cluster_forward.cu, as are lengths and status; each output is read by the layer above.
+//   first_h, first_c, final_h, final_c [LAYERS, B, H] scalar_t: as cluster_forward.cu.
+//   told [LAYERS, tile sets, BLOCKS] int32, read and written: all 0 before the launch; step flags: steps that a block has
+//   written. No two may alias. Alignment: of the element; x, weights, outputs, and what is between rows of x: WIDTH bytes.
+// Launch: a cluster of BLOCKS blocks for each layer and tile set, TILES tiles of 8 sequences, the first layer's clusters first.
+//   In a block, beside the warps of cluster_forward.cu, LOAD_WARPS warps load the layer's inputs, each into its own buffer,
+//   and one signals the layer above. Shared bytes: Wave.shared_bytes.
+// Cost: of each layer reads G H (I + H) + T B I values, writes T B H; 2 T B G H (I + H) operations.
+// Limits: compute capability 9.0; UNITS a multiple of 16 bytes of scalar_t, nothing of the weights is streamed; T, B, G * H
+//   below 2^30; offsets 64-bit. To be fast, not to be right, all clusters run at once: see Order.
+// Order: in a cluster as cluster_forward.cu. Between layers: the pointwise warps arrive at a barrier with the signal warp when
+//   all have written a step of the output; that warp then sets its flag to the step's number, releasing (flags.cuh) what all
+//   of them wrote before the barrier. A lane of a load warp acquires the flag of one block below, and its warp synchronises
+//   before any lane reads. So each value read was written before. Every flag is set once for each step, in order, by one
+//   thread. No layer waits for one above: a layer can go on when all below it can, and blocks start in their order. A buffer of
+//   inputs is read between the barriers InputsFull, where its load warp has written it, and InputsEmpty, before which its
+//   load warp does not write it again. The sums of GRU's W_in x are among the others. A wait that takes WATCHDOG_NS times out,
+//   and nothing more is published, in the block, its cluster and so the layers above.
+#define LOAD_WARPS 3
+#define INPUT_K_TILES (((INPUTS > HIDDEN ? INPUTS : HIDDEN) + K_TILE * GROUPS - 1) / (K_TILE * GROUPS))  // of a group of warps
+#include "cluster_pointwise_warps.cuh"
+#include "ecornn/ptx/flags.cuh"
+#include "ecornn/ptx/register_reconfig.cuh"
+
+#define VECTORS_IN_FLIGHT (WIDTH < 8 ? WIDTH / 2 : 8)  // of a lane of a load warp
+// Named barriers beside those of cluster_pointwise_warps.cuh: of the buffers of inputs; all outputs of a step are written.
+enum WaveBarrier { InputsFull = 6, InputsEmpty = InputsFull + LOAD_WARPS, OutputWritten = InputsEmpty + LOAD_WARPS };
+static_assert(STREAMED_FRAGMENTS == 0, "all weights are on chip");
+
+struct SharedStorage {
+    unsigned long long barriers[2][8];  // a tile's, padded to 128 bytes
+    States states[2][TILES];
+    BTile<INPUT_K_TILES> inputs[LOAD_WARPS];
+    PointwiseStorage pointwise;
+    int timed_out;  // a wait of some thread has timed out: no more is published
+};
+static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Wave.shared_bytes");
+
+// The arrays of one layer.
+struct Layer {
+    const scalar_t *weight_ih, *weight_hh, *bias_ih, *bias_hh;
+    scalar_t *output, *saved_gates;
+    float* cells;
+};
+
+// The input of a layer: rows of so many values. step_flags: of the blocks that write it, null where it is an argument.
+struct LayerInput {
+    const scalar_t* rows;
+    index step, sequence;
+    int values;
+    const int* step_flags;
+};
+
+// In place of pointwise_forward.cuh's GateInputs: they are in the sums.
+struct FusedInputs {
+    __device__ void load(const KernelArgs&, const StatePointers&, int, int) const {}
+    __device__ float at(int, int) const { return 0; }
+};
+
+// Stores W_in x, which is what a warp's sums of GRU's gate n are so far, in the place of LSTM's fourth gate; W_hn h starts from 0.
+__device__ inline void spill_candidate_input(PointwiseStorage& pointwise, int sum_buffer, const ThreadCoords& thread,
+                                             Accumulator (&sums)[M_TILES_PER_WARP]) {
+#pragma unroll
+    for (int i = 0; i < M_TILES_PER_WARP * 2; i++) {
+        const int r = accumulator_row(thread, i);
+        if (r % GATES != 2) continue;
+        float* place = &pointwise.sums[sum_buffer][thread.warp % GROUPS][r / GATES]
+                                      [thread.lane % 4 * 2 * ACCUMULATORS_PER_UNIT + 3 % ACCUMULATORS_PER_UNIT];
+        float* pair = &sums[i / 2].data[i % 2 * 2];
+        place[0] = pair[0], place[ACCUMULATORS_PER_UNIT] = pair[1];
+        pair[0] = pair[1] = 0;
+    }
+}
+
+// Computes the sums of every tile and step, those of the inputs before the states are waited for, by the first 8 warps.
+__device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& thread, int steps,
+                                     int tiles) {
+    bool timed_out = false;
+    int sum_buffer = 0, iteration = 0, input_buffer = 0;
+    for (int t = 0; t < steps; t++)
+#pragma unroll 1
+        for (int tile = 0; tile < tiles; tile++) {
+            Accumulator sums[M_TILES_PER_WARP] = {};
+            named_barrier_sync(WaveBarrier::InputsFull + input_buffer, THREADS + 32);
+            jitter(t, 0);
+            mma_mainloop<K_TILES_PER_WARP, INPUT_K_TILES>(
+                sums, weights, thread_b_ptr(shared.inputs[input_buffer], thread.warp % GROUPS, thread.lane));
+            named_barrier_arrive(WaveBarrier::InputsEmpty + input_buffer, THREADS + 32);
+            timed_out |= *(volatile int*)&shared.timed_out;
+            if (iteration >= 2) named_barrier_sync(NamedBarrier::SumsEmpty + sum_buffer, BLOCK_THREADS);
+            const uint4* b_ptr = thread_b_ptr(shared.states[t % 2][tile], thread.warp % GROUPS, thread.lane);
+            if (t > 0 && !timed_out)
+                timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);
+            if (timed_out) *(volatile int*)&shared.timed_out = 1;
+            jitter(t, 1);
+            if (CELL == GRU) spill_candidate_input(shared.pointwise, sum_buffer, thread, sums);
+            mma_recurrent(shared.pointwise, sum_buffer, weights, thread, b_ptr, sums);
+            jitter(t, 6);
+            named_barrier_arrive(NamedBarrier::SumsFull + sum_buffer, BLOCK_THREADS);
+            sum_buffer = 1 - sum_buffer, iteration = iteration < 2 ? iteration + 1 : 2,
+            input_buffer = input_buffer + 1 < LOAD_WARPS ? input_buffer + 1 : 0;
+        }
+}
+
+// Loads the inputs of a tile and step, by a warp. b: the tile's first sequence.
+__device__ inline void load_inputs(BTile<INPUT_K_TILES>& inputs, const LayerInput& input, const ThreadCoords& thread, int t,
+                                   int b) {
+    constexpr int VECTORS_PER_SEQUENCE = BTile<INPUT_K_TILES>::VECTORS_PER_SEQUENCE;
+#pragma unroll 1
+    for (int first = thread.lane; first < 8 * VECTORS_PER_SEQUENCE; first += VECTORS_IN_FLIGHT * 32) {
+        uint4 vectors[VECTORS_IN_FLIGHT];
+#pragma unroll
+        for (int i = 0; i < VECTORS_IN_FLIGHT; i++) {
+            const int place = first + i * 32, column = place / VECTORS_PER_SEQUENCE;
+            const MatrixRow row = {input.rows + t * input.step + (b + column) * input.sequence,
+                                   column < 8 && b + column < thread.batch};
+            vectors[i] = load_vector(row, place % VECTORS_PER_SEQUENCE * ELEMENTS_PER_VECTOR, input.values);
+        }
+#pragma unroll
+        for (int i = 0; i < VECTORS_IN_FLIGHT; i++) {
+            const int place = first + i * 32;
+            if (place < 8 * VECTORS_PER_SEQUENCE)
+                *(uint4*)&inputs.at(place % VECTORS_PER_SEQUENCE * ELEMENTS_PER_VECTOR, place / VECTORS_PER_SEQUENCE) =
+                    vectors[i];
+        }
+    }
+}
+
+// Loads the inputs of every LOAD_WARPS-th tile and step, by one of LOAD_WARPS warps, as soon as the flags of all blocks below say
+// that they are written.
+__device__ inline void run_load_warps(SharedStorage& shared, const LayerInput& input, const ThreadCoords& thread, int steps,
+                                      int tiles) {
+    BTile<INPUT_K_TILES>& inputs = shared.inputs[thread.warp];
+    const bool polls = input.step_flags && thread.lane < BLOCKS;
+    bool timed_out = false, is_first = true;
+    int ready_steps = 0;
+    for (int t = thread.warp / tiles, tile = thread.warp % tiles; t < steps;) {
+        if (polls && !timed_out && ready_steps <= t)
+            timed_out = !spin_until([&] { return (ready_steps = ld_acquire(input.step_flags + thread.lane)) > t; });
+        if (timed_out) *(volatile int*)&shared.timed_out = 1;
+        __syncwarp();
+        jitter(t, 7);
+        if (!is_first) named_barrier_sync(WaveBarrier::InputsEmpty + thread.warp, THREADS + 32);
+        load_inputs(inputs, input, thread, t, thread.first_sequence + tile * 8);
+        __syncwarp();
+        jitter(t, 8);
+        named_barrier_arrive(WaveBarrier::InputsFull + thread.warp, THREADS + 32);
+        is_first = false;
+        for (tile += LOAD_WARPS; tile >= tiles; tile -= tiles) t++;
+    }
+}
+
+// Signals each step that the block has written, by the last warp, until a wait times out.
+__device__ inline void run_signal_warp(SharedStorage& shared, int* step_flag, const ThreadCoords& thread, int steps) {
+    for (int t = 0; t < steps; t++) {
+        named_barrier_sync(WaveBarrier::OutputWritten, GATE_THREADS + 32);
+        jitter(t, 9);
+        if (thread.lane == 0 && !*(volatile int*)&shared.timed_out) st_release(step_flag, t + 1);
+        __syncwarp();
+    }
+}
+
+#define LAYER_PARAMS(l) const scalar_t *weight_ih_##l, const scalar_t *weight_hh_##l, const scalar_t *bias_ih_##l, \
+    const scalar_t *bias_hh_##l, scalar_t *output_##l, scalar_t *kept_##l, float *cells_##l
+#define LAYER_ARGS(l) Layer{weight_ih_##l, weight_hh_##l, bias_ih_##l, bias_hh_##l, output_##l, kept_##l, cells_##l}
+#if LAYERS == 2
+#define EACH_LAYER(of) of(0), of(1)
+#elif LAYERS == 3
+#define EACH_LAYER(of) of(0), of(1), of(2)
+#else
+#define EACH_LAYER(of) of(0), of(1), of(2), of(3)
+#endif
+
+extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(BLOCK_THREADS + 32 * (LOAD_WARPS + 1), 1)
+    persistent_wave(const scalar_t* x, index x_step, index x_sequence, EACH_LAYER(LAYER_PARAMS), const scalar_t* first_h,
+                    const scalar_t* first_c, index output_step, index output_sequence, scalar_t* final_h, scalar_t* final_c,
+                    const length* lengths, index row_step, index row_sequence, int* told, int* status, int steps, int batch) {
+    SharedStorage& shared = *(SharedStorage*)dynamic_smem();
+    const int thread_id = threadIdx.x, rank = block_rank_in_cluster(), sets = (batch + TILES * 8 - 1) / (TILES * 8);
+    const int layer = blockIdx.x / BLOCKS / sets, set = blockIdx.x / BLOCKS % sets;
+    const int number = thread_id < THREADS         ? thread_id
+                       : thread_id < BLOCK_THREADS ? thread_id - THREADS
+                                                   : thread_id - BLOCK_THREADS;
+    const ThreadCoords thread = {number, number / 32, number % 32, rank * UNITS, set * TILES * 8, batch};
+    const Layer layers[LAYERS] = {EACH_LAYER(LAYER_ARGS)};
+    Layer own = layers[0];
+    LayerInput input = {x, x_step, x_sequence, INPUTS, nullptr};
+    const auto flags_of = [&](int l) { return told + ((index)l * sets + set) * BLOCKS; };
+#pragma unroll
+    for (int l = 1; l < LAYERS; l++)
+        if (l == layer) own = layers[l], input = {layers[l - 1].output, output_step, output_sequence, HIDDEN, flags_of(l - 1)};
+    const index states = (index)layer * batch * HIDDEN;
+    const auto of_layer = [&](auto* all) { return all ? all + states : nullptr; };
+    const KernelArgs args = {nullptr, own.weight_hh, own.bias_ih, own.bias_hh, of_layer(first_h), of_layer(first_c), own.output,
+                             of_layer(final_h), of_layer(final_c), own.saved_gates, own.cells, 0, 0, output_step,
+                             output_sequence, row_step, row_sequence, steps, 0};
+    const int tiles = min(TILES, (batch - thread.first_sequence + 7) / 8);
+    init_mbarriers(shared, 10);
+    if (thread_id < THREADS) {
+        warpgroup_reg_alloc<OTHER_REGISTERS>();
+        ResidentWeights weights(shared.pointwise.weight_storage, nullptr, rank, [&](int s, int i) {
+            if (s < K_TILES_PER_WARP) return load_a_fragment(own.weight_hh, thread, s, i);
+            return load_a_fragment(own.weight_ih, thread, s - K_TILES_PER_WARP, i, INPUT_K_TILES, input.values);
+        });
+        cluster_sync();
+        run_mma_warps(shared, weights, thread, steps, tiles);
+    } else if (thread_id < BLOCK_THREADS) {
+        warpgroup_reg_dealloc<GATE_REGISTERS>();
+        load_initial_states(shared, args, thread, tiles, lengths);
+        cluster_sync();
+        run_pointwise_warps(shared, args, thread, tiles, status, FusedInputs(),
+                            [](int) { named_barrier_sync(WaveBarrier::OutputWritten, GATE_THREADS + 32); });
+    } else {
+        warpgroup_reg_dealloc<READER_REGISTERS>();
+        cluster_sync();
+        if (thread.warp < LOAD_WARPS) run_load_warps(shared, input, thread, steps, tiles);
+        else run_signal_warp(shared, flags_of(layer) + rank, thread, steps);
+    }
+    cluster_sync();
+}

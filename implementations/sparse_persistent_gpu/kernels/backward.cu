@@ -1,0 +1,149 @@
+// Maths: the backward pass of forward.cu, CELL, all T steps of one layer and direction in one launch: each block
+//   multiplies the gradients of all gates by the rows of W_hh^T of its own units, whose non-zeros are resident in it.
+// Layout: as persistent_gpu's grid_backward.cu, but for W_hh, in whose place there are places, values, slots and
+//   firsts as in forward.cu, of W_hh^T, whose columns are a unit's gates side by side; and for
+//   handoff, as in forward.cu: the gradients of a block's gates, with epoch i + 1 in the i-th step backward.
+//   No two may alias. Alignment: of the element; handoff: 16 bytes; values: 4 bytes.
+// Launch: as forward.cu.
+// Cost: reads the non-zeros once, T B values a unit as that kernel; 2 T B operations a non-zero. Each block
+//   receives 4/3 B G H values of others a step.
+// Limits: as forward.cu; positions are G * H.
+// Order: as forward.cu, gradients of step i + 2 overwriting those of i.
+#define THREADS GATE_THREADS  // that have the states
+#define VALUES_PER_UNIT GATES
+#define ROW_GATES 1
+#include "ecornn/common/jitter.cuh"
+
+#include "spmm_rows.cuh"
+#include "cluster_reduce.cuh"
+
+struct ThreadCoords {
+    int number, first_unit, first_sequence, batch;
+    __device__ int local_unit(int state) const { return unit_of_state(number, state); }
+    __device__ int sequence_in_tile(int state) const { return sequence_of_state(number, state); }
+    __device__ int unit(int state) const { return first_unit + local_unit(state); }
+    __device__ int sequence(int tile, int state) const { return first_sequence + tile * TILE_BATCH + sequence_in_tile(state); }
+    __device__ bool is_inside(int tile, int state) const {
+        return sequence_in_tile(state) < TILE_BATCH && unit(state) < HIDDEN && sequence(tile, state) < batch;
+    }
+};
+
+#include "ecornn/rnn/pointwise_backward.cuh"
+
+struct SharedStorage {
+    States states;  // gates' gradients of all units
+    OutgoingStates outgoing;
+    PartialSums partial_sums;
+    GradientCarry carried;
+    WeightStorage room;
+    int timed_out;  // some thread's wait for another block has timed out
+    PartialSumExchange exchange;
+};
+static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Sparse.shared_bytes");
+
+// The i-th step backward of a thread's own units of a tile; after the last one d_h of the initial state. sums: of step i - 1.
+__device__ inline void pointwise_backward_units(SharedStorage& shared, const KernelArgs& arrays, const GateInputs& inputs,
+                                                const RowSums& sums, const ThreadCoords& thread, int tile, int i) {
+#pragma unroll
+    for (int s = 0; s < STATES_PER_THREAD; s++) {
+        if (thread.sequence_in_tile(s) >= TILE_BATCH) continue;
+        const float d_h = shared.carried.d_h[tile][s][thread.number] + sums.data[s][0];
+        if (i == arrays.steps) {
+            store_initial_state_gradients(shared.carried, arrays, thread, tile, s, d_h);
+            continue;
+        }
+        const int end = shared.carried.ends[tile][thread.sequence_in_tile(s)];
+        const bool is_alive = thread.is_inside(tile, s) && arrays.time(i) < end;
+        const LocalGradients slopes = inputs.local_gradients(arrays, thread, tile, s, arrays.time(i + 1), end);
+        const float all_d_h = d_h + (is_alive ? widen_bits(inputs.d_output[s]) : 0);
+        pointwise_backward(shared.carried, arrays, slopes, thread, tile, s, i, all_d_h,
+             [&](int gate, scalar_t gradient) { shared.outgoing.at(thread.unit(s), thread.sequence_in_tile(s), gate) = gradient; });
+    }
+}
+
+// A pointwise thread's step of a tile: gradients computed and published, inputs of the next step prefetched.
+__device__ inline void pointwise_step(SharedStorage& shared, const KernelArgs& arrays, const Mailbox& mailbox, const GateInputs& inputs,
+                                      const RowSums& sums, const ThreadCoords& thread, int tile, int i) {
+    pointwise_backward_units(shared, arrays, inputs, sums, thread, tile, i);
+    named_barrier_sync(NamedBarrier::StatesReady, GATE_THREADS);
+    jitter(i, 4);
+    const bool cluster_timed_out = CLUSTER > 1 && *(volatile int*)&shared.timed_out;
+    if (i < arrays.steps && !cluster_timed_out)
+        publish_states(shared.outgoing, mailbox, thread.first_sequence / TILE_BATCH + tile, i + 1, thread.number);
+    if (TILES == 1) named_barrier_arrive(NamedBarrier::Published, BLOCK_THREADS);
+    if (i + 1 < arrays.steps) GateInputs::prefetch(arrays, thread, tile, i + 1);
+}
+
+// All steps of all tiles. False after a timeout. Pointwise and receiver threads run it compiled apart: each has registers for
+// what it needs alone.
+template <bool IS_POINTWISE_WARP>
+__device__ inline bool run_steps(SharedStorage& shared, const KernelArgs& arrays, const unsigned* col_indices,
+                                 const scalar_t* values, const Mailbox& mailbox, const ThreadCoords& thread,
+                                 const Destination& destination) {
+    NonZeros non_zeros(shared.room, col_indices, values);
+    const int tiles = num_tiles(thread.first_sequence, thread.batch);
+    for (int i = 0; i <= arrays.steps; i++) {
+#pragma unroll 1
+        for (int tile = 0; tile < tiles; tile++) {
+            GateInputs inputs = {};
+            if (IS_POINTWISE_WARP && i < arrays.steps) inputs.load(arrays, thread, tile, i);
+            jitter(i, 0);
+            bool timed_out = false;
+            if (i > 0) {
+                if (!IS_POINTWISE_WARP && !receive_states(shared.states, mailbox, thread.first_sequence / TILE_BATCH + tile, i, i,
+                                                          thread.number - GATE_THREADS))
+                    *(volatile int*)&shared.timed_out = 1;
+                __syncthreads();
+                timed_out = *(volatile int*)&shared.timed_out;
+                jitter(i, 1);
+                float partial_sum[SEQUENCES] = {};
+                non_zeros.multiply(partial_sum, shared.room, shared.states);
+                if (CLUSTER > 1 && timed_out) return false;
+                shared.exchange.send_partial_sum(shared.partial_sums, destination, partial_sum, i - 1);
+            }
+            const RowRanges ranges(shared.partial_sums, thread.number);
+            if (CLUSTER == 1) __syncthreads();
+            if (timed_out) return false;
+            jitter(i, 2);
+            if (IS_POINTWISE_WARP && i > 0 && !shared.exchange.wait_partial_sums(i - 1)) *(volatile int*)&shared.timed_out = 1;
+            if (IS_POINTWISE_WARP)
+                pointwise_step(shared, arrays, mailbox, inputs, RowSums(shared.partial_sums, ranges, thread.number, i - 1),
+                               thread, tile, i);
+            else if (TILES == 1) named_barrier_sync(NamedBarrier::Published, BLOCK_THREADS);  // others' gradients are not there before
+        }
+    }
+    return CLUSTER == 1 || !*(volatile int*)&shared.timed_out;
+}
+
+extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(BLOCK_THREADS, 1) sparse_persistent_backward(
+    const scalar_t* kept, const float* cells, index row_step, index row_sequence, const scalar_t* output, index output_step,
+    index output_sequence, const unsigned* places, const scalar_t* values, const int* slots, const int* firsts,
+    const scalar_t* first_h, const scalar_t* first_c, const scalar_t* d_output, index d_output_step, index d_output_sequence,
+    const scalar_t* d_final_h, const scalar_t* d_final_c, scalar_t* d_gates, scalar_t* d_product, scalar_t* d_first_h,
+    scalar_t* d_first_c, const length* lengths, uint4* all_told, int* status, int steps, int batch, int is_reverse) {
+    SharedStorage& shared = *(SharedStorage*)dynamic_smem();
+    unsigned opaque_number = threadIdx.x, opaque_block = blockIdx.x;
+    opaque(opaque_number), opaque(opaque_block);  // which would otherwise be read anew wherever they are needed
+    const int number = opaque_number, block = opaque_block;
+    const ThreadCoords thread = {number, block % BLOCKS * UNITS, block / BLOCKS * TILES * TILE_BATCH, batch};
+    const KernelArgs arrays = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, nullptr,
+                           first_h, first_c, d_final_h, d_final_c, cells, d_gates, d_product, d_first_h, d_first_c,
+                           row_step, row_sequence, steps, is_reverse};
+    const Mailbox mailbox(all_told, (batch + TILE_BATCH - 1) / TILE_BATCH, block);
+    zero_smem(&shared, sizeof(States) + sizeof(OutgoingStates) + sizeof(shared.partial_sums.slots));
+    shared.timed_out = 0;
+    if (CLUSTER > 1) shared.exchange.init(firsts);
+    else shared.partial_sums.load_row_offsets(firsts);
+    __syncthreads();
+    if (number < GATE_THREADS) shared.carried.load(arrays, thread, lengths);
+    sync_block_or_cluster();
+    const int slot = slots[block % BLOCKS * BLOCK_THREADS + number];
+    const Destination destination = shared.exchange.destination_of(shared.partial_sums, slot);
+    const bool is_complete = number < GATE_THREADS
+                                 ? run_steps<true>(shared, arrays, places, values, mailbox, thread, destination)
+                                 : run_steps<false>(shared, arrays, places, values, mailbox, thread, destination);
+    if (CLUSTER > 1) sync_block_or_cluster();  // others may still send partial sums
+    if (is_complete || number >= GATE_THREADS) return;
+    *(volatile int*)status = 1;
+    for (int tile = 0; tile < num_tiles(thread.first_sequence, batch); tile++) write_nan(arrays, thread, tile);
+}

@@ -1,0 +1,102 @@
+// Partial sums of rows, in slots of shared memory: a thread's is stored by it and read by the threads that have the row's
+// states. A row's are side by side: PARTS_A_ROW of each row, of which some stay 0, one gate's rows after another's, and at last
+// a slot that nobody reads; or, where that is 0, from row_offsets[row] on. What other blocks of a cluster send has two buffers,
+// by turns (cluster_reduce.cuh).
+#pragma once
+#include "state_exchange.cuh"
+
+#define ROWS (ROW_GATES * UNITS)
+#define SLOTS (PARTS_A_ROW ? ROWS * PARTS_A_ROW + 1 : BLOCK_THREADS)
+#define BUFFERS (CLUSTER > 1 ? 2 : 1)
+
+struct alignas(CLUSTER > 1 ? 16 : 4) PartialSums {
+    static constexpr int IN_FLIGHT = 8, SLOT_STRIDE = CLUSTER > 1 ? SEQUENCES : 1;
+    float slots[CLUSTER > 1 ? BUFFERS : SEQUENCES][CLUSTER > 1 ? (SLOTS * SEQUENCES + 3) / 4 * 4 : SLOTS];
+    int row_offsets[ROWS + 1];
+
+    // offsets: [BLOCKS, ROWS + 1].
+    __device__ void load_row_offsets(const int* offsets) {
+        for (int i = threadIdx.x; i <= ROWS; i += BLOCK_THREADS) row_offsets[i] = offsets[blockIdx.x % BLOCKS * (ROWS + 1) + i];
+    }
+    __device__ void store(int slot, const float (&sums)[SEQUENCES]) {
+#pragma unroll
+        for (int b = 0; b < SEQUENCES; b++) *ptr(slot, b) = sums[b];
+    }
+    // Where blocks send, all sequences of a partial sum are side by side.
+    __device__ float* ptr(int slot, int b, unsigned iteration = 0) {
+        return CLUSTER > 1 ? &slots[iteration % BUFFERS][slot * SEQUENCES + b] : &slots[b][slot];
+    }
+    __device__ const float* ptr(int slot, int b, unsigned iteration = 0) const {
+        return const_cast<PartialSums*>(this)->ptr(slot, b, iteration);
+    }
+
+    // The sum of every LANES-th of a row's slots from `slot` to before `end`, in one order.
+    __device__ float sum(int slot, int end, int b) const {
+        float result = 0;
+#pragma unroll 1
+        for (; slot < end; slot += IN_FLIGHT * LANES)
+            result += tree_sum<IN_FLIGHT>([&](int i) { return slot + i * LANES < end ? *ptr(slot + i * LANES, b) : 0; });
+        return result;
+    }
+    // The same where each row has PARTS_A_ROW slots, from the lane's first one on.
+    __device__ float sum(int unit, int gate, int lane, int b, unsigned iteration) const {
+        const float* first_term = ptr((gate * UNITS + unit) * PARTS_A_ROW + lane, b, iteration);
+        return tree_sum<PARTS_A_ROW / LANES>([&](int i) { return first_term[i * LANES * SLOT_STRIDE]; });
+    }
+    template <int COUNT, typename Term> __device__ static float tree_sum(Term term) {
+        float terms[COUNT > 0 ? COUNT : 1];
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) terms[i] = term(i);
+#pragma unroll
+        for (int distance = 1; distance < COUNT; distance *= 2)
+#pragma unroll
+            for (int i = 0; i + distance < COUNT; i += 2 * distance) terms[i] += terms[i + distance];
+        return terms[0];
+    }
+};
+
+// GATE_THREADS threads reduce the sums of the states, LANES adjacent ones those of a state, of which the first has the state.
+#define STATES_PER_PASS (GATE_THREADS / LANES)
+// Adjacent threads have adjacent units, or in clusters, as partial sums are sent, adjacent sequences.
+__device__ inline int state_index(int thread, int state) { return thread / LANES + state * STATES_PER_PASS; }
+__device__ inline int unit_of_state(int thread, int state) {
+    return (CLUSTER > 1 ? state_index(thread, state) / SEQUENCES : state_index(thread, state)) % UNITS;
+}
+__device__ inline int sequence_of_sum(int thread, int state) {
+    const int index = state_index(thread, state);
+    return CLUSTER > 1 && index < UNITS * SEQUENCES ? index % SEQUENCES : index / UNITS;
+}
+__device__ inline int sequence_of_state(int thread, int state) { return thread % LANES ? SEQUENCES : sequence_of_sum(thread, state); }
+
+// The ranges of slots of a thread's rows.
+struct RowRanges {
+    int begin[STATES_PER_THREAD][ROW_GATES], end[STATES_PER_THREAD][ROW_GATES];
+    __device__ RowRanges(const PartialSums& partial_sums, int thread) {
+#pragma unroll
+        for (int s = 0; s < STATES_PER_THREAD; s++)
+#pragma unroll
+            for (int gate = 0; gate < ROW_GATES; gate++) {
+                const int row = unit_of_state(thread, s) * ROW_GATES + gate;
+                begin[s][gate] = partial_sums.row_offsets[row] + thread % LANES;
+                end[s][gate] = partial_sums.row_offsets[row + 1];
+            }
+    }
+};
+
+// The sums of a thread's rows, once the block's partial sums are complete. By whole warps.
+struct RowSums {
+    float data[STATES_PER_THREAD][4];
+    __device__ RowSums(const PartialSums& partial_sums, const RowRanges& ranges, int thread, unsigned iteration) {
+#pragma unroll
+        for (int s = 0; s < STATES_PER_THREAD; s++) {
+            const int b = min(sequence_of_sum(thread, s), SEQUENCES - 1);
+#pragma unroll
+            for (int gate = 0; gate < ROW_GATES; gate++) {
+                data[s][gate] = PARTS_A_ROW ? partial_sums.sum(unit_of_state(thread, s), gate, thread % LANES, b, iteration)
+                                            : partial_sums.sum(ranges.begin[s][gate], ranges.end[s][gate], b);
+#pragma unroll
+                for (int mask = 1; mask < LANES; mask *= 2) data[s][gate] += __shfl_xor_sync(~0u, data[s][gate], mask);
+            }
+        }
+    }
+};

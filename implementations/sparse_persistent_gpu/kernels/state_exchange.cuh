@@ -1,0 +1,112 @@
+// State exchange between blocks of a grid that multiply pruned rows: of every hidden unit VALUES_PER_UNIT values for each of a
+// tile's SEQUENCES, a unit's side by side. All blocks receive them in shared memory, or each of a cluster those of one segment
+// of the blocks. A position is one value of all sequences: that many bytes are read at once. Blocks publish packets that carry
+// an epoch as their flag (ll_packet.cuh; Lamport timestamps), or, without TIMESTAMPS, arrive at a counter once a tile and step.
+#pragma once
+#include "ecornn/common/zero_smem.cuh"
+#include "ecornn/rnn/ll_packet.cuh"
+#include "ecornn/rnn/rnn_cell.cuh"
+#include "ecornn/ptx/named_barrier.cuh"
+
+#define BLOCK_THREADS 512
+#define TILE_BATCH SEQUENCES
+#define STATES_PER_THREAD ((UNITS * SEQUENCES * LANES + GATE_THREADS - 1) / GATE_THREADS)  // of a thread in a tile
+#define VALUES_PER_BLOCK (UNITS * VALUES_PER_UNIT)  // positions that a block publishes
+#define POSITION_BYTES (SEQUENCES * (int)sizeof(scalar_t))
+#define BANK_GROUPS (128 / POSITION_BYTES)  // positions that lie in different banks, or in the same word of one
+#define BLOCKS_PER_SEGMENT (BLOCKS / CLUSTER)  // blocks that a block receives from
+#define RECEIVER_THREADS (BLOCK_THREADS - GATE_THREADS)  // threads that have no states
+// The first of BANK_GROUPS positions that stay 0: they are no unit's.
+#define ZERO_POSITION ((BLOCKS_PER_SEGMENT * VALUES_PER_BLOCK + BANK_GROUPS - 1) / BANK_GROUPS * BANK_GROUPS)
+
+// Barriers of the pointwise threads; the receiver threads wait at the last one.
+enum NamedBarrier { StatesReady = 1, AllPublished = 2, Published = 3 };
+
+// Tiles of a group of blocks whose sequences begin at that one.
+__device__ inline int num_tiles(int first_sequence, int batch) {
+    return min(TILES, (batch - first_sequence + TILE_BATCH - 1) / TILE_BATCH);
+}
+
+struct alignas(16) States {
+    scalar_t data[(ZERO_POSITION + BANK_GROUPS) * SEQUENCES];
+};
+
+// A tile's values of a block's own units, as it publishes them.
+struct alignas(16) OutgoingStates {
+    static constexpr int VALUES = VALUES_PER_BLOCK * SEQUENCES, VALUES_PER_PACKET = 12 / (int)sizeof(scalar_t);
+    static constexpr int PACKETS = (VALUES + VALUES_PER_PACKET - 1) / VALUES_PER_PACKET;
+    scalar_t values[PACKETS * VALUES_PER_PACKET];
+
+    __device__ scalar_t& at(int unit, int column, int value = 0) {
+        return values[(unit % UNITS * VALUES_PER_UNIT + value) * SEQUENCES + column];
+    }
+
+    // packets: from the block's first one on.
+    __device__ void publish_states(uint4* packets, int thread, unsigned epoch) const {
+        for (int i = thread; i < PACKETS; i += GATE_THREADS) {
+            const unsigned* words = (const unsigned*)(values + i * VALUES_PER_PACKET);
+            st_relaxed_b128(packets + i, LL16Packet::pack(words, epoch));
+        }
+    }
+
+    // index: among all packets that the block receives, one sender's after the other's.
+    __device__ static void unpack_into(States& states, unsigned index, const uint4& packet) {
+        constexpr int WORDS = VALUES * (int)sizeof(scalar_t) / 4, IS_WHOLE = VALUES * sizeof(scalar_t) % 4 == 0;
+        const unsigned block = index / PACKETS, first_word = index % PACKETS * LL16Packet::NUM_WORDS;
+        const unsigned words[3] = {packet.x, packet.y, packet.z};
+#pragma unroll
+        for (int i = 0; i < VALUES_PER_PACKET && !IS_WHOLE; i++)
+            if (index % PACKETS * VALUES_PER_PACKET + i < VALUES)
+                states.data[block * VALUES + index % PACKETS * VALUES_PER_PACKET + i] = ((const scalar_t*)words)[i];
+#pragma unroll
+        for (int i = 0; i < LL16Packet::NUM_WORDS && IS_WHOLE; i++)
+            if (WORDS % LL16Packet::NUM_WORDS == 0 || first_word + i < WORDS)
+                ((unsigned*)states.data)[block * WORDS + first_word + i] = words[i];
+    }
+};
+
+#define PACKETS_PER_TILE (BLOCKS * OutgoingStates::PACKETS)
+#define RECEIVED_PACKETS (BLOCKS_PER_SEGMENT * OutgoingStates::PACKETS)
+
+// Mailboxes of the tiles of all groups of blocks: two buffers of packets a tile, by turns of epochs, then a counter a tile.
+struct Mailbox {
+    unsigned first_sent, first_received;  // of a buffer's packets, that the block sends and receives
+    uint4* packets;
+    unsigned* counters;
+    __device__ Mailbox(uint4* all, int tiles, int block)
+        : first_sent(block % BLOCKS * OutgoingStates::PACKETS), first_received(block % CLUSTER * RECEIVED_PACKETS),
+          packets(all), counters((unsigned*)(all + tiles * 2u * PACKETS_PER_TILE)) {}
+    __device__ uint4* buffer(int tile, unsigned epoch) const { return packets + (tile * 2u + epoch % 2) * PACKETS_PER_TILE; }
+    __device__ unsigned* counter(int tile) const { return counters + tile * 4; }
+};
+
+#if TIMESTAMPS
+typedef LL16Packet StatePacket;
+#else
+struct StatePacket : LL16Packet {
+    __device__ static bool is_valid(const uint4&, unsigned) { return true; }
+};
+#endif
+
+// By GATE_THREADS threads, numbered by `thread`.
+__device__ inline void publish_states(const OutgoingStates& outgoing, const Mailbox& mailbox, int tile, unsigned epoch,
+                                      int thread) {
+    outgoing.publish_states(mailbox.buffer(tile, epoch) + mailbox.first_sent, thread, epoch);
+#if !TIMESTAMPS
+    named_barrier_sync(NamedBarrier::AllPublished, GATE_THREADS);
+    if (thread == 0) red_add_release(mailbox.counter(tile));
+#endif
+}
+
+// By RECEIVER_THREADS threads, numbered by `thread`: a tile's packets of all blocks, or of a segment's. times: how often each
+// block has published that tile by then. False after a timeout.
+__device__ inline bool receive_states(States& states, const Mailbox& mailbox, int tile, unsigned epoch, unsigned times,
+                                      int thread) {
+#if !TIMESTAMPS
+    const unsigned* counter = mailbox.counter(tile);
+    if (!spin_until_warp([&] { return ld_acquire(counter) >= times * BLOCKS; })) return false;
+#endif
+    PacketReader<StatePacket, RECEIVED_PACKETS, 0, RECEIVER_THREADS> reader;
+    return reader.receive(mailbox.buffer(tile, epoch) + mailbox.first_received, thread, epoch,
+                         [&](unsigned index, const uint4& packet) { OutgoingStates::unpack_into(states, index, packet); });
+}
