@@ -73,3 +73,15 @@ def test_what_would_overlap_is_refused() -> None:
 def test_a_text_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="pixels"):
         diagram(Arrow(0, 1, "a label that is longer than its arrow is", Signal.FULL)).render()
+
+
+@pytest.mark.skipif(not (ROOT / "implementations/_cuda/include").exists(), reason="device headers are not in their folders yet")
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_files_on_a_page_exist(page: Path) -> None:
+    drawn = [
+        text for name in re.findall(r"\(figures/(\w+)\.svg\)", page.read_text()) for text in texts(FIGURES[name]().render())
+    ]
+    quoted = [*re.findall(r"`([^`\n]+)`", page.read_text()), *drawn]
+    files = {name for text in quoted for name in re.findall(r"[\w/]+\.(?:cuh?|py)\b", text)}
+    present = [f"/{path.relative_to(ROOT)}" for path in (ROOT / "implementations").rglob("*.*")]
+    assert not [name for name in sorted(files) if not any(path.endswith(f"/{name}") for path in present)]
