@@ -58,6 +58,7 @@ sanitizer-gpu: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m pytest_ecornn.reporting reports/cpu reports/h200
 	$(BIN)/python -m pytest_ecornn.suites.published.front_chart
+	$(BIN)/python -m pytest_ecornn.suites.figures
 	$(BIN)/python -m tests.readme
 
 clean:

@@ -1,0 +1,1 @@
+"""The sequence diagrams of docs/kernels, drawn from tables of boxes and arrows."""
