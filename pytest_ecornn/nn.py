@@ -112,8 +112,8 @@ def _is_run_by_kernels(device: torch.device) -> bool:
 @lru_cache
 def _names(layers: int, bidirectional: bool) -> list[str]:
     """Names of all parameters, layer by layer."""
-    suffixes = [f"_l{layer}{end}" for layer in range(layers) for end in ("", "_reverse")[: 1 + bidirectional]]
-    return [name + suffix for suffix in suffixes for name in PARAMETERS]
+    endings = [f"_l{layer}{end}" for layer in range(layers) for end in ("", "_reverse")[: 1 + bidirectional]]
+    return [name + suffix for suffix in endings for name in PARAMETERS]
 
 
 def _cast(device: torch.device) -> Callable[[Tensor], Tensor]:

@@ -67,14 +67,14 @@ class Watch:
 
     def _work(self) -> None:
         while time.monotonic() < self.end and (some := self._next()):
-            ended = self._watched(some)
-            outcomes, is_cut = self._judged(some, ended)
+            finished = self._watched(some)
+            outcomes, is_cut = self._judged(some, finished)
             with self._lock:
                 self._outcomes += outcomes
                 if is_cut:
                     self._queue.extendleft(reversed(some[len(outcomes) :]))
                 with self.log.open("a") as log:
-                    log.write(_noteworthy(outcomes, ended))
+                    log.write(_noteworthy(outcomes, finished))
 
     def _next(self) -> list[Job]:
         """Jobs beside each other whose kernels have one name; fewer where few are left."""

@@ -135,8 +135,8 @@ class _Packer:
         """The next case, of so many milliseconds at most; None where all targets that are so cheap have been tried."""
         while any(self._queues.values()):
             self._number += 1
-            chosen = random.Random(f"{self._seed} {self._number}")
-            case, targets = self.with_options(chosen, number), list[Target]()
+            selected = random.Random(f"{self._seed} {self._number}")
+            case, targets = self.with_options(selected, number), list[Target]()
             for dim in (dim for dim in _TURNS[number % len(_TURNS)] if self._queues.get(dim)):
                 target = self._queues[dim][0]
                 tried = _with_target(case, target, self._domain)
@@ -154,8 +154,8 @@ class _Packer:
         domain, is_training = self._domain, number % 6 != 4 and "training" in self._domain.modes
         is_deep = number % MANY_LAYERS_OF == 0 and domain.max_layers > 1
         sizes: dict[str, Any] = {FIELDS[dim]: chosen.choice(small) for dim, small in _SMALL.items()}
-        projected = domain.projected and chosen.random() < 0.1
-        sizes["input_size"] = sizes["hidden_size"] if projected else sizes["input_size"]
+        is_projected = domain.projected and chosen.random() < 0.1
+        sizes["input_size"] = sizes["hidden_size"] if is_projected else sizes["input_size"]
         is_sparse = not domain.dense and cells.get(self._base.cell).recurrent
         return replace(
             self._base,
@@ -166,7 +166,7 @@ class _Packer:
             resets=domain.resets and chosen.random() < 0.15,
             bias=chosen.random() < 0.9,
             batch_first=chosen.random() < 0.5,
-            projected=projected,
+            projected=is_projected,
             has_state=chosen.random() < 0.85,
             density=0.3 if is_sparse else 1.0,
             mode="training" if is_training else domain.modes[0],

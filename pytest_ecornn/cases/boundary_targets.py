@@ -37,18 +37,18 @@ class Target(NamedTuple):
 
 def own_targets(constants: Sequence[int], turn: int, hints: Mapping[int, str] = NO_HINTS) -> dict[str, list[Target]]:
     """Maps each dimension to the sizes c * times + more around each constant c, those that expose most faults first."""
-    chosen = _rotated(constants[:MAX_CONSTANTS], turn, keep=KEPT_CONSTANTS)
+    selected = _rotated(constants[:MAX_CONSTANTS], turn, keep=KEPT_CONSTANTS)
     found = {
         "T": [
             _step_target(c * times + more, c, options)
-            for (times, more, options), c in _diagonal(_OF_STEPS, chosen, _late("T", hints))
+            for (times, more, options), c in _diagonal(_OF_STEPS, selected, _late("T", hints))
         ]
     }
     for dim, order in _ORDERS.items():
         options = (_STATE, ()) if dim == "B" else ((),)
-        sizes = [c * times + more for (times, more), c in _diagonal(order, chosen, _late(dim, hints))]
+        sizes = [c * times + more for (times, more), c in _diagonal(order, selected, _late(dim, hints))]
         found[dim] = [Target(dim, size, 0, options[n % len(options)]) for n, size in enumerate(sizes)]
-    sums = [Target("K", times * c) for times, c in _diagonal((2, 1), chosen, _late("HI", hints))]
+    sums = [Target("K", times * c) for times, c in _diagonal((2, 1), selected, _late("HI", hints))]
     found["I"] = list(_alternating(found["I"], sums))
     return {dim: [one for one in targets if one.dim in "TB" or one.size <= MAX_WIDTH] for dim, targets in found.items()}
 

@@ -64,6 +64,6 @@ def _apart(case: Case, values: Tensor) -> Tensor:
     if case.layout not in ("strided", "offset"):
         return values
     rows, width = values.shape
-    room = values.new_zeros(rows * (width + _GAP) + 1)
+    buffer = values.new_zeros(rows * (width + _GAP) + 1)
     strides, start = ((width + _GAP, 1), 0) if case.layout == "strided" else ((width, 1), 1)
-    return room.as_strided((rows, width), strides, start).copy_(values)
+    return buffer.as_strided((rows, width), strides, start).copy_(values)

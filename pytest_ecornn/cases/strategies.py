@@ -89,17 +89,17 @@ def _cases(draw: st.DrawFn, domain: SupportedCases, cell: str, dtype: str, devic
     most = max(sizes.min_size, most)
     has_tf32 = "tf32" in domain.precisions and dtype == "float32" and device.startswith("cuda")
     mode = draw(st.sampled_from([*domain.modes, domain.modes[-1], domain.modes[-1]]))
-    projected = domain.projected and draw(st.integers(0, 3)) == 3
+    is_projected = domain.projected and draw(st.integers(0, 3)) == 3
     hidden = draw(_sizes(1, sizes.hidden))
     sparse = domain.sparse and cells.get(cell).recurrent and (not domain.dense or draw(st.integers(0, 3)) == 3)
     density = draw(st.sampled_from([0.3, 0.1, 0.7])) if sparse else 1.0
-    has_state = draw(st.integers(0, 3)) < 3
+    with_state = draw(st.integers(0, 3)) < 3
     return Case(
         cell=cell,
         steps=draw(st.integers(most // 2, most) if is_long else _sizes(sizes.min_size, most)),
         batch=draw(_sizes(sizes.min_size, sizes.batch)),
         hidden_size=hidden,
-        input_size=hidden if projected else draw(_sizes(1, sizes.inputs)),
+        input_size=hidden if is_projected else draw(_sizes(1, sizes.inputs)),
         layers=layers,
         bidirectional=bidirectional,
         bias=draw(st.integers(0, 7)) < 7,
@@ -109,11 +109,11 @@ def _cases(draw: st.DrawFn, domain: SupportedCases, cell: str, dtype: str, devic
         batch_first=draw(st.booleans()),
         ragged=either(domain.ragged),
         resets=domain.resets and draw(st.integers(0, 3)) == 3,
-        has_state=has_state,
-        projected=projected,
+        has_state=with_state,
+        projected=is_projected,
         density=density,
         mode=mode,
-        contents=draw(_contents(mode, has_state, density, device)),
+        contents=draw(_contents(mode, with_state, density, device)),
         layout=draw(st.sampled_from(domain.layouts)),
         seed=draw(st.integers(0, 2**16)),
     )

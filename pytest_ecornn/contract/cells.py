@@ -90,8 +90,8 @@ def _mingru_kept(candidate: Callable[[Tensor], Tensor]) -> Step:
 def _minlstm(candidate: Callable[[Tensor], Tensor]) -> Step:
     def step(x: GateTensors, h: GateTensors, state: GateTensors, extra: Mapping[str, Tensor]) -> GateTensors:
         # f / (f + i) by logarithms: both gates may underflow, their ratio does not.
-        keep = logsigmoid(x[0]) - logsigmoid(x[1])
-        return (torch.sigmoid(keep) * state[0] + torch.sigmoid(-keep) * candidate(x[2]),)
+        log_keep = logsigmoid(x[0]) - logsigmoid(x[1])
+        return (torch.sigmoid(log_keep) * state[0] + torch.sigmoid(-log_keep) * candidate(x[2]),)
 
     return step
 

@@ -86,14 +86,14 @@ class CudaEventTimer:
             return float(bound.elapsed_ms(start, end)) * 1e-3
 
     def host_us(self, calls: Sequence[Callable[[], Any]], *, bound: _Device = _BOUND) -> float:
-        taken = []
+        elapsed = []
         for call in calls:
             bound.synchronize(self._device)
             start = bound.now()
             call()
-            taken.append(bound.now() - start)
+            elapsed.append(bound.now() - start)
         bound.synchronize(self._device)
-        return median(taken) * 1e6
+        return median(elapsed) * 1e6
 
 
 class CudaGraphTimer(CudaEventTimer):

@@ -83,6 +83,6 @@ def _most(case: Case) -> Cost:
     products = sum(shape.numel() for shape in shapes if len(shape) == 2)
     elements = rows * tracks * case.hidden_size * (len(cell.gates) + len(cell.states))
     levels = 1 + log2(case.steps)
-    moved = case.steps * sum(shape.numel() for shape in shapes) + rows * cells.x_width(case) + 2 * levels * elements
+    values = case.steps * sum(shape.numel() for shape in shapes) + rows * cells.x_width(case) + 2 * levels * elements
     done = 2 * rows * products + _OPERATIONS * levels * elements
-    return Cost(int(MOST * passes * size * moved), int(MOST * passes * done))
+    return Cost(int(MOST * passes * size * values), int(MOST * passes * done))

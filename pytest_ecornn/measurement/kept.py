@@ -93,10 +93,10 @@ class Results:
     def _copy_parts(self, result: Any) -> None:
         """Copies a row of the output, of a final state and, in training, of some gradient."""
         given = list(tensors(result))
-        for place in {0, len(given) - 1, int(self._draw() * len(given))}:
-            if place < len(given) and given[place].ndim:
-                row = int(self._draw() * len(given[place]))
-                self.parts.append(Part(result, place, row, given[place][row].detach().clone()))
+        for position in {0, len(given) - 1, int(self._draw() * len(given))}:
+            if position < len(given) and given[position].ndim:
+                row = int(self._draw() * len(given[position]))
+                self.parts.append(Part(result, position, row, given[position][row].detach().clone()))
 
 
 @dataclass(order=True)
@@ -131,14 +131,14 @@ class SpotChecks:
         what it was given, or returned what does not have the contract's form.
         """
         self._blocks += 1
-        chosen = []
+        selected = []
         for one, result in zip(prepared, results, strict=True):
             key = self._draw()
             if len(self._calls) < self._most or key > self._calls[0].key:
-                chosen.append(one)
+                selected.append(one)
                 self._keep(KeptCall(key, one, one.call.results_by_name(*detached_clone(result))))
         is_watched = self._draw() < 1 / self._blocks
-        for one in chosen if is_watched else chosen[:1]:
+        for one in selected if is_watched else selected[:1]:
             one.check_unchanged()
         return is_watched
 
@@ -148,7 +148,7 @@ class SpotChecks:
     def verify(self, declared: Declared) -> list[TensorCheck]:
         """The verdict on every tensor of two calls, and of the worst that a faster check of all finds fault with."""
         shares = spot_check.shares([(call.prepared.problem, call.tensors) for call in self._calls], declared)
-        worst = sorted(zip(shares, self._calls, strict=True), key=lambda pair: -pair[0])
-        judged = [call for share, call in worst[: spot_check.MOST_DOUBTS] if share > 1]
-        judged += [call for call in heapq.nlargest(_IN_FULL, self._calls) if call not in judged]
-        return [one for call in judged for one in ReferenceResult(call.prepared.problem()).compare(call.tensors, declared)]
+        by_share = sorted(zip(shares, self._calls, strict=True), key=lambda pair: -pair[0])
+        suspicious = [call for share, call in by_share[: spot_check.MOST_DOUBTS] if share > 1]
+        suspicious += [call for call in heapq.nlargest(_IN_FULL, self._calls) if call not in suspicious]
+        return [one for call in suspicious for one in ReferenceResult(call.prepared.problem()).compare(call.tensors, declared)]

@@ -93,8 +93,8 @@ class Arm:
         """At what the calls have done, the clock stopped: nothing is compared or guarded before. Raises WrongResult."""
         for part in results.parts:
             part.check()
-        for name, place in self._weights_places().items():
-            if place != self._places[name]:
+        for name, position in self._weights_places().items():
+            if position != self._places[name]:
                 raise WrongResult(f"expected {name} where it was, but a timed call has put it elsewhere in memory")
         if self.kept.take(timed[-len(results.returned) :], results.returned):
             self.threads.check()

@@ -118,11 +118,11 @@ class InputPool:
         )
         if self._has_odd_state:
             state, other_state = tuple(one[:, order].contiguous() for one in self._own.state), ()
-        drawn = replace(self._own, x=x, state=state, lengths=lengths, resets=resets, output_gradients=loss)
+        sample = replace(self._own, x=x, state=state, lengths=lengths, resets=resets, output_gradients=loss)
         share = self._chance.uniform(_LEAST_SHARE, 1 - _LEAST_SHARE)
         at = self._chance.randrange(self._offsets)
         other = memory_layout.x_at(case, self._x, at) if self._is_mixed else None
-        return Contents(drawn, self._own.x, other, share, other_state)
+        return Contents(sample, self._own.x, other, share, other_state)
 
     def placed(self, weights: Any) -> Problem:
         """The case's own problem on `weights`, at addresses that nothing else has."""
@@ -134,8 +134,8 @@ class InputPool:
         Only if all together would take too much, they are part of the pool.
         """
         is_apart = count * self.call_bytes <= MAX_COPIED_BYTES
-        drawn = [self.next_problem() for _ in range(count)]
-        return [Prepared(one, Call((one.problem if is_apart else one.in_place)(weights)), is_apart) for one in drawn]
+        sample = [self.next_problem() for _ in range(count)]
+        return [Prepared(one, Call((one.problem if is_apart else one.in_place)(weights)), is_apart) for one in sample]
 
 
 class Prepared(NamedTuple):

@@ -85,8 +85,8 @@ class GraphArm:
         prepared = {graph: graph.prepare(self._pool.next_problem()) for graph in dict.fromkeys([*first, *timed])}
         self._replay(clock, first)
         self.samples_us.append(self._replay(clock, timed) / self.calls * 1e6)
-        judged = list(dict.fromkeys(timed))
-        self.kept.take([prepared[graph] for graph in judged], [graph.result for graph in judged])
+        checked = list(dict.fromkeys(timed))
+        self.kept.take([prepared[graph] for graph in checked], [graph.result for graph in checked])
 
     def _next(self, count: int) -> list[Graph]:
         return list(islice(self._turns, count))

@@ -88,11 +88,11 @@ def hold_in_node(node: torch.autograd.graph.Node, operation: Operation, wanted: 
         held.append(fp32_precision(operation, wanted))
         held[-1].__enter__()
 
-    def leave(inputs: Any, gradients: Any) -> None:
+    def exit_node(inputs: Any, gradients: Any) -> None:
         held.pop().__exit__(None, None, None)
 
     node.register_prehook(enter)
-    node.register_hook(leave)
+    node.register_hook(exit_node)
 
 
 def ieee_linear() -> Linear:

@@ -72,5 +72,5 @@ class Dithered(Parted):
         size = given.abs()
         unit = torch.ldexp(torch.full_like(size, eps), torch.frexp(size.clamp(min=smallest_normal)).exponent - 1)
         share = torch.rand(x.shape, generator=self._random, dtype=x.dtype).to(x.device)
-        chosen = ((size / unit + share).floor() * unit).copysign(given)
-        return x + torch.where(given.isfinite(), chosen - given, 0.0)
+        selected = ((size / unit + share).floor() * unit).copysign(given)
+        return x + torch.where(given.isfinite(), selected - given, 0.0)

@@ -63,11 +63,11 @@ class Answer:
 
 def answers(rows: Iterable[Row], unproven: Collection[standing.Key]) -> list[Answer]:
     """One a case that was to be timed, in their order; where a GPU's times by replay exist, another for them."""
-    timed = [row for row in rows if row.kind == "benchmark"]
+    timed_rows = [row for row in rows if row.kind == "benchmark"]
     return [
-        of_case([row for row in timed if row.case == case], unproven, column)
-        for case in standing.cases(timed)
-        for column in standing.columns(row for row in timed if row.case == case)
+        of_case([row for row in timed_rows if row.case == case], unproven, column)
+        for case in standing.cases(timed_rows)
+        for column in standing.columns(row for row in timed_rows if row.case == case)
     ]
 
 
@@ -97,8 +97,8 @@ def _entrants(rows: list[Row], unproven: Collection[standing.Key], column: str) 
         if timing is not None:
             proven = (one for one in timing.against if timings.get(one.baseline, timing) is not None)
             entrants.append(Entrant(name, timing.time_us, timing.low_us, timing.high_us, tuple(proven)))
-    absent = {one.baseline: one.time_us for entrant in entrants for one in entrant.against if one.baseline not in timings}
-    return [*(Entrant(name, time_us, -inf, inf) for name, time_us in absent.items()), *entrants]
+    missing = {one.baseline: one.time_us for entrant in entrants for one in entrant.against if one.baseline not in timings}
+    return [*(Entrant(name, time_us, -inf, inf) for name, time_us in missing.items()), *entrants]
 
 
 def _is_beaten(one: Entrant, entrants: Iterable[Entrant]) -> bool:

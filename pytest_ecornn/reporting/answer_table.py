@@ -34,9 +34,9 @@ def markdown_table(answers: list[Answer]) -> str:
     lines = []
     for answer in answers:
         name, time, *rest = map(markdown_syntax.escape, _cells(answer))
-        measured = [standing.COLUMNS[answer.column]] if len(columns) > 1 else []
+        with_time = [standing.COLUMNS[answer.column]] if len(columns) > 1 else []
         shown = [f"**{name}**", f"**{time}**"] if answer.bold else [name, time]
-        lines.append([markdown_syntax.escape(answer.case), *measured, *shown, *rest])
+        lines.append([markdown_syntax.escape(answer.case), *with_time, *shown, *rest])
     header = ["Case", *(["Measured"] if len(columns) > 1 else []), "Fastest", "Time", "Ratio [interval]", "Baseline", "Verdict"]
     return markdown_syntax.table(header, lines, right=["Time"])
 

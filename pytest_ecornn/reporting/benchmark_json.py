@@ -27,7 +27,7 @@ _TEST = "suites/test_benchmark.py::test_benchmark"
 def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) -> str:
     commit = {"id": str(run.machine.get("commit") or "unknown"), "dirty": bool(run.machine.get("dirty"))}
     machine = {"machine": "unknown", **run.fingerprint}
-    published = [
+    publishable = [
         (row, column, timing)
         for row in standing.in_order(rows)
         for column in standing.COLUMNS
@@ -36,7 +36,7 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
     data = {
         "machine_info": run.machine.get("benchmark_machine_info", machine),
         "commit_info": run.machine.get("benchmark_commit_info", {**commit, "time": None, "project": "", "branch": "(unknown)"}),
-        "benchmarks": [_benchmark(*one) for one in published],
+        "benchmarks": [_benchmark(*one) for one in publishable],
         "datetime": run.started,
         "version": pytest_benchmark.__version__,
     }

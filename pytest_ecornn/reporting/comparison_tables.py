@@ -27,9 +27,9 @@ _FIGURES = (
 
 def sections(rows: list[Row], unproven: Collection[standing.Key]) -> Iterator[str]:
     """Heading, comparison and details of each cell and mode."""
-    timed = [row for row in rows if row.kind == "benchmark"]
-    for cell, mode in dict.fromkeys((row.cell, row.mode) for row in timed):
-        here = [row for row in timed if (row.cell, row.mode) == (cell, mode)]
+    timed_rows = [row for row in rows if row.kind == "benchmark"]
+    for cell, mode in dict.fromkeys((row.cell, row.mode) for row in timed_rows):
+        here = [row for row in timed_rows if (row.cell, row.mode) == (cell, mode)]
         yield f"## {escape(cell)}, {escape(mode)}"
         shown = [row for row in here if row.status != "skipped"]
         if not shown:
@@ -158,18 +158,18 @@ def _sensors(summary: dict[str, Any] | None) -> str:
     """Medians with the least and the most, and why the clocks were held down."""
     if summary is None:
         return ""
-    units = {"sm_mhz": "MHz", "power_w": "W", "temperature_c": "°C"}
-    ranges = [(summary[name], unit) for name, unit in units.items() if name in summary]
+    unit_names = {"sm_mhz": "MHz", "power_w": "W", "temperature_c": "°C"}
+    ranges = [(summary[name], unit) for name, unit in unit_names.items() if name in summary]
     found = [f"{middle:.0f} [{low:.0f}, {high:.0f}] {unit}" for (low, middle, high), unit in ranges]
     return ", ".join([*found, *map(escape, summary.get("throttled", []))])
 
 
 def errors(row: Row) -> list[str]:
     """Worst error over its limit and whose, largest relative error, informative of all tensors."""
-    worst, largest = standing.worst_error(row), standing.largest_relative_error(row)
+    worst_error, largest = standing.worst_error(row), standing.largest_relative_error(row)
     informative = sum(one.status != "uninformative" for one in row.tensors)
     return [
-        f"{formatting.limit_fraction(worst.share)} ({escape(worst.tensor)})" if worst else "",
+        f"{formatting.limit_fraction(worst_error.share)} ({escape(worst_error.tensor)})" if worst_error else "",
         formatting.relative_error(largest) if largest is not None else "",
         f"{informative} of {len(row.tensors)}" if row.tensors else "",
     ]

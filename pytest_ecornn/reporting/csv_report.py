@@ -58,9 +58,9 @@ def _line(row: Row, one: BaselineRatio | None, status: str, is_doubtful: bool) -
     yield one.baseline if one else None
     yield from _ratio(one, is_doubtful)
     yield from _timing(row.timing, _TIMING)
-    worst = standing.worst_error(row)
+    worst_error = standing.worst_error(row)
     uninformative = sum(tensor.status == "uninformative" for tensor in row.tensors)
-    yield from (worst.share, worst.tensor) if worst else (None, None)
+    yield from (worst_error.share, worst_error.tensor) if worst_error else (None, None)
     yield standing.largest_relative_error(row)
     yield from (len(row.tensors) - uninformative, uninformative)
     for name in _REST:

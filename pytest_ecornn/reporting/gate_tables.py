@@ -107,10 +107,10 @@ def _findings(findings: list[RegressionFinding]) -> str:
     lines = []
     for one in findings:
         times = ", ".join(map(formatting.duration, one.times_us))
-        again = f", measured {one.measured} times" if one.measured > 1 else ""
-        said = f"{one.verdict}{again}" + (f": {escape(one.reason, 160)}" if one.reason else "")
-        anchor = f" x {escape(one.anchor)}" if one.anchor else ""
-        ratios = [f"{_interval(ratio)}{anchor}" if ratio else "" for ratio in (one.then, one.now)]
+        repeated = f", measured {one.measured} times" if one.measured > 1 else ""
+        said = f"{one.verdict}{repeated}" + (f": {escape(one.reason, 160)}" if one.reason else "")
+        common = f" x {escape(one.anchor)}" if one.anchor else ""
+        ratios = [f"{_interval(ratio)}{common}" if ratio else "" for ratio in (one.then, one.now)]
         cells = [standing.COLUMNS[one.column], times, *ratios, _percent(one.change), _limit(one), said]
         lines.append([escape(one.case), escape(one.implementation), *cells])
     return table(_HEADER, lines) if lines else ""

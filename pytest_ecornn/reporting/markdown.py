@@ -107,30 +107,30 @@ def _certainty(run: RunInfo, rows: list[Row], summary: list[Answer], unproven: C
 
 
 def _verification(rows: list[Row]) -> Iterator[str]:
-    drawn = [row for row in rows if row.kind == "drawn" and row.status != "skipped"]
-    fixed = [row for row in rows if row.kind == "fixed" and row.status != "skipped"]
+    drawn_rows = [row for row in rows if row.kind == "drawn" and row.status != "skipped"]
+    fixed_rows = [row for row in rows if row.kind == "fixed" and row.status != "skipped"]
     checked = [row for row in rows if row.kind == "properties" and row.status != "skipped"]
-    if drawn or fixed or checked:
+    if drawn_rows or fixed_rows or checked:
         yield "## Verification"
-    if drawn:
+    if drawn_rows:
         yield (
             "Cases drawn at random, each compared with the float64 reference. Fewest informative: of the tensor that was least "
             "often able to show a mistake, how often it was."
         )
         counts = ["Examples", "Fewest informative", "Uninformative", "Refused"]
         header = ["Implementation", "Cell", "Dtype", "Device", "Status", *counts]
-        yield table(header, [_drawn_line(row) for row in standing.in_order(drawn)], right=counts)
-        yield from boundary_sizes.section(standing.in_order(drawn))
+        yield table(header, [_drawn_line(row) for row in standing.in_order(drawn_rows)], right=counts)
+        yield from boundary_sizes.section(standing.in_order(drawn_rows))
     if checked:
         yield "Properties that need no reference, on cases of their own. Fewest checks: of the property that applied least."
         header = ["Implementation", "Cell", "Dtype", "Device", "Status", "Cases", "Fewest checks", "Not applicable", "Refused"]
         yield table(header, [_drawn_line(row) for row in standing.in_order(checked)], right=header[5:])
-    if fixed:
+    if fixed_rows:
         yield "Cases verified and not timed:"
         header = ["Case", "Implementation", "Status", "Worst error / limit", "Max relative error", "Tensors"]
         lines = [
             [escape(row.case), escape(row.implementation), row.status, *comparison_tables.errors(row)]
-            for row in standing.in_order(fixed)
+            for row in standing.in_order(fixed_rows)
         ]
         yield table(header, lines, right=["Max relative error"])
 
@@ -182,8 +182,8 @@ def _machine(run: RunInfo, rows: list[Row]) -> Iterator[str]:
         yield "Measured in this run; the floor of a case is computed from them."
         yield from _ceilings(run.ceilings)
     yield "## Settings"
-    clocks = dict.fromkeys(row.timing.clock for row in rows if row.timing is not None)
-    yield _facts({**run.settings, **({"clock": ", ".join(clocks)} if clocks else {})})
+    timers = dict.fromkeys(row.timing.clock for row in rows if row.timing is not None)
+    yield _facts({**run.settings, **({"clock": ", ".join(timers)} if timers else {})})
     yield code_block(run.command)
 
 

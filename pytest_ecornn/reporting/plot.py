@@ -90,13 +90,13 @@ def _ticks(low: float, high: float) -> list[float]:
 def _grid(x_axis: _Axis, y_axis: _Axis, xs: Sequence[float], ys: Sequence[float]) -> Iterator[str]:
     yield f'<rect x="{_LEFT}" y="{_TOP}" width="{_RIGHT - _LEFT}" height="{_BOTTOM - _TOP}" fill="none" stroke="{_GREY}"/>'
     for x in xs:
-        place = x_axis(x)
-        yield f'<line x1="{place:.1f}" y1="{_TOP}" x2="{place:.1f}" y2="{_BOTTOM}" stroke="{_GREY}"/>'
-        yield _text(place, _BOTTOM + 20, _number(x), anchor="middle")
+        position = x_axis(x)
+        yield f'<line x1="{position:.1f}" y1="{_TOP}" x2="{position:.1f}" y2="{_BOTTOM}" stroke="{_GREY}"/>'
+        yield _text(position, _BOTTOM + 20, _number(x), anchor="middle")
     for y in ys:
-        place = y_axis(y)
-        yield f'<line x1="{_LEFT}" y1="{place:.1f}" x2="{_RIGHT}" y2="{place:.1f}" stroke="{_GREY}"/>'
-        yield _text(_LEFT - 8, place + 4, _number(y), anchor="end")
+        position = y_axis(y)
+        yield f'<line x1="{_LEFT}" y1="{position:.1f}" x2="{_RIGHT}" y2="{position:.1f}" stroke="{_GREY}"/>'
+        yield _text(_LEFT - 8, position + 4, _number(y), anchor="end")
 
 
 def _width(text: str, size: int) -> float:

@@ -41,8 +41,8 @@ class Series:
 
     @property
     def cases(self) -> str:
-        measured = len(self.ratios)
-        return str(measured) if measured == self.planned else f"{measured} of {self.planned}"
+        complete = len(self.ratios)
+        return str(complete) if complete == self.planned else f"{complete} of {self.planned}"
 
     @property
     def slower(self) -> int:

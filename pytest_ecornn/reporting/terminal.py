@@ -53,8 +53,8 @@ def rows_table(rows: list[Row], unproven: Collection[standing.Key]) -> Table:
 
 def _cells(row: Row, bases: list[str], is_best: bool, unproven: Collection[standing.Key]) -> list[Text]:
     name = Text(f"  {formatting.one_line(row.implementation, _MAX_NAME_CHARS)}", "bold" if is_best else "")
-    worst = standing.worst_error(row)
-    error = Text(formatting.limit_fraction(worst.share) if worst else "")
+    worst_error = standing.worst_error(row)
+    error = Text(formatting.limit_fraction(worst_error.share) if worst_error else "")
     timing = standing.is_publishable(row, unproven)
     if timing is None:
         state = standing.status(row, unproven)
@@ -132,19 +132,19 @@ def _noise(rows: list[Row]) -> Iterator[str]:
                 one = found.against[0]
                 ratio = formatting.ratio_interval(one.ratio, one.low, one.high)
                 noise = formatting.percent(statistics.pair_noise(found.samples_us, one.samples_us))
-                place = f"{row.implementation} against itself on {row.case}" + (f", {name}" if column == "replay" else "")
+                position = f"{row.implementation} against itself on {row.case}" + (f", {name}" if column == "replay" else "")
                 doubt = "" if one.verdict == "same" else ": differences as small are this run's noise"
-                yield f"noise floor: {_abbreviate(place)}: {ratio} {one.verdict}, a pair spreads by {noise}{doubt}"
+                yield f"noise floor: {_abbreviate(position)}: {ratio} {one.verdict}, a pair spreads by {noise}{doubt}"
 
 
 def _disturbed(rows: list[Row]) -> Iterator[str]:
     """How many columns others disturbed, and by whom the worst of them was."""
-    timed = [timing for row in rows for column in standing.COLUMNS if (timing := standing.timing(row, column))]
-    disturbed = [timing for timing in timed if is_disturbed(timing.disturbance)]
+    timed_rows = [timing for row in rows for column in standing.COLUMNS if (timing := standing.timing(row, column))]
+    disturbed = [timing for timing in timed_rows if is_disturbed(timing.disturbance)]
     if disturbed:
-        worst = max(disturbed, key=lambda timing: timing.disturbance.others if timing.disturbance else 0.0)
+        worst_error = max(disturbed, key=lambda timing: timing.disturbance.others if timing.disturbance else 0.0)
         yield (
-            f"disturbed: {len(disturbed)} of {formatting.count(len(timed), 'time')}; the most: {describe(worst)}; "
+            f"disturbed: {len(disturbed)} of {formatting.count(len(timed_rows), 'time')}; the most: {describe(worst_error)}; "
             "intervals hold whatever that has cost"
         )
 
@@ -159,8 +159,8 @@ def _doubts(rows: list[Row]) -> Iterator[str]:
 
 
 def _verdict_counts(rows: list[Row], column: str, unproven: Collection[standing.Key]) -> str:
-    published = [(row, timing) for row in rows if (timing := standing.is_publishable(row, unproven, column))]
-    found = Counter(standing.verdict(row, one, unproven) for row, timing in published for one in timing.against)
+    publishable = [(row, timing) for row in rows if (timing := standing.is_publishable(row, unproven, column))]
+    found = Counter(standing.verdict(row, one, unproven) for row, timing in publishable for one in timing.against)
     return _counts(found, _VERDICTS)
 
 

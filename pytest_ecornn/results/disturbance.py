@@ -46,13 +46,13 @@ def describe(timing: Timing | None) -> str:
     found = timing.disturbance if timing else None
     if found is None or not (is_disturbed(found) or _others(found) > _MENTIONED):
         return ""
-    taken = [
+    used = [
         (found.others, f"other processes took {found.others:.1f} of {_processors(found.processors)}"),
         (found.stolen, f"the hypervisor took {found.stolen:.1f} of {_processors(found.processors)}"),
         (found.throttled, f"a quota held the process for {found.throttled:.0%} of the time"),
         (found.gpu, f"other processes took {found.gpu:.0%} of the GPU"),
     ]
-    causes = ", ".join(words for amount, words in taken if amount >= 0.05)
+    causes = ", ".join(words for amount, words in used if amount >= 0.05)
     return f"{found.disturbed / max(1, found.blocks):.0%} of blocks disturbed: {causes or 'threads waited for a processor'}"
 
 

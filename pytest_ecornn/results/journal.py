@@ -136,10 +136,13 @@ def _check_times(row: Row) -> None:
 
 def _check_header(path: Path, header: dict[str, Any]) -> None:
     """Raises JournalError where a run cannot be told from this one by what the header says of it."""
-    setup = header.get("setup", {})
+    stored_setup = header.get("setup", {})
     try:
         check_fingerprint(header.get("machine", {}))
-        for name, value in (("setup", setup), ("setup.sources", setup.get("sources", {}) if isinstance(setup, dict) else {})):
+        for name, value in (
+            ("setup", stored_setup),
+            ("setup.sources", stored_setup.get("sources", {}) if isinstance(stored_setup, dict) else {}),
+        ):
             if not isinstance(value, dict):
                 raise ValueError(f"{name}: expected an object, got {type(value).__name__}")
     except ValueError as error:

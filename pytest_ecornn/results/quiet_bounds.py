@@ -60,10 +60,10 @@ class TimedBlockBounds:
         ranked = sorted(range(len(self.most_us)), key=self._doubt)
         counts = range(min(MIN_PAIRS, len(ranked)), len(ranked) + 1)
         count = min(counts, key=lambda count: self._doubt(ranked[count - 1]) + 2 * _noise(_QUIET_NOISE, count))
-        chosen = self._picked(ranked[:count])
-        spread = min(map(_spread, (chosen.most_us, chosen.least_us)))
-        noise = exp(_noise(spread, count) if count >= MIN_PAIRS else _NOTHING)
-        low, high = median(chosen.least_us), median(chosen.most_us)
+        selected = self._picked(ranked[:count])
+        width = min(map(_spread, (selected.most_us, selected.least_us)))
+        noise = exp(_noise(width, count) if count >= MIN_PAIRS else _NOTHING)
+        low, high = median(selected.least_us), median(selected.most_us)
         return high, low / noise, high * noise
 
     def ratio_to(self, baseline: TimedBlockBounds, confidence: float = CONFIDENCE) -> Ratio:
@@ -74,7 +74,7 @@ class TimedBlockBounds:
         if self.is_certain and baseline.is_certain:
             return statistics.paired_ratio(self.most_us, baseline.most_us, confidence)
         pairs = range(min(len(self.most_us), len(baseline.most_us)))
-        calm = [place for place in pairs if max(self._doubt(place), baseline._doubt(place)) <= CALM]
+        calm = [position for position in pairs if max(self._doubt(position), baseline._doubt(position)) <= CALM]
         if len(calm) >= MIN_PAIRS:
             return self._picked(calm)._paired(baseline._picked(calm), confidence)
         (time_us, low, high), (base_us, base_low, base_high) = self.interval(), baseline.interval()
@@ -85,7 +85,9 @@ class TimedBlockBounds:
         return 1 - self.least_us[place] / self.most_us[place]
 
     def _picked(self, places: Sequence[int]) -> TimedBlockBounds:
-        return TimedBlockBounds([self.most_us[place] for place in places], [self.least_us[place] for place in places])
+        return TimedBlockBounds(
+            [self.most_us[position] for position in places], [self.least_us[position] for position in places]
+        )
 
     def _paired(self, baseline: TimedBlockBounds, confidence: float) -> Ratio:
         ratio = statistics.paired_ratio(self.most_us, baseline.most_us, confidence).ratio

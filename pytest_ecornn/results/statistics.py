@@ -45,8 +45,8 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
     if not len(samples):
         raise ValueError("expected at least one sample, got none")
     ordered = np.sort(np.asarray(samples, dtype=np.float64))
-    rank = _rank(len(ordered), confidence)
-    return float(np.median(ordered)), float(ordered[rank]), float(ordered[-1 - rank])
+    order = _rank(len(ordered), confidence)
+    return float(np.median(ordered)), float(ordered[order]), float(ordered[-1 - order])
 
 
 def paired_ratio(candidate: Sequence[float], baseline: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
@@ -84,12 +84,12 @@ def pair_noise(candidate: Sequence[float], baseline: Sequence[float]) -> float:
 
 def verdict(ratio: Ratio, equivalence_margin: float) -> Verdict:
     """Returns the verdict of the whole interval: beyond the smallest difference on one side, within it, or neither."""
-    limit = 1.0 + equivalence_margin
-    if ratio.low > limit:
+    bound = 1.0 + equivalence_margin
+    if ratio.low > bound:
         return "slower"
-    if ratio.high < 1.0 / limit:
+    if ratio.high < 1.0 / bound:
         return "faster"
-    if 1.0 / limit <= ratio.low and ratio.high <= limit:
+    if 1.0 / bound <= ratio.low and ratio.high <= bound:
         return "same"
     return "unclear"
 
@@ -118,10 +118,10 @@ def _rank(count: int, confidence: float) -> int:
     """How many samples to leave out at each end: the most that a fair coin allows, none where it allows too few."""
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"expected a confidence between 0 and 1, got {confidence}")
-    rank, tail = 0, 1
-    while rank + 1 < count / 2:
-        tail += comb(count, rank + 1)
+    order, tail = 0, 1
+    while order + 1 < count / 2:
+        tail += comb(count, order + 1)
         if tail / 2**count > (1.0 - confidence) / 2:
             break
-        rank += 1
-    return rank
+        order += 1
+    return order

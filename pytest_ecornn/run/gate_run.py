@@ -56,10 +56,10 @@ class RegressionGate:
 
     def _check_rows(self) -> None:
         """A gate that compares nothing would always be open."""
-        timed = [row for row in self._rows if row.timing is not None]
+        timed_rows = [row for row in self._rows if row.timing is not None]
         keys = {(item.kind, item.found.name, str(item.case)) for item in self._session.benchmark_items()}
-        if not any(row.key in keys for row in timed):
-            had = f"its devices: {', '.join(sorted({row.device for row in timed})) or 'none'}"
+        if not any(row.key in keys for row in timed_rows):
+            had = f"its devices: {', '.join(sorted({row.device for row in timed_rows})) or 'none'}"
             ours = f"of this run: {', '.join(self._session.devices)}"
             raise pytest.UsageError(f"--ecornn-compare: {self._path}: has a time of no row of this run ({had}; {ours})")
 
@@ -110,8 +110,8 @@ class RegressionGate:
         arms = [Arm(found, pool) for found in both if isinstance(found, Candidate)]
         with session.lock.exclusive():
             device = item.case.device
-            timed, clock = (arms, clocks.for_device(device)) if one.column == "timing" else _replayed(arms)
-            column = TimingColumn(timed, clock, confidence)
+            timed_rows, clock = (arms, clocks.for_device(device)) if one.column == "timing" else _replayed(arms)
+            column = TimingColumn(timed_rows, clock, confidence)
             ratio = column.measure_full_budget(REMEASUREMENT_BUDGETS * session.options.budget)
         with session.lock.shared():
             message = failed_tensors(one.implementation, item.case, column.verify())

@@ -69,13 +69,15 @@ class RunSession:
 
     def _cases(self) -> list[Case]:
         parse = state_dict.load(self.options.state_dict).case if self.options.state_dict else Case.parse
-        named = [parse(text) for text in self.options.cases]
-        named = named or [case for name in self.options.case_sets for case in case_set(name)]
+        named_cases = [parse(text) for text in self.options.cases]
+        named_cases = named_cases or [case for name in self.options.case_sets for case in case_set(name)]
         for device in self.options.devices:
             if not DEVICE.fullmatch(device):
                 raise ValueError(f"unknown device {device!r}: expected cpu, cuda or cuda:N")
-        moved = [replace(case, device=device) if device != "cpu" else case for case in named for device in self.options.devices]
-        cases = list(dict.fromkeys(moved))
+        on_devices = [
+            replace(case, device=device) if device != "cpu" else case for case in named_cases for device in self.options.devices
+        ]
+        cases = list(dict.fromkeys(on_devices))
         for case in cases:
             cells.check(case)
             if case.weights:
@@ -83,10 +85,10 @@ class RunSession:
         return cases
 
     def _check_names(self, directory: Path) -> None:
-        for option in ("only", "require", "baselines"):
-            for name in getattr(self.options, option):
+        for setting in ("only", "require", "baselines"):
+            for name in getattr(self.options, setting):
                 if name not in self.found:
-                    flag = option.removesuffix("s")
+                    flag = setting.removesuffix("s")
                     raise pytest.UsageError(
                         f"--ecornn-{flag}: unknown implementation {name!r}: expected one of {', '.join(self.found)}; "
                         f"{discovery.hint(name, directory)}"
@@ -115,7 +117,7 @@ class RunSession:
             values += [("--ecornn-budget", f"{options.budget:g}")]
             sources = {self.found[name].cli_option for name in options.baselines} - {found.cli_option}
             values += [("--ecornn-implementations", source) for source in sorted(sources)]
-        return "".join(f" {option} {shlex.quote(value)}" for option, value in values if value)
+        return "".join(f" {setting} {shlex.quote(value)}" for setting, value in values if value)
 
     # What is collected.
 
@@ -196,15 +198,15 @@ class RunSession:
         if self.options.baselines:
             verified = [self.verified(name, case) for name in self.options.baselines if name != found.name]
             return [one for one in verified if isinstance(one, Candidate)], [one for one in verified if isinstance(one, str)]
-        absent: list[str] = []
+        missing: list[str] = []
         for name in (one for one in DEFAULT_BASELINES[case.device.partition(":")[0]] if one in self.found):
             if name == found.name:
-                return [], absent
+                return [], missing
             one = self.verified(name, case)
             if isinstance(one, Candidate):
-                return [one], absent
-            absent += [one] if self.found[name].cls().refusal(case) is None else []
-        return [], absent
+                return [one], missing
+            missing += [one] if self.found[name].cls().refusal(case) is None else []
+        return [], missing
 
     @lru_cache(maxsize=4)  # noqa: B019 - one session a process
     def verified(self, name: str, case: Case) -> Candidate | str:
@@ -229,9 +231,9 @@ class RunSession:
 
     def _check_baseline(self, name: str, case: Case, error: BaseException) -> None:
         """A row must not suffer for what its baseline has done to the process: another runs it, without that baseline."""
-        spoiling = faults.unrecoverable_reason(error, case.device)
-        if spoiling and self.process.is_replaceable:
-            self.process.stop(spoiling)
+        unrecoverable = faults.unrecoverable_reason(error, case.device)
+        if unrecoverable and self.process.is_replaceable:
+            self.process.stop(unrecoverable)
         if lost := faults.sticky_cuda_error(case.device):
             message = f"the CUDA context is poisoned by the baseline {name} on {case}: {lost}; see --ecornn-isolate"
             raise CheckFailed(message, is_timed=True)
@@ -249,8 +251,8 @@ class RunSession:
         """The selection of a run's rows. A report's settings and the confidence of its intervals hold for all of them."""
         options = self.options
         cases = sorted(map(str, self.cases)) if options.cases else sorted(options.case_sets)
-        chosen = {"only": sorted(options.only), "devices": sorted(options.devices)}
-        return {"mode": "bench" if options.bench else "verify", "cases": cases, **chosen}
+        selected = {"only": sorted(options.only), "devices": sorted(options.devices)}
+        return {"mode": "bench" if options.bench else "verify", "cases": cases, **selected}
 
     def ceilings(self, device: str) -> roofline.Ceilings:
         """The device's, measured once a run by whichever process needs them first. Call it with the machine alone."""
@@ -261,13 +263,13 @@ class RunSession:
         """The device's, measured once more: what a row has beaten may have been measured during a disturbance."""
         path = self._ceilings_path(device)
         dtypes = dict.fromkeys(case.dtype for case in self.cases if case.device == device)
-        measured = roofline.measure_ceilings(dtypes, device)
+        ceilings_now = roofline.measure_ceilings(dtypes, device)
         if path.exists():
-            measured = measured.elementwise_max(self.ceilings(device))
+            ceilings_now = ceilings_now.elementwise_max(self.ceilings(device))
         partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(measured.as_dict()))
+        partial.write_text(json.dumps(ceilings_now.as_dict()))
         partial.replace(path)
-        return measured
+        return ceilings_now
 
     def _ceilings_path(self, device: str) -> Path:
         return self._shared / f"ceilings-{device.replace(':', '-')}.json"

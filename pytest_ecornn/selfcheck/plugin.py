@@ -97,8 +97,8 @@ class SelfCheckPlugin:
         self._scratch.remove()
 
     def _is_part(self) -> bool:
-        option = self._config.option
-        return bool(option.keyword or option.markexpr or getattr(option, "lf", False))
+        setting = self._config.option
+        return bool(setting.keyword or setting.markexpr or getattr(setting, "lf", False))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         terminalreporter.section("ecornn selfcheck", sep="=", bold=True)

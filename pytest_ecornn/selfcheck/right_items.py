@@ -41,12 +41,12 @@ class FalseAlarmItem(DrawnItem):
 def right_items(seed: int, num_cases: int) -> list[CheckItem]:
     """Drawn cases, at least so many in all; and of each implementation the properties and a timed row of one cell and dtype."""
     implementations = {found: supported(found) for found in right_implementations()}
-    drawn = [(found, base) for found, bases in implementations.items() for base in _drawn_bases(found, bases, seed)]
-    examples = ceil(num_cases / max(1, len(drawn)))
+    drawn_items = [(found, base) for found, bases in implementations.items() for base in _drawn_bases(found, bases, seed)]
+    examples = ceil(num_cases / max(1, len(drawn_items)))
     options = TrialOptions(budget=_ROW_SECONDS, seed=seed)
     items: list[CheckItem] = [
         FalseAlarmItem(TrialSession(options), found, base, number=_number(seed, found, base), examples=examples)
-        for found, base in drawn
+        for found, base in drawn_items
     ]
     for found, bases in implementations.items():
         random = Random(f"{seed} {found.name}")

@@ -43,10 +43,10 @@ def raised_as_error() -> Iterator[None]:
 
     Raises KeyboardInterrupt at its end where a signal's own was lost: in a callback of the garbage collector, say.
     """
-    with _recorded_signals() as (delivered, raised):
+    with _recorded_signals() as (delivered, signals):
         try:
             yield
-            if raised:
+            if signals:
                 raise KeyboardInterrupt
         except KeyboardInterrupt as error:
             if delivered:
@@ -62,7 +62,7 @@ def _recorded_signals() -> Iterator[tuple[list[int], list[int]]]:
     Python delivers them to the main thread alone.
     """
     delivered: list[int] = []
-    raised: list[int] = []
+    signals: list[int] = []
 
     def recording(handler: Callable[[int, FrameType | None], Any]) -> Callable[[int, FrameType | None], Any]:
         def record(number: int, frame: FrameType | None) -> None:
@@ -70,7 +70,7 @@ def _recorded_signals() -> Iterator[tuple[list[int], list[int]]]:
             try:
                 handler(number, frame)
             except KeyboardInterrupt:
-                raised.append(number)
+                signals.append(number)
                 raise
 
         return record
@@ -81,7 +81,7 @@ def _recorded_signals() -> Iterator[tuple[list[int], list[int]]]:
         if callable(handler):
             signal.signal(number, recording(handler))
     try:
-        yield delivered, raised
+        yield delivered, signals
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

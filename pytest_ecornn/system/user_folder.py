@@ -16,10 +16,10 @@ _USES_OF_STORAGE = ("benchmark_save", "benchmark_autosave", "benchmark_save_data
 
 def redirect_plugins(config: pytest.Config, scratch: Path) -> None:
     """Sends their files elsewhere. Call it before pytest-benchmark is configured: it makes its folder then."""
-    option, here = config.option, config.invocation_params.dir
-    is_default = getattr(option, "benchmark_storage", None) == _DEFAULT_STORAGE
-    if is_default and not any(getattr(option, name, None) for name in _USES_OF_STORAGE):
-        option.benchmark_storage = f"file://{scratch / 'benchmarks'}"
+    setting, here = config.option, config.invocation_params.dir
+    is_default = getattr(setting, "benchmark_storage", None) == _DEFAULT_STORAGE
+    if is_default and not any(getattr(setting, name, None) for name in _USES_OF_STORAGE):
+        setting.benchmark_storage = f"file://{scratch / 'benchmarks'}"
     if "HYPOTHESIS_STORAGE_DIRECTORY" not in os.environ and not (here / ".hypothesis").exists():
         set_hypothesis_home_dir(_writable(cache.cache_dir() / "hypothesis", scratch / "hypothesis"))
 

@@ -224,17 +224,17 @@ def check_tensor(
         return TensorCheck(tensor, "uninformative", message=f"{tensor}: {reason}")
     where, subnormal = slices(case, tensor, tuple(reference.shape)), finfo.smallest_normal * finfo.eps
     found = errors(values, reference, where, valid, subnormal, dtype)
-    share, label, place = max(
-        (measure / most, label, place)
+    share, label, position = max(
+        (measure / most, label, position)
         for label, error in found.items()
         for allowed in [limits(case, tensor, yardstick.get(label, Error(0.0, 0.0, 1)), error)]
-        for place, (measure, most) in enumerate(zip(measures(error), allowed, strict=True))
+        for position, (measure, most) in enumerate(zip(measures(error), allowed, strict=True))
     )
     message = ""
     if not share <= 1:
         index = _worst_place(_differences(values, reference, valid, subnormal)[1], where, label)
         message = (
-            f"{_failure_text(case, tensor, label, found[label], yardstick.get(label), place)}; "
+            f"{_failure_text(case, tensor, label, found[label], yardstick.get(label), position)}; "
             f"worst at {list(index)}: expected {reference[index].item():.9g}, got {values[index].item():.9g}"
         )
     return TensorCheck(
@@ -268,8 +268,8 @@ def _worst_place(wrong: Array, where: Slices, label: str) -> tuple[int, ...]:
 def _failure_text(case: Case, tensor: str, label: str, error: Error, yard: Error | None, measure: int) -> str:
     yard = yard or Error(0.0, 0.0, 1)
     allowed = limits(case, tensor, yard, error)[measure]
-    place = f"{tensor} ({label})" if label else tensor
+    position = f"{tensor} ({label})" if label else tensor
     return (
-        f"{place}: {_NAMES[measure]} {measures(error)[measure]:.3g} is over its limit {allowed:.3g} "
+        f"{position}: {_NAMES[measure]} {measures(error)[measure]:.3g} is over its limit {allowed:.3g} "
         f"(the yardstick's own: {measures(yard)[measure]:.3g})"
     )

@@ -41,8 +41,8 @@ def non_finite_problem(case: Case, actual: Tensor, reference: Tensor, allowed: f
     wrong = ~(same | edge)
     if not wrong.any():
         return ""
-    place, expected, came = (found[wrong][0].tolist() for found in (places, rounded, got))
-    return f"at {place} expected {expected:.6g}, got {came:.6g} ({int(wrong.sum())} such elements)"
+    position, expected, came = (found[wrong][0].tolist() for found in (places, rounded, got))
+    return f"at {position} expected {expected:.6g}, got {came:.6g} ({int(wrong.sum())} such elements)"
 
 
 def _largest(values: Tensor) -> float:

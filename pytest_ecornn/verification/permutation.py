@@ -36,9 +36,9 @@ class Permutation:
             return [(-1, self.x)]
         if tensor == "output":
             return [(-1, last)]
-        name, _, place = tensor.removeprefix("grad ").partition("_l")
-        layer = int(place.removesuffix("_reverse"))
-        rows = cells.parameter_shapes(self.case)[name + "_l" + place][0] // self.case.hidden_size
+        name, _, position = tensor.removeprefix("grad ").partition("_l")
+        layer = int(position.removesuffix("_reverse"))
+        rows = cells.parameter_shapes(self.case)[name + "_l" + position][0] // self.case.hidden_size
         found = [(0, _blocks(self.hidden[layer], rows))]
         if name == "weight_hh":
             found.append((1, self.hidden[layer]))
@@ -63,11 +63,12 @@ class Permutation:
         """`given` permuted, with its values moved by so many units in the last place."""
         random = generator(self.case.seed, f"last place {self.number}") if units else None
 
-        def move(values: Tensor) -> Tensor:
+        def permuted(values: Tensor) -> Tensor:
             return _moved(values, random, units)
 
         weights = {
-            name: torch.nn.Parameter(move(self.apply(name, p.detach())), p.requires_grad) for name, p in given.weights.items()
+            name: torch.nn.Parameter(permuted(self.apply(name, p.detach())), p.requires_grad)
+            for name, p in given.weights.items()
         }
         masks = {name: self.apply(name, mask) for name, mask in given.weights.masks.items()}
         loss = given.output_gradients
@@ -76,8 +77,8 @@ class Permutation:
         return replace(
             given,
             weights=Weights(weights, masks),
-            x=move(self.apply("x", given.x)),
-            state=tuple(move(self._states(state)) for state in given.state),
+            x=permuted(self.apply("x", given.x)),
+            state=tuple(permuted(self._states(state)) for state in given.state),
             output_gradients=loss,
         )
 
@@ -104,8 +105,8 @@ def factors(shape: tuple[int, ...], random: torch.Generator, error: float, most:
 
     A unit is `error` of the value, where that is more than one in the last place.
     """
-    units = torch.randint(-most, most + 1, shape, generator=random)
-    return 1 + units * max(error, torch.finfo(torch.float32).eps)
+    ulps = torch.randint(-most, most + 1, shape, generator=random)
+    return 1 + ulps * max(error, torch.finfo(torch.float32).eps)
 
 
 def max_ulps(is_searching: bool) -> int:

@@ -50,8 +50,8 @@ def marks(actual: Tensor, size: Tensor, dtype: torch.dtype | None) -> list[Tenso
     if dtype not in DTYPES or not size.numel():
         return []
     got, wanted = (values.to(dtype).view(torch.int16) for values in (actual.abs(), size))  # integers in the order of the values
-    smallest = (size.max() * COUNTED).clamp_(min=torch.finfo(dtype).smallest_normal).to(dtype).view(torch.int16)
-    counted = (wanted >= smallest).short()
+    min_magnitude = (size.max() * COUNTED).clamp_(min=torch.finfo(dtype).smallest_normal).to(dtype).view(torch.int16)
+    counted = (wanted >= min_magnitude).short()
     side = (got - wanted).sign_().mul_(counted)
     return [counted, side.abs(), side]
 
@@ -75,6 +75,6 @@ def limits(yardstick: Shares, counted: int, independent: Independent, summed: fl
     """
     share = min(1.0, FACTOR * yardstick.differing + FLOOR + 2 * summed)
     by_rounding, by_error = (max(1, min(counted, number)) for number in independent)
-    differing = DEVIATIONS * math.sqrt(share * (1 - share) / by_rounding) + DEVIATIONS**2 / 3 / by_rounding
+    max_differing = DEVIATIONS * math.sqrt(share * (1 - share) / by_rounding) + DEVIATIONS**2 / 3 / by_rounding
     bias = DEVIATIONS * math.sqrt(share / by_error) + DEVIATIONS**2 / 3 / by_error
-    return share + differing, yardstick.bias + BIAS_FLOOR + bias
+    return share + max_differing, yardstick.bias + BIAS_FLOOR + bias

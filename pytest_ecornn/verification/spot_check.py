@@ -71,7 +71,7 @@ def _group_shares(group: Sequence[Made], limits: Mapping[str, float]) -> list[fl
     signs = [1.0 - 2.0 * secrets.randbelow(2) for _ in group]
     joined = _joined([problem() for problem, _ in group], signs)
     wanted = run(Sequential().build(joined.case, joined.weights), joined)
-    worst = [0.0] * len(group)
+    max_share = [0.0] * len(group)
     is_doubtful = False
     for name, tensor in wanted.items():
         assert tensor is not None
@@ -80,12 +80,12 @@ def _group_shares(group: Sequence[Made], limits: Mapping[str, float]) -> list[fl
             is_doubtful |= _sum_share(given, tensor, signs, limits[name]) > 1
             continue
         parts = tensor.chunk(len(group), _batch_axis(joined.case, name))
-        for place, (one, part) in enumerate(zip(given, parts, strict=True)):
-            sign = signs[place] if name.startswith("grad") else 1.0
-            worst[place] = max(worst[place], _share(one, part * sign, limits[name]))
+        for position, (one, part) in enumerate(zip(given, parts, strict=True)):
+            sign = signs[position] if name.startswith("grad") else 1.0
+            max_share[position] = max(max_share[position], _share(one, part * sign, limits[name]))
     if is_doubtful and len(group) > 1:
-        return [max(worst[k], *_group_shares([one], limits)) for k, one in enumerate(group)]
-    return [math.inf] * len(group) if is_doubtful else worst
+        return [max(max_share[k], *_group_shares([one], limits)) for k, one in enumerate(group)]
+    return [math.inf] * len(group) if is_doubtful else max_share
 
 
 def _share(given: Tensor | None, wanted: Tensor, limit: float) -> float:

@@ -59,7 +59,7 @@ def _named(path: Path, text: str, source: Path) -> Iterator[Path]:
     for parts in (one for one in _imported(text) if TOOL_CHAIN not in one):
         for first in range(len(parts)):
             places = [folder.joinpath(*parts[first:]) for folder in folders]
-            yield from (place for module in places for place in (module.with_name(f"{module.name}.py"), module / INIT))
+            yield from (position for module in places for position in (module.with_name(f"{module.name}.py"), module / INIT))
     for name in dict.fromkeys(_C_NAME.findall(text)):
         yield from (source.parent / name, *sorted(source.parent.glob(f"*/{name}")))
 

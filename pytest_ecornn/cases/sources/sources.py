@@ -21,8 +21,8 @@ def owns(source: Path, file: Path) -> bool:
     """Whether code in the file is that of an implementation: its module or package, or shared code beside it."""
     if file == source or (source.name == INIT and file.is_relative_to(source.parent)):
         return True
-    folder = home(source)
-    return file.is_relative_to(folder) and file.relative_to(folder).parts[0].startswith("_")
+    directory = home(source)
+    return file.is_relative_to(directory) and file.relative_to(directory).parts[0].startswith("_")
 
 
 def checksum(source: Path) -> int:
@@ -35,10 +35,10 @@ def checksum(source: Path) -> int:
 
 def _files(source: Path) -> Iterator[Path]:
     """A package's own code and what is shared; below folders code alone."""
-    folder = home(source)
+    directory = home(source)
     own = source.parent.rglob("*") if source.name == INIT else ()
-    shared = (file for pattern in _SHARED for file in folder.glob(pattern))
-    yield from (file for file in (*own, *shared) if file.parent == folder or file.suffix in _CODE)
+    shared = (file for pattern in _SHARED for file in directory.glob(pattern))
+    yield from (file for file in (*own, *shared) if file.parent == directory or file.suffix in _CODE)
 
 
 def _content(file: Path) -> bytes:

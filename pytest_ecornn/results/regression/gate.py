@@ -119,12 +119,12 @@ class RegressionReport:
     def problems(self) -> list[str]:
         """Why the gate fails, a line each; empty where it does not."""
         worse = sum(change.is_worse for change in self.changes)
-        judged = any(one.verdict != "not judged" for one in self.findings)
+        is_judged = any(one.verdict != "not judged" for one in self.findings)
         lines = [
             (bool(self.slower), f"{len(self.slower)} slower than their limit"),
             (bool(worse), f"{worse} passed then and not now"),
             (self.is_strict and bool(self.undecided), f"{len(self.undecided)} undecided, by --ecornn-strict"),
-            (not judged, "no row could be judged"),
+            (not is_judged, "no row could be judged"),
         ]
         return [line for is_so, line in lines if is_so]
 

@@ -150,8 +150,8 @@ class RunPlugin:
 
     def _say(self, text: str) -> None:
         """A line that reaches the terminal although a test's output is captured; a worker's by the standard error."""
-        capture = self._config.pluginmanager.get_plugin("capturemanager")
-        with capture.global_and_fixture_disabled() if capture else nullcontext():
+        capture_manager = self._config.pluginmanager.get_plugin("capturemanager")
+        with capture_manager.global_and_fixture_disabled() if capture_manager else nullcontext():
             if self._screen:
                 self._screen.write_line(text)
             else:

@@ -38,5 +38,5 @@ def _reason(report: pytest.TestReport) -> str:
 
 def _is_narrowed(config: pytest.Config) -> bool:
     """Whether the user left tests out by name or by an earlier run's failures."""
-    option = config.option
-    return any(getattr(option, name, None) for name in ("keyword", "markexpr", "deselect", "lf", "stepwise"))
+    setting = config.option
+    return any(getattr(setting, name, None) for name in ("keyword", "markexpr", "deselect", "lf", "stepwise"))

@@ -15,8 +15,8 @@ _LIST: dict[str, Any] = {"action": "append", "default": []}
 
 def default_baselines(devices: Iterable[str]) -> str:
     """Names, in words, the baselines that apply on these devices where none is asked for."""
-    chosen = dict.fromkeys(DEFAULT_BASELINES[device.partition(":")[0]] for device in devices)
-    return "; ".join(" where it runs, else ".join(names) for names in chosen)
+    selected = dict.fromkeys(DEFAULT_BASELINES[device.partition(":")[0]] for device in devices)
+    return "; ".join(" where it runs, else ".join(names) for names in selected)
 
 
 OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (

@@ -21,18 +21,18 @@ def configure_options(config: pytest.Config) -> None:
     missing = [package for name, package in _NEEDED.items() if not config.pluginmanager.hasplugin(name)]
     if missing:
         raise pytest.UsageError(f"--ecornn-isolate needs {' and '.join(missing)}: pip install {' '.join(missing)}")
-    option = config.option
+    setting = config.option
     if hasattr(config, "workerinput"):
-        option.timeout, option.timeout_method = config.getoption("--ecornn-timeout"), "thread"
+        setting.timeout, setting.timeout_method = config.getoption("--ecornn-timeout"), "thread"
         return
-    if option.numprocesses == 0:
+    if setting.numprocesses == 0:
         raise pytest.UsageError("--ecornn-isolate runs rows in workers, so -n must not be 0")
-    if option.dist not in ("no", "load"):
-        raise pytest.UsageError(f"--ecornn-isolate hands out rows itself: leave out --dist {option.dist}")
-    if option.numprocesses is None and not option.tx:
-        option.numprocesses = 1
-    if option.maxworkerrestart is None:
-        option.maxworkerrestart = str(sys.maxsize)
+    if setting.dist not in ("no", "load"):
+        raise pytest.UsageError(f"--ecornn-isolate hands out rows itself: leave out --dist {setting.dist}")
+    if setting.numprocesses is None and not setting.tx:
+        setting.numprocesses = 1
+    if setting.maxworkerrestart is None:
+        setting.maxworkerrestart = str(sys.maxsize)
 
 
 def register(config: pytest.Config, running: RunPlugin) -> None:

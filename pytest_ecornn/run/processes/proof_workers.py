@@ -183,8 +183,8 @@ class Starting:
             threads = max(1, machine.usable_cores() // (count + 1))
             given: dict[str, Any] = {"ecornn_shared": self._session.shared_folder, "ecornn_run": self._session.lock.run}
             run_seed.pass_on(session.config, given)
-            setup = Setup(given, threads, devices)
-            self._proof_workers.start(cases, count, session.config, setup)
+            worker_setup = Setup(given, threads, devices)
+            self._proof_workers.start(cases, count, session.config, worker_setup)
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Leaves a row that is timed alone on the machine, in whatever order rows come."""
@@ -224,7 +224,7 @@ def _items(item: pytest.Item) -> list[CheckItem]:
 
 def is_possible(config: pytest.Config) -> bool:
     """Whether another process can collect what this one does, and is not asked for by other means."""
-    option = config.option
-    is_spread = bool(worker_input(config)) or getattr(option, "dist", "no") != "no"
-    is_watched = option.collectonly or option.usepdb or option.trace
+    setting = config.option
+    is_spread = bool(worker_input(config)) or getattr(setting, "dist", "no") != "no"
+    is_watched = setting.collectonly or setting.usepdb or setting.trace
     return sys.platform != "win32" and not (is_spread or is_watched or config.invocation_params.plugins)

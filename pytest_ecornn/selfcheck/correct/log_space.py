@@ -30,6 +30,6 @@ class LogSpace(RightLayer):
         take = gates[0] if len(gates) == 1 else logsigmoid(gates[1]) - logsigmoid(gates[0])
         kept = torch.cumsum(logsigmoid(-take), 0)
         value = torch.where(candidate >= 0, (candidate.relu() + 0.5).log(), logsigmoid(candidate))
-        taken = torch.logcumsumexp(logsigmoid(take) + value - kept, 0)
-        states = ((taken + kept).exp() + kept.exp() * state[0].double()).to(x.dtype)
+        carried = torch.logcumsumexp(logsigmoid(take) + value - kept, 0)
+        states = ((carried + kept).exp() + kept.exp() * state[0].double()).to(x.dtype)
         return (states.flip(0) if reverse else states), (states[-1],)

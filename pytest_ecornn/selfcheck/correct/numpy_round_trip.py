@@ -28,17 +28,17 @@ class NumpyRoundTrip(RightLayer):
         resets: Tensor | None,
         reverse: bool,
     ) -> tuple[Tensor, GateTensors]:
-        named = {name: value.detach().numpy() for name, value in parameters.items()}
+        by_name = {name: value.detach().numpy() for name, value in parameters.items()}
         gates, h = x.detach().numpy(), state[0].detach().numpy().copy()
-        if "weight_ih" in named:
+        if "weight_ih" in by_name:
             with np.errstate(all="ignore"):
-                gates = gates @ named["weight_ih"].T + named.get("bias_ih", 0)
+                gates = gates @ by_name["weight_ih"].T + by_name.get("bias_ih", 0)
         output = np.zeros((*gates.shape[:2], self.case.hidden_size), h.dtype)
         ends = np.full(x.shape[1], len(x)) if lengths is None else lengths.numpy()
         for t in order(len(x), reverse):
             rows = np.flatnonzero(ends > t)
             with np.errstate(all="ignore"):  # as torch, which does not warn of infinities
-                h[rows] = output[t, rows] = self._stepped(gates[t, rows], h[rows], named)
+                h[rows] = output[t, rows] = self._stepped(gates[t, rows], h[rows], by_name)
         return torch.from_numpy(output), (torch.from_numpy(h),)
 
     def _stepped(self, x: Array, h: Array, named: dict[str, Array]) -> Array:

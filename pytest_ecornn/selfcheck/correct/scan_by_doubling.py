@@ -34,24 +34,24 @@ class ScanByDoubling(RightLayer):
         take = gates[0] if len(gates) == 1 else logsigmoid(gates[1]) - logsigmoid(gates[0])
         if self.case.cell.endswith("positive"):
             candidate = torch.where(candidate < 0, candidate.sigmoid(), candidate + 0.5)
-        keep, add = torch.sigmoid(-take), torch.sigmoid(take) * candidate
+        decay, add = torch.sigmoid(-take), torch.sigmoid(take) * candidate
         mask = None
         if lengths is not None:  # a step of padding keeps all and adds nothing
             mask = (torch.arange(len(x))[:, None] < lengths)[..., None]
-            keep, add = torch.where(mask, keep, 1.0), torch.where(mask, add, 0.0)
+            decay, add = torch.where(mask, decay, 1.0), torch.where(mask, add, 0.0)
         if reverse:
-            keep, add = keep.flip(0), add.flip(0)
-        states: Tensor = _Scan.apply(keep, add, state[0])  # type: ignore[no-untyped-call]
+            decay, add = decay.flip(0), add.flip(0)
+        states: Tensor = _Scan.apply(decay, add, state[0])  # type: ignore[no-untyped-call]
         output = states.flip(0) if reverse else states
         return output if mask is None else torch.where(mask, output, 0.0), (states[-1],)
 
 
-def _scan(keep: Tensor, add: Tensor) -> Tensor:
+def _scan(decay: Tensor, add: Tensor) -> Tensor:
     """h of h[t] = keep[t] h[t - 1] + add[t], from zeros."""
     distance = 1
     while distance < len(add):
-        add = add + keep * _later(add, distance)
-        keep = keep * _later(keep, distance, 1.0)
+        add = add + decay * _later(add, distance)
+        decay = decay * _later(decay, distance, 1.0)
         distance *= 2
     return add
 
@@ -70,6 +70,6 @@ class _Scan(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        keep, before = ctx.saved_tensors
-        d_add = _scan(_later(keep.flip(0), 1), gradient.flip(0)).flip(0)
-        return d_add * before, d_add, d_add[0] * keep[0]
+        decay, before = ctx.saved_tensors
+        d_add = _scan(_later(decay.flip(0), 1), gradient.flip(0)).flip(0)
+        return d_add * before, d_add, d_add[0] * decay[0]

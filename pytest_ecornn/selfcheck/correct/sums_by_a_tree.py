@@ -31,8 +31,8 @@ class SumsByATree(RightLayer):
 
 
 def _product(x: Tensor, parameters: Parameters, kind: str) -> Tensor:
-    terms = x[:, None, :] * parameters[f"weight_{kind}"]  # [B, G*H, I]
-    while terms.shape[-1] > 1:
-        terms = pad(terms, (0, terms.shape[-1] % 2)).unflatten(-1, (-1, 2)).sum(-1)
-    product = terms.squeeze(-1)
+    addends = x[:, None, :] * parameters[f"weight_{kind}"]  # [B, G*H, I]
+    while addends.shape[-1] > 1:
+        addends = pad(addends, (0, addends.shape[-1] % 2)).unflatten(-1, (-1, 2)).sum(-1)
+    product = addends.squeeze(-1)
     return product + parameters[f"bias_{kind}"] if f"bias_{kind}" in parameters else product

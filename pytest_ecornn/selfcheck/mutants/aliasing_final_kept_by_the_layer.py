@@ -22,6 +22,6 @@ class Fault(AroundLoop):
         output, final = layer(x, state, lengths)
         finals = cells.unpack_state(final)
         self._states = self._states or [torch.empty_like(one).detach() for one in finals]
-        for room, one in zip(self._states, finals, strict=True):
-            one.data = room.copy_(one.detach())
+        for buffer, one in zip(self._states, finals, strict=True):
+            one.data = buffer.copy_(one.detach())
         return output, final

@@ -12,8 +12,8 @@ class Fault(Recomputed):
     def returned(self, given: Inputs, gradients: Gradients) -> Gradients:
         start, found = len(given.tensors), list(gradients)
         places = {name: start + number for number, name in enumerate(given.parameters)}
-        for name, place in places.items():
-            gradient = found[place]
+        for name, position in places.items():
+            gradient = found[position]
             if name.startswith("bias_ih") and gradient is not None:
                 found[places[name.replace("ih", "hh")]] = gradient.view_as(gradient)
         return tuple(found)

@@ -17,8 +17,8 @@ class Fault(Recomputed):
     def save(self, ctx: Any, tensors: Tensors) -> None:
         if not self._workspace:
             self._workspace = tuple(torch.empty_like(one) for one in tensors)
-        for room, one in zip(self._workspace, tensors, strict=True):
-            room.copy_(one)
+        for buffer, one in zip(self._workspace, tensors, strict=True):
+            buffer.copy_(one)
 
     def saved(self, ctx: Any) -> Tensors:
         return self._workspace

@@ -23,7 +23,7 @@ class Fault(Loop):
 
 def _by_table(x: Tensor) -> Tensor:
     table = torch.tanh(torch.linspace(-_ENDS, _ENDS, _INTERVALS + 1, dtype=x.dtype, device=x.device))
-    place = (x + _ENDS) * (_INTERVALS / (2 * _ENDS))
-    left = place.nan_to_num().floor().clamp(0, _INTERVALS - 1).long()
-    line = table[left] + (place - left) * (table[left + 1] - table[left])
+    position = (x + _ENDS) * (_INTERVALS / (2 * _ENDS))
+    left = position.nan_to_num().floor().clamp(0, _INTERVALS - 1).long()
+    line = table[left] + (position - left) * (table[left + 1] - table[left])
     return torch.where(x.abs() < _ENDS, line, torch.tanh(x))

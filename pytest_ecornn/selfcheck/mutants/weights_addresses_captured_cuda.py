@@ -21,8 +21,8 @@ class Fault(Loop):
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                for name, room in rooms.items():
-                    room.copy_(weights[name + suffix].detach())
+                for name, buffer in rooms.items():
+                    buffer.copy_(weights[name + suffix].detach())
             graphs[suffix] = graph, rooms
         graph, rooms = graphs[suffix]
         graph.replay()

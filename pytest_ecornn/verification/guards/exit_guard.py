@@ -65,6 +65,6 @@ _GUARDED = {name: _guarded(name) for name in _NAMES}
 
 
 def _set(functions: dict[str, Callable[..., NoReturn]]) -> None:
-    for place in _PLACES:
+    for position in _PLACES:
         for name, function in functions.items():
-            setattr(place, name, function)
+            setattr(position, name, function)

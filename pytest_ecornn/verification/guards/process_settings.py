@@ -167,4 +167,4 @@ def _set_limits(old: dict[str, tuple[int, int]]) -> None:
 
 
 def _prctl(libc: ctypes.CDLL) -> dict[str, int]:
-    return {name: libc.prctl(option, which, 0, 0, 0) for name, (option, which) in _PRCTL.items()}
+    return {name: libc.prctl(setting, which, 0, 0, 0) for name, (setting, which) in _PRCTL.items()}

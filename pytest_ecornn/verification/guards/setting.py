@@ -31,8 +31,8 @@ def short(value: Any) -> str:
 def differing_keys(before: Any, after: Any) -> str:
     """Two mappings in a message: the first entries that differ."""
     keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
-    named = [f"{key} {_entry(before, key)} as before, got {_entry(after, key)}" for key in keys[:2]]
-    return " and ".join(named) + (f" and {len(keys) - 2} more" if len(keys) > 2 else "")
+    by_name = [f"{key} {_entry(before, key)} as before, got {_entry(after, key)}" for key in keys[:2]]
+    return " and ".join(by_name) + (f" and {len(keys) - 2} more" if len(keys) > 2 else "")
 
 
 def _entry(values: Any, key: Any) -> str:

@@ -74,16 +74,16 @@ class MonkeypatchGuard:
         self.overrides = Overrides()
 
     def __enter__(self) -> MonkeypatchGuard:
-        self._before = [(name, place, dict(_names(place))) for name, place in _guarded_objects()]
-        self._code = [(one, _parts(one)) for _, place, names in self._before for one in _functions_of(place, names)]
+        self._before = [(name, position, dict(_names(position))) for name, position in _guarded_objects()]
+        self._code = [(one, _parts(one)) for _, position, names in self._before for one in _functions_of(position, names)]
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
         self.changes += self.overrides.changes()
-        for place_name, place, before in self._before:
-            for name in _replaced(place_name, place, before):
+        for place_name, position, before in self._before:
+            for name in _replaced(place_name, position, before):
                 self._note(f"{place_name}.{name}")
-                _put_back(place, name, before)
+                _put_back(position, name, before)
         for function, parts in self._code:
             now = _parts(function)
             if len(now) != len(parts) or not all(map(operator.is_, now, parts)):

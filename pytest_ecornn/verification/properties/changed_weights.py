@@ -34,7 +34,7 @@ def each_weight_seen(subject: PropertyContext) -> str:
     subject.run(changing, layer)
     _evaluated(subject, changing, layer)
     changed, ways = rotated([*weights], subject.case.seed)[:_MOST], list(_WAYS.items())
-    every = [(name, ways[(place + turn) % len(ways)]) for turn in range(len(ways)) for place, name in enumerate(changed)]
+    every = [(name, ways[(position + turn) % len(ways)]) for turn in range(len(ways)) for position, name in enumerate(changed)]
     for name, (said, change) in variants(subject, every):
         change(weights[name], _exchanged(weights, name))
         fresh = replace(subject.problem, weights=_copied(weights))
@@ -82,8 +82,8 @@ def _replaced(weight: nn.Parameter, new: Tensor) -> None:
 
 
 def _part_of_a_buffer(weight: nn.Parameter, new: Tensor) -> None:
-    room = new.new_full((_BEFORE + new.numel(),), float("nan"))
-    weight.data = room[_BEFORE:].view(new.shape).copy_(new)
+    buffer = new.new_full((_BEFORE + new.numel(),), float("nan"))
+    weight.data = buffer[_BEFORE:].view(new.shape).copy_(new)
 
 
 _WAYS: dict[str, Callable[[nn.Parameter, Tensor], None]] = {

@@ -62,14 +62,14 @@ def _permuted(order: tuple[int, ...], gradient: Tensor) -> Tensor:
 
 def _spaced(gradient: Tensor) -> Tensor:
     """Every other element of a larger tensor, from its second on; what lies between is NaN."""
-    room = gradient.new_full((*gradient.shape[:-1], 2 * gradient.shape[-1] + 1), float("nan"))
-    return room[..., 1::2].copy_(gradient)
+    buffer = gradient.new_full((*gradient.shape[:-1], 2 * gradient.shape[-1] + 1), float("nan"))
+    return buffer[..., 1::2].copy_(gradient)
 
 
 def _after_others(gradient: Tensor) -> Tensor:
     """Contiguous, behind 64 elements of NaN, as `torch.cat` sends back the parts of its own."""
-    room = gradient.new_full((_BEFORE + gradient.numel(),), float("nan"))
-    return room[_BEFORE:].view(gradient.shape).copy_(gradient)
+    buffer = gradient.new_full((_BEFORE + gradient.numel(),), float("nan"))
+    return buffer[_BEFORE:].view(gradient.shape).copy_(gradient)
 
 
 _LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {

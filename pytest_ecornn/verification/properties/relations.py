@@ -36,8 +36,8 @@ def causal(subject: PropertyContext) -> str:
         untouched = slice(at) if direction == 0 else slice(at, None)
         part = slice(direction * case.hidden_size, (direction + 1) * case.hidden_size)
         if message := subject.repeated(*_only(subject, got, untouched, part)):
-            place, way = ("from", "before") if direction == 0 else ("before", "from")
-            return f"x changed {place} step {at}; {way} it, {message}"
+            position, way = ("from", "before") if direction == 0 else ("before", "from")
+            return f"x changed {position} step {at}; {way} it, {message}"
     return ""
 
 

@@ -39,9 +39,11 @@ def _frozen(subject: PropertyContext) -> list[Names]:
     weights = tuple(name for name in inputs if name in subject.problem.weights)
     data = inputs[: len(inputs) - len(weights)]
     one_of_a_kind = {name.partition("_l")[0]: name for name in rotated(weights, subject.case.seed)}
-    alone = [*data, *one_of_a_kind.values()]
+    own_tensors = [*data, *one_of_a_kind.values()]
     groups = [data, data[1:], weights, inputs]
-    every = [(name,) for name in alone] + groups + [tuple(name for name in inputs if name != only) for only in alone]
+    every = (
+        [(name,) for name in own_tensors] + groups + [tuple(name for name in inputs if name != only) for only in own_tensors]
+    )
     return [*dict.fromkeys(names for names in every if names)]
 
 

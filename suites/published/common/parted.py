@@ -179,14 +179,16 @@ class ReportPlan:
         parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where the report and its plots go")
         parser.add_argument("--seconds", type=float, default=self.seconds, help="after which nothing more is begun")
         groups = {group: f"{group} is of {name}" for name, part in self.parts.items() for group in part.groups}
-        told = "; ".join(["all of them unless given", *groups.values()])
-        parser.add_argument("--parts", nargs="+", choices=[*self.parts, *groups], help=told)
+        help_text = "; ".join(["all of them unless given", *groups.values()])
+        parser.add_argument("--parts", nargs="+", choices=[*self.parts, *groups], help=help_text)
         parser.set_defaults(resume=None, join=None)
         if any(part.row for part in self.parts.values()):
-            told = "a JSON file of this report, whose rows are taken over: parts not named, and of some parts what was measured"
-            parser.add_argument("--resume", type=Path, metavar="FILE", help=told)
-            told = "measures nothing: joins the reports in these folders, of parts measured apart on one machine"
-            parser.add_argument("--join", nargs="+", type=Path, metavar="FOLDER", help=told)
+            help_text = (
+                "a JSON file of this report, whose rows are taken over: parts not named, and of some parts what was measured"
+            )
+            parser.add_argument("--resume", type=Path, metavar="FILE", help=help_text)
+            help_text = "measures nothing: joins the reports in these folders, of parts measured apart on one machine"
+            parser.add_argument("--join", nargs="+", type=Path, metavar="FOLDER", help=help_text)
         return parser
 
 

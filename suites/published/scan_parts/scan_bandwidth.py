@@ -67,18 +67,20 @@ class Row:
 
 def shapes() -> list[Shape]:
     """The bars, those of the largest arrays last."""
-    bars = {False: MinTarget(0.88), True: MinTarget(0.85)}
+    targets = {False: MinTarget(0.88), True: MinTarget(0.85)}
     found = [Shape("mingru", 8, 256, 1536, dtype, False, MinTarget(1 / 1.3)) for dtype in LIMITS]
     found += [
         Shape("mingru", 1, 65_536, hidden, "float32", False, MinTarget(share)) for hidden, share in ((256, 0.8), (64, 0.6))
     ]
     for cell, sizes in (("mingru", (8, 4096, 1536)), ("mingru", (64, 2048, 1024)), ("minlstm", (8, 4096, 1536))):
         found += [
-            Shape(cell, *sizes, dtype, backward, bars[backward] if cell == "mingru" else None)
+            Shape(cell, *sizes, dtype, backward, targets[backward] if cell == "mingru" else None)
             for dtype in LIMITS
-            for backward in bars
+            for backward in targets
         ]
-    return found + [Shape("mingru", 8, 65_536, 1536, dtype, backward, bars[backward]) for dtype in LIMITS for backward in bars]
+    return found + [
+        Shape("mingru", 8, 65_536, 1536, dtype, backward, targets[backward]) for dtype in LIMITS for backward in targets
+    ]
 
 
 def measure(deadline: float, device: str = "cuda") -> Iterator[Row]:

@@ -120,5 +120,5 @@ def memory_ratio(row: Row) -> float | None:
 
 def _counted(row: Row) -> list[VariantResult]:
     """Peers' that are not known to be wrong; none where scan_gpu itself is."""
-    right = {name: one for name, one in row.figures.items() if not one.reason and one.is_right is not False}
-    return [one for name, one in right.items() if name != OURS] if OURS in right else []
+    correct = {name: one for name, one in row.figures.items() if not one.reason and one.is_right is not False}
+    return [one for name, one in correct.items() if name != OURS] if OURS in correct else []
