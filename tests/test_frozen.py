@@ -301,9 +301,9 @@ def modules(*folders: str) -> Iterator[tuple[str, str]]:
 
 
 def programs() -> Iterator[str]:
-    """What `python -m` runs."""
+    """What `python -m` runs. Private modules are run by other programs."""
     for name, text in modules("suites", "reporting"):
-        if re.search(r"^if __name__ == .__main__.:$", text, re.M):
+        if "._" not in name.removesuffix(".__main__") and re.search(r"^if __name__ == .__main__.:$", text, re.M):
             yield f"python -m {name.removesuffix('.__main__')}"
 
 

@@ -176,7 +176,7 @@ def read_text(text: str) -> tuple[reporting.RunInfo, list[Row]]:
         ('"rows": [', '"rows": [,', r"line 3: expected JSON \("),
         ('"schema_version": 1', '"schema_version": 9', r"line 1: expected an object with schema_version 1, got 9"),
         ('"command"', '"commando"', r"expected run to be an object with ceilings, command, .*, got .*commando"),
-        ('"verdict"', '"veredict"', r"line 4 \(row 1\): Against has no field veredict"),
+        ('"verdict"', '"veredict"', r"line 4 \(row 1\): BaselineRatio has no field veredict"),
         ('"time_us": 31400.0', '"time_us": "long"', r'line 4 \(row 1\): time_us: expected float, got "long"'),
         ('"status": "passed", "reason"', '"reason"', r"line 4 \(row 1\): Row: .*missing 1 required.*'status'"),
         ('"seconds": 312.5', '"seconds": NaN', r"expected strict JSON \(found NaN"),

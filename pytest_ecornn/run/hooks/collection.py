@@ -15,10 +15,10 @@ from pytest_ecornn.run.session import RunSession
 
 # The fixtures that hand rows to the shipped tests, and what of the session lists these rows.
 ROW_FIXTURES = {
-    "ecornn_row": "rows",
-    "ecornn_control": "controls",
-    "ecornn_fixed": "fixed",
-    "ecornn_drawn": "drawn",
+    "ecornn_row": "benchmark_items",
+    "ecornn_control": "aa_test_items",
+    "ecornn_fixed": "named_case_items",
+    "ecornn_drawn": "drawn_case_items",
     "ecornn_properties": "properties",
 }
 _SELFCHECK = Path(__file__).parents[2] / "suites/test_selfcheck.py"

@@ -96,8 +96,8 @@ class ReportPlan:
                 rows = self.parts[name].rows(deadline, measured.get(name, ()), asked[name])
                 _fill(report.rows.setdefault(name, []), rows, partial(write, name))
             except Exception as error:
-                report.stopped_reasons[name] = reason(error)
-                write(name, f"ended early: {report.stopped_reasons[name]}")
+                report.ended[name] = reason(error)
+                write(name, f"ended early: {report.ended[name]}")
             if len(asked[name]) < len(self.parts[name].groups):  # the others' rows that were not reached stay
                 late = [row for row in earlier.get(name, ()) if _is_late(row)]
                 report.rows[name] = _merge_rows(report.rows.get(name, []), late, name)
@@ -119,9 +119,7 @@ class ReportPlan:
             for name, rows in self._rows(one).items():
                 report.rows[name] = _merge_rows(report.rows.get(name, []), rows, f"{path}, {name}")
             for name, why in one["ended"].items():
-                report.stopped_reasons[name] = "; ".join(
-                    dict.fromkeys([*filter(None, [report.stopped_reasons.get(name)]), why])
-                )
+                report.ended[name] = "; ".join(dict.fromkeys([*filter(None, [report.ended.get(name)]), why]))
             report.runs += [run for run in runs.of_report(one) if run not in report.runs]
         report.runs.sort(key=lambda run: run.began)
         report.write(folder)
@@ -243,7 +241,7 @@ class Report:
     allocator: str = ""
     runs: list[Run] = field(default_factory=list)
     rows: dict[str, list[Any]] = field(default_factory=dict)
-    stopped_reasons: dict[str, str] = field(default_factory=dict)
+    ended: dict[str, str] = field(default_factory=dict)
 
     def markdown(self) -> str:
         threads = f"{self.machine['cores']} cores, {self.machine['threads']['torch']} threads; {self.allocator}"
@@ -259,7 +257,7 @@ class Report:
         if rows := self.rows.get(name):
             yield self.plan.parts[name].render(rows).strip()
             yield from (f"![{file}]({file})" for file in self._figures(name))
-        if why := self.stopped_reasons.get(name):
+        if why := self.ended.get(name):
             yield f"The part on {name} ended early: {escape(why)}."
 
     def _figures(self, name: str) -> dict[str, str]:
