@@ -6,25 +6,16 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pytest_ecornn.reporting.ratio_chart import Series
 from pytest_ecornn.results.formatting import significant
-from pytest_ecornn.run.options.options import help_text
 from pytest_ecornn.suites.published import front_chart
+from tests.option_tables import ini_values, options
 
 ROOT = Path(__file__).parents[1]
 EXCERPTED = ("lstm-", "mingru-")
-
-
-def options() -> str:
-    """The options' help as a table."""
-    rows = re.findall(r"^(--.*)\n    (.*)$", help_text(), re.M)
-    return "\n".join(
-        ["| option | meaning |", "| --- | --- |", *(f"| `{_escape(name)}` | {_escape(text)} |" for name, text in rows)]
-    )
 
 
 def excerpt() -> str:
@@ -52,7 +43,7 @@ def _speedup(series: Series) -> str:
 
 QUOTES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"speedups": speedups},
-    "docs/cli.md": {"options": options},
+    "docs/cli.md": {"options": options, "ini": ini_values},
     "docs/quickstart.md": {"excerpt": excerpt},
 }
 
@@ -72,10 +63,6 @@ def _replaced(text: str, marker: str, content: str) -> str:
         raise ValueError(f"expected {start.strip()} and {end} around what is quoted")
     before, _, rest = text.partition(start)
     return f"{before}{start}\n{content}\n\n{end}{rest.partition(end)[2]}"
-
-
-def _escape(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 if __name__ == "__main__":
