@@ -1,4 +1,4 @@
-"""Keeps what the documents quote equal to its source: options, an excerpt of a report, measured speedups.
+"""Keeps what the documents quote equal to its source: options, an excerpt of a report, measured speedups, the architecture.
 
 `python -m tests.readme` writes all of it anew; tests hold it equal.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from pytest_ecornn.reporting.ratio_chart import Series
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.suites.published import front_chart
+from tests import architecture_drawing
 from tests.option_tables import ini_values, options
 
 ROOT = Path(__file__).parents[1]
@@ -43,6 +44,7 @@ def _speedup(series: Series) -> str:
 
 QUOTES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"speedups": speedups},
+    "docs/index.md": {"speedups": speedups},
     "docs/cli.md": {"options": options, "ini": ini_values},
     "docs/quickstart.md": {"excerpt": excerpt},
 }
@@ -68,3 +70,4 @@ def _replaced(text: str, marker: str, content: str) -> str:
 if __name__ == "__main__":
     for page in QUOTES:
         (ROOT / page).write_text(quoted(page))
+    (ROOT / "docs/architecture.svg").write_text(architecture_drawing.drawing())
