@@ -98,11 +98,14 @@ def _code(path: Path) -> str:
 
 
 def _listing(folder: Path) -> str:
-    """A table of the folder's modules with what each says first."""
-    rows = [f"| `{path.name}` | {_first_line(path)} |" for path in sorted(folder.glob("*.py"))]
+    """A table of the folder's sources with what each says first."""
+    sources = sorted(path for path in folder.iterdir() if path.suffix in LANGUAGES)
+    rows = [f"| `{path.name}` | {_first_line(path)} |" for path in sources]
     return "\n".join([f"# {folder.relative_to(ROOT).as_posix()}", "", "| file | what it is |", "| --- | --- |", *rows, ""])
 
 
-def _first_line(module: Path) -> str:
-    said = ast.get_docstring(ast.parse(module.read_text())) or ""
-    return said.partition("\n")[0].replace("|", "\\|")
+def _first_line(source: Path) -> str:
+    """The first line of its docstring, or the comment that it begins with."""
+    text = source.read_text()
+    said = ast.get_docstring(ast.parse(text)) or "" if source.suffix == ".py" else text if text.startswith("//") else ""
+    return said.partition("\n")[0].removeprefix("//").strip().replace("|", "\\|")
