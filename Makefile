@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 OLDEST := .venv-oldest
 ARGS ?=
 
-.PHONY: bench test test-oldest lint tolerance acceptance acceptance-gpu soak-gpu sanitizer-gpu sweep-memory docs clean
+.PHONY: bench test test-oldest lint tolerance acceptance acceptance-gpu soak-gpu sanitizer-gpu sweep-memory docs site clean
 
 bench: $(STAMP)
 	$(BIN)/pytest --ecornn-bench --ecornn-budget 2 $(ARGS)
@@ -61,5 +61,9 @@ docs: $(STAMP)
 	$(BIN)/python -m pytest_ecornn.suites.figures
 	$(BIN)/python -m tests.readme
 
+# The documentation as a site, in site/. A link or an anchor that leads nowhere fails it.
+site: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict $(ARGS)
+
 clean:
-	rm -rf $(VENV) $(OLDEST) reports/local .hypothesis build *.egg-info
+	rm -rf $(VENV) $(OLDEST) site reports/local .hypothesis build *.egg-info

@@ -26,18 +26,20 @@ def pytest_ecornn_implementations(config: pytest.Config) -> list[Path] | None:
 
 @pytest.hookspec
 def pytest_ecornn_cells(config: pytest.Config) -> list[Cell] | None:
-    """Cells beside the built-in ones. A peephole LSTM (Gers and Schmidhuber, 2000), in conftest.py::
+    """Cells beside the built-in ones.
 
-    import torch
-    from pytest_ecornn import Cell
+    A peephole LSTM (Gers and Schmidhuber, 2000), in conftest.py::
 
-    def step(x_gates, h_gates, state, extra):
-        h, c = state
-        p_i, p_f, p_o = extra["weight_ch"].chunk(3)
-        i, f, g, o = (a + b for a, b in zip(x_gates, h_gates))
-        new_c = torch.sigmoid(f + p_f * c) * c + torch.sigmoid(i + p_i * c) * torch.tanh(g)
-        return torch.sigmoid(o + p_o * new_c) * torch.tanh(new_c), new_c
+        import torch
+        from pytest_ecornn import Cell
 
-    def pytest_ecornn_cells(config):
-        return [Cell("peephole_lstm", ("i", "f", "g", "o"), ("h", "c"), step, extra={"weight_ch": 3}, keep={"f": 1.0})]
+        def step(x_gates, h_gates, state, extra):
+            h, c = state
+            p_i, p_f, p_o = extra["weight_ch"].chunk(3)
+            i, f, g, o = (a + b for a, b in zip(x_gates, h_gates))
+            new_c = torch.sigmoid(f + p_f * c) * c + torch.sigmoid(i + p_i * c) * torch.tanh(g)
+            return torch.sigmoid(o + p_o * new_c) * torch.tanh(new_c), new_c
+
+        def pytest_ecornn_cells(config):
+            return [Cell("peephole_lstm", ("i", "f", "g", "o"), ("h", "c"), step, extra={"weight_ch": 3}, keep={"f": 1.0})]
     """

@@ -1,4 +1,4 @@
-"""Keeps what the documents quote equal to its source: options, an excerpt of a report, measured speedups.
+"""Keeps what the documents quote equal to its source: options, an excerpt of a report, measured speedups, the architecture.
 
 `python -m tests.readme` writes all of it anew; tests hold it equal.
 """
@@ -6,25 +6,17 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pytest_ecornn.reporting.ratio_chart import Series
 from pytest_ecornn.results.formatting import significant
-from pytest_ecornn.run.options.options import help_text
 from pytest_ecornn.suites.published import front_chart
+from tests import architecture_drawing
+from tests.option_tables import ini_values, options
 
 ROOT = Path(__file__).parents[1]
 EXCERPTED = ("lstm-", "mingru-")
-
-
-def options() -> str:
-    """The options' help as a table."""
-    rows = re.findall(r"^(--.*)\n    (.*)$", help_text(), re.M)
-    return "\n".join(
-        ["| option | meaning |", "| --- | --- |", *(f"| `{_escape(name)}` | {_escape(text)} |" for name, text in rows)]
-    )
 
 
 def excerpt() -> str:
@@ -52,7 +44,8 @@ def _speedup(series: Series) -> str:
 
 QUOTES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"speedups": speedups},
-    "docs/cli.md": {"options": options},
+    "docs/index.md": {"speedups": speedups},
+    "docs/cli.md": {"options": options, "ini": ini_values},
     "docs/quickstart.md": {"excerpt": excerpt},
 }
 
@@ -74,10 +67,7 @@ def _replaced(text: str, marker: str, content: str) -> str:
     return f"{before}{start}\n{content}\n\n{end}{rest.partition(end)[2]}"
 
 
-def _escape(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
 if __name__ == "__main__":
     for page in QUOTES:
         (ROOT / page).write_text(quoted(page))
+    (ROOT / "docs/architecture.svg").write_text(architecture_drawing.drawing())

@@ -132,13 +132,3 @@ def add_options(parser: pytest.Parser) -> None:
     )
     parser.addini("ecornn_strict", "Whether a comparison is strict, as with --ecornn-strict.", type="bool", default=False)
     parser.addini("ecornn_fail_slower", "Limits as --ecornn-fail-slower takes them, one a line.", type="linelist", default=[])
-
-
-def help_text() -> str:
-    """The options as docs/cli.md quotes them."""
-    lines = []
-    for name, settings in OPTIONS:
-        metavar = settings.get("metavar") or ("{" + ",".join(settings["choices"]) + "}" if "choices" in settings else "")
-        lines.append(f"{name} {metavar}".strip())
-        lines.append(f"    {settings['help'].replace('%%', '%')}")
-    return "\n".join(lines)
