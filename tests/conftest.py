@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
 from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
 from pytest_ecornn.system.locking import MachineLock
-from tests.kernels_on_cpu import KernelOnCpu, running_scans
+from tests.simulator.kernels_on_cpu import KernelOnCpu, running_scans
 
 IS_CI = bool(os.environ.get("ECORNN_CI"))
 _DESELECTED = pytest.StashKey[int]()
