@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ from hypothesis import strategies as st
 from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
 from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
 from pytest_ecornn.system.locking import MachineLock
+from tests.helpers.ci_only import IS_CI, is_left_out
 from tests.simulator.kernels_on_cpu import KernelOnCpu, running_scans
 
-IS_CI = bool(os.environ.get("ECORNN_CI"))
 _DESELECTED = pytest.StashKey[int]()
 _GPU_LOCK = Path(tempfile.gettempdir()) / f"pytest-ecornn-tests-{os.getuid() if hasattr(os, 'getuid') else 'all'}.lock"
 _has_gpu = torch.cuda.is_available()
@@ -53,11 +52,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what only CI runs, unless ECORNN_CI is set. What takes long comes first, lest one worker end with it alone."""
-    left_out = [] if IS_CI else [item for item in items if _is_left_out(item)]
+    left_out = [] if IS_CI else [item for item in items if is_left_out(item)]
     config.stash[_DESELECTED] = len(left_out)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not _is_left_out(item)]
+        items[:] = [item for item in items if not is_left_out(item)]
     items.sort(key=lambda item: not _takes_long(item))
 
 
@@ -75,13 +74,6 @@ def _takes_long(item: pytest.Item) -> bool:
     """Whether it runs pytest in another process, compiles for a GPU, or is CI's alone."""
     needs = {"foreign", "capability"} & set(getattr(item, "fixturenames", ()))
     return bool(needs) or item.get_closest_marker("ci_only") is not None
-
-
-def _is_left_out(item: pytest.Item) -> bool:
-    """Of a test's parameters `thinned(n)` leaves one in n, always the same, spread over all of them."""
-    thinned = item.get_closest_marker("thinned")
-    is_thinned_out = thinned is not None and zlib.crc32(item.name.encode()) % thinned.args[0] > 0
-    return is_thinned_out or item.get_closest_marker("ci_only") is not None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

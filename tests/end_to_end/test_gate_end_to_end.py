@@ -11,26 +11,14 @@ from typing import Any
 import pytest
 
 from pytest_ecornn.suites.acceptance import SLOWED
-from tests.end_to_end.test_runs import Foreign
 from tests.helpers import samples
+from tests.helpers.foreign import QUIET, Foreign
 
 # The plain loop is its own best anchor: a busy machine slows both alike, above all where they have one thread.
 OPTIONS = (
     "--ecornn-bench", "--ecornn-implementations", "mine.py", "--ecornn-only", "mine", "--ecornn-baseline", "sequential",
     "--ecornn-case", samples.CASE, "--ecornn-budget", "0.4", "--ecornn-pairs", "15",
 )  # fmt: skip
-# Other tests run beside this: time in which another process runs is not counted, and no row is in doubt for it.
-QUIET = """
-from time import process_time
-from pytest_ecornn.run import baseline_times
-from pytest_ecornn.measurement.baseline_probe import BaselineProbe
-from pytest_ecornn.measurement.clocks import CpuClock
-from pytest_ecornn.system.machine_load import MachineLoad
-CpuClock.time.__kwdefaults__["now"] = process_time
-MachineLoad.load = lambda self: None
-BaselineProbe.doubts = lambda self, beside: {}
-baseline_times.doubt = lambda rows: None
-"""
 COMPARE = ("--ecornn-compare", "stored.json", "--ecornn-fail-slower")
 
 

@@ -23,6 +23,18 @@ exploration.SIMPLIFY_SECONDS = 1.0
 property_items.TIMED_REPEATS = 2
 roofline.measure_ceilings = lambda dtypes, device: roofline.Ceilings({1: 1e6}, {1: 1e6}, dict.fromkeys(dtypes, 1e6))
 """
+# Other tests run beside this: time in which another process runs is not counted, and no row is in doubt for it.
+QUIET = """
+from time import process_time
+from pytest_ecornn.run import baseline_times
+from pytest_ecornn.measurement.baseline_probe import BaselineProbe
+from pytest_ecornn.measurement.clocks import CpuClock
+from pytest_ecornn.system.machine_load import MachineLoad
+CpuClock.time.__kwdefaults__["now"] = process_time
+MachineLoad.load = lambda self: None
+BaselineProbe.doubts = lambda self, beside: {}
+baseline_times.doubt = lambda rows: None
+"""
 
 
 def environment() -> dict[str, str]:

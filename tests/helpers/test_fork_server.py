@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import _is_left_out
+from tests.helpers.ci_only import is_left_out
 from tests.helpers.foreign import Foreign, environment
 
 _LOADED = "import sys; print('torch' in sys.modules)"
@@ -57,7 +57,7 @@ def test_one_in_n_of_a_tests_parameters_is_left() -> None:
         marker = SimpleNamespace(args=(3,))
         return SimpleNamespace(name=f"test_it[{number}]", get_closest_marker=lambda name: marker if name in arguments else None)
 
-    left = [number for number in range(300) if not _is_left_out(item(number, thinned=True))]
+    left = [number for number in range(300) if not is_left_out(item(number, thinned=True))]
     assert 60 <= len(left) <= 140
-    assert _is_left_out(item(0, ci_only=True))
-    assert not _is_left_out(item(0))
+    assert is_left_out(item(0, ci_only=True))
+    assert not is_left_out(item(0))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 
 import pytest
 
 from pytest_ecornn.suites.sanitized import Job
+from tests.helpers.requirements import needs_compiler
 from tests.simulator.sanitized_cpu import GROUPS, boundary, environment
 
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
 TRAINING = "persistent_gpu, lstm-T3-B9-H37-float16-state-training"
 # A header or the name of a kernel, what it says, what is planted there, and a job that then reads or writes beyond an array.
 PLANTED = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -18,7 +17,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn.cases import contents
-from pytest_ecornn.contract import Case, Implementation, cells
+from pytest_ecornn.contract import Case, Implementation
 from pytest_ecornn.implementations._common import input_projection
 from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
 from pytest_ecornn.implementations._cuda.rows import shape_of
@@ -30,12 +29,11 @@ from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
 from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
 from pytest_ecornn.reference.precision import current, fp32_precision, whole_sums
 from pytest_ecornn.verification import calls, verification
-from tests.implementations._cuda.test_kernels import H200
+from tests.helpers.kernel_forms import H200
+from tests.helpers.requirements import needs_compiler, needs_gpu
+from tests.helpers.scans import OPS, by_loop, given_x
 from tests.simulator.kernels_on_cpu import form_of_one_thread
 
-OPS = torch.ops.pytest_ecornn
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 needs = st.builds(
     Need, st.sampled_from((2, 3)), st.sampled_from((torch.float32, torch.float64, torch.bfloat16)), st.booleans(),
     st.booleans(), st.booleans(),
@@ -129,25 +127,6 @@ def test_shapes_are_known_without_running() -> None:
     assert d_x.shape == x.shape
     assert d_first.shape == OPS.scan_backward_over(*given).shape == final.shape
     assert OPS.gate_product(torch.empty(4, 3, device="meta"), torch.empty(6, 3, device="meta"), False).shape == (4, 6)
-
-
-def given_x(cell: str, steps: int, batch: int, hidden: int, dtype: torch.dtype = torch.float64, device: str = "cuda") -> Tensor:
-    torch.manual_seed(steps)
-    return torch.randn(batch, steps, CELLS[cell][0] * hidden, dtype=dtype, device=device)
-
-
-def by_loop(
-    x: Tensor, bias: Tensor, first: Tensor, lengths: Tensor, resets: Tensor, cell: str, reverse: bool
-) -> tuple[Tensor, Tensor]:
-    """[B, T, G*H] one step after the other, the state 0 before a step that is reset, kept beyond a sequence's length."""
-    gates, state = CELLS[cell][0], first
-    outputs: dict[int, Tensor] = {}
-    for t in reversed(range(x.shape[1])) if reverse else range(x.shape[1]):
-        before = torch.where(resets[:, t, None] > 0, 0.0, state)
-        (after,) = cells.get(cell).step((x[:, t] + bias).chunk(gates, -1), (), (before,), {})
-        is_alive = (lengths > t)[:, None]
-        state, outputs[t] = torch.where(is_alive, after, state), torch.where(is_alive, after, 0.0)
-    return torch.stack([outputs[t] for t in range(x.shape[1])], 1), state
 
 
 Inputs = tuple[Tensor, Tensor, Tensor]

@@ -22,8 +22,9 @@ from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
 from pytest_ecornn.implementations.scan_gpu_log.ops import Tree, choose, log_scan, make_kernel
 from pytest_ecornn.verification.comparison import Comparison
 from pytest_ecornn.verification.verification import Candidate
-from tests.implementations._cuda.test_kernels import H200
-from tests.implementations.test_scan_gpu import OPS, by_loop, given_x, needs_compiler, needs_gpu
+from tests.helpers.kernel_forms import H200
+from tests.helpers.requirements import needs_compiler, needs_gpu
+from tests.helpers.scans import OPS, by_loop, given_x
 from tests.simulator.kernels_on_cpu import ONE_THREAD
 
 POSITIVE = ("mingru_positive", "minlstm_positive")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,10 +16,8 @@ from pytest_ecornn.implementations.transposed_gpu import TransposedGpu, ops, ste
 from pytest_ecornn.implementations.transposed_gpu import layer as transposed_layer
 from pytest_ecornn.implementations.transposed_gpu.buffers import Form, reserve, tracks
 from pytest_ecornn.verification import verification
+from tests.helpers.requirements import needs_compiler, needs_gpu
 from tests.simulator import kernels_on_cpu
-
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no host compiler on this machine")
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},

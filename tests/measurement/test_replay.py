@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,56 +9,17 @@ import pytest
 import torch
 
 from pytest_ecornn.cases import contents
-from pytest_ecornn.contract import Case, Declared, Layer
-from pytest_ecornn.measurement import kept, replay
+from pytest_ecornn.contract import Case, Declared
+from pytest_ecornn.measurement import replay
 from pytest_ecornn.measurement.measurement import MIN_ROUNDS, Arm, measure
 from pytest_ecornn.measurement.pool import Pool
 from pytest_ecornn.measurement.replay import Graph, GraphArm, graph_arms, graph_count
-from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.system.graphs import NotCaptured
-from pytest_ecornn.verification.calls import Call, WrongResult
+from pytest_ecornn.verification.calls import WrongResult
 from pytest_ecornn.verification.verification import Candidate
+from tests.helpers.fake_graphs import CountingClock, built, fake_graph
 
 CASES = ("lstm-T5-B2-H4-float32", "lstm-T5-B2-H4-float32-state-training", "mingru-T6-B2-H4-float32-batchfirst-projected-offset")
-
-
-class CountingClock:
-    """Runs the calls and says that each took 2 ms."""
-
-    name = "counting"
-    smallest_difference = 0.015
-
-    def __init__(self) -> None:
-        self.blocks: list[int] = []
-
-    def time(self, calls: Sequence[Callable[[], Any]]) -> float:
-        self.blocks.append(len(calls))
-        for call in calls:
-            call()
-        return 2e-3 * len(calls)
-
-    def host_us(self, calls: Sequence[Callable[[], Any]]) -> None:
-        return None
-
-
-def built(text: str) -> tuple[Candidate, Pool]:
-    case = Case.parse(text)
-    return Candidate.build("sequential", Sequential, case), Pool(case)
-
-
-def fake_graph(candidate: Candidate, pool: Pool, layer: Layer | None = None) -> Graph:
-    """`layer` is what the replay runs, the candidate's own unless given."""
-    call = Call(pool.placed(candidate.weights))
-    with torch.set_grad_enabled(candidate.case.training):
-        result = call.timed(candidate.layer)
-
-    def run() -> None:
-        new = call.timed(layer or candidate.layer)
-        with torch.no_grad():
-            for static, value in zip(kept.tensors(result), kept.tensors(new), strict=True):
-                static.copy_(value)
-
-    return Graph(call, result, run)
 
 
 def measured(candidate: Candidate, pool: Pool, graphs: list[Graph]) -> GraphArm:

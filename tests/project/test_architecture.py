@@ -1,7 +1,8 @@
-"""An import against the direction of dependencies is found by `make lint`."""
+"""An import against the direction of dependencies is found by `make lint`. Tests share helpers alone."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -39,3 +40,9 @@ def test_an_upward_import_breaks_a_contract(tmp_path: Path) -> None:
         assert done.returncode == 1, file
         assert "is not allowed to import" in done.stdout, done.stdout + done.stderr
         module.write_text(text)
+
+
+def test_no_test_module_is_imported() -> None:
+    """What two of them share is in tests/helpers."""
+    imported = re.compile(r"^\s*from tests\b.*\b(?:test_|conftest\b)", re.M)
+    assert [path for path in (ROOT / "tests").rglob("*.py") if imported.search(path.read_text())] == []

@@ -12,8 +12,7 @@ from pytest_ecornn import contract
 from pytest_ecornn.run.discovery import discover
 from pytest_ecornn.run.options.option_table import OPTIONS
 from pytest_ecornn.verification.properties import properties
-from tests.end_to_end.test_gate_end_to_end import QUIET
-from tests.helpers.foreign import QUICK, Foreign
+from tests.helpers.foreign import QUICK, QUIET, Foreign
 from tests.tools import readme
 
 ROOT = Path(__file__).parents[2]

@@ -31,6 +31,7 @@ from tests.simulator.kernels_on_cpu import build
 
 MOST_SWEEPS = 200_000  # over all threads, after which a cluster hangs
 H200 = Device(132, 232_448, 16)
+FEW = Device(3, 232_448, 1)  # multiprocessors
 _FOLDER = Path(__file__).with_name("clusters")
 _OUTCOMES = ("", "hangs", "stores into a block after its end", "expects twice in one phase of an mbarrier")
 _orders = count()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.implementations.persistent_gpu.test_clusters import needs_compiler
+from tests.helpers.requirements import needs_compiler
 from tests.simulator import compiled_on_cpu
 from tests.simulator.compiled_on_cpu import compiled
 

@@ -29,7 +29,7 @@ from pytest_ecornn.suites.promises.captured import Captured
 from pytest_ecornn.suites.promises.planted import Sleep
 from pytest_ecornn.system import machine
 from pytest_ecornn.verification.verification import Candidate
-from tests.measurement.test_replay import CountingClock, built, fake_graph
+from tests.helpers.fake_graphs import CountingClock, built, fake_graph
 
 SMALL = Case.parse("lstm-T3-B2-H5-float32")
 CPU = torch.device("cpu")

@@ -16,7 +16,8 @@ from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
 from pytest_ecornn.suites import forms_gpu
 from pytest_ecornn.verification import calls, verification
-from tests.implementations.persistent_gpu.test_clusters import needs_compiler, needs_hopper, on_cpu, small, verdicts
+from tests.helpers.persistent import on_cpu, small, verdicts
+from tests.helpers.requirements import needs_compiler, needs_hopper
 from tests.simulator.clusters_on_cpu import H200
 
 __all__ = ["on_cpu"]  # a fixture

@@ -26,12 +26,13 @@ from pytest_ecornn.reference.loop import Sequential
 from pytest_ecornn.suites import soak_gpu
 from pytest_ecornn.suites.promises.jitter import jittered
 from pytest_ecornn.suites.promises.repeats import Repeated, Tally, repeat
-from tests.implementations._cuda.test_kernels import needs_nvrtc, source_of, variants
-from tests.implementations.persistent_gpu import test_clusters, test_grid
-from tests.implementations.persistent_gpu.test_clusters import H200, _plant, needs_compiler, needs_hopper
-from tests.simulator.clusters_on_cpu import Broken, ClustersOnCpu
+from tests.helpers import persistent, persistent_grid
+from tests.helpers.kernel_forms import source_of, variants
+from tests.helpers.persistent import _plant
+from tests.helpers.requirements import needs_compiler, needs_hopper, needs_nvrtc
+from tests.simulator.clusters_on_cpu import H200, Broken, ClustersOnCpu
 
-on_cpu, on_cpu_over_the_grid, sizes = test_clusters.on_cpu, test_grid.on_cpu, test_grid.sizes
+on_cpu, on_cpu_over_the_grid, sizes = persistent.on_cpu, persistent_grid.on_cpu, persistent_grid.sizes
 IN_CLUSTERS = [
     Case.parse(text) for text in ("lstm-T4-B9-H40-float16-ragged-state-training", "gru-T3-B2-H9-float32-bidirectional-training")
 ]

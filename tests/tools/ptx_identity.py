@@ -1,8 +1,7 @@
 """Shows that names alone changed in kernels: `python -m tests.tools.ptx_identity save FILE` before, `compare FILE` after.
 
-Compiles the forms that tests/implementations/_cuda/test_kernels.py compiles to PTX, and replaces each symbol in it by its
-number. FILE holds digests of the rest for each form, in the order of `VARIANTS`, so a kernel's own name may change too. Exit
-status 1: PTX differs.
+Compiles the forms of tests/helpers/kernel_forms.py to PTX, and replaces each symbol in it by its number. FILE holds digests
+of the rest for each form, in the order of `VARIANTS`, so a kernel's own name may change too. Exit status 1: PTX differs.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from multiprocessing import Pool
 from pathlib import Path
 
 from pytest_ecornn.implementations._cuda import compile as compiler
-from tests.implementations._cuda.test_kernels import MEASURED, VARIANTS, Variant, source_of, variants
+from tests.helpers.kernel_forms import MEASURED, VARIANTS, Variant, source_of, variants
 
 TRIES = 20
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)

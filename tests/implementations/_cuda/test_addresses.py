@@ -17,9 +17,9 @@ from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
 from pytest_ecornn.implementations.persistent_gpu.heuristics import fitting
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind
 from pytest_ecornn.implementations.persistent_gpu.single_step import Once
+from tests.helpers.requirements import needs_nvrtc
 from tests.simulator.clusters_on_cpu import H200
 
-needs_nvrtc = pytest.mark.skipif(compiler.unavailable() is not None, reason=str(compiler.unavailable()))
 TF32 = Kind(torch.float32, torch.device("cuda", 0), tf32=True, keeps=True, lengths=True)
 PROBLEM = Problem("lstm", 64, 3, Arithmetic(4, False))  # H is no multiple of 12 units a block: the last block has 4
 NULL_OR_ADDRESS = re.compile(r"selp\.b64\s+(%rd\d+), %rd\d+, 0, %p\d+;")

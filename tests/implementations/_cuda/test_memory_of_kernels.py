@@ -11,9 +11,9 @@ from pytest_ecornn.implementations._cuda import memory
 from pytest_ecornn.implementations._cuda.memory import empty, zeros
 from pytest_ecornn.implementations.persistent_gpu.parameters import Fixed, aligned, laid
 from pytest_ecornn.verification.calls import Poisoned
+from tests.helpers.requirements import needs_gpu
 
 CPU = torch.device("cpu")
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 DEVICES = [CPU, pytest.param(torch.device("cuda", 0), marks=needs_gpu)]
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +14,8 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn.cases import contents
-from pytest_ecornn.contract import Case, Layer
-from pytest_ecornn.implementations import persistent_gpu
-from pytest_ecornn.implementations._common.recurrent_problem import GATES, HOPPER, Arithmetic, Device, Problem
+from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device, Problem
 from pytest_ecornn.implementations._cuda.compile import HEADERS
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
@@ -28,16 +24,28 @@ from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind
 from pytest_ecornn.implementations.persistent_gpu.layers import How
 from pytest_ecornn.implementations.persistent_gpu.ops import run
-from pytest_ecornn.verification import calls, verification
-from tests.simulator import clusters_on_cpu
-from tests.simulator.clusters_on_cpu import H200, Broken, ClustersOnCpu
-
-CELLS = tuple(GATES)
-ARITHMETICS = [Arithmetic.of(*of) for of in (("float16", "ieee"), ("float32", "tf32"), ("float32", "ieee"))]
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
-needs_hopper = pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability() != HOPPER, reason="no Hopper GPU on this machine"
+from pytest_ecornn.verification import calls
+from tests.helpers import persistent
+from tests.helpers.persistent import (
+    A_BLOCK_IS_SENT_NOTHING,
+    ARITHMETICS,
+    CELLS,
+    GATES_OF_CLUSTER,
+    _fails,
+    _plant,
+    assert_a_lost_message_raises,
+    expect_right,
+    expect_seen,
+    layer_of,
+    small,
+    verdicts,
+    with_weights,
 )
+from tests.helpers.requirements import needs_compiler, needs_hopper
+from tests.simulator import clusters_on_cpu
+from tests.simulator.clusters_on_cpu import H200, ClustersOnCpu
+
+on_cpu = persistent.on_cpu  # a fixture
 
 
 PROJECTED = How("lstm", batch_first=False, bidirectional=False, projected=True, tf32=False)
@@ -98,36 +106,6 @@ def test_what_it_will_not_run_has_a_reason(case: str, reason: str) -> None:
 # On clusters of a CPU.
 
 
-@pytest.fixture
-def on_cpu() -> Iterator[None]:
-    """Layers run on a CPU, on clusters small enough that many threads take turns there."""
-    with clusters_on_cpu.running_layers(lambda shape, kind: form_of(shape, kind)):
-        yield
-
-
-def form_of(shape: persistent_kernel.Shape, kind: Kind) -> Form:
-    """A cluster of three blocks at most, of weights in registers and in shared memory both."""
-    form = choose(kind.problem(shape.cell, shape.hidden, shape.batch), Device(132, 232_448, 3))
-    assert isinstance(form, Form)
-    return with_weights(form, 1, 0, 0)
-
-
-def layer_of(case: Case, weights: Any) -> Layer:
-    return persistent_gpu.make_layer(case, weights, torch.device("cpu"))
-
-
-def verdicts(case: Case, order: int = 0) -> list[verification.Comparison]:
-    """What fails, the threads taking turns in that order."""
-    clusters_on_cpu.start_from(1000 * order)
-    problem = contents.problem(case)
-    found = calls.run(layer_of(case, problem.weights), problem)
-    return [one for one in verification.Expected(problem).compare(found, PersistentGpu().declared) if one.status == "failed"]
-
-
-def small(cell: str, **options: Any) -> Case:
-    return Case(**{"cell": cell, "steps": 5, "batch": 3, "hidden_size": 9, "input_size": 6, "dtype": "bfloat16", **options})
-
-
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("cell", CELLS)
@@ -175,15 +153,6 @@ def test_any_sizes_in_any_order_of_threads(
     assert verdicts(small(cell, ragged=ragged, has_state=True, seed=seed, mode=mode, dtype=dtype, **sizes)) == []
 
 
-def with_weights(form: Form, held: int, shared: int, ring: int) -> Form:
-    """As many parts there as there are; all that are not held are in shared memory where a ring has nothing to bring."""
-    near = -(-(held + shared) // form.together) * form.together
-    if not ring or form.parts - near < ring * form.together:
-        held = min(held, form.parts)
-        return replace(form, held=held, shared=form.parts - held)
-    return replace(form, held=held, shared=near - held, ring=ring)
-
-
 # Units of a block, tiles, groups forward, parts of the weights in registers and in shared memory, the ring; H, B and the dtype.
 FORMS = {
     "rnn_relu": [(64, 2, 2, 3, 0, 0, 150, 20, "float16"), (128, 1, 8, 50, 0, 0, 140, 3, "float16")],
@@ -208,12 +177,11 @@ def test_every_kind_of_form_passes_the_rule(cell: str, sizes: tuple[Any, ...], m
         form = Form(problem, units, -(-hidden // units), tiles, 1 if kind.is_backward else groups)
         return with_weights(form, held, shared, ring)
 
-    monkeypatch.setitem(globals(), "form_of", form_of)
+    monkeypatch.setattr(persistent, "form_of", form_of)
     options = {"steps": 3, "ragged": True, "bidirectional": True, "has_state": True, "mode": "training", "dtype": dtype}
     assert verdicts(small(cell, hidden_size=hidden, batch=batch, **options)) == []
 
 
-SENDS = "if (p * GATE_WARPS + warp < BLOCKS - 1)"
 WAITS = "timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);"
 FAULTS = {
     "the other parity": (WAITS, WAITS.replace("t - 1", "t + 1")),
@@ -226,7 +194,7 @@ FAULTS = {
     "no barrier of the cluster at the start": ("        cluster_sync();\n", ""),
 }
 FAULTS_OF_GATES = {
-    "a block is sent nothing": (SENDS, SENDS.replace("BLOCKS - 1", "BLOCKS - 2")),
+    "a block is sent nothing": A_BLOCK_IS_SENT_NOTHING,
     "one buffer of states": ("now = t % 2, next = 1 - now", "now = 0, next = 0"),
     "too few bytes": ("(BLOCKS - 1) * STATE_TILE_BYTES", "(BLOCKS - 1) * STATE_TILE_BYTES - 16"),
     "sums are read before they are there": (
@@ -249,7 +217,6 @@ FAULTS_BACKWARD = {
     "another tile's barrier": (LATER_WAITS, LATER_WAITS.replace("[tile]", "[0]")),
     "no barrier of the cluster at the start": ("    cluster_sync();\n    GateInputs", "    GateInputs"),
 }
-GATES_OF_CLUSTER = "cluster_gates.cuh"
 KERNELS = {"persistent_forward": FAULTS, GATES_OF_CLUSTER: FAULTS_OF_GATES, "persistent_backward": FAULTS_BACKWARD}
 # Of the weights that are left over, forward and backward.
 FAULTS_LEFT_OVER = {
@@ -266,7 +233,7 @@ def test_faults_of_the_handoff_are_seen(kernel: str, fault: str, monkeypatch: py
         form = Form(kind.problem(shape.cell, shape.hidden, shape.batch), 16, 3, 3, 1)
         return with_weights(form, 1, 0, 0)
 
-    monkeypatch.setitem(globals(), "form_of", form_of)
+    monkeypatch.setattr(persistent, "form_of", form_of)
     sizes = {"steps": 12, "batch": 20, "hidden_size": 40}
     case = small("lstm", **sizes)
     if kernel == "persistent_backward":
@@ -283,49 +250,11 @@ def test_faults_of_the_weights_left_over_are_seen(fault: str, is_backward: bool,
         form = Form(kind.problem(shape.cell, shape.hidden, shape.batch), 32, 2, 1, 1)
         return with_weights(form, 1, 0, 2 if kind.is_backward == is_backward else 0)
 
-    monkeypatch.setitem(globals(), "form_of", form_of)
+    monkeypatch.setattr(persistent, "form_of", form_of)
     case = small("lstm", hidden_size=64, dtype="float32", mode="training")
     assert verdicts(case) == []
     _plant("resident.cuh", *FAULTS_LEFT_OVER[fault], monkeypatch)
     assert _fails(case, 0)
-
-
-def _plant(name: str, right: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """name: of the kernel or the header."""
-
-    def change(changed: str, text: str) -> str:
-        assert changed != name or right in text
-        return text.replace(right, wrong) if changed == name else text
-
-    monkeypatch.setattr(ClustersOnCpu, "change", staticmethod(change))
-    clusters_on_cpu.forget()
-
-
-def _fails(case: Case, order: int) -> bool:
-    try:
-        return bool(verdicts(case, order))
-    except Broken:
-        return True
-
-
-def expect_seen(case: Case, monkeypatch: pytest.MonkeyPatch, name: str, right: str, wrong: str) -> None:
-    """That the case passes, and in some order of the threads no longer with the fault in the kernel or header of that name."""
-    assert not _fails(case, 0)
-    _plant(name, right, wrong, monkeypatch)
-    assert any(_fails(case, order) for order in range(8)), right
-
-
-def expect_right(case: Case) -> PersistentGpu:
-    """That what it builds for a GPU passes the rule, and gives every bit again."""
-    problem, implementation = contents.problem(case), PersistentGpu()
-    layer = implementation.build(case, problem.weights)
-    first, again = calls.run(layer, problem), calls.run(layer, problem)
-    compared = verification.Expected(problem).compare(first, implementation.declared)
-    assert [one for one in compared if one.status == "failed"] == []
-    for name, one in first.items():
-        other = again[name]
-        assert other is None if one is None else other is not None and torch.equal(one, other)
-    return implementation
 
 
 def with_header(source: Path, name: str, fault: tuple[str, str]) -> str:
@@ -336,7 +265,7 @@ def with_header(source: Path, name: str, fault: tuple[str, str]) -> str:
 
 
 LOST = {
-    GATES_OF_CLUSTER: FAULTS_OF_GATES["a block is sent nothing"],
+    GATES_OF_CLUSTER: A_BLOCK_IS_SENT_NOTHING,
     "persistent_backward": FAULTS_BACKWARD["sums are not sent"],
 }
 
@@ -655,23 +584,6 @@ def test_on_a_gpu_the_kernels_pass_the_rule(cell: str, dtype: str, hidden: int, 
     if reason := PersistentGpu().unsupported(case, torch.device("cuda")):
         pytest.skip(reason)
     expect_right(case)
-
-
-def assert_a_lost_message_raises(
-    case: Case, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
-) -> None:
-    """Of kernels as `plant` has them, which soon give up a wait: the next call raises. Those made afterwards are right."""
-    problem = contents.problem(case)
-    with monkeypatch.context() as patch:
-        plant(patch)
-        patch.setattr(persistent_kernel, "WATCHDOG_NS", 20_000_000)
-        clusters_on_cpu.forget()
-        calls.run(PersistentGpu().build(case, problem.weights), problem)
-        torch.cuda.synchronize()
-        with pytest.raises(RuntimeError, match="an earlier launch of a persistent kernel on cuda:0 is wrong"):
-            calls.run(PersistentGpu().build(case, problem.weights), problem)
-    clusters_on_cpu.forget()
-    calls.run(PersistentGpu().build(case, problem.weights), problem)
 
 
 @needs_hopper

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -11,27 +10,26 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ecornn.cases import contents
-from pytest_ecornn.implementations import persistent_gpu
-from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device, Problem
-from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, kernel
+from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Problem
+from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
-from pytest_ecornn.verification import calls, verification
-from tests.implementations.persistent_gpu.test_clusters import (
-    _plant,
-    expect_seen,
-    needs_compiler,
-    small,
-    verdicts,
-    with_weights,
+from tests.helpers import persistent_grid
+from tests.helpers.persistent import CELLS, _plant, expect_seen, small, verdicts
+from tests.helpers.persistent_grid import (
+    A100,
+    ARITHMETICS,
+    NOT_CHECKED,
+    NOT_PUBLISHED,
+    PRECISIONS,
+    TF32,
+    assert_a_lost_packet_is_reported,
+    assert_it_fits,
 )
-from tests.simulator import clusters_on_cpu
+from tests.helpers.requirements import needs_compiler
 from tests.simulator.clusters_on_cpu import H200
 
-CELLS = tuple(GATES)
-A100 = Device(108, 166_912, 1)
-ARITHMETICS = (Arithmetic(2, False), Arithmetic(4, False), Arithmetic(4, True))
+on_cpu, sizes = persistent_grid.on_cpu, persistent_grid.sizes  # fixtures
 
 
 # The form.
@@ -47,17 +45,6 @@ def test_without_clusters_a_grid_holds_all_weights_or_there_is_no_form(
         return
     assert_it_fits(form, A100)
     assert form.units * form.blocks >= hidden > form.units * (form.blocks - 1)
-
-
-def assert_it_fits(form: Form, device: Device) -> None:
-    """All groups of a grid run at once, and keep all weights."""
-    assert form.is_grid
-    assert form.units % 2 == 0
-    assert form.blocks * form.clusters <= device.processors
-    assert form.wide * form.tiles * form.clusters >= form.problem.batch > form.wide * form.tiles * (form.clusters - 1)
-    assert (form.left_over, form.ring) == (0, 0)
-    assert form.shared_bytes <= device.shared_bytes
-    assert form.launch.grid == form.blocks * form.clusters
 
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
@@ -76,30 +63,6 @@ def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
 
 
 # All blocks of a grid at once, on a CPU.
-
-
-@pytest.fixture
-def sizes() -> dict[str, int]:
-    """Of the form that is forced."""
-    return {"units": 12, "tiles": 1, "groups": 2, "held": 1, "buffers": 0, "readers": 0}
-
-
-@pytest.fixture
-def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
-    with clusters_on_cpu.running_layers(
-        lambda shape, kind: form_of(kind.problem(shape.cell, shape.hidden, shape.batch), **sizes)
-    ):
-        yield
-
-
-def form_of(problem: Problem, units: int, tiles: int, groups: int, held: int, buffers: int, readers: int) -> Form:
-    blocks, threads = -(-problem.hidden // units), readers or (0, 256, 128)[buffers]
-    form = Form(problem, units, blocks, tiles, groups, is_grid=True, buffers=buffers, readers=threads, moves_registers=True)
-    return with_weights(form, held, 0, 0)
-
-
-TF32 = {"dtype": "float32", "precision": "tf32"}
-PRECISIONS = [{"dtype": "float16"}, {"dtype": "bfloat16"}, {"dtype": "float32"}, TF32]
 
 
 @needs_compiler
@@ -171,8 +134,6 @@ FAULTS_OF_READERS = {
         "BLOCK_THREADS);",
     ),
 }
-NOT_CHECKED = ("|| Packet::is_valid(packets[i], epoch)", "|| packets[i].w >= 0")
-NOT_PUBLISHED = ("i < PACKETS; i += THREADS", "i < PACKETS - 1; i += THREADS")
 PLANTED = [
     *(("persistent_forward", 0, *fault) for fault in FAULTS.items()),
     *(("persistent_forward", 2, *fault) for fault in FAULTS_OF_READERS.items()),
@@ -202,25 +163,6 @@ def test_a_lost_packet_ends_the_launch_with_nan_and_a_later_call_raises(
 ) -> None:
     sizes["buffers"] = buffers
     assert_a_lost_packet_is_reported(monkeypatch, "parcels.cuh", *NOT_PUBLISHED)
-
-
-def assert_a_lost_packet_is_reported(monkeypatch: pytest.MonkeyPatch, *planted: str) -> None:
-    """By NaN, and by an error of the next call alone."""
-    case = small("gru", hidden_size=40, has_state=True, mode="inference")
-    problem = contents.problem(case)
-    layer = persistent_gpu.make_layer(case, problem.weights, torch.device("cpu"))
-    monkeypatch.setattr(kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
-    with monkeypatch.context() as patch, torch.inference_mode():
-        _plant(*planted, patch)
-        found = calls.run(layer, problem)
-    assert all(torch.as_tensor(one).isnan().any() for one in found.values())
-    with pytest.raises(RuntimeError, match="an earlier launch of a persistent kernel on cpu is wrong: a block waited 2e-06 s"):
-        calls.run(layer, problem)
-    clusters_on_cpu.forget()
-    found = calls.run(layer, problem)
-    assert not [
-        one for one in verification.Expected(problem).compare(found, PersistentGpu().declared) if one.status == "failed"
-    ]
 
 
 @needs_compiler

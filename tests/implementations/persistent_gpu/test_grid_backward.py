@@ -21,25 +21,18 @@ from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
 from pytest_ecornn.verification import calls
-from tests.implementations.persistent_gpu.test_clusters import (
+from tests.helpers.persistent import (
+    CELLS,
     _plant,
     assert_a_lost_message_raises,
     expect_right,
     expect_seen,
-    needs_compiler,
     small,
     verdicts,
     with_weights,
 )
-from tests.implementations.persistent_gpu.test_grid import (
-    A100,
-    ARITHMETICS,
-    CELLS,
-    NOT_CHECKED,
-    NOT_PUBLISHED,
-    PRECISIONS,
-    assert_it_fits,
-)
+from tests.helpers.persistent_grid import A100, ARITHMETICS, NOT_CHECKED, NOT_PUBLISHED, PRECISIONS, assert_it_fits
+from tests.helpers.requirements import needs_compiler
 from tests.simulator import clusters_on_cpu
 from tests.simulator.clusters_on_cpu import H200
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,10 @@ from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
 from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, fitting
 from pytest_ecornn.implementations.persistent_gpu.layers import How
 from pytest_ecornn.verification import calls
-from tests.implementations.persistent_gpu.test_clusters import (
-    expect_seen,
-    layer_of,
-    needs_compiler,
-    small,
-    verdicts,
-    with_weights,
-)
-from tests.implementations.persistent_gpu.test_grid import A100, ARITHMETICS, PRECISIONS, assert_a_lost_packet_is_reported
+from tests.helpers.persistent import expect_seen, layer_of, small, verdicts, with_weights
+from tests.helpers.persistent_grid import A100, ARITHMETICS, PRECISIONS, assert_a_lost_packet_is_reported
+from tests.helpers.persistent_ntiled import form_of
+from tests.helpers.requirements import needs_compiler
 from tests.simulator import clusters_on_cpu
 from tests.simulator.clusters_on_cpu import H200
 from tests.simulator.kernels_on_cpu import build
@@ -51,24 +46,6 @@ def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
         lambda shape, kind: form_of(kind.problem(shape.cell, shape.hidden, shape.batch), **sizes)
     ):
         yield
-
-
-@dataclass(frozen=True)
-class Forced(Abreast):
-    """With as many packets in registers as it is given."""
-
-    at_once: int = 2
-
-    @property
-    def parcels_at_once(self) -> int:
-        return self.at_once
-
-
-def form_of(problem: Problem, units: int, tiles: int, abreast: int, held: int, at_once: int, sums: int, twice: int = 0) -> Form:
-    """Where products are split with so many parts in halves, or with all there are."""
-    shape = {"is_grid": True, "abreast": abreast, "at_once": at_once, "sums": sums}
-    form = Forced(problem, units, -(-problem.hidden // units), tiles, WARPS, **shape)
-    return with_weights(replace(form, twice=min(twice, form.whole_parts) * problem.arithmetic.is_split), held, 0, 0)
 
 
 @needs_compiler

@@ -17,17 +17,10 @@ from pytest_ecornn.implementations.persistent_gpu.describe import describe
 from pytest_ecornn.implementations.persistent_gpu.kernel import MOST_FUSED_ROWS, Kind, Shape, is_fused
 from pytest_ecornn.implementations.persistent_gpu.layers import How
 from pytest_ecornn.implementations.persistent_gpu.ops import run
-from tests.implementations.persistent_gpu import test_clusters, test_grid, test_grid_ntiled
-from tests.implementations.persistent_gpu.test_clusters import (
-    CELLS,
-    expect_right,
-    expect_seen,
-    needs_compiler,
-    needs_hopper,
-    small,
-    verdicts,
-)
-from tests.implementations.persistent_gpu.test_grid import PRECISIONS, TF32
+from tests.helpers import persistent, persistent_grid, persistent_ntiled
+from tests.helpers.persistent import CELLS, expect_right, expect_seen, small, verdicts
+from tests.helpers.persistent_grid import PRECISIONS, TF32
+from tests.helpers.requirements import needs_compiler, needs_hopper
 from tests.simulator import clusters_on_cpu
 
 RELU = How("rnn_relu", batch_first=False, bidirectional=False, projected=False, tf32=False)
@@ -39,10 +32,10 @@ KERNELS = ("cluster", "grid", "readers", "abreast")
 def form_of(kernel: str, shape: Shape, kind: Kind) -> Form:
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
     if kernel == "cluster":
-        return test_clusters.form_of(shape, kind)
+        return persistent.form_of(shape, kind)
     if kernel == "abreast":
-        return test_grid_ntiled.form_of(problem, **ABREAST)
-    return test_grid.form_of(problem, **GRID | {"buffers": 2 * (kernel == "readers")})
+        return persistent_ntiled.form_of(problem, **ABREAST)
+    return persistent_grid.form_of(problem, **GRID | {"buffers": 2 * (kernel == "readers")})
 
 
 @pytest.fixture(params=KERNELS)

@@ -22,10 +22,10 @@ from pytest_ecornn.implementations._cuda.compile import refusal
 from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.kernel import launch_of, plan
 from pytest_ecornn.reference.precision import fp32_precision
-from tests.implementations.persistent_gpu import test_clusters
-from tests.implementations.persistent_gpu.test_clusters import needs_compiler, needs_hopper
+from tests.helpers import persistent
+from tests.helpers.requirements import needs_compiler, needs_hopper
 
-on_cpu = test_clusters.on_cpu  # a fixture: the ops run on clusters of a CPU
+on_cpu = persistent.on_cpu  # a fixture: the ops run on clusters of a CPU
 H, I, B, T = 9, 4, 3, 5  # noqa: E741
 MODULES = {
     "rnn_tanh": (nn.RNN, pytest_ecornn.nn.RNN, {}),

@@ -20,17 +20,8 @@ from pytest_ecornn.implementations.persistent_gpu.layers import How
 from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.single_step import MOST_SEQUENCES, Once, choose
 from pytest_ecornn.verification import calls
-from tests.implementations.persistent_gpu.test_clusters import (
-    ARITHMETICS,
-    CELLS,
-    expect_right,
-    expect_seen,
-    needs_compiler,
-    needs_hopper,
-    on_cpu,
-    small,
-    verdicts,
-)
+from tests.helpers.persistent import ARITHMETICS, CELLS, expect_right, expect_seen, on_cpu, small, verdicts
+from tests.helpers.requirements import needs_compiler, needs_hopper
 from tests.simulator.clusters_on_cpu import ClustersOnCpu
 
 __all__ = ["on_cpu"]  # a fixture

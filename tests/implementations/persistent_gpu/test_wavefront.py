@@ -23,8 +23,8 @@ from pytest_ecornn.implementations.persistent_gpu.describe import describe
 from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, clusters
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
 from pytest_ecornn.verification import calls
-from tests.implementations.persistent_gpu import test_clusters
-from tests.implementations.persistent_gpu.test_clusters import (
+from tests.helpers import persistent
+from tests.helpers.persistent import (
     ARITHMETICS,
     CELLS,
     _plant,
@@ -32,11 +32,10 @@ from tests.implementations.persistent_gpu.test_clusters import (
     expect_right,
     expect_seen,
     layer_of,
-    needs_compiler,
-    needs_hopper,
     small,
     verdicts,
 )
+from tests.helpers.requirements import needs_compiler, needs_hopper
 from tests.simulator import clusters_on_cpu
 from tests.simulator.clusters_on_cpu import H200
 
@@ -103,7 +102,7 @@ def wave_of(shape: Shape, kind: Kind, inputs: int, layers: int) -> list[Wave | N
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
     small = Device(132, 232_448, 3)
     found = min(clusters(partial(Wave, problem, layers=layers, inputs=inputs), problem, small), key=lambda wave: wave.step_us)
-    return [test_clusters.with_weights(found, 1, 0, 0)]  # type: ignore[list-item]
+    return [persistent.with_weights(found, 1, 0, 0)]  # type: ignore[list-item]
 
 
 @pytest.fixture
@@ -116,7 +115,7 @@ def in_waves(request: pytest.FixtureRequest) -> Iterator[list[Wave]]:
         seen.extend(wave for wave in found if wave)
         return found
 
-    with clusters_on_cpu.running_layers(lambda shape, kind: test_clusters.form_of(shape, kind), waves_of):
+    with clusters_on_cpu.running_layers(lambda shape, kind: persistent.form_of(shape, kind), waves_of):
         yield seen
 
 
@@ -158,7 +157,7 @@ def test_any_sizes_in_any_order_of_threads(
     cell: str, steps: int, batch: int, hidden: int, layers: int, ragged: bool, seed: int, mode: str, dtype: str
 ) -> None:
     sizes = {"steps": steps, "batch": batch, "hidden_size": hidden, "layers": layers}
-    with clusters_on_cpu.running_layers(test_clusters.form_of, wave_of):
+    with clusters_on_cpu.running_layers(persistent.form_of, wave_of):
         case = small(cell, ragged=ragged, has_state=True, seed=seed, mode=mode, dtype=dtype, **sizes)
         assert verdicts(case) == []
 
@@ -182,7 +181,7 @@ def wave_with(sizes: tuple[Any, ...], shape: Shape, kind: Kind, inputs: int, lay
     units, tiles, groups, *_ = sizes
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
     wave = Wave(problem, units, -(-shape.hidden // units), tiles, groups, layers=layers, inputs=inputs)
-    return [test_clusters.with_weights(wave, 2, 0, 0)]  # type: ignore[list-item]
+    return [persistent.with_weights(wave, 2, 0, 0)]  # type: ignore[list-item]
 
 
 @needs_compiler
@@ -278,7 +277,7 @@ def test_faults_of_the_handoff_are_seen(fault: str, in_waves: list[Wave], monkey
 
 LOST = {
     "a layer": ("persistent_wave", "st_release(step_flag, t + 1)", "st_release(step_flag, 0)"),
-    "a block": (test_clusters.GATES_OF_CLUSTER, *test_clusters.FAULTS_OF_GATES["a block is sent nothing"]),
+    "a block": (persistent.GATES_OF_CLUSTER, *persistent.A_BLOCK_IS_SENT_NOTHING),
 }
 
 

@@ -26,12 +26,12 @@ from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL, Spar
 from pytest_ecornn.implementations.sparse_persistent_gpu.heuristics import capacity, choose, expected_counts
 from pytest_ecornn.implementations.sparse_persistent_gpu.layer import Layer
 from pytest_ecornn.verification import calls, verification
-from tests.implementations.persistent_gpu.test_clusters import _plant, needs_compiler
+from tests.helpers.persistent import _plant
+from tests.helpers.requirements import needs_compiler
 from tests.simulator import clusters_on_cpu
-from tests.simulator.clusters_on_cpu import H200, Broken
+from tests.simulator.clusters_on_cpu import FEW, H200, Broken
 
 CELLS = tuple(GATES)
-FEW = Device(3, 232_448, 1)  # multiprocessors
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement.clocks import CpuClock
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import persistent
@@ -19,8 +18,7 @@ from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, C
 from pytest_ecornn.suites.published.common.optional import LATE
 from pytest_ecornn.suites.published.common.parted import Part, Plan, each
 from pytest_ecornn.suites.published.common.rebuilt import rebuilt
-
-SMALL = Case(cell="lstm", steps=3, batch=2, hidden_size=5, mode="training")
+from tests.helpers.studies import SMALL, Inner, Outer
 
 
 def test_a_row_is_verified_and_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,20 +53,6 @@ def test_each_item_has_a_row_whatever_happens_to_it() -> None:
         "2", "0: ZeroDivisionError: integer division or modulo by zero", "3"
     ]  # fmt: skip
     assert list(each([3], 0.0, row, lambda item, why: f"{item}: {why}")) == [f"3: {LATE}"]
-
-
-@dataclass(frozen=True)
-class Inner:
-    ratio: Ratio
-    sizes: list[int]
-
-
-@dataclass(frozen=True)
-class Outer:
-    label: str
-    time_us: tuple[float, float, float] | None = None
-    inner: dict[str, Inner] | None = None
-    case: Case = SMALL
 
 
 @pytest.mark.parametrize(

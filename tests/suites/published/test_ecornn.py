@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -27,8 +26,7 @@ from pytest_ecornn.system import machine
 from pytest_ecornn.verification.calls import Call
 from pytest_ecornn.verification.verification import Candidate
 from tests.helpers.foreign import Foreign
-
-SMALL = Case(cell="lstm", steps=3, batch=2, hidden_size=5, mode="training")
+from tests.helpers.studies import SMALL, cells_of, event, fake_clock
 
 
 @pytest.mark.parametrize(
@@ -75,10 +73,6 @@ def test_what_ncu_did_not_measure_is_no_hit_rate(text: str, message: str) -> Non
         parse(text)
 
 
-def event(category: str, name: str, start: float, duration: float, thread: int = 1) -> dict[str, Any]:
-    return {"ph": "X", "cat": category, "name": name, "ts": start, "dur": duration, "tid": thread}
-
-
 def test_a_trace_is_broken_down() -> None:
     events = [
         {"ph": "M", "name": "process_name"},
@@ -99,31 +93,6 @@ def test_a_trace_is_broken_down() -> None:
     assert launches.breakdown(events) == wanted
     assert wanted.product_share == 0.5
     assert launches.breakdown([]) == launches.Breakdown(0, 0, 0, 0, 0, 0, 0)
-
-
-class FakeEvent:
-    """Each record is a millisecond after the one before."""
-
-    now_ms = 0.0
-
-    def __init__(self, enable_timing: bool):
-        self.at_ms = 0.0
-
-    def record(self) -> None:
-        FakeEvent.now_ms += 1
-        self.at_ms = FakeEvent.now_ms
-
-    def synchronize(self) -> None:
-        pass
-
-    def elapsed_time(self, end: FakeEvent) -> float:
-        return end.at_ms - self.at_ms
-
-
-def fake_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What times a block says as many ms as events were recorded."""
-    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
 
 def test_blocks_alternate_and_calls_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,12 +120,6 @@ def made_up_times(case: Case, default_us: float = 3000.0) -> case_times.Row:
         del samples["sequential"]
         reasons["sequential"] = "the plain loop multiplies in IEEE precision"
     return case_times.Row(case, dict.fromkeys(case_times.WAYS, lstm_times.CONTEST.cells(samples, reasons)))
-
-
-def cells_of(text: str, first: str) -> list[list[str]]:
-    """The rows of tables whose first cell is so."""
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-    return [row for row in rows if row[0] == first]
 
 
 def test_times_are_shown_beside_the_baseline_and_summed_up() -> None:

@@ -17,7 +17,7 @@ from pytest_ecornn.suites.published.common.optional import LATE
 from pytest_ecornn.suites.published.common.parted import Part, Plan
 from pytest_ecornn.suites.published.common.rebuilt import rebuilt
 from pytest_ecornn.suites.published.common.runs import Run
-from tests.suites.published.test_case_times import Inner, Outer
+from tests.helpers.studies import Inner, Outer
 
 COMMITTED = Path(__file__).parents[3] / "reports/h200"
 GROUPS = {"short": ["a", "b"], "long": ["c"]}

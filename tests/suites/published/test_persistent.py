@@ -35,7 +35,7 @@ from pytest_ecornn.suites.published.persistent_parts import (
 )
 from pytest_ecornn.verification.comparison import Comparison
 from pytest_ecornn.verification.verification import Candidate
-from tests.suites.published.test_ecornn import cells_of, fake_clock
+from tests.helpers.studies import cells_of, fake_clock
 
 LATE = "not reached in the time allowed"
 

@@ -33,7 +33,7 @@ from pytest_ecornn.suites.published.scan_parts import (
 from pytest_ecornn.suites.published.scan_parts.scan_judge import Judge
 from pytest_ecornn.suites.published.scan_parts.scan_reference import sampled, states
 from pytest_ecornn.verification.verification import Candidate, expected
-from tests.suites.published.test_ecornn import cells_of
+from tests.helpers.studies import cells_of
 
 LATE = "not reached in the time allowed"
 SCANS = ("mingru", "mingru_positive", "minlstm", "minlstm_positive")

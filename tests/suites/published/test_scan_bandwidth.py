@@ -18,7 +18,7 @@ from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published.common import launches
 from pytest_ecornn.suites.published.scan_parts import scan_bandwidth, scan_layer
 from pytest_ecornn.suites.published.scan_parts.scan_reference import states
-from tests.suites.published.test_ecornn import cells_of, event, fake_clock
+from tests.helpers.studies import cells_of, event, fake_clock
 
 
 def fake_ops(share: float = 1.0) -> tuple[scan_bandwidth.Forward, scan_bandwidth.Forward]:

@@ -16,7 +16,7 @@ from pytest_ecornn.suites.published.common import optional
 from pytest_ecornn.suites.published.scan_parts import peer_times, peer_ways, scan_peer_tables, scan_peers
 from pytest_ecornn.suites.published.scan_parts.peer_ways import BCT, BTD, OURS, Way
 from pytest_ecornn.suites.published.scan_parts.scan_reference import states
-from tests.suites.published.test_ecornn import cells_of, fake_clock
+from tests.helpers.studies import cells_of, fake_clock
 
 LATE = "not reached in the time allowed"
 

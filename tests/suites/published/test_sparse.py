@@ -17,11 +17,10 @@ from pytest_ecornn.suites.published.common.case_times import WAYS, Cell
 from pytest_ecornn.suites.published.common.optional import LATE
 from pytest_ecornn.suites.published.common.rebuilt import rebuilt
 from pytest_ecornn.suites.published.sparse_parts import sparse_capacity, sparse_techniques, sparse_times
-from tests.implementations.persistent_gpu.test_clusters import needs_compiler
-from tests.implementations.sparse_persistent_gpu.test_sparse_layer import FEW
+from tests.helpers.requirements import needs_compiler
+from tests.helpers.studies import cells_of
 from tests.simulator import clusters_on_cpu
-from tests.simulator.clusters_on_cpu import H200
-from tests.suites.published.test_ecornn import cells_of
+from tests.simulator.clusters_on_cpu import FEW, H200
 
 
 def row(key: tuple[int, int, float, str], **us: float) -> case_times.Row:
