@@ -1,4 +1,4 @@
-"""The GPU for one test alone, tests of CI alone, and scan_gpu's and scan_gpu_log's kernels on a CPU, a thread a block."""
+"""The GPU for one test alone, and tests of CI alone."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
-from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
 from pytest_ecornn.system.locking import MachineLock
 from tests.helpers.ci_only import IS_CI, is_left_out
-from tests.simulator.kernels_on_cpu import KernelOnCpu, running_scans
 
 _DESELECTED = pytest.StashKey[int]()
 _GPU_LOCK = Path(tempfile.gettempdir()) / f"pytest-ecornn-tests-{os.getuid() if hasattr(os, 'getuid') else 'all'}.lock"
@@ -90,15 +87,3 @@ def pytest_testnodedown(node: Any, error: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if count := config.stash.get(_DESELECTED, 0):
         terminalreporter.write_line(f"{count} tests that only CI runs are left out: ECORNN_CI=1 runs them too")
-
-
-@pytest.fixture
-def kernels_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (scan_gpu_ops, scan_gpu_log_ops):
-        monkeypatch.setattr(module, "Kernel", KernelOnCpu)
-
-
-@pytest.fixture
-def ops_on_cpu() -> Iterator[None]:
-    with running_scans():
-        yield
