@@ -16,8 +16,8 @@ test: $(STAMP)
 
 # The core of the tests on the oldest versions that are declared, in a virtual environment of its own.
 test-oldest: $(OLDEST)/.installed
-	$(OLDEST)/bin/pytest --numprocesses 2 --dist worksteal tests/test_contract.py tests/test_discovery.py tests/test_reporting.py \
-		tests/test_end_to_end.py $(ARGS)
+	$(OLDEST)/bin/pytest --numprocesses 2 --dist worksteal tests/contract/test_contract.py tests/run/test_discovery.py \
+		tests/reporting/test_reporting.py tests/end_to_end/test_runs.py $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -50,7 +50,7 @@ soak-gpu: $(STAMP)
 	$(BIN)/python -m pytest_ecornn.suites.soak_gpu $(ARGS)
 
 sweep-memory: $(STAMP)
-	$(BIN)/python -m tests.memory_sweep $(ARGS)
+	$(BIN)/python -m tests.tools.memory_sweep $(ARGS)
 
 sanitizer-gpu: $(STAMP)
 	$(BIN)/python -m pytest_ecornn.suites.sanitizer_gpu $(ARGS)
@@ -59,7 +59,7 @@ docs: $(STAMP)
 	$(BIN)/python -m pytest_ecornn.reporting reports/cpu reports/h200
 	$(BIN)/python -m pytest_ecornn.suites.published.front_chart
 	$(BIN)/python -m pytest_ecornn.suites.figures
-	$(BIN)/python -m tests.readme
+	$(BIN)/python -m tests.tools.readme
 
 # The documentation as a site, in site/. A link or an anchor that leads nowhere fails it.
 site: $(STAMP)

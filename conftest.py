@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 TESTS = Path(__file__).parent / "tests"
+pytest.register_assert_rewrite("tests.helpers")
 
 
 @pytest.fixture(autouse=True)

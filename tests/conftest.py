@@ -1,11 +1,10 @@
-"""The GPU for one test alone, tests of CI alone, and scan_gpu's and scan_gpu_log's kernels on a CPU, a thread a block."""
+"""The GPU for one test alone, and tests of CI alone."""
 
 from __future__ import annotations
 
 import gc
 import os
 import tempfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
-from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
 from pytest_ecornn.system.locking import MachineLock
-from tests.kernels_on_cpu import KernelOnCpu, running_scans
+from tests.helpers.ci_only import IS_CI, is_left_out
 
-IS_CI = bool(os.environ.get("ECORNN_CI"))
 _DESELECTED = pytest.StashKey[int]()
 _GPU_LOCK = Path(tempfile.gettempdir()) / f"pytest-ecornn-tests-{os.getuid() if hasattr(os, 'getuid') else 'all'}.lock"
 _has_gpu = torch.cuda.is_available()
@@ -53,11 +49,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what only CI runs, unless ECORNN_CI is set. What takes long comes first, lest one worker end with it alone."""
-    left_out = [] if IS_CI else [item for item in items if _is_left_out(item)]
+    left_out = [] if IS_CI else [item for item in items if is_left_out(item)]
     config.stash[_DESELECTED] = len(left_out)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not _is_left_out(item)]
+        items[:] = [item for item in items if not is_left_out(item)]
     items.sort(key=lambda item: not _takes_long(item))
 
 
@@ -77,13 +73,6 @@ def _takes_long(item: pytest.Item) -> bool:
     return bool(needs) or item.get_closest_marker("ci_only") is not None
 
 
-def _is_left_out(item: pytest.Item) -> bool:
-    """Of a test's parameters `thinned(n)` leaves one in n, always the same, spread over all of them."""
-    thinned = item.get_closest_marker("thinned")
-    is_thinned_out = thinned is not None and zlib.crc32(item.name.encode()) % thinned.args[0] > 0
-    return is_thinned_out or item.get_closest_marker("ci_only") is not None
-
-
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if (output := getattr(session.config, "workeroutput", None)) is not None:
         output["deselected"] = session.config.stash.get(_DESELECTED, 0)
@@ -98,15 +87,3 @@ def pytest_testnodedown(node: Any, error: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if count := config.stash.get(_DESELECTED, 0):
         terminalreporter.write_line(f"{count} tests that only CI runs are left out: ECORNN_CI=1 runs them too")
-
-
-@pytest.fixture
-def kernels_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (scan_gpu_ops, scan_gpu_log_ops):
-        monkeypatch.setattr(module, "Kernel", KernelOnCpu)
-
-
-@pytest.fixture
-def ops_on_cpu() -> Iterator[None]:
-    with running_scans():
-        yield

@@ -2,10 +2,10 @@
 
 The ratio is the median of the pairs' ratios, its interval two order statistics of them: exact for independent pairs of
 any distribution, with neither random numbers nor an assumption of symmetry. It was chosen by simulation (the noise of
-tests/test_statistics.py at 4 % a pair, a look after every pair, 99 %): the bootstrap of the median covers 98 % there, this
-one over 99 %; where 15 % of one side's blocks are outliers, Hodges-Lehmann covers 78 % and the ratio of medians leaves 21 %
-of equal pairs unclear after 100, this one 95 % and 1 %. A verdict needs the whole interval on one side of a margin, so
-repeated looks cost no false ones; only a true ratio on the margin itself is covered less (95 % after 100 looks).
+tests/results/test_statistics.py at 4 % a pair, a look after every pair, 99 %): the bootstrap of the median covers 98 %
+there, this one over 99 %; where 15 % of one side's blocks are outliers, Hodges-Lehmann covers 78 % and the ratio of medians
+leaves 21 % of equal pairs unclear after 100, this one 95 % and 1 %. A verdict needs the whole interval on one side of a
+margin, so repeated looks cost no false ones; only a true ratio on the margin itself is covered less (95 % after 100 looks).
 """
 
 from __future__ import annotations

@@ -1,0 +1,171 @@
+"""No run passes by running nothing: an implementation that skips, or that a setting leaves out, is a row with its reason."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import samples
+from tests.helpers.foreign import QUICK, Foreign
+
+VERIFY = ("--ecornn-verify", "--ecornn-implementations", "kernels", "--ecornn-case", samples.CASE)
+IMPORT = "pytest.importorskip('no_such_module')"
+# Where a layer may end its test: the text before which the call is written, in the harness's own hands each time.
+UNSUPPORTED, BUILD, CALL = "        if case.cell !=", "        def layer(", "            w_ih, w_hh,"
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Foreign:
+    (tmp_path / "kernels").mkdir()
+    return Foreign(tmp_path)
+
+
+def ending(place: str, call: str) -> str:
+    """The source of a right implementation that makes the call before `place`."""
+    indent = " " * (len(place) - len(place.lstrip()))
+    return "import pytest\n" + samples.RIGHT.replace(place, f"{indent}{call}\n{place}", 1)
+
+
+def rows(foreign: Foreign) -> dict[tuple[str, str], dict[str, Any]]:
+    """Rows of the report by kind and implementation."""
+    report = json.loads((foreign.path / "reports/local/report.json").read_text())
+    return {(row["kind"], row["implementation"]): row for row in report["rows"]}
+
+
+def outcomes_in_junit(foreign: Foreign) -> dict[str, str]:
+    """By test id, what JUnit's XML says of the test: skipped, failure, or nothing."""
+    cases = ElementTree.parse(foreign.path / "junit.xml").iter("testcase")
+    return {case.get("name") or "": next((one.tag for one in case if one.tag != "properties"), "") for case in cases}
+
+
+def test_a_skip_in_a_layer_is_a_row_with_its_reason_and_a_failure_where_required(foreign: Foreign) -> None:
+    reasons = {
+        "in_unsupported": (UNSUPPORTED, "pytest.skip('not on this machine')", "not on this machine"),
+        "in_build": (BUILD, IMPORT, "could not import 'no_such_module'"),
+        "in_call": (CALL, "pytest.skip()", "pytest.skip was called without a reason"),
+    }
+    for name, (place, call, _) in reasons.items():
+        foreign.write(f"kernels/{name}.py", ending(place, call))
+    only = [argument for name in reasons for argument in ("--ecornn-only", name)]
+    done = foreign.run(*VERIFY, *only, "--junitxml", "junit.xml", "--ecornn-require", "in_build", check=1)
+    results, in_junit = rows(foreign), outcomes_in_junit(foreign)
+    for name, (_, _, reason) in reasons.items():
+        for kind, test in (("fixed", "test_fixed_case"), ("properties", "test_properties")):
+            is_required = name == "in_build"
+            row = results[kind, name]
+            assert (row["status"], reason in row["reason"]) == ("failed" if is_required else "skipped", True)
+            test_id = "test_unsupported[in_unsupported]" if name == "in_unsupported" else f"{test}[{name}-{samples.CASE}]"
+            assert in_junit[test_id] == ("failure" if is_required else "skipped")
+    assert "in_build is required, but skipped: could not import 'no_such_module'" in done.stdout
+
+
+def test_drawn_cases_of_a_layer_that_skips_are_a_skip_row(foreign: Foreign) -> None:
+    foreign.write("kernels/mine.py", ending(BUILD, IMPORT))
+    options = ["--ecornn-implementations", "kernels", "--ecornn-only", "mine", "--ecornn-profile", "quick"]
+    foreign.run("--ecornn-verify", *options, "-k", "mine-lstm-float32", check=0)
+    for kind in ("drawn", "properties"):
+        row = rows(foreign)[kind, "mine"]
+        assert row["status"] == "skipped"
+        assert "could not import 'no_such_module'" in row["reason"]
+
+
+@pytest.mark.parametrize("place", [UNSUPPORTED, BUILD, CALL], ids=["unsupported", "build", "call"])
+def test_an_outcome_other_than_a_skip_is_a_failed_row(foreign: Foreign, place: str) -> None:
+    calls = {name: f"pytest.{name}('enough')" for name in ("xfail", "fail", "exit")}
+    for name, call in calls.items():
+        foreign.write(f"kernels/by_{name}.py", ending(place, call))
+    only = [argument for name in calls for argument in ("--ecornn-only", f"by_{name}")]
+    foreign.run(*VERIFY, *only, "--junitxml", "junit.xml", check=1)
+    results, in_junit = rows(foreign), outcomes_in_junit(foreign)
+    for name, raised in (("xfail", "XFailed"), ("fail", "Failed"), ("exit", "Exit")):
+        row = results["fixed", f"by_{name}"]
+        assert row["status"] == "failed"
+        assert f"expected a result or Unsupported, got {raised} at by_{name}.py:" in row["reason"]
+        assert in_junit[f"test_fixed_case[by_{name}-{samples.CASE}]"] == "failure"
+
+
+def test_a_baseline_that_skips_leaves_its_candidates_rows(foreign: Foreign) -> None:
+    for place, call in ((BUILD, IMPORT), (CALL, "pytest.xfail('never')")):
+        foreign.write("kernels/mine.py", ending(place, call))
+        options = ["--ecornn-bench", "--ecornn-implementations", "kernels", "--ecornn-baseline", "mine", *QUICK]
+        foreign.run(*options, "--ecornn-only", "sequential", "--ecornn-case", samples.CASE, check=0)
+        row = rows(foreign)["benchmark", "sequential"]
+        assert row["timing"]["time_us"] > 0
+        assert "not compared with mine: " in row["notes"]
+    assert "it raised XFailed" in row["notes"]
+
+
+def test_a_skip_from_outside_a_row_is_a_row_and_a_failure_where_required(foreign: Foreign) -> None:
+    """A conftest.py that skips tests which it does not know: here by a marker, and before they are set up."""
+    foreign.write("kernels/mine.py", samples.RIGHT)
+    foreign.write(
+        "conftest.py",
+        "import pytest\n"
+        "def pytest_collection_modifyitems(items):\n"
+        "    for item in items:\n"
+        "        if 'torch_cpu' in item.name:\n            item.add_marker(pytest.mark.skip(reason='not today'))\n"
+        "        if 'mine' in item.name:\n            item.add_marker(pytest.mark.xfail(run=False, reason='never'))\n",
+    )
+    only = ["--ecornn-only", "mine", "--ecornn-only", "torch_cpu", "--ecornn-require", "mine"]
+    foreign.run(*VERIFY, *only, check=1)
+    results = rows(foreign)
+    assert (results["fixed", "torch_cpu"]["status"], results["fixed", "mine"]["status"]) == ("skipped", "failed")
+    assert results["fixed", "torch_cpu"]["reason"] == "not today"
+    assert "mine is required, but skipped" in results["fixed", "mine"]["reason"]
+
+
+def test_a_required_implementation_without_a_row_fails_the_run(foreign: Foreign) -> None:
+    done = foreign.run("--ecornn-verify", *("--ecornn-case", samples.CASE), "-k", "torch_cpu", "--ecornn-require", "sequential")
+    assert done.returncode == 1
+    assert "ERROR: sequential is required, but no row of it ran" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("ini", "arguments", "name"),
+    [
+        ("", ["--ecornn-only", "sequential"], "--ecornn-only"),
+        ("", [f"--ecornn-case={samples.CASE}"], "--ecornn-case"),
+        ("", ["--ecornn-implementations", "kernels"], "--ecornn-implementations"),
+        ("--ecornn-require nobody", [], "--ecornn-require"),
+    ],
+)
+def test_an_option_of_a_run_without_a_run_is_a_usage_error(foreign: Foreign, ini: str, arguments: list[str], name: str) -> None:
+    foreign.write("pytest.ini", f"[pytest]\naddopts = {ini}\n")
+    foreign.write("test_own.py", "def test_own():\n    pass\n")
+    done = foreign.run(*arguments, check=4)
+    assert f"ERROR: {name} expected --ecornn-verify or --ecornn-bench beside it" in done.stderr
+
+
+def test_an_option_of_the_self_check_without_it_is_a_usage_error(foreign: Foreign) -> None:
+    assert "expected --ecornn-selfcheck beside it" in foreign.run("--ecornn-correct-cases", "9", check=4).stderr
+
+
+def test_settings_in_the_ini_file_are_no_error_without_a_run(foreign: Foreign) -> None:
+    foreign.write("pytest.ini", "[pytest]\naddopts = --ecornn-budget 2 --ecornn-isolate\n")
+    foreign.write("test_own.py", "def test_own():\n    pass\n")
+    foreign.run(check=0)
+
+
+def test_a_layer_that_trains_alone_is_drawn_in_training(foreign: Foreign) -> None:
+    refusal = "        if case.mode == 'inference':\n            return 'trains alone'\n"
+    foreign.write("kernels/mine.py", samples.RIGHT.replace(UNSUPPORTED, refusal + UNSUPPORTED, 1))
+    options = ["--ecornn-implementations", "kernels", "--ecornn-only", "mine", "--ecornn-profile", "quick"]
+    foreign.run("--ecornn-verify", *options, "-k", "mine-lstm-float32", check=0)
+    for kind in ("drawn", "properties"):
+        row = rows(foreign)[kind, "mine"]
+        assert (row["status"], row["examples"] > 0) == ("passed", True)
+
+
+def test_a_named_case_that_is_timed_has_its_own_properties_checked(foreign: Foreign) -> None:
+    """Wrong on what has gaps between its rows, which the timed calls are not given."""
+    call = "            x = x if x.is_contiguous() else 2 * x\n"
+    foreign.write("kernels/mine.py", samples.RIGHT.replace(CALL, call + CALL, 1))
+    options = ["--ecornn-implementations", "kernels", "--ecornn-only", "mine", "--ecornn-case", samples.CASE]
+    foreign.run("--ecornn-bench", *options, *QUICK, check=1)
+    results = rows(foreign)
+    assert "mine on lstm-T6-B3-H8-float32: layouts is broken" in results["properties", "mine"]["reason"]
+    assert results["benchmark", "mine"]["status"] == "unproven"

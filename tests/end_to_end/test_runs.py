@@ -1,0 +1,346 @@
+"""The plugin as its users run it: in a foreign directory, from the command line, each run a process of its own."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from pytest_ecornn.results.journal import read
+from tests.helpers import samples
+from tests.helpers.foreign import BRIEFLY, QUICK, Foreign, environment
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Foreign:
+    return Foreign(tmp_path)
+
+
+def test_without_a_flag_the_plugin_imports_nothing(foreign: Foreign) -> None:
+    foreign.write(
+        "test_it.py",
+        "import sys\ndef test_it():\n    heavy = {'torch', 'numba', 'rich', 'hypothesis.strategies'} & set(sys.modules)\n"
+        "    assert 'torch' not in heavy and 'numba' not in heavy\n    assert 'pytest_ecornn.run.session' not in sys.modules\n",
+    )
+    foreign.run("-q", check=0, fresh=True)
+
+
+def test_the_right_one_gets_rows_and_the_wrong_one_is_not_timed(foreign: Foreign) -> None:
+    right, wrong = foreign.write("right.py", samples.RIGHT), foreign.write("wrong.py", samples.WRONG)
+    paths = ["--ecornn-implementations", str(right), "--ecornn-implementations", str(wrong)]
+    done = foreign.run("--ecornn-bench", *paths, "--ecornn-case", samples.CASE, *BRIEFLY, check=1)
+    rows = foreign.rows()
+    assert rows[f"right-{samples.CASE}"]["timing"]["time_us"] > 0
+    assert rows[f"right-{samples.CASE}"]["timing"]["against"][0]["baseline"] == "torch_cpu"
+    failed = rows[f"wrong-{samples.CASE}"]
+    assert failed["status"] == "failed"
+    assert failed["timing"] is None
+    assert "noise floor: torch_cpu against itself" in done.stdout
+    assert "is over its limit" in failed["reason"]
+    command = re.search(r"again: pytest (.*)", done.stdout)
+    assert command is not None
+    assert f'--ecornn-case "{samples.CASE}"' in command[1]
+    markdown = (foreign.path / "reports/local/report.md").read_text()
+    assert "wrong" in markdown
+    assert "torch.nn has no" not in markdown
+
+
+def test_a_broken_property_fails_by_itself_and_its_command_fails_again(foreign: Foreign) -> None:
+    late = samples.RIGHT.replace("(gates + h @ w_hh.T", "(gates + 1e-9 * torch.rand(1) + h @ w_hh.T")
+    paths = ["--ecornn-implementations", str(foreign.write("mine.py", late)), "--ecornn-only", "mine"]
+    options = [*paths, *QUICK, "--ecornn-profile", "quick"]
+    foreign.run("--ecornn-verify", *options, "-k", "properties and mine-lstm-float32", check=1)
+    (row,) = (one for one in foreign.rows().values() if one["kind"] == "properties")
+    assert "globals_unchanged is broken: settings that the whole process shares are left as they were" in row["reason"]
+    case = re.search(r'--ecornn-case "([^"]*)"', row["reason"])
+    assert case is not None
+    foreign.run("--ecornn-verify", *paths, "--ecornn-case", case[1], "-k", "properties", check=1)
+    foreign.run("--ecornn-verify", *paths, "--ecornn-case", case[1], "-k", "fixed", check=0)
+
+
+def test_a_drawn_failure_prints_one_line_that_fails_again(foreign: Foreign) -> None:
+    wrong = foreign.write("wrong.py", samples.WRONG)
+    paths = ["--ecornn-implementations", str(wrong), "--ecornn-only", "wrong", "--ecornn-profile", "quick"]
+    done = foreign.run("--ecornn-verify", *paths, *QUICK, "-k", "drawn and lstm-float32", check=1)
+    command = re.search(r"again: pytest (.*)", done.stdout)
+    assert command is not None
+    case = re.search(r'--ecornn-case "([^"]*)"', command[1])
+    assert case is not None
+    again = foreign.run("--ecornn-verify", "--ecornn-only", "wrong", "--ecornn-case", case[1], *paths[:2], check=1)
+    assert "1 failed" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (samples.RAISES, "expected a result or Unsupported, got RuntimeError at mine.py"),
+        (samples.WRONG_SHAPE, "expected a tensor of shape [6, 3, 8], float32, on cpu; got shape [5, 3, 8]"),
+        (samples.WRONG_DTYPE, "got shape [6, 3, 8], float64"),
+        (samples.NOT_FINITE, "expected"),
+        (samples.NO_STATE, "expected the tuple (output, final_state)"),
+        (samples.REMEMBERS, "a timed call returned a wrong result"),
+    ],
+    ids=["raises", "wrong shape", "wrong dtype", "not finite", "no state", "remembers its result"],
+)
+def test_a_broken_implementation_is_a_failed_row_and_the_run_goes_on(foreign: Foreign, text: str, expected: str) -> None:
+    mine = foreign.write("mine.py", text)
+    foreign.run("--ecornn-bench", "--ecornn-implementations", str(mine), "--ecornn-case", samples.CASE, *QUICK, check=1)
+    rows = foreign.rows()
+    assert rows[f"mine-{samples.CASE}"]["status"] == "failed"
+    assert expected in rows[f"mine-{samples.CASE}"]["reason"]
+    assert rows[f"sequential-{samples.CASE}"]["status"] == "passed"
+    assert rows[f"torch_cpu-{samples.CASE}"]["timing"]["against"] == []
+
+
+def test_a_row_below_its_floor_is_invalid(foreign: Foreign) -> None:
+    slow = "roofline.Ceilings({1: 1e-6}, {1: 1e-6}, dict.fromkeys(dtypes, 1e-6))"
+    foreign.write(
+        "conftest.py",
+        f"from pytest_ecornn.measurement import roofline\nroofline.measure_ceilings = lambda dtypes, device: {slow}\n",
+    )
+    options = ["--ecornn-case", samples.CASE, "--ecornn-only", "sequential"]
+    foreign.run("--ecornn-bench", *options, *QUICK, check=1)
+    row = foreign.rows()[f"sequential-{samples.CASE}"]
+    assert (row["status"], row["timing"]) == ("failed", None)
+    assert re.fullmatch(
+        rf"sequential on {samples.CASE}: [\d.e+]+ us by wall clock, but this machine needs at least [\d.e+]+ us: "
+        "a row below its floor is invalid\n"
+        rf'again: pytest --ecornn-bench --ecornn-only sequential --ecornn-case "{samples.CASE}".*',
+        row["reason"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ecornn-only", "sequentail"], "unknown implementation 'sequentail': expected one of"),
+        (["--ecornn-baseline", "cudnn9"], "unknown implementation 'cudnn9'"),
+        (["--ecornn-require", "nobody"], "unknown implementation 'nobody'"),
+        (["--ecornn-cases", "all"], "unknown case set 'all': expected one of smoke"),
+        (["--ecornn-case", "lstm-T4-B2-H8-float31"], "cannot read 'float31'"),
+        (["--ecornn-case", "elman-T4-B2-H8-float32"], "unknown cell 'elman'"),
+        (["--ecornn-device", "tpu"], "unknown device 'tpu'"),
+        (["--ecornn-budget", "-1"], "--ecornn-budget must be a number of seconds over 0"),
+        (["--ecornn-implementations", "absent.py"], "absent.py: no such file or folder"),
+    ],
+)
+def test_what_does_not_exist_is_a_usage_error_of_one_line(foreign: Foreign, arguments: list[str], message: str) -> None:
+    done = foreign.run("--ecornn-bench", *arguments, check=4)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+    assert len(lines) == 1
+    assert message in lines[0]
+
+
+def test_a_report_directory_that_cannot_be_written_is_a_usage_error(foreign: Foreign) -> None:
+    foreign.write("file", "")
+    done = foreign.run("--ecornn-bench", "--ecornn-report", "file/report", "--ecornn-case", samples.CASE, check=4)
+    assert "cannot be written" in done.stderr
+
+
+def test_a_malformed_journal_is_a_usage_error_and_is_kept(foreign: Foreign) -> None:
+    folder = foreign.path / "reports/local"
+    folder.mkdir(parents=True)
+    (folder / "journal.jsonl").write_text('{"schema_version": 1}\nnot json\n')
+    done = foreign.run("--ecornn-bench", "--ecornn-resume", "--ecornn-case", samples.CASE, check=4)
+    assert "journal.jsonl, line 2: expected a JSON object" in done.stderr
+    assert "not json" in (folder / "journal.jsonl").read_text()
+
+
+def test_a_required_skip_is_a_failure(foreign: Foreign) -> None:
+    done = foreign.run("--ecornn-verify", "--ecornn-require", "scan_cpu", "--ecornn-case", samples.CASE, check=1)
+    assert (
+        f'again: pytest --ecornn-verify --ecornn-only scan_cpu --ecornn-case "{samples.CASE}" --ecornn-require' in done.stdout
+    )
+    assert "scan_cpu is required, but skipped" in done.stdout
+
+
+def test_only_is_exact(foreign: Foreign) -> None:
+    done = foreign.run("--ecornn-verify", "--ecornn-only", "sequential", "--collect-only", "-q", "--ecornn-case", samples.CASE)
+    assert [line for line in done.stdout.splitlines() if "::" in line] == [
+        line for line in done.stdout.splitlines() if f"[sequential-{samples.CASE}]" in line
+    ]
+
+
+def test_a_missing_gpu_is_a_reasoned_skip(foreign: Foreign) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    foreign.run("--ecornn-bench", "--ecornn-device", "cuda", "--ecornn-cases", "smoke", "-k", "sequential and rnn", check=0)
+    assert {row["reason"] for row in foreign.rows().values()} == {"no CUDA device on this machine"}
+
+
+def test_junit_xml_carries_the_figures(foreign: Foreign) -> None:
+    foreign.run("--ecornn-bench", "--ecornn-case", samples.CASE, "--junitxml", "junit.xml", *QUICK, check=0)
+    properties = {
+        (case.get("name"), one.get("name")): one.get("value")
+        for case in ElementTree.parse(foreign.path / "junit.xml").iter("testcase")
+        for one in case.iter("property")
+    }
+    name = f"test_benchmark[sequential-{samples.CASE}]"
+    assert float(properties[name, "ecornn_time_us"] or 0) > 0
+    assert "[" in (properties[name, "ecornn_ratio_to_torch_cpu"] or "")
+
+
+TWO_CASES = ("--ecornn-case", samples.CASE, "--ecornn-case", "mingru-T20-B2-H16-float32-projected")
+
+
+def statuses(foreign: Foreign, *arguments: str, fresh: bool = False) -> dict[str, str]:
+    """Of each row of a run."""
+    foreign.run("--ecornn-bench", *TWO_CASES, *QUICK, *arguments, check=0, fresh=fresh)
+    return {name: row["status"] for name, row in foreign.rows().items()}
+
+
+@pytest.mark.ci_only
+def test_workers_that_are_new_processes_give_the_same_rows_as_one(foreign: Foreign) -> None:
+    assert statuses(foreign) == statuses(foreign, "-n", "2", fresh=True)
+
+
+def test_workers_give_the_same_rows_as_one_process(foreign: Foreign) -> None:
+    assert statuses(foreign) == statuses(foreign, "-n", "2")
+    compare = [str(Path(sys.executable).parent / "pytest-benchmark"), "compare", "reports/local/benchmark.json"]
+    table = subprocess.run(compare, cwd=foreign.path, capture_output=True, text=True, check=True)
+    assert f"benchmark '{samples.CASE}': 2 tests" in table.stdout
+    assert "sequential" in table.stdout
+
+
+def test_a_process_that_dies_costs_its_own_row_alone(foreign: Foreign) -> None:
+    text = samples.RIGHT.replace("outputs = []", "import ctypes; ctypes.CDLL(None)._exit(3)", 1)
+    mine = foreign.write("mine.py", text)
+    paths = ["--ecornn-implementations", str(mine)]
+    foreign.run("--ecornn-bench", *paths, "--ecornn-case", samples.CASE, *QUICK, "-n", "2", check=1)
+    rows = foreign.rows()
+    assert rows[f"mine-{samples.CASE}"]["status"] == "failed"
+    assert "crashed" in rows[f"mine-{samples.CASE}"]["reason"]
+    assert rows[f"sequential-{samples.CASE}"]["status"] == "passed"
+
+
+def test_a_killed_run_resumes_and_repeats_no_finished_row(foreign: Foreign) -> None:
+    cases = [a for n in (4, 5, 6, 7) for a in ("--ecornn-case", f"lstm-T{n}-B3-H8-float32")]
+    cases += [a for name in ("scan_cpu", "sequential", "torch_cpu") for a in ("--ecornn-only", name)]
+    journal = foreign.path / "reports/local/journal.jsonl"
+    command = foreign.command("--ecornn-bench", *cases, *QUICK)
+    process = subprocess.Popen(command, cwd=foreign.path, env=environment(), stdout=subprocess.DEVNULL)
+    until = time.monotonic() + 120
+    while time.monotonic() < until and not (journal.exists() and len(journal.read_bytes().splitlines()) > 4):
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    before = {row.key: row for row in read(journal)[1]}
+    assert before
+    with journal.open("a") as file:
+        file.write('{"kind": "bench')  # a line cut short
+    done = foreign.run("--ecornn-bench", *cases, *QUICK, "--ecornn-resume", check=0)
+    after = {row.key: row for row in read(journal)[1]}
+    assert len(after) == 25  # with as many of properties, and the control
+    assert all(after[key] == row for key, row in before.items())
+    assert "25 rows" in done.stdout
+
+
+def test_a_resumed_failure_fails_again_without_being_run(foreign: Foreign) -> None:
+    wrong = foreign.write("wrong.py", samples.WRONG)
+    arguments = ["--ecornn-bench", "--ecornn-implementations", str(wrong), "--ecornn-case", samples.CASE, *QUICK]
+    foreign.run(*arguments, check=1)
+    before = foreign.rows()
+    foreign.run(*arguments, "--ecornn-resume", check=1)
+    assert foreign.rows() == before
+
+
+def test_a_cell_comes_by_the_hook_as_its_documentation_shows(foreign: Foreign) -> None:
+    from pytest_ecornn import hookspecs
+
+    text = (inspect.getdoc(hookspecs.pytest_ecornn_cells) or "").partition("in conftest.py::")[2]
+    foreign.write("conftest.py", textwrap.dedent(text))
+    case = "peephole_lstm-T5-B2-H6-L2-float32-bidirectional-ragged-state-density0.5-training"
+    done = foreign.run("--ecornn-verify", "--ecornn-case", case, "--ecornn-require", "sequential", check=0)
+    assert "2 passed" in done.stdout  # the case, and its properties
+
+
+def test_an_implementation_comes_by_the_hook_and_by_an_ini_value(foreign: Foreign) -> None:
+    foreign.write("hooked.py", samples.RIGHT)
+    (foreign.path / "kernels").mkdir()
+    foreign.write("kernels/from_ini.py", samples.RIGHT)
+    foreign.write("pytest.ini", "[pytest]\necornn_implementations = kernels\n")
+    foreign.write(
+        "conftest.py",
+        "from pathlib import Path\n"
+        "def pytest_ecornn_implementations(config):\n    return [Path(__file__).parent / 'hooked.py']\n",
+    )
+    foreign.run("--ecornn-verify", "--ecornn-case", samples.CASE, check=0)
+    assert {f"hooked-{samples.CASE}", f"from_ini-{samples.CASE}"} <= foreign.rows().keys()
+
+
+def test_an_implementation_comes_by_an_entry_point(foreign: Foreign, monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign.write("installed_kernel.py", samples.RIGHT)
+    info = foreign.path / "installed_kernel-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: installed-kernel\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[pytest_ecornn.implementations]\ninstalled_kernel = installed_kernel\n")
+    monkeypatch.setenv("PYTHONPATH", str(foreign.path))
+    foreign.run("--ecornn-verify", "--ecornn-case", samples.CASE, "--ecornn-only", "installed_kernel", check=0)
+
+
+def test_collecting_leaves_an_earlier_journal_alone(foreign: Foreign) -> None:
+    folder = foreign.path / "reports/local"
+    folder.mkdir(parents=True)
+    (folder / "journal.jsonl").write_text("precious")
+    done = foreign.run("--collect-only", "-q", "--ecornn-bench", "--ecornn-cases", "full", check=0)
+    assert (folder / "journal.jsonl").read_text() == "precious"
+    assert done.stdout.count("test_benchmark[") >= 6_000
+    assert re.search(r"^\d{5} rows unsupported, an item for each of \d+ implementations$", done.stdout, re.M)
+
+
+def test_two_baselines_give_two_ratios(foreign: Foreign) -> None:
+    arguments = ["--ecornn-baseline", "sequential", "--ecornn-baseline", "torch_cpu", "--ecornn-case", samples.CASE]
+    mine = foreign.write("right.py", samples.RIGHT)
+    foreign.run("--ecornn-bench", "--ecornn-implementations", str(mine), *arguments, *QUICK, check=0)
+    against = [one["baseline"] for one in foreign.rows()[f"right-{samples.CASE}"]["timing"]["against"]]
+    assert against == ["sequential", "torch_cpu"]
+
+
+def test_a_repository_path_to_the_suites_means_the_shipped_ones() -> None:
+    root = Path(__file__).parents[2]
+    arguments = ["--ecornn-verify", "--ecornn-case", samples.CASE, "--ecornn-only", "sequential", "--collect-only", "-q"]
+    done = Foreign(root).run("suites/test_equivalence.py", *arguments, check=0)
+    assert f"pytest_ecornn/suites/test_equivalence.py::test_fixed_case[sequential-{samples.CASE}]" in done.stdout
+
+
+def test_drawn_refusals_of_build_are_counted_and_do_not_hide_the_rest(foreign: Foreign) -> None:
+    text = samples.RIGHT.replace("from pytest_ecornn import", "from pytest_ecornn import Unsupported,").replace(
+        "        def layer(",
+        "        if case.has_state:\n            raise Unsupported('begins at zero')\n        def layer(",
+        1,
+    )
+    mine = foreign.write("mine.py", text)
+    options = ["--ecornn-implementations", str(mine), "--ecornn-only", "mine", "--ecornn-profile", "quick"]
+    foreign.run("--ecornn-verify", *options, "-k", "drawn and mine-lstm-float32", check=0)
+    (row,) = foreign.rows().values()
+    assert row["status"] == "passed"
+    assert row["refused"] > 0
+    assert row["examples"] > 0
+
+
+def test_a_changed_implementation_is_not_resumed(foreign: Foreign) -> None:
+    mine = foreign.write("mine.py", samples.RIGHT)
+    arguments = ["--ecornn-bench", "--ecornn-implementations", str(mine), "--ecornn-case", samples.CASE, *QUICK]
+    foreign.run(*arguments, check=0)
+    foreign.write("mine.py", samples.WRONG)
+    done = foreign.run(*arguments, "--ecornn-resume", check=4)
+    assert "mine has changed" in done.stderr
+
+
+def test_a_baseline_that_raises_is_named_and_not_blamed_on_the_candidate(foreign: Foreign) -> None:
+    mine = foreign.write("mine.py", samples.RAISES)
+    options = ["--ecornn-implementations", str(mine), "--ecornn-baseline", "mine", "--ecornn-only", "sequential"]
+    foreign.run("--ecornn-bench", *options, "--ecornn-case", samples.CASE, *QUICK, check=0)
+    row = foreign.rows()[f"sequential-{samples.CASE}"]
+    assert "not compared with mine: it raised RuntimeError" in row["notes"]

@@ -1,0 +1,207 @@
+"""The forms of every kernel that are compiled without a GPU: macros of each source."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import torch
+
+import pytest_ecornn.implementations as implementations
+from pytest_ecornn.implementations._common import recurrent_problem
+from pytest_ecornn.implementations.persistent_gpu import config as persistent_config
+from pytest_ecornn.implementations.persistent_gpu import config_wavefront, single_step
+from pytest_ecornn.implementations.persistent_gpu import heuristics as persistent_heuristics
+from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
+from pytest_ecornn.implementations.scan_gpu.config import Device
+from pytest_ecornn.implementations.scan_gpu.ops import Kind, Shape, choose_form, macros
+from pytest_ecornn.implementations.scan_gpu_log import ops
+from pytest_ecornn.implementations.sparse_persistent_gpu import config as sparse_config
+from pytest_ecornn.implementations.sparse_persistent_gpu import heuristics as sparse_heuristics
+from pytest_ecornn.implementations.sparse_persistent_gpu import kernel as sparse_kernel
+
+FOLDER = Path(implementations.__file__).parent
+H200 = Device(132, 228 * 1024)
+HOPPER, AMPERE = recurrent_problem.Device(132, 232_448, 16), recurrent_problem.Device(108, 166_912, 1)
+STORAGES = ("FLOAT32", "FLOAT64", "BFLOAT16", "FLOAT16")
+FLAGS = ("BATCH_MINOR", "KEEP_GATES", "WIDE_OFFSETS")
+
+
+def of_transposed(cell: int, storage: str, flags: str) -> tuple[tuple[str, str], ...]:
+    return (("CELL", str(cell)), *zip(FLAGS, flags, strict=True), (f"STORAGE_{storage}", "1"))
+
+
+def of_scan() -> list[tuple[tuple[str, str], ...]]:
+    """minGRU forward and backward, time split or not, of all dtypes, and minLSTM with all that it may have."""
+    shapes = [Shape("mingru", 65_536, 1, 256, True, False), Shape("mingru", 4_096, 8, 1536, True, False)]
+    full = Shape("minlstm_positive", 65_536, 1, 256, True, False)
+    found = []
+    for name, backward in itertools.product(STORAGES, (False, True)):
+        plain = Kind(getattr(torch, name.lower()), torch.device("cuda", 0), 16, False, False, backward)
+        found += [macros(shape, plain, choose_form(shape, plain, H200)) for shape in shapes]
+        if name in ("FLOAT32", "BFLOAT16"):
+            kind = plain._replace(is_biased=True, is_masked=True)
+            found.append(macros(full, kind, choose_form(full, kind, H200)))
+    return found
+
+
+def of_log_scan() -> list[tuple[tuple[str, str], ...]]:
+    """Both cells, in every dtype; logarithms in one number and, where there is more than 16 bits, in two."""
+    found = []
+    for name, cell in itertools.product(STORAGES, ("mingru_positive", "minlstm_positive")):
+        dtype = getattr(torch, name.lower())
+        trees = [ops.choose(Shape(cell, 4096, 8, hidden, True, False), dtype, 132) for hidden in (64, 1536)]
+        for tree, is_compensated in itertools.product(trees, {False, dtype.itemsize > 2}):
+            found.append(ops.macros(cell, dtype, tree, is_compensated))
+    return found
+
+
+def of_persistent(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
+    """Every cell, with weights in registers alone and in shared memory too, few sequences and many, even sizes and odd."""
+    found = []
+    for cell, hidden, batch in itertools.product(("rnn_tanh", "lstm", "gru"), (65, 512, 768), (8, 128)):
+        kind = persistent_kernel.Kind(
+            torch.bfloat16 if hidden == 65 else torch.float16, torch.device("cuda", 0), False, is_backward
+        )
+        form = persistent_heuristics.choose(kind.problem(cell, hidden, batch), HOPPER)
+        assert isinstance(form, persistent_config.Form)
+        if not form.is_grid:
+            found.append(persistent_kernel.macros(kind._replace(keeps=batch == 8 and not is_backward), form))
+    return list(dict.fromkeys(found))
+
+
+def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> list[tuple[tuple[str, str], ...]]:
+    """LSTM at large sizes in every precision, as on two devices, one tile of sequences and several; other cells.
+
+    With weights that are split in every step, and with such as are split once.
+    """
+    found = []
+    sizes = [("lstm", hidden, batch) for hidden in (650, 1024, 1500) for batch in (8, 40)]
+    for device, (cell, hidden, batch) in itertools.product(
+        (HOPPER, AMPERE), [*sizes, ("gru", 1024, 1), ("rnn_tanh", 2048, 64)]
+    ):
+        for dtype, tf32 in ((torch.float16, False), (torch.float32, False), (torch.float32, True)):
+            keeps = device is HOPPER and batch == 40 and not is_backward
+            kind = persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, is_backward, keeps)
+            forms = persistent_heuristics.fitting(kind.problem(cell, hidden, batch), device)
+            grids = [form for form in forms if form.is_grid and isinstance(form, Abreast) == is_abreast]
+            for is_twice in (False, True):
+                if of_one := [form for form in grids if (getattr(form, "twice", 0) > 0) == is_twice]:
+                    found.append(persistent_kernel.macros(kind, min(of_one, key=lambda form: form.step_us)))
+    return list(dict.fromkeys(found))
+
+
+def of_persistent_fused(name: str) -> list[tuple[tuple[str, str], ...]]:
+    """With the input product, of even sizes and odd, in every precision; in clusters every cell."""
+    found = []
+    sizes = [("lstm", 512, 512, 8), ("gru", 33, 768, 8), ("gru", 650, 1024, 16), ("lstm", 1024, 1024, 1)]
+    if name == "cluster_forward.cu":
+        sizes += [(cell, *of) for cell in ("rnn_tanh", "lstm", "gru") for of in ((512, 512, 8), (128, 128, 16))]
+        sizes.append(("lstm", 33, 200, 16))
+    kinds = [(torch.bfloat16, False), (torch.float32, False), (torch.float32, True)]
+    for (cell, inputs, hidden, batch), (dtype, tf32) in itertools.product(sizes, kinds):
+        kind = persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, inputs=inputs)
+        form = persistent_heuristics.choose(kind.problem(cell, hidden, batch), HOPPER)
+        assert isinstance(form, persistent_config.Form)
+        if persistent_kernel.source_of(kind, form).name == name:
+            found.append(persistent_kernel.macros(kind, form))
+    return list(dict.fromkeys(found))
+
+
+def of_persistent_wave() -> list[tuple[tuple[str, str], ...]]:
+    """Every cell in every precision, two layers to four, few sequences and many, even sizes and odd, wide inputs and narrow."""
+    found = []
+    sizes = [(200, 200, 32, 2), (128, 33, 8, 4), (512, 512, 8, 3), (65, 260, 40, 2)]
+    kinds = [(torch.float16, False), (torch.float32, False), (torch.float32, True)]
+    for cell, (hidden, inputs, batch, layers), (dtype, tf32) in itertools.product(("rnn_tanh", "lstm", "gru"), sizes, kinds):
+        kind = persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, keeps=batch == 32, lengths=batch > 8)
+        wave = config_wavefront.choose_wave(kind.problem(cell, hidden, batch), HOPPER, inputs, layers, 100)
+        if wave is not None:
+            found.append(persistent_kernel.macros(kind, wave))
+    return found
+
+
+def of_persistent_once() -> list[tuple[tuple[str, str], ...]]:
+    """Every cell in every precision, of one tile of rows and of several, of even sizes and odd."""
+    found = []
+    for cell, (inputs, hidden) in itertools.product(("rnn_relu", "lstm", "gru"), ((65, 33), (1024, 1024), (512, 2048))):
+        for dtype, tf32 in ((torch.float16, False), (torch.float32, False), (torch.float32, True)):
+            kind = persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32)
+            once = single_step.Once(cell, inputs, hidden, 8, kind.arithmetic)
+            found.append(single_step.choose(once, HOPPER).macros(dtype))
+    return found
+
+
+def of_sparse(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
+    """Every cell, in 16 bits and 32, few elements and as many as fit; a row's parts as many in each, and not; barriers."""
+    found = []
+    sizes = [("rnn_tanh", 1152, 1, 0.1), ("rnn_relu", 2304, 16, 0.3), ("lstm", 1152, 32, 0.1), ("gru", 2304, 4, 0.15)]
+    for (cell, hidden, batch, density), dtype in itertools.product(sizes, (torch.bfloat16, torch.float32)):
+        kind = persistent_kernel.Kind(dtype, torch.device("cuda", 0), keeps=batch > 1, lengths=batch == 32)
+        problem = (kind.backward if is_backward else kind).problem(cell, hidden, batch)
+        counts, is_one = sparse_heuristics.expected_counts(problem, density), batch == 1
+        counts[0] = hidden if is_one else counts[0]
+        form = sparse_heuristics.choose(problem, counts, HOPPER, sparse_config.Techniques(timestamps=not is_one))
+        assert isinstance(form, sparse_config.Sparse)
+        found.append(sparse_kernel.macros(kind, form, hidden))
+    return found + of_sparse_clusters(is_backward)
+
+
+def of_sparse_clusters(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
+    """Of one sequence and of as many as a tile has."""
+    found = []
+    sizes = [("rnn_tanh", 4608, 4, 0.3), ("lstm", 1792, 1, 0.1), ("gru", 2304, 8, 0.05), ("rnn_relu", 4608, 2, 0.1)]
+    for (cell, hidden, batch, density), dtype in itertools.product(sizes, (torch.float16, torch.float32)):
+        kind = persistent_kernel.Kind(dtype, torch.device("cuda", 0), keeps=batch > 1)
+        problem = (kind.backward if is_backward else kind).problem(cell, hidden, batch)
+        counts = sparse_heuristics.expected_counts(problem, density)
+        forms = [one for one in sparse_heuristics._fitting(problem, counts, HOPPER, sparse_config.ALL) if one.cluster > 1]
+        form = min(forms, key=lambda one: one.step_clocks)
+        found.append(sparse_kernel.macros(kind, form, hidden))
+    return found
+
+
+MEASURED = (9, 0)  # the architecture for which most is compiled
+Variant = tuple[tuple[str, str], ...]
+# Functions, for what they return takes seconds to choose.
+VARIANTS: dict[str, Callable[[], list[Variant]]] = {
+    "cluster_forward.cu": lambda: of_persistent(False) + of_persistent_fused("cluster_forward.cu"),
+    "cluster_backward.cu": lambda: of_persistent(True),
+    "grid_forward_ntiled.cu": lambda: (
+        of_persistent_grid(False, is_abreast=True) + of_persistent_fused("grid_forward_ntiled.cu")
+    ),
+    "grid_forward.cu": lambda: of_persistent_grid(False) + of_persistent_fused("grid_forward.cu"),
+    "grid_backward.cu": lambda: of_persistent_grid(True),
+    "single_step_forward.cu": of_persistent_once,
+    "wavefront_forward.cu": of_persistent_wave,
+    "scan.cu": of_scan,
+    "log_scan.cu": of_log_scan,
+    "forward.cu": lambda: of_sparse(False),
+    "backward.cu": lambda: of_sparse(True),
+    "pointwise.cu": lambda: [
+        *(of_transposed(cell, storage, "110") for cell, storage in itertools.product(range(4), STORAGES)),
+        *(of_transposed(2, storage, flags) for storage, flags in itertools.product(STORAGES, ("010", "100", "111"))),
+    ],
+}
+
+
+def source_of(name: str) -> Path:
+    """The kernel's file."""
+    (found,) = FOLDER.rglob(name)
+    return found
+
+
+@cache
+def variants(name: str) -> list[Variant]:
+    """The macros of each form of the kernel to compile."""
+    return VARIANTS[name]()
+
+
+def copied(source: Path, folder: Path) -> Path:
+    """A copy to change, with the headers beside it."""
+    shutil.copytree(source.parent, folder, dirs_exist_ok=True)
+    return folder / source.name

@@ -1,0 +1,77 @@
+"""No load of a kernel is from an address that may be null, which only a condition would keep from happening."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Problem
+from pytest_ecornn.implementations._cuda import compile as compiler
+from pytest_ecornn.implementations.persistent_gpu import config_wavefront, kernel, single_step, wavefront
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
+from pytest_ecornn.implementations.persistent_gpu.heuristics import fitting
+from pytest_ecornn.implementations.persistent_gpu.kernel import Kind
+from pytest_ecornn.implementations.persistent_gpu.single_step import Once
+from tests.helpers.requirements import needs_nvrtc
+from tests.simulator.clusters_on_cpu import H200
+
+TF32 = Kind(torch.float32, torch.device("cuda", 0), tf32=True, keeps=True, lengths=True)
+PROBLEM = Problem("lstm", 64, 3, Arithmetic(4, False))  # H is no multiple of 12 units a block: the last block has 4
+NULL_OR_ADDRESS = re.compile(r"selp\.b64\s+(%rd\d+), %rd\d+, 0, %p\d+;")
+LOADED = re.compile(r"ld\.[\w.]+\s+[^[]+\[(%rd\d+)")
+
+
+def of_form(kind: type[Form], units: int, inputs: int = 0) -> tuple[Path, Any]:
+    form = next(
+        form
+        for form in fitting(PROBLEM, H200)
+        if type(form) is kind and form.units == units and form.is_grid and form.groups > 2
+    )
+    chosen = TF32._replace(inputs=inputs, keeps=not inputs)
+    return kernel.source_of(chosen, form), kernel.macros(chosen, form)
+
+
+def of_wave() -> tuple[Path, Any]:
+    waves = config_wavefront.waves(PROBLEM, H200, 64, 2, 64)
+    wave = next(wave for wave in waves if wave is not None)
+    return wavefront._SOURCE, kernel.macros(TF32, wave)
+
+
+def of_once() -> tuple[Path, Any]:
+    return single_step._SOURCE, single_step.choose(Once("lstm", 64, 64, 3, Arithmetic(4, False)), H200).macros(torch.float32)
+
+
+KERNELS = {
+    "grid": lambda: of_form(Form, 12),
+    "grid, input product": lambda: of_form(Form, 12, 64),
+    "abreast": lambda: of_form(Abreast, 12),
+    "wave": of_wave,
+    "once": of_once,
+}
+
+
+def ptx_of(source: Path, macros: tuple[tuple[str, str], ...]) -> str:
+    from cupy.cuda import nvrtc
+
+    options = [one for one in compiler._options(source, macros, (9, 0)) if "architecture" not in one and "ptxas" not in one]
+    program = nvrtc.createProgram(source.read_text(), source.name, [], [])
+    try:
+        nvrtc.compileProgram(program, ["--gpu-architecture=compute_90a", *options])
+        found = nvrtc.getPTX(program)
+    finally:
+        nvrtc.destroyProgram(program)
+    return found if isinstance(found, str) else found.decode()
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name", KERNELS)
+def test_no_address_of_a_load_may_be_null(name: str) -> None:
+    text = ptx_of(*KERNELS[name]())
+    loaded = set(LOADED.findall(text))
+    assert len(loaded) > 3
+    assert loaded.isdisjoint(NULL_OR_ADDRESS.findall(text))

@@ -1,0 +1,187 @@
+"""Every kernel compiles for every supported architecture without spills, and its arguments are checked; no GPU is needed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import random
+import re
+import struct
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_ecornn.implementations._cuda import compile as compiler
+from pytest_ecornn.implementations._cuda.kernel import Array, is_dense, one_thread_each
+from pytest_ecornn.implementations._cuda.launch import Launch
+from tests.helpers.ci_only import IS_CI
+from tests.helpers.kernel_forms import FOLDER, MEASURED, VARIANTS, Variant, copied, source_of, variants
+from tests.helpers.requirements import needs_nvrtc
+
+# Sources that not every architecture has the instructions for.
+ONLY = {
+    "cluster_forward.cu": ((9, 0),), "cluster_backward.cu": ((9, 0),), "grid_forward.cu": ((8, 0), (9, 0)),
+    "grid_forward_ntiled.cu": ((8, 0), (9, 0)),
+    "grid_backward.cu": ((8, 0), (9, 0)), "wavefront_forward.cu": ((9, 0),),
+    "forward.cu": ((8, 0), (9, 0)), "backward.cu": ((8, 0), (9, 0)),
+}  # fmt: skip
+MOST_COMPILED = {MEASURED: 8 if IS_CI else 2}  # of a kernel; for other architectures 3
+# Bytes, where weights fill the registers: what else is in them varies from one version of the compiler to the next.
+MOST_SPILLED = {
+    "grid_forward_ntiled.cu": 192,  # addresses, of float32 that is split: read again once a step
+    "cluster_backward.cu": 16,
+    "grid_forward.cu": 80,
+    "grid_backward.cu": 64,
+    "wavefront_forward.cu": 64,
+    "forward.cu": 320,  # of who has several states, where elements fill the registers
+    "backward.cu": 320,
+}
+MOST_SPILLED_BY_READERS = 256  # addresses, of threads that read alone
+
+
+def compiled_here(name: str, capability: tuple[int, int]) -> list[Variant]:
+    """Of the variants as many as CI has time for, always the same, or all of them where ECORNN_ALL_VARIANTS is set."""
+    # only newer devices move registers, or have clusters
+    new = {"OTHER_REGISTERS": "0", "CLUSTER": "1"}
+    able = [one for one in variants(name) if capability >= (9, 0) or new == new | {k: v for k, v in one if k in new}]
+    most = len(able) if os.environ.get("ECORNN_ALL_VARIANTS") else MOST_COMPILED.get(capability, 3)
+    return random.Random(f"{name} {capability}").sample(able, min(most, len(able)))
+
+
+def of_architecture(name: str, capability: tuple[int, int]) -> Any:
+    """Parameters of a test. Only CI compiles for the architectures that are not measured."""
+    marks = [] if capability == MEASURED else [pytest.mark.ci_only]
+    return pytest.param(name, capability, marks=marks, id=f"{name}-sm_{capability[0]}{capability[1]}")
+
+
+def unique(source: Path, folder: Path) -> Path:
+    """A copy that nobody has compiled: beside a driver NVRTC keeps a cache of its own, and is silent on what it finds there."""
+    copy = copied(source, folder)
+    copy.write_text(f"{source.read_text()}\n__device__ int unique_{uuid.uuid4().hex};\n")
+    return copy
+
+
+def test_every_kernel_is_compiled_here() -> None:
+    assert {file.name for file in FOLDER.rglob("*.cu")} == set(VARIANTS)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    ("name", "capability"),
+    [of_architecture(name, capability) for name in VARIANTS for capability in ONLY.get(name, compiler.ARCHITECTURES)],
+)
+def test_kernels_compile_without_spills(
+    name: str, capability: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
+    source = unique(source_of(name), tmp_path)
+    for variant in compiled_here(name, capability):
+        compiled = compiler.compile_source(source, variant, capability)
+        spilled = [int(count) for count in re.findall(r"(\d+) bytes spill", compiled.log)]
+        assert spilled, "the compiler says how many bytes a kernel spills"
+        most = MOST_SPILLED_BY_READERS if dict(variant).get("READERS", "0") != "0" else MOST_SPILLED.get(name, 0)
+        assert max(spilled) <= most, f"{variant}: {compiled.log}"
+        assert compiled.path.stat().st_size
+
+
+def is_whole(elf: bytes) -> bool:
+    """Whether both tables that the header of an ELF file tells of are in it: nvdisasm refuses the file otherwise."""
+    ends = [
+        struct.unpack_from("<Q", elf, offset)[0] + math.prod(struct.unpack_from("<HH", elf, sizes))
+        for offset, sizes in ((0x20, 0x36), (0x28, 0x3A))
+    ]
+    return len(elf) == max(ends)
+
+
+@needs_nvrtc
+def test_what_was_compiled_once_comes_from_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
+    source, variant = unique(source_of("pointwise.cu"), tmp_path), variants("pointwise.cu")[0]
+    first = compiler.compile_source(source, variant, (9, 0))
+    again = compiler.compile_source(source, variant, (9, 0))
+    other = compiler.compile_source(source, variant, (8, 0))
+    assert first.log
+    assert again == compiler.Compiled(first.path, "")
+    assert is_whole(first.path.read_bytes())
+    assert other.path != first.path
+
+
+@needs_nvrtc
+def test_a_change_of_any_header_compiles_a_kernel_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "HEADERS", tmp_path / "include")
+    source = tmp_path / "kernels/kernel.cu"
+    files = [source, tmp_path / "kernels/own.cuh", tmp_path / "include/ecornn/ptx/shared.cuh"]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    digests = [compiler._digest(source, (), (9, 0))]
+    for file in files:
+        file.write_text("// changed")
+        digests.append(compiler._digest(source, (), (9, 0)))
+    assert len(set(digests)) == 4
+
+
+def test_a_kernel_includes_shared_headers_by_their_path_and_its_own_by_their_name() -> None:
+    for file in (*FOLDER.rglob("*.cu"), *FOLDER.rglob("*.cuh")):
+        for name in re.findall(r'#include "(.+)"', file.read_text()):
+            folder = compiler.HEADERS if name.startswith("ecornn/") else file.parent
+            assert (folder / name).is_file(), f"{file}: {name}"
+            assert folder == compiler.HEADERS or file.parent.name == "kernels", f"{file}: {name}"
+
+
+@needs_nvrtc
+def test_a_kernel_is_compiled_where_the_cache_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECORNN_CACHE_DIR", "/dev/null/absent")
+    source = tmp_path / "empty.cu"
+    source.write_text('extern "C" __global__ void f() {}')
+    path = compiler.compile_source(source, (), (9, 0)).path
+    assert path.stat().st_size
+    assert path.parent.name.startswith("pytest-ecornn-kernels-")
+
+
+@needs_nvrtc
+def test_an_error_in_a_kernel_is_shown_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
+    source = tmp_path / "wrong.cu"
+    source.write_text("\nint f() { return missing; }\n")
+    with pytest.raises(compiler.CompilationError, match=r"wrong\.cu\(2\).*missing"):
+        compiler.compile_source(source, (), (9, 0))
+
+
+def test_headers_say_what_the_house_asks() -> None:
+    for file in FOLDER.rglob("*.cu"):
+        header = list(itertools.takewhile(lambda line: line.startswith("//"), file.read_text().splitlines()))
+        assert len(header) <= 30
+        words = [match[1] for line in header if (match := re.match(r"// (\w+): ", line))]
+        assert words == ["Maths", "Layout", "Launch", "Cost", "Limits", "Order"]
+
+
+def test_a_thread_for_each_element() -> None:
+    assert one_thread_each(1) == Launch(1, 128)
+    assert one_thread_each(129) == Launch(2, 128)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.zeros(5), torch.zeros(6, dtype=torch.float64), torch.zeros(3, 4)[:, :2]],
+    ids=["too few elements", "another dtype", "with gaps"],
+)
+def test_a_wrong_tensor_is_refused_with_what_was_expected(tensor: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=r"k: expected h as 6 adjacent elements of torch.float32 on cpu, got \("):
+        Array(torch.float32, 6).pointer("k", "h", tensor, torch.device("cpu"))
+
+
+def test_none_is_refused_where_it_is_not_an_option() -> None:
+    Array(torch.float32, 6, is_optional=True).pointer("k", "h", None, torch.device("cpu"))
+    with pytest.raises(ValueError, match="k: expected a tensor as h, got None"):
+        Array(torch.float32, 6).pointer("k", "h", None, torch.device("cpu"))
+
+
+def test_dense_in_any_order_of_dimensions() -> None:
+    assert is_dense(torch.zeros(2, 3, 4).permute(1, 2, 0))
+    assert not is_dense(torch.zeros(2, 3, 4)[:, :, ::2])
+    assert not is_dense(torch.zeros(1, 3).expand(2, 3))

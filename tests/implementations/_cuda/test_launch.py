@@ -1,0 +1,151 @@
+"""Launches without a GPU: what is remembered of arrays, and what the driver is handed."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_ecornn.implementations._cuda import layout_memo
+from pytest_ecornn.implementations._cuda.kernel import Array
+from pytest_ecornn.implementations._cuda.launch import Launch, Launcher
+from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
+from tests.simulator.kernels_on_cpu import KernelOnCpu
+
+
+class Counting:
+    """Gives the number of times that it was called."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, how: str, arrays: Mapping[str, Tensor | None]) -> int:
+        self.calls += 1
+        return self.calls
+
+
+class OnDevice(Tensor):
+    """Says that it lies elsewhere."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cuda", 1)
+
+
+def test_arrays_laid_out_alike_are_found_again_with_their_own_addresses() -> None:
+    memo = LayoutMemo(Counting())
+    one, other = torch.zeros(3, 4), torch.zeros(3, 4)
+    assert memo.find("how", {"one": one, "none": None}) == (1, [one.data_ptr(), 0])
+    assert memo.find("how", {"one": other, "none": None}) == (1, [other.data_ptr(), 0])
+    assert memo.find("otherwise", {"one": one, "none": None})[0] == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        torch.zeros(4, 3),
+        torch.zeros(4, 3).T,
+        torch.zeros(3, 4, dtype=torch.float64),
+        torch.zeros(13)[1:].view(3, 4),
+        torch.zeros(3, 4).as_subclass(OnDevice),
+        torch.zeros(3, 4, device="meta"),
+        None,
+    ],
+    ids=["shape", "strides", "dtype", "alignment", "device", "no memory", "absence"],
+)
+def test_another_layout_is_another_matter(other: Tensor | None) -> None:
+    memo = LayoutMemo(Counting())
+    found = [memo.find("how", {"one": one})[0] for one in (torch.zeros(3, 4), other, torch.zeros(3, 4))]
+    assert found == [1, 2, 1]
+
+
+def test_what_was_found_is_forgotten_when_there_is_much_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout_memo, "_MOST", 2)
+    memo = LayoutMemo(Counting())
+    assert [memo.find("how", {"one": torch.zeros(size)})[0] for size in (1, 2, 1, 3, 1, 3)] == [1, 2, 1, 3, 4, 3]
+
+
+def test_what_raises_raises_again() -> None:
+    def refuse(how: str, arrays: Mapping[str, Tensor | None]) -> None:
+        raise ValueError(how)
+
+    memo = LayoutMemo(refuse)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="how"):
+            memo.find("how", {"one": torch.zeros(1)})
+
+
+class Driver:
+    """Takes the place of CuPy's: reads the arguments of `types` from where their addresses point. refuses: cooperative ones."""
+
+    class CUDADriverError(RuntimeError):
+        pass
+
+    def __init__(self, types: Sequence[Any]):
+        self.types = types
+        self.launched: list[tuple[Any, ...]] = []
+        self.during: Any = None
+
+    def launchKernel(self, function: int, *given: int) -> None:  # noqa: N802
+        if during := self.during:
+            self.during = None
+            during()
+        *how, places, _ = given
+        addresses = (ctypes.c_void_p * len(self.types)).from_address(places)
+        values = [one.from_address(address).value for one, address in zip(self.types, addresses, strict=True)]
+        self.launched.append((*how, values))
+
+    def launchCooperativeKernel(self, *given: int) -> None:  # noqa: N802
+        raise self.CUDADriverError("too large")
+
+
+class Function:
+    class kernel:  # noqa: N801
+        ptr = 1
+
+
+def test_a_launch_within_another_leaves_its_arguments_alone() -> None:
+    driver = Driver([ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong])
+    launcher = Launcher(Function, "Piq", False, driver)
+    driver.during = lambda: launcher(Launch(1, 1), 0, [7, -8, 2**40])
+    launcher(Launch(2, 32, 64), 9, [16, -1, 2**33])
+    launcher(Launch(1, 1), 0, [32, 5, -(2**50)])
+    alone, other = (1, 1, 1, 1, 1, 1, 0, 0), (2, 1, 1, 32, 1, 1, 64, 9)
+    assert driver.launched == [(*alone, [7, -8, 2**40]), (*other, [16, -1, 2**33]), (*alone, [32, 5, -(2**50)])]
+
+
+def test_what_the_driver_refuses_is_said_and_may_be_tried_again() -> None:
+    launcher = Launcher(Function, "P", True, Driver([ctypes.c_void_p]))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"the CUDA driver refused Launch\(grid=300, .*: too large"):
+            launcher(Launch(300, 32), 0, [16])
+    assert len(launcher._idle) == 1
+
+
+class Recording(KernelOnCpu):
+    """Keeps what it was to run."""
+
+    def _load(self, *source: Any) -> None:
+        self.passed: list[Sequence[int]] = []
+
+    def _run(self, launch: Launch, passed: Sequence[int]) -> None:
+        self.passed.append(passed)
+
+
+def test_a_prepared_launch_runs_on_other_arrays(tmp_path: Any) -> None:
+    arguments = {"x": Array(torch.float32, 4), "count": int, "y": Array(torch.float32, 4, is_optional=True)}
+    kernel = Recording(tmp_path, "kernel", (), arguments, torch.device("cpu"))
+    x = torch.zeros(4)
+    kernel.prepared(Launch(1, 1), {"x": x, "y": None}, count=3)([32, 0])
+    kernel.prepared(Launch(1, 1), {"y": None, "x": x}, count=3)([48, 64])  # in its own order
+    assert kernel.passed == [(32, 3, 0), (64, 3, 48)]
+    with pytest.raises(ValueError, match="expected 2 addresses, got 1"):
+        kernel.prepared(Launch(1, 1), {"x": x, "y": None}, count=3)([32])
+    with pytest.raises(ValueError, match="expected x"):
+        kernel.prepared(Launch(1, 1), {"x": x.double(), "y": None}, count=3)
+    with pytest.raises(ValueError, match="expected the arguments x, count, y, got x, count"):
+        kernel.prepared(Launch(1, 1), {"x": x}, count=3)

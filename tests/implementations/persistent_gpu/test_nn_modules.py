@@ -1,0 +1,549 @@
+"""pytest_ecornn.nn in place of torch.nn: results and gradients alike, by the kernels on clusters of a CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import prune
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
+
+import pytest_ecornn.nn
+from pytest_ecornn.implementations._common.recurrent_problem import Device
+from pytest_ecornn.implementations._common.torch_nn import Operators
+from pytest_ecornn.implementations._cuda.compile import refusal
+from pytest_ecornn.implementations.persistent_gpu import kernel
+from pytest_ecornn.implementations.persistent_gpu.kernel import launch_of, plan
+from pytest_ecornn.reference.precision import fp32_precision
+from tests.helpers import persistent
+from tests.helpers.requirements import needs_compiler, needs_hopper
+
+on_cpu = persistent.on_cpu  # a fixture: the ops run on clusters of a CPU
+H, I, B, T = 9, 4, 3, 5  # noqa: E741
+MODULES = {
+    "rnn_tanh": (nn.RNN, pytest_ecornn.nn.RNN, {}),
+    "rnn_relu": (nn.RNN, pytest_ecornn.nn.RNN, {"nonlinearity": "relu"}),
+    "lstm": (nn.LSTM, pytest_ecornn.nn.LSTM, {}),
+    "gru": (nn.GRU, pytest_ecornn.nn.GRU, {}),
+}
+NEAR = {torch.float32: {"rtol": 1e-5, "atol": 1e-5}, torch.float16: {"rtol": 1e-2, "atol": 1e-2}}
+
+
+@pytest.fixture
+def by_kernels(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tensors of the CPU are run as those of a CUDA device are."""
+    monkeypatch.setattr(pytest_ecornn.nn, "_is_run_by_kernels", lambda device: True)
+    with fp32_precision("rnn", "ieee"):
+        yield
+
+
+@pytest.fixture
+def really_planned(by_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on any machine, not for a CPU's clusters."""
+    monkeypatch.setattr(kernel, "plan", plan)
+    monkeypatch.setattr(kernel, "refusal", refusal)
+    launch_of.cache_clear()
+
+
+def on_clusters(test: Callable[..., None]) -> Any:
+    return needs_compiler(pytest.mark.usefixtures("by_kernels")(test))
+
+
+def both(cell: str, dtype: torch.dtype = torch.float32, device: str = "cpu", **options: Any) -> tuple[nn.RNNBase, nn.RNNBase]:
+    """torch.nn's module in float32, this project's in the dtype, of the same weights."""
+    theirs, ours, own = MODULES[cell]
+    torch.manual_seed(0)
+    reference = theirs(I, H, **own, **options)
+    module = ours(I, H, **own, **options, dtype=dtype, device=device)
+    module.load_state_dict(reference.state_dict())
+    return reference, module
+
+
+def tensors(found: Any) -> list[Tensor]:
+    """All that output and final states hold."""
+    if isinstance(found, Tensor):
+        return [found]
+    if isinstance(found, PackedSequence):
+        return [found.data]
+    return [one for part in found for one in tensors(part)]
+
+
+def states(module: nn.RNNBase, *batch: int) -> Any:
+    """Initial states [L*D, B, H], or [L*D, H] without a batch."""
+    shape = (module.num_layers * (1 + module.bidirectional), *batch, H)
+    torch.manual_seed(1)
+    found = tuple(torch.randn(shape) for _ in range(2))
+    return found if module.mode == "LSTM" else found[0]
+
+
+def gradients(module: nn.RNNBase, found: Any, *inputs: Tensor) -> list[Tensor]:
+    loss = sum((one * one.detach().cos()).sum() for one in tensors(found))
+    return list(torch.autograd.grad(loss, [*inputs, *module.parameters()]))
+
+
+def assert_alike(found: Any, wanted: Any, dtype: torch.dtype = torch.float32) -> None:
+    for one, other in zip(tensors(found), tensors(wanted), strict=True):
+        torch.testing.assert_close(one.cpu().float(), other.float(), **NEAR[dtype])
+
+
+def to(dtype: torch.dtype, given: Any) -> Any:
+    """A leaf of that dtype for each tensor; packed sequences and tuples of tensors too."""
+    if given is None or isinstance(given, Tensor):
+        return None if given is None else given.detach().to(dtype).requires_grad_()
+    if isinstance(given, PackedSequence):
+        return given._replace(data=to(dtype, given.data))
+    return tuple(to(dtype, one) for one in given)
+
+
+def compare(
+    cell: str, x: Any, hx: Callable[[nn.RNNBase], Any] = lambda of: None, dtype: Any = torch.float32, **options: Any
+) -> Any:
+    """Both modules' results and gradients are alike. Returns this project's output and final states."""
+    reference, module = both(cell, dtype, **options)
+    results, of_inputs = [], []
+    for one, precision in ((reference, torch.float32), (module, dtype)):
+        given = to(precision, x), to(precision, hx(one))
+        results.append(one(*given))
+        inputs = [tensor for part in given if part is not None for tensor in tensors(part)]
+        of_inputs.append(gradients(one, results[-1], *inputs))
+    assert_alike(results[1], results[0], dtype)
+    assert_alike(of_inputs[1], of_inputs[0], dtype)
+    assert {one.dtype for one in tensors(results[1])} == {dtype}
+    return results[1]
+
+
+def batch() -> Tensor:
+    torch.manual_seed(2)
+    return torch.randn(T, B, I)
+
+
+# Like torch.nn's.
+
+
+@on_clusters
+@pytest.mark.parametrize("dtype", NEAR)
+@pytest.mark.parametrize("cell", MODULES)
+def test_results_and_gradients(cell: str, dtype: torch.dtype) -> None:
+    compare(cell, batch(), lambda of: states(of, B), dtype)
+
+
+@on_clusters
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_layers_and_directions(cell: str) -> None:
+    options = {"num_layers": 2, "bidirectional": True, "bias": False, "batch_first": True}
+    output, final = compare(cell, batch().transpose(0, 1), lambda of: states(of, B), **options)
+    assert output.shape == (B, T, 2 * H)
+    assert (final[0] if cell == "lstm" else final).shape == (4, B, H)
+
+
+@on_clusters
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_one_sequence_without_a_batch(cell: str, batch_first: bool) -> None:
+    output, final = compare(cell, batch()[:, 0], states, batch_first=batch_first)
+    assert output.shape == (T, H)
+    assert (final[0] if cell == "lstm" else final).shape == (1, H)
+
+
+@on_clusters
+@pytest.mark.parametrize("has_states", [False, True])
+@pytest.mark.parametrize("is_sorted", [False, True])
+@pytest.mark.parametrize(("cell", "batch_first"), [("lstm", True), ("gru", False)])
+def test_packed_sequences(cell: str, batch_first: bool, is_sorted: bool, has_states: bool) -> None:
+    lengths = [5, 3, 1] if is_sorted else [3, 5, 1]
+    packed = pack_padded_sequence(batch(), torch.tensor(lengths), enforce_sorted=is_sorted)
+    given = (lambda of: states(of, B)) if has_states else (lambda of: None)
+    output, _ = compare(cell, packed, given, bidirectional=True, batch_first=batch_first)
+    assert isinstance(output, PackedSequence)
+    assert all(one is other for one, other in zip(output[1:], packed[1:], strict=True))
+
+
+@on_clusters
+def test_a_list_of_sequences() -> None:
+    compare("lstm", pack_sequence([batch()[:2, 0], batch()[:4, 1]], enforce_sorted=False), num_layers=2)
+
+
+@on_clusters
+@pytest.mark.parametrize("cell", MODULES)
+def test_an_empty_batch_or_no_steps(cell: str) -> None:
+    reference, module = both(cell, bidirectional=True)
+    found, wanted = module(torch.zeros(T, 0, I)), reference(torch.zeros(T, 0, I))
+    assert [one.shape for one in tensors(found)] == [one.shape for one in tensors(wanted)]
+    assert not any(one.any() for one in gradients(module, found))
+    with pytest.raises(RuntimeError, match="Expected sequence length to be larger than 0"):
+        module(torch.zeros(0, B, I))
+
+
+@on_clusters
+def test_a_state_is_carried_from_call_to_call() -> None:
+    reference, module = both("lstm")
+    found = []
+    for one in (reference, module):
+        _, state = one(batch()[:2])
+        _, state = one(batch()[2:4], state)
+        cut = tuple(part.detach() for part in state)
+        output, cut = one(batch()[4:], cut)
+        found.append([output, *cut, *gradients(one, [state]), *gradients(one, output)])
+    assert_alike(found[1], found[0])
+
+
+@on_clusters
+@pytest.mark.parametrize("part", ["output", "h_n", "c_n"])
+def test_gradients_of_some_results_alone(part: str) -> None:
+    found = []
+    for one in both("lstm", bidirectional=True):
+        output, (h_n, c_n) = one(batch())
+        found.append(gradients(one, {"output": output, "h_n": h_n, "c_n": c_n}[part]))
+    assert_alike(found[1], found[0])
+
+
+@on_clusters
+def test_an_optimizers_step_is_seen_by_the_next_call() -> None:
+    found = []
+    for one in both("gru"):
+        optimizer = torch.optim.SGD(one.parameters(), 0.5)
+        one(batch())[0].sum().backward()
+        optimizer.step()
+        found.append(one(batch()))
+    assert_alike(found[1], found[0])
+
+
+@on_clusters
+def test_without_gradients() -> None:
+    reference, module = both("lstm")
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            found = module(batch())
+            assert_alike(found, reference(batch()))
+        assert not any(one.requires_grad for one in tensors(found))
+
+
+@on_clusters
+def test_weights_given_for_one_call() -> None:
+    reference, module = both("lstm")
+    halved = {name: one.detach() / 2 for name, one in module.named_parameters()}
+    found = torch.func.functional_call(module, halved, (batch(),))
+    assert_alike(found, torch.func.functional_call(reference, halved, (batch(),)))
+    assert_alike(module(batch()), reference(batch()))
+
+
+@on_clusters
+def test_weights_made_anew_in_each_call() -> None:
+    found = []
+    for one in both("gru"):
+        torch.nn.utils.parametrizations.weight_norm(one, "weight_hh_l0")
+        output, _ = one(batch())
+        found.append([output, *gradients(one, output)])
+    assert_alike(found[1], found[0])
+
+
+@on_clusters
+@pytest.mark.parametrize("cell", MODULES)
+def test_what_is_pruned_stays_so(cell: str) -> None:
+    """Elements that torch.nn.utils.prune has masked are 0 and have no gradient; others' is the original parameter's."""
+    found, pruned = [], ("weight_hh_l0", "weight_hh_l1", "weight_ih_l0")
+    for one in both(cell, num_layers=2):
+        for name in pruned:
+            prune.l1_unstructured(one, name, 0.75)
+        results = one(batch())
+        names = [name for name, _ in one.named_parameters()]
+        of_parameters = dict(zip(names, gradients(one, results), strict=True))
+        for name in pruned:
+            assert int(of_parameters[f"{name}_orig"].count_nonzero()) <= int(getattr(one, f"{name}_mask").sum())
+        found.append([*tensors(results), *(of_parameters[name] for name in sorted(names))])
+    assert_alike(found[1], found[0])
+
+
+@on_clusters
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # read by torch's compiler
+def test_compiled_it_computes_the_same() -> None:
+    _, module = both("lstm", num_layers=2)
+    compiled = torch.compile(module, backend="aot_eager")  # which leaves it out, as torch.nn's
+    found, wanted = compiled(batch(), states(module, B)), module(batch(), states(module, B))
+    assert_alike(found, wanted)
+    assert_alike(gradients(module, found), gradients(module, wanted))
+
+
+# Dropout.
+
+
+@on_clusters
+def test_it_is_between_layers_in_training_only() -> None:
+    reference, module = both("lstm", num_layers=2, dropout=0.5, bidirectional=True)
+    assert_alike(module.eval()(batch()), reference.eval()(batch()))
+    module.train()
+    x = batch()
+    output, (h_n, _) = module(x)
+    assert_alike(h_n[:2], reference(x)[1][0][:2])
+    assert not torch.equal(output, module(x)[0])
+    assert torch.equal(module(batch())[0], module(batch())[0])  # from one seed
+
+
+@on_clusters
+def test_all_of_it_leaves_the_next_layer_nothing() -> None:
+    reference, module = both("gru", num_layers=2, dropout=1.0)
+    assert_alike(module(batch()), reference(batch()))
+
+
+# What a call does, and what it does not.
+
+
+class Calls(Operators):
+    """Each of them."""
+
+    sees_inside_ops = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.all.append(str(func))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def products(module: nn.RNNBase, x: Tensor) -> int:
+    """Of matrices, in the backward pass."""
+    loss = module(x)[0].sum()
+    with Calls() as calls:
+        loss.backward()
+    return sum(name.startswith("aten.mm.") for name in calls.all)
+
+
+@on_clusters
+@pytest.mark.parametrize(("cell", "of_states"), [("lstm", 1), ("gru", 2)])  # GRU's r and z, and n
+def test_gradients_of_frozen_weights_are_not_computed(cell: str, of_states: int) -> None:
+    x, all_of = batch(), 1 + of_states
+    assert products(both(cell)[1], x) == all_of
+    assert products(both(cell)[1], batch().requires_grad_()) == all_of + 1
+    for frozen, left in (("weight_ih_l0", of_states), ("weight_hh_l0", 1), ("bias_ih_l0", all_of), ("bias_hh_l0", all_of)):
+        reference, module = both(cell)
+        for one in (reference, module):
+            one.get_parameter(frozen).requires_grad_(False)
+        assert products(module, x) == left
+        reference(x)[0].sum().backward()
+        for name, one in module.named_parameters():
+            assert (one.grad is None) == (name == frozen)
+            if one.grad is not None:
+                assert_alike(one.grad, reference.get_parameter(name).grad)
+
+
+@on_clusters
+def test_a_state_alone_may_want_a_gradient() -> None:
+    found = []
+    for one in both("lstm"):
+        h, c = (state.requires_grad_() for state in states(one.requires_grad_(False), B))
+        output, _ = one(batch(), (h, c))
+        found.append(list(torch.autograd.grad(output.square().sum(), [h, c])))
+    assert_alike(found[1], found[0])
+
+
+@on_clusters
+def test_where_all_is_frozen_nothing_is_kept() -> None:
+    module = both("lstm")[1].requires_grad_(False)
+    with Operators() as operators:
+        assert not module(batch())[0].requires_grad
+    assert "pytest_ecornn.persistent_forward.default" in operators.names
+    assert not any("keeping" in name for name in operators.names)
+
+
+@on_clusters
+def test_parameters_are_left_where_they_are() -> None:
+    module = both("lstm", num_layers=2)[1]
+    before = [one.data_ptr() for one in module.parameters()]
+    module.flatten_parameters()
+    module(batch())
+    assert [one.data_ptr() for one in module.parameters()] == before
+
+
+# Precision.
+
+
+@on_clusters
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast_computes_in_its_dtype(dtype: torch.dtype) -> None:
+    cast, module = both("lstm", dtype)[1], both("lstm")[1]
+    with torch.autocast("cpu", dtype=dtype):
+        found = module(batch(), states(module, B))
+    wanted = cast(batch().to(dtype), tuple(one.to(dtype) for one in states(module, B)))
+    assert all(torch.equal(*pair) for pair in zip(tensors(found), tensors(wanted), strict=True))
+    for one, parameter in zip(gradients(module, found), module.parameters(), strict=True):
+        assert one.dtype == parameter.dtype == torch.float32
+
+
+@on_clusters
+def test_tf32_where_torch_says_so_of_cudnn() -> None:
+    module = both("lstm")[1]
+    precise = module(batch())[0]
+    with fp32_precision("rnn", "tf32"):
+        coarse = module(batch())[0]
+    assert 1e-6 < (precise - coarse).abs().max() < 1e-2
+
+
+# What is refused.
+
+
+@on_clusters
+def test_a_gradient_of_a_gradient() -> None:
+    module, x = both("lstm")[1], batch().requires_grad_()
+    for results in ((0,), (0, 1)):
+        found = module(x)
+        loss = sum(one.sum() for which in results for one in tensors(found[which]))
+        (of_x,) = torch.autograd.grad(loss, x, create_graph=True)
+        with pytest.raises(NotImplementedError, match="pytest_ecornn::persistent_forward is differentiable once"):
+            of_x.square().sum().backward()
+
+
+@on_clusters
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, when its forward mode is first used
+def test_forward_mode() -> None:
+    module = both("lstm")[1]
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="no forward-mode gradient"):
+        module(torch.autograd.forward_ad.make_dual(batch(), batch()))
+
+
+@on_clusters
+def test_another_dtype(really_planned: None) -> None:
+    module = both("lstm")[1].double()
+    with pytest.raises(ValueError, match=r"expected one of torch\.bfloat16, .* got torch\.float64"):
+        module(batch().double())
+
+
+@on_clusters
+def test_a_device_without_the_kernels(really_planned: None) -> None:
+    with pytest.raises(ValueError, match="on cpu: runs on a CUDA device"):
+        both("gru")[1](batch())
+
+
+@on_clusters
+@pytest.mark.parametrize("wanted", [contextlib.nullcontext, torch.no_grad])
+def test_sizes_that_do_not_fit(wanted: Any, really_planned: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "refusal", lambda device: None)
+    monkeypatch.setattr(kernel.Device, "of", lambda device: Device(132, 2000, 16))
+    with (
+        wanted(),
+        pytest.raises(ValueError, match="H 9 does not fit: the states of 8 sequences must lie in the 2000 bytes"),
+    ):
+        both("gru")[1](batch())
+
+
+@on_clusters
+@pytest.mark.parametrize(
+    ("x", "hx", "message"),
+    [
+        ((T, B, I, 1), None, "Expected input to be 2D or 3D, got 4D"),
+        ((T, B, I + 1), None, r"input.size\(-1\) must be equal to input_size. Expected 4, got 5"),
+        ((T, B, I), ((1, B, H), (1, B + 1, H)), r"Expected hidden\[1\] size \(1, 3, 9\), got \[1, 4, 9\]"),
+        ((T, B, I), ((1, H), (1, H)), "For batched 3-D input, hx and cx should also be 3-D"),
+        ((T, I), ((1, B, H), (1, B, H)), "For unbatched 2-D input, hx and cx should also be 2-D"),
+    ],
+)
+def test_what_torch_nn_refuses_in_its_words(x: Any, hx: Any, message: str) -> None:
+    for module in both("lstm"):
+        with pytest.raises((RuntimeError, ValueError), match=message):
+            module(torch.zeros(x), None if hx is None else tuple(torch.zeros(one) for one in hx))
+
+
+@on_clusters
+def test_an_input_of_another_dtype_than_the_weights() -> None:
+    with pytest.raises(ValueError, match=r"RNN input dtype \(torch.float16\) does not match weight dtype"):
+        both("gru")[1](batch().half())
+
+
+@on_clusters
+def test_states_of_another_dtype() -> None:
+    module = both("lstm")[1]
+    with pytest.raises(
+        ValueError, match=r"expected first_h as \(1, 3, 9\).* of torch.float32 on cpu, got .* of torch.float16 on cpu"
+    ):
+        module(batch(), tuple(one.half() for one in states(module, B)))
+
+
+@on_clusters
+def test_weights_changed_before_the_backward_pass() -> None:
+    module = both("gru")[1]
+    loss = module(batch())[0].sum()
+    with torch.no_grad():
+        module.weight_hh_l0 += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+# Without kernels.
+
+
+@pytest.mark.parametrize("cell", MODULES)
+def test_a_tensor_of_the_cpu_is_torch_nns(cell: str) -> None:
+    reference, module = both(cell, num_layers=2, bidirectional=True)
+    found, wanted = module(batch()), reference(batch())
+    assert all(torch.equal(*pair) for pair in zip(tensors(found), tensors(wanted), strict=True))
+    module.double()(batch().double())
+
+
+@pytest.mark.parametrize("cell", MODULES)
+def test_a_copy_a_pickle_and_a_checkpoint_are_the_same_module(cell: str) -> None:
+    reference, module = both(cell, num_layers=2, bidirectional=True)
+    saved = io.BytesIO()
+    torch.save(module.state_dict(), saved)
+    saved.seek(0)
+    reference.load_state_dict(torch.load(saved))
+    assert list(reference.state_dict()) == list(module.state_dict())
+    for one in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert type(one) is type(module)
+        assert all(torch.equal(*pair) for pair in zip(tensors(one(batch())), tensors(module(batch())), strict=True))
+    assert isinstance(module, type(reference))
+
+
+def test_arguments_are_torch_nns() -> None:
+    assert "num_layers=3" in repr(pytest_ecornn.nn.LSTM(I, H, 3, False, True, 0.1, True))
+    assert pytest_ecornn.nn.RNN(I, H, 1, "relu").mode == "RNN_RELU"
+    with pytest.raises(ValueError, match="proj_size argument is only supported for LSTM"):
+        pytest_ecornn.nn.GRU(I, H, proj_size=2)
+    with pytest.raises(ValueError, match="expected proj_size 0, got 2: only torch"):
+        pytest_ecornn.nn.LSTM(I, H, proj_size=2)
+
+
+# On a GPU.
+
+
+@needs_hopper
+@pytest.mark.parametrize("dtype", NEAR)
+@pytest.mark.parametrize("cell", MODULES)
+def test_on_a_gpu_packed_sequences(cell: str, dtype: torch.dtype) -> None:
+    reference, module = both(cell, dtype, "cuda", num_layers=2, bidirectional=True)
+    packed = pack_padded_sequence(batch(), torch.tensor([3, 5, 1]), enforce_sorted=False)
+    with fp32_precision("rnn", "ieee"):
+        found = module(packed.to("cuda", dtype))
+    wanted = reference(packed)
+    assert_alike(found, wanted, dtype)
+    assert_alike(gradients(module, found), gradients(reference, wanted), dtype)
+
+
+@needs_hopper
+def test_on_a_gpu_a_step_of_training_under_autocast() -> None:
+    reference, module = both("lstm", device="cuda", num_layers=2, dropout=0.5)
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        output, _ = module(batch().cuda())
+    output.float().square().sum().backward()
+    optimizer.step()
+    assert output.dtype == torch.bfloat16
+    assert all(one.isfinite().all() for one in module.parameters())
+    reference.load_state_dict(module.state_dict())
+    with fp32_precision("rnn", "ieee"):
+        assert_alike(module.eval()(batch().cuda()), reference.eval()(batch()))
+
+
+@needs_hopper
+def test_on_a_gpu_nothing_is_slow_in_silence() -> None:
+    with pytest.raises(ValueError, match=r"got torch\.float64"):
+        pytest_ecornn.nn.LSTM(I, H).cuda().double()(batch().cuda().double())
+    with pytest.raises(ValueError, match="H 8192 does not fit"):
+        pytest_ecornn.nn.LSTM(I, 8192, device="cuda")(batch().cuda())

@@ -1,0 +1,166 @@
+"""persistent_gpu where T is 1: a kernel of its own, run on a CPU, and when it is taken."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ecornn.cases import contents
+from pytest_ecornn.implementations import persistent_gpu
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device
+from pytest_ecornn.implementations._cuda.launch import Launch
+from pytest_ecornn.implementations.persistent_gpu import kernel, layers, single_step
+from pytest_ecornn.implementations.persistent_gpu.layers import How
+from pytest_ecornn.implementations.persistent_gpu.ops import run
+from pytest_ecornn.implementations.persistent_gpu.single_step import MOST_SEQUENCES, Once, choose
+from pytest_ecornn.verification import calls
+from tests.helpers.persistent import ARITHMETICS, CELLS, expect_right, expect_seen, on_cpu, small, verdicts
+from tests.helpers.requirements import needs_compiler, needs_hopper
+from tests.simulator.clusters_on_cpu import ClustersOnCpu
+
+__all__ = ["on_cpu"]  # a fixture
+
+
+@given(st.sampled_from(CELLS), st.integers(1, 3000), st.integers(1, 16), st.sampled_from(ARITHMETICS), st.integers(1, 200))
+def test_blocks_cover_all_units_and_sequences_and_run_at_once_where_they_can(
+    cell: str, hidden: int, batch: int, arithmetic: Arithmetic, processors: int
+) -> None:
+    form = choose(Once(cell, 40, hidden, batch, arithmetic), Device(processors, 100_000, 1))
+    tiles = -(-batch // 8)
+    assert form.units * form.blocks >= hidden > form.units * (form.blocks - 1)
+    assert form.launch.grid == form.blocks * tiles
+    assert GATES[cell] * form.units <= 64
+    assert form.launch.shared_bytes <= 48 * 1024
+    assert form.launch.grid <= processors or GATES[cell] * (form.units + 1) > 64
+
+
+@pytest.mark.parametrize(
+    ("bytes", "inputs", "hidden", "width"), [(2, 512, 512, 16), (2, 650, 512, 4), (4, 3, 512, 4), (2, 8, 9, 2)]
+)
+def test_as_much_is_read_at_once_as_divides_all_rows(bytes: int, inputs: int, hidden: int, width: int) -> None:
+    assert Once("lstm", inputs, hidden, 1, Arithmetic(bytes, False)).width == width
+
+
+class Counted(dict[str, int]):
+    def once_of(self, *given: Any) -> Any:
+        self["once"] = self.get("once", 0) + 1
+        return _ONCE_OF(*given)
+
+
+_ONCE_OF = layers.once_of
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    found = Counted()
+    monkeypatch.setattr(layers, "once_of", found.once_of)
+    return found
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hidden_size": 40, "batch": 9, "has_state": True},
+        {"hidden_size": 33, "input_size": 70, "dtype": "bfloat16", "bias": False},
+        {"layers": 2, "bidirectional": True, "has_state": True, "batch_first": True, "dtype": "float32", "hidden_size": 90},
+        {"hidden_size": 64, "input_size": 64, "dtype": "float32", "precision": "tf32", "ragged": True, "has_state": True},
+        {"hidden_size": 18, "layout": "strided", "has_state": True},
+        {"hidden_size": 18, "layout": "offset", "has_state": True},
+    ],
+)
+def test_the_kernel_passes_the_rule(cell: str, options: dict[str, Any], counted: Counted) -> None:
+    case = small(cell, **{"steps": 1, "mode": "inference", "dtype": "float16", **options})
+    assert verdicts(case) == []
+    assert counted["once"] == case.layers * case.directions
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize(
+    "options",
+    [{"steps": 2}, {"batch": MOST_SEQUENCES + 1}, {"projected": True, "input_size": 0}, {"mode": "training"}],
+)
+def test_else_it_is_not_taken(options: dict[str, Any], counted: Counted) -> None:
+    assert verdicts(small("gru", **{"steps": 1, "mode": "inference", "dtype": "float16", **options})) == []
+    assert not counted
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_the_most_shared_memory_is_what_a_launch_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[int] = []
+
+    class Watched(ClustersOnCpu):
+        def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
+            return None
+
+        def _run(self, launch: Launch, passed: list[int]) -> None:
+            most, *_ = self._how
+            assert 0 < launch.shared_bytes <= most
+            launched.append(most)
+
+    for module in (kernel, single_step):
+        monkeypatch.setattr(module, "Kernel", Watched)
+    for options in ({"steps": 1}, {"steps": 2}, {"steps": 2, "mode": "training"}):
+        problem = contents.problem(small("gru", **{"mode": "inference", "dtype": "float16", **options}))
+        calls.run(persistent_gpu.make_layer(problem.case, problem.weights, torch.device("cpu")), problem)
+    assert len(launched) == 4
+
+
+def test_what_does_not_run_is_refused() -> None:
+    x, weights = torch.zeros(1, 2, 3), [torch.zeros(16, 3), torch.zeros(16, 4), None, None]
+    how = How("lstm", False, False, False, False)
+    with pytest.raises(ValueError, match="on cpu: runs on a CUDA device"):
+        run(x, (), weights, None, how)
+    doubles = [None if one is None else one.double() for one in weights]
+    with pytest.raises(ValueError, match=r"expected one of torch.bfloat16, torch.float16, torch.float32, got torch.float64"):
+        run(x.double(), (), doubles, None, how)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+def test_a_launch_that_gave_up_before_is_told_of() -> None:
+    status = kernel.status_of(torch.device("cpu"))
+    case = small("lstm", steps=1, mode="inference", dtype="float16")
+    ctypes.c_int32.from_address(status.address).value = 1
+    with pytest.raises(RuntimeError, match="an earlier launch of a persistent kernel on cpu is wrong"):
+        verdicts(case)
+    assert verdicts(case) == []
+
+
+KERNEL = "persistent_once"
+FAULTS = {
+    "another row's gate": (KERNEL, "(r % GATES) * HIDDEN + unit", "(r % GATES) + unit"),
+    "the first K tile of each warp alone": ("skinny_gemm.cuh", "first += BATCH_K_TILES * WARPS * K_TILE", "first += SIZE"),
+    "sums are not waited for": (KERNEL, "__syncthreads();", ";"),
+    "the other bias": (KERNEL, "bias_at(bias_hh, 2, unit)", "bias_at(bias_ih, 2, unit)"),
+    "states of the first eight sequences": (KERNEL, "block / BLOCKS * 8", "0"),
+}
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"steps": 1, "hidden_size": 20, "batch": 12, "input_size": 2100}
+    case = small("gru", **sizes, mode="inference", dtype="float16", has_state=True)
+    expect_seen(case, monkeypatch, *FAULTS[fault])
+
+
+@needs_hopper
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "tf32"])
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(("hidden", "batch"), [(1, 1), (33, 16), (650, 5), (1024, 1), (1024, 8), (2048, 16)])
+def test_on_a_gpu_the_kernel_passes_the_rule(cell: str, dtype: str, hidden: int, batch: int) -> None:
+    precise = {"dtype": "float32", "precision": "tf32"} if dtype == "tf32" else {"dtype": dtype}
+    sizes = {"steps": 1, "hidden_size": hidden, "input_size": hidden, "batch": batch, "layers": 2}
+    case = small(cell, **sizes, **precise, mode="inference", has_state=True, device="cuda")
+    assert expect_right(case).notes().startswith("one step alone: ")

@@ -1,0 +1,596 @@
+"""scan_gpu: its cut is a function of the shape, and on a GPU its ops are torch's, right at every length, and repeatable."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_ecornn.cases import contents
+from pytest_ecornn.contract import Case, Implementation
+from pytest_ecornn.implementations._common import input_projection
+from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
+from pytest_ecornn.implementations._cuda.rows import shape_of
+from pytest_ecornn.implementations.scan_gpu import ScanGpu
+from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
+from pytest_ecornn.implementations.scan_gpu.config import Cut, Device, Form, Need, choose
+from pytest_ecornn.implementations.scan_gpu.ops import CELLS, Kind, Shape
+from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
+from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
+from pytest_ecornn.reference.precision import current, fp32_precision, whole_sums
+from pytest_ecornn.verification import calls, verification
+from tests.helpers.kernel_forms import H200
+from tests.helpers.requirements import needs_compiler, needs_gpu
+from tests.helpers.scans import OPS, by_loop, given_x
+from tests.simulator.kernels_on_cpu import form_of_one_thread
+
+needs = st.builds(
+    Need, st.sampled_from((2, 3)), st.sampled_from((torch.float32, torch.float64, torch.bfloat16)), st.booleans(),
+    st.booleans(), st.booleans(),
+)  # fmt: skip
+
+
+def form(steps: int, batch: int, hidden: int) -> Form:
+    return choose(steps, batch, hidden, Need(2, torch.float32, False, False, True), H200)
+
+
+# The form.
+
+
+devices = st.builds(Device, st.integers(1, 200), st.sampled_from((64, 100, 164, 228)).map(lambda kib: kib * 1024))
+
+
+@settings(max_examples=200)
+@given(st.integers(1, 10**6), st.integers(1, 100), st.integers(1, 3000), needs, devices)
+def test_tiles_cover_all_steps_and_channels_and_groups_all_tiles(
+    steps: int, batch: int, hidden: int, need: Need, device: Device
+) -> None:
+    need = need._replace(is_paired=need.is_paired and need.dtype.itemsize == 2)
+    found = choose(steps, batch, hidden, need, device)
+    assert found.tiles * found.cut.steps >= steps > (found.tiles - 1) * found.cut.steps
+    assert found.channel_blocks * found.cut.channels >= batch * hidden
+    assert 4**found.group_bits >= found.tiles
+    assert found.launch.block <= 1024
+    assert found.is_split or found.launch.grid == found.channel_blocks
+    assert bool(found.words) == found.is_split
+    assert found.cut.resident * need.shared_bytes(found.cut) <= device.shared_bytes
+    if need.dtype.itemsize > 2 or need.is_paired:  # what may be copied 16 bytes at a time
+        assert found.cut.stretch * found.cut.pack * need.dtype.itemsize % 16 == 0
+
+
+def test_time_is_split_only_where_channels_are_few() -> None:
+    assert form(65_536, 1, 64).is_split
+    assert not form(65_536, 8, 1536).is_split
+    assert not form(100, 1, 64).is_split  # one tile
+
+
+def test_a_split_scan_has_no_more_blocks_than_run_at_once() -> None:
+    found = form(65_536, 1, 256)
+    assert found.launch.grid == found.cut.resident * H200.processors < found.tiles * found.channel_blocks
+
+
+@pytest.mark.parametrize(
+    ("kind", "case", "device", "reason"),
+    [
+        (ScanGpu, "lstm-T2-B1-H1-float32-cuda", "cuda", "no lstm"),
+        (ScanGpu, "mingru-T2-B1-H1-float32", "cpu", "runs on a CUDA device"),
+        (ScanGpu, "mingru-T2-B1-H1-float64-tf32-cuda", "cuda", "TF32 is a precision of float32"),
+        (ScanGpu, "mingru-T2-B65536-H65536-float32-cuda", "cuda", "T and G * B * H must be below 2^30, got 8589934592"),
+        (ScanGpuLog, "mingru-T2-B1-H1-float32-cuda", "cuda", "no mingru: mingru_positive, minlstm_positive only"),
+        (ScanGpuLog, "mingru_positive-T2-B1-H1-float32", "cpu", "runs on a CUDA device"),
+        (ScanGpuLog, "mingru_positive-T2-B1-H1-float64-tf32-cuda", "cuda", "TF32 is a precision of float32"),
+        (
+            ScanGpuLog,
+            "mingru_positive-T2-B65536-H65536-float32-cuda",
+            "cuda",
+            "T and G * B * H must be below 2^30, got 8589934592",
+        ),
+    ],
+)
+def test_what_they_will_not_run_has_a_reason(kind: type[Implementation], case: str, device: str, reason: str) -> None:
+    found = kind().unsupported(Case.parse(case), torch.device(device))
+    assert found is not None
+    assert reason in found
+
+
+@pytest.mark.parametrize(("dtype", "kinds"), [(torch.float16, ["fp16"]), (torch.bfloat16, ["bf16"]), (torch.float64, [])])
+def test_long_sums_are_whole_within_and_as_they_were_after(dtype: torch.dtype, kinds: list[str]) -> None:
+    names = [f"allow_{kind}_reduced_precision_reduction{end}" for kind in ("fp16", "bf16") for end in ("", "_split_k")]
+
+    def all_of() -> list[Any]:
+        return [getattr(torch.backends.cuda.matmul, name, None) for name in names]
+
+    before = all_of()
+    changed = [f"allow_{kind}_reduced_precision_reduction" for kind in kinds]
+    with whole_sums(dtype):  # a sum may be split all the same: torch refuses cuBLAS a product that may not
+        assert all_of() == [on and name not in changed for name, on in zip(names, before, strict=True)]
+    assert all_of() == before
+
+
+def test_shapes_are_known_without_running() -> None:
+    x = torch.empty(5, 7, 6, device="meta")
+    output, final = OPS.scan_forward(x, None, None, None, None, "mingru", True, False, False)
+    assert output.shape == (5, 7, 3)
+    assert final.shape == (5, 3)
+    given = x, None, None, output, output, final, None, None, "mingru", True, False
+    d_x, d_first = OPS.scan_backward(*given)
+    assert d_x.shape == x.shape
+    assert d_first.shape == OPS.scan_backward_over(*given).shape == final.shape
+    assert OPS.gate_product(torch.empty(4, 3, device="meta"), torch.empty(6, 3, device="meta"), False).shape == (4, 6)
+
+
+Inputs = tuple[Tensor, Tensor, Tensor]
+
+
+def draw(cell: str, steps: int, device: str) -> tuple[Inputs, tuple[Tensor, Tensor]]:
+    """x, bias and first state of 3 sequences of 5 channels; lengths and resets."""
+    x = given_x(cell, steps, 3, 5, device=device)
+    bias, first = torch.randn(x.shape[-1], device=device).double(), torch.randn(3, 5, device=device).double()
+    lengths = torch.tensor([steps, 1 + steps // 2, 1], device=device)
+    resets = (torch.rand(3, steps, device=device) < 0.1).to(torch.uint8)
+    return (x.requires_grad_(), bias.requires_grad_(), first.requires_grad_()), (lengths, resets)
+
+
+# The kernels' arithmetic, on a CPU: of one stretch a tile, so that no thread reads another's.
+
+
+def on_cpu(shape: Shape, is_biased: bool, backward: bool, **tensors: Tensor | None) -> None:
+    is_masked = any(tensors[name] is not None for name in ("lengths", "resets"))
+    kind = Kind(torch.float64, torch.device("cpu"), 8, is_biased, is_masked, backward)
+    form = form_of_one_thread(shape, kind)
+    arrays, integers = scan_gpu_ops.arguments(form, shape, tensors)
+    scan_gpu_ops.make_kernel(shape, kind, form)(form.launch, **arrays, **integers)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("kernels_on_cpu")
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("steps", [1, 3, 4, 5, 23])
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_kernels_compute_what_a_loop_does(cell: str, steps: int, reverse: bool) -> None:
+    (x, bias, first), (lengths, resets) = draw(cell, steps, "cpu")
+    shape = Shape.of(x, cell, True, reverse)
+    masks: dict[str, Tensor | None] = {"lengths": lengths, "resets": resets}
+    output, final = x.new_full(shape_of(shape, 5), torch.nan), x.new_full((3, 5), torch.nan)
+    on_cpu(shape, True, False, x=x, bias=bias, first=first, output=output, final=final, **masks)
+    expected = by_loop(x, bias, first, lengths, resets, cell, reverse)
+    torch.testing.assert_close((output, final), expected, rtol=1e-12, atol=1e-13)
+    weights = torch.randn_like(output), torch.randn_like(final)
+    wanted = torch.autograd.grad(expected, (x, bias, first), weights)
+    d_x, d_first = torch.full_like(x, torch.nan), torch.full_like(first, torch.nan)
+    given = {"x": x, "bias": bias, "first": first, "output": output, "d_output": weights[0], "d_final": weights[1]}
+    on_cpu(shape, True, True, **given, d_x=d_x, d_first=d_first, **masks)
+    torch.testing.assert_close((d_x, d_x.sum((0, 1)), d_first), wanted, rtol=1e-10, atol=1e-12)
+
+
+def plain(x: Tensor, first: Tensor | None = None, bias: Tensor | None = None, resets: Tensor | None = None) -> list[float]:
+    """minGRU of one channel; the outputs and the final state."""
+    shape = Shape.of(x, "mingru", True, False)
+    output, final = x.new_empty(shape_of(shape, 1)), x.new_empty(1, 1)
+    on_cpu(shape, bias is not None, False, x=x, bias=bias, first=first, output=output, final=final, lengths=None, resets=resets)
+    return [*output.flatten().tolist(), final.item()]
+
+
+@needs_compiler
+@pytest.mark.usefixtures("kernels_on_cpu")
+def test_a_reset_forgets_a_nan_in_its_own_stretch() -> None:
+    x = given_x("mingru", 11, 1, 1, device="cpu")
+    x[0, 1, 0] = torch.nan
+    resets = torch.zeros(1, 11, dtype=torch.uint8)
+    resets[0, 3] = 1
+    found = torch.tensor(plain(x, resets=resets))
+    assert found[1:3].isnan().all()
+    assert found[3:].isfinite().all()
+
+
+@needs_compiler
+@pytest.mark.usefixtures("kernels_on_cpu")
+def test_a_product_that_underflows_leaves_an_infinite_state_infinite_and_a_finite_one_small() -> None:
+    x = torch.zeros(1, 9, 2, dtype=torch.float64)
+    x[..., 0] = 300.0  # keeps e^-300, four times e^-1200
+    assert plain(x, torch.full((1, 1), torch.inf, dtype=torch.float64)) == [torch.inf] * 10
+    assert abs(plain(x, torch.full((1, 1), 1e300, dtype=torch.float64))[-1]) < 1e-20
+
+
+@needs_compiler
+@pytest.mark.usefixtures("kernels_on_cpu")
+def test_an_infinite_bias_does_not_reach_beyond_the_last_step() -> None:
+    x = given_x("mingru", 5, 1, 1, device="cpu")
+    bias = torch.tensor([torch.inf, 0.0], dtype=torch.float64)
+    assert plain(x, bias=bias) == [*x[0, :, 1].tolist(), x[0, -1, 1].item()]
+
+
+# The ops around the kernels, on a CPU.
+
+
+@needs_compiler
+@pytest.mark.usefixtures("ops_on_cpu")
+def test_repeated_calls_read_and_write_their_own_arrays_however_these_are_laid_out() -> None:
+    (x, bias, first), masks = draw("mingru", 9, "cpu")
+    x = x.detach()
+    every_other = torch.cat([x * 2, x], -1).view(3, 18, 10)[:, ::2]
+    of_half_the_time = torch.cat([x + 2, x], 1)[:, :9]
+    for values in (x, x + 1, of_half_the_time, every_other, x.transpose(0, 1).contiguous().transpose(0, 1), x - 1):
+        leaf = values.detach().requires_grad_()
+        inputs, weights = (leaf, bias, first), (torch.randn(3, 9, 5).double(), torch.randn(3, 5).double())
+        expected = by_loop(*inputs, *masks, "mingru", False)
+        found = scan_gpu_ops.scan(*inputs, *masks, "mingru", True, False)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
+        wanted = torch.autograd.grad(expected, inputs, weights)
+        torch.testing.assert_close(torch.autograd.grad(found, inputs, weights), wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_time_that_is_split_is_given_cleared_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = Form(Cut(1, 32, 4, 1, 1, 2), True, 3, 6, 1, 0)
+    found: list[list[int]] = []
+
+    def launch(pointers: list[int]) -> None:
+        words = (ctypes.c_int32 * form.words).from_address(pointers[-1])
+        found.append([len(pointers), sum(map(bool, words))])
+        words[:] = [1] * form.words  # which the next launch is likely to be given
+
+    monkeypatch.setattr(scan_gpu_ops, "_launches", LayoutMemo(lambda how, arrays: (form, launch)))
+    shape = Shape("mingru", 23, 3, 5, True, False)
+    for _ in range(3):
+        scan_gpu_ops._launch(shape, False, torch.zeros(3, 23, 10), bias=None)
+    assert found == [[3, 0]] * 3
+
+
+class SeenBy(TorchDispatchMode):
+    """Keeps the precisions in force at each product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, bool, bool]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        matmul = torch.backends.cuda.matmul
+        reduced = matmul.allow_fp16_reduced_precision_reduction, matmul.allow_bf16_reduced_precision_reduction
+        if function is torch.ops.aten.mm.default:
+            self.seen.append((current("matmul"), *reduced))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tf32", "held"),
+    [
+        (torch.float32, False, ("ieee", True, True)),
+        (torch.float32, True, ("tf32", True, True)),
+        (torch.float16, False, ("tf32", False, True)),
+        (torch.bfloat16, False, ("tf32", True, False)),
+    ],
+)
+def test_a_product_has_the_precision_that_was_asked_for(dtype: torch.dtype, tf32: bool, held: tuple[str, bool, bool]) -> None:
+    with fp32_precision("matmul", "ieee" if tf32 else "tf32"), SeenBy() as mode:
+        input_projection._product(torch.ones(2, 3, dtype=dtype), torch.ones(4, 3, dtype=dtype), tf32)
+    assert mode.seen == [held]
+
+
+def test_a_product_keeps_its_type_under_autocast() -> None:
+    a, b = torch.randn(2, 3).requires_grad_(), torch.randn(4, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = input_projection.gate_product(a, b, False)
+        (gradient,) = torch.autograd.grad(found.sum(), a)
+    assert found.dtype == gradient.dtype == torch.float32
+    torch.testing.assert_close(found, a @ b.T, rtol=1e-6, atol=1e-6)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("ops_on_cpu")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it traces
+def test_torch_finds_nothing_to_complain_of() -> None:
+    inputs, masks = draw("minlstm", 5, "cpu")
+    outcome = torch.library.opcheck(OPS.scan_forward.default, (*inputs, *masks, "minlstm", True, False, False))
+    assert set(outcome.values()) == {"SUCCESS"}
+
+
+class Spent:
+    """A scan of pre-activations that it may overwrite, on a CPU, and its gradients by a loop."""
+
+    def __init__(self) -> None:
+        (x, self.bias, self.first), self.masks = draw("mingru", 9, "cpu")
+        self.leaf = x.detach().requires_grad_()
+        self.x = self.leaf * 1.0
+        self.before = self.x.detach().clone()
+        self.output, self.final = self.scan(self.x)
+        self.weights = torch.randn_like(self.output)
+        self.expected, self.expected_final = by_loop(self.leaf, self.bias, self.first, *self.masks, "mingru", False)
+        self.wanted = torch.autograd.grad(self.expected, self.inputs, self.weights, retain_graph=True)
+
+    @property
+    def inputs(self) -> Inputs:
+        return self.leaf, self.bias, self.first
+
+    def scan(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return scan_gpu_ops.scan(x, self.bias, self.first, *self.masks, "mingru", True, False, overwrites_x=True)
+
+    def check(self, found: tuple[Tensor, ...], of_one: bool = False) -> None:
+        found = tuple(one[0] for one in found) if of_one else found
+        torch.testing.assert_close(found, self.wanted, rtol=1e-10, atol=1e-12)
+
+    def check_is_kept(self) -> None:
+        assert torch.equal(self.x, self.before)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("ops_on_cpu")
+def test_a_gradient_is_written_over_spent_pre_activations_when_the_graph_goes() -> None:
+    spent = Spent()
+    spent.check(torch.autograd.grad(spent.output, spent.inputs, spent.weights, retain_graph=True))
+    spent.check_is_kept()
+    spent.check(torch.autograd.grad(spent.output, spent.inputs, spent.weights))
+    torch.testing.assert_close(spent.x, spent.wanted[0], rtol=1e-10, atol=1e-12)  # whose gradient is that of the leaf
+
+
+@needs_compiler
+@pytest.mark.usefixtures("ops_on_cpu")
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # as vmap runs the op once for each
+def test_batched_gradients_are_never_written_over() -> None:
+    spent = Spent()
+    found = torch.autograd.grad(spent.output, spent.inputs, spent.weights[None], is_grads_batched=True)
+    spent.check(found, of_one=True)
+    spent.check_is_kept()
+    spent = Spent()
+    weights = torch.randn_like(spent.final)
+    wanted = torch.autograd.grad(spent.expected_final, spent.inputs, weights)
+    found = torch.autograd.grad(spent.final, spent.inputs, weights[None], is_grads_batched=True)
+    torch.testing.assert_close(tuple(one[0] for one in found), wanted, rtol=1e-10, atol=1e-12)
+    spent.check_is_kept()
+    spent = Spent()
+    spent.check(torch.func.vmap(lambda w: torch.autograd.grad(spent.output, spent.inputs, w))(spent.weights[None]), of_one=True)
+    spent.check_is_kept()
+
+
+class OfAnotherKind(Tensor):
+    pass
+
+
+@needs_compiler
+@pytest.mark.usefixtures("ops_on_cpu")
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda leaf: leaf,
+        lambda leaf: leaf.view(3 * 9, 10).view(3, 9, 10),
+        lambda leaf: (leaf * 1.0).transpose(0, 1).contiguous().transpose(0, 1),
+        lambda leaf: (leaf * 1.0).as_subclass(OfAnotherKind),
+    ],
+    ids=["leaf", "view of a leaf", "strided", "another kind"],
+)
+def test_what_may_be_more_than_this_scans_is_never_written_over(made: Callable[[Tensor], Tensor]) -> None:
+    spent = Spent()
+    x = made(spent.leaf)
+    output, _ = spent.scan(x)
+    spent.check(torch.autograd.grad(output, spent.inputs, spent.weights))
+    assert torch.equal(spent.leaf, spent.before)
+    assert torch.equal(x.as_subclass(Tensor), spent.before)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("ops_on_cpu")
+@pytest.mark.parametrize("projected", [False, True], ids=["product", "projected"])
+@pytest.mark.parametrize("bidirectional", [False, True], ids=["one direction", "two directions"])
+@pytest.mark.parametrize("kind", [ScanGpu, ScanGpuLog])
+def test_layers_write_over_their_products_and_nothing_else(
+    kind: type[Implementation], projected: bool, bidirectional: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = spied_on(monkeypatch)
+    case = Case(
+        cell="mingru_positive", steps=5, batch=2, hidden_size=3, input_size=3, layers=2, bidirectional=bidirectional,
+        dtype="float64", mode="training", projected=projected,
+    )  # fmt: skip
+    problem = contents.problem(case)
+    wanted = verification.ReferenceResult(problem)
+    layer = kind().build(replace(case, device="cuda:0"), problem.weights)
+    found = calls.run(lambda x, *rest: layer(x * 1.0, *rest), problem)  # as from a layer before
+    assert all(one.status != "failed" for one in wanted.compare(found, kind().declared))
+    assert written == [2 * 5] * case.directions * (1 if projected else 2)
+
+
+def spied_on(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Layers run on a CPU; how many rows were written over, by scan."""
+    written: list[int] = []
+    backward = scan_gpu_ops._backward_into
+
+    def spy(d_x: Tensor, x: Tensor, *rest: Any) -> Tensor:
+        if d_x is x:
+            written.append(x.shape[0] * x.shape[1])
+        return backward(d_x, x, *rest)
+
+    monkeypatch.setattr(scan_gpu_ops, "_backward_into", spy)
+    monkeypatch.setattr(torch.cuda, "device", lambda of: nullcontext())
+    for module in (scan_gpu_ops, scan_gpu_log_ops):
+        monkeypatch.setattr(module, "describe", lambda *of: "")
+    return written
+
+
+@needs_compiler
+@pytest.mark.usefixtures("ops_on_cpu")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute of a Tensor")  # torch's own
+def test_tracers_see_no_overwriting() -> None:
+    from torch._dynamo import compiled_autograd  # which takes long to import
+
+    spent = Spent()
+    with compiled_autograd._enable(torch.compile(backend="eager", fullgraph=True)):
+        spent.output.backward(spent.weights)
+    for leaf, wanted in zip(spent.inputs, spent.wanted, strict=True):
+        torch.testing.assert_close(leaf.grad, wanted, rtol=1e-10, atol=1e-12)
+    spent.check_is_kept()
+
+
+@needs_compiler
+@pytest.mark.usefixtures("ops_on_cpu")
+def test_whoever_else_needs_what_was_overwritten_is_told() -> None:
+    spent = Spent()
+    x = spent.leaf * 1.0
+    others = x.square()
+    output, _ = spent.scan(x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(output.sum() + others.sum(), spent.leaf)
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("steps", [300, 20_000], ids=["short", "long"])
+@pytest.mark.parametrize("hidden", [3, 64, 4096 + 8], ids=["ragged", "narrow", "wide"])
+def test_written_over_or_not_a_gradient_is_the_same(hidden: int, steps: int, dtype: torch.dtype) -> None:
+    leaf = given_x("minlstm", steps, 2, hidden, dtype).requires_grad_()
+    lengths = torch.tensor([steps, steps // 2], device="cuda")
+    weights = torch.randn(2, steps, hidden, dtype=dtype, device="cuda")
+    found = []
+    for overwrites_x in (False, True):
+        x = leaf * 1.0
+        output, _ = scan_gpu_ops.scan(x, None, None, lengths, None, "minlstm", True, False, overwrites_x)
+        found.append(torch.autograd.grad(output, leaf, weights)[0])
+        assert torch.equal(x, found[-1]) == overwrites_x
+    assert torch.equal(*found)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("ops_on_cpu")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, at its first forward-mode gradient
+def test_forward_mode_gradients_are_refused_rather_than_lost() -> None:
+    x, weight = torch.ones(2, 3, 4).double(), torch.ones(4, 4).double()
+    calls: tuple[Callable[[Tensor], Any], ...] = (
+        lambda x: scan_gpu_ops.scan(x, None, None, None, None, "mingru", True, False),
+        lambda x: input_projection.gate_products(x, weight, False),
+    )
+    for call in calls:
+        with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="no forward-mode gradient"):
+            call(forward_ad.make_dual(x, x))
+        with forward_ad.dual_level():
+            call(x)
+        with pytest.raises(NotImplementedError, match="no forward-mode gradient"):
+            torch.func.jvp(call, (x,), (x,))
+        torch.func.jvp(lambda y, call=call: (y, call(x)), (x,), (x,))  # of what has no tangent
+    leaf = x.clone().requires_grad_()
+    output, _ = scan_gpu_ops.scan(leaf, None, None, None, None, "mingru", True, False)
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="scan_backward has no forward-mode"):
+        torch.autograd.grad(output, leaf, forward_ad.make_dual(torch.ones_like(output), torch.ones_like(output)))
+
+
+@needs_compiler
+@pytest.mark.usefixtures("ops_on_cpu")
+def test_a_gradient_of_a_gradient_is_refused_rather_than_wrong() -> None:
+    x, weight = (torch.ones(*sizes).double().requires_grad_() for sizes in ((2, 3, 4), (4, 4)))
+    gates = input_projection.gate_products(x, weight, False)
+    output, _ = scan_gpu_ops.scan(gates, None, None, None, None, "mingru", True, False)
+    (of_x,) = torch.autograd.grad(output.sum(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match="pytest_ecornn::scan_forward is differentiable once"):
+        of_x.sum().backward()
+
+
+# On a GPU.
+
+
+@needs_gpu
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("steps", [1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 1031])
+def test_masks_bias_state_and_all_gradients_at_every_edge_of_a_tile(cell: str, steps: int, reverse: bool) -> None:
+    inputs, masks = draw(cell, steps, "cuda")
+    expected = by_loop(*inputs, *masks, cell, reverse)
+    got = scan_gpu_ops.scan(*inputs, *masks, cell, True, reverse)
+    torch.testing.assert_close(got, expected, rtol=1e-11, atol=1e-12)
+    weights = [torch.randn_like(one) for one in expected]
+    found, wanted = (torch.autograd.grad(outputs, inputs, weights) for outputs in (got, expected))
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11)
+
+
+@needs_gpu
+def test_a_reset_forgets_what_is_not_finite() -> None:
+    x = given_x("mingru", 300, 1, 2)
+    x[0, 7, 2:] = float("inf")
+    resets = torch.zeros(1, 300, dtype=torch.uint8, device="cuda")
+    resets[0, 200] = 1
+    output, _ = scan_gpu_ops.scan(x, None, None, None, resets, "mingru", True, False)
+    assert output[0, 7:200].isinf().all()
+    assert output[0, 200:].isfinite().all()
+
+
+@needs_gpu
+@pytest.mark.parametrize("hidden", [64, 4096], ids=["split", "whole"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_repeats_are_equal_bit_for_bit_and_so_are_both_layouts(hidden: int, dtype: torch.dtype) -> None:
+    x = given_x("mingru", 4099, 2, hidden, dtype)
+
+    def run(x: Tensor, batch_first: bool) -> Tensor:
+        leaf = x.detach().requires_grad_()
+        output, _ = scan_gpu_ops.scan(leaf, None, None, None, None, "mingru", batch_first, False)
+        (gradient,) = torch.autograd.grad(output.float().square().sum(), leaf)
+        return torch.cat([output.detach(), gradient], -1)
+
+    first = run(x, True)
+    assert all(torch.equal(run(x, True), first) for _ in range(5))
+    assert torch.equal(run(x.transpose(0, 1).contiguous(), False).transpose(0, 1), first)
+    assert torch.equal(run(x.transpose(0, 1), False).transpose(0, 1), first)  # strides alone
+
+
+@needs_gpu
+def test_offsets_beyond_32_bits() -> None:
+    steps, hidden = 2**20 + 3, 1024
+    x = torch.randn(1, steps, 2 * hidden, dtype=torch.bfloat16, device="cuda")
+    output, final = scan_gpu_ops.scan(x, None, None, None, None, "mingru", True, False)
+    _, late = scan_gpu_ops.scan(x[:, -1000:], None, None, None, None, "mingru", True, False)  # all before is forgotten
+    torch.testing.assert_close(final, late)
+    assert torch.equal(output[:, -1], final)
+
+
+@needs_gpu
+def test_the_ops_are_what_torch_asks_of_ops() -> None:
+    x = torch.randn(4, 9, 12, device="cuda", requires_grad=True)
+    bias, first = torch.randn(12, device="cuda", requires_grad=True), torch.randn(4, 6, device="cuda", requires_grad=True)
+    lengths = torch.tensor([9, 1, 5, 2], device="cuda")
+    arguments: tuple[Any, ...] = (x, bias, first, lengths, None, "mingru", True, False, False)
+    product = (torch.randn(9, 12, device="cuda", requires_grad=True), torch.randn(6, 12, device="cuda"), False)
+    for op, passed in ((OPS.scan_forward, arguments), (OPS.gate_product, product)):
+        outcome = torch.library.opcheck(op.default, passed)
+        assert set(outcome.values()) == {"SUCCESS"}, outcome
+
+
+@needs_gpu
+@pytest.mark.parametrize("used", [[0], [1]], ids=["output", "final state"])
+def test_what_has_no_gradient_has_one_of_zeros(used: list[int]) -> None:
+    inputs, masks = draw("mingru", 23, "cuda")
+    found = scan_gpu_ops.scan(*inputs, *masks, "mingru", True, False)
+    expected = by_loop(*inputs, *masks, "mingru", False)
+    losses = [sum((one[i].sin().sum() for i in used), torch.zeros((), device="cuda")) for one in (found, expected)]
+    for got, wanted in zip(*(torch.autograd.grad(loss, inputs) for loss in losses), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
+
+
+@needs_gpu
+def test_a_compiled_function_is_one_graph() -> None:
+    x, weight = torch.randn(4, 9, 5, device="cuda"), torch.randn(12, 5, device="cuda", requires_grad=True)
+
+    def layer(x: Tensor) -> Tensor:
+        product = input_projection.gate_products(x, weight, False)
+        return scan_gpu_ops.scan(product, None, None, None, None, "mingru", True, False)[0]
+
+    compiled = torch.compile(layer, fullgraph=True)
+    torch.testing.assert_close(compiled(x), layer(x))
+    (expected,) = torch.autograd.grad(layer(x).sum(), weight)
+    (got,) = torch.autograd.grad(compiled(x).sum(), weight)
+    torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("sizes", [(0, 3, 4), (2, 0, 4), (2, 3, 0)])
+def test_nothing_to_scan_is_refused(sizes: tuple[int, int, int]) -> None:
+    shape = Shape.of(torch.empty(sizes), "mingru", False, False)
+    with pytest.raises(ValueError, match="expected T, B and H of at least 1, got"):
+        scan_gpu_ops.plan(shape, Kind(torch.float32, torch.device("cuda", 0), 4, False, False, False))
+
+
+def test_a_shape_is_read_from_x() -> None:
+    x = torch.empty(5, 7, 6, device="meta")
+    assert Shape.of(x, "minlstm", False, True) == Shape("minlstm", 5, 7, 2, False, True)

@@ -1,0 +1,210 @@
+"""The transposed-layout layer: its kernels and its host code on a CPU, its ops and graphs where there is a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_ecornn.cases import contents
+from pytest_ecornn.contract import Case, Layer, Weights
+from pytest_ecornn.implementations.row_major_gpu import RowMajorGpu
+from pytest_ecornn.implementations.transposed_gpu import TransposedGpu, ops, steps
+from pytest_ecornn.implementations.transposed_gpu import layer as transposed_layer
+from pytest_ecornn.implementations.transposed_gpu.buffers import Form, reserve, tracks
+from pytest_ecornn.verification import verification
+from tests.helpers.requirements import needs_compiler, needs_gpu
+from tests.simulator import kernels_on_cpu
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "two layers with states": {"layers": 2, "has_state": True},
+    "all at once": {"layers": 2, "bidirectional": True, "ragged": True, "has_state": True, "batch_first": True},
+    "projected, without bias": {"projected": True, "bidirectional": True, "bias": False, "input_size": 0},
+    "sparse": {"density": 0.4, "layers": 2},
+    "one of each": {"steps": 1, "batch": 1, "hidden_size": 1},
+}
+
+
+class OnCpu(TransposedGpu):
+    """The same code, its kernels compiled for the host."""
+
+    layouts = (True,)
+
+    def unsupported(self, case: Case, device: torch.device) -> str | None:
+        return None
+
+    def build(self, case: Case, weights: Weights) -> Layer:
+        plan = transposed_layer.Plan(Form(case, torch.device("cpu"), self.layouts[0]), "cublas")
+        return ops.make_layer(plan, weights)
+
+
+class RowMajorOnCpu(OnCpu):
+    layouts = (False,)
+
+
+@pytest.fixture
+def on_cpu() -> Iterator[None]:
+    with kernels_on_cpu.running_transposed():
+        yield
+
+
+def small(cell: str, **options: Any) -> Case:
+    return Case(**{"cell": cell, "steps": 5, "batch": 3, "hidden_size": 9, "input_size": 6, "mode": "training", **options})
+
+
+def failures(kind: type[TransposedGpu], case: Case) -> list[str]:
+    comparisons = verification.Candidate.build("transposed", kind, case).verify()
+    return [one.message for one in comparisons if one.status == "failed"]
+
+
+@needs_compiler
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+@pytest.mark.parametrize("kind", [OnCpu, RowMajorOnCpu])
+@pytest.mark.parametrize("cell", ["rnn_tanh", "rnn_relu", "lstm", "gru"])
+@pytest.mark.usefixtures("on_cpu")
+def test_both_layouts_compute_the_layer_and_its_gradients(cell: str, kind: type[OnCpu], options: dict[str, Any]) -> None:
+    assert failures(kind, small(cell, **options)) == []
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.usefixtures("on_cpu")
+def test_other_types_are_as_accurate_as_they_can_be(cell: str, dtype: str) -> None:
+    case = small(cell, dtype=dtype, **OPTIONS["all at once"])
+    assert failures(OnCpu, case) == []
+    assert failures(RowMajorOnCpu, replace(case, mode="inference")) == []
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+def test_layers_meet_at_the_edges_of_chunks() -> None:
+    assert failures(OnCpu, small("lstm", steps=11, layers=3)) == []
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+def test_the_ops_keep_what_torch_asks_of_ops() -> None:
+    case = small("lstm", steps=3, has_state=True)
+    problem = contents.problem(case)
+    layer = ops.TransposedLayer(
+        transposed_layer.Plan(Form(case, torch.device("cpu"), True), "cublas"), list(problem.weights.values())
+    )
+    arguments = (problem.x, list(problem.weights.values()), list(problem.state), problem.lengths, layer.number)
+    outcome = torch.library.opcheck(torch.ops.pytest_ecornn.transposed_forward.default, arguments)
+    assert set(outcome.values()) == {"SUCCESS"}
+
+
+def test_tracks_share_no_memory_and_leave_none_undefined_between_them() -> None:
+    form = Form(small("gru", layers=2), torch.device("cpu"), True)
+    memory, nowhere_zero = reserve(form), 2.3694e-38  # whose bytes are all 1
+    arrays = [array for track in tracks(form, memory) for array in (track.gates, track.state, track.h)]
+    for number, array in enumerate(arrays):
+        array.fill_(number + 1)
+    assert all((array == number + 1).all() for number, array in enumerate(arrays))
+    marks = torch.zeros_like(memory)
+    for track in tracks(form, marks):
+        for array in (track.gates, track.state, track.h):
+            array.fill_(nowhere_zero)
+    assert not memory[marks == 0].any()
+
+
+def test_operands_of_tensor_cores_are_padded_with_zeros() -> None:
+    form = Form(small("gru", dtype="bfloat16"), torch.device("cpu"), False)
+    weight = torch.ones(form.gates, 9, dtype=torch.bfloat16)
+    padded = steps.operand(form, weight)
+    assert padded.shape == (32, 16)
+    assert padded.sum() == weight.sum()
+    single = Form(small("gru"), torch.device("cpu"), False)
+    assert steps.operand(single, weight) is weight
+
+
+def test_without_a_device_it_says_why_it_does_not_run() -> None:
+    assert "CUDA device" in (TransposedGpu().unsupported(small("lstm"), torch.device("cpu")) or "")
+    assert "mingru" in (RowMajorGpu().unsupported(small("mingru"), torch.device("cuda")) or "")
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+def test_the_backward_pass_outlives_the_layer() -> None:
+    problem = contents.problem(small("lstm"))
+    output = OnCpu().build(problem.case, problem.weights)(problem.x, None, None)[0]
+    gradients = torch.autograd.grad(output.sum(), list(problem.weights.values()))
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+@needs_gpu
+@pytest.mark.parametrize("kind", [TransposedGpu, RowMajorGpu])
+def test_results_of_one_call_are_not_touched_by_the_next(kind: type[TransposedGpu]) -> None:
+    case = small("lstm", device="cuda", mode="inference")
+    problem = contents.problem(case)
+    layer = kind().build(case, problem.weights)
+    output, (h, c) = layer(problem.x, None, None)
+    copies = [one.clone() for one in (output, h, c)]
+    layer(problem.x + 1, None, None)
+    assert all(torch.equal(one, copy) for one, copy in zip((output, h, c), copies, strict=True))
+
+
+@needs_gpu
+def test_a_second_forward_pass_does_not_spoil_the_gradients_of_the_first() -> None:
+    case = small("gru", device="cuda")
+    problem = contents.problem(case)
+    layer = TransposedGpu().build(case, problem.weights)
+    parameters = list(problem.weights.values())
+    alone = torch.autograd.grad(layer(problem.x, None, None)[0].sum(), parameters)
+    first = layer(problem.x, None, None)[0].sum()
+    layer(problem.x + 1, None, None)
+    assert all(torch.equal(a, b) for a, b in zip(alone, torch.autograd.grad(first, parameters), strict=True))
+
+
+@needs_gpu
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+def test_torch_compiles_the_layer_into_one_graph(options: dict[str, Any]) -> None:
+    case = small("lstm", device="cuda", **options)
+    problem = contents.problem(case)
+    layer = RowMajorGpu().build(case, problem.weights)
+    arguments = (problem.x, problem.state_argument, problem.lengths)
+    compiled = torch.compile(layer, fullgraph=True)(*arguments)[0]
+    plain = layer(*arguments)[0]
+    assert torch.equal(compiled, plain)
+    parameters = list(problem.weights.values())
+    gradients = [torch.autograd.grad(output.sum(), parameters) for output in (compiled, plain)]
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+@needs_gpu
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")
+def test_a_captured_call_is_right_on_new_contents() -> None:
+    case = small("lstm", device="cuda", layers=2)
+    problem = contents.problem(case)
+    layer, parameters = TransposedGpu().build(case, problem.weights), list(problem.weights.values())
+    x = problem.x.clone()
+
+    def both() -> tuple[torch.Tensor, ...]:
+        output = layer(x, None, None)[0]
+        return (output, *torch.autograd.grad(output.sum(), parameters))
+
+    both()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = both()
+    x += 1
+    graph.replay()
+    torch.testing.assert_close(captured, both())
+
+
+@needs_gpu
+@pytest.mark.parametrize("rows", [64, 93, 512])
+@pytest.mark.parametrize("kept", [2.0, 1e-3])
+def test_no_part_of_a_long_sum_overflows(rows: int, kept: float) -> None:
+    """Halves of +- 4e6 * kept that cancel: a library that adds parts in float16 finds infinities in the larger ones."""
+    form = Form(small("lstm", device="cuda", dtype="float16"), torch.device("cuda"), False)
+    a = torch.full((rows, 8192), 500.0, dtype=torch.float16, device="cuda")
+    a[:, 4096:] *= -1
+    a[:, -1] = 0.0
+    out = steps.long_product(form, a, torch.full_like(a.T, kept).contiguous(), torch.empty_like(a[:, :rows]))
+    assert torch.equal(out, torch.full_like(out, 500 * kept))

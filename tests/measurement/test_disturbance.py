@@ -1,0 +1,438 @@
+"""What others take of the machine: how it is read, when a row counts as disturbed, and what can still be said of its ratio."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_ecornn.measurement.clocks import Timer, WallTimer
+from pytest_ecornn.measurement.columns import TimingColumn
+from pytest_ecornn.measurement.watch import Watch
+from pytest_ecornn.measurement.watched_clock import AddressRange, WatchedClock
+from pytest_ecornn.reporting import csv_report, markdown, progress
+from pytest_ecornn.reporting.terminal import summary_lines
+from pytest_ecornn.results.disturbance import describe, is_disturbed
+from pytest_ecornn.results.quiet_bounds import TimedBlockBounds
+from pytest_ecornn.results.rows import Disturbance, Row
+from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio, paired_ratio, verdict
+from pytest_ecornn.run.baseline_times import doubt
+from pytest_ecornn.system import machine_load, own_waits
+from pytest_ecornn.system.machine_load import MachineLoad
+from pytest_ecornn.system.own_waits import OwnWaits
+from tests.helpers import busy_machine
+from tests.helpers.disturbance_samples import BUSY, QUIET
+from tests.helpers.reporting_samples import CASES, row, sample_run, timing
+
+
+def proc(folder: Path, threads: dict[str, str], stat: str = "", group: str = "") -> Path:
+    """A folder as Linux has in /proc."""
+    for thread, counts in threads.items():
+        (folder / "self/task" / thread).mkdir(parents=True, exist_ok=True)
+        (folder / "self/task" / thread / "schedstat").write_text(counts)
+    (folder / "self").mkdir(exist_ok=True)
+    (folder / "self/cgroup").write_text(group)
+    (folder / "stat").write_text(stat)
+    return folder
+
+
+class TestOwnWaits:
+    def test_threads_waits_are_summed_and_a_new_thread_counts_from_its_beginning(self, tmp_path: Path) -> None:
+        tasks = proc(tmp_path, {"1": "500 1000000 3", "2": "0 0 1"}) / "self/task"
+        waits = OwnWaits(tasks)
+        before = waits.read()
+        proc(tmp_path, {"1": "1000000500 3000000 4", "2": "0 0 1", "3": "500000000 4000000 9"})
+        waited = waits.since(before)
+        waits.close()
+        assert waited.wait == pytest.approx(6e-3)
+        assert waited.used == pytest.approx(1.5)
+        assert waited.caller == 0.0
+
+    def test_the_calling_threads_wait_is_told_apart(self, tmp_path: Path) -> None:
+        own = str(threading.get_native_id())
+        tasks = proc(tmp_path, {"1": "0 0 1", own: "0 0 1"}) / "self/task"
+        waits = OwnWaits(tasks)
+        before = waits.read()
+        proc(tmp_path, {"1": "0 5000000 1", own: "0 2000000 1"})
+        waited = waits.since(before)
+        waits.close()
+        assert (waited.wait, waited.caller, waited.others) == (pytest.approx(7e-3), pytest.approx(2e-3), 1)
+
+    def test_a_thread_that_has_ended_is_left_out(self, tmp_path: Path) -> None:
+        tasks = proc(tmp_path, {"1": "0 0 1", "2": "0 0 1"}) / "self/task"
+        waits = OwnWaits(tasks)
+        before = waits.read()
+        (tasks / "2/schedstat").unlink()
+        (tasks / "2").rmdir()
+        assert waits.since(before) == own_waits.Waited(0.0, 0.0, 0.0, others=1)
+        waits.close()
+
+    def test_nothing_is_known_where_the_system_has_no_such_files(self, tmp_path: Path) -> None:
+        waits = OwnWaits(tmp_path / "none")
+        assert not waits.is_known
+        assert waits.since(waits.read()) == own_waits.Waited(0.0, 0.0, 0.0)
+
+    def test_no_file_stays_open(self) -> None:
+        fds = Path("/proc/self/fd")
+        opened = len(os.listdir(fds)) if fds.is_dir() else 0
+        waits = OwnWaits()
+        if not waits.is_known:
+            pytest.skip("this system does not count waits")
+        assert len(waits.read()) >= 1
+        waits.close()
+        assert len(os.listdir(fds)) == opened
+
+
+class TestMachineLoad:
+    @pytest.fixture(autouse=True)
+    def two_processors(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = [0.0, 0.0]
+        monkeypatch.setattr(machine_load, "usable_processors", lambda: {0, 2})
+        monkeypatch.setattr(machine_load, "perf_counter", lambda: self.now[0])
+        monkeypatch.setattr(machine_load, "process_time", lambda: self.now[1])
+        monkeypatch.setattr(os, "sysconf", lambda name: 100, raising=False)
+
+    def test_others_are_what_our_processors_did_and_we_did_not(self, tmp_path: Path) -> None:
+        line = "cpu{} {} 0 0 1000 7 0 0 {} 50 0\n"
+        stat = "".join(line.format(*given) for given in (("", 900, 90), (0, 100, 10), (1, 500, 10), (2, 300, 70)))
+        load = MachineLoad(proc(tmp_path, {}, stat), tmp_path)
+        self.now = [2.0, 1.5]
+        stat = "".join(line.format(*given) for given in (("", 999, 99), (0, 300, 10), (1, 900, 10), (2, 450, 90)))
+        proc(tmp_path, {}, stat)
+        found = load.load()
+        assert found is not None
+        assert (found.processors, found.others, found.stolen) == (2, pytest.approx(1.0), pytest.approx(0.1))
+
+    @pytest.mark.parametrize(
+        ("group", "path", "text", "later"),
+        [
+            ("0::/a", "a/cpu.stat", "usage_usec 5\nthrottled_usec 100000\n", "throttled_usec 600000\n"),
+            ("0::/elsewhere", "cpu.stat", "throttled_usec 100000\n", "throttled_usec 600000\n"),
+            ("4:cpu,cpuacct:/b", "cpu,cpuacct/b/cpu.stat", "throttled_time 100000000\n", "throttled_time 600000000\n"),
+        ],
+    )
+    def test_a_quota_that_holds_the_process_is_seen(self, tmp_path: Path, group: str, path: str, text: str, later: str) -> None:
+        stat = "cpu0 1 0 0 0 0 0 0 0 0 0\n"
+        groups = tmp_path / "cgroup"
+        (groups / path).parent.mkdir(parents=True)
+        (groups / path).write_text(text)
+        load = MachineLoad(proc(tmp_path, {}, stat, group), groups)
+        self.now = [2.0, 0.0]
+        (groups / path).write_text(later)
+        found = load.load()
+        assert found is not None
+        assert found.throttled == pytest.approx(0.25)
+
+    @pytest.mark.parametrize("stat", ["", "cpu0 x\n", "cpu0 1 2\n", "cpu7 1 0 0 0 0 0 0 0 0 0\n"])
+    def test_nothing_is_known_of_a_system_that_does_not_tell(self, tmp_path: Path, stat: str) -> None:
+        load = MachineLoad(proc(tmp_path, {}, stat), tmp_path)
+        self.now = [2.0, 1.5]
+        assert load.load() is None
+
+
+@pytest.mark.parametrize(
+    ("wait", "used", "lost"),
+    [
+        (0.0, 1.0, 0.0),
+        (0.4, 1.0, 0.4),  # one thread, which another process kept waiting
+        (3.0, 2.0, 0.0),  # too many of our own, which had both processors to themselves
+        (3.0, 1.5, 0.5),  # too many of our own, and another process
+        (1.9, 0.1, 1.0),
+    ],
+)
+def test_what_threads_wait_for_each_other_is_not_lost_to_others(wait: float, used: float, lost: float) -> None:
+    assert AddressRange(1.0, wait, used, 0.0, 0.0).lost(2) == pytest.approx(lost)
+
+
+@pytest.mark.parametrize(
+    ("caller_wait", "used", "caller_used", "delayed"),
+    [
+        (0.4, 0.6, 0.6, 0.4),  # one thread: what it waited, it was late
+        (0.4, 1.2, 0.6, 0.0),  # another worked meanwhile, perhaps on what was wanted
+        (0.6, 0.7, 0.4, 0.3),
+        (0.0, 1.0, 1.0, 0.0),
+    ],
+)
+def test_a_process_of_which_nothing_runs_though_it_would_is_late(
+    caller_wait: float, used: float, caller_used: float, delayed: float
+) -> None:
+    assert AddressRange(1.0, caller_wait, used, caller_wait, caller_used).delayed == pytest.approx(delayed)
+    assert AddressRange(1.0, caller_wait + 0.2, used, caller_wait + 0.2, caller_used, 0.2).delayed == pytest.approx(delayed)
+
+
+def test_work_that_is_counted_at_the_next_tick_hides_no_wait_and_proves_no_delay() -> None:
+    late = AddressRange(9.3e-3, 6.4e-3, 17.3e-3, 6.4e-3, 5.3e-3, 2.5e-3)  # by 4 ms of a thread that had run before
+    assert late.lost(2) == pytest.approx(1.3 / 9.3)
+    assert replace(late, stale=4e-3).lost(2) == pytest.approx(5.3 / 9.3)
+    early = AddressRange(9.3e-3, 4e-3, 5.3e-3, 4e-3, 5.3e-3)  # another thread's work is not counted yet
+    assert early.delayed == pytest.approx(4 / 9.3)
+    assert replace(early, stale=4e-3).delayed == pytest.approx(0.0)
+
+
+def test_the_length_of_a_tick_is_known() -> None:
+    assert 1e-3 <= own_waits.tick() <= 1e-2
+
+
+def test_the_clock_tells_the_time_of_the_calls_alone() -> None:
+    clock = WatchedClock(WallTimer())
+    assert 0.01 <= clock.time([lambda: time.sleep(0.01)]) < 0.2
+    assert 0 <= clock.lost <= 1
+    assert clock.host_us([]) is None
+    clock.close()
+
+
+class TestColumn:
+    """Of two implementations that take 1 and 2 ms, beside what a watch is made to see."""
+
+    def column(self, monkeypatch: pytest.MonkeyPatch, lost: float, found: Disturbance | None) -> tuple[TimingColumn, list[Any]]:
+        monkeypatch.setattr(Watch, "disturbance", lambda self: found)
+        monkeypatch.setattr(AddressRange, "lost", lambda self, processors: lost)
+        monkeypatch.setattr(AddressRange, "delayed", 0.0)
+        arms: list[Any] = [Constant(1e-3), Constant(2e-3)]
+        return TimingColumn(arms, Summing()), arms
+
+    def test_a_quiet_row_is_decided_by_the_fewest_pairs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        column, arms = self.column(monkeypatch, 0.5, QUIET)
+        column.measure(1.0)
+        assert [arm.calls for arm in arms] == [10, 10]
+        assert len(arms[0].samples_us) == MIN_PAIRS
+
+    def test_disturbed_blocks_are_measured_again_and_shorter_until_the_budget_ends(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        column, arms = self.column(monkeypatch, 0.9, BUSY)
+        column.measure(1.0)
+        assert [arm.calls for arm in arms] == [3, 3]
+        assert len(arms[0].samples_us) > MIN_PAIRS
+        assert column.measure_full_budget(0.0).high > 2.0
+
+    def test_a_gpu_works_on_while_the_calling_thread_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for device, delayed in (("cpu", 0.4), ("cuda:0", 0.0)):
+            arm: Any = Constant(1e-3)
+            arm.candidate.case.device = device
+            watch = Watch(Summing(), [arm])
+            with watch as clock:
+                monkeypatch.setattr(clock, "lost", 0.5)
+                monkeypatch.setattr(clock, "delayed", 0.4)
+                watch.after_block(arm)
+            assert watch.waits(arm).delayed == [delayed]
+
+    def test_nothing_is_known_and_nothing_breaks_on_another_system(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        column, arms = self.column(monkeypatch, 0.9, None)
+        column.measure(1.0)
+        assert [arm.calls for arm in arms] == [10, 10]
+        assert column.measure_full_budget(0.0).high < 1.0
+
+
+class Constant:
+    """Calls that take so many seconds."""
+
+    def __init__(self, seconds: float):
+        self.candidate = SimpleNamespace(name="constant", case=SimpleNamespace(device="cpu", training=False))
+        self.calls, self.samples_us = 10, list[float]()
+        self._seconds = seconds
+
+    def calibrate(self, clock: Timer) -> None:
+        """Nothing is to be found out."""
+
+    def block(self, clock: Timer, is_settled: bool) -> None:
+        self.samples_us.append(clock.time([lambda: self._seconds] * self.calls) / self.calls * 1e6)
+
+
+class Summing(WallTimer):
+    """Calls say how long they take."""
+
+    def time(self, calls: Sequence[Callable[[], Any]]) -> float:
+        return float(sum(call() for call in calls))
+
+
+class TestRule:
+    def test_a_quiet_machine_has_daemons(self) -> None:
+        assert not is_disturbed(None)
+        assert not is_disturbed(QUIET)
+
+    def test_own_threads_that_wait_for_each_other_are_no_disturbance(self) -> None:
+        assert not is_disturbed(Disturbance(1.0, 2, 0.01, 0.0, 0.0, 0.0, 0.0, 20, 20))
+
+    def test_a_reading_within_a_few_ticks_says_nothing(self) -> None:
+        assert not is_disturbed(Disturbance(0.1, 2, 0.5, 0.0, 0.0, 0.0, 0.0, 20, 20))
+
+    def test_others_for_whom_no_thread_waited_are_mentioned(self) -> None:
+        one = timing(100.0, {})
+        one.disturbance = replace(BUSY, disturbed=0)
+        assert not is_disturbed(one.disturbance)
+        assert describe(one) == "0% of blocks disturbed: other processes took 1.0 of 2 processors"
+
+    @pytest.mark.parametrize(
+        ("found", "words"),
+        [
+            (BUSY, "75% of blocks disturbed: other processes took 1.0 of 2 processors"),
+            (
+                Disturbance(1.0, 1, 0.0, 0.2, 0.0, 0.0, 0.0, 4, 0),
+                "0% of blocks disturbed: the hypervisor took 0.2 of 1 processor",
+            ),
+            (
+                Disturbance(1.0, 2, 0.0, 0.0, 0.3, 0.6, 0.0, 4, 1),
+                "25% of blocks disturbed: a quota held the process for 30% of the time, other processes took 60% of the GPU",
+            ),
+        ],
+    )
+    def test_whoever_took_the_machine_is_named(self, found: Disturbance, words: str) -> None:
+        one = timing(100.0, {})
+        one.disturbance = found
+        assert describe(one) == words
+
+
+def blocks_of(times_us: list[float], lost: list[float], found: Disturbance | None, delayed: float = 0.0) -> TimedBlockBounds:
+    return TimedBlockBounds.of(times_us, lost, [delayed * share for share in lost], found)
+
+
+class TestBounds:
+    def blocks(self, true: float, lost: list[float], found: Disturbance | None = BUSY, seed: int = 0) -> TimedBlockBounds:
+        """That take longer by what they lose, and a little noise."""
+        noise = np.exp(np.random.default_rng(seed).normal(0, 0.01, len(lost)))
+        return blocks_of([true * n / (1 - share) for n, share in zip(noise, lost, strict=True)], lost, found)
+
+    def test_a_quiet_machines_ratio_is_that_of_all_pairs(self) -> None:
+        one, other = self.blocks(2.0, [0.3] * 10, QUIET), self.blocks(1.0, [0.0] * 10, QUIET, 1)
+        assert one.ratio_to(other) == paired_ratio(one.most_us, other.most_us)
+
+    def test_pairs_of_undisturbed_blocks_decide_where_there_are_enough(self) -> None:
+        one, other = self.blocks(2.0, [0.0, 0.8] * 12), self.blocks(1.0, [0.0] * 24, BUSY, 1)
+        found = one.ratio_to(other)
+        assert 1.9 < found.low < found.ratio < found.high < 2.1
+
+    def test_the_least_disturbed_blocks_decide_what_differs_by_more_than_they_lost(self) -> None:
+        """Undisturbed ones of the two are never side by side."""
+        one, other = self.blocks(5.0, [0.1, 0.9] * 12), self.blocks(1.0, [0.9, 0.1] * 12, BUSY, 1)
+        found = one.ratio_to(other)
+        assert verdict(found, 0.05) == "slower"
+        assert found.low < 4.6
+        assert found.high > 5.4
+
+    def test_the_interval_holds_the_ratio_whatever_part_of_the_waits_cost_time(self) -> None:
+        random = np.random.default_rng(2)
+        for _ in range(50):
+            lost = random.uniform(0, 0.95, (2, 40))
+            cost = 1 / (1 - lost * random.uniform(0, 1, lost.shape))
+            noise = np.exp(random.normal(0, 0.02, lost.shape))
+            arms = [
+                blocks_of(list(true * c * n), list(shares), BUSY)
+                for true, c, n, shares in zip((1.3, 1.0), cost, noise, lost, strict=True)
+            ]
+            found = arms[0].ratio_to(arms[1])
+            assert found.low < 1.3 < found.high
+
+    def test_a_single_threads_waits_are_taken_off(self) -> None:
+        """Its blocks wait for most of their time, and differ in that."""
+        random = np.random.default_rng(3)
+        lost = random.uniform(0.4, 0.8, (2, 24))
+        both = [list(true / (1 - shares)) for true, shares in zip((1.5, 1.0), lost, strict=True)]
+        arms = [blocks_of(times, list(shares), BUSY, delayed=1.0) for times, shares in zip(both, lost, strict=True)]
+        found = arms[0].ratio_to(arms[1])
+        assert 1.2 < found.low < 1.5 < found.high < 1.85
+
+    def test_blocks_that_lost_all_say_nothing(self) -> None:
+        """As measured with four spinning processes on two processors: the ratio on a quiet machine is 2.3."""
+        lost = [1.0] * 10
+        one, other = blocks_of([100.0] * 10, lost, BUSY), blocks_of([23_000.0] * 10, lost, BUSY)
+        assert verdict(one.ratio_to(other), 0.05) == "unclear"
+
+    @pytest.mark.parametrize("found", [Disturbance(1.0, 2, 1.0, 0.0, 0.0, 0.0, 0.5, 20, 0), BUSY])
+    def test_unknown_waits_may_have_cost_all(self, found: Disturbance) -> None:
+        lost = [0.0] * 10 if found is not BUSY else []
+        one, other = (blocks_of([time] * 10, lost, found) for time in (1.0, 20.0))
+        assert verdict(one.ratio_to(other), 0.05) == "unclear"
+
+    def test_what_a_quota_takes_is_taken_from_every_block(self) -> None:
+        held = Disturbance(1.0, 2, 0.0, 0.0, 0.5, 0.0, 0.0, 20, 0)
+        one, other = (blocks_of([time] * 10, [0.0] * 10, held) for time in (1.8, 1.0))
+        found = one.ratio_to(other)
+        assert found.low < 0.9 < found.ratio < 3.6 < found.high
+
+    def test_shares_of_other_blocks_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="shorter"):
+            blocks_of([1.0] * 8, [0.0] * 7, BUSY)
+
+
+LAYERS = {
+    "short": busy_machine.Layer(4, 5e-5, 1e-4),
+    "a little longer": busy_machine.Layer(4, 7.5e-5, 1e-4),
+    "alone": busy_machine.Layer(1, 1e-3, 0.0),
+    "many regions": busy_machine.Layer(20, 5e-5, 1e-4),
+    "long": busy_machine.Layer(12, 2e-4, 6e-4),
+}
+
+
+@pytest.mark.parametrize("spinning", [1, 2, 4])
+@pytest.mark.parametrize("names", list(combinations(LAYERS, 2)), ids=" and ".join)
+def test_no_verdict_of_a_simulated_busy_machine_is_wrong(names: tuple[str, str], spinning: int) -> None:
+    def measured(spinning: int, seconds: float, found: Disturbance) -> Ratio:
+        machine, arms = busy_machine.Scheduler(spinning, seed=1), [busy_machine.Arm(LAYERS[name]) for name in names]
+        while machine.now < seconds:
+            for arm in arms:
+                arm.block(machine)
+        return arms[0].blocks(found).ratio_to(arms[1].blocks(found))
+
+    truth, found = measured(0, 0.3, QUIET), measured(spinning, 0.5, BUSY)
+    assert found.low < truth.ratio < found.high
+
+
+def test_a_row_is_stored_with_what_disturbed_it() -> None:
+    found = timing(100.0, {"base": 50.0})
+    found.lost, found.delayed, found.disturbance = [0.25] * 12, [0.0] * 12, BUSY
+    stored = row("a", CASES[0], timing=found)
+    assert Row.from_dict(stored.as_dict()) == stored
+
+
+def test_reports_say_what_disturbed_a_row() -> None:
+    found = timing(100.0, {"base": 50.0})
+    found.disturbance = BUSY
+    rows = [row("a", CASES[0], timing=found), row("base", CASES[0], timing=timing(50.0, {}))]
+    words = describe(found)
+    assert f"1 of 2 times; the most: {words};" in "\n".join(summary_lines(rows, set()))
+    assert progress.describe(rows[0]).endswith(f"; {words}")
+    assert words in csv_report.render(rows, set())
+    text = markdown.render(sample_run(), rows, set())
+    assert text.count(words) == 2
+    assert "**Disturbed** rows" in text
+
+
+class TestBaselineInItsOwnRow:
+    def rows(self, own_us: float, kind: str = "benchmark") -> list[Row]:
+        rows = [
+            row("a", CASES[0], timing=timing(100.0, {"base": 1000.0})),
+            row("base", CASES[0], kind, timing=timing(own_us, {"base": own_us} if kind == "control" else {})),
+        ]
+        doubt(rows)
+        return rows
+
+    @pytest.mark.parametrize("kind", ["benchmark", "control"])
+    def test_a_baseline_that_took_over_twice_as_long_here_makes_the_verdict_unclear(self, kind: str) -> None:
+        rows = self.rows(499.0, kind)
+        assert rows[0].timing is not None
+        (against,) = rows[0].timing.against
+        assert (against.verdict, against.doubt) == ("unclear", "base took 1.00 ms here and 499 us in its own row")
+        assert f"unclear: a {CASES[0]}: {against.doubt}" in summary_lines(rows, set())
+        assert against.doubt in markdown.render(sample_run(), rows, set())
+
+    @pytest.mark.parametrize("own_us", [501.0, 10_000.0])
+    def test_any_other_keeps_it(self, own_us: float) -> None:
+        rows = self.rows(own_us)
+        assert rows[0].timing is not None
+        assert (rows[0].timing.against[0].verdict, rows[0].timing.against[0].doubt) == ("faster", "")
+
+    def test_another_cases_row_says_nothing(self) -> None:
+        rows = [row("a", CASES[0], timing=timing(100.0, {"base": 1000.0})), row("base", CASES[1], timing=timing(1.0, {}))]
+        doubt(rows)
+        assert rows[0].timing is not None
+        assert rows[0].timing.against[0].verdict == "faster"

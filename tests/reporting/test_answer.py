@@ -1,0 +1,259 @@
+"""The answer of a report: one table of all cases, bold where it is certain, and the same in every output."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.text import Text
+
+from pytest_ecornn import reporting
+from pytest_ecornn.reporting import answer_table, comparison_tables, standing
+from pytest_ecornn.reporting.answer import Answer, answers, of_case
+from pytest_ecornn.results.rows import Row, Timing
+from tests.helpers import samples
+from tests.helpers.foreign import QUICK, Foreign
+from tests.helpers.reporting_samples import CASES, drawn, row, sample_rows, sample_run, timing
+
+NAMES = ("a", "b", "c", "d")
+VERDICTS = ("faster", "slower", "same", "unclear")
+
+
+def answer(*rows: Row) -> Answer:
+    return of_case(list(rows), reporting.unproven(rows))
+
+
+def timed(name: str, time_us: float, baselines: dict[str, float] | None = None, spread: float = 0.01) -> Row:
+    one = row(name, CASES[0], timing=timing(time_us, baselines or {}))
+    assert one.timing is not None
+    one.timing.low_us, one.timing.high_us = time_us * (1 - spread), time_us * (1 + spread)
+    return one
+
+
+# What is certain.
+
+
+def test_the_fastest_is_certain_where_verdict_and_intervals_say_so() -> None:
+    result = answer(timed("base", 100.0), timed("a", 50.0, {"base": 100.0}), timed("b", 80.0, {"base": 100.0}))
+    assert (result.bold, result.verdict, result.rivals) == ("a", "faster", ())
+
+
+def test_a_baseline_is_certain_where_all_others_are_slower() -> None:
+    result = answer(timed("base", 100.0), timed("a", 150.0, {"base": 100.0}), timed("b", 120.0, {"base": 100.0}))
+    assert (result.bold, result.verdict, result.ratio) == ("base", "others slower", None)
+
+
+def test_two_that_cannot_be_separated_are_named_and_neither_is_bold() -> None:
+    result = answer(timed("base", 100.0), timed("a", 50.0, {"base": 100.0}), timed("b", 50.5, {"base": 100.0}))
+    assert (result.bold, result.verdict, result.rivals) == ("", "faster", ("b",))
+
+
+@pytest.mark.parametrize("verdict", ["same", "unclear"])
+def test_an_undecided_verdict_leaves_nothing_bold(verdict: str) -> None:
+    candidate = timed("a", 50.0, {"base": 100.0})
+    assert candidate.timing is not None
+    candidate.timing.against[0].verdict = verdict
+    result = answer(timed("base", 100.0), candidate)
+    assert (result.bold, result.verdict, result.rivals) == ("", verdict, ("base",))
+
+
+def test_without_a_baseline_intervals_of_times_name_rivals_and_nothing_is_bold() -> None:
+    result = answer(timed("a", 100.0), timed("b", 101.5), timed("c", 103.0))
+    assert (result.bold, result.verdict, result.rivals) == ("", "not compared", ("b",))
+
+
+def test_what_was_called_slower_is_no_rival_however_wide_its_interval() -> None:
+    result = answer(timed("base", 100.0), timed("slow", 120.0, {"base": 100.0}, spread=0.6))
+    assert (result.bold, result.rivals) == ("base", ())
+
+
+def test_one_alone_is_not_bold() -> None:
+    assert (answer(timed("a", 1.0)).bold, answer(timed("a", 1.0)).verdict) == ("", "alone")
+
+
+def test_a_baseline_without_a_row_of_its_own_takes_part() -> None:
+    result = answer(timed("mine", 150.0, {"base": 100.0}))
+    assert result.fastest is not None
+    assert (result.bold, result.fastest.time_us, result.verdict) == ("base", 100.0, "others slower")
+
+
+def test_a_baseline_that_is_not_proven_is_no_rival_and_gives_no_verdict() -> None:
+    rows = [
+        timed("base", 10.0),
+        timed("a", 50.0, {"base": 10.0}),
+        timed("b", 80.0, {"base": 10.0}),
+        drawn("base", "lstm", "failed"),
+    ]
+    result = of_case(rows[:3], reporting.unproven(rows))
+    assert (result.bold, result.verdict) == ("", "not compared")
+    assert result.fastest is not None
+    assert result.fastest.name == "a"
+
+
+@pytest.mark.parametrize("status", ["failed", "skipped"])
+def test_a_case_without_a_proven_time_says_how_it_ended(status: str) -> None:
+    assert answer(row("a", CASES[0], status=status), row("b", CASES[0], status="skipped")).verdict == status
+
+
+# Bold and verdict agree, whatever the rows are.
+
+_TIMES = st.floats(1.0, 1e3) | st.just(float("nan"))
+
+
+@st.composite
+def rows_of_a_case(draw: st.DrawFn) -> list[Row]:
+    """Rows with random times, intervals, ratios, verdicts and ends: more contradictions than a run would have."""
+    baselines = draw(st.lists(st.sampled_from(NAMES), max_size=2, unique=True))
+    rows = []
+    for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True)):
+        status = draw(st.sampled_from(["passed", "passed", "passed", "failed", "skipped", "unproven"]))
+        if status in ("failed", "skipped"):
+            rows.append(row(name, CASES[0], status=status))
+            continue
+        one = row(name, CASES[0], status=status)
+        one.timing = draw(timings([base for base in baselines if base != name]))
+        one.replay = draw(st.none() | timings([base for base in baselines if base != name]))
+        rows.append(one)
+    return rows
+
+
+@st.composite
+def timings(draw: st.DrawFn, baselines: list[str]) -> Timing:
+    time_us = draw(_TIMES)
+    one = timing(time_us, dict.fromkeys(baselines, 100.0))
+    one.low_us, one.high_us = (time_us * draw(st.floats(0.5, 1.0)), time_us * draw(st.floats(1.0, 2.0)))
+    for ratio in one.against:
+        ratio.low, ratio.high = ratio.ratio * draw(st.floats(0.5, 1.0)), ratio.ratio * draw(st.floats(1.0, 2.0))
+        ratio.verdict = draw(st.sampled_from(VERDICTS))
+    return one
+
+
+def is_certainly_slower(other: Timing | None, other_name: str, best: Timing | None, best_name: str) -> bool:
+    """Whether verdicts, or intervals where the two did not take turns, say that the other is slower; None has no row."""
+    to_best = next((ratio.verdict for ratio in (other.against if other else ()) if ratio.baseline == best_name), "slower")
+    to_other = next((ratio.verdict for ratio in (best.against if best else ()) if ratio.baseline == other_name), "faster")
+    took_turns = any(ratio.baseline == best_name for ratio in (other.against if other else ()))
+    if took_turns or any(ratio.baseline == other_name for ratio in (best.against if best else ())):
+        return (to_best, to_other) == ("slower", "faster")
+    if other is None or best is None:
+        return False
+    for ratio in best.against:
+        common = next((one for one in other.against if one.baseline == ratio.baseline), None)
+        if common is not None:
+            return ratio.high < common.low
+    return best.high_us < other.low_us
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows_of_a_case())
+def test_bold_is_certain_and_what_is_certain_is_bold(rows: list[Row]) -> None:
+    unproven = reporting.unproven(rows)
+    for column in standing.columns(rows):
+        result = of_case(rows, unproven, column)
+        proven = {one.implementation: standing.is_publishable(one, unproven, column) for one in rows}
+        withheld = {name for name, shown in proven.items() if shown is None}
+        shown: dict[str, Timing | None] = {name: one for name, one in proven.items() if one is not None}
+        bases = {ratio.baseline for one in shown.values() if one for ratio in one.against} - withheld
+        for one in shown.values():
+            assert one is not None
+            one.against = [ratio for ratio in one.against if ratio.baseline not in withheld]
+        others = {**dict.fromkeys(bases), **shown}
+        if result.fastest is None:
+            assert not shown
+            continue
+        best = others.pop(result.fastest.name)
+        is_ahead = all(is_certainly_slower(other, name, best, result.fastest.name) for name, other in others.items())
+        assert bool(result.bold) == (is_ahead and result.verdict in ("faster", "others slower"))
+        if result.bold and best is not None:
+            assert {ratio.verdict for ratio in best.against} <= {"faster"}
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows_of_a_case())
+def test_all_outputs_say_the_same(rows: list[Row]) -> None:
+    unproven = reporting.unproven(rows)
+    results = answers(rows, unproven)
+    table = answer_table.terminal_table(results)
+    on_terminal = [[str(cell) for cell in column.cells] for column in table.columns[1:]]
+    markdown = [line.split(" | ") for line in answer_table.markdown_table(results).splitlines()[2:]]
+    texts = [[re.sub(r"\*\*|\\| \|$", "", cell) for cell in line[-5:]] for line in markdown]
+    assert list(map(list, zip(*on_terminal, strict=True))) == texts
+    is_bold = ["bold" in str(cell.style) for cell in table.columns[1].cells if isinstance(cell, Text)]
+    assert is_bold == ["**" in line[-5] for line in markdown] == [bool(one.bold) for one in results]
+    proven = {
+        (one.implementation, column)
+        for one in rows
+        for column in standing.COLUMNS
+        if standing.is_publishable(one, unproven, column)
+    }
+    compared = comparison_tables.comparison(rows, rows, unproven)
+    assert compared.count("**") == 2 * sum((one.bold, one.column) in proven for one in results)
+
+
+# Where it stands.
+
+
+def test_the_report_begins_with_the_answers_and_how_sure_they_are(tmp_path: Path) -> None:
+    reporting.write_reports(tmp_path, sample_run(), sample_rows())
+    text = (tmp_path / "report.md").read_text()
+    parts = ("| Case | Fastest |", "How sure this is:", "## How to read it", "## lstm, inference")
+    table, sure, reading, cells = map(text.index, parts)
+    assert table < sure < reading < cells
+    assert "|" not in text[:table]
+    assert f"| {CASES[0]} | **blocked_cpu** | **2.31 ms** | 0.33 \\[0.33, 0.34\\] | torch_cpu | faster |" in text
+    assert "- budget: 2 s a row" in text[sure:reading]
+
+
+def test_the_csv_begins_with_timed_rows(tmp_path: Path) -> None:
+    reporting.write_reports(tmp_path, sample_run(), [drawn("a", "lstm"), *sample_rows()])
+    with (tmp_path / "report.csv").open() as file:
+        has_time = [bool(line["time_us"]) for line in csv.DictReader(file)]
+    assert has_time == sorted(has_time, reverse=True)
+
+
+def test_the_table_fits_80_columns_with_every_figure_whole() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    rows = sample_rows()
+    console.print(answer_table.terminal_table(answers(rows, reporting.unproven(rows)), console.width))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= 80
+    assert re.search(r"blocked_cpu +2\.31 ms +0\.33 \[0\.33, 0\.34\] +faster", text)
+
+
+def test_a_stored_report_is_rendered_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from pytest_ecornn.reporting.__main__ import main
+
+    reporting.write_reports(tmp_path, sample_run(), sample_rows())
+    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    (tmp_path / "report.md").unlink()
+    assert main([str(tmp_path)]) == 0
+    after = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert after.keys() == before.keys()
+    assert after["report.md"] == before["report.md"]
+    assert main([str(tmp_path / "absent")]) == 1
+    assert "report.json: cannot be read" in capsys.readouterr().err
+
+
+def test_a_run_shows_the_same_answer_on_the_terminal_and_in_its_report(tmp_path: Path) -> None:
+    foreign = Foreign(tmp_path)
+    mine = foreign.write("mine.py", samples.RIGHT)
+    only = ["--ecornn-only", "mine", "--ecornn-only", "torch_cpu", "--ecornn-only", "sequential"]
+    options = ["--ecornn-implementations", str(mine), *only, "--ecornn-case", samples.CASE]
+    done = foreign.run("--ecornn-bench", *options, *QUICK, check=0)
+    markdown = (foreign.path / "reports/local/report.md").read_text()
+    (line,) = re.findall(rf"^\| {samples.CASE} \| (.*) \|$", markdown.partition("How sure this is:")[0], re.M)
+    expected = " ".join(re.sub(r"\*\*|\\|\|", "", line).split())
+    shown = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert f"{samples.CASE} {expected}" in shown
+    assert any(line.startswith("1 case: 1 ") for line in shown)
+    assert any(line.startswith("confidence of intervals: 99% of a time") for line in shown)
+    assert "budget: 0.1 s a row, at least 8 pairs" in shown
+    with (foreign.path / "reports/local/report.csv").open() as file:
+        assert next(csv.DictReader(file))["time_us"]

@@ -1,0 +1,475 @@
+"""Reports: nothing unproven is published, nothing is lost, and no text from outside can break them."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from pytest_ecornn import reporting
+from pytest_ecornn.reporting import ReportError, answer_table, files, json_report, markdown_syntax, standing, terminal
+from pytest_ecornn.results import formatting
+from pytest_ecornn.results.rows import Row, TensorError
+from tests.helpers.reporting_samples import CASES, HOSTILE, drawn, row, sample_rows, sample_run, timing
+
+NAMES = ["benchmark.json", "report.csv", "report.json", "report.md", "summary.svg"]
+UNPROVEN = ("benchmark", "blocked_cpu", CASES[2])
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds the report of the sample run."""
+    directory = tmp_path_factory.mktemp("written")
+    paths = reporting.write_reports(directory / "new" / "folder", sample_run(), sample_rows())
+    assert sorted(path.name for path in paths) == NAMES
+    return directory / "new" / "folder"
+
+
+def hostile_rows() -> list[Row]:
+    """Foreign text everywhere that a report shows any."""
+    bad = row("x", CASES[0], timing=timing(10.0, {HOSTILE: 20.0}), notes=HOSTILE, reason=HOSTILE)
+    bad.implementation, bad.tensors[0].tensor = HOSTILE, HOSTILE
+    worse = row("y", CASES[0], status="failed", reason=f"{HOSTILE}\n```\n# not a heading\n````")
+    skipped = row(HOSTILE, CASES[1], status="skipped", reason=HOSTILE)
+    odd = Row("drawn", HOSTILE, HOSTILE, HOSTILE, "float32", "cpu", "", "passed", informative={HOSTILE: 3})
+    fixed = row(HOSTILE, CASES[0], kind="fixed")
+    strange = row("z", CASES[0], timing=timing(5.0, {}))
+    strange.case = strange.cell = strange.mode = HOSTILE
+    return [bad, worse, skipped, odd, fixed, strange]
+
+
+def tables(text: str) -> list[list[str]]:
+    """The tables of a Markdown text, each as its lines."""
+    blocks = re.split(r"\n\n+", re.sub(r"(?ms)^(`{3,})text$.*?^\1$", "", text))
+    return [block.splitlines() for block in blocks if block.startswith("|")]
+
+
+# What may be published.
+
+
+@pytest.mark.parametrize("is_drawn_first", [True, False])
+def test_rows_of_an_implementation_whose_drawn_cases_fail_are_unproven(is_drawn_first: bool) -> None:
+    case = "mingru-T512-B8-H256-float32"
+    timed = [row(name, f"{case}{rest}") for name in ("a", "b") for rest in ("", "-training", "-seed3")]
+    other = [row("a", "mingru-T512-B8-H256-bfloat16"), row("a", "gru-T5-B8-H256-float32"), row("a", f"{case}-cuda")]
+    failed = [drawn("a", "mingru", "failed")]
+    rows = [*failed, *timed, *other] if is_drawn_first else [*timed, *other, *failed]
+    assert reporting.unproven(rows) == {one.key for one in timed if one.implementation == "a"}
+
+
+def test_skipped_and_failed_rows_stay_what_they_are() -> None:
+    rows = [drawn("a", "lstm", "failed"), row("a", CASES[0], status="skipped"), row("a", CASES[1], status="failed")]
+    assert reporting.unproven(rows) == set()
+
+
+def test_unproven_times_are_withheld_from_tables_and_kept_in_json(written: Path) -> None:
+    line = [one for one in (written / "report.md").read_text().splitlines() if one.startswith(f"| {CASES[2]} | blocked_cpu")]
+    assert len(line) == 1
+    assert "unproven" in line[0]
+    assert "2.31 ms" not in line[0]
+    rows = json.loads((written / "report.json").read_text())["rows"]
+    marked = [one for one in rows if (one["kind"], one["implementation"], one["case"]) == UNPROVEN]
+    assert [one["status"] for one in marked] == ["unproven"]
+    assert marked[0]["timing"]["time_us"] == 2310.0
+    with (written / "report.csv").open() as file:
+        lines = [one for one in csv.DictReader(file) if (one["kind"], one["implementation"], one["case"]) == UNPROVEN]
+    assert [(one["status"], one["verdict"], one["time_us"]) for one in lines] == [("unproven", "", "2310.0")]
+    benchmarks = json.loads((written / "benchmark.json").read_text())["benchmarks"]
+    assert ("blocked_cpu", CASES[2]) not in {(one["name"], one["group"]) for one in benchmarks}
+
+
+def test_no_verdict_is_passed_on_a_comparison_with_an_unproven_baseline() -> None:
+    rows = [row("base", CASES[0], timing=timing(2e3, {})), row("a", CASES[0], timing=timing(1e3, {"base": 2e3}))]
+    rows.append(drawn("base", "lstm", "failed"))
+    unproven = reporting.unproven(rows)
+    assert "faster" not in terminal.summary_lines(rows, unproven)[0]
+    assert "unproven baseline" in shown(rows)
+
+
+# Files.
+
+
+def test_a_write_that_fails_midway_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.write(tmp_path / "report.md", "old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ReportError, match=r"report\.md: cannot be written \(No space left on device\)"):
+        files.write(tmp_path / "report.md", "new")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("report.md", "old")]
+
+
+def test_a_directory_that_cannot_be_written_is_named_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ReportError) as failure:
+        reporting.write_reports(tmp_path / "file" / "reports", sample_run(), sample_rows())
+    message = str(failure.value)
+    assert "\n" not in message
+    assert f"{tmp_path / 'file' / 'reports' / 'report.md'}: cannot be written (" in message
+
+
+def test_a_file_that_fails_does_not_keep_the_others_from_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "report.csv").mkdir()
+    monkeypatch.setattr(answer_table, "render_svg", lambda table, title: 1 / 0)
+    with pytest.raises(ReportError, match=r"report\.csv: cannot be written.*summary\.svg: cannot be rendered \(ZeroDiv"):
+        reporting.write_reports(tmp_path, sample_run(), sample_rows())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["benchmark.json", "report.csv", "report.json", "report.md"]
+
+
+@pytest.mark.parametrize("rows", [[], [row("a", CASES[0], status="skipped", reason="no")], hostile_rows()])
+def test_every_file_is_written_whatever_the_rows(tmp_path: Path, rows: list[Row]) -> None:
+    run = reporting.RunInfo(HOSTILE, 0.0, HOSTILE, {HOSTILE: {HOSTILE: [HOSTILE, 1, None]}}, {"copy_points": {HOSTILE: 1}})
+    assert len(reporting.write_reports(tmp_path, run, rows)) == len(NAMES)
+
+
+# JSON.
+
+
+def test_json_reads_back_what_was_written(written: Path) -> None:
+    run, rows = reporting.read_report(written / "report.json")
+    expected = sample_rows()
+    for one in expected:
+        one.status = standing.status(one, {UNPROVEN})
+    assert (run, rows) == (sample_run(), expected)
+    assert reporting.unproven([one for one in rows if one.kind != "drawn"]) == {UNPROVEN}
+
+
+def test_json_keeps_numbers_that_json_lacks_and_is_strict_nevertheless() -> None:
+    tensor = TensorError("output", "failed", NAN, INF, -INF, "nan")
+    one = row("inf", CASES[0], status="failed", tensors=[tensor], timing=timing(10.0, {"b": 5.0}), notes="nan")
+    assert one.timing is not None
+    one.timing.gb_per_s, one.timing.samples_us[1] = INF, NAN
+    run = sample_run()
+    run.ceilings["copy_points"]["32768"] = NAN
+    text = json_report.render(run, [one], set())
+    assert not re.search(r"[^\"]\b(NaN|Infinity)", text)
+    back_run, back = read_text(text)
+    assert repr(back[0].as_dict()) == repr(one.as_dict())
+    assert repr(back_run) == repr(run)
+
+
+def read_text(text: str) -> tuple[reporting.RunInfo, list[Row]]:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "report.json"
+        path.write_text(text)
+        return reporting.read_report(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('"rows": [', '"rows": [,', r"line 3: expected JSON \("),
+        ('"schema_version": 1', '"schema_version": 9', r"line 1: expected an object with schema_version 1, got 9"),
+        ('"command"', '"commando"', r"expected run to be an object with ceilings, command, .*, got .*commando"),
+        ('"verdict"', '"veredict"', r"line 4 \(row 1\): BaselineRatio has no field veredict"),
+        ('"time_us": 31400.0', '"time_us": "long"', r'line 4 \(row 1\): time_us: expected float, got "long"'),
+        ('"status": "passed", "reason"', '"reason"', r"line 4 \(row 1\): Row: .*missing 1 required.*'status'"),
+        ('"seconds": 312.5', '"seconds": NaN', r"expected strict JSON \(found NaN"),
+        ('"kind": "benchmark"', '"kind": 3', r"line 4 \(row 1\): kind: expected str, got 3"),
+    ],
+)
+def test_malformed_json_is_told_by_file_line_and_expectation(written: Path, old: str, new: str, expected: str) -> None:
+    text = (written / "report.json").read_text()
+    assert old in text
+    with pytest.raises(ReportError, match=rf"report\.json.*{expected}") as failure:
+        read_text(text.replace(old, new, 1))
+    assert "\n" not in str(failure.value)
+
+
+def test_a_report_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match=r"report\.json: cannot be read \(No such file or directory\)"):
+        reporting.read_report(tmp_path / "report.json")
+
+
+# CSV and benchmark.json.
+
+
+def test_csv_keeps_no_formula_and_numbers_stay_numbers(tmp_path: Path) -> None:
+    texts = ["=1+1", "+cmd", "-2+3", "@SUM(1)", "\t=1", "\r=1", "plain"]
+    rows = [row("fast", CASES[0], notes=text, timing=timing(10.0, {"base": 20.0})) for text in texts]
+    rows[0].timing.floor_share = -0.5  # type: ignore[union-attr]
+    reporting.write_reports(tmp_path, sample_run(), rows)
+    with (tmp_path / "report.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    shown = {line["notes"] for line in lines}
+    assert shown == {"'=1+1", "'+cmd", "'-2+3", "'@SUM(1)", "'    =1", "'\\r=1", "plain"}
+    assert float(lines[0]["floor_share"]) == -0.5
+
+
+def test_csv_has_a_line_for_each_row_and_baseline(tmp_path: Path) -> None:
+    rows = [row("a", CASES[0], timing=timing(10.0, {"b": 20.0, "c": 5.0})), row("b", CASES[0], timing=timing(20.0, {}))]
+    reporting.write_reports(tmp_path, sample_run(), [*rows, *hostile_rows()])
+    with (tmp_path / "report.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file, strict=True))
+    assert [(one["baseline"], one["ratio"], one["verdict"]) for one in lines if one["implementation"] == "a"] == [
+        ("b", "0.5", "faster"),
+        ("c", "2.0", "slower"),
+    ]
+    assert [one["baseline"] for one in lines if one["implementation"] == "b"] == [""]
+    assert all(None not in one and None not in one.values() for one in lines)
+
+
+def test_pytest_benchmark_compares_the_file(written: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest_benchmark", "compare", str(written / "benchmark.json"), "--columns=median,rounds"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert f"benchmark '{CASES[0]}': 4 tests" in done.stdout
+    assert re.search(r"^scan_cpu \S+ +7\.4\d+ .* 12 *$", done.stdout, re.MULTILINE)
+    assert "Failed to load" not in done.stdout + done.stderr
+
+
+def test_benchmark_json_has_the_machine_of_pytest_benchmark_and_seconds(written: Path) -> None:
+    data = json.loads((written / "benchmark.json").read_text())
+    assert data["machine_info"] == sample_run().machine["benchmark_machine_info"]
+    assert data["commit_info"]["branch"] == "main"
+    stats = {one["name"]: one["stats"] for one in data["benchmarks"] if one["group"] == CASES[0]}
+    assert stats["scan_cpu"]["median"] == pytest.approx(7.41e-3, rel=0.02)
+    assert stats["scan_cpu"]["iterations"] == 3
+
+
+# Markdown.
+
+
+@pytest.mark.parametrize("rows", [sample_rows(), hostile_rows()])
+def test_markdown_tables_have_one_number_of_columns_each(tmp_path: Path, rows: list[Row]) -> None:
+    run = sample_run()
+    run.machine[HOSTILE], run.refused[HOSTILE] = HOSTILE, 0.5
+    reporting.write_reports(tmp_path, run, rows)
+    text = (tmp_path / "report.md").read_text()
+    found = tables(text)
+    assert len(found) >= 8
+    for lines in found:
+        assert {line.count("|") for line in lines} == {lines[0].count("|")}
+    outside = re.sub(r"(?ms)^(`{3,})text$.*?^\1$", "", text)
+    assert "<script" not in outside
+    assert "\x1b" not in text
+    assert not re.search(r"^# (h|not a heading)", outside, re.MULTILINE)
+
+
+def test_markdown_shows_ratio_interval_verdict_and_the_fastest_in_bold(written: Path) -> None:
+    text = (written / "report.md").read_text()
+    assert f"| {CASES[0]} | 6.90 ms, baseline | **2.31 ms**, 0.33 [0.33, 0.34] faster | 7.41 ms, 1.074 [" in text
+    assert "| scan_gpu | 4 of 4 | 100 % | no CUDA device on this machine |" in text
+    assert "| 1.00 MiB | 55.0 | 60.0 |" in text
+    assert "| blocked_cpu | mingru | float32 | cpu | failed | 60 | 31 (grad_x) | 2 | 4 |" in text
+
+
+def test_a_code_block_cannot_be_left() -> None:
+    assert markdown_syntax.code_block("a\n````\nb").splitlines() == ["`````text", "a", "````", "b", "`````"]
+
+
+@pytest.mark.parametrize("name", ["a|b", "a\\|b", "a`b|", "<b>&amp;", "_x_ *y* ~z~ [l](u)", "$x$"])
+def test_escaped_text_is_read_as_it_is(name: str) -> None:
+    escaped = markdown_syntax.escape(name)
+    assert not re.search(r"[|<>`]", escaped)
+    assert html.unescape(re.sub(r"\\(.)", r"\1", escaped)) == name
+
+
+# The terminal and the picture.
+
+
+def shown(rows: list[Row], width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(terminal.rows_table(rows, reporting.unproven(rows)))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_summary_fits_80_columns_with_every_figure_whole() -> None:
+    text = shown(sample_rows(), 80)
+    assert re.search(r"scan_cpu +7\.41 ms +1\.074 \[1\.052, 1\.095\] +slower +0\.41 +2\.7 %", text)
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_control_is_the_noise_floor_and_no_row_of_a_table(tmp_path: Path) -> None:
+    control = row("torch_cpu", CASES[0], "control", timing=timing(6_900.0, {"torch_cpu": 6_900.0}, 1))
+    rows = [*sample_rows(), control]
+    lines = terminal.summary_lines(rows, set())
+    assert [line for line in lines if line.startswith("noise floor: torch_cpu against itself on lstm-")]
+    counts = lines[0].partition("; ")[2]
+    assert counts == terminal.summary_lines(sample_rows(), set())[0].partition("; ")[2]
+    reporting.write_reports(tmp_path, sample_run(), rows)
+    text = (tmp_path / "report.md").read_text()
+    assert text.count("noise floor") == 1
+    reporting.write_reports(tmp_path, sample_run(), sample_rows())
+    without = (tmp_path / "report.md").read_text()
+    assert [line for line in text.splitlines() if line.startswith("|")] == [
+        line for line in without.splitlines() if line.startswith("|")
+    ]
+
+
+def test_summary_counts_rows_and_verdicts() -> None:
+    lines = terminal.summary_lines(sample_rows(), {UNPROVEN})
+    assert lines[0] == (
+        "26 rows: 17 passed, 1 unproven, 2 failed, 6 skipped; 5 faster, 4 slower (against torch_cpu or sequential)"
+    )
+    assert lines[1].startswith("unproven: blocked_cpu mingru float32 cpu: ")
+
+
+@pytest.mark.parametrize("rows", [sample_rows(), hostile_rows()])
+def test_picture_is_well_formed_and_fetches_nothing(tmp_path: Path, rows: list[Row]) -> None:
+    reporting.write_reports(tmp_path, sample_run(), rows)
+    text = (tmp_path / "summary.svg").read_text()
+    root = ElementTree.fromstring(text)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    names = {element.tag.rpartition("}")[2] for element in root.iter()}
+    assert names <= {"svg", "style", "defs", "clipPath", "rect", "g", "text"}
+    drawn_text = {element.text for element in root.iter() if element.tag.endswith("text")}
+    markup = re.sub(r"<text[^>]*>[^<]*</text>", "", text)
+    assert re.findall(r"\w+://[^\"]*", markup) == ["http://www.w3.org/2000/svg"]
+    assert not re.search(r"url\((?!#)|@import|@font-face", markup)
+    assert "verdict" in drawn_text
+
+
+def test_progress_is_a_line_a_row_where_there_is_no_terminal() -> None:
+    out = io.StringIO()
+    progress = terminal.Progress(out)
+    for done, one in enumerate([sample_rows()[2], *hostile_rows()[1:4]], 3):
+        progress.row_done(one, done, 24)
+    progress.stop()
+    lines = out.getvalue().splitlines()
+    assert lines[0] == f"[ 3/24] scan_cpu {CASES[0]} 7.41 ms, 1.074 [1.052, 1.095] x torch_cpu: slower"
+    assert lines[1].startswith(f"[ 4/24] y {CASES[0]} failed: a|b<script>")
+    assert len(lines) == 4
+    assert "\x1b" not in out.getvalue()
+
+
+def test_rows_that_are_only_verified_share_lines_and_none_is_lost() -> None:
+    out = io.StringIO()
+    progress = terminal.Progress(out, folds=True)
+    verified = [drawn(name, "lstm") for name in ("a", "b", "c")] * 4
+    for done, one in enumerate([*verified, sample_rows()[2], drawn("d", "gru")], 1):
+        progress.row_done(one, done, 14)
+    progress.stop()
+    assert [line.partition(" 7.41")[0] for line in out.getvalue().splitlines()] == [
+        "[10/14] verified: 10 rows, 600 examples: a, b, c",
+        "[12/14] verified: 2 rows, 120 examples: b, c",
+        f"[13/14] scan_cpu {CASES[0]}",
+        "[14/14] verified: 1 row, 60 examples: d",
+    ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_on_a_terminal_is_a_bar_that_vanishes_and_keeps_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    progress = terminal.Progress(out)
+    for done, one in enumerate(sample_rows()[19:22], 1):
+        progress.row_done(one, done, 3)
+    progress.stop()
+    progress.stop()
+    assert "2/3" in out.getvalue()
+    assert "scan_wrong" in out.getvalue()
+    assert out.getvalue().endswith("\x1b[2K")
+
+
+# A GPU's two columns.
+
+
+def gpu_rows() -> list[Row]:
+    """fast is faster as called and slower device only; lone has no graph."""
+    case = CASES[0] + "-cuda"
+    sensors = {"sm_mhz": [1740.0, 1755.0, 1980.0], "power_w": [398.0, 412.0, 420.0], "temperature_c": [52.0, 54.0, 55.0]}
+    rows = []
+    for name, called, replayed in (("base", 100.0, 20.0), ("fast", 80.0, 30.0), ("lone", 900.0, None)):
+        against = name != "base"
+        one = row(name, case, timing=timing(called, {"base": 100.0} if against else {}), notes="no graph")
+        assert one.timing is not None
+        one.timing.host_us, one.timing.sensors = 61.0, {**sensors, "throttled": ["power cap"]}
+        one.replay = timing(replayed, {"base": 20.0} if against else {}) if replayed else None
+        rows.append(one)
+    return rows
+
+
+def test_both_columns_are_shown_with_ratios_of_their_own(tmp_path: Path) -> None:
+    reporting.write_reports(tmp_path, sample_run(), gpu_rows())
+    text = (tmp_path / "report.md").read_text()
+    assert "| Case | base | base, device only | fast | fast, device only | lone |" in text
+    fast = "**80.0 us**, 0.80 [0.78, 0.82] faster | 30.0 us, 1.50 [1.47, 1.53] slower"
+    assert f"| {CASES[0]}-cuda | 100 us, baseline | **20.0 us**, baseline | {fast} | 900 us, 9.00 [" in text
+    assert "| 61.0 us | 1755 [1740, 1980] MHz, 412 [398, 420] W, 54 [52, 55] °C, power cap | no graph |" in text
+    assert "- **Device only** is" in text
+    with (tmp_path / "report.csv").open() as file:
+        line = next(one for one in csv.DictReader(file) if one["implementation"] == "fast")
+    assert (line["verdict"], line["replay_verdict"]) == ("faster", "slower")
+    assert (line["time_us"], line["replay_time_us"], line["replay_ratio"], line["host_us"]) == ("80.0", "30.0", "1.5", "61.0")
+    benchmarks = json.loads((tmp_path / "benchmark.json").read_text())["benchmarks"]
+    assert [one["name"] for one in benchmarks if one["group"] == f"{CASES[0]}-cuda, device only"] == ["base", "fast"]
+    assert reporting.read_report(tmp_path / "report.json")[1] == gpu_rows()
+
+
+def test_the_terminal_shows_device_only_times_below_and_counts_them_apart() -> None:
+    text = shown(gpu_rows(), 80)
+    assert re.search(r"fast +80\.0 us +0\.80 \[0\.78, 0\.82\] +faster .*\n +device only +30\.0 us +1\.50 \[.*slower", text)
+    assert max(map(len, text.splitlines())) <= 80
+    (line,) = terminal.summary_lines(gpu_rows(), set())
+    assert line == "3 rows: 3 passed; 1 faster, 1 slower (against base); device only: 1 slower"
+    out = io.StringIO()
+    terminal.Progress(out).row_done(gpu_rows()[1], 1, 3)
+    assert "80.0 us, 0.80 [0.78, 0.82] x base: faster; device only 30.0 us, 1.50 [1.47, 1.53] x base: slower" in out.getvalue()
+
+
+def test_reports_of_a_cpu_say_nothing_of_a_gpus_columns(written: Path) -> None:
+    for name in ("report.md", "summary.svg", "benchmark.json"):
+        assert "evice only" not in (written / name).read_text()
+
+
+def test_rows_written_before_there_were_two_columns_are_read() -> None:
+    text = json_report.render(sample_run(), sample_rows(), set())
+    data = json.loads(text)
+    for one in data["rows"]:
+        del one["replay"]
+        for name in ("host_us", "sensors"):
+            (one["timing"] or {}).pop(name, None)
+    assert read_text(json.dumps(data))[1] == sample_rows()
+
+
+# Numbers.
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (formatting.duration(0.1234), "0.123 us"),
+        (formatting.duration(999.6), "1.00 ms"),
+        (formatting.duration(7412.0), "7.41 ms"),
+        (formatting.duration(1.5e9), "1,500 s"),
+        (formatting.duration(NAN), "nan us"),
+        (formatting.duration_interval(7412.0, 7398.0, 10_440.0), "7.41 ms [7.40, 10.44]"),
+        (formatting.ratio_interval(0.31, 0.304, 0.32), "0.31 [0.30, 0.32]"),
+        (formatting.ratio_interval(0.85, 0.7, 0.998), "0.850 [0.700, 0.998]"),
+        (formatting.ratio_interval(0.00312, 0.003, 0.0033), "0.0031 [0.0030, 0.0033]"),
+        (formatting.ratio_interval(41.2, 40.9, 41.6), "41.2 [40.9, 41.6]"),
+        (formatting.ratio_interval(NAN, NAN, INF), "nan [nan, inf]"),
+        (formatting.ratio_interval(63.1, 0.01, 3.1e38), "63.1 [0.0, >1,000]"),
+        (formatting.ratio_interval(2000.0, 1900.0, 2100.0), "2,000 [1,900, 2,100]"),
+        (formatting.percent(0.4217), "42 %"),
+        (formatting.percent(1.0), "100 %"),
+        (formatting.percent(0.0), "0 %"),
+        (formatting.size(1_572_864), "1.50 MiB"),
+        (formatting.size(17), "17 B"),
+        (formatting.significant(9.996), "10.0"),
+        (formatting.significant(INF), "inf"),
+        (formatting.one_line("a\r\nb\x00\tc"), "a b\\x00 c"),
+    ],
+)
+def test_numbers_have_three_digits_and_a_unit_that_fits(text: str, expected: str) -> None:
+    assert text == expected

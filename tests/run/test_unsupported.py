@@ -1,0 +1,158 @@
+"""What implementations do not support: asked once for all workers, one test item each, and never dropped in silence."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ecornn.contract import Case
+from pytest_ecornn.run.discovery import discover
+from pytest_ecornn.run.support import Support
+from tests.helpers import samples
+from tests.helpers.foreign import QUICK, Foreign
+
+MIN_CASE = "mingru-T6-B3-H8-float32"
+BOTH = ("--ecornn-case", samples.CASE, "--ecornn-case", MIN_CASE)
+ASKS = "    def unsupported(self, case, device):\n"
+RAISES = samples.RIGHT.replace(ASKS, f"{ASKS}        raise ArithmeticError('no answer')\n")
+EXITS = samples.RIGHT.replace(ASKS, f"{ASKS}        import os\n        os.abort()\n")
+# Each process that asks gets another answer, as from one that looks for free memory.
+_ODD = "        import os\n        if os.getpid() % 2:\n            return 'an odd process'\n"
+WAVERS = samples.RIGHT.replace(ASKS, f"{ASKS}{_ODD}")
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Foreign:
+    return Foreign(tmp_path)
+
+
+def junit(foreign: Foreign) -> dict[str, ElementTree.Element]:
+    return {str(case.get("name")): case for case in ElementTree.parse(foreign.path / "junit.xml").iter("testcase")}
+
+
+def report(foreign: Foreign) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((foreign.path / "reports/local/report.json").read_text())
+    return data
+
+
+def test_what_an_implementation_cannot_run_is_one_line_in_terminal_report_and_junit(foreign: Foreign) -> None:
+    mine = foreign.write("mine.py", samples.RIGHT)
+    only = [option for name in ("mine", "scan_cpu", "cudnn") for option in ("--ecornn-only", name)]
+    options = ["--ecornn-implementations", str(mine), *only, *BOTH, "--junitxml", "junit.xml"]
+    done = foreign.run("--ecornn-bench", *options, *QUICK, check=0)
+    lines = [line for line in done.stdout.splitlines() if "unsupported: " in line and line.startswith("[")]
+    assert [line.partition("] ")[2] for line in lines] == [
+        "cudnn: 4 of 4 rows unsupported: cuDNN runs on a CUDA device",
+        "mine: 2 of 4 rows unsupported: runs a plain LSTM in float32",
+        "scan_cpu: 2 of 4 rows unsupported: scan_cpu runs mingru and minlstm only: other cells are not linear in their state",
+    ]
+    assert "8 rows unsupported, an item for each of 3 implementations" in done.stdout
+    assert "13 rows: 5 passed, 8 skipped" in done.stdout
+    cases = junit(foreign)
+    ran = [
+        f"test_benchmark[mine-{samples.CASE}]",
+        f"test_benchmark[scan_cpu-{MIN_CASE}]",
+        f"test_control[torch_cpu-{samples.CASE}]",
+        f"test_properties[mine-{samples.CASE}]",
+        f"test_properties[scan_cpu-{MIN_CASE}]",
+    ]
+    assert sorted(cases) == [*ran, *(f"test_unsupported[{name}]" for name in ("cudnn", "mine", "scan_cpu"))]
+    (skipped,) = cases["test_unsupported[cudnn]"].iter("skipped")
+    assert skipped.get("message") == "cudnn: 4 of 4 rows unsupported: cuDNN runs on a CUDA device"
+    properties = {one.get("name"): one.get("value") for one in cases["test_unsupported[cudnn]"].iter("property")}
+    assert (properties["ecornn_unsupported"], properties["ecornn_selected"]) == ("4", "4")
+    assert report(foreign)["run"]["skipped"]["cudnn"] == {"cuDNN runs on a CUDA device": 4}
+    assert Counter(row["status"] for row in report(foreign)["rows"]) == {"passed": 5, "skipped": 8}
+    markdown = (foreign.path / "reports/local/report.md").read_text()
+    assert "| cudnn | 4 of 4 | 100 % | cuDNN runs on a CUDA device |" in markdown
+    assert "| mine | 2 of 4 | 50 % | runs a plain LSTM in float32 |" in markdown
+
+
+def test_a_required_implementation_fails_for_what_it_does_not_support(foreign: Foreign) -> None:
+    options = ["--ecornn-require", "scan_cpu", "--ecornn-only", "scan_cpu", *BOTH, "--junitxml", "junit.xml"]
+    done = foreign.run("--ecornn-verify", *options, check=1)
+    reason = "scan_cpu is required, but skipped: scan_cpu runs mingru and minlstm only"
+    assert f"scan_cpu: 2 of 4 rows unsupported: {reason}" in done.stdout
+    assert "1 failed, 2 passed" in done.stdout
+    assert f"failed: scan_cpu {samples.CASE} (fixed) and 1 other row" in done.stdout
+    assert re.search(r"^again: pytest --ecornn-verify --ecornn-only scan_cpu .*--ecornn-require scan_cpu", done.stdout, re.M)
+    (failure,) = junit(foreign)["test_unsupported[scan_cpu]"].iter("failure")
+    assert reason in str(failure.get("message"))
+    assert Counter((row["kind"], row["status"]) for row in report(foreign)["rows"]) == {
+        (kind, status): 1 for kind in ("fixed", "properties") for status in ("passed", "failed")
+    }
+
+
+def test_selection_applies_to_rows_that_are_not_supported(foreign: Foreign) -> None:
+    options = ["--ecornn-verify", "--ecornn-require", "scan_cpu", *BOTH]
+    assert "4 passed" in foreign.run(*options, "-k", "mingru and (sequential or scan_cpu)", check=0).stdout
+    done = foreign.run(*options, "-k", "fixed and lstm and (scan_cpu or cudnn)", check=1)
+    assert "1 failed, 1 skipped" in done.stdout
+    assert "cudnn: 1 of 1 rows unsupported" in done.stdout
+
+
+def test_one_that_raises_instead_of_answering_fails_by_its_own_rows(foreign: Foreign) -> None:
+    mine = foreign.write("mine.py", RAISES)
+    options = ["--ecornn-implementations", str(mine), "--ecornn-baseline", "mine", "--ecornn-baseline", "sequential"]
+    only = ["--ecornn-only", "mine", "--ecornn-only", "sequential", "--ecornn-only", "cudnn"]
+    foreign.run("--ecornn-bench", *options, *only, "--ecornn-case", samples.CASE, *QUICK, check=1)
+    rows = foreign.rows()
+    assert "got ArithmeticError at mine.py" in rows[f"mine-{samples.CASE}"]["reason"]
+    assert rows[f"sequential-{samples.CASE}"]["status"] == "passed"
+    assert rows[f"cudnn-{samples.CASE}"]["status"] == "skipped"
+
+
+def test_workers_agree_on_what_an_implementation_answers_differently_each_time(foreign: Foreign) -> None:
+    mine = foreign.write("mine.py", WAVERS)
+    only = ["--ecornn-only", "mine", "--ecornn-only", "cudnn", "--ecornn-only", "sequential"]
+    options = ["--ecornn-implementations", str(mine), *only, "--ecornn-case", samples.CASE, "-n", "2"]
+    done = foreign.run("--ecornn-verify", *options, *QUICK)
+    assert "Different tests were collected" not in done.stdout
+    assert done.returncode in (0, 1), done.stdout[-3000:]
+    assert done.stdout.count("cudnn: 2 of 2 rows unsupported") == 1
+    assert foreign.rows()[f"sequential-{samples.CASE}"]["status"] == "passed"
+
+
+def test_one_that_ends_its_process_when_asked_costs_its_own_rows(foreign: Foreign) -> None:
+    mine = foreign.write("mine.py", EXITS)
+    only = ["--ecornn-only", "mine", "--ecornn-only", "cudnn", "--ecornn-only", "sequential"]
+    options = ["--ecornn-implementations", str(mine), *only, "--ecornn-case", samples.CASE, "--ecornn-isolate"]
+    foreign.run("--ecornn-bench", *options, *QUICK, check=1)
+    rows = foreign.rows()
+    assert f"mine on {samples.CASE}: " in rows[f"mine-{samples.CASE}"]["reason"]
+    assert "crashed (signal 6)" in rows[f"mine-{samples.CASE}"]["reason"]
+    assert rows[f"sequential-{samples.CASE}"]["status"] == "passed"
+    assert rows[f"cudnn-{samples.CASE}"]["status"] == "skipped"
+
+
+def test_a_first_run_has_fewer_than_a_hundred_items(foreign: Foreign) -> None:
+    done = foreign.run("--ecornn-bench", "--collect-only", "-q", check=0)
+    names = [line for line in done.stdout.splitlines() if "::test_" in line]
+    grouped = [line for line in names if "::test_unsupported[" in line]
+    assert len(names) < 100
+    assert f"rows unsupported, an item for each of {len(grouped)} implementations" in done.stdout
+
+
+def test_each_implementation_is_asked_once_a_run(tmp_path: Path) -> None:
+    implementation, asked = discover([])["scan_cpu"], list[str]()
+    cases, bases = [Case.parse(samples.CASE), Case.parse(MIN_CASE)], [Case.parse("gru-T4-B2-H8-float32")]
+
+    def support() -> Support:
+        return Support(tmp_path, cases, bases, asked.append)
+
+    refusals = [support().refusal(implementation, case) for case in cases]
+    assert [bool(reason) for reason in refusals] == [True, False]
+    assert support().refusal(implementation, bases[0], is_drawn=True)
+    assert asked == ["scan_cpu", ""]
+
+
+def test_one_that_was_begun_to_be_asked_and_gave_no_answer_counts_as_supporting_all(tmp_path: Path) -> None:
+    (tmp_path / "support-cudnn.begun").touch()
+    support = Support(tmp_path, [Case.parse(samples.CASE)], [], print)
+    assert support.refusal(discover([])["cudnn"], Case.parse(samples.CASE)) == ""

@@ -1,0 +1,146 @@
+"""CUDA kernels of clusters, or of a grid that runs at once, on a CPU: tests/simulator/clusters.
+
+All threads of a cluster take turns in an order that a seed draws.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, lru_cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_ecornn.implementations._common.recurrent_problem import Device
+from pytest_ecornn.implementations._cuda.compile import include_folders
+from pytest_ecornn.implementations._cuda.kernel import Kernel
+from pytest_ecornn.implementations._cuda.launch import Launch
+from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
+from pytest_ecornn.implementations.persistent_gpu import ops, single_step, wavefront
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.config_wavefront import Wave
+from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
+from pytest_ecornn.implementations.sparse_persistent_gpu import kernel as sparse_kernel
+from tests.simulator.kernels_on_cpu import build
+
+MOST_SWEEPS = 200_000  # over all threads, after which a cluster hangs
+H200 = Device(132, 232_448, 16)
+FEW = Device(3, 232_448, 1)  # multiprocessors
+_FOLDER = Path(__file__).with_name("clusters")
+_OUTCOMES = ("", "hangs", "stores into a block after its end", "expects twice in one phase of an mbarrier")
+_orders = count()
+
+
+Waves = Callable[[Shape, Kind, int, int], list[Wave | None]]
+
+
+def one_by_one(shape: Shape, kind: Kind, inputs: int, layers: int) -> list[Wave | None]:
+    return [None] * layers
+
+
+@contextmanager
+def running_layers(form_of: Callable[[Shape, Kind], Form], waves: Waves = one_by_one) -> Iterator[None]:
+    """Within it persistent_gpu's layers and ops run on a CPU, by the forms and in the waves that it says."""
+    patch = pytest.MonkeyPatch()
+
+    @lru_cache
+    def plan(shape: Shape, kind: Kind) -> tuple[Form, Any]:
+        form = form_of(shape, kind)
+        return form, persistent_kernel.make_kernel(kind, form)
+
+    patch.setattr(persistent_kernel, "plan", plan)
+    patch.setattr(wavefront, "waves", waves)
+    for module in (persistent_kernel, single_step, wavefront):
+        patch.setattr(module, "Kernel", ClustersOnCpu)
+    patch.setattr(Device, "of", lambda device: H200)
+    patch.setattr(persistent_kernel, "refusal", lambda device: None)
+    forget()
+    with torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
+        library.impl("persistent_forward", ops._forward, "CPU")
+        library.impl("persistent_forward_keeping", ops._forward_keeping, "CPU")
+        library.impl("persistent_backward", ops._backward, "CPU")
+        try:
+            yield
+        finally:
+            patch.undo()
+            forget()
+
+
+@contextmanager
+def running_sparse(device: Device) -> Iterator[None]:
+    """Within it sparse_persistent_gpu's layers run on a CPU, by the forms that they have on that device."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(sparse_kernel, "Kernel", ClustersOnCpu)
+    patch.setattr(Device, "of", lambda _: device)
+    forget()
+    try:
+        yield
+    finally:
+        patch.undo()
+        forget()
+
+
+def forget() -> None:
+    """The launches that were made: of kernels that are to be others now."""
+    sparse_kernel.forget()
+    wavefront.forget()
+    single_step.once_of.cache_clear()
+
+
+class Broken(Exception):
+    """A cluster whose threads wait for ever, or that does what is not allowed."""
+
+
+def start_from(order: int) -> None:
+    """The threads of each launch from now on take turns in another order, the first in this one."""
+    global _orders
+    _orders = count(order)
+
+
+class ClustersOnCpu(Kernel):
+    """Takes the place of `_cuda.kernel.Kernel`. change: of a kernel's or a header's name and its text, to plant a fault."""
+
+    change: Callable[[str, str], str] = staticmethod(lambda name, text: text)
+
+    def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
+        folders = (*include_folders(source), _FOLDER)  # a later one's header takes the place of another at the same path
+        found = [(one, file) for one in folders for file in one.rglob("*") if file.suffix in (".cuh", ".hpp")]
+        files = {str(file.relative_to(one)): file for one, file in found}
+        headers = tuple((path, self.change(file.name, file.read_text())) for path, file in files.items())
+        return _compiled(self.change(name, source.read_text()), headers, name, macros)
+
+    def _run(self, launch: Launch, passed: list[int]) -> None:
+        _, is_cooperative, cluster = self._how
+        together = launch.grid if is_cooperative or "told" in self._arguments else cluster  # where one waits for another
+        given = (ctypes.c_longlong * len(passed))(*passed)
+        for first in range(0, launch.grid, together):
+            order = next(_orders)
+            sizes = (first, together, cluster, launch.block, launch.shared_bytes)
+            if outcome := _machine().run_clusters(self._launch, *sizes, order, MOST_SWEEPS, given):
+                raise Broken(f"{self._name}, threads in order {order}: {_OUTCOMES[outcome]}")
+
+
+@cache
+def _compiled(text: str, headers: tuple[tuple[str, str], ...], name: str, macros: tuple[tuple[str, str], ...]) -> Any:
+    folder = Path(tempfile.mkdtemp())
+    for header, its_text in headers:
+        (folder / header).parent.mkdir(parents=True, exist_ok=True)
+        (folder / header).write_text(its_text)
+    entry = f'extern "C" void run_kernel(const long long* given) {{ call({name}, given); }}'
+    text = f'#include "machine.hpp"\n{text}\n{entry}\n'
+    return ctypes.cast(build(folder, text, macros, [folder], _machine()._name).run_kernel, ctypes.c_void_p)
+
+
+@cache
+def _machine() -> ctypes.CDLL:
+    """What runs all kernels."""
+    library = build(Path(tempfile.mkdtemp()), (_FOLDER / "machine.cpp").read_text(), (), [_FOLDER])
+    library.run_clusters.argtypes = (ctypes.c_void_p, *(ctypes.c_uint,) * 6, ctypes.c_ulonglong, ctypes.c_void_p)
+    library.run_clusters.restype = ctypes.c_int
+    return library

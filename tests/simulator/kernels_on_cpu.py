@@ -1,0 +1,158 @@
+"""CUDA kernels compiled for the host and run a thread at a time: their arithmetic, without a GPU.
+
+Threads must not wait for each other: kernels without shared memory, or where each thread reads there what it wrote itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_ecornn.implementations._cuda import kernel
+from pytest_ecornn.implementations._cuda.compile import include_folders
+from pytest_ecornn.implementations._cuda.kernel import Kernel
+from pytest_ecornn.implementations._cuda.launch import INT32, INT64, POINTER, Launch
+from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
+from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
+from pytest_ecornn.implementations.scan_gpu.config import Cut, Form, Need
+from pytest_ecornn.implementations.scan_gpu.ops import CELLS, Kind, Shape
+from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
+from pytest_ecornn.implementations.scan_gpu_log.ops import Tree
+from pytest_ecornn.implementations.transposed_gpu import layer, steps
+from tests.simulator.compiled_on_cpu import compiled
+
+IS_SANITIZED = os.environ.get("ECORNN_SANITIZED") == "address"  # in processes of tests/simulator/sanitized_cpu.py
+ONE_THREAD = Tree(across=2, steps=8, threads=1)
+
+
+def form_of_one_thread(shape: Shape, kind: Kind) -> Form:
+    """Of one stretch a tile, so that no thread reads another's."""
+    cut, gates = Cut(1, 32, 4, 1, 1, 2), CELLS[shape.cell][0]
+    read_bytes = Need(gates, kind.dtype, is_paired=False, is_backward=kind.is_backward, is_plain=True).read_bytes(cut)
+    return Form(cut, False, shape.batch, -(-shape.steps // 4), 1, read_bytes)
+
+
+_SHIM = """
+#include <cmath>
+#define __device__
+#define __global__
+#define __launch_bounds__(...)
+#define __shared__ static
+#define __align__(...)
+#define __syncthreads()
+#define __syncwarp()
+using std::exp;
+using std::frexp;
+using std::log;
+using std::log1p;
+using std::tanh;
+static int max(int a, int b) { return a > b ? a : b; }
+static int min(int a, int b) { return a < b ? a : b; }
+template <typename To, typename From> To same_bits(From from) {
+    To to;
+    static_assert(sizeof(to) == sizeof(from), "");
+    __builtin_memcpy(&to, &from, sizeof(to));
+    return to;
+}
+static unsigned long long __double_as_longlong(double value) { return same_bits<unsigned long long>(value); }
+static double __longlong_as_double(unsigned long long bits) { return same_bits<double>(bits); }
+static unsigned __float_as_uint(float value) { return same_bits<unsigned>(value); }
+static float __uint_as_float(unsigned bits) { return same_bits<float>(bits); }
+struct Index { unsigned x; };
+static Index blockIdx, blockDim, threadIdx;
+extern "C" void place_thread(unsigned block, unsigned threads, unsigned thread) {
+    blockIdx.x = block, blockDim.x = threads, threadIdx.x = thread;
+}
+"""
+
+
+class KernelOnCpu(Kernel):
+    """Takes the place of `_cuda.kernel.Kernel`. change: of a source's name and its text, to plant a fault."""
+
+    change: Callable[[str, str], str] = staticmethod(lambda name, text: text)
+
+    def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
+        library = _compiled(
+            source, self.change(source.name, source.read_text()), (*macros, ("DYNAMIC_BYTES", str(self._how[0])))
+        )
+        return library.place_thread, library[name]
+
+    def _run(self, launch: Launch, passed: list[int]) -> None:
+        place_thread, function = self._launch
+        types = {POINTER: ctypes.c_void_p, INT64: ctypes.c_longlong, INT32: ctypes.c_int}
+        given = [types[kind](value) for kind, value in zip(self._types, passed, strict=True)]
+        for block in range(launch.grid):
+            for thread in range(launch.block):
+                place_thread(block, launch.block, thread)
+                function(*given)
+
+
+@cache
+def _compiled(source: Path, text: str, macros: tuple[tuple[str, str], ...]) -> ctypes.CDLL:
+    return build(Path(tempfile.mkdtemp()), f'{_SHIM}\n#line 1 "{source}"\n{text}\n', macros, include_folders(source))
+
+
+def build(
+    folder: Path, text: str, macros: tuple[tuple[str, str], ...], headers: Sequence[Path], *libraries: str
+) -> ctypes.CDLL:
+    """The C++ of that text, written to the folder, as a library. headers: folders that it includes files of.
+
+    libraries: paths of others that it calls.
+    """
+    source = folder / "kernel.cpp"
+    source.write_text(text)
+    options = ["-O1", "-std=c++17", "-shared", "-fPIC", "-fno-gnu-unique", "-w"]
+    options += ["-fsanitize=address", "-fsanitize-recover=address", "-g1"] if IS_SANITIZED else []
+    options.append("-U_FORTIFY_SOURCE")  # which takes a jump from one stack to another for a fault
+    options += [f"-D{name}={value}" for name, value in macros]
+    return ctypes.CDLL(str(compiled(source, headers, options, libraries)))
+
+
+@contextmanager
+def running_scans() -> Iterator[None]:
+    """Within it scan_gpu's and scan_gpu_log's ops run on a CPU, each block of their kernels one thread a channel."""
+
+    def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
+        form = form_of_one_thread(shape, kind)
+        return form, scan_gpu_ops.make_kernel(shape, kind._replace(alignment=8), form)
+
+    def plan_log(shape: Shape, dtype: torch.dtype, device: torch.device, is_compensated: bool) -> tuple[Tree, Kernel]:
+        return ONE_THREAD, scan_gpu_log_ops.make_kernel(shape, dtype, device, ONE_THREAD, is_compensated)
+
+    with pytest.MonkeyPatch.context() as patch, torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
+        patch.setattr(scan_gpu_ops, "plan", plan)
+        patch.setattr(scan_gpu_log_ops, "plan", plan_log)
+        for module in (scan_gpu_ops, scan_gpu_log_ops):
+            patch.setattr(module, "Kernel", KernelOnCpu)
+            patch.setattr(module, "_launches", LayoutMemo(module._prepared))
+        library.impl("scan_forward", scan_gpu_ops._forward, "CPU")
+        library.impl("scan_log_forward", scan_gpu_log_ops._forward, "CPU")
+        library.impl("scan_backward", scan_gpu_ops._backward, "CPU")
+        library.impl("scan_backward_over", scan_gpu_ops._backward_over, "CPU")
+        yield
+
+
+@contextmanager
+def running_transposed() -> Iterator[None]:
+    """Within it the steps of transposed_gpu and row_major_gpu run on a CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "THREADS", 9)
+        patch.setattr(steps, "Kernel", KernelOnCpu)
+        for module in (steps, layer):
+            patch.setattr(module, "product", product)
+        yield
+
+
+def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+    """Takes the place of `steps.product`, whose mixed types a CPU's libraries do not have."""
+    return out.copy_(a.to(out.dtype) @ b.to(out.dtype))

@@ -1,0 +1,115 @@
+"""Rows of verified times, measured here on a CPU, and reports in parts that go on after one another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ecornn.measurement.clocks import WallTimer
+from pytest_ecornn.results.statistics import Ratio
+from pytest_ecornn.suites.published import persistent
+from pytest_ecornn.suites.published.common import case_times
+from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, Cell, TimedComparison
+from pytest_ecornn.suites.published.common.optional import NOT_REACHED
+from pytest_ecornn.suites.published.common.parted import ReportPlan, Section, measure_each
+from pytest_ecornn.suites.published.common.rebuilt import from_json
+from tests.helpers.studies import SMALL, Inner, Outer
+
+
+def test_a_row_is_verified_and_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    for clock in ("CudaEventTimer", "CudaGraphTimer"):
+        monkeypatch.setattr(case_times, clock, lambda device: WallTimer())
+    monkeypatch.setattr(case_times, "captured", lambda arm: arm if isinstance(arm, str) else "no graph on a CPU")
+    monkeypatch.setattr(case_times, "_SECONDS", 0.01)
+    (row,) = TimedComparison(("torch_cpu", "sequential", "cudnn"), ("sequential",)).rows([SMALL], float("inf"))
+    called, replayed = row.cells[CALLED], row.cells[REPLAYED]
+    assert list(called) == ["torch_cpu", "sequential", "cudnn"]
+    assert called["torch_cpu"].time_us is not None
+    assert list(called["torch_cpu"].over_it) == ["sequential"]
+    assert called["sequential"].over_it["sequential"] == Ratio(1.0, 1.0, 1.0)
+    assert called["cudnn"] == Cell("cuDNN runs on a CUDA device")
+    assert {cell.reason for name, cell in replayed.items() if name != "cudnn"} == {"no graph on a CPU"}
+    assert row.label == str(SMALL)
+
+
+def test_nobody_is_timed_where_the_one_that_is_needed_does_not_run() -> None:
+    (row,) = TimedComparison(("sequential", "cudnn"), ("sequential",), needed="cudnn").rows([SMALL], float("inf"))
+    assert row.cells[CALLED] == {
+        "sequential": Cell("not timed, as cudnn was not"),
+        "cudnn": Cell("cuDNN runs on a CUDA device"),
+    }
+
+
+def test_each_item_has_a_row_whatever_happens_to_it() -> None:
+    def row(item: int) -> str:
+        return f"{6 // item}"
+
+    assert list(measure_each([3, 0, 2], float("inf"), row, lambda item, why: f"{item}: {why}")) == [
+        "2", "0: ZeroDivisionError: integer division or modulo by zero", "3"
+    ]  # fmt: skip
+    assert list(measure_each([3], 0.0, row, lambda item, why: f"{item}: {why}")) == [f"3: {NOT_REACHED}"]
+
+
+@pytest.mark.parametrize(
+    "value", [Outer("a"), Outer("b", (1.0, 0.5, 2.0), {"x": Inner(Ratio(1.0, 0.9, 1.1), [1, 2])}), Outer("c", inner={})]
+)
+def test_rows_are_made_again_from_json(value: Outer) -> None:
+    assert from_json(Outer, json.loads(json.dumps(asdict(value)))) == value
+
+
+def plan(labels: list[str], made: list[str]) -> ReportPlan:
+    """A part that goes on, over these labels, noting what it makes; and one that does not."""
+
+    def measure(deadline: float, earlier: Any = ()) -> Iterator[Outer]:
+        yield from earlier
+        for label in labels:
+            if label not in [row.label for row in earlier]:
+                made.append(label)
+                yield Outer(label, (1.0, 1.0, 1.0))
+
+    def other(deadline: float) -> Iterator[Outer]:
+        made.append("other")
+        yield Outer("other")
+
+    def render(rows: Any) -> str:
+        return ", ".join(row.label for row in rows)
+
+    parts = {
+        "first": Section(measure, render, 0.5, row=Outer, is_resumable=True), "second": Section(other, render, 0.5, row=Outer)
+    }  # fmt: skip
+    return ReportPlan("some", "Some", 1, parts, ("first", "second"), 10.0)
+
+
+def test_a_later_run_goes_on_after_an_earlier_one(tmp_path: Path) -> None:
+    made: list[str] = []
+    plan(["a", "b"], made).run(tmp_path / "one", 10.0, ["first", "second"])
+    file = tmp_path / "one/some.json"
+    written = json.loads(file.read_text())
+    written["rows"]["first"].append(asdict(Outer(NOT_REACHED)))  # what was not reached is not taken over
+    written["seconds"] = 90.0
+    del written["runs"]  # as in older reports
+    file.write_text(json.dumps(written))
+    plan(["a", "b", "c"], made).run(tmp_path / "two", 10.0, ["first"], file)
+    assert made == ["a", "b", "other", "c"]
+    text = (tmp_path / "two/some.md").read_text()
+    assert "\n\na, b, c\n\nother\n" in text
+    assert "with rows of 90 s before" in text
+
+
+def test_rows_of_another_version_are_not_taken_over(tmp_path: Path) -> None:
+    one = plan(["a"], [])
+    one.run(tmp_path, 10.0, ["first"])
+    with pytest.raises(ValueError, match="cannot stand in this report: schema_version 1 and 2"):
+        replace(one, schema_version=2).run(tmp_path / "new", 10.0, ["first"], tmp_path / "some.json")
+
+
+def test_what_persistent_gpus_report_holds_is_taken_over_as_it_was(tmp_path: Path) -> None:
+    persistent.PLAN.run(tmp_path, 0.0, list(persistent.PLAN.parts))
+    for name, rows in json.loads((tmp_path / "persistent.json").read_text())["rows"].items():
+        part = persistent.PLAN.parts[name]
+        assert [json.loads(json.dumps(asdict(from_json(part.row, row)))) for row in rows] == rows

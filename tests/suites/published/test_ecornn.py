@@ -1,0 +1,249 @@
+"""Published results measured again: everything but the measuring itself, which takes a GPU."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_ecornn.contract import Case, Implementation, Layer, Weights
+from pytest_ecornn.measurement.pool import InputPool
+from pytest_ecornn.measurement.replay import Graph, GraphArm
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.results.statistics import Ratio
+from pytest_ecornn.run.discovery import ImplementationInfo
+from pytest_ecornn.suites.published import ecornn
+from pytest_ecornn.suites.published.common import alternating, case_times, launches, ratios, verified
+from pytest_ecornn.suites.published.common.kernel_names import kind_of
+from pytest_ecornn.suites.published.ecornn_parts import lstm_times, product_layout
+from pytest_ecornn.suites.published.ecornn_parts.hit_rate import METRIC, HitRate, parse
+from pytest_ecornn.system import machine
+from pytest_ecornn.verification.calls import Call
+from pytest_ecornn.verification.verification import Candidate
+from tests.helpers.foreign import Foreign
+from tests.helpers.studies import SMALL, cells_of, event, fake_clock
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"),
+    [
+        ("nvjet_tst_64x32_64x16_4x1_v_bz_TNT", "product"),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_32x128_8x5_nn_align1>(cutlass_80_simt_sgemm::Params)", "product"),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize64x64x32_stage6", "product"),
+        ("std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, float>(int)", "product"),
+        ("void cublasLt::splitKreduce_kernel<32, 16, int, float>(cublasLt::cublasSplitKParams<float>)", "product"),
+        ("void LSTM_elementWise_fp<float, float, float, (cudnnRNNBiasMode_t)2>(int, int)", "pointwise"),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::tanh_kernel_cuda>(int)", "pointwise"),
+        ("step_forward", "pointwise"),
+        ("step_backward", "pointwise"),
+        ("scan_forward", "scan"),
+        ("scan_backward", "scan"),
+        ("void at::native::tensor_kernel_scan_outer_dim<float>(float*)", "scan"),
+        ("void at::native::reduce_kernel<128, 4, at::native::ReduceOp<float>>(float)", "other"),
+        ("void at::native::CatArrayBatchedCopy<float, unsigned int, 2>(float*)", "other"),
+    ],
+)
+def test_a_kernel_is_known_by_its_name(kernel: str, kind: str) -> None:
+    assert kind_of(kernel) == kind
+
+
+def ncu(*kernels: tuple[str, str]) -> str:
+    rows = [f'"{n}","7","python","h","{name}","{METRIC}","%","{value}"' for n, (name, value) in enumerate(kernels)]
+    header = '"ID","Process ID","Process Name","Host Name","Kernel Name","Metric Name","Metric Unit","Metric Value"'
+    return "\n".join(["==PROF== Connected to process 7", "==PROF== Disconnected", header, *rows])
+
+
+def test_the_last_product_has_the_hit_rate() -> None:
+    text = ncu(("randn", "9"), ("sgemm_a(int, int)", "11"), ("sgemm_b(int, int)", "48.25"), ("splitKreduce_kernel", "90"))
+    assert parse(text) == HitRate(48.25, "sgemm_b(int, int)")
+    assert parse(ncu(("some", "1"), ("unknown", "1,000.5"))) == HitRate(1000.5, "unknown")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("==ERROR== ERR_NVGPUCTRPERM", f"no {METRIC}"), (ncu(("sgemm", "n/a")), "as a number, got 'n/a'")],
+)
+def test_what_ncu_did_not_measure_is_no_hit_rate(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse(text)
+
+
+def test_a_trace_is_broken_down() -> None:
+    events = [
+        {"ph": "M", "name": "process_name"},
+        event("cpu_op", "aten::mm", 0, 50),
+        event("cuda_runtime", "cudaLaunchKernelExC_v11060", 1, 5),
+        event("cuda_driver", "cuLaunchKernelEx", 2, 3),
+        event("cuda_runtime", "cudaLaunchKernel", 3, 2, thread=2),
+        event("cuda_runtime", "cudaGraphLaunch", 10, 20),
+        event("cuda_runtime", "cudaMemcpyAsync", 40, 4),
+        event("kernel", "sgemm", 100, 10, thread=7),
+        event("kernel", "step_forward", 105, 7, thread=8),
+        event("gpu_memcpy", "Memcpy DtoD", 120, 2, thread=7),
+        event("kernel", "step_forward", 130, 1, thread=7),
+    ]
+    wanted = launches.Breakdown(
+        launches=3, launch_us=27, kernels=3, product_us=10, pointwise_us=8, other_us=2, gaps_us=8 + 8
+    )  # fmt: skip
+    assert launches.breakdown(events) == wanted
+    assert wanted.product_share == 0.5
+    assert launches.breakdown([]) == launches.Breakdown(0, 0, 0, 0, 0, 0, 0)
+
+
+def test_blocks_alternate_and_calls_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_clock(monkeypatch)
+    made: list[str] = []
+    first, second = (alternating.Arm([partial(made.append, f"{name}{k}") for k in range(2)], work=5) for name in "ab")
+    alternating.measure_interleaved([first, second], rounds=2)
+    assert "".join(call[0] for call in made) == "aaa" + "bbb" + "aaaa" + "bbbb" + "bbbb" + "aaaa"
+    assert [call for call in made if call[0] == "a"] == [f"a{n % 2}" for n in range(11)]
+    assert first.samples_us == [pytest.approx(1000 / 3 / 5)] * 2
+
+
+def test_geometric_mean_of_ratios() -> None:
+    assert ratios.geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
+    for values in ([], [1.0, 0.0]):
+        with pytest.raises(ValueError, match="above 0"):
+            ratios.geometric_mean(values)
+
+
+def made_up_times(case: Case, default_us: float = 3000.0) -> case_times.Row:
+    """transposed_gpu twice as fast as cudnn, row_major_gpu wrong."""
+    samples = {"cudnn": [1000.0] * 8, "transposed_gpu": [500.0] * 8, "sequential": [default_us] * 8}
+    reasons = {"row_major_gpu": verified.WRONG}
+    if case.precision == "tf32":
+        del samples["sequential"]
+        reasons["sequential"] = "the plain loop multiplies in IEEE precision"
+    return case_times.Row(case, dict.fromkeys(case_times.TIMING_MODES, lstm_times.CONTEST.cells(samples, reasons)))
+
+
+def test_times_are_shown_beside_the_baseline_and_summed_up() -> None:
+    rows = [made_up_times(case) for case in lstm_times.cases()[:4]]
+    text = lstm_times.render(rows, "paper")
+    plain = ["2 x 650, B 32, float32", "3,000, 0.333 [0.333, 0.333]", "1,000", "500.0, 2.00 [2.00, 2.00]", "wrong", "-"]
+    assert [row[3:] for row in cells_of(text, plain[0])] == [plain[3:]] * 4
+    assert [row[1] for row in cells_of(text, "2 x 650, B 32, tf32")] == ["-"] * 4
+    assert cells_of(text, "**cudnn's time to it, geometric mean**")[0][1:] == ["0.333", "1.00", "2.00", "-", "-"]
+    assert [row[3] for row in cells_of(text, "**the same, highest**")[:2]] == ["2.00", "6.00"]
+    assert text.count("### ") == 4
+
+
+def test_without_the_baseline_there_are_times_without_ratios() -> None:
+    cells = lstm_times.CONTEST.cells({"sequential": [5.0] * 8}, dict.fromkeys(lstm_times.IMPLEMENTATIONS, "absent"))
+    row = case_times.Row(lstm_times.cases()[0], dict.fromkeys(case_times.TIMING_MODES, cells))
+    text = lstm_times.render([row], "paper")
+    assert cells_of(text, "2 x 650, B 32, float32")[0][1:4] == ["5.000", "absent", "absent"]
+    assert cells_of(text, "**the same, lowest**")[0][1] == "-"
+
+
+def test_cases_begun_after_the_deadline_say_so() -> None:
+    rows = list(lstm_times.measure(deadline=0.0))
+    assert len(rows) == 32
+    assert "not reached" in lstm_times.render(rows, "paper")
+
+
+def test_the_layout_table_shows_hit_rates_or_why_there_are_none() -> None:
+    rows = [
+        product_layout.Row(64, 512, "float32", 10.9, 9.5, Ratio(1.15, 1.1, 1.2)),
+        product_layout.Row(64, 512, "float16", 4.0, 4.0, Ratio(1.0, 0.9, 1.1)),
+    ]
+    rates = {"row_major": HitRate(9.5, "sgemm_tn"), "transposed": HitRate(reason="ncu had not finished after 60 s")}
+    text = product_layout.render(rows, rates, "paper")
+    published, other = cells_of(text, "\\[64 x 512\\] x \\[2048 x 512\\]")
+    assert published[2:] == ["10.9", "9.50", "1.15 [1.10, 1.20]", "9.50 %", "none, see below", product_layout.PAPER]
+    assert other[5:] == ["-", "-", "-"]
+    assert "hit rate of sgemm_tn" in text
+    assert "no hit rate: ncu had not finished" in text
+
+
+def test_launches_are_shown_beside_the_baselines() -> None:
+    found = launches.Breakdown(100, 500.0, 200, 850.0, 100.0, 50.0, 7.0)
+    rows = [
+        launches.Row("training", "sequential", replace(found, launch_us=2500.0)),
+        launches.Row("training", "cudnn", found),
+        launches.Row("training", "transposed_gpu", reason="needs CuPy"),
+    ]
+    text = launches.render(rows, "paper")
+    default, cudnn, gap = cells_of(text, "training")
+    assert default[2:5] == ["100", "2,500", "5.00"]
+    assert cudnn[-2:] == ["85 %", launches.PAPER["cudnn"]]
+    assert set(gap[2:]) == {"-"}
+    assert "- transposed_gpu, training: needs CuPy" in text
+
+
+def test_the_report_is_written_whole(tmp_path: Path) -> None:
+    report = ecornn.Report(machine.fingerprint(tmp_path))
+    report.times.append(made_up_times(lstm_times.cases()[0]))
+    report.write(tmp_path / "new")
+    figures = json.loads((tmp_path / "new/ecornn.json").read_text())
+    assert figures["schema_version"] == ecornn.SCHEMA_VERSION
+    assert figures["machine"]["packages"]["torch"] == version("torch")
+    cell = figures["times"][0]["cells"]["as called"]["transposed_gpu"]
+    assert cell["over_it"]["cudnn"] == {"ratio": pytest.approx(2), "low": pytest.approx(2), "high": pytest.approx(2)}
+    assert ecornn.PAPER_COLUMN in (tmp_path / "new/ecornn.md").read_text()
+
+
+class Off(Sequential):
+    """The loop, its output a little off."""
+
+    def build(self, case: Case, weights: Weights) -> Layer:
+        layer = super().build(case, weights)
+        return lambda *given: (layer(*given)[0] * 1.001, layer(*given)[1])
+
+
+class Broken(Sequential):
+    """A layer that cannot be built."""
+
+    def build(self, case: Case, weights: Weights) -> Layer:
+        raise RuntimeError("no kernel image\nis available")
+
+
+def test_only_what_is_right_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    kinds: dict[str, type[Implementation]] = {"sequential": Sequential, "off": Off, "broken": Broken}
+    found = {name: ImplementationInfo(name, kind, Path(name)) for name, kind in kinds.items()}
+    monkeypatch.setattr(verified, "_found", lambda: found)
+    prepared = verified.prepared(SMALL, ["sequential", "off", "broken", "cudnn"])
+    assert list(prepared) == ["sequential", "off", "broken", "cudnn"]
+    assert prepared["off"] == verified.WRONG
+    assert "off is wrong on lstm-T3" in capsys.readouterr().out
+    assert prepared["broken"] == "raised RuntimeError: no kernel image"
+    assert "absent" in str(prepared["cudnn"])
+    candidate = prepared["sequential"]
+    assert not isinstance(candidate, str)
+    output, _ = verified.call_of(candidate)()[0]
+    assert output.shape == (SMALL.steps, SMALL.batch, SMALL.hidden_size)
+    tf32 = verified.prepared(replace(SMALL, precision="tf32"), ["sequential"])
+    assert "IEEE" in str(tf32["sequential"])
+
+
+@pytest.mark.parametrize("share", [1.0, 1.001])
+def test_only_what_is_right_when_replayed_has_a_device_only_time(share: float, capsys: pytest.CaptureFixture[str]) -> None:
+    candidate, pool = Candidate.build("sequential", Sequential, SMALL), InputPool(SMALL)
+    call = Call(pool.placed(candidate.weights))
+    result = call.forward_backward(candidate.layer)
+
+    def replay() -> None:
+        output, _ = call.forward_backward(candidate.layer)[0]
+        with torch.no_grad():
+            result[0][0].copy_(output * share)
+
+    arm = GraphArm(candidate, pool, [Graph(call, result, replay)])
+    checked = case_times.checked(arm)
+    assert checked is (arm if share == 1 else verified.WRONG)
+    assert ("is wrong on" in capsys.readouterr().out) == (share != 1)
+    assert case_times.checked("no graph") == "no graph"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device on this machine")
+@pytest.mark.parametrize("module", ["published.ecornn", "published.scan", "published.persistent", "acceptance_gpu"])
+def test_without_a_gpu_it_says_so_in_one_line(module: str, tmp_path: Path) -> None:
+    done = Foreign(tmp_path).python("-m", f"pytest_ecornn.suites.{module}", "--output", str(tmp_path / "new"))
+    assert done.returncode == 2
+    said = f"{module.rpartition('.')[2]}: it measures on a CUDA device, and torch finds none on this machine\n"
+    assert (done.stdout, done.stderr) == ("", said)
+    assert not (tmp_path / "new").exists()

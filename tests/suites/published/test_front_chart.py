@@ -1,0 +1,87 @@
+"""The README's chart shows every measured case of its reports, and the committed picture is what its command draws."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from pytest_ecornn.reporting.ratio_chart import Group, Series, render_chart
+from pytest_ecornn.results.statistics import Ratio
+from pytest_ecornn.suites.published import front_chart
+from pytest_ecornn.suites.published.common.ratios import mean_ratio
+
+ROOT = Path(__file__).parents[3]
+REPORTS = ROOT / "reports/h200"
+SVG = "{http://www.w3.org/2000/svg}"
+RED, BLUE, GREY = "rgb(190, 30, 40)", "rgb(20, 80, 180)", "rgb(110, 119, 129)"
+
+
+def series(*ratios: Ratio, planned: int = 0) -> Series:
+    return Series("some cases", ratios, mean_ratio(ratios), planned or len(ratios))
+
+
+def parse(*chart_series: Series) -> ElementTree.Element:
+    return ElementTree.fromstring(render_chart("speedup", [Group("ours & theirs", chart_series)], ["a note"]))
+
+
+def case_ticks(picture: ElementTree.Element, colour: str) -> int:
+    """Number of cases drawn in this colour; the legend's own ticks are opaque."""
+    paths = (path for path in picture.iter(f"{SVG}path") if "stroke-opacity" in path.attrib)
+    return sum(path.attrib["d"].count("M") for path in paths if path.attrib["stroke"] == colour)
+
+
+def texts(picture: ElementTree.Element) -> list[str]:
+    return [text.text or "" for text in picture.iter(f"{SVG}text")]
+
+
+def test_the_committed_chart_is_what_the_command_draws(tmp_path: Path) -> None:
+    for name in front_chart.REPORTS:
+        (tmp_path / f"{name}.json").write_text((REPORTS / f"{name}.json").read_text())
+    assert front_chart.main(["--reports", str(tmp_path)]) == 0
+    assert (tmp_path / "chart.svg").read_text() == (REPORTS / "chart.svg").read_text(), (
+        "run python -m pytest_ecornn.suites.published.front_chart"
+    )
+
+
+def test_no_measured_case_is_left_out() -> None:
+    rows = {name: json.loads((REPORTS / f"{name}.json").read_text())["rows"] for name in front_chart.REPORTS}
+    drawn = front_chart.persistent_series(rows["persistent"])
+    assert sum(len(shown.ratios) for shown in drawn) == 2 * len(rows["persistent"]["times"])
+    measured = [row for row in rows["sparse"]["times"] if row["cells"]["graph replay"]["sparse_persistent_gpu"]["time_us"]]
+    over_cudnn = front_chart.sparse_series(rows["sparse"])[:2]
+    assert sum(len(shown.ratios) for shown in over_cudnn) == len(measured)
+    assert [len(shown.ratios) for shown in front_chart.scan_series(rows["scan"])] == [len(rows["scan"]["peers"])] * 2
+
+
+def test_means_are_those_of_the_report() -> None:
+    picture = ElementTree.fromstring((REPORTS / "chart.svg").read_text())
+    report = (REPORTS / "persistent.md").read_text()
+    means = re.findall(r"^\| (?:\S+ and backward|forward|decoding), all, .*? \| \d+ of \d+ \| (.*?) \|", report, re.M)
+    assert len(means) == 6
+    assert set(means) <= set(texts(picture))
+
+
+def test_a_lost_case_is_red_and_counted_and_an_undecided_one_is_neither() -> None:
+    picture = parse(series(Ratio(2, 1.9, 2.1), Ratio(1.02, 0.99, 1.05), Ratio(0.5, 0.4, 0.6), Ratio(0.8, 0.7, 0.9), planned=6))
+    assert [case_ticks(picture, colour) for colour in (BLUE, GREY, RED)] == [1, 1, 2]
+    assert {"4 of 6", "2", "0.500 to 2.00", "ours & theirs", "a note"} <= set(texts(picture))
+
+
+@pytest.mark.parametrize("ratio", [Ratio(1, 1, 1), Ratio(0.02, 0.01, 0.03), Ratio(300, 200, 500)])
+def test_every_case_lies_within_the_axis(ratio: Ratio) -> None:
+    picture = parse(series(ratio))
+    lines = [float(line.attrib["x1"]) for line in picture.iter(f"{SVG}line") if "stroke-width" not in line.attrib]
+    tick = next(path for path in picture.iter(f"{SVG}path") if "stroke-opacity" in path.attrib)
+    assert min(lines) <= float(tick.attrib["d"][1:].split()[0]) <= max(lines)
+
+
+def test_an_empty_series_and_a_missing_report_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="at least one case in each series, got none in 'none'"):
+        parse(Series("none", [], Ratio(1, 1, 1), 3))
+    with pytest.raises(SystemExit):
+        front_chart.main(["--reports", str(tmp_path)])
+    assert "persistent.json: cannot be read (No such file or directory)" in capsys.readouterr().err

@@ -1,0 +1,204 @@
+"""A report measured by several processes, each its share, and their rows joined."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ecornn.results.statistics import Ratio
+from pytest_ecornn.suites.published import persistent
+from pytest_ecornn.suites.published.common import parted, runs
+from pytest_ecornn.suites.published.common.optional import NOT_REACHED
+from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
+from pytest_ecornn.suites.published.common.rebuilt import from_json
+from pytest_ecornn.suites.published.common.runs import Run
+from tests.helpers.studies import Inner, Outer
+
+COMMITTED = Path(__file__).parents[3] / "reports/h200"
+GROUPS = {"short": ["a", "b"], "long": ["c"]}
+ONE, OTHER = Run(["short", "other"], 240.0, 1000.0, "x"), Run(["long"], 481.0, 1001.0, "y")
+
+
+def measure(deadline: float, earlier: Sequence[Outer] = (), groups: Sequence[str] = ()) -> Iterator[Outer]:
+    yield from earlier
+    for label in (label for group in groups for label in GROUPS[group]):
+        if label not in [row.label for row in earlier]:
+            yield Outer(label, (1.0, 1.0, 1.0))
+
+
+def other(deadline: float) -> Iterator[Outer]:
+    yield Outer("d")
+
+
+def labels(rows: Sequence[Any]) -> str:
+    return ", ".join(row.label for row in rows)
+
+
+PLAN = ReportPlan(
+    "some",
+    "Some",
+    1,
+    {
+        "times": Section(measure, labels, 0.5, row=Outer, is_resumable=True, groups=tuple(GROUPS)),
+        "other": Section(other, labels, 0.5, row=Outer),
+    },
+    ("times", "other"),
+    10.0,
+)
+
+
+def ran(folder: Path, *parts: str, run: Run | None = None, resumed: Path | None = None, **changed: Any) -> Path:
+    """A report of these parts, changed in its JSON file: as if `run` had made it."""
+    PLAN.run(folder, 10.0, parts, resumed)
+    written = read(folder)
+    (folder / "some.json").write_text(json.dumps({**written, "runs": [asdict(run)] if run else written["runs"], **changed}))
+    return folder
+
+
+def read(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "some.json").read_text())
+    return found
+
+
+def test_a_part_is_measured_by_groups(tmp_path: Path) -> None:
+    ran(tmp_path / "one", "long")
+    assert labels_of(tmp_path / "one") == {"times": ["c"]}
+    ran(tmp_path / "whole", "times", "long")
+    assert labels_of(tmp_path / "whole") == {"times": ["a", "b", "c"]}
+    ran(tmp_path / "more", "short", resumed=tmp_path / "one/some.json")
+    assert labels_of(tmp_path / "more") == {"times": ["c", "a", "b"]}
+
+
+def labels_of(folder: Path) -> dict[str, list[str]]:
+    return {name: [row["label"] for row in rows] for name, rows in read(folder)["rows"].items()}
+
+
+def test_the_command_takes_groups_and_joins_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parted, "exit_code", lambda program, measure: measure() or 0)
+    for parts in (["short", "other"], ["long"]):
+        assert PLAN.main("", ["--output", str(tmp_path / parts[0]), "--parts", *parts]) == 0
+    monkeypatch.undo()
+    assert PLAN.main("", ["--output", str(tmp_path / "all"), "--join", str(tmp_path / "short"), str(tmp_path / "long")]) == 0
+    assert labels_of(tmp_path / "all") == {"times": ["a", "b", "c"], "other": ["d"]}
+
+
+@pytest.mark.parametrize("given", [["--parts", "long"], ["--resume", "some.json"]])
+def test_what_is_joined_is_whole(given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        PLAN.main("", ["--output", str(tmp_path / "all"), "--join", str(tmp_path), *given])
+    assert f"--join and {given[0]}" in capsys.readouterr().err
+
+
+def test_a_report_that_is_not_there_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        PLAN.main("", ["--output", str(tmp_path / "all"), "--join", str(tmp_path / "none")])
+    assert "some: error:" in (said := capsys.readouterr().err)
+    assert "none/some.json" in said
+
+
+def test_a_joined_report_says_what_was_measured_apart(tmp_path: Path) -> None:
+    folders = [ran(tmp_path / "one", "short", "other", run=ONE), ran(tmp_path / "two", "long", run=OTHER)]
+    PLAN.join(tmp_path / "all", folders)
+    text = (tmp_path / "all/some.md").read_text()
+    assert "\n\na, b, c\n\nd\n" in text
+    apart = "measured apart at the same time by 2 processes on 2 GPUs: short, other; long"
+    assert f"; made in 240 s and 481 s; {apart}.\n" in text
+    ran(tmp_path / "more", "other", resumed=tmp_path / "all/some.json")
+    assert f"; made in 0 s, with rows of 721 s before; {apart}.\n" in (tmp_path / "more/some.md").read_text()
+
+
+def test_what_both_took_over_is_joined_once(tmp_path: Path) -> None:
+    first = ran(tmp_path / "first", "other", run=Run(["other"], 90.0, 10.0, "x")) / "some.json"
+    folders = [ran(tmp_path / group, group, resumed=first) for group in GROUPS]
+    PLAN.join(tmp_path / "all", folders)
+    assert labels_of(tmp_path / "all") == {"times": ["a", "b", "c"], "other": ["d"]}
+    assert [run["parts"] for run in read(tmp_path / "all")["runs"]] == [["other"], ["short"], ["long"]]
+    assert "with rows of 90 s before" in (tmp_path / "all/some.md").read_text()
+
+
+def test_what_one_has_not_reached_is_the_other_s(tmp_path: Path) -> None:
+    late = [asdict(Outer("a", (1.0, 1.0, 1.0))), asdict(Outer("c", inner={NOT_REACHED: Inner(Ratio(1.0, 1.0, 1.0), [])}))]
+    one, two = ran(tmp_path / "one", "short", rows={"times": late}, ended={"times": "cut"}), ran(tmp_path / "two", "long")
+    for folders in ([one, two], [two, one]):
+        PLAN.join(tmp_path / "all", folders)
+        assert {row["label"]: row["time_us"] for row in read(tmp_path / "all")["rows"]["times"]} == {
+            "a": [1.0] * 3, "c": [1.0] * 3
+        }  # fmt: skip
+        assert "The part on times ended early: cut." in (tmp_path / "all/some.md").read_text()
+    PLAN.join(tmp_path / "alone", [one])
+    assert NOT_REACHED in json.dumps(read(tmp_path / "alone")["rows"])
+
+
+@pytest.mark.parametrize("again", ["short", "other"])
+def test_what_was_not_reached_and_is_not_asked_for_again_stays(again: str, tmp_path: Path) -> None:
+    late = {name: asdict(Outer(name, inner={NOT_REACHED: Inner(Ratio(1.0, 1.0, 1.0), [])})) for name in "acd"}
+    rows = {"times": [late["a"], late["c"]], "other": [late["d"]]}
+    first = ran(tmp_path / "first", "times", "other", rows=rows)
+    ran(tmp_path / "more", again, resumed=first / "some.json")
+    found = read(tmp_path / "more")["rows"]
+    is_late = {row["label"]: NOT_REACHED in json.dumps(row) for part in found.values() for row in part}
+    measured = {"short": {"a": False, "b": False, "c": True, "d": True}, "other": {"a": True, "c": True, "d": False}}
+    assert is_late == measured[again]
+    assert sum(len(part) for part in found.values()) == len(is_late)
+
+
+def test_other_figures_of_one_row_are_not_joined(tmp_path: Path) -> None:
+    others = {"times": [asdict(Outer("c", (2.0, 2.0, 2.0)))]}
+    folders = [ran(tmp_path / "one", "long"), ran(tmp_path / "two", "long", rows=others)]
+    with pytest.raises(ValueError, match=r"two/some\.json, times: c has other figures"):
+        PLAN.join(tmp_path / "all", folders)
+    assert not (tmp_path / "all").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"machine": {"commit": "beef"}}, "commit: .* and beef"),
+        ({"machine": {"cores": 999}}, r"cores: \d+ and 999"),
+        ({"schema_version": 7}, "schema_version: 1 and 7"),
+        ({"allocator": "jemalloc"}, "allocator: .* and jemalloc"),
+    ],
+)
+def test_what_was_made_otherwise_is_not_joined(changed: dict[str, Any], said: str, tmp_path: Path) -> None:
+    one, two = ran(tmp_path / "one", "short"), ran(tmp_path / "two", "long")
+    written = read(two)
+    merged = {name: {**written[name], **new} if isinstance(new, dict) else new for name, new in changed.items()}
+    (two / "some.json").write_text(json.dumps({**written, **merged}))
+    with pytest.raises(ValueError, match=rf"two/some\.json .* expected \(as in .*one/some\.json\) and found: {said}$"):
+        PLAN.join(tmp_path / "all", [one, two])
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ([ONE], "made in 240 s"),
+        ([Run([], 249.0), Run([], 481.0)], "made in 481 s, with rows of 249 s before"),
+        ([ONE, replace(OTHER, began=1240.0)], "made in 481 s, with rows of 240 s before"),
+        ([ONE, replace(OTHER, gpu="x")], "made in 240 s and 481 s; measured apart at the same time by 2 processes on 1 GPU: "
+         "short, other; long"),
+    ],
+)  # fmt: skip
+def test_runs_are_told_by_when_they_were(made: list[Run], said: str) -> None:
+    assert runs.describe(made) == said
+
+
+def test_the_committed_report_is_read_and_written_as_it_was(tmp_path: Path) -> None:
+    persistent.PLAN.join(tmp_path, [COMMITTED])
+    found, written = (json.loads((folder / "persistent.json").read_text()) for folder in (COMMITTED, tmp_path))
+    assert as_rows(written.pop("rows")) == as_rows(found.pop("rows"))
+    assert {name: written[name] for name in found} == found
+    assert heads(tmp_path) == heads(COMMITTED)
+
+
+def as_rows(found: dict[str, Any]) -> dict[str, list[Any]]:
+    """What a report holds, with the defaults of fields that are younger than it."""
+    return {name: [from_json(persistent.PLAN.parts[name].row, row) for row in rows] for name, rows in found.items()}
+
+
+def heads(folder: Path) -> list[str]:
+    return (folder / "persistent.md").read_text().splitlines()[:3]

@@ -1,0 +1,369 @@
+"""persistent_gpu beside cuDNN and the floor of a step: everything but the measuring itself, which takes a GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_ecornn.contract import MODES, Case, Weights
+from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Problem
+from pytest_ecornn.implementations.persistent_gpu import config
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
+from pytest_ecornn.measurement.clocks import WallTimer
+from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.results.statistics import Ratio
+from pytest_ecornn.run.discovery import ImplementationInfo
+from pytest_ecornn.suites.promises import first_use
+from pytest_ecornn.suites.published import persistent
+from pytest_ecornn.suites.published.common import case_times, ratios, verified
+from pytest_ecornn.suites.published.common.bars import MaxTarget, MinTarget
+from pytest_ecornn.suites.published.common.case_times import CALLED, TIMING_MODES
+from pytest_ecornn.suites.published.persistent_parts import (
+    persistent_flashrnn,
+    persistent_floor,
+    persistent_host,
+    persistent_memory,
+    persistent_steps,
+    persistent_times,
+)
+from pytest_ecornn.verification.comparison import TensorCheck
+from pytest_ecornn.verification.verification import Candidate
+from tests.helpers.studies import cells_of, fake_clock
+
+LATE = "not reached in the time allowed"
+
+
+@pytest.mark.parametrize(("found", "holds"), [((0.9, 0.8, 1.0), "yes"), ((1.0, 0.9, 1.1), "unclear"), ((1.2, 1.1, 1.3), "no")])
+def test_a_ceiling_is_held_by_the_whole_interval(found: tuple[float, float, float], holds: str) -> None:
+    assert MaxTarget(1.0).is_met(found) == holds
+    assert str(MaxTarget(1.95)) == "at most 1.95"
+
+
+def test_the_mean_of_ratios_has_the_mean_of_their_bounds() -> None:
+    mean = ratios.mean_ratio([Ratio(2.0, 1.0, 4.0), Ratio(8.0, 4.0, 9.0)])
+    assert (mean.ratio, mean.low, mean.high) == pytest.approx((4.0, 2.0, 6.0))
+
+
+# The floor of a step.
+
+
+def form(dtype: str = "float16", precision: str = "ieee", **changed: int) -> Form:
+    """H 512, 8 sequences: 16 blocks of 32 units each."""
+    problem = Problem("lstm", 512, 8, Arithmetic.of(dtype, precision))
+    made = Form(problem, units=32, blocks=16, tiles=1, groups=1, held=16)
+    return replace(made, **changed)
+
+
+def us(clocks: float) -> float:
+    return clocks / 1980
+
+
+def test_a_step_waits_for_what_is_handed_on_and_then_multiplies() -> None:
+    assert persistent_floor.PART_BYTES == config.PART_BYTES
+    assert form().parts == 16
+    assert persistent_floor.handoff_us(form()) == pytest.approx(0.2 + us(32 * 8 * 2 * 16 / 32))
+    assert persistent_floor.busy_us(form()) == pytest.approx(us(16 * 2 * 2 * 6.1))
+    assert persistent_floor.floor_us(form()) == pytest.approx(0.2 + us(256 + 390.4))
+
+
+def test_reads_of_weights_overlap_with_products() -> None:
+    shared, left_over = form(held=8, shared=8), form(held=2, shared=8, ring=2)
+    assert left_over.left_over == 6
+    assert persistent_floor.busy_us(shared) == pytest.approx(us(8 * 64))  # over the products' 390
+    assert persistent_floor.busy_us(form(held=12, shared=4)) == persistent_floor.busy_us(form())
+    assert persistent_floor.busy_us(left_over) == pytest.approx(us(8 * 64 + 6 * 128))
+
+
+def test_a_part_in_two_halves_is_multiplied_once() -> None:
+    problem = Problem("lstm", 650, 32, Arithmetic.of("float32", "ieee"))
+    plain = Abreast(problem, 12, 55, 1, 8, held=18, is_grid=True, abreast=2)
+    assert persistent_floor.busy_us(replace(plain, held=36, twice=18)) == persistent_floor.busy_us(plain)
+
+
+def test_products_of_float32s_accuracy_are_three_of_tf32() -> None:
+    split, tf32 = (persistent_floor.busy_us(form("float32", precision, held=32)) for precision in ("ieee", "tf32"))
+    assert split == pytest.approx(3 * tf32)
+
+
+def test_several_tiles_hide_the_handoff_behind_each_other_s_products() -> None:
+    busy, handoff = persistent_floor.busy_us(form()), persistent_floor.handoff_us(form())
+    assert busy < handoff < 2 * busy
+    floors = [persistent_floor.floor_us(form(tiles=tiles)) for tiles in (1, 2, 3, 4)]
+    assert floors == pytest.approx([busy + handoff, busy + handoff, 3 * busy, 4 * busy])
+
+
+# The steps.
+
+
+def test_steps_are_of_the_op_alone_and_verified_as_a_layer() -> None:
+    forward, backward = persistent_steps.SHAPES[0], persistent_steps.SHAPES[-1]
+    assert str(forward.case) == "lstm-T1024-B8-H256-float16-cuda-projected"
+    assert str(backward.case) == "lstm-T1024-B16-H768-float16-cuda-projected-training"
+    with torch._subclasses.FakeTensorMode():
+        ahead, back = (persistent_steps.Op(shape, steps=5, device="cpu") for shape in (forward, backward))
+        assert [one.shape for one in ahead()] == [(5, 8, 256), (1, 8, 256), (1, 8, 256)]
+        assert back()[0].shape == (5, 16, 4 * 768)
+    values = 5 * 8 * 256
+    assert ahead.moved_bytes == 2 * (4 * values + values + 2 * 8 * 256)
+
+
+def test_steps_stand_beside_their_bar_and_floor() -> None:
+    first, second, *_ = persistent_steps.SHAPES
+    rows = [
+        persistent_steps.Row(first, (0.8, 0.79, 0.81), 0.4, "clusters: 1"),
+        persistent_steps.Row(second, reason="does not fit"),
+    ]
+    text = persistent_steps.render(rows)
+    assert cells_of(text, str(first))[0][1:] == ["0.80 [0.79, 0.81]", "at most 0.7", "no", "0.400", "50 %", "clusters: 1"]
+    assert cells_of(text, str(second))[0][1:] == ["-", "at most 1", "-", "-", "-", "-"]
+    assert f"- {second}: does not fit" in text
+
+
+def test_an_implementation_that_is_wrong_has_no_time_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persistent_steps, "prepared", lambda case, names: dict.fromkeys(names, verified.WRONG))
+    assert {row.reason for row in persistent_steps.measure(float("inf"))} == {verified.WRONG}
+
+
+# Beside cuDNN.
+
+
+def timed(case: Case, called: float, replayed: float) -> case_times.Row:
+    """cuDNN's times over persistent_gpu's."""
+    found = [
+        persistent_times.CONTEST.cells({"persistent_gpu": [100.0] * 8, "cudnn": [100.0 * ratio] * 8}, {})
+        for ratio in (called, replayed)
+    ]
+    return case_times.Row(case, dict(zip(TIMING_MODES, found, strict=True)))
+
+
+def test_every_shape_is_there_in_four_precisions_and_decoding_forward_only() -> None:
+    cases = persistent_times.cases()
+    assert len(set(cases)) == len(cases) == 2 * 4 * (7 * 2 + 4)
+    assert {case.mode for case in cases if case.hidden_size == 1024 and case.steps < 1024} == {"inference"}
+    assert {case_times.precision_of(case) for case in cases[:4]} == {"float16", "bfloat16", "tf32", "float32"}
+
+
+def test_groups_of_cases_are_all_of_them_once() -> None:
+    groups = persistent.PLAN.parts["times"].groups
+    assert groups == ("decoding", "language", "long")
+    assert [case for group in groups for case in persistent_times.cases([group])] == persistent_times.cases()
+    assert {case.steps for case in persistent_times.cases(["long"])} == {1024}
+    rows = persistent_times.measure(0.0, groups=["decoding"])
+    assert [row.case for row in rows] == persistent_times.cases(["decoding"])
+
+
+def test_times_are_summed_up_beside_their_bars() -> None:
+    rows = [timed(case, 8.0 if case.dtype == "float16" else 4.0, 0.95) for case in persistent_times.cases()]
+    rows[40] = timed(rows[40].case, 2.0, 0.5)
+    text = persistent_times.render(rows)
+    lowest = str(rows[40].case)
+    assert cells_of(text, "forward, float16, as called")[0][1:5] == ["14 of 14", "7.25 [7.25, 7.25]", "at least 3", "yes"]
+    assert cells_of(text, "forward, bfloat16, as called")[0][3:5] == ["at least 5", "no"]
+    called = cells_of(text, "forward, all, as called")[0]
+    assert called[1:5] == ["56 of 56", "4.64 [4.64, 4.64]", "at least 4", "yes"]
+    assert called[5:] == ["2.00 [2.00, 2.00]", lowest, "at least 1", "yes"]
+    assert cells_of(text, "forward, all, graph replay")[0][5:] == ["0.50 [0.50, 0.50]", lowest, "at least 1", "no"]
+    assert cells_of(text, "decoding, all, graph replay")[0][1:5] == ["32 of 32", "0.950 [0.950, 0.950]", "-", "-"]
+    assert cells_of(text, "decoding, all, graph replay")[0][7:] == ["at least 0.9", "yes"]
+    assert cells_of(text, "1 x 1024, B 1, T 1")[0][1:5] == ["float16", "100.0", "800.0", "8.00 [8.00, 8.00]"]
+    assert text.count("### ") == 4
+
+
+def test_a_bar_over_rows_that_are_missing_is_not_held_but_may_be_lost() -> None:
+    language = [case for case in persistent_times.cases() if case.steps == 35 and case.mode == "training"]
+    rows = [timed(case, 9.0, 0.9) for case in language[:5]]
+    rows.append(persistent_times.CONTEST.unmeasured_row(language[5], "H 1500 does not fit"))
+    text = persistent_times.render(rows)
+    called = cells_of(text, "forward and backward, all, as called")[0]
+    assert called[1:5] == ["5 of 56", "9.00 [9.00, 9.00]", "at least 3", "not all measured"]
+    assert called[7:] == ["at least 1", "not all measured"]
+    assert cells_of(text, "forward and backward, all, graph replay")[0][7:] == ["at least 1", "no"]
+    assert cells_of(text, "forward, all, as called")[0][1:] == ["0 of 56", *["-"] * 7]
+    assert "- persistent_gpu, 1 x 512, B 64, T 35, bfloat16: H 1500 does not fit" in text
+
+
+def test_a_row_that_fails_says_why_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: object) -> object:
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(case_times, "InputPool", fail)
+    rows = list(persistent_times.CONTEST.rows(persistent_times.cases()[:2], float("inf")))
+    reasons = {cell.reason for row in rows for way in TIMING_MODES for cell in row.cells[way].values()}
+    assert reasons == {"RuntimeError: CUDA error: out of memory"}
+
+
+@pytest.mark.parametrize("part", list(persistent.PLAN.parts))
+def test_what_begins_after_the_deadline_says_so(part: str) -> None:
+    one = persistent.PLAN.parts[part]
+    rows = list(one.measure(0.0))
+    assert LATE in one.render(rows)
+    assert len({row.label for row in rows}) == len(rows)
+
+
+def test_the_report_holds_all_parts_in_order(tmp_path: Path) -> None:
+    assert sorted(persistent.PLAN.order) == sorted(persistent.PLAN.parts)
+    persistent.PLAN.run(tmp_path / "new", 0.0, list(persistent.PLAN.parts))
+    text = (tmp_path / "new/persistent.md").read_text()
+    assert text.index("## Beside cuDNN") < text.index("## A step of the recurrence")
+    written = json.loads((tmp_path / "new/persistent.json").read_text())
+    assert list(written["rows"]) == list(persistent.PLAN.parts)
+    assert written["rows"]["steps"][0]["shape"]["most_us"] == 0.7
+    assert not [one for one in persistent.PLAN.parts if f"The part on {one} ended early" in text]
+
+
+def test_bars_are_of_passes_and_precisions_that_there_are() -> None:
+    known = {*map(case_times.precision_of, persistent_times.cases()), persistent_times.ALL}
+    for mode, way, precision in persistent_times.MEAN_BARS:
+        assert (mode in persistent_times.PASSES, way in TIMING_MODES, precision in known) == (True, True, True)
+    assert persistent_times.MEAN_BARS["inference", CALLED, "tf32"] == MinTarget(3.5)
+
+
+# Beside FlashRNN.
+
+
+def test_flashrnn_is_given_pre_activations_and_ours_the_inputs() -> None:
+    found = persistent_flashrnn.cases("training")
+    assert {name: str(case) for name, case in found.items()} == {
+        "persistent_gpu": "lstm-T1024-B16-H768-bfloat16-cuda-training",
+        "flashrnn": "lstm-T1024-B16-H768-bfloat16-cuda-batchfirst-projected-training",
+    }
+
+
+def test_flashrnn_s_time_over_ours_stands_beside_its_bar() -> None:
+    samples = {"persistent_gpu": [1000.0] * 8, "flashrnn": [2500.0] * 8}
+    rows = [
+        persistent_flashrnn.row("inference", samples, {}, 0.8),
+        persistent_flashrnn.row("training", samples, {}, 1.2),
+    ]
+    text = persistent_flashrnn.render(rows)
+    ratio = ["1,000", "2,500", "2.50 [2.50, 2.50]"]
+    assert cells_of(text, "inference")[0][1:] == [*ratio, "at least 2.6", "no", "0.80"]
+    assert cells_of(text, "training")[0][1:] == [*ratio, "at least 2.4", "yes", "**1.20**"]
+
+
+def test_without_flashrnn_the_part_says_why() -> None:
+    missing = "needs flashrnn (pip install pytest-ecornn[peers])"
+    rows = [persistent_flashrnn.row(mode, {"persistent_gpu": [7.0] * 8}, {"flashrnn": missing}, None) for mode in MODES]
+    text = persistent_flashrnn.render(rows)
+    assert cells_of(text, "inference")[0][1:] == ["7.000", "-", "-", "at least 2.6", "-", "-"]
+    assert "- flashrnn, training: needs flashrnn (pip install pytest-ecornn\\[peers\\])" in text
+
+
+def test_both_are_timed_and_theirs_also_beyond_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_clock(monkeypatch)
+    names = ("torch_cpu", "sequential")
+    own = Case(cell="lstm", steps=3, batch=2, hidden_size=5, mode="training")
+    monkeypatch.setattr(persistent_flashrnn, "OURS", names[0])
+    monkeypatch.setattr(persistent_flashrnn, "THEIRS", names[1])
+    monkeypatch.setattr(persistent_flashrnn, "cases", lambda mode: {names[0]: own, names[1]: replace(own, projected=True)})
+    monkeypatch.setattr(persistent_flashrnn, "build_and_compare", off)
+    row = persistent_flashrnn._row("training")
+    assert row.reasons == {}
+    assert row.theirs_over_ours == Ratio(1.0, 1.0, 1.0)
+    assert row.share == 3.0
+
+
+def off(found: ImplementationInfo, case: Case) -> tuple[Candidate, list[TensorCheck]]:
+    """Beyond its limit."""
+    return Candidate.build(found.name, found.cls, case), [TensorCheck("output", "failed", share=3.0)]
+
+
+# The host and memory.
+
+
+def test_a_calls_host_time_is_a_median_of_medians() -> None:
+    candidate = Candidate.build("sequential", Sequential, Case(cell="lstm", steps=1, batch=2, hidden_size=5))
+    asked: list[int] = []
+
+    class Clock(WallTimer):
+        def host_us(self, calls: Any) -> Any:
+            asked.append(len(calls))
+            return 100.0 if len(asked) == 1 else float(len(asked))
+
+    found = persistent_host.host_us(candidate, Clock())
+    assert found[0] == pytest.approx(11.5)  # of 2 to 21: the first group warms up
+    assert set(asked) == {100}
+
+
+SLOW, WARM = (42.0, 41.0, 43.0), (28.0, 27.0, 29.0)
+
+
+def test_what_a_process_measures_first_is_in_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[tuple[str, str]] = []
+
+    def host_us(candidate: Candidate, clock: Any) -> persistent_host.Times:
+        is_first = candidate.name not in {name for name, _ in measured}
+        measured.append((candidate.name, str(candidate.case)))
+        return SLOW if is_first else WARM
+
+    def prepared(case: Case, names: Sequence[str]) -> dict[str, Candidate]:
+        return {
+            name: Candidate(name, Sequential(), case, lambda *given: given, Weights({}), 0.0, Sequential().declared)
+            for name in names
+        }
+
+    monkeypatch.setattr(persistent_host, "prepared", prepared)
+    monkeypatch.setattr(persistent_host, "host_us", host_us)
+    monkeypatch.setattr(first_use, "measure", lambda name, cases: first_use.Figures("persistent_gpu", []))
+    rows = list(persistent_host.measure(float("inf")))
+    assert [row.found for row in rows] == [WARM] * 2 * len(persistent_host.CALLED)
+    assert measured[:2] == [(name, persistent_host.CALLED[0]) for name in ("persistent_gpu", "cudnn")]
+    assert len(measured) == len(rows) + 2
+
+
+def test_the_hosts_times_stand_beside_their_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persistent_host, "prepared", lambda case, names: dict.fromkeys(names, "needs CuPy"))
+    firsts = [
+        first_use.ColdStart("first", 4.2, disk=first_use.COLD),
+        first_use.ColdStart("first", 1.2, disk=first_use.WARM),
+        first_use.ColdStart("new", 0.06, disk=first_use.WARM),
+    ]
+    figures = first_use.Figures("persistent_gpu", firsts)
+    monkeypatch.setattr(first_use, "measure", lambda name, cases: figures)
+    rows = list(persistent_host.measure(float("inf")))
+    assert [row.reason for row in rows] == ["needs CuPy"] * 2 * len(persistent_host.CALLED) + [""] * 3
+    called = persistent_host.Row("a call of persistent_gpu", "lstm", "us", (28.0, 27.0, 31.0), persistent_host.CALL_BAR_US)
+    text = persistent_host.render([called, *rows])
+    assert cells_of(text, "a call of persistent_gpu")[0][1:] == ["lstm", "28.0 [27.0, 31.0]", "us", "at most 30", "unclear"]
+    in_process = "first use in the process, "
+    assert cells_of(text, in_process + first_use.COLD)[0][1:] == ["first", "4.2", "s", "at most 5", "yes"]
+    assert cells_of(text, in_process + first_use.WARM)[0][1:] == ["first", "1.2", "s", "-", "-"]
+    assert cells_of(text, f"first use, {first_use.WARM}")[0][1:] == ["new", "0.06", "s", "at most 0.05", "no"]
+    assert f"- a call of cudnn, {persistent_host.CALLED[0]}: needs CuPy" in text
+
+
+def test_a_first_use_that_fails_says_why() -> None:
+    (row,) = persistent_host.first_uses(first_use.Figures("persistent_gpu", reason="Unsupported: needs CuPy"))
+    assert row.reason == "Unsupported: needs CuPy"
+
+
+def test_peaks_stand_over_cudnn_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third, *_ = persistent_memory.cases()
+    assert {case.mode for case in persistent_memory.cases()} == {"training"}
+    rows = [
+        persistent_memory.Row(first, {"persistent_gpu": 3 * 2**20, "cudnn": 4 * 2**20}, {}),
+        persistent_memory.Row(second, {"persistent_gpu": 5 * 2**20, "cudnn": 4 * 2**20}, {}),
+        persistent_memory.Row(third, {"cudnn": 4 * 2**20}, {"persistent_gpu": "does not fit"}),
+    ]
+    text = persistent_memory.render(rows)
+    assert cells_of(text, str(first))[0][1:] == ["3.00 MiB", "4.00 MiB", "0.750", "at most 1", "yes"]
+    assert cells_of(text, str(second))[0][3:] == ["1.25", "at most 1", "no"]
+    assert cells_of(text, str(third))[0][1:] == ["-", "4.00 MiB", "-", "at most 1", "-"]
+    assert f"- persistent_gpu, {third}: does not fit" in text
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no peak of memory can be told here")
+def test_a_peak_is_of_one_call_after_those_that_verify(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persistent_memory, "OURS", "torch_cpu")
+    monkeypatch.setattr(persistent_memory, "BASELINE", "sequential")
+    case = Case(cell="lstm", steps=30, batch=16, hidden_size=64, mode="training")
+    row = persistent_memory._row(case)
+    assert set(row.peak_bytes) == {"torch_cpu", "sequential"}
+    assert row.reasons == {}

@@ -1,0 +1,154 @@
+"""The machine lock between real processes: nobody beside a writer, no starvation, and death lets go."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from pytest_ecornn.system.locking import MachineLock
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no flock on Windows, where the lock does nothing")
+
+# Takes the lock `count` times for `seconds` each and notes every entry and exit: O_APPEND writes this short are atomic.
+WORKER = """
+import os, sys, time
+from pathlib import Path
+from pytest_ecornn.system.locking import MachineLock
+path, log, kind, count, seconds = sys.argv[1:]
+lock, out = MachineLock(Path(path)), os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+for _ in range(int(count)):
+    with getattr(lock, kind)():
+        os.write(out, f"+{kind}\\n".encode())
+        time.sleep(float(seconds))
+        os.write(out, f"-{kind}\\n".encode())
+"""
+
+
+@contextmanager
+def worker(folder: Path, kind: str, count: int, seconds: float) -> Iterator[subprocess.Popen[bytes]]:
+    arguments = [str(folder / "lock"), str(folder / "log"), kind, str(count), str(seconds)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen([sys.executable, "-c", WORKER, *arguments], env=environment)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for(folder: Path, line: str, count: int = 1) -> None:
+    end = time.monotonic() + 30
+    while not (folder / "log").exists() or (folder / "log").read_text().split().count(line) < count:
+        assert time.monotonic() < end, f"expected {count} {line!r} within 30 s"
+        time.sleep(0.005)
+
+
+def test_nobody_is_inside_beside_a_writer_and_readers_are_together(tmp_path: Path) -> None:
+    kinds = ["alone", "alone", "shared", "shared", "shared"]
+    with ExitStack() as workers:
+        processes = [workers.enter_context(worker(tmp_path, kind, 30, 0.002)) for kind in kinds]
+        assert [process.wait(60) for process in processes] == [0] * len(kinds)
+    inside, together = {"alone": 0, "shared": 0}, 0
+    events = (tmp_path / "log").read_text().split()
+    for event in events:
+        inside[event[1:]] += 1 if event[0] == "+" else -1
+        assert inside["alone"] + bool(inside["shared"]) <= 1, f"writer and another at once: {inside}"
+        together = max(together, inside["shared"])
+    assert len(events) == 2 * 30 * len(kinds)
+    assert together > 1, "readers never overlapped: they do not share"
+
+
+def test_a_writer_gets_in_among_readers_that_never_leave_it_free(tmp_path: Path) -> None:
+    with ExitStack() as readers:
+        for _ in range(3):
+            readers.enter_context(worker(tmp_path, "shared", 10_000, 0.05))
+        wait_for(tmp_path, "+shared", 6)
+        for _ in range(5):
+            start = time.monotonic()
+            with MachineLock(tmp_path / "lock").exclusive():
+                waited = time.monotonic() - start
+            assert waited < 2.0, f"a writer waited {waited:.2f} s for readers of 0.05 s"
+            time.sleep(0.02)
+
+
+@pytest.mark.parametrize("kind", ["shared", "alone"])
+def test_a_killed_holder_lets_go(tmp_path: Path, kind: str) -> None:
+    with worker(tmp_path, kind, 1, 600) as holder:
+        wait_for(tmp_path, f"+{kind}")
+        with worker(tmp_path, "alone", 1, 0) as waiting:
+            time.sleep(0.2)
+            assert waiting.poll() is None, "entered beside the holder"
+            holder.send_signal(signal.SIGKILL)
+            assert waiting.wait(10) == 0
+
+
+def test_a_killed_waiting_writer_lets_readers_pass(tmp_path: Path) -> None:
+    with worker(tmp_path, "shared", 1, 600):
+        wait_for(tmp_path, "+shared")
+        with worker(tmp_path, "alone", 1, 600) as waiting:
+            time.sleep(1.0)
+            waiting.kill()
+            waiting.wait()
+        with worker(tmp_path, "shared", 1, 0) as reader:
+            assert reader.wait(10) == 0
+
+
+@pytest.mark.parametrize("outer", ["shared", "alone"])
+@pytest.mark.parametrize("inner", ["shared", "alone"])
+def test_taking_it_twice_raises_instead_of_waiting_forever(tmp_path: Path, outer: str, inner: str) -> None:
+    lock = MachineLock(tmp_path / "lock")
+    with getattr(lock, outer)():
+        with pytest.raises(RuntimeError, match="not re-entrant"), getattr(lock, inner)():
+            pass
+        with pytest.raises(RuntimeError, match="not re-entrant"), getattr(lock, inner)():
+            pass
+    with lock.exclusive():
+        pass
+
+
+def test_an_error_inside_lets_go(tmp_path: Path) -> None:
+    lock = MachineLock(tmp_path / "lock")
+    with pytest.raises(ZeroDivisionError), lock.exclusive():
+        raise ZeroDivisionError
+    with MachineLock(tmp_path / "lock").exclusive():
+        pass
+
+
+def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="lock"), MachineLock(tmp_path / "lock").shared():
+        pass
+    assert not (tmp_path / "victim").exists()
+
+
+def test_a_folder_in_its_place_is_named(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(OSError, match=r"lock: expected a file to lock, got a folder .*no implementation is at fault"):
+        MachineLock(tmp_path / "lock").check()
+
+
+@pytest.mark.parametrize("is_own_run", [False, True])
+def test_whom_it_waits_for_is_said_once_and_not_of_its_own_run(tmp_path: Path, is_own_run: bool) -> None:
+    said: list[str] = []
+    waiting = MachineLock(tmp_path / "lock")
+    waiting.say = said.append
+    with worker(tmp_path, "alone", 2, 0.5) as holder:
+        waiting.run = holder.pid if is_own_run else 1
+        for turn in (1, 2):
+            wait_for(tmp_path, "+alone", turn)
+            with waiting.shared():
+                pass
+    assert [line.split(",")[0] for line in said] == ([] if is_own_run else [f"waiting for the machine: process {holder.pid}"])
+
+
+def test_the_default_is_one_file_a_user_in_the_temporary_folder() -> None:
+    assert MachineLock().path.name == f"pytest-ecornn-{os.getuid()}.lock"
+    assert MachineLock().path == MachineLock().path

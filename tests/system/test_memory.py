@@ -1,0 +1,130 @@
+"""The allocator is told once and for all, and the peak of a call is what it touched."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_ecornn.system import memory
+
+MB = 2**20
+glibc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs glibc and /proc")
+
+# Fresh arrays of 64 MB, each written: minor page faults of ten of them once the first has been made.
+FAULTS = """
+import resource, sys
+import numpy as np
+from pytest_ecornn.system import memory
+if sys.argv[1] == "fixed":
+    print(memory.configure_malloc())
+    assert memory.configure_malloc() == memory.configure_malloc()
+else:
+    print()
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.empty(2**26, np.uint8).fill(1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(sum(faults() for _ in range(10)))
+"""
+
+
+def run(script: str, argument: str) -> list[str]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", script, argument], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.split("\n")
+
+
+@glibc
+def test_fresh_arrays_cost_no_page_faults_once_the_allocator_is_fixed() -> None:
+    description, faults, _ = run(FAULTS, "fixed")
+    assert description == "glibc malloc: mmap_max 0, trim_threshold never"
+    assert int(faults) < 50
+    assert int(run(FAULTS, "default")[1]) > 50, "the default shows no faults either: this test proves nothing"
+
+
+def test_without_glibc_the_system_default_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "libc", lambda: None)
+    assert memory.configure_malloc() == "system default: mallopt is not available"
+    memory.trim_malloc()
+
+
+@glibc
+@pytest.mark.parametrize("fixed", [False, True])
+def test_peak_is_what_a_call_allocates_and_touches(fixed: bool) -> None:
+    script = f"""
+import sys
+from pytest_ecornn.system import memory
+import numpy as np
+if {fixed}:
+    memory.configure_malloc()
+hold = np.ones(2**25, np.uint8)
+def call():
+    np.ones(2**26, np.uint8)
+call()
+print(memory.peak_bytes(call), memory.peak_bytes(call), memory.peak_bytes(lambda: None))
+"""
+    first, second, nothing = (int(text) for text in run(script, "")[0].split())
+    assert first == pytest.approx(64 * MB, rel=0.1)
+    assert second == pytest.approx(64 * MB, rel=0.1)
+    assert nothing < MB
+
+
+@glibc
+def test_garbage_that_is_freed_during_a_call_does_not_hide_what_it_takes() -> None:
+    script = """
+import gc
+from pytest_ecornn.system import memory
+import numpy as np
+gc.disable()
+garbage = [np.ones(2**26, np.uint8)]
+garbage.append(garbage)
+del garbage
+def call():
+    gc.collect()
+    np.ones(2**26, np.uint8)
+print(memory.peak_bytes(call))
+"""
+    assert int(run(script, "")[0]) == pytest.approx(64 * MB, rel=0.1)
+
+
+@glibc
+def test_peak_of_a_torch_call_holds_its_temporaries() -> None:
+    script = f"""
+import torch
+from pytest_ecornn.system import memory
+a = torch.ones({16 * MB} // 4)
+print(memory.peak_bytes(lambda: (a + 1) * 2))
+"""
+    assert int(run(script, "")[0]) == pytest.approx(32 * MB, rel=0.1)
+
+
+@glibc
+def test_the_limit_of_memory_holds_and_can_be_lifted() -> None:
+    script = """
+import numpy as np
+from pytest_ecornn.system import memory
+memory.set_memory_limit(2**31)
+try:
+    np.empty(2**31, np.uint8)
+except MemoryError as error:
+    print(error)
+memory.remove_memory_limit()
+print(np.empty(2**31, np.uint8).size)
+"""
+    assert run(script, "")[:2] == [
+        "Unable to allocate 2.00 GiB for an array with shape (2147483648,) and data type uint8",
+        str(2**31),
+    ]
+
+
+def test_peak_is_unknown_where_the_kernel_does_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(memory, "_PROCESS", tmp_path)
+    assert memory.peak_bytes(lambda: calls.append(1)) is None
+    (tmp_path / "status").write_text("Name:\tpython\n")
+    assert memory.peak_bytes(lambda: calls.append(1)) is None

@@ -1,0 +1,122 @@
+"""The drawing of docs/architecture.md: the packages and the imports that import-linter allows, read from pyproject.toml.
+
+`python -m tests.readme` writes docs/architecture.svg. A package that has no line in CONTENT stops it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = "pytest_ecornn."
+CONTENT = {
+    "suites": "named cases, equivalence, properties, benchmark; published figures",
+    "plugin": "options and hooks before a run",
+    "selfcheck": "mutants and exploits that must be caught",
+    "run": "discovery, session, rows as tests, processes",
+    "reporting": "Markdown, JSON, CSV, pictures, terminal",
+    "measurement": "clocks, blocks, replayed graphs, roofline",
+    "verification": "comparison, tolerance, properties, guards",
+    "reference": "the plain loop, float64 and rounded",
+    "cases": "contents, drawn and named cases",
+    "results": "rows, journal, statistics, regression rule",
+    "system": "machine, sensors, locks, memory, graphs",
+    "contract": "Case, Weights, Implementation, cells",
+    "implementations": "one file or one package each",
+}
+# In pixels.
+WIDTH, ROW, BOX, TOP = 920, 62, 44, 92
+LEFT, RIGHT, SIDE, EDGE = 40, 520, 640, 880
+INK, GREY, BLUE, GREEN, YELLOW, RED = "#20262c", "#66717c", "#dbe7f5", "#dff0df", "#fbf0cf", "#b3261e"
+_HEAD = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">
+<style>text {{ font-family: system-ui, sans-serif; font-size: 14px; fill: {ink} }}
+.name {{ font-family: ui-monospace, monospace; font-weight: bold }} .small {{ font-size: 13px; fill: {grey} }}</style>
+<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">
+<path d="M0 0L8 4L0 8z" fill="{ink}"/></marker></defs>
+<rect width="{width}" height="{height}" fill="#ffffff"/>"""
+
+
+def contracts() -> list[dict[str, object]]:
+    """import-linter's, as pyproject.toml has them."""
+    found: list[dict[str, object]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    return found
+
+
+def layers() -> list[str]:
+    """Packages of the core, each of which may import those after it."""
+    (layered,) = [one for one in contracts() if one["type"] == "layers"]
+    return _short(layered["layers"])
+
+
+def forbidden(source: str) -> set[str]:
+    """What a package must not import, beside what its layer rules out."""
+    rules = [one for one in contracts() if one["type"] == "forbidden" and source in _short(one["source_modules"])]
+    return {name for rule in rules for name in _short(rule["forbidden_modules"])}
+
+
+def drawing() -> str:
+    """The picture as an SVG that needs nothing from anywhere."""
+    core = layers()
+    allowed = [name for name in core if name not in forbidden("implementations")]
+    knowing = [name for name in core if "implementations" not in forbidden(name)]
+    if allowed != core[-len(allowed) :]:
+        raise ValueError(f"expected implementations to import the lowest layers, got {allowed}")
+    height = _top(len(core)) + 30
+    label = "Packages from suites down to contract; each imports those below it"
+    parts = [
+        _HEAD.format(width=WIDTH, height=height, ink=INK, grey=GREY, label=label),
+        *_box(LEFT, 24, EDGE - LEFT, BOX, "suites", YELLOW),
+        *(part for row, name in enumerate(core) for part in _box(LEFT, _top(row), RIGHT - LEFT, BOX, name, BLUE)),
+        *(_arrow([(120, _top(row) - ROW + BOX), (120, _top(row))]) for row in range(1, len(core))),
+        _arrow([(120, 24 + BOX), (120, _top(0))]),
+        *_implementations(core, allowed, knowing),
+        *_note(LEFT + 96, 24 + BOX + 16, "an arrow also reaches all that is below its head"),
+    ]
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _implementations(core: list[str], allowed: list[str], knowing: list[str]) -> Iterator[str]:
+    """Their box beside the layers that they may import, and the arrows that lead there."""
+    top, bottom = _top(core.index(allowed[0])), _top(len(core) - 1) + BOX
+    yield from _box(SIDE, top, EDGE - SIDE, bottom - top, "implementations", GREEN)
+    yield from (_arrow([(SIDE, _middle(core.index(name))), (RIGHT, _middle(core.index(name)))]) for name in allowed)
+    yield _arrow([(EDGE - 50, 24 + BOX), (EDGE - 50, top)])
+    for row in (core.index(name) for name in knowing):
+        yield _arrow([(RIGHT, _middle(row)), (SIDE + 50, _middle(row)), (SIDE + 50, top)], is_dashed=True)
+        yield from _note(RIGHT + 12, _middle(row) - 8, "wrong layers made of scan_cpu")
+    judging = [name for name in [*core, "suites"] if name in forbidden("implementations")]
+    for line, text in enumerate(["Forbidden here:", *judging]):
+        yield from _note(SIDE + 14, bottom - 16 - 19 * (len(judging) - line), text, RED)
+
+
+def _top(row: int) -> int:
+    return TOP + row * ROW
+
+
+def _middle(row: int) -> int:
+    return _top(row) + BOX // 2
+
+
+def _box(x: int, y: int, width: int, height: int, name: str, colour: str) -> Iterator[str]:
+    yield f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" fill="{colour}" stroke="{GREY}"/>'
+    beside, below = (x + 150, y + 27) if height == BOX else (x + 14, y + 50)
+    yield f'<text class="name" x="{x + 14}" y="{y + 27}">{escape(name)}</text>'
+    yield f'<text x="{beside}" y="{below}">{escape(CONTENT[name])}</text>'
+
+
+def _note(x: int, y: int, text: str, colour: str = GREY) -> Iterator[str]:
+    yield f'<text class="small" x="{x}" y="{y}" style="fill: {colour}">{escape(text)}</text>'
+
+
+def _arrow(points: list[tuple[int, int]], is_dashed: bool = False) -> str:
+    path = "L".join(f"{x} {y}" for x, y in points)
+    dashes = ' stroke-dasharray="5 4"' if is_dashed else ""
+    return f'<path d="M{path}" fill="none" stroke="{INK}" stroke-width="1.4"{dashes} marker-end="url(#head)"/>'
+
+
+def _short(names: object) -> list[str]:
+    assert isinstance(names, list)
+    return [name.removeprefix(PACKAGE) for name in names]

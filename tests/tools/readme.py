@@ -1,0 +1,73 @@
+"""Keeps what the documents quote equal to its source: options, an excerpt of a report, measured speedups, the architecture.
+
+`python -m tests.tools.readme` writes all of it anew; tests hold it equal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pytest_ecornn.reporting.ratio_chart import Series
+from pytest_ecornn.results.formatting import significant
+from pytest_ecornn.suites.published import front_chart
+from tests.tools import architecture_drawing
+from tests.tools.option_tables import ini_values, options
+
+ROOT = Path(__file__).parents[2]
+EXCERPTED = ("lstm-", "mingru-")
+
+
+def excerpt() -> str:
+    """The answers of the stored report of a CPU, for some cells."""
+    report = (ROOT / "reports/cpu/report.md").read_text()
+    header, rule, *rows = report.partition("\n| ")[2].partition("\n\n")[0].splitlines()
+    chosen = [row for row in rows if row.removeprefix("| ").startswith(EXCERPTED)]
+    return "\n".join([f"| {header}", rule, *chosen])
+
+
+def speedups() -> str:
+    """persistent_gpu beside cuDNN, a row for each set of cases."""
+    report = json.loads((ROOT / "reports/h200/persistent.json").read_text())
+    (card,) = report["machine"]["gpu"]["names"]
+    rows = [_speedup(series) for series in front_chart.persistent_series(report["rows"]) if "as called" in series.label]
+    head = f"| `persistent_gpu` on one {card}, as called | times as fast as cuDNN, geometric mean | lowest case | cases |"
+    return "\n".join([head, "| --- | --- | --- | --- |", *rows])
+
+
+def _speedup(series: Series) -> str:
+    mean, lowest = series.mean, min(ratio.ratio for ratio in series.ratios)
+    figures = f"**{significant(mean.ratio, 2)}** [{significant(mean.low)}, {significant(mean.high)}] | {significant(lowest)}"
+    return f"| {series.label.removesuffix(', as called')} | {figures} | {len(series.ratios)} |"
+
+
+QUOTES: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "README.md": {"speedups": speedups},
+    "docs/index.md": {"speedups": speedups},
+    "docs/cli.md": {"options": options, "ini": ini_values},
+    "docs/quickstart.md": {"excerpt": excerpt},
+}
+
+
+def quoted(name: str) -> str:
+    """The page with its marked parts made anew."""
+    text = (ROOT / name).read_text()
+    for marker, render in QUOTES[name].items():
+        text = _replaced(text, marker, render())
+    return text
+
+
+def _replaced(text: str, marker: str, content: str) -> str:
+    """Raises ValueError where the page lacks the marker."""
+    start, end = f"<!-- {marker} -->\n", f"<!-- /{marker} -->"
+    if start not in text or end not in text:
+        raise ValueError(f"expected {start.strip()} and {end} around what is quoted")
+    before, _, rest = text.partition(start)
+    return f"{before}{start}\n{content}\n\n{end}{rest.partition(end)[2]}"
+
+
+if __name__ == "__main__":
+    for page in QUOTES:
+        (ROOT / page).write_text(quoted(page))
+    (ROOT / "docs/architecture.svg").write_text(architecture_drawing.drawing())
