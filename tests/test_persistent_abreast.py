@@ -21,7 +21,7 @@ from pytest_ecornn.implementations.persistent_gpu import kernel, ops
 from pytest_ecornn.implementations.persistent_gpu.config import WARPS, Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
 from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, fitting
-from pytest_ecornn.implementations.persistent_gpu.layers import How
+from pytest_ecornn.implementations.persistent_gpu.plan import How
 from pytest_ecornn.verification import calls
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200
