@@ -18,10 +18,11 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device, Problem
 from pytest_ecornn.implementations._cuda.compile import HEADERS
 from pytest_ecornn.implementations.persistent_gpu import kernel, ops
-from pytest_ecornn.implementations.persistent_gpu.config import WARPS, Form
+from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
 from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, fitting
 from pytest_ecornn.implementations.persistent_gpu.plan import How
+from pytest_ecornn.implementations.persistent_gpu.tiling import WARPS
 from pytest_ecornn.verification import calls
 from tests import clusters_on_cpu
 from tests.clusters_on_cpu import H200

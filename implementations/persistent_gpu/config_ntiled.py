@@ -15,15 +15,12 @@ from math import ceil
 from pytest_ecornn.implementations.persistent_gpu.config import (
     CLOCK_US,
     L2_BYTES_A_CLOCK,
-    PART_BYTES,
-    PART_REGISTERS,
     PRODUCT_CLOCKS,
     SHARED_BYTES_A_CLOCK,
     SPLIT_CLOCKS,
-    TILE,
-    WARPS,
     Form,
 )
+from pytest_ecornn.implementations.persistent_gpu.tiling import PART_BYTES, PART_REGISTERS, TILE, WARPS
 
 _LANES = 4 * WARPS  # that have different columns
 _MOST_HELD_TWICE = 20

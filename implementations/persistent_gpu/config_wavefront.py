@@ -13,8 +13,9 @@ from functools import partial
 from math import ceil, gcd
 
 from pytest_ecornn.implementations._common.recurrent_problem import Device, Problem
-from pytest_ecornn.implementations.persistent_gpu.config import PART_REGISTERS, SLICE_BYTES, TILE, Form
+from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, clusters, queued_us
+from pytest_ecornn.implementations.persistent_gpu.tiling import PART_REGISTERS, SLICE_BYTES, TILE
 
 MOST_LAYERS = 4  # for which the kernel has arguments
 _READERS = 3  # load warps, each with a buffer; one more warp signals the layer above

@@ -10,8 +10,9 @@ from math import ceil
 from typing import TypeVar
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, Problem
-from pytest_ecornn.implementations.persistent_gpu.config import PARCELS_AT_ONCE, PART_BYTES, TILE, WARPS, Form
+from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
+from pytest_ecornn.implementations.persistent_gpu.tiling import PARCELS_AT_ONCE, PART_BYTES, TILE, WARPS
 
 _MOST_TILES = 4
 _RING_BYTES = 80 * 1024  # in flight from the L2 cache at least, to use its bandwidth
