@@ -20,7 +20,7 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Implementation
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device, Problem
 from pytest_ecornn.implementations._cuda.compile import indexed
-from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, config_wavefront, kernel, wavefront
+from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, heuristics_wavefront, kernel, wavefront
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.heuristics import fitting, queued_us
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
@@ -161,7 +161,7 @@ def _in_waves() -> Iterator[None]:
 
     def waves(shape: Shape, kind: Kind, inputs: int, layers: int) -> Any:
         problem = kind.problem(shape.cell, shape.hidden, shape.batch)
-        return config_wavefront.waves(problem, Device.of(kind.device), inputs, layers, _LONG_STEPS)
+        return heuristics_wavefront.waves(problem, Device.of(kind.device), inputs, layers, _LONG_STEPS)
 
     usual = wavefront.waves
     wavefront.waves = waves  # type: ignore[assignment]

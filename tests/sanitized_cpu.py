@@ -22,7 +22,7 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Layer
 from pytest_ecornn.implementations import persistent_gpu, sparse_persistent_gpu
 from pytest_ecornn.implementations._common.recurrent_problem import Device
-from pytest_ecornn.implementations.persistent_gpu import config_wavefront
+from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import Wave
 from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
@@ -198,7 +198,7 @@ def _form(job: Job, shape: Shape, kind: Kind) -> Form:
 
 def _waves(shape: Shape, kind: Kind, inputs: int, layers: int) -> list[Wave | None]:
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
-    return config_wavefront.waves(problem, H200, inputs, layers, _LONG_STEPS)
+    return heuristics_wavefront.waves(problem, H200, inputs, layers, _LONG_STEPS)
 
 
 @contextmanager

@@ -23,8 +23,8 @@ from pytest_ecornn.implementations._cuda import compile as compiler
 from pytest_ecornn.implementations._cuda.kernel import Array, is_dense, one_thread_each
 from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations.persistent_gpu import config as persistent_config
-from pytest_ecornn.implementations.persistent_gpu import config_wavefront, single_step
 from pytest_ecornn.implementations.persistent_gpu import heuristics as persistent_heuristics
+from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, single_step
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
 from pytest_ecornn.implementations.scan_gpu.config import Device
@@ -132,7 +132,7 @@ def of_persistent_wave() -> list[tuple[tuple[str, str], ...]]:
     kinds = [(torch.float16, False), (torch.float32, False), (torch.float32, True)]
     for cell, (hidden, inputs, batch, layers), (dtype, tf32) in itertools.product(("rnn_tanh", "lstm", "gru"), sizes, kinds):
         kind = persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, keeps=batch == 32, lengths=batch > 8)
-        wave = config_wavefront.choose_wave(kind.problem(cell, hidden, batch), HOPPER, inputs, layers, 100)
+        wave = heuristics_wavefront.choose_wave(kind.problem(cell, hidden, batch), HOPPER, inputs, layers, 100)
         if wave is not None:
             found.append(persistent_kernel.macros(kind, wave))
     return found

@@ -18,9 +18,10 @@ from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, 
 from pytest_ecornn.implementations.persistent_gpu import forward as persistent_forward
 from pytest_ecornn.implementations.persistent_gpu import kernel, wavefront
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.config_wavefront import MOST_LAYERS, Wave, alone_us, choose_wave, waves
+from pytest_ecornn.implementations.persistent_gpu.config_wavefront import MOST_LAYERS, Wave
 from pytest_ecornn.implementations.persistent_gpu.describe import describe
 from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, clusters
+from pytest_ecornn.implementations.persistent_gpu.heuristics_wavefront import alone_us, choose_wave, waves
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
 from pytest_ecornn.implementations.persistent_gpu.plan import How
 from pytest_ecornn.verification import calls
