@@ -27,6 +27,7 @@ from pytest_ecornn.implementations.persistent_gpu import heuristics as persisten
 from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, single_step
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
+from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
 from pytest_ecornn.implementations.scan_gpu.config import Device
 from pytest_ecornn.implementations.scan_gpu.ops import Kind, Shape, choose_form, macros
 from pytest_ecornn.implementations.scan_gpu_log import ops
@@ -104,7 +105,7 @@ def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> list[tupl
             grids = [form for form in forms if form.is_grid and isinstance(form, Abreast) == is_abreast]
             for is_twice in (False, True):
                 if of_one := [form for form in grids if (getattr(form, "twice", 0) > 0) == is_twice]:
-                    found.append(persistent_kernel.macros(kind, min(of_one, key=lambda form: form.step_us)))
+                    found.append(persistent_kernel.macros(kind, min(of_one, key=lambda form: make_cost_model(form).step_us)))
     return list(dict.fromkeys(found))
 
 

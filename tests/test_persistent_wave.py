@@ -19,6 +19,8 @@ from pytest_ecornn.implementations.persistent_gpu import forward as persistent_f
 from pytest_ecornn.implementations.persistent_gpu import kernel, wavefront
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import MOST_LAYERS, Wave
+from pytest_ecornn.implementations.persistent_gpu.cost_coefficients import H200 as COEFFICIENTS
+from pytest_ecornn.implementations.persistent_gpu.cost_model import WavefrontCostModel, make_cost_model
 from pytest_ecornn.implementations.persistent_gpu.describe import describe
 from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, clusters
 from pytest_ecornn.implementations.persistent_gpu.heuristics_wavefront import alone_us, choose_wave, waves
@@ -66,7 +68,7 @@ def test_a_wave_is_all_on_chip_at_once_and_promises_less_time(
     assert wave.launch.block * wave.launched_registers <= 65_536
     form = choose(problem, H200)
     assert isinstance(form, Form)
-    assert wave.all_us(steps) < wave.layers * alone_us(form, H200, steps)
+    assert WavefrontCostModel(wave, COEFFICIENTS).all_us(steps) < wave.layers * alone_us(form, H200, steps)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,10 @@ def wave_of(shape: Shape, kind: Kind, inputs: int, layers: int) -> list[Wave | N
     """All layers in one wave, each in three blocks at most, of weights in registers and in shared memory both."""
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
     small = Device(132, 232_448, 3)
-    found = min(clusters(partial(Wave, problem, layers=layers, inputs=inputs), problem, small), key=lambda wave: wave.step_us)
+    found = min(
+        clusters(partial(Wave, problem, layers=layers, inputs=inputs), problem, small),
+        key=lambda wave: make_cost_model(wave).step_us,
+    )
     return [test_persistent.with_weights(found, 1, 0, 0)]  # type: ignore[list-item]
 
 

@@ -17,9 +17,6 @@ from pytest_ecornn.implementations.persistent_gpu.tiling import PART_REGISTERS, 
 MOST_LAYERS = 4  # for which the kernel has arguments
 _READERS = 3  # load warps, each with a buffer; one more warp signals the layer above
 _READER_REGISTERS = 80
-# Measured on an H200, in us: of a launch, until its first step and after its last; of a layer's input product, at least; from a
-# layer's step to the same step of the layer above. The factor of a step beside a warp that loads and one that signals.
-_START_US, _INPUTS_US, _LAG_US, _SLOWED = 6.0, 5.0, 3.0, 1.25
 
 
 @dataclass(frozen=True)
@@ -72,15 +69,6 @@ class Wave(Form):
     @property
     def width(self) -> int:
         return gcd(super().width, self.inputs * self.problem.arithmetic.bytes)
-
-    def _one_tile_us(self, found_us: float) -> float:
-        """Estimated us between a tile's steps: inputs are multiplied while states are computed and published."""
-        of_inputs = self.product_us * self.input_slices / self.all_slices
-        return max(self.product_us, super()._one_tile_us(found_us) - of_inputs)
-
-    def all_us(self, steps: int) -> float:
-        """Estimated us of `steps` steps of all layers."""
-        return _START_US + steps * _SLOWED * self.step_us + (self.layers - 1) * _LAG_US
 
     @property
     def macros(self) -> dict[str, int]:

@@ -6,7 +6,9 @@ from functools import partial
 
 from pytest_ecornn.implementations._common.recurrent_problem import Device, Problem
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.config_wavefront import _INPUTS_US, _START_US, MOST_LAYERS, Wave
+from pytest_ecornn.implementations.persistent_gpu.config_wavefront import MOST_LAYERS, Wave
+from pytest_ecornn.implementations.persistent_gpu.cost_coefficients import H200
+from pytest_ecornn.implementations.persistent_gpu.cost_model import WavefrontCostModel
 from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, clusters, queued_us
 
 _LEAST_GAIN = 0.9  # of the time of layers on their own, that a wave must stay below
@@ -14,7 +16,7 @@ _LEAST_GAIN = 0.9  # of the time of layers on their own, that a wave must stay b
 
 def alone_us(form: Form, device: Device, steps: int) -> float:
     """Estimated us of a layer on its own, at least."""
-    return _INPUTS_US + _START_US + steps * queued_us(form, device)
+    return H200.wavefront.input_gemm_us + H200.wavefront.launch_us + steps * queued_us(form, device)
 
 
 def choose_wave(problem: Problem, device: Device, inputs: int, layers: int, steps: int) -> Wave | None:
@@ -29,7 +31,7 @@ def choose_wave(problem: Problem, device: Device, inputs: int, layers: int, step
     best, most_us, each_us = None, 0.0, _LEAST_GAIN * alone_us(form, device, steps)
     for some in range(2, min(layers, MOST_LAYERS) + 1):
         for wave in clusters(partial(Wave, problem, layers=some, inputs=inputs), problem, device, most_tiles=1):
-            won_us = some * each_us - wave.all_us(steps)
+            won_us = some * each_us - WavefrontCostModel(wave, H200).all_us(steps)
             fits = wave.left_over == 0 and wave.clusters_of_all <= device.clusters(wave.blocks)
             if won_us > most_us and fits:
                 best, most_us = wave, won_us
