@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations.persistent_gpu import forward, plan
+from pytest_ecornn.implementations.persistent_gpu import backward, forward, plan
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.describe import describe
@@ -52,7 +52,8 @@ def launched(kernel: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]
         found.append(given[5] if len(given) > 5 else 0)
         return launch_of(*given)
 
-    monkeypatch.setattr(forward, "launch_of", seen)
+    for one in (forward, backward):
+        monkeypatch.setattr(one, "launch_of", seen)
     with clusters_on_cpu.running_layers(lambda shape, kind: form_of(kernel, shape, kind)):
         yield found
 
