@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
 from pytest_ecornn.implementations.row_major_gpu import RowMajorGpu
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
-from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, config
+from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, cost_model
 from pytest_ecornn.implementations.transposed_gpu import TransposedGpu
 from pytest_ecornn.suites.forms_gpu import forced, kind_of
 from pytest_ecornn.verification import calls
@@ -174,12 +175,12 @@ def _in_waves() -> Iterator[None]:
 @contextmanager
 def _in_clusters() -> Iterator[None]:
     """Within it clusters are chosen as if sending took no time."""
-    usual = config._SENDING_CLOCKS
-    config._SENDING_CLOCKS = -(10**9)
+    usual = cost_model.H200
+    cost_model.H200 = replace(usual, send_clocks=-1e9)
     try:
         yield
     finally:
-        config._SENDING_CLOCKS = usual
+        cost_model.H200 = usual
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

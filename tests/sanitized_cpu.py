@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -29,7 +30,7 @@ from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
 from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
 from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
-from pytest_ecornn.implementations.sparse_persistent_gpu import config
+from pytest_ecornn.implementations.sparse_persistent_gpu import cost_model
 from pytest_ecornn.implementations.transposed_gpu import layer
 from pytest_ecornn.implementations.transposed_gpu import ops as transposed_ops
 from pytest_ecornn.implementations.transposed_gpu.buffers import Form as TransposedForm
@@ -205,7 +206,7 @@ def _waves(shape: Shape, kind: Kind, inputs: int, layers: int) -> list[Wave | No
 def _running_sparse(job: Job) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, running_sparse(_FEW):
         if job.kind == CLUSTERS:
-            patch.setattr(config, "_SENDING_CLOCKS", -1e9)
+            patch.setattr(cost_model, "H200", replace(cost_model.H200, send_clocks=-1e9))
         yield
 
 

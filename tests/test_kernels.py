@@ -34,6 +34,7 @@ from pytest_ecornn.implementations.scan_gpu_log import ops
 from pytest_ecornn.implementations.sparse_persistent_gpu import config as sparse_config
 from pytest_ecornn.implementations.sparse_persistent_gpu import heuristics as sparse_heuristics
 from pytest_ecornn.implementations.sparse_persistent_gpu import kernel as sparse_kernel
+from pytest_ecornn.implementations.sparse_persistent_gpu.cost_model import make_cost_model as make_sparse_cost_model
 from tests.conftest import IS_CI
 
 FOLDER = Path(implementations.__file__).parent
@@ -174,7 +175,7 @@ def of_sparse_clusters(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
         problem = (kind.backward if is_backward else kind).problem(cell, hidden, batch)
         counts = sparse_heuristics.expected_counts(problem, density)
         forms = [one for one in sparse_heuristics._fitting(problem, counts, HOPPER, sparse_config.ALL) if one.cluster > 1]
-        form = min(forms, key=lambda one: one.step_clocks)
+        form = min(forms, key=lambda one: make_sparse_cost_model(one).step_clocks)
         found.append(sparse_kernel.macros(kind, form, hidden))
     return found
 
