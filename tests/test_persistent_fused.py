@@ -63,12 +63,12 @@ def many_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Within it kernels make products of more rows than they do otherwise."""
     with monkeypatch.context() as patch:
         patch.setattr(persistent_kernel, "MOST_FUSED_ROWS", 1000)
-        plan._way.cache_clear()
+        plan.get_plan.cache_clear()
         try:
             yield
         finally:
             patch.undo()
-            plan._way.cache_clear()
+            plan.get_plan.cache_clear()
 
 
 def short(cell: str, **options: Any) -> Case:

@@ -16,8 +16,8 @@ from pytest_ecornn.implementations._cuda.streams import launch_beside
 from pytest_ecornn.implementations.persistent_gpu.forward import Kept
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, launch_of
 from pytest_ecornn.implementations.persistent_gpu.parameters import PER_TRACK, aligned
-from pytest_ecornn.implementations.persistent_gpu.pending_launch import Ready, _address, _empty, _states
-from pytest_ecornn.implementations.persistent_gpu.plan import How, Stack, _expect, _way, hidden_of
+from pytest_ecornn.implementations.persistent_gpu.pending_launch import Ready, address, allocate, state_addresses
+from pytest_ecornn.implementations.persistent_gpu.plan import How, Stack, check_tensor, get_plan, hidden_of
 
 
 def backward(
@@ -30,14 +30,14 @@ def backward(
     memory is reused. Raises ValueError.
     """
     x = adjacent(x)
-    way = _way(how, x.shape, len(weights), hidden_of(weights), x.dtype, x.device, True, lengths is not None)
+    way = get_plan(how, x.shape, len(weights), hidden_of(weights), x.dtype, x.device, True, lengths is not None)
     stack, kind = way.stack, way.kind.backward
     d_output, *d_finals = d_results
     d_output = x.new_zeros(stack.output) if d_output is None else adjacent(d_output)
-    _expect("the output's gradient", d_output, stack.output, x.dtype, x.device)
+    check_tensor("the output's gradient", d_output, stack.output, x.dtype, x.device)
     of_first, of_weights = wanted[1 : 1 + len(first)], wanted[1 + len(first) :]
     # Kernels write gradients of initial states that are not given, too: all to the same address, as nobody reads them.
-    d_first = [_empty(kind, stack.state) for _ in first] or [_empty(kind, stack.state)] * stack.states
+    d_first = [allocate(kind, stack.state) for _ in first] or [allocate(kind, stack.state)] * stack.states
     one = _Backward(
         stack, kind, [state.contiguous() for state in first], weights, kept,
         [one if one is None else one.contiguous() for one in d_finals], d_first, lengths, overwrites, of_weights,
@@ -104,14 +104,15 @@ class _Backward(NamedTuple):
         gates, cells, weight_hh = self.kept.gates[track], self.kept.cells[track], self.weights[PER_TRACK * track + 1]
         assert weight_hh is not None
         is_over = self.overwrites and gates.shape[2] == stack.wide
-        d_gates = gates if is_over else _empty(self.kind, stack.gates)
-        d_product = _empty(self.kind, shape_of(stack, stack.hidden)) if stack.how.cell == "gru" else None
+        d_gates = gates if is_over else allocate(self.kind, stack.gates)
+        d_product = allocate(self.kind, shape_of(stack, stack.hidden)) if stack.how.cell == "gru" else None
         launch = launch_of(stack.shape, self.kind, direction > 0, stack.output_strides, stack.strides_of(d_output))
         weight = aligned(weight_hh, launch.width)
         addresses = (
             gates.data_ptr(), cells.data_ptr(), output.data_ptr() + offset, weight.data_ptr(),
-            *_states(self.first, stack, track), d_output.data_ptr() + offset, *_states(self.d_finals, stack, track),
-            d_gates.data_ptr(), _address(d_product), *_states(self.d_first, stack, track), _address(self.lengths),
+            *state_addresses(self.first, stack, track), d_output.data_ptr() + offset,
+            *state_addresses(self.d_finals, stack, track), d_gates.data_ptr(), address(d_product),
+            *state_addresses(self.d_first, stack, track), address(self.lengths),
         )  # fmt: skip
         return Ready(launch, addresses, launch.is_beside, (weight,)), (d_gates, d_product)
 
@@ -150,7 +151,7 @@ class _Backward(NamedTuple):
             rows, of_product = rows[own], None if of_product is None else of_product[own]
         if of_product is None:
             return transposed_times(rows, before, self.kind.tf32)
-        cut, found = stack.hidden * 2, _empty(self.kind, (stack.wide, stack.hidden))
+        cut, found = stack.hidden * 2, allocate(self.kind, (stack.wide, stack.hidden))
         transposed_times(rows[:, :cut], before, self.kind.tf32, into=found[:cut])
         transposed_times(of_product, before, self.kind.tf32, into=found[cut:])
         return found

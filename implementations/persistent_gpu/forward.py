@@ -19,8 +19,8 @@ from pytest_ecornn.implementations._cuda.streams import launch_beside
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import Wave
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, launch_of
 from pytest_ecornn.implementations.persistent_gpu.parameters import PER_TRACK, Laid, aligned, laid
-from pytest_ecornn.implementations.persistent_gpu.pending_launch import Ready, _address, _empty, _states
-from pytest_ecornn.implementations.persistent_gpu.plan import How, Stack, Way, _way, hidden_of
+from pytest_ecornn.implementations.persistent_gpu.pending_launch import Ready, address, allocate, state_addresses
+from pytest_ecornn.implementations.persistent_gpu.plan import How, Stack, Way, get_plan, hidden_of
 from pytest_ecornn.implementations.persistent_gpu.single_step import once_of
 from pytest_ecornn.implementations.persistent_gpu.wavefront import wave_launch_of
 
@@ -38,7 +38,7 @@ def forward(
 ) -> tuple[list[Tensor], Kept]:
     """Output, final states of all tracks, and with `keeps` the tensors saved for backward. Raises ValueError."""
     x = adjacent(x)
-    way = _way(how, x.shape, len(weights), hidden_of(weights), x.dtype, x.device, keeps, lengths is not None)
+    way = get_plan(how, x.shape, len(weights), hidden_of(weights), x.dtype, x.device, keeps, lengths is not None)
     way.check(first, weights, lengths)
     stack = way.stack
     finals = [way.final() for _ in range(stack.states)]
@@ -80,10 +80,10 @@ class _Forward(NamedTuple):
             of_track = self._laid(track, launch.width)
             output, kept, cells = self.way.output(), *self._room()
             self.kept.outputs.append(output)
-            addresses += (*of_track.addresses, output.data_ptr(), _address(kept), _address(cells))
+            addresses += (*of_track.addresses, output.data_ptr(), address(kept), address(cells))
             live += (*of_track.tensors, output, kept, cells)
-        states = (*_states(self.first, stack, first), *_states(self.finals, stack, first))
-        launch((x.data_ptr(), *addresses, *states, _address(self.lengths)))
+        states = (*state_addresses(self.first, stack, first), *state_addresses(self.finals, stack, first))
+        launch((x.data_ptr(), *addresses, *states, address(self.lengths)))
         return output
 
     def layer(self, layer: int, x: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ class _Forward(NamedTuple):
         launch = launch_of(stack.shape, self.kind, direction > 0, stack.output_strides, stack.strides_of(gates))
         of_track = self._laid(track, launch.width, 1)
         addresses = (
-            gates.data_ptr(), *of_track.addresses, *self._others(track, output, direction), _address(kept), _address(cells),
+            gates.data_ptr(), *of_track.addresses, *self._others(track, output, direction), address(kept), address(cells),
         )  # fmt: skip
         return Ready(launch, addresses, launch.is_beside, (gates, *of_track.tensors))
 
@@ -120,8 +120,8 @@ class _Forward(NamedTuple):
         """Addresses of a track's arrays from the initial states on, but for those saved for backward."""
         stack = self.stack
         return (
-            *_states(self.first, stack, track), output.data_ptr() + direction * stack.hidden * output.itemsize,
-            *_states(self.finals, stack, track), _address(self.lengths),
+            *state_addresses(self.first, stack, track), output.data_ptr() + direction * stack.hidden * output.itemsize,
+            *state_addresses(self.finals, stack, track), address(self.lengths),
         )  # fmt: skip
 
     def _fused(self, track: int, x: Tensor, output: Tensor, direction: int) -> Ready:
@@ -140,8 +140,8 @@ class _Forward(NamedTuple):
         x, first = aligned(x, launch.width), [aligned(state, launch.width) for state in self.first]
         of_track = self._laid(track, launch.width)
         addresses = (
-            x.data_ptr(), *of_track.addresses, *_states(first, stack, track),
-            output.data_ptr() + direction * stack.hidden * output.itemsize, *_states(self.finals, stack, track),
+            x.data_ptr(), *of_track.addresses, *state_addresses(first, stack, track),
+            output.data_ptr() + direction * stack.hidden * output.itemsize, *state_addresses(self.finals, stack, track),
         )  # fmt: skip
         return Ready(launch, addresses, False, (x, *of_track.tensors, *first))
 
@@ -153,7 +153,7 @@ class _Forward(NamedTuple):
         """Allocates the next track's gates, unless given, and its cells, to be saved for backward; None where none are."""
         if not self.kind.keeps:
             return None, None
-        kept = _empty(self.kind, self.stack.kept) if gates is None else gates
+        kept = allocate(self.kind, self.stack.kept) if gates is None else gates
         cells = empty(self.stack.cells, torch.float32, self.kind.device)
         self.kept.gates.append(kept)
         self.kept.cells.append(cells)

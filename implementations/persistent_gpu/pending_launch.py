@@ -24,15 +24,17 @@ class Ready(NamedTuple):
         self.launch(self.addresses)
 
 
-def _empty(kind: Kind, shape: tuple[int, ...]) -> Tensor:
+def allocate(kind: Kind, shape: tuple[int, ...]) -> Tensor:
+    """An empty tensor of the kernels' dtype and device."""
     return empty(shape, kind.dtype, kind.device)
 
 
-def _address(one: Tensor | None) -> int:
+def address(one: Tensor | None) -> int:
+    """The address of a tensor, 0 for none."""
     return 0 if one is None else one.data_ptr()
 
 
-def _states(all_tracks: Sequence[Tensor | None], stack: Stack, track: int) -> tuple[int, int]:
+def state_addresses(all_tracks: Sequence[Tensor | None], stack: Stack, track: int) -> tuple[int, int]:
     """Addresses of a track's h and c, 0 for none."""
     if not all_tracks:
         return 0, 0

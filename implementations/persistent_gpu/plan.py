@@ -122,9 +122,9 @@ class Stack:
         if len(first) not in (0, self.states):
             raise ValueError(f"expected no initial state of {self.how.cell}, or {self.states}, got {len(first)}")
         for name, state in zip(("first_h", "first_c"), first, strict=False):
-            _expect(name, state, self.state, dtype, device)
+            check_tensor(name, state, self.state, dtype, device)
         if lengths is not None:
-            _expect("lengths", lengths, (self.batch,), torch.int64, device)
+            check_tensor("lengths", lengths, (self.batch,), torch.int64, device)
 
     def check_weights(self, weights: Sequence[Tensor | None], dtype: torch.dtype, device: torch.device) -> None:
         """Raises ValueError that says which weight was expected and what was given."""
@@ -133,7 +133,7 @@ class Stack:
                 if shape is not None and not is_optional:
                     raise ValueError(f"expected {name} as {shape}, got None")
             elif weight.shape != shape or weight.dtype != dtype or weight.device != device:
-                _refuse(name, weight, shape, dtype, device)
+                _raise_mismatch(name, weight, shape, dtype, device)
 
 
 def stack_of(how: How, sizes: torch.Size, parameters: int, hidden: int | None) -> Stack:
@@ -227,19 +227,21 @@ class Way:
 
 
 @lru_cache(maxsize=4096)
-def _way(
+def get_plan(
     how: How, sizes: torch.Size, parameters: int, hidden: int | None, dtype: torch.dtype, device: torch.device, keeps: bool,
     lengths: bool,
 ) -> Way:  # fmt: skip
+    """How calls of those sizes and options run, kept from one call to the next. Raises ValueError as `stack_of` does."""
     return Way(stack_of(how, sizes, parameters, hidden), Kind(dtype, device, how.tf32, keeps=keeps, lengths=lengths))
 
 
-def _expect(name: str, found: Tensor, shape: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device) -> None:
+def check_tensor(name: str, found: Tensor, shape: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device) -> None:
+    """Raises ValueError that says what was expected and what was given."""
     if found.shape != shape or found.dtype != dtype or found.device != device:
-        _refuse(name, found, shape, dtype, device)
+        _raise_mismatch(name, found, shape, dtype, device)
 
 
-def _refuse(name: str, found: Tensor, shape: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device) -> None:
+def _raise_mismatch(name: str, found: Tensor, shape: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device) -> None:
     raise ValueError(
         f"expected {name} as {shape} of {dtype} on {device}, got {tuple(found.shape)} of {found.dtype} on {found.device}"
     )
