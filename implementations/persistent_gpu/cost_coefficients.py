@@ -17,7 +17,7 @@ from dataclasses import dataclass
 class ChipRates:
     """Rates of a multiprocessor, of which mma and splitting count for one of its four sub-partitions.
 
-    Source: docs/notes/persistent_gpu.md, "What the chip gives".
+    Source of the two of mma: docs/notes/persistent_gpu.md, "What the chip gives". The others are fitted.
 
     us_per_clock: the time of a clock. mma_clocks: an mma, of 16 rows, 8 columns and 32 bytes of K. dependent_mma_clocks: from
     an mma to the next one of its chain. split_fragment_clocks, split_k_tile_clocks: splitting float32 for 3xTF32, of a warp's
