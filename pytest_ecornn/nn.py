@@ -19,8 +19,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from pytest_ecornn.contract import State, cells
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
-from pytest_ecornn.implementations.persistent_gpu.layers import How
 from pytest_ecornn.implementations.persistent_gpu.ops import run
+from pytest_ecornn.implementations.persistent_gpu.plan import How
 from pytest_ecornn.reference.precision import current
 
 __all__ = ["GRU", "LSTM", "RNN"]

@@ -1,7 +1,7 @@
 """How long a step of persistent_gpu's recurrence takes by forms that it could have, beside what its model of time says.
 
 `python -m pytest_ecornn.suites.forms_gpu --output FILE` measures LSTM by those forms of each kind that promise most; it appends
-a line of JSON for each shape to FILE: by this the model's constants are fitted (_persistent_form.py). All forms of a shape run
+a line of JSON for each shape to FILE: by this the model's constants are fitted (cost_coefficients.py). All forms of a shape run
 on the same tensors; how far their results are from the first form's is told. Exit code 2: there is no CUDA device.
 """
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -20,14 +21,14 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Implementation
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device, Problem
 from pytest_ecornn.implementations._cuda.compile import indexed
-from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, config_wavefront, kernel, wavefront
+from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, heuristics_wavefront, kernel, wavefront
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.heuristics import fitting, queued_us
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
 from pytest_ecornn.implementations.row_major_gpu import RowMajorGpu
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
-from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, config
+from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, cost_model
 from pytest_ecornn.implementations.transposed_gpu import TransposedGpu
 from pytest_ecornn.suites.forms_gpu import force_config, kind_of
 from pytest_ecornn.verification import calls
@@ -161,7 +162,7 @@ def _in_waves() -> Iterator[None]:
 
     def waves(shape: Shape, kind: Kind, inputs: int, layers: int) -> Any:
         problem = kind.problem(shape.cell, shape.hidden, shape.batch)
-        return config_wavefront.waves(problem, Device.of(kind.device), inputs, layers, _LONG_STEPS)
+        return heuristics_wavefront.waves(problem, Device.of(kind.device), inputs, layers, _LONG_STEPS)
 
     usual = wavefront.waves
     wavefront.waves = waves  # type: ignore[assignment]
@@ -174,12 +175,12 @@ def _in_waves() -> Iterator[None]:
 @contextmanager
 def _in_clusters() -> Iterator[None]:
     """Within it clusters are chosen as if sending took no time."""
-    usual = config._SENDING_CLOCKS
-    config._SENDING_CLOCKS = -(10**9)
+    usual = cost_model.H200
+    cost_model.H200 = replace(usual, send_clocks=-1e9)
     try:
         yield
     finally:
-        config._SENDING_CLOCKS = usual
+        cost_model.H200 = usual
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

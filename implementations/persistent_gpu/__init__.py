@@ -79,9 +79,9 @@ def _misfit(case: Case, device: torch.device) -> str | None:
 
 def make_layer(case: Case, weights: Weights, device: torch.device) -> Layer:
     """All layers and directions of the case on `device`."""
-    from pytest_ecornn.implementations.persistent_gpu.layers import How
     from pytest_ecornn.implementations.persistent_gpu.ops import run
     from pytest_ecornn.implementations.persistent_gpu.parameters import Fixed
+    from pytest_ecornn.implementations.persistent_gpu.plan import How
 
     how = How(case.cell, case.batch_first, case.bidirectional, case.projected, case.precision == "tf32")
     names = [name + suffix for _, _, suffix in cells.parameter_suffixes(case) for name in PARAMETERS]

@@ -12,28 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from pytest_ecornn.implementations.persistent_gpu.config import (
-    CLOCK_US,
-    L2_BYTES_A_CLOCK,
-    PART_BYTES,
-    PART_REGISTERS,
-    PRODUCT_CLOCKS,
-    SHARED_BYTES_A_CLOCK,
-    SPLIT_CLOCKS,
-    TILE,
-    WARPS,
-    Form,
-)
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.tiling import PART_REGISTERS, TILE, WARPS
 
 _LANES = 4 * WARPS  # that have different columns
 _MOST_HELD_TWICE = 20
-# Measured on an H200, in us: of a step beside its product, by whether float32 is split; of 16 rows' sums of 8 sequences; of a
-# thread's state beyond the first, of 8 sequences; of one more barrier. Factors of what each would take alone: products and
-# weights from shared memory; of split float32 products and splitting; where some of it is split once products, and the clocks
-# of each K tile beside them; packets that a block reads, by whether float32 is split.
-_STEP_US, _SUMS_US, _STATE_US, _MEETING_US = {True: 1.15, False: 1.2}, 0.046, {True: 0.3, False: 0.1}, 0.05
-_PRODUCT, _NEAR, _READ = 1.35, 0.45, {True: 0.5, False: 0.8}
-_SPLIT_PRODUCT, _SPLITTING, _TWICE_PRODUCT, _SLICE_CLOCKS = 0.8, 0.63, 1.1, 160
 
 
 @dataclass(frozen=True)
@@ -135,28 +118,14 @@ class Abreast(Form):
         return 9 if self.problem.arithmetic.is_split and self.abreast > 1 else 1
 
     @property
-    def product_us(self) -> float:
-        products = 2 * self.whole_parts * self.abreast * self.problem.arithmetic.products * PRODUCT_CLOCKS
-        near = (self.parts - self.held) * PART_BYTES / SHARED_BYTES_A_CLOCK
-        if not self.problem.arithmetic.is_split:
-            return (_PRODUCT * products + _NEAR * near) * CLOCK_US
-        weights, columns = (_SPLITTING * 2 * clocks for clocks in SPLIT_CLOCKS)
-        if self.twice:
-            split = (self.whole_parts - self.twice) * weights + self.slices * _SLICE_CLOCKS
-            return max(_TWICE_PRODUCT * products + split, near) * CLOCK_US
-        return (_SPLIT_PRODUCT * products + self.whole_parts * weights + self.slices * self.abreast * columns) * CLOCK_US
-
-    @property
-    def step_us(self) -> float:
-        is_split = self.problem.arithmetic.is_split
-        reads = _READ[is_split] * 16 * self.parcels[0] / L2_BYTES_A_CLOCK * CLOCK_US
-        sums = _SUMS_US * self.abreast * self.row_tiles + _STATE_US[is_split] * self.abreast * (self.states - 1)
-        return self.tiles * (_STEP_US[is_split] + self.product_us + reads + sums + _MEETING_US * (self.sums == 1))
-
-    @property
     def macros(self) -> dict[str, int]:
-        names = ("abreast", "parcels_at_once", "sums", "twice")
-        return super().macros | {name.upper(): getattr(self, name) for name in names}
+        own = {
+            "ABREAST": self.abreast,
+            "PARCELS_AT_ONCE": self.parcels_at_once,
+            "SUMS": self.sums,
+            "TWICE": self.twice,
+        }
+        return super().macros | own
 
     def __str__(self) -> str:
         return super().__str__() + f"; {self.twice} of {self.whole_parts} in two halves" * (self.twice > 0)

@@ -10,8 +10,10 @@ from math import ceil
 from typing import TypeVar
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, Problem
-from pytest_ecornn.implementations.persistent_gpu.config import PARCELS_AT_ONCE, PART_BYTES, TILE, WARPS, Form
+from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
+from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
+from pytest_ecornn.implementations.persistent_gpu.tiling import PARCELS_AT_ONCE, PART_BYTES, TILE, WARPS
 
 _MOST_TILES = 4
 _RING_BYTES = 80 * 1024  # in flight from the L2 cache at least, to use its bandwidth
@@ -27,7 +29,7 @@ def choose(problem: Problem, device: Device) -> Form | str:
     if not found:
         return _misfit(problem, device)
 
-    return min(found, key=lambda form: (queued_us(form, device), form.product_us))
+    return min(found, key=lambda form: (queued_us(form, device), make_cost_model(form).product_us))
 
 
 def fitting(problem: Problem, device: Device) -> list[Form]:
@@ -37,7 +39,8 @@ def fitting(problem: Problem, device: Device) -> list[Form]:
 
 def queued_us(form: Form, device: Device) -> float:
     """Estimated us of a step, where clusters that do not run at once run one after the other."""
-    return form.step_us if form.is_grid else ceil(form.clusters / device.clusters(form.blocks)) * form.step_us
+    step_us = make_cost_model(form).step_us
+    return step_us if form.is_grid else ceil(form.clusters / device.clusters(form.blocks)) * step_us
 
 
 def fits_twice(form: Form, device: Device) -> bool:

@@ -21,9 +21,10 @@ from pytest_ecornn.implementations._common.autograd_ops import (
     register_gradient,
     wants_gradient,
 )
-from pytest_ecornn.implementations.persistent_gpu import layers
-from pytest_ecornn.implementations.persistent_gpu.layers import How, Kept, hidden_of, stack_of
+from pytest_ecornn.implementations.persistent_gpu import backward, forward
+from pytest_ecornn.implementations.persistent_gpu.forward import Kept
 from pytest_ecornn.implementations.persistent_gpu.parameters import PER_TRACK
+from pytest_ecornn.implementations.persistent_gpu.plan import How, hidden_of, stack_of
 
 _GIVEN = "Tensor x, Tensor[] first, Tensor?[] weights, Tensor? lengths"
 _HOW = "str cell, bool batch_first, bool bidirectional, bool projected, bool tf32"
@@ -38,14 +39,14 @@ _OPS = torch.ops.pytest_ecornn
 def _forward(
     x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, *how: Any
 ) -> list[Tensor]:
-    return layers.forward(x, first, weights, lengths, How(*how))[0]
+    return forward.forward(x, first, weights, lengths, How(*how))[0]
 
 
 def _forward_keeping(
     x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, *how: Any
 ) -> list[Tensor]:
     """The results, then the saved tensors: outputs of the layers but the last, which is the first result, gates and cells."""
-    results, kept = layers.forward(x, first, weights, lengths, How(*how), keeps=True)
+    results, kept = forward.forward(x, first, weights, lengths, How(*how), keeps=True)
     return [*results, *kept.outputs[:-1], *kept.gates, *kept.cells]
 
 
@@ -54,7 +55,7 @@ def _backward(
     d_results: Sequence[Tensor | None], lengths: Tensor | None, *how: Any,
 ) -> list[Tensor]:  # fmt: skip
     """The gradients that are wanted. kept: outputs of all layers, gates and cells."""
-    found = layers.backward(wanted, x, first, weights, _parts(kept, weights), d_results, lengths, How(*how))
+    found = backward.backward(wanted, x, first, weights, _parts(kept, weights), d_results, lengths, How(*how))
     return [one for one in found if one is not None]
 
 
@@ -95,7 +96,7 @@ class _Differentiable(torch.autograd.Function):
     def forward(ctx: Any, unobserved: bool, states: int, lengths: Tensor | None, how: How, x: Tensor, *rest: Any) -> Any:
         first, weights = rest[:states], rest[states:]
         if unobserved:
-            results, (outputs, gates, cells) = layers.forward(x, first, weights, lengths, how, keeps=True)
+            results, (outputs, gates, cells) = forward.forward(x, first, weights, lengths, how, keeps=True)
         else:
             with torch._C._AutoDispatchBelowAutograd():
                 found = _OPS.persistent_forward_keeping.default(x, first, weights, lengths, *how)
@@ -119,7 +120,7 @@ class _Differentiable(torch.autograd.Function):
             # A CUDA graph of the backward pass alone may be replayed more often than the forward pass before it.
             overwrites = is_last_pass() and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
             given = wanted, x, first, weights, _parts(kept, weights), d_results, lengths, ctx.how
-            return None, None, None, None, *layers.backward(*given, overwrites)
+            return None, None, None, None, *backward.backward(*given, overwrites)
         found = iter(_OPS.persistent_backward.default(wanted, x, first, weights, kept, d_results, lengths, *ctx.how))
         return None, None, None, None, *(next(found) if is_wanted else None for is_wanted in wanted)
 
@@ -158,5 +159,5 @@ def run(
     elif wants_gradient(tensors):
         found = _differentiable(True, len(first), lengths, how, x, *first, *weights)
     else:
-        found, _ = layers.forward(x, first, weights, lengths, how)
+        found, _ = forward.forward(x, first, weights, lengths, how)
     return found

@@ -10,7 +10,7 @@ import numpy as np
 from pytest_ecornn.implementations._common.recurrent_problem import Device
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.memory import zeros
-from pytest_ecornn.implementations.persistent_gpu import config_wavefront, kernel
+from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, kernel
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import Wave
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape, Strides, status_of
 
@@ -28,7 +28,7 @@ def waves(shape: Shape, kind: Kind, inputs: int, layers: int) -> list[Wave | Non
     """Waves of layers in one direction, from the first to the last; None: a layer on its own. Raises as `check` does."""
     kernel.check(shape, kind)
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
-    return config_wavefront.waves(problem, Device.of(kind.device), inputs, layers, shape.steps)
+    return heuristics_wavefront.waves(problem, Device.of(kind.device), inputs, layers, shape.steps)
 
 
 def waves_of(shape: Shape, kind: Kind, directions: int, inputs: int | None, layers: int) -> list[Wave | None]:

@@ -13,20 +13,12 @@ from math import ceil
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, Problem
 from pytest_ecornn.implementations._cuda.launch import Launch
-from pytest_ecornn.implementations.sparse_persistent_gpu.packing import PLACES, Spread, is_arranged
+from pytest_ecornn.implementations.sparse_persistent_gpu.packing import PLACES, Spread
 
 BLOCK_THREADS = 512
 _GATE_THREADS = 288  # at most
 _LANE_THREADS = 160  # to which sums are given more threads than states need: each of them is one less that hears
 _PARTS = 8  # of a state's sums, that a thread may add without another's help
-# A model of time, in clocks of a multiprocessor, fitted to 125 forms on an H200, by which forms are compared.
-_TILE_CLOCKS, _ALONE_CLOCKS, _GATE_CLOCKS = 830, 500, 110  # from tile to tile; more where there is no other; each gate
-_READS_A_TURN = {True: {8: 1.02, 16: 1.04, 32: 1.02}, False: {8: 2.0, 16: 2.4, 32: 2.5}}  # arranged, and as they come
-_ISSUED = {2: (2.8, 2.2), 4: (1.3, 3)}  # instructions of an element: of each sequence, and once, of so many bytes
-_ISSUED_FOR_SHARED = 5  # more of two elements in shared memory
-_TOLD_BYTES_A_CLOCK = {True: 32, False: 45}  # of a tile that is alone, and of several, told while others are multiplied
-_PARCELS_AT_ONCE, _ROUND_CLOCKS = 8, 1230
-_SENDING_CLOCKS, _SENT_CLOCKS = 800, 200  # all sums to other blocks of a cluster, and of each sequence
 
 
 @dataclass(frozen=True)
@@ -141,14 +133,14 @@ class Sparse:
         return ceil(self.units * self.sequences * self.lanes / self.gate_threads)
 
     @property
-    def _parcels(self) -> int:
+    def packets(self) -> int:
         """Packets of 12 bytes of values that a block publishes per tile and step."""
         return ceil(self.units * self.told * self.sequences * self.problem.arithmetic.bytes / 12)
 
     @property
     def handoff_bytes(self) -> int:
         """Bytes of global memory through which all blocks exchange values."""
-        return 16 * self.all_tiles * (2 * self.blocks * self._parcels + 1)
+        return 16 * self.all_tiles * (2 * self.blocks * self.packets + 1)
 
     @property
     def shared_bytes(self) -> int:
@@ -160,7 +152,7 @@ class Sparse:
         """Bytes of shared memory per block for everything but elements."""
         zeros, classes = self.spread.zeros(self.problem.hidden)
         states = (zeros + classes) * self.wide_bytes
-        own = (16 + 12 * self._parcels) * (1 if self.problem.is_backward else self.tiles)
+        own = (16 + 12 * self.packets) * (1 if self.problem.is_backward else self.tiles)
         slots = self.parts_a_row * self.spread.rows + 1 if self.parts_a_row else BLOCK_THREADS
         slots *= 1 if self.cluster == 1 else 2
         parts = 4 * (slots * self.sequences + self.spread.rows + 5) + 32 * (self.cluster > 1)
@@ -172,28 +164,26 @@ class Sparse:
         return (device.shared_bytes - self.bytes_beside) // (4 * pair_words(self.problem) * BLOCK_THREADS)
 
     @property
-    def step_clocks(self) -> float:
-        """About how long a step of all tiles takes, by which forms are compared."""
-        arranged, alone = is_arranged(self.turns, self.spread, self.techniques.bank_order), self.tiles == 1
-        reads = self.turns * max(4, self.wide_bytes) / 4 * _READS_A_TURN[arranged][self.spread.classes]
-        wavefronts = BLOCK_THREADS / 32 * (reads + self.shared * pair_words(self.problem) * (1 if alone else 2))
-        of_each, once = _ISSUED[self.problem.arithmetic.bytes]
-        issued = BLOCK_THREADS / 128 * (self.turns * (of_each * self.sequences + once) + _ISSUED_FOR_SHARED * self.shared)
-        parcels, hearers = self.blocks // self.cluster * self._parcels, BLOCK_THREADS - self.gate_threads
-        rounds = ceil(parcels / hearers / _PARCELS_AT_ONCE) - 1
-        heard = 16 * parcels / _TOLD_BYTES_A_CLOCK[alone] + rounds * _ROUND_CLOCKS
-        each = _TILE_CLOCKS + max(wavefronts, issued) + heard + self.states * self._gates * _GATE_CLOCKS
-        sent = (self.cluster - 1) / self.cluster * (_SENDING_CLOCKS + _SENT_CLOCKS * self.sequences)
-        return self.tiles * each + _ALONE_CLOCKS * alone + sent
-
-    @property
     def launch(self) -> Launch:
         return Launch(self.groups * self.blocks, BLOCK_THREADS, self.shared_bytes)
 
     @property
     def macros(self) -> dict[str, int]:
-        names = "units blocks cluster tiles sequences held shared place_bytes gate_threads lanes parts_a_row shared_bytes"
-        return {name.upper(): getattr(self, name) for name in names.split()} | {"TIMESTAMPS": int(self.techniques.timestamps)}
+        return {
+            "UNITS": self.units,
+            "BLOCKS": self.blocks,
+            "CLUSTER": self.cluster,
+            "TILES": self.tiles,
+            "SEQUENCES": self.sequences,
+            "HELD": self.held,
+            "SHARED": self.shared,
+            "PLACE_BYTES": self.place_bytes,
+            "GATE_THREADS": self.gate_threads,
+            "LANES": self.lanes,
+            "PARTS_A_ROW": self.parts_a_row,
+            "SHARED_BYTES": self.shared_bytes,
+            "TIMESTAMPS": int(self.techniques.timestamps),
+        }
 
     @property
     def _clusters(self) -> str:

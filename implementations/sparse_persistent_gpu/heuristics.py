@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, Problem
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL, BLOCK_THREADS, Sparse, Techniques, pair_words
+from pytest_ecornn.implementations.sparse_persistent_gpu.cost_model import make_cost_model
 from pytest_ecornn.implementations.sparse_persistent_gpu.packing import (
     PLACES,
     Spread,
@@ -25,7 +26,6 @@ _HELD_WORDS = 72  # that a thread has registers for, beside what it works with
 _EASY_WORDS = {2: 60, 4: 72}  # of which it need not put anything else aside, of so many bytes an element
 _MOST_SEQUENCES = {2: 8, 4: 4}  # that 16 bytes have room for, of so many bytes an element
 _CLUSTERS = (2, 4)  # sizes
-_FEW_IDLE, _CROWDED = 4, 1.1  # multiprocessors, and by how much a step takes longer where fewer are
 
 # Where units lie in that order: elements of each segment of the columns in each row [cluster, rows].
 Divide = Callable[[NDArray[np.int32], Spread], NDArray[np.int64]]
@@ -40,12 +40,16 @@ def choose(
     by chance, as those of a random pattern are; only of what then is the fastest it is asked how `divide` does it, if given.
     """
     found, least = None, inf
-    for expected in sorted(_fitting(problem, counts, device, techniques), key=lambda form: _clocks(form, device)):
-        if _clocks(expected, device) >= least:
+
+    def clocks(form: Sparse) -> float:
+        return make_cost_model(form).clocks_on(device)
+
+    for expected in sorted(_fitting(problem, counts, device, techniques), key=clocks):
+        if clocks(expected) >= least:
             break
         form = _form(expected, counts, device, divide) if divide and expected.cluster > 1 else expected
-        if form and _clocks(form, device) < least:
-            found, least = form, _clocks(form, device)
+        if form and clocks(form) < least:
+            found, least = form, clocks(form)
     if found:
         return found
     elements, words = int(counts.sum()), pair_words(problem)
@@ -54,10 +58,6 @@ def choose(
         f"{_told_of(problem)} of a sequence must lie in {_HELD_WORDS} registers of each of {BLOCK_THREADS} threads and the "
         f"{device.shared_bytes} bytes of shared memory of each of {device.processors} multiprocessors"
     )
-
-
-def _clocks(form: Sparse, device: Device) -> float:
-    return form.step_clocks * (_CROWDED if form.launch.grid > device.processors - _FEW_IDLE else 1)
 
 
 def _told_of(problem: Problem) -> str:

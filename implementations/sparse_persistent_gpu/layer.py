@@ -12,10 +12,10 @@ from pytest_ecornn.implementations._common.autograd_ops import differentiable_on
 from pytest_ecornn.implementations._common.input_projection import held
 from pytest_ecornn.implementations._common.padded_gemm import transposed_times
 from pytest_ecornn.implementations._common.recurrent_problem import GATES
+from pytest_ecornn.implementations._common.states_before import states_before
 from pytest_ecornn.implementations._cuda.memory import empty
 from pytest_ecornn.implementations._cuda.rows import adjacent, shape_of, sizes_of
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
-from pytest_ecornn.implementations.persistent_gpu.layers import states_before
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL, Techniques
 from pytest_ecornn.implementations.sparse_persistent_gpu.kernel import launch_of
 from pytest_ecornn.implementations.sparse_persistent_gpu.packed_weight import Pruned

@@ -13,16 +13,18 @@ import torch
 import pytest_ecornn.implementations as implementations
 from pytest_ecornn.implementations._common import recurrent_problem
 from pytest_ecornn.implementations.persistent_gpu import config as persistent_config
-from pytest_ecornn.implementations.persistent_gpu import config_wavefront, single_step
 from pytest_ecornn.implementations.persistent_gpu import heuristics as persistent_heuristics
+from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, single_step
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
+from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
 from pytest_ecornn.implementations.scan_gpu.config import Device
 from pytest_ecornn.implementations.scan_gpu.ops import Kind, Shape, choose_form, macros
 from pytest_ecornn.implementations.scan_gpu_log import ops
 from pytest_ecornn.implementations.sparse_persistent_gpu import config as sparse_config
 from pytest_ecornn.implementations.sparse_persistent_gpu import heuristics as sparse_heuristics
 from pytest_ecornn.implementations.sparse_persistent_gpu import kernel as sparse_kernel
+from pytest_ecornn.implementations.sparse_persistent_gpu.cost_model import make_cost_model as make_sparse_cost_model
 
 FOLDER = Path(implementations.__file__).parent
 H200 = Device(132, 228 * 1024)
@@ -91,7 +93,7 @@ def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> list[tupl
             grids = [form for form in forms if form.is_grid and isinstance(form, Abreast) == is_abreast]
             for is_twice in (False, True):
                 if of_one := [form for form in grids if (getattr(form, "twice", 0) > 0) == is_twice]:
-                    found.append(persistent_kernel.macros(kind, min(of_one, key=lambda form: form.step_us)))
+                    found.append(persistent_kernel.macros(kind, min(of_one, key=lambda form: make_cost_model(form).step_us)))
     return list(dict.fromkeys(found))
 
 
@@ -119,7 +121,7 @@ def of_persistent_wave() -> list[tuple[tuple[str, str], ...]]:
     kinds = [(torch.float16, False), (torch.float32, False), (torch.float32, True)]
     for cell, (hidden, inputs, batch, layers), (dtype, tf32) in itertools.product(("rnn_tanh", "lstm", "gru"), sizes, kinds):
         kind = persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, keeps=batch == 32, lengths=batch > 8)
-        wave = config_wavefront.choose_wave(kind.problem(cell, hidden, batch), HOPPER, inputs, layers, 100)
+        wave = heuristics_wavefront.choose_wave(kind.problem(cell, hidden, batch), HOPPER, inputs, layers, 100)
         if wave is not None:
             found.append(persistent_kernel.macros(kind, wave))
     return found
@@ -160,7 +162,7 @@ def of_sparse_clusters(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
         problem = (kind.backward if is_backward else kind).problem(cell, hidden, batch)
         counts = sparse_heuristics.expected_counts(problem, density)
         forms = [one for one in sparse_heuristics._fitting(problem, counts, HOPPER, sparse_config.ALL) if one.cluster > 1]
-        form = min(forms, key=lambda one: one.step_clocks)
+        form = min(forms, key=lambda one: make_sparse_cost_model(one).step_clocks)
         found.append(sparse_kernel.macros(kind, form, hidden))
     return found
 

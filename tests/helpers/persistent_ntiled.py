@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pytest_ecornn.implementations._common.recurrent_problem import Problem
-from pytest_ecornn.implementations.persistent_gpu.config import WARPS, Form
+from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
+from pytest_ecornn.implementations.persistent_gpu.tiling import WARPS
 from tests.helpers.persistent import with_weights
 
 

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -23,14 +24,14 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Layer
 from pytest_ecornn.implementations import persistent_gpu, sparse_persistent_gpu
 from pytest_ecornn.implementations._common.recurrent_problem import Device
-from pytest_ecornn.implementations.persistent_gpu import config_wavefront
+from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import Wave
 from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
 from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
 from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
-from pytest_ecornn.implementations.sparse_persistent_gpu import config
+from pytest_ecornn.implementations.sparse_persistent_gpu import cost_model
 from pytest_ecornn.implementations.transposed_gpu import layer
 from pytest_ecornn.implementations.transposed_gpu import ops as transposed_ops
 from pytest_ecornn.implementations.transposed_gpu.buffers import Form as TransposedForm
@@ -199,14 +200,14 @@ def _form(job: Job, shape: Shape, kind: Kind) -> Form:
 
 def _waves(shape: Shape, kind: Kind, inputs: int, layers: int) -> list[Wave | None]:
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
-    return config_wavefront.waves(problem, H200, inputs, layers, _LONG_STEPS)
+    return heuristics_wavefront.waves(problem, H200, inputs, layers, _LONG_STEPS)
 
 
 @contextmanager
 def _running_sparse(job: Job) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, running_sparse(_FEW):
         if job.kind == CLUSTERS:
-            patch.setattr(config, "_SENDING_CLOCKS", -1e9)
+            patch.setattr(cost_model, "H200", replace(cost_model.H200, send_clocks=-1e9))
         yield
 
 

@@ -7,7 +7,8 @@ comes on top: a floor is what a perfect overlap would leave.
 
 from __future__ import annotations
 
-from pytest_ecornn.implementations.persistent_gpu.config import TILE, WARPS, Form
+from pytest_ecornn.implementations.persistent_gpu.config import Form
+from pytest_ecornn.implementations.persistent_gpu.tiling import TILE, WARPS
 
 CLOCKS_A_US = 1980
 LATENCY_US = 0.2  # one way, measured, every block telling all others a few bytes

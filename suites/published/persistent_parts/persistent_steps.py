@@ -18,7 +18,7 @@ from pytest_ecornn.implementations._cuda.compile import indexed
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, plan, status_of
 from pytest_ecornn.implementations.persistent_gpu.kernel import Shape as TrackShape
-from pytest_ecornn.implementations.persistent_gpu.layers import How
+from pytest_ecornn.implementations.persistent_gpu.plan import How
 from pytest_ecornn.measurement.replay import graph_count
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import percent, significant

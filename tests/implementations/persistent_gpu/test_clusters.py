@@ -21,8 +21,8 @@ from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_ke
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind
-from pytest_ecornn.implementations.persistent_gpu.layers import How
 from pytest_ecornn.implementations.persistent_gpu.ops import run
+from pytest_ecornn.implementations.persistent_gpu.plan import How
 from pytest_ecornn.verification import calls
 from tests.helpers import persistent
 from tests.helpers.persistent import (

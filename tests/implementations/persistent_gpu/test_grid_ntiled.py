@@ -18,10 +18,12 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device, Problem
 from pytest_ecornn.implementations._cuda.compile import include_folders
 from pytest_ecornn.implementations.persistent_gpu import kernel, ops
-from pytest_ecornn.implementations.persistent_gpu.config import WARPS, Form
+from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
+from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
 from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, fitting
-from pytest_ecornn.implementations.persistent_gpu.layers import How
+from pytest_ecornn.implementations.persistent_gpu.plan import How
+from pytest_ecornn.implementations.persistent_gpu.tiling import WARPS
 from pytest_ecornn.verification import calls
 from tests.helpers.persistent import expect_seen, layer_of, small, verdicts, with_weights
 from tests.helpers.persistent_grid import A100, ARITHMETICS, PRECISIONS, assert_a_lost_packet_is_reported
@@ -239,7 +241,8 @@ def test_weights_are_split_once_where_both_halves_find_room(hidden: int, batch: 
     assert form.twice > form.whole_parts / 2
     assert f"; {form.twice} of {form.whole_parts} in two halves" in str(form)
     plain = [one for one in fitting(problem, H200) if isinstance(one, Abreast) and not one.twice]
-    assert form.product_us < min(one.product_us for one in plain if (one.units, one.abreast) == (form.units, form.abreast))
+    alike = [one for one in plain if (one.units, one.abreast) == (form.units, form.abreast)]
+    assert make_cost_model(form).product_us < min(make_cost_model(one).product_us for one in alike)
 
 
 @pytest.mark.parametrize(("hidden", "batch", "arithmetics"), [(1500, 20, ARITHMETICS), (650, 32, ARITHMETICS[2:])])

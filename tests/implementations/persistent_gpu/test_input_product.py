@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations.persistent_gpu import backward, forward, plan
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
-from pytest_ecornn.implementations.persistent_gpu import layers
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.describe import describe
 from pytest_ecornn.implementations.persistent_gpu.kernel import MOST_FUSED_ROWS, Kind, Shape, is_fused
-from pytest_ecornn.implementations.persistent_gpu.layers import How
 from pytest_ecornn.implementations.persistent_gpu.ops import run
+from pytest_ecornn.implementations.persistent_gpu.plan import How
 from tests.helpers import persistent, persistent_grid, persistent_ntiled
 from tests.helpers.persistent import CELLS, expect_right, expect_seen, small, verdicts
 from tests.helpers.persistent_grid import PRECISIONS, TF32
@@ -54,7 +54,8 @@ def launched(kernel: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]
         found.append(given[5] if len(given) > 5 else 0)
         return launch_of(*given)
 
-    monkeypatch.setattr(layers, "launch_of", seen)
+    for one in (forward, backward):
+        monkeypatch.setattr(one, "launch_of", seen)
     with clusters_on_cpu.running_layers(lambda shape, kind: form_of(kernel, shape, kind)):
         yield found
 
@@ -64,12 +65,12 @@ def many_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Within it kernels make products of more rows than they do otherwise."""
     with monkeypatch.context() as patch:
         patch.setattr(persistent_kernel, "MOST_FUSED_ROWS", 1000)
-        layers._way.cache_clear()
+        plan.get_plan.cache_clear()
         try:
             yield
         finally:
             patch.undo()
-            layers._way.cache_clear()
+            plan.get_plan.cache_clear()
 
 
 def short(cell: str, **options: Any) -> Case:

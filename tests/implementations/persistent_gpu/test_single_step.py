@@ -15,9 +15,9 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.implementations import persistent_gpu
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device
 from pytest_ecornn.implementations._cuda.launch import Launch
-from pytest_ecornn.implementations.persistent_gpu import kernel, layers, single_step
-from pytest_ecornn.implementations.persistent_gpu.layers import How
+from pytest_ecornn.implementations.persistent_gpu import forward, kernel, single_step
 from pytest_ecornn.implementations.persistent_gpu.ops import run
+from pytest_ecornn.implementations.persistent_gpu.plan import How
 from pytest_ecornn.implementations.persistent_gpu.single_step import MOST_SEQUENCES, Once, choose
 from pytest_ecornn.verification import calls
 from tests.helpers.persistent import ARITHMETICS, CELLS, expect_right, expect_seen, on_cpu, small, verdicts
@@ -53,13 +53,13 @@ class Counted(dict[str, int]):
         return _ONCE_OF(*given)
 
 
-_ONCE_OF = layers.once_of
+_ONCE_OF = forward.once_of
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     found = Counted()
-    monkeypatch.setattr(layers, "once_of", found.once_of)
+    monkeypatch.setattr(forward, "once_of", found.once_of)
     return found
 
 

@@ -15,13 +15,17 @@ from hypothesis import strategies as st
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Device, Problem
+from pytest_ecornn.implementations.persistent_gpu import forward as persistent_forward
 from pytest_ecornn.implementations.persistent_gpu import kernel, wavefront
-from pytest_ecornn.implementations.persistent_gpu import layers as persistent_layers
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.config_wavefront import MOST_LAYERS, Wave, alone_us, choose_wave, waves
+from pytest_ecornn.implementations.persistent_gpu.config_wavefront import MOST_LAYERS, Wave
+from pytest_ecornn.implementations.persistent_gpu.cost_coefficients import H200 as COEFFICIENTS
+from pytest_ecornn.implementations.persistent_gpu.cost_model import WavefrontCostModel, make_cost_model
 from pytest_ecornn.implementations.persistent_gpu.describe import describe
 from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, clusters
+from pytest_ecornn.implementations.persistent_gpu.heuristics_wavefront import alone_us, choose_wave, waves
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
+from pytest_ecornn.implementations.persistent_gpu.plan import How
 from pytest_ecornn.verification import calls
 from tests.helpers import persistent
 from tests.helpers.persistent import (
@@ -65,7 +69,7 @@ def test_a_wave_is_all_on_chip_at_once_and_promises_less_time(
     assert wave.launch.block * wave.launched_registers <= 65_536
     form = choose(problem, H200)
     assert isinstance(form, Form)
-    assert wave.all_us(steps) < wave.layers * alone_us(form, H200, steps)
+    assert WavefrontCostModel(wave, COEFFICIENTS).all_us(steps) < wave.layers * alone_us(form, H200, steps)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +106,10 @@ def wave_of(shape: Shape, kind: Kind, inputs: int, layers: int) -> list[Wave | N
     """All layers in one wave, each in three blocks at most, of weights in registers and in shared memory both."""
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
     small = Device(132, 232_448, 3)
-    found = min(clusters(partial(Wave, problem, layers=layers, inputs=inputs), problem, small), key=lambda wave: wave.step_us)
+    found = min(
+        clusters(partial(Wave, problem, layers=layers, inputs=inputs), problem, small),
+        key=lambda wave: make_cost_model(wave).step_us,
+    )
     return [persistent.with_weights(found, 1, 0, 0)]  # type: ignore[list-item]
 
 
@@ -200,14 +207,14 @@ def test_every_kind_of_form_passes_the_rule(
 @needs_compiler
 def test_what_is_kept_is_what_layers_one_by_one_keep(in_waves: list[Wave]) -> None:
     torch.manual_seed(0)
-    how = persistent_layers.How("lstm", False, False, False, False)
+    how = How("lstm", False, False, False, False)
     weights = [torch.randn(36, 9), torch.randn(36, 9), torch.randn(36), torch.randn(36)] * 2
     given = torch.randn(5, 3, 9), (), weights, None, how
-    found, kept = persistent_layers.forward(*given, keeps=True)
+    found, kept = persistent_forward.forward(*given, keeps=True)
     assert in_waves
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wavefront, "waves", clusters_on_cpu.one_by_one)
-        wanted, kept_alone = persistent_layers.forward(*given, keeps=True)
+        wanted, kept_alone = persistent_forward.forward(*given, keeps=True)
     for one, other in zip([found, *kept], [wanted, *kept_alone], strict=True):
         assert len(one) == len(other)
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)

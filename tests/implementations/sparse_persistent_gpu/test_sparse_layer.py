@@ -21,7 +21,7 @@ from pytest_ecornn.implementations import sparse_persistent_gpu
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device, Problem
 from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.kernel import Kind
-from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, config, heuristics, packed_weight
+from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, cost_model, heuristics, packed_weight
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL, Sparse, Techniques
 from pytest_ecornn.implementations.sparse_persistent_gpu.heuristics import capacity, choose, expected_counts
 from pytest_ecornn.implementations.sparse_persistent_gpu.layer import Layer
@@ -44,7 +44,7 @@ def on_cpu() -> Iterator[None]:
 def on_clusters(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if sending took no time, so that clusters of two are chosen where they can be."""
     monkeypatch.setattr(heuristics, "_CLUSTERS", (2,))
-    monkeypatch.setattr(config, "_SENDING_CLOCKS", -1e9)
+    monkeypatch.setattr(cost_model, "H200", replace(cost_model.H200, send_clocks=-1e9))
     with clusters_on_cpu.running_sparse(Device(6, 232_448, 16)):
         yield
 

@@ -13,7 +13,7 @@ import torch
 
 from pytest_ecornn.contract import MODES, Case, Weights
 from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Problem
-from pytest_ecornn.implementations.persistent_gpu import config
+from pytest_ecornn.implementations.persistent_gpu import tiling
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
 from pytest_ecornn.measurement.clocks import WallTimer
@@ -66,7 +66,7 @@ def us(clocks: float) -> float:
 
 
 def test_a_step_waits_for_what_is_handed_on_and_then_multiplies() -> None:
-    assert persistent_floor.PART_BYTES == config.PART_BYTES
+    assert persistent_floor.PART_BYTES == tiling.PART_BYTES
     assert form().parts == 16
     assert persistent_floor.handoff_us(form()) == pytest.approx(0.2 + us(32 * 8 * 2 * 16 / 32))
     assert persistent_floor.busy_us(form()) == pytest.approx(us(16 * 2 * 2 * 6.1))

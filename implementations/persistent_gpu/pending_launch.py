@@ -1,0 +1,43 @@
+"""A launch of one track that is ready to be made, and the addresses that launches are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from pytest_ecornn.implementations._cuda.memory import empty
+from pytest_ecornn.implementations.persistent_gpu.kernel import Kind
+from pytest_ecornn.implementations.persistent_gpu.plan import Stack
+
+
+class Ready(NamedTuple):
+    """A launch of one track. held: tensors that live until then. is_beside: the other direction's may run at the same time."""
+
+    launch: Callable[..., None]
+    addresses: tuple[int, ...]
+    is_beside: bool
+    held: tuple[Tensor | None, ...]
+
+    def make(self) -> None:
+        self.launch(self.addresses)
+
+
+def allocate(kind: Kind, shape: tuple[int, ...]) -> Tensor:
+    """An empty tensor of the kernels' dtype and device."""
+    return empty(shape, kind.dtype, kind.device)
+
+
+def address(one: Tensor | None) -> int:
+    """The address of a tensor, 0 for none."""
+    return 0 if one is None else one.data_ptr()
+
+
+def state_addresses(all_tracks: Sequence[Tensor | None], stack: Stack, track: int) -> tuple[int, int]:
+    """Addresses of a track's h and c, 0 for none."""
+    if not all_tracks:
+        return 0, 0
+    offset = track and track * stack.batch * stack.hidden
+    found = [0 if one is None else one.data_ptr() + offset * one.itemsize for one in all_tracks]
+    return found[0], found[1] if len(found) > 1 else 0

@@ -1,0 +1,247 @@
+"""A call of persistent_gpu: the shapes of its tensors, and what runs: computed once for calls that differ in contents alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, PARAMETERS
+from pytest_ecornn.implementations._cuda.memory import Room
+from pytest_ecornn.implementations._cuda.rows import shape_of
+from pytest_ecornn.implementations.persistent_gpu.config_wavefront import Wave
+from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape, Strides, is_fused
+from pytest_ecornn.implementations.persistent_gpu.parameters import PER_TRACK, Fixed
+from pytest_ecornn.implementations.persistent_gpu.single_step import is_taken
+from pytest_ecornn.implementations.persistent_gpu.wavefront import waves_of
+
+
+class How(NamedTuple):
+    """projected: x holds the first layer's gate pre-activations. tf32: products of float32 in TF32."""
+
+    cell: str
+    batch_first: bool
+    bidirectional: bool
+    projected: bool
+    tf32: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """The sizes of a call. A track is one layer in one direction; tracks are in the order of torch.nn's states."""
+
+    how: How
+    steps: int
+    batch: int
+    inputs: int
+    hidden: int
+    tracks: int
+
+    @cached_property
+    def batch_first(self) -> bool:
+        return self.how.batch_first
+
+    @cached_property
+    def directions(self) -> int:
+        return 2 if self.how.bidirectional else 1
+
+    @cached_property
+    def states(self) -> int:
+        return 2 if self.how.cell == "lstm" else 1
+
+    @property
+    def multiplied(self) -> int | None:
+        """Inputs of the first layer, None where their product is given."""
+        return None if self.how.projected else self.inputs
+
+    @cached_property
+    def wide(self) -> int:
+        """Pre-activations of a step and sequence in one direction."""
+        return GATES[self.how.cell] * self.hidden
+
+    @cached_property
+    def shape(self) -> Shape:
+        return Shape(self.how.cell, self.steps, self.batch, self.hidden, self.batch_first)
+
+    @cached_property
+    def output(self) -> tuple[int, int, int]:
+        return shape_of(self, self.directions * self.hidden)
+
+    @cached_property
+    def output_strides(self) -> Strides:
+        return self.strides(self.output[2])
+
+    @cached_property
+    def gates(self) -> tuple[int, int, int]:
+        """Shape of a track's pre-activations."""
+        return shape_of(self, self.wide)
+
+    @cached_property
+    def gates_strides(self) -> Strides:
+        return self.strides(self.wide)
+
+    @cached_property
+    def state(self) -> tuple[int, int, int]:
+        return self.tracks, self.batch, self.hidden
+
+    @cached_property
+    def kept(self) -> tuple[int, int, int]:
+        """Shape of a track's gates that are saved for backward: four values a unit of LSTM and GRU, none of RNN."""
+        return shape_of(self, 4 * self.hidden if GATES[self.how.cell] > 1 else 0)
+
+    @cached_property
+    def cells(self) -> tuple[int, int, int]:
+        """Shape of a track's cells (float32) that are saved for backward, LSTM's alone."""
+        return shape_of(self, self.hidden if self.how.cell == "lstm" else 0)
+
+    @cached_property
+    def parameters(self) -> list[tuple[str, tuple[int, ...] | None, bool]]:
+        """Name and shape of each parameter, None for none, and whether it may be omitted."""
+        found: list[tuple[str, tuple[int, ...] | None, bool]] = []
+        for track in range(self.tracks):
+            inputs = self.inputs if track < self.directions else self.output[2]
+            is_given = self.how.projected and track < self.directions
+            shapes = (None if is_given else (self.wide, inputs), (self.wide, self.hidden), (self.wide,), (self.wide,))
+            found += [(name, shape, len(shape or ()) == 1) for name, shape in zip(PARAMETERS, shapes, strict=True)]
+        return found
+
+    def strides(self, width: int) -> Strides:
+        """Strides of rows of that width without gaps."""
+        return (width, self.steps * width) if self.batch_first else (self.batch * width, width)
+
+    def strides_of(self, rows: Tensor) -> Strides:
+        first, second, _ = rows.stride()
+        return (second, first) if self.batch_first else (first, second)
+
+    def check(self, first: Sequence[Tensor], lengths: Tensor | None, dtype: torch.dtype, device: torch.device) -> None:
+        """Raises ValueError that says which states or lengths were expected and what was given."""
+        if len(first) not in (0, self.states):
+            raise ValueError(f"expected no initial state of {self.how.cell}, or {self.states}, got {len(first)}")
+        for name, state in zip(("first_h", "first_c"), first, strict=False):
+            check_tensor(name, state, self.state, dtype, device)
+        if lengths is not None:
+            check_tensor("lengths", lengths, (self.batch,), torch.int64, device)
+
+    def check_weights(self, weights: Sequence[Tensor | None], dtype: torch.dtype, device: torch.device) -> None:
+        """Raises ValueError that says which weight was expected and what was given."""
+        for (name, shape, is_optional), weight in zip(self.parameters, weights, strict=True):
+            if weight is None:
+                if shape is not None and not is_optional:
+                    raise ValueError(f"expected {name} as {shape}, got None")
+            elif weight.shape != shape or weight.dtype != dtype or weight.device != device:
+                _raise_mismatch(name, weight, shape, dtype, device)
+
+
+def stack_of(how: How, sizes: torch.Size, parameters: int, hidden: int | None) -> Stack:
+    """The sizes of a call. sizes: of x. parameters: their number. hidden: of the first weight_hh, None for none.
+
+    Raises ValueError for an unknown cell, x not of three dimensions, pre-activations of another width, or parameters that are
+    not four of each track.
+    """
+    if how.cell not in GATES or len(sizes) != 3:
+        raise ValueError(f"expected one of {', '.join(GATES)} and three dimensions, got {how.cell} and {tuple(sizes)}")
+    tracks, odd = divmod(parameters, PER_TRACK)
+    if odd or hidden is None or tracks % (1 + how.bidirectional):
+        raise ValueError(f"expected {', '.join(PARAMETERS)} of each layer and direction, got {parameters} parameters")
+    outer, inner, inputs = sizes
+    steps, batch = (inner, outer) if how.batch_first else (outer, inner)
+    found = Stack(how, steps, batch, inputs, hidden, tracks)
+    if how.projected and inputs != found.directions * found.wide:
+        raise ValueError(f"expected pre-activations of width {found.directions * found.wide}, got {tuple(sizes)}")
+    return found
+
+
+def hidden_of(weights: Sequence[Tensor | None]) -> int | None:
+    """H of the first weight_hh, None for none."""
+    recurrent = weights[1] if len(weights) > 1 else None
+    return None if recurrent is None else recurrent.shape[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """How calls run that differ in their tensors' contents alone: all that is computed once for them."""
+
+    stack: Stack
+    kind: Kind
+
+    @cached_property
+    def is_once(self) -> bool:
+        """Whether the kernel for one step runs, which computes the input product too."""
+        return is_taken(self.stack.steps, self.stack.batch) and not self.kind.keeps
+
+    @cached_property
+    def output(self) -> Room:
+        """Allocates a layer's output."""
+        return Room(self.stack.output, self.kind.dtype, self.kind.device)
+
+    @cached_property
+    def final(self) -> Room:
+        """Allocates the final h, or c, of all tracks."""
+        return Room(self.stack.state, self.kind.dtype, self.kind.device)
+
+    @cached_property
+    def gates(self) -> Room:
+        """Allocates a track's pre-activations."""
+        return Room(self.stack.gates, self.kind.dtype, self.kind.device)
+
+    @cached_property
+    def is_fused(self) -> bool:
+        """Whether the kernels for several steps compute all input products."""
+        stack = self.stack
+        return is_fused(stack.steps, stack.batch, stack.multiplied, stack.hidden) and not self.kind.keeps
+
+    @cached_property
+    def sizes_of_weights(self) -> tuple[object, ...]:
+        """All sizes and types on which `check_weights` depends."""
+        stack = self.stack
+        return stack.how, stack.inputs, stack.hidden, stack.tracks, self.kind.dtype, self.kind.device
+
+    @cached_property
+    def makes_products(self) -> bool:
+        """Whether kernels compute all input products."""
+        return self.is_once or self.is_fused
+
+    @property
+    def waves(self) -> Sequence[Wave | None]:
+        """Waves of the layers from the first to the last; None: a layer on its own."""
+        stack = self.stack
+        layers = stack.tracks // stack.directions
+        if self.is_once:
+            return [None] * layers
+        return waves_of(stack.shape, self.kind, stack.directions, stack.multiplied, layers)
+
+    def check(self, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None) -> None:
+        """Raises ValueError that says what was expected and what was given."""
+        dtype, device = self.kind.dtype, self.kind.device
+        if first or lengths is not None:
+            self.stack.check(first, lengths, dtype, device)
+        if not isinstance(weights, Fixed):
+            self.stack.check_weights(weights, dtype, device)
+        elif (sizes := self.sizes_of_weights) not in weights.fitting:
+            self.stack.check_weights(weights, dtype, device)
+            weights.fitting.add(sizes)
+
+
+@lru_cache(maxsize=4096)
+def get_plan(
+    how: How, sizes: torch.Size, parameters: int, hidden: int | None, dtype: torch.dtype, device: torch.device, keeps: bool,
+    lengths: bool,
+) -> Way:  # fmt: skip
+    """How calls of those sizes and options run, kept from one call to the next. Raises ValueError as `stack_of` does."""
+    return Way(stack_of(how, sizes, parameters, hidden), Kind(dtype, device, how.tf32, keeps=keeps, lengths=lengths))
+
+
+def check_tensor(name: str, found: Tensor, shape: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device) -> None:
+    """Raises ValueError that says what was expected and what was given."""
+    if found.shape != shape or found.dtype != dtype or found.device != device:
+        _raise_mismatch(name, found, shape, dtype, device)
+
+
+def _raise_mismatch(name: str, found: Tensor, shape: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device) -> None:
+    raise ValueError(
+        f"expected {name} as {shape} of {dtype} on {device}, got {tuple(found.shape)} of {found.dtype} on {found.device}"
+    )

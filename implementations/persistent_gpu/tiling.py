@@ -1,0 +1,183 @@
+"""How persistent_gpu spreads a layer over the chip: a function of the cell, the sizes, the precision, the pass and the device.
+
+A cluster of blocks runs all steps of some sequences, in tiles of 8. While the blocks publish one tile's states, they compute
+another tile. Each block owns some hidden units. It holds their rows of W_hh in registers, then in shared memory; the rest is
+loaded from the L2 cache in every step. Clusters are independent: where there are more than run at once, they queue.
+
+A layer that does not fit in a cluster, or that is faster so, runs in a grid. Its groups have more blocks, which publish
+through the L2 cache and all run at once. Forward several tiles are multiplied as one where that is faster (config_ntiled.py).
+Backward the blocks of a group form rows and columns: a block multiplies what its column publishes, and publishes the sums to
+its row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, gcd
+
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Problem
+
+WARPS = 8
+THREADS = 32 * WARPS
+TILE = 8  # sequences
+PART_REGISTERS, PART_BYTES = 8, 8 * 4 * THREADS  # a fragment of a thread, of a block: 16 rows by 64 bytes of columns a warp
+PARCELS_AT_ONCE = 8  # packets in flight of a thread; twice as many of a load warp's thread
+SLICE_BYTES = 64  # of a K tile: columns that are multiplied at once
+_MOST_WIDE = 16  # bytes that are read at once
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """`blocks` of a cluster own `units` each; it has `tiles` of `wide` sequences, 8. With `is_grid` the clusters are groups.
+
+    groups: of warps: K partitions of a product. Of a warp's fragments of W_hh `held` are in registers and `shared` in shared
+    memory. The rest is streamed: `ring` passes of `together` fragments are in flight. down: blocks in each column of a group,
+    backward in a grid. buffers: of states, forward in a grid; `readers` more threads, the load warps, load what is published
+    into them. 0: the threads that multiply load it too. moves_registers: from the load warps to the others.
+    """
+
+    problem: Problem
+    units: int
+    blocks: int
+    tiles: int
+    groups: int
+    held: int = 0
+    shared: int = 0
+    ring: int = 0
+    is_grid: bool = False
+    down: int = 1
+    buffers: int = 0
+    readers: int = 0
+    moves_registers: bool = False
+
+    @property
+    def is_in_rows(self) -> bool:
+        """Whether the blocks of a group form rows and columns."""
+        return self.is_grid and self.problem.is_backward
+
+    @property
+    def across(self) -> int:
+        """Blocks in each row of a group."""
+        return self.blocks // self.down
+
+    @property
+    def clusters(self) -> int:
+        return ceil(self.problem.batch / (self.wide * self.tiles))
+
+    @property
+    def wide(self) -> int:
+        """Sequences of a tile."""
+        return TILE
+
+    @property
+    def clusters_of_all(self) -> int:
+        """Clusters of all layers that are launched at once."""
+        return self.clusters
+
+    @property
+    def _gates(self) -> int:
+        return GATES[self.problem.cell]
+
+    @property
+    def _slice(self) -> int:
+        """Columns of a K tile."""
+        return SLICE_BYTES // self.problem.arithmetic.bytes
+
+    @property
+    def slices(self) -> int:
+        """K tiles of a group of warps: of all units; backward of the gates of the block, in a grid of its column."""
+        own = self._gates * self.units * self.down if self.problem.is_backward else self.units * self.blocks
+        return ceil(own / (self._slice * self.groups))
+
+    @property
+    def row_tiles(self) -> int:
+        """M tiles (16 rows) of a warp: of the block's own gates; backward of all units, in a grid of those of its row."""
+        rows = self.units * self.across if self.problem.is_backward else self._gates * self.units
+        return ceil(rows * self.groups / (16 * WARPS))
+
+    @property
+    def all_slices(self) -> int:
+        """`slices`, and the K tiles of other weights that a group of warps multiplies in a step."""
+        return self.slices
+
+    @property
+    def whole_parts(self) -> int:
+        """Fragments of weights that a warp multiplies, however they are stored."""
+        return self.row_tiles * self.all_slices
+
+    @property
+    def parts(self) -> int:
+        """Fragments of weights that a warp stores."""
+        return self.whole_parts
+
+    @property
+    def together(self) -> int:
+        """M tiles that are multiplied by the same K tile at once: backward some, so that their sums are sent meanwhile."""
+        if not self.problem.is_backward or self.is_grid:
+            return self.row_tiles
+        return max(some for some in (1, 2, 3, 4) if self.row_tiles % some == 0 and some * 2 <= max(self.row_tiles, 2))
+
+    @property
+    def left_over(self) -> int:
+        return self.parts - self.held - self.shared
+
+    @property
+    def left_over_bytes(self) -> int:
+        """Bytes of memory for the fragments that a cluster streams."""
+        return self.left_over * PART_BYTES * self.blocks
+
+    @property
+    def states(self) -> int:
+        """States of a thread in a tile."""
+        return ceil(self.units * TILE / self.gate_threads)
+
+    @property
+    def _has_gate_warps(self) -> bool:
+        """Whether the states are computed by warps that do not multiply, the pointwise warps."""
+        return not self.problem.is_backward and not self.is_grid
+
+    @property
+    def gate_threads(self) -> int:
+        """Threads that compute the states. Pointwise warps have more of them where weights leave them the registers."""
+        if not self._has_gate_warps:
+            return THREADS
+        return 256 if self.problem.arithmetic.bytes == 2 and self.units * TILE <= 256 else 128
+
+    @property
+    def told_bytes(self) -> int:
+        """Bytes that a block publishes to each other block, of a tile in a step: states, backward sums in float32."""
+        return self.units * TILE * (4 if self.problem.is_backward else self.problem.arithmetic.bytes)
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of a tile that a grid's blocks publish: a power of 2, so that there are few kernels."""
+        return min(TILE, 1 << (self.problem.batch - 1).bit_length())
+
+    def _parcels(self, values: int, value_bytes: int) -> int:
+        """Packets of `values` of each sequence of a tile. 12 of a packet's 16 bytes are values, of TF32 6 values."""
+        return ceil(self.sequences * values * value_bytes / 12)
+
+    @property
+    def parcels(self) -> tuple[int, int]:
+        """Packets that a grid's block reads, of a tile and step: of states, backward its column's gradients; its row's sums."""
+        size = self.problem.arithmetic.told_bytes
+        if not self.is_in_rows:
+            return self.blocks * self._parcels(self.units, size), 0
+        return self.down * self._parcels(self._gates * self.units, size), self.across * self._parcels(self.units, 4)
+
+    @property
+    def heard_bytes(self) -> int:
+        """Bytes that a block receives of a tile in a step, without the packets' epochs."""
+        return 12 * sum(self.parcels) if self.is_grid else self.told_bytes * self.blocks
+
+    @property
+    def handoff_bytes(self) -> int:
+        """Bytes of memory for the packets of all blocks of a grid."""
+        values, sums = self.parcels
+        return 2 * self.clusters * self.tiles * 16 * (values * self.across + sums * self.blocks if self.is_in_rows else values)
+
+    @property
+    def width(self) -> int:
+        """Bytes of weights that are read at once: forward as many as divide a row, backward an element."""
+        size = self.problem.arithmetic.bytes
+        return size if self.problem.is_backward else gcd(self.problem.hidden * size, _MOST_WIDE)
