@@ -5,5 +5,5 @@ from __future__ import annotations
 from pytest_ecornn.reference import loop
 
 
-class Sequential(loop.Sequential):
+class Sequential(loop.ReferenceLoop):
     """The reference loop as an implementation, which rounds where the contract's defaults say."""

@@ -21,12 +21,12 @@ class TorchCpu(Implementation):
             return "torch_cpu runs on a CPU"
         if case.precision != "ieee":
             return "TF32 is a GPU's precision"
-        return torch_nn.refusal(case) or _no_16_bit(case)
+        return torch_nn.skip_reason(case) or _no_16_bit(case)
 
     def build(self, case: Case, weights: Weights) -> Layer:
-        module = torch_nn.adopt(case, weights)
+        module = torch_nn.build_module(case, weights)
         self._library = _library(case, module)
-        return torch_nn.layer_of(case, module)
+        return torch_nn.make_layer(case, module)
 
     def cost(self, case: Case) -> Cost:
         return torch_nn.cost(case)
@@ -54,6 +54,6 @@ def _has_bfloat16_in_onednn() -> bool:
 
 def _library(case: Case, module: nn.RNNBase) -> str:
     """Returns the library that torch takes for such a case, observed on two steps; it depends on dtype, machine and packing."""
-    with torch_nn.Operators() as operators:
-        torch_nn.trial(case, module, most_steps=2)
+    with torch_nn.OperatorRecorder() as operators:
+        torch_nn.probe(case, module, most_steps=2)
     return "oneDNN" if any("mkldnn_rnn" in name for name in operators.names) else "ATen"

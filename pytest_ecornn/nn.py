@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from pytest_ecornn.contract import State, cells
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations.persistent_gpu.ops import run
-from pytest_ecornn.implementations.persistent_gpu.plan import How
+from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from pytest_ecornn.reference.precision import current
 
 __all__ = ["GRU", "LSTM", "RNN"]
@@ -54,8 +54,8 @@ class _Persistent(nn.RNNBase):
         if input.dim() == 3:
             return self._run(input, hx)
         batch = 0 if self.batch_first else 1
-        output, final = self._run(input.unsqueeze(batch), _each(hx, lambda state: state.unsqueeze(1)))
-        return output.squeeze(batch), _each(final, lambda state: state.squeeze(1))
+        output, final = self._run(input.unsqueeze(batch), _map_states(hx, lambda state: state.unsqueeze(1)))
+        return output.squeeze(batch), _map_states(final, lambda state: state.squeeze(1))
 
     def flatten_parameters(self) -> None:
         """Does nothing: kernels read parameters in place, and cuDNN's one buffer for all would have to be aligned for them."""
@@ -64,10 +64,10 @@ class _Persistent(nn.RNNBase):
         """Runs sequences in the order of their lengths, as in `packed`; initial and final states are in the batch's order."""
         data, batch_sizes, order, order_back = packed
         x, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes), self.batch_first)
-        hx = hx if order is None else _each(hx, lambda state: state.index_select(1, order))
+        hx = hx if order is None else _map_states(hx, lambda state: state.index_select(1, order))
         output, final = self._run(x, hx, lengths)
         output = pack_padded_sequence(output, lengths, self.batch_first).data
-        final = final if order_back is None else _each(final, lambda state: state.index_select(1, order_back))
+        final = final if order_back is None else _map_states(final, lambda state: state.index_select(1, order_back))
         return PackedSequence(output, batch_sizes, order, order_back), final
 
     def _run(self, x: Tensor, hx: State, lengths: Tensor | None = None) -> tuple[Tensor, State]:
@@ -78,20 +78,20 @@ class _Persistent(nn.RNNBase):
         else:
             self.check_forward_args(x, hx, None)  # type: ignore[arg-type]
         cast, lengths = _cast(x.device), None if lengths is None else lengths.to(x.device, non_blocking=True)
-        x, first, how = cast(x), [cast(state) for state in cells.unpack_state(hx)], self._how(x.dtype)
+        x, first, how = cast(x), [cast(state) for state in cells.unpack_state(hx)], self._options(x.dtype)
         found = [getattr(self, name, None) for name in _names(self.num_layers, self.bidirectional)]
         weights = [None if one is None else cast(one) for one in found]
         if not (self.dropout > 0 and self.training):
             output, *final = run(x, first, weights, lengths, how)
             return output, tuple(final) if len(final) > 1 else final[0]
-        return self._run_dropping(x, first, weights, lengths, how)
+        return self._run_with_dropout(x, first, weights, lengths, how)
 
-    def _how(self, dtype: torch.dtype) -> How:
+    def _options(self, dtype: torch.dtype) -> RNNOptions:
         tf32 = dtype == torch.float32 and current("rnn") == "tf32"
-        return How(self.mode.lower(), self.batch_first, self.bidirectional, projected=False, tf32=tf32)
+        return RNNOptions(self.mode.lower(), self.batch_first, self.bidirectional, projected=False, tf32=tf32)
 
-    def _run_dropping(
-        self, x: Tensor, first: list[Tensor], weights: list[Tensor | None], lengths: Tensor | None, how: How
+    def _run_with_dropout(
+        self, x: Tensor, first: list[Tensor], weights: list[Tensor | None], lengths: Tensor | None, how: RNNOptions
     ) -> tuple[Tensor, State]:
         """A layer after the other, between which elements are dropped."""
         directions, finals = 2 if self.bidirectional else 1, []
@@ -124,7 +124,7 @@ def _cast(device: torch.device) -> Callable[[Tensor], Tensor]:
     return lambda given: given if given.dtype == torch.float64 else given.to(dtype)
 
 
-def _each(state: State, function: Callable[[Tensor], Tensor]) -> State:
+def _map_states(state: State, function: Callable[[Tensor], Tensor]) -> State:
     """The function of each of the states, None for none."""
     if state is None or isinstance(state, Tensor):
         return None if state is None else function(state)

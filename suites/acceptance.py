@@ -27,7 +27,7 @@ from pytest_ecornn.implementations.scan_cpu import ScanCpu
 from pytest_ecornn.measurement.clocks import WallTimer
 from pytest_ecornn.measurement.measurement import Arm, measure
 from pytest_ecornn.measurement.pool import InputPool
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.journal import read
 from pytest_ecornn.results.regression import gate
 from pytest_ecornn.results.regression.gate_limits import Thresholds
@@ -38,17 +38,17 @@ from pytest_ecornn.verification.verification import Candidate
 
 DUPLICATE_SOURCE = '''
 """The plain loop under a second name."""
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 
-class Again(Sequential):
+class Again(ReferenceLoop):
     pass
 '''
 SLOWED = '''
 """The plain loop with a share of its own time added to every call."""
 import time
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 
-class Slowed(Sequential):
+class Slowed(ReferenceLoop):
     def build(self, case, weights):
         layer = super().build(case, weights)
 
@@ -134,7 +134,7 @@ def _is_run_by_scan_cpu(case: Case) -> bool:
 
 
 def _two_baselines(case: Case, turns: int) -> Ratio:
-    row, plain, again = (Candidate.build(kind.__name__, kind, case) for kind in (ScanCpu, Sequential, ScanCpu))
+    row, plain, again = (Candidate.build(kind.__name__, kind, case) for kind in (ScanCpu, ReferenceLoop, ScanCpu))
     pool = InputPool(case)
     beside_plain: list[float] = []
     beside_again: list[float] = []

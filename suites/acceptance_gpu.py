@@ -30,7 +30,7 @@ class Report:
     machine: dict[str, Any]
     seconds: float = 0.0
     agreement: list[agreement.Row] = field(default_factory=list)
-    first_use: first_use.Figures = field(default_factory=first_use.Figures)
+    first_use: first_use.ColdStartFigures = field(default_factory=first_use.ColdStartFigures)
     tallies: list[verdicts.Tally] = field(default_factory=list)
 
     def markdown(self) -> str:
@@ -80,7 +80,7 @@ def _verdicts(tallies: Sequence[verdicts.Tally]) -> Iterable[Line]:
         yield label, f"at least {1 - verdicts.MAX_ERROR_RATE:.0%}", verdicts.share_text(right, total), _kept(is_kept)
 
 
-def _first_use(figures: first_use.Figures) -> Iterable[Line]:
+def _first_use(figures: first_use.ColdStartFigures) -> Iterable[Line]:
     compiles = [seconds for one in figures.firsts for seconds in one.compiles_s]
     loads = [seconds for one in figures.firsts for seconds in one.disk_loads_s]
     if compiles:

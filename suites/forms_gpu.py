@@ -19,12 +19,12 @@ from typing import Any
 import torch
 
 from pytest_ecornn.implementations._common.recurrent_problem import Device
-from pytest_ecornn.implementations._cuda.compile import indexed
+from pytest_ecornn.implementations._cuda.compile import with_index
 from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
-from pytest_ecornn.implementations.persistent_gpu.heuristics import fitting, queued_us
-from pytest_ecornn.implementations.persistent_gpu.kernel import Kind
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
+from pytest_ecornn.implementations.persistent_gpu.heuristics import candidate_configs, estimated_us_with_queueing
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
 from pytest_ecornn.implementations.persistent_gpu.kernel import Shape as TrackShape
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published.common.alternating import Arm, Replay, measure_interleaved
@@ -56,15 +56,15 @@ def shapes(sizes: Sequence[tuple[int, int]] = SIZES, passes: Sequence[bool] = (F
 
 
 def kind_of(form: Form) -> str:
-    if isinstance(form, Abreast):
-        return f"grid, {form.wide} sequences at once" + ", weights split once" * (form.twice > 0)
+    if isinstance(form, NTiledGridConfig):
+        return f"grid, {form.wide} sequences at once" + ", weights split once" * (form.presplit_fragments > 0)
     return "clusters" if not form.is_grid else f"grid, {form.readers} readers" if form.readers else "grid"
 
 
 def best_candidates(problem: Any, device: Device, most: int) -> list[Form]:
     """Returns at most `most` forms of each kind, best first by the model."""
     found: dict[str, list[Form]] = {}
-    for form in sorted(fitting(problem, device), key=lambda form: queued_us(form, device)):
+    for form in sorted(candidate_configs(problem, device), key=lambda form: estimated_us_with_queueing(form, device)):
         found.setdefault(kind_of(form), []).append(form)
     return [form for forms in found.values() for form in forms[:most]]
 
@@ -72,26 +72,26 @@ def best_candidates(problem: Any, device: Device, most: int) -> list[Form]:
 @contextmanager
 def force_config(form: Form) -> Iterator[None]:
     """Within it passes of the form's problem are of that form. Not for several threads at once."""
-    usual = kernel.plan
+    usual = kernel.compile_layer
 
-    def plan(shape: TrackShape, kind: Kind) -> Any:
+    def plan(shape: TrackShape, kind: KernelSpec) -> Any:
         if kind.problem(shape.cell, shape.hidden, shape.batch) != form.problem:
             return usual(shape, kind)
         return form, kernel.make_kernel(kind, form)
 
-    kernel.plan = plan  # type: ignore[assignment]
-    kernel.launch_of.cache_clear()  # but not the usual plans, which take their kernels with them
+    kernel.compile_layer = plan  # type: ignore[assignment]
+    kernel.get_layer_kernel.cache_clear()  # but not the usual plans, which take their kernels with them
     try:
         yield
     finally:
-        kernel.plan = usual
-        kernel.launch_of.cache_clear()
+        kernel.compile_layer = usual
+        kernel.get_layer_kernel.cache_clear()
 
 
 def measured(shape: Shape, most: int, rounds: int = ROUNDS) -> list[Measured]:
     """Measures the most promising forms of one shape, in blocks that alternate."""
-    device = indexed("cuda")
-    kind = Kind(getattr(torch, shape.dtype), device, shape.precision == "tf32", shape.is_backward)
+    device = with_index("cuda")
+    kind = KernelSpec(getattr(torch, shape.dtype), device, shape.precision == "tf32", shape.is_backward)
     forms = best_candidates(kind.problem(CELL, shape.hidden, shape.batch), Device.of(device), most)
     ops, arms = [], []
     for form in forms:
@@ -106,7 +106,7 @@ def measured(shape: Shape, most: int, rounds: int = ROUNDS) -> list[Measured]:
     for form, op, arm in zip(forms, ops, arms, strict=True):
         with force_config(form):
             error = (op()[0].float() - wanted).abs().max().item()
-        model_us = queued_us(form, Device.of(device))
+        model_us = estimated_us_with_queueing(form, Device.of(device))
         found.append(Measured(str(form), kind_of(form), model_us, min(arm.samples_us), error))
     return found
 

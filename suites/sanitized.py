@@ -19,12 +19,12 @@ import torch
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Implementation
-from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device, Problem
-from pytest_ecornn.implementations._cuda.compile import indexed
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode, ProblemSize
+from pytest_ecornn.implementations._cuda.compile import with_index
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, heuristics_wavefront, kernel, wavefront
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.heuristics import fitting, queued_us
-from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
+from pytest_ecornn.implementations.persistent_gpu.heuristics import candidate_configs, estimated_us_with_queueing
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape
 from pytest_ecornn.implementations.row_major_gpu import RowMajorGpu
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
@@ -84,20 +84,20 @@ def _persistent(device: Device, cells: Sequence[str]) -> Iterator[Job]:
                             yield Job("persistent", "persistent_gpu", f"{case}-state", kind)
 
 
-def _arithmetic(name: str) -> Arithmetic:
-    return Arithmetic.of("float32" if name == "tf32" else name, "tf32" if name == "tf32" else "ieee")
+def _arithmetic(name: str) -> MathMode:
+    return MathMode.of("float32" if name == "tf32" else name, "tf32" if name == "tf32" else "ieee")
 
 
 @cache
-def _kinds(cell: str, hidden: int, batch: int, arithmetic: Arithmetic, is_backward: bool, device: Device) -> list[str]:
-    return list(_best(Problem(cell, hidden, batch, arithmetic, is_backward), device))
+def _kinds(cell: str, hidden: int, batch: int, arithmetic: MathMode, is_backward: bool, device: Device) -> list[str]:
+    return list(_best(ProblemSize(cell, hidden, batch, arithmetic, is_backward), device))
 
 
-def _best(problem: Problem, device: Device) -> dict[str, Form]:
+def _best(problem: ProblemSize, device: Device) -> dict[str, Form]:
     """Returns, for each kind, the form with the least time by the model."""
     best: dict[str, Form] = {}
-    for form in sorted(fitting(problem, device), key=lambda form: queued_us(form, device)):
-        best.setdefault(kind_of(form) + ", streamed" * (form.left_over > 0), form)
+    for form in sorted(candidate_configs(problem, device), key=lambda form: estimated_us_with_queueing(form, device)):
+        best.setdefault(kind_of(form) + ", streamed" * (form.streamed_fragments > 0), form)
     return best
 
 
@@ -142,7 +142,7 @@ def run(job: Job) -> None:
         calls.run(IMPLEMENTATIONS[job.implementation]().build(case, drawn.weights), drawn)
     torch.cuda.synchronize()
     if job.family in ("persistent", "sparse"):
-        kernel.status_of(indexed("cuda")).check()
+        kernel.status_of(with_index("cuda")).check()
 
 
 def _of_kind(job: Job, case: Case) -> AbstractContextManager[None]:
@@ -151,16 +151,16 @@ def _of_kind(job: Job, case: Case) -> AbstractContextManager[None]:
     }  # fmt: skip
     if job.kind in special:
         return special[job.kind]()
-    arithmetic = Arithmetic.of(case.dtype, case.precision)
-    problem = Problem(case.cell, case.hidden_size, case.batch, arithmetic, job.is_backward)
-    return force_config(_best(problem, Device.of(indexed("cuda")))[job.kind])
+    arithmetic = MathMode.of(case.dtype, case.precision)
+    problem = ProblemSize(case.cell, case.hidden_size, case.batch, arithmetic, job.is_backward)
+    return force_config(_best(problem, Device.of(with_index("cuda")))[job.kind])
 
 
 @contextmanager
 def _in_waves() -> Iterator[None]:
     """Within it layers run in a wave, as they would over more steps."""
 
-    def waves(shape: Shape, kind: Kind, inputs: int, layers: int) -> Any:
+    def waves(shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> Any:
         problem = kind.problem(shape.cell, shape.hidden, shape.batch)
         return heuristics_wavefront.waves(problem, Device.of(kind.device), inputs, layers, _LONG_STEPS)
 

@@ -22,10 +22,10 @@ from pathlib import Path
 import torch
 
 from pytest_ecornn.implementations._common.recurrent_problem import Device
-from pytest_ecornn.implementations._cuda.compile import indexed
+from pytest_ecornn.implementations._cuda.compile import with_index
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.sanitized import KERNELS, Job, jobs
-from pytest_ecornn.suites.sanitizer_queue import CLEAN, REPORTED, Outcome, Watch
+from pytest_ecornn.suites.sanitizer_queue import CLEAN, REPORTED, DeviceWatch, Outcome
 
 TOOLS = ("memcheck", "racecheck")
 _SEES = {
@@ -79,12 +79,12 @@ def chosen(all_jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
 
 def run(given: argparse.Namespace, sanitizer: str) -> bool:
     """Whether nothing was reported, which it prints tool by tool and writes into the folder."""
-    all_jobs, is_clean = chosen(jobs(Device.of(indexed("cuda"))), given.only), True
+    all_jobs, is_clean = chosen(jobs(Device.of(with_index("cuda"))), given.only), True
     given.output.mkdir(parents=True, exist_ok=True)
     for tool in given.tools:
         start = time.monotonic()
         log = given.output / f"{tool}.log"
-        watch = Watch(partial(command, sanitizer, tool), {}, log, start + given.timeout, given.job_timeout)
+        watch = DeviceWatch(partial(command, sanitizer, tool), {}, log, start + given.timeout, given.job_timeout)
         outcomes = watch.run(all_jobs, given.processes)
         text = "\n".join(report(tool, outcomes, all_jobs, time.monotonic() - start))
         (given.output / f"{tool}.md").write_text(f"{torch.cuda.get_device_name()}\n\n{text}\n")

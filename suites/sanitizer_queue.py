@@ -39,7 +39,7 @@ class Ended(NamedTuple):
 
 
 @dataclass
-class Watch:
+class DeviceWatch:
     """A tool's processes, until `end` of the monotonic clock. command: of some jobs. log: for output that is not clean.
 
     job_s: how long a job may take. jobs_each: of a process at most, whose start takes long.

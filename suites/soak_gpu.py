@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from pytest_ecornn.contract import Case, Layer, Weights
-from pytest_ecornn.implementations._cuda.compile import indexed
+from pytest_ecornn.implementations._cuda.compile import with_index
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, kernel
 from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu
 from pytest_ecornn.suites.on_cuda import exit_code
@@ -92,7 +92,7 @@ def run(parts: Sequence[str], launches: int, seeds: int) -> bool:
         start = time.monotonic()
         found = making[name]()
         torch.cuda.synchronize()
-        kernel.status_of(indexed("cuda")).check()
+        kernel.status_of(with_index("cuda")).check()
         print(*lines(name, found, time.monotonic() - start), sep="\n", flush=True)
         is_right &= not found.mismatches
     return is_right

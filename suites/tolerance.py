@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.strategies import SupportedCases, cases
 from pytest_ecornn.contract import DTYPES, Case, Declared, cells
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.run.discovery import ImplementationInfo, discover
 from pytest_ecornn.verification import calls, comparison, verification, yardstick
 from pytest_ecornn.verification.permutation import Permutation
@@ -88,9 +88,9 @@ def _correct(
             layer = one.cls().build(case, wanted.problem.weights)
             yield name, calls.run(layer, wanted.problem), one.cls().declared
     for declared in (Declared("storage"), Declared("float32"), Declared("float32", "storage")):
-        permutation = Permutation.draw(case, _OTHER_ORDER)
+        permutation = Permutation.sample(case, _OTHER_ORDER)
         permuted = permutation.problem(wanted.problem, units=0)
-        tensors = calls.run(Sequential(declared).build(case, permuted.weights), permuted)
+        tensors = calls.run(ReferenceLoop(declared).build(case, permuted.weights), permuted)
         undone = {n: t if t is None else permutation.undo(n, t) for n, t in tensors.items()}
         yield f"loop, {declared.carry}, gate gradients {declared.gate_gradients}", undone, declared
 

@@ -15,21 +15,21 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _modes
 
 
-def register_gradient(library: torch.library.Library, name: str, apply: Callable[..., Any]) -> Callable[..., Any]:
+def register_autograd(library: torch.library.Library, name: str, apply: Callable[..., Any]) -> Callable[..., Any]:
     """Registers an autograd Function's `apply`, run where a gradient is wanted. Returns the op without it, for it to call."""
     op = getattr(torch.ops.pytest_ecornn, name).default
 
-    def below(*given: Any) -> Any:
+    def below_autograd(*given: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
             return op(*given)
 
     def autograd(*given: Any) -> Any:
         tensors = list(_flat(given))
         refuse_forward_mode(op.name(), tensors)
-        return apply(*given) if wants_gradient(tensors) else below(*given)
+        return apply(*given) if wants_gradient(tensors) else below_autograd(*given)
 
     library.impl(name, autograd, "Autograd")
-    return below
+    return below_autograd
 
 
 def _flat(given: Iterable[Any]) -> Iterator[Tensor]:
@@ -62,14 +62,14 @@ def differentiable_once(op: str) -> Callable[[Backward], Backward]:
                 return backward(ctx, *gradients)
             with torch.no_grad():
                 found = backward(ctx, *gradients)
-            return _Last.apply(op, *(None if one is None else one.detach().requires_grad_() for one in found))  # type: ignore[no-untyped-call]
+            return NoSecondGradient.apply(op, *(None if one is None else one.detach().requires_grad_() for one in found))  # type: ignore[no-untyped-call]
 
         return run
 
     return once
 
 
-class _Last(torch.autograd.Function):
+class NoSecondGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, op: str, *found: Tensor | None) -> tuple[Tensor | None, ...]:
         ctx.op = op
@@ -91,7 +91,7 @@ def refuse_forward_mode(op: str, given: Iterable[Tensor | None]) -> None:
 _PLAIN = {Tensor, torch.nn.Parameter, type(None)}
 
 
-def is_unobserved(given: Iterable[Tensor | None]) -> bool:
+def can_skip_dispatch(given: Iterable[Tensor | None]) -> bool:
     """Whether a function may replace its op unnoticed: no compiler, transform or mode, plain tensors alone.
 
     A mode with `sees_inside_ops` is allowed: it prefers to see what the op calls.
@@ -111,11 +111,11 @@ def _looks_into_ops(mode: object) -> bool:
     return getattr(mode, "sees_inside_ops", False)
 
 
-def is_single(one: Tensor | None) -> bool:
+def is_plain_tensor(one: Tensor | None) -> bool:
     """Whether it is None or a tensor with memory of its own, not one that stands for several, as batched gradients do."""
     return one is None or (type(one) is Tensor and not torch._C._functorch.is_legacy_batchedtensor(one))
 
 
-def is_last_pass() -> bool:
+def graph_is_freed() -> bool:
     """Whether the current backward pass frees the graph, so that saved tensors are no longer needed."""
     return not torch._C._autograd._get_current_graph_task_keep_graph()

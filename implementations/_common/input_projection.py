@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case, Cost, cells
-from pytest_ecornn.implementations._common.autograd_ops import register_gradient
+from pytest_ecornn.implementations._common.autograd_ops import register_autograd
 from pytest_ecornn.reference.precision import current, fp32_precision, whole_sums
 
 _library = torch.library.Library("pytest_ecornn", "FRAGMENT")
@@ -55,8 +55,8 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         (a, b), (of_a, of_b, _) = ctx.saved_tensors, ctx.needs_input_grad
-        of_first = gate_product(gradient, b.T, ctx.tf32) if of_a else None
-        return of_first, gate_product(gradient.T, a.T, ctx.tf32) if of_b else None, None
+        of_first = input_projection(gradient, b.T, ctx.tf32) if of_a else None
+        return of_first, input_projection(gradient.T, a.T, ctx.tf32) if of_b else None, None
 
 
 def _fake(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
@@ -64,11 +64,11 @@ def _fake(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
 
 
 _library.impl("gate_product", _product, "CompositeExplicitAutograd")
-_below_autograd = register_gradient(_library, "gate_product", _Differentiable.apply)
+_below_autograd = register_autograd(_library, "gate_product", _Differentiable.apply)
 torch.library.register_fake("pytest_ecornn::gate_product", _fake, lib=_library)
 
 
-def gate_product(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
+def input_projection(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
     """a b^T: [R, K], [N, K] -> [R, N]."""
     found: Tensor = torch.ops.pytest_ecornn.gate_product.default(a, b, tf32)
     return found
@@ -76,7 +76,7 @@ def gate_product(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
 
 def gate_products(x: Tensor, weight: Tensor, tf32: bool) -> Tensor:
     """Gate pre-activations W x: [.., I] -> [.., G*H], with two dimensions before the last."""
-    return gate_product(x.flatten(0, 1), weight, tf32).view(*x.shape[:2], weight.shape[0])
+    return input_projection(x.flatten(0, 1), weight, tf32).view(*x.shape[:2], weight.shape[0])
 
 
 def product_cost(case: Case) -> Cost:

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn.functional import linear, pad
 
 _ALIGNED = 16  # bytes
-_FEWEST_OPERATIONS = 1e9  # fewer take less time than copies
+_MIN_FLOPS = 1e9  # fewer take less time than copies
 
 
-def times_transposed(x: Tensor, b: Tensor, tf32: bool) -> Tensor:
+def matmul_nt(x: Tensor, b: Tensor, tf32: bool) -> Tensor:
     """x b^T: [T, B, K], [N, K] -> [T, B, N], whose rows may be apart from each other."""
     if _is_fast(x, b, x.numel() * b.shape[0], tf32):
         return linear(x, b)
@@ -21,7 +21,7 @@ def times_transposed(x: Tensor, b: Tensor, tf32: bool) -> Tensor:
     return (a @ _aligned(b, rows=True).t())[:, :wide].view(*x.shape[:2], wide)
 
 
-def times_transposed_in(width: int, x: Tensor, b: Tensor, tf32: bool) -> Tensor:
+def matmul_nt_padded(width: int, x: Tensor, b: Tensor, tf32: bool) -> Tensor:
     """x b^T: [T, B, K], [N, K] -> the first N of [T, B, width] without gaps, whose others may be 0."""
     is_fast = _is_fast(x, b, x.numel() * b.shape[0], tf32)
     if is_fast and width == b.shape[0]:
@@ -32,7 +32,7 @@ def times_transposed_in(width: int, x: Tensor, b: Tensor, tf32: bool) -> Tensor:
     return found
 
 
-def times(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
+def matmul_nn(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
     """a b: [T, B, K], [K, N] -> [T, B, N]."""
     if _is_fast(a, b, a.numel() * b.shape[1], tf32):
         return a @ b
@@ -40,7 +40,7 @@ def times(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
     return found[:, : b.shape[1]].contiguous().view(*a.shape[:2], b.shape[1])
 
 
-def transposed_times(a: Tensor, b: Tensor, tf32: bool, into: Tensor | None = None) -> Tensor:
+def matmul_tn(a: Tensor, b: Tensor, tf32: bool, into: Tensor | None = None) -> Tensor:
     """a^T b: [K, M], [K, N] -> [M, N], which is `into` where that is given."""
     if _is_fast(a, b, a.shape[1] * b.numel(), tf32):
         return torch.mm(a.t(), b, out=into)
@@ -50,7 +50,7 @@ def transposed_times(a: Tensor, b: Tensor, tf32: bool, into: Tensor | None = Non
 
 def _is_fast(a: Tensor, b: Tensor, products: int, tf32: bool) -> bool:
     """Whether the product is fast without padding."""
-    if 2 * products < _FEWEST_OPERATIONS or not a.is_cuda or (a.dtype == torch.float32 and not tf32):
+    if 2 * products < _MIN_FLOPS or not a.is_cuda or (a.dtype == torch.float32 and not tf32):
         return True
     elements = _ALIGNED // a.itemsize
     return not (a.stride(0) % elements or a.stride(-2) % elements or b.stride(0) % elements)

@@ -15,7 +15,7 @@ PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # of a layer in o
 _GROUP = 17  # multiprocessors that a cluster must lie within: the chip's groups have 16 to 18
 
 
-def values_a_step(case: Case) -> int:
+def values_per_step(case: Case) -> int:
     """Values that a layer in one direction moves a step, of a unit and sequence: gates, states, saved tensors, gradients."""
     gates = GATES[case.cell]
     kept = {4: 6, 3: 4, 1: 0}[gates]  # of LSTM c is one of 4 bytes
@@ -25,7 +25,7 @@ def values_a_step(case: Case) -> int:
 class Device(NamedTuple):
     """A device. processors: multiprocessors. shared_bytes: most of a block. largest_cluster: in blocks, 1 for no clusters."""
 
-    processors: int
+    num_sms: int
     shared_bytes: int
     largest_cluster: int
 
@@ -37,35 +37,35 @@ class Device(NamedTuple):
 
     def clusters(self, blocks: int) -> int:
         """Clusters of that many blocks that run at once: an estimate, whose errors cost only time."""
-        return max(1, self.processors // (_GROUP + 1) * (_GROUP // blocks))
+        return max(1, self.num_sms // (_GROUP + 1) * (_GROUP // blocks))
 
 
-class Arithmetic(NamedTuple):
+class MathMode(NamedTuple):
     """Precision of products. bytes: of an element. is_split: with float32's accuracy, each computed by three of TF32."""
 
     bytes: int
-    is_split: bool
+    is_3xtf32: bool
 
     @classmethod
-    def of(cls, dtype: str, precision: str) -> Arithmetic:
+    def of(cls, dtype: str, precision: str) -> MathMode:
         return cls(4, precision == "ieee") if dtype == "float32" else cls(2, False)
 
     @property
-    def told_bytes(self) -> int:
+    def exchanged_bytes(self) -> int:
         """Bytes of an element that a grid's blocks publish: TF32 counts as 16 bits, as its products ignore 13 bits of 32."""
-        return 4 if self.is_split else 2
+        return 4 if self.is_3xtf32 else 2
 
     @property
     def products(self) -> int:
         """Products of the tensor cores (mma) for 16 rows, 8 columns and 64 bytes of K."""
-        return 6 if self.is_split else 2
+        return 6 if self.is_3xtf32 else 2
 
 
-class Problem(NamedTuple):
+class ProblemSize(NamedTuple):
     """A layer's pass in one direction. batch: its sequences."""
 
     cell: str
     hidden: int
     batch: int
-    arithmetic: Arithmetic
+    arithmetic: MathMode
     is_backward: bool = False

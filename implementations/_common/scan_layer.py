@@ -12,7 +12,7 @@ from torch import Tensor
 from pytest_ecornn.contract import Case, Cost, Layer, State, Weights, cells
 from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations._common.input_projection import product_cost
-from pytest_ecornn.implementations._cuda.compile import indexed
+from pytest_ecornn.implementations._cuda.compile import with_index
 
 Product = Callable[[Tensor, Tensor], Tensor]
 _OPERATIONS = 20  # of a gate: an exponential, a reciprocal, the recurrence
@@ -50,7 +50,7 @@ def make_layer(case: Case, weights: Weights, product: Product, scan: Scan) -> La
 
 def on_device(case: Case) -> AbstractContextManager[object]:
     """Context in which the case's CUDA device is the current one, where other people's kernels are launched."""
-    return torch.cuda.device(indexed(case.device)) if case.device.startswith("cuda") else nullcontext()
+    return torch.cuda.device(with_index(case.device)) if case.device.startswith("cuda") else nullcontext()
 
 
 def scan_cost(case: Case, moved: int) -> Cost:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def states_before(output: Tensor, first: Tensor | None, lengths: Tensor | None, batch_first: bool, reverse: bool) -> Tensor:
+def shifted_states(output: Tensor, first: Tensor | None, lengths: Tensor | None, batch_first: bool, reverse: bool) -> Tensor:
     """h before each step, with the output's layout; 0 where a sequence has ended, as values there may not be finite."""
     time = 1 if batch_first else 0
     initial = output.new_zeros(output.select(time, 0).shape) if first is None else first

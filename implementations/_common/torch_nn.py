@@ -15,7 +15,7 @@ from pytest_ecornn.system.dispatch import DispatchMode
 _MODULES = {"rnn_tanh": nn.RNN, "rnn_relu": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 
 
-def refusal(case: Case) -> str | None:
+def skip_reason(case: Case) -> str | None:
     """Why torch.nn will not run the case on any device, or None."""
     if case.cell not in _MODULES:
         return f"torch.nn has no {case.cell}"
@@ -26,7 +26,7 @@ def refusal(case: Case) -> str | None:
     return None
 
 
-def adopt(case: Case, weights: Mapping[str, nn.Parameter]) -> nn.RNNBase:
+def build_module(case: Case, weights: Mapping[str, nn.Parameter]) -> nn.RNNBase:
     """A module of torch.nn whose parameters are the ones given, so that updates in place are seen."""
     extra = {"nonlinearity": case.cell.removeprefix("rnn_")} if case.cell.startswith("rnn") else {}
     # Built on "meta", so that no random numbers are drawn for weights that are replaced.
@@ -39,7 +39,7 @@ def adopt(case: Case, weights: Mapping[str, nn.Parameter]) -> nn.RNNBase:
     return module
 
 
-def layer_of(case: Case, module: nn.RNNBase) -> Layer:
+def make_layer(case: Case, module: nn.RNNBase) -> Layer:
     """The module as a layer: sequences with lengths are packed, and their outputs padded with zeros."""
 
     def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
@@ -62,7 +62,7 @@ def cost(case: Case) -> Cost:
     return Cost(floor.bytes + 2 * gates * size * (2 if case.training else 1), floor.operations)
 
 
-class Operators(DispatchMode):
+class OperatorRecorder(DispatchMode):
     """Records the names of the operators that run, which show the library that torch uses."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Operators(DispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def trial(case: Case, module: nn.RNNBase, most_steps: int) -> Tensor:
+def probe(case: Case, module: nn.RNNBase, most_steps: int) -> Tensor:
     """The module's output for the case's first `most_steps` steps at most, with zeros in x; packed where the case is ragged."""
     steps = min(case.steps, most_steps)
     x: Any = torch.zeros(steps, case.batch, case.input_size, dtype=getattr(torch, case.dtype), device=case.device)

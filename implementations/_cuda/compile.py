@@ -38,7 +38,7 @@ class Compiled:
 
 
 @cache
-def unavailable() -> str | None:
+def nvrtc_unavailable_reason() -> str | None:
     """Why kernels cannot be compiled here, or None."""
     try:
         from cupy.cuda import nvrtc
@@ -51,7 +51,7 @@ def unavailable() -> str | None:
     return None
 
 
-def refusal(device: torch.device) -> str | None:
+def skip_reason(device: torch.device) -> str | None:
     """Why kernels cannot run on `device`, or None."""
     if device.type != "cuda":
         return "runs on a CUDA device"
@@ -59,10 +59,10 @@ def refusal(device: torch.device) -> str | None:
         return f"no device {device} on this machine, which has {torch.cuda.device_count()}"
     if torch.cuda.get_device_capability(device) < ARCHITECTURES[0]:
         return "needs compute capability 8.0 or newer"
-    return unavailable()
+    return nvrtc_unavailable_reason()
 
 
-def indexed(name: str) -> torch.device:
+def with_index(name: str) -> torch.device:
     """The CUDA device of that name; without a number the current one."""
     device = torch.device(name)
     return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)

@@ -28,13 +28,13 @@ from pytest_ecornn.implementations._cuda.launch import (
 THREADS = 128
 
 
-def one_thread_each(elements: int) -> Launch:
+def one_thread_per_element(elements: int) -> Launch:
     """A launch with a thread for each element."""
     return Launch(-(-elements // THREADS), THREADS)
 
 
 @dataclass(frozen=True)
-class Array:
+class TensorArg:
     """A kernel's requirements of a tensor: dtype, number of elements, whether it may be null.
 
     With a `shape` only the last dimension need be adjacent; the kernel takes the others' strides as arguments.
@@ -65,11 +65,11 @@ class Array:
 
     def _is_laid_out(self, tensor: Tensor) -> bool:
         if not self.shape:
-            return tensor.numel() == self.elements and (tensor.is_contiguous() or is_dense(tensor))
+            return tensor.numel() == self.elements and (tensor.is_contiguous() or is_non_overlapping_and_dense(tensor))
         return tensor.shape == self.shape and (tensor.shape[-1] == 1 or tensor.stride(-1) == 1)
 
 
-def is_dense(tensor: Tensor) -> bool:
+def is_non_overlapping_and_dense(tensor: Tensor) -> bool:
     """Whether the elements fill one stretch of memory, in whatever order of dimensions."""
     expected = 1
     for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1):
@@ -92,7 +92,7 @@ class Kernel:
         source: Path,
         name: str,
         macros: tuple[tuple[str, str], ...],
-        arguments: Mapping[str, Array | type[int] | type[np.int64]],
+        arguments: Mapping[str, TensorArg | type[int] | type[np.int64]],
         device: torch.device,
         shared_bytes: int = 0,
         is_cooperative: bool = False,
@@ -102,30 +102,32 @@ class Kernel:
         self._device, self._index = device, device.index
         self._how = (shared_bytes, is_cooperative, cluster)
         types = {int: INT32, np.int64: INT64}
-        self._types = "".join(POINTER if isinstance(one, Array) else types[one] for one in arguments.values())
+        self._types = "".join(POINTER if isinstance(one, TensorArg) else types[one] for one in arguments.values())
         numbered = list(enumerate(arguments.items()))
-        self._arrays = [(i, name, one) for i, (name, one) in numbered if isinstance(one, Array)]
-        self._integers = [(i, name) for i, (name, one) in numbered if not isinstance(one, Array)]
+        self._arrays = [(i, name, one) for i, (name, one) in numbered if isinstance(one, TensorArg)]
+        self._integers = [(i, name) for i, (name, one) in numbered if not isinstance(one, TensorArg)]
         self._launch = self._load(source, name, macros)
 
     def __call__(self, launch: Launch, **values: Tensor | int | None) -> None:
         """Launches the kernel. Raises ValueError for an argument that is missing, unknown or not as the kernel expects."""
-        self._run(launch, self._checked(values))
+        self._run(launch, self._check_arguments(values))
 
-    def prepared(self, launch: Launch, arrays: Mapping[str, Tensor | None], **integers: int) -> Prepared:
+    def bind(self, launch: Launch, arrays: Mapping[str, Tensor | None], **integers: int) -> BoundLaunch:
         """Checks a launch once, for repeated calls on arrays of the same layouts, in this order. Raises as a call does."""
-        passed = self._checked({**arrays, **integers})
+        passed = self._check_arguments({**arrays, **integers})
         places = {name: i for i, name, _ in self._arrays}
-        return Prepared(self._run, launch, passed, [places[name] for name in arrays])
+        return BoundLaunch(self._run, launch, passed, [places[name] for name in arrays])
 
-    def at(self, launch: Launch, addresses: Sequence[str], **integers: int) -> Prepared:
+    def at(self, launch: Launch, addresses: Sequence[str], **integers: int) -> BoundLaunch:
         """A launch of a kernel that takes integers alone. Calls pass those named in `addresses`, in this order."""
         if self._arrays or {*addresses, *integers} != self._arguments.keys():
             raise ValueError(f"{self._name}: expected {', '.join(self._arguments)}, got {', '.join((*addresses, *integers))}")
         names = list(self._arguments)
-        return Prepared(self._run, launch, [integers.get(name, 0) for name in names], [names.index(name) for name in addresses])
+        return BoundLaunch(
+            self._run, launch, [integers.get(name, 0) for name in names], [names.index(name) for name in addresses]
+        )
 
-    def _checked(self, values: Mapping[str, Tensor | int | None]) -> list[int]:
+    def _check_arguments(self, values: Mapping[str, Tensor | int | None]) -> list[int]:
         """Pointers and integers in the kernel's order."""
         if values.keys() != self._arguments.keys():
             raise ValueError(f"{self._name}: expected the arguments {', '.join(self._arguments)}, got {', '.join(values)}")
@@ -149,7 +151,7 @@ class Kernel:
         self._launch(launch, torch._C._cuda_getCurrentRawStream(index), passed)
 
 
-class Prepared:
+class BoundLaunch:
     """A launch whose arguments have been checked; a call passes the addresses of its arrays."""
 
     def __init__(self, run: Callable[[Launch, Sequence[int]], None], launch: Launch, passed: list[int], places: list[int]):

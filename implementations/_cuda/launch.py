@@ -64,14 +64,14 @@ class Launcher:
         return buffer, addresses, ctypes.addressof(addresses)
 
 
-class _Bound(threading.local):
+class _ThreadContexts(threading.local):
     """Devices whose contexts are bound to the thread."""
 
     def __init__(self) -> None:
         self.devices: set[int] = set()
 
 
-_bound = _Bound()
+_bound = _ThreadContexts()
 
 
 def bind(device: int) -> None:

@@ -7,23 +7,23 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
-How = TypeVar("How", bound=Hashable)
-Found = TypeVar("Found")
-_MOST = 4096  # results stored at once
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+_MAX_ENTRIES = 4096  # results stored at once
 _ALIGNMENT = 16  # bytes; larger alignments are not distinguished
 
 
-class LayoutMemo(Generic[How, Found]):
+class LayoutMemo(Generic[Key, Value]):
     """Results of a function of `how` and of the arrays' layouts: shape, strides, dtype, device and alignment.
 
     The arrays of one `how` always have the same names in the same order. What the function raises is raised anew each time.
     """
 
-    def __init__(self, function: Callable[[How, Mapping[str, Tensor | None]], Found]):
+    def __init__(self, function: Callable[[Key, Mapping[str, Tensor | None]], Value]):
         self._function = function
-        self._found: dict[Hashable, Found] = {}
+        self._found: dict[Hashable, Value] = {}
 
-    def find(self, how: How, arrays: Mapping[str, Tensor | None]) -> tuple[Found, list[int]]:
+    def get_or_compute(self, how: Key, arrays: Mapping[str, Tensor | None]) -> tuple[Value, list[int]]:
         """The function's result, and the arrays' addresses in their order, 0 for None."""
         key: list[Any] = [how]
         pointers: list[int] = []
@@ -39,7 +39,7 @@ class LayoutMemo(Generic[How, Found]):
         known = tuple(key)
         found = self._found.get(known)
         if found is None:
-            if len(self._found) >= _MOST:
+            if len(self._found) >= _MAX_ENTRIES:
                 self._found.clear()
             found = self._found[known] = self._function(how, arrays)
         return found, pointers

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 _GUARDS = torch._C._dynamo.guards
-_QUICK = {"cpu": getattr(_GUARDS, "_empty_strided_cpu", None), "cuda": getattr(_GUARDS, "_empty_strided_cuda", None)}
+_FAST_EMPTY = {"cpu": getattr(_GUARDS, "_empty_strided_cpu", None), "cuda": getattr(_GUARDS, "_empty_strided_cuda", None)}
 
 
-class Room:
+class EmptyFactory:
     """Allocates uninitialised tensors of one shape, without gaps. device: with its index, but for the CPU."""
 
     __slots__ = ("_device", "_dtype", "_index", "_quick", "_shape", "_strides")
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device):
         self._shape, self._dtype, self._device, self._index = shape, dtype, device, device.index
-        self._strides, self._quick = _strides(shape), _QUICK.get(device.type)
+        self._strides, self._quick = _strides(shape), _FAST_EMPTY.get(device.type)
 
     def __call__(self) -> Tensor:
         is_current = self._index is None or torch._C._cuda_getDevice() == self._index
@@ -34,7 +34,7 @@ class Room:
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Allocates one uninitialised tensor, without gaps."""
-    return Room(shape, dtype, device)()
+    return EmptyFactory(shape, dtype, device)()
 
 
 def zeros(size: int, device: torch.device) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case, cells
-from pytest_ecornn.implementations._cuda.kernel import Array
+from pytest_ecornn.implementations._cuda.kernel import TensorArg
 
 
 class Sizes(Protocol):
@@ -22,7 +22,7 @@ class Sizes(Protocol):
     def batch_first(self) -> bool: ...
 
 
-def too_large(case: Case) -> str | None:
+def index_overflow_reason(case: Case) -> str | None:
     """Why a kernel's numbers of 32 bits do not suffice for the case, or None."""
     largest = max(case.steps, len(cells.get(case.cell).gates) * case.batch * case.hidden_size)
     return f"T and G * B * H must be below 2^30, got {largest}" if largest >= 2**30 else None
@@ -37,10 +37,10 @@ def sizes_of(rows: Tensor, batch_first: bool) -> tuple[int, int]:
     return (rows.shape[1], rows.shape[0]) if batch_first else (rows.shape[0], rows.shape[1])
 
 
-def strided(sizes: Sizes, name: str, element: torch.dtype, width: int, is_optional: bool = False) -> dict[str, Any]:
+def strided_arguments(sizes: Sizes, name: str, element: torch.dtype, width: int, is_optional: bool = False) -> dict[str, Any]:
     """A kernel's arguments for such an array: its address, and the strides of its steps and sequences."""
     shape = shape_of(sizes, width)
-    return {name: Array(element, prod(shape), is_optional, shape), f"{name}_step": np.int64, f"{name}_sequence": np.int64}
+    return {name: TensorArg(element, prod(shape), is_optional, shape), f"{name}_step": np.int64, f"{name}_sequence": np.int64}
 
 
 def strides(sizes: Sizes, name: str, rows: Tensor | None) -> dict[str, int]:
@@ -50,6 +50,6 @@ def strides(sizes: Sizes, name: str, rows: Tensor | None) -> dict[str, int]:
     return {f"{name}_step": step, f"{name}_sequence": sequence}
 
 
-def adjacent(x: Tensor) -> Tensor:
+def contiguous_last_dim(x: Tensor) -> Tensor:
     """x, or a copy whose last dimension is without gaps."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()

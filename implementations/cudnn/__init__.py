@@ -44,11 +44,11 @@ class Cudnn(Implementation):
     def unsupported(self, case: Case, device: torch.device) -> str | None:
         if device.type != "cuda":
             return "cuDNN runs on a CUDA device"
-        return tf32_refusal(case) or torch_nn.refusal(case) or defect(case, torch.backends.cudnn.version() or 0)
+        return tf32_refusal(case) or torch_nn.skip_reason(case) or defect(case, torch.backends.cudnn.version() or 0)
 
     def build(self, case: Case, weights: Weights) -> Layer:
-        module = torch_nn.adopt(case, weights if case.training else _copies(weights)).train(case.training)
-        precision, plain = _precision(case), torch_nn.layer_of(case, module)
+        module = torch_nn.build_module(case, weights if case.training else _copies(weights)).train(case.training)
+        precision, plain = _precision(case), torch_nn.make_layer(case, module)
         is_flat = True
         if case.device != "cpu":
             with fp32_precision("rnn", precision):
@@ -93,8 +93,8 @@ def _contiguous(state: State) -> State:
 
 def _flatten(case: Case, module: nn.RNNBase) -> bool:
     """Lays the weights out for cuDNN; whether they are. Raises Unsupported where torch does not take cuDNN for the case."""
-    with torch_nn.Operators() as operators, _suppress_weight_warning():
-        torch_nn.trial(case, module, most_steps=2)  # which flattens, but not in bfloat16
+    with torch_nn.OperatorRecorder() as operators, _suppress_weight_warning():
+        torch_nn.probe(case, module, most_steps=2)  # which flattens, but not in bfloat16
     if not any("_cudnn_rnn" in name for name in operators.names):
         raise Unsupported(f"torch {torch.__version__} runs {case.cell} in {case.dtype} by its own kernels, not by cuDNN")
     weights: list[Any] = module._flat_weights
@@ -128,7 +128,7 @@ def _cudnn_node(output: Tensor) -> torch.autograd.graph.Node | None:
 
 def _notes(case: Case, module: nn.RNNBase, is_flat: bool) -> str:
     def run() -> None:
-        output = torch_nn.trial(case, module, _TRIAL_STEPS)
+        output = torch_nn.probe(case, module, _TRIAL_STEPS)
         if case.training:
             torch.autograd.grad(output.sum(), list(module.parameters()))
         torch.cuda.synchronize(case.device)

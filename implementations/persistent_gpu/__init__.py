@@ -16,14 +16,14 @@ from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Wei
 from pytest_ecornn.implementations._common.recurrent_problem import (
     GATES,
     PARAMETERS,
-    Arithmetic,
     Device,
-    Problem,
-    values_a_step,
+    MathMode,
+    ProblemSize,
+    values_per_step,
 )
-from pytest_ecornn.implementations._cuda.compile import indexed, refusal
-from pytest_ecornn.implementations._cuda.rows import too_large
-from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
+from pytest_ecornn.implementations._cuda.compile import skip_reason, with_index
+from pytest_ecornn.implementations._cuda.rows import index_overflow_reason
+from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
 from pytest_ecornn.reference.precision import tf32_refusal
 
 
@@ -42,14 +42,14 @@ class PersistentGpu(Implementation):
             return f"no {case.cell}: {', '.join(GATES)} only"
         if case.dtype not in ("bfloat16", "float16", "float32"):
             return f"runs bfloat16, float16 and float32, not {case.dtype}"
-        if reason := tf32_refusal(case) or too_large(case) or refusal(device):
+        if reason := tf32_refusal(case) or index_overflow_reason(case) or skip_reason(device):
             return reason
-        return _misfit(case, device)
+        return _does_not_fit_reason(case, device)
 
     def build(self, case: Case, weights: Weights) -> Layer:
         from pytest_ecornn.implementations.persistent_gpu.describe import describe
 
-        device = indexed(case.device)
+        device = with_index(case.device)
         self._notes = describe(case, device)
         return make_layer(case, weights, device)
 
@@ -60,18 +60,18 @@ class PersistentGpu(Implementation):
         product, gates, hidden = product_cost(case), len(cells.get(case.cell).gates), case.hidden_size
         size, tracks, rows = getattr(torch, case.dtype).itemsize, case.layers * case.directions, case.steps * case.batch
         passes = 3 if case.training else 1
-        moved = tracks * (passes * gates * hidden**2 + rows * values_a_step(case) * hidden) * size
+        moved = tracks * (passes * gates * hidden**2 + rows * values_per_step(case) * hidden) * size
         return Cost(product.bytes + moved, product.operations + passes * 2 * tracks * rows * gates * hidden**2)
 
     def notes(self) -> str:
         return self._notes
 
 
-def _misfit(case: Case, device: torch.device) -> str | None:
+def _does_not_fit_reason(case: Case, device: torch.device) -> str | None:
     for is_backward in (False, True)[: 1 + case.training]:
-        arithmetic = Arithmetic.of(case.dtype, case.precision)
-        problem = Problem(case.cell, case.hidden_size, case.batch, arithmetic, is_backward)
-        found = choose(problem, Device.of(device))
+        arithmetic = MathMode.of(case.dtype, case.precision)
+        problem = ProblemSize(case.cell, case.hidden_size, case.batch, arithmetic, is_backward)
+        found = select_config(problem, Device.of(device))
         if isinstance(found, str):
             return f"{found}{' backward' * is_backward}"
     return None
@@ -80,10 +80,10 @@ def _misfit(case: Case, device: torch.device) -> str | None:
 def make_layer(case: Case, weights: Weights, device: torch.device) -> Layer:
     """All layers and directions of the case on `device`."""
     from pytest_ecornn.implementations.persistent_gpu.ops import run
-    from pytest_ecornn.implementations.persistent_gpu.parameters import Fixed
-    from pytest_ecornn.implementations.persistent_gpu.plan import How
+    from pytest_ecornn.implementations.persistent_gpu.parameters import FrozenParameters
+    from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 
-    how = How(case.cell, case.batch_first, case.bidirectional, case.projected, case.precision == "tf32")
+    how = RNNOptions(case.cell, case.batch_first, case.bidirectional, case.projected, case.precision == "tf32")
     names = [name + suffix for _, _, suffix in cells.parameter_suffixes(case) for name in PARAMETERS]
 
     parameters: list[Tensor | None] = [weights.get(name) for name in names]
@@ -95,7 +95,7 @@ def make_layer(case: Case, weights: Weights, device: torch.device) -> Layer:
             found[i] = weights.masked(name)
         return found
 
-    fixed = None if case.training else Fixed([None if one is None else one.detach() for one in given()])
+    fixed = None if case.training else FrozenParameters([None if one is None else one.detach() for one in given()])
 
     def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         on_device = None if lengths is None else lengths.to(device, non_blocking=True)

@@ -16,35 +16,35 @@ class Form(Resources):
 
     @cached_property
     def launch(self) -> Launch:
-        return Launch(self.clusters_of_all * self.blocks, THREADS + self._threads_beside, self.shared_bytes)
+        return Launch(self.total_clusters * self.blocks, THREADS + self._non_mma_threads, self.shared_bytes)
 
     @property
     def macros(self) -> dict[str, int]:
         found = {
             "UNITS": self.units,
             "TILES": self.tiles,
-            "GROUPS": self.groups,
-            "TOGETHER": self.together,
+            "GROUPS": self.k_partitions,
+            "TOGETHER": self.m_tiles_per_pass,
             "HELD": self.held,
             "SHARED": self.shared,
-            "RING": self.ring,
+            "RING": self.stream_stages,
         }
         if self.is_grid:
             found["SEQUENCES"] = self.sequences
-        found |= {"DOWN": self.down, "ACROSS": self.across} if self.is_in_rows else {"BLOCKS": self.blocks}
+        found |= {"DOWN": self.grid_rows, "ACROSS": self.grid_cols} if self.is_2d_grid else {"BLOCKS": self.blocks}
         if self._has_gate_warps:
-            found |= {"GATE_THREADS": self.gate_threads, "GATE_REGISTERS": self.gate_registers}
+            found |= {"GATE_THREADS": self.pointwise_threads, "GATE_REGISTERS": self.gate_registers}
         elif not self.problem.is_backward:
             found |= {"BUFFERS": self.buffers, "READERS": self.readers, "READER_REGISTERS": self.reader_registers}
         if not self.problem.is_backward:
-            found["OTHER_REGISTERS"] = self.other_registers
-        return found | {"SHARED_BYTES": self.shared_bytes, "SPLIT": int(self.problem.arithmetic.is_split)}
+            found["OTHER_REGISTERS"] = self.mma_warp_registers
+        return found | {"SHARED_BYTES": self.shared_bytes, "SPLIT": int(self.problem.arithmetic.is_3xtf32)}
 
     def __str__(self) -> str:
         near = [f"{self.held} in registers"] + [f"{self.shared} in shared memory"] * (self.shared > 0)
-        where = ", ".join(near + [f"{self.left_over} in the L2 cache"] * (self.left_over > 0))
+        where = ", ".join(near + [f"{self.streamed_fragments} in the L2 cache"] * (self.streamed_fragments > 0))
         what = "groups over the grid" if self.is_grid else "clusters"
-        blocks = f"{self.down} x {self.across}" if self.is_in_rows else str(self.blocks)
+        blocks = f"{self.grid_rows} x {self.grid_cols}" if self.is_2d_grid else str(self.blocks)
         return (
             f"{what}: {self.clusters} of {blocks} blocks, {self.wide * self.tiles} sequences each, {self.units} units a "
             f"block; parts of the weights: {where}"

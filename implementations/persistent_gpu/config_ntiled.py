@@ -16,47 +16,47 @@ from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.tiling import PART_REGISTERS, TILE, WARPS
 
 _LANES = 4 * WARPS  # that have different columns
-_MOST_HELD_TWICE = 20
+_MAX_PRESPLIT_FRAGMENTS = 20
 
 
 @dataclass(frozen=True)
-class Abreast(Form):
+class NTiledGridConfig(Form):
     """abreast: tiles of 8 sequences that are multiplied as one. sums: buffers of a block's sums; 1 needs one more barrier.
 
     twice: fragments of split float32 that are stored in two halves; the others are split anew in every step.
     """
 
-    abreast: int = 1
-    sums: int = 2
-    twice: int = 0
+    n_tiles: int = 1
+    sum_buffers: int = 2
+    presplit_fragments: int = 0
 
     @property
     def parts(self) -> int:
         """Fragments that a warp stores; each half of a split one counts."""
-        return self.whole_parts + self.twice
+        return self.fragments + self.presplit_fragments
 
     @property
-    def parcels_at_once(self) -> int:
+    def packets_in_registers(self) -> int:
         """Packets of each 8 sequences that a lane holds in registers; late ones are polled in vain."""
-        if self.abreast == 1:
+        if self.n_tiles == 1:
             return 8
-        return 4 if self.abreast == 2 and not self.problem.arithmetic.is_split else 2
+        return 4 if self.n_tiles == 2 and not self.problem.arithmetic.is_3xtf32 else 2
 
     @property
     def wide(self) -> int:
-        return TILE * self.abreast
+        return TILE * self.n_tiles
 
     @property
     def sequences(self) -> int:
         """Sequences of a tile that are published; of several tiles as one no more than there are, rounded up to 4."""
-        if self.abreast == 1:
+        if self.n_tiles == 1:
             return super().sequences
         return min(self.wide, ceil(self.problem.batch / 4) * 4)
 
     @property
     def _parcel_words(self) -> int:
         """Words of a packet once unpacked, a lane's part of the columns: TF32 is packed."""
-        return 3 * self.problem.arithmetic.bytes // self.problem.arithmetic.told_bytes
+        return 3 * self.problem.arithmetic.bytes // self.problem.arithmetic.exchanged_bytes
 
     @property
     def _parcel_units(self) -> int:
@@ -68,64 +68,66 @@ class Abreast(Form):
         return ceil(self.units / self._parcel_units)
 
     @property
-    def lane_parcels(self) -> int:
+    def packets_per_lane(self) -> int:
         """Packets that a lane reads, of each sequence."""
         return ceil(self.blocks * self._unit_parcels / _LANES)
 
     @property
-    def slices(self) -> int:
-        return ceil(self.lane_parcels * self._parcel_words / 4)
+    def k_tiles_per_warp(self) -> int:
+        return ceil(self.packets_per_lane * self._parcel_words / 4)
 
     @property
-    def states(self) -> int:
+    def states_per_thread(self) -> int:
         """States of a thread: those of its warp's own packets, one after the other."""
         return ceil(ceil(self.sequences * self._unit_parcels / WARPS) * self._parcel_units / 32)
 
     @property
-    def parcels(self) -> tuple[int, int]:
+    def packets(self) -> tuple[int, int]:
         return self.sequences * self.blocks * self._unit_parcels, 0
 
     @property
-    def handoff_bytes(self) -> int:
-        return 2 * self.clusters * self.tiles * 16 * self.wide * self.lane_parcels * _LANES
+    def mailbox_bytes(self) -> int:
+        return 2 * self.clusters * self.tiles * 16 * self.wide * self.packets_per_lane * _LANES
 
     @property
-    def bytes_beside(self) -> int:
+    def non_weight_smem_bytes(self) -> int:
         told = self.tiles * self.wide * self._unit_parcels * self._parcel_words * 4
-        carried = 4 * self.tiles * (self.states * self.gate_threads + self.wide)  # and where sequences end
-        inputs = 4 * self.states * self._gates * self.gate_threads
-        sums = self._sums_bytes(self.units, self.sequences) * self.sums
+        carried = 4 * self.tiles * (self.states_per_thread * self.pointwise_threads + self.wide)  # and where sequences end
+        inputs = 4 * self.states_per_thread * self._gates * self.pointwise_threads
+        sums = self._sums_bytes(self.units, self.sequences) * self.sum_buffers
         return told + inputs + sums + 16 * self.units + carried + 16
 
     @property
-    def most_held(self) -> int:
+    def max_reg_fragments(self) -> int:
         """Fragments that a thread has registers for, measured by compiling."""
-        several, parcels = self.abreast - 1, min(self.parcels_at_once, self.lane_parcels)
-        if self.twice:
-            others = 8 + 4 * self.abreast * (4 * self.row_tiles + parcels) + 12 * several
-            return min(_MOST_HELD_TWICE, (255 - others) // PART_REGISTERS)
-        others = 38 + 4 * self.abreast * (self.row_tiles + parcels) + 24 * several + 8 * (self.states - 1)
-        others += (12 * self.abreast + 40) * self.problem.arithmetic.is_split
+        several, parcels = self.n_tiles - 1, min(self.packets_in_registers, self.packets_per_lane)
+        if self.presplit_fragments:
+            others = 8 + 4 * self.n_tiles * (4 * self.m_tiles_per_warp + parcels) + 12 * several
+            return min(_MAX_PRESPLIT_FRAGMENTS, (255 - others) // PART_REGISTERS)
+        others = 38 + 4 * self.n_tiles * (self.m_tiles_per_warp + parcels) + 24 * several + 8 * (self.states_per_thread - 1)
+        others += (12 * self.n_tiles + 40) * self.problem.arithmetic.is_3xtf32
         return (255 - others) // PART_REGISTERS
 
     @property
-    def best_held(self) -> int:
-        return self.most_held
+    def preferred_reg_fragments(self) -> int:
+        return self.max_reg_fragments
 
     @property
-    def may_spill(self) -> int:
-        """Fragments beyond `most_held`. Of split float32 addresses spill to memory and are reloaded once in a step."""
-        return 9 if self.problem.arithmetic.is_split and self.abreast > 1 else 1
+    def allowed_spilled_fragments(self) -> int:
+        """Fragments beyond `max_reg_fragments`. Of split float32 addresses spill to memory and are reloaded once in a step."""
+        return 9 if self.problem.arithmetic.is_3xtf32 and self.n_tiles > 1 else 1
 
     @property
     def macros(self) -> dict[str, int]:
         own = {
-            "ABREAST": self.abreast,
-            "PARCELS_AT_ONCE": self.parcels_at_once,
-            "SUMS": self.sums,
-            "TWICE": self.twice,
+            "ABREAST": self.n_tiles,
+            "PARCELS_AT_ONCE": self.packets_in_registers,
+            "SUMS": self.sum_buffers,
+            "TWICE": self.presplit_fragments,
         }
         return super().macros | own
 
     def __str__(self) -> str:
-        return super().__str__() + f"; {self.twice} of {self.whole_parts} in two halves" * (self.twice > 0)
+        return super().__str__() + f"; {self.presplit_fragments} of {self.fragments} in two halves" * (
+            self.presplit_fragments > 0
+        )

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from math import ceil, gcd
 
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.tiling import PART_REGISTERS, SLICE_BYTES, TILE
+from pytest_ecornn.implementations.persistent_gpu.tiling import K_TILE_BYTES, PART_REGISTERS, TILE
 
-MOST_LAYERS = 4  # for which the kernel has arguments
+MAX_LAYERS = 4  # for which the kernel has arguments
 _READERS = 3  # load warps, each with a buffer; one more warp signals the layer above
 _READER_REGISTERS = 80
 
 
 @dataclass(frozen=True)
-class Wave(Form):
+class WavefrontConfig(Form):
     """`layers` at once, each spread like the others. inputs: of the first layer; the others' are the states below."""
 
     layers: int = 2
@@ -30,14 +30,14 @@ class Wave(Form):
     def input_slices(self) -> int:
         """K tiles of W_ih of a group of warps, in the layer where they are most."""
         widest = max(self.inputs, self.problem.hidden)
-        return ceil(widest * self.problem.arithmetic.bytes / (SLICE_BYTES * self.groups))
+        return ceil(widest * self.problem.arithmetic.bytes / (K_TILE_BYTES * self.k_partitions))
 
     @property
     def all_slices(self) -> int:
-        return self.slices + self.input_slices
+        return self.k_tiles_per_warp + self.input_slices
 
     @property
-    def clusters_of_all(self) -> int:
+    def total_clusters(self) -> int:
         """Clusters of all layers; `clusters` counts those of one."""
         return self.layers * self.clusters
 
@@ -46,12 +46,12 @@ class Wave(Form):
         return _READER_REGISTERS
 
     @property
-    def _threads_beside(self) -> int:
-        return super()._threads_beside + 32 * (_READERS + 1)
+    def _non_mma_threads(self) -> int:
+        return super()._non_mma_threads + 32 * (_READERS + 1)
 
     @property
     def _registers_beside(self) -> int:
-        return self.gate_threads * self.gate_registers + 32 * (_READERS + 1) * self.reader_registers
+        return self.pointwise_threads * self.gate_registers + 32 * (_READERS + 1) * self.reader_registers
 
     @property
     def extra_registers(self) -> int:
@@ -59,12 +59,12 @@ class Wave(Form):
         return PART_REGISTERS * (1 if self.width >= 8 else 5)
 
     @property
-    def may_spill(self) -> int:
+    def allowed_spilled_fragments(self) -> int:
         return 1
 
     @property
-    def bytes_beside(self) -> int:
-        return super().bytes_beside + _READERS * self.input_slices * self.groups * TILE * SLICE_BYTES
+    def non_weight_smem_bytes(self) -> int:
+        return super().non_weight_smem_bytes + _READERS * self.input_slices * self.k_partitions * TILE * K_TILE_BYTES
 
     @property
     def width(self) -> int:

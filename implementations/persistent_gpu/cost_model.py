@@ -7,10 +7,17 @@ from math import ceil
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
-from pytest_ecornn.implementations.persistent_gpu.config_wavefront import Wave
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
+from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_coefficients import H200, CostCoefficients
-from pytest_ecornn.implementations.persistent_gpu.tiling import PARCELS_AT_ONCE, PART_BYTES, SLICE_BYTES, THREADS, TILE, WARPS
+from pytest_ecornn.implementations.persistent_gpu.tiling import (
+    K_TILE_BYTES,
+    PACKETS_IN_FLIGHT,
+    PART_BYTES,
+    THREADS,
+    TILE,
+    WARPS,
+)
 
 _SUBPARTITIONS = 4  # of a multiprocessor
 _LINE_BYTES = 128  # of which each takes `line_us`
@@ -34,21 +41,21 @@ class CostModel:
         products = max(
             form.parts * WARPS / _SUBPARTITIONS * each * chip.mma_clocks, form.all_slices * each * chip.dependent_mma_clocks
         )
-        reads = WARPS * form.parts // form.together * TILE * SLICE_BYTES + PART_BYTES * (form.parts - form.held)
+        reads = WARPS * form.parts // form.m_tiles_per_pass * TILE * K_TILE_BYTES + PART_BYTES * (form.parts - form.held)
         split = WARPS / _SUBPARTITIONS * (
             form.parts * chip.split_fragment_clocks + form.all_slices * chip.split_k_tile_clocks
         )  # fmt: skip
-        left = form.left_over * PART_BYTES / chip.l2_bytes_per_clock
-        is_full = arithmetic.is_split and not is_backward
-        spilled = is_full * max(0, form.row_tiles - product.unspilled_m_tiles) * product.spilled_m_tile_clocks
-        split *= arithmetic.is_split
+        left = form.streamed_fragments * PART_BYTES / chip.l2_bytes_per_clock
+        is_full = arithmetic.is_3xtf32 and not is_backward
+        spilled = is_full * max(0, form.m_tiles_per_warp - product.unspilled_m_tiles) * product.spilled_m_tile_clocks
+        split *= arithmetic.is_3xtf32
         busy = max(product.issue_loss * products, loss * reads / chip.smem_bytes_per_clock, split, left)
         return (busy + spilled) * chip.us_per_clock
 
     @property
     def step_us(self) -> float:
         """Estimated us of a step of all tiles, by which forms are compared."""
-        if self.form.is_in_rows:
+        if self.form.is_2d_grid:
             return self._grid_backward_us
         if not self.form.is_grid:
             return self._cluster_us
@@ -58,7 +65,7 @@ class CostModel:
     def _publishing_us(self) -> float:
         """Estimated us for a cluster's block to publish a tile."""
         cluster = self.coefficients.cluster
-        line_us = cluster.line_us * self.form.told_bytes / _LINE_BYTES
+        line_us = cluster.line_us * self.form.exchanged_bytes / _LINE_BYTES
         return self.form.blocks * (cluster.block_us + line_us)
 
     def _one_tile_us(self, states_us: float) -> float:
@@ -69,12 +76,12 @@ class CostModel:
     def _cluster_us(self) -> float:
         """Estimated us of a step in a cluster: from one step of a tile to the next, or of all tiles one after the other."""
         form, cluster = self.form, self.coefficients.cluster
-        states = cluster.state_us * form.states
-        one = self._one_tile_us(states + cluster.k_partition_us * form.groups)
+        states = cluster.state_us * form.states_per_thread
+        one = self._one_tile_us(states + cluster.k_partition_us * form.k_partitions)
         if form.tiles == 1:
             return one
         if form.problem.is_backward:
-            product = 1.0 if form.problem.arithmetic.is_split else cluster.backward_product_factor
+            product = 1.0 if form.problem.arithmetic.is_3xtf32 else cluster.backward_product_factor
             return form.tiles * (cluster.backward_tile_us + product * self.product_us)
         return max(cluster.multi_tile_slowdown * form.tiles * max(self.product_us, states + self._publishing_us), one)
 
@@ -84,8 +91,10 @@ class CostModel:
         form, grid = self.form, self.coefficients.grid
         packet = grid.packet_us + grid.straddling_packet_us * self._packets_straddle
         each = self._packets_per_thread(THREADS)
-        reads = packet * self._unpacking_factor * each + grid.round_us * (ceil(each / PARCELS_AT_ONCE) - 1)
-        states = grid.state_us * form.states + grid.m_tile_sums_us * max(0, form.row_tiles - grid.free_m_tiles)
+        reads = packet * self._unpacking_factor * each + grid.round_us * (ceil(each / PACKETS_IN_FLIGHT) - 1)
+        states = grid.state_us * form.states_per_thread + grid.m_tile_sums_us * max(
+            0, form.m_tiles_per_warp - grid.free_m_tiles
+        )
         return form.tiles * (grid.tile_us + states + grid.product_factor * self.product_us + reads)
 
     @property
@@ -94,16 +103,16 @@ class CostModel:
         form, grid = self.form, self.coefficients.load_warp_grid
         tile = grid.one_tile[form.readers, form.problem.arithmetic.bytes] if form.tiles == 1 else grid.several_tiles
         each = self._packets_per_thread(form.readers)
-        rounds = ceil(each / (2 * PARCELS_AT_ONCE))
+        rounds = ceil(each / (2 * PACKETS_IN_FLIGHT))
         reads = (tile.packet_us + tile.straddling_packet_us * self._packets_straddle) * each + grid.round_us * (rounds - 1)
-        states = tile.m_tile_sums_us * form.row_tiles + grid.state_us * (form.states - 1)
+        states = tile.m_tile_sums_us * form.m_tiles_per_warp + grid.state_us * (form.states_per_thread - 1)
         return form.tiles * (tile.tile_us + tile.product_factor * self.product_us + reads + states)
 
     @property
     def _grid_backward_us(self) -> float:
         """Estimated us of a step backward in a grid."""
         form, grid = self.form, self.coefficients.grid_backward
-        gradients, sums = (ceil(packets / THREADS) for packets in form.parcels)
+        gradients, sums = (ceil(packets / THREADS) for packets in form.packets)
         reads = grid.gradient_packet_us * self._unpacking_factor * gradients + grid.sum_packet_us * sums
         reads += grid.straddling_us * (self._unpacking_factor > 1 and self._packets_straddle)
         return grid.step_us + form.tiles * (grid.tile_us + grid.product_factor * self.product_us + reads)
@@ -111,58 +120,64 @@ class CostModel:
     @property
     def _unpacking_factor(self) -> int:
         """Words that a packet's word becomes once unpacked: 2 of TF32, which is packed."""
-        return self.form.problem.arithmetic.bytes // self.form.problem.arithmetic.told_bytes
+        return self.form.problem.arithmetic.bytes // self.form.problem.arithmetic.exchanged_bytes
 
     @property
     def _packets_straddle(self) -> bool:
         """Whether a packet may hold two sequences' values, which takes longer where it is not all float32."""
         form, arithmetic = self.form, self.form.problem.arithmetic
-        values = GATES[form.problem.cell] * form.units if form.is_in_rows else form.units
+        values = GATES[form.problem.cell] * form.units if form.is_2d_grid else form.units
         words = values * arithmetic.bytes // 4
-        return not arithmetic.is_split and words % (3 * self._unpacking_factor) > 0
+        return not arithmetic.is_3xtf32 and words % (3 * self._unpacking_factor) > 0
 
     def _packets_per_thread(self, threads: int) -> int:
-        return ceil(self.form.parcels[0] / threads)
+        return ceil(self.form.packets[0] / threads)
 
 
 @dataclass(frozen=True)
 class NTiledCostModel(CostModel):
     """Estimates the times of a grid's form of several N tiles as one."""
 
-    form: Abreast
+    form: NTiledGridConfig
 
     @property
     def product_us(self) -> float:
         form, chip, n_tiled = self.form, self.coefficients.chip, self.coefficients.n_tiled
-        products = 2 * form.whole_parts * form.abreast * form.problem.arithmetic.products * chip.mma_clocks
+        products = 2 * form.fragments * form.n_tiles * form.problem.arithmetic.products * chip.mma_clocks
         near = (form.parts - form.held) * PART_BYTES / chip.smem_bytes_per_clock
-        if not form.problem.arithmetic.is_split:
+        if not form.problem.arithmetic.is_3xtf32:
             return (n_tiled.product_factor * products + n_tiled.smem_factor * near) * chip.us_per_clock
         weights = n_tiled.splitting_factor * 2 * chip.split_fragment_clocks
         columns = n_tiled.splitting_factor * 2 * chip.split_k_tile_clocks
-        if form.twice:
-            split = (form.whole_parts - form.twice) * weights + form.slices * n_tiled.presplit_k_tile_clocks
+        if form.presplit_fragments:
+            split = (
+                form.fragments - form.presplit_fragments
+            ) * weights + form.k_tiles_per_warp * n_tiled.presplit_k_tile_clocks
             return max(n_tiled.presplit_product_factor * products + split, near) * chip.us_per_clock
-        splitting = n_tiled.split_product_factor * products + form.whole_parts * weights + form.slices * form.abreast * columns
+        splitting = (
+            n_tiled.split_product_factor * products + form.fragments * weights + form.k_tiles_per_warp * form.n_tiles * columns
+        )
         return splitting * chip.us_per_clock
 
     @property
     def step_us(self) -> float:
         form, chip, n_tiled = self.form, self.coefficients.chip, self.coefficients.n_tiled
-        is_split = form.problem.arithmetic.is_split
+        is_split = form.problem.arithmetic.is_3xtf32
         step = n_tiled.split_step_us if is_split else n_tiled.step_us
         state = n_tiled.split_state_us if is_split else n_tiled.state_us
         read_factor = n_tiled.split_l2_read_factor if is_split else n_tiled.l2_read_factor
-        reads = read_factor * 16 * form.parcels[0] / chip.l2_bytes_per_clock * chip.us_per_clock
-        sums = n_tiled.m_tile_sums_us * form.abreast * form.row_tiles + state * form.abreast * (form.states - 1)
-        return form.tiles * (step + self.product_us + reads + sums + n_tiled.barrier_us * (form.sums == 1))
+        reads = read_factor * 16 * form.packets[0] / chip.l2_bytes_per_clock * chip.us_per_clock
+        sums = n_tiled.m_tile_sums_us * form.n_tiles * form.m_tiles_per_warp + state * form.n_tiles * (
+            form.states_per_thread - 1
+        )
+        return form.tiles * (step + self.product_us + reads + sums + n_tiled.barrier_us * (form.sum_buffers == 1))
 
 
 @dataclass(frozen=True)
 class WavefrontCostModel(CostModel):
     """Estimates the times of layers in a wavefront."""
 
-    form: Wave
+    form: WavefrontConfig
 
     def _one_tile_us(self, states_us: float) -> float:
         """Estimated us between a tile's steps: inputs are multiplied while states are computed and published."""
@@ -178,8 +193,8 @@ class WavefrontCostModel(CostModel):
 
 def make_cost_model(form: Form) -> CostModel:
     """The cost model of a form by its class, on an H200."""
-    if isinstance(form, Wave):
+    if isinstance(form, WavefrontConfig):
         return WavefrontCostModel(form, H200)
-    if isinstance(form, Abreast):
+    if isinstance(form, NTiledGridConfig):
         return NTiledCostModel(form, H200)
     return CostModel(form, H200)

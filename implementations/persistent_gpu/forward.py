@@ -12,20 +12,25 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._common.input_projection import held
-from pytest_ecornn.implementations._common.padded_gemm import times_transposed, times_transposed_in
+from pytest_ecornn.implementations._common.padded_gemm import matmul_nt, matmul_nt_padded
 from pytest_ecornn.implementations._cuda.memory import empty
-from pytest_ecornn.implementations._cuda.rows import adjacent
-from pytest_ecornn.implementations._cuda.streams import launch_beside
-from pytest_ecornn.implementations.persistent_gpu.config_wavefront import Wave
-from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, launch_of
-from pytest_ecornn.implementations.persistent_gpu.parameters import PER_TRACK, Laid, aligned, laid
-from pytest_ecornn.implementations.persistent_gpu.pending_launch import Ready, address, allocate, state_addresses
-from pytest_ecornn.implementations.persistent_gpu.plan import How, Stack, Way, get_plan, hidden_of
-from pytest_ecornn.implementations.persistent_gpu.single_step import once_of
+from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim
+from pytest_ecornn.implementations._cuda.streams import launch_concurrently
+from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, get_layer_kernel
+from pytest_ecornn.implementations.persistent_gpu.parameters import (
+    PER_PSEUDO_LAYER,
+    ParameterPointers,
+    aligned,
+    parameter_pointers,
+)
+from pytest_ecornn.implementations.persistent_gpu.pending_launch import PendingLaunch, address, allocate, state_addresses
+from pytest_ecornn.implementations.persistent_gpu.plan import ExecutionPlan, RNNOptions, RNNShape, get_plan, hidden_size_of
+from pytest_ecornn.implementations.persistent_gpu.single_step import get_single_step_kernel
 from pytest_ecornn.implementations.persistent_gpu.wavefront import wave_launch_of
 
 
-class Kept(NamedTuple):
+class SavedTensors(NamedTuple):
     """Tensors that are saved for backward: each layer's output, each track's gates and LSTM's cells."""
 
     outputs: list[Tensor]
@@ -34,17 +39,22 @@ class Kept(NamedTuple):
 
 
 def forward(
-    x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, how: How, keeps: bool = False
-) -> tuple[list[Tensor], Kept]:
-    """Output, final states of all tracks, and with `keeps` the tensors saved for backward. Raises ValueError."""
-    x = adjacent(x)
-    way = get_plan(how, x.shape, len(weights), hidden_of(weights), x.dtype, x.device, keeps, lengths is not None)
+    x: Tensor,
+    first: Sequence[Tensor],
+    weights: Sequence[Tensor | None],
+    lengths: Tensor | None,
+    how: RNNOptions,
+    keeps: bool = False,
+) -> tuple[list[Tensor], SavedTensors]:
+    """Output, final states of all tracks, and with `saves_for_backward` the tensors saved for backward. Raises ValueError."""
+    x = contiguous_last_dim(x)
+    way = get_plan(how, x.shape, len(weights), hidden_size_of(weights), x.dtype, x.device, keeps, lengths is not None)
     way.check(first, weights, lengths)
     stack = way.stack
     finals = [way.final() for _ in range(stack.states)]
     first = [state.contiguous() for state in first]
-    one = _Forward(way, stack, way.kind, first, weights, finals, lengths, Kept([], [], []))
-    if way.makes_products:
+    one = _Forward(way, stack, way.kind, first, weights, finals, lengths, SavedTensors([], [], []))
+    if way.fuses_input_gemm:
         return [one.run(x), *finals], one.kept
     with held(x, how.tf32):
         return [one.run(x), *finals], one.kept
@@ -53,105 +63,106 @@ def forward(
 class _Forward(NamedTuple):
     """stack, kind: the way's."""
 
-    way: Way
-    stack: Stack
-    kind: Kind
-    first: Sequence[Tensor]
+    way: ExecutionPlan
+    stack: RNNShape
+    kind: KernelSpec
+    initial_states: Sequence[Tensor]
     weights: Sequence[Tensor | None]
-    finals: Sequence[Tensor]
+    final_states: Sequence[Tensor]
     lengths: Tensor | None
-    kept: Kept
+    kept: SavedTensors
 
     def run(self, x: Tensor) -> Tensor:
         """Runs all layers; returns the output of the last one."""
         layer = 0
-        for wave in self.way.waves:
+        for wave in self.way.wavefronts:
             x = self.layer(layer, x) if wave is None else self.wave(wave, layer, x)
             layer += 1 if wave is None else wave.layers
         return x
 
-    def wave(self, wave: Wave, first: int, x: Tensor) -> Tensor:
+    def wave(self, wave: WavefrontConfig, first: int, x: Tensor) -> Tensor:
         """Runs the wave's layers from `first` on, in one direction; returns the last one's output."""
         stack, live = self.stack, list[Tensor | None]()  # until the kernel is launched
         x_strides, strides = stack.strides(x.shape[2]), stack.strides(stack.hidden)
         launch = wave_launch_of(stack.shape, self.kind, wave, x_strides, strides)
         x, addresses = aligned(x, launch.width), list[int]()
         for track in range(first, first + wave.layers):
-            of_track = self._laid(track, launch.width)
+            of_track = self._packed_parameters(track, launch.width)
             output, kept, cells = self.way.output(), *self._room()
             self.kept.outputs.append(output)
             addresses += (*of_track.addresses, output.data_ptr(), address(kept), address(cells))
             live += (*of_track.tensors, output, kept, cells)
-        states = (*state_addresses(self.first, stack, first), *state_addresses(self.finals, stack, first))
+        states = (*state_addresses(self.initial_states, stack, first), *state_addresses(self.final_states, stack, first))
         launch((x.data_ptr(), *addresses, *states, address(self.lengths)))
         return output
 
     def layer(self, layer: int, x: Tensor) -> Tensor:
         output = self.way.output()
-        one = self._track(layer, 0, x, output)
+        one = self._pseudo_layer_launch(layer, 0, x, output)
         if self.stack.directions == 1:
-            one.make()
-        elif one.is_beside:
-            launch_beside(one.make, self._track(layer, 1, x, output).make, x.device)
+            one.launch()
+        elif one.may_run_concurrently:
+            launch_concurrently(one.launch, self._pseudo_layer_launch(layer, 1, x, output).launch, x.device)
         else:
-            one.make()
+            one.launch()
             del one  # and with it its pre-activations
-            self._track(layer, 1, x, output).make()
+            self._pseudo_layer_launch(layer, 1, x, output).launch()
         self.kept.outputs.append(output)
         return output
 
-    def _track(self, layer: int, direction: int, x: Tensor, output: Tensor) -> Ready:
+    def _pseudo_layer_launch(self, layer: int, direction: int, x: Tensor, output: Tensor) -> PendingLaunch:
         stack = self.stack
         track = layer * stack.directions + direction
-        weight_ih = self.weights[PER_TRACK * track]
-        if weight_ih is not None and self.way.is_once:
-            return self._once(track, x, output, direction)
+        weight_ih = self.weights[PER_PSEUDO_LAYER * track]
+        if weight_ih is not None and self.way.is_single_step:
+            return self._single_step_launch(track, x, output, direction)
         if weight_ih is not None and self.way.is_fused:
-            return self._fused(track, x, output, direction)
+            return self._fused_launch(track, x, output, direction)
         gates, kept, cells = self._gates(x, weight_ih, direction)
-        launch = launch_of(stack.shape, self.kind, direction > 0, stack.output_strides, stack.strides_of(gates))
-        of_track = self._laid(track, launch.width, 1)
+        launch = get_layer_kernel(stack.shape, self.kind, direction > 0, stack.output_strides, stack.strides_of(gates))
+        of_track = self._packed_parameters(track, launch.width, 1)
         addresses = (
-            gates.data_ptr(), *of_track.addresses, *self._others(track, output, direction), address(kept), address(cells),
+            gates.data_ptr(), *of_track.addresses, *self._state_addresses(track, output, direction),
+            address(kept), address(cells),
         )  # fmt: skip
-        return Ready(launch, addresses, launch.is_beside, (gates, *of_track.tensors))
+        return PendingLaunch(launch, addresses, launch.is_beside, (gates, *of_track.tensors))
 
-    def _others(self, track: int, output: Tensor, direction: int) -> tuple[int, ...]:
+    def _state_addresses(self, track: int, output: Tensor, direction: int) -> tuple[int, ...]:
         """Addresses of a track's arrays from the initial states on, but for those saved for backward."""
         stack = self.stack
         return (
-            *state_addresses(self.first, stack, track), output.data_ptr() + direction * stack.hidden * output.itemsize,
-            *state_addresses(self.finals, stack, track), address(self.lengths),
+            *state_addresses(self.initial_states, stack, track), output.data_ptr() + direction * stack.hidden * output.itemsize,
+            *state_addresses(self.final_states, stack, track), address(self.lengths),
         )  # fmt: skip
 
-    def _fused(self, track: int, x: Tensor, output: Tensor, direction: int) -> Ready:
+    def _fused_launch(self, track: int, x: Tensor, output: Tensor, direction: int) -> PendingLaunch:
         """The launch of all steps of a track and its input product, which the kernel stores in `gates`."""
         stack, gates = self.stack, self.way.gates()
-        launch = launch_of(stack.shape, self.kind, direction > 0, stack.output_strides, stack.gates_strides, x.shape[2])
-        x, of_track = aligned(x, launch.width), self._laid(track, launch.width)
+        launch = get_layer_kernel(stack.shape, self.kind, direction > 0, stack.output_strides, stack.gates_strides, x.shape[2])
+        x, of_track = aligned(x, launch.width), self._packed_parameters(track, launch.width)
         weight_ih, *others = of_track.addresses
-        addresses = (x.data_ptr(), weight_ih, gates.data_ptr(), *others, *self._others(track, output, direction), 0, 0)
-        return Ready(launch, addresses, launch.is_beside, (x, gates, *of_track.tensors))
+        addresses = (x.data_ptr(), weight_ih, gates.data_ptr(), *others, *self._state_addresses(track, output, direction), 0, 0)
+        return PendingLaunch(launch, addresses, launch.is_beside, (x, gates, *of_track.tensors))
 
-    def _once(self, track: int, x: Tensor, output: Tensor, direction: int) -> Ready:
+    def _single_step_launch(self, track: int, x: Tensor, output: Tensor, direction: int) -> PendingLaunch:
         """The launch of a track of one step and its input product."""
         stack = self.stack
-        launch = once_of(stack.how.cell, x.shape[2], stack.hidden, stack.batch, self.kind, output.shape[2])
-        x, first = aligned(x, launch.width), [aligned(state, launch.width) for state in self.first]
-        of_track = self._laid(track, launch.width)
+        launch = get_single_step_kernel(stack.how.cell, x.shape[2], stack.hidden, stack.batch, self.kind, output.shape[2])
+        x, first = aligned(x, launch.width), [aligned(state, launch.width) for state in self.initial_states]
+        of_track = self._packed_parameters(track, launch.width)
         addresses = (
             x.data_ptr(), *of_track.addresses, *state_addresses(first, stack, track),
-            output.data_ptr() + direction * stack.hidden * output.itemsize, *state_addresses(self.finals, stack, track),
+            output.data_ptr() + direction * stack.hidden * output.itemsize, *state_addresses(self.final_states, stack, track),
         )  # fmt: skip
-        return Ready(launch, addresses, False, (x, *of_track.tensors, *first))
+        return PendingLaunch(launch, addresses, False, (x, *of_track.tensors, *first))
 
-    def _laid(self, track: int, width: int, but: int = 0) -> Laid:
+    def _packed_parameters(self, track: int, width: int, but: int = 0) -> ParameterPointers:
         """A track's parameters, but for the first `but` of them."""
-        return laid(self.weights, PER_TRACK * track + but, PER_TRACK * (track + 1), width)
+        return parameter_pointers(self.weights, PER_PSEUDO_LAYER * track + but, PER_PSEUDO_LAYER * (track + 1), width)
 
     def _room(self, gates: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
         """Allocates the next track's gates, unless given, and its cells, to be saved for backward; None where none are."""
-        if not self.kind.keeps:
+        if not self.kind.saves_for_backward:
             return None, None
         kept = allocate(self.kind, self.stack.kept) if gates is None else gates
         cells = empty(self.stack.cells, torch.float32, self.kind.device)
@@ -164,7 +175,7 @@ class _Forward(NamedTuple):
         stack, width = self.stack, self.stack.kept[2]
         if weight is None:
             return x.narrow(2, direction * stack.wide, stack.wide), *self._room()
-        if not self.kind.keeps or not width:
-            return times_transposed(x, weight, self.kind.tf32), *self._room()
-        kept = times_transposed_in(width, x, weight, self.kind.tf32)
+        if not self.kind.saves_for_backward or not width:
+            return matmul_nt(x, weight, self.kind.tf32), *self._room()
+        kept = matmul_nt_padded(width, x, weight, self.kind.tf32)
         return kept if width == stack.wide else kept[..., : stack.wide], *self._room(kept)

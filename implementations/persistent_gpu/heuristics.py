@@ -9,46 +9,50 @@ from itertools import chain, islice
 from math import ceil
 from typing import TypeVar
 
-from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, Problem
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, ProblemSize
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
-from pytest_ecornn.implementations.persistent_gpu.tiling import PARCELS_AT_ONCE, PART_BYTES, TILE, WARPS
+from pytest_ecornn.implementations.persistent_gpu.tiling import PACKETS_IN_FLIGHT, PART_BYTES, TILE, WARPS
 
-_MOST_TILES = 4
+_MAX_TILES = 4
 _RING_BYTES = 80 * 1024  # in flight from the L2 cache at least, to use its bandwidth
 _GRID_UNITS, _ABREAST_UNITS = 4, 2  # of a block a multiple
-_MOST_ABREAST = 4
+_MAX_N_TILES = 4
 F = TypeVar("F", bound=Form)
-_DOWN = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 16)  # blocks in a column, backward
+_GRID_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 16)  # blocks in a column, backward
 
 
-def choose(problem: Problem, device: Device) -> Form | str:
+def select_config(problem: ProblemSize, device: Device) -> Form | str:
     """The form whose steps take the least time, with clusters that queue; or why there is none."""
-    found = fitting(problem, device)
+    found = candidate_configs(problem, device)
     if not found:
-        return _misfit(problem, device)
+        return _does_not_fit_reason(problem, device)
 
-    return min(found, key=lambda form: (queued_us(form, device), make_cost_model(form).product_us))
+    return min(found, key=lambda form: (estimated_us_with_queueing(form, device), make_cost_model(form).product_us))
 
 
-def fitting(problem: Problem, device: Device) -> list[Form]:
+def candidate_configs(problem: ProblemSize, device: Device) -> list[Form]:
     """All forms that fit."""
-    return [*clusters(partial(Form, problem), problem, device), *_grids(problem, device), *_abreast(problem, device)]
+    return [
+        *clusters(partial(Form, problem), problem, device),
+        *_grid_configs(problem, device),
+        *_ntiled_configs(problem, device),
+    ]
 
 
-def queued_us(form: Form, device: Device) -> float:
+def estimated_us_with_queueing(form: Form, device: Device) -> float:
     """Estimated us of a step, where clusters that do not run at once run one after the other."""
     step_us = make_cost_model(form).step_us
     return step_us if form.is_grid else ceil(form.clusters / device.clusters(form.blocks)) * step_us
 
 
-def fits_twice(form: Form, device: Device) -> bool:
+def fits_both_directions(form: Form, device: Device) -> bool:
     """Whether another direction's clusters run at the same time. Not a grid's, which may need the whole device."""
     return not form.is_grid and 2 * form.clusters <= device.clusters(form.blocks)
 
 
-def _misfit(problem: Problem, device: Device) -> str:
+def _does_not_fit_reason(problem: ProblemSize, device: Device) -> str:
     sizes = f"H {problem.hidden} does not fit: "
     if device.largest_cluster > 1:
         return (
@@ -59,12 +63,12 @@ def _misfit(problem: Problem, device: Device) -> str:
     return (
         f"{sizes}W_hh of {GATES[problem.cell]} x {problem.hidden} x {problem.hidden} elements of {problem.arithmetic.bytes} "
         f"bytes and the {what} of {problem.batch} sequences must lie in the registers and the {device.shared_bytes} bytes of "
-        f"shared memory of each of {device.processors} multiprocessors"
+        f"shared memory of each of {device.num_sms} multiprocessors"
     )
 
 
 def clusters(
-    make: Callable[[int, int, int, int], F], problem: Problem, device: Device, most_tiles: int = _MOST_TILES
+    make: Callable[[int, int, int, int], F], problem: ProblemSize, device: Device, most_tiles: int = _MAX_TILES
 ) -> Iterator[F]:
     """Yields the cluster forms that fit. make: of units, blocks, tiles and groups."""
     if device.largest_cluster == 1:
@@ -80,22 +84,24 @@ def clusters(
                     yield form
 
 
-def _grids(problem: Problem, device: Device) -> Iterator[Form]:
+def _grid_configs(problem: ProblemSize, device: Device) -> Iterator[Form]:
     """Yields the grid forms that fit: as many groups as run at once, no weights streamed."""
-    fewest = ceil(problem.hidden / device.processors / _GRID_UNITS) * _GRID_UNITS
+    fewest = ceil(problem.hidden / device.num_sms / _GRID_UNITS) * _GRID_UNITS
     for units in range(fewest, max(fewest, 64) + 1, _GRID_UNITS):
         needed = ceil(problem.hidden / units)
-        for down in [down for down in _DOWN if down <= needed] if problem.is_backward else (1,):
+        for down in [down for down in _GRID_ROWS if down <= needed] if problem.is_backward else (1,):
             blocks = ceil(needed / down) * down
-            if blocks > device.processors:
+            if blocks > device.num_sms:
                 continue
-            tiles = ceil(problem.batch / TILE / (device.processors // blocks))
+            tiles = ceil(problem.batch / TILE / (device.num_sms // blocks))
             for groups in (1, 2, 4, 8):
-                form = Form(problem, units, blocks, tiles, groups, is_grid=True, down=down)
-                yield from _whole(form, device)
+                form = Form(problem, units, blocks, tiles, groups, is_grid=True, grid_rows=down)
+                yield from _with_all_weights_resident(form, device)
                 for readers in _readers(form):
                     moves = device.largest_cluster > 1
-                    yield from _whole(replace(form, buffers=min(tiles, 2), readers=readers, moves_registers=moves), device)
+                    yield from _with_all_weights_resident(
+                        replace(form, buffers=min(tiles, 2), readers=readers, reallocates_registers=moves), device
+                    )
 
 
 def _readers(form: Form) -> tuple[int, ...]:
@@ -104,60 +110,62 @@ def _readers(form: Form) -> tuple[int, ...]:
     Others were never faster: with split float32, in TF32 of several tiles, and 128 of TF32.
     """
     arithmetic = form.problem.arithmetic
-    if form.problem.is_backward or arithmetic.is_split:
+    if form.problem.is_backward or arithmetic.is_3xtf32:
         return ()
-    is_many = form.tiles == 1 and form.parcels[0] <= 256 * PARCELS_AT_ONCE
+    is_many = form.tiles == 1 and form.packets[0] <= 256 * PACKETS_IN_FLIGHT
     return (128,) * (arithmetic.bytes == 2) + (256,) * is_many
 
 
-def _whole(form: F, device: Device) -> Iterator[F]:
+def _with_all_weights_resident(form: F, device: Device) -> Iterator[F]:
     """Yields the form with its weights placed, unless some would be streamed."""
     found = _with_weights(form, device)
-    if found is not None and not found.left_over:
+    if found is not None and not found.streamed_fragments:
         yield found
 
 
-def _abreast(problem: Problem, device: Device) -> Iterator[Form]:
+def _ntiled_configs(problem: ProblemSize, device: Device) -> Iterator[Form]:
     """Yields forward forms of several tiles as one. Sums have two buffers where they fit. Float32 is also split in halves."""
     if problem.is_backward:
         return
-    fewest = ceil(problem.hidden / device.processors / _ABREAST_UNITS) * _ABREAST_UNITS
+    fewest = ceil(problem.hidden / device.num_sms / _ABREAST_UNITS) * _ABREAST_UNITS
     for units in range(fewest, max(fewest, 32) + 1, _ABREAST_UNITS):
         blocks = ceil(problem.hidden / units)
-        tiles = ceil(problem.batch / TILE / (device.processors // blocks)) if blocks <= device.processors else 0
-        for abreast in range(1, min(tiles, _MOST_ABREAST) + 1):
-            form = Abreast(problem, units, blocks, ceil(tiles / abreast), WARPS, is_grid=True, abreast=abreast)
-            several = [replace(form, sums=sums) for sums in (2, 1)]
-            yield from islice(chain.from_iterable(_whole(one, device) for one in several), 1)
-            if problem.arithmetic.is_split:
-                yield from chain.from_iterable(_with_halves(one, device) for one in several)
+        tiles = ceil(problem.batch / TILE / (device.num_sms // blocks)) if blocks <= device.num_sms else 0
+        for abreast in range(1, min(tiles, _MAX_N_TILES) + 1):
+            form = NTiledGridConfig(problem, units, blocks, ceil(tiles / abreast), WARPS, is_grid=True, n_tiles=abreast)
+            several = [replace(form, sum_buffers=sums) for sums in (2, 1)]
+            yield from islice(chain.from_iterable(_with_all_weights_resident(one, device) for one in several), 1)
+            if problem.arithmetic.is_3xtf32:
+                yield from chain.from_iterable(_with_presplit_weights(one, device) for one in several)
 
 
-def _with_halves(form: Abreast, device: Device) -> Iterator[Abreast]:
+def _with_presplit_weights(form: NTiledGridConfig, device: Device) -> Iterator[NTiledGridConfig]:
     """Yields the form with as many fragments split once as fit, if any do."""
-    form = replace(form, twice=1)
-    twice = min(form.whole_parts, form.most_held + _room(form, device) - form.whole_parts)
+    form = replace(form, presplit_fragments=1)
+    twice = min(form.fragments, form.max_reg_fragments + _room(form, device) - form.fragments)
     if twice > 0:
-        yield from _whole(replace(form, twice=twice), device)
+        yield from _with_all_weights_resident(replace(form, presplit_fragments=twice), device)
 
 
 def _room(form: Form, device: Device) -> int:
     """Fragments that shared memory has room for."""
-    return (device.shared_bytes - form.bytes_beside) // PART_BYTES
+    return (device.shared_bytes - form.non_weight_smem_bytes) // PART_BYTES
 
 
 def _with_weights(form: F, device: Device) -> F | None:
-    """The form with `best_held` fragments in registers, others in shared memory, then more in registers. None: no room."""
+    """The form with `preferred_reg_fragments` fragments in registers, others in shared memory, then more in registers. None: no room."""
     parts = form.parts
-    held, room = min(parts, form.best_held), _room(form, device)
+    held, room = min(parts, form.preferred_reg_fragments), _room(form, device)
     if held < 1:
         return None
-    if room < parts - held <= room + form.may_spill + form.most_held - form.best_held:
+    if room < parts - held <= room + form.allowed_spilled_fragments + form.max_reg_fragments - form.preferred_reg_fragments:
         held = parts - room
     if parts - held <= room:
         found = replace(form, held=held, shared=parts - held)
         return found if found.shared_bytes <= device.shared_bytes else None  # there is room for one even where there is none
-    near = (held + room) // form.together  # passes, and of these the ring's
-    ring = min(ceil(_RING_BYTES / PART_BYTES / form.together), room // form.together, near - 1)
-    held = min(held, (near - ring) * form.together)
-    return replace(form, held=held, shared=(near - ring) * form.together - held, ring=ring) if ring > 0 else None
+    near = (held + room) // form.m_tiles_per_pass  # passes, and of these the ring's
+    ring = min(ceil(_RING_BYTES / PART_BYTES / form.m_tiles_per_pass), room // form.m_tiles_per_pass, near - 1)
+    held = min(held, (near - ring) * form.m_tiles_per_pass)
+    return (
+        replace(form, held=held, shared=(near - ring) * form.m_tiles_per_pass - held, stream_stages=ring) if ring > 0 else None
+    )

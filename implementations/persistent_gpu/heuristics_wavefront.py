@@ -4,45 +4,45 @@ from __future__ import annotations
 
 from functools import partial
 
-from pytest_ecornn.implementations._common.recurrent_problem import Device, Problem
+from pytest_ecornn.implementations._common.recurrent_problem import Device, ProblemSize
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.config_wavefront import MOST_LAYERS, Wave
+from pytest_ecornn.implementations.persistent_gpu.config_wavefront import MAX_LAYERS, WavefrontConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_coefficients import H200
 from pytest_ecornn.implementations.persistent_gpu.cost_model import WavefrontCostModel
-from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, clusters, queued_us
+from pytest_ecornn.implementations.persistent_gpu.heuristics import clusters, estimated_us_with_queueing, select_config
 
 _LEAST_GAIN = 0.9  # of the time of layers on their own, that a wave must stay below
 
 
-def alone_us(form: Form, device: Device, steps: int) -> float:
+def single_layer_us(form: Form, device: Device, steps: int) -> float:
     """Estimated us of a layer on its own, at least."""
-    return H200.wavefront.input_gemm_us + H200.wavefront.launch_us + steps * queued_us(form, device)
+    return H200.wavefront.input_gemm_us + H200.wavefront.launch_us + steps * estimated_us_with_queueing(form, device)
 
 
-def choose_wave(problem: Problem, device: Device, inputs: int, layers: int, steps: int) -> Wave | None:
+def select_wavefront(problem: ProblemSize, device: Device, inputs: int, layers: int, steps: int) -> WavefrontConfig | None:
     """The wave of the first of `layers` that saves the most time; None where a layer on its own takes no longer.
 
     All clusters of a wave run at once. Each has one tile, as the output below is not loaded in time for more. None of its
     weights are streamed. inputs: of the first layer.
     """
-    form = choose(problem, device)
+    form = select_config(problem, device)
     if isinstance(form, str):
         return None
-    best, most_us, each_us = None, 0.0, _LEAST_GAIN * alone_us(form, device, steps)
-    for some in range(2, min(layers, MOST_LAYERS) + 1):
-        for wave in clusters(partial(Wave, problem, layers=some, inputs=inputs), problem, device, most_tiles=1):
+    best, most_us, each_us = None, 0.0, _LEAST_GAIN * single_layer_us(form, device, steps)
+    for some in range(2, min(layers, MAX_LAYERS) + 1):
+        for wave in clusters(partial(WavefrontConfig, problem, layers=some, inputs=inputs), problem, device, most_tiles=1):
             won_us = some * each_us - WavefrontCostModel(wave, H200).all_us(steps)
-            fits = wave.left_over == 0 and wave.clusters_of_all <= device.clusters(wave.blocks)
+            fits = wave.streamed_fragments == 0 and wave.total_clusters <= device.clusters(wave.blocks)
             if won_us > most_us and fits:
                 best, most_us = wave, won_us
     return best
 
 
-def waves(problem: Problem, device: Device, inputs: int, layers: int, steps: int) -> list[Wave | None]:
+def waves(problem: ProblemSize, device: Device, inputs: int, layers: int, steps: int) -> list[WavefrontConfig | None]:
     """Waves of the layers from the first to the last; None: a layer on its own."""
-    found: list[Wave | None] = []
+    found: list[WavefrontConfig | None] = []
     while layers > 0:
-        wave = choose_wave(problem, device, inputs, layers, steps)
+        wave = select_wavefront(problem, device, inputs, layers, steps)
         found.append(wave)
         layers, inputs = layers - (wave.layers if wave else 1), problem.hidden
     return found

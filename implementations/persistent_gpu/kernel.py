@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
-from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device, Problem
-from pytest_ecornn.implementations._cuda.compile import refusal
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode, ProblemSize
+from pytest_ecornn.implementations._cuda.compile import skip_reason
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.memory import empty, zeros
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
-from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, fits_twice
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
+from pytest_ecornn.implementations.persistent_gpu.heuristics import fits_both_directions, select_config
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _THREADS, _PRODUCT_ROWS, _PRODUCT_COLUMNS = 256, 64, 16  # threads that compute an input product together; its size
@@ -28,7 +28,7 @@ MOST_FUSED_ROWS, MOST_FUSED_INPUTS = 16, 1024  # rows of x that a block multipli
 KERNELS = Path(__file__).parent / "kernels"
 _SOURCES = {False: KERNELS / "cluster_forward.cu", True: KERNELS / "cluster_backward.cu"}
 _GRID_SOURCES = {False: KERNELS / "grid_forward.cu", True: KERNELS / "grid_backward.cu"}
-_ABREAST_SOURCE = KERNELS / "grid_forward_ntiled.cu"
+_NTILED_SOURCE = KERNELS / "grid_forward_ntiled.cu"
 
 
 class Shape(NamedTuple):
@@ -51,7 +51,7 @@ class Shape(NamedTuple):
         return {"row_step": step, "row_sequence": sequence}
 
 
-class Kind(NamedTuple):
+class KernelSpec(NamedTuple):
     """Compile-time settings of a kernel, beside the shape.
 
     tf32: products of float32 are in TF32. keeps: saves tensors for backward. lengths: sequences have lengths of their own.
@@ -62,21 +62,21 @@ class Kind(NamedTuple):
     device: torch.device
     tf32: bool = False
     is_backward: bool = False
-    keeps: bool = False
+    saves_for_backward: bool = False
     lengths: bool = False
     inputs: int = 0
 
     @property
-    def arithmetic(self) -> Arithmetic:
-        return Arithmetic.of(str(self.dtype).removeprefix("torch."), "tf32" if self.tf32 else "ieee")
+    def arithmetic(self) -> MathMode:
+        return MathMode.of(str(self.dtype).removeprefix("torch."), "tf32" if self.tf32 else "ieee")
 
     @property
-    def backward(self) -> Kind:
+    def backward(self) -> KernelSpec:
         """The kind of the backward pass that follows a forward pass of this kind."""
-        return Kind(self.dtype, self.device, self.tf32, is_backward=True)
+        return KernelSpec(self.dtype, self.device, self.tf32, is_backward=True)
 
-    def problem(self, cell: str, hidden: int, batch: int) -> Problem:
-        return Problem(cell, hidden, batch, self.arithmetic, self.is_backward)
+    def problem(self, cell: str, hidden: int, batch: int) -> ProblemSize:
+        return ProblemSize(cell, hidden, batch, self.arithmetic, self.is_backward)
 
 
 def is_fused(steps: int, batch: int, inputs: int | None, hidden: int) -> bool:
@@ -89,22 +89,22 @@ def is_fused(steps: int, batch: int, inputs: int | None, hidden: int) -> bool:
     return steps * batch <= MOST_FUSED_ROWS and 0 < first <= max(MOST_FUSED_INPUTS, 2 * hidden)
 
 
-def shared_bytes_of(kind: Kind, form: Form) -> int:
+def shared_bytes_of(kind: KernelSpec, form: Form) -> int:
     """Bytes of shared memory of a block. An input product's sums use it before anything else (kernels/input_gemm.cuh)."""
     sums = 4 * _THREADS // 32 * _PRODUCT_ROWS * (_PRODUCT_COLUMNS + 1)
     return max(form.shared_bytes, form.launch.block // _THREADS * sums) if kind.inputs else form.shared_bytes
 
 
-def width_of(kind: Kind, form: Form) -> int:
+def width_of(kind: KernelSpec, form: Form) -> int:
     """Bytes of weights and of x that are read at once: as many as divide all rows."""
     return gcd(form.width, kind.inputs * kind.dtype.itemsize)
 
 
-def macros(kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
+def macros(kind: KernelSpec, form: Form) -> tuple[tuple[str, str], ...]:
     """The macros with which the source is compiled."""
     problem, storage = form.problem, str(kind.dtype).removeprefix("torch.").upper()
     found = {"CELL": NN_CELLS.index(problem.cell), "HIDDEN": problem.hidden, f"STORAGE_{storage}": 1, **form.macros}
-    found |= {"KEEPS": int(kind.keeps), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": WATCHDOG_NS}
+    found |= {"KEEPS": int(kind.saves_for_backward), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": WATCHDOG_NS}
     if not kind.is_backward:
         found["WIDTH"] = width_of(kind, form)
     if kind.inputs:
@@ -130,18 +130,18 @@ _ARGUMENTS = {
 }
 
 
-def source_of(kind: Kind, form: Form) -> Path:
+def source_of(kind: KernelSpec, form: Form) -> Path:
     if not form.is_grid:
         return _SOURCES[kind.is_backward]
-    return _ABREAST_SOURCE if isinstance(form, Abreast) else _GRID_SOURCES[kind.is_backward]
+    return _NTILED_SOURCE if isinstance(form, NTiledGridConfig) else _GRID_SOURCES[kind.is_backward]
 
 
-def _wide(kind: Kind) -> list[str]:
+def _wide(kind: KernelSpec) -> list[str]:
     """Arguments of 64 bits."""
     return _OF_INPUTS * (kind.inputs > 0) + _ARGUMENTS[kind.is_backward]
 
 
-def make_kernel(kind: Kind, form: Form) -> Kernel:
+def make_kernel(kind: KernelSpec, form: Form) -> Kernel:
     """The kernel of a form, which takes its arguments by name."""
     numbers = {"status": np.int64, **dict.fromkeys(("steps", "batch", "is_reverse"), int)}
     arguments = {**dict.fromkeys(_wide(kind), np.int64), **numbers}
@@ -151,16 +151,16 @@ def make_kernel(kind: Kind, form: Form) -> Kernel:
 
 
 @lru_cache(maxsize=4096)
-def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
+def compile_layer(shape: Shape, kind: KernelSpec) -> tuple[Form, Kernel]:
     """A layer's form and its kernel. Raises ValueError for what does not run, or does not fit."""
     check(shape, kind)
-    form = choose(kind.problem(shape.cell, shape.hidden, shape.batch), Device.of(kind.device))
+    form = select_config(kind.problem(shape.cell, shape.hidden, shape.batch), Device.of(kind.device))
     if isinstance(form, str):
         raise ValueError(form)
     return form, make_kernel(kind, form)
 
 
-def check(shape: Shape, kind: Kind) -> None:
+def check(shape: Shape, kind: KernelSpec) -> None:
     """Raises ValueError for what no form runs."""
     if min(shape.steps, shape.batch, shape.hidden) < 1:
         raise ValueError(f"expected T, B and H of at least 1, got {shape.steps}, {shape.batch} and {shape.hidden}")
@@ -168,12 +168,12 @@ def check(shape: Shape, kind: Kind) -> None:
         raise ValueError(f"expected T and G * B * H below 2^30, got {shape.steps} and {shape.wide * shape.batch}")
     if kind.dtype not in DTYPES:
         raise ValueError(f"expected one of {', '.join(map(str, DTYPES))}, got {kind.dtype}")
-    if reason := refusal(kind.device):
+    if reason := skip_reason(kind.device):
         raise ValueError(f"on {kind.device}: {reason}")
     status_of(kind.device)  # which is not to be made while a graph is captured
 
 
-class Status:
+class TimeoutStatus:
     """A word of host memory, not 0 once a kernel's wait on that device has timed out. Its address does not change."""
 
     def __init__(self, device: torch.device):
@@ -182,29 +182,29 @@ class Status:
         self._device, self.address = device, self._memory.data_ptr()
         self._word = ctypes.c_int32.from_address(self.address)
 
-    def forget(self) -> bool:
+    def clear_cache(self) -> bool:
         """Resets the word. Returns whether a launch has timed out since the last call."""
         found, self._word.value = self._word.value != 0, 0
         return found
 
     def check(self) -> None:
         """Raises RuntimeError, once, after a launch that timed out, whose results are NaN. Called before each launch."""
-        if self._word.value and self.forget():
+        if self._word.value and self.clear_cache():
             raise RuntimeError(
                 f"an earlier launch of a persistent kernel on {self._device} is wrong: a block waited {WATCHDOG_NS / 1e9:g} s "
                 "for the others and gave up"
             )
 
 
-_statuses: dict[torch.device, Status] = {}
+_statuses: dict[torch.device, TimeoutStatus] = {}
 _making_one = threading.Lock()
 
 
-def status_of(device: torch.device) -> Status:
+def status_of(device: torch.device) -> TimeoutStatus:
     found = _statuses.get(device)
     if found is None:
         with _making_one:
-            found = _statuses.setdefault(device, Status(device))
+            found = _statuses.setdefault(device, TimeoutStatus(device))
     return found
 
 
@@ -217,18 +217,18 @@ class Launch:
     width: bytes to which `aligned` aligns the weights and x, which has no gaps.
     """
 
-    def __init__(self, shape: Shape, kind: Kind, is_reverse: bool, output: Strides, other: Strides, inputs: int = 0):
+    def __init__(self, shape: Shape, kind: KernelSpec, is_reverse: bool, output: Strides, other: Strides, inputs: int = 0):
         """other: strides of the gates, backward of the output's gradient. inputs: replaces those of `kind`.
 
-        Raises as `plan` does, for the backward pass that follows too.
+        Raises as `compile_layer` does, for the backward pass that follows too.
         """
         kind = kind._replace(inputs=inputs)
-        form, kernel = plan(shape, kind)
-        if kind.keeps:
-            plan(shape, kind.backward)
+        form, kernel = compile_layer(shape, kind)
+        if kind.saves_for_backward:
+            compile_layer(shape, kind.backward)
         self._device, self._status, self.width = kind.device, status_of(kind.device), width_of(kind, form)
-        self._handoff_bytes, self._left_over_bytes = form.handoff_bytes if form.is_grid else 0, form.left_over_bytes
-        self.is_beside = kind.device.type == "cuda" and fits_twice(form, Device.of(kind.device))
+        self._handoff_bytes, self._left_over_bytes = form.mailbox_bytes if form.is_grid else 0, form.left_over_bytes
+        self.is_beside = kind.device.type == "cuda" and fits_both_directions(form, Device.of(kind.device))
         of_rows = (f"{name}_{what}" for name in ("output", "d_output" if kind.is_backward else "gates") for what in _STRIDES)
         integers = dict(zip(of_rows, output + other, strict=True)) | shape.row_strides
         if inputs:
@@ -250,10 +250,10 @@ class Launch:
         self._run((*addresses, beside.data_ptr()))
 
 
-launch_of = lru_cache(maxsize=4096)(Launch)
+get_layer_kernel = lru_cache(maxsize=4096)(Launch)
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Clears the caches of kernels and launches, so that other forms or builds are used from now on."""
-    launch_of.cache_clear()
-    plan.cache_clear()
+    get_layer_kernel.cache_clear()
+    compile_layer.cache_clear()

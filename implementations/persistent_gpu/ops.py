@@ -13,40 +13,40 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._common.autograd_ops import (
+    can_skip_dispatch,
     differentiable_once,
-    is_last_pass,
-    is_single,
-    is_unobserved,
+    graph_is_freed,
+    is_plain_tensor,
     refuse_forward_mode,
-    register_gradient,
+    register_autograd,
     wants_gradient,
 )
 from pytest_ecornn.implementations.persistent_gpu import backward, forward
-from pytest_ecornn.implementations.persistent_gpu.forward import Kept
-from pytest_ecornn.implementations.persistent_gpu.parameters import PER_TRACK
-from pytest_ecornn.implementations.persistent_gpu.plan import How, hidden_of, stack_of
+from pytest_ecornn.implementations.persistent_gpu.forward import SavedTensors
+from pytest_ecornn.implementations.persistent_gpu.parameters import PER_PSEUDO_LAYER
+from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, hidden_size_of, make_rnn_shape
 
 _GIVEN = "Tensor x, Tensor[] first, Tensor?[] weights, Tensor? lengths"
-_HOW = "str cell, bool batch_first, bool bidirectional, bool projected, bool tf32"
+_OPTIONS_SCHEMA = "str cell, bool batch_first, bool bidirectional, bool projected, bool tf32"
 _SAVED = "bool[] wanted, Tensor x, Tensor[] first, Tensor?[] weights, Tensor[] kept, Tensor?[] d_results, Tensor? lengths"
 library = torch.library.Library("pytest_ecornn", "FRAGMENT")
-library.define(f"persistent_forward({_GIVEN}, {_HOW}) -> Tensor[]")
-library.define(f"persistent_forward_keeping({_GIVEN}, {_HOW}) -> Tensor[]")
-library.define(f"persistent_backward({_SAVED}, {_HOW}) -> Tensor[]")
+library.define(f"persistent_forward({_GIVEN}, {_OPTIONS_SCHEMA}) -> Tensor[]")
+library.define(f"persistent_forward_keeping({_GIVEN}, {_OPTIONS_SCHEMA}) -> Tensor[]")
+library.define(f"persistent_backward({_SAVED}, {_OPTIONS_SCHEMA}) -> Tensor[]")
 _OPS = torch.ops.pytest_ecornn
 
 
 def _forward(
     x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, *how: Any
 ) -> list[Tensor]:
-    return forward.forward(x, first, weights, lengths, How(*how))[0]
+    return forward.forward(x, first, weights, lengths, RNNOptions(*how))[0]
 
 
-def _forward_keeping(
+def _forward_with_reserve(
     x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, *how: Any
 ) -> list[Tensor]:
     """The results, then the saved tensors: outputs of the layers but the last, which is the first result, gates and cells."""
-    results, kept = forward.forward(x, first, weights, lengths, How(*how), keeps=True)
+    results, kept = forward.forward(x, first, weights, lengths, RNNOptions(*how), keeps=True)
     return [*results, *kept.outputs[:-1], *kept.gates, *kept.cells]
 
 
@@ -55,27 +55,27 @@ def _backward(
     d_results: Sequence[Tensor | None], lengths: Tensor | None, *how: Any,
 ) -> list[Tensor]:  # fmt: skip
     """The gradients that are wanted. kept: outputs of all layers, gates and cells."""
-    found = backward.backward(wanted, x, first, weights, _parts(kept, weights), d_results, lengths, How(*how))
+    found = backward.backward(wanted, x, first, weights, _split_saved(kept, weights), d_results, lengths, RNNOptions(*how))
     return [one for one in found if one is not None]
 
 
-def _parts(kept: Sequence[Tensor], weights: Sequence[Tensor | None]) -> Kept:
-    tracks = len(weights) // PER_TRACK
-    return Kept(list(kept[: -2 * tracks]), list(kept[-2 * tracks : -tracks]), list(kept[-tracks:]))
+def _split_saved(kept: Sequence[Tensor], weights: Sequence[Tensor | None]) -> SavedTensors:
+    tracks = len(weights) // PER_PSEUDO_LAYER
+    return SavedTensors(list(kept[: -2 * tracks]), list(kept[-2 * tracks : -tracks]), list(kept[-tracks:]))
 
 
 def _fake(
     x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, *how: Any
 ) -> list[Tensor]:
-    stack = stack_of(How(*how), x.shape, len(weights), hidden_of(weights))
+    stack = make_rnn_shape(RNNOptions(*how), x.shape, len(weights), hidden_size_of(weights))
     return [x.new_empty(stack.output), *(x.new_empty(stack.state) for _ in range(stack.states))]
 
 
 def _fake_keeping(x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], *rest: Any) -> list[Tensor]:
-    stack = stack_of(How(*rest[1:]), x.shape, len(weights), hidden_of(weights))
-    inner = [x.new_empty(stack.output) for _ in range(stack.tracks // stack.directions - 1)]
-    gates = [x.new_empty(stack.kept) for _ in range(stack.tracks)]
-    cells = [x.new_empty(stack.cells, dtype=torch.float32) for _ in range(stack.tracks)]
+    stack = make_rnn_shape(RNNOptions(*rest[1:]), x.shape, len(weights), hidden_size_of(weights))
+    inner = [x.new_empty(stack.output) for _ in range(stack.pseudo_layers // stack.directions - 1)]
+    gates = [x.new_empty(stack.kept) for _ in range(stack.pseudo_layers)]
+    cells = [x.new_empty(stack.cells, dtype=torch.float32) for _ in range(stack.pseudo_layers)]
     return [*_fake(x, first, weights, *rest), *inner, *gates, *cells]
 
 
@@ -93,7 +93,7 @@ class _Differentiable(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, unobserved: bool, states: int, lengths: Tensor | None, how: How, x: Tensor, *rest: Any) -> Any:
+    def forward(ctx: Any, unobserved: bool, states: int, lengths: Tensor | None, how: RNNOptions, x: Tensor, *rest: Any) -> Any:
         first, weights = rest[:states], rest[states:]
         if unobserved:
             results, (outputs, gates, cells) = forward.forward(x, first, weights, lengths, how, keeps=True)
@@ -101,7 +101,7 @@ class _Differentiable(torch.autograd.Function):
             with torch._C._AutoDispatchBelowAutograd():
                 found = _OPS.persistent_forward_keeping.default(x, first, weights, lengths, *how)
             results, kept = found[: 2 + (how.cell == "lstm")], found[2 + (how.cell == "lstm") :]
-            outputs, gates, cells = _parts(kept, weights)
+            outputs, gates, cells = _split_saved(kept, weights)
             outputs.append(results[0])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, lengths, *rest, *outputs, *gates, *cells)
@@ -116,10 +116,10 @@ class _Differentiable(torch.autograd.Function):
         rest, kept = saved[: ctx.given], saved[ctx.given :]
         first, weights = rest[: ctx.states], rest[ctx.states :]
         wanted = ctx.needs_input_grad[4:]
-        if is_unobserved((*given_before, *d_results)) and all(map(is_single, d_results)):
+        if can_skip_dispatch((*given_before, *d_results)) and all(map(is_plain_tensor, d_results)):
             # A CUDA graph of the backward pass alone may be replayed more often than the forward pass before it.
-            overwrites = is_last_pass() and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
-            given = wanted, x, first, weights, _parts(kept, weights), d_results, lengths, ctx.how
+            overwrites = graph_is_freed() and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+            given = wanted, x, first, weights, _split_saved(kept, weights), d_results, lengths, ctx.how
             return None, None, None, None, *backward.backward(*given, overwrites)
         found = iter(_OPS.persistent_backward.default(wanted, x, first, weights, kept, d_results, lengths, *ctx.how))
         return None, None, None, None, *(next(found) if is_wanted else None for is_wanted in wanted)
@@ -129,21 +129,21 @@ _differentiable: Callable[..., Any] = _Differentiable.apply
 
 
 def _apply(x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, *how: Any) -> Any:
-    unobserved = is_unobserved((x, *first, *weights, lengths))
-    return _differentiable(unobserved, len(first), lengths, How(*how), x, *first, *weights)
+    unobserved = can_skip_dispatch((x, *first, *weights, lengths))
+    return _differentiable(unobserved, len(first), lengths, RNNOptions(*how), x, *first, *weights)
 
 
 for _name, _run, _faked in (
-    ("persistent_forward", _forward, _fake), ("persistent_forward_keeping", _forward_keeping, _fake_keeping),
+    ("persistent_forward", _forward, _fake), ("persistent_forward_keeping", _forward_with_reserve, _fake_keeping),
     ("persistent_backward", _backward, _fake_backward),
 ):  # fmt: skip
     library.impl(_name, _run, "CUDA")
     torch.library.register_fake(f"pytest_ecornn::{_name}", _faked, lib=library)
-register_gradient(library, "persistent_forward", _apply)
+register_autograd(library, "persistent_forward", _apply)
 
 
 def run(
-    x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, how: How
+    x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, how: RNNOptions
 ) -> Sequence[Tensor]:
     """Output [.., D*H] in x's layout, and final states [L*D, B, H], differentiable once.
 
@@ -154,7 +154,7 @@ def run(
     not fit; RuntimeError where an earlier launch is known to have timed out, which a replayed graph does not check.
     """
     tensors = (x, *first, *weights, lengths)
-    if not is_unobserved(tensors):
+    if not can_skip_dispatch(tensors):
         found: Sequence[Tensor] = _OPS.persistent_forward.default(x, first, [*weights], lengths, *how)
     elif wants_gradient(tensors):
         found = _differentiable(True, len(first), lengths, how, x, *first, *weights)

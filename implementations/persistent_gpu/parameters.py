@@ -9,32 +9,32 @@ from torch import Tensor
 
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 
-PER_TRACK = len(PARAMETERS)
+PER_PSEUDO_LAYER = len(PARAMETERS)
 
 
-class Laid(NamedTuple):
+class ParameterPointers(NamedTuple):
     """Addresses of parameters, 0 for none. tensors: must live as long as the addresses are used."""
 
     tensors: tuple[Tensor | None, ...]
     addresses: tuple[int, ...]
 
 
-class Fixed(tuple[Tensor | None, ...]):
+class FrozenParameters(tuple[Tensor | None, ...]):
     """Parameters that nobody else has, so that their addresses are computed once; their values may change between calls."""
 
     def __init__(self, parameters: Iterable[Tensor | None]):
-        self.laid: dict[tuple[int, int, int], Laid] = {}
+        self.laid: dict[tuple[int, int, int], ParameterPointers] = {}
         self.fitting: set[object] = set()  # sizes that they are known to fit
 
 
-def laid(weights: Sequence[Tensor | None], first: int, last: int, width: int) -> Laid:
+def parameter_pointers(weights: Sequence[Tensor | None], first: int, last: int, width: int) -> ParameterPointers:
     """Parameters from `first` to before `last`, without gaps; matrices start at multiples of `width` bytes."""
-    fixed, key = weights if isinstance(weights, Fixed) else None, (first, last, width)
+    fixed, key = weights if isinstance(weights, FrozenParameters) else None, (first, last, width)
     if fixed is not None and key in fixed.laid:
         return fixed.laid[key]
     given = weights[first:last]
     tensors = tuple([None if one is None else aligned(one, width) for one in given])
-    found = Laid(tensors, tuple([0 if one is None else one.data_ptr() for one in tensors]))
+    found = ParameterPointers(tensors, tuple([0 if one is None else one.data_ptr() for one in tensors]))
     if fixed is not None and all(one is other for one, other in zip(tensors, given, strict=True)):  # copies go out of date
         fixed.laid[key] = found
     return found

@@ -8,23 +8,23 @@ from typing import NamedTuple
 from torch import Tensor
 
 from pytest_ecornn.implementations._cuda.memory import empty
-from pytest_ecornn.implementations.persistent_gpu.kernel import Kind
-from pytest_ecornn.implementations.persistent_gpu.plan import Stack
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
+from pytest_ecornn.implementations.persistent_gpu.plan import RNNShape
 
 
-class Ready(NamedTuple):
-    """A launch of one track. held: tensors that live until then. is_beside: the other direction's may run at the same time."""
+class PendingLaunch(NamedTuple):
+    """A launch of one track. held: tensors that live until then. may_run_concurrently: the other direction's may run at the same time."""
 
-    launch: Callable[..., None]
+    kernel: Callable[..., None]
     addresses: tuple[int, ...]
-    is_beside: bool
+    may_run_concurrently: bool
     held: tuple[Tensor | None, ...]
 
-    def make(self) -> None:
-        self.launch(self.addresses)
+    def launch(self) -> None:
+        self.kernel(self.addresses)
 
 
-def allocate(kind: Kind, shape: tuple[int, ...]) -> Tensor:
+def allocate(kind: KernelSpec, shape: tuple[int, ...]) -> Tensor:
     """An empty tensor of the kernels' dtype and device."""
     return empty(shape, kind.dtype, kind.device)
 
@@ -34,7 +34,7 @@ def address(one: Tensor | None) -> int:
     return 0 if one is None else one.data_ptr()
 
 
-def state_addresses(all_tracks: Sequence[Tensor | None], stack: Stack, track: int) -> tuple[int, int]:
+def state_addresses(all_tracks: Sequence[Tensor | None], stack: RNNShape, track: int) -> tuple[int, int]:
     """Addresses of a track's h and c, 0 for none."""
     if not all_tracks:
         return 0, 0

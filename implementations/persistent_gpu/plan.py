@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, PARAMETERS
-from pytest_ecornn.implementations._cuda.memory import Room
+from pytest_ecornn.implementations._cuda.memory import EmptyFactory
 from pytest_ecornn.implementations._cuda.rows import shape_of
-from pytest_ecornn.implementations.persistent_gpu.config_wavefront import Wave
-from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape, Strides, is_fused
-from pytest_ecornn.implementations.persistent_gpu.parameters import PER_TRACK, Fixed
-from pytest_ecornn.implementations.persistent_gpu.single_step import is_taken
+from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, Strides, is_fused
+from pytest_ecornn.implementations.persistent_gpu.parameters import PER_PSEUDO_LAYER, FrozenParameters
+from pytest_ecornn.implementations.persistent_gpu.single_step import is_applicable
 from pytest_ecornn.implementations.persistent_gpu.wavefront import waves_of
 
 
-class How(NamedTuple):
+class RNNOptions(NamedTuple):
     """projected: x holds the first layer's gate pre-activations. tf32: products of float32 in TF32."""
 
     cell: str
@@ -31,15 +31,15 @@ class How(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Stack:
+class RNNShape:
     """The sizes of a call. A track is one layer in one direction; tracks are in the order of torch.nn's states."""
 
-    how: How
+    how: RNNOptions
     steps: int
     batch: int
     inputs: int
     hidden: int
-    tracks: int
+    pseudo_layers: int
 
     @cached_property
     def batch_first(self) -> bool:
@@ -54,7 +54,7 @@ class Stack:
         return 2 if self.how.cell == "lstm" else 1
 
     @property
-    def multiplied(self) -> int | None:
+    def input_width(self) -> int | None:
         """Inputs of the first layer, None where their product is given."""
         return None if self.how.projected else self.inputs
 
@@ -86,7 +86,7 @@ class Stack:
 
     @cached_property
     def state(self) -> tuple[int, int, int]:
-        return self.tracks, self.batch, self.hidden
+        return self.pseudo_layers, self.batch, self.hidden
 
     @cached_property
     def kept(self) -> tuple[int, int, int]:
@@ -102,7 +102,7 @@ class Stack:
     def parameters(self) -> list[tuple[str, tuple[int, ...] | None, bool]]:
         """Name and shape of each parameter, None for none, and whether it may be omitted."""
         found: list[tuple[str, tuple[int, ...] | None, bool]] = []
-        for track in range(self.tracks):
+        for track in range(self.pseudo_layers):
             inputs = self.inputs if track < self.directions else self.output[2]
             is_given = self.how.projected and track < self.directions
             shapes = (None if is_given else (self.wide, inputs), (self.wide, self.hidden), (self.wide,), (self.wide,))
@@ -136,7 +136,7 @@ class Stack:
                 _raise_mismatch(name, weight, shape, dtype, device)
 
 
-def stack_of(how: How, sizes: torch.Size, parameters: int, hidden: int | None) -> Stack:
+def make_rnn_shape(how: RNNOptions, sizes: torch.Size, parameters: int, hidden: int | None) -> RNNShape:
     """The sizes of a call. sizes: of x. parameters: their number. hidden: of the first weight_hh, None for none.
 
     Raises ValueError for an unknown cell, x not of three dimensions, pre-activations of another width, or parameters that are
@@ -144,82 +144,82 @@ def stack_of(how: How, sizes: torch.Size, parameters: int, hidden: int | None) -
     """
     if how.cell not in GATES or len(sizes) != 3:
         raise ValueError(f"expected one of {', '.join(GATES)} and three dimensions, got {how.cell} and {tuple(sizes)}")
-    tracks, odd = divmod(parameters, PER_TRACK)
+    tracks, odd = divmod(parameters, PER_PSEUDO_LAYER)
     if odd or hidden is None or tracks % (1 + how.bidirectional):
         raise ValueError(f"expected {', '.join(PARAMETERS)} of each layer and direction, got {parameters} parameters")
     outer, inner, inputs = sizes
     steps, batch = (inner, outer) if how.batch_first else (outer, inner)
-    found = Stack(how, steps, batch, inputs, hidden, tracks)
+    found = RNNShape(how, steps, batch, inputs, hidden, tracks)
     if how.projected and inputs != found.directions * found.wide:
         raise ValueError(f"expected pre-activations of width {found.directions * found.wide}, got {tuple(sizes)}")
     return found
 
 
-def hidden_of(weights: Sequence[Tensor | None]) -> int | None:
+def hidden_size_of(weights: Sequence[Tensor | None]) -> int | None:
     """H of the first weight_hh, None for none."""
     recurrent = weights[1] if len(weights) > 1 else None
     return None if recurrent is None else recurrent.shape[-1]
 
 
 @dataclass(frozen=True, eq=False)
-class Way:
+class ExecutionPlan:
     """How calls run that differ in their tensors' contents alone: all that is computed once for them."""
 
-    stack: Stack
-    kind: Kind
+    stack: RNNShape
+    kind: KernelSpec
 
     @cached_property
-    def is_once(self) -> bool:
+    def is_single_step(self) -> bool:
         """Whether the kernel for one step runs, which computes the input product too."""
-        return is_taken(self.stack.steps, self.stack.batch) and not self.kind.keeps
+        return is_applicable(self.stack.steps, self.stack.batch) and not self.kind.saves_for_backward
 
     @cached_property
-    def output(self) -> Room:
+    def output(self) -> EmptyFactory:
         """Allocates a layer's output."""
-        return Room(self.stack.output, self.kind.dtype, self.kind.device)
+        return EmptyFactory(self.stack.output, self.kind.dtype, self.kind.device)
 
     @cached_property
-    def final(self) -> Room:
+    def final(self) -> EmptyFactory:
         """Allocates the final h, or c, of all tracks."""
-        return Room(self.stack.state, self.kind.dtype, self.kind.device)
+        return EmptyFactory(self.stack.state, self.kind.dtype, self.kind.device)
 
     @cached_property
-    def gates(self) -> Room:
+    def gates(self) -> EmptyFactory:
         """Allocates a track's pre-activations."""
-        return Room(self.stack.gates, self.kind.dtype, self.kind.device)
+        return EmptyFactory(self.stack.gates, self.kind.dtype, self.kind.device)
 
     @cached_property
     def is_fused(self) -> bool:
         """Whether the kernels for several steps compute all input products."""
         stack = self.stack
-        return is_fused(stack.steps, stack.batch, stack.multiplied, stack.hidden) and not self.kind.keeps
+        return is_fused(stack.steps, stack.batch, stack.input_width, stack.hidden) and not self.kind.saves_for_backward
 
     @cached_property
     def sizes_of_weights(self) -> tuple[object, ...]:
         """All sizes and types on which `check_weights` depends."""
         stack = self.stack
-        return stack.how, stack.inputs, stack.hidden, stack.tracks, self.kind.dtype, self.kind.device
+        return stack.how, stack.inputs, stack.hidden, stack.pseudo_layers, self.kind.dtype, self.kind.device
 
     @cached_property
-    def makes_products(self) -> bool:
+    def fuses_input_gemm(self) -> bool:
         """Whether kernels compute all input products."""
-        return self.is_once or self.is_fused
+        return self.is_single_step or self.is_fused
 
     @property
-    def waves(self) -> Sequence[Wave | None]:
+    def wavefronts(self) -> Sequence[WavefrontConfig | None]:
         """Waves of the layers from the first to the last; None: a layer on its own."""
         stack = self.stack
-        layers = stack.tracks // stack.directions
-        if self.is_once:
+        layers = stack.pseudo_layers // stack.directions
+        if self.is_single_step:
             return [None] * layers
-        return waves_of(stack.shape, self.kind, stack.directions, stack.multiplied, layers)
+        return waves_of(stack.shape, self.kind, stack.directions, stack.input_width, layers)
 
     def check(self, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None) -> None:
         """Raises ValueError that says what was expected and what was given."""
         dtype, device = self.kind.dtype, self.kind.device
         if first or lengths is not None:
             self.stack.check(first, lengths, dtype, device)
-        if not isinstance(weights, Fixed):
+        if not isinstance(weights, FrozenParameters):
             self.stack.check_weights(weights, dtype, device)
         elif (sizes := self.sizes_of_weights) not in weights.fitting:
             self.stack.check_weights(weights, dtype, device)
@@ -228,11 +228,15 @@ class Way:
 
 @lru_cache(maxsize=4096)
 def get_plan(
-    how: How, sizes: torch.Size, parameters: int, hidden: int | None, dtype: torch.dtype, device: torch.device, keeps: bool,
+    how: RNNOptions, sizes: torch.Size, parameters: int, hidden: int | None, dtype: torch.dtype, device: torch.device,
+    keeps: bool,
     lengths: bool,
-) -> Way:  # fmt: skip
-    """How calls of those sizes and options run, kept from one call to the next. Raises ValueError as `stack_of` does."""
-    return Way(stack_of(how, sizes, parameters, hidden), Kind(dtype, device, how.tf32, keeps=keeps, lengths=lengths))
+) -> ExecutionPlan:  # fmt: skip
+    """How calls of those sizes and options run, kept from one call to the next. Raises ValueError as `make_rnn_shape` does."""
+    return ExecutionPlan(
+        make_rnn_shape(how, sizes, parameters, hidden),
+        KernelSpec(dtype, device, how.tf32, saves_for_backward=keeps, lengths=lengths),
+    )
 
 
 def check_tensor(name: str, found: Tensor, shape: tuple[int, ...] | None, dtype: torch.dtype, device: torch.device) -> None:

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 
 from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
-from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
-from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape, status_of
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, status_of
 
-MOST_SEQUENCES = 16
+MAX_SEQUENCES = 16
 _SOURCE = Path(__file__).parent / "kernels" / "single_step_forward.cu"
 _TILE, _WARPS, _ROWS, _MOST_ROW_TILES = 8, 8, 16, 4  # sequences; rows of the tensor cores, that a block has at most
 _MOST_WIDE = 16  # bytes that are read at once
@@ -30,19 +30,19 @@ _ADDRESSES = (
 )  # fmt: skip
 
 
-def is_taken(steps: int, batch: int) -> bool:
+def is_applicable(steps: int, batch: int) -> bool:
     """Whether this kernel runs a layer of those sizes that needs no gradients and has an input product to compute."""
-    return steps == 1 and batch <= MOST_SEQUENCES
+    return steps == 1 and batch <= MAX_SEQUENCES
 
 
-class Once(NamedTuple):
+class SingleStepConfig(NamedTuple):
     """Each block has `units` hidden units of 8 sequences."""
 
     cell: str
     inputs: int
     hidden: int
     batch: int
-    arithmetic: Arithmetic
+    arithmetic: MathMode
     units: int = 1
 
     @property
@@ -70,7 +70,7 @@ class Once(NamedTuple):
             "UNITS": self.units,
             "BLOCKS": self.blocks,
             "WIDTH": self.width,
-            "SPLIT": int(self.arithmetic.is_split),
+            "SPLIT": int(self.arithmetic.is_3xtf32),
         }
         return tuple((name, str(value)) for name, value in found.items())
 
@@ -78,10 +78,10 @@ class Once(NamedTuple):
         return f"one step alone: {self.launch.grid} blocks, {self.units} units a block"
 
 
-def choose(once: Once, device: Device) -> Once:
+def choose(once: SingleStepConfig, device: Device) -> SingleStepConfig:
     """Chooses the fewest units a block with which all blocks run at once; they fill whole M tiles."""
     found = [once._replace(units=max(1, tiles * _ROWS // GATES[once.cell])) for tiles in range(1, _MOST_ROW_TILES + 1)]
-    return next((one for one in found if one.launch.grid <= device.processors), found[-1])
+    return next((one for one in found if one.launch.grid <= device.num_sms), found[-1])
 
 
 class OnceLaunch:
@@ -90,10 +90,10 @@ class OnceLaunch:
     output_sequence: the stride of the output's rows.
     """
 
-    def __init__(self, cell: str, inputs: int, hidden: int, batch: int, kind: Kind, output_sequence: int):
+    def __init__(self, cell: str, inputs: int, hidden: int, batch: int, kind: KernelSpec, output_sequence: int):
         """Raises ValueError for what does not run."""
         persistent_kernel.check(Shape(cell, 1, batch, hidden, batch_first=False), kind)
-        once = Once(cell, inputs, hidden, batch, kind.arithmetic)
+        once = SingleStepConfig(cell, inputs, hidden, batch, kind.arithmetic)
         self._status = status_of(kind.device)
         self.form = choose(once, Device.of(kind.device))
         self.width = self.form.width
@@ -109,4 +109,4 @@ class OnceLaunch:
         self._run(addresses)
 
 
-once_of = lru_cache(maxsize=4096)(OnceLaunch)
+get_single_step_kernel = lru_cache(maxsize=4096)(OnceLaunch)

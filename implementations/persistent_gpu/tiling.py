@@ -15,14 +15,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, gcd
 
-from pytest_ecornn.implementations._common.recurrent_problem import GATES, Problem
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, ProblemSize
 
 WARPS = 8
 THREADS = 32 * WARPS
 TILE = 8  # sequences
 PART_REGISTERS, PART_BYTES = 8, 8 * 4 * THREADS  # a fragment of a thread, of a block: 16 rows by 64 bytes of columns a warp
-PARCELS_AT_ONCE = 8  # packets in flight of a thread; twice as many of a load warp's thread
-SLICE_BYTES = 64  # of a K tile: columns that are multiplied at once
+PACKETS_IN_FLIGHT = 8  # packets in flight of a thread; twice as many of a load warp's thread
+K_TILE_BYTES = 64  # of a K tile: columns that are multiplied at once
 _MOST_WIDE = 16  # bytes that are read at once
 
 
@@ -31,34 +31,34 @@ class Tiling:
     """`blocks` of a cluster own `units` each; it has `tiles` of `wide` sequences, 8. With `is_grid` the clusters are groups.
 
     groups: of warps: K partitions of a product. Of a warp's fragments of W_hh `held` are in registers and `shared` in shared
-    memory. The rest is streamed: `ring` passes of `together` fragments are in flight. down: blocks in each column of a group,
+    memory. The rest is streamed: `stream_stages` passes of `m_tiles_per_pass` fragments are in flight. grid_rows: blocks in each column of a group,
     backward in a grid. buffers: of states, forward in a grid; `readers` more threads, the load warps, load what is published
-    into them. 0: the threads that multiply load it too. moves_registers: from the load warps to the others.
+    into them. 0: the threads that multiply load it too. reallocates_registers: from the load warps to the others.
     """
 
-    problem: Problem
+    problem: ProblemSize
     units: int
     blocks: int
     tiles: int
-    groups: int
+    k_partitions: int
     held: int = 0
     shared: int = 0
-    ring: int = 0
+    stream_stages: int = 0
     is_grid: bool = False
-    down: int = 1
+    grid_rows: int = 1
     buffers: int = 0
     readers: int = 0
-    moves_registers: bool = False
+    reallocates_registers: bool = False
 
     @property
-    def is_in_rows(self) -> bool:
+    def is_2d_grid(self) -> bool:
         """Whether the blocks of a group form rows and columns."""
         return self.is_grid and self.problem.is_backward
 
     @property
-    def across(self) -> int:
+    def grid_cols(self) -> int:
         """Blocks in each row of a group."""
-        return self.blocks // self.down
+        return self.blocks // self.grid_rows
 
     @property
     def clusters(self) -> int:
@@ -70,7 +70,7 @@ class Tiling:
         return TILE
 
     @property
-    def clusters_of_all(self) -> int:
+    def total_clusters(self) -> int:
         """Clusters of all layers that are launched at once."""
         return self.clusters
 
@@ -81,55 +81,57 @@ class Tiling:
     @property
     def _slice(self) -> int:
         """Columns of a K tile."""
-        return SLICE_BYTES // self.problem.arithmetic.bytes
+        return K_TILE_BYTES // self.problem.arithmetic.bytes
 
     @property
-    def slices(self) -> int:
+    def k_tiles_per_warp(self) -> int:
         """K tiles of a group of warps: of all units; backward of the gates of the block, in a grid of its column."""
-        own = self._gates * self.units * self.down if self.problem.is_backward else self.units * self.blocks
-        return ceil(own / (self._slice * self.groups))
+        own = self._gates * self.units * self.grid_rows if self.problem.is_backward else self.units * self.blocks
+        return ceil(own / (self._slice * self.k_partitions))
 
     @property
-    def row_tiles(self) -> int:
+    def m_tiles_per_warp(self) -> int:
         """M tiles (16 rows) of a warp: of the block's own gates; backward of all units, in a grid of those of its row."""
-        rows = self.units * self.across if self.problem.is_backward else self._gates * self.units
-        return ceil(rows * self.groups / (16 * WARPS))
+        rows = self.units * self.grid_cols if self.problem.is_backward else self._gates * self.units
+        return ceil(rows * self.k_partitions / (16 * WARPS))
 
     @property
     def all_slices(self) -> int:
-        """`slices`, and the K tiles of other weights that a group of warps multiplies in a step."""
-        return self.slices
+        """`k_tiles_per_warp`, and the K tiles of other weights that a group of warps multiplies in a step."""
+        return self.k_tiles_per_warp
 
     @property
-    def whole_parts(self) -> int:
+    def fragments(self) -> int:
         """Fragments of weights that a warp multiplies, however they are stored."""
-        return self.row_tiles * self.all_slices
+        return self.m_tiles_per_warp * self.all_slices
 
     @property
     def parts(self) -> int:
         """Fragments of weights that a warp stores."""
-        return self.whole_parts
+        return self.fragments
 
     @property
-    def together(self) -> int:
+    def m_tiles_per_pass(self) -> int:
         """M tiles that are multiplied by the same K tile at once: backward some, so that their sums are sent meanwhile."""
         if not self.problem.is_backward or self.is_grid:
-            return self.row_tiles
-        return max(some for some in (1, 2, 3, 4) if self.row_tiles % some == 0 and some * 2 <= max(self.row_tiles, 2))
+            return self.m_tiles_per_warp
+        return max(
+            some for some in (1, 2, 3, 4) if self.m_tiles_per_warp % some == 0 and some * 2 <= max(self.m_tiles_per_warp, 2)
+        )
 
     @property
-    def left_over(self) -> int:
+    def streamed_fragments(self) -> int:
         return self.parts - self.held - self.shared
 
     @property
     def left_over_bytes(self) -> int:
         """Bytes of memory for the fragments that a cluster streams."""
-        return self.left_over * PART_BYTES * self.blocks
+        return self.streamed_fragments * PART_BYTES * self.blocks
 
     @property
-    def states(self) -> int:
+    def states_per_thread(self) -> int:
         """States of a thread in a tile."""
-        return ceil(self.units * TILE / self.gate_threads)
+        return ceil(self.units * TILE / self.pointwise_threads)
 
     @property
     def _has_gate_warps(self) -> bool:
@@ -137,14 +139,14 @@ class Tiling:
         return not self.problem.is_backward and not self.is_grid
 
     @property
-    def gate_threads(self) -> int:
+    def pointwise_threads(self) -> int:
         """Threads that compute the states. Pointwise warps have more of them where weights leave them the registers."""
         if not self._has_gate_warps:
             return THREADS
         return 256 if self.problem.arithmetic.bytes == 2 and self.units * TILE <= 256 else 128
 
     @property
-    def told_bytes(self) -> int:
+    def exchanged_bytes(self) -> int:
         """Bytes that a block publishes to each other block, of a tile in a step: states, backward sums in float32."""
         return self.units * TILE * (4 if self.problem.is_backward else self.problem.arithmetic.bytes)
 
@@ -158,23 +160,25 @@ class Tiling:
         return ceil(self.sequences * values * value_bytes / 12)
 
     @property
-    def parcels(self) -> tuple[int, int]:
+    def packets(self) -> tuple[int, int]:
         """Packets that a grid's block reads, of a tile and step: of states, backward its column's gradients; its row's sums."""
-        size = self.problem.arithmetic.told_bytes
-        if not self.is_in_rows:
+        size = self.problem.arithmetic.exchanged_bytes
+        if not self.is_2d_grid:
             return self.blocks * self._parcels(self.units, size), 0
-        return self.down * self._parcels(self._gates * self.units, size), self.across * self._parcels(self.units, 4)
+        return self.grid_rows * self._parcels(self._gates * self.units, size), self.grid_cols * self._parcels(self.units, 4)
 
     @property
-    def heard_bytes(self) -> int:
+    def received_bytes(self) -> int:
         """Bytes that a block receives of a tile in a step, without the packets' epochs."""
-        return 12 * sum(self.parcels) if self.is_grid else self.told_bytes * self.blocks
+        return 12 * sum(self.packets) if self.is_grid else self.exchanged_bytes * self.blocks
 
     @property
-    def handoff_bytes(self) -> int:
+    def mailbox_bytes(self) -> int:
         """Bytes of memory for the packets of all blocks of a grid."""
-        values, sums = self.parcels
-        return 2 * self.clusters * self.tiles * 16 * (values * self.across + sums * self.blocks if self.is_in_rows else values)
+        values, sums = self.packets
+        return (
+            2 * self.clusters * self.tiles * 16 * (values * self.grid_cols + sums * self.blocks if self.is_2d_grid else values)
+        )
 
     @property
     def width(self) -> int:

@@ -11,27 +11,27 @@ from pytest_ecornn.implementations._common.recurrent_problem import Device
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.memory import zeros
 from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, kernel
-from pytest_ecornn.implementations.persistent_gpu.config_wavefront import Wave
-from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape, Strides, status_of
+from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, Strides, status_of
 
 _SOURCE = Path(__file__).parent / "kernels" / "wavefront_forward.cu"
 _OF_LAYER = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "output", "kept", "cells")
-_BEFORE = ("x", "x_step", "x_sequence")
-_BEHIND = (
+_LEADING_ARGUMENTS = ("x", "x_step", "x_sequence")
+_TRAILING_ARGUMENTS = (
     "first_h", "first_c", "output_step", "output_sequence", "final_h", "final_c", "lengths", "row_step", "row_sequence", "told",
     "status",
 )  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
-def waves(shape: Shape, kind: Kind, inputs: int, layers: int) -> list[Wave | None]:
+def waves(shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> list[WavefrontConfig | None]:
     """Waves of layers in one direction, from the first to the last; None: a layer on its own. Raises as `check` does."""
     kernel.check(shape, kind)
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
     return heuristics_wavefront.waves(problem, Device.of(kind.device), inputs, layers, shape.steps)
 
 
-def waves_of(shape: Shape, kind: Kind, directions: int, inputs: int | None, layers: int) -> list[Wave | None]:
+def waves_of(shape: Shape, kind: KernelSpec, directions: int, inputs: int | None, layers: int) -> list[WavefrontConfig | None]:
     """Waves of all layers; None: a layer on its own. inputs: of the first layer, None where their product is given."""
     if directions > 1 or layers < 2:
         return [None] * layers
@@ -41,27 +41,31 @@ def waves_of(shape: Shape, kind: Kind, directions: int, inputs: int | None, laye
 
 
 @lru_cache(maxsize=4096)
-def kernel_of(kind: Kind, wave: Wave) -> Kernel:
+def kernel_of(kind: KernelSpec, wave: WavefrontConfig) -> Kernel:
     arguments = {**dict.fromkeys(_wide(wave), np.int64), "steps": int, "batch": int}
     macros = kernel.macros(kind, wave)
     return Kernel(_SOURCE, "persistent_wave", macros, arguments, kind.device, wave.shared_bytes, cluster=wave.blocks)
 
 
-def _wide(wave: Wave) -> list[str]:
+def _wide(wave: WavefrontConfig) -> list[str]:
     """Arguments of 64 bits, in the kernel's order."""
-    return [*_BEFORE, *(f"{name}_{layer}" for layer in range(wave.layers) for name in _OF_LAYER), *_BEHIND]
+    return [
+        *_LEADING_ARGUMENTS,
+        *(f"{name}_{layer}" for layer in range(wave.layers) for name in _OF_LAYER),
+        *_TRAILING_ARGUMENTS,
+    ]
 
 
-class WaveLaunch:
+class WavefrontKernel:
     """Launches the kernel; a call passes the addresses of its arrays. x, weights and outputs have no gaps.
 
     width: bytes to which `aligned` aligns x and the weights.
     """
 
-    def __init__(self, shape: Shape, kind: Kind, wave: Wave, x: Strides, output: Strides):
+    def __init__(self, shape: Shape, kind: KernelSpec, wave: WavefrontConfig, x: Strides, output: Strides):
         """Raises where the backward pass that follows would."""
-        if kind.keeps:
-            kernel.plan(shape, kind.backward)
+        if kind.saves_for_backward:
+            kernel.compile_layer(shape, kind.backward)
         self._wave, self._device, self._status, self.width = wave, kind.device, status_of(kind.device), wave.width
         integers = {"status": self._status.address, "steps": shape.steps, "batch": shape.batch, **shape.row_strides}
         integers |= dict(zip(("x_step", "x_sequence", "output_step", "output_sequence"), (*x, *output), strict=True))
@@ -75,11 +79,11 @@ class WaveLaunch:
         self._run((*addresses, told.data_ptr()))
 
 
-wave_launch_of = lru_cache(maxsize=4096)(WaveLaunch)
+wave_launch_of = lru_cache(maxsize=4096)(WavefrontKernel)
 
 
 def forget() -> None:
     """Clears the caches of kernels and launches, of layers on their own too, so that other builds are used from now on."""
-    kernel.forget()
+    kernel.clear_cache()
     wave_launch_of.cache_clear()
     kernel_of.cache_clear()

@@ -11,7 +11,7 @@ from typing import Any
 from numba import njit, types
 from numba.extending import overload
 
-from pytest_ecornn.implementations.scan_cpu.numba_memory import exponent_bits, like, load, opaque, store
+from pytest_ecornn.implementations.scan_cpu.numba_memory import constant_like, exponent_bits, load, opaque, store
 
 # No flag that lets LLVM assume away NaN, infinities or signed zeros; "contract" alone makes fused multiply-adds.
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}, "forceinline": True}
@@ -42,14 +42,14 @@ def _exp(x: Any) -> Any:
     shift = 1.5 * 2.0**mantissa + bias + margin
 
     def implementation(x: Any) -> Any:
-        low, magic = opaque(like(x, lowest)), opaque(like(x, shift))
+        low, magic = opaque(constant_like(x, lowest)), opaque(constant_like(x, shift))
         x = low if x < low else x
-        shifted = x * opaque(like(x, _LOG2E)) + magic
+        shifted = x * opaque(constant_like(x, _LOG2E)) + magic
         n = shifted - magic
-        r = (x - n * opaque(like(x, ln2_high))) - n * opaque(like(x, ln2_low))
-        p = opaque(like(x, powers[0]))
+        r = (x - n * opaque(constant_like(x, ln2_high))) - n * opaque(constant_like(x, ln2_low))
+        p = opaque(constant_like(x, powers[0]))
         for power in powers[1:]:
-            p = p * r + opaque(like(x, power))
+            p = p * r + opaque(constant_like(x, power))
         # 2^-margin, in the polynomial, is taken back by the last product, so that the result underflows gradually.
         return p * exponent_bits(shifted)
 
@@ -60,23 +60,23 @@ def _exp(x: Any) -> Any:
 def sigmoid_pair(x: Any) -> Any:
     """sigmoid(x) and sigmoid(-x), neither by a subtraction from 1, so both keep their relative accuracy."""
     e = exp(-abs(x))
-    large = like(x, 1.0) / (like(x, 1.0) + e)
+    large = constant_like(x, 1.0) / (constant_like(x, 1.0) + e)
     small = e * large
-    return (large, small) if x >= like(x, 0.0) else (small, large)
+    return (large, small) if x >= constant_like(x, 0.0) else (small, large)
 
 
 @inline
 def as_is(x: Any) -> Any:
     """The candidate and its slope."""
-    return x, like(x, 1.0)
+    return x, constant_like(x, 1.0)
 
 
 @inline
 def positive(x: Any) -> Any:
     """g of appendix B and its slope."""
     small, other = sigmoid_pair(x)
-    is_linear = x >= like(x, 0.0)
-    return (x + like(x, 0.5) if is_linear else small), (like(x, 1.0) if is_linear else small * other)
+    is_linear = x >= constant_like(x, 0.0)
+    return (x + constant_like(x, 0.5) if is_linear else small), (constant_like(x, 1.0) if is_linear else small * other)
 
 
 @inline
@@ -91,9 +91,9 @@ def mingru_next(x: Any, c: int, hidden: int, state: Any, candidate: Any) -> Any:
     """The new state, by one division."""
     z, (value, _) = load(x, c), candidate(load(x, c + hidden))
     e = exp(-abs(z))
-    is_open = z >= like(z, 0.0)
+    is_open = z >= constant_like(z, 0.0)
     more, less = (value, state) if is_open else (state, value)
-    return (e * less + more) / (like(z, 1.0) + e)
+    return (e * less + more) / (constant_like(z, 1.0) + e)
 
 
 @inline
@@ -106,7 +106,7 @@ def mingru_slopes(x: Any, dx: Any, c: int, hidden: int, width: int, push: Any, p
 @inline
 def bounded(x: Any) -> Any:
     """Infinity made finite (the difference of two infinities is no number), all else, NaN too, as it is."""
-    most = like(x, 1e30)
+    most = constant_like(x, 1e30)
     x = most if x > most else x
     return -most if x < -most else x
 
@@ -115,7 +115,7 @@ def bounded(x: Any) -> Any:
 def inverses(f: Any, i: Any) -> Any:
     """1 / sigmoid(i) and 1 / sigmoid(f), divided by the larger of exp(-f), exp(-i) and 1: only their ratio counts."""
     f, i = bounded(f), bounded(i)
-    zero, one = like(f, 0.0), like(f, 1.0)
+    zero, one = constant_like(f, 0.0), constant_like(f, 1.0)
     u, v = one + exp(-abs(i)), one + exp(-abs(f))
     difference = (i if i < zero else zero) - (f if f < zero else zero)
     scale = exp(-abs(difference))
@@ -126,7 +126,7 @@ def inverses(f: Any, i: Any) -> Any:
 def minlstm(x: Any, c: int, hidden: int) -> Any:
     """Returns the same as `mingru`: f / (f + i) = u / (u + v) for u = 1 / i and v = 1 / f."""
     u, v = inverses(load(x, c), load(x, c + hidden))
-    both = like(u, 1.0) / (u + v)
+    both = constant_like(u, 1.0) / (u + v)
     return u * both, v * both, load(x, c + hidden + hidden)
 
 

@@ -30,18 +30,18 @@ from pytest_ecornn.implementations.scan_cpu.numba_gates import (
 from pytest_ecornn.implementations.scan_cpu.numba_memory import (
     ELEMENTS,
     at,
+    constant_like,
     fence,
+    fetch_add,
     is_line_start,
     lanes,
-    like,
     load,
     pointer,
     prefetch,
     same_type,
     state_pointer,
     store,
-    stream,
-    take_one,
+    store_nontemporal,
     workspace,
 )
 
@@ -91,7 +91,7 @@ def prefetch_time(t: int, is_falling: bool, is_apart: bool, end: int) -> int:
 @inline
 def fill(row: Any, model: Any, width: int, value: float) -> None:
     for c in range(width):
-        store(row, c, like(load(model, 0), value))
+        store(row, c, constant_like(load(model, 0), value))
 
 
 @inline
@@ -101,7 +101,7 @@ def write(raw: Any, row: Any, state: Any, width: int) -> None:
     if raw[STREAM] != 0 and is_line_start(row):
         done = width // lanes(row) * lanes(row)
         for c in range(0, done, lanes(row)):
-            stream(row, state, c)
+            store_nontemporal(row, state, c)
     for c in range(done, width):
         store(row, c, load(state, c))
 
@@ -128,7 +128,7 @@ def forward(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) -
     """
     every_state, hidden = state_pointer(raw[STATE], x), raw[HIDDEN]
     kept = same_type(raw[KEPT], every_state)
-    task = take_one(raw)
+    task = fetch_add(raw)
     while task < raw[TASKS]:
         chunk, s0, s1, b, c0, width = bounds(raw, task)
         end = length(raw, b)
@@ -148,7 +148,7 @@ def forward(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) -
                     write(raw, at(kept, place), state, width)
             else:
                 fill(at(out, place), state, width, 0.0)
-        task = take_one(raw)
+        task = fetch_add(raw)
     fence()
 
 
@@ -159,7 +159,7 @@ def chunk_reduce(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: A
     A reset makes the product -0, which nothing else does: the initial state then has no effect, whatever its value.
     """
     every_state, every_decay, hidden = state_pointer(raw[STATE], x), state_pointer(raw[DECAY], x), raw[HIDDEN]
-    task = take_one(raw)
+    task = fetch_add(raw)
     while task < raw[TASKS]:
         chunk, s0, s1, b, c0, width = bounds(raw, task)
         end = length(raw, b)
@@ -176,7 +176,7 @@ def chunk_reduce(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: A
                 value, _ = candidate(raw_candidate)
                 store(state, c, keep * load(state, c) + take * value)
                 store(decay, c, keep * load(decay, c))
-        task = take_one(raw)
+        task = fetch_add(raw)
 
 
 @inline
@@ -202,7 +202,7 @@ def backward(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) 
     first, kept = same_type(raw[FIRST], every_state), same_type(raw[KEPT], every_state)
     dout, dx = same_type(raw[DOUT], out), same_type(raw[DX], x)
     gradients = workspace(every_state)
-    task = take_one(raw)
+    task = fetch_add(raw)
     while task < raw[TASKS]:
         chunk, s0, s1, b, c0, width = bounds(raw, task)
         end = length(raw, b)
@@ -231,7 +231,7 @@ def backward(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) 
             else:
                 for gate in range(raw[GATES]):
                     fill(at(dx_row, gate * hidden), state, width, 0.0)
-        task = take_one(raw)
+        task = fetch_add(raw)
     fence()
 
 
@@ -240,7 +240,7 @@ def backward_summary(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidat
     """Computes the same as `forward_summary` for the gradients that pass a chunk from its last step to its first."""
     every_state, every_decay, hidden = state_pointer(raw[STATE], x), state_pointer(raw[DECAY], x), raw[HIDDEN]
     dout = same_type(raw[DOUT], out)
-    task = take_one(raw)
+    task = fetch_add(raw)
     while task < raw[TASKS]:
         chunk, s0, s1, b, c0, width = bounds(raw, task)
         end = length(raw, b)
@@ -256,7 +256,7 @@ def backward_summary(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidat
             if is_reset(raw, t, b):
                 fill(state, state, width, 0.0)
                 fill(decay, state, width, -0.0)
-        task = take_one(raw)
+        task = fetch_add(raw)
 
 
 @cache

@@ -15,8 +15,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 ELEMENTS: dict[str, Any] = {"float32": np.float32, "float64": np.float64, "bfloat16": np.uint16, "float16": np.int16}
-LINE = 64  # bytes of a cache line, and of the vectors that `stream` writes
-ROOM = 3 * 1024  # three gates of the widest tile
+LINE = 64  # bytes of a cache line, and of the vectors that `store_nontemporal` writes
+WORKSPACE_ELEMENTS = 3 * 1024  # three gates of the widest tile
 
 _BITS = {32: ir.IntType(32), 64: ir.IntType(64)}
 _FLOATS = {32: ir.FloatType(), 64: ir.DoubleType()}
@@ -92,7 +92,7 @@ def workspace(typingctx: Any, model: Any) -> Any:
     """Room on the stack for ROOM elements of the pointer `model`'s type."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        room = cgutils.alloca_once(builder, ir.ArrayType(context.get_value_type(model.dtype), ROOM))
+        room = cgutils.alloca_once(builder, ir.ArrayType(context.get_value_type(model.dtype), WORKSPACE_ELEMENTS))
         return builder.bitcast(room, context.get_value_type(model))
 
     return model(model), codegen
@@ -142,7 +142,7 @@ def lanes(typingctx: Any, start: Any) -> Any:
 
 
 @intrinsic
-def stream(typingctx: Any, target: Any, source: Any, index: Any) -> Any:
+def store_nontemporal(typingctx: Any, target: Any, source: Any, index: Any) -> Any:
     """Rounds the cache line of elements from `index` of `source` (computing type) into `target`, past the caches.
 
     The target's address must be a multiple of LINE there. Other threads see it only after a `fence`.
@@ -179,7 +179,7 @@ def prefetch(typingctx: Any, start: Any, index: Any) -> Any:
 
 @intrinsic
 def fence(typingctx: Any) -> Any:
-    """Orders what `stream` wrote before everything that follows."""
+    """Orders what `store_nontemporal` wrote before everything that follows."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.fence("seq_cst")
@@ -189,7 +189,7 @@ def fence(typingctx: Any) -> Any:
 
 
 @intrinsic
-def take_one(typingctx: Any, counter: Any) -> Any:
+def fetch_add(typingctx: Any, counter: Any) -> Any:
     """Adds one to the integer behind a pointer, atomically; returns what was there."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -199,7 +199,7 @@ def take_one(typingctx: Any, counter: Any) -> Any:
 
 
 @intrinsic
-def like(typingctx: Any, model: Any, value: Any) -> Any:
+def constant_like(typingctx: Any, model: Any, value: Any) -> Any:
     """The constant `value` in the type of `model`: a bare literal would widen float32 arithmetic to float64."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._common.min_cells import MIN_CELLS
-from pytest_ecornn.implementations.scan_gpu.layer import Masks, Scan, ScanOnGpu
+from pytest_ecornn.implementations.scan_gpu.layer import GpuScanBase, Masks, Scan
 
 
-class ScanGpu(ScanOnGpu):
+class ScanGpu(GpuScanBase):
     cell_names = MIN_CELLS
-    why = "whose state is linear in the one before"
+    skip_reason = "whose state is linear in the one before"
     operations = 20  # an exponential, a reciprocal, the recurrence
     takes_resets = True
 

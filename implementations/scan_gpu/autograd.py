@@ -8,10 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations._common.autograd_ops import differentiable_once, is_last_pass, is_single, refuse_forward_mode
+from pytest_ecornn.implementations._common.autograd_ops import (
+    differentiable_once,
+    graph_is_freed,
+    is_plain_tensor,
+    refuse_forward_mode,
+)
 
 
-class Scanned(torch.autograd.Function):
+class ScanFunction(torch.autograd.Function):
     """The backward pass of an op of nine arguments, of which x, bias and first are before all others."""
 
     @staticmethod
@@ -41,7 +46,7 @@ def _gradients(
     refuse_forward_mode("pytest_ecornn::scan_backward", (d_output, d_final))
     d_output = torch.zeros_like(output) if d_output is None else d_output
     arguments = x, bias, first, output, d_output, d_final, *masks, *how
-    if overwrites_x and _is_spent(x, d_output, d_final):
+    if overwrites_x and can_overwrite_input(x, d_output, d_final):
         d_first = torch.ops.pytest_ecornn.scan_backward_over.default(*arguments)
         torch.autograd.graph.increment_version(x)
         d_x = x.detach()
@@ -51,11 +56,11 @@ def _gradients(
     return d_x, d_bias, None if first is None else d_first
 
 
-def _is_spent(x: Tensor, *gradients: Tensor | None) -> bool:
+def can_overwrite_input(x: Tensor, *gradients: Tensor | None) -> bool:
     """Whether this backward pass reads x last: the graph goes with it, x is no leaf's memory, no compiler or vmap looks on."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
     is_of_leaf = x.is_leaf or (x._base is not None and x._base.is_leaf)
-    if is_of_leaf or not x.is_contiguous() or not is_last_pass():
+    if is_of_leaf or not x.is_contiguous() or not graph_is_freed():
         return False
-    return all(map(is_single, (x, *gradients)))
+    return all(map(is_plain_tensor, (x, *gradients)))

@@ -16,20 +16,20 @@ from torch import Tensor
 
 from pytest_ecornn.implementations._cuda.launch import Launch
 
-_ENOUGH = 0.6  # blocks a multiprocessor, from which on time is not split
+_MIN_BLOCKS_PER_SM = 0.6  # blocks a multiprocessor, from which on time is not split
 _RESERVED_BYTES = 1024  # of shared memory a block, by the driver
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Work of a block at once: `pack` channels a thread, `across` threads side by side, `stretch` steps a thread.
+class TileShape:
+    """Work of a block at once: `pack` channels a thread, `across` threads side by side, `items_per_thread` steps a thread.
 
     `resident`: blocks of `warps` warps that must fit into a multiprocessor at once. `stages`: tiles that are read at once.
     """
 
     pack: int
     across: int
-    stretch: int
+    items_per_thread: int
     warps: int
     resident: int
     stages: int = 1
@@ -45,10 +45,10 @@ class Cut:
     @property
     def steps(self) -> int:
         """Steps of a tile."""
-        return self.stretch * self.threads // self.across
+        return self.items_per_thread * self.threads // self.across
 
 
-class Need(NamedTuple):
+class ScanRequirements(NamedTuple):
     """Requirements of a scan beside its shape. is_paired: channels may be read two at a time. is_plain: needs few registers."""
 
     gates: int
@@ -57,12 +57,12 @@ class Need(NamedTuple):
     is_backward: bool
     is_plain: bool
 
-    def read_bytes(self, cut: Cut) -> int:
+    def read_bytes(self, cut: TileShape) -> int:
         """Bytes that a block reads ahead into dynamic shared memory."""
         arrays = self.gates + (2 if self.is_backward else 0)
-        return cut.stages * arrays * cut.stretch * cut.threads * cut.pack * self.dtype.itemsize
+        return cut.stages * arrays * cut.items_per_thread * cut.threads * cut.pack * self.dtype.itemsize
 
-    def shared_bytes(self, cut: Cut) -> int:
+    def shared_bytes(self, cut: TileShape) -> int:
         """Bytes of shared memory per block, with its stretches' maps: two values of 4 or 8 bytes, in at most three buffers."""
         maps = 3 * 2 * cut.threads * cut.pack * max(4, self.dtype.itemsize)
         return self.read_bytes(cut) + maps + _RESERVED_BYTES
@@ -82,9 +82,9 @@ class Device(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """A scan in tiles of `cut`. `is_split`: blocks share the tiles of their channels; `group` tiles have a map in common."""
+    """A scan in tiles of `tile_shape`. `is_split`: blocks share the tiles of their channels; `group` tiles have a map in common."""
 
-    cut: Cut
+    tile_shape: TileShape
     is_split: bool
     channel_blocks: int
     tiles: int
@@ -100,29 +100,29 @@ class Form:
     def launch(self) -> Launch:
         blocks = self.channel_blocks
         if self.is_split:
-            blocks = min(blocks * self.tiles, self.cut.resident * self.processors)
-        return Launch(blocks, self.cut.threads, self.read_bytes)
+            blocks = min(blocks * self.tiles, self.tile_shape.resident * self.processors)
+        return Launch(blocks, self.tile_shape.threads, self.read_bytes)
 
     @cached_property
     def words(self) -> int:
         """Words of the maps that tiles and groups publish; 0 where time is not split."""
         maps = self.tiles + (self.tiles >> self.group_bits)
-        return 2 * self.cut.channels * self.channel_blocks * maps if self.is_split else 0
+        return 2 * self.tile_shape.channels * self.channel_blocks * maps if self.is_split else 0
 
-    def maps(self, x: Tensor) -> Tensor | None:
+    def tile_status(self, x: Tensor) -> Tensor | None:
         """Allocates the published maps on x's device, to be cleared before each launch; None where there are none."""
         return torch.empty(self.words, dtype=word_of(x.dtype), device=x.device) if self.is_split else None
 
     @property
     def macros(self) -> dict[str, int]:
-        cut = self.cut
-        named = {"PACK": cut.pack, "ACROSS": cut.across, "STEPS": cut.stretch, "WARPS": cut.warps}
+        cut = self.tile_shape
+        named = {"PACK": cut.pack, "ACROSS": cut.across, "STEPS": cut.items_per_thread, "WARPS": cut.warps}
         return {"SPLIT": int(self.is_split), **named, "RESIDENT": cut.resident, "STAGES": cut.stages}
 
     def __str__(self) -> str:
         in_groups = f"{self.tiles} tiles side by side in groups of {1 << self.group_bits}"
         how = in_groups if self.is_split else "a block runs through time"
-        return f"{how}; tiles of {self.cut.steps} steps, {self.cut.channels} channels"
+        return f"{how}; tiles of {self.tile_shape.steps} steps, {self.tile_shape.channels} channels"
 
 
 def word_of(dtype: torch.dtype) -> torch.dtype:
@@ -130,20 +130,20 @@ def word_of(dtype: torch.dtype) -> torch.dtype:
     return torch.int64 if dtype == torch.float64 else torch.int32
 
 
-def choose(steps: int, batch: int, hidden: int, need: Need, device: Device) -> Form:
+def choose(steps: int, batch: int, hidden: int, need: ScanRequirements, device: Device) -> Form:
     """The form for [T, B, G*H]."""
     blocks = batch * ceil(hidden / 32) / device.processors
-    is_split = blocks < _ENOUGH
+    is_split = blocks < _MIN_BLOCKS_PER_SM
     cut = _split_cut(need) if is_split else _whole_cut(need, blocks)
     if not need.is_plain:  # the registers would not suffice
-        cut = replace(_shorter(cut), resident=max(1, cut.resident - 1))
+        cut = replace(_halve_items(cut), resident=max(1, cut.resident - 1))
     cut = _fitting(cut, need, device.shared_bytes)
     tiles = ceil(steps / cut.steps)
     channel_blocks = batch * ceil(hidden / cut.channels)
     return Form(cut, is_split and tiles > 1, channel_blocks, tiles, device.processors, need.read_bytes(cut))
 
 
-def _fitting(cut: Cut, need: Need, shared_bytes: int) -> Cut:
+def _fitting(cut: TileShape, need: ScanRequirements, shared_bytes: int) -> TileShape:
     """Shrinks a cut until its blocks fit: small devices read less ahead, then run fewer blocks, then shorter stretches."""
     while cut.resident * need.shared_bytes(cut) > shared_bytes:
         if cut.stages > 1:
@@ -151,41 +151,41 @@ def _fitting(cut: Cut, need: Need, shared_bytes: int) -> Cut:
         elif cut.resident > 1:
             cut = replace(cut, resident=cut.resident - 1)
         else:
-            cut = _shorter(cut)
+            cut = _halve_items(cut)
     return cut
 
 
-def _shorter(cut: Cut) -> Cut:
+def _halve_items(cut: TileShape) -> TileShape:
     """About half the steps a thread; fours and pairs stay whole, as copies of 16 bytes want them."""
-    half = cut.stretch // 2
-    return replace(cut, stretch=ceil(half / 4) * 4 if half > 2 else 2)
+    half = cut.items_per_thread // 2
+    return replace(cut, items_per_thread=ceil(half / 4) * 4 if half > 2 else 2)
 
 
 # What was fastest on an H200: docs/notes/scan_gpu.md.
 
 
-def _whole_cut(need: Need, blocks: float) -> Cut:
+def _whole_cut(need: ScanRequirements, blocks: float) -> TileShape:
     """`blocks`: of 32 channels, a multiprocessor."""
     if need.dtype == torch.float64:
-        return Cut(1, 32, 2 if need.is_backward else 4, 8, 2)
+        return TileShape(1, 32, 2 if need.is_backward else 4, 8, 2)
     if need.is_paired and need.is_backward:
-        return Cut(2, 32, 8, 4, 3, 2)
+        return TileShape(2, 32, 8, 4, 3, 2)
     if need.is_paired and (need.gates == 3 or blocks <= 2):
-        return Cut(2, 16, 8, 8, 2, 2)
+        return TileShape(2, 16, 8, 8, 2, 2)
     if need.is_paired:
-        return Cut(2, 32, 16, 4, 3, 2) if blocks <= 4 else Cut(2, 32, 16, 8, 2)
+        return TileShape(2, 32, 16, 4, 3, 2) if blocks <= 4 else TileShape(2, 32, 16, 8, 2)
     if need.is_backward:
-        return Cut(1, 32, 8, 8, 2) if blocks <= 2 else Cut(1, 32, 8, 4, 4)
+        return TileShape(1, 32, 8, 8, 2) if blocks <= 2 else TileShape(1, 32, 8, 4, 4)
     if blocks <= 2:
-        return Cut(1, 32, 16, 8, 1, 2) if blocks < 0.9 else Cut(1, 32, 16, 4, 2, 3)
-    return Cut(1, 32, 16, 4, 4) if blocks <= 4 or need.gates == 3 else Cut(1, 32, 16, 8, 2)
+        return TileShape(1, 32, 16, 8, 1, 2) if blocks < 0.9 else TileShape(1, 32, 16, 4, 2, 3)
+    return TileShape(1, 32, 16, 4, 4) if blocks <= 4 or need.gates == 3 else TileShape(1, 32, 16, 8, 2)
 
 
-def _split_cut(need: Need) -> Cut:
+def _split_cut(need: ScanRequirements) -> TileShape:
     if need.dtype == torch.float64:
-        return Cut(1, 32, 4, 8, 1)
+        return TileShape(1, 32, 4, 8, 1)
     if need.is_paired:
-        return Cut(2, 16, 16 if need.is_backward else 24, 4, 2)
+        return TileShape(2, 16, 16 if need.is_backward else 24, 4, 2)
     if need.is_backward:
-        return Cut(1, 32, 12, 8, 2) if need.gates == 2 else Cut(1, 32, 16, 8, 1)
-    return Cut(1, 32, 24 if need.gates == 2 else 16, 8, 2)
+        return TileShape(1, 32, 12, 8, 2) if need.gates == 2 else TileShape(1, 32, 16, 8, 1)
+    return TileShape(1, 32, 24 if need.gates == 2 else 16, 8, 2)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights, cells
 from pytest_ecornn.contract.layer_stack import run_layers
-from pytest_ecornn.implementations._cuda.compile import indexed, refusal
-from pytest_ecornn.implementations._cuda.rows import too_large
+from pytest_ecornn.implementations._cuda.compile import skip_reason, with_index
+from pytest_ecornn.implementations._cuda.rows import index_overflow_reason
 from pytest_ecornn.reference.precision import tf32_refusal
 
 Masks = tuple[Tensor | None, Tensor | None]  # on x's device: lengths, int64 [B]; resets, uint8, laid out as x
@@ -26,7 +26,7 @@ class Scan(Protocol):
         """
 
 
-class ScanOnGpu(Implementation):
+class GpuScanBase(Implementation):
     """A product for the gates of all steps, then one kernel. why: no cell but those of `cell_names` is run."""
 
     carry = "float32"
@@ -35,7 +35,7 @@ class ScanOnGpu(Implementation):
     products = "storage"
     deterministic = True
     cell_names: tuple[str, ...]
-    why: str
+    skip_reason: str
     operations: int  # of a gate
 
     def __init__(self) -> None:
@@ -47,13 +47,13 @@ class ScanOnGpu(Implementation):
 
     def unsupported(self, case: Case, device: torch.device) -> str | None:
         if case.cell not in self.cell_names:
-            return f"no {case.cell}: {', '.join(self.cell_names)} only, {self.why}"
+            return f"no {case.cell}: {', '.join(self.cell_names)} only, {self.skip_reason}"
         if reason := tf32_refusal(case):
             return reason
-        return too_large(case) or refusal(device)
+        return index_overflow_reason(case) or skip_reason(device)
 
     def build(self, case: Case, weights: Weights) -> Layer:
-        device = indexed(case.device)
+        device = with_index(case.device)
         scan, self._notes = self.scan(case, device)
         return _make_layer(case, weights, device, scan)
 

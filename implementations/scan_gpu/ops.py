@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations._common.autograd_ops import register_gradient
-from pytest_ecornn.implementations._cuda.kernel import Array, Kernel, Prepared
+from pytest_ecornn.implementations._common.autograd_ops import register_autograd
+from pytest_ecornn.implementations._cuda.kernel import BoundLaunch, Kernel, TensorArg
 from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
-from pytest_ecornn.implementations._cuda.rows import adjacent, shape_of, sizes_of, strided, strides
-from pytest_ecornn.implementations.scan_gpu.autograd import Scanned
-from pytest_ecornn.implementations.scan_gpu.config import Device, Form, Need, choose, word_of
+from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, shape_of, sizes_of, strided_arguments, strides
+from pytest_ecornn.implementations.scan_gpu.autograd import ScanFunction
+from pytest_ecornn.implementations.scan_gpu.config import Device, Form, ScanRequirements, choose, word_of
 
 CELLS = {"mingru": (2, 0, 0), "mingru_positive": (2, 0, 1), "minlstm": (3, 1, 0), "minlstm_positive": (3, 1, 1)}
 _SOURCE = Path(__file__).parent / "kernels" / "scan.cu"
@@ -79,7 +79,7 @@ def choose_form(shape: Shape, kind: Kind, device: Device) -> Form:
     gates, _, positive = CELLS[shape.cell]
     is_plain = not (kind.is_masked or kind.is_biased or (kind.is_backward and gates == 3 and positive))
     is_paired = kind.dtype.itemsize == 2 and kind.alignment >= 4
-    need = Need(gates, kind.dtype, is_paired, kind.is_backward, is_plain)
+    need = ScanRequirements(gates, kind.dtype, is_paired, kind.is_backward, is_plain)
     return choose(shape.steps, shape.batch, shape.hidden, need, device)
 
 
@@ -96,8 +96,8 @@ def make_kernel(shape: Shape, kind: Kind, form: Form) -> Kernel:
     """The kernel of a form, its arguments by name."""
     dtype = kind.dtype
     gates = CELLS[shape.cell][0]
-    of_state, rows = Array(dtype, prod(shape.state), is_optional=True), partial(strided, shape)
-    of_bias = Array(dtype, gates * shape.hidden, is_optional=not kind.is_biased)
+    of_state, rows = TensorArg(dtype, prod(shape.state), is_optional=True), partial(strided_arguments, shape)
+    of_bias = TensorArg(dtype, gates * shape.hidden, is_optional=not kind.is_biased)
     arguments: dict[str, Any] = {**rows("x", dtype, gates * shape.hidden), "bias": of_bias, "first": of_state}
     arguments |= rows("output", dtype, shape.hidden)
     if kind.is_backward:
@@ -105,8 +105,8 @@ def make_kernel(shape: Shape, kind: Kind, form: Form) -> Kernel:
         arguments |= {**rows("d_x", dtype, gates * shape.hidden), "d_first": of_state}
     else:
         arguments |= {"final": of_state}
-    arguments |= {"lengths": Array(torch.int64, shape.batch, is_optional=True), **rows("resets", torch.uint8, 1, True)}
-    arguments["maps"] = Array(word_of(dtype), form.words, not form.is_split)
+    arguments |= {"lengths": TensorArg(torch.int64, shape.batch, is_optional=True), **rows("resets", torch.uint8, 1, True)}
+    arguments["maps"] = TensorArg(word_of(dtype), form.words, not form.is_split)
     arguments |= dict.fromkeys(("steps", "batch", "hidden", "is_reverse", "tiles", "group_bits"), int)
     name = "scan_backward" if kind.is_backward else "scan_forward"
     return Kernel(_SOURCE, name, macros(shape, kind, form), arguments, kind.device, form.launch.shared_bytes, form.is_split)
@@ -124,16 +124,16 @@ def arguments(form: Form, shape: Shape, arrays: Arrays) -> tuple[dict[str, Tenso
         integers |= strides(shape, name, arrays[name])
     x, resets = arrays["x"], arrays["resets"]
     assert x is not None
-    return {**arrays, "resets": None if resets is None else resets[..., None], "maps": form.maps(x)}, integers
+    return {**arrays, "resets": None if resets is None else resets[..., None], "maps": form.tile_status(x)}, integers
 
 
-def _prepared(how: tuple[Shape, bool], arrays: Arrays) -> tuple[Form, Prepared]:
+def _prepared(how: tuple[Shape, bool], arrays: Arrays) -> tuple[Form, BoundLaunch]:
     shape, is_backward = how
     rows = [one for name in _ROWS if (one := arrays.get(name)) is not None]
     kind = Kind.of(shape, rows, arrays["bias"], [arrays["lengths"], arrays["resets"]], is_backward)
     form, kernel = plan(shape, kind)
     taken, integers = arguments(form, shape, arrays)
-    return form, kernel.prepared(form.launch, taken, **integers)
+    return form, kernel.bind(form.launch, taken, **integers)
 
 
 _launches = LayoutMemo(_prepared)
@@ -141,14 +141,14 @@ _launches = LayoutMemo(_prepared)
 
 def _launch(shape: Shape, is_backward: bool, x: Tensor, **others: Tensor | None) -> None:
     """The pass over its arrays, all but the maps."""
-    (form, launch), pointers = _launches.find((shape, is_backward), {"x": x, **others})
-    maps = form.maps(x)
+    (form, launch), pointers = _launches.get_or_compute((shape, is_backward), {"x": x, **others})
+    maps = form.tile_status(x)
     launch([*pointers, 0 if maps is None else maps.zero_().data_ptr()])
 
 
 def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
     lengths, resets, *named, _ = how
-    x, shape = adjacent(x), Shape.of(x, *named)
+    x, shape = contiguous_last_dim(x), Shape.of(x, *named)
     output, final = shape.results(x)
     first = None if first is None else first.contiguous()
     _launch(shape, False, x, bias=bias, first=first, output=output, final=final, lengths=lengths, resets=resets)
@@ -156,20 +156,20 @@ def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) ->
 
 
 def _backward(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    x = adjacent(x)
+    x = contiguous_last_dim(x)
     d_x = x.new_empty(x.shape)
-    return d_x, _backward_into(d_x, x, *rest)
+    return d_x, _backward_out(d_x, x, *rest)
 
 
-def _backward_over(x: Tensor, *rest: Any) -> Tensor:
-    return _backward_into(x, x, *rest)
+def _backward_inplace(x: Tensor, *rest: Any) -> Tensor:
+    return _backward_out(x, x, *rest)
 
 
-def _backward_into(
+def _backward_out(
     d_x: Tensor, x: Tensor, bias: Tensor | None, first: Tensor | None, output: Tensor, d_output: Tensor, d_final: Tensor | None,
     lengths: Tensor | None, resets: Tensor | None, *named: Any,
 ) -> Tensor:  # fmt: skip
-    output, d_output, shape = adjacent(output), adjacent(d_output), Shape.of(x, *named)
+    output, d_output, shape = contiguous_last_dim(output), contiguous_last_dim(d_output), Shape.of(x, *named)
     d_first = x.new_empty(shape.state)
     first, d_final = (None if one is None else one.contiguous() for one in (first, d_final))
     _launch(
@@ -199,21 +199,21 @@ def _fake_backward_over(x: Tensor, *rest: Any) -> Tensor:
     return x.new_empty(Shape.of(x, *rest[-3:]).state)
 
 
-class _Differentiable(Scanned):
+class _Differentiable(ScanFunction):
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
         output, final = _below_autograd(x, bias, first, *how)
-        Scanned.keep(ctx, x, bias, first, output, *how[:2], how=how[2:5], overwrites_x=how[5])
+        ScanFunction.keep(ctx, x, bias, first, output, *how[:2], how=how[2:5], overwrites_x=how[5])
         return output, final
 
 
 for _name, _run, _fake in (
     ("scan_forward", _forward, _fake_forward), ("scan_backward", _backward, _fake_backward),
-    ("scan_backward_over", _backward_over, _fake_backward_over),
+    ("scan_backward_over", _backward_inplace, _fake_backward_over),
 ):  # fmt: skip
     _library.impl(_name, _run, "CUDA")
     torch.library.register_fake(f"pytest_ecornn::{_name}", _fake, lib=_library)
-_below_autograd = register_gradient(_library, "scan_forward", _Differentiable.apply)
+_below_autograd = register_autograd(_library, "scan_forward", _Differentiable.apply)
 
 
 def scan(

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._common.min_cells import POSITIVE_CELLS
-from pytest_ecornn.implementations.scan_gpu.layer import Masks, Scan, ScanOnGpu
+from pytest_ecornn.implementations.scan_gpu.layer import GpuScanBase, Masks, Scan
 
 
-class ScanGpuLog(ScanOnGpu):
+class ScanGpuLog(GpuScanBase):
     cell_names = POSITIVE_CELLS
-    why = "log space needs a positive candidate"
+    skip_reason = "log space needs a positive candidate"
     operations = 100  # two compositions and the gates, an exponential and a logarithm each
 
     def scan(self, case: Case, device: torch.device) -> tuple[Scan, str]:

@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations._common.autograd_ops import register_gradient
-from pytest_ecornn.implementations._cuda.kernel import Array, Kernel, Prepared
+from pytest_ecornn.implementations._common.autograd_ops import register_autograd
+from pytest_ecornn.implementations._cuda.kernel import BoundLaunch, Kernel, TensorArg
 from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
-from pytest_ecornn.implementations._cuda.rows import adjacent, strided, strides
-from pytest_ecornn.implementations.scan_gpu.autograd import Scanned
+from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, strided_arguments, strides
+from pytest_ecornn.implementations.scan_gpu.autograd import ScanFunction
 from pytest_ecornn.implementations.scan_gpu.ops import CELLS, Arrays, Shape, describe_pass
 
 _SOURCE = Path(__file__).parent / "kernels" / "log_scan.cu"
 
 
-class Tree(NamedTuple):
+class BlellochConfig(NamedTuple):
     """Work of a block at once: `across` channels over `steps` steps, a power of 2, by `threads` threads."""
 
     across: int
@@ -39,14 +39,14 @@ class Tree(NamedTuple):
         return f"trees of {self.steps} steps, {self.across} channels"
 
 
-def choose(shape: Shape, dtype: torch.dtype, processors: int) -> Tree:
+def choose(shape: Shape, dtype: torch.dtype, processors: int) -> BlellochConfig:
     """Narrow and long trees where 32 channels a block would leave multiprocessors idle; their maps fill 32 KiB at most."""
     maps = 1024 if dtype == torch.float64 else 2048
     across = 32 if shape.batch * ceil(shape.hidden / 32) >= processors else 8
-    return Tree(across, maps // across)
+    return BlellochConfig(across, maps // across)
 
 
-def macros(cell: str, dtype: torch.dtype, tree: Tree, is_compensated: bool) -> tuple[tuple[str, str], ...]:
+def macros(cell: str, dtype: torch.dtype, tree: BlellochConfig, is_compensated: bool) -> tuple[tuple[str, str], ...]:
     """Returns the macros that the source is compiled with."""
     found = {"CELL": CELLS[cell][1], "POSITIVE": 1, "COMPENSATED": int(is_compensated)}
     found |= {f"STORAGE_{str(dtype).removeprefix('torch.').upper()}": 1}
@@ -54,18 +54,22 @@ def macros(cell: str, dtype: torch.dtype, tree: Tree, is_compensated: bool) -> t
     return tuple((name, str(value)) for name, value in found.items())
 
 
-def make_kernel(shape: Shape, dtype: torch.dtype, device: torch.device, tree: Tree, is_compensated: bool) -> Kernel:
+def make_kernel(shape: Shape, dtype: torch.dtype, device: torch.device, tree: BlellochConfig, is_compensated: bool) -> Kernel:
     """The kernel of a tree, its arguments by name."""
-    gates, of_state = CELLS[shape.cell][0] * shape.hidden, Array(dtype, prod(shape.state), is_optional=True)
-    arguments = {**strided(shape, "x", dtype, gates), "bias": Array(dtype, gates, is_optional=True), "first": of_state}
-    arguments |= {**strided(shape, "output", dtype, shape.hidden), "final": of_state}
-    arguments |= {"lengths": Array(torch.int64, shape.batch, is_optional=True)}
+    gates, of_state = CELLS[shape.cell][0] * shape.hidden, TensorArg(dtype, prod(shape.state), is_optional=True)
+    arguments = {
+        **strided_arguments(shape, "x", dtype, gates),
+        "bias": TensorArg(dtype, gates, is_optional=True),
+        "first": of_state,
+    }
+    arguments |= {**strided_arguments(shape, "output", dtype, shape.hidden), "final": of_state}
+    arguments |= {"lengths": TensorArg(torch.int64, shape.batch, is_optional=True)}
     arguments |= dict.fromkeys(("steps", "hidden", "is_reverse"), int)
     return Kernel(_SOURCE, "scan_log_forward", macros(shape.cell, dtype, tree, is_compensated), arguments, device)
 
 
 @lru_cache(maxsize=4096)
-def plan(shape: Shape, dtype: torch.dtype, device: torch.device, is_compensated: bool) -> tuple[Tree, Kernel]:
+def plan(shape: Shape, dtype: torch.dtype, device: torch.device, is_compensated: bool) -> tuple[BlellochConfig, Kernel]:
     """How a scan is cut, and its kernel."""
     tree = choose(shape, dtype, torch.cuda.get_device_properties(device).multi_processor_count)
     return tree, make_kernel(shape, dtype, device, tree, is_compensated)
@@ -77,12 +81,12 @@ def integers(shape: Shape, arrays: Arrays) -> dict[str, int]:
     return {**both, "steps": shape.steps, "hidden": shape.hidden, "is_reverse": int(shape.reverse)}
 
 
-def _prepared(how: tuple[Shape, bool], arrays: Arrays) -> Prepared:
+def _prepared(how: tuple[Shape, bool], arrays: Arrays) -> BoundLaunch:
     shape, is_compensated = how
     x = arrays["x"]
     assert x is not None
     tree, kernel = plan(shape, x.dtype, x.device, is_compensated)
-    return kernel.prepared(tree.launch(shape), arrays, **integers(shape, arrays))
+    return kernel.bind(tree.launch(shape), arrays, **integers(shape, arrays))
 
 
 _launches = LayoutMemo(_prepared)
@@ -90,11 +94,11 @@ _launches = LayoutMemo(_prepared)
 
 def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
     *named, is_compensated, _ = how
-    x, shape = adjacent(x), Shape.of(x, *named)
+    x, shape = contiguous_last_dim(x), Shape.of(x, *named)
     output, final = shape.results(x)
     first = None if first is None else first.contiguous()
     arrays = {"x": x, "bias": bias, "first": first, "output": output, "final": final, "lengths": lengths}
-    launch, pointers = _launches.find((shape, is_compensated), arrays)
+    launch, pointers = _launches.get_or_compute((shape, is_compensated), arrays)
     launch(pointers)
     return output, final
 
@@ -103,13 +107,13 @@ def _fake(x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tensor 
     return Shape.of(x, *how[:3]).results(x)
 
 
-class _Differentiable(Scanned):
+class _Differentiable(ScanFunction):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tensor | None, *how: Any
     ) -> tuple[Tensor, Tensor]:
         output, final = _below_autograd(x, bias, first, lengths, *how)
-        Scanned.keep(ctx, x, bias, first, output, lengths, None, how=how[:3], overwrites_x=how[-1])
+        ScanFunction.keep(ctx, x, bias, first, output, lengths, None, how=how[:3], overwrites_x=how[-1])
         return output, final
 
 
@@ -119,7 +123,7 @@ _library.define(
     "bool is_compensated, bool overwrites_x) -> (Tensor, Tensor)"
 )
 _library.impl("scan_log_forward", _forward, "CUDA")
-_below_autograd = register_gradient(_library, "scan_log_forward", _Differentiable.apply)
+_below_autograd = register_autograd(_library, "scan_log_forward", _Differentiable.apply)
 torch.library.register_fake("pytest_ecornn::scan_log_forward", _fake, lib=_library)
 
 

@@ -14,13 +14,13 @@ from pytest_ecornn.contract import Case, Cost, Implementation, State, Weights, c
 from pytest_ecornn.contract import Layer as ContractLayer
 from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations._common.input_projection import gate_products, product_cost
-from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, values_a_step
-from pytest_ecornn.implementations._cuda.compile import indexed, refusal
-from pytest_ecornn.implementations._cuda.rows import too_large
-from pytest_ecornn.implementations.persistent_gpu.kernel import Kind
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, values_per_step
+from pytest_ecornn.implementations._cuda.compile import skip_reason, with_index
+from pytest_ecornn.implementations._cuda.rows import index_overflow_reason
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL, Techniques
 from pytest_ecornn.implementations.sparse_persistent_gpu.heuristics import choose, expected_counts
-from pytest_ecornn.implementations.sparse_persistent_gpu.layer import Given, Layer
+from pytest_ecornn.implementations.sparse_persistent_gpu.layer import Layer, LayerInputs
 from pytest_ecornn.reference.precision import tf32_refusal
 
 
@@ -41,12 +41,12 @@ class SparsePersistentGpu(Implementation):
             return "runs pruned recurrent weights, of a density below 1"
         if case.dtype not in ("bfloat16", "float16", "float32"):
             return f"runs bfloat16, float16 and float32, not {case.dtype}"
-        if reason := tf32_refusal(case) or too_large(case) or refusal(device):
+        if reason := tf32_refusal(case) or index_overflow_reason(case) or skip_reason(device):
             return reason
         return _misfit(case, device)
 
     def build(self, case: Case, weights: Weights) -> ContractLayer:
-        layer, self._notes = make_layer(case, weights, indexed(case.device))
+        layer, self._notes = make_layer(case, weights, with_index(case.device))
         return layer
 
     def cost(self, case: Case) -> Cost:
@@ -55,7 +55,7 @@ class SparsePersistentGpu(Implementation):
         size, tracks, rows = getattr(torch, case.dtype).itemsize, case.layers * case.directions, case.steps * case.batch
         elements = max(1, round(case.density * gates * hidden**2))
         passes = 2 if case.training else 1
-        moved = tracks * (passes * elements * (size + 2) + rows * values_a_step(case) * hidden * size)
+        moved = tracks * (passes * elements * (size + 2) + rows * values_per_step(case) * hidden * size)
         operations = passes * 2 * tracks * rows * elements
         if case.training:  # W_hh's gradient, of which the non-zeros are kept
             moved, operations = moved + tracks * gates * hidden**2 * size, operations + 2 * tracks * rows * gates * hidden**2
@@ -67,7 +67,7 @@ class SparsePersistentGpu(Implementation):
 
 def _misfit(case: Case, device: torch.device) -> str | None:
     """Asked of a random pattern of the case's density: another may still not fit."""
-    kind = Kind(getattr(torch, case.dtype), device)
+    kind = KernelSpec(getattr(torch, case.dtype), device)
     for one in (kind, kind.backward)[: 1 + case.training]:
         problem = one.problem(case.cell, case.hidden_size, case.batch)
         found = choose(problem, expected_counts(problem, case.density), Device.of(device))
@@ -78,7 +78,9 @@ def _misfit(case: Case, device: torch.device) -> str | None:
 
 def make_layer(case: Case, weights: Weights, device: torch.device, techniques: Techniques = ALL) -> tuple[ContractLayer, str]:
     """All layers and directions of the case on `device`, and what they run. Raises Unsupported where a pattern does not fit."""
-    kind = Kind(getattr(torch, case.dtype), device, case.precision == "tf32", keeps=case.training, lengths=case.ragged)
+    kind = KernelSpec(
+        getattr(torch, case.dtype), device, case.precision == "tf32", saves_for_backward=case.training, lengths=case.ragged
+    )
     layers: dict[str, Layer] = {}
     for _, direction, suffix in cells.parameter_suffixes(case):
         name = "weight_hh" + suffix
@@ -87,7 +89,7 @@ def make_layer(case: Case, weights: Weights, device: torch.device, techniques: T
             mask = torch.ones_like(weights[name], dtype=torch.bool)
         layers[suffix] = Layer(case.cell, mask, case.batch, kind, case.batch_first, direction > 0, techniques)
         if not case.training:
-            layers[suffix].fix(weights.masked(name).detach())
+            layers[suffix].freeze(weights.masked(name).detach())
 
     def run(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         on_device = None if lengths is None else lengths.to(device, non_blocking=True)
@@ -99,7 +101,7 @@ def make_layer(case: Case, weights: Weights, device: torch.device, techniques: T
             name = "weight_hh" + suffix
             weight = weights.masked(name) if case.training else weights[name]  # whose values are fixed then
             biases = [weights.get(name + suffix) for name in ("bias_ih", "bias_hh")]
-            output, *finals = layers[suffix](Given(gates, state, weight, biases, on_device))
+            output, *finals = layers[suffix](LayerInputs(gates, state, weight, biases, on_device))
             return output, tuple(finals)
 
         return run_layers(case, x, state, run_layer)

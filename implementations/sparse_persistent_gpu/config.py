@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 
-from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, Problem
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, ProblemSize
 from pytest_ecornn.implementations._cuda.launch import Launch
-from pytest_ecornn.implementations.sparse_persistent_gpu.packing import PLACES, Spread
+from pytest_ecornn.implementations.sparse_persistent_gpu.packing import MAX_POSITIONS, Partition
 
 BLOCK_THREADS = 512
 _GATE_THREADS = 288  # at most
@@ -42,17 +42,17 @@ ALL = Techniques()
 
 
 @dataclass(frozen=True)
-class Sparse:
+class SparseConfig:
     """`groups` of blocks of `units` hidden units; tiles of `sequences`; of a thread's `turns` `held` pairs in registers.
 
     parts: sums of threads that a row has at most. cluster: blocks that divide the columns among them, 1 where none do.
     """
 
-    problem: Problem
+    problem: ProblemSize
     units: int
     sequences: int
     groups: int
-    turns: int
+    rounds: int
     held: int
     parts: int = 1
     cluster: int = 1
@@ -82,11 +82,11 @@ class Sparse:
         return self._gates if self.problem.is_backward else 1
 
     @property
-    def spread(self) -> Spread:
+    def spread(self) -> Partition:
         gates = 1 if self.problem.is_backward else self._gates
         positions = 128 // self.wide_bytes  # in all banks
         classes = min(32, positions)
-        return Spread(gates, self.units, BLOCK_THREADS, classes, positions // classes, self.told, self.cluster)
+        return Partition(gates, self.units, BLOCK_THREADS, classes, positions // classes, self.told, self.cluster)
 
     @property
     def wide_bytes(self) -> int:
@@ -94,14 +94,14 @@ class Sparse:
         return self.sequences * self.problem.arithmetic.bytes
 
     @property
-    def place_bytes(self) -> int:
+    def position_unit_bytes(self) -> int:
         """Bytes per unit of a position's index: 1 where 16 bits hold byte offsets, which saves computing an address."""
-        return 1 if sum(self.spread.zeros(self.problem.hidden)) * self.wide_bytes <= PLACES else self.wide_bytes
+        return 1 if sum(self.spread.zeros(self.problem.hidden)) * self.wide_bytes <= MAX_POSITIONS else self.wide_bytes
 
     @property
     def pairs(self) -> int:
         """Pairs of elements per thread."""
-        return self.turns // 2
+        return self.rounds // 2
 
     @property
     def shared(self) -> int:
@@ -109,7 +109,7 @@ class Sparse:
         return self.pairs - self.held
 
     @property
-    def lanes(self) -> int:
+    def lanes_per_state(self) -> int:
         """Threads that add a state's sums: so many that each has about _PARTS to add, where there is room for them."""
         lanes = 1
         while lanes < 32 and self.parts > _PARTS * lanes and 2 * lanes * self.units * self.sequences <= _LANE_THREADS:
@@ -117,20 +117,20 @@ class Sparse:
         return lanes
 
     @property
-    def parts_a_row(self) -> int:
+    def partials_per_row(self) -> int:
         """If all rows have room for as many, so many: odd, so that rows beside each other begin in other banks; else 0."""
-        found = self.lanes * ceil(self.parts / self.lanes) | 1
+        found = self.lanes_per_state * ceil(self.parts / self.lanes_per_state) | 1
         return found if found * self.spread.rows <= 2 * BLOCK_THREADS else 0
 
     @property
     def gate_threads(self) -> int:
         """Threads that have a tile's states; the others receive what all blocks publish."""
-        return min(_GATE_THREADS, ceil(self.units * self.sequences * self.lanes / 32) * 32)
+        return min(_GATE_THREADS, ceil(self.units * self.sequences * self.lanes_per_state / 32) * 32)
 
     @property
     def states(self) -> int:
         """States per gate thread, at most."""
-        return ceil(self.units * self.sequences * self.lanes / self.gate_threads)
+        return ceil(self.units * self.sequences * self.lanes_per_state / self.gate_threads)
 
     @property
     def packets(self) -> int:
@@ -153,7 +153,7 @@ class Sparse:
         zeros, classes = self.spread.zeros(self.problem.hidden)
         states = (zeros + classes) * self.wide_bytes
         own = (16 + 12 * self.packets) * (1 if self.problem.is_backward else self.tiles)
-        slots = self.parts_a_row * self.spread.rows + 1 if self.parts_a_row else BLOCK_THREADS
+        slots = self.partials_per_row * self.spread.rows + 1 if self.partials_per_row else BLOCK_THREADS
         slots *= 1 if self.cluster == 1 else 2
         parts = 4 * (slots * self.sequences + self.spread.rows + 5) + 32 * (self.cluster > 1)
         carried = 4 * self.tiles * (self.states * self.gate_threads * (2 if self.problem.is_backward else 1) + self.sequences)
@@ -177,10 +177,10 @@ class Sparse:
             "SEQUENCES": self.sequences,
             "HELD": self.held,
             "SHARED": self.shared,
-            "PLACE_BYTES": self.place_bytes,
+            "PLACE_BYTES": self.position_unit_bytes,
             "GATE_THREADS": self.gate_threads,
-            "LANES": self.lanes,
-            "PARTS_A_ROW": self.parts_a_row,
+            "LANES": self.lanes_per_state,
+            "PARTS_A_ROW": self.partials_per_row,
             "SHARED_BYTES": self.shared_bytes,
             "TIMESTAMPS": int(self.techniques.timestamps),
         }
@@ -197,6 +197,6 @@ class Sparse:
         )
 
 
-def pair_words(problem: Problem) -> int:
+def pair_words(problem: ProblemSize) -> int:
     """32-bit words of two elements: their columns, and their values."""
     return 1 + problem.arithmetic.bytes // 2

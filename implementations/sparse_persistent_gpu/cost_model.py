@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device
-from pytest_ecornn.implementations.sparse_persistent_gpu.config import BLOCK_THREADS, Sparse, pair_words
-from pytest_ecornn.implementations.sparse_persistent_gpu.packing import is_arranged
+from pytest_ecornn.implementations.sparse_persistent_gpu.config import BLOCK_THREADS, SparseConfig, pair_words
+from pytest_ecornn.implementations.sparse_persistent_gpu.packing import is_bank_scheduled
 
 _PACKETS_IN_FLIGHT = 8  # packets in flight of a thread that receives
 
@@ -70,7 +70,7 @@ H200 = CostCoefficients(
 class CostModel:
     """Estimates the clocks of a form's step."""
 
-    form: Sparse
+    form: SparseConfig
     coefficients: CostCoefficients
 
     @property
@@ -84,16 +84,16 @@ class CostModel:
 
     def clocks_on(self, device: Device) -> float:
         """About how long a step takes on a device, whose last multiprocessors slow it down."""
-        is_full = self.form.launch.grid > device.processors - self.coefficients.min_idle_sms
+        is_full = self.form.launch.grid > device.num_sms - self.coefficients.min_idle_sms
         return self.step_clocks * (self.coefficients.full_device_slowdown if is_full else 1)
 
     @property
     def _smem_clocks(self) -> float:
         """Reads of shared memory, of a tile."""
         form, cost = self.form, self.coefficients
-        is_scheduled = is_arranged(form.turns, form.spread, form.techniques.bank_order)
-        of_turn = (cost.scheduled_reads if is_scheduled else cost.unscheduled_reads)[form.spread.classes]
-        reads = form.turns * max(4, form.wide_bytes) / 4 * of_turn
+        is_scheduled = is_bank_scheduled(form.rounds, form.spread, form.techniques.bank_order)
+        of_turn = (cost.scheduled_reads if is_scheduled else cost.unscheduled_reads)[form.spread.bank_groups]
+        reads = form.rounds * max(4, form.wide_bytes) / 4 * of_turn
         return BLOCK_THREADS / 32 * (reads + form.shared * pair_words(form.problem) * (1 if form.tiles == 1 else 2))
 
     @property
@@ -101,7 +101,7 @@ class CostModel:
         """Instructions of a tile's products."""
         form, cost, size = self.form, self.coefficients, self.form.problem.arithmetic.bytes
         of_element = cost.sequence_instructions[size] * form.sequences + cost.element_instructions[size]
-        return BLOCK_THREADS / 128 * (form.turns * of_element + cost.smem_pair_instructions * form.shared)
+        return BLOCK_THREADS / 128 * (form.rounds * of_element + cost.smem_pair_instructions * form.shared)
 
     @property
     def _exchange_clocks(self) -> float:
@@ -113,6 +113,6 @@ class CostModel:
         return 16 * packets / rate + rounds * cost.round_clocks
 
 
-def make_cost_model(form: Sparse) -> CostModel:
+def make_cost_model(form: SparseConfig) -> CostModel:
     """The cost model of a form, on an H200."""
     return CostModel(form, H200)

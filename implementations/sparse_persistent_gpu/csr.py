@@ -10,51 +10,55 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-NONE = -1  # no row, unit or element
+PADDING = -1  # no row, unit or element
 
 
 @dataclass(frozen=True, eq=False)
-class NonZeros:
+class CsrPattern:
     """Elements of a matrix of `shape` [R, K]: those of row r lie in columns `columns[starts[r]:starts[r + 1]]`, ascending.
 
     starts: [R + 1] int64. columns: [N] int32. Raises ValueError, with the row, where they do not say that.
     """
 
     shape: tuple[int, int]
-    starts: NDArray[np.int64]
-    columns: NDArray[np.int32]
+    row_offsets: NDArray[np.int64]
+    col_indices: NDArray[np.int32]
 
     def __post_init__(self) -> None:
         rows, _ = self.shape
-        if self.starts.shape != (rows + 1,):
-            raise ValueError(f"starts of {rows} rows must be {rows + 1} numbers, got shape {self.starts.shape}")
-        if self.columns.ndim != 1 or self.starts[0] != 0 or self.starts[-1] != len(self.columns):
+        if self.row_offsets.shape != (rows + 1,):
+            raise ValueError(f"starts of {rows} rows must be {rows + 1} numbers, got shape {self.row_offsets.shape}")
+        if self.col_indices.ndim != 1 or self.row_offsets[0] != 0 or self.row_offsets[-1] != len(self.col_indices):
             raise ValueError(
-                f"starts must go from 0 to the number of columns given, {self.columns.size}, "
-                f"got {self.starts[0]} to {self.starts[-1]}"
+                f"starts must go from 0 to the number of columns given, {self.col_indices.size}, "
+                f"got {self.row_offsets[0]} to {self.row_offsets[-1]}"
             )
         if (self.counts < 0).any():
             row = int(np.argmax(self.counts < 0))
-            raise ValueError(f"starts must not fall, got {self.starts[row]} and then {self.starts[row + 1]} after row {row}")
+            raise ValueError(
+                f"starts must not fall, got {self.row_offsets[row]} and then {self.row_offsets[row + 1]} after row {row}"
+            )
         self._check_columns()
 
     def _check_columns(self) -> None:
-        outside = (self.columns < 0) | (self.columns >= self.shape[1])
+        outside = (self.col_indices < 0) | (self.col_indices >= self.shape[1])
         if outside.any():
             i = int(np.argmax(outside))
-            raise ValueError(f"row {self.row_of(i)} has column {self.columns[i]}, expected 0 to {self.shape[1] - 1}")
-        follows = np.diff(self.columns) > 0
-        follows[self.starts[(self.starts > 0) & (self.starts < len(self.columns))] - 1] = True  # another row's
+            raise ValueError(f"row {self.row_of(i)} has column {self.col_indices[i]}, expected 0 to {self.shape[1] - 1}")
+        follows = np.diff(self.col_indices) > 0
+        follows[self.row_offsets[(self.row_offsets > 0) & (self.row_offsets < len(self.col_indices))] - 1] = (
+            True  # another row's
+        )
         if not follows.all():
             i = int(np.argmin(follows))
-            before, after = self.columns[i : i + 2]
+            before, after = self.col_indices[i : i + 2]
             what = f"column {before} twice" if before == after else f"column {after} after column {before}"
             raise ValueError(f"row {self.row_of(i)} has {what}, expected ascending columns")
 
     @property
     def counts(self) -> NDArray[np.int64]:
         """Elements per row [R]."""
-        return np.diff(self.starts)
+        return np.diff(self.row_offsets)
 
     @property
     def rows(self) -> NDArray[np.int32]:
@@ -64,14 +68,14 @@ class NonZeros:
     @property
     def places(self) -> NDArray[np.int64]:
         """Index of each element in the flattened dense matrix, row-major [N]."""
-        return self.rows.astype(np.int64) * self.shape[1] + self.columns
+        return self.rows.astype(np.int64) * self.shape[1] + self.col_indices
 
     @property
     def density(self) -> float:
-        return len(self.columns) / (self.shape[0] * self.shape[1])
+        return len(self.col_indices) / (self.shape[0] * self.shape[1])
 
     def row_of(self, i: int) -> int:
-        return int(np.searchsorted(self.starts, i, side="right")) - 1
+        return int(np.searchsorted(self.row_offsets, i, side="right")) - 1
 
     @property
     def mask(self) -> Tensor:
@@ -81,16 +85,16 @@ class NonZeros:
         return found
 
 
-def of_mask(mask: Tensor) -> NonZeros:
+def from_mask(mask: Tensor) -> CsrPattern:
     """mask: [R, K] bool, True where an element may differ from 0."""
     if mask.dim() != 2 or mask.dtype != torch.bool:
         raise ValueError(f"a mask must be two-dimensional and bool, got {mask.dim()} dimensions of {mask.dtype}")
     rows, columns = np.nonzero(mask.cpu().numpy())
     counts = np.bincount(rows, minlength=mask.shape[0])
-    return NonZeros((mask.shape[0], mask.shape[1]), starts_of(counts), columns.astype(np.int32))
+    return CsrPattern((mask.shape[0], mask.shape[1]), offsets_from_counts(counts), columns.astype(np.int32))
 
 
-def of_sparse(weight: Any) -> tuple[NonZeros, Tensor]:
+def from_sparse(weight: Any) -> tuple[CsrPattern, Tensor]:
     """weight: a torch sparse CSR tensor or a SciPy matrix. Where its elements are, and their values [N].
 
     Raises TypeError for anything else, ValueError where its indices are unsorted, repeated or out of range.
@@ -105,16 +109,16 @@ def of_sparse(weight: Any) -> tuple[NonZeros, Tensor]:
         found, values = _csr(matrix.shape, matrix.indptr, matrix.indices), torch.from_numpy(matrix.data)
     else:
         raise TypeError(f"expected a torch sparse CSR tensor or a SciPy matrix, got {type(weight).__name__}")
-    if values.shape != found.columns.shape:
-        raise ValueError(f"expected a value for each of {len(found.columns)} elements, got shape {tuple(values.shape)}")
+    if values.shape != found.col_indices.shape:
+        raise ValueError(f"expected a value for each of {len(found.col_indices)} elements, got shape {tuple(values.shape)}")
     return found, values
 
 
-def _csr(shape: tuple[int, ...], starts: NDArray[Any], columns: NDArray[Any]) -> NonZeros:
+def _csr(shape: tuple[int, ...], starts: NDArray[Any], columns: NDArray[Any]) -> CsrPattern:
     if columns.size and not -(2**31) <= int(columns.min()) <= int(columns.max()) < 2**31:
         raise ValueError(f"columns must be 32-bit numbers, got {columns.min()} to {columns.max()}")
-    return NonZeros((int(shape[0]), int(shape[1])), starts.astype(np.int64), columns.astype(np.int32))
+    return CsrPattern((int(shape[0]), int(shape[1])), starts.astype(np.int64), columns.astype(np.int32))
 
 
-def starts_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def offsets_from_counts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate(([0], np.cumsum(counts)))

@@ -9,31 +9,35 @@ from math import ceil, inf
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, Problem
-from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL, BLOCK_THREADS, Sparse, Techniques, pair_words
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, ProblemSize
+from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL, BLOCK_THREADS, SparseConfig, Techniques, pair_words
 from pytest_ecornn.implementations.sparse_persistent_gpu.cost_model import make_cost_model
 from pytest_ecornn.implementations.sparse_persistent_gpu.packing import (
-    PLACES,
-    Spread,
-    is_arranged,
-    laid_counts,
-    order_of,
+    MAX_POSITIONS,
+    Partition,
+    balanced_permutation,
+    counts_per_block,
+    is_bank_scheduled,
+    min_rounds,
     padded_turns,
-    turns_of,
 )
 
-_HELD_WORDS = 72  # that a thread has registers for, beside what it works with
-_EASY_WORDS = {2: 60, 4: 72}  # of which it need not put anything else aside, of so many bytes an element
+_REGISTER_WORDS = 72  # that a thread has registers for, beside what it works with
+_SPILL_FREE_WORDS = {2: 60, 4: 72}  # of which it need not put anything else aside, of so many bytes an element
 _MOST_SEQUENCES = {2: 8, 4: 4}  # that 16 bytes have room for, of so many bytes an element
 _CLUSTERS = (2, 4)  # sizes
 
 # Where units lie in that order: elements of each segment of the columns in each row [cluster, rows].
-Divide = Callable[[NDArray[np.int32], Spread], NDArray[np.int64]]
+SplitColumns = Callable[[NDArray[np.int32], Partition], NDArray[np.int64]]
 
 
 def choose(
-    problem: Problem, counts: NDArray[np.int64], device: Device, techniques: Techniques = ALL, divide: Divide | None = None
-) -> Sparse | str:
+    problem: ProblemSize,
+    counts: NDArray[np.int64],
+    device: Device,
+    techniques: Techniques = ALL,
+    divide: SplitColumns | None = None,
+) -> SparseConfig | str:
     """The form that should take the least time, or why none fits. counts: of elements in each row of W_hh, backward of W_hh^T.
 
     A form fits where all its blocks run at once and keep all elements. Forms of clusters are compared as if rows were divided
@@ -41,7 +45,7 @@ def choose(
     """
     found, least = None, inf
 
-    def clocks(form: Sparse) -> float:
+    def clocks(form: SparseConfig) -> float:
         return make_cost_model(form).clocks_on(device)
 
     for expected in sorted(_fitting(problem, counts, device, techniques), key=clocks):
@@ -55,22 +59,22 @@ def choose(
     elements, words = int(counts.sum()), pair_words(problem)
     return (
         f"H {problem.hidden} with {elements:,} non-zeros does not fit: they, {2 * words} bytes each, and the "
-        f"{_told_of(problem)} of a sequence must lie in {_HELD_WORDS} registers of each of {BLOCK_THREADS} threads and the "
-        f"{device.shared_bytes} bytes of shared memory of each of {device.processors} multiprocessors"
+        f"{_exchanged_quantity(problem)} of a sequence must lie in {_REGISTER_WORDS} registers of each of {BLOCK_THREADS} "
+        f"threads and the {device.shared_bytes} bytes of shared memory of each of {device.num_sms} multiprocessors"
     )
 
 
-def _told_of(problem: Problem) -> str:
+def _exchanged_quantity(problem: ProblemSize) -> str:
     return f"gradients of {GATES[problem.cell] * problem.hidden} gates" if problem.is_backward else "states"
 
 
-def _fitting(problem: Problem, counts: NDArray[np.int64], device: Device, techniques: Techniques) -> Iterator[Sparse]:
-    most, by_chance = _MOST_SEQUENCES[problem.arithmetic.bytes] if techniques.wide_reads else 1, _by_chance(counts)
+def _fitting(problem: ProblemSize, counts: NDArray[np.int64], device: Device, techniques: Techniques) -> Iterator[SparseConfig]:
+    most, by_chance = _MOST_SEQUENCES[problem.arithmetic.bytes] if techniques.wide_reads else 1, _random_split(counts)
     for sequences in (some for some in (8, 4, 2, 1) if some <= most and some < 2 * problem.batch):
         tiles = ceil(problem.batch / sequences)
         for groups in sorted({ceil(tiles / each) for each in range(1, tiles + 1)}):
             for cluster in (1, *(_CLUSTERS if techniques.clusters and groups == tiles else ())):
-                form = Sparse(problem, 1, sequences, groups, 2, 0, cluster=cluster, techniques=techniques)
+                form = SparseConfig(problem, 1, sequences, groups, 2, 0, cluster=cluster, techniques=techniques)
                 for units in _units(form, _processors(device, cluster) // groups):
                     found = _form(replace(form, units=units), counts, device, by_chance)
                     if found is not None:
@@ -81,18 +85,18 @@ def _processors(device: Device, cluster: int) -> int:
     """Multiprocessors that clusters of that size can fill at once."""
     if cluster > device.largest_cluster:
         return 0
-    return device.processors if cluster <= 2 else device.clusters(cluster) * cluster  # multiprocessors are in pairs
+    return device.num_sms if cluster <= 2 else device.clusters(cluster) * cluster  # multiprocessors are in pairs
 
 
-def _by_chance(counts: NDArray[np.int64]) -> Divide:
-    def divide(order: NDArray[np.int32], spread: Spread) -> NDArray[np.int64]:
+def _random_split(counts: NDArray[np.int64]) -> SplitColumns:
+    def divide(order: NDArray[np.int32], spread: Partition) -> NDArray[np.int64]:
         found: NDArray[np.int64] = np.random.default_rng(0).multinomial(counts, [1 / spread.cluster] * spread.cluster).T
         return found
 
     return divide
 
 
-def _units(form: Sparse, processors: int) -> list[int]:
+def _units(form: SparseConfig, processors: int) -> list[int]:
     """Candidate numbers of units per block where `processors` multiprocessors share all hidden units."""
     blocks = processors // form.cluster * form.cluster
     if blocks < 1:
@@ -103,45 +107,47 @@ def _units(form: Sparse, processors: int) -> list[int]:
             if units * rows <= BLOCK_THREADS and units < 2 * hidden]  # fmt: skip
 
 
-def _form(form: Sparse, counts: NDArray[np.int64], device: Device, divide: Divide) -> Sparse | None:
+def _form(form: SparseConfig, counts: NDArray[np.int64], device: Device, divide: SplitColumns) -> SparseConfig | None:
     """Completes a form for all its elements. None where they or 16-bit positions do not fit, or a cluster is not coupled."""
     problem, words = form.problem, pair_words(form.problem)
-    if sum(form.spread.zeros(problem.hidden)) > PLACES:
+    if sum(form.spread.zeros(problem.hidden)) > MAX_POSITIONS:
         return None
-    room, held = form.room(device), _HELD_WORDS // words
+    room, held = form.room(device), _REGISTER_WORDS // words
     if room < 1 or counts.sum() > 2 * (room + held) * BLOCK_THREADS * form.blocks:
         return None
     laid = _laid(form, counts, divide)
     turns, parts = _shares(form, laid)
-    form = replace(form, turns=turns, parts=parts)
+    form = replace(form, rounds=turns, parts=parts)
     room = form.room(device)
-    if room < 1 or turns > 2 * (room + held) or not _is_coupled(form, laid):
+    if room < 1 or turns > 2 * (room + held) or not _all_pairs_communicate(form, laid):
         return None
-    return replace(form, held=min(turns // 2, held, max(_EASY_WORDS[problem.arithmetic.bytes] // words, turns // 2 - room)))
+    return replace(
+        form, held=min(turns // 2, held, max(_SPILL_FREE_WORDS[problem.arithmetic.bytes] // words, turns // 2 - room))
+    )
 
 
-def _is_coupled(form: Sparse, laid: NDArray[np.int64]) -> bool:
+def _all_pairs_communicate(form: SparseConfig, laid: NDArray[np.int64]) -> bool:
     """Whether every block of a cluster is sent something by every other, by which it knows how far that has come."""
-    if form.cluster == 1 or not form.parts_a_row:
+    if form.cluster == 1 or not form.partials_per_row:
         return form.cluster == 1
     return int(laid.reshape(-1, form.cluster, form.spread.rows).sum(axis=2).min()) > 0
 
 
-def _laid(form: Sparse, counts: NDArray[np.int64], divide: Divide) -> NDArray[np.int64]:
+def _laid(form: SparseConfig, counts: NDArray[np.int64], divide: SplitColumns) -> NDArray[np.int64]:
     """Elements of each row that a block has."""
     hidden, spread = form.problem.hidden, form.spread
-    order = order_of(counts.reshape(spread.gates, hidden).sum(axis=0), spread, form.techniques.balance)
-    return laid_counts(divide(order, spread) if form.cluster > 1 else counts, order, spread, hidden)
+    order = balanced_permutation(counts.reshape(spread.gates, hidden).sum(axis=0), spread, form.techniques.balance)
+    return counts_per_block(divide(order, spread) if form.cluster > 1 else counts, order, spread, hidden)
 
 
-def _shares(form: Sparse, laid: NDArray[np.int64]) -> tuple[int, int]:
+def _shares(form: SparseConfig, laid: NDArray[np.int64]) -> tuple[int, int]:
     """Turns, as `pack` finds them, and the most threads that share a row."""
-    turns = turns_of(laid, BLOCK_THREADS)
-    arranged = is_arranged(turns, form.spread, form.techniques.bank_order)
+    turns = min_rounds(laid, BLOCK_THREADS)
+    arranged = is_bank_scheduled(turns, form.spread, form.techniques.bank_order)
     return padded_turns(turns, arranged), form.cluster * ceil(int(laid.max(initial=1)) / turns)
 
 
-def expected_counts(problem: Problem, density: float) -> NDArray[np.int64]:
+def expected_counts(problem: ProblemSize, density: float) -> NDArray[np.int64]:
     """Draws the elements per row, each present with probability `density`; the seed is fixed."""
     rows, columns = problem.hidden, GATES[problem.cell] * problem.hidden
     if not problem.is_backward:
@@ -149,7 +155,7 @@ def expected_counts(problem: Problem, density: float) -> NDArray[np.int64]:
     return np.random.default_rng(0).binomial(columns, density, rows).astype(np.int64)
 
 
-def capacity(problem: Problem, density: float, device: Device, techniques: Techniques = ALL) -> int:
+def capacity(problem: ProblemSize, density: float, device: Device, techniques: Techniques = ALL) -> int:
     """The largest H, `problem`'s own being disregarded, at which a random pattern of that density fits; 0 where none does."""
     fewest, most = 0, 1
     while _fits(problem._replace(hidden=most), density, device, techniques):
@@ -163,5 +169,5 @@ def capacity(problem: Problem, density: float, device: Device, techniques: Techn
     return fewest
 
 
-def _fits(problem: Problem, density: float, device: Device, techniques: Techniques) -> bool:
+def _fits(problem: ProblemSize, density: float, device: Device, techniques: Techniques) -> bool:
     return next(_fitting(problem, expected_counts(problem, density), device, techniques), None) is not None

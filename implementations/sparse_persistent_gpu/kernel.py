@@ -11,8 +11,8 @@ from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.memory import zeros
 from pytest_ecornn.implementations.persistent_gpu import kernel
-from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape, Strides, status_of
-from pytest_ecornn.implementations.sparse_persistent_gpu.config import Sparse
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, Strides, status_of
+from pytest_ecornn.implementations.sparse_persistent_gpu.config import SparseConfig
 
 _NAMES = {False: "forward.cu", True: "backward.cu"}
 _SOURCES = {is_backward: Path(__file__).parent / "kernels" / name for is_backward, name in _NAMES.items()}
@@ -28,16 +28,16 @@ _ARGUMENTS = {
 }
 
 
-def macros(kind: Kind, form: Sparse, hidden: int) -> tuple[tuple[str, str], ...]:
+def macros(kind: KernelSpec, form: SparseConfig, hidden: int) -> tuple[tuple[str, str], ...]:
     """Returns the macros that the source is compiled with. hidden: places of units."""
     storage = str(kind.dtype).removeprefix("torch.").upper()
     found = {"CELL": NN_CELLS.index(form.problem.cell), "HIDDEN": hidden, f"STORAGE_{storage}": 1, **form.macros}
-    found |= {"KEEPS": int(kind.keeps), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": kernel.WATCHDOG_NS}
+    found |= {"KEEPS": int(kind.saves_for_backward), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": kernel.WATCHDOG_NS}
     return tuple((name, str(value)) for name, value in found.items())
 
 
 @lru_cache(maxsize=4096)
-def kernel_of(kind: Kind, form: Sparse, hidden: int) -> Kernel:
+def kernel_of(kind: KernelSpec, form: SparseConfig, hidden: int) -> Kernel:
     names = [*_ARGUMENTS[kind.is_backward].split(), "status"]
     arguments = {**dict.fromkeys(names, np.int64), **dict.fromkeys(("steps", "batch", "is_reverse"), int)}
     name = "sparse_persistent_backward" if kind.is_backward else "sparse_persistent_forward"
@@ -48,7 +48,7 @@ def kernel_of(kind: Kind, form: Sparse, hidden: int) -> Kernel:
 class Launch:
     """Launch of one kernel on rows of one memory layout; a call adds the addresses. shape: `hidden` counts places of units."""
 
-    def __init__(self, shape: Shape, kind: Kind, form: Sparse, is_reverse: bool, output: Strides, other: Strides):
+    def __init__(self, shape: Shape, kind: KernelSpec, form: SparseConfig, is_reverse: bool, output: Strides, other: Strides):
         """other: of the gates, backward of the output's gradient."""
         self._device, self._status, self._handoff_bytes = kind.device, status_of(kind.device), form.handoff_bytes
         name = "d_output" if kind.is_backward else "gates"

@@ -10,18 +10,18 @@ from torch import Tensor
 
 from pytest_ecornn.implementations._common.autograd_ops import differentiable_once
 from pytest_ecornn.implementations._common.input_projection import held
-from pytest_ecornn.implementations._common.padded_gemm import transposed_times
+from pytest_ecornn.implementations._common.padded_gemm import matmul_tn
 from pytest_ecornn.implementations._common.recurrent_problem import GATES
-from pytest_ecornn.implementations._common.states_before import states_before
+from pytest_ecornn.implementations._common.states_before import shifted_states
 from pytest_ecornn.implementations._cuda.memory import empty
-from pytest_ecornn.implementations._cuda.rows import adjacent, shape_of, sizes_of
-from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
+from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, shape_of, sizes_of
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL, Techniques
 from pytest_ecornn.implementations.sparse_persistent_gpu.kernel import launch_of
-from pytest_ecornn.implementations.sparse_persistent_gpu.packed_weight import Pruned
+from pytest_ecornn.implementations.sparse_persistent_gpu.packed_weight import PackedWeight
 
 
-class Given(NamedTuple):
+class LayerInputs(NamedTuple):
     """gates: W_ih x [T, B, G*H], or [B, T, G*H]. states: none, or [B, H] of each. biases: of G*H, None for none.
 
     weight: [G*H, H], with its zeros; not looked at where a layer's values are fixed.
@@ -34,7 +34,7 @@ class Given(NamedTuple):
     lengths: Tensor | None
 
 
-class Kept(NamedTuple):
+class SavedTensors(NamedTuple):
     """Tensors saved for backward: the output, four values a unit of LSTM and GRU, and c of LSTM in float32."""
 
     output: Tensor
@@ -46,22 +46,29 @@ class Layer:
     """mask: [G*H, H] bool, of W_hh. Raises Unsupported where it does not fit."""
 
     def __init__(
-        self, cell: str, mask: Tensor, batch: int, kind: Kind, batch_first: bool, is_reverse: bool, techniques: Techniques = ALL
+        self,
+        cell: str,
+        mask: Tensor,
+        batch: int,
+        kind: KernelSpec,
+        batch_first: bool,
+        is_reverse: bool,
+        techniques: Techniques = ALL,
     ):
         self._cell, self._kind, self._batch_first, self._is_reverse = cell, kind, batch_first, is_reverse
         self.hidden, self._mask = mask.shape[1], mask
-        passes = (kind, kind.backward)[: 1 + kind.keeps]
-        self.passes = [Pruned(mask, one.problem(cell, self.hidden, batch), kind.device, techniques) for one in passes]
+        passes = (kind, kind.backward)[: 1 + kind.saves_for_backward]
+        self.passes = [PackedWeight(mask, one.problem(cell, self.hidden, batch), kind.device, techniques) for one in passes]
         self._values: Tensor | None = None
 
-    def fix(self, weight: Tensor) -> None:
+    def freeze(self, weight: Tensor) -> None:
         """Its values, from now on the same."""
         self._values = self.passes[0].values(weight)
 
-    def __call__(self, given: Given) -> list[Tensor]:
+    def __call__(self, given: LayerInputs) -> list[Tensor]:
         """Output and final states."""
         states = [*given.states, None, None][:2]
-        if self._kind.keeps:
+        if self._kind.saves_for_backward:
             found = _Differentiable.apply(self, given.lengths, given.gates, given.weight, *given.biases, *states)  # type: ignore[no-untyped-call]
             return list(found)
         return self.forward(given)[0]
@@ -78,10 +85,10 @@ class Layer:
         strides = [tuple(reversed(one.stride()[:2])) if self._batch_first else one.stride()[:2] for one in (output, other)]
         return launch_of(shape, kind, pruned.form, self._is_reverse, *strides)
 
-    def forward(self, given: Given) -> tuple[list[Tensor], Kept]:
+    def forward(self, given: LayerInputs) -> tuple[list[Tensor], SavedTensors]:
         """Output, final states; what is kept, where that is asked for."""
         pruned, places = self.passes[0], self.passes[0].places
-        gates, keeps, wide = adjacent(places.laid(given.gates)), self._kind.keeps, GATES[self._cell] > 1
+        gates, keeps, wide = contiguous_last_dim(places.laid(given.gates)), self._kind.saves_for_backward, GATES[self._cell] > 1
         states = [places.laid(one).contiguous() for one in given.states]
         biases = [None if one is None else places.laid(one).contiguous() for one in given.biases]
         output = self._room(gates, 1, places.hidden)
@@ -92,23 +99,23 @@ class Layer:
         finals = [output.new_empty(output.select(0 if not self._batch_first else 1, 0).shape) for _ in range(self._states)]
         values = pruned.values(given.weight) if self._values is None else self._values
         self._launch(0, output, gates)((
-            gates.data_ptr(), *pruned.addresses(values), *map(_address, biases), *_two(states), output.data_ptr(),
-            *_two(finals), _address(given.lengths), *map(_address, kept),
+            gates.data_ptr(), *pruned.addresses(values), *map(_address, biases), *_h_and_c_addresses(states), output.data_ptr(),
+            *_h_and_c_addresses(finals), _address(given.lengths), *map(_address, kept),
         ))  # fmt: skip
         found = [places.units(one) for one in (output, *finals)]
-        return found, Kept(found[0], places.units(kept[0]), places.units(kept[1]))
+        return found, SavedTensors(found[0], places.units(kept[0]), places.units(kept[1]))
 
     @property
     def _states(self) -> int:
         return 2 if self._cell == "lstm" else 1
 
     def backward(
-        self, given: Given, kept: Kept, d_output: Tensor | None, d_finals: Sequence[Tensor | None]
+        self, given: LayerInputs, kept: SavedTensors, d_output: Tensor | None, d_finals: Sequence[Tensor | None]
     ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
         """Gradients of the gates, of GRU's product for n, and of the initial states."""
         pruned, places = self.passes[1], self.passes[1].places
         output, own_gates, cells = map(places.laid, kept)
-        d_output = torch.zeros_like(output) if d_output is None else adjacent(places.laid(d_output))
+        d_output = torch.zeros_like(output) if d_output is None else contiguous_last_dim(places.laid(d_output))
         states = [places.laid(one).contiguous() for one in given.states]
         finals = [None if one is None else places.laid(one).contiguous() for one in d_finals]
         d_gates = self._room(output, GATES[self._cell], places.hidden)
@@ -116,15 +123,16 @@ class Layer:
         d_first = [output.new_empty(output.select(0 if not self._batch_first else 1, 0).shape) for _ in range(self._states)]
         values = pruned.values(given.weight)
         self._launch(1, output, d_output)((
-            own_gates.data_ptr(), cells.data_ptr(), output.data_ptr(), *pruned.addresses(values), *_two(states),
-            d_output.data_ptr(), *_two(finals), d_gates.data_ptr(), _address(d_product), *_two(d_first),
+            own_gates.data_ptr(), cells.data_ptr(), output.data_ptr(), *pruned.addresses(values), *_h_and_c_addresses(states),
+            d_output.data_ptr(), *_h_and_c_addresses(finals), d_gates.data_ptr(), _address(d_product),
+            *_h_and_c_addresses(d_first),
             _address(given.lengths),
         ))  # fmt: skip
         of_product = None if d_product is None else places.units(d_product)
         return places.units(d_gates), of_product, [places.units(one) for one in d_first]
 
-    def of_weights(
-        self, given: Given, kept: Kept, d_gates: Tensor, d_product: Tensor | None, wanted: Sequence[bool]
+    def weight_gradients(
+        self, given: LayerInputs, kept: SavedTensors, d_gates: Tensor, d_product: Tensor | None, wanted: Sequence[bool]
     ) -> list[Tensor | None]:
         """Gradients of W_hh's non-zeros, 0 elsewhere, and of the biases, where they are wanted."""
         rows = d_gates.flatten(0, 1)
@@ -134,9 +142,9 @@ class Layer:
             of_h = torch.cat((rows[:, : 2 * self.hidden], d_product.flatten(0, 1)), 1)
         found: list[Tensor | None] = [None, rows.sum(0) if wanted[1] else None, of_h.sum(0) if wanted[2] else None]
         if wanted[0]:
-            before = states_before(kept.output, first, given.lengths, self._batch_first, self._is_reverse).flatten(0, 1)
+            before = shifted_states(kept.output, first, given.lengths, self._batch_first, self._is_reverse).flatten(0, 1)
             with held(rows, self._kind.tf32):
-                found[0] = transposed_times(of_h, before, self._kind.tf32).masked_fill_(~self._mask, 0)
+                found[0] = matmul_tn(of_h, before, self._kind.tf32).masked_fill_(~self._mask, 0)
         return found
 
 
@@ -144,7 +152,7 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, layer: Layer, lengths: Tensor | None, gates: Tensor, weight: Tensor, *others: Tensor | None) -> Any:
         biases, states = others[:2], [one for one in others[2:] if one is not None]
-        given = Given(gates, states, weight, biases, lengths)
+        given = LayerInputs(gates, states, weight, biases, lengths)
         found, kept = layer.forward(given)
         ctx.layer, ctx.has_biases, ctx.states = layer, [one is not None for one in biases], len(states)
         ctx.save_for_backward(weight, lengths, *states, *kept)
@@ -155,10 +163,10 @@ class _Differentiable(torch.autograd.Function):
     @differentiable_once("sparse_persistent_gpu")
     def backward(ctx: Any, d_output: Tensor | None, *d_finals: Tensor | None) -> Any:
         weight, lengths, *rest = ctx.saved_tensors
-        given, kept = Given(weight, rest[: ctx.states], weight, (), lengths), Kept(*rest[ctx.states :])
+        given, kept = LayerInputs(weight, rest[: ctx.states], weight, (), lengths), SavedTensors(*rest[ctx.states :])
         d_gates, d_product, d_first = ctx.layer.backward(given, kept, d_output, d_finals)
         of_gates, *of_weights = ctx.needs_input_grad[2:6]
-        found = ctx.layer.of_weights(given, kept, d_gates, d_product, of_weights)
+        found = ctx.layer.weight_gradients(given, kept, d_gates, d_product, of_weights)
         d_states = [*d_first[: ctx.states], None, None][:2]
         return None, None, d_gates if of_gates else None, *found, *d_states
 
@@ -167,7 +175,7 @@ def _address(one: Tensor | None) -> int:
     return 0 if one is None else one.data_ptr()
 
 
-def _two(states: Sequence[Tensor | None]) -> tuple[int, int]:
+def _h_and_c_addresses(states: Sequence[Tensor | None]) -> tuple[int, int]:
     """h and c, 0 where there is none."""
     found = [*map(_address, states), 0, 0]
     return found[0], found[1]

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pytest_ecornn.contract import Unsupported
-from pytest_ecornn.implementations._common.recurrent_problem import Device, Problem
-from pytest_ecornn.implementations.sparse_persistent_gpu.config import BLOCK_THREADS, Sparse, Techniques
-from pytest_ecornn.implementations.sparse_persistent_gpu.csr import NONE, of_mask
+from pytest_ecornn.implementations._common.recurrent_problem import Device, ProblemSize
+from pytest_ecornn.implementations.sparse_persistent_gpu.config import BLOCK_THREADS, SparseConfig, Techniques
+from pytest_ecornn.implementations.sparse_persistent_gpu.csr import PADDING, from_mask
 from pytest_ecornn.implementations.sparse_persistent_gpu.heuristics import choose
-from pytest_ecornn.implementations.sparse_persistent_gpu.packing import Packed, divided_counts, pack
+from pytest_ecornn.implementations.sparse_persistent_gpu.packing import PackedEll, divided_counts, pack
 
 
-class Places:
+class UnitPermutation:
     """Units in another order, with gaps, or as they are: a kernel's rows of K values a unit, H of each beside each other."""
 
     def __init__(self, order: NDArray[np.int32], hidden: int, device: torch.device):
@@ -26,7 +26,7 @@ class Places:
         self._unit_at = self._place_of = None
         if not is_plain:
             place_of = np.empty(hidden, np.int64)
-            place_of[order[order != NONE]] = np.flatnonzero(order != NONE)
+            place_of[order[order != PADDING]] = np.flatnonzero(order != PADDING)
             self._unit_at = torch.from_numpy(np.maximum(order, 0).astype(np.int64)).to(device)  # a gap has some unit's
             self._place_of = torch.from_numpy(place_of).to(device)
 
@@ -46,35 +46,35 @@ class Places:
         return found.index_select(-1, after).flatten(-2)
 
 
-class Pruned:
+class PackedWeight:
     """W_hh of a pattern, packed for one pass. Raises Unsupported, with the numbers, where it does not fit.
 
     mask: [G*H, H] bool. A view of it by `values` is what the kernel multiplies by.
     """
 
-    def __init__(self, mask: Tensor, problem: Problem, device: torch.device, techniques: Techniques):
-        pattern = of_mask(mask.T if problem.is_backward else mask)
+    def __init__(self, mask: Tensor, problem: ProblemSize, device: torch.device, techniques: Techniques):
+        pattern = from_mask(mask.T if problem.is_backward else mask)
         form = choose(problem, pattern.counts, Device.of(device), techniques, partial(divided_counts, pattern))
         if isinstance(form, str):
             raise Unsupported(f"{form}{' backward' * problem.is_backward}")
         packed = pack(pattern, form.spread, techniques.balance, techniques.bank_order)
-        assert packed.turns == form.turns
+        assert packed.turns == form.rounds
         self.form, self._is_wide = form, problem.arithmetic.bytes == 4
-        self.places = Places(packed.order, problem.hidden, device)
+        self.places = UnitPermutation(packed.unit_permutation, problem.hidden, device)
         self._from, self._is_none = (one.to(device) for one in self._sources(packed, problem.is_backward))
-        places = packed.columns.astype(np.int32) * (form.wide_bytes // form.place_bytes)
+        places = packed.columns.astype(np.int32) * (form.wide_bytes // form.position_unit_bytes)
         places = places.reshape(form.blocks, form.pairs, 2, BLOCK_THREADS)
         self._fixed = [
             torch.from_numpy(np.ascontiguousarray(one)).to(device)
             for one in (places[:, :, 0] | places[:, :, 1] << 16, *_slots_and_firsts(packed, form))
         ]
 
-    def _sources(self, packed: Packed, is_transposed: bool) -> tuple[Tensor, Tensor]:
+    def _sources(self, packed: PackedEll, is_transposed: bool) -> tuple[Tensor, Tensor]:
         """Returns the index in W_hh of each value, in the order of values, and a mask of those that no element has."""
         pattern, sources = packed.nonzeros, packed.sources
-        at = pattern.columns.astype(np.int64) * pattern.shape[0] + pattern.rows if is_transposed else pattern.places
+        at = pattern.col_indices.astype(np.int64) * pattern.shape[0] + pattern.rows if is_transposed else pattern.places
         found = np.append(at, 0)[sources].reshape(self.form.blocks, self.form.pairs, 2, BLOCK_THREADS)
-        is_none = (sources == NONE).reshape(found.shape)
+        is_none = (sources == PADDING).reshape(found.shape)
         laid = [one if self._is_wide else one.swapaxes(2, 3) for one in (found, is_none)]
         return torch.from_numpy(laid[0].astype(np.int32)), torch.from_numpy(np.ascontiguousarray(laid[1]))
 
@@ -89,24 +89,26 @@ class Pruned:
         return places.data_ptr(), values.data_ptr(), slots.data_ptr(), firsts.data_ptr()
 
 
-def _slots_and_firsts(packed: Packed, form: Sparse) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _slots_and_firsts(packed: PackedEll, form: SparseConfig) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Returns the slots of threads' partial sums, and each row's first slot or, in clusters, how many a block receives.
 
     Sources: kernels/partial_sums.cuh and kernels/cluster_reduce.cuh.
     """
-    if not form.parts_a_row:
-        return packed.slots, packed.firsts
+    if not form.partials_per_row:
+        return packed.slots, packed.row_offsets
     spread, found = packed.spread, np.empty_like(packed.slots)
-    each, a_block = form.parts // form.cluster, form.parts_a_row * spread.rows + 1
-    for block, (first, slots) in enumerate(zip(packed.firsts, packed.slots, strict=True)):
+    each, a_block = form.parts // form.cluster, form.partials_per_row * spread.rows + 1
+    for block, (first, slots) in enumerate(zip(packed.row_offsets, packed.slots, strict=True)):
         row = np.searchsorted(first, slots, side="right") - 1
         owner, own = np.divmod(row, spread.rows)
         own = own % spread.gates * spread.units + own // spread.gates
-        place = own * form.parts_a_row + block % spread.cluster * each + slots - first[row]
+        place = own * form.partials_per_row + block % spread.cluster * each + slots - first[row]
         found[block] = np.where(
-            row < spread.shared_rows, owner * a_block + place, spread.rows * form.parts_a_row if form.cluster == 1 else NONE
+            row < spread.shared_rows,
+            owner * a_block + place,
+            spread.rows * form.partials_per_row if form.cluster == 1 else PADDING,
         )
     if form.cluster == 1:
-        return found, packed.firsts
-    sent = np.diff(packed.firsts).reshape(-1, form.cluster, form.cluster, spread.rows).sum(axis=(1, 3))
+        return found, packed.row_offsets
+    sent = np.diff(packed.row_offsets).reshape(-1, form.cluster, form.cluster, spread.rows).sum(axis=(1, 3))
     return found, sent.reshape(-1, 1).astype(np.int32)

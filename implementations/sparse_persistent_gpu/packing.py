@@ -15,15 +15,15 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_ecornn.implementations.sparse_persistent_gpu.csr import NONE, NonZeros, starts_of
+from pytest_ecornn.implementations.sparse_persistent_gpu.csr import PADDING, CsrPattern, offsets_from_counts
 
-PLACES = np.iinfo(np.uint16).max + 1  # that 16 bits tell apart
-_LEAST_GAIN = 1.1  # in the most elements of a block, for which units leave their order, in which they are read together
+MAX_POSITIONS = np.iinfo(np.uint16).max + 1  # that 16 bits tell apart
+_MIN_GAIN = 1.1  # in the most elements of a block, for which units leave their order, in which they are read together
 _SPARE_TURNS, _LONG = 1, 100  # with so many more, where there are not many, reads can be arranged so that few collide
 
 
 @dataclass(frozen=True)
-class Spread:
+class Partition:
     """How a weight [G*H, K*H] lies in blocks of `units` hidden units and `threads` threads, of G `gates`, K `told` of each.
 
     Forward it is W_hh, K being 1; backward its transpose [H, G*H]. classes: of banks that so many threads, which read at once,
@@ -34,16 +34,16 @@ class Spread:
     gates: int
     units: int
     threads: int
-    classes: int = 8
-    together: int = 1
+    bank_groups: int = 8
+    bank_width: int = 1
     told: int = 1
     cluster: int = 1
 
     def __post_init__(self) -> None:
         if self.shared_rows > self.threads:
             raise ValueError(f"a block of {self.units} units has {self.shared_rows} rows, more than its {self.threads} threads")
-        if self.threads % self.classes:
-            raise ValueError(f"{self.threads} threads are no multiple of the {self.classes} that read at once")
+        if self.threads % self.bank_groups:
+            raise ValueError(f"{self.threads} threads are no multiple of the {self.bank_groups} that read at once")
 
     @property
     def rows(self) -> int:
@@ -65,12 +65,12 @@ class Spread:
 
     def zeros(self, hidden: int) -> tuple[int, int]:
         """The first position beyond all that a block reads of the first class, and how many: there 0 lies, of each class."""
-        span = self.classes * self.together
+        span = self.bank_groups * self.bank_width
         return ceil(self.segment(hidden) / span) * span, span
 
 
 @dataclass(frozen=True, eq=False)
-class Packed:
+class PackedEll:
     """Sums of a row are made by threads whose slots are beside each other.
 
     order: [blocks * units] int32, the hidden unit at each place, NONE where there is none; columns are positions, K of each
@@ -80,10 +80,10 @@ class Packed:
     product with 0. turns are even.
     """
 
-    spread: Spread
-    nonzeros: NonZeros
-    order: NDArray[np.int32]
-    firsts: NDArray[np.int32]
+    spread: Partition
+    nonzeros: CsrPattern
+    unit_permutation: NDArray[np.int32]
+    row_offsets: NDArray[np.int32]
     slots: NDArray[np.int32]
     columns: NDArray[np.uint16]
     sources: NDArray[np.int32]
@@ -93,103 +93,107 @@ class Packed:
         return int(self.sources.shape[1])
 
     @property
-    def collisions(self) -> float:
+    def bank_conflicts(self) -> float:
         """How many more times shared memory is read in a turn than once, on average, at most: who reads the same is counted."""
-        reads = self.columns.reshape(-1, self.spread.classes).astype(np.int32)
-        classes = np.sort(reads // self.spread.together % self.spread.classes, axis=1)
+        reads = self.columns.reshape(-1, self.spread.bank_groups).astype(np.int32)
+        classes = np.sort(reads // self.spread.bank_width % self.spread.bank_groups, axis=1)
         run, longest = np.ones(len(classes), np.int32), np.ones(len(classes), np.int32)
-        for lane in range(1, self.spread.classes):
+        for lane in range(1, self.spread.bank_groups):
             run = np.where(classes[:, lane] == classes[:, lane - 1], run + 1, 1)
             longest = np.maximum(longest, run)
         return float(longest.mean()) - 1
 
-    def unpacked(self) -> NonZeros:
+    def unpack(self) -> CsrPattern:
         """The pattern, found again from what lies where."""
-        block, turn, thread = np.nonzero(self.sources != NONE)
-        of_block = zip(self.firsts, self.slots, strict=True)
+        block, turn, thread = np.nonzero(self.sources != PADDING)
+        of_block = zip(self.row_offsets, self.slots, strict=True)
         row = np.stack([np.searchsorted(first, slots, side="right") - 1 for first, slots in of_block])
         local, hidden = row[block, thread], self.nonzeros.shape[1] // self.spread.told
         first, rank = block - block % self.spread.cluster, block % self.spread.cluster
-        rows = local % self.spread.gates * hidden + self.order[first * self.spread.units + local // self.spread.gates]
+        rows = (
+            local % self.spread.gates * hidden + self.unit_permutation[first * self.spread.units + local // self.spread.gates]
+        )
         position = self.columns[block, turn, thread] + rank.astype(np.int64) * self.spread.segment(hidden)
         place, which = np.divmod(position, self.spread.told)
-        columns = which * hidden + self.order[place]
+        columns = which * hidden + self.unit_permutation[place]
         found = np.lexsort((columns, rows))
         counts = np.bincount(rows, minlength=self.nonzeros.shape[0])
-        return NonZeros(self.nonzeros.shape, starts_of(counts), columns[found])
+        return CsrPattern(self.nonzeros.shape, offsets_from_counts(counts), columns[found])
 
 
-def pack(nonzeros: NonZeros, spread: Spread, is_balanced: bool = True, is_bank_aware: bool = True) -> Packed:
+def pack(nonzeros: CsrPattern, spread: Partition, is_balanced: bool = True, is_bank_aware: bool = True) -> PackedEll:
     """is_balanced: units change places where blocks would be uneven. is_bank_aware: so do elements (`is_arranged`).
 
     Without either all lies in the order of units and columns. Raises ValueError for a shape that is not [G*H, K*H].
     """
-    from pytest_ecornn.implementations.sparse_persistent_gpu.bank_scheduling import arrange, fill
+    from pytest_ecornn.implementations.sparse_persistent_gpu.bank_scheduling import fill, schedule_conflict_free
 
     rows, columns_of = nonzeros.shape
     hidden = columns_of // spread.told
     is_other = rows != spread.gates * hidden or columns_of != spread.told * hidden
-    if is_other or sum(spread.zeros(hidden)) > PLACES:
+    if is_other or sum(spread.zeros(hidden)) > MAX_POSITIONS:
         raise ValueError(
             f"expected [G*H, K*H] of {spread.gates} gates and some 65,000 columns at most, K {spread.told}, "
             f"got {list(nonzeros.shape)}"
         )
-    order = order_of(nonzeros.counts.reshape(spread.gates, hidden).sum(axis=0), spread, is_balanced)
-    divided, at, origins = _divided(nonzeros, order, spread)
-    own_rows, counts = _rows_of_blocks(order, spread, hidden), laid_counts(np.diff(divided), order, spread, hidden)
-    turns = turns_of(counts, spread.threads)
+    order = balanced_permutation(nonzeros.counts.reshape(spread.gates, hidden).sum(axis=0), spread, is_balanced)
+    divided, at, origins = _split_columns(nonzeros, order, spread)
+    own_rows, counts = _rows_of_blocks(order, spread, hidden), counts_per_block(np.diff(divided), order, spread, hidden)
+    turns = min_rounds(counts, spread.threads)
     shares = -(-counts // turns)
     firsts = np.concatenate((np.zeros((len(shares), 1), np.int64), np.cumsum(shares, axis=1)), axis=1).astype(np.int32)
-    arranged = is_arranged(turns, spread, is_bank_aware)
+    arranged = is_bank_scheduled(turns, spread, is_bank_aware)
     shape = len(firsts), padded_turns(turns, arranged), spread.threads
     zeros, _ = spread.zeros(hidden)
-    columns, sources = np.full(shape, zeros, np.uint16), np.full(shape, NONE, np.int32)
+    columns, sources = np.full(shape, zeros, np.uint16), np.full(shape, PADDING, np.int32)
     slots = np.stack([_slots(share, spread.threads) for share in shares]) if arranged else _in_order(shape)
     for block, own in enumerate(own_rows):
         threads = np.argsort(slots[block]).astype(np.int32)
         laid = columns[block], sources[block]
         if arranged:
-            arrange(divided, at, own, firsts[block], threads, spread.classes, spread.together, zeros, *laid)
+            schedule_conflict_free(
+                divided, at, own, firsts[block], threads, spread.bank_groups, spread.bank_width, zeros, *laid
+            )
         else:
             fill(divided, at, own, firsts[block], *laid)
     if origins is not None:
-        sources = np.append(origins, NONE)[sources]  # of NONE the last
-    return Packed(spread, nonzeros, order, firsts, slots, columns, sources)
+        sources = np.append(origins, PADDING)[sources]  # of NONE the last
+    return PackedEll(spread, nonzeros, order, firsts, slots, columns, sources)
 
 
-def divided_counts(nonzeros: NonZeros, order: NDArray[np.int32], spread: Spread) -> NDArray[np.int64]:
+def divided_counts(nonzeros: CsrPattern, order: NDArray[np.int32], spread: Partition) -> NDArray[np.int64]:
     """[cluster, G*H]: elements of each segment in each row, where units lie in that order."""
-    return np.diff(_divided(nonzeros, order, spread)[0]).reshape(spread.cluster, -1)
+    return np.diff(_split_columns(nonzeros, order, spread)[0]).reshape(spread.cluster, -1)
 
 
-def _divided(
-    nonzeros: NonZeros, order: NDArray[np.int32], spread: Spread
+def _split_columns(
+    nonzeros: CsrPattern, order: NDArray[np.int32], spread: Partition
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32] | None]:
     """Rows cut into segments, the first of all rows and then the next: where each begins, and where its elements' positions
     within a segment are; and which each is in the pattern, None where they are as there.
     """
     hidden = nonzeros.shape[1] // spread.told
     place = np.empty(hidden, np.int32)
-    place[order[order != NONE]] = np.flatnonzero(order != NONE)
-    at = place[nonzeros.columns % hidden] * spread.told + nonzeros.columns // hidden
+    place[order[order != PADDING]] = np.flatnonzero(order != PADDING)
+    at = place[nonzeros.col_indices % hidden] * spread.told + nonzeros.col_indices // hidden
     if spread.cluster == 1:
-        return nonzeros.starts, at, None
+        return nonzeros.row_offsets, at, None
     segment, at = np.divmod(at, np.int32(spread.segment(hidden)))
     own = [np.flatnonzero(segment == k) for k in range(spread.cluster)]
-    counts = [np.diff(np.searchsorted(one, nonzeros.starts)) for one in own]
+    counts = [np.diff(np.searchsorted(one, nonzeros.row_offsets)) for one in own]
     origins = np.concatenate(own).astype(np.int32)
-    return starts_of(np.concatenate(counts)), at[origins], origins
+    return offsets_from_counts(np.concatenate(counts)), at[origins], origins
 
 
-def order_of(counts: NDArray[np.int64], spread: Spread, is_balanced: bool) -> NDArray[np.int32]:
+def balanced_permutation(counts: NDArray[np.int64], spread: Partition, is_balanced: bool) -> NDArray[np.int32]:
     """[blocks * units] int32: the hidden unit at each position, NONE beyond the last. counts: of their elements [H]."""
     blocks, units = spread.blocks(len(counts)), spread.units
-    plain = np.append(np.arange(len(counts)), np.full(blocks * units - len(counts), NONE)).astype(np.int32)
+    plain = np.append(np.arange(len(counts)), np.full(blocks * units - len(counts), PADDING)).astype(np.int32)
 
     def largest(order: NDArray[np.int32]) -> int:  # of the blocks' loads
         return int(np.append(counts, 0)[order].reshape(blocks, units).sum(axis=1).max())
 
-    if not is_balanced or largest(plain) <= _LEAST_GAIN * counts.sum() / blocks:  # no order has a smaller one than the mean
+    if not is_balanced or largest(plain) <= _MIN_GAIN * counts.sum() / blocks:  # no order has a smaller one than the mean
         return plain
     members: list[list[int]] = [[] for _ in range(blocks)]
     loads = [(0, block) for block in range(blocks)]  # of those that have room: the least loaded takes the next largest unit
@@ -198,11 +202,11 @@ def order_of(counts: NDArray[np.int64], spread: Spread, is_balanced: bool) -> ND
         members[block].append(int(unit))
         if len(members[block]) < units:
             heapq.heappush(loads, (load + int(counts[unit]), block))
-    even = np.array([unit for own in members for unit in sorted(own) + [NONE] * (units - len(own))], np.int32)
-    return even if largest(plain) > _LEAST_GAIN * largest(even) else plain
+    even = np.array([unit for own in members for unit in sorted(own) + [PADDING] * (units - len(own))], np.int32)
+    return even if largest(plain) > _MIN_GAIN * largest(even) else plain
 
 
-def turns_of(counts: NDArray[np.int64], threads: int) -> int:
+def min_rounds(counts: NDArray[np.int64], threads: int) -> int:
     """The fewest in which so many threads take all elements of a block, each of one row alone. counts: [blocks, rows]."""
     fewest, most = 1, max(1, int(counts.max()))
     while fewest < most:
@@ -214,9 +218,9 @@ def turns_of(counts: NDArray[np.int64], threads: int) -> int:
     return most
 
 
-def is_arranged(turns: int, spread: Spread, is_bank_aware: bool) -> bool:
+def is_bank_scheduled(turns: int, spread: Partition, is_bank_aware: bool) -> bool:
     """Whether threads' turns are drawn up together: of lists much shorter than classes are many, columns' order is better."""
-    return is_bank_aware and turns > spread.classes / 2
+    return is_bank_aware and turns > spread.bank_groups / 2
 
 
 def padded_turns(turns: int, arranged: bool) -> int:
@@ -225,16 +229,16 @@ def padded_turns(turns: int, arranged: bool) -> int:
     return turns + turns % 2
 
 
-def laid_counts(counts: NDArray[np.int64], order: NDArray[np.int32], spread: Spread, hidden: int) -> NDArray[np.int64]:
+def counts_per_block(counts: NDArray[np.int64], order: NDArray[np.int32], spread: Partition, hidden: int) -> NDArray[np.int64]:
     """[blocks, shared rows]: elements of each that a block has, units lying in that order. counts: [cluster, G*H], or flat."""
     return np.append(counts, 0)[_rows_of_blocks(order, spread, hidden)]  # of no row the last
 
 
-def _rows_of_blocks(order: NDArray[np.int32], spread: Spread, hidden: int) -> NDArray[np.int64]:
+def _rows_of_blocks(order: NDArray[np.int32], spread: Partition, hidden: int) -> NDArray[np.int64]:
     """[blocks, shared rows]: rows of the weight, in segment after segment of all of them; NONE for those of no unit."""
     units = order.reshape(-1, 1, spread.units * spread.cluster, 1).astype(np.int64)
     first = np.arange(spread.cluster).reshape(-1, 1, 1) * (spread.gates * hidden)
-    rows = np.where(units == NONE, NONE, first + np.arange(spread.gates) * hidden + units)
+    rows = np.where(units == PADDING, PADDING, first + np.arange(spread.gates) * hidden + units)
     return rows.reshape(-1, spread.shared_rows)
 
 

@@ -35,7 +35,7 @@ class Choice(NamedTuple):
         return f"{layout}, {self.library}, products of a step {self.product_us:.1f} us"
 
 
-def fastest(case: Case, device: torch.device, layouts: tuple[bool, ...]) -> Choice:
+def autotune(case: Case, device: torch.device, layouts: tuple[bool, ...]) -> Choice:
     """The best of `layouts` (True for batch-minor) and LIBRARIES for the recurrent products of a case."""
     products = Case(
         cell=case.cell, steps=1, batch=case.batch, hidden_size=case.hidden_size, dtype=case.dtype, precision=case.precision,
@@ -54,7 +54,7 @@ def _fastest(case: Case, device: torch.device, layouts: tuple[bool, ...]) -> Cho
 def _product_us(plan: Plan) -> float:
     form, case = plan.form, plan.form.case
     weight = _values(form, form.gate_features * form.h_features).view(form.gate_features, form.h_features)
-    h, d_gates = (form.arrange(_values(form, n * case.batch), 1, n)[0] for n in (form.h_features, form.gate_features))
+    h, d_gates = (form.view_as_layout(_values(form, n * case.batch), 1, n)[0] for n in (form.h_features, form.gate_features))
     gates, d_h = (form.empty(1, n, form.compute)[0] for n in (form.gate_features, form.h_features))
 
     def launch() -> None:

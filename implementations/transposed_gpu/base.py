@@ -6,7 +6,7 @@ import torch
 
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Weights, cells
 from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
-from pytest_ecornn.implementations._cuda.compile import indexed, refusal
+from pytest_ecornn.implementations._cuda.compile import skip_reason, with_index
 from pytest_ecornn.reference.precision import tf32_refusal
 
 
@@ -28,17 +28,17 @@ class Transposed(Implementation):
             return reason
         if case.batch * case.hidden_size >= 2**31:
             return f"B * H must be below 2^31, got {case.batch * case.hidden_size}"
-        return refusal(device)
+        return skip_reason(device)
 
     def build(self, case: Case, weights: Weights) -> Layer:
-        from pytest_ecornn.implementations.transposed_gpu.autotune import fastest
+        from pytest_ecornn.implementations.transposed_gpu.autotune import autotune
         from pytest_ecornn.implementations.transposed_gpu.buffers import Form
         from pytest_ecornn.implementations.transposed_gpu.layer import Plan
         from pytest_ecornn.implementations.transposed_gpu.ops import make_layer
 
-        device = indexed(case.device)
+        device = with_index(case.device)
         with torch.cuda.device(device):
-            choice = fastest(case, device, self.layouts)
+            choice = autotune(case, device, self.layouts)
             layer = make_layer(Plan(Form(case, device, choice.is_batch_minor), choice.library), weights)
         self._notes = str(choice)
         return layer

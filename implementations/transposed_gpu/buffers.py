@@ -64,7 +64,7 @@ class Form:
         return (self.case.steps + 1) * self.case.batch * max(self.saved, self.h_features, self.gate_features)
 
     @property
-    def lead(self) -> tuple[int, int]:
+    def leading_dims(self) -> tuple[int, int]:
         """The first two dimensions of x and of the output, as the case lays them out."""
         case = self.case
         return (case.batch, case.steps) if case.batch_first else (case.steps, case.batch)
@@ -74,7 +74,7 @@ class Form:
         """Layers times directions."""
         return self.case.layers * self.case.directions
 
-    def arrange(self, memory: Tensor, steps: int, features: int) -> Tensor:
+    def view_as_layout(self, memory: Tensor, steps: int, features: int) -> Tensor:
         """[steps, B, features] in `memory`, which has as many elements."""
         batch = self.case.batch
         if self.is_batch_minor:
@@ -83,11 +83,11 @@ class Form:
 
     def empty(self, steps: int, features: int, dtype: torch.dtype) -> Tensor:
         memory = torch.empty(steps * self.case.batch * features, dtype=dtype, device=self.device)
-        return self.arrange(memory, steps, features)
+        return self.view_as_layout(memory, steps, features)
 
 
 @dataclass(frozen=True)
-class Track:
+class PseudoLayerBuffers:
     """One layer in one direction. gates [T, B, S*H], state [T+1, B, H]: computing type; h [T+1, B, h_features]: storage."""
 
     gates: Tensor
@@ -101,7 +101,7 @@ class Track:
         return self.h[:-1] if self.is_reverse else self.h[1:]
 
     @property
-    def previous(self) -> Tensor:
+    def h_before(self) -> Tensor:
         """h before each step, [T, B, h_features]."""
         return self.h[1:] if self.is_reverse else self.h[:-1]
 
@@ -127,17 +127,17 @@ def reserve(form: Form) -> Tensor:
     return (torch.empty if used == size else torch.zeros)(size, dtype=torch.uint8, device=form.device)
 
 
-def tracks(form: Form, memory: Tensor) -> list[Track]:
+def tracks(form: Form, memory: Tensor) -> list[PseudoLayerBuffers]:
     """The tracks in `memory`, uint8 [reserve_bytes], inputs first."""
     found, start = [], 0
     for track in range(form.tracks):
         arrays = []
         for steps, features, dtype in _shapes(form):
             count = steps * form.case.batch * features * dtype.itemsize
-            arrays.append(form.arrange(memory[start : start + count].view(dtype), steps, features))
+            arrays.append(form.view_as_layout(memory[start : start + count].view(dtype), steps, features))
             start += _bytes(form, steps, features, dtype)
         gates, state, h = arrays
-        found.append(Track(gates, state, h, is_reverse=bool(track % form.case.directions)))
+        found.append(PseudoLayerBuffers(gates, state, h, is_reverse=bool(track % form.case.directions)))
     return found
 
 

@@ -9,8 +9,14 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import cells
-from pytest_ecornn.implementations.transposed_gpu.buffers import Form, Gradients, Track, reserve, tracks
-from pytest_ecornn.implementations.transposed_gpu.steps import Steps, TrackWeights, layer_input, long_product, product
+from pytest_ecornn.implementations.transposed_gpu.buffers import Form, Gradients, PseudoLayerBuffers, reserve, tracks
+from pytest_ecornn.implementations.transposed_gpu.steps import (
+    StepLauncher,
+    TrackWeights,
+    gemm_single_rounding,
+    layer_input,
+    product,
+)
 from pytest_ecornn.reference.precision import fp32_precision
 
 Tensors = list[Tensor]
@@ -20,7 +26,7 @@ class Plan:
     """How one case is run: the form, the steps, and the library (cublas, cublaslt) of the products."""
 
     def __init__(self, form: Form, library: str):
-        self.form, self.library, self.steps = form, library, Steps(form)
+        self.form, self.library, self.steps = form, library, StepLauncher(form)
         names = list(cells.parameter_shapes(form.case))
         self._prepared: list[TrackWeights] = []
         self._places = [
@@ -70,12 +76,14 @@ def run_forward(plan: Plan, x: Tensor, flat: Sequence[Tensor], state: Sequence[T
     own = tracks(form, memory)
     with plan.settings():
         weights = plan.operands(flat)
-        _start(plan, own, x, weights, state)
+        _load_inputs(plan, own, x, weights, state)
         plan.steps.forward(own, weights, lengths)
-    return [*_results(plan, own, lengths), *([memory] if form.case.training else [])]
+    return [*_collect_outputs(plan, own, lengths), *([memory] if form.case.training else [])]
 
 
-def _start(plan: Plan, own: Sequence[Track], x: Tensor, weights: Sequence[TrackWeights], state: Sequence[Tensor]) -> None:
+def _load_inputs(
+    plan: Plan, own: Sequence[PseudoLayerBuffers], x: Tensor, weights: Sequence[TrackWeights], state: Sequence[Tensor]
+) -> None:
     """Writes what the forward steps start from: the product of x and the initial states."""
     form, hidden = plan.form, plan.form.case.hidden_size
     for number, track in enumerate(own):
@@ -91,13 +99,13 @@ def _start(plan: Plan, own: Sequence[Track], x: Tensor, weights: Sequence[TrackW
                 columns = slice(number * form.gates, (number + 1) * form.gates)
                 track.gates[:, :, : form.gates].copy_(plan.time_first(x)[..., columns])
             else:
-                plan.steps.from_below(plan.time_first(x), weights[number], track, 0, form.case.steps)
+                plan.steps.input_gemm(plan.time_first(x), weights[number], track, 0, form.case.steps)
 
 
-def _results(plan: Plan, own: Sequence[Track], lengths: Tensor | None) -> Tensors:
+def _collect_outputs(plan: Plan, own: Sequence[PseudoLayerBuffers], lengths: Tensor | None) -> Tensors:
     """Output and final states, in memory of their own."""
     form, case, hidden = plan.form, plan.form.case, plan.form.case.hidden_size
-    output = torch.empty((*form.lead, case.directions * hidden), dtype=form.storage, device=form.device)
+    output = torch.empty((*form.leading_dims, case.directions * hidden), dtype=form.storage, device=form.device)
     by_time = plan.time_first(output)
     for direction, track in enumerate(own[-case.directions :]):
         by_time[..., direction * hidden : (direction + 1) * hidden].copy_(track.output[..., :hidden])
@@ -145,25 +153,25 @@ def _gradients_of_state(form: Form, gradients: Sequence[Gradients]) -> Tensors:
 
 
 def _gradients_of_weights(
-    plan: Plan, own: Sequence[Track], gradients: Sequence[Gradients], x: Tensor, flat: Sequence[Tensor]
+    plan: Plan, own: Sequence[PseudoLayerBuffers], gradients: Sequence[Gradients], x: Tensor, flat: Sequence[Tensor]
 ) -> Tensors:
     """One product over all steps for each weight; the tracks side by side."""
     form, case = plan.form, plan.form.case
     found = [torch.empty_like(weight, memory_format=torch.contiguous_format) for weight in flat]
-    with plan.steps.streams.forked():
+    with plan.steps.streams.fork_join():
         for number, into in enumerate(plan.weights(found)):
             with plan.steps.streams.on(number):
                 d_x, d_h = (
                     g[..., : form.gates].flatten(0, 1) for g in (gradients[number].d_gates_x, gradients[number].d_gates_h)
                 )
-                long_product(form, d_h.T, own[number].previous[..., : case.hidden_size].flatten(0, 1), into.weight_hh)
+                gemm_single_rounding(form, d_h.T, own[number].h_before[..., : case.hidden_size].flatten(0, 1), into.weight_hh)
                 if into.bias_hh is not None:
                     torch.sum(d_h, 0, out=into.bias_hh)
                 if into.bias_ih is not None:
                     torch.sum(d_x, 0, out=into.bias_ih)
                 if into.weight_ih is not None:
                     inputs = plan.time_first(x) if number < case.directions else layer_input(form, own, number)
-                    long_product(form, d_x.T, inputs[..., : into.weight_ih.shape[1]].flatten(0, 1), into.weight_ih)
+                    gemm_single_rounding(form, d_x.T, inputs[..., : into.weight_ih.shape[1]].flatten(0, 1), into.weight_ih)
     return found
 
 
@@ -172,7 +180,7 @@ def _gradient_of_x(plan: Plan, gradients: Sequence[Gradients], weights: Sequence
     form, case = plan.form, plan.form.case
     given = [(one.d_gates_x, by.weight_ih) for one, by in zip(gradients[: case.directions], weights, strict=False)]
     if case.projected:
-        d_x = torch.empty((*form.lead, case.directions * form.gates), dtype=form.storage, device=form.device)
+        d_x = torch.empty((*form.leading_dims, case.directions * form.gates), dtype=form.storage, device=form.device)
         plan.time_first(d_x).copy_(torch.cat([d_gates[..., : form.gates] for d_gates, _ in given], -1))
         return d_x
     parts = []

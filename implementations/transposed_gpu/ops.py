@@ -23,7 +23,7 @@ from pytest_ecornn.implementations._common.autograd_ops import differentiable_on
 from pytest_ecornn.implementations.transposed_gpu.buffers import reserve_bytes
 from pytest_ecornn.implementations.transposed_gpu.layer import Plan, Tensors, run_backward, run_forward
 
-_numbers = count()
+_layer_ids = count()
 _layers: weakref.WeakValueDictionary[int, TransposedLayer] = weakref.WeakValueDictionary()
 
 
@@ -62,7 +62,7 @@ def _copy(targets: Tensors, sources: Tensors) -> None:
             target.copy_(source, non_blocking=True)
 
 
-class Replay:
+class GraphedPass:
     """A pass as a graph over tensors of its own. lengths: on the device, or None."""
 
     def __init__(self, plan: Plan, run: Callable[[Tensors, Tensor | None], Tensors], inputs: Tensors, lengths: Tensor | None):
@@ -89,10 +89,10 @@ class TransposedLayer:
     """A plan with the weights that its graphs were made for. `number` names it to the ops while it lives."""
 
     def __init__(self, plan: Plan, weights: Sequence[Tensor]):
-        self.plan, self.number = plan, next(_numbers)
+        self.plan, self.number = plan, next(_layer_ids)
         self._addresses = [weight.data_ptr() for weight in weights]
-        self._forward: Replay | None = None
-        self._backward: Replay | None = None
+        self._forward: GraphedPass | None = None
+        self._backward: GraphedPass | None = None
         # Sparse weights are masked anew at each call of training, and no graph fits where they come to lie.
         if plan.form.device.type == "cuda" and plan.form.case.density == 1:
             self._capture(list(weights))
@@ -104,20 +104,20 @@ class TransposedLayer:
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=form.storage, device=form.device)
 
-        x = zeros(*form.lead, cells.x_width(case))
+        x = zeros(*form.leading_dims, cells.x_width(case))
         states = [zeros(form.tracks, case.batch, case.hidden_size) for _ in cells.get(case.cell).states]
         lengths = torch.full((case.batch,), case.steps, device=form.device) if case.ragged else None
         given = states if case.has_state else []
-        self._forward = Replay(plan, lambda i, n: run_forward(plan, i[0], weights, i[1:], n), [x, *given], lengths)
+        self._forward = GraphedPass(plan, lambda i, n: run_forward(plan, i[0], weights, i[1:], n), [x, *given], lengths)
         if case.training:
-            output = zeros(*form.lead, case.directions * case.hidden_size)
+            output = zeros(*form.leading_dims, case.directions * case.hidden_size)
             memory = torch.zeros(reserve_bytes(form), dtype=torch.uint8, device=form.device)
             inputs = [output, *(torch.zeros_like(state) for state in states), torch.zeros_like(x), memory]
-            self._backward = Replay(
+            self._backward = GraphedPass(
                 plan, lambda i, n: run_backward(plan, i[0], i[1:-2], i[-2], weights, i[-1], n), inputs, lengths
             )
 
-    def _may_replay(self, weights: Sequence[Tensor]) -> bool:
+    def _can_use_graph(self, weights: Sequence[Tensor]) -> bool:
         return not torch.cuda.is_current_stream_capturing() and [weight.data_ptr() for weight in weights] == self._addresses
 
     def _current_device(self) -> AbstractContextManager[Any]:
@@ -130,7 +130,7 @@ class TransposedLayer:
 
     def forward(self, x: Tensor, weights: Tensors, state: Tensors, lengths: Tensor | None) -> Tensors:
         with self._current_device():
-            if self._forward and self._may_replay(weights):
+            if self._forward and self._can_use_graph(weights):
                 return self._forward([x, *state], lengths)
             return run_forward(self.plan, x, weights, state, self._on_device(lengths))
 
@@ -138,7 +138,7 @@ class TransposedLayer:
         self, d_output: Tensor, d_finals: Tensors, x: Tensor, weights: Tensors, lengths: Tensor | None, memory: Tensor
     ) -> Tensors:
         with self._current_device():
-            if self._backward and self._may_replay(weights):
+            if self._backward and self._can_use_graph(weights):
                 return self._backward([d_output, *d_finals, x, memory], lengths)
             return run_backward(self.plan, d_output, d_finals, x, weights, memory, self._on_device(lengths))
 

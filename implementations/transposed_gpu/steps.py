@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
-from pytest_ecornn.implementations._cuda.kernel import Array, Kernel, one_thread_each
-from pytest_ecornn.implementations.transposed_gpu.buffers import Form, Gradients, Track
+from pytest_ecornn.implementations._cuda.kernel import Kernel, TensorArg, one_thread_per_element
+from pytest_ecornn.implementations.transposed_gpu.buffers import Form, Gradients, PseudoLayerBuffers
 
 _SOURCE = Path(__file__).parent / "kernels" / "pointwise.cu"
-_LONGEST_CHUNK = 16
+_MAX_CHUNK_STEPS = 16
 
 
 class TrackWeights(NamedTuple):
@@ -52,7 +52,7 @@ def operand_rows(form: Form, x: Tensor) -> Tensor:
     return (pad(x, (0, columns)) if columns else x).reshape(-1, x.shape[2] + columns)
 
 
-def layer_input(form: Form, tracks: Sequence[Track], number: int) -> Tensor:
+def layer_input(form: Form, tracks: Sequence[PseudoLayerBuffers], number: int) -> Tensor:
     """Input of a track above the first layer: the outputs of the layer below, [T, B, D*H], for D = 1 with h's padding."""
     directions = form.case.directions
     below = number // directions * directions - directions
@@ -69,7 +69,7 @@ def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
     return out
 
 
-def long_product(form: Form, a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+def gemm_single_rounding(form: Form, a: Tensor, b: Tensor, out: Tensor) -> Tensor:
     """out = a b, summed in the compute type and rounded once.
 
     cuBLAS may split a long sum and add the parts in out's dtype: in float16 a part may overflow where the whole does not.
@@ -89,23 +89,23 @@ def kernels(form: Form) -> tuple[Kernel, Kernel]:
     }  # fmt: skip
     macros = (("CELL", str(cell)), *((name, str(int(is_set))) for name, is_set in flags.items()))
     step = case.batch * case.hidden_size
-    gates = Array(compute, case.steps * case.batch * form.saved)
-    state, h = Array(compute, (case.steps + 1) * step), Array(storage, (case.steps + 1) * case.batch * form.h_features)
-    d_gates = Array(storage, case.steps * case.batch * form.gate_features)
-    bias, lengths = Array(storage, form.gates, is_optional=True), Array(torch.int64, case.batch, is_optional=True)
-    a_step = Array(compute, step)
+    gates = TensorArg(compute, case.steps * case.batch * form.saved)
+    state, h = TensorArg(compute, (case.steps + 1) * step), TensorArg(storage, (case.steps + 1) * case.batch * form.h_features)
+    d_gates = TensorArg(storage, case.steps * case.batch * form.gate_features)
+    bias, lengths = TensorArg(storage, form.gates, is_optional=True), TensorArg(torch.int64, case.batch, is_optional=True)
+    a_step = TensorArg(compute, step)
     product_of_h, product_of_d = (
-        Array(compute, case.batch * features, is_optional=True) for features in (form.gate_features, form.h_features)
+        TensorArg(compute, case.batch * features, is_optional=True) for features in (form.gate_features, form.h_features)
     )
-    numbers: dict[str, Array | type[int]] = dict.fromkeys(
+    numbers: dict[str, TensorArg | type[int]] = dict.fromkeys(
         ("t", "steps", "batch", "hidden", "h_features", "gate_features", "reverse"), int
     )
-    forward: dict[str, Array | type[int]] = {
+    forward: dict[str, TensorArg | type[int]] = {
         "gates": gates, "product": product_of_h, "bias_ih": bias, "bias_hh": bias, "state": state,
         "h": h, "lengths": lengths, **numbers,
     }  # fmt: skip
-    backward: dict[str, Array | type[int]] = {
-        "gates": gates, "state": state, "d_output": Array(compute, case.steps * step),
+    backward: dict[str, TensorArg | type[int]] = {
+        "gates": gates, "state": state, "d_output": TensorArg(compute, case.steps * step),
         "product_grad": product_of_d, "passed": a_step, "d_cell": a_step, "d_gates_x": d_gates,
         "d_gates_h": d_gates, "lengths": lengths, **numbers,
     }  # fmt: skip
@@ -122,7 +122,7 @@ class Streams:
         self._streams = [torch.cuda.Stream(form.device) for _ in range(form.tracks - 1)] if form.device.type == "cuda" else []
 
     @contextmanager
-    def forked(self) -> Iterator[None]:
+    def fork_join(self) -> Iterator[None]:
         """Within it, work on the streams follows what came before; after it, all of it has been waited for."""
         for stream in self._streams:
             stream.wait_stream(torch.cuda.current_stream())
@@ -138,7 +138,7 @@ class Streams:
         else:
             yield
 
-    def done(self) -> torch.cuda.Event | None:
+    def record_event(self) -> torch.cuda.Event | None:
         """A mark after what was launched on the current stream so far."""
         return torch.cuda.current_stream().record_event() if self._streams else None
 
@@ -147,32 +147,32 @@ class Streams:
             torch.cuda.current_stream().wait_event(event)
 
 
-class Steps:
+class StepLauncher:
     """Launches the steps of all tracks of a form. All weights are given as operands."""
 
     def __init__(self, form: Form):
         self.form, self.streams = form, Streams(form)
         self._forward, self._backward = kernels(form)
         case = form.case
-        self._launch = one_thread_each(case.batch * case.hidden_size)
+        self._launch = one_thread_per_element(case.batch * case.hidden_size)
         self._sizes = {
             "steps": case.steps, "batch": case.batch, "hidden": case.hidden_size, "h_features": form.h_features,
             "gate_features": form.gate_features,
         }  # fmt: skip
         is_wavefront = case.layers > 1 and case.directions == 1
-        self._chunk = min(_LONGEST_CHUNK, max(1, isqrt(case.steps))) if is_wavefront else case.steps
+        self._chunk = min(_MAX_CHUNK_STEPS, max(1, isqrt(case.steps))) if is_wavefront else case.steps
 
     def _chunks(self) -> list[tuple[int, int]]:
         """First step and the one after the last, in rising order."""
         steps = self.form.case.steps
         return [(start, min(steps, start + self._chunk)) for start in range(0, steps, self._chunk)]
 
-    def forward(self, tracks: Sequence[Track], weights: Sequence[TrackWeights], lengths: Tensor | None) -> None:
+    def forward(self, tracks: Sequence[PseudoLayerBuffers], weights: Sequence[TrackWeights], lengths: Tensor | None) -> None:
         """The gates of the first layer hold x's product; all other arrays are filled."""
         form, directions = self.form, self.form.case.directions
         results = [form.empty(1, form.gate_features, form.compute) for _ in tracks]
         done: dict[int, torch.cuda.Event | None] = {}
-        with self.streams.forked():
+        with self.streams.fork_join():
             for start, end in self._chunks():
                 for number, track in enumerate(tracks):
                     below = number // directions * directions - directions
@@ -180,25 +180,25 @@ class Steps:
                         if below >= 0:
                             for other in range(below, below + directions):
                                 self.streams.wait(done[other])
-                            self.from_below(layer_input(form, tracks, number)[start:end], weights[number], track, start, end)
+                            self.input_gemm(layer_input(form, tracks, number)[start:end], weights[number], track, start, end)
                         self._run_forward(track, weights[number], results[number], lengths, start, end)
-                        done[number] = self.streams.done()
+                        done[number] = self.streams.record_event()
 
-    def from_below(self, x: Tensor, weights: TrackWeights, track: Track, start: int, end: int) -> None:
+    def input_gemm(self, x: Tensor, weights: TrackWeights, track: PseudoLayerBuffers, start: int, end: int) -> None:
         """The product of the layer's input x [end - start, B, I] into the gates of these steps."""
         assert weights.weight_ih is not None
         target = track.gates[start:end, :, : self.form.gates].flatten(0, 1)
         product(operand_rows(self.form, x), weights.weight_ih[: self.form.gates].T, target)
 
     def _run_forward(
-        self, track: Track, weights: TrackWeights, result: Tensor, lengths: Tensor | None, start: int, end: int
+        self, track: PseudoLayerBuffers, weights: TrackWeights, result: Tensor, lengths: Tensor | None, start: int, end: int
     ) -> None:
         case = self.form.case
         begin = case.steps - 1 if track.is_reverse else 0
         for t in range(end - 1, start - 1, -1) if track.is_reverse else range(start, end):
             is_zero = t == begin and not case.has_state
             if not is_zero:
-                product(track.previous[t], weights.weight_hh.T, result[0])
+                product(track.h_before[t], weights.weight_hh.T, result[0])
             self._forward(
                 self._launch, gates=track.gates, product=None if is_zero else result, bias_ih=weights.bias_ih,
                 bias_hh=weights.bias_hh, state=track.state, h=track.h, lengths=lengths, t=t, reverse=int(track.is_reverse),
@@ -206,7 +206,11 @@ class Steps:
             )  # fmt: skip
 
     def backward(
-        self, tracks: Sequence[Track], weights: Sequence[TrackWeights], gradients: Sequence[Gradients], lengths: Tensor | None
+        self,
+        tracks: Sequence[PseudoLayerBuffers],
+        weights: Sequence[TrackWeights],
+        gradients: Sequence[Gradients],
+        lengths: Tensor | None,
     ) -> None:
         """The last layer's d_output, and what is passed to every final state, are given; all other gradients are filled.
 
@@ -214,7 +218,7 @@ class Steps:
         """
         directions = self.form.case.directions
         done: dict[int, torch.cuda.Event | None] = {}
-        with self.streams.forked():
+        with self.streams.fork_join():
             for start, end in reversed(self._chunks()):
                 for number in range(len(tracks) - 1, -1, -1):
                     above = range((number // directions + 1) * directions, (number // directions + 2) * directions)
@@ -223,11 +227,11 @@ class Steps:
                             for other in above:
                                 self.streams.wait(done[other])
                             given = [(gradients[other].d_gates_x[start:end], weights[other].weight_ih) for other in above]
-                            self._from_above(given, number % directions, gradients[number].d_output[start:end])
+                            self.output_gradient(given, number % directions, gradients[number].d_output[start:end])
                         self._run_backward(tracks[number], weights[number], gradients[number], lengths, start, end)
-                        done[number] = self.streams.done()
+                        done[number] = self.streams.record_event()
 
-    def _from_above(self, given: Sequence[tuple[Tensor, Tensor | None]], direction: int, d_output: Tensor) -> None:
+    def output_gradient(self, given: Sequence[tuple[Tensor, Tensor | None]], direction: int, d_output: Tensor) -> None:
         """The gradient of a track's output, from the gates and the weights of the layer above."""
         hidden, target = self.form.case.hidden_size, d_output.flatten(0, 1)
         for number, (d_gates, weight) in enumerate(given):
@@ -239,7 +243,13 @@ class Steps:
                 target += product(d_gates.flatten(0, 1), columns, torch.empty_like(target))
 
     def _run_backward(
-        self, track: Track, weights: TrackWeights, gradients: Gradients, lengths: Tensor | None, start: int, end: int
+        self,
+        track: PseudoLayerBuffers,
+        weights: TrackWeights,
+        gradients: Gradients,
+        lengths: Tensor | None,
+        start: int,
+        end: int,
     ) -> None:
         case = self.form.case
         begin, last = (0, case.steps - 1) if track.is_reverse else (case.steps - 1, 0)

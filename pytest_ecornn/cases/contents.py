@@ -90,10 +90,10 @@ def copied_with_strides(problem: Problem) -> Problem:
 
 def placed_tensor(tensor: Tensor, change: Callable[[Tensor], Tensor] = lambda same: same) -> Tensor:
     """A copy with the strides of `tensor`, as far from the start of its memory; its values changed where that is asked for."""
-    return room(tensor).copy_(change(tensor))
+    return empty_with_strides(tensor).copy_(change(tensor))
 
 
-def room(like: Tensor) -> Tensor:
+def empty_with_strides(like: Tensor) -> Tensor:
     """Memory with the shape and strides of `like`, which begins as far from its start."""
     start = like.storage_offset()
     if not start and like.is_contiguous():

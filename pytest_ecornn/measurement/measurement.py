@@ -70,10 +70,10 @@ class Arm:
         self._places = self._weights_places()
 
     def calibrate(self, clock: Timer) -> None:
-        self.seconds = min(clock.time(self._fresh(1)) for _ in range(3))
+        self.seconds = min(clock.time(self._calls_on_new_inputs(1)) for _ in range(3))
         calls, _ = block_counts(self.seconds)
         if calls > 1:  # in a row they are faster, above all where the host runs ahead of the device
-            self.seconds = min(self.seconds, clock.time(self._fresh(calls)) / calls)
+            self.seconds = min(self.seconds, clock.time(self._calls_on_new_inputs(calls)) / calls)
         self.calls, self.warmup_calls = block_counts(self.seconds)
 
     def block(self, clock: Timer, is_settled: bool) -> None:
@@ -106,19 +106,19 @@ class Arm:
 
     def peak_bytes(self) -> int | None:
         """The most memory that one call takes."""
-        (call,), case = self._fresh(1), self.candidate.case
+        (call,), case = self._calls_on_new_inputs(1), self.candidate.case
         with torch.set_grad_enabled(case.training):
             return memory.peak_bytes(call, case.device)
 
     def host_us(self, clock: Timer) -> float | None:
         """How long a call keeps the host, where it returns before its work is done."""
         with torch.set_grad_enabled(self.candidate.case.training):
-            return clock.host_us(self._fresh(max(MIN_ROUNDS, min(_HOST_CALLS, self.calls))))
+            return clock.host_us(self._calls_on_new_inputs(max(MIN_ROUNDS, min(_HOST_CALLS, self.calls))))
 
     def _prepare(self, count: int) -> list[Prepared]:
-        return self.pool.prepare(self.candidate.weights, count)
+        return self.pool.prepare_calls(self.candidate.weights, count)
 
-    def _fresh(self, count: int) -> list[Callable[[], Any]]:
+    def _calls_on_new_inputs(self, count: int) -> list[Callable[[], Any]]:
         return self._made(self._prepare(count))
 
     def _made(self, prepared: Sequence[Prepared], results: Results | None = None) -> list[Callable[[], Any]]:

@@ -33,17 +33,17 @@ class Contents:
 
     pool: Problem
     like: Tensor
-    other: Tensor | None = None
+    other_x: Tensor | None = None
     share: float = 0.0
     other_state: tuple[Tensor, ...] = ()
 
     def problem(self, weights: Any) -> Problem:
         """Builds the problem on `weights`, in memory that nothing else has; the same values each time."""
-        pool, x = self.pool, contents.room(self.like)
-        if self.other is None:
+        pool, x = self.pool, contents.empty_with_strides(self.like)
+        if self.other_x is None:
             x.copy_(pool.x)
         else:
-            torch.lerp(pool.x, self.other, self.share, out=x)
+            torch.lerp(pool.x, self.other_x, self.share, out=x)
         pairs = zip(pool.state, self.other_state or pool.state, strict=True)
         state = tuple(one.clone() if one is other else torch.lerp(one, other, self.share) for one, other in pairs)
         loss = tuple(one.clone() for one in pool.output_gradients)
@@ -124,11 +124,11 @@ class InputPool:
         other = memory_layout.x_at(case, self._x, at) if self._is_mixed else None
         return Contents(sample, self._own.x, other, share, other_state)
 
-    def placed(self, weights: Any) -> Problem:
+    def copied_problem(self, weights: Any) -> Problem:
         """The case's own problem on `weights`, at addresses that nothing else has."""
         return contents.copied_with_strides(replace(self._own, weights=weights))
 
-    def prepare(self, weights: Any, count: int) -> list[Prepared]:
+    def prepare_calls(self, weights: Any, count: int) -> list[Prepared]:
         """Calls not yet made, the contents of each in fresh memory: where an earlier call's stand, no later one's will.
 
         Only if all together would take too much, they are part of the pool.

@@ -50,7 +50,7 @@ class Graph:
         for static, new in zip(_refreshed(self.call.problem), _refreshed(problem), strict=True):
             static.copy_(new)
 
-    def prepare(self, drawn: Contents) -> Prepared:
+    def prepare_replay(self, drawn: Contents) -> Prepared:
         """`refresh` by what is drawn."""
         own = self.call.problem
         self.refresh(drawn.problem(own.weights))
@@ -82,7 +82,7 @@ class GraphArm:
         Graphs that are not replayed, since a block has fewer calls, keep their contents; those of timed replays are judged.
         """
         first, timed = self._next(self.settling), self._next(self.calls)
-        prepared = {graph: graph.prepare(self._pool.next_problem()) for graph in dict.fromkeys([*first, *timed])}
+        prepared = {graph: graph.prepare_replay(self._pool.next_problem()) for graph in dict.fromkeys([*first, *timed])}
         self._replay(clock, first)
         self.samples_us.append(self._replay(clock, timed) / self.calls * 1e6)
         checked = list(dict.fromkeys(timed))
@@ -126,13 +126,13 @@ def _captured(arm: Arm) -> GraphArm:
         raise NotCaptured(f"a call takes {arm.seconds:.2g} s, over {MAX_CALL_SECONDS:g} s")
     start, graphs = time.perf_counter(), list[Graph]()
     with torch.set_grad_enabled(case.training):
-        capturing, call = GraphCapture(case.device), Call(pool.placed(candidate.weights))
+        capturing, call = GraphCapture(case.device), Call(pool.copied_problem(candidate.weights))
         result = capturing.warm_up(partial(call.forward_backward, candidate.layer))
         cache_bytes = torch.cuda.get_device_properties(case.device).L2_cache_size
         wanted = graph_count(_moved_bytes(call.problem, result), cache_bytes, arm.seconds)
         del result
         while not graphs or (len(graphs) < wanted and time.perf_counter() - start < CAPTURE_SECONDS):
-            call = Call(pool.placed(candidate.weights))
+            call = Call(pool.copied_problem(candidate.weights))
             graph, result = capturing.capture(partial(call.forward_backward, candidate.layer))
             graphs.append(Graph(call, result, graph.replay))
     return GraphArm(candidate, pool, graphs)

@@ -28,7 +28,7 @@ class Operand(NamedTuple):
     rows: slice
 
 
-class Sequential(Implementation):
+class ReferenceLoop(Implementation):
     """`declared` and `rounding` may be given, so that the harness can judge others by a loop that rounds where they do."""
 
     carry: Precision = "float32"

@@ -31,7 +31,7 @@ _HEADER = (
 )
 _ORDER = ("slower", "unclear", "not judged", "faster", "not slower")
 _MAX_ROWS = 20  # of a list in a terminal or a summary
-_LONGEST = 60
+_MAX_CHARS = 60
 _RULE = """\
 Change: the row's ratio to its anchor, a baseline measured in both runs, now over then. Slower only where the whole interval
 lies beyond the limit, in this run and in each of the measurements that were made again; unclear where the interval holds the
@@ -136,7 +136,7 @@ def _listed(rows: list[str]) -> str:
 
 
 def _name(one: RegressionFinding | StatusChange) -> str:
-    return formatting.one_line(f"{one.case} {one.implementation}", 2 * _LONGEST)
+    return formatting.one_line(f"{one.case} {one.implementation}", 2 * _MAX_CHARS)
 
 
 def _ratio(ratio: Ratio | None) -> str:

@@ -17,7 +17,7 @@ from pytest_ecornn.results import formatting
 from pytest_ecornn.results.disturbance import describe as describe_disturbance
 from pytest_ecornn.results.rows import Row, Timing
 
-_LONGEST = 200
+_MAX_CHARS = 200
 # A line of verified rows stands for so many, and ends after so long a time.
 MAX_FOLDED_ROWS, MAX_FOLDED_SECONDS = 10, 60.0
 
@@ -69,14 +69,14 @@ class Progress:
             names = ", ".join(dict.fromkeys(row.implementation for row in self._folded))
             rows = formatting.count(len(self._folded), "row")
             examples = formatting.count(sum(row.examples for row in self._folded), "example")
-            self._file.write(f"{self._position} {formatting.one_line(f'verified: {rows}, {examples}: {names}', _LONGEST)}\n")
+            self._file.write(f"{self._position} {formatting.one_line(f'verified: {rows}, {examples}: {names}', _MAX_CHARS)}\n")
             self._file.flush()
             self._folded.clear()
 
     def item_done(self, text: str, status: str, done: int, total: int) -> None:
         """Reports in one line what a finished item has to say, the `done`th of `total`."""
         self._unfold()
-        text = formatting.one_line(text, _LONGEST)
+        text = formatting.one_line(text, _MAX_CHARS)
         if self._bar is None:
             self._file.write(f"{_position(done, total)} {text}\n")
             self._file.flush()
@@ -92,7 +92,7 @@ class Progress:
         if not self._bar.task_ids:
             self._task = self._bar.add_task("", total=total, text="")
             self._bar.start()
-        self._bar.update(self._task, completed=done, total=total, text=formatting.one_line(text, _LONGEST), refresh=True)
+        self._bar.update(self._task, completed=done, total=total, text=formatting.one_line(text, _MAX_CHARS), refresh=True)
 
     def print_above(self, text: str) -> bool:
         """Prints a line above the bar. Whether there is a bar."""
@@ -114,13 +114,13 @@ def _position(done: int, total: int) -> str:
 
 def describe(row: Row) -> str:
     """A row's outcome in one line."""
-    return f"{formatting.one_line(f'{row.implementation} {row.case}', _LONGEST)} {_outcome(row)}"
+    return f"{formatting.one_line(f'{row.implementation} {row.case}', _MAX_CHARS)} {_outcome(row)}"
 
 
 def _outcome(row: Row) -> str:
     if row.status != "passed":
         lines = row.reason.strip().splitlines() or [""]
-        return f"{row.status}: {formatting.one_line(lines[0], _LONGEST)}".removesuffix(": ")
+        return f"{row.status}: {formatting.one_line(lines[0], _MAX_CHARS)}".removesuffix(": ")
     if row.timing is None:
         return f"passed, {formatting.count(row.examples, 'example')}" if row.examples else "passed"
     device_only = f"; device only {_times(row.replay)}" if row.replay else ""
@@ -131,6 +131,6 @@ def _times(timing: Timing) -> str:
     parts = [formatting.duration(timing.time_us)]
     for one in timing.against:
         ratio = formatting.ratio_interval(one.ratio, one.low, one.high)
-        parts.append(f"{ratio} x {formatting.one_line(one.baseline, _LONGEST)}: {one.verdict}")
+        parts.append(f"{ratio} x {formatting.one_line(one.baseline, _MAX_CHARS)}: {one.verdict}")
     said = describe_disturbance(timing)
     return ", ".join(parts) + (f"; {said}" if said else "")

@@ -22,7 +22,7 @@ _MOST_LOST = 0.999  # of a block, so that its bounds are numbers
 _REFILLING = 0.1  # of a disturbed block's work, which fetching again what others drove from the caches may have cost
 _QUIET_NOISE = 0.05  # of a block, at least
 _DEVIATIONS = 4.4  # of the median of so many blocks, in standard deviations of one over the root of their number
-_NOTHING = 7.0  # a thousandth to a thousand times: what too few blocks say
+_UNBOUNDED = 7.0  # a thousandth to a thousand times: what too few blocks say
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class TimedBlockBounds:
         count = min(counts, key=lambda count: self._doubt(ranked[count - 1]) + 2 * _noise(_QUIET_NOISE, count))
         selected = self._picked(ranked[:count])
         width = min(map(_spread, (selected.most_us, selected.least_us)))
-        noise = exp(_noise(width, count) if count >= MIN_PAIRS else _NOTHING)
+        noise = exp(_noise(width, count) if count >= MIN_PAIRS else _UNBOUNDED)
         low, high = median(selected.least_us), median(selected.most_us)
         return high, low / noise, high * noise
 

@@ -39,11 +39,11 @@ def _check(kind: Any, data: Any, name: str) -> None:
     expected = dict if is_dataclass(kind) else get_origin(kind) or kind
     allowed = (int, float) if expected is float else (expected,)
     if not isinstance(data, allowed) or (isinstance(data, bool) and expected is not bool):
-        raise ValueError(f"{name or 'row'}: expected {_WORDS.get(expected, expected.__name__)}, got {_short(data)}")
+        raise ValueError(f"{name or 'row'}: expected {_WORDS.get(expected, expected.__name__)}, got {_abbreviate(data)}")
     if isinstance(data, int) and not abs(data) < MAX_INTEGER:
         raise ValueError(f"{name}: expected a number below 2**63, got one of {len(str(data))} digits")
 
 
-def _short(data: Any) -> str:
+def _abbreviate(data: Any) -> str:
     """A value of a file in a few characters. One that is nested as deep as Python goes cannot be written out."""
     return _WORDS[type(data)] if type(data) in _WORDS else json.dumps(data)[:80]

@@ -174,7 +174,7 @@ class RunSession:
     @cached_property
     def support(self) -> Support:
         bases = [] if self.options.cases else self._drawn_bases()
-        return Support(self._shared, self.cases, bases, lambda name: self.process.at_work(name, ""))
+        return Support(self._shared, self.cases, bases, lambda name: self.process.set_current_work(name, ""))
 
     @cached_property
     def confidence(self) -> float:
@@ -213,7 +213,7 @@ class RunSession:
         """The candidate, or why it cannot serve as a baseline. What is wrong with it is its own row's affair."""
         if end := self.process.fatal.get(f"{name}-{case}"):
             return f"not compared with {name}: {end}"
-        self.process.at_work(name, case)
+        self.process.set_current_work(name, case)
         try:
             with raised_as_error(), skips_as_unsupported(), ExitGuard() as guard:
                 candidate, comparisons = build_and_compare(self.found[name], case)

@@ -98,7 +98,7 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 def _refusal(implementation: ImplementationInfo, case: Case) -> str:
-    return _guarded(lambda: implementation.cls().refusal(case), case)
+    return _ask_guarded(lambda: implementation.cls().refusal(case), case)
 
 
 def _refusal_around(implementation: ImplementationInfo, base: Case) -> str:
@@ -106,10 +106,10 @@ def _refusal_around(implementation: ImplementationInfo, base: Case) -> str:
         ask = implementation.cls().refusal
         return None if nearest_supported(base, ask) is not None else ask(base)
 
-    return _guarded(refusal, base)
+    return _ask_guarded(refusal, base)
 
 
-def _guarded(ask: Callable[[], str | None], case: Case) -> str:
+def _ask_guarded(ask: Callable[[], str | None], case: Case) -> str:
     """The answer as text; empty where the implementation raised, whatever it was."""
     if case.device.startswith("cuda") and not torch.cuda.is_available():
         return NO_CUDA

@@ -16,7 +16,7 @@ from pytest_ecornn.contract import Case, Cost, Implementation, Layer, Precision,
 from pytest_ecornn.contract.cells import GateTensors
 from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 
 Parameters = dict[str, Tensor]
 _DELAY_SECONDS = 0.02
@@ -157,7 +157,7 @@ class _Around:
         return layer(x, state, lengths)
 
 
-class AroundLoop(_Around, Sequential):
+class AroundLoop(_Around, ReferenceLoop):
     """The plain loop; a fault replaces `call`."""
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case, Layer, State, Weights, cells
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 
 Tensors = tuple[Tensor, ...]
 Gradients = tuple[Tensor | None, ...]
@@ -26,7 +26,7 @@ class Inputs(NamedTuple):
         return *self.tensors, *self.parameters.values()
 
 
-class Recomputed(Sequential):
+class Recomputed(ReferenceLoop):
     """The plain loop as one Function: the backward pass computes it again. A fault replaces a part of that pass."""
 
     takes_resets = False

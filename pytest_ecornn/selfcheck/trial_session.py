@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pytest_ecornn.contract import DTYPES, Case
 from pytest_ecornn.measurement.roofline import Ceilings
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.statistics import CONFIDENCE
 from pytest_ecornn.run.discovery import ImplementationInfo
@@ -65,7 +65,7 @@ class TrialSession:
         return f" --ecornn-implementations {shlex.quote(found.cli_option)}" if found.cli_option else ""
 
     def baselines(self, found: ImplementationInfo, case: Case) -> tuple[list[Candidate], list[str]]:
-        return [Candidate.build("sequential", Sequential, case)], []
+        return [Candidate.build("sequential", ReferenceLoop, case)], []
 
     def ceilings(self, device: str) -> Ceilings:
         return Ceilings({1: 1e9}, {1: 1e9}, dict.fromkeys((*DTYPES, "tf32"), 1e9))

@@ -22,7 +22,7 @@ class Permutation:
     hidden: list[Tensor]
 
     @classmethod
-    def draw(cls, case: Case, number: int) -> Permutation:
+    def sample(cls, case: Case, number: int) -> Permutation:
         random = generator(case.seed, f"permutation {number}")
         hidden = [torch.randperm(case.hidden_size, generator=random) for _ in range(case.layers)]
         gates = len(cells.get(case.cell).gates) * case.directions

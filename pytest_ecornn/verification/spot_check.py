@@ -19,7 +19,7 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Case, Declared, Weights
 from pytest_ecornn.contract.cells import x_width
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.verification import comparison, yardstick
 from pytest_ecornn.verification.calls import Tensors, run
 from pytest_ecornn.verification.comparison import Error
@@ -70,7 +70,7 @@ def _limits(case: Case, declared: Declared) -> Mapping[str, float]:
 def _group_shares(group: Sequence[Made], limits: Mapping[str, float]) -> list[float]:
     signs = [1.0 - 2.0 * secrets.randbelow(2) for _ in group]
     joined = _joined([problem() for problem, _ in group], signs)
-    wanted = run(Sequential().build(joined.case, joined.weights), joined)
+    wanted = run(ReferenceLoop().build(joined.case, joined.weights), joined)
     max_share = [0.0] * len(group)
     is_doubtful = False
     for name, tensor in wanted.items():

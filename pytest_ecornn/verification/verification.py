@@ -16,7 +16,7 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Case, Declared, Implementation, Layer, Weights, cells
 from pytest_ecornn.reference import rounding
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.verification import comparison, rounding_shares, yardstick
 from pytest_ecornn.verification.calls import Tensors, run, run_guarded
 from pytest_ecornn.verification.comparison import Array, Error, Mask, TensorCheck
@@ -113,9 +113,9 @@ class ReferenceResult:
     def _run_loop(self, declared: Declared, number: int, is_searching: bool, rounds: rounding.Rounding) -> yardstick.Errors:
         problem, reference, scale = self._measured
         finfo, errors = torch.finfo(contents.torch_dtype(problem.case)), {}
-        permutation = Permutation.draw(problem.case, number)
+        permutation = Permutation.sample(problem.case, number)
         permuted = permutation.problem(problem, max_ulps(is_searching))
-        loop = Sequential(declared, rounds)
+        loop = ReferenceLoop(declared, rounds)
         saves_values = declared.saved_gates == "float32" or problem.case.dtype == "float32"
         with PerturbedActivations(problem.case, number, declared.activation_error, is_searching, saves_values):
             tensors = run(loop.build(permuted.case, permuted.weights), permuted)

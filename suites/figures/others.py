@@ -82,7 +82,7 @@ def transposed() -> Diagram:
         "transposed_gpu: two layers in a wavefront, chunks of steps",
         roles,
         [
-            work(host, "Streams.forked"),
+            work(host, "Streams.fork_join"),
             [Arrow(host, above, "wait_stream: what came before", _FLAG)],
             work(below, "chunk 0: for each step W_hh h by cuBLAS,", "then step_forward: gates, c, h"),
             [Arrow(below, above, "event: chunk 0 of layer 0 is done", _FLAG)],

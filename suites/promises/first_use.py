@@ -70,7 +70,7 @@ class ColdStart:
 
 
 @dataclass
-class Figures:
+class ColdStartFigures:
     """Figures of one implementation. reason: why there are none, or empty."""
 
     name: str = NAME
@@ -153,9 +153,9 @@ def first_call(implementation: Implementation, case: Case, watch: CompileTimer) 
     return ColdStart(str(case), time.perf_counter() - start, watch.stages[before:])
 
 
-def measure(name: str = NAME, cases: Sequence[str] = CASES) -> Figures:
+def measure(name: str = NAME, cases: Sequence[str] = CASES) -> ColdStartFigures:
     """Two processes, one after the other, with caches of their own: the second finds on disk what the first compiled."""
-    figures = Figures(name)
+    figures = ColdStartFigures(name)
     with tempfile.TemporaryDirectory() as folder:
         for disk in (COLD, WARM):
             found = _in_process(folder, disk, name, cases)
@@ -190,7 +190,7 @@ def parse(text: str, disk: str) -> list[ColdStart]:
     ]
 
 
-def render(figures: Figures) -> str:
+def render(figures: ColdStartFigures) -> str:
     if not figures.firsts and not figures.reason:
         return ""
     calls = [[one.disk, one.case, significant(one.seconds), str(len(one.compiles_s))] for one in figures.firsts]

@@ -21,7 +21,7 @@ from pytest_ecornn.implementations.scan_cpu import ScanCpu
 from pytest_ecornn.implementations.scan_gpu import ScanGpu, ops
 from pytest_ecornn.implementations.torch_cpu import TorchCpu
 from pytest_ecornn.measurement.pool import InputPool
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.selfcheck import _correct_layers, trial
 from pytest_ecornn.selfcheck.trial import Planted
@@ -107,7 +107,7 @@ def test_a_state_that_the_first_step_drops_has_no_effect_and_a_gradient_of_exact
 
 
 TAKERS: list[tuple[type[Implementation], str]] = [
-    *((Sequential, cell) for cell in cells.names()),
+    *((ReferenceLoop, cell) for cell in cells.names()),
     *((_correct_layers.PackedLoop, cell) for cell in ("lstm", "gru")),
     *((ScanCpu, cell) for cell in MIN_CELLS),
 ]
@@ -121,7 +121,7 @@ def test_output_states_and_gradients_are_the_references(kind: type[Implementatio
     assert_equal(calls.run(kind().build(case, problem.weights), problem), reference(problem))
 
 
-@pytest.mark.parametrize("kind", [Sequential, ScanCpu])
+@pytest.mark.parametrize("kind", [ReferenceLoop, ScanCpu])
 def test_nothing_that_is_not_finite_passes_a_reset(kind: type[Implementation]) -> None:
     case = Case.parse("mingru-T9-B2-H3-float32-state-projected-resets")
     problem = contents.problem(case)
@@ -137,7 +137,7 @@ def test_nothing_that_is_not_finite_passes_a_reset(kind: type[Implementation]) -
 
 def test_takers_say_so_and_others_are_not_asked() -> None:
     case = Case.parse("lstm-T5-B2-H3-float32-resets")
-    assert Sequential().refusal(case) is None
+    assert ReferenceLoop().refusal(case) is None
     assert TorchCpu().refusal(case) == "takes no resets"
     assert TorchCpu().refusal(replace(case, resets=False)) is None
     assert "linear" in (ScanCpu().refusal(case) or "")
@@ -244,10 +244,10 @@ def test_calls_of_the_timed_pool_and_moved_problems_have_the_mask() -> None:
     drawn = pool.next_problem().problem(own.weights).resets
     assert drawn is not None
     assert torch.equal(drawn.sum(1), own.resets.sum(1))  # the same sequences in another order
-    for one in (pool.placed(own.weights), contents.to_device(own, "cpu"), verification.to_float64(own)):
+    for one in (pool.copied_problem(own.weights), contents.to_device(own, "cpu"), verification.to_float64(own)):
         assert one.resets is not None
         assert torch.equal(one.resets, own.resets)
-    placed = pool.placed(own.weights).resets
+    placed = pool.copied_problem(own.weights).resets
     assert placed is not None
     assert placed.data_ptr() != own.resets.data_ptr()
 
@@ -261,7 +261,7 @@ def test_calls_of_the_timed_pool_and_moved_problems_have_the_mask() -> None:
     ],
 )
 def test_a_right_layer_has_every_property(text: str) -> None:
-    properties.check(PropertyContext(Sequential, Case.parse(text)))
+    properties.check(PropertyContext(ReferenceLoop, Case.parse(text)))
 
 
 def remembers_the_mask(layer: Any) -> Layer:
@@ -303,7 +303,7 @@ def clears_the_mask(layer: Any) -> Layer:
     ],
 )
 def test_a_property_fails_a_layer_that_is_wrong_with_the_mask_alone(wrap: Any, name: str) -> None:
-    class Wrong(Sequential):
+    class Wrong(ReferenceLoop):
         def build(self, case: Case, weights: Weights) -> Layer:
             return wrap(super().build(case, weights))
 

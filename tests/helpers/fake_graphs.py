@@ -11,7 +11,7 @@ from pytest_ecornn.contract import Case, Layer
 from pytest_ecornn.measurement import kept
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import Graph
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.verification.calls import Call
 from pytest_ecornn.verification.verification import Candidate
 
@@ -37,12 +37,12 @@ class CountingClock:
 
 def built(text: str) -> tuple[Candidate, InputPool]:
     case = Case.parse(text)
-    return Candidate.build("sequential", Sequential, case), InputPool(case)
+    return Candidate.build("sequential", ReferenceLoop, case), InputPool(case)
 
 
 def fake_graph(candidate: Candidate, pool: InputPool, layer: Layer | None = None) -> Graph:
     """`layer` is what the replay runs, the candidate's own unless given."""
-    call = Call(pool.placed(candidate.weights))
+    call = Call(pool.copied_problem(candidate.weights))
     with torch.set_grad_enabled(candidate.case.training):
         result = call.forward_backward(candidate.layer)
 

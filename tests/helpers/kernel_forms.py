@@ -16,7 +16,7 @@ from pytest_ecornn.implementations.persistent_gpu import config as persistent_co
 from pytest_ecornn.implementations.persistent_gpu import heuristics as persistent_heuristics
 from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, single_step
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
-from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
 from pytest_ecornn.implementations.scan_gpu.config import Device
 from pytest_ecornn.implementations.scan_gpu.ops import Kind, Shape, choose_form, macros
@@ -66,13 +66,13 @@ def of_persistent(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
     """Every cell, with weights in registers alone and in shared memory too, few sequences and many, even sizes and odd."""
     found = []
     for cell, hidden, batch in itertools.product(("rnn_tanh", "lstm", "gru"), (65, 512, 768), (8, 128)):
-        kind = persistent_kernel.Kind(
+        kind = persistent_kernel.KernelSpec(
             torch.bfloat16 if hidden == 65 else torch.float16, torch.device("cuda", 0), False, is_backward
         )
-        form = persistent_heuristics.choose(kind.problem(cell, hidden, batch), HOPPER)
+        form = persistent_heuristics.select_config(kind.problem(cell, hidden, batch), HOPPER)
         assert isinstance(form, persistent_config.Form)
         if not form.is_grid:
-            found.append(persistent_kernel.macros(kind._replace(keeps=batch == 8 and not is_backward), form))
+            found.append(persistent_kernel.macros(kind._replace(saves_for_backward=batch == 8 and not is_backward), form))
     return list(dict.fromkeys(found))
 
 
@@ -88,9 +88,9 @@ def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> list[tupl
     ):
         for dtype, tf32 in ((torch.float16, False), (torch.float32, False), (torch.float32, True)):
             keeps = device is HOPPER and batch == 40 and not is_backward
-            kind = persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, is_backward, keeps)
-            forms = persistent_heuristics.fitting(kind.problem(cell, hidden, batch), device)
-            grids = [form for form in forms if form.is_grid and isinstance(form, Abreast) == is_abreast]
+            kind = persistent_kernel.KernelSpec(dtype, torch.device("cuda", 0), tf32, is_backward, keeps)
+            forms = persistent_heuristics.candidate_configs(kind.problem(cell, hidden, batch), device)
+            grids = [form for form in forms if form.is_grid and isinstance(form, NTiledGridConfig) == is_abreast]
             for is_twice in (False, True):
                 if of_one := [form for form in grids if (getattr(form, "twice", 0) > 0) == is_twice]:
                     found.append(persistent_kernel.macros(kind, min(of_one, key=lambda form: make_cost_model(form).step_us)))
@@ -106,8 +106,8 @@ def of_persistent_fused(name: str) -> list[tuple[tuple[str, str], ...]]:
         sizes.append(("lstm", 33, 200, 16))
     kinds = [(torch.bfloat16, False), (torch.float32, False), (torch.float32, True)]
     for (cell, inputs, hidden, batch), (dtype, tf32) in itertools.product(sizes, kinds):
-        kind = persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, inputs=inputs)
-        form = persistent_heuristics.choose(kind.problem(cell, hidden, batch), HOPPER)
+        kind = persistent_kernel.KernelSpec(dtype, torch.device("cuda", 0), tf32, inputs=inputs)
+        form = persistent_heuristics.select_config(kind.problem(cell, hidden, batch), HOPPER)
         assert isinstance(form, persistent_config.Form)
         if persistent_kernel.source_of(kind, form).name == name:
             found.append(persistent_kernel.macros(kind, form))
@@ -120,8 +120,10 @@ def of_persistent_wave() -> list[tuple[tuple[str, str], ...]]:
     sizes = [(200, 200, 32, 2), (128, 33, 8, 4), (512, 512, 8, 3), (65, 260, 40, 2)]
     kinds = [(torch.float16, False), (torch.float32, False), (torch.float32, True)]
     for cell, (hidden, inputs, batch, layers), (dtype, tf32) in itertools.product(("rnn_tanh", "lstm", "gru"), sizes, kinds):
-        kind = persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32, keeps=batch == 32, lengths=batch > 8)
-        wave = heuristics_wavefront.choose_wave(kind.problem(cell, hidden, batch), HOPPER, inputs, layers, 100)
+        kind = persistent_kernel.KernelSpec(
+            dtype, torch.device("cuda", 0), tf32, saves_for_backward=batch == 32, lengths=batch > 8
+        )
+        wave = heuristics_wavefront.select_wavefront(kind.problem(cell, hidden, batch), HOPPER, inputs, layers, 100)
         if wave is not None:
             found.append(persistent_kernel.macros(kind, wave))
     return found
@@ -132,8 +134,8 @@ def of_persistent_once() -> list[tuple[tuple[str, str], ...]]:
     found = []
     for cell, (inputs, hidden) in itertools.product(("rnn_relu", "lstm", "gru"), ((65, 33), (1024, 1024), (512, 2048))):
         for dtype, tf32 in ((torch.float16, False), (torch.float32, False), (torch.float32, True)):
-            kind = persistent_kernel.Kind(dtype, torch.device("cuda", 0), tf32)
-            once = single_step.Once(cell, inputs, hidden, 8, kind.arithmetic)
+            kind = persistent_kernel.KernelSpec(dtype, torch.device("cuda", 0), tf32)
+            once = single_step.SingleStepConfig(cell, inputs, hidden, 8, kind.arithmetic)
             found.append(single_step.choose(once, HOPPER).macros(dtype))
     return found
 
@@ -143,12 +145,12 @@ def of_sparse(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
     found = []
     sizes = [("rnn_tanh", 1152, 1, 0.1), ("rnn_relu", 2304, 16, 0.3), ("lstm", 1152, 32, 0.1), ("gru", 2304, 4, 0.15)]
     for (cell, hidden, batch, density), dtype in itertools.product(sizes, (torch.bfloat16, torch.float32)):
-        kind = persistent_kernel.Kind(dtype, torch.device("cuda", 0), keeps=batch > 1, lengths=batch == 32)
+        kind = persistent_kernel.KernelSpec(dtype, torch.device("cuda", 0), saves_for_backward=batch > 1, lengths=batch == 32)
         problem = (kind.backward if is_backward else kind).problem(cell, hidden, batch)
         counts, is_one = sparse_heuristics.expected_counts(problem, density), batch == 1
         counts[0] = hidden if is_one else counts[0]
         form = sparse_heuristics.choose(problem, counts, HOPPER, sparse_config.Techniques(timestamps=not is_one))
-        assert isinstance(form, sparse_config.Sparse)
+        assert isinstance(form, sparse_config.SparseConfig)
         found.append(sparse_kernel.macros(kind, form, hidden))
     return found + of_sparse_clusters(is_backward)
 
@@ -158,7 +160,7 @@ def of_sparse_clusters(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
     found = []
     sizes = [("rnn_tanh", 4608, 4, 0.3), ("lstm", 1792, 1, 0.1), ("gru", 2304, 8, 0.05), ("rnn_relu", 4608, 2, 0.1)]
     for (cell, hidden, batch, density), dtype in itertools.product(sizes, (torch.float16, torch.float32)):
-        kind = persistent_kernel.Kind(dtype, torch.device("cuda", 0), keeps=batch > 1)
+        kind = persistent_kernel.KernelSpec(dtype, torch.device("cuda", 0), saves_for_backward=batch > 1)
         problem = (kind.backward if is_backward else kind).problem(cell, hidden, batch)
         counts = sparse_heuristics.expected_counts(problem, density)
         forms = [one for one in sparse_heuristics._fitting(problem, counts, HOPPER, sparse_config.ALL) if one.cluster > 1]

@@ -13,19 +13,19 @@ import torch
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Layer
 from pytest_ecornn.implementations import persistent_gpu
-from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
-from pytest_ecornn.implementations.persistent_gpu.kernel import Kind
+from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
 from pytest_ecornn.verification import calls, verification
 from tests.helpers.kernel_forms import copied
 from tests.simulator import clusters_on_cpu
 from tests.simulator.clusters_on_cpu import Broken, ClustersOnCpu
 
 CELLS = tuple(GATES)
-ARITHMETICS = [Arithmetic.of(*of) for of in (("float16", "ieee"), ("float32", "tf32"), ("float32", "ieee"))]
+ARITHMETICS = [MathMode.of(*of) for of in (("float16", "ieee"), ("float32", "tf32"), ("float32", "ieee"))]
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ def on_cpu() -> Iterator[None]:
         yield
 
 
-def form_of(shape: persistent_kernel.Shape, kind: Kind) -> Form:
+def form_of(shape: persistent_kernel.Shape, kind: KernelSpec) -> Form:
     """A cluster of three blocks at most, of weights in registers and in shared memory both."""
-    form = choose(kind.problem(shape.cell, shape.hidden, shape.batch), Device(132, 232_448, 3))
+    form = select_config(kind.problem(shape.cell, shape.hidden, shape.batch), Device(132, 232_448, 3))
     assert isinstance(form, Form)
     return with_weights(form, 1, 0, 0)
 
@@ -62,11 +62,11 @@ def small(cell: str, **options: Any) -> Case:
 
 def with_weights(form: Form, held: int, shared: int, ring: int) -> Form:
     """As many parts there as there are; all that are not held are in shared memory where a ring has nothing to bring."""
-    near = -(-(held + shared) // form.together) * form.together
-    if not ring or form.parts - near < ring * form.together:
+    near = -(-(held + shared) // form.m_tiles_per_pass) * form.m_tiles_per_pass
+    if not ring or form.parts - near < ring * form.m_tiles_per_pass:
         held = min(held, form.parts)
         return replace(form, held=held, shared=form.parts - held)
-    return replace(form, held=held, shared=near - held, ring=ring)
+    return replace(form, held=held, shared=near - held, stream_stages=ring)
 
 
 SENDS = "if (p * GATE_WARPS + warp < BLOCKS - 1)"

@@ -9,7 +9,7 @@ import torch
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.implementations import persistent_gpu
-from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Device, Problem
+from pytest_ecornn.implementations._common.recurrent_problem import Device, MathMode, ProblemSize
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, kernel
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.verification import calls, verification
@@ -17,16 +17,16 @@ from tests.helpers.persistent import _plant, small, with_weights
 from tests.simulator import clusters_on_cpu
 
 A100 = Device(108, 166_912, 1)
-ARITHMETICS = (Arithmetic(2, False), Arithmetic(4, False), Arithmetic(4, True))
+ARITHMETICS = (MathMode(2, False), MathMode(4, False), MathMode(4, True))
 
 
 def assert_it_fits(form: Form, device: Device) -> None:
     """All groups of a grid run at once, and keep all weights."""
     assert form.is_grid
     assert form.units % 2 == 0
-    assert form.blocks * form.clusters <= device.processors
+    assert form.blocks * form.clusters <= device.num_sms
     assert form.wide * form.tiles * form.clusters >= form.problem.batch > form.wide * form.tiles * (form.clusters - 1)
-    assert (form.left_over, form.ring) == (0, 0)
+    assert (form.streamed_fragments, form.stream_stages) == (0, 0)
     assert form.shared_bytes <= device.shared_bytes
     assert form.launch.grid == form.blocks * form.clusters
 
@@ -45,9 +45,11 @@ def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
         yield
 
 
-def form_of(problem: Problem, units: int, tiles: int, groups: int, held: int, buffers: int, readers: int) -> Form:
+def form_of(problem: ProblemSize, units: int, tiles: int, groups: int, held: int, buffers: int, readers: int) -> Form:
     blocks, threads = -(-problem.hidden // units), readers or (0, 256, 128)[buffers]
-    form = Form(problem, units, blocks, tiles, groups, is_grid=True, buffers=buffers, readers=threads, moves_registers=True)
+    form = Form(
+        problem, units, blocks, tiles, groups, is_grid=True, buffers=buffers, readers=threads, reallocates_registers=True
+    )
     return with_weights(form, held, 0, 0)
 
 

@@ -11,7 +11,9 @@ from pytest_ecornn.implementations._common.recurrent_problem import HOPPER
 from pytest_ecornn.implementations._cuda import compile as compiler
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
-needs_nvrtc = pytest.mark.skipif(compiler.unavailable() is not None, reason=str(compiler.unavailable()))
+needs_nvrtc = pytest.mark.skipif(
+    compiler.nvrtc_unavailable_reason() is not None, reason=str(compiler.nvrtc_unavailable_reason())
+)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 needs_hopper = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != HOPPER, reason="no Hopper GPU on this machine"

@@ -23,7 +23,7 @@ from pytest_ecornn.implementations.cudnn import Cudnn
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
 from pytest_ecornn.implementations.torch_cpu import TorchCpu
 from pytest_ecornn.reference import precision
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.reference.precision import current, fp32_precision
 from pytest_ecornn.reference.rounding import Rounding
 from pytest_ecornn.verification.calls import run
@@ -79,7 +79,7 @@ def _stub(monkeypatch: pytest.MonkeyPatch) -> None:
         return lambda x, state, lengths: (CudnnRnn.apply(x).transpose(0, 1).contiguous(), x[0])
 
     CudnnRnn.seen.clear()
-    monkeypatch.setattr(torch_nn, "layer_of", layer_of)
+    monkeypatch.setattr(torch_nn, "make_layer", layer_of)
 
 
 def built(name: str) -> tuple[Any, Weights]:
@@ -227,7 +227,7 @@ def test_tf32_products_have_operands_of_11_bits() -> None:
 
 
 def test_sequential_multiplies_in_ieee_precision_forward_and_backward(process_precision: str) -> None:
-    class Products(torch_nn.Operators):
+    class Products(torch_nn.OperatorRecorder):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if "mm" in str(func):
                 self.names.add(current("matmul"))
@@ -236,7 +236,7 @@ def test_sequential_multiplies_in_ieee_precision_forward_and_backward(process_pr
     case = Case.parse("lstm-T4-B3-I5-H8-L2-float32-bidirectional-batchfirst-ragged-state-training")
     problem = contents.problem(case)
     with Products() as products:
-        run(Sequential().build(case, problem.weights), problem)
+        run(ReferenceLoop().build(case, problem.weights), problem)
     assert products.names <= {"ieee", "none"}
     assert products.names
     assert current("matmul") == process_precision
@@ -281,7 +281,7 @@ def test_a_profiler_that_fails_gives_no_names() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "domain"),
-    [(Cudnn, "cudnn"), (TorchCpu, "torch_cpu"), (ScanCpu, "scan_cpu"), (Sequential, "sequential")],
+    [(Cudnn, "cudnn"), (TorchCpu, "torch_cpu"), (ScanCpu, "scan_cpu"), (ReferenceLoop, "sequential")],
 )
 def test_what_is_required_of_a_device_is_supported_there(kind: type[Implementation], domain: str) -> None:
     required: SupportedCases = REQUIRED_DOMAIN[domain]
@@ -310,7 +310,7 @@ def test_tf32_is_coarser_than_ieee_whatever_the_process_allows(mode: str, proces
         case = Case.parse(f"lstm-T8-B64-H512-float32{token}-cuda{mode}")
         problem = contents.problem(case)
         found = run(Cudnn().build(case, problem.weights), problem)
-        wanted = run(Sequential().build(case, problem.weights), problem)
+        wanted = run(ReferenceLoop().build(case, problem.weights), problem)
         errors[token] = {name: (found[name] - wanted[name]).abs().max() for name in found}
     for name, error in errors[""].items():
         assert error < errors["-tf32"][name] / 10, name

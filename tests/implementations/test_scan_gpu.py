@@ -23,7 +23,7 @@ from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
 from pytest_ecornn.implementations._cuda.rows import shape_of
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
-from pytest_ecornn.implementations.scan_gpu.config import Cut, Device, Form, Need, choose
+from pytest_ecornn.implementations.scan_gpu.config import Device, Form, ScanRequirements, TileShape, choose
 from pytest_ecornn.implementations.scan_gpu.ops import CELLS, Kind, Shape
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
 from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
@@ -35,13 +35,13 @@ from tests.helpers.scans import OPS, by_loop, given_x
 from tests.simulator.kernels_on_cpu import form_of_one_thread
 
 needs = st.builds(
-    Need, st.sampled_from((2, 3)), st.sampled_from((torch.float32, torch.float64, torch.bfloat16)), st.booleans(),
+    ScanRequirements, st.sampled_from((2, 3)), st.sampled_from((torch.float32, torch.float64, torch.bfloat16)), st.booleans(),
     st.booleans(), st.booleans(),
 )  # fmt: skip
 
 
 def form(steps: int, batch: int, hidden: int) -> Form:
-    return choose(steps, batch, hidden, Need(2, torch.float32, False, False, True), H200)
+    return choose(steps, batch, hidden, ScanRequirements(2, torch.float32, False, False, True), H200)
 
 
 # The form.
@@ -53,19 +53,19 @@ devices = st.builds(Device, st.integers(1, 200), st.sampled_from((64, 100, 164, 
 @settings(max_examples=200)
 @given(st.integers(1, 10**6), st.integers(1, 100), st.integers(1, 3000), needs, devices)
 def test_tiles_cover_all_steps_and_channels_and_groups_all_tiles(
-    steps: int, batch: int, hidden: int, need: Need, device: Device
+    steps: int, batch: int, hidden: int, need: ScanRequirements, device: Device
 ) -> None:
     need = need._replace(is_paired=need.is_paired and need.dtype.itemsize == 2)
     found = choose(steps, batch, hidden, need, device)
-    assert found.tiles * found.cut.steps >= steps > (found.tiles - 1) * found.cut.steps
-    assert found.channel_blocks * found.cut.channels >= batch * hidden
+    assert found.tiles * found.tile_shape.steps >= steps > (found.tiles - 1) * found.tile_shape.steps
+    assert found.channel_blocks * found.tile_shape.channels >= batch * hidden
     assert 4**found.group_bits >= found.tiles
     assert found.launch.block <= 1024
     assert found.is_split or found.launch.grid == found.channel_blocks
     assert bool(found.words) == found.is_split
-    assert found.cut.resident * need.shared_bytes(found.cut) <= device.shared_bytes
+    assert found.tile_shape.resident * need.shared_bytes(found.tile_shape) <= device.shared_bytes
     if need.dtype.itemsize > 2 or need.is_paired:  # what may be copied 16 bytes at a time
-        assert found.cut.stretch * found.cut.pack * need.dtype.itemsize % 16 == 0
+        assert found.tile_shape.items_per_thread * found.tile_shape.pack * need.dtype.itemsize % 16 == 0
 
 
 def test_time_is_split_only_where_channels_are_few() -> None:
@@ -76,7 +76,7 @@ def test_time_is_split_only_where_channels_are_few() -> None:
 
 def test_a_split_scan_has_no_more_blocks_than_run_at_once() -> None:
     found = form(65_536, 1, 256)
-    assert found.launch.grid == found.cut.resident * H200.processors < found.tiles * found.channel_blocks
+    assert found.launch.grid == found.tile_shape.resident * H200.processors < found.tiles * found.channel_blocks
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_repeated_calls_read_and_write_their_own_arrays_however_these_are_laid_o
 
 
 def test_time_that_is_split_is_given_cleared_maps(monkeypatch: pytest.MonkeyPatch) -> None:
-    form = Form(Cut(1, 32, 4, 1, 1, 2), True, 3, 6, 1, 0)
+    form = Form(TileShape(1, 32, 4, 1, 1, 2), True, 3, 6, 1, 0)
     found: list[list[int]] = []
 
     def launch(pointers: list[int]) -> None:
@@ -279,7 +279,7 @@ def test_a_product_has_the_precision_that_was_asked_for(dtype: torch.dtype, tf32
 def test_a_product_keeps_its_type_under_autocast() -> None:
     a, b = torch.randn(2, 3).requires_grad_(), torch.randn(4, 3)
     with torch.autocast("cpu", torch.bfloat16):
-        found = input_projection.gate_product(a, b, False)
+        found = input_projection.input_projection(a, b, False)
         (gradient,) = torch.autograd.grad(found.sum(), a)
     assert found.dtype == gradient.dtype == torch.float32
     torch.testing.assert_close(found, a @ b.T, rtol=1e-6, atol=1e-6)
@@ -400,14 +400,14 @@ def test_layers_write_over_their_products_and_nothing_else(
 def spied_on(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Layers run on a CPU; how many rows were written over, by scan."""
     written: list[int] = []
-    backward = scan_gpu_ops._backward_into
+    backward = scan_gpu_ops._backward_out
 
     def spy(d_x: Tensor, x: Tensor, *rest: Any) -> Tensor:
         if d_x is x:
             written.append(x.shape[0] * x.shape[1])
         return backward(d_x, x, *rest)
 
-    monkeypatch.setattr(scan_gpu_ops, "_backward_into", spy)
+    monkeypatch.setattr(scan_gpu_ops, "_backward_out", spy)
     monkeypatch.setattr(torch.cuda, "device", lambda of: nullcontext())
     for module in (scan_gpu_ops, scan_gpu_log_ops):
         monkeypatch.setattr(module, "describe", lambda *of: "")

@@ -19,7 +19,7 @@ from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
 from pytest_ecornn.implementations.scan_gpu.ops import CELLS, Shape
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
 from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
-from pytest_ecornn.implementations.scan_gpu_log.ops import Tree, choose, log_scan, make_kernel
+from pytest_ecornn.implementations.scan_gpu_log.ops import BlellochConfig, choose, log_scan, make_kernel
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.verification import Candidate
 from tests.helpers.kernel_forms import H200
@@ -46,8 +46,8 @@ def test_blocks_cover_all_channels_and_a_tree_fits_static_shared_memory(batch: i
 
 def test_trees_are_narrow_and_long_only_where_channels_are_few() -> None:
     few, many = (Shape("mingru_positive", 4096, 8, hidden, True, False) for hidden in (64, 1536))
-    assert choose(few, torch.float32, H200.processors) == Tree(8, 256)
-    assert choose(many, torch.float32, H200.processors) == Tree(32, 64)
+    assert choose(few, torch.float32, H200.processors) == BlellochConfig(8, 256)
+    assert choose(many, torch.float32, H200.processors) == BlellochConfig(32, 64)
 
 
 def test_a_candidate_that_may_be_negative_is_an_error() -> None:

@@ -206,5 +206,5 @@ def test_no_part_of_a_long_sum_overflows(rows: int, kept: float) -> None:
     a = torch.full((rows, 8192), 500.0, dtype=torch.float16, device="cuda")
     a[:, 4096:] *= -1
     a[:, -1] = 0.0
-    out = steps.long_product(form, a, torch.full_like(a.T, kept).contiguous(), torch.empty_like(a[:, :rows]))
+    out = steps.gemm_single_rounding(form, a, torch.full_like(a.T, kept).contiguous(), torch.empty_like(a[:, :rows]))
     assert torch.equal(out, torch.full_like(out, 500 * kept))

@@ -12,7 +12,7 @@ import pytest
 from pytest_ecornn.contract import Case, Cost, Weights, cells
 from pytest_ecornn.measurement.cost_bounds import WrongCost, checked, rate_problem
 from pytest_ecornn.measurement.roofline import Ceilings
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.rows import Timing
 from pytest_ecornn.run.discovery import discover
 from pytest_ecornn.verification.verification import Candidate
@@ -31,7 +31,7 @@ CASES = [
 
 
 def _candidate(name: str, implementation: Any, case: Case) -> Candidate:
-    declared = Sequential().declared
+    declared = ReferenceLoop().declared
     return Candidate(name, implementation, case, lambda *given: None, Weights({}), 0.0, declared)  # type: ignore[arg-type, return-value]
 
 

@@ -15,7 +15,7 @@ from pytest_ecornn.measurement.measurement import Arm, measure
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import GraphArm, graph_arms
 from pytest_ecornn.measurement.roofline import Ceilings, measure_ceilings
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.reference.precision import current
 from pytest_ecornn.system import memory, sensors
 from pytest_ecornn.system.graphs import GraphCapture, NotCaptured
@@ -40,7 +40,7 @@ def sleep(cycles: int = _TEN_MS) -> None:
 def arm(text: str = CASE, layer: Any = None, name: str = "sequential") -> Arm:
     """The plain loop, or what `layer` makes of it, as if it had been timed as called."""
     case = Case.parse(text)
-    candidate = Candidate.build(name, Sequential, case)
+    candidate = Candidate.build(name, ReferenceLoop, case)
     if layer is not None:
         candidate.layer = layer(candidate.layer)
     return Arm(candidate, InputPool(case), seconds=1e-4)

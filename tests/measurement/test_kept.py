@@ -16,7 +16,7 @@ from pytest_ecornn.measurement import clocks, kept
 from pytest_ecornn.measurement import pool as pool_module
 from pytest_ecornn.measurement.kept import MOST_KEPT, SpotChecks
 from pytest_ecornn.measurement.pool import InputPool, Prepared
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.verification import spot_check
 from pytest_ecornn.verification.calls import Call, WrongResult, run
 from pytest_ecornn.verification.guards.overrides import Overrides
@@ -57,7 +57,7 @@ def test_no_two_calls_have_the_same_contents_and_all_have_the_same_work(text: st
 def test_calls_stand_apart_and_can_be_made_again(layout: str) -> None:
     case = Case.parse(CASES[0] + layout)
     own, pool, weights = contents.problem(case), InputPool(case), contents.make_weights(case)
-    first, second = (pool.prepare(weights, 3) for _ in range(2))
+    first, second = (pool.prepare_calls(weights, 3) for _ in range(2))
     calls = [one.call for one in (*first, *second)]
     assert len({call.x.untyped_storage().data_ptr() for call in calls}) == 6
     assert {(call.x.stride(), call.x.storage_offset()) for call in calls} == {(own.x.stride(), own.x.storage_offset())}
@@ -80,7 +80,7 @@ def test_no_row_comes_again_where_it_is_multiplied(projected: bool) -> None:
 
 def prepared_calls(count: int) -> list[Prepared]:
     case = Case(cell="rnn_tanh", steps=1, batch=1, hidden_size=1)
-    return InputPool(case).prepare(contents.make_weights(case), count)
+    return InputPool(case).prepare_calls(contents.make_weights(case), count)
 
 
 def test_all_calls_are_kept_where_there_are_few_and_each_as_often_where_there_are_many() -> None:
@@ -114,8 +114,8 @@ def test_a_result_that_changes_after_its_call_is_told() -> None:
 
 def made(case: Case, count: int) -> list[spot_check.Made]:
     weights = contents.make_weights(case)
-    layer = Sequential().build(case, weights)
-    return [(one.problem, run(layer, one.problem())) for one in InputPool(case).prepare(weights, count)]
+    layer = ReferenceLoop().build(case, weights)
+    return [(one.problem, run(layer, one.problem())) for one in InputPool(case).prepare_calls(weights, count)]
 
 
 @pytest.mark.parametrize("text", CASES)
@@ -167,7 +167,7 @@ def test_what_takes_the_place_of_a_clock_is_not_asked(monkeypatch: pytest.Monkey
 def test_calls_too_large_for_memory_of_their_own_are_part_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "MAX_COPIED_BYTES", 0)
     case = Case.parse("lstm-T4-B2-H3-float32")
-    prepared = InputPool(case).prepare(contents.make_weights(case), 4)
+    prepared = InputPool(case).prepare_calls(contents.make_weights(case), 4)
     assert len({one.call.x.untyped_storage().data_ptr() for one in prepared}) == 1
     assert all(torch.equal(one.problem().x, one.call.x) for one in prepared)
 

@@ -24,8 +24,8 @@ from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
 from pytest_ecornn.implementations.persistent_gpu import ops, single_step, wavefront
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.config_wavefront import Wave
-from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
+from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape
 from pytest_ecornn.implementations.sparse_persistent_gpu import kernel as sparse_kernel
 from tests.simulator.kernels_on_cpu import build
 
@@ -37,33 +37,33 @@ _OUTCOMES = ("", "hangs", "stores into a block after its end", "expects twice in
 _orders = count()
 
 
-Waves = Callable[[Shape, Kind, int, int], list[Wave | None]]
+Waves = Callable[[Shape, KernelSpec, int, int], list[WavefrontConfig | None]]
 
 
-def one_by_one(shape: Shape, kind: Kind, inputs: int, layers: int) -> list[Wave | None]:
+def one_by_one(shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> list[WavefrontConfig | None]:
     return [None] * layers
 
 
 @contextmanager
-def running_layers(form_of: Callable[[Shape, Kind], Form], waves: Waves = one_by_one) -> Iterator[None]:
+def running_layers(form_of: Callable[[Shape, KernelSpec], Form], waves: Waves = one_by_one) -> Iterator[None]:
     """Within it persistent_gpu's layers and ops run on a CPU, by the forms and in the waves that it says."""
     patch = pytest.MonkeyPatch()
 
     @lru_cache
-    def plan(shape: Shape, kind: Kind) -> tuple[Form, Any]:
+    def plan(shape: Shape, kind: KernelSpec) -> tuple[Form, Any]:
         form = form_of(shape, kind)
         return form, persistent_kernel.make_kernel(kind, form)
 
-    patch.setattr(persistent_kernel, "plan", plan)
+    patch.setattr(persistent_kernel, "compile_layer", plan)
     patch.setattr(wavefront, "waves", waves)
     for module in (persistent_kernel, single_step, wavefront):
         patch.setattr(module, "Kernel", ClustersOnCpu)
     patch.setattr(Device, "of", lambda device: H200)
-    patch.setattr(persistent_kernel, "refusal", lambda device: None)
+    patch.setattr(persistent_kernel, "skip_reason", lambda device: None)
     forget()
     with torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
         library.impl("persistent_forward", ops._forward, "CPU")
-        library.impl("persistent_forward_keeping", ops._forward_keeping, "CPU")
+        library.impl("persistent_forward_keeping", ops._forward_with_reserve, "CPU")
         library.impl("persistent_backward", ops._backward, "CPU")
         try:
             yield
@@ -90,7 +90,7 @@ def forget() -> None:
     """The launches that were made: of kernels that are to be others now."""
     sparse_kernel.forget()
     wavefront.forget()
-    single_step.once_of.cache_clear()
+    single_step.get_single_step_kernel.cache_clear()
 
 
 class Broken(Exception):

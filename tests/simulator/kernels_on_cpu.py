@@ -24,21 +24,23 @@ from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.launch import INT32, INT64, POINTER, Launch
 from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
 from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
-from pytest_ecornn.implementations.scan_gpu.config import Cut, Form, Need
+from pytest_ecornn.implementations.scan_gpu.config import Form, ScanRequirements, TileShape
 from pytest_ecornn.implementations.scan_gpu.ops import CELLS, Kind, Shape
 from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
-from pytest_ecornn.implementations.scan_gpu_log.ops import Tree
+from pytest_ecornn.implementations.scan_gpu_log.ops import BlellochConfig
 from pytest_ecornn.implementations.transposed_gpu import layer, steps
 from tests.simulator.compiled_on_cpu import compiled
 
 IS_SANITIZED = os.environ.get("ECORNN_SANITIZED") == "address"  # in processes of tests/simulator/sanitized_cpu.py
-ONE_THREAD = Tree(across=2, steps=8, threads=1)
+ONE_THREAD = BlellochConfig(across=2, steps=8, threads=1)
 
 
 def form_of_one_thread(shape: Shape, kind: Kind) -> Form:
     """Of one stretch a tile, so that no thread reads another's."""
-    cut, gates = Cut(1, 32, 4, 1, 1, 2), CELLS[shape.cell][0]
-    read_bytes = Need(gates, kind.dtype, is_paired=False, is_backward=kind.is_backward, is_plain=True).read_bytes(cut)
+    cut, gates = TileShape(1, 32, 4, 1, 1, 2), CELLS[shape.cell][0]
+    read_bytes = ScanRequirements(gates, kind.dtype, is_paired=False, is_backward=kind.is_backward, is_plain=True).read_bytes(
+        cut
+    )
     return Form(cut, False, shape.batch, -(-shape.steps // 4), 1, read_bytes)
 
 
@@ -126,7 +128,7 @@ def running_scans() -> Iterator[None]:
         form = form_of_one_thread(shape, kind)
         return form, scan_gpu_ops.make_kernel(shape, kind._replace(alignment=8), form)
 
-    def plan_log(shape: Shape, dtype: torch.dtype, device: torch.device, is_compensated: bool) -> tuple[Tree, Kernel]:
+    def plan_log(shape: Shape, dtype: torch.dtype, device: torch.device, is_compensated: bool) -> tuple[BlellochConfig, Kernel]:
         return ONE_THREAD, scan_gpu_log_ops.make_kernel(shape, dtype, device, ONE_THREAD, is_compensated)
 
     with pytest.MonkeyPatch.context() as patch, torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
@@ -138,7 +140,7 @@ def running_scans() -> Iterator[None]:
         library.impl("scan_forward", scan_gpu_ops._forward, "CPU")
         library.impl("scan_log_forward", scan_gpu_log_ops._forward, "CPU")
         library.impl("scan_backward", scan_gpu_ops._backward, "CPU")
-        library.impl("scan_backward_over", scan_gpu_ops._backward_over, "CPU")
+        library.impl("scan_backward_over", scan_gpu_ops._backward_inplace, "CPU")
         yield
 
 

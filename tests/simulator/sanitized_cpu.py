@@ -26,9 +26,9 @@ from pytest_ecornn.implementations import persistent_gpu, sparse_persistent_gpu
 from pytest_ecornn.implementations._common.recurrent_problem import Device
 from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.config_wavefront import Wave
-from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
-from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
+from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
+from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape
 from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
 from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
 from pytest_ecornn.implementations.sparse_persistent_gpu import cost_model
@@ -115,7 +115,7 @@ def _every_kind(number: int, sizes: Sizes, precision: str) -> Iterator[Job]:
     """Each kind of form that there is for a shape, forward and backward."""
     case = Case.parse(_text(_cell(number), sizes, precision))
     for is_backward in (False, True):
-        kind = Kind(getattr(torch, case.dtype), CPU, case.precision == "tf32", is_backward)
+        kind = KernelSpec(getattr(torch, case.dtype), CPU, case.precision == "tf32", is_backward)
         for name in _best(kind.problem(case.cell, case.hidden_size, case.batch), H200):
             yield Job(
                 "persistent", "persistent_gpu", _text(case.cell, sizes, precision, "state", "training"), name, is_backward
@@ -187,18 +187,18 @@ def _running(job: Job) -> AbstractContextManager[None]:
     return running_scans() if job.family == "scan" else running_transposed()
 
 
-def _form(job: Job, shape: Shape, kind: Kind) -> Form:
+def _form(job: Job, shape: Shape, kind: KernelSpec) -> Form:
     """Of the job's kind in its pass, in the other one of a grid too if it is one."""
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
     best = _best(problem, H200)
     wanted = job.kind if kind.is_backward == job.is_backward else job.kind.split(",")[0]
-    found = best.get(wanted) or choose(problem, H200)
+    found = best.get(wanted) or select_config(problem, H200)
     if isinstance(found, str):
         raise ValueError(found)
     return found
 
 
-def _waves(shape: Shape, kind: Kind, inputs: int, layers: int) -> list[Wave | None]:
+def _waves(shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> list[WavefrontConfig | None]:
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
     return heuristics_wavefront.waves(problem, H200, inputs, layers, _LONG_STEPS)
 

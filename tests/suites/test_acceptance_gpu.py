@@ -20,7 +20,7 @@ from pytest_ecornn.contract import Case
 from pytest_ecornn.measurement.measurement import Arm
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import Graph
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results import quiet_bounds
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites import acceptance_gpu
@@ -58,7 +58,7 @@ class FakeDoBench:
 
 
 def fake_captured(replays: list[int], graphs: int = 3) -> CapturedImplementation:
-    candidate = Candidate.build("sequential", Sequential, SMALL)
+    candidate = Candidate.build("sequential", ReferenceLoop, SMALL)
     found: Any = [Graph(None, None, partial(replays.append, number)) for number in range(graphs)]
     return CapturedImplementation(Arm(candidate, InputPool(SMALL), samples_us=[5000.0]), found)
 
@@ -252,10 +252,10 @@ def test_what_is_watched_is_what_kernels_use() -> None:
     assert (first_use.kernel._launcher, first_use.compiler._run_nvrtc) == before
 
 
-def made_up_first_use() -> first_use.Figures:
+def made_up_first_use() -> first_use.ColdStartFigures:
     stages = [first_use.Stage("forward", 1.25, 0.002), first_use.Stage("backward", None, 0.0015)]
     warm = first_use.ColdStart("a", 0.5, [first_use.Stage("forward", None, 0.06)], first_use.WARM)
-    return first_use.Figures(firsts=[first_use.ColdStart("a", 2.5, stages), warm])
+    return first_use.ColdStartFigures(firsts=[first_use.ColdStart("a", 2.5, stages), warm])
 
 
 def test_a_process_prints_what_is_read_again() -> None:
@@ -270,8 +270,8 @@ def test_stages_are_shown() -> None:
         [first_use.COLD, "forward", "1.25", "2.00"],
         [first_use.COLD, "backward", "-", "1.50"],
     ]
-    assert first_use.render(first_use.Figures()) == ""
-    assert "Not measured: needs CuPy" in first_use.render(first_use.Figures(reason="needs CuPy"))
+    assert first_use.render(first_use.ColdStartFigures()) == ""
+    assert "Not measured: needs CuPy" in first_use.render(first_use.ColdStartFigures(reason="needs CuPy"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device on this machine")

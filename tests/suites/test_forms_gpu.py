@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from pytest_ecornn.cases import contents
-from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Device, Problem
+from pytest_ecornn.implementations._common.recurrent_problem import Device, MathMode, ProblemSize
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, kernel
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
+from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
 from pytest_ecornn.suites import forms_gpu
 from pytest_ecornn.verification import calls, verification
 from tests.helpers.persistent import on_cpu, small, verdicts
@@ -25,29 +25,29 @@ __all__ = ["on_cpu"]  # a fixture
 
 @pytest.mark.parametrize(("bytes", "is_backward"), [(2, False), (4, False), (2, True), (4, True)])
 def test_the_best_of_each_kind_is_measured_and_with_them_the_one_that_is_chosen(bytes: int, is_backward: bool) -> None:
-    problem = Problem("lstm", 650, 32, Arithmetic(bytes, False), is_backward)
+    problem = ProblemSize("lstm", 650, 32, MathMode(bytes, False), is_backward)
     found = forms_gpu.best_candidates(problem, H200, 2)
     kinds = [forms_gpu.kind_of(form) for form in found]
     readers = set() if is_backward else {f"grid, {threads} readers" for threads in ((128, 256) if bytes == 2 else (256,))}
     abreast = set() if is_backward else {f"grid, {wide} sequences at once" for wide in (8, 16, 24, 32)}
     assert set(kinds) == {"clusters", "grid"} | readers | abreast
     assert max(map(kinds.count, kinds)) == 2
-    assert choose(problem, H200) in found
+    assert select_config(problem, H200) in found
 
 
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 def test_a_form_is_forced_within_only() -> None:
     case = small("lstm", dtype="float16", mode="training", hidden_size=24)
-    problem = Problem("lstm", 24, 3, Arithmetic(2, False))
+    problem = ProblemSize("lstm", 24, 3, MathMode(2, False))
     form = Form(problem, 8, 3, 1, 1, held=1)
-    usual, made = kernel.plan, []
+    usual, made = kernel.compile_layer, []
 
     def plan(shape: Any, kind: Any) -> Any:
         made.append(kind.is_backward)
         return usual(shape, kind)
 
-    kernel.plan = plan  # type: ignore[assignment]
+    kernel.compile_layer = plan  # type: ignore[assignment]
     try:
         with forms_gpu.force_config(form):
             assert verdicts(case) == []
@@ -55,7 +55,7 @@ def test_a_form_is_forced_within_only() -> None:
         assert verdicts(case) == []
         assert set(made) == {True, False}
     finally:
-        kernel.plan = usual
+        kernel.compile_layer = usual
 
 
 def test_what_was_measured_outlives_a_shape_that_fails(
@@ -95,7 +95,7 @@ def test_on_a_gpu_promising_forms_pass_the_rule(cell: str, hidden: int, batch: i
     precise = {"dtype": "float32", "precision": "tf32"} if dtype == "tf32" else {"dtype": dtype}
     options = {"steps": 3, "ragged": True, "device": "cuda", "mode": "training"}
     case = small(cell, hidden_size=hidden, batch=batch, **options, **precise)
-    problem = Problem(cell, hidden, batch, Arithmetic.of(case.dtype, case.precision), is_backward)
+    problem = ProblemSize(cell, hidden, batch, MathMode.of(case.dtype, case.precision), is_backward)
     drawn = contents.problem(case)
     expected, layer = verification.ReferenceResult(drawn), PersistentGpu().build(case, drawn.weights)
     for form in forms_gpu.best_candidates(problem, Device.of(torch.device("cuda", 0)), 2):

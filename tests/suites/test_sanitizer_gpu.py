@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic
+from pytest_ecornn.implementations._common.recurrent_problem import MathMode
 from pytest_ecornn.suites import sanitizer_gpu, sanitizer_queue
 from pytest_ecornn.suites.sanitized import KERNELS, Job, _kinds, _once, _scans, _sparse, _transposed
 from pytest_ecornn.suites.sanitizer_gpu import command
-from pytest_ecornn.suites.sanitizer_queue import CLEAN, Watch
+from pytest_ecornn.suites.sanitizer_queue import CLEAN, DeviceWatch
 from tests.simulator.clusters_on_cpu import H200
 
 # In place of a sanitizer: each job's kind says what becomes of its process.
@@ -61,7 +61,7 @@ def test_a_job_that_fails_costs_itself_alone(fake: str, tmp_path: Path, monkeypa
     monkeypatch.setattr(sanitizer_queue, "_START_S", 3.0)
     kinds = ["good", "reported", "good", "dies", "good", "hangs", "good"] + ["good"] * 60
     some = [of_kind(kind, batch) for batch, kind in enumerate(kinds, 1)]
-    watch = Watch(partial(command, fake, "memcheck"), {}, tmp_path / "log", time.monotonic() + 60, job_s=0.5)
+    watch = DeviceWatch(partial(command, fake, "memcheck"), {}, tmp_path / "log", time.monotonic() + 60, job_s=0.5)
     outcomes = {outcome.job: outcome.verdict for outcome in watch.run(some, 2)}
     assert len(outcomes) == len(some)
     wrong = {job.kind: verdict for job, verdict in outcomes.items() if verdict != CLEAN}
@@ -74,7 +74,7 @@ def test_a_job_that_fails_costs_itself_alone(fake: str, tmp_path: Path, monkeypa
 def test_what_the_time_does_not_reach_is_listed(fake: str, tmp_path: Path) -> None:
     some = [of_kind("good", 1), of_kind("hangs", 2), of_kind("good", 3)]
     start = time.monotonic()
-    outcomes = Watch(partial(command, fake, "racecheck"), {}, tmp_path / "log", start + 2, job_s=60).run(some, 1)
+    outcomes = DeviceWatch(partial(command, fake, "racecheck"), {}, tmp_path / "log", start + 2, job_s=60).run(some, 1)
     assert time.monotonic() - start < 10
     assert [(one.job.kind, one.verdict) for one in outcomes] == [("good", CLEAN)]
     text = "\n".join(sanitizer_gpu.report("racecheck", outcomes, some, 2.0))
@@ -92,7 +92,7 @@ def test_the_tool_watches_the_kernels_of_the_jobs() -> None:
 
 
 def test_jobs_are_of_every_kind_and_dtype_by_four_steps() -> None:
-    found = _kinds("lstm", 64, 3, Arithmetic(2, False), False, H200)
+    found = _kinds("lstm", 64, 3, MathMode(2, False), False, H200)
     assert {"clusters", "grid", "grid, 256 readers", "grid, 128 readers", "grid, 8 sequences at once"} <= set(found)
     others = [*_once(), *_sparse(), *_scans(), *_transposed()]
     assert {job.family for job in others} == set(KERNELS)

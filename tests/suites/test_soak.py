@@ -14,15 +14,15 @@ import torch
 
 from pytest_ecornn.contract import Case, Layer, Weights
 from pytest_ecornn.implementations import persistent_gpu
-from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Problem
+from pytest_ecornn.implementations._common.recurrent_problem import MathMode, ProblemSize
 from pytest_ecornn.implementations._cuda import compile as compiler
 from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
-from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
+from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
 from pytest_ecornn.implementations.sparse_persistent_gpu import heuristics
-from pytest_ecornn.implementations.sparse_persistent_gpu.config import Sparse
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.implementations.sparse_persistent_gpu.config import SparseConfig
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.suites import soak_gpu
 from pytest_ecornn.suites.promises.jitter import jittered
 from pytest_ecornn.suites.promises.repeats import Repeated, Tally, repeat
@@ -50,7 +50,7 @@ def one_wrong(number: int) -> Callable[[Case, Weights], Layer]:
     """Builds layers whose call of that number, from 0, is wrong in one bit."""
 
     def build(case: Case, weights: Weights) -> Layer:
-        right, called = Sequential().build(case, weights), 0
+        right, called = ReferenceLoop().build(case, weights), 0
 
         def layer(*arguments: Any) -> Any:
             nonlocal called
@@ -70,11 +70,11 @@ SEVERAL = [Case.parse(text) for text in ("lstm-T3-B2-H4-float32-training", "gru-
 
 
 def test_launches_are_counted_as_kernels_are() -> None:
-    assert [Repeated.of(case, Sequential().build).launches for case in SEVERAL] == [2, 4]
+    assert [Repeated.of(case, ReferenceLoop().build).launches for case in SEVERAL] == [2, 4]
 
 
 def test_what_is_right_is_called_so_and_cases_are_mixed() -> None:
-    repeated = [Repeated.of(case, Sequential().build) for case in SEVERAL]
+    repeated = [Repeated.of(case, ReferenceLoop().build) for case in SEVERAL]
     beside: list[int] = []
     assert repeat(repeated, 20, beside=lambda: beside.append(1)) == Tally(
         sum(one.launches * one.called for one in repeated), {}
@@ -85,7 +85,7 @@ def test_what_is_right_is_called_so_and_cases_are_mixed() -> None:
 
 @pytest.mark.parametrize("number", [1, 4])
 def test_one_wrong_bit_of_one_call_is_counted(number: int) -> None:
-    repeated = [Repeated.of(SEVERAL[0], one_wrong(number)), Repeated.of(SEVERAL[1], Sequential().build)]
+    repeated = [Repeated.of(SEVERAL[0], one_wrong(number)), Repeated.of(SEVERAL[1], ReferenceLoop().build)]
     assert repeat(repeated, 60).mismatches == {str(SEVERAL[0]): 1}
     assert repeat(repeated, 10).mismatches == {}  # since then
 
@@ -168,7 +168,9 @@ def test_over_the_grid_random_waits_change_nothing(monkeypatch: pytest.MonkeyPat
 def test_cases_are_short_and_of_every_kind_of_form() -> None:
     assert max(case.steps for case in soak_gpu.CASES) <= 8
     found = [
-        choose(Problem(one.cell, one.hidden_size, one.batch, Arithmetic.of(one.dtype, one.precision), is_backward), H200)
+        select_config(
+            ProblemSize(one.cell, one.hidden_size, one.batch, MathMode.of(one.dtype, one.precision), is_backward), H200
+        )
         for one in soak_gpu.CASES
         if one.density == 1
         for is_backward in (False, True)[: 1 + one.training]
@@ -178,19 +180,19 @@ def test_cases_are_short_and_of_every_kind_of_form() -> None:
     assert {(form.is_grid, form.problem.is_backward) for form in forms} == set(product((False, True), repeat=2))
     several = {(form.is_grid, form.tiles > 1, form.clusters > 1) for form in forms}
     assert several >= {(False, True, True), (True, True, True), (True, False, False), (False, False, False)}
-    assert any(form.left_over for form in forms)
-    assert {form.wide for form in forms if isinstance(form, Abreast)} > {8}
+    assert any(form.streamed_fragments for form in forms)
+    assert {form.wide for form in forms if isinstance(form, NTiledGridConfig)} > {8}
 
 
 def test_pruned_cases_are_of_every_kind_of_form() -> None:
     problems = [
-        (Problem(one.cell, one.hidden_size, one.batch, Arithmetic.of(one.dtype, one.precision), is_backward), one.density)
+        (ProblemSize(one.cell, one.hidden_size, one.batch, MathMode.of(one.dtype, one.precision), is_backward), one.density)
         for one in soak_gpu.CASES
         if one.density < 1
         for is_backward in (False, True)[: 1 + one.training]
     ]
     found = [heuristics.choose(one, heuristics.expected_counts(one, density), H200) for one, density in problems]
-    forms = [form for form in found if isinstance(form, Sparse)]
+    forms = [form for form in found if isinstance(form, SparseConfig)]
     assert len(forms) == len(found)
     assert {(form.cluster > 1, form.problem.is_backward) for form in forms} == set(product((False, True), repeat=2))
     assert {form.tiles > 1 for form in forms} == {form.shared > 0 for form in forms} == {False, True}
@@ -201,13 +203,13 @@ def without_a_gpu(build: Callable[[Case, Weights], Layer], monkeypatch: pytest.M
     made = soak_gpu.built
     monkeypatch.setattr(soak_gpu, "built", lambda: made(SEVERAL, build))
     monkeypatch.setattr(soak_gpu, "BackgroundLoad", lambda: lambda: None)
-    monkeypatch.setattr(soak_gpu, "indexed", lambda name: torch.device("cpu"))
+    monkeypatch.setattr(soak_gpu, "with_index", lambda name: torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
 
 def test_a_soak_says_what_was_right(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    without_a_gpu(Sequential().build, monkeypatch)
+    without_a_gpu(ReferenceLoop().build, monkeypatch)
     assert soak_gpu.main(["--launches", "12", "--seeds", "2"]) == 0
     said = capsys.readouterr().out
     assert re.findall(r"(\w+): 1\d launches in 0 s, 0 calls wrong", said) == list(soak_gpu.PARTS)
@@ -220,7 +222,7 @@ def test_a_soak_says_what_was_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 
 def test_a_soak_tells_of_a_launch_that_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_a_gpu(Sequential().build, monkeypatch)
+    without_a_gpu(ReferenceLoop().build, monkeypatch)
     ctypes.c_int32.from_address(kernel.status_of(torch.device("cpu")).address).value = 1
     with pytest.raises(RuntimeError, match="an earlier launch of a persistent kernel on cpu is wrong"):
         soak_gpu.main(["--parts", "alone", "--launches", "2"])

@@ -28,7 +28,7 @@ from pytest_ecornn.measurement.clocks import WallTimer
 from pytest_ecornn.measurement.columns import TimingColumn
 from pytest_ecornn.measurement.measurement import Arm, InputPool
 from pytest_ecornn.measurement.roofline import Ceilings
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results import statistics
 from pytest_ecornn.results.disturbance import describe, is_disturbed
 from pytest_ecornn.system import memory
@@ -81,7 +81,7 @@ def pairs(times: int) -> list[Pair]:
     """Those of the smoke set that often, and an A/A test and a planted ratio for each third case."""
     real, planted = [], []
     for number, case in enumerate(case_set("smoke")):
-        kinds = [kind for kind in (TorchCpu, Sequential, ScanCpu) if kind().refusal(case) is None]
+        kinds = [kind for kind in (TorchCpu, ReferenceLoop, ScanCpu) if kind().refusal(case) is None]
         real += [Pair(kind, kinds[0], case) for kind in kinds[1:]]
         if number % 3 == 0:
             planted += [Pair(kinds[0], kinds[0], case), Pair(kinds[-1], kinds[-1], case, repeats=2)]

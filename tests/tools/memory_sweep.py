@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 
 from pytest_ecornn.suites.sanitized import Job
-from pytest_ecornn.suites.sanitizer_queue import CLEAN, Outcome, Watch
+from pytest_ecornn.suites.sanitizer_queue import CLEAN, DeviceWatch, Outcome
 from tests.simulator.sanitized_cpu import drawn, environment
 
 _MAX_LISTED = 40
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Random(given.seed).shuffle(all_jobs)  # so that a limited time reaches some of each kind
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        outcomes = Watch(command, environment(), log, start + given.timeout, job_s=300, jobs_each=32).run(
+        outcomes = DeviceWatch(command, environment(), log, start + given.timeout, job_s=300, jobs_each=32).run(
             all_jobs, given.processes
         )
         print(log.read_text() if log.exists() else "", end="")

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from pytest_ecornn.cases import contents
 from pytest_ecornn.cases.seeding import generator
 from pytest_ecornn.contract import Case, Declared
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.reference.rounding import Dithered, Rounding
 from pytest_ecornn.verification import calls, verification, yardstick
 from pytest_ecornn.verification.comparison import Error, TensorCheck, check_tensor
@@ -31,7 +31,7 @@ Change = Callable[[calls.Tensors], None]
 def judged(case: Case, change: Change, carry: Any = "float32") -> dict[str, TensorCheck]:
     """The verdicts on a right result after `change`."""
     expected = ReferenceResult(contents.problem(case))
-    tensors = calls.run(Sequential(Declared(carry)).build(case, expected.problem.weights), expected.problem)
+    tensors = calls.run(ReferenceLoop(Declared(carry)).build(case, expected.problem.weights), expected.problem)
     tensors = {name: None if tensor is None else tensor.detach().clone() for name, tensor in tensors.items()}
     change(tensors)
     return {one.tensor: one for one in expected.compare(tensors, Declared(carry))}
@@ -175,7 +175,7 @@ def test_float16_state_declared_as_float32_fails_over_many_steps() -> None:
     """A 16-bit carry declared as float32 is a planted fault of precision."""
     case = Case(cell="mingru", steps=400, batch=2, hidden_size=16, projected=True, dtype="bfloat16", contents="near_one")
     expected = ReferenceResult(contents.problem(case))
-    tensors = calls.run(Sequential(Declared("storage")).build(case, expected.problem.weights), expected.problem)
+    tensors = calls.run(ReferenceLoop(Declared("storage")).build(case, expected.problem.weights), expected.problem)
     assert any(one.status == "failed" for one in expected.compare(tensors, Declared("float32")))
     assert all(one.status == "passed" for one in expected.compare(tensors, Declared("storage")))
 
@@ -191,7 +191,7 @@ def test_float16_state_declared_as_float32_fails_over_many_steps() -> None:
 def test_what_is_rounded_to_16_bits_passes_only_where_that_is_declared(name: str, rounded: Declared) -> None:
     case = Case.parse(name)
     expected = ReferenceResult(contents.problem(case))
-    tensors = calls.run(Sequential(rounded).build(case, expected.problem.weights), expected.problem)
+    tensors = calls.run(ReferenceLoop(rounded).build(case, expected.problem.weights), expected.problem)
     assert any(one.status == "failed" for one in expected.compare(tensors, Declared("float32")))
     assert all(one.status == "passed" for one in expected.compare(tensors, rounded))
 
@@ -200,7 +200,7 @@ def test_what_is_rounded_to_16_bits_passes_only_where_that_is_declared(name: str
 def test_weight_gradients_summed_in_16_bits_pass_only_where_that_is_declared(name: str) -> None:
     case = Case.parse(name)
     expected, rounded = ReferenceResult(contents.problem(case)), Declared("float32", weight_gradients="storage")
-    tensors = calls.run(Sequential(rounded).build(case, expected.problem.weights), expected.problem)
+    tensors = calls.run(ReferenceLoop(rounded).build(case, expected.problem.weights), expected.problem)
     failed = {one.tensor for one in expected.compare(tensors, Declared("float32")) if one.status == "failed"}
     assert failed == {"grad weight_hh_l0"}
     assert all(one.status == "passed" for one in expected.compare(tensors, rounded))
@@ -231,7 +231,7 @@ def test_a_judgement_keeps_nothing_alive() -> None:
     before = _live_tensors()
     for _ in range(3):
         expected = ReferenceResult(contents.problem(case))
-        expected.compare(calls.run(Sequential().build(case, expected.problem.weights), expected.problem), declared)
+        expected.compare(calls.run(ReferenceLoop().build(case, expected.problem.weights), expected.problem), declared)
         del expected
     gc.collect()
     assert _live_tensors() <= before
@@ -245,7 +245,7 @@ def test_a_slope_may_be_that_of_a_gate_a_unit_off() -> None:
     """Where tanh is next to one, its slope by another library's tanh is a multiple of ours."""
     case = Case.parse("lstm-T1-B1-I16-H1-float32-state-training-saturated")
     expected = ReferenceResult(contents.problem(case))
-    tensors = calls.run(Sequential().build(case, expected.problem.weights), expected.problem)
+    tensors = calls.run(ReferenceLoop().build(case, expected.problem.weights), expected.problem)
     for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
         gradient = tensors[f"grad {name}"]
         assert gradient is not None
@@ -257,7 +257,7 @@ def test_a_slope_may_be_that_of_a_gate_a_unit_off() -> None:
 def test_a_float64_tensor_too_small_for_the_float32_loop_that_judges_it_proves_nothing() -> None:
     case = Case.parse("lstm-T256-B1-H1-float64-state-training-seed9")
     expected = ReferenceResult(contents.problem(case))
-    tensors = calls.run(Sequential().build(case, expected.problem.weights), expected.problem)
+    tensors = calls.run(ReferenceLoop().build(case, expected.problem.weights), expected.problem)
     tensors["grad initial h"] = tensors["grad initial h"] * (1 + 1e-14)
     verdicts = {one.tensor: one.status for one in expected.compare(tensors, Declared("float32"))}
     assert verdicts["grad initial h"] == "uninformative"
@@ -269,7 +269,7 @@ def test_what_rounds_to_the_other_neighbour_passes(seed: int) -> None:
     """Few elements carry a tensor here, and every nearest rounding is the same in every run of the yardstick."""
     case = Case.parse(f"gru-T10-B8-H3-L3-float16-batchfirst-ragged-projected-training-large-seed{seed}")
     expected, declared = ReferenceResult(contents.problem(case)), Declared("float32", "storage")
-    loop = Sequential(declared, Dithered(generator(seed, "other neighbour")))
+    loop = ReferenceLoop(declared, Dithered(generator(seed, "other neighbour")))
     verdicts = expected.compare(calls.run(loop.build(case, expected.problem.weights), expected.problem), declared)
     assert [one.message for one in verdicts if one.status == "failed"] == []
 
@@ -285,7 +285,7 @@ def test_parts_of_a_sum_may_be_rounded_where_products_are() -> None:
     """Terms of 50 that cancel to less than 1, which a gate shows, leave the rounding of 50."""
     case = Case.parse("lstm-T64-B5-I58-H31-bfloat16-state-large-seed1")
     expected, declared = ReferenceResult(contents.problem(case)), Declared("storage", products="storage")
-    tensors = calls.run(Sequential(declared, Halves()).build(case, expected.problem.weights), expected.problem)
+    tensors = calls.run(ReferenceLoop(declared, Halves()).build(case, expected.problem.weights), expected.problem)
     assert any(one.status == "failed" for one in expected.compare(tensors, Declared("storage")))
     assert [one.message for one in expected.compare(tensors, declared) if one.status == "failed"] == []
 
@@ -300,7 +300,7 @@ class Growing(Rounding):
 def test_gradients_of_states_may_be_rounded_as_they_grow_where_products_are() -> None:
     case = Case.parse("gru-T4-B3-I3-H256-bfloat16-state-training")
     expected, declared = ReferenceResult(contents.problem(case)), Declared("storage", "storage", products="storage")
-    tensors = calls.run(Sequential(declared, Growing()).build(case, expected.problem.weights), expected.problem)
+    tensors = calls.run(ReferenceLoop(declared, Growing()).build(case, expected.problem.weights), expected.problem)
     failed = {one.tensor for one in expected.compare(tensors, Declared("storage", "storage")) if one.status == "failed"}
     assert "grad initial h" in failed
     assert [one.message for one in expected.compare(tensors, declared) if one.status == "failed"] == []
@@ -330,7 +330,7 @@ def test_what_bends_at_zero_may_be_on_either_side_within_its_rounding_and_nowher
     """The smallest pre-activation is 1.2 to 1.4 and 20 to 21 times eps, relative to the root mean square of all."""
     expected = ReferenceResult(contents.problem(Case.parse(case)))
     with OtherSide():
-        tensors = calls.run(Sequential().build(expected.problem.case, expected.problem.weights), expected.problem)
+        tensors = calls.run(ReferenceLoop().build(expected.problem.case, expected.problem.weights), expected.problem)
     failed = {one.tensor for one in expected.compare(tensors, Declared("float32")) if one.status == "failed"}
     assert failed >= wrong
     assert bool(failed) == bool(wrong)
@@ -343,10 +343,10 @@ def test_a_relu_that_only_some_runs_open_is_found_in_a_tensor_of_middle_size() -
         ReferenceResult(contents.problem(case)),
         Declared("storage", "storage", "storage", "storage", "storage"),
     )
-    permutation = Permutation.draw(case, 101)
+    permutation = Permutation.sample(case, 101)
     permuted = permutation.problem(expected.problem)
     with PerturbedActivations(case, 101, is_searching=True):
-        loop = Sequential(declared, yardstick.rounding(case, 101, True))
+        loop = ReferenceLoop(declared, yardstick.rounding(case, 101, True))
         tensors = calls.run(loop.build(permuted.case, permuted.weights), permuted)
     found = {name: permutation.undo(name, tensor) for name, tensor in tensors.items() if tensor is not None}
     assert [one.message for one in expected.compare(found, declared) if one.status == "failed"] == []
@@ -355,11 +355,11 @@ def test_a_relu_that_only_some_runs_open_is_found_in_a_tensor_of_middle_size() -
 def test_tf32_is_judged_by_a_loop_that_has_its_operands() -> None:
     case = replace(CASE, precision="tf32")
     expected = ReferenceResult(contents.problem(case))
-    tensors = calls.run(Sequential().build(case, expected.problem.weights), expected.problem)
+    tensors = calls.run(ReferenceLoop().build(case, expected.problem.weights), expected.problem)
     assert all(one.status == "passed" for one in expected.compare(tensors, Declared("float32")))
     for name in ("weight_ih_l0", "weight_hh_l1"):
         expected.problem.weights[name].data = expected.problem.weights[name].data.bfloat16().float()
-    coarser = calls.run(Sequential().build(case, expected.problem.weights), expected.problem)
+    coarser = calls.run(ReferenceLoop().build(case, expected.problem.weights), expected.problem)
     assert any(one.status == "failed" for one in ReferenceResult(contents.problem(case)).compare(coarser, Declared("float32")))
 
 
@@ -367,7 +367,7 @@ def test_inexact_activations_pass_only_where_that_is_declared() -> None:
     case, declared = replace(CASE, mode="inference"), Declared("float32", activation_error=2.0**-16)
     expected = ReferenceResult(contents.problem(case))
     with PerturbedActivations(case, 1001, 2.0**-16):
-        tensors = calls.run(Sequential().build(case, expected.problem.weights), expected.problem)
+        tensors = calls.run(ReferenceLoop().build(case, expected.problem.weights), expected.problem)
     assert any(one.status == "failed" for one in expected.compare(tensors, Declared("float32")))
     assert all(one.status == "passed" for one in expected.compare(tensors, declared))
 
@@ -382,7 +382,7 @@ def test_a_failure_names_the_one_command_that_repeats_it() -> None:
 def test_weights_that_change_in_place_are_seen() -> None:
     """A layer that keeps what it derived from the weights fails in training mode."""
 
-    class Stale(Sequential):
+    class Stale(ReferenceLoop):
         def build(self, case: Case, weights: Any) -> Any:
             kept = type(weights)({n: torch.nn.Parameter(p.detach().clone()) for n, p in weights.items()}, weights.masks)
             return super().build(case, kept)
@@ -392,7 +392,7 @@ def test_weights_that_change_in_place_are_seen() -> None:
 
 
 def test_memory_left_unwritten_is_seen() -> None:
-    class Unwritten(Sequential):
+    class Unwritten(ReferenceLoop):
         def build(self, case: Case, weights: Any) -> Any:
             layer: Any = super().build(case, weights)
 
@@ -438,7 +438,7 @@ def test_what_torch_compiled_is_run_as_such_within_poisoned_memory() -> None:
 
 
 def test_a_candidate_that_writes_into_its_input_is_refused_and_harms_nobody_else() -> None:
-    class Writing(Sequential):
+    class Writing(ReferenceLoop):
         def build(self, case: Case, weights: Any) -> Any:
             layer: Any = super().build(case, weights)
             return lambda x, state, lengths: layer(x.clamp_(-0.1, 0.1), state, lengths)
@@ -446,7 +446,7 @@ def test_a_candidate_that_writes_into_its_input_is_refused_and_harms_nobody_else
     case = replace(CASE, mode="inference")
     with pytest.raises(calls.WrongResult, match="expected x unchanged by the call"):
         verification.Candidate.build("writing", Writing, case).verify()
-    right = verification.Candidate.build("right", Sequential, case).verify()
+    right = verification.Candidate.build("right", ReferenceLoop, case).verify()
     assert [one.status for one in right] == ["passed"] * 3
 
 

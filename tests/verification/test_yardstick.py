@@ -7,7 +7,7 @@ import torch
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.verification import calls
 from pytest_ecornn.verification.moved_gates import PerturbedActivations
 from pytest_ecornn.verification.permutation import Permutation
@@ -24,7 +24,7 @@ CASES = [
 @pytest.mark.parametrize("case", CASES)
 def test_gates_moved_where_they_lie_give_what_moved_copies_do(case: str) -> None:
     problem = contents.problem(Case.parse(case))
-    layer, found = Sequential().build(problem.case, problem.weights), []
+    layer, found = ReferenceLoop().build(problem.case, problem.weights), []
     for saves_values in (False, True):
         with PerturbedActivations(problem.case, 3, 2.0**-12, saves_values=saves_values):
             found.append(calls.run(layer, problem))
@@ -40,8 +40,8 @@ def test_gates_moved_where_they_lie_give_what_moved_copies_do(case: str) -> None
 @pytest.mark.parametrize("case", CASES)
 def test_a_permutation_is_undone(case: str) -> None:
     problem = contents.problem(Case.parse(case))
-    permutation = Permutation.draw(problem.case, 0)
-    for name, tensor in calls.run(Sequential().build(problem.case, problem.weights), problem).items():
+    permutation = Permutation.sample(problem.case, 0)
+    for name, tensor in calls.run(ReferenceLoop().build(problem.case, problem.weights), problem).items():
         assert tensor is not None
         if not name.startswith(("final", "grad initial")):
             permuted = permutation.apply(name, tensor)

@@ -23,7 +23,7 @@ _FLAG = re.compile(r"\b[A-Za-z_]\w*=(\d+)\b")  # as a compiler is given it: -DTI
 _MAX_ELEMENTS = 256  # of a container in a module
 _SHARING = (ast.FloorDiv, ast.Mod, ast.Div)
 
-Found = Iterator[tuple[int, bool]]  # a constant, and whether it looks like a tile's size
+FoundConstant = Iterator[tuple[int, bool]]  # a constant, and whether it looks like a tile's size
 
 
 def source_constants(path: Path, module: str = "") -> list[int]:
@@ -44,7 +44,7 @@ def ranked(found: Iterable[tuple[int, bool]]) -> list[int]:
     return sorted(likely, key=lambda value: (value in _GATE_COUNTS, not likely[value]))
 
 
-def python_constants(text: str) -> Found:
+def python_constants(text: str) -> FoundConstant:
     """The constants of a Python source, and of kernels and flags in its strings."""
     if (tree := parsed(text)) is None:
         return
@@ -150,7 +150,7 @@ def _is_bit_length(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "bit_length"
 
 
-def _loaded_constants(module: str) -> Found:
+def _loaded_constants(module: str) -> FoundConstant:
     """Integers that a loaded module and its classes hold, in containers too."""
     loaded = sys.modules.get(module)
     if loaded is None:

@@ -32,14 +32,14 @@ class BenchmarkItem(NamedCaseItem):
         with self.session.lock.shared():
             baselines, notes = self.baselines()
         pool, names = InputPool(self.case), [one.name for one in baselines]
-        self.session.process.at_work(self.found.name, self.case, names, is_timed=True)
+        self.session.process.set_current_work(self.found.name, self.case, names, is_timed=True)
         with self.session.lock.exclusive():
             probe = BaselineProbe(baselines, pool, clock, threads, self.session.options.budget)
-        self.session.process.at_work(self.found.name, self.case)
+        self.session.process.set_current_work(self.found.name, self.case)
         with self.session.lock.shared(), self._global_state_unchanged():
             candidate = self.verified(row)
             cost_bounds.checked(candidate)
-        self.session.process.at_work(self.found.name, self.case, names, is_timed=True)
+        self.session.process.set_current_work(self.found.name, self.case, names, is_timed=True)
         arms = [Arm(one, pool, threads=threads) for one in (candidate, *baselines)]
         called, replayed = TimingColumn(arms, clock, self.session.confidence), None
         with self.session.lock.exclusive():

@@ -210,7 +210,7 @@ class CheckItem:
         """Within it the implementation runs on `case`. What it raises beside `verdicts` is a Failure, or Spoilt if it lasts."""
         process = self.session.process
         passing: tuple[type[Exception], ...] = (CheckFailed, SkipCheck, Unsupported, *verdicts)
-        process.at_work(self.found.name, case)
+        process.set_current_work(self.found.name, case)
         try:
             with raised_as_error(), skips_as_unsupported():
                 yield

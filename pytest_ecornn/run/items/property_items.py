@@ -66,7 +66,7 @@ class PropertyItem(CheckItem):
             raise SkipCheck(reason)
         self._check(self.case, row, TIMED_REPEATS if self.session.options.bench else FIXED_REPEATS)
 
-    def _check(self, case: Case, row: Row, repeats: int = PropertyContext.repeats) -> None:
+    def _check(self, case: Case, row: Row, repeats: int = PropertyContext.num_repeats) -> None:
         """Counts the properties checked by name. After a failure, while its case is simplified, only that one is."""
         try:
             with self.session.lock.shared(), self.attributed_to(case, properties.PropertyViolation):

@@ -76,7 +76,7 @@ class XdistController:
             return True
         if words.rerun or self._is_interrupted:
             return False
-        end = words.end or self._end(node, left)
+        end = words.end or self._exit_of(node, left)
         if culprit := self._session.found.get(words.implementation):
             end += left.crash_location(culprit.path)
         self._fatal[f"{words.implementation}-{words.case}"] = end
@@ -90,7 +90,7 @@ class XdistController:
         self._begun.discard(nodeid)
         return nodeid not in self._reported
 
-    def _end(self, node: Any, left: CrashReport) -> str:
+    def _exit_of(self, node: Any, left: CrashReport) -> str:
         status = _exit_status(node)
         return f"did not finish within {self._session.options.timeout:g} s" if left.timed_out else faults.exit_reason(status)
 

@@ -44,7 +44,7 @@ class WorkerProcess:
     def is_replaceable(self) -> bool:
         return self._last_words is not None
 
-    def at_work(self, implementation: str, case: object, beside: Iterable[str] = (), is_timed: bool = False) -> None:
+    def set_current_work(self, implementation: str, case: object, beside: Iterable[str] = (), is_timed: bool = False) -> None:
         """Notes whose code runs from now on."""
         if isinstance(case, Case):
             self.cases.setdefault(implementation, {})[case] = None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pytest_ecornn.contract import Case, Layer, Unsupported, Weights
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 
 CAUGHT_BY = "required"
 STANDS_FOR = "sequential"
 
 
-class Fault(Sequential):
+class Fault(ReferenceLoop):
     def build(self, case: Case, weights: Weights) -> Layer:
         if case.bidirectional:
             raise Unsupported("runs one direction")

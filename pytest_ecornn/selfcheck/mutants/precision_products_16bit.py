@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pytest_ecornn.contract import Case, Declared, Layer, Weights
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 
 CAUGHT_BY = "equivalence: rounding"
 DTYPE = "bfloat16"
 
 
-class Fault(Sequential):
+class Fault(ReferenceLoop):
     def build(self, case: Case, weights: Weights) -> Layer:
-        return Sequential(Declared("float32", products="storage")).build(case, weights)
+        return ReferenceLoop(Declared("float32", products="storage")).build(case, weights)

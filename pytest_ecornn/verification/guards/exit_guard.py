@@ -48,7 +48,7 @@ _active: list[ExitGuard] = []
 _OWN_PROCESS = os.getpid()
 
 
-def _guarded(name: str) -> Callable[..., NoReturn]:
+def _make_guard(name: str) -> Callable[..., NoReturn]:
     def call(*arguments: Any) -> NoReturn:
         caller = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
         if caller in _ENTITLED or os.getpid() != (_active[-1].process if _active else _OWN_PROCESS):
@@ -61,7 +61,7 @@ def _guarded(name: str) -> Callable[..., NoReturn]:
     return call
 
 
-_GUARDED = {name: _guarded(name) for name in _NAMES}
+_GUARDED = {name: _make_guard(name) for name in _NAMES}
 
 
 def _set(functions: dict[str, Callable[..., NoReturn]]) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from pytest_ecornn.verification import overlap
 from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.calls import Call
-from pytest_ecornn.verification.properties.graph_calls import GraphCall, labelled, nearly, needs_training
+from pytest_ecornn.verification.properties.graph_calls import GraphCall, check_allclose, labelled, needs_training
 from pytest_ecornn.verification.properties.subject import PropertyContext, copy_tensors
 
 
@@ -23,7 +23,7 @@ def calls_interleaved(subject: PropertyContext) -> str:
         made = [GraphCall(subject.layer, Call(problem)) for problem in problems]
         for number in order:
             got = made[number].gradients() | made[number].detached()
-            if message := nearly(subject, wanted[number], got, agreements[number]):
+            if message := check_allclose(subject, wanted[number], got, agreements[number]):
                 return labelled(message, f"call {number + 1} of two, whose backward passes come {said}")
     return ""
 
@@ -34,14 +34,14 @@ def backward_twice(subject: PropertyContext) -> str:
     made = GraphCall(subject.layer, Call(subject.problem))
     first = made.gradients(is_retained=True)
     copies = copy_tensors(first)
-    if message := nearly(subject, subject.whole, first):
+    if message := check_allclose(subject, subject.whole, first):
         return labelled(message, "a backward pass whose graph is retained")
-    if message := nearly(subject, copies, made.gradients(is_retained=True)):
+    if message := check_allclose(subject, copies, made.gradients(is_retained=True)):
         return labelled(message, "a second backward pass over the same graph")
     problem = replace(subject.problem, output_gradients=tuple(weight.flip(-1) for weight in subject.problem.output_gradients))
     wanted = GraphCall(subject.layer, Call(problem)).gradients()
     got = made.gradients(problem.output_gradients)
-    if message := nearly(subject, wanted, got, ResultComparator(problem, subject.declared)):
+    if message := check_allclose(subject, wanted, got, ResultComparator(problem, subject.declared)):
         return labelled(message, "a third backward pass, with other incoming gradients")
     return labelled(
         subject.agreement.bitwise_equal({"output": None, **copies}, {"output": None, **first}), "after other passes"
@@ -61,7 +61,7 @@ def grad_untouched(subject: PropertyContext) -> str:
             return f"expected autograd.grad to leave .grad of {touched[0]} alone, but it was set"
         GraphCall(subject.layer, call).accumulate()
         got = {f"grad {name}": leaf.grad for name, leaf in leaves.items()}
-        message = nearly(subject, subject.whole, got)
+        message = check_allclose(subject, subject.whole, got)
         return labelled(message, ".grad after backward()") or overlap.shared(_named(got))
     finally:
         for leaf in leaves.values():

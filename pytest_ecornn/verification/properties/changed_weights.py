@@ -15,7 +15,7 @@ from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Layer, Weights
 from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.calls import Call, Tensors
-from pytest_ecornn.verification.properties.graph_calls import labelled, nearly, needs_training, rotated, variants
+from pytest_ecornn.verification.properties.graph_calls import check_allclose, labelled, needs_training, rotated, variants
 from pytest_ecornn.verification.properties.subject import PropertyContext
 
 _BEFORE = 128  # elements of a flat buffer, before the part that becomes a weight
@@ -44,7 +44,7 @@ def each_weight_seen(subject: PropertyContext) -> str:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch.nn warns that it copies weights which left cuDNN's buffer
                 results = call(changing, layer)
-            if message := nearly(subject, wanted, results, agreement):
+            if message := check_allclose(subject, wanted, results, agreement):
                 return labelled(message, f"after {name} alone was {said}{where}")
     return ""
 

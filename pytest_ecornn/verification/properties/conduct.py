@@ -31,7 +31,7 @@ _DELAY_CYCLES = 20_000_000  # of a GPU's clock: about 10 ms
 def repeatable(subject: PropertyContext) -> str:
     """A race that shows once in twenty calls is seen in three cases of twenty repeats at 95 %."""
     start = time.monotonic()
-    for number in range(1, subject.repeats + 1):
+    for number in range(1, subject.num_repeats + 1):
         if message := subject.repeated(subject.whole, subject.run(subject.problem)):
             return f"call {number + 1} of the same: {message}"
         if number >= _FEWEST_REPEATS and time.monotonic() - start > _LONGEST_SECONDS:

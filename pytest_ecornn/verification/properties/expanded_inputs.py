@@ -11,7 +11,7 @@ from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import cells
 from pytest_ecornn.verification import overlap
 from pytest_ecornn.verification.agreement import ResultComparator
-from pytest_ecornn.verification.properties.graph_calls import labelled, nearly
+from pytest_ecornn.verification.properties.graph_calls import check_allclose, labelled
 from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext, copy_tensors
 
 
@@ -34,7 +34,7 @@ def expanded_inputs(subject: PropertyContext) -> str:
         for name in ("output", *(f"final {name}" for name in cells.get(case.cell).states)):
             if (result := got[name]) is not None and overlap.is_folded(result):
                 return f"{said} expanded over the batch: {name}: expected memory of its own for each element"
-        if message := nearly(subject, wanted, got, ResultComparator(apart, subject.declared)):
+        if message := check_allclose(subject, wanted, got, ResultComparator(apart, subject.declared)):
             return labelled(message, f"{said} expanded over the batch")
     return ""
 

@@ -106,7 +106,7 @@ def raised_as_wrong(device: str) -> Iterator[None]:
         raise WrongResult(f"expected a result, got {type(error).__name__}: {text}") from error
 
 
-def nearly(subject: PropertyContext, wanted: Tensors, got: Tensors, agreement: Any = None) -> str:
+def check_allclose(subject: PropertyContext, wanted: Tensors, got: Tensors, agreement: Any = None) -> str:
     """Describes what differs by more than rounding. -0.0 equals 0.0, and a gradient of None equals zeros."""
     names = [name for name in got if name in wanted]
     plain = {name: _plain(got[name], wanted[name]) for name in names}

@@ -12,7 +12,7 @@ from torch import Tensor
 from pytest_ecornn.cases import contents
 from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.calls import Call, Tensors
-from pytest_ecornn.verification.properties.graph_calls import GraphCall, labelled, nearly, needs_training, variants
+from pytest_ecornn.verification.properties.graph_calls import GraphCall, check_allclose, labelled, needs_training, variants
 from pytest_ecornn.verification.properties.subject import PropertyContext
 
 Given = tuple[Tensor | None, ...]
@@ -29,7 +29,9 @@ def unused_results(subject: PropertyContext) -> str:
         problem = replace(subject.problem, output_gradients=zeros)
         wanted = _gradients(subject, problem, zeros)
         subject.run(subject.other_problem)  # or what a backward pass leaves behind would be those zeros
-        message = nearly(subject, wanted, _gradients(subject, problem, missing), ResultComparator(problem, subject.declared))
+        message = check_allclose(
+            subject, wanted, _gradients(subject, problem, missing), ResultComparator(problem, subject.declared)
+        )
         if message:
             return labelled(message, f"only {names[used]} used")
     return ""
@@ -44,7 +46,9 @@ def incoming_layouts(subject: PropertyContext) -> str:
             subject.problem, output_gradients=tuple(one.clone(memory_format=torch.contiguous_format) for one in given)
         )
         wanted = _gradients(subject, problem, problem.output_gradients)
-        message = nearly(subject, wanted, _gradients(subject, problem, given), ResultComparator(problem, subject.declared))
+        message = check_allclose(
+            subject, wanted, _gradients(subject, problem, given), ResultComparator(problem, subject.declared)
+        )
         if message:
             return labelled(message, f"incoming gradients {name}")
     return ""

@@ -8,9 +8,9 @@ from math import inf, nan
 from torch import Tensor
 
 from pytest_ecornn.contract import Layer
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.verification.calls import Call, Tensors
-from pytest_ecornn.verification.properties.graph_calls import GraphCall, labelled, nearly, needs_training
+from pytest_ecornn.verification.properties.graph_calls import GraphCall, check_allclose, labelled, needs_training
 from pytest_ecornn.verification.properties.subject import PropertyContext
 
 _SCALE = 2.0**16  # a GradScaler's first
@@ -28,12 +28,12 @@ def _scaled(subject: PropertyContext) -> str:
     given = tuple(weight * _SCALE for weight in subject.problem.output_gradients)
     got = _gradients(subject, subject.layer, given)
     back = {name: None if gradient is None else gradient / _SCALE for name, gradient in got.items()}
-    return labelled(nearly(subject, subject.whole, back), f"incoming gradients {_SCALE:g} times as large")
+    return labelled(check_allclose(subject, subject.whole, back), f"incoming gradients {_SCALE:g} times as large")
 
 
 def _overflowing(subject: PropertyContext) -> str:
     """Checks that inf and NaN show where they show in the plain loop's gradient: relu's derivative may be 0."""
-    loop = Sequential(subject.declared).build(subject.case, subject.problem.weights)
+    loop = ReferenceLoop(subject.declared).build(subject.case, subject.problem.weights)
     for value in (inf, nan):
         first = subject.problem.output_gradients[0].clone()
         first[0, 0] = value  # the first step of the first sequence, whichever dimension is which

@@ -9,7 +9,14 @@ import torch
 
 from pytest_ecornn.contract import cells
 from pytest_ecornn.verification.calls import Call, Tensors
-from pytest_ecornn.verification.properties.graph_calls import GraphCall, labelled, nearly, needs_training, rotated, variants
+from pytest_ecornn.verification.properties.graph_calls import (
+    GraphCall,
+    check_allclose,
+    labelled,
+    needs_training,
+    rotated,
+    variants,
+)
 from pytest_ecornn.verification.properties.subject import PropertyContext
 
 Names = tuple[str, ...]
@@ -25,7 +32,7 @@ def gradients_required(subject: PropertyContext) -> str:
             if has_graph and not made.leaves:
                 return f"expected {has_graph[0]} without a graph, as nothing requires a gradient, got one"
             got = made.detached() | made.gradients()
-        if message := nearly(subject, subject.whole, got):
+        if message := check_allclose(subject, subject.whole, got):
             return labelled(message, f"no gradient required of {', '.join(frozen)}")
     return _one_asked(subject) or _no_graph(subject)
 
@@ -67,7 +74,7 @@ def _one_asked(subject: PropertyContext) -> str:
     leaves = [name for name, leaf in call.inputs.items() if leaf.requires_grad]
     asked = leaves[subject.case.seed % len(leaves)]
     got = GraphCall(subject.layer, call).gradients(asked=asked)
-    return labelled(nearly(subject, subject.whole, got), f"only the gradient of {asked} asked for")
+    return labelled(check_allclose(subject, subject.whole, got), f"only the gradient of {asked} asked for")
 
 
 def _no_graph(subject: PropertyContext) -> str:
@@ -76,4 +83,4 @@ def _no_graph(subject: PropertyContext) -> str:
         call = Call(subject.problem)
         got: Tensors = call.results_by_name(call.forward(subject.layer), ())
     names = ["output", *(f"final {name}" for name in cells.get(subject.case.cell).states)]
-    return labelled(nearly(subject, {name: subject.whole[name] for name in names}, got), "under torch.no_grad()")
+    return labelled(check_allclose(subject, {name: subject.whole[name] for name in names}, got), "under torch.no_grad()")

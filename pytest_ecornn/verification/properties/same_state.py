@@ -9,7 +9,7 @@ import torch
 from pytest_ecornn.cases.contents import Problem, placed_tensor
 from pytest_ecornn.verification.agreement import ResultComparator
 from pytest_ecornn.verification.calls import Call, Tensors
-from pytest_ecornn.verification.properties.graph_calls import labelled, nearly
+from pytest_ecornn.verification.properties.graph_calls import check_allclose, labelled
 from pytest_ecornn.verification.properties.subject import NotApplicable, PropertyContext
 
 
@@ -22,7 +22,7 @@ def same_state(subject: PropertyContext) -> str:
     shared = replace(subject.problem, state=(first,) * (1 + len(others)))
     for is_enabled in (False, True) if subject.case.training else (False,):
         wanted, got = (_results(subject, problem, is_enabled) for problem in (apart, shared))
-        if message := nearly(subject, wanted, got, ResultComparator(apart, subject.declared)):
+        if message := check_allclose(subject, wanted, got, ResultComparator(apart, subject.declared)):
             return labelled(message, "one tensor as all initial states" + ("" if is_enabled else ", without gradients"))
     return ""
 

@@ -27,7 +27,7 @@ class PropertyContext:
 
     make: Callable[[], Implementation]
     case: Case
-    repeats: int = 20
+    num_repeats: int = 20
 
     def __post_init__(self) -> None:
         self.implementation = self.make()

@@ -16,7 +16,7 @@ from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import GraphArm, graph_arms
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common.parted import measure_each
-from pytest_ecornn.suites.published.common.verified import prepared, wrong
+from pytest_ecornn.suites.published.common.verified import failure_text, prepared
 from pytest_ecornn.verification.verification import Candidate, expected
 
 CALLED, REPLAYED = "as called", "graph replay"
@@ -126,7 +126,7 @@ def checked(arm: GraphArm | str) -> GraphArm | str:
     graph.refresh(wanted.problem)
     graph.replay()
     comparisons = wanted.compare(graph.call.results_by_name(*graph.result), arm.candidate.implementation.declared)
-    return wrong(arm.candidate, comparisons) or arm
+    return failure_text(arm.candidate, comparisons) or arm
 
 
 def precision_of(case: Case) -> str:

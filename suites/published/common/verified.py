@@ -36,7 +36,7 @@ def _prepared(name: str, case: Case, build: Build) -> Candidate | str:
         return "absent from this version"
     try:
         candidate, comparisons = build(_found()[name], case)
-        return wrong(candidate, comparisons) or candidate
+        return failure_text(candidate, comparisons) or candidate
     except (SkipCheck, Unsupported) as error:
         return str(error)
     except WrongResult as error:
@@ -45,7 +45,7 @@ def _prepared(name: str, case: Case, build: Build) -> Candidate | str:
         return f"raised {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
-def wrong(candidate: Candidate, comparisons: list[TensorCheck]) -> str:
+def failure_text(candidate: Candidate, comparisons: list[TensorCheck]) -> str:
     """WRONG where a comparison failed, after printing it; empty otherwise."""
     message = failure_message(candidate.name, candidate.case, comparisons)
     return _print_failure(message) if message else ""

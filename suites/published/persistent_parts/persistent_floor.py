@@ -21,13 +21,13 @@ SHARED_BYTES_A_CLOCK, LEFT_OVER_BYTES_A_CLOCK = 128, 64  # from shared memory, a
 
 def handoff_us(form: Form) -> float:
     """Time until all blocks' values of one tile of sequences have arrived, in microseconds."""
-    return LATENCY_US + form.heard_bytes / TOLD_BYTES_A_CLOCK / CLOCKS_A_US
+    return LATENCY_US + form.received_bytes / TOLD_BYTES_A_CLOCK / CLOCKS_A_US
 
 
 def busy_us(form: Form) -> float:
     """The products of a tile, or the reads of their weights, whichever takes longer: they overlap."""
-    products = form.whole_parts * WARPS / QUARTERS * form.problem.arithmetic.products * PRODUCT_CLOCKS * form.wide / TILE
-    reads = form.shared * PART_BYTES / SHARED_BYTES_A_CLOCK + form.left_over * PART_BYTES / LEFT_OVER_BYTES_A_CLOCK
+    products = form.fragments * WARPS / QUARTERS * form.problem.arithmetic.products * PRODUCT_CLOCKS * form.wide / TILE
+    reads = form.shared * PART_BYTES / SHARED_BYTES_A_CLOCK + form.streamed_fragments * PART_BYTES / LEFT_OVER_BYTES_A_CLOCK
     return max(products, reads) / CLOCKS_A_US
 
 

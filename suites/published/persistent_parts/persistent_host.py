@@ -87,7 +87,7 @@ def _first_uses(cases: Sequence[str]) -> list[Row]:
     return first_uses(first_use.measure(OURS, cases))
 
 
-def first_uses(figures: first_use.Figures) -> list[Row]:
+def first_uses(figures: first_use.ColdStartFigures) -> list[Row]:
     """Build and first call, until the device is done, by what was on disk. Of a process's first no bar is asked from disk."""
     rows = []
     for i, one in enumerate(figures.firsts):

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations._cuda.compile import indexed
+from pytest_ecornn.implementations._cuda.compile import with_index
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, plan, status_of
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, compile_layer, status_of
 from pytest_ecornn.implementations.persistent_gpu.kernel import Shape as TrackShape
-from pytest_ecornn.implementations.persistent_gpu.plan import How
+from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from pytest_ecornn.measurement.replay import graph_count
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import percent, significant
@@ -103,17 +103,17 @@ def _row(shape: Shape) -> Row:
     if isinstance(candidate, str):
         return _without(shape, candidate)
     form, first = form_of(shape), Op(shape)
-    wanted = graph_count(first.moved_bytes, torch.cuda.get_device_properties(indexed("cuda")).L2_cache_size)
+    wanted = graph_count(first.moved_bytes, torch.cuda.get_device_properties(with_index("cuda")).L2_cache_size)
     arm = Arm([Replay(one) for one in (first, *(Op(shape) for _ in range(wanted - 1)))], STEPS, _BLOCK_US)
     measure_interleaved([arm], MIN_PAIRS)
-    status_of(indexed("cuda")).check()  # which replays do not ask
+    status_of(with_index("cuda")).check()  # which replays do not ask
     return Row(shape, median_interval(arm.samples_us), floor_us(form), str(form))
 
 
 def form_of(shape: Shape) -> Form:
     """How the op is spread over the chip. Raises ValueError where it does not run."""
-    kind = Kind(getattr(torch, shape.dtype), indexed("cuda"), shape.precision == "tf32", shape.is_backward)
-    form, _ = plan(TrackShape(CELL, STEPS, shape.batch, shape.hidden, batch_first=False), kind)
+    kind = KernelSpec(getattr(torch, shape.dtype), with_index("cuda"), shape.precision == "tf32", shape.is_backward)
+    form, _ = compile_layer(TrackShape(CELL, STEPS, shape.batch, shape.hidden, batch_first=False), kind)
     return form
 
 
@@ -122,7 +122,7 @@ class Op:
 
     def __init__(self, shape: Shape, steps: int = STEPS, device: str = "cuda"):
         kind: Any = {"dtype": getattr(torch, shape.dtype), "device": device}
-        bound, how = shape.hidden**-0.5, How(CELL, False, False, projected=True, tf32=shape.precision == "tf32")
+        bound, how = shape.hidden**-0.5, RNNOptions(CELL, False, False, projected=True, tf32=shape.precision == "tf32")
         gates = torch.randn(steps, shape.batch, 4 * shape.hidden, **kind)
         weight = torch.empty(4 * shape.hidden, shape.hidden, **kind).uniform_(-bound, bound)
         bias = torch.empty(4 * shape.hidden, **kind).uniform_(-bound, bound)

@@ -49,7 +49,7 @@ def _by_torch(x: Tensor) -> Tensor:
 
 
 # By name: what makes outputs [B, T, H] of pre-activations [B, T, G*H].
-WAYS: Mapping[str, Scan] = {"linear": _linear, "log": _logarithmic, "log by torch": _by_torch}
+SCANS: Mapping[str, Scan] = {"linear": _linear, "log": _logarithmic, "log by torch": _by_torch}
 SOURCES = {"linear": "scan_gpu", "log": "scan_gpu_log", "log by torch": "scan_torch"}
 
 
@@ -77,7 +77,7 @@ class Row:
 
 
 def measure(
-    deadline: float, device: str = "cuda", ways: Mapping[str, Scan] = WAYS, steps: Sequence[int] = STEPS
+    deadline: float, device: str = "cuda", ways: Mapping[str, Scan] = SCANS, steps: Sequence[int] = STEPS
 ) -> Iterator[Row]:
     """Rows from few steps to many, until `deadline` (of time.monotonic); those after it have only the reason."""
     for count, dtype, kind in product(steps, DTYPES, CONTENTS):

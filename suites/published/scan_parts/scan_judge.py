@@ -15,7 +15,7 @@ import torch
 
 from pytest_ecornn.cases.contents import Problem
 from pytest_ecornn.contract import Case, Declared
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.suites.published.scan_parts.scan_reference import states
 from pytest_ecornn.verification import comparison
@@ -56,7 +56,7 @@ class LongScanVerifier:
     @cached_property
     def _yardstick(self) -> dict[str, dict[str, Error]]:
         with _one_thread():
-            plain = run(Sequential(self._declared).build(self._problem.case, self._problem.weights), self._problem)
+            plain = run(ReferenceLoop(self._declared).build(self._problem.case, self._problem.weights), self._problem)
         return {name: self._errors(name, plain) for name in self._wanted}
 
     def _errors(self, name: str, tensors: Tensors) -> dict[str, Error]:

@@ -29,7 +29,7 @@ STEPS = (256, 1024, 4096, 16_384, 65_536)
 BATCH, HIDDEN = 8, 256
 MAX_LOOP_STEPS = 4096  # steps, beyond which no plain loop was published either
 BAR = MinTarget(15.0)
-WAYS = ("sequential", "scan_cpu", "scan_gpu")
+TIMED = ("sequential", "scan_cpu", "scan_gpu")
 LOGARITHMIC = ("scan_gpu_log", "scan_torch")  # of cells whose candidate is positive
 PUBLISHED_MS: dict[str, dict[str, tuple[float, ...]]] = {
     "mingru": {
@@ -78,7 +78,7 @@ def measure(deadline: float, device: str = "cuda", steps: Sequence[int] = STEPS)
 
 
 def _without(cell: str, steps: int, why: str) -> Row:
-    return Row(cell, steps, dict.fromkeys((*WAYS, *LOGARITHMIC), Cell(reason=why)))
+    return Row(cell, steps, dict.fromkeys((*TIMED, *LOGARITHMIC), Cell(reason=why)))
 
 
 def case(cell: str, steps: int, device: str) -> Case:
@@ -90,7 +90,7 @@ def case(cell: str, steps: int, device: str) -> Case:
 def _row(cell: str, steps: int, device: str, clock: Timer) -> Row:
     """All ways in turns, by one clock: CUDA's events, which also time what a CPU does between them."""
     found: dict[str, Arm | str] = {}
-    for name_of_cell, names in ((cell, WAYS), (cell + "_positive", LOGARITHMIC)):
+    for name_of_cell, names in ((cell, TIMED), (cell + "_positive", LOGARITHMIC)):
         judge = LongScanVerifier(expected(case(name_of_cell, steps, "cpu")).problem, where=device)
         pools: dict[str, InputPool] = {}
         for name in names:
@@ -121,7 +121,7 @@ def _arm(name: str, case: Case, judge: LongScanVerifier, pools: dict[str, InputP
 def row(cell: str, steps: int, samples_us: Mapping[str, Sequence[float]], reasons: Mapping[str, str]) -> Row:
     """Returns a row from each way's samples (one a round) or the reason why it has none."""
     cells = {
-        name: _cell(samples_us[name]) if name in samples_us else Cell(reason=reasons[name]) for name in (*WAYS, *LOGARITHMIC)
+        name: _cell(samples_us[name]) if name in samples_us else Cell(reason=reasons[name]) for name in (*TIMED, *LOGARITHMIC)
     }
     has_both = "scan_cpu" in samples_us and "scan_gpu" in samples_us
     return Row(cell, steps, cells, paired_ratio(samples_us["scan_cpu"], samples_us["scan_gpu"]) if has_both else None)
@@ -151,14 +151,14 @@ def render(rows: Sequence[Row]) -> str:
 
 
 def _table(cell: str, rows: Sequence[Row]) -> str:
-    published = [f"*{name}, published*" for name in WAYS]
+    published = [f"*{name}, published*" for name in TIMED]
     logarithmic = [f"{name} ({cell}_positive)" for name in LOGARITHMIC]
-    header = ("T", *WAYS, "scan_cpu over scan_gpu", *logarithmic, *published, "*scan_cpu over scan_gpu, published*")
+    header = ("T", *TIMED, "scan_cpu over scan_gpu", *logarithmic, *published, "*scan_cpu over scan_gpu, published*")
     return table(header, [_line(row) for row in rows], header)
 
 
 def _line(row: Row) -> list[str]:
-    ours, theirs = [_text(row.cells[name]) for name in WAYS], [published_ms(row.cell, name, row.steps) for name in WAYS]
+    ours, theirs = [_text(row.cells[name]) for name in TIMED], [published_ms(row.cell, name, row.steps) for name in TIMED]
     ratio = theirs[1] / theirs[2] if theirs[1] and theirs[2] else None
     return [
         f"{row.steps:,}", *ours, format_ratio(row.cpu_over_gpu) if row.cpu_over_gpu else "-",
@@ -212,12 +212,12 @@ def figures(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _measured(rows: Sequence[Row], cell: str) -> Iterator[Line]:
-    for colour, name in enumerate((*WAYS, *LOGARITHMIC), 1):
+    for colour, name in enumerate((*TIMED, *LOGARITHMIC), 1):
         of_one = [(row.steps, row.cells[name].time_ms) for row in rows if row.cell == cell]
         yield Line(name, [(steps, time_ms[0]) for steps, time_ms in of_one if time_ms], colour)
 
 
 def _published(cell: str) -> Iterator[Line]:
-    for colour, name in enumerate(WAYS, 1):
+    for colour, name in enumerate(TIMED, 1):
         points = list(zip(STEPS, PUBLISHED_MS[cell][name], strict=False))
         yield Line(f"{name}, published", points, colour, is_dashed=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Device, Problem
-from pytest_ecornn.implementations._cuda.compile import indexed
+from pytest_ecornn.implementations._common.recurrent_problem import Device, MathMode, ProblemSize
+from pytest_ecornn.implementations._cuda.compile import with_index
 from pytest_ecornn.implementations.sparse_persistent_gpu.heuristics import capacity
 from pytest_ecornn.reporting.markdown_syntax import document, table
 from pytest_ecornn.suites.published.common.parted import measure_each
@@ -33,13 +33,13 @@ class Row:
 
 def measure(deadline: float, device: Device | None = None) -> Iterator[Row]:
     """A row for each; of what begins after `deadline` (of time.monotonic) only the reason. device: the current one if None."""
-    own = device or Device.of(indexed("cuda"))
+    own = device or Device.of(with_index("cuda"))
     kinds = product(CELLS, DTYPES, DENSITIES)
     return measure_each(kinds, deadline, lambda kind: _row(*kind, own), lambda kind, why: Row(*kind, reason=why))
 
 
 def _row(cell: str, dtype: str, density: float, device: Device) -> Row:
-    problems = (Problem(cell, 1, BATCH, Arithmetic.of(dtype, "ieee"), is_backward) for is_backward in (False, True))
+    problems = (ProblemSize(cell, 1, BATCH, MathMode.of(dtype, "ieee"), is_backward) for is_backward in (False, True))
     forward, backward = (capacity(problem, density, device) for problem in problems)
     return Row(cell, dtype, density, (forward, backward))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Layer
-from pytest_ecornn.implementations._cuda.compile import indexed
+from pytest_ecornn.implementations._cuda.compile import with_index
 from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, make_layer
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
@@ -80,7 +80,7 @@ def _without(tried: AblationCase, why: str) -> Row:
 
 
 def _row(tried: AblationCase) -> Row:
-    problem, device = problem_of(tried), indexed(tried.case.device)
+    problem, device = problem_of(tried), with_index(tried.case.device)
     ways = {"": ALL, **{name: replace(ALL, **{name: False}) for name in NAMES}}
     layers = {name: make_layer(tried.case, problem.weights, device, way)[0] for name, way in ways.items()}
     if wrong := _wrong(problem, layers):

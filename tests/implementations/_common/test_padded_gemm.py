@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_ecornn.implementations._common import padded_gemm
-from pytest_ecornn.implementations._common.padded_gemm import times, times_transposed, times_transposed_in, transposed_times
+from pytest_ecornn.implementations._common.padded_gemm import matmul_nn, matmul_nt, matmul_nt_padded, matmul_tn
 
 SIZES = [(3, 5, 7, 9), (2, 8, 16, 24), (1, 1, 1, 1), (4, 3, 10, 12), (2, 2, 8, 13)]  # T, B, K, N
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
@@ -32,16 +32,16 @@ def test_products_are_those_of_torch(sizes: tuple[int, int, int, int], dtype: to
     x, weight, right, under = some(steps, batch, inner), some(outer, inner), some(inner, outer), some(steps * batch, outer)
     rows = x.flatten(0, 1)
     expected = torch.einsum("tbk,nk->tbn", x, weight)
-    torch.testing.assert_close(times_transposed(x, weight, False), expected)
+    torch.testing.assert_close(matmul_nt(x, weight, False), expected)
     for wider in (0, 2, 30):
-        found = times_transposed_in(outer + wider, x, weight, False)
+        found = matmul_nt_padded(outer + wider, x, weight, False)
         assert found.shape == (steps, batch, outer + wider)
         assert found.is_contiguous()
         torch.testing.assert_close(found[..., :outer], expected)
-    torch.testing.assert_close(times(x, right, False), torch.einsum("tbk,kn->tbn", x, right))
+    torch.testing.assert_close(matmul_nn(x, right, False), torch.einsum("tbk,kn->tbn", x, right))
     expected, into = torch.einsum("mk,mn->kn", rows, under), rows.new_empty(inner, outer)
     for given in (None, into):
-        torch.testing.assert_close(transposed_times(rows, under, False, into=given), expected)
+        torch.testing.assert_close(matmul_tn(rows, under, False, into=given), expected)
     torch.testing.assert_close(into, expected)
 
 
@@ -49,7 +49,7 @@ def test_what_is_no_number_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(padded_gemm, "_is_fast", lambda *given: False)
     x, weight = torch.ones(1, 3, 5), torch.ones(6, 5)
     x[0, 1, 2] = float("inf")
-    found = times_transposed(x, weight, False)
+    found = matmul_nt(x, weight, False)
     assert found[0, 1].isinf().all()
     assert (found[0, ::2] == 5).all()
 

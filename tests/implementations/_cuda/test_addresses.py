@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Problem
+from pytest_ecornn.implementations._common.recurrent_problem import MathMode, ProblemSize
 from pytest_ecornn.implementations._cuda import compile as compiler
 from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, kernel, single_step, wavefront
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
-from pytest_ecornn.implementations.persistent_gpu.heuristics import fitting
-from pytest_ecornn.implementations.persistent_gpu.kernel import Kind
-from pytest_ecornn.implementations.persistent_gpu.single_step import Once
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
+from pytest_ecornn.implementations.persistent_gpu.heuristics import candidate_configs
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
+from pytest_ecornn.implementations.persistent_gpu.single_step import SingleStepConfig
 from tests.helpers.requirements import needs_nvrtc
 from tests.simulator.clusters_on_cpu import H200
 
-TF32 = Kind(torch.float32, torch.device("cuda", 0), tf32=True, keeps=True, lengths=True)
-PROBLEM = Problem("lstm", 64, 3, Arithmetic(4, False))  # H is no multiple of 12 units a block: the last block has 4
+TF32 = KernelSpec(torch.float32, torch.device("cuda", 0), tf32=True, saves_for_backward=True, lengths=True)
+PROBLEM = ProblemSize("lstm", 64, 3, MathMode(4, False))  # H is no multiple of 12 units a block: the last block has 4
 NULL_OR_ADDRESS = re.compile(r"selp\.b64\s+(%rd\d+), %rd\d+, 0, %p\d+;")
 LOADED = re.compile(r"ld\.[\w.]+\s+[^[]+\[(%rd\d+)")
 
@@ -29,10 +29,10 @@ LOADED = re.compile(r"ld\.[\w.]+\s+[^[]+\[(%rd\d+)")
 def of_form(kind: type[Form], units: int, inputs: int = 0) -> tuple[Path, Any]:
     form = next(
         form
-        for form in fitting(PROBLEM, H200)
-        if type(form) is kind and form.units == units and form.is_grid and form.groups > 2
+        for form in candidate_configs(PROBLEM, H200)
+        if type(form) is kind and form.units == units and form.is_grid and form.k_partitions > 2
     )
-    chosen = TF32._replace(inputs=inputs, keeps=not inputs)
+    chosen = TF32._replace(inputs=inputs, saves_for_backward=not inputs)
     return kernel.source_of(chosen, form), kernel.macros(chosen, form)
 
 
@@ -43,13 +43,15 @@ def of_wave() -> tuple[Path, Any]:
 
 
 def of_once() -> tuple[Path, Any]:
-    return single_step._SOURCE, single_step.choose(Once("lstm", 64, 64, 3, Arithmetic(4, False)), H200).macros(torch.float32)
+    return single_step._SOURCE, single_step.choose(SingleStepConfig("lstm", 64, 64, 3, MathMode(4, False)), H200).macros(
+        torch.float32
+    )
 
 
 KERNELS = {
     "grid": lambda: of_form(Form, 12),
     "grid, input product": lambda: of_form(Form, 12, 64),
-    "abreast": lambda: of_form(Abreast, 12),
+    "abreast": lambda: of_form(NTiledGridConfig, 12),
     "wave": of_wave,
     "once": of_once,
 }

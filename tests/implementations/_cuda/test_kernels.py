@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from pytest_ecornn.implementations._cuda import compile as compiler
-from pytest_ecornn.implementations._cuda.kernel import Array, is_dense, one_thread_each
+from pytest_ecornn.implementations._cuda.kernel import TensorArg, is_non_overlapping_and_dense, one_thread_per_element
 from pytest_ecornn.implementations._cuda.launch import Launch
 from tests.helpers.ci_only import IS_CI
 from tests.helpers.kernel_forms import FOLDER, MEASURED, VARIANTS, Variant, copied, source_of, variants
@@ -161,8 +161,8 @@ def test_headers_say_what_the_house_asks() -> None:
 
 
 def test_a_thread_for_each_element() -> None:
-    assert one_thread_each(1) == Launch(1, 128)
-    assert one_thread_each(129) == Launch(2, 128)
+    assert one_thread_per_element(1) == Launch(1, 128)
+    assert one_thread_per_element(129) == Launch(2, 128)
 
 
 @pytest.mark.parametrize(
@@ -172,16 +172,16 @@ def test_a_thread_for_each_element() -> None:
 )
 def test_a_wrong_tensor_is_refused_with_what_was_expected(tensor: torch.Tensor) -> None:
     with pytest.raises(ValueError, match=r"k: expected h as 6 adjacent elements of torch.float32 on cpu, got \("):
-        Array(torch.float32, 6).pointer("k", "h", tensor, torch.device("cpu"))
+        TensorArg(torch.float32, 6).pointer("k", "h", tensor, torch.device("cpu"))
 
 
 def test_none_is_refused_where_it_is_not_an_option() -> None:
-    Array(torch.float32, 6, is_optional=True).pointer("k", "h", None, torch.device("cpu"))
+    TensorArg(torch.float32, 6, is_optional=True).pointer("k", "h", None, torch.device("cpu"))
     with pytest.raises(ValueError, match="k: expected a tensor as h, got None"):
-        Array(torch.float32, 6).pointer("k", "h", None, torch.device("cpu"))
+        TensorArg(torch.float32, 6).pointer("k", "h", None, torch.device("cpu"))
 
 
 def test_dense_in_any_order_of_dimensions() -> None:
-    assert is_dense(torch.zeros(2, 3, 4).permute(1, 2, 0))
-    assert not is_dense(torch.zeros(2, 3, 4)[:, :, ::2])
-    assert not is_dense(torch.zeros(1, 3).expand(2, 3))
+    assert is_non_overlapping_and_dense(torch.zeros(2, 3, 4).permute(1, 2, 0))
+    assert not is_non_overlapping_and_dense(torch.zeros(2, 3, 4)[:, :, ::2])
+    assert not is_non_overlapping_and_dense(torch.zeros(1, 3).expand(2, 3))

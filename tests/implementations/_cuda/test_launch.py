@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._cuda import layout_memo
-from pytest_ecornn.implementations._cuda.kernel import Array
+from pytest_ecornn.implementations._cuda.kernel import TensorArg
 from pytest_ecornn.implementations._cuda.launch import Launch, Launcher
 from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
 from tests.simulator.kernels_on_cpu import KernelOnCpu
@@ -39,9 +39,9 @@ class OnDevice(Tensor):
 def test_arrays_laid_out_alike_are_found_again_with_their_own_addresses() -> None:
     memo = LayoutMemo(Counting())
     one, other = torch.zeros(3, 4), torch.zeros(3, 4)
-    assert memo.find("how", {"one": one, "none": None}) == (1, [one.data_ptr(), 0])
-    assert memo.find("how", {"one": other, "none": None}) == (1, [other.data_ptr(), 0])
-    assert memo.find("otherwise", {"one": one, "none": None})[0] == 2
+    assert memo.get_or_compute("how", {"one": one, "none": None}) == (1, [one.data_ptr(), 0])
+    assert memo.get_or_compute("how", {"one": other, "none": None}) == (1, [other.data_ptr(), 0])
+    assert memo.get_or_compute("otherwise", {"one": one, "none": None})[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_arrays_laid_out_alike_are_found_again_with_their_own_addresses() -> Non
 )
 def test_another_layout_is_another_matter(other: Tensor | None) -> None:
     memo = LayoutMemo(Counting())
-    found = [memo.find("how", {"one": one})[0] for one in (torch.zeros(3, 4), other, torch.zeros(3, 4))]
+    found = [memo.get_or_compute("how", {"one": one})[0] for one in (torch.zeros(3, 4), other, torch.zeros(3, 4))]
     assert found == [1, 2, 1]
 
 
 def test_what_was_found_is_forgotten_when_there_is_much_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout_memo, "_MOST", 2)
+    monkeypatch.setattr(layout_memo, "_MAX_ENTRIES", 2)
     memo = LayoutMemo(Counting())
-    assert [memo.find("how", {"one": torch.zeros(size)})[0] for size in (1, 2, 1, 3, 1, 3)] == [1, 2, 1, 3, 4, 3]
+    assert [memo.get_or_compute("how", {"one": torch.zeros(size)})[0] for size in (1, 2, 1, 3, 1, 3)] == [1, 2, 1, 3, 4, 3]
 
 
 def test_what_raises_raises_again() -> None:
@@ -76,7 +76,7 @@ def test_what_raises_raises_again() -> None:
     memo = LayoutMemo(refuse)
     for _ in range(2):
         with pytest.raises(ValueError, match="how"):
-            memo.find("how", {"one": torch.zeros(1)})
+            memo.get_or_compute("how", {"one": torch.zeros(1)})
 
 
 class Driver:
@@ -137,15 +137,15 @@ class Recording(KernelOnCpu):
 
 
 def test_a_prepared_launch_runs_on_other_arrays(tmp_path: Any) -> None:
-    arguments = {"x": Array(torch.float32, 4), "count": int, "y": Array(torch.float32, 4, is_optional=True)}
+    arguments = {"x": TensorArg(torch.float32, 4), "count": int, "y": TensorArg(torch.float32, 4, is_optional=True)}
     kernel = Recording(tmp_path, "kernel", (), arguments, torch.device("cpu"))
     x = torch.zeros(4)
-    kernel.prepared(Launch(1, 1), {"x": x, "y": None}, count=3)([32, 0])
-    kernel.prepared(Launch(1, 1), {"y": None, "x": x}, count=3)([48, 64])  # in its own order
+    kernel.bind(Launch(1, 1), {"x": x, "y": None}, count=3)([32, 0])
+    kernel.bind(Launch(1, 1), {"y": None, "x": x}, count=3)([48, 64])  # in its own order
     assert kernel.passed == [(32, 3, 0), (64, 3, 48)]
     with pytest.raises(ValueError, match="expected 2 addresses, got 1"):
-        kernel.prepared(Launch(1, 1), {"x": x, "y": None}, count=3)([32])
+        kernel.bind(Launch(1, 1), {"x": x, "y": None}, count=3)([32])
     with pytest.raises(ValueError, match="expected x"):
-        kernel.prepared(Launch(1, 1), {"x": x.double(), "y": None}, count=3)
+        kernel.bind(Launch(1, 1), {"x": x.double(), "y": None}, count=3)
     with pytest.raises(ValueError, match="expected the arguments x, count, y, got x, count"):
-        kernel.prepared(Launch(1, 1), {"x": x}, count=3)
+        kernel.bind(Launch(1, 1), {"x": x}, count=3)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pytest_ecornn.implementations._cuda import memory
 from pytest_ecornn.implementations._cuda.memory import empty, zeros
-from pytest_ecornn.implementations.persistent_gpu.parameters import Fixed, aligned, laid
+from pytest_ecornn.implementations.persistent_gpu.parameters import FrozenParameters, aligned, parameter_pointers
 from pytest_ecornn.verification.calls import PoisonedAllocations
 from tests.helpers.requirements import needs_gpu
 
@@ -28,7 +28,7 @@ def test_memory_is_laid_out_as_torch_has_it(device: torch.device, shape: list[in
 def test_a_mode_sees_that_memory_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     with PoisonedAllocations():
         assert empty((2, 3), torch.float32, CPU).isnan().all()
-    monkeypatch.setattr(memory, "_QUICK", {})  # of a torch that has no such function
+    monkeypatch.setattr(memory, "_FAST_EMPTY", {})  # of a torch that has no such function
     assert empty((2, 3), torch.float32, CPU).shape == (2, 3)
 
 
@@ -67,20 +67,22 @@ def parameters() -> list[torch.Tensor | None]:
 
 def test_where_parameters_lie_is_found_once_where_nobody_else_has_them() -> None:
     given_ = parameters()
-    fixed = Fixed(given_)
-    found = laid(fixed, 0, 4, 16)
+    fixed = FrozenParameters(given_)
+    found = parameter_pointers(fixed, 0, 4, 16)
     assert found.addresses == tuple(0 if one is None else one.data_ptr() for one in given_)
-    assert laid(fixed, 0, 4, 16) is found
-    assert laid(fixed, 1, 4, 16).addresses == found.addresses[1:]
-    assert laid(given_, 0, 4, 16) is not laid(given_, 0, 4, 16)  # which may be laid out anew meanwhile
+    assert parameter_pointers(fixed, 0, 4, 16) is found
+    assert parameter_pointers(fixed, 1, 4, 16).addresses == found.addresses[1:]
+    assert parameter_pointers(given_, 0, 4, 16) is not parameter_pointers(
+        given_, 0, 4, 16
+    )  # which may be laid out anew meanwhile
 
 
 def test_copies_are_made_anew_in_each_call() -> None:
     strided = torch.rand(4, 6).T
-    fixed = Fixed([strided])
-    first = laid(fixed, 0, 1, 16)
+    fixed = FrozenParameters([strided])
+    first = parameter_pointers(fixed, 0, 1, 16)
     strided.fill_(3)
-    (again,) = laid(fixed, 0, 1, 16).tensors
+    (again,) = parameter_pointers(fixed, 0, 1, 16).tensors
     assert again is not None
     assert first.tensors[0] is not again
     assert (again == 3).all()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Problem
-from pytest_ecornn.implementations._cuda.streams import launch_beside
+from pytest_ecornn.implementations._common.recurrent_problem import MathMode, ProblemSize
+from pytest_ecornn.implementations._cuda.streams import launch_concurrently
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, fits_twice
+from pytest_ecornn.implementations.persistent_gpu.heuristics import fits_both_directions, select_config
 from tests.simulator.clusters_on_cpu import H200
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -16,17 +16,17 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 @pytest.mark.parametrize(("hidden", "batch", "fits"), [(256, 8, True), (256, 64, False), (512, 24, True), (512, 56, False)])
 def test_two_directions_run_at_once_where_all_their_clusters_do(hidden: int, batch: int, fits: bool) -> None:
-    form = choose(Problem("lstm", hidden, batch, Arithmetic(2, False)), H200)
+    form = select_config(ProblemSize("lstm", hidden, batch, MathMode(2, False)), H200)
     assert isinstance(form, Form)
     assert not form.is_grid
-    assert fits_twice(form, H200) == fits
+    assert fits_both_directions(form, H200) == fits
 
 
 def test_a_grid_has_the_device_for_itself() -> None:
-    form = choose(Problem("lstm", 1024, 1, Arithmetic(2, False)), H200)
+    form = select_config(ProblemSize("lstm", 1024, 1, MathMode(2, False)), H200)
     assert isinstance(form, Form)
     assert form.is_grid
-    assert not fits_twice(form, H200)
+    assert not fits_both_directions(form, H200)
 
 
 @needs_cuda
@@ -44,7 +44,7 @@ def test_on_a_gpu_what_comes_after_waits_for_all() -> None:
 
     before = wide.clone()
     for _ in range(20):
-        launch_beside(lambda: launch(0), lambda: launch(1), device)
+        launch_concurrently(lambda: launch(0), lambda: launch(1), device)
         wide.zero_()  # which must not be seen
         wide.copy_(before)
         assert torch.equal(found[0], found[1])
@@ -61,5 +61,5 @@ def test_on_a_gpu_one_that_fails_leaves_the_stream_in_order() -> None:
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError, match="no"):
-        launch_beside(fail, lambda: made.add_(1), device)  # type: ignore[arg-type,return-value]
+        launch_concurrently(fail, lambda: made.add_(1), device)  # type: ignore[arg-type,return-value]
     assert made.item() == 1

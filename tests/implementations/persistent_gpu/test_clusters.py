@@ -15,14 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device, Problem
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode, ProblemSize
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
-from pytest_ecornn.implementations.persistent_gpu.kernel import Kind
+from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
 from pytest_ecornn.implementations.persistent_gpu.ops import run
-from pytest_ecornn.implementations.persistent_gpu.plan import How
+from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from pytest_ecornn.verification import calls
 from tests.helpers import persistent
 from tests.helpers.persistent import (
@@ -48,7 +48,7 @@ from tests.simulator.clusters_on_cpu import H200, ClustersOnCpu
 on_cpu = persistent.on_cpu  # a fixture
 
 
-PROJECTED = How("lstm", batch_first=False, bidirectional=False, projected=True, tf32=False)
+PROJECTED = RNNOptions("lstm", batch_first=False, bidirectional=False, projected=True, tf32=False)
 
 
 # The form.
@@ -60,9 +60,9 @@ PROJECTED = How("lstm", batch_first=False, bidirectional=False, projected=True, 
     st.sampled_from([H200, Device(78, 166_912, 8)]), st.booleans(),
 )  # fmt: skip
 def test_a_form_covers_all_units_and_sequences_and_fits(
-    cell: str, hidden: int, batch: int, arithmetic: Arithmetic, device: Device, is_backward: bool
+    cell: str, hidden: int, batch: int, arithmetic: MathMode, device: Device, is_backward: bool
 ) -> None:
-    form = choose(Problem(cell, hidden, batch, arithmetic, is_backward), device)
+    form = select_config(ProblemSize(cell, hidden, batch, arithmetic, is_backward), device)
     if isinstance(form, str):
         assert hidden > 1000, form
         return
@@ -75,14 +75,14 @@ def test_a_form_covers_all_units_and_sequences_and_fits(
     assert form.shared_bytes <= device.shared_bytes
     assert 8 * form.held < 255  # registers
     assert 1 <= form.held <= form.held + form.shared <= form.parts
-    assert form.row_tiles % form.together == 0
-    if form.left_over:
-        assert (form.held + form.shared) % form.together == 0
-        assert 1 <= form.ring < form.left_over // form.together
+    assert form.m_tiles_per_warp % form.m_tiles_per_pass == 0
+    if form.streamed_fragments:
+        assert (form.held + form.shared) % form.m_tiles_per_pass == 0
+        assert 1 <= form.stream_stages < form.streamed_fragments // form.m_tiles_per_pass
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
-    found = choose(Problem("lstm", 8192, 1, ARITHMETICS[0]), H200)
+    found = select_config(ProblemSize("lstm", 8192, 1, ARITHMETICS[0]), H200)
     assert found == (
         "H 8192 does not fit: the states of 8 sequences must lie in the 232448 bytes of shared memory of each block of a "
         "cluster of 16"
@@ -172,7 +172,7 @@ FORMS = {
 def test_every_kind_of_form_passes_the_rule(cell: str, sizes: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     units, tiles, groups, held, shared, ring, hidden, batch, dtype = sizes
 
-    def form_of(shape: persistent_kernel.Shape, kind: Kind) -> Form:
+    def form_of(shape: persistent_kernel.Shape, kind: KernelSpec) -> Form:
         problem = kind.problem(cell, hidden, batch)
         form = Form(problem, units, -(-hidden // units), tiles, 1 if kind.is_backward else groups)
         return with_weights(form, held, shared, ring)
@@ -229,7 +229,7 @@ FAULTS_LEFT_OVER = {
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(("kernel", "fault"), [(kernel, fault) for kernel, faults in KERNELS.items() for fault in faults])
 def test_faults_of_the_handoff_are_seen(kernel: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def form_of(shape: persistent_kernel.Shape, kind: Kind) -> Form:
+    def form_of(shape: persistent_kernel.Shape, kind: KernelSpec) -> Form:
         form = Form(kind.problem(shape.cell, shape.hidden, shape.batch), 16, 3, 3, 1)
         return with_weights(form, 1, 0, 0)
 
@@ -246,7 +246,7 @@ def test_faults_of_the_handoff_are_seen(kernel: str, fault: str, monkeypatch: py
 @pytest.mark.parametrize("fault", FAULTS_LEFT_OVER)
 @pytest.mark.parametrize("is_backward", [False, True])
 def test_faults_of_the_weights_left_over_are_seen(fault: str, is_backward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def form_of(shape: persistent_kernel.Shape, kind: Kind) -> Form:
+    def form_of(shape: persistent_kernel.Shape, kind: KernelSpec) -> Form:
         form = Form(kind.problem(shape.cell, shape.hidden, shape.batch), 32, 2, 1, 1)
         return with_weights(form, 1, 0, 2 if kind.is_backward == is_backward else 0)
 
@@ -294,8 +294,8 @@ def test_where_some_threads_give_up_all_end(rounds: int, monkeypatch: pytest.Mon
     for order in range(3):
         with suppress(RuntimeError):  # of the backward pass, after a forward pass that gave up
             failed = verdicts(case, order)
-            assert failed == [] or status.forget()
-        status.forget()
+            assert failed == [] or status.clear_cache()
+        status.clear_cache()
 
 
 @needs_compiler
@@ -339,8 +339,8 @@ def test_backward_weights_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(("cell", "dtype"), [("lstm", "float16"), ("gru", "float32")])
 def test_backward_a_cluster_has_two_blocks_at_least(cell: str, dtype: str, hidden: int) -> None:
     case = small(cell, hidden_size=hidden, batch=9, has_state=True, ragged=True, mode="training", dtype=dtype)
-    kind = Kind(getattr(torch, dtype), torch.device("cpu"), is_backward=True)
-    form = persistent_kernel.plan(persistent_kernel.Shape(cell, case.steps, case.batch, hidden, False), kind)[0]
+    kind = KernelSpec(getattr(torch, dtype), torch.device("cpu"), is_backward=True)
+    form = persistent_kernel.compile_layer(persistent_kernel.Shape(cell, case.steps, case.batch, hidden, False), kind)[0]
     assert form.blocks >= 2
     assert verdicts(case) == []
 
@@ -349,15 +349,17 @@ def test_backward_a_cluster_has_two_blocks_at_least(cell: str, dtype: str, hidde
 def test_nothing_to_run_is_refused(sizes: tuple[int, int, int]) -> None:
     steps, batch, width = sizes
     with pytest.raises(ValueError, match="expected T, B and H of at least 1"):
-        persistent_kernel.plan(
-            persistent_kernel.Shape("lstm", steps, batch, width // 4, False), Kind(torch.half, torch.device("cpu"))
+        persistent_kernel.compile_layer(
+            persistent_kernel.Shape("lstm", steps, batch, width // 4, False), KernelSpec(torch.half, torch.device("cpu"))
         )
 
 
 @pytest.mark.parametrize(("steps", "batch"), [(2**30, 1), (1, 2**20)])
 def test_more_than_numbers_of_32_bits_can_say_is_refused(steps: int, batch: int) -> None:
     with pytest.raises(ValueError, match=r"expected T and G \* B \* H below 2\^30, got "):
-        persistent_kernel.plan(persistent_kernel.Shape("lstm", steps, batch, 256, False), Kind(torch.half, torch.device("cpu")))
+        persistent_kernel.compile_layer(
+            persistent_kernel.Shape("lstm", steps, batch, 256, False), KernelSpec(torch.half, torch.device("cpu"))
+        )
 
 
 @pytest.mark.parametrize(
@@ -384,7 +386,7 @@ def test_wrong_shapes_are_refused(changed: dict[str, Any], message: str) -> None
     x, *weights = (torch.zeros(size).half() for name, size in sizes.items() if name != "lengths")
     lengths = torch.zeros(changed["lengths"]).half() if "lengths" in changed else None
     with pytest.raises(ValueError, match=message):
-        run(x, first, weights, lengths, How("lstm", False, False, False, False))
+        run(x, first, weights, lengths, RNNOptions("lstm", False, False, False, False))
 
 
 def test_parameters_that_are_missing_and_pre_activations_of_another_width_are_refused() -> None:
@@ -400,9 +402,9 @@ def test_parameters_that_are_missing_and_pre_activations_of_another_width_are_re
 def test_other_types_and_devices_are_refused() -> None:
     shape, cpu = persistent_kernel.Shape("lstm", 3, 2, 4, False), torch.device("cpu")
     with pytest.raises(ValueError, match=r"expected one of torch.bfloat16, torch.float16, torch.float32, got torch.float64"):
-        persistent_kernel.plan(shape, Kind(torch.float64, cpu))
+        persistent_kernel.compile_layer(shape, KernelSpec(torch.float64, cpu))
     with pytest.raises(ValueError, match="on cpu: runs on a CUDA device"):
-        persistent_kernel.plan(shape, Kind(torch.half, cpu))
+        persistent_kernel.compile_layer(shape, KernelSpec(torch.half, cpu))
 
 
 @needs_compiler
@@ -444,7 +446,7 @@ def test_observed_or_not_results_and_gradients_are_the_same(cell: str) -> None:
             return function(*args, **(kwargs or {}))
 
     def call() -> list[torch.Tensor]:
-        found = run(x, (), weights, None, How(cell, False, True, False, False))
+        found = run(x, (), weights, None, RNNOptions(cell, False, True, False, False))
         return [*found, *torch.autograd.grad([one.sum() for one in found], [x, *weights])]
 
     seen: list[str] = []
@@ -479,16 +481,19 @@ def test_a_compiled_layer_is_one_graph_with_the_op_in_it(cell: str, options: dic
 @needs_compiler
 @pytest.mark.usefixtures("on_cpu")
 def test_a_training_call_plans_what_it_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    planned: set[Kind] = set()
-    plan = persistent_kernel.plan
+    planned: set[KernelSpec] = set()
+    plan = persistent_kernel.compile_layer
 
-    def seen(shape: Any, kind: Kind) -> Any:
+    def seen(shape: Any, kind: KernelSpec) -> Any:
         planned.add(kind)
         return plan(shape, kind)
 
-    monkeypatch.setattr(persistent_kernel, "plan", seen)
+    monkeypatch.setattr(persistent_kernel, "compile_layer", seen)
     assert verdicts(small("lstm", ragged=True, mode="training", dtype="float16")) == []
-    assert {(kind.is_backward, kind.keeps, kind.lengths) for kind in planned} == {(False, True, True), (True, False, False)}
+    assert {(kind.is_backward, kind.saves_for_backward, kind.lengths) for kind in planned} == {
+        (False, True, True),
+        (True, False, False),
+    }
 
 
 @needs_compiler
@@ -506,7 +511,7 @@ def test_what_is_saved_is_unpacked_once_and_may_lie_elsewhere() -> None:
         return packed[number].clone()
 
     x, *weights = small_tensors("lstm")
-    how = How("lstm", False, True, False, False)
+    how = RNNOptions("lstm", False, True, False, False)
     wanted = torch.autograd.grad(run(x, (), weights, None, how)[0].sum(), [x, *weights])
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         output = run(x, (), weights, None, how)[0].sum()
@@ -519,7 +524,7 @@ def test_what_is_saved_is_unpacked_once_and_may_lie_elsewhere() -> None:
 @pytest.mark.usefixtures("on_cpu")
 def test_no_two_gradients_share_memory() -> None:
     x, *weights = small_tensors("lstm")
-    output = run(x, (), weights, None, How("lstm", False, True, False, False))[0]
+    output = run(x, (), weights, None, RNNOptions("lstm", False, True, False, False))[0]
     found = torch.autograd.grad(output.sum(), [x, *weights])
     assert len({one.data_ptr() for one in found}) == len(found)
 
@@ -528,7 +533,7 @@ def test_no_two_gradients_share_memory() -> None:
 @pytest.mark.usefixtures("on_cpu")
 def test_a_graph_that_is_kept_gives_its_gradients_twice() -> None:
     x, *weights = small_tensors("lstm")
-    output = run(x, (), weights, None, How("lstm", False, True, False, False))[0].sum()
+    output = run(x, (), weights, None, RNNOptions("lstm", False, True, False, False))[0].sum()
     first = torch.autograd.grad(output, [x, *weights], retain_graph=True)
     assert all(torch.equal(one, other) for one, other in zip(first, torch.autograd.grad(output, [x, *weights]), strict=True))
 
@@ -538,7 +543,7 @@ def test_a_graph_that_is_kept_gives_its_gradients_twice() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, at its first forward-mode gradient
 def test_what_has_no_gradient_of_that_kind_says_so() -> None:
     x, *weights = small_tensors("gru")
-    how = How("gru", False, True, False, False)
+    how = RNNOptions("gru", False, True, False, False)
     output = run(x, (), weights, None, how)[0]
     with pytest.raises(RuntimeError, match="Batching rule not implemented for pytest_ecornn::persistent_backward"):
         torch.autograd.grad(output, x, torch.ones(3, *output.shape).half(), is_grads_batched=True, retain_graph=True)
@@ -556,7 +561,7 @@ def test_shapes_are_known_without_running() -> None:
         assert output.shape == (7, 3, 10)
         assert [one.shape for one in final] == [(1, 3, 10), (1, 3, 10)]
         output, *final = run(
-            x, (), [x.new_empty(10, 40), weight[:10], None, None] * 2, None, How("rnn_relu", True, True, False, False)
+            x, (), [x.new_empty(10, 40), weight[:10], None, None] * 2, None, RNNOptions("rnn_relu", True, True, False, False)
         )
         assert (output.shape, [one.shape for one in final]) == ((7, 3, 20), [(2, 7, 10)])
 

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Problem
+from pytest_ecornn.implementations._common.recurrent_problem import MathMode, ProblemSize
 from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
+from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
 from tests.helpers import persistent_grid
 from tests.helpers.persistent import CELLS, _plant, expect_seen, small, verdicts
 from tests.helpers.persistent_grid import (
@@ -37,9 +37,9 @@ on_cpu, sizes = persistent_grid.on_cpu, persistent_grid.sizes  # fixtures
 
 @given(st.sampled_from(CELLS), st.integers(1, 2000), st.integers(1, 600), st.sampled_from(ARITHMETICS))
 def test_without_clusters_a_grid_holds_all_weights_or_there_is_no_form(
-    cell: str, hidden: int, batch: int, arithmetic: Arithmetic
+    cell: str, hidden: int, batch: int, arithmetic: MathMode
 ) -> None:
-    form = choose(Problem(cell, hidden, batch, arithmetic), A100)
+    form = select_config(ProblemSize(cell, hidden, batch, arithmetic), A100)
     if isinstance(form, str):
         assert hidden > 800, form
         return
@@ -49,14 +49,14 @@ def test_without_clusters_a_grid_holds_all_weights_or_there_is_no_form(
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
 @pytest.mark.parametrize(("hidden", "is_grid"), [(128, False), (1024, True)])
-def test_a_cluster_is_taken_while_its_weights_find_room(hidden: int, arithmetic: Arithmetic, is_grid: bool) -> None:
-    form = choose(Problem("lstm", hidden, 8, arithmetic), H200)
+def test_a_cluster_is_taken_while_its_weights_find_room(hidden: int, arithmetic: MathMode, is_grid: bool) -> None:
+    form = select_config(ProblemSize("lstm", hidden, 8, arithmetic), H200)
     assert isinstance(form, Form)
     assert form.is_grid == is_grid
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
-    assert choose(Problem("lstm", 1500, 8, ARITHMETICS[2]), A100) == (
+    assert select_config(ProblemSize("lstm", 1500, 8, ARITHMETICS[2]), A100) == (
         "H 1500 does not fit: W_hh of 4 x 1500 x 1500 elements of 4 bytes and the states of 8 sequences must lie in the "
         "registers and the 166912 bytes of shared memory of each of 108 multiprocessors"
     )
@@ -178,5 +178,5 @@ def test_where_some_threads_give_up_all_end(
     status = kernel.status_of(torch.device("cpu"))
     for order in range(4):
         with suppress(RuntimeError):
-            assert verdicts(case, order) == [] or status.forget()
-        status.forget()
+            assert verdicts(case, order) == [] or status.clear_cache()
+        status.clear_cache()

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.implementations import persistent_gpu
-from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device, Problem
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode, ProblemSize
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, heuristics, kernel
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.heuristics import choose
-from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
+from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape
 from pytest_ecornn.verification import calls
 from tests.helpers.persistent import (
     CELLS,
@@ -45,29 +45,29 @@ FLOAT16, BFLOAT16, FLOAT32, TF32 = PRECISIONS
 
 @given(st.sampled_from(CELLS), st.integers(1, 2000), st.integers(1, 600), st.sampled_from(ARITHMETICS))
 def test_without_clusters_a_grid_holds_all_weights_or_there_is_no_form(
-    cell: str, hidden: int, batch: int, arithmetic: Arithmetic
+    cell: str, hidden: int, batch: int, arithmetic: MathMode
 ) -> None:
-    form = choose(Problem(cell, hidden, batch, arithmetic, is_backward=True), A100)
+    form = select_config(ProblemSize(cell, hidden, batch, arithmetic, is_backward=True), A100)
     if isinstance(form, str):
         assert hidden > 800, form
         return
     assert_it_fits(form, A100)
-    assert form.down * form.across == form.blocks
-    assert form.units * form.blocks >= hidden > form.units * (form.blocks - form.down)
-    assert form.row_tiles * 128 >= form.units * form.across * form.groups
-    assert form.slices * form.groups * 64 >= GATES[cell] * form.units * form.down * arithmetic.bytes
+    assert form.grid_rows * form.grid_cols == form.blocks
+    assert form.units * form.blocks >= hidden > form.units * (form.blocks - form.grid_rows)
+    assert form.m_tiles_per_warp * 128 >= form.units * form.grid_cols * form.k_partitions
+    assert form.k_tiles_per_warp * form.k_partitions * 64 >= GATES[cell] * form.units * form.grid_rows * arithmetic.bytes
 
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
 @pytest.mark.parametrize(("hidden", "is_grid"), [(128, False), (1024, True), (1500, True)])
-def test_a_cluster_is_taken_while_its_weights_find_room(hidden: int, arithmetic: Arithmetic, is_grid: bool) -> None:
-    form = choose(Problem("lstm", hidden, 20, arithmetic, is_backward=True), H200)
+def test_a_cluster_is_taken_while_its_weights_find_room(hidden: int, arithmetic: MathMode, is_grid: bool) -> None:
+    form = select_config(ProblemSize("lstm", hidden, 20, arithmetic, is_backward=True), H200)
     assert isinstance(form, Form)
     assert form.is_grid == is_grid
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
-    assert choose(Problem("lstm", 1500, 8, ARITHMETICS[2], is_backward=True), A100) == (
+    assert select_config(ProblemSize("lstm", 1500, 8, ARITHMETICS[2], is_backward=True), A100) == (
         "H 1500 does not fit: W_hh of 4 x 1500 x 1500 elements of 4 bytes and the gradients of 8 sequences must lie in the "
         "registers and the 166912 bytes of shared memory of each of 108 multiprocessors"
     )
@@ -86,9 +86,9 @@ def sizes() -> dict[str, int]:
 def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
     """Forward the op runs on a cluster."""
 
-    def form(shape: Shape, kind: Kind) -> Form:
+    def form(shape: Shape, kind: KernelSpec) -> Form:
         problem = kind.problem(shape.cell, shape.hidden, shape.batch)
-        found = form_of(problem, **sizes) if kind.is_backward else choose(problem, Device(132, 232_448, 3))
+        found = form_of(problem, **sizes) if kind.is_backward else select_config(problem, Device(132, 232_448, 3))
         assert isinstance(found, Form)
         return found
 
@@ -96,9 +96,9 @@ def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
         yield
 
 
-def form_of(problem: Problem, units: int, down: int, tiles: int, groups: int, held: int) -> Form:
+def form_of(problem: ProblemSize, units: int, down: int, tiles: int, groups: int, held: int) -> Form:
     blocks = -(-problem.hidden // units // down) * down
-    return with_weights(Form(problem, units, blocks, tiles, groups, is_grid=True, down=down), held, 0, 0)
+    return with_weights(Form(problem, units, blocks, tiles, groups, is_grid=True, grid_rows=down), held, 0, 0)
 
 
 @needs_compiler
@@ -207,8 +207,8 @@ def test_where_some_threads_give_up_all_end(rounds: int, monkeypatch: pytest.Mon
     status = kernel.status_of(torch.device("cpu"))
     for order in range(4):
         with suppress(RuntimeError):  # of the backward pass, after a forward pass that gave up
-            assert verdicts(case, order) == [] or status.forget()
-        status.forget()
+            assert verdicts(case, order) == [] or status.clear_cache()
+        status.clear_cache()
 
 
 # On a GPU.
@@ -223,7 +223,7 @@ needs_gpu = pytest.mark.skipif(
 def no_clusters(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every layer lies in a grid, forward and backward."""
     monkeypatch.setattr(heuristics, "clusters", lambda make, problem, device: iter(()))
-    monkeypatch.setattr(kernel, "plan", lru_cache(kernel.plan.__wrapped__))
+    monkeypatch.setattr(kernel, "compile_layer", lru_cache(kernel.compile_layer.__wrapped__))
     clusters_on_cpu.forget()
     yield
     clusters_on_cpu.forget()

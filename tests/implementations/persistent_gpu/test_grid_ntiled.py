@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ecornn.cases import contents
-from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device, Problem
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode, ProblemSize
 from pytest_ecornn.implementations._cuda.compile import include_folders
 from pytest_ecornn.implementations.persistent_gpu import kernel, ops
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
-from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, fitting
-from pytest_ecornn.implementations.persistent_gpu.plan import How
+from pytest_ecornn.implementations.persistent_gpu.heuristics import candidate_configs, select_config
+from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from pytest_ecornn.implementations.persistent_gpu.tiling import WARPS
 from pytest_ecornn.verification import calls
 from tests.helpers.persistent import expect_seen, layer_of, small, verdicts, with_weights
@@ -120,7 +120,7 @@ extern "C" void split(const unsigned* given, unsigned (*found)[2], int values) {
 
 @needs_compiler
 def test_two_parts_of_a_state_are_all_of_it(tmp_path: Path) -> None:
-    library = build(tmp_path, SPLITS, (), include_folders(kernel._ABREAST_SOURCE))
+    library = build(tmp_path, SPLITS, (), include_folders(kernel._NTILED_SOURCE))
     exponents, below = torch.arange(512).view(-1, 1, 1) << 23, torch.arange(1 << 13)
     above = torch.tensor([0, 1, 2, 0x155, 0x200, 0x3FE, 0x3FF]).view(-1, 1) << 13
     bits = (exponents | above | below).flatten().to(torch.int32)
@@ -137,11 +137,13 @@ def test_two_parts_of_a_state_are_all_of_it(tmp_path: Path) -> None:
     assert torch.equal(second[is_large], value[is_large])
 
 
-def forms_of_all_kinds(problem: Problem) -> list[Form]:
+def forms_of_all_kinds(problem: ProblemSize) -> list[Form]:
     """Whose last block has less than its units."""
     cluster, grid = Form(problem, 16, 4, 2, 2), Form(problem, 12, 5, 2, 2, is_grid=True)
-    abreast = Abreast(problem, 12, 5, 1, WARPS, is_grid=True, abreast=2)
-    return [with_weights(one, 1, 0, 0) for one in (cluster, grid, abreast, replace(abreast, twice=abreast.whole_parts))]
+    abreast = NTiledGridConfig(problem, 12, 5, 1, WARPS, is_grid=True, n_tiles=2)
+    return [
+        with_weights(one, 1, 0, 0) for one in (cluster, grid, abreast, replace(abreast, presplit_fragments=abreast.fragments))
+    ]
 
 
 @needs_compiler
@@ -151,7 +153,7 @@ def test_an_infinite_state_is_not_made_nan_by_units_that_are_not_there(kind: int
     layer, x = torch.nn.LSTM(6, 50), torch.randn(4, 9, 6)
     first = torch.zeros(2, 1, 9, 50)
     first[0, 0, 1, 3] = torch.inf
-    how = How("lstm", batch_first=False, bidirectional=False, projected=False, tf32=False)
+    how = RNNOptions("lstm", batch_first=False, bidirectional=False, projected=False, tf32=False)
     with torch.inference_mode():
         expected, _ = layer(x, tuple(first))
         with clusters_on_cpu.running_layers(
@@ -203,8 +205,8 @@ def test_where_some_threads_give_up_all_end(rounds: int, sizes: dict[str, int], 
     status = kernel.status_of(torch.device("cpu"))
     for order in range(4):
         with suppress(RuntimeError):
-            assert verdicts(case, order) == [] or status.forget()
-        status.forget()
+            assert verdicts(case, order) == [] or status.clear_cache()
+        status.clear_cache()
 
 
 # The form.
@@ -218,36 +220,42 @@ def test_where_some_threads_give_up_all_end(rounds: int, sizes: dict[str, int], 
     st.sampled_from([H200, A100]),
 )
 def test_every_form_covers_all_units_and_sequences_and_fits(
-    cell: str, hidden: int, batch: int, arithmetic: Arithmetic, device: Device
+    cell: str, hidden: int, batch: int, arithmetic: MathMode, device: Device
 ) -> None:  # fmt: skip
-    found = [form for form in fitting(Problem(cell, hidden, batch, arithmetic), device) if isinstance(form, Abreast)]
+    found = [
+        form
+        for form in candidate_configs(ProblemSize(cell, hidden, batch, arithmetic), device)
+        if isinstance(form, NTiledGridConfig)
+    ]
     for form in found:
         assert form.units * form.blocks >= hidden > form.units * (form.blocks - 1)
-        assert form.blocks * form.clusters <= device.processors
+        assert form.blocks * form.clusters <= device.num_sms
         assert form.wide * form.tiles * form.clusters >= batch > form.wide * form.tiles * (form.clusters - 1)
-        assert (form.left_over, form.ring) == (0, 0)
+        assert (form.streamed_fragments, form.stream_stages) == (0, 0)
         assert form.shared_bytes <= device.shared_bytes
         assert 1 <= form.held <= form.parts
         assert min(batch, form.wide) <= form.sequences <= form.wide
-        assert form.states * 32 * WARPS >= form.units * form.sequences
-        assert 0 <= form.twice <= form.whole_parts * arithmetic.is_split
+        assert form.states_per_thread * 32 * WARPS >= form.units * form.sequences
+        assert 0 <= form.presplit_fragments <= form.fragments * arithmetic.is_3xtf32
 
 
 @pytest.mark.parametrize(("hidden", "batch"), [(650, 32), (768, 16), (1024, 8), (1024, 16)])
 def test_weights_are_split_once_where_both_halves_find_room(hidden: int, batch: int) -> None:
-    problem = Problem("lstm", hidden, batch, Arithmetic.of("float32", "ieee"))
-    form = choose(problem, H200)
-    assert isinstance(form, Abreast)
-    assert form.twice > form.whole_parts / 2
-    assert f"; {form.twice} of {form.whole_parts} in two halves" in str(form)
-    plain = [one for one in fitting(problem, H200) if isinstance(one, Abreast) and not one.twice]
-    alike = [one for one in plain if (one.units, one.abreast) == (form.units, form.abreast)]
+    problem = ProblemSize("lstm", hidden, batch, MathMode.of("float32", "ieee"))
+    form = select_config(problem, H200)
+    assert isinstance(form, NTiledGridConfig)
+    assert form.presplit_fragments > form.fragments / 2
+    assert f"; {form.presplit_fragments} of {form.fragments} in two halves" in str(form)
+    plain = [
+        one for one in candidate_configs(problem, H200) if isinstance(one, NTiledGridConfig) and not one.presplit_fragments
+    ]
+    alike = [one for one in plain if (one.units, one.n_tiles) == (form.units, form.n_tiles)]
     assert make_cost_model(form).product_us < min(make_cost_model(one).product_us for one in alike)
 
 
 @pytest.mark.parametrize(("hidden", "batch", "arithmetics"), [(1500, 20, ARITHMETICS), (650, 32, ARITHMETICS[2:])])
-def test_several_tiles_are_one_where_weights_are_many(hidden: int, batch: int, arithmetics: list[Arithmetic]) -> None:
+def test_several_tiles_are_one_where_weights_are_many(hidden: int, batch: int, arithmetics: list[MathMode]) -> None:
     for arithmetic in arithmetics:
-        form = choose(Problem("lstm", hidden, batch, arithmetic), H200)
-        assert isinstance(form, Abreast)
-        assert form.abreast > 1
+        form = select_config(ProblemSize("lstm", hidden, batch, arithmetic), H200)
+        assert isinstance(form, NTiledGridConfig)
+        assert form.n_tiles > 1

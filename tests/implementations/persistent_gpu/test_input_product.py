@@ -14,22 +14,22 @@ from pytest_ecornn.implementations.persistent_gpu import backward, forward, plan
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.describe import describe
-from pytest_ecornn.implementations.persistent_gpu.kernel import MOST_FUSED_ROWS, Kind, Shape, is_fused
+from pytest_ecornn.implementations.persistent_gpu.kernel import MOST_FUSED_ROWS, KernelSpec, Shape, is_fused
 from pytest_ecornn.implementations.persistent_gpu.ops import run
-from pytest_ecornn.implementations.persistent_gpu.plan import How
+from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from tests.helpers import persistent, persistent_grid, persistent_ntiled
 from tests.helpers.persistent import CELLS, expect_right, expect_seen, small, verdicts
 from tests.helpers.persistent_grid import PRECISIONS, TF32
 from tests.helpers.requirements import needs_compiler, needs_hopper
 from tests.simulator import clusters_on_cpu
 
-RELU = How("rnn_relu", batch_first=False, bidirectional=False, projected=False, tf32=False)
+RELU = RNNOptions("rnn_relu", batch_first=False, bidirectional=False, projected=False, tf32=False)
 GRID = {"units": 36, "tiles": 1, "groups": 2, "held": 1, "buffers": 0, "readers": 0}
 ABREAST = {"units": 12, "tiles": 1, "abreast": 2, "held": 1, "at_once": 8, "sums": 2, "twice": 0}
 KERNELS = ("cluster", "grid", "readers", "abreast")
 
 
-def form_of(kernel: str, shape: Shape, kind: Kind) -> Form:
+def form_of(kernel: str, shape: Shape, kind: KernelSpec) -> Form:
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
     if kernel == "cluster":
         return persistent.form_of(shape, kind)
@@ -48,7 +48,7 @@ def kernel(request: pytest.FixtureRequest) -> str:
 def launched(kernel: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Layers run on a CPU; of each launch the width of x whose product it makes, 0 for none."""
     found: list[int] = []
-    launch_of = persistent_kernel.launch_of
+    launch_of = persistent_kernel.get_layer_kernel
 
     def seen(*given: Any) -> Any:
         found.append(given[5] if len(given) > 5 else 0)
@@ -95,7 +95,7 @@ def test_wide_rows_are_not_multiplied_by_few_blocks(inputs: int | None, hidden: 
 
 @pytest.mark.parametrize(("inputs", "hidden", "width"), [(0, 512, 16), (512, 512, 16), (70, 512, 4), (33, 512, 2), (512, 9, 2)])
 def test_as_much_is_read_at_once_as_divides_all_rows(inputs: int, hidden: int, width: int) -> None:
-    kind = Kind(torch.float16, torch.device("cpu"), inputs=inputs)
+    kind = KernelSpec(torch.float16, torch.device("cpu"), inputs=inputs)
     form = Form(kind.problem("lstm", hidden, 1), 16, -(-hidden // 16), 1, 1)
     assert persistent_kernel.width_of(kind, form) == width
 
@@ -170,7 +170,7 @@ def test_x_and_weights_at_odd_addresses_are_read_all_the_same() -> None:
         return torch.randn(torch.Size(sizes).numel() + 1).half()[1:].view(sizes)
 
     given = odd(4, 2, 16), odd(64, 16), odd(64, 16)
-    how = How("lstm", False, False, False, False)
+    how = RNNOptions("lstm", False, False, False, False)
 
     def found(x: torch.Tensor, *weights: torch.Tensor) -> Any:
         return run(x, (), [*weights, None, None], None, how)

@@ -17,10 +17,10 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 
 import pytest_ecornn.nn
 from pytest_ecornn.implementations._common.recurrent_problem import Device
-from pytest_ecornn.implementations._common.torch_nn import Operators
-from pytest_ecornn.implementations._cuda.compile import refusal
+from pytest_ecornn.implementations._common.torch_nn import OperatorRecorder
+from pytest_ecornn.implementations._cuda.compile import skip_reason
 from pytest_ecornn.implementations.persistent_gpu import kernel
-from pytest_ecornn.implementations.persistent_gpu.kernel import launch_of, plan
+from pytest_ecornn.implementations.persistent_gpu.kernel import compile_layer, get_layer_kernel
 from pytest_ecornn.reference.precision import fp32_precision
 from tests.helpers import persistent
 from tests.helpers.requirements import needs_compiler, needs_hopper
@@ -47,9 +47,9 @@ def by_kernels(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def really_planned(by_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on any machine, not for a CPU's clusters."""
-    monkeypatch.setattr(kernel, "plan", plan)
-    monkeypatch.setattr(kernel, "refusal", refusal)
-    launch_of.cache_clear()
+    monkeypatch.setattr(kernel, "compile_layer", compile_layer)
+    monkeypatch.setattr(kernel, "skip_reason", skip_reason)
+    get_layer_kernel.cache_clear()
 
 
 def on_clusters(test: Callable[..., None]) -> Any:
@@ -295,7 +295,7 @@ def test_all_of_it_leaves_the_next_layer_nothing() -> None:
 # What a call does, and what it does not.
 
 
-class Calls(Operators):
+class Calls(OperatorRecorder):
     """Each of them."""
 
     sees_inside_ops = True
@@ -348,7 +348,7 @@ def test_a_state_alone_may_want_a_gradient() -> None:
 @on_clusters
 def test_where_all_is_frozen_nothing_is_kept() -> None:
     module = both("lstm")[1].requires_grad_(False)
-    with Operators() as operators:
+    with OperatorRecorder() as operators:
         assert not module(batch())[0].requires_grad
     assert "pytest_ecornn.persistent_forward.default" in operators.names
     assert not any("keeping" in name for name in operators.names)
@@ -425,7 +425,7 @@ def test_a_device_without_the_kernels(really_planned: None) -> None:
 @on_clusters
 @pytest.mark.parametrize("wanted", [contextlib.nullcontext, torch.no_grad])
 def test_sizes_that_do_not_fit(wanted: Any, really_planned: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "refusal", lambda device: None)
+    monkeypatch.setattr(kernel, "skip_reason", lambda device: None)
     monkeypatch.setattr(kernel.Device, "of", lambda device: Device(132, 2000, 16))
     with (
         wanted(),

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.implementations import persistent_gpu
-from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode
 from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations.persistent_gpu import forward, kernel, single_step
 from pytest_ecornn.implementations.persistent_gpu.ops import run
-from pytest_ecornn.implementations.persistent_gpu.plan import How
-from pytest_ecornn.implementations.persistent_gpu.single_step import MOST_SEQUENCES, Once, choose
+from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
+from pytest_ecornn.implementations.persistent_gpu.single_step import MAX_SEQUENCES, SingleStepConfig, choose
 from pytest_ecornn.verification import calls
 from tests.helpers.persistent import ARITHMETICS, CELLS, expect_right, expect_seen, on_cpu, small, verdicts
 from tests.helpers.requirements import needs_compiler, needs_hopper
@@ -29,9 +29,9 @@ __all__ = ["on_cpu"]  # a fixture
 
 @given(st.sampled_from(CELLS), st.integers(1, 3000), st.integers(1, 16), st.sampled_from(ARITHMETICS), st.integers(1, 200))
 def test_blocks_cover_all_units_and_sequences_and_run_at_once_where_they_can(
-    cell: str, hidden: int, batch: int, arithmetic: Arithmetic, processors: int
+    cell: str, hidden: int, batch: int, arithmetic: MathMode, processors: int
 ) -> None:
-    form = choose(Once(cell, 40, hidden, batch, arithmetic), Device(processors, 100_000, 1))
+    form = choose(SingleStepConfig(cell, 40, hidden, batch, arithmetic), Device(processors, 100_000, 1))
     tiles = -(-batch // 8)
     assert form.units * form.blocks >= hidden > form.units * (form.blocks - 1)
     assert form.launch.grid == form.blocks * tiles
@@ -44,7 +44,7 @@ def test_blocks_cover_all_units_and_sequences_and_run_at_once_where_they_can(
     ("bytes", "inputs", "hidden", "width"), [(2, 512, 512, 16), (2, 650, 512, 4), (4, 3, 512, 4), (2, 8, 9, 2)]
 )
 def test_as_much_is_read_at_once_as_divides_all_rows(bytes: int, inputs: int, hidden: int, width: int) -> None:
-    assert Once("lstm", inputs, hidden, 1, Arithmetic(bytes, False)).width == width
+    assert SingleStepConfig("lstm", inputs, hidden, 1, MathMode(bytes, False)).width == width
 
 
 class Counted(dict[str, int]):
@@ -53,13 +53,13 @@ class Counted(dict[str, int]):
         return _ONCE_OF(*given)
 
 
-_ONCE_OF = forward.once_of
+_ONCE_OF = forward.get_single_step_kernel
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     found = Counted()
-    monkeypatch.setattr(forward, "once_of", found.once_of)
+    monkeypatch.setattr(forward, "get_single_step_kernel", found.once_of)
     return found
 
 
@@ -87,7 +87,7 @@ def test_the_kernel_passes_the_rule(cell: str, options: dict[str, Any], counted:
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(
     "options",
-    [{"steps": 2}, {"batch": MOST_SEQUENCES + 1}, {"projected": True, "input_size": 0}, {"mode": "training"}],
+    [{"steps": 2}, {"batch": MAX_SEQUENCES + 1}, {"projected": True, "input_size": 0}, {"mode": "training"}],
 )
 def test_else_it_is_not_taken(options: dict[str, Any], counted: Counted) -> None:
     assert verdicts(small("gru", **{"steps": 1, "mode": "inference", "dtype": "float16", **options})) == []
@@ -117,7 +117,7 @@ def test_the_most_shared_memory_is_what_a_launch_asks_for(monkeypatch: pytest.Mo
 
 def test_what_does_not_run_is_refused() -> None:
     x, weights = torch.zeros(1, 2, 3), [torch.zeros(16, 3), torch.zeros(16, 4), None, None]
-    how = How("lstm", False, False, False, False)
+    how = RNNOptions("lstm", False, False, False, False)
     with pytest.raises(ValueError, match="on cpu: runs on a CUDA device"):
         run(x, (), weights, None, how)
     doubles = [None if one is None else one.double() for one in weights]

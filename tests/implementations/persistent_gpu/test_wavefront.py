@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Device, Problem
+from pytest_ecornn.implementations._common.recurrent_problem import Device, MathMode, ProblemSize
 from pytest_ecornn.implementations.persistent_gpu import forward as persistent_forward
 from pytest_ecornn.implementations.persistent_gpu import kernel, wavefront
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.config_wavefront import MOST_LAYERS, Wave
+from pytest_ecornn.implementations.persistent_gpu.config_wavefront import MAX_LAYERS, WavefrontConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_coefficients import H200 as COEFFICIENTS
 from pytest_ecornn.implementations.persistent_gpu.cost_model import WavefrontCostModel, make_cost_model
 from pytest_ecornn.implementations.persistent_gpu.describe import describe
-from pytest_ecornn.implementations.persistent_gpu.heuristics import choose, clusters
-from pytest_ecornn.implementations.persistent_gpu.heuristics_wavefront import alone_us, choose_wave, waves
-from pytest_ecornn.implementations.persistent_gpu.kernel import Kind, Shape
-from pytest_ecornn.implementations.persistent_gpu.plan import How
+from pytest_ecornn.implementations.persistent_gpu.heuristics import clusters, select_config
+from pytest_ecornn.implementations.persistent_gpu.heuristics_wavefront import select_wavefront, single_layer_us, waves
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape
+from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from pytest_ecornn.verification import calls
 from tests.helpers import persistent
 from tests.helpers.persistent import (
@@ -55,21 +55,21 @@ A100 = Device(108, 166_912, 1)
     st.integers(1, 600), st.sampled_from(ARITHMETICS),
 )  # fmt: skip
 def test_a_wave_is_all_on_chip_at_once_and_promises_less_time(
-    cell: str, hidden: int, batch: int, inputs: int, layers: int, steps: int, arithmetic: Arithmetic
+    cell: str, hidden: int, batch: int, inputs: int, layers: int, steps: int, arithmetic: MathMode
 ) -> None:
-    problem = Problem(cell, hidden, batch, arithmetic)
-    wave = choose_wave(problem, H200, inputs, layers, steps)
+    problem = ProblemSize(cell, hidden, batch, arithmetic)
+    wave = select_wavefront(problem, H200, inputs, layers, steps)
     if wave is None:
         return
-    assert 2 <= wave.layers <= min(layers, MOST_LAYERS)
+    assert 2 <= wave.layers <= min(layers, MAX_LAYERS)
     assert wave.layers * wave.clusters * wave.blocks == wave.launch.grid
     assert wave.layers * wave.clusters <= H200.clusters(wave.blocks)
     assert wave.held + wave.shared == wave.parts
     assert wave.shared_bytes <= H200.shared_bytes
-    assert wave.launch.block * wave.launched_registers <= 65_536
-    form = choose(problem, H200)
+    assert wave.launch.block * wave.launch_registers <= 65_536
+    form = select_config(problem, H200)
     assert isinstance(form, Form)
-    assert WavefrontCostModel(wave, COEFFICIENTS).all_us(steps) < wave.layers * alone_us(form, H200, steps)
+    assert WavefrontCostModel(wave, COEFFICIENTS).all_us(steps) < wave.layers * single_layer_us(form, H200, steps)
 
 
 @pytest.mark.parametrize(
@@ -77,48 +77,48 @@ def test_a_wave_is_all_on_chip_at_once_and_promises_less_time(
     [(1, [1]), (2, [2]), (3, [3]), (4, [4]), (5, [4, 1]), (6, [4, 2])],
 )
 def test_layers_come_in_waves_of_four_at_most(layers: int, sizes: list[int]) -> None:
-    found = waves(Problem("lstm", 200, 8, ARITHMETICS[0]), H200, 200, layers, 35)
+    found = waves(ProblemSize("lstm", 200, 8, ARITHMETICS[0]), H200, 200, layers, 35)
     assert [wave.layers if wave else 1 for wave in found] == sizes
 
 
 def test_a_first_layer_of_wide_inputs_runs_on_its_own_and_those_above_in_a_wave() -> None:
-    alone, wave = waves(Problem("lstm", 256, 8, ARITHMETICS[0]), H200, 8000, 3, 35)
+    alone, wave = waves(ProblemSize("lstm", 256, 8, ARITHMETICS[0]), H200, 8000, 3, 35)
     assert (alone, wave and (wave.layers, wave.inputs)) == (None, (2, 256))
 
 
 @pytest.mark.parametrize(
     ("problem", "device"),
     [
-        (Problem("lstm", 1024, 8, ARITHMETICS[0]), H200),
-        (Problem("lstm", 200, 600, ARITHMETICS[0]), H200),
-        (Problem("lstm", 200, 8, ARITHMETICS[0]), A100),
+        (ProblemSize("lstm", 1024, 8, ARITHMETICS[0]), H200),
+        (ProblemSize("lstm", 200, 600, ARITHMETICS[0]), H200),
+        (ProblemSize("lstm", 200, 8, ARITHMETICS[0]), A100),
     ],
     ids=["weights too large", "too many sequences", "no clusters"],
 )
-def test_what_has_no_room_at_once_runs_layer_after_layer(problem: Problem, device: Device) -> None:
+def test_what_has_no_room_at_once_runs_layer_after_layer(problem: ProblemSize, device: Device) -> None:
     assert waves(problem, device, problem.hidden, 2, 100) == [None, None]
 
 
 # On clusters of a CPU.
 
 
-def wave_of(shape: Shape, kind: Kind, inputs: int, layers: int) -> list[Wave | None]:
+def wave_of(shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> list[WavefrontConfig | None]:
     """All layers in one wave, each in three blocks at most, of weights in registers and in shared memory both."""
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
     small = Device(132, 232_448, 3)
     found = min(
-        clusters(partial(Wave, problem, layers=layers, inputs=inputs), problem, small),
+        clusters(partial(WavefrontConfig, problem, layers=layers, inputs=inputs), problem, small),
         key=lambda wave: make_cost_model(wave).step_us,
     )
     return [persistent.with_weights(found, 1, 0, 0)]  # type: ignore[list-item]
 
 
 @pytest.fixture
-def in_waves(request: pytest.FixtureRequest) -> Iterator[list[Wave]]:
+def in_waves(request: pytest.FixtureRequest) -> Iterator[list[WavefrontConfig]]:
     """Layers run on a CPU, in one direction by waves, which are listed."""
-    seen: list[Wave] = []
+    seen: list[WavefrontConfig] = []
 
-    def waves_of(shape: Shape, kind: Kind, inputs: int, layers: int) -> list[Wave | None]:
+    def waves_of(shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> list[WavefrontConfig | None]:
         found = wave_of(shape, kind, inputs, layers) if layers > 1 else [None]
         seen.extend(wave for wave in found if wave)
         return found
@@ -149,7 +149,7 @@ def in_waves(request: pytest.FixtureRequest) -> Iterator[list[Wave]]:
     ],
 )  # fmt: skip
 @pytest.mark.thinned(2)
-def test_the_kernel_passes_the_rule(cell: str, options: dict[str, Any], in_waves: list[Wave]) -> None:
+def test_the_kernel_passes_the_rule(cell: str, options: dict[str, Any], in_waves: list[WavefrontConfig]) -> None:
     case = small(cell, **{"dtype": "float16", "mode": "training", **options})
     assert verdicts(case) == []
     assert {wave.layers for wave in in_waves} == {case.layers - case.projected}
@@ -172,7 +172,7 @@ def test_any_sizes_in_any_order_of_threads(
 
 @needs_compiler
 @pytest.mark.parametrize("options", [{"bidirectional": True}, {"layers": 1}, {"steps": 1, "mode": "inference"}])
-def test_else_layers_run_one_after_the_other(options: dict[str, Any], in_waves: list[Wave]) -> None:
+def test_else_layers_run_one_after_the_other(options: dict[str, Any], in_waves: list[WavefrontConfig]) -> None:
     assert verdicts(small("gru", **{"layers": 2, "dtype": "float16", "mode": "training", **options})) == []
     assert not in_waves
 
@@ -185,17 +185,17 @@ FORMS = {
 }
 
 
-def wave_with(sizes: tuple[Any, ...], shape: Shape, kind: Kind, inputs: int, layers: int) -> list[Wave | None]:
+def wave_with(sizes: tuple[Any, ...], shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> list[WavefrontConfig | None]:
     units, tiles, groups, *_ = sizes
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
-    wave = Wave(problem, units, -(-shape.hidden // units), tiles, groups, layers=layers, inputs=inputs)
+    wave = WavefrontConfig(problem, units, -(-shape.hidden // units), tiles, groups, layers=layers, inputs=inputs)
     return [persistent.with_weights(wave, 2, 0, 0)]  # type: ignore[list-item]
 
 
 @needs_compiler
 @pytest.mark.parametrize(("cell", "sizes"), [(cell, sizes) for cell, every in FORMS.items() for sizes in every])
 def test_every_kind_of_form_passes_the_rule(
-    cell: str, sizes: tuple[Any, ...], in_waves: list[Wave], monkeypatch: pytest.MonkeyPatch
+    cell: str, sizes: tuple[Any, ...], in_waves: list[WavefrontConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(globals(), "wave_of", partial(wave_with, sizes))
     *_, hidden, inputs, batch, dtype = sizes
@@ -205,9 +205,9 @@ def test_every_kind_of_form_passes_the_rule(
 
 
 @needs_compiler
-def test_what_is_kept_is_what_layers_one_by_one_keep(in_waves: list[Wave]) -> None:
+def test_what_is_kept_is_what_layers_one_by_one_keep(in_waves: list[WavefrontConfig]) -> None:
     torch.manual_seed(0)
-    how = How("lstm", False, False, False, False)
+    how = RNNOptions("lstm", False, False, False, False)
     weights = [torch.randn(36, 9), torch.randn(36, 9), torch.randn(36), torch.randn(36)] * 2
     given = torch.randn(5, 3, 9), (), weights, None, how
     found, kept = persistent_forward.forward(*given, keeps=True)
@@ -242,7 +242,7 @@ def test_memory_that_nobody_wrote_is_not_read(cell: str, monkeypatch: pytest.Mon
         ({"layers": 2, "bidirectional": True}, ["clusters"]),
     ],
 )
-def test_it_is_said_what_runs(options: dict[str, Any], wanted: list[str], in_waves: list[Wave]) -> None:
+def test_it_is_said_what_runs(options: dict[str, Any], wanted: list[str], in_waves: list[WavefrontConfig]) -> None:
     found = describe(small("lstm", mode="training", **options), torch.device("cpu"))
     forward, backward = found.split("; backward: ")
     assert [one.startswith(start) for one, start in zip(forward.split(", then "), wanted, strict=True)] == [True] * len(wanted)
@@ -276,7 +276,7 @@ FAULTS = {
 
 @needs_compiler
 @pytest.mark.parametrize("fault", FAULTS)
-def test_faults_of_the_handoff_are_seen(fault: str, in_waves: list[Wave], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_of_the_handoff_are_seen(fault: str, in_waves: list[WavefrontConfig], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "wave_of", partial(wave_with, (16, 3, 1)))
     case = small("gru", steps=12, batch=28, hidden_size=40, layers=2, mode="inference")
     expect_seen(case, monkeypatch, "persistent_wave", *FAULTS[fault])
@@ -308,14 +308,16 @@ def test_a_lost_message_ends_the_launch_with_nan_and_a_later_call_raises(who: st
 
 @needs_compiler
 @pytest.mark.parametrize("rounds", [100, 200, 300])
-def test_where_some_threads_give_up_all_end(rounds: int, in_waves: list[Wave], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_some_threads_give_up_all_end(
+    rounds: int, in_waves: list[WavefrontConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernel, "WATCHDOG_NS", rounds)
     case = small("lstm", steps=8, batch=12, hidden_size=40, mode="inference", dtype="float16", layers=3)
     status = kernel.status_of(torch.device("cpu"))
     for order in range(3):
         failed = verdicts(case, order)
-        assert failed == [] or status.forget()
-        status.forget()
+        assert failed == [] or status.clear_cache()
+        status.clear_cache()
     assert in_waves
 
 
@@ -335,9 +337,9 @@ def gpu_case(cell: str, **options: Any) -> Case:
 def test_on_a_gpu_the_kernel_passes_the_rule(
     cell: str, dtype: str, hidden: int, batch: int, layers: int, steps: int, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[Wave | None] = []
+    seen: list[WavefrontConfig | None] = []
 
-    def waves_of(*of: Any) -> list[Wave | None]:
+    def waves_of(*of: Any) -> list[WavefrontConfig | None]:
         seen.extend(found := found_by(*of))
         return found
 

@@ -15,12 +15,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pytest_ecornn.implementations.sparse_persistent_gpu.csr import NONE, NonZeros, of_mask, of_sparse
-from pytest_ecornn.implementations.sparse_persistent_gpu.packing import Packed, Spread, order_of, pack, turns_of
+from pytest_ecornn.implementations.sparse_persistent_gpu.csr import PADDING, CsrPattern, from_mask, from_sparse
+from pytest_ecornn.implementations.sparse_persistent_gpu.packing import (
+    PackedEll,
+    Partition,
+    balanced_permutation,
+    min_rounds,
+    pack,
+)
 
 
-def nonzeros(shape: tuple[int, int], starts: Any, columns: Any) -> NonZeros:
-    return NonZeros(shape, np.asarray(starts, np.int64), np.asarray(columns, np.int32))
+def nonzeros(shape: tuple[int, int], starts: Any, columns: Any) -> CsrPattern:
+    return CsrPattern(shape, np.asarray(starts, np.int64), np.asarray(columns, np.int32))
 
 
 def random_mask(rows: int, columns: int, density: float, seed: int = 0) -> Tensor:
@@ -43,12 +49,12 @@ def test_a_mask_and_sparse_matrices_of_it_are_the_same_pattern() -> None:
         data=csr.values().numpy(),
     )
     scipy.tocsr = lambda: scipy
-    expected = of_mask(weight != 0)
+    expected = from_mask(weight != 0)
     for sparse in (csr, scipy):
-        found, values = of_sparse(sparse)
+        found, values = from_sparse(sparse)
         assert found.shape == expected.shape
-        assert np.array_equal(found.starts, expected.starts)
-        assert np.array_equal(found.columns, expected.columns)
+        assert np.array_equal(found.row_offsets, expected.row_offsets)
+        assert np.array_equal(found.col_indices, expected.col_indices)
         assert torch.equal(values, weight.flatten()[torch.from_numpy(found.places)])
     assert torch.equal(expected.mask, weight != 0)
     assert expected.density == pytest.approx((weight != 0).double().mean().item())
@@ -86,7 +92,7 @@ def test_columns_may_fall_from_one_row_to_the_next(columns: list[int]) -> None:
 )
 def test_what_is_no_sparse_matrix_is_refused(weight: Any, error: str) -> None:
     with pytest.raises(TypeError) as raised:
-        of_sparse(weight)
+        from_sparse(weight)
     assert str(raised.value) == error
 
 
@@ -96,7 +102,7 @@ def test_what_is_no_sparse_matrix_is_refused(weight: Any, error: str) -> None:
 )
 def test_what_is_no_mask_is_refused(mask: Tensor, got: str) -> None:
     with pytest.raises(ValueError, match=f"must be two-dimensional and bool, got {got}"):
-        of_mask(mask)
+        from_mask(mask)
 
 
 # Packing.
@@ -118,89 +124,91 @@ def test_what_is_packed_is_found_again(
     mask = random_mask(gates * hidden, told * hidden, density, seed)
     if seed % 3 == 0:  # some rows full, some empty
         mask[:: 1 + seed % 5], mask[1 :: 2 + seed % 3] = True, False
-    spread = Spread(gates, units, (cluster * gates * units // 32 + 1 + more) * 32, classes, together, told, cluster)
-    pattern = of_mask(mask)
+    spread = Partition(gates, units, (cluster * gates * units // 32 + 1 + more) * 32, classes, together, told, cluster)
+    pattern = from_mask(mask)
     packed = pack(pattern, spread, is_balanced, is_bank_aware)
     expect_whole(packed)
-    found = packed.unpacked()
-    assert np.array_equal(found.starts, pattern.starts)
-    assert np.array_equal(found.columns, pattern.columns)
+    found = packed.unpack()
+    assert np.array_equal(found.row_offsets, pattern.row_offsets)
+    assert np.array_equal(found.col_indices, pattern.col_indices)
 
 
-def expect_whole(packed: Packed) -> None:
+def expect_whole(packed: PackedEll) -> None:
     """Every element once, in a turn of a thread whose slot is of its row, at its column's position."""
     spread, pattern = packed.spread, packed.nonzeros
     hidden = pattern.shape[1] // spread.told
     assert packed.turns % 2 == 0
-    assert sorted(packed.order[packed.order != NONE]) == list(range(hidden))
+    assert sorted(packed.unit_permutation[packed.unit_permutation != PADDING]) == list(range(hidden))
     assert all(sorted(slots) == list(range(spread.threads)) for slots in packed.slots)
-    assert int(packed.firsts.max()) <= spread.threads
+    assert int(packed.row_offsets.max()) <= spread.threads
     zeros, many = spread.zeros(hidden)
-    assert zeros >= len(packed.order) // spread.cluster * spread.told
-    assert ((packed.columns[packed.sources == NONE] >= zeros) & (packed.columns[packed.sources == NONE] < zeros + many)).all()
-    block, turn, thread = np.nonzero(packed.sources != NONE)
+    assert zeros >= len(packed.unit_permutation) // spread.cluster * spread.told
+    assert (
+        (packed.columns[packed.sources == PADDING] >= zeros) & (packed.columns[packed.sources == PADDING] < zeros + many)
+    ).all()
+    block, turn, thread = np.nonzero(packed.sources != PADDING)
     element, slot = packed.sources[block, turn, thread], packed.slots[block, thread]
-    assert np.array_equal(np.sort(element), np.arange(len(pattern.columns)))
+    assert np.array_equal(np.sort(element), np.arange(len(pattern.col_indices)))
     segment = block % spread.cluster * spread.segment(hidden)
     place, which = np.divmod(packed.columns[block, turn, thread] + segment, spread.told)
-    assert np.array_equal(packed.order[place] + hidden * which, pattern.columns[element])
+    assert np.array_equal(packed.unit_permutation[place] + hidden * which, pattern.col_indices[element])
     gate, unit = pattern.rows[element] // hidden, pattern.rows[element] % hidden
     at = np.empty(hidden, np.int64)
-    at[packed.order[packed.order != NONE]] = np.flatnonzero(packed.order != NONE)
+    at[packed.unit_permutation[packed.unit_permutation != PADDING]] = np.flatnonzero(packed.unit_permutation != PADDING)
     of_cluster = spread.units * spread.cluster
     assert np.array_equal(at[unit] // of_cluster, block // spread.cluster)
     row = at[unit] % of_cluster * spread.gates + gate
-    assert ((packed.firsts[block, row] <= slot) & (slot < packed.firsts[block, row + 1])).all()
+    assert ((packed.row_offsets[block, row] <= slot) & (slot < packed.row_offsets[block, row + 1])).all()
 
 
 def test_threads_take_turns_that_do_not_collide() -> None:
-    pattern = of_mask(random_mask(600, 600, 0.3))
-    arranged, plain = (pack(pattern, Spread(1, 10, 256), is_bank_aware=is_aware) for is_aware in (True, False))
+    pattern = from_mask(random_mask(600, 600, 0.3))
+    arranged, plain = (pack(pattern, Partition(1, 10, 256), is_bank_aware=is_aware) for is_aware in (True, False))
     assert arranged.turns <= plain.turns + 3
-    assert arranged.collisions < 0.05
-    assert (1 + plain.collisions) * plain.turns > 2 * (1 + arranged.collisions) * arranged.turns
+    assert arranged.bank_conflicts < 0.05
+    assert (1 + plain.bank_conflicts) * plain.turns > 2 * (1 + arranged.bank_conflicts) * arranged.turns
 
 
 def test_short_lists_stay_in_the_order_of_columns() -> None:
-    pattern = of_mask(random_mask(600, 600, 0.02))  # 120 elements a block, 8 classes
-    aware, plain = (pack(pattern, Spread(1, 10, 32), is_bank_aware=is_aware) for is_aware in (True, False))
-    assert turns_of(plain.nonzeros.counts.reshape(60, 10), 32) in (5, 6)
-    assert aware.collisions < plain.collisions
-    aware, plain = (pack(pattern, Spread(1, 10, 64, 16), is_bank_aware=is_aware) for is_aware in (True, False))
+    pattern = from_mask(random_mask(600, 600, 0.02))  # 120 elements a block, 8 classes
+    aware, plain = (pack(pattern, Partition(1, 10, 32), is_bank_aware=is_aware) for is_aware in (True, False))
+    assert min_rounds(plain.nonzeros.counts.reshape(60, 10), 32) in (5, 6)
+    assert aware.bank_conflicts < plain.bank_conflicts
+    aware, plain = (pack(pattern, Partition(1, 10, 64, 16), is_bank_aware=is_aware) for is_aware in (True, False))
     assert np.array_equal(aware.columns, plain.columns)
     assert np.array_equal(aware.slots, plain.slots)
 
 
 def test_collisions_are_counted_among_threads_that_read_at_once() -> None:
-    packed = pack(of_mask(torch.eye(8).bool()), Spread(1, 8, 32, 4, 2))
+    packed = pack(from_mask(torch.eye(8).bool()), Partition(1, 8, 32, 4, 2))
     packed.columns[:] = 0
-    assert packed.collisions == 3
+    assert packed.bank_conflicts == 3
     packed.columns[:] = np.arange(32) * 2
-    assert packed.collisions == 0
+    assert packed.bank_conflicts == 0
     packed.columns[:] = np.arange(32)
-    assert packed.collisions == 1
+    assert packed.bank_conflicts == 1
 
 
 def test_uneven_units_are_shared_out() -> None:
     counts = np.array([100] * 8 + [1] * 56)
-    even = counts[order_of(counts, Spread(1, 8, 32), True)].reshape(8, 8).sum(axis=1)
+    even = counts[balanced_permutation(counts, Partition(1, 8, 32), True)].reshape(8, 8).sum(axis=1)
     assert even.max() == even.min() == 107
-    assert order_of(counts, Spread(1, 8, 32), False).tolist() == list(range(64))
+    assert balanced_permutation(counts, Partition(1, 8, 32), False).tolist() == list(range(64))
 
 
 def test_units_stay_where_they_are_when_they_are_even() -> None:
-    assert order_of(np.full(10, 7), Spread(1, 4, 32), True).tolist() == [*range(10), NONE, NONE]
+    assert balanced_permutation(np.full(10, 7), Partition(1, 4, 32), True).tolist() == [*range(10), PADDING, PADDING]
 
 
 def test_a_long_row_has_more_threads() -> None:
     counts = np.array([[90, 10, 0, 5]])
-    assert turns_of(counts, 12) == 10
+    assert min_rounds(counts, 12) == 10
     mask = torch.zeros(4, 90, dtype=torch.bool)
     for row, count in enumerate(counts[0]):
         mask[row, :count] = True
-    packed = pack(of_mask(torch.cat((mask, torch.zeros(86, 90, dtype=torch.bool)))), Spread(1, 4, 32), is_balanced=False)
+    packed = pack(from_mask(torch.cat((mask, torch.zeros(86, 90, dtype=torch.bool)))), Partition(1, 4, 32), is_balanced=False)
     assert packed.turns <= 6
-    assert np.diff(packed.firsts[0]).tolist() == [23, 3, 0, 2]
+    assert np.diff(packed.row_offsets[0]).tolist() == [23, 3, 0, 2]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +217,7 @@ def test_a_long_row_has_more_threads() -> None:
 )
 def test_a_weight_of_another_shape_is_refused(shape: tuple[int, int], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        pack(of_mask(torch.ones(shape, dtype=torch.bool)), Spread(4, 1, 32))
+        pack(from_mask(torch.ones(shape, dtype=torch.bool)), Partition(4, 1, 32))
 
 
 @pytest.mark.parametrize(
@@ -221,17 +229,17 @@ def test_a_weight_of_another_shape_is_refused(shape: tuple[int, int], message: s
 )
 def test_threads_that_do_not_suffice_are_refused(spread: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        Spread(*spread)
+        Partition(*spread)
 
 
 def test_ten_million_elements_take_less_than_two_seconds() -> None:
-    pattern = of_mask(random_mask(5760, 5760, 0.302))
-    assert len(pattern.columns) > 10_000_000
-    pack(of_mask(random_mask(64, 64, 0.5)), Spread(1, 44, 512))  # which compiles what is not yet
+    pattern = from_mask(random_mask(5760, 5760, 0.302))
+    assert len(pattern.col_indices) > 10_000_000
+    pack(from_mask(random_mask(64, 64, 0.5)), Partition(1, 44, 512))  # which compiles what is not yet
     taken = []
     for _ in range(2):
         start = time.process_time()  # on one thread, and others may run meanwhile
-        packed = pack(pattern, Spread(1, 44, 512))
+        packed = pack(pattern, Partition(1, 44, 512))
         taken.append(time.process_time() - start)
-    assert packed.collisions < 0.05
+    assert packed.bank_conflicts < 0.05
     assert min(taken) < 2

@@ -18,11 +18,11 @@ from torch import Tensor
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Unsupported
 from pytest_ecornn.implementations import sparse_persistent_gpu
-from pytest_ecornn.implementations._common.recurrent_problem import GATES, Arithmetic, Device, Problem
+from pytest_ecornn.implementations._common.recurrent_problem import GATES, Device, MathMode, ProblemSize
 from pytest_ecornn.implementations.persistent_gpu import kernel
-from pytest_ecornn.implementations.persistent_gpu.kernel import Kind
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
 from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, cost_model, heuristics, packed_weight
-from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL, Sparse, Techniques
+from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL, SparseConfig, Techniques
 from pytest_ecornn.implementations.sparse_persistent_gpu.heuristics import capacity, choose, expected_counts
 from pytest_ecornn.implementations.sparse_persistent_gpu.layer import Layer
 from pytest_ecornn.verification import calls, verification
@@ -89,34 +89,34 @@ def verdicts(case: Case, techniques: Techniques = ALL, order: int = 0) -> list[v
 def test_a_form_covers_all_units_and_sequences_and_fits(
     cell: str, hidden: int, batch: int, density: float, dtype: str, is_backward: bool, device: Device, techniques: Techniques
 ) -> None:
-    problem = Problem(cell, hidden, batch, Arithmetic.of(dtype, "ieee"), is_backward)
+    problem = ProblemSize(cell, hidden, batch, MathMode.of(dtype, "ieee"), is_backward)
     form = choose(problem, expected_counts(problem, density), device, techniques)
     if isinstance(form, str):
         assert density * hidden * hidden * GATES[cell] > 2_000_000, form
         return
-    assert form.blocks * form.groups <= device.processors
+    assert form.blocks * form.groups <= device.num_sms
     assert form.units * form.blocks >= hidden > form.units * (form.blocks - 1)
     assert form.sequences * form.tiles * form.groups >= batch > form.sequences * form.tiles * (form.groups - 1)
     assert form.shared_bytes <= device.shared_bytes
-    assert form.turns == 2 * (form.held + form.shared)
+    assert form.rounds == 2 * (form.held + form.shared)
     assert form.launch.grid == form.blocks * form.groups
     assert techniques.wide_reads or form.sequences == 1
     assert form.cluster == 1 or (techniques.clusters and form.tiles == 1 and form.blocks % form.cluster == 0)
 
 
 def test_capacity_is_the_largest_that_fits() -> None:
-    problem = Problem("lstm", 1, 4, Arithmetic.of("float32", "ieee"))
+    problem = ProblemSize("lstm", 1, 4, MathMode.of("float32", "ieee"))
     found = capacity(problem, 0.1, H200)
     assert found > 3500
     for hidden, fits in ((found, True), (found + 1, False)):
         own = problem._replace(hidden=hidden)
-        assert isinstance(choose(own, expected_counts(own, 0.1), H200), Sparse) == fits
+        assert isinstance(choose(own, expected_counts(own, 0.1), H200), SparseConfig) == fits
     assert capacity(problem, 0.05, H200) > found > capacity(problem, 0.2, H200)
     assert capacity(problem, 0.1, Device(132, 1000, 1)) == 0
 
 
 def test_five_times_the_parameters_of_a_large_layer_stay_on_chip() -> None:
-    assert capacity(Problem("rnn_tanh", 1, 4, Arithmetic.of("float16", "ieee")), 0.1, H200) >= 5120
+    assert capacity(ProblemSize("rnn_tanh", 1, 4, MathMode.of("float16", "ieee")), 0.1, H200) >= 5120
 
 
 def test_most_of_the_published_grid_is_supported() -> None:
@@ -131,7 +131,7 @@ def test_most_of_the_published_grid_is_supported() -> None:
 def on_a_gpu(device: Device) -> Iterator[None]:
     """Within it there seems to be one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sparse_persistent_gpu, "refusal", lambda _: None)
+        patch.setattr(sparse_persistent_gpu, "skip_reason", lambda _: None)
         patch.setattr(Device, "of", lambda _: device)
         yield
 
@@ -170,7 +170,7 @@ def test_a_pattern_that_does_not_fit_is_refused_when_it_is_built() -> None:
 
 
 def layer_of(mask: Tensor, techniques: Techniques = ALL, cell: str = "rnn_tanh") -> Layer:
-    kind = Kind(torch.float32, torch.device("cpu"), keeps=True)
+    kind = KernelSpec(torch.float32, torch.device("cpu"), saves_for_backward=True)
     return Layer(cell, mask, 1, kind, False, False, techniques)
 
 
@@ -236,13 +236,13 @@ def test_blocks_of_a_cluster_divide_the_columns(
 
 
 @contextmanager
-def seen_forms() -> Iterator[list[Sparse]]:
+def seen_forms() -> Iterator[list[SparseConfig]]:
     """Those that are chosen meanwhile."""
-    found: list[Sparse] = []
+    found: list[SparseConfig] = []
 
-    def choose_and_keep(*given: Any) -> Sparse | str:
+    def choose_and_keep(*given: Any) -> SparseConfig | str:
         form = choose(*given)
-        assert isinstance(form, Sparse)
+        assert isinstance(form, SparseConfig)
         found.append(form)
         return form
 
@@ -342,7 +342,7 @@ def test_each_technique_may_be_left_out(cell: str, techniques: Techniques, has_s
 def test_elements_lie_in_registers_and_in_shared_memory(
     dtype: str, batch: int, held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heuristics, "_HELD_WORDS", 3 * held)
+    monkeypatch.setattr(heuristics, "_REGISTER_WORDS", 3 * held)
     case = small("lstm", batch=batch, hidden_size=64, density=0.6, dtype=dtype, mode="training", ragged=True)
     assert verdicts(case) == []
 
@@ -436,7 +436,7 @@ def test_faults_are_seen(name: str, fault: tuple[str, str], techniques: Techniqu
     cases = [
         small("lstm", steps=10, batch=batch, has_state=True, hidden_size=70, mode="training", density=0.1) for batch in (14, 4)
     ]
-    monkeypatch.setattr(heuristics, "_HELD_WORDS", 6)
+    monkeypatch.setattr(heuristics, "_REGISTER_WORDS", 6)
     assert not any(fails(case, 0, techniques) for case in cases)
     _plant(name, *fault, monkeypatch)
     assert any(fails(case, order, techniques) for case in cases for order in range(8))
@@ -490,6 +490,6 @@ def test_what_is_lost_ends_the_launch_with_nan_and_a_later_call_raises(
     if mode == "inference":
         with pytest.raises(RuntimeError, match="an earlier launch of a persistent kernel on cpu is wrong"):
             calls.run(layer, problem)
-    status.forget()
+    status.clear_cache()
     clusters_on_cpu.forget()
     assert failed(case, problem, techniques) == []

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.run.items.benchmark_items import BenchmarkItem
 from pytest_ecornn.run.items.drawn_items import DrawnItem
@@ -107,7 +107,7 @@ def test_workers_end_before_a_row_is_timed(monkeypatch: pytest.MonkeyPatch) -> N
     workers, stopped = proof_workers.ProofWorkers(), []
     monkeypatch.setattr(workers, "stop", lambda: stopped.append(True))
     session: Any = SimpleNamespace(proof_workers=workers, options=SimpleNamespace(proof_workers=None))
-    starting, found = proof_workers.Starting(session), ImplementationInfo("right", Sequential, Path("right.py"))
+    starting, found = proof_workers.Starting(session), ImplementationInfo("right", ReferenceLoop, Path("right.py"))
     for kind, is_stopped in ((DrawnItem, False), (PropertyItem, False), (BenchmarkItem, True)):
         item: Any = SimpleNamespace(callspec=SimpleNamespace(params={"row": kind(session, found, Case.parse(samples.CASE))}))
         starting.pytest_runtest_setup(item)

@@ -14,7 +14,7 @@ import torch
 from pytest_ecornn.contract import Case, Implementation, Layer, Weights
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import Graph, GraphArm
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.suites.published import ecornn
@@ -188,7 +188,7 @@ def test_the_report_is_written_whole(tmp_path: Path) -> None:
     assert ecornn.PAPER_COLUMN in (tmp_path / "new/ecornn.md").read_text()
 
 
-class Off(Sequential):
+class Off(ReferenceLoop):
     """The loop, its output a little off."""
 
     def build(self, case: Case, weights: Weights) -> Layer:
@@ -196,7 +196,7 @@ class Off(Sequential):
         return lambda *given: (layer(*given)[0] * 1.001, layer(*given)[1])
 
 
-class Broken(Sequential):
+class Broken(ReferenceLoop):
     """A layer that cannot be built."""
 
     def build(self, case: Case, weights: Weights) -> Layer:
@@ -204,7 +204,7 @@ class Broken(Sequential):
 
 
 def test_only_what_is_right_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    kinds: dict[str, type[Implementation]] = {"sequential": Sequential, "off": Off, "broken": Broken}
+    kinds: dict[str, type[Implementation]] = {"sequential": ReferenceLoop, "off": Off, "broken": Broken}
     found = {name: ImplementationInfo(name, kind, Path(name)) for name, kind in kinds.items()}
     monkeypatch.setattr(verified, "_found", lambda: found)
     prepared = verified.prepared(SMALL, ["sequential", "off", "broken", "cudnn"])
@@ -223,8 +223,8 @@ def test_only_what_is_right_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 @pytest.mark.parametrize("share", [1.0, 1.001])
 def test_only_what_is_right_when_replayed_has_a_device_only_time(share: float, capsys: pytest.CaptureFixture[str]) -> None:
-    candidate, pool = Candidate.build("sequential", Sequential, SMALL), InputPool(SMALL)
-    call = Call(pool.placed(candidate.weights))
+    candidate, pool = Candidate.build("sequential", ReferenceLoop, SMALL), InputPool(SMALL)
+    call = Call(pool.copied_problem(candidate.weights))
     result = call.forward_backward(candidate.layer)
 
     def replay() -> None:

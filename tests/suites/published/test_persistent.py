@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from pytest_ecornn.contract import MODES, Case, Weights
-from pytest_ecornn.implementations._common.recurrent_problem import Arithmetic, Problem
+from pytest_ecornn.implementations._common.recurrent_problem import MathMode, ProblemSize
 from pytest_ecornn.implementations.persistent_gpu import tiling
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.config_ntiled import Abreast
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.measurement.clocks import WallTimer
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.suites.promises import first_use
@@ -56,8 +56,8 @@ def test_the_mean_of_ratios_has_the_mean_of_their_bounds() -> None:
 
 def form(dtype: str = "float16", precision: str = "ieee", **changed: int) -> Form:
     """H 512, 8 sequences: 16 blocks of 32 units each."""
-    problem = Problem("lstm", 512, 8, Arithmetic.of(dtype, precision))
-    made = Form(problem, units=32, blocks=16, tiles=1, groups=1, held=16)
+    problem = ProblemSize("lstm", 512, 8, MathMode.of(dtype, precision))
+    made = Form(problem, units=32, blocks=16, tiles=1, k_partitions=1, held=16)
     return replace(made, **changed)
 
 
@@ -75,16 +75,16 @@ def test_a_step_waits_for_what_is_handed_on_and_then_multiplies() -> None:
 
 def test_reads_of_weights_overlap_with_products() -> None:
     shared, left_over = form(held=8, shared=8), form(held=2, shared=8, ring=2)
-    assert left_over.left_over == 6
+    assert left_over.streamed_fragments == 6
     assert persistent_floor.busy_us(shared) == pytest.approx(us(8 * 64))  # over the products' 390
     assert persistent_floor.busy_us(form(held=12, shared=4)) == persistent_floor.busy_us(form())
     assert persistent_floor.busy_us(left_over) == pytest.approx(us(8 * 64 + 6 * 128))
 
 
 def test_a_part_in_two_halves_is_multiplied_once() -> None:
-    problem = Problem("lstm", 650, 32, Arithmetic.of("float32", "ieee"))
-    plain = Abreast(problem, 12, 55, 1, 8, held=18, is_grid=True, abreast=2)
-    assert persistent_floor.busy_us(replace(plain, held=36, twice=18)) == persistent_floor.busy_us(plain)
+    problem = ProblemSize("lstm", 650, 32, MathMode.of("float32", "ieee"))
+    plain = NTiledGridConfig(problem, 12, 55, 1, 8, held=18, is_grid=True, n_tiles=2)
+    assert persistent_floor.busy_us(replace(plain, held=36, presplit_fragments=18)) == persistent_floor.busy_us(plain)
 
 
 def test_products_of_float32s_accuracy_are_three_of_tf32() -> None:
@@ -279,7 +279,7 @@ def off(found: ImplementationInfo, case: Case) -> tuple[Candidate, list[TensorCh
 
 
 def test_a_calls_host_time_is_a_median_of_medians() -> None:
-    candidate = Candidate.build("sequential", Sequential, Case(cell="lstm", steps=1, batch=2, hidden_size=5))
+    candidate = Candidate.build("sequential", ReferenceLoop, Case(cell="lstm", steps=1, batch=2, hidden_size=5))
     asked: list[int] = []
 
     class Clock(WallTimer):
@@ -305,13 +305,13 @@ def test_what_a_process_measures_first_is_in_no_row(monkeypatch: pytest.MonkeyPa
 
     def prepared(case: Case, names: Sequence[str]) -> dict[str, Candidate]:
         return {
-            name: Candidate(name, Sequential(), case, lambda *given: given, Weights({}), 0.0, Sequential().declared)
+            name: Candidate(name, ReferenceLoop(), case, lambda *given: given, Weights({}), 0.0, ReferenceLoop().declared)
             for name in names
         }
 
     monkeypatch.setattr(persistent_host, "prepared", prepared)
     monkeypatch.setattr(persistent_host, "host_us", host_us)
-    monkeypatch.setattr(first_use, "measure", lambda name, cases: first_use.Figures("persistent_gpu", []))
+    monkeypatch.setattr(first_use, "measure", lambda name, cases: first_use.ColdStartFigures("persistent_gpu", []))
     rows = list(persistent_host.measure(float("inf")))
     assert [row.found for row in rows] == [WARM] * 2 * len(persistent_host.CALLED)
     assert measured[:2] == [(name, persistent_host.CALLED[0]) for name in ("persistent_gpu", "cudnn")]
@@ -325,7 +325,7 @@ def test_the_hosts_times_stand_beside_their_bars(monkeypatch: pytest.MonkeyPatch
         first_use.ColdStart("first", 1.2, disk=first_use.WARM),
         first_use.ColdStart("new", 0.06, disk=first_use.WARM),
     ]
-    figures = first_use.Figures("persistent_gpu", firsts)
+    figures = first_use.ColdStartFigures("persistent_gpu", firsts)
     monkeypatch.setattr(first_use, "measure", lambda name, cases: figures)
     rows = list(persistent_host.measure(float("inf")))
     assert [row.reason for row in rows] == ["needs CuPy"] * 2 * len(persistent_host.CALLED) + [""] * 3
@@ -340,7 +340,7 @@ def test_the_hosts_times_stand_beside_their_bars(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_first_use_that_fails_says_why() -> None:
-    (row,) = persistent_host.first_uses(first_use.Figures("persistent_gpu", reason="Unsupported: needs CuPy"))
+    (row,) = persistent_host.first_uses(first_use.ColdStartFigures("persistent_gpu", reason="Unsupported: needs CuPy"))
     assert row.reason == "Unsupported: needs CuPy"
 
 

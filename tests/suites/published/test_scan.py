@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case, Implementation, Layer, Weights, cells
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.suites.published import scan
@@ -64,7 +64,7 @@ def test_a_sample_is_of_the_same_channels_of_every_gate() -> None:
     assert sampled(x, torch.tensor([1, 4]), hidden=6).flatten().tolist() == [1, 4, 7, 10]
 
 
-class Off(Sequential):
+class Off(ReferenceLoop):
     """The loop, its output a little off."""
 
     def build(self, case: Case, weights: Weights) -> Layer:
@@ -75,7 +75,7 @@ class Off(Sequential):
 LONG = Case(cell="minlstm", steps=40, batch=1, hidden_size=2, batch_first=True, projected=True)
 
 
-@pytest.mark.parametrize(("kind", "statuses"), [(Sequential, {"passed"}), (Off, {"passed", "failed"})])
+@pytest.mark.parametrize(("kind", "statuses"), [(ReferenceLoop, {"passed"}), (Off, {"passed", "failed"})])
 @pytest.mark.parametrize("is_long", [False, True])
 def test_long_cases_are_judged_by_a_plain_loop(
     kind: type[Implementation], statuses: set[str], is_long: bool, monkeypatch: pytest.MonkeyPatch
@@ -138,7 +138,7 @@ def test_times_are_plotted_with_the_published_ones_dashed() -> None:
 
 
 def test_times_are_of_what_is_right_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds: dict[str, type[Implementation]] = {"sequential": Sequential, "scan_cpu": Sequential, "scan_gpu": Off}
+    kinds: dict[str, type[Implementation]] = {"sequential": ReferenceLoop, "scan_cpu": ReferenceLoop, "scan_gpu": Off}
     monkeypatch.setattr(
         verified, "_found", lambda: {name: ImplementationInfo(name, kind, Path(name)) for name, kind in kinds.items()}
     )

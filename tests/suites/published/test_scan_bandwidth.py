@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import MODES, Case, Weights
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published.common import launches
 from pytest_ecornn.suites.published.scan_parts import scan_bandwidth, scan_layer
@@ -108,7 +108,7 @@ def test_every_shape_of_a_bar_is_measured() -> None:
 @pytest.mark.parametrize("training", [False, True])
 def test_outputs_at_once_and_step_by_step_are_the_same(training: bool) -> None:
     case = Case(cell="mingru", steps=6, batch=2, hidden_size=4, batch_first=True, projected=True)
-    whole = scan_layer.LayerWithProjections(Sequential().build(case, Weights({})), (2, 6, 4), training, "cpu")
+    whole = scan_layer.LayerWithProjections(ReferenceLoop().build(case, Weights({})), (2, 6, 4), training, "cpu")
     assert whole.difference() < 1e-5
     found = whole.call("one product")
     assert [tuple(one.shape) for one in found] == [(2, 6, 4), (2, 6, 4), (8, 4), (4, 4)][: 4 if training else 1]
@@ -117,7 +117,7 @@ def test_outputs_at_once_and_step_by_step_are_the_same(training: bool) -> None:
 def test_a_projection_that_computes_something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(cell="mingru", steps=6, batch=2, hidden_size=4, batch_first=True, projected=True)
     monkeypatch.setitem(scan_layer.PROJECTIONS, "a product a step", lambda states, weight: states @ weight)
-    whole = scan_layer.LayerWithProjections(Sequential().build(case, Weights({})), (2, 6, 4), False, "cpu")
+    whole = scan_layer.LayerWithProjections(ReferenceLoop().build(case, Weights({})), (2, 6, 4), False, "cpu")
     assert whole.difference() > scan_layer._LIMIT
 
 

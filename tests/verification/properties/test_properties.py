@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case, Layer, Weights
-from pytest_ecornn.reference.loop import Sequential
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.verification import calls
 from pytest_ecornn.verification.guards import ambient, guards
 from pytest_ecornn.verification.properties import properties
@@ -31,7 +31,7 @@ Wrap = Callable[[Any, Case, Weights], Layer]
 def broken(wrap: Wrap, case: Case) -> list[str]:
     """The properties that do not hold of the plain loop so changed, each asked on a subject of its own."""
 
-    class Planted(Sequential):
+    class Planted(ReferenceLoop):
         def build(self, case: Case, weights: Weights) -> Layer:
             return wrap(super().build(case, weights), case, weights)
 
@@ -143,7 +143,7 @@ def expands_one_sequence(layer: Any, case: Case, weights: Weights) -> Layer:
 
 def looks_at_one_weight(layer: Any, case: Case, weights: Weights) -> Layer:
     old = Weights({name: nn.Parameter(weight.detach().clone()) for name, weight in weights.items()})
-    kept, watched = Sequential().build(case, old), "weight_ih_l0"
+    kept, watched = ReferenceLoop().build(case, old), "weight_ih_l0"
 
     def run(x: Tensor, state: Any, lengths: Any) -> Any:
         if not torch.equal(old[watched], weights[watched]):
@@ -157,7 +157,7 @@ def looks_at_one_weight(layer: Any, case: Case, weights: Weights) -> Layer:
 
 def keeps_first_weights(layer: Any, case: Case, weights: Weights) -> Layer:
     old = Weights({name: nn.Parameter(weight.detach().clone()) for name, weight in weights.items()})
-    first = Sequential().build(case, old)
+    first = ReferenceLoop().build(case, old)
 
     def run(x: Tensor, state: Any, lengths: Any) -> Any:
         output, final = layer(x, state, lengths)
@@ -306,14 +306,14 @@ def test_a_right_layer_has_every_property(text: str) -> None:
 
 
 def test_every_property_that_a_cpu_can_show_has_a_planted_fault() -> None:
-    case = PropertyContext(Sequential, Case.parse("lstm-T6-B3-H5-float32-state-training-seed1"))
+    case = PropertyContext(ReferenceLoop, Case.parse("lstm-T6-B3-H5-float32-state-training-seed1"))
     found = properties.check(case)
     assert {name for name, reason in found.items() if not reason} == set(PLANTED)
     assert {found["capture"], found["current_stream"]} == {"a CPU has no streams and no CUDA graphs"}
 
 
 def test_a_broken_property_says_what_must_hold_and_what_came() -> None:
-    class Planted(Sequential):
+    class Planted(ReferenceLoop):
         def build(self, case: Case, weights: Weights) -> Layer:
             return stale_final_state(super().build(case, weights), case, weights)
 
@@ -376,7 +376,7 @@ def test_a_thread_that_burns_a_core_is_seen_and_one_that_rests_is_not(is_busy: b
 
 def _late(wrap: Wrap) -> PropertyContext:
     """A subject whose layer is changed once it is there."""
-    subject = PropertyContext(Sequential, CASE)
+    subject = PropertyContext(ReferenceLoop, CASE)
     subject.layer = wrap(subject.layer, subject.case, subject.problem.weights)
     return subject
 
