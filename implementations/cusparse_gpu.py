@@ -51,8 +51,8 @@ class CusparseGpu(Implementation):
                 zero = x.new_zeros((), dtype=compute)
                 found = [weights.get(name + suffix) for name in ("bias_ih", "bias_hh")]  # projected there is the second alone
                 biases = [zero if one is None else one.detach().to(compute) for one in found]
-                first = state or (x.new_zeros(x.shape[1], case.hidden_size),) * len(cell.states)
-                start = tuple(one.to(compute) for one in first)
+                initial = state or (x.new_zeros(x.shape[1], case.hidden_size),) * len(cell.states)
+                start = tuple(one.to(compute) for one in initial)
                 output, final = _loop(cell, gates, pruned["weight_hh" + suffix], biases, start, on_device, reverse)
                 return output.transpose(0, 1) if case.batch_first else output, final
 

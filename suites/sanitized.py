@@ -162,14 +162,14 @@ def _in_waves() -> Iterator[None]:
 
     def waves(shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> Any:
         problem = kind.problem(shape.cell, shape.hidden, shape.batch)
-        return heuristics_wavefront.waves(problem, Device.of(kind.device), inputs, layers, _LONG_STEPS)
+        return heuristics_wavefront.select_wavefronts(problem, Device.of(kind.device), inputs, layers, _LONG_STEPS)
 
-    usual = wavefront.waves
-    wavefront.waves = waves  # type: ignore[assignment]
+    usual = wavefront.get_wavefronts
+    wavefront.get_wavefronts = waves  # type: ignore[assignment]
     try:
         yield
     finally:
-        wavefront.waves = usual
+        wavefront.get_wavefronts = usual
 
 
 @contextmanager

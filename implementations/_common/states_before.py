@@ -11,8 +11,8 @@ def shifted_states(output: Tensor, first: Tensor | None, lengths: Tensor | None,
     time = 1 if batch_first else 0
     initial = output.new_zeros(output.select(time, 0).shape) if first is None else first
     inner = output.narrow(time, 1, output.shape[time] - 1) if reverse else output.narrow(time, 0, output.shape[time] - 1)
-    parts = (inner, initial.unsqueeze(time)) if reverse else (initial.unsqueeze(time), inner)
-    found = torch.cat(parts, time)
+    pieces = (inner, initial.unsqueeze(time)) if reverse else (initial.unsqueeze(time), inner)
+    found = torch.cat(pieces, time)
     if lengths is None:
         return found
     steps = torch.arange(output.shape[time], device=lengths.device)

@@ -56,9 +56,9 @@ class TensorArg:
         found = tensor.data_ptr()
         fits = found and found % self.dtype.itemsize == 0 and self._is_laid_out(tensor)  # a wrapper of tensors has no memory
         if tensor.dtype != self.dtype or tensor.device != device or not fits:
-            adjacent = f"{self.shape}, adjacent in the last dimension," if self.shape else f"{self.elements} adjacent elements"
+            expected = f"{self.shape}, adjacent in the last dimension," if self.shape else f"{self.elements} adjacent elements"
             raise ValueError(
-                f"{kernel}: expected {name} as {adjacent} of {self.dtype} on {device}, got "
+                f"{kernel}: expected {name} as {expected} of {self.dtype} on {device}, got "
                 f"{tuple(tensor.shape)} with strides {tensor.stride()} of {tensor.dtype} on {tensor.device}"
             )
         return found

@@ -8,7 +8,7 @@ from torch import Tensor
 from pytest_ecornn.contract import Case, Cost, Layer, Weights
 from pytest_ecornn.implementations.peers._accelerated_scan import BCT, BTD, LONGEST, load, padded
 from pytest_ecornn.implementations.peers._packages import can_compile
-from pytest_ecornn.implementations.peers._peer import ThirdPartyScan, refusal
+from pytest_ecornn.implementations.peers._peer import ThirdPartyScan, skip_reason
 
 _MOST_CHANNELS = 65_535  # the second dimension of a launch
 
@@ -22,7 +22,7 @@ class AcceleratedScan(ThirdPartyScan):
     def unsupported(self, case: Case, device: torch.device) -> str | None:
         if case.projected and self.is_by_sequence:
             return "writes pre-activations as [B, G*H, T] by a product of its own; a projected case has [B, T, G*H]"
-        if reason := refusal(case, device, ("accelerated_scan", "triton")):
+        if reason := skip_reason(case, device, ("accelerated_scan", "triton")):
             return reason
         kernel = _kernel(case)
         largest = case.batch * case.hidden_size * padded(case.steps, kernel, case.training)
@@ -55,7 +55,7 @@ class AcceleratedScan(ThirdPartyScan):
     def cost(self, case: Case) -> Cost:
         """A scan reads two arrays and writes one; warp's is cleared before."""
         gates = 3 if case.cell.startswith("minlstm") else 2
-        return self.cost_of(case, 7 + (0 if self.is_by_sequence else 2 * gates), 4 + (0 if self.is_by_sequence else 2))
+        return self.scan_cost(case, 7 + (0 if self.is_by_sequence else 2 * gates), 4 + (0 if self.is_by_sequence else 2))
 
 
 def _kernel(case: Case) -> str:

@@ -20,24 +20,24 @@ KERNELS = ("chunk", "fused_recurrent")
 
 
 def _prepare(
-    x: Tensor, first: Tensor | None, cell: str, kernel: str, bias: Tensor | None
+    x: Tensor, initial: Tensor | None, cell: str, kernel: str, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The logarithm of what is kept of the state, what is added to it, and the initial state where the kernel takes it."""
     if kernel not in KERNELS:
         raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, got {kernel!r}")
     opening, candidate = input_gate_and_candidate(x, cell, -1, bias)
     kept, taken = logsigmoid(-opening), opening.sigmoid() * candidate
-    first = None if first is None else first.to(kept.dtype)
-    if first is not None and kernel == "chunk":
-        taken[:, 0] += kept[:, 0].exp() * first
-        first = None
-    return kept, taken, first
+    initial = None if initial is None else initial.to(kept.dtype)
+    if initial is not None and kernel == "chunk":
+        taken[:, 0] += kept[:, 0].exp() * initial
+        initial = None
+    return kept, taken, initial
 
 
 def _scan(kept: Tensor, taken: Tensor, first: Tensor | None, kernel: str) -> Tensor:
     hgrn = import_quietly("fla.ops.hgrn")
-    states: Tensor = getattr(hgrn, f"{kernel}_hgrn")(taken, kept, initial_state=first)[0]
-    return states
+    scanned: Tensor = getattr(hgrn, f"{kernel}_hgrn")(taken, kept, initial_state=first)[0]
+    return scanned
 
 
 def _finish(states: Tensor, x: Tensor) -> Tensor:

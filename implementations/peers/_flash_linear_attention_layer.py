@@ -6,7 +6,7 @@ import torch
 
 from pytest_ecornn.contract import Case, Cost, Layer, Weights
 from pytest_ecornn.implementations.peers._flash_linear_attention import BTD
-from pytest_ecornn.implementations.peers._peer import ThirdPartyScan, refusal
+from pytest_ecornn.implementations.peers._peer import ThirdPartyScan, skip_reason
 
 _KERNEL = "chunk"  # by its authors' table the faster one from 128 steps on
 _MOST_SEQUENCES = 65_535  # the second dimension of a launch
@@ -16,7 +16,7 @@ class FlashLinearAttention(ThirdPartyScan):
     activation_error = 2.0**-22  # Triton's exp is the hardware's exponential
 
     def unsupported(self, case: Case, device: torch.device) -> str | None:
-        if reason := refusal(case, device, ("fla", "triton")):
+        if reason := skip_reason(case, device, ("fla", "triton")):
             return reason
         return f"B must be at most {_MOST_SEQUENCES}, got {case.batch}" if case.batch > _MOST_SEQUENCES else None
 
@@ -26,4 +26,4 @@ class FlashLinearAttention(ThirdPartyScan):
 
     def cost(self, case: Case) -> Cost:
         """A scan reads two arrays and writes two, then reads two and writes one."""
-        return self.cost_of(case, 9, 7)
+        return self.scan_cost(case, 9, 7)

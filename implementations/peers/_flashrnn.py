@@ -28,9 +28,9 @@ def fused_lstm(gates: Tensor, weight: Tensor, bias: Tensor, first: Sequence[Tens
     h and c [B, H], () for zeros. Differentiable; the backward pass waits for the device.
     """
     hidden = weight.shape[1]
-    states = torch.stack(tuple(first))[:, :, None, None] if first else None  # [S, B, 1, heads, D]
+    all_states = torch.stack(tuple(first))[:, :, None, None] if first else None  # [S, B, 1, heads, D]
     given = (
-        gates.unflatten(-1, (GATES, 1, hidden)), weight.view(GATES, 1, hidden, hidden), bias.view(GATES, 1, hidden), states
+        gates.unflatten(-1, (GATES, 1, hidden)), weight.view(GATES, 1, hidden, hidden), bias.view(GATES, 1, hidden), all_states
     )  # fmt: skip
     found, final = import_quietly("flashrnn").flashrnn(*given, function="lstm", backend="cuda_fused")
     return found[0, :, :, 0], (final[0, :, 0, 0], final[1, :, 0, 0])

@@ -43,7 +43,7 @@ class ThirdPartyScan(Implementation):
 
         return make_layer(case, weights, product, scan)
 
-    def cost_of(self, case: Case, eager: int, scan: int) -> Cost:
+    def scan_cost(self, case: Case, eager: int, scan: int) -> Cost:
         """eager: values that minGRU's operations of torch move for an output element where each runs by itself."""
         from pytest_ecornn.implementations._common.scan_layer import scan_cost
 
@@ -59,7 +59,7 @@ class ThirdPartyScan(Implementation):
         return self._notes
 
 
-def refusal(case: Case, device: torch.device, packages: tuple[str, ...]) -> str | None:
+def skip_reason(case: Case, device: torch.device, packages: tuple[str, ...]) -> str | None:
     """Why none of them runs the case on the device, or None."""
     if case.cell not in MIN_CELLS:
         return f"no {case.cell}: {', '.join(MIN_CELLS)} only, whose state is linear in the one before"

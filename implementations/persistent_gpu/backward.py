@@ -37,17 +37,17 @@ def backward(
     check_tensor("the output's gradient", d_output, stack.output, x.dtype, x.device)
     of_first, of_weights = wanted[1 : 1 + len(first)], wanted[1 + len(first) :]
     # Kernels write gradients of initial states that are not given, too: all to the same address, as nobody reads them.
-    d_first = [allocate(kind, stack.state) for _ in first] or [allocate(kind, stack.state)] * stack.states
+    grad_initial_states = [allocate(kind, stack.state) for _ in first] or [allocate(kind, stack.state)] * stack.num_states
     one = _Backward(
         stack, kind, [state.contiguous() for state in first], weights, kept,
-        [one if one is None else one.contiguous() for one in d_finals], d_first, lengths, overwrites, of_weights,
+        [one if one is None else one.contiguous() for one in d_finals], grad_initial_states, lengths, overwrites, of_weights,
         [None] * len(weights),
     )  # fmt: skip
     layers, d_inputs = stack.pseudo_layers // stack.directions, d_output
     with held(x, how.tf32):
         for layer in reversed(range(layers)):
             d_inputs = one.layer(layer, kept.outputs[layer - 1] if layer else x, d_inputs, layer > 0 or wanted[0])
-    of_states = [state if is_wanted else None for state, is_wanted in zip(d_first, of_first, strict=False)]
+    of_states = [state if is_wanted else None for state, is_wanted in zip(grad_initial_states, of_first, strict=False)]
     return [d_inputs if wanted[0] else None, *of_states, *one.d_weights]
 
 
@@ -145,8 +145,8 @@ class _Backward(NamedTuple):
         if stack.directions > 1:
             output = output.narrow(2, reverse * stack.hidden, stack.hidden)
         if stack.batch_first or self.initial_states or self.lengths is not None:
-            first = self.initial_states[0][track] if self.initial_states else None
-            before = shifted_states(output, first, self.lengths, stack.batch_first, bool(reverse)).flatten(0, 1)
+            initial = self.initial_states[0][track] if self.initial_states else None
+            before = shifted_states(output, initial, self.lengths, stack.batch_first, bool(reverse)).flatten(0, 1)
         else:  # the first step starts from zeros
             later, earlier = slice(stack.batch, None), slice(-stack.batch)
             before, own = output.flatten(0, 1)[later if reverse else earlier], earlier if reverse else later

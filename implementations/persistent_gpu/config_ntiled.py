@@ -31,7 +31,7 @@ class NTiledGridConfig(Form):
     presplit_fragments: int = 0
 
     @property
-    def parts(self) -> int:
+    def fragments_per_warp(self) -> int:
         """Fragments that a warp stores; each half of a split one counts."""
         return self.fragments + self.presplit_fragments
 
@@ -94,8 +94,8 @@ class NTiledGridConfig(Form):
         told = self.tiles * self.wide * self._unit_parcels * self._parcel_words * 4
         carried = 4 * self.tiles * (self.states_per_thread * self.pointwise_threads + self.wide)  # and where sequences end
         inputs = 4 * self.states_per_thread * self._gates * self.pointwise_threads
-        sums = self._sums_bytes(self.units, self.sequences) * self.sum_buffers
-        return told + inputs + sums + 16 * self.units + carried + 16
+        sum_bytes = self._sums_bytes(self.units, self.sequences) * self.sum_buffers
+        return told + inputs + sum_bytes + 16 * self.units + carried + 16
 
     @property
     def max_reg_fragments(self) -> int:

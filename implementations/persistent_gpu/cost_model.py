@@ -39,11 +39,14 @@ class CostModel:
         is_one_tile = form.is_grid and form.tiles == 1 and not is_backward
         loss = product.one_tile_grid_read_loss if is_one_tile else product.issue_loss
         products = max(
-            form.parts * WARPS / _SUBPARTITIONS * each * chip.mma_clocks, form.all_slices * each * chip.dependent_mma_clocks
+            form.fragments_per_warp * WARPS / _SUBPARTITIONS * each * chip.mma_clocks,
+            form.all_slices * each * chip.dependent_mma_clocks,
         )
-        reads = WARPS * form.parts // form.m_tiles_per_pass * TILE * K_TILE_BYTES + PART_BYTES * (form.parts - form.held)
+        reads = WARPS * form.fragments_per_warp // form.m_tiles_per_pass * TILE * K_TILE_BYTES + PART_BYTES * (
+            form.fragments_per_warp - form.held
+        )
         split = WARPS / _SUBPARTITIONS * (
-            form.parts * chip.split_fragment_clocks + form.all_slices * chip.split_k_tile_clocks
+            form.fragments_per_warp * chip.split_fragment_clocks + form.all_slices * chip.split_k_tile_clocks
         )  # fmt: skip
         left = form.streamed_fragments * PART_BYTES / chip.l2_bytes_per_clock
         is_full = arithmetic.is_3xtf32 and not is_backward
@@ -76,14 +79,14 @@ class CostModel:
     def _cluster_us(self) -> float:
         """Estimated us of a step in a cluster: from one step of a tile to the next, or of all tiles one after the other."""
         form, cluster = self.form, self.coefficients.cluster
-        states = cluster.state_us * form.states_per_thread
-        one = self._one_tile_us(states + cluster.k_partition_us * form.k_partitions)
+        state_us = cluster.state_us * form.states_per_thread
+        one = self._one_tile_us(state_us + cluster.k_partition_us * form.k_partitions)
         if form.tiles == 1:
             return one
         if form.problem.is_backward:
             product = 1.0 if form.problem.arithmetic.is_3xtf32 else cluster.backward_product_factor
             return form.tiles * (cluster.backward_tile_us + product * self.product_us)
-        return max(cluster.multi_tile_slowdown * form.tiles * max(self.product_us, states + self._publishing_us), one)
+        return max(cluster.multi_tile_slowdown * form.tiles * max(self.product_us, state_us + self._publishing_us), one)
 
     @property
     def _grid_us(self) -> float:
@@ -92,10 +95,10 @@ class CostModel:
         packet = grid.packet_us + grid.straddling_packet_us * self._packets_straddle
         each = self._packets_per_thread(THREADS)
         reads = packet * self._unpacking_factor * each + grid.round_us * (ceil(each / PACKETS_IN_FLIGHT) - 1)
-        states = grid.state_us * form.states_per_thread + grid.m_tile_sums_us * max(
+        state_us = grid.state_us * form.states_per_thread + grid.m_tile_sums_us * max(
             0, form.m_tiles_per_warp - grid.free_m_tiles
         )
-        return form.tiles * (grid.tile_us + states + grid.product_factor * self.product_us + reads)
+        return form.tiles * (grid.tile_us + state_us + grid.product_factor * self.product_us + reads)
 
     @property
     def _load_warp_grid_us(self) -> float:
@@ -105,15 +108,15 @@ class CostModel:
         each = self._packets_per_thread(form.readers)
         rounds = ceil(each / (2 * PACKETS_IN_FLIGHT))
         reads = (tile.packet_us + tile.straddling_packet_us * self._packets_straddle) * each + grid.round_us * (rounds - 1)
-        states = tile.m_tile_sums_us * form.m_tiles_per_warp + grid.state_us * (form.states_per_thread - 1)
-        return form.tiles * (tile.tile_us + tile.product_factor * self.product_us + reads + states)
+        state_us = tile.m_tile_sums_us * form.m_tiles_per_warp + grid.state_us * (form.states_per_thread - 1)
+        return form.tiles * (tile.tile_us + tile.product_factor * self.product_us + reads + state_us)
 
     @property
     def _grid_backward_us(self) -> float:
         """Estimated us of a step backward in a grid."""
         form, grid = self.form, self.coefficients.grid_backward
-        gradients, sums = (ceil(packets / THREADS) for packets in form.packets)
-        reads = grid.gradient_packet_us * self._unpacking_factor * gradients + grid.sum_packet_us * sums
+        gradients, sums_us = (ceil(packets / THREADS) for packets in form.packets)
+        reads = grid.gradient_packet_us * self._unpacking_factor * gradients + grid.sum_packet_us * sums_us
         reads += grid.straddling_us * (self._unpacking_factor > 1 and self._packets_straddle)
         return grid.step_us + form.tiles * (grid.tile_us + grid.product_factor * self.product_us + reads)
 
@@ -144,33 +147,35 @@ class NTiledCostModel(CostModel):
     def product_us(self) -> float:
         form, chip, n_tiled = self.form, self.coefficients.chip, self.coefficients.n_tiled
         products = 2 * form.fragments * form.n_tiles * form.problem.arithmetic.products * chip.mma_clocks
-        near = (form.parts - form.held) * PART_BYTES / chip.smem_bytes_per_clock
+        near = (form.fragments_per_warp - form.held) * PART_BYTES / chip.smem_bytes_per_clock
         if not form.problem.arithmetic.is_3xtf32:
             return (n_tiled.product_factor * products + n_tiled.smem_factor * near) * chip.us_per_clock
         weights = n_tiled.splitting_factor * 2 * chip.split_fragment_clocks
-        columns = n_tiled.splitting_factor * 2 * chip.split_k_tile_clocks
+        sequences = n_tiled.splitting_factor * 2 * chip.split_k_tile_clocks
         if form.presplit_fragments:
             split = (
                 form.fragments - form.presplit_fragments
             ) * weights + form.k_tiles_per_warp * n_tiled.presplit_k_tile_clocks
             return max(n_tiled.presplit_product_factor * products + split, near) * chip.us_per_clock
         splitting = (
-            n_tiled.split_product_factor * products + form.fragments * weights + form.k_tiles_per_warp * form.n_tiles * columns
+            n_tiled.split_product_factor * products
+            + form.fragments * weights
+            + form.k_tiles_per_warp * form.n_tiles * sequences
         )
         return splitting * chip.us_per_clock
 
     @property
     def step_us(self) -> float:
         form, chip, n_tiled = self.form, self.coefficients.chip, self.coefficients.n_tiled
-        is_split = form.problem.arithmetic.is_3xtf32
-        step = n_tiled.split_step_us if is_split else n_tiled.step_us
-        state = n_tiled.split_state_us if is_split else n_tiled.state_us
-        read_factor = n_tiled.split_l2_read_factor if is_split else n_tiled.l2_read_factor
+        is_3xtf32 = form.problem.arithmetic.is_3xtf32
+        step = n_tiled.split_step_us if is_3xtf32 else n_tiled.step_us
+        state = n_tiled.split_state_us if is_3xtf32 else n_tiled.state_us
+        read_factor = n_tiled.split_l2_read_factor if is_3xtf32 else n_tiled.l2_read_factor
         reads = read_factor * 16 * form.packets[0] / chip.l2_bytes_per_clock * chip.us_per_clock
-        sums = n_tiled.m_tile_sums_us * form.n_tiles * form.m_tiles_per_warp + state * form.n_tiles * (
+        sums_us = n_tiled.m_tile_sums_us * form.n_tiles * form.m_tiles_per_warp + state * form.n_tiles * (
             form.states_per_thread - 1
         )
-        return form.tiles * (step + self.product_us + reads + sums + n_tiled.barrier_us * (form.sum_buffers == 1))
+        return form.tiles * (step + self.product_us + reads + sums_us + n_tiled.barrier_us * (form.sum_buffers == 1))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, compile_layer, is_fused
 from pytest_ecornn.implementations.persistent_gpu.single_step import get_single_step_kernel, is_applicable
-from pytest_ecornn.implementations.persistent_gpu.wavefront import kernel_of, waves_of
+from pytest_ecornn.implementations.persistent_gpu.wavefront import get_wavefronts_of_layers, kernel_of
 
 
 def describe(case: Case, device: torch.device) -> str:
@@ -28,7 +28,7 @@ def describe(case: Case, device: torch.device) -> str:
 def _forward(case: Case, shape: Shape, kind: KernelSpec) -> str:
     found, layer = list[str](), 0
     inputs = None if case.projected else case.input_size
-    for wave in waves_of(shape, kind, case.directions, inputs, case.layers):
+    for wave in get_wavefronts_of_layers(shape, kind, case.directions, inputs, case.layers):
         if wave is not None:
             kernel_of(kind, wave)
         found.append(str(wave or _single_layer(case, shape, kind, layer, inputs)))

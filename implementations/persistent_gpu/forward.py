@@ -40,7 +40,7 @@ class SavedTensors(NamedTuple):
 
 def forward(
     x: Tensor,
-    first: Sequence[Tensor],
+    initial_states: Sequence[Tensor],
     weights: Sequence[Tensor | None],
     lengths: Tensor | None,
     how: RNNOptions,
@@ -49,15 +49,15 @@ def forward(
     """Output, final states of all tracks, and with `saves_for_backward` the tensors saved for backward. Raises ValueError."""
     x = contiguous_last_dim(x)
     way = get_plan(how, x.shape, len(weights), hidden_size_of(weights), x.dtype, x.device, keeps, lengths is not None)
-    way.check(first, weights, lengths)
+    way.check(initial_states, weights, lengths)
     stack = way.stack
-    finals = [way.final() for _ in range(stack.states)]
-    first = [state.contiguous() for state in first]
-    one = _Forward(way, stack, way.kind, first, weights, finals, lengths, SavedTensors([], [], []))
+    final_states = [way.final() for _ in range(stack.num_states)]
+    initial_states = [state.contiguous() for state in initial_states]
+    one = _Forward(way, stack, way.kind, initial_states, weights, final_states, lengths, SavedTensors([], [], []))
     if way.fuses_input_gemm:
-        return [one.run(x), *finals], one.kept
+        return [one.run(x), *final_states], one.kept
     with held(x, how.tf32):
-        return [one.run(x), *finals], one.kept
+        return [one.run(x), *final_states], one.kept
 
 
 class _Forward(NamedTuple):
@@ -148,13 +148,13 @@ class _Forward(NamedTuple):
         """The launch of a track of one step and its input product."""
         stack = self.stack
         launch = get_single_step_kernel(stack.how.cell, x.shape[2], stack.hidden, stack.batch, self.kind, output.shape[2])
-        x, first = aligned(x, launch.width), [aligned(state, launch.width) for state in self.initial_states]
+        x, initial_states = aligned(x, launch.width), [aligned(state, launch.width) for state in self.initial_states]
         of_track = self._packed_parameters(track, launch.width)
         addresses = (
-            x.data_ptr(), *of_track.addresses, *state_addresses(first, stack, track),
+            x.data_ptr(), *of_track.addresses, *state_addresses(initial_states, stack, track),
             output.data_ptr() + direction * stack.hidden * output.itemsize, *state_addresses(self.final_states, stack, track),
         )  # fmt: skip
-        return PendingLaunch(launch, addresses, False, (x, *of_track.tensors, *first))
+        return PendingLaunch(launch, addresses, False, (x, *of_track.tensors, *initial_states))
 
     def _packed_parameters(self, track: int, width: int, but: int = 0) -> ParameterPointers:
         """A track's parameters, but for the first `but` of them."""

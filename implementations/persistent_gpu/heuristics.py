@@ -142,9 +142,9 @@ def _ntiled_configs(problem: ProblemSize, device: Device) -> Iterator[Form]:
 def _with_presplit_weights(form: NTiledGridConfig, device: Device) -> Iterator[NTiledGridConfig]:
     """Yields the form with as many fragments split once as fit, if any do."""
     form = replace(form, presplit_fragments=1)
-    twice = min(form.fragments, form.max_reg_fragments + _room(form, device) - form.fragments)
-    if twice > 0:
-        yield from _with_all_weights_resident(replace(form, presplit_fragments=twice), device)
+    presplit_fragments = min(form.fragments, form.max_reg_fragments + _room(form, device) - form.fragments)
+    if presplit_fragments > 0:
+        yield from _with_all_weights_resident(replace(form, presplit_fragments=presplit_fragments), device)
 
 
 def _room(form: Form, device: Device) -> int:
@@ -153,19 +153,21 @@ def _room(form: Form, device: Device) -> int:
 
 
 def _with_weights(form: F, device: Device) -> F | None:
-    """The form with `preferred_reg_fragments` fragments in registers, others in shared memory, then more in registers. None: no room."""
-    parts = form.parts
-    held, room = min(parts, form.preferred_reg_fragments), _room(form, device)
+    """The form with `preferred_reg_fragments` in registers, others in shared memory, then more in registers. None: no room."""
+    fragments = form.fragments_per_warp
+    held, room = min(fragments, form.preferred_reg_fragments), _room(form, device)
     if held < 1:
         return None
-    if room < parts - held <= room + form.allowed_spilled_fragments + form.max_reg_fragments - form.preferred_reg_fragments:
-        held = parts - room
-    if parts - held <= room:
-        found = replace(form, held=held, shared=parts - held)
+    if room < fragments - held <= room + form.allowed_spilled_fragments + form.max_reg_fragments - form.preferred_reg_fragments:
+        held = fragments - room
+    if fragments - held <= room:
+        found = replace(form, held=held, shared=fragments - held)
         return found if found.shared_bytes <= device.shared_bytes else None  # there is room for one even where there is none
     near = (held + room) // form.m_tiles_per_pass  # passes, and of these the ring's
-    ring = min(ceil(_RING_BYTES / PART_BYTES / form.m_tiles_per_pass), room // form.m_tiles_per_pass, near - 1)
-    held = min(held, (near - ring) * form.m_tiles_per_pass)
+    stages = min(ceil(_RING_BYTES / PART_BYTES / form.m_tiles_per_pass), room // form.m_tiles_per_pass, near - 1)
+    held = min(held, (near - stages) * form.m_tiles_per_pass)
     return (
-        replace(form, held=held, shared=(near - ring) * form.m_tiles_per_pass - held, stream_stages=ring) if ring > 0 else None
+        replace(form, held=held, shared=(near - stages) * form.m_tiles_per_pass - held, stream_stages=stages)
+        if stages > 0
+        else None
     )

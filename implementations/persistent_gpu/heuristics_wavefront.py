@@ -11,7 +11,7 @@ from pytest_ecornn.implementations.persistent_gpu.cost_coefficients import H200
 from pytest_ecornn.implementations.persistent_gpu.cost_model import WavefrontCostModel
 from pytest_ecornn.implementations.persistent_gpu.heuristics import clusters, estimated_us_with_queueing, select_config
 
-_LEAST_GAIN = 0.9  # of the time of layers on their own, that a wave must stay below
+_MAX_TIME_SHARE = 0.9  # of the time of layers on their own, that a wave must stay below
 
 
 def single_layer_us(form: Form, device: Device, steps: int) -> float:
@@ -28,7 +28,7 @@ def select_wavefront(problem: ProblemSize, device: Device, inputs: int, layers: 
     form = select_config(problem, device)
     if isinstance(form, str):
         return None
-    best, most_us, each_us = None, 0.0, _LEAST_GAIN * single_layer_us(form, device, steps)
+    best, most_us, each_us = None, 0.0, _MAX_TIME_SHARE * single_layer_us(form, device, steps)
     for some in range(2, min(layers, MAX_LAYERS) + 1):
         for wave in clusters(partial(WavefrontConfig, problem, layers=some, inputs=inputs), problem, device, most_tiles=1):
             won_us = some * each_us - WavefrontCostModel(wave, H200).all_us(steps)
@@ -38,7 +38,9 @@ def select_wavefront(problem: ProblemSize, device: Device, inputs: int, layers: 
     return best
 
 
-def waves(problem: ProblemSize, device: Device, inputs: int, layers: int, steps: int) -> list[WavefrontConfig | None]:
+def select_wavefronts(
+    problem: ProblemSize, device: Device, inputs: int, layers: int, steps: int
+) -> list[WavefrontConfig | None]:
     """Waves of the layers from the first to the last; None: a layer on its own."""
     found: list[WavefrontConfig | None] = []
     while layers > 0:

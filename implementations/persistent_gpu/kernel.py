@@ -85,14 +85,14 @@ def is_fused(steps: int, batch: int, inputs: int | None, hidden: int) -> bool:
     A block multiplies so few rows by its weights in one pass. With more rows, or many weights for so few blocks, a GEMM takes
     less time. inputs: of the first layer, None where its product is given.
     """
-    first = hidden if inputs is None else inputs  # of the first product to compute
-    return steps * batch <= MOST_FUSED_ROWS and 0 < first <= max(MOST_FUSED_INPUTS, 2 * hidden)
+    width = hidden if inputs is None else inputs  # of the first product to compute
+    return steps * batch <= MOST_FUSED_ROWS and 0 < width <= max(MOST_FUSED_INPUTS, 2 * hidden)
 
 
 def shared_bytes_of(kind: KernelSpec, form: Form) -> int:
     """Bytes of shared memory of a block. An input product's sums use it before anything else (kernels/input_gemm.cuh)."""
-    sums = 4 * _THREADS // 32 * _PRODUCT_ROWS * (_PRODUCT_COLUMNS + 1)
-    return max(form.shared_bytes, form.launch.block // _THREADS * sums) if kind.inputs else form.shared_bytes
+    sum_bytes = 4 * _THREADS // 32 * _PRODUCT_ROWS * (_PRODUCT_COLUMNS + 1)
+    return max(form.shared_bytes, form.launch.block // _THREADS * sum_bytes) if kind.inputs else form.shared_bytes
 
 
 def width_of(kind: KernelSpec, form: Form) -> int:

@@ -60,15 +60,17 @@ def _backward(
 
 
 def _split_saved(kept: Sequence[Tensor], weights: Sequence[Tensor | None]) -> SavedTensors:
-    tracks = len(weights) // PER_PSEUDO_LAYER
-    return SavedTensors(list(kept[: -2 * tracks]), list(kept[-2 * tracks : -tracks]), list(kept[-tracks:]))
+    pseudo_layers = len(weights) // PER_PSEUDO_LAYER
+    return SavedTensors(
+        list(kept[: -2 * pseudo_layers]), list(kept[-2 * pseudo_layers : -pseudo_layers]), list(kept[-pseudo_layers:])
+    )
 
 
 def _fake(
     x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, *how: Any
 ) -> list[Tensor]:
     stack = make_rnn_shape(RNNOptions(*how), x.shape, len(weights), hidden_size_of(weights))
-    return [x.new_empty(stack.output), *(x.new_empty(stack.state) for _ in range(stack.states))]
+    return [x.new_empty(stack.output), *(x.new_empty(stack.state) for _ in range(stack.num_states))]
 
 
 def _fake_keeping(x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], *rest: Any) -> list[Tensor]:
@@ -115,14 +117,14 @@ class _Differentiable(torch.autograd.Function):
         x, lengths, *saved = given_before = ctx.saved_tensors  # read once: each read unpacks them anew
         rest, kept = saved[: ctx.given], saved[ctx.given :]
         first, weights = rest[: ctx.states], rest[ctx.states :]
-        wanted = ctx.needs_input_grad[4:]
+        needs_grad = ctx.needs_input_grad[4:]
         if can_skip_dispatch((*given_before, *d_results)) and all(map(is_plain_tensor, d_results)):
             # A CUDA graph of the backward pass alone may be replayed more often than the forward pass before it.
-            overwrites = graph_is_freed() and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
-            given = wanted, x, first, weights, _split_saved(kept, weights), d_results, lengths, ctx.how
-            return None, None, None, None, *backward.backward(*given, overwrites)
-        found = iter(_OPS.persistent_backward.default(wanted, x, first, weights, kept, d_results, lengths, *ctx.how))
-        return None, None, None, None, *(next(found) if is_wanted else None for is_wanted in wanted)
+            may_overwrite = graph_is_freed() and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+            given = needs_grad, x, first, weights, _split_saved(kept, weights), d_results, lengths, ctx.how
+            return None, None, None, None, *backward.backward(*given, may_overwrite)
+        found = iter(_OPS.persistent_backward.default(needs_grad, x, first, weights, kept, d_results, lengths, *ctx.how))
+        return None, None, None, None, *(next(found) if is_wanted else None for is_wanted in needs_grad)
 
 
 _differentiable: Callable[..., Any] = _Differentiable.apply

@@ -13,7 +13,7 @@ from pytest_ecornn.implementations.persistent_gpu.plan import RNNShape
 
 
 class PendingLaunch(NamedTuple):
-    """A launch of one track. held: tensors that live until then. may_run_concurrently: the other direction's may run at the same time."""
+    """A launch of one track. held: tensors that live until then. may_run_concurrently: with the other direction's launch."""
 
     kernel: Callable[..., None]
     addresses: tuple[int, ...]

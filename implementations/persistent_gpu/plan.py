@@ -17,7 +17,7 @@ from pytest_ecornn.implementations.persistent_gpu.config_wavefront import Wavefr
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, Strides, is_fused
 from pytest_ecornn.implementations.persistent_gpu.parameters import PER_PSEUDO_LAYER, FrozenParameters
 from pytest_ecornn.implementations.persistent_gpu.single_step import is_applicable
-from pytest_ecornn.implementations.persistent_gpu.wavefront import waves_of
+from pytest_ecornn.implementations.persistent_gpu.wavefront import get_wavefronts_of_layers
 
 
 class RNNOptions(NamedTuple):
@@ -50,7 +50,7 @@ class RNNShape:
         return 2 if self.how.bidirectional else 1
 
     @cached_property
-    def states(self) -> int:
+    def num_states(self) -> int:
         return 2 if self.how.cell == "lstm" else 1
 
     @property
@@ -119,8 +119,8 @@ class RNNShape:
 
     def check(self, first: Sequence[Tensor], lengths: Tensor | None, dtype: torch.dtype, device: torch.device) -> None:
         """Raises ValueError that says which states or lengths were expected and what was given."""
-        if len(first) not in (0, self.states):
-            raise ValueError(f"expected no initial state of {self.how.cell}, or {self.states}, got {len(first)}")
+        if len(first) not in (0, self.num_states):
+            raise ValueError(f"expected no initial state of {self.how.cell}, or {self.num_states}, got {len(first)}")
         for name, state in zip(("first_h", "first_c"), first, strict=False):
             check_tensor(name, state, self.state, dtype, device)
         if lengths is not None:
@@ -212,7 +212,7 @@ class ExecutionPlan:
         layers = stack.pseudo_layers // stack.directions
         if self.is_single_step:
             return [None] * layers
-        return waves_of(stack.shape, self.kind, stack.directions, stack.input_width, layers)
+        return get_wavefronts_of_layers(stack.shape, self.kind, stack.directions, stack.input_width, layers)
 
     def check(self, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None) -> None:
         """Raises ValueError that says what was expected and what was given."""

@@ -66,19 +66,19 @@ class Resources(Tiling):
     @property
     def max_reg_fragments(self) -> int:
         """Fragments that a thread has registers for, measured by compiling without spills."""
-        is_split = self.problem.arithmetic.is_3xtf32
+        is_3xtf32 = self.problem.arithmetic.is_3xtf32
         if self.problem.is_backward and not self.is_grid:
             of_states = (2 if self._gates == 1 else 4) * min(self.states_per_thread - 1, 2)
-            return _MAX_REG_FRAGMENTS - of_states - (self.m_tiles_per_pass - 2) - 6 * is_split
+            return _MAX_REG_FRAGMENTS - of_states - (self.m_tiles_per_pass - 2) - 6 * is_3xtf32
         if self.is_grid:
-            others = 8 * self.m_tiles_per_warp + 16 if is_split else 6 * self.m_tiles_per_warp + 10
+            others = 8 * self.m_tiles_per_warp + 16 if is_3xtf32 else 6 * self.m_tiles_per_warp + 10
             others += 16 * (self.states_per_thread - 1) * self.problem.is_backward
             others += PART_REGISTERS * (self.m_tiles_per_warp > 4 and self.tiles > 1 and not self.problem.is_backward)
             if self.buffers:
                 room = self.mma_warp_registers or self.launch_registers - 8
-                return (room - _OTHER_REGISTERS - others - 32 * is_split) // PART_REGISTERS
+                return (room - _OTHER_REGISTERS - others - 32 * is_3xtf32) // PART_REGISTERS
             return _MAX_REG_FRAGMENTS - ceil(others / PART_REGISTERS)
-        others = _OTHER_REGISTERS + 6 * (self.m_tiles_per_warp - 1) + 32 * is_split + self.extra_registers
+        others = _OTHER_REGISTERS + 6 * (self.m_tiles_per_warp - 1) + 32 * is_3xtf32 + self.extra_registers
         return (self.mma_warp_registers - others) // PART_REGISTERS
 
     @property
@@ -101,14 +101,18 @@ class Resources(Tiling):
     def non_weight_smem_bytes(self) -> int:
         """Bytes of `shared_bytes` that are not weights."""
         carried = 4 * self.tiles * (self.states_per_thread * self.pointwise_threads + TILE)  # and where sequences end
-        states = self.k_tiles_per_warp * self.k_partitions * TILE * K_TILE_BYTES
+        state_bytes = self.k_tiles_per_warp * self.k_partitions * TILE * K_TILE_BYTES
         if self.problem.is_backward:
             carried += 4 * self.tiles * self.states_per_thread * THREADS
-            return (self._shared_in_rows(states) if self.is_grid else self._shared_in_cluster) + carried
-        own = max(1, self.buffers) * states + self.exchanged_bytes + 48 if self.is_grid else 128 + 2 * self.tiles * states + 16
+            return (self._shared_in_rows(state_bytes) if self.is_grid else self._shared_in_cluster) + carried
+        own = (
+            max(1, self.buffers) * state_bytes + self.exchanged_bytes + 48
+            if self.is_grid
+            else 128 + 2 * self.tiles * state_bytes + 16
+        )
         units = self.m_tiles_per_warp * 16 * WARPS // self.k_partitions // self._gates + 1
-        sums = self._sums_bytes(units, TILE) * (2 if self._has_gate_warps else 1)
-        return own + sums + 16 * self.units + carried
+        sum_bytes = self._sums_bytes(units, TILE) * (2 if self._has_gate_warps else 1)
+        return own + sum_bytes + 16 * self.units + carried
 
     def _sums_bytes(self, units: int, sequences: int) -> int:
         """Bytes of a tile's sums, forward, with room for `units` and `sequences`."""
@@ -122,5 +126,5 @@ class Resources(Tiling):
     def _shared_in_rows(self, states: int) -> int:
         """Bytes of shared memory backward in a grid: the product's columns, own gradients, own sums and received sums."""
         own = self._gates * self.units * TILE * self.problem.arithmetic.bytes + 32
-        sums = 4 * TILE * (self.m_tiles_per_warp * 16 * WARPS + 4 * self.k_partitions)
-        return states + own + sums + 12 * self.packets[1] + 16
+        sum_bytes = 4 * TILE * (self.m_tiles_per_warp * 16 * WARPS + 4 * self.k_partitions)
+        return states + own + sum_bytes + 12 * self.packets[1] + 16

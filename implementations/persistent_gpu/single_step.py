@@ -52,8 +52,8 @@ class SingleStepConfig(NamedTuple):
 
     @property
     def launch(self) -> Launch:
-        row_tiles = ceil(GATES[self.cell] * self.units / _ROWS)
-        shared_bytes = 2 * _WARPS * row_tiles * _ROWS * (_TILE + 1) * 4
+        m_tiles = ceil(GATES[self.cell] * self.units / _ROWS)
+        shared_bytes = 2 * _WARPS * m_tiles * _ROWS * (_TILE + 1) * 4
         return Launch(self.blocks * ceil(self.batch / _TILE), 32 * _WARPS, shared_bytes)
 
     @property
@@ -78,7 +78,7 @@ class SingleStepConfig(NamedTuple):
         return f"one step alone: {self.launch.grid} blocks, {self.units} units a block"
 
 
-def choose(once: SingleStepConfig, device: Device) -> SingleStepConfig:
+def select_single_step(once: SingleStepConfig, device: Device) -> SingleStepConfig:
     """Chooses the fewest units a block with which all blocks run at once; they fill whole M tiles."""
     found = [once._replace(units=max(1, tiles * _ROWS // GATES[once.cell])) for tiles in range(1, _MOST_ROW_TILES + 1)]
     return next((one for one in found if one.launch.grid <= device.num_sms), found[-1])
@@ -95,7 +95,7 @@ class OnceLaunch:
         persistent_kernel.check(Shape(cell, 1, batch, hidden, batch_first=False), kind)
         once = SingleStepConfig(cell, inputs, hidden, batch, kind.arithmetic)
         self._status = status_of(kind.device)
-        self.form = choose(once, Device.of(kind.device))
+        self.form = select_single_step(once, Device.of(kind.device))
         self.width = self.form.width
         integers = {"output_sequence": output_sequence, "batch": batch}
         arguments = {**dict.fromkeys(_ADDRESSES, np.int64), "output_sequence": np.int64, "batch": int}

@@ -30,9 +30,9 @@ _MOST_WIDE = 16  # bytes that are read at once
 class Tiling:
     """`blocks` of a cluster own `units` each; it has `tiles` of `wide` sequences, 8. With `is_grid` the clusters are groups.
 
-    groups: of warps: K partitions of a product. Of a warp's fragments of W_hh `held` are in registers and `shared` in shared
-    memory. The rest is streamed: `stream_stages` passes of `m_tiles_per_pass` fragments are in flight. grid_rows: blocks in each column of a group,
-    backward in a grid. buffers: of states, forward in a grid; `readers` more threads, the load warps, load what is published
+    k_partitions: groups of warps, K partitions of a product. Of a warp's fragments of W_hh `held` are in registers and `shared` in shared
+    memory. The rest is streamed: `stream_stages` passes of `m_tiles_per_pass` fragments are in flight. grid_rows: blocks in each
+    column of a group, backward in a grid. buffers: of states, forward in a grid; `readers` more threads, the load warps, load what is published
     into them. 0: the threads that multiply load it too. reallocates_registers: from the load warps to the others.
     """
 
@@ -106,7 +106,7 @@ class Tiling:
         return self.m_tiles_per_warp * self.all_slices
 
     @property
-    def parts(self) -> int:
+    def fragments_per_warp(self) -> int:
         """Fragments of weights that a warp stores."""
         return self.fragments
 
@@ -121,7 +121,7 @@ class Tiling:
 
     @property
     def streamed_fragments(self) -> int:
-        return self.parts - self.held - self.shared
+        return self.fragments_per_warp - self.held - self.shared
 
     @property
     def left_over_bytes(self) -> int:

@@ -24,20 +24,22 @@ _TRAILING_ARGUMENTS = (
 
 
 @lru_cache(maxsize=4096)
-def waves(shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> list[WavefrontConfig | None]:
+def get_wavefronts(shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> list[WavefrontConfig | None]:
     """Waves of layers in one direction, from the first to the last; None: a layer on its own. Raises as `check` does."""
     kernel.check(shape, kind)
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
-    return heuristics_wavefront.waves(problem, Device.of(kind.device), inputs, layers, shape.steps)
+    return heuristics_wavefront.select_wavefronts(problem, Device.of(kind.device), inputs, layers, shape.steps)
 
 
-def waves_of(shape: Shape, kind: KernelSpec, directions: int, inputs: int | None, layers: int) -> list[WavefrontConfig | None]:
+def get_wavefronts_of_layers(
+    shape: Shape, kind: KernelSpec, directions: int, inputs: int | None, layers: int
+) -> list[WavefrontConfig | None]:
     """Waves of all layers; None: a layer on its own. inputs: of the first layer, None where their product is given."""
     if directions > 1 or layers < 2:
         return [None] * layers
     if inputs is None:
-        return [None, *waves(shape, kind, shape.hidden, layers - 1)]
-    return waves(shape, kind, inputs, layers)
+        return [None, *get_wavefronts(shape, kind, shape.hidden, layers - 1)]
+    return get_wavefronts(shape, kind, inputs, layers)
 
 
 @lru_cache(maxsize=4096)
@@ -82,7 +84,7 @@ class WavefrontKernel:
 wave_launch_of = lru_cache(maxsize=4096)(WavefrontKernel)
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Clears the caches of kernels and launches, of layers on their own too, so that other builds are used from now on."""
     kernel.clear_cache()
     wave_launch_of.cache_clear()

@@ -14,7 +14,7 @@ from torch.nn.functional import linear
 from pytest_ecornn.contract import Case, Cost, Implementation, Layer, State, Weights, cells
 from pytest_ecornn.contract.layer_stack import run_layers
 from pytest_ecornn.implementations._common.min_cells import MIN_CELLS
-from pytest_ecornn.implementations.scan_cpu.compiled_scan import Scan, openmp, plan, scan
+from pytest_ecornn.implementations.scan_cpu.compiled_scan import Scan, make_plan, openmp, scan
 
 
 class ScanCpu(Implementation):
@@ -36,17 +36,17 @@ class ScanCpu(Implementation):
 
     def build(self, case: Case, weights: Weights) -> Layer:
         threads = torch.get_num_threads()
-        cut = plan(case.steps, case.batch, case.hidden_size, threads)
+        plan = make_plan(case.steps, case.batch, case.hidden_size, threads)
         dtype = getattr(torch, case.dtype)
         compute = torch.promote_types(dtype, torch.float32)
         scans = {
-            (pre, reverse): Scan(case.cell, pre, dtype, case.batch_first, reverse, threads, cut)
+            (pre, reverse): Scan(case.cell, pre, dtype, case.batch_first, reverse, threads, plan)
             for pre in {dtype, compute}
             for reverse in (False, True)[: case.directions]
         }
         for pre in _pre_dtypes(case, dtype, compute):
             scans[pre, False].compile(case.training)
-        tasks = f"tile {cut.tile}, {cut.chunks} chunk{'s' * (cut.chunks > 1)}"
+        tasks = f"tile {plan.tile}, {plan.chunks} chunk{'s' * (plan.chunks > 1)}"
         self._notes = f"numba {'omp' if openmp() else 'pool'}, {threads} thread{'s' * (threads > 1)}, {tasks}"
 
         def layer(x: Tensor, state: State, lengths: Tensor | None, resets: Tensor | None = None) -> tuple[Tensor, State]:

@@ -33,7 +33,7 @@ class Plan(NamedTuple):
     chunks: int
 
 
-def plan(steps: int, batch: int, channels: int, threads: int) -> Plan:
+def make_plan(steps: int, batch: int, channels: int, threads: int) -> Plan:
     """How to cut [T, B, H] in tasks: channels in tiles until the threads share evenly, time only where that is not enough.
 
     A scan in chunks reads its input twice, so it is not worth while for fewer than three times the tasks.
@@ -98,7 +98,7 @@ class Scan:
     def backward(
         self,
         x: Tensor,
-        first: Tensor | None,
+        initial: Tensor | None,
         kept: Tensor,
         lengths: Tensor | None,
         resets: Tensor | None,
@@ -111,12 +111,12 @@ class Scan:
             d_output = kept.new_zeros(where.hidden, dtype=self.dtype).expand(kept.shape)
         elif d_output.stride(-1) != 1:
             d_output = d_output.contiguous()
-        first = kept.new_zeros(where.state) if first is None else first.to(self.compute).contiguous()
+        initial = kept.new_zeros(where.state) if initial is None else initial.to(self.compute).contiguous()
         given = x.new_zeros(where.state, dtype=self.compute) if d_final is None else d_final.to(self.compute)
         d_x = torch.empty(x.shape, dtype=x.dtype)
-        also = {} if resets is None else {"zeros": first.new_zeros(where.hidden)}
-        d_first = self._run("backward", where, given, x=x, kept=kept, first=first, dout=d_output, dx=d_x, **also)
-        return d_x, d_first
+        also = {} if resets is None else {"zeros": initial.new_zeros(where.hidden)}
+        d_initial = self._run("backward", where, given, x=x, kept=kept, first=initial, dout=d_output, dx=d_x, **also)
+        return d_x, d_initial
 
     def _run(self, kind: str, where: _Shape, given: Tensor, **tensors: Tensor) -> Tensor:
         """Scans from the state `given` [B, H]; returns the state at the other end."""
@@ -131,14 +131,14 @@ class Scan:
         is_reset = None if where.resets is None else decay.signbit()
         # A product of keeps that underflows must not turn an infinite state into NaN.
         decay.clamp_(min=torch.finfo(decay.dtype).smallest_normal)
-        starts = torch.empty_like(partial)
-        order = range(chunks) if kind == "forward" else range(chunks - 1, -1, -1)
-        for chunk in order:
-            starts[chunk] = given
+        offsets = torch.empty_like(partial)
+        task_order = range(chunks) if kind == "forward" else range(chunks - 1, -1, -1)
+        for chunk in task_order:
+            offsets[chunk] = given
             passed = given if is_reset is None else given.masked_fill(is_reset[chunk], 0.0)
             given = decay[chunk] * passed + partial[chunk]
-        self._launch(kind, where, tensors | {"state": starts})
-        return starts[order[-1]]
+        self._launch(kind, where, tensors | {"state": offsets})
+        return offsets[task_order[-1]]
 
     def _launch(self, kind: str, where: _Shape, tensors: dict[str, Tensor]) -> None:
         tile, chunks = self.tiling
@@ -200,9 +200,9 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     @differentiable_once("scan_cpu")
     def backward(ctx: Any, d_output: Tensor | None, d_final: Tensor | None) -> Any:
-        x, first, kept, *masks = ctx.saved_tensors
-        d_x, d_first = ctx.how.backward(x, first, kept, *masks, d_output, d_final)
-        return None, d_x, None if first is None else d_first.to(first.dtype), None, None
+        x, initial, kept, *masks = ctx.saved_tensors
+        d_x, d_initial = ctx.how.backward(x, initial, kept, *masks, d_output, d_final)
+        return None, d_x, None if initial is None else d_initial.to(initial.dtype), None, None
 
 
 def scan(

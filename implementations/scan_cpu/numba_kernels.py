@@ -34,8 +34,8 @@ from pytest_ecornn.implementations.scan_cpu.numba_memory import (
     fence,
     fetch_add,
     is_line_start,
-    lanes,
     load,
+    num_lanes,
     pointer,
     prefetch,
     same_type,
@@ -97,12 +97,12 @@ def fill(row: Any, model: Any, width: int, value: float) -> None:
 @inline
 def write(raw: Any, row: Any, state: Any, width: int) -> None:
     """The state's tile -> a row of the output, past the caches where that is asked for and the row allows it."""
-    done = 0
+    written = 0
     if raw[STREAM] != 0 and is_line_start(row):
-        done = width // lanes(row) * lanes(row)
-        for c in range(0, done, lanes(row)):
+        written = width // num_lanes(row) * num_lanes(row)
+        for c in range(0, written, num_lanes(row)):
             store_nontemporal(row, state, c)
-    for c in range(done, width):
+    for c in range(written, width):
         store(row, c, load(state, c))
 
 
@@ -116,7 +116,7 @@ def step_forward(x: Any, state: Any, width: int, hidden: int, following: Any, ca
 def prefetch_row(row: Any, width: int, hidden: int, blocks: int) -> None:
     """Prefetches a tile of each of a row's blocks, so that all their lines are under way when the first is waited for."""
     for block in range(blocks):
-        for c in range(0, width, lanes(row)):
+        for c in range(0, width, num_lanes(row)):
             prefetch(row, block * hidden + c)
 
 

@@ -132,7 +132,7 @@ def store(typingctx: Any, start: Any, index: Any, value: Any) -> Any:
 
 
 @intrinsic
-def lanes(typingctx: Any, start: Any) -> Any:
+def num_lanes(typingctx: Any, start: Any) -> Any:
     """How many elements of the pointer's type fill a cache line."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -47,13 +47,13 @@ def _gradients(
     d_output = torch.zeros_like(output) if d_output is None else d_output
     arguments = x, bias, first, output, d_output, d_final, *masks, *how
     if overwrites_x and can_overwrite_input(x, d_output, d_final):
-        d_first = torch.ops.pytest_ecornn.scan_backward_over.default(*arguments)
+        d_h0 = torch.ops.pytest_ecornn.scan_backward_over.default(*arguments)
         torch.autograd.graph.increment_version(x)
         d_x = x.detach()
     else:
-        d_x, d_first = torch.ops.pytest_ecornn.scan_backward.default(*arguments)
+        d_x, d_h0 = torch.ops.pytest_ecornn.scan_backward.default(*arguments)
     d_bias = None if bias is None else d_x.sum((0, 1))
-    return d_x, d_bias, None if first is None else d_first
+    return d_x, d_bias, None if first is None else d_h0
 
 
 def can_overwrite_input(x: Tensor, *gradients: Tensor | None) -> bool:

@@ -28,7 +28,7 @@ class TileShape:
     """
 
     pack: int
-    across: int
+    threads_per_row: int
     items_per_thread: int
     warps: int
     resident: int
@@ -36,7 +36,7 @@ class TileShape:
 
     @property
     def channels(self) -> int:
-        return self.pack * self.across
+        return self.pack * self.threads_per_row
 
     @property
     def threads(self) -> int:
@@ -45,7 +45,7 @@ class TileShape:
     @property
     def steps(self) -> int:
         """Steps of a tile."""
-        return self.items_per_thread * self.threads // self.across
+        return self.items_per_thread * self.threads // self.threads_per_row
 
 
 class ScanRequirements(NamedTuple):
@@ -64,14 +64,14 @@ class ScanRequirements(NamedTuple):
 
     def shared_bytes(self, cut: TileShape) -> int:
         """Bytes of shared memory per block, with its stretches' maps: two values of 4 or 8 bytes, in at most three buffers."""
-        maps = 3 * 2 * cut.threads * cut.pack * max(4, self.dtype.itemsize)
-        return self.read_bytes(cut) + maps + _RESERVED_BYTES
+        map_words = 3 * 2 * cut.threads * cut.pack * max(4, self.dtype.itemsize)
+        return self.read_bytes(cut) + map_words + _RESERVED_BYTES
 
 
 class Device(NamedTuple):
     """Multiprocessors, and shared memory of each."""
 
-    processors: int
+    num_sms: int
     shared_bytes: int
 
     @classmethod
@@ -82,13 +82,13 @@ class Device(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """A scan in tiles of `tile_shape`. `is_split`: blocks share the tiles of their channels; `group` tiles have a map in common."""
+    """A scan in tiles of `tile_shape`. splits_time: blocks share the tiles of their channels. `group` tiles share a map."""
 
     tile_shape: TileShape
-    is_split: bool
+    splits_time: bool
     channel_blocks: int
     tiles: int
-    processors: int
+    num_sms: int
     read_bytes: int
 
     @property
@@ -99,29 +99,29 @@ class Form:
     @cached_property
     def launch(self) -> Launch:
         blocks = self.channel_blocks
-        if self.is_split:
-            blocks = min(blocks * self.tiles, self.tile_shape.resident * self.processors)
+        if self.splits_time:
+            blocks = min(blocks * self.tiles, self.tile_shape.resident * self.num_sms)
         return Launch(blocks, self.tile_shape.threads, self.read_bytes)
 
     @cached_property
     def words(self) -> int:
         """Words of the maps that tiles and groups publish; 0 where time is not split."""
-        maps = self.tiles + (self.tiles >> self.group_bits)
-        return 2 * self.tile_shape.channels * self.channel_blocks * maps if self.is_split else 0
+        map_words = self.tiles + (self.tiles >> self.group_bits)
+        return 2 * self.tile_shape.channels * self.channel_blocks * map_words if self.splits_time else 0
 
     def tile_status(self, x: Tensor) -> Tensor | None:
         """Allocates the published maps on x's device, to be cleared before each launch; None where there are none."""
-        return torch.empty(self.words, dtype=word_of(x.dtype), device=x.device) if self.is_split else None
+        return torch.empty(self.words, dtype=word_of(x.dtype), device=x.device) if self.splits_time else None
 
     @property
     def macros(self) -> dict[str, int]:
-        cut = self.tile_shape
-        named = {"PACK": cut.pack, "ACROSS": cut.across, "STEPS": cut.items_per_thread, "WARPS": cut.warps}
-        return {"SPLIT": int(self.is_split), **named, "RESIDENT": cut.resident, "STAGES": cut.stages}
+        tile = self.tile_shape
+        named = {"PACK": tile.pack, "ACROSS": tile.threads_per_row, "STEPS": tile.items_per_thread, "WARPS": tile.warps}
+        return {"SPLIT": int(self.splits_time), **named, "RESIDENT": tile.resident, "STAGES": tile.stages}
 
     def __str__(self) -> str:
         in_groups = f"{self.tiles} tiles side by side in groups of {1 << self.group_bits}"
-        how = in_groups if self.is_split else "a block runs through time"
+        how = in_groups if self.splits_time else "a block runs through time"
         return f"{how}; tiles of {self.tile_shape.steps} steps, {self.tile_shape.channels} channels"
 
 
@@ -130,29 +130,29 @@ def word_of(dtype: torch.dtype) -> torch.dtype:
     return torch.int64 if dtype == torch.float64 else torch.int32
 
 
-def choose(steps: int, batch: int, hidden: int, need: ScanRequirements, device: Device) -> Form:
+def select_config(steps: int, batch: int, hidden: int, need: ScanRequirements, device: Device) -> Form:
     """The form for [T, B, G*H]."""
-    blocks = batch * ceil(hidden / 32) / device.processors
-    is_split = blocks < _MIN_BLOCKS_PER_SM
-    cut = _split_cut(need) if is_split else _whole_cut(need, blocks)
+    blocks = batch * ceil(hidden / 32) / device.num_sms
+    splits_time = blocks < _MIN_BLOCKS_PER_SM
+    tile = _split_cut(need) if splits_time else _whole_cut(need, blocks)
     if not need.is_plain:  # the registers would not suffice
-        cut = replace(_halve_items(cut), resident=max(1, cut.resident - 1))
-    cut = _fitting(cut, need, device.shared_bytes)
-    tiles = ceil(steps / cut.steps)
-    channel_blocks = batch * ceil(hidden / cut.channels)
-    return Form(cut, is_split and tiles > 1, channel_blocks, tiles, device.processors, need.read_bytes(cut))
+        tile = replace(_halve_items(tile), resident=max(1, tile.resident - 1))
+    tile = _fitting(tile, need, device.shared_bytes)
+    tiles = ceil(steps / tile.steps)
+    channel_blocks = batch * ceil(hidden / tile.channels)
+    return Form(tile, splits_time and tiles > 1, channel_blocks, tiles, device.num_sms, need.read_bytes(tile))
 
 
-def _fitting(cut: TileShape, need: ScanRequirements, shared_bytes: int) -> TileShape:
+def _fitting(tile: TileShape, need: ScanRequirements, shared_bytes: int) -> TileShape:
     """Shrinks a cut until its blocks fit: small devices read less ahead, then run fewer blocks, then shorter stretches."""
-    while cut.resident * need.shared_bytes(cut) > shared_bytes:
-        if cut.stages > 1:
-            cut = replace(cut, stages=cut.stages - 1)
-        elif cut.resident > 1:
-            cut = replace(cut, resident=cut.resident - 1)
+    while tile.resident * need.shared_bytes(tile) > shared_bytes:
+        if tile.stages > 1:
+            tile = replace(tile, stages=tile.stages - 1)
+        elif tile.resident > 1:
+            tile = replace(tile, resident=tile.resident - 1)
         else:
-            cut = _halve_items(cut)
-    return cut
+            tile = _halve_items(tile)
+    return tile
 
 
 def _halve_items(cut: TileShape) -> TileShape:

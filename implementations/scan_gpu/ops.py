@@ -17,7 +17,7 @@ from pytest_ecornn.implementations._cuda.kernel import BoundLaunch, Kernel, Tens
 from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, shape_of, sizes_of, strided_arguments, strides
 from pytest_ecornn.implementations.scan_gpu.autograd import ScanFunction
-from pytest_ecornn.implementations.scan_gpu.config import Device, Form, ScanRequirements, choose, word_of
+from pytest_ecornn.implementations.scan_gpu.config import Device, Form, ScanRequirements, select_config, word_of
 
 CELLS = {"mingru": (2, 0, 0), "mingru_positive": (2, 0, 1), "minlstm": (3, 1, 0), "minlstm_positive": (3, 1, 1)}
 _SOURCE = Path(__file__).parent / "kernels" / "scan.cu"
@@ -47,7 +47,7 @@ class Shape(NamedTuple):
         return x.new_empty(shape_of(self, self.hidden)), x.new_empty(self.state)
 
 
-class Kind(NamedTuple):
+class ScanSpec(NamedTuple):
     """Properties that a kernel is compiled for, beside the shape. alignment: of all rows in bytes, at most 16."""
 
     dtype: torch.dtype
@@ -58,7 +58,9 @@ class Kind(NamedTuple):
     is_backward: bool
 
     @classmethod
-    def of(cls, shape: Shape, rows: list[Tensor], bias: Tensor | None, masks: list[Tensor | None], is_backward: bool) -> Kind:
+    def of(
+        cls, shape: Shape, rows: list[Tensor], bias: Tensor | None, masks: list[Tensor | None], is_backward: bool
+    ) -> ScanSpec:
         dtype = rows[0].dtype
         elements = (shape.hidden, *(stride for one in rows for stride in one.stride()[:-1]))
         alignment = gcd(_COPIED_BYTES, *(dtype.itemsize * count for count in elements), *(one.data_ptr() for one in rows))
@@ -67,7 +69,7 @@ class Kind(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
+def make_plan(shape: Shape, kind: ScanSpec) -> tuple[Form, Kernel]:
     """How a scan is cut, and its kernel. Raises ValueError where there is nothing to scan."""
     if min(shape.steps, shape.batch, shape.hidden) < 1:
         raise ValueError(f"expected T, B and H of at least 1, got {shape.steps}, {shape.batch} and {shape.hidden}")
@@ -75,15 +77,15 @@ def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
     return form, make_kernel(shape, kind, form)
 
 
-def choose_form(shape: Shape, kind: Kind, device: Device) -> Form:
+def choose_form(shape: Shape, kind: ScanSpec, device: Device) -> Form:
     gates, _, positive = CELLS[shape.cell]
     is_plain = not (kind.is_masked or kind.is_biased or (kind.is_backward and gates == 3 and positive))
     is_paired = kind.dtype.itemsize == 2 and kind.alignment >= 4
     need = ScanRequirements(gates, kind.dtype, is_paired, kind.is_backward, is_plain)
-    return choose(shape.steps, shape.batch, shape.hidden, need, device)
+    return select_config(shape.steps, shape.batch, shape.hidden, need, device)
 
 
-def macros(shape: Shape, kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
+def macros(shape: Shape, kind: ScanSpec, form: Form) -> tuple[tuple[str, str], ...]:
     """Returns the macros that the source is compiled with."""
     _, cell, positive = CELLS[shape.cell]
     found = {"CELL": cell, "POSITIVE": positive, "MASKED": int(kind.is_masked), "BIASED": int(kind.is_biased)}
@@ -92,7 +94,7 @@ def macros(shape: Shape, kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(value)) for name, value in (found | form.macros).items())
 
 
-def make_kernel(shape: Shape, kind: Kind, form: Form) -> Kernel:
+def make_kernel(shape: Shape, kind: ScanSpec, form: Form) -> Kernel:
     """The kernel of a form, its arguments by name."""
     dtype = kind.dtype
     gates = CELLS[shape.cell][0]
@@ -106,10 +108,10 @@ def make_kernel(shape: Shape, kind: Kind, form: Form) -> Kernel:
     else:
         arguments |= {"final": of_state}
     arguments |= {"lengths": TensorArg(torch.int64, shape.batch, is_optional=True), **rows("resets", torch.uint8, 1, True)}
-    arguments["maps"] = TensorArg(word_of(dtype), form.words, not form.is_split)
+    arguments["maps"] = TensorArg(word_of(dtype), form.words, not form.splits_time)
     arguments |= dict.fromkeys(("steps", "batch", "hidden", "is_reverse", "tiles", "group_bits"), int)
     name = "scan_backward" if kind.is_backward else "scan_forward"
-    return Kernel(_SOURCE, name, macros(shape, kind, form), arguments, kind.device, form.launch.shared_bytes, form.is_split)
+    return Kernel(_SOURCE, name, macros(shape, kind, form), arguments, kind.device, form.launch.shared_bytes, form.splits_time)
 
 
 Arrays = Mapping[str, Tensor | None]
@@ -130,8 +132,8 @@ def arguments(form: Form, shape: Shape, arrays: Arrays) -> tuple[dict[str, Tenso
 def _prepared(how: tuple[Shape, bool], arrays: Arrays) -> tuple[Form, BoundLaunch]:
     shape, is_backward = how
     rows = [one for name in _ROWS if (one := arrays.get(name)) is not None]
-    kind = Kind.of(shape, rows, arrays["bias"], [arrays["lengths"], arrays["resets"]], is_backward)
-    form, kernel = plan(shape, kind)
+    kind = ScanSpec.of(shape, rows, arrays["bias"], [arrays["lengths"], arrays["resets"]], is_backward)
+    form, kernel = make_plan(shape, kind)
     taken, integers = arguments(form, shape, arrays)
     return form, kernel.bind(form.launch, taken, **integers)
 
@@ -142,16 +144,16 @@ _launches = LayoutMemo(_prepared)
 def _launch(shape: Shape, is_backward: bool, x: Tensor, **others: Tensor | None) -> None:
     """The pass over its arrays, all but the maps."""
     (form, launch), pointers = _launches.get_or_compute((shape, is_backward), {"x": x, **others})
-    maps = form.tile_status(x)
-    launch([*pointers, 0 if maps is None else maps.zero_().data_ptr()])
+    tile_status = form.tile_status(x)
+    launch([*pointers, 0 if tile_status is None else tile_status.zero_().data_ptr()])
 
 
-def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
+def _forward(x: Tensor, bias: Tensor | None, h0: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
     lengths, resets, *named, _ = how
     x, shape = contiguous_last_dim(x), Shape.of(x, *named)
     output, final = shape.results(x)
-    first = None if first is None else first.contiguous()
-    _launch(shape, False, x, bias=bias, first=first, output=output, final=final, lengths=lengths, resets=resets)
+    h0 = None if h0 is None else h0.contiguous()
+    _launch(shape, False, x, bias=bias, first=h0, output=output, final=final, lengths=lengths, resets=resets)
     return output, final
 
 
@@ -166,25 +168,27 @@ def _backward_inplace(x: Tensor, *rest: Any) -> Tensor:
 
 
 def _backward_out(
-    d_x: Tensor, x: Tensor, bias: Tensor | None, first: Tensor | None, output: Tensor, d_output: Tensor, d_final: Tensor | None,
+    d_x: Tensor, x: Tensor, bias: Tensor | None, h0: Tensor | None, output: Tensor, d_output: Tensor, d_final: Tensor | None,
     lengths: Tensor | None, resets: Tensor | None, *named: Any,
 ) -> Tensor:  # fmt: skip
     output, d_output, shape = contiguous_last_dim(output), contiguous_last_dim(d_output), Shape.of(x, *named)
-    d_first = x.new_empty(shape.state)
-    first, d_final = (None if one is None else one.contiguous() for one in (first, d_final))
+    d_h0 = x.new_empty(shape.state)
+    h0, d_final = (None if one is None else one.contiguous() for one in (h0, d_final))
     _launch(
-        shape, True, x, bias=bias, first=first, output=output, d_output=d_output, d_final=d_final, d_x=d_x, d_first=d_first,
+        shape, True, x, bias=bias, first=h0, output=output, d_output=d_output, d_final=d_final, d_x=d_x, d_first=d_h0,
         lengths=lengths, resets=resets,
     )  # fmt: skip
-    return d_first
+    return d_h0
 
 
-_HOW = "Tensor? lengths, Tensor? resets, str cell, bool batch_first, bool reverse"
+_OPTIONS_SCHEMA = "Tensor? lengths, Tensor? resets, str cell, bool batch_first, bool reverse"
 _GRADIENTS = "Tensor? bias, Tensor? first, Tensor output, Tensor d_output, Tensor? d_final"
 _library = torch.library.Library("pytest_ecornn", "FRAGMENT")
-_library.define(f"scan_forward(Tensor x, Tensor? bias, Tensor? first, {_HOW}, bool overwrites_x) -> (Tensor, Tensor)")
-_library.define(f"scan_backward(Tensor x, {_GRADIENTS}, {_HOW}) -> (Tensor, Tensor)")
-_library.define(f"scan_backward_over(Tensor(a!) x, {_GRADIENTS}, {_HOW}) -> Tensor")  # x becomes its own gradient
+_library.define(
+    f"scan_forward(Tensor x, Tensor? bias, Tensor? first, {_OPTIONS_SCHEMA}, bool overwrites_x) -> (Tensor, Tensor)"
+)
+_library.define(f"scan_backward(Tensor x, {_GRADIENTS}, {_OPTIONS_SCHEMA}) -> (Tensor, Tensor)")
+_library.define(f"scan_backward_over(Tensor(a!) x, {_GRADIENTS}, {_OPTIONS_SCHEMA}) -> Tensor")  # x becomes its own gradient
 
 
 def _fake_forward(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
@@ -247,6 +251,6 @@ def describe_pass(case: Case, device: torch.device, backward: bool) -> str:
     for given in {case.projected, case.projected and case.layers == 1}:  # x itself, and products
         elements = case.hidden_size if not given or case.layout == "contiguous" else 1
         alignment = gcd(_COPIED_BYTES, elements * dtype.itemsize)
-        kind = Kind(dtype, device, alignment, case.bias and not given, case.ragged or case.resets, backward)
-        found = str(plan(shape, kind)[0])
+        kind = ScanSpec(dtype, device, alignment, case.bias and not given, case.ragged or case.resets, backward)
+        found = str(make_plan(shape, kind)[0])
     return found

@@ -28,29 +28,29 @@ _SOURCE = Path(__file__).parent / "kernels" / "log_scan.cu"
 class BlellochConfig(NamedTuple):
     """Work of a block at once: `across` channels over `steps` steps, a power of 2, by `threads` threads."""
 
-    across: int
+    threads_per_row: int
     steps: int
     threads: int = 256
 
     def launch(self, shape: Shape) -> Launch:
-        return Launch(shape.batch * ceil(shape.hidden / self.across), self.threads)
+        return Launch(shape.batch * ceil(shape.hidden / self.threads_per_row), self.threads)
 
     def __str__(self) -> str:
-        return f"trees of {self.steps} steps, {self.across} channels"
+        return f"trees of {self.steps} steps, {self.threads_per_row} channels"
 
 
-def choose(shape: Shape, dtype: torch.dtype, processors: int) -> BlellochConfig:
+def select_config(shape: Shape, dtype: torch.dtype, processors: int) -> BlellochConfig:
     """Narrow and long trees where 32 channels a block would leave multiprocessors idle; their maps fill 32 KiB at most."""
-    maps = 1024 if dtype == torch.float64 else 2048
-    across = 32 if shape.batch * ceil(shape.hidden / 32) >= processors else 8
-    return BlellochConfig(across, maps // across)
+    num_maps = 1024 if dtype == torch.float64 else 2048
+    width = 32 if shape.batch * ceil(shape.hidden / 32) >= processors else 8
+    return BlellochConfig(width, num_maps // width)
 
 
 def macros(cell: str, dtype: torch.dtype, tree: BlellochConfig, is_compensated: bool) -> tuple[tuple[str, str], ...]:
     """Returns the macros that the source is compiled with."""
     found = {"CELL": CELLS[cell][1], "POSITIVE": 1, "COMPENSATED": int(is_compensated)}
     found |= {f"STORAGE_{str(dtype).removeprefix('torch.').upper()}": 1}
-    found |= {"ACROSS": tree.across, "TILE": tree.steps, "THREADS": tree.threads}
+    found |= {"ACROSS": tree.threads_per_row, "TILE": tree.steps, "THREADS": tree.threads}
     return tuple((name, str(value)) for name, value in found.items())
 
 
@@ -69,9 +69,9 @@ def make_kernel(shape: Shape, dtype: torch.dtype, device: torch.device, tree: Bl
 
 
 @lru_cache(maxsize=4096)
-def plan(shape: Shape, dtype: torch.dtype, device: torch.device, is_compensated: bool) -> tuple[BlellochConfig, Kernel]:
+def make_plan(shape: Shape, dtype: torch.dtype, device: torch.device, is_compensated: bool) -> tuple[BlellochConfig, Kernel]:
     """How a scan is cut, and its kernel."""
-    tree = choose(shape, dtype, torch.cuda.get_device_properties(device).multi_processor_count)
+    tree = select_config(shape, dtype, torch.cuda.get_device_properties(device).multi_processor_count)
     return tree, make_kernel(shape, dtype, device, tree, is_compensated)
 
 
@@ -85,19 +85,19 @@ def _prepared(how: tuple[Shape, bool], arrays: Arrays) -> BoundLaunch:
     shape, is_compensated = how
     x = arrays["x"]
     assert x is not None
-    tree, kernel = plan(shape, x.dtype, x.device, is_compensated)
+    tree, kernel = make_plan(shape, x.dtype, x.device, is_compensated)
     return kernel.bind(tree.launch(shape), arrays, **integers(shape, arrays))
 
 
 _launches = LayoutMemo(_prepared)
 
 
-def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
+def _forward(x: Tensor, bias: Tensor | None, h0: Tensor | None, lengths: Tensor | None, *how: Any) -> tuple[Tensor, Tensor]:
     *named, is_compensated, _ = how
     x, shape = contiguous_last_dim(x), Shape.of(x, *named)
     output, final = shape.results(x)
-    first = None if first is None else first.contiguous()
-    arrays = {"x": x, "bias": bias, "first": first, "output": output, "final": final, "lengths": lengths}
+    h0 = None if h0 is None else h0.contiguous()
+    arrays = {"x": x, "bias": bias, "first": h0, "output": output, "final": final, "lengths": lengths}
     launch, pointers = _launches.get_or_compute((shape, is_compensated), arrays)
     launch(pointers)
     return output, final
@@ -152,7 +152,7 @@ def describe(case: Case, device: torch.device) -> str:
     dtype = getattr(torch, case.dtype)
     shape = Shape(case.cell, case.steps, case.batch, case.hidden_size, case.batch_first, False)
     is_compensated = dtype.itemsize > 2
-    tree, _ = plan(shape, dtype, device, is_compensated)
+    tree, _ = make_plan(shape, dtype, device, is_compensated)
     forward = f"{tree}; logarithms in {'two numbers' if is_compensated else 'float32'}"
     if not case.training:
         return forward

@@ -19,7 +19,7 @@ from pytest_ecornn.implementations._cuda.compile import skip_reason, with_index
 from pytest_ecornn.implementations._cuda.rows import index_overflow_reason
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL, Techniques
-from pytest_ecornn.implementations.sparse_persistent_gpu.heuristics import choose, expected_counts
+from pytest_ecornn.implementations.sparse_persistent_gpu.heuristics import expected_counts, select_config
 from pytest_ecornn.implementations.sparse_persistent_gpu.layer import Layer, LayerInputs
 from pytest_ecornn.reference.precision import tf32_refusal
 
@@ -43,7 +43,7 @@ class SparsePersistentGpu(Implementation):
             return f"runs bfloat16, float16 and float32, not {case.dtype}"
         if reason := tf32_refusal(case) or index_overflow_reason(case) or skip_reason(device):
             return reason
-        return _misfit(case, device)
+        return _does_not_fit_reason(case, device)
 
     def build(self, case: Case, weights: Weights) -> ContractLayer:
         layer, self._notes = make_layer(case, weights, with_index(case.device))
@@ -65,12 +65,12 @@ class SparsePersistentGpu(Implementation):
         return self._notes
 
 
-def _misfit(case: Case, device: torch.device) -> str | None:
+def _does_not_fit_reason(case: Case, device: torch.device) -> str | None:
     """Asked of a random pattern of the case's density: another may still not fit."""
     kind = KernelSpec(getattr(torch, case.dtype), device)
     for one in (kind, kind.backward)[: 1 + case.training]:
         problem = one.problem(case.cell, case.hidden_size, case.batch)
-        found = choose(problem, expected_counts(problem, case.density), Device.of(device))
+        found = select_config(problem, expected_counts(problem, case.density), Device.of(device))
         if isinstance(found, str):
             return f"{found}{' backward' * one.is_backward}"
     return None

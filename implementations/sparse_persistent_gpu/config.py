@@ -54,7 +54,7 @@ class SparseConfig:
     groups: int
     rounds: int
     held: int
-    parts: int = 1
+    max_partials: int = 1
     cluster: int = 1
     techniques: Techniques = ALL
 
@@ -85,8 +85,8 @@ class SparseConfig:
     def spread(self) -> Partition:
         gates = 1 if self.problem.is_backward else self._gates
         positions = 128 // self.wide_bytes  # in all banks
-        classes = min(32, positions)
-        return Partition(gates, self.units, BLOCK_THREADS, classes, positions // classes, self.told, self.cluster)
+        bank_groups = min(32, positions)
+        return Partition(gates, self.units, BLOCK_THREADS, bank_groups, positions // bank_groups, self.told, self.cluster)
 
     @property
     def wide_bytes(self) -> int:
@@ -111,26 +111,30 @@ class SparseConfig:
     @property
     def lanes_per_state(self) -> int:
         """Threads that add a state's sums: so many that each has about _PARTS to add, where there is room for them."""
-        lanes = 1
-        while lanes < 32 and self.parts > _PARTS * lanes and 2 * lanes * self.units * self.sequences <= _LANE_THREADS:
-            lanes *= 2
-        return lanes
+        lanes_per_state = 1
+        while (
+            lanes_per_state < 32
+            and self.max_partials > _PARTS * lanes_per_state
+            and 2 * lanes_per_state * self.units * self.sequences <= _LANE_THREADS
+        ):
+            lanes_per_state *= 2
+        return lanes_per_state
 
     @property
     def partials_per_row(self) -> int:
         """If all rows have room for as many, so many: odd, so that rows beside each other begin in other banks; else 0."""
-        found = self.lanes_per_state * ceil(self.parts / self.lanes_per_state) | 1
+        found = self.lanes_per_state * ceil(self.max_partials / self.lanes_per_state) | 1
         return found if found * self.spread.rows <= 2 * BLOCK_THREADS else 0
 
     @property
-    def gate_threads(self) -> int:
+    def pointwise_threads(self) -> int:
         """Threads that have a tile's states; the others receive what all blocks publish."""
         return min(_GATE_THREADS, ceil(self.units * self.sequences * self.lanes_per_state / 32) * 32)
 
     @property
-    def states(self) -> int:
+    def states_per_thread(self) -> int:
         """States per gate thread, at most."""
-        return ceil(self.units * self.sequences * self.lanes_per_state / self.gate_threads)
+        return ceil(self.units * self.sequences * self.lanes_per_state / self.pointwise_threads)
 
     @property
     def packets(self) -> int:
@@ -138,30 +142,34 @@ class SparseConfig:
         return ceil(self.units * self.told * self.sequences * self.problem.arithmetic.bytes / 12)
 
     @property
-    def handoff_bytes(self) -> int:
+    def mailbox_bytes(self) -> int:
         """Bytes of global memory through which all blocks exchange values."""
         return 16 * self.all_tiles * (2 * self.blocks * self.packets + 1)
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory per block, as the kernels' struct SharedStorage needs them."""
-        return self.bytes_beside + 4 * pair_words(self.problem) * BLOCK_THREADS * max(1, self.shared)
+        return self.non_weight_smem_bytes + 4 * pair_words(self.problem) * BLOCK_THREADS * max(1, self.shared)
 
     @property
-    def bytes_beside(self) -> int:
+    def non_weight_smem_bytes(self) -> int:
         """Bytes of shared memory per block for everything but elements."""
-        zeros, classes = self.spread.zeros(self.problem.hidden)
-        states = (zeros + classes) * self.wide_bytes
+        zeros, bank_groups = self.spread.zeros(self.problem.hidden)
+        state_bytes = (zeros + bank_groups) * self.wide_bytes
         own = (16 + 12 * self.packets) * (1 if self.problem.is_backward else self.tiles)
         slots = self.partials_per_row * self.spread.rows + 1 if self.partials_per_row else BLOCK_THREADS
         slots *= 1 if self.cluster == 1 else 2
-        parts = 4 * (slots * self.sequences + self.spread.rows + 5) + 32 * (self.cluster > 1)
-        carried = 4 * self.tiles * (self.states * self.gate_threads * (2 if self.problem.is_backward else 1) + self.sequences)
-        return states + own + parts + carried + 16 * self.units + 128
+        partials = 4 * (slots * self.sequences + self.spread.rows + 5) + 32 * (self.cluster > 1)
+        carried = (
+            4
+            * self.tiles
+            * (self.states_per_thread * self.pointwise_threads * (2 if self.problem.is_backward else 1) + self.sequences)
+        )
+        return state_bytes + own + partials + carried + 16 * self.units + 128
 
     def room(self, device: Device) -> int:
         """Pairs per thread that fit into shared memory; less than 1 where none fits beside the states."""
-        return (device.shared_bytes - self.bytes_beside) // (4 * pair_words(self.problem) * BLOCK_THREADS)
+        return (device.shared_bytes - self.non_weight_smem_bytes) // (4 * pair_words(self.problem) * BLOCK_THREADS)
 
     @property
     def launch(self) -> Launch:
@@ -178,7 +186,7 @@ class SparseConfig:
             "HELD": self.held,
             "SHARED": self.shared,
             "PLACE_BYTES": self.position_unit_bytes,
-            "GATE_THREADS": self.gate_threads,
+            "GATE_THREADS": self.pointwise_threads,
             "LANES": self.lanes_per_state,
             "PARTS_A_ROW": self.partials_per_row,
             "SHARED_BYTES": self.shared_bytes,

@@ -78,7 +78,7 @@ class CostModel:
         """About how long a step of all tiles takes."""
         form, cost, is_alone = self.form, self.coefficients, self.form.tiles == 1
         each = cost.tile_clocks + max(self._smem_clocks, self._issue_clocks) + self._exchange_clocks
-        each += form.states * GATES[form.problem.cell] * cost.gate_clocks
+        each += form.states_per_thread * GATES[form.problem.cell] * cost.gate_clocks
         sent = (form.cluster - 1) / form.cluster * (cost.send_clocks + cost.send_sequence_clocks * form.sequences)
         return form.tiles * each + cost.single_tile_clocks * is_alone + sent
 
@@ -107,7 +107,7 @@ class CostModel:
     def _exchange_clocks(self) -> float:
         """Packets that a block receives, of a tile."""
         form, cost = self.form, self.coefficients
-        packets, receivers = form.blocks // form.cluster * form.packets, BLOCK_THREADS - form.gate_threads
+        packets, receivers = form.blocks // form.cluster * form.packets, BLOCK_THREADS - form.pointwise_threads
         rounds = ceil(packets / receivers / _PACKETS_IN_FLIGHT) - 1
         rate = cost.single_tile_exchange_bytes_per_clock if form.tiles == 1 else cost.exchange_bytes_per_clock
         return 16 * packets / rate + rounds * cost.round_clocks

@@ -31,7 +31,7 @@ _CLUSTERS = (2, 4)  # sizes
 SplitColumns = Callable[[NDArray[np.int32], Partition], NDArray[np.int64]]
 
 
-def choose(
+def select_config(
     problem: ProblemSize,
     counts: NDArray[np.int64],
     device: Device,
@@ -115,14 +115,14 @@ def _form(form: SparseConfig, counts: NDArray[np.int64], device: Device, divide:
     room, held = form.room(device), _REGISTER_WORDS // words
     if room < 1 or counts.sum() > 2 * (room + held) * BLOCK_THREADS * form.blocks:
         return None
-    laid = _laid(form, counts, divide)
-    turns, parts = _shares(form, laid)
-    form = replace(form, rounds=turns, parts=parts)
+    per_block = _counts_per_block(form, counts, divide)
+    rounds, parts = _shares(form, per_block)
+    form = replace(form, rounds=rounds, max_partials=parts)
     room = form.room(device)
-    if room < 1 or turns > 2 * (room + held) or not _all_pairs_communicate(form, laid):
+    if room < 1 or rounds > 2 * (room + held) or not _all_pairs_communicate(form, per_block):
         return None
     return replace(
-        form, held=min(turns // 2, held, max(_SPILL_FREE_WORDS[problem.arithmetic.bytes] // words, turns // 2 - room))
+        form, held=min(rounds // 2, held, max(_SPILL_FREE_WORDS[problem.arithmetic.bytes] // words, rounds // 2 - room))
     )
 
 
@@ -133,18 +133,18 @@ def _all_pairs_communicate(form: SparseConfig, laid: NDArray[np.int64]) -> bool:
     return int(laid.reshape(-1, form.cluster, form.spread.rows).sum(axis=2).min()) > 0
 
 
-def _laid(form: SparseConfig, counts: NDArray[np.int64], divide: SplitColumns) -> NDArray[np.int64]:
+def _counts_per_block(form: SparseConfig, counts: NDArray[np.int64], divide: SplitColumns) -> NDArray[np.int64]:
     """Elements of each row that a block has."""
     hidden, spread = form.problem.hidden, form.spread
-    order = balanced_permutation(counts.reshape(spread.gates, hidden).sum(axis=0), spread, form.techniques.balance)
-    return counts_per_block(divide(order, spread) if form.cluster > 1 else counts, order, spread, hidden)
+    permutation = balanced_permutation(counts.reshape(spread.gates, hidden).sum(axis=0), spread, form.techniques.balance)
+    return counts_per_block(divide(permutation, spread) if form.cluster > 1 else counts, permutation, spread, hidden)
 
 
 def _shares(form: SparseConfig, laid: NDArray[np.int64]) -> tuple[int, int]:
     """Turns, as `pack` finds them, and the most threads that share a row."""
-    turns = min_rounds(laid, BLOCK_THREADS)
-    arranged = is_bank_scheduled(turns, form.spread, form.techniques.bank_order)
-    return padded_turns(turns, arranged), form.cluster * ceil(int(laid.max(initial=1)) / turns)
+    rounds = min_rounds(laid, BLOCK_THREADS)
+    arranged = is_bank_scheduled(rounds, form.spread, form.techniques.bank_order)
+    return padded_turns(rounds, arranged), form.cluster * ceil(int(laid.max(initial=1)) / rounds)
 
 
 def expected_counts(problem: ProblemSize, density: float) -> NDArray[np.int64]:

@@ -50,7 +50,7 @@ class Launch:
 
     def __init__(self, shape: Shape, kind: KernelSpec, form: SparseConfig, is_reverse: bool, output: Strides, other: Strides):
         """other: of the gates, backward of the output's gradient."""
-        self._device, self._status, self._handoff_bytes = kind.device, status_of(kind.device), form.handoff_bytes
+        self._device, self._status, self._handoff_bytes = kind.device, status_of(kind.device), form.mailbox_bytes
         name = "d_output" if kind.is_backward else "gates"
         strides = {"output_step": output[0], "output_sequence": output[1]}
         strides |= {f"{name}_step": other[0], f"{name}_sequence": other[1]}
@@ -69,10 +69,10 @@ class Launch:
         self._run((*addresses, handoff.data_ptr()))
 
 
-launch_of = lru_cache(maxsize=4096)(Launch)
+get_layer_kernel = lru_cache(maxsize=4096)(Launch)
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """The kernels and launches that were made."""
-    launch_of.cache_clear()
+    get_layer_kernel.cache_clear()
     kernel_of.cache_clear()

@@ -17,7 +17,7 @@ from pytest_ecornn.implementations._cuda.memory import empty
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, shape_of, sizes_of
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL, Techniques
-from pytest_ecornn.implementations.sparse_persistent_gpu.kernel import launch_of
+from pytest_ecornn.implementations.sparse_persistent_gpu.kernel import get_layer_kernel
 from pytest_ecornn.implementations.sparse_persistent_gpu.packed_weight import PackedWeight
 
 
@@ -28,7 +28,7 @@ class LayerInputs(NamedTuple):
     """
 
     gates: Tensor
-    states: Sequence[Tensor]
+    initial_states: Sequence[Tensor]
     weight: Tensor
     biases: Sequence[Tensor | None]
     lengths: Tensor | None
@@ -67,9 +67,9 @@ class Layer:
 
     def __call__(self, given: LayerInputs) -> list[Tensor]:
         """Output and final states."""
-        states = [*given.states, None, None][:2]
+        initial_states = [*given.initial_states, None, None][:2]
         if self._kind.saves_for_backward:
-            found = _Differentiable.apply(self, given.lengths, given.gates, given.weight, *given.biases, *states)  # type: ignore[no-untyped-call]
+            found = _Differentiable.apply(self, given.lengths, given.gates, given.weight, *given.biases, *initial_states)  # type: ignore[no-untyped-call]
             return list(found)
         return self.forward(given)[0]
 
@@ -83,27 +83,33 @@ class Layer:
         pruned, kind = self.passes[which], (self._kind.backward if which else self._kind)
         shape = Shape(self._cell, *sizes_of(output, self._batch_first), pruned.places.hidden, self._batch_first)
         strides = [tuple(reversed(one.stride()[:2])) if self._batch_first else one.stride()[:2] for one in (output, other)]
-        return launch_of(shape, kind, pruned.form, self._is_reverse, *strides)
+        return get_layer_kernel(shape, kind, pruned.form, self._is_reverse, *strides)
 
     def forward(self, given: LayerInputs) -> tuple[list[Tensor], SavedTensors]:
         """Output, final states; what is kept, where that is asked for."""
         pruned, places = self.passes[0], self.passes[0].places
-        gates, keeps, wide = contiguous_last_dim(places.laid(given.gates)), self._kind.saves_for_backward, GATES[self._cell] > 1
-        states = [places.laid(one).contiguous() for one in given.states]
-        biases = [None if one is None else places.laid(one).contiguous() for one in given.biases]
+        gates, keeps, wide = (
+            contiguous_last_dim(places.permute(given.gates)),
+            self._kind.saves_for_backward,
+            GATES[self._cell] > 1,
+        )
+        initial_states = [places.permute(one).contiguous() for one in given.initial_states]
+        biases = [None if one is None else places.permute(one).contiguous() for one in given.biases]
         output = self._room(gates, 1, places.hidden)
         kept = (
             self._room(gates, 4 * (keeps and wide), places.hidden),
             self._room(gates, int(keeps and self._cell == "lstm"), places.hidden, torch.float32),
         )
-        finals = [output.new_empty(output.select(0 if not self._batch_first else 1, 0).shape) for _ in range(self._states)]
+        final_states = [
+            output.new_empty(output.select(0 if not self._batch_first else 1, 0).shape) for _ in range(self._states)
+        ]
         values = pruned.values(given.weight) if self._values is None else self._values
         self._launch(0, output, gates)((
-            gates.data_ptr(), *pruned.addresses(values), *map(_address, biases), *_h_and_c_addresses(states), output.data_ptr(),
-            *_h_and_c_addresses(finals), _address(given.lengths), *map(_address, kept),
+            gates.data_ptr(), *pruned.addresses(values), *map(_address, biases), *_h_and_c_addresses(initial_states),
+            output.data_ptr(), *_h_and_c_addresses(final_states), _address(given.lengths), *map(_address, kept),
         ))  # fmt: skip
-        found = [places.units(one) for one in (output, *finals)]
-        return found, SavedTensors(found[0], places.units(kept[0]), places.units(kept[1]))
+        found = [places.unpermute(one) for one in (output, *final_states)]
+        return found, SavedTensors(found[0], places.unpermute(kept[0]), places.unpermute(kept[1]))
 
     @property
     def _states(self) -> int:
@@ -114,35 +120,38 @@ class Layer:
     ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
         """Gradients of the gates, of GRU's product for n, and of the initial states."""
         pruned, places = self.passes[1], self.passes[1].places
-        output, own_gates, cells = map(places.laid, kept)
-        d_output = torch.zeros_like(output) if d_output is None else contiguous_last_dim(places.laid(d_output))
-        states = [places.laid(one).contiguous() for one in given.states]
-        finals = [None if one is None else places.laid(one).contiguous() for one in d_finals]
+        output, own_gates, cells = map(places.permute, kept)
+        d_output = torch.zeros_like(output) if d_output is None else contiguous_last_dim(places.permute(d_output))
+        initial_states = [places.permute(one).contiguous() for one in given.initial_states]
+        final_states = [None if one is None else places.permute(one).contiguous() for one in d_finals]
         d_gates = self._room(output, GATES[self._cell], places.hidden)
         d_product = self._room(output, 1, places.hidden) if self._cell == "gru" else None
-        d_first = [output.new_empty(output.select(0 if not self._batch_first else 1, 0).shape) for _ in range(self._states)]
+        grad_initial_states = [
+            output.new_empty(output.select(0 if not self._batch_first else 1, 0).shape) for _ in range(self._states)
+        ]
         values = pruned.values(given.weight)
         self._launch(1, output, d_output)((
-            own_gates.data_ptr(), cells.data_ptr(), output.data_ptr(), *pruned.addresses(values), *_h_and_c_addresses(states),
-            d_output.data_ptr(), *_h_and_c_addresses(finals), d_gates.data_ptr(), _address(d_product),
-            *_h_and_c_addresses(d_first),
+            own_gates.data_ptr(), cells.data_ptr(), output.data_ptr(), *pruned.addresses(values),
+            *_h_and_c_addresses(initial_states),
+            d_output.data_ptr(), *_h_and_c_addresses(final_states), d_gates.data_ptr(), _address(d_product),
+            *_h_and_c_addresses(grad_initial_states),
             _address(given.lengths),
         ))  # fmt: skip
-        of_product = None if d_product is None else places.units(d_product)
-        return places.units(d_gates), of_product, [places.units(one) for one in d_first]
+        of_product = None if d_product is None else places.unpermute(d_product)
+        return places.unpermute(d_gates), of_product, [places.unpermute(one) for one in grad_initial_states]
 
     def weight_gradients(
         self, given: LayerInputs, kept: SavedTensors, d_gates: Tensor, d_product: Tensor | None, wanted: Sequence[bool]
     ) -> list[Tensor | None]:
         """Gradients of W_hh's non-zeros, 0 elsewhere, and of the biases, where they are wanted."""
         rows = d_gates.flatten(0, 1)
-        first = given.states[0] if given.states else None
+        begin = given.initial_states[0] if given.initial_states else None
         of_h = rows
         if d_product is not None:  # GRU multiplies by W_hn before r does
             of_h = torch.cat((rows[:, : 2 * self.hidden], d_product.flatten(0, 1)), 1)
         found: list[Tensor | None] = [None, rows.sum(0) if wanted[1] else None, of_h.sum(0) if wanted[2] else None]
         if wanted[0]:
-            before = shifted_states(kept.output, first, given.lengths, self._batch_first, self._is_reverse).flatten(0, 1)
+            before = shifted_states(kept.output, begin, given.lengths, self._batch_first, self._is_reverse).flatten(0, 1)
             with held(rows, self._kind.tf32):
                 found[0] = matmul_tn(of_h, before, self._kind.tf32).masked_fill_(~self._mask, 0)
         return found
@@ -151,11 +160,11 @@ class Layer:
 class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, layer: Layer, lengths: Tensor | None, gates: Tensor, weight: Tensor, *others: Tensor | None) -> Any:
-        biases, states = others[:2], [one for one in others[2:] if one is not None]
-        given = LayerInputs(gates, states, weight, biases, lengths)
+        biases, initial_states = others[:2], [one for one in others[2:] if one is not None]
+        given = LayerInputs(gates, initial_states, weight, biases, lengths)
         found, kept = layer.forward(given)
-        ctx.layer, ctx.has_biases, ctx.states = layer, [one is not None for one in biases], len(states)
-        ctx.save_for_backward(weight, lengths, *states, *kept)
+        ctx.layer, ctx.has_biases, ctx.states = layer, [one is not None for one in biases], len(initial_states)
+        ctx.save_for_backward(weight, lengths, *initial_states, *kept)
         ctx.set_materialize_grads(False)
         return tuple(found)
 
@@ -164,10 +173,10 @@ class _Differentiable(torch.autograd.Function):
     def backward(ctx: Any, d_output: Tensor | None, *d_finals: Tensor | None) -> Any:
         weight, lengths, *rest = ctx.saved_tensors
         given, kept = LayerInputs(weight, rest[: ctx.states], weight, (), lengths), SavedTensors(*rest[ctx.states :])
-        d_gates, d_product, d_first = ctx.layer.backward(given, kept, d_output, d_finals)
+        d_gates, d_product, grad_initial_states = ctx.layer.backward(given, kept, d_output, d_finals)
         of_gates, *of_weights = ctx.needs_input_grad[2:6]
         found = ctx.layer.weight_gradients(given, kept, d_gates, d_product, of_weights)
-        d_states = [*d_first[: ctx.states], None, None][:2]
+        d_states = [*grad_initial_states[: ctx.states], None, None][:2]
         return None, None, d_gates if of_gates else None, *found, *d_states
 
 

@@ -13,7 +13,7 @@ from pytest_ecornn.contract import Unsupported
 from pytest_ecornn.implementations._common.recurrent_problem import Device, ProblemSize
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import BLOCK_THREADS, SparseConfig, Techniques
 from pytest_ecornn.implementations.sparse_persistent_gpu.csr import PADDING, from_mask
-from pytest_ecornn.implementations.sparse_persistent_gpu.heuristics import choose
+from pytest_ecornn.implementations.sparse_persistent_gpu.heuristics import select_config
 from pytest_ecornn.implementations.sparse_persistent_gpu.packing import PackedEll, divided_counts, pack
 
 
@@ -30,11 +30,11 @@ class UnitPermutation:
             self._unit_at = torch.from_numpy(np.maximum(order, 0).astype(np.int64)).to(device)  # a gap has some unit's
             self._place_of = torch.from_numpy(place_of).to(device)
 
-    def laid(self, rows: Tensor) -> Tensor:
+    def permute(self, rows: Tensor) -> Tensor:
         """[.., K*H] -> [.., K*places]."""
         return self._moved(rows, self._place_of, self._unit_at)
 
-    def units(self, rows: Tensor) -> Tensor:
+    def unpermute(self, rows: Tensor) -> Tensor:
         """[.., K*places] -> [.., K*H], the inverse of `laid`."""
         return self._moved(rows, self._unit_at, self._place_of)
 
@@ -54,15 +54,15 @@ class PackedWeight:
 
     def __init__(self, mask: Tensor, problem: ProblemSize, device: torch.device, techniques: Techniques):
         pattern = from_mask(mask.T if problem.is_backward else mask)
-        form = choose(problem, pattern.counts, Device.of(device), techniques, partial(divided_counts, pattern))
+        form = select_config(problem, pattern.counts, Device.of(device), techniques, partial(divided_counts, pattern))
         if isinstance(form, str):
             raise Unsupported(f"{form}{' backward' * problem.is_backward}")
         packed = pack(pattern, form.spread, techniques.balance, techniques.bank_order)
-        assert packed.turns == form.rounds
+        assert packed.num_rounds == form.rounds
         self.form, self._is_wide = form, problem.arithmetic.bytes == 4
         self.places = UnitPermutation(packed.unit_permutation, problem.hidden, device)
         self._from, self._is_none = (one.to(device) for one in self._sources(packed, problem.is_backward))
-        places = packed.columns.astype(np.int32) * (form.wide_bytes // form.position_unit_bytes)
+        places = packed.col_indices.astype(np.int32) * (form.wide_bytes // form.position_unit_bytes)
         places = places.reshape(form.blocks, form.pairs, 2, BLOCK_THREADS)
         self._fixed = [
             torch.from_numpy(np.ascontiguousarray(one)).to(device)
@@ -97,7 +97,7 @@ def _slots_and_firsts(packed: PackedEll, form: SparseConfig) -> tuple[NDArray[np
     if not form.partials_per_row:
         return packed.slots, packed.row_offsets
     spread, found = packed.spread, np.empty_like(packed.slots)
-    each, a_block = form.parts // form.cluster, form.partials_per_row * spread.rows + 1
+    each, a_block = form.max_partials // form.cluster, form.partials_per_row * spread.rows + 1
     for block, (first, slots) in enumerate(zip(packed.row_offsets, packed.slots, strict=True)):
         row = np.searchsorted(first, slots, side="right") - 1
         owner, own = np.divmod(row, spread.rows)

@@ -85,21 +85,21 @@ class PackedEll:
     unit_permutation: NDArray[np.int32]
     row_offsets: NDArray[np.int32]
     slots: NDArray[np.int32]
-    columns: NDArray[np.uint16]
+    col_indices: NDArray[np.uint16]
     sources: NDArray[np.int32]
 
     @property
-    def turns(self) -> int:
+    def num_rounds(self) -> int:
         return int(self.sources.shape[1])
 
     @property
     def bank_conflicts(self) -> float:
         """How many more times shared memory is read in a turn than once, on average, at most: who reads the same is counted."""
-        reads = self.columns.reshape(-1, self.spread.bank_groups).astype(np.int32)
-        classes = np.sort(reads // self.spread.bank_width % self.spread.bank_groups, axis=1)
-        run, longest = np.ones(len(classes), np.int32), np.ones(len(classes), np.int32)
+        reads = self.col_indices.reshape(-1, self.spread.bank_groups).astype(np.int32)
+        bank_groups = np.sort(reads // self.spread.bank_width % self.spread.bank_groups, axis=1)
+        run, longest = np.ones(len(bank_groups), np.int32), np.ones(len(bank_groups), np.int32)
         for lane in range(1, self.spread.bank_groups):
-            run = np.where(classes[:, lane] == classes[:, lane - 1], run + 1, 1)
+            run = np.where(bank_groups[:, lane] == bank_groups[:, lane - 1], run + 1, 1)
             longest = np.maximum(longest, run)
         return float(longest.mean()) - 1
 
@@ -107,18 +107,18 @@ class PackedEll:
         """The pattern, found again from what lies where."""
         block, turn, thread = np.nonzero(self.sources != PADDING)
         of_block = zip(self.row_offsets, self.slots, strict=True)
-        row = np.stack([np.searchsorted(first, slots, side="right") - 1 for first, slots in of_block])
+        row = np.stack([np.searchsorted(begin, slots, side="right") - 1 for begin, slots in of_block])
         local, hidden = row[block, thread], self.nonzeros.shape[1] // self.spread.told
-        first, rank = block - block % self.spread.cluster, block % self.spread.cluster
+        begin, rank = block - block % self.spread.cluster, block % self.spread.cluster
         rows = (
-            local % self.spread.gates * hidden + self.unit_permutation[first * self.spread.units + local // self.spread.gates]
+            local % self.spread.gates * hidden + self.unit_permutation[begin * self.spread.units + local // self.spread.gates]
         )
-        position = self.columns[block, turn, thread] + rank.astype(np.int64) * self.spread.segment(hidden)
+        position = self.col_indices[block, turn, thread] + rank.astype(np.int64) * self.spread.segment(hidden)
         place, which = np.divmod(position, self.spread.told)
-        columns = which * hidden + self.unit_permutation[place]
-        found = np.lexsort((columns, rows))
+        col_indices = which * hidden + self.unit_permutation[place]
+        found = np.lexsort((col_indices, rows))
         counts = np.bincount(rows, minlength=self.nonzeros.shape[0])
-        return CsrPattern(self.nonzeros.shape, offsets_from_counts(counts), columns[found])
+        return CsrPattern(self.nonzeros.shape, offsets_from_counts(counts), col_indices[found])
 
 
 def pack(nonzeros: CsrPattern, spread: Partition, is_balanced: bool = True, is_bank_aware: bool = True) -> PackedEll:
@@ -136,29 +136,32 @@ def pack(nonzeros: CsrPattern, spread: Partition, is_balanced: bool = True, is_b
             f"expected [G*H, K*H] of {spread.gates} gates and some 65,000 columns at most, K {spread.told}, "
             f"got {list(nonzeros.shape)}"
         )
-    order = balanced_permutation(nonzeros.counts.reshape(spread.gates, hidden).sum(axis=0), spread, is_balanced)
-    divided, at, origins = _split_columns(nonzeros, order, spread)
-    own_rows, counts = _rows_of_blocks(order, spread, hidden), counts_per_block(np.diff(divided), order, spread, hidden)
-    turns = min_rounds(counts, spread.threads)
-    shares = -(-counts // turns)
-    firsts = np.concatenate((np.zeros((len(shares), 1), np.int64), np.cumsum(shares, axis=1)), axis=1).astype(np.int32)
-    arranged = is_bank_scheduled(turns, spread, is_bank_aware)
-    shape = len(firsts), padded_turns(turns, arranged), spread.threads
+    permutation = balanced_permutation(nonzeros.counts.reshape(spread.gates, hidden).sum(axis=0), spread, is_balanced)
+    divided, at, origins = _split_columns(nonzeros, permutation, spread)
+    own_rows, counts = (
+        _rows_of_blocks(permutation, spread, hidden),
+        counts_per_block(np.diff(divided), permutation, spread, hidden),
+    )
+    rounds = min_rounds(counts, spread.threads)
+    shares = -(-counts // rounds)
+    row_offsets = np.concatenate((np.zeros((len(shares), 1), np.int64), np.cumsum(shares, axis=1)), axis=1).astype(np.int32)
+    arranged = is_bank_scheduled(rounds, spread, is_bank_aware)
+    shape = len(row_offsets), padded_turns(rounds, arranged), spread.threads
     zeros, _ = spread.zeros(hidden)
-    columns, sources = np.full(shape, zeros, np.uint16), np.full(shape, PADDING, np.int32)
+    col_indices, sources = np.full(shape, zeros, np.uint16), np.full(shape, PADDING, np.int32)
     slots = np.stack([_slots(share, spread.threads) for share in shares]) if arranged else _in_order(shape)
     for block, own in enumerate(own_rows):
         threads = np.argsort(slots[block]).astype(np.int32)
-        laid = columns[block], sources[block]
+        packed = col_indices[block], sources[block]
         if arranged:
             schedule_conflict_free(
-                divided, at, own, firsts[block], threads, spread.bank_groups, spread.bank_width, zeros, *laid
+                divided, at, own, row_offsets[block], threads, spread.bank_groups, spread.bank_width, zeros, *packed
             )
         else:
-            fill(divided, at, own, firsts[block], *laid)
+            fill(divided, at, own, row_offsets[block], *packed)
     if origins is not None:
         sources = np.append(origins, PADDING)[sources]  # of NONE the last
-    return PackedEll(spread, nonzeros, order, firsts, slots, columns, sources)
+    return PackedEll(spread, nonzeros, permutation, row_offsets, slots, col_indices, sources)
 
 
 def divided_counts(nonzeros: CsrPattern, order: NDArray[np.int32], spread: Partition) -> NDArray[np.int64]:
@@ -210,11 +213,11 @@ def min_rounds(counts: NDArray[np.int64], threads: int) -> int:
     """The fewest in which so many threads take all elements of a block, each of one row alone. counts: [blocks, rows]."""
     fewest, most = 1, max(1, int(counts.max()))
     while fewest < most:
-        turns = (fewest + most) // 2
-        if (-(-counts // turns)).sum(axis=1).max() <= threads:
-            most = turns
+        rounds = (fewest + most) // 2
+        if (-(-counts // rounds)).sum(axis=1).max() <= threads:
+            most = rounds
         else:
-            fewest = turns + 1
+            fewest = rounds + 1
     return most
 
 
@@ -223,10 +226,10 @@ def is_bank_scheduled(turns: int, spread: Partition, is_bank_aware: bool) -> boo
     return is_bank_aware and turns > spread.bank_groups / 2
 
 
-def padded_turns(turns: int, arranged: bool) -> int:
+def padded_turns(rounds: int, arranged: bool) -> int:
     """An even number, with one to spare where that is worth it."""
-    turns += _SPARE_TURNS * (arranged and turns < _LONG)
-    return turns + turns % 2
+    rounds += _SPARE_TURNS * (arranged and rounds < _LONG)
+    return rounds + rounds % 2
 
 
 def counts_per_block(counts: NDArray[np.int64], order: NDArray[np.int32], spread: Partition, hidden: int) -> NDArray[np.int64]:
@@ -237,8 +240,8 @@ def counts_per_block(counts: NDArray[np.int64], order: NDArray[np.int32], spread
 def _rows_of_blocks(order: NDArray[np.int32], spread: Partition, hidden: int) -> NDArray[np.int64]:
     """[blocks, shared rows]: rows of the weight, in segment after segment of all of them; NONE for those of no unit."""
     units = order.reshape(-1, 1, spread.units * spread.cluster, 1).astype(np.int64)
-    first = np.arange(spread.cluster).reshape(-1, 1, 1) * (spread.gates * hidden)
-    rows = np.where(units == PADDING, PADDING, first + np.arange(spread.gates) * hidden + units)
+    begin = np.arange(spread.cluster).reshape(-1, 1, 1) * (spread.gates * hidden)
+    rows = np.where(units == PADDING, PADDING, begin + np.arange(spread.gates) * hidden + units)
     return rows.reshape(-1, spread.shared_rows)
 
 
@@ -249,7 +252,7 @@ def _in_order(shape: tuple[int, int, int]) -> NDArray[np.int32]:
 def _slots(shares: NDArray[np.int64], threads: int) -> NDArray[np.int32]:
     """[threads] of a block: threads beside each other have different rows."""
     used = int(shares.sum())
-    first = np.cumsum(shares) - shares
-    part = np.arange(used) - np.repeat(first, shares)
+    begin = np.cumsum(shares) - shares
+    part = np.arange(used) - np.repeat(begin, shares)
     by_part = np.argsort(part, kind="stable")
     return np.append(by_part, np.arange(used, threads)).astype(np.int32)

@@ -70,7 +70,7 @@ class Form:
         return (case.batch, case.steps) if case.batch_first else (case.steps, case.batch)
 
     @property
-    def tracks(self) -> int:
+    def num_pseudo_layers(self) -> int:
         """Layers times directions."""
         return self.case.layers * self.case.directions
 
@@ -106,31 +106,34 @@ class PseudoLayerBuffers:
         return self.h[1:] if self.is_reverse else self.h[:-1]
 
     @property
-    def first(self) -> int:
+    def initial_index(self) -> int:
         """The index of the initial state."""
         return -1 if self.is_reverse else 0
 
     @property
-    def last(self) -> int:
+    def final_index(self) -> int:
         return 0 if self.is_reverse else -1
 
 
 def reserve_bytes(form: Form) -> int:
     """Bytes of memory that all tracks together need."""
-    return sum(_bytes(form, *shape) for shape in _shapes(form)) * form.tracks
+    return sum(_bytes(form, *shape) for shape in _shapes(form)) * form.num_pseudo_layers
 
 
 def reserve(form: Form) -> Tensor:
     """Memory for all tracks. Its contents are as undefined as the tracks', but for what lies between them: zero."""
     size = reserve_bytes(form)
-    used = sum(steps * form.case.batch * features * dtype.itemsize for steps, features, dtype in _shapes(form)) * form.tracks
+    used = (
+        sum(steps * form.case.batch * features * dtype.itemsize for steps, features, dtype in _shapes(form))
+        * form.num_pseudo_layers
+    )
     return (torch.empty if used == size else torch.zeros)(size, dtype=torch.uint8, device=form.device)
 
 
-def tracks(form: Form, memory: Tensor) -> list[PseudoLayerBuffers]:
+def make_pseudo_layers(form: Form, memory: Tensor) -> list[PseudoLayerBuffers]:
     """The tracks in `memory`, uint8 [reserve_bytes], inputs first."""
     found, start = [], 0
-    for track in range(form.tracks):
+    for track in range(form.num_pseudo_layers):
         arrays = []
         for steps, features, dtype in _shapes(form):
             count = steps * form.case.batch * features * dtype.itemsize

@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import cells
-from pytest_ecornn.implementations.transposed_gpu.buffers import Form, Gradients, PseudoLayerBuffers, reserve, tracks
+from pytest_ecornn.implementations.transposed_gpu.buffers import (
+    Form,
+    Gradients,
+    PseudoLayerBuffers,
+    make_pseudo_layers,
+    reserve,
+)
 from pytest_ecornn.implementations.transposed_gpu.steps import (
     StepLauncher,
     TrackWeights,
@@ -73,7 +79,7 @@ def run_forward(plan: Plan, x: Tensor, flat: Sequence[Tensor], state: Sequence[T
     """
     form = plan.form
     memory = reserve(form)
-    own = tracks(form, memory)
+    own = make_pseudo_layers(form, memory)
     with plan.settings():
         weights = plan.operands(flat)
         _load_inputs(plan, own, x, weights, state)
@@ -89,15 +95,15 @@ def _load_inputs(
     for number, track in enumerate(own):
         track.h[:, :, hidden:].zero_()
         if state:
-            track.h[track.first, :, :hidden].copy_(state[0][number])
-            track.state[track.first].copy_(state[-1][number])
+            track.h[track.initial_index, :, :hidden].copy_(state[0][number])
+            track.state[track.initial_index].copy_(state[-1][number])
         else:
-            track.h[track.first].zero_()
-            track.state[track.first].zero_()
+            track.h[track.initial_index].zero_()
+            track.state[track.initial_index].zero_()
         if number < form.case.directions:
             if weights[number].weight_ih is None:
-                columns = slice(number * form.gates, (number + 1) * form.gates)
-                track.gates[:, :, : form.gates].copy_(plan.time_first(x)[..., columns])
+                width = slice(number * form.gates, (number + 1) * form.gates)
+                track.gates[:, :, : form.gates].copy_(plan.time_first(x)[..., width])
             else:
                 plan.steps.input_gemm(plan.time_first(x), weights[number], track, 0, form.case.steps)
 
@@ -112,10 +118,10 @@ def _collect_outputs(plan: Plan, own: Sequence[PseudoLayerBuffers], lengths: Ten
     if lengths is not None:
         is_over = torch.arange(case.steps, device=form.device)[:, None] >= lengths
         by_time.masked_fill_(is_over[..., None], 0)
-    finals = [_stacked(form, [track.h[track.last, :, :hidden] for track in own])]
+    final_states = [_stacked(form, [track.h[track.final_index, :, :hidden] for track in own])]
     if case.cell == "lstm":
-        finals.append(_stacked(form, [track.state[track.last] for track in own]))
-    return [output, *finals]
+        final_states.append(_stacked(form, [track.state[track.final_index] for track in own]))
+    return [output, *final_states]
 
 
 def _stacked(form: Form, of_tracks: Sequence[Tensor]) -> Tensor:
@@ -132,12 +138,12 @@ def run_backward(
 ) -> Tensors:  # fmt: skip
     """The gradients of x, of the initial states where there are any, and of all parameters in torch.nn's order."""
     form, case = plan.form, plan.form.case
-    own, gradients = tracks(form, memory), [Gradients(form) for _ in range(form.tracks)]
+    own, gradients = make_pseudo_layers(form, memory), [Gradients(form) for _ in range(form.num_pseudo_layers)]
     by_time = plan.time_first(d_output)
     for number, one in enumerate(gradients):
         one.passed[0].copy_(d_finals[0][number])
         one.d_cell[0].copy_(d_finals[-1][number])
-        if (direction := number - form.tracks + case.directions) >= 0:
+        if (direction := number - form.num_pseudo_layers + case.directions) >= 0:
             one.d_output.copy_(by_time[..., direction * case.hidden_size : (direction + 1) * case.hidden_size])
     with plan.settings():
         weights = plan.operands(flat)
@@ -183,10 +189,10 @@ def _gradient_of_x(plan: Plan, gradients: Sequence[Gradients], weights: Sequence
         d_x = torch.empty((*form.leading_dims, case.directions * form.gates), dtype=form.storage, device=form.device)
         plan.time_first(d_x).copy_(torch.cat([d_gates[..., : form.gates] for d_gates, _ in given], -1))
         return d_x
-    parts = []
+    pieces = []
     for d_gates, weight in given:
         assert weight is not None
         out = torch.empty(case.steps * case.batch, weight.shape[1], dtype=form.compute, device=form.device)
-        parts.append(product(d_gates.flatten(0, 1), weight, out))
-    total = sum(parts[1:], parts[0]).to(form.storage)
+        pieces.append(product(d_gates.flatten(0, 1), weight, out))
+    total = sum(pieces[1:], pieces[0]).to(form.storage)
     return plan.time_first(total[:, : case.input_size].view(case.steps, case.batch, case.input_size)).contiguous()

@@ -29,13 +29,13 @@ _layers: weakref.WeakValueDictionary[int, TransposedLayer] = weakref.WeakValueDi
 
 def capture(plan: Plan, launch: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
     """Captures in a graph what `launch` launches under the plan's settings. Returns the graph and what `launch` returned."""
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(plan.form.device)
-    stream.wait_stream(torch.cuda.current_stream())
+    graph, cuda_stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(plan.form.device)
+    cuda_stream.wait_stream(torch.cuda.current_stream())
     with plan.settings():
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(cuda_stream):
             launch()  # what libraries set up at first use cannot be captured
-        torch.cuda.current_stream().wait_stream(stream)
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        torch.cuda.current_stream().wait_stream(cuda_stream)
+        with torch.cuda.graph(graph, stream=cuda_stream, capture_error_mode="thread_local"):
             results = launch()
     return graph, results
 
@@ -72,16 +72,16 @@ class GraphedPass:
 
     def __call__(self, inputs: Tensors, lengths: Tensor | None) -> Tensors:
         _make_blas_handle(self._inputs[0].device)
-        stream = torch.cuda.current_stream()
-        if self._last_use and self._last_use[0] != stream:
-            stream.wait_event(self._last_use[1])
+        cuda_stream = torch.cuda.current_stream()
+        if self._last_use and self._last_use[0] != cuda_stream:
+            cuda_stream.wait_event(self._last_use[1])
         _copy(self._inputs, inputs)
         if self._lengths is not None and lengths is not None:
             self._lengths.copy_(lengths, non_blocking=True)
         self._graph.replay()
         results = [torch.empty_like(result) for result in self._results]
         _copy(results, self._results)
-        self._last_use = (stream, stream.record_event())
+        self._last_use = (cuda_stream, cuda_stream.record_event())
         return results
 
 
@@ -105,14 +105,14 @@ class TransposedLayer:
             return torch.zeros(shape, dtype=form.storage, device=form.device)
 
         x = zeros(*form.leading_dims, cells.x_width(case))
-        states = [zeros(form.tracks, case.batch, case.hidden_size) for _ in cells.get(case.cell).states]
+        final_states = [zeros(form.num_pseudo_layers, case.batch, case.hidden_size) for _ in cells.get(case.cell).states]
         lengths = torch.full((case.batch,), case.steps, device=form.device) if case.ragged else None
-        given = states if case.has_state else []
+        given = final_states if case.has_state else []
         self._forward = GraphedPass(plan, lambda i, n: run_forward(plan, i[0], weights, i[1:], n), [x, *given], lengths)
         if case.training:
             output = zeros(*form.leading_dims, case.directions * case.hidden_size)
             memory = torch.zeros(reserve_bytes(form), dtype=torch.uint8, device=form.device)
-            inputs = [output, *(torch.zeros_like(state) for state in states), torch.zeros_like(x), memory]
+            inputs = [output, *(torch.zeros_like(state) for state in final_states), torch.zeros_like(x), memory]
             self._backward = GraphedPass(
                 plan, lambda i, n: run_backward(plan, i[0], i[1:-2], i[-2], weights, i[-1], n), inputs, lengths
             )
@@ -167,16 +167,16 @@ def _fake_forward(x: Tensor, weights: Tensors, state: Tensors, lengths: Tensor |
     form = _layers[layer].plan.form
     case = form.case
     output = x.new_empty((*x.shape[:2], case.directions * case.hidden_size))
-    finals = [x.new_empty((form.tracks, case.batch, case.hidden_size)) for _ in cells.get(case.cell).states]
+    final_states = [x.new_empty((form.num_pseudo_layers, case.batch, case.hidden_size)) for _ in cells.get(case.cell).states]
     memory = [x.new_empty((reserve_bytes(form),), dtype=torch.uint8)] if case.training else []
-    return [output, *finals, *memory]
+    return [output, *final_states, *memory]
 
 
 def _fake_backward(
     d_output: Tensor, d_finals: Tensors, x: Tensor, weights: Tensors, lengths: Tensor | None, memory: Tensor, layer: int
 ) -> Tensors:
-    states = d_finals if _layers[layer].plan.form.case.has_state else []
-    return [one.new_empty(one.shape) for one in (x, *states, *weights)]
+    final_states = d_finals if _layers[layer].plan.form.case.has_state else []
+    return [one.new_empty(one.shape) for one in (x, *final_states, *weights)]
 
 
 class _Differentiable(torch.autograd.Function):
@@ -220,7 +220,7 @@ _library.impl("transposed_forward", _forward_autograd, "Autograd")
 
 def make_layer(plan: Plan, weights: Weights) -> Layer:
     """The contract's layer."""
-    case, states = plan.form.case, len(cells.get(plan.form.case.cell).states)
+    case, final_states = plan.form.case, len(cells.get(plan.form.case.cell).states)
     fixed = [] if case.training else [weights.masked(name).detach() for name in weights]
     plan.prepare(fixed)
     this = TransposedLayer(plan, fixed or [weight.detach() for weight in weights.values()])
@@ -228,6 +228,6 @@ def make_layer(plan: Plan, weights: Weights) -> Layer:
     def layer(x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         given = fixed or [weights.masked(name) for name in weights]
         results = torch.ops.pytest_ecornn.transposed_forward(x, given, list(cells.unpack_state(state)), lengths, this.number)
-        return results[0], tuple(results[1 : 1 + states]) if states > 1 else results[1]
+        return results[0], tuple(results[1 : 1 + final_states]) if final_states > 1 else results[1]
 
     return layer

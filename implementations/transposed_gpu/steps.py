@@ -42,23 +42,25 @@ class TrackWeights(NamedTuple):
 
 def operand(form: Form, matrix: Tensor) -> Tensor:
     """A weight [G*H, K] with zeros after its rows and columns, as many as tensor cores want; itself where that is none."""
-    rows, columns = form.gate_features - form.gates, form.padded(matrix.shape[1]) - matrix.shape[1]
-    return pad(matrix, (0, columns, 0, rows)) if rows or columns else matrix
+    rows, width = form.gate_features - form.gates, form.padded(matrix.shape[1]) - matrix.shape[1]
+    return pad(matrix, (0, width, 0, rows)) if rows or width else matrix
 
 
 def operand_rows(form: Form, x: Tensor) -> Tensor:
     """[T, B, K] -> [T*B, K], K padded as `operand` does."""
-    columns = form.padded(x.shape[2]) - x.shape[2]
-    return (pad(x, (0, columns)) if columns else x).reshape(-1, x.shape[2] + columns)
+    width = form.padded(x.shape[2]) - x.shape[2]
+    return (pad(x, (0, width)) if width else x).reshape(-1, x.shape[2] + width)
 
 
 def layer_input(form: Form, tracks: Sequence[PseudoLayerBuffers], number: int) -> Tensor:
     """Input of a track above the first layer: the outputs of the layer below, [T, B, D*H], for D = 1 with h's padding."""
     directions = form.case.directions
-    below = number // directions * directions - directions
+    layer_below = number // directions * directions - directions
     if directions == 1:
-        return tracks[below].output
-    return torch.cat([track.output[..., : form.case.hidden_size] for track in tracks[below : below + directions]], -1)
+        return tracks[layer_below].output
+    return torch.cat(
+        [track.output[..., : form.case.hidden_size] for track in tracks[layer_below : layer_below + directions]], -1
+    )
 
 
 def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
@@ -119,7 +121,9 @@ class Streams:
     """A stream for each track but the first, which runs on the current one. On a device without streams all run in turn."""
 
     def __init__(self, form: Form):
-        self._streams = [torch.cuda.Stream(form.device) for _ in range(form.tracks - 1)] if form.device.type == "cuda" else []
+        self._streams = (
+            [torch.cuda.Stream(form.device) for _ in range(form.num_pseudo_layers - 1)] if form.device.type == "cuda" else []
+        )
 
     @contextmanager
     def fork_join(self) -> Iterator[None]:
@@ -171,18 +175,18 @@ class StepLauncher:
         """The gates of the first layer hold x's product; all other arrays are filled."""
         form, directions = self.form, self.form.case.directions
         results = [form.empty(1, form.gate_features, form.compute) for _ in tracks]
-        done: dict[int, torch.cuda.Event | None] = {}
+        events: dict[int, torch.cuda.Event | None] = {}
         with self.streams.fork_join():
             for start, end in self._chunks():
                 for number, track in enumerate(tracks):
-                    below = number // directions * directions - directions
+                    layer_below = number // directions * directions - directions
                     with self.streams.on(number):
-                        if below >= 0:
-                            for other in range(below, below + directions):
-                                self.streams.wait(done[other])
+                        if layer_below >= 0:
+                            for other in range(layer_below, layer_below + directions):
+                                self.streams.wait(events[other])
                             self.input_gemm(layer_input(form, tracks, number)[start:end], weights[number], track, start, end)
                         self._run_forward(track, weights[number], results[number], lengths, start, end)
-                        done[number] = self.streams.record_event()
+                        events[number] = self.streams.record_event()
 
     def input_gemm(self, x: Tensor, weights: TrackWeights, track: PseudoLayerBuffers, start: int, end: int) -> None:
         """The product of the layer's input x [end - start, B, I] into the gates of these steps."""
@@ -217,7 +221,7 @@ class StepLauncher:
         Afterwards `passed` plus `product` is the gradient of the initial h, `d_cell` that of the initial c.
         """
         directions = self.form.case.directions
-        done: dict[int, torch.cuda.Event | None] = {}
+        events: dict[int, torch.cuda.Event | None] = {}
         with self.streams.fork_join():
             for start, end in reversed(self._chunks()):
                 for number in range(len(tracks) - 1, -1, -1):
@@ -225,22 +229,22 @@ class StepLauncher:
                     with self.streams.on(number):
                         if above.start < len(tracks):
                             for other in above:
-                                self.streams.wait(done[other])
+                                self.streams.wait(events[other])
                             given = [(gradients[other].d_gates_x[start:end], weights[other].weight_ih) for other in above]
                             self.output_gradient(given, number % directions, gradients[number].d_output[start:end])
                         self._run_backward(tracks[number], weights[number], gradients[number], lengths, start, end)
-                        done[number] = self.streams.record_event()
+                        events[number] = self.streams.record_event()
 
     def output_gradient(self, given: Sequence[tuple[Tensor, Tensor | None]], direction: int, d_output: Tensor) -> None:
         """The gradient of a track's output, from the gates and the weights of the layer above."""
         hidden, target = self.form.case.hidden_size, d_output.flatten(0, 1)
         for number, (d_gates, weight) in enumerate(given):
             assert weight is not None
-            columns = weight[:, direction * hidden : (direction + 1) * hidden]
+            width = weight[:, direction * hidden : (direction + 1) * hidden]
             if number == 0:
-                product(d_gates.flatten(0, 1), columns, target)
+                product(d_gates.flatten(0, 1), width, target)
             else:
-                target += product(d_gates.flatten(0, 1), columns, torch.empty_like(target))
+                target += product(d_gates.flatten(0, 1), width, torch.empty_like(target))
 
     def _run_backward(
         self,

@@ -33,5 +33,5 @@ def _with_jitter(macros: Any, seed: int) -> Any:
 
 
 def _forget() -> None:
-    wavefront.forget()
-    sparse_kernel.forget()
+    wavefront.clear_cache()
+    sparse_kernel.clear_cache()

@@ -19,7 +19,7 @@ from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_ke
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
 from pytest_ecornn.implementations.scan_gpu.config import Device
-from pytest_ecornn.implementations.scan_gpu.ops import Kind, Shape, choose_form, macros
+from pytest_ecornn.implementations.scan_gpu.ops import ScanSpec, Shape, choose_form, macros
 from pytest_ecornn.implementations.scan_gpu_log import ops
 from pytest_ecornn.implementations.sparse_persistent_gpu import config as sparse_config
 from pytest_ecornn.implementations.sparse_persistent_gpu import heuristics as sparse_heuristics
@@ -43,7 +43,7 @@ def of_scan() -> list[tuple[tuple[str, str], ...]]:
     full = Shape("minlstm_positive", 65_536, 1, 256, True, False)
     found = []
     for name, backward in itertools.product(STORAGES, (False, True)):
-        plain = Kind(getattr(torch, name.lower()), torch.device("cuda", 0), 16, False, False, backward)
+        plain = ScanSpec(getattr(torch, name.lower()), torch.device("cuda", 0), 16, False, False, backward)
         found += [macros(shape, plain, choose_form(shape, plain, H200)) for shape in shapes]
         if name in ("FLOAT32", "BFLOAT16"):
             kind = plain._replace(is_biased=True, is_masked=True)
@@ -56,7 +56,7 @@ def of_log_scan() -> list[tuple[tuple[str, str], ...]]:
     found = []
     for name, cell in itertools.product(STORAGES, ("mingru_positive", "minlstm_positive")):
         dtype = getattr(torch, name.lower())
-        trees = [ops.choose(Shape(cell, 4096, 8, hidden, True, False), dtype, 132) for hidden in (64, 1536)]
+        trees = [ops.select_config(Shape(cell, 4096, 8, hidden, True, False), dtype, 132) for hidden in (64, 1536)]
         for tree, is_compensated in itertools.product(trees, {False, dtype.itemsize > 2}):
             found.append(ops.macros(cell, dtype, tree, is_compensated))
     return found
@@ -136,7 +136,7 @@ def of_persistent_once() -> list[tuple[tuple[str, str], ...]]:
         for dtype, tf32 in ((torch.float16, False), (torch.float32, False), (torch.float32, True)):
             kind = persistent_kernel.KernelSpec(dtype, torch.device("cuda", 0), tf32)
             once = single_step.SingleStepConfig(cell, inputs, hidden, 8, kind.arithmetic)
-            found.append(single_step.choose(once, HOPPER).macros(dtype))
+            found.append(single_step.select_single_step(once, HOPPER).macros(dtype))
     return found
 
 
@@ -149,7 +149,7 @@ def of_sparse(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
         problem = (kind.backward if is_backward else kind).problem(cell, hidden, batch)
         counts, is_one = sparse_heuristics.expected_counts(problem, density), batch == 1
         counts[0] = hidden if is_one else counts[0]
-        form = sparse_heuristics.choose(problem, counts, HOPPER, sparse_config.Techniques(timestamps=not is_one))
+        form = sparse_heuristics.select_config(problem, counts, HOPPER, sparse_config.Techniques(timestamps=not is_one))
         assert isinstance(form, sparse_config.SparseConfig)
         found.append(sparse_kernel.macros(kind, form, hidden))
     return found + of_sparse_clusters(is_backward)

@@ -63,9 +63,9 @@ def small(cell: str, **options: Any) -> Case:
 def with_weights(form: Form, held: int, shared: int, ring: int) -> Form:
     """As many parts there as there are; all that are not held are in shared memory where a ring has nothing to bring."""
     near = -(-(held + shared) // form.m_tiles_per_pass) * form.m_tiles_per_pass
-    if not ring or form.parts - near < ring * form.m_tiles_per_pass:
-        held = min(held, form.parts)
-        return replace(form, held=held, shared=form.parts - held)
+    if not ring or form.fragments_per_warp - near < ring * form.m_tiles_per_pass:
+        held = min(held, form.fragments_per_warp)
+        return replace(form, held=held, shared=form.fragments_per_warp - held)
     return replace(form, held=held, shared=near - held, stream_stages=ring)
 
 

@@ -16,7 +16,7 @@ from pytest_ecornn.cases import contents
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
 from pytest_ecornn.implementations.scan_cpu import compiled_scan as scan_cpu_scan
-from pytest_ecornn.implementations.scan_cpu.compiled_scan import Plan, Scan, plan, scan
+from pytest_ecornn.implementations.scan_cpu.compiled_scan import Plan, Scan, make_plan, scan
 from pytest_ecornn.verification.calls import run
 from pytest_ecornn.verification.verification import Candidate, failure_message
 
@@ -101,7 +101,7 @@ def test_exponential_underflows_gradually_and_keeps_nan(exponential: Any, dtype:
 @pytest.mark.parametrize("batch", [1, 3, 8, 100])
 @pytest.mark.parametrize("channels", [1, 37, 64, 256, 5000])
 def test_plan_covers_the_channels_and_cuts_time_only_for_idle_threads(threads: int, batch: int, channels: int) -> None:
-    tile, chunks = plan(65536, batch, channels, threads)
+    tile, chunks = make_plan(65536, batch, channels, threads)
     tasks = batch * -(-channels // tile)
     assert 1 <= tile <= min(channels, 1024)
     assert tile == channels or tile % 32 == 0
@@ -110,13 +110,13 @@ def test_plan_covers_the_channels_and_cuts_time_only_for_idle_threads(threads: i
 
 
 def test_plan_never_cuts_time_for_two_threads() -> None:
-    assert {plan(65536, batch, channels, 2).chunks for batch in (1, 2, 5) for channels in (1, 16, 33, 512)} == {1}
+    assert {make_plan(65536, batch, channels, 2).chunks for batch in (1, 2, 5) for channels in (1, 16, 33, 512)} == {1}
 
 
 def test_plan_cuts_time_where_one_channel_meets_many_threads() -> None:
-    assert plan(65536, 1, 16, 64) == Plan(16, 64)
-    assert plan(300, 1, 16, 64) == Plan(16, 4)
-    assert plan(100, 1, 16, 64) == Plan(16, 1)
+    assert make_plan(65536, 1, 16, 64) == Plan(16, 64)
+    assert make_plan(300, 1, 16, 64) == Plan(16, 4)
+    assert make_plan(100, 1, 16, 64) == Plan(16, 1)
 
 
 @pytest.mark.parametrize("name", JUDGED)

@@ -23,8 +23,8 @@ from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
 from pytest_ecornn.implementations._cuda.rows import shape_of
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
-from pytest_ecornn.implementations.scan_gpu.config import Device, Form, ScanRequirements, TileShape, choose
-from pytest_ecornn.implementations.scan_gpu.ops import CELLS, Kind, Shape
+from pytest_ecornn.implementations.scan_gpu.config import Device, Form, ScanRequirements, TileShape, select_config
+from pytest_ecornn.implementations.scan_gpu.ops import CELLS, ScanSpec, Shape
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
 from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
 from pytest_ecornn.reference.precision import current, fp32_precision, whole_sums
@@ -41,7 +41,7 @@ needs = st.builds(
 
 
 def form(steps: int, batch: int, hidden: int) -> Form:
-    return choose(steps, batch, hidden, ScanRequirements(2, torch.float32, False, False, True), H200)
+    return select_config(steps, batch, hidden, ScanRequirements(2, torch.float32, False, False, True), H200)
 
 
 # The form.
@@ -56,27 +56,27 @@ def test_tiles_cover_all_steps_and_channels_and_groups_all_tiles(
     steps: int, batch: int, hidden: int, need: ScanRequirements, device: Device
 ) -> None:
     need = need._replace(is_paired=need.is_paired and need.dtype.itemsize == 2)
-    found = choose(steps, batch, hidden, need, device)
+    found = select_config(steps, batch, hidden, need, device)
     assert found.tiles * found.tile_shape.steps >= steps > (found.tiles - 1) * found.tile_shape.steps
     assert found.channel_blocks * found.tile_shape.channels >= batch * hidden
     assert 4**found.group_bits >= found.tiles
     assert found.launch.block <= 1024
-    assert found.is_split or found.launch.grid == found.channel_blocks
-    assert bool(found.words) == found.is_split
+    assert found.splits_time or found.launch.grid == found.channel_blocks
+    assert bool(found.words) == found.splits_time
     assert found.tile_shape.resident * need.shared_bytes(found.tile_shape) <= device.shared_bytes
     if need.dtype.itemsize > 2 or need.is_paired:  # what may be copied 16 bytes at a time
         assert found.tile_shape.items_per_thread * found.tile_shape.pack * need.dtype.itemsize % 16 == 0
 
 
 def test_time_is_split_only_where_channels_are_few() -> None:
-    assert form(65_536, 1, 64).is_split
-    assert not form(65_536, 8, 1536).is_split
-    assert not form(100, 1, 64).is_split  # one tile
+    assert form(65_536, 1, 64).splits_time
+    assert not form(65_536, 8, 1536).splits_time
+    assert not form(100, 1, 64).splits_time  # one tile
 
 
 def test_a_split_scan_has_no_more_blocks_than_run_at_once() -> None:
     found = form(65_536, 1, 256)
-    assert found.launch.grid == found.tile_shape.resident * H200.processors < found.tiles * found.channel_blocks
+    assert found.launch.grid == found.tile_shape.resident * H200.num_sms < found.tiles * found.channel_blocks
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def draw(cell: str, steps: int, device: str) -> tuple[Inputs, tuple[Tensor, Tens
 
 def on_cpu(shape: Shape, is_biased: bool, backward: bool, **tensors: Tensor | None) -> None:
     is_masked = any(tensors[name] is not None for name in ("lengths", "resets"))
-    kind = Kind(torch.float64, torch.device("cpu"), 8, is_biased, is_masked, backward)
+    kind = ScanSpec(torch.float64, torch.device("cpu"), 8, is_biased, is_masked, backward)
     form = form_of_one_thread(shape, kind)
     arrays, integers = scan_gpu_ops.arguments(form, shape, tensors)
     scan_gpu_ops.make_kernel(shape, kind, form)(form.launch, **arrays, **integers)
@@ -588,7 +588,7 @@ def test_a_compiled_function_is_one_graph() -> None:
 def test_nothing_to_scan_is_refused(sizes: tuple[int, int, int]) -> None:
     shape = Shape.of(torch.empty(sizes), "mingru", False, False)
     with pytest.raises(ValueError, match="expected T, B and H of at least 1, got"):
-        scan_gpu_ops.plan(shape, Kind(torch.float32, torch.device("cuda", 0), 4, False, False, False))
+        scan_gpu_ops.make_plan(shape, ScanSpec(torch.float32, torch.device("cuda", 0), 4, False, False, False))
 
 
 def test_a_shape_is_read_from_x() -> None:

@@ -19,7 +19,7 @@ from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
 from pytest_ecornn.implementations.scan_gpu.ops import CELLS, Shape
 from pytest_ecornn.implementations.scan_gpu_log import ScanGpuLog
 from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
-from pytest_ecornn.implementations.scan_gpu_log.ops import BlellochConfig, choose, log_scan, make_kernel
+from pytest_ecornn.implementations.scan_gpu_log.ops import BlellochConfig, log_scan, make_kernel, select_config
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.verification import Candidate
 from tests.helpers.kernel_forms import H200
@@ -37,17 +37,17 @@ POSITIVE = ("mingru_positive", "minlstm_positive")
 @given(st.integers(1, 100), st.integers(1, 3000), st.sampled_from((torch.float64, torch.float32, torch.bfloat16)))
 def test_blocks_cover_all_channels_and_a_tree_fits_static_shared_memory(batch: int, hidden: int, dtype: torch.dtype) -> None:
     shape = Shape("mingru_positive", 100, batch, hidden, True, False)
-    tree = choose(shape, dtype, H200.processors)
+    tree = select_config(shape, dtype, H200.num_sms)
     assert tree.steps.bit_count() == 1
-    assert (tree.launch(shape).grid // batch) * tree.across >= hidden
-    assert (tree.steps + 1) * tree.across * 4 * max(4, dtype.itemsize) <= 48 * 1024
-    assert tree.launch(shape).block % tree.across == 0
+    assert (tree.launch(shape).grid // batch) * tree.threads_per_row >= hidden
+    assert (tree.steps + 1) * tree.threads_per_row * 4 * max(4, dtype.itemsize) <= 48 * 1024
+    assert tree.launch(shape).block % tree.threads_per_row == 0
 
 
 def test_trees_are_narrow_and_long_only_where_channels_are_few() -> None:
     few, many = (Shape("mingru_positive", 4096, 8, hidden, True, False) for hidden in (64, 1536))
-    assert choose(few, torch.float32, H200.processors) == BlellochConfig(8, 256)
-    assert choose(many, torch.float32, H200.processors) == BlellochConfig(32, 64)
+    assert select_config(few, torch.float32, H200.num_sms) == BlellochConfig(8, 256)
+    assert select_config(many, torch.float32, H200.num_sms) == BlellochConfig(32, 64)
 
 
 def test_a_candidate_that_may_be_negative_is_an_error() -> None:

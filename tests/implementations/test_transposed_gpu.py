@@ -14,7 +14,7 @@ from pytest_ecornn.contract import Case, Layer, Weights
 from pytest_ecornn.implementations.row_major_gpu import RowMajorGpu
 from pytest_ecornn.implementations.transposed_gpu import TransposedGpu, ops, steps
 from pytest_ecornn.implementations.transposed_gpu import layer as transposed_layer
-from pytest_ecornn.implementations.transposed_gpu.buffers import Form, reserve, tracks
+from pytest_ecornn.implementations.transposed_gpu.buffers import Form, make_pseudo_layers, reserve
 from pytest_ecornn.verification import verification
 from tests.helpers.requirements import needs_compiler, needs_gpu
 from tests.simulator import kernels_on_cpu
@@ -102,12 +102,12 @@ def test_the_ops_keep_what_torch_asks_of_ops() -> None:
 def test_tracks_share_no_memory_and_leave_none_undefined_between_them() -> None:
     form = Form(small("gru", layers=2), torch.device("cpu"), True)
     memory, nowhere_zero = reserve(form), 2.3694e-38  # whose bytes are all 1
-    arrays = [array for track in tracks(form, memory) for array in (track.gates, track.state, track.h)]
+    arrays = [array for track in make_pseudo_layers(form, memory) for array in (track.gates, track.state, track.h)]
     for number, array in enumerate(arrays):
         array.fill_(number + 1)
     assert all((array == number + 1).all() for number, array in enumerate(arrays))
     marks = torch.zeros_like(memory)
-    for track in tracks(form, marks):
+    for track in make_pseudo_layers(form, marks):
         for array in (track.gates, track.state, track.h):
             array.fill_(nowhere_zero)
     assert not memory[marks == 0].any()

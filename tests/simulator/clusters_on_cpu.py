@@ -55,7 +55,7 @@ def running_layers(form_of: Callable[[Shape, KernelSpec], Form], waves: Waves = 
         return form, persistent_kernel.make_kernel(kind, form)
 
     patch.setattr(persistent_kernel, "compile_layer", plan)
-    patch.setattr(wavefront, "waves", waves)
+    patch.setattr(wavefront, "get_wavefronts", waves)
     for module in (persistent_kernel, single_step, wavefront):
         patch.setattr(module, "Kernel", ClustersOnCpu)
     patch.setattr(Device, "of", lambda device: H200)
@@ -88,8 +88,8 @@ def running_sparse(device: Device) -> Iterator[None]:
 
 def forget() -> None:
     """The launches that were made: of kernels that are to be others now."""
-    sparse_kernel.forget()
-    wavefront.forget()
+    sparse_kernel.clear_cache()
+    wavefront.clear_cache()
     single_step.get_single_step_kernel.cache_clear()
 
 

@@ -25,17 +25,17 @@ from pytest_ecornn.implementations._cuda.launch import INT32, INT64, POINTER, La
 from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
 from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
 from pytest_ecornn.implementations.scan_gpu.config import Form, ScanRequirements, TileShape
-from pytest_ecornn.implementations.scan_gpu.ops import CELLS, Kind, Shape
+from pytest_ecornn.implementations.scan_gpu.ops import CELLS, ScanSpec, Shape
 from pytest_ecornn.implementations.scan_gpu_log import ops as scan_gpu_log_ops
 from pytest_ecornn.implementations.scan_gpu_log.ops import BlellochConfig
 from pytest_ecornn.implementations.transposed_gpu import layer, steps
 from tests.simulator.compiled_on_cpu import compiled
 
 IS_SANITIZED = os.environ.get("ECORNN_SANITIZED") == "address"  # in processes of tests/simulator/sanitized_cpu.py
-ONE_THREAD = BlellochConfig(across=2, steps=8, threads=1)
+ONE_THREAD = BlellochConfig(threads_per_row=2, steps=8, threads=1)
 
 
-def form_of_one_thread(shape: Shape, kind: Kind) -> Form:
+def form_of_one_thread(shape: Shape, kind: ScanSpec) -> Form:
     """Of one stretch a tile, so that no thread reads another's."""
     cut, gates = TileShape(1, 32, 4, 1, 1, 2), CELLS[shape.cell][0]
     read_bytes = ScanRequirements(gates, kind.dtype, is_paired=False, is_backward=kind.is_backward, is_plain=True).read_bytes(
@@ -124,7 +124,7 @@ def build(
 def running_scans() -> Iterator[None]:
     """Within it scan_gpu's and scan_gpu_log's ops run on a CPU, each block of their kernels one thread a channel."""
 
-    def plan(shape: Shape, kind: Kind) -> tuple[Form, Kernel]:
+    def plan(shape: Shape, kind: ScanSpec) -> tuple[Form, Kernel]:
         form = form_of_one_thread(shape, kind)
         return form, scan_gpu_ops.make_kernel(shape, kind._replace(alignment=8), form)
 
@@ -132,8 +132,8 @@ def running_scans() -> Iterator[None]:
         return ONE_THREAD, scan_gpu_log_ops.make_kernel(shape, dtype, device, ONE_THREAD, is_compensated)
 
     with pytest.MonkeyPatch.context() as patch, torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
-        patch.setattr(scan_gpu_ops, "plan", plan)
-        patch.setattr(scan_gpu_log_ops, "plan", plan_log)
+        patch.setattr(scan_gpu_ops, "make_plan", plan)
+        patch.setattr(scan_gpu_log_ops, "make_plan", plan_log)
         for module in (scan_gpu_ops, scan_gpu_log_ops):
             patch.setattr(module, "Kernel", KernelOnCpu)
             patch.setattr(module, "_launches", LayoutMemo(module._prepared))

@@ -200,7 +200,7 @@ def _form(job: Job, shape: Shape, kind: KernelSpec) -> Form:
 
 def _waves(shape: Shape, kind: KernelSpec, inputs: int, layers: int) -> list[WavefrontConfig | None]:
     problem = kind.problem(shape.cell, shape.hidden, shape.batch)
-    return heuristics_wavefront.waves(problem, H200, inputs, layers, _LONG_STEPS)
+    return heuristics_wavefront.select_wavefronts(problem, H200, inputs, layers, _LONG_STEPS)
 
 
 @contextmanager

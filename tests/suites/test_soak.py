@@ -191,7 +191,7 @@ def test_pruned_cases_are_of_every_kind_of_form() -> None:
         if one.density < 1
         for is_backward in (False, True)[: 1 + one.training]
     ]
-    found = [heuristics.choose(one, heuristics.expected_counts(one, density), H200) for one, density in problems]
+    found = [heuristics.select_config(one, heuristics.expected_counts(one, density), H200) for one, density in problems]
     forms = [form for form in found if isinstance(form, SparseConfig)]
     assert len(forms) == len(found)
     assert {(form.cluster > 1, form.problem.is_backward) for form in forms} == set(product((False, True), repeat=2))

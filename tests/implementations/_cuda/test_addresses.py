@@ -37,15 +37,15 @@ def of_form(kind: type[Form], units: int, inputs: int = 0) -> tuple[Path, Any]:
 
 
 def of_wave() -> tuple[Path, Any]:
-    waves = heuristics_wavefront.waves(PROBLEM, H200, 64, 2, 64)
+    waves = heuristics_wavefront.select_wavefronts(PROBLEM, H200, 64, 2, 64)
     wave = next(wave for wave in waves if wave is not None)
     return wavefront._SOURCE, kernel.macros(TF32, wave)
 
 
 def of_once() -> tuple[Path, Any]:
-    return single_step._SOURCE, single_step.choose(SingleStepConfig("lstm", 64, 64, 3, MathMode(4, False)), H200).macros(
-        torch.float32
-    )
+    return single_step._SOURCE, single_step.select_single_step(
+        SingleStepConfig("lstm", 64, 64, 3, MathMode(4, False)), H200
+    ).macros(torch.float32)
 
 
 KERNELS = {

@@ -74,7 +74,7 @@ def test_a_form_covers_all_units_and_sequences_and_fits(
     assert form.blocks <= device.largest_cluster
     assert form.shared_bytes <= device.shared_bytes
     assert 8 * form.held < 255  # registers
-    assert 1 <= form.held <= form.held + form.shared <= form.parts
+    assert 1 <= form.held <= form.held + form.shared <= form.fragments_per_warp
     assert form.m_tiles_per_warp % form.m_tiles_per_pass == 0
     if form.streamed_fragments:
         assert (form.held + form.shared) % form.m_tiles_per_pass == 0

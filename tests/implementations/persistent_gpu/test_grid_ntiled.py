@@ -233,7 +233,7 @@ def test_every_form_covers_all_units_and_sequences_and_fits(
         assert form.wide * form.tiles * form.clusters >= batch > form.wide * form.tiles * (form.clusters - 1)
         assert (form.streamed_fragments, form.stream_stages) == (0, 0)
         assert form.shared_bytes <= device.shared_bytes
-        assert 1 <= form.held <= form.parts
+        assert 1 <= form.held <= form.fragments_per_warp
         assert min(batch, form.wide) <= form.sequences <= form.wide
         assert form.states_per_thread * 32 * WARPS >= form.units * form.sequences
         assert 0 <= form.presplit_fragments <= form.fragments * arithmetic.is_3xtf32

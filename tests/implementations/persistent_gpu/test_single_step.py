@@ -18,7 +18,7 @@ from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations.persistent_gpu import forward, kernel, single_step
 from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
-from pytest_ecornn.implementations.persistent_gpu.single_step import MAX_SEQUENCES, SingleStepConfig, choose
+from pytest_ecornn.implementations.persistent_gpu.single_step import MAX_SEQUENCES, SingleStepConfig, select_single_step
 from pytest_ecornn.verification import calls
 from tests.helpers.persistent import ARITHMETICS, CELLS, expect_right, expect_seen, on_cpu, small, verdicts
 from tests.helpers.requirements import needs_compiler, needs_hopper
@@ -31,7 +31,7 @@ __all__ = ["on_cpu"]  # a fixture
 def test_blocks_cover_all_units_and_sequences_and_run_at_once_where_they_can(
     cell: str, hidden: int, batch: int, arithmetic: MathMode, processors: int
 ) -> None:
-    form = choose(SingleStepConfig(cell, 40, hidden, batch, arithmetic), Device(processors, 100_000, 1))
+    form = select_single_step(SingleStepConfig(cell, 40, hidden, batch, arithmetic), Device(processors, 100_000, 1))
     tiles = -(-batch // 8)
     assert form.units * form.blocks >= hidden > form.units * (form.blocks - 1)
     assert form.launch.grid == form.blocks * tiles

@@ -23,7 +23,11 @@ from pytest_ecornn.implementations.persistent_gpu.cost_coefficients import H200 
 from pytest_ecornn.implementations.persistent_gpu.cost_model import WavefrontCostModel, make_cost_model
 from pytest_ecornn.implementations.persistent_gpu.describe import describe
 from pytest_ecornn.implementations.persistent_gpu.heuristics import clusters, select_config
-from pytest_ecornn.implementations.persistent_gpu.heuristics_wavefront import select_wavefront, single_layer_us, waves
+from pytest_ecornn.implementations.persistent_gpu.heuristics_wavefront import (
+    select_wavefront,
+    select_wavefronts,
+    single_layer_us,
+)
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from pytest_ecornn.verification import calls
@@ -64,7 +68,7 @@ def test_a_wave_is_all_on_chip_at_once_and_promises_less_time(
     assert 2 <= wave.layers <= min(layers, MAX_LAYERS)
     assert wave.layers * wave.clusters * wave.blocks == wave.launch.grid
     assert wave.layers * wave.clusters <= H200.clusters(wave.blocks)
-    assert wave.held + wave.shared == wave.parts
+    assert wave.held + wave.shared == wave.fragments_per_warp
     assert wave.shared_bytes <= H200.shared_bytes
     assert wave.launch.block * wave.launch_registers <= 65_536
     form = select_config(problem, H200)
@@ -77,12 +81,12 @@ def test_a_wave_is_all_on_chip_at_once_and_promises_less_time(
     [(1, [1]), (2, [2]), (3, [3]), (4, [4]), (5, [4, 1]), (6, [4, 2])],
 )
 def test_layers_come_in_waves_of_four_at_most(layers: int, sizes: list[int]) -> None:
-    found = waves(ProblemSize("lstm", 200, 8, ARITHMETICS[0]), H200, 200, layers, 35)
+    found = select_wavefronts(ProblemSize("lstm", 200, 8, ARITHMETICS[0]), H200, 200, layers, 35)
     assert [wave.layers if wave else 1 for wave in found] == sizes
 
 
 def test_a_first_layer_of_wide_inputs_runs_on_its_own_and_those_above_in_a_wave() -> None:
-    alone, wave = waves(ProblemSize("lstm", 256, 8, ARITHMETICS[0]), H200, 8000, 3, 35)
+    alone, wave = select_wavefronts(ProblemSize("lstm", 256, 8, ARITHMETICS[0]), H200, 8000, 3, 35)
     assert (alone, wave and (wave.layers, wave.inputs)) == (None, (2, 256))
 
 
@@ -96,7 +100,7 @@ def test_a_first_layer_of_wide_inputs_runs_on_its_own_and_those_above_in_a_wave(
     ids=["weights too large", "too many sequences", "no clusters"],
 )
 def test_what_has_no_room_at_once_runs_layer_after_layer(problem: ProblemSize, device: Device) -> None:
-    assert waves(problem, device, problem.hidden, 2, 100) == [None, None]
+    assert select_wavefronts(problem, device, problem.hidden, 2, 100) == [None, None]
 
 
 # On clusters of a CPU.
@@ -213,7 +217,7 @@ def test_what_is_kept_is_what_layers_one_by_one_keep(in_waves: list[WavefrontCon
     found, kept = persistent_forward.forward(*given, keeps=True)
     assert in_waves
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wavefront, "waves", clusters_on_cpu.one_by_one)
+        patch.setattr(wavefront, "get_wavefronts", clusters_on_cpu.one_by_one)
         wanted, kept_alone = persistent_forward.forward(*given, keeps=True)
     for one, other in zip([found, *kept], [wanted, *kept_alone], strict=True):
         assert len(one) == len(other)
@@ -343,8 +347,8 @@ def test_on_a_gpu_the_kernel_passes_the_rule(
         seen.extend(found := found_by(*of))
         return found
 
-    found_by = wavefront.waves
-    monkeypatch.setattr(wavefront, "waves", waves_of)
+    found_by = wavefront.get_wavefronts
+    monkeypatch.setattr(wavefront, "get_wavefronts", waves_of)
     precise = {"dtype": "float32", "precision": "tf32"} if dtype == "tf32" else {"dtype": dtype}
     case = gpu_case(cell, hidden_size=hidden, batch=batch, layers=layers, steps=steps, mode=mode, **precise)
     expect_right(case)

@@ -137,20 +137,21 @@ def expect_whole(packed: PackedEll) -> None:
     """Every element once, in a turn of a thread whose slot is of its row, at its column's position."""
     spread, pattern = packed.spread, packed.nonzeros
     hidden = pattern.shape[1] // spread.told
-    assert packed.turns % 2 == 0
+    assert packed.num_rounds % 2 == 0
     assert sorted(packed.unit_permutation[packed.unit_permutation != PADDING]) == list(range(hidden))
     assert all(sorted(slots) == list(range(spread.threads)) for slots in packed.slots)
     assert int(packed.row_offsets.max()) <= spread.threads
     zeros, many = spread.zeros(hidden)
     assert zeros >= len(packed.unit_permutation) // spread.cluster * spread.told
     assert (
-        (packed.columns[packed.sources == PADDING] >= zeros) & (packed.columns[packed.sources == PADDING] < zeros + many)
+        (packed.col_indices[packed.sources == PADDING] >= zeros)
+        & (packed.col_indices[packed.sources == PADDING] < zeros + many)
     ).all()
     block, turn, thread = np.nonzero(packed.sources != PADDING)
     element, slot = packed.sources[block, turn, thread], packed.slots[block, thread]
     assert np.array_equal(np.sort(element), np.arange(len(pattern.col_indices)))
     segment = block % spread.cluster * spread.segment(hidden)
-    place, which = np.divmod(packed.columns[block, turn, thread] + segment, spread.told)
+    place, which = np.divmod(packed.col_indices[block, turn, thread] + segment, spread.told)
     assert np.array_equal(packed.unit_permutation[place] + hidden * which, pattern.col_indices[element])
     gate, unit = pattern.rows[element] // hidden, pattern.rows[element] % hidden
     at = np.empty(hidden, np.int64)
@@ -164,9 +165,9 @@ def expect_whole(packed: PackedEll) -> None:
 def test_threads_take_turns_that_do_not_collide() -> None:
     pattern = from_mask(random_mask(600, 600, 0.3))
     arranged, plain = (pack(pattern, Partition(1, 10, 256), is_bank_aware=is_aware) for is_aware in (True, False))
-    assert arranged.turns <= plain.turns + 3
+    assert arranged.num_rounds <= plain.num_rounds + 3
     assert arranged.bank_conflicts < 0.05
-    assert (1 + plain.bank_conflicts) * plain.turns > 2 * (1 + arranged.bank_conflicts) * arranged.turns
+    assert (1 + plain.bank_conflicts) * plain.num_rounds > 2 * (1 + arranged.bank_conflicts) * arranged.num_rounds
 
 
 def test_short_lists_stay_in_the_order_of_columns() -> None:
@@ -175,17 +176,17 @@ def test_short_lists_stay_in_the_order_of_columns() -> None:
     assert min_rounds(plain.nonzeros.counts.reshape(60, 10), 32) in (5, 6)
     assert aware.bank_conflicts < plain.bank_conflicts
     aware, plain = (pack(pattern, Partition(1, 10, 64, 16), is_bank_aware=is_aware) for is_aware in (True, False))
-    assert np.array_equal(aware.columns, plain.columns)
+    assert np.array_equal(aware.col_indices, plain.col_indices)
     assert np.array_equal(aware.slots, plain.slots)
 
 
 def test_collisions_are_counted_among_threads_that_read_at_once() -> None:
     packed = pack(from_mask(torch.eye(8).bool()), Partition(1, 8, 32, 4, 2))
-    packed.columns[:] = 0
+    packed.col_indices[:] = 0
     assert packed.bank_conflicts == 3
-    packed.columns[:] = np.arange(32) * 2
+    packed.col_indices[:] = np.arange(32) * 2
     assert packed.bank_conflicts == 0
-    packed.columns[:] = np.arange(32)
+    packed.col_indices[:] = np.arange(32)
     assert packed.bank_conflicts == 1
 
 
@@ -207,7 +208,7 @@ def test_a_long_row_has_more_threads() -> None:
     for row, count in enumerate(counts[0]):
         mask[row, :count] = True
     packed = pack(from_mask(torch.cat((mask, torch.zeros(86, 90, dtype=torch.bool)))), Partition(1, 4, 32), is_balanced=False)
-    assert packed.turns <= 6
+    assert packed.num_rounds <= 6
     assert np.diff(packed.row_offsets[0]).tolist() == [23, 3, 0, 2]
 
 

@@ -23,7 +23,7 @@ from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec
 from pytest_ecornn.implementations.sparse_persistent_gpu import SparsePersistentGpu, cost_model, heuristics, packed_weight
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL, SparseConfig, Techniques
-from pytest_ecornn.implementations.sparse_persistent_gpu.heuristics import capacity, choose, expected_counts
+from pytest_ecornn.implementations.sparse_persistent_gpu.heuristics import capacity, expected_counts, select_config
 from pytest_ecornn.implementations.sparse_persistent_gpu.layer import Layer
 from pytest_ecornn.verification import calls, verification
 from tests.helpers.persistent import _plant
@@ -90,7 +90,7 @@ def test_a_form_covers_all_units_and_sequences_and_fits(
     cell: str, hidden: int, batch: int, density: float, dtype: str, is_backward: bool, device: Device, techniques: Techniques
 ) -> None:
     problem = ProblemSize(cell, hidden, batch, MathMode.of(dtype, "ieee"), is_backward)
-    form = choose(problem, expected_counts(problem, density), device, techniques)
+    form = select_config(problem, expected_counts(problem, density), device, techniques)
     if isinstance(form, str):
         assert density * hidden * hidden * GATES[cell] > 2_000_000, form
         return
@@ -110,7 +110,7 @@ def test_capacity_is_the_largest_that_fits() -> None:
     assert found > 3500
     for hidden, fits in ((found, True), (found + 1, False)):
         own = problem._replace(hidden=hidden)
-        assert isinstance(choose(own, expected_counts(own, 0.1), H200), SparseConfig) == fits
+        assert isinstance(select_config(own, expected_counts(own, 0.1), H200), SparseConfig) == fits
     assert capacity(problem, 0.05, H200) > found > capacity(problem, 0.2, H200)
     assert capacity(problem, 0.1, Device(132, 1000, 1)) == 0
 
@@ -241,13 +241,13 @@ def seen_forms() -> Iterator[list[SparseConfig]]:
     found: list[SparseConfig] = []
 
     def choose_and_keep(*given: Any) -> SparseConfig | str:
-        form = choose(*given)
+        form = select_config(*given)
         assert isinstance(form, SparseConfig)
         found.append(form)
         return form
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed_weight, "choose", choose_and_keep)
+        patch.setattr(packed_weight, "select_config", choose_and_keep)
         yield found
 
 

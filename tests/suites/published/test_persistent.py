@@ -67,7 +67,7 @@ def us(clocks: float) -> float:
 
 def test_a_step_waits_for_what_is_handed_on_and_then_multiplies() -> None:
     assert persistent_floor.PART_BYTES == tiling.PART_BYTES
-    assert form().parts == 16
+    assert form().fragments_per_warp == 16
     assert persistent_floor.handoff_us(form()) == pytest.approx(0.2 + us(32 * 8 * 2 * 16 / 32))
     assert persistent_floor.busy_us(form()) == pytest.approx(us(16 * 2 * 2 * 6.1))
     assert persistent_floor.floor_us(form()) == pytest.approx(0.2 + us(256 + 390.4))
