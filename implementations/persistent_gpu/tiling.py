@@ -30,10 +30,11 @@ _MOST_WIDE = 16  # bytes that are read at once
 class Tiling:
     """`blocks` of a cluster own `units` each; it has `tiles` of `wide` sequences, 8. With `is_grid` the clusters are groups.
 
-    k_partitions: groups of warps, K partitions of a product. Of a warp's fragments of W_hh `held` are in registers and `shared` in shared
-    memory. The rest is streamed: `stream_stages` passes of `m_tiles_per_pass` fragments are in flight. grid_rows: blocks in each
-    column of a group, backward in a grid. buffers: of states, forward in a grid; `readers` more threads, the load warps, load what is published
-    into them. 0: the threads that multiply load it too. reallocates_registers: from the load warps to the others.
+    k_partitions: groups of warps, one for each K partition of a product. Of a warp's fragments of W_hh `held` are in registers
+    and `shared` in shared memory. The rest is streamed: `stream_stages` passes of `m_tiles_per_pass` fragments are in flight.
+    grid_rows: blocks in each column of a group, backward in a grid. buffers: of states, forward in a grid. readers: threads of
+    the load warps, which load published states into them; with 0 the threads that multiply load too.
+    reallocates_registers: from the load warps to the others.
     """
 
     problem: ProblemSize
