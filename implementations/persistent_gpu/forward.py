@@ -92,8 +92,11 @@ class _Forward(NamedTuple):
             self.kept.outputs.append(output)
             addresses += (*of_track.addresses, output.data_ptr(), address(kept), address(cells))
             live += (*of_track.tensors, output, kept, cells)
-        states = (*state_addresses(self.initial_states, stack, first), *state_addresses(self.final_states, stack, first))
-        launch((x.data_ptr(), *addresses, *states, address(self.lengths)))
+        state_pointers = (
+            *state_addresses(self.initial_states, stack, first),
+            *state_addresses(self.final_states, stack, first),
+        )
+        launch((x.data_ptr(), *addresses, *state_pointers, address(self.lengths)))
         return output
 
     def layer(self, layer: int, x: Tensor) -> Tensor:

@@ -75,8 +75,8 @@ class PackedWeight:
         at = pattern.col_indices.astype(np.int64) * pattern.shape[0] + pattern.rows if is_transposed else pattern.places
         found = np.append(at, 0)[sources].reshape(self.form.blocks, self.form.pairs, 2, BLOCK_THREADS)
         is_none = (sources == PADDING).reshape(found.shape)
-        laid = [one if self._is_wide else one.swapaxes(2, 3) for one in (found, is_none)]
-        return torch.from_numpy(laid[0].astype(np.int32)), torch.from_numpy(np.ascontiguousarray(laid[1]))
+        packed_rows = [one if self._is_wide else one.swapaxes(2, 3) for one in (found, is_none)]
+        return torch.from_numpy(packed_rows[0].astype(np.int32)), torch.from_numpy(np.ascontiguousarray(packed_rows[1]))
 
     def values(self, weight: Tensor) -> Tensor:
         """weight: [G*H, H]."""
