@@ -46,9 +46,9 @@ JUDGED = (
 )
 
 
-def of(cell: str, dtype: torch.dtype = torch.float32, cut: Plan | None = None, **given: Any) -> Scan:
+def of(cell: str, dtype: torch.dtype = torch.float32, tiling: Plan | None = None, **given: Any) -> Scan:
     """A scan, time first and forward unless `given` says otherwise."""
-    options = {"pre": dtype, "batch_first": False, "reverse": False, "threads": 2, "cut": cut or Plan(1024, 1)} | given
+    options = {"pre": dtype, "batch_first": False, "reverse": False, "threads": 2, "tiling": tiling or Plan(1024, 1)} | given
     return Scan(cell=cell, dtype=dtype, **options)
 
 
@@ -135,7 +135,7 @@ def test_run_in_chunks_equals_whole_run(cell: str, reverse: bool, share: float) 
     resets = torch.rand(43, 3) < share if share else None
     whole = with_gradients(of(cell, reverse=reverse), x, first, lengths, resets)
     for cut in (Plan(32, 5), Plan(64, 43), Plan(1024, 4)):
-        parts = with_gradients(of(cell, reverse=reverse, cut=cut), x, first, lengths, resets)
+        parts = with_gradients(of(cell, reverse=reverse, tiling=cut), x, first, lengths, resets)
         for one, other in zip(whole, parts, strict=True):
             torch.testing.assert_close(other, one, rtol=2e-5, atol=2e-6)
 
@@ -145,14 +145,14 @@ def test_nothing_passes_a_reset_in_another_chunk(reverse: bool) -> None:
     x, first, resets = gates_of("mingru", 40, 2, 3), torch.full((2, 3), torch.inf), torch.zeros(40, 2, dtype=torch.bool)
     resets[17, 0] = True
     before, after = (slice(18, None), slice(18)) if reverse else (slice(17), slice(17, None))
-    output, final, _ = of("mingru", cut=Plan(3, 5), reverse=reverse).forward(x, first, None, resets)
+    output, final, _ = of("mingru", tiling=Plan(3, 5), reverse=reverse).forward(x, first, None, resets)
     assert output[before].isinf().all()
     assert output[after, 0].isfinite().all()
     assert output[after, 1].isinf().all()
     assert final[0].isfinite().all()
-    d_first = with_gradients(of("mingru", cut=Plan(3, 5), reverse=reverse), x, torch.randn(2, 3), None, resets)[-1]
+    d_first = with_gradients(of("mingru", tiling=Plan(3, 5), reverse=reverse), x, torch.randn(2, 3), None, resets)[-1]
     resets[0 if not reverse else -1, 1] = True
-    dropped = with_gradients(of("mingru", cut=Plan(3, 5), reverse=reverse), x, torch.randn(2, 3), None, resets)[-1]
+    dropped = with_gradients(of("mingru", tiling=Plan(3, 5), reverse=reverse), x, torch.randn(2, 3), None, resets)[-1]
     assert (d_first[1] != 0).all()
     assert torch.equal(dropped[1], torch.zeros(3))
 
@@ -160,10 +160,10 @@ def test_nothing_passes_a_reset_in_another_chunk(reverse: bool) -> None:
 def test_run_in_chunks_keeps_an_infinite_state() -> None:
     x = gates_of("mingru", 400, 1, 4)
     x[:, :, :4] = 3.0  # each step keeps a twentieth: a chunk's product underflows
-    output, final, _ = of("mingru", cut=Plan(4, 4)).forward(x[:40], torch.full((1, 4), torch.inf), None)
+    output, final, _ = of("mingru", tiling=Plan(4, 4)).forward(x[:40], torch.full((1, 4), torch.inf), None)
     assert output.isinf().all()
     assert final.isinf().all()
-    _, final, _ = of("mingru", cut=Plan(4, 4)).forward(x, torch.full((1, 4), torch.inf), None)
+    _, final, _ = of("mingru", tiling=Plan(4, 4)).forward(x, torch.full((1, 4), torch.inf), None)
     assert not final.isnan().any()
 
 
@@ -180,7 +180,7 @@ def test_split_run_equals_whole_run(cell: str) -> None:
 def test_tiles_threads_and_layouts_do_not_change_a_bit() -> None:
     x, first = gates_of("minlstm", 40, 6, 200), torch.randn(6, 200)
     whole = with_gradients(of("minlstm", threads=1), x, first, None)
-    tiled = with_gradients(of("minlstm", cut=Plan(32, 1)), x, first, None)
+    tiled = with_gradients(of("minlstm", tiling=Plan(32, 1)), x, first, None)
     for one, other in zip(whole, tiled, strict=True):
         assert torch.equal(one, other)
     swapped, final, _ = of("minlstm", batch_first=True).forward(x.transpose(0, 1).contiguous(), first, None)

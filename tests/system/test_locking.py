@@ -52,15 +52,15 @@ def wait_for(folder: Path, line: str, count: int = 1) -> None:
 
 
 def test_nobody_is_inside_beside_a_writer_and_readers_are_together(tmp_path: Path) -> None:
-    kinds = ["alone", "alone", "shared", "shared", "shared"]
+    kinds = ["exclusive", "exclusive", "shared", "shared", "shared"]
     with ExitStack() as workers:
         processes = [workers.enter_context(worker(tmp_path, kind, 30, 0.002)) for kind in kinds]
         assert [process.wait(60) for process in processes] == [0] * len(kinds)
-    inside, together = {"alone": 0, "shared": 0}, 0
+    inside, together = {"exclusive": 0, "shared": 0}, 0
     events = (tmp_path / "log").read_text().split()
     for event in events:
         inside[event[1:]] += 1 if event[0] == "+" else -1
-        assert inside["alone"] + bool(inside["shared"]) <= 1, f"writer and another at once: {inside}"
+        assert inside["exclusive"] + bool(inside["shared"]) <= 1, f"writer and another at once: {inside}"
         together = max(together, inside["shared"])
     assert len(events) == 2 * 30 * len(kinds)
     assert together > 1, "readers never overlapped: they do not share"
@@ -79,11 +79,11 @@ def test_a_writer_gets_in_among_readers_that_never_leave_it_free(tmp_path: Path)
             time.sleep(0.02)
 
 
-@pytest.mark.parametrize("kind", ["shared", "alone"])
+@pytest.mark.parametrize("kind", ["shared", "exclusive"])
 def test_a_killed_holder_lets_go(tmp_path: Path, kind: str) -> None:
     with worker(tmp_path, kind, 1, 600) as holder:
         wait_for(tmp_path, f"+{kind}")
-        with worker(tmp_path, "alone", 1, 0) as waiting:
+        with worker(tmp_path, "exclusive", 1, 0) as waiting:
             time.sleep(0.2)
             assert waiting.poll() is None, "entered beside the holder"
             holder.send_signal(signal.SIGKILL)
@@ -93,7 +93,7 @@ def test_a_killed_holder_lets_go(tmp_path: Path, kind: str) -> None:
 def test_a_killed_waiting_writer_lets_readers_pass(tmp_path: Path) -> None:
     with worker(tmp_path, "shared", 1, 600):
         wait_for(tmp_path, "+shared")
-        with worker(tmp_path, "alone", 1, 600) as waiting:
+        with worker(tmp_path, "exclusive", 1, 600) as waiting:
             time.sleep(1.0)
             waiting.kill()
             waiting.wait()
@@ -101,8 +101,8 @@ def test_a_killed_waiting_writer_lets_readers_pass(tmp_path: Path) -> None:
             assert reader.wait(10) == 0
 
 
-@pytest.mark.parametrize("outer", ["shared", "alone"])
-@pytest.mark.parametrize("inner", ["shared", "alone"])
+@pytest.mark.parametrize("outer", ["shared", "exclusive"])
+@pytest.mark.parametrize("inner", ["shared", "exclusive"])
 def test_taking_it_twice_raises_instead_of_waiting_forever(tmp_path: Path, outer: str, inner: str) -> None:
     lock = MachineLock(tmp_path / "lock")
     with getattr(lock, outer)():
@@ -140,10 +140,10 @@ def test_whom_it_waits_for_is_said_once_and_not_of_its_own_run(tmp_path: Path, i
     said: list[str] = []
     waiting = MachineLock(tmp_path / "lock")
     waiting.say = said.append
-    with worker(tmp_path, "alone", 2, 0.5) as holder:
+    with worker(tmp_path, "exclusive", 2, 0.5) as holder:
         waiting.run = holder.pid if is_own_run else 1
         for turn in (1, 2):
-            wait_for(tmp_path, "+alone", turn)
+            wait_for(tmp_path, "+exclusive", turn)
             with waiting.shared():
                 pass
     assert [line.split(",")[0] for line in said] == ([] if is_own_run else [f"waiting for the machine: process {holder.pid}"])
