@@ -144,8 +144,8 @@ def test_of_few_sequences_only_those_are_told(batch: int, units: int, sizes: dic
 
 NEXT = " " * 12
 FAULTS = {
-    "another step's sums": ("sums.receive(shared, handoff, thread, i - 1, ", "sums.receive(shared, handoff, thread, i, "),
-    "another step's gradients": ("receive(shared, handoff, thread, i, tile)", "receive(shared, handoff, thread, i + 1, tile)"),
+    "another step's sums": ("sums.receive(shared, mailboxes, thread, i - 1, ", "sums.receive(shared, mailboxes, thread, i, "),
+    "another step's gradients": ("thread, i, tile));", "thread, i + 1, tile));"),
     "another epoch": ("thread.number, i + 1, [&]", "thread.number, i, [&]"),
     "one place for all steps": ("* 2 + i % 2) * each", "* 2) * each"),
     "another block's sums": ("ACROSS + to) * ACROSS + thread.across()", "ACROSS + to) * ACROSS"),

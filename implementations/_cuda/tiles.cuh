@@ -58,11 +58,11 @@ struct Meeting {
 // The block's place among all: which tiles it has. Numbered are those of a step first by channels, then by sequences.
 struct Block {
     int tiles, batch, across, group_bits, stretch, lane;
-    status_word* maps;
+    status_word* tile_status;
 
-    __device__ Block(status_word* maps, int batch, int hidden, int tiles, int group_bits)
+    __device__ Block(status_word* tile_status, int batch, int hidden, int tiles, int group_bits)
         : tiles(tiles), batch(batch), across((hidden + WIDTH - 1) / WIDTH), group_bits(group_bits), stretch(threadIdx.x / ACROSS),
-          lane(threadIdx.x % ACROSS * PACK), maps(maps) {}
+          lane(threadIdx.x % ACROSS * PACK), tile_status(tile_status) {}
     __device__ bool is_over(const Job& job) const { return job.tile >= tiles; }
     __device__ int group(const Job& job) const { return job.tile >> group_bits; }
     __device__ Job job(int number) const {
@@ -144,7 +144,7 @@ struct Published {
     int row;  // words from a tile's map to the next
 
     __device__ Published(const Block& block, const Job& job)
-        : start(block.maps + ((offset)(job.sequence * block.across + job.column) * WIDTH + block.lane) * 2),
+        : start(block.tile_status + ((offset)(job.sequence * block.across + job.column) * WIDTH + block.lane) * 2),
           row(2 * WIDTH * block.batch * block.across) {}
     __device__ status_word* at(int number) const { return start + (offset)number * row; }
     __device__ void set(int number, const Maps& all) const {

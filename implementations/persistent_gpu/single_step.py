@@ -11,7 +11,6 @@ from math import ceil, gcd
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
@@ -25,8 +24,8 @@ MOST_SEQUENCES = 16
 _SOURCE = Path(__file__).parent / "kernels" / "persistent_once.cu"
 _TILE, _WARPS, _ROWS, _MOST_ROW_TILES = 8, 8, 16, 4  # sequences; rows of the tensor cores, that a block has at most
 _MOST_WIDE = 16  # bytes that are read at once
-_ADDRESSES = (
-    "x", "weight_ih", "weight_hh", "bias_ih", "bias_hh", "first_h", "first_c", "output", "final_h", "final_c",
+_ADDRESSES = (  # the first fields of the kernel's Params
+    "x", "weight_ih", "weight_hh", "bias_ih", "bias_hh", "h0", "c0", "output", "h_n", "c_n",
 )  # fmt: skip
 
 
@@ -84,6 +83,12 @@ def choose(once: Once, device: Device) -> Once:
     return next((one for one in found if one.launch.grid <= device.processors), found[-1])
 
 
+def make_kernel(once: Once, kind: Kind) -> Kernel:
+    """The kernel of a form, which takes its arguments by name."""
+    arguments = persistent_kernel.params((*_ADDRESSES, "output_sequence", "batch"))
+    return Kernel(_SOURCE, "persistent_once", once.macros(kind.dtype), arguments, kind.device, once.launch.shared_bytes)
+
+
 class OnceLaunch:
     """Launches the kernel; a call passes the addresses of its arrays. width: bytes to which `aligned` aligns what it reads.
 
@@ -98,10 +103,7 @@ class OnceLaunch:
         self.form = choose(once, Device.of(kind.device))
         self.width = self.form.width
         integers = {"output_sequence": output_sequence, "batch": batch}
-        arguments = {**dict.fromkeys(_ADDRESSES, np.int64), "output_sequence": np.int64, "batch": int}
-        macros, launch = self.form.macros(kind.dtype), self.form.launch
-        kernel = Kernel(_SOURCE, "persistent_once", macros, arguments, kind.device, launch.shared_bytes)
-        self._run = kernel.at(launch, _ADDRESSES, **integers)
+        self._run = make_kernel(self.form, kind).at(self.form.launch, _ADDRESSES, **integers)
 
     def __call__(self, addresses: tuple[int, ...]) -> None:
         """Launches the kernel. addresses: of its arrays in its order, 0 for none."""

@@ -98,15 +98,15 @@ def make_kernel(shape: Shape, kind: Kind, form: Form) -> Kernel:
     gates = CELLS[shape.cell][0]
     of_state, rows = Array(dtype, prod(shape.state), is_optional=True), partial(strided, shape)
     of_bias = Array(dtype, gates * shape.hidden, is_optional=not kind.is_biased)
-    arguments: dict[str, Any] = {**rows("x", dtype, gates * shape.hidden), "bias": of_bias, "first": of_state}
+    arguments: dict[str, Any] = {**rows("x", dtype, gates * shape.hidden), "bias": of_bias, "h0": of_state}
     arguments |= rows("output", dtype, shape.hidden)
     if kind.is_backward:
-        arguments |= {**rows("d_output", dtype, shape.hidden), "d_final": of_state}
-        arguments |= {**rows("d_x", dtype, gates * shape.hidden), "d_first": of_state}
+        arguments |= {**rows("d_output", dtype, shape.hidden), "d_h_n": of_state}
+        arguments |= {**rows("d_x", dtype, gates * shape.hidden), "d_h0": of_state}
     else:
-        arguments |= {"final": of_state}
+        arguments |= {"h_n": of_state}
     arguments |= {"lengths": Array(torch.int64, shape.batch, is_optional=True), **rows("resets", torch.uint8, 1, True)}
-    arguments["maps"] = Array(word_of(dtype), form.words, not form.is_split)
+    arguments["tile_status"] = Array(word_of(dtype), form.words, not form.is_split)
     arguments |= dict.fromkeys(("steps", "batch", "hidden", "is_reverse", "tiles", "group_bits"), int)
     name = "scan_backward" if kind.is_backward else "scan_forward"
     return Kernel(_SOURCE, name, macros(shape, kind, form), arguments, kind.device, form.launch.shared_bytes, form.is_split)
@@ -124,7 +124,7 @@ def arguments(form: Form, shape: Shape, arrays: Arrays) -> tuple[dict[str, Tenso
         integers |= strides(shape, name, arrays[name])
     x, resets = arrays["x"], arrays["resets"]
     assert x is not None
-    return {**arrays, "resets": None if resets is None else resets[..., None], "maps": form.maps(x)}, integers
+    return {**arrays, "resets": None if resets is None else resets[..., None], "tile_status": form.maps(x)}, integers
 
 
 def _prepared(how: tuple[Shape, bool], arrays: Arrays) -> tuple[Form, Prepared]:
@@ -151,7 +151,7 @@ def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, *how: Any) ->
     x, shape = adjacent(x), Shape.of(x, *named)
     output, final = shape.results(x)
     first = None if first is None else first.contiguous()
-    _launch(shape, False, x, bias=bias, first=first, output=output, final=final, lengths=lengths, resets=resets)
+    _launch(shape, False, x, bias=bias, h0=first, output=output, h_n=final, lengths=lengths, resets=resets)
     return output, final
 
 
@@ -173,7 +173,7 @@ def _backward_into(
     d_first = x.new_empty(shape.state)
     first, d_final = (None if one is None else one.contiguous() for one in (first, d_final))
     _launch(
-        shape, True, x, bias=bias, first=first, output=output, d_output=d_output, d_final=d_final, d_x=d_x, d_first=d_first,
+        shape, True, x, bias=bias, h0=first, output=output, d_output=d_output, d_h_n=d_final, d_x=d_x, d_h0=d_first,
         lengths=lengths, resets=resets,
     )  # fmt: skip
     return d_first

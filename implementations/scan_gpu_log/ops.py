@@ -57,8 +57,8 @@ def macros(cell: str, dtype: torch.dtype, tree: Tree, is_compensated: bool) -> t
 def make_kernel(shape: Shape, dtype: torch.dtype, device: torch.device, tree: Tree, is_compensated: bool) -> Kernel:
     """The kernel of a tree, its arguments by name."""
     gates, of_state = CELLS[shape.cell][0] * shape.hidden, Array(dtype, prod(shape.state), is_optional=True)
-    arguments = {**strided(shape, "x", dtype, gates), "bias": Array(dtype, gates, is_optional=True), "first": of_state}
-    arguments |= {**strided(shape, "output", dtype, shape.hidden), "final": of_state}
+    arguments = {**strided(shape, "x", dtype, gates), "bias": Array(dtype, gates, is_optional=True), "h0": of_state}
+    arguments |= {**strided(shape, "output", dtype, shape.hidden), "h_n": of_state}
     arguments |= {"lengths": Array(torch.int64, shape.batch, is_optional=True)}
     arguments |= dict.fromkeys(("steps", "hidden", "is_reverse"), int)
     return Kernel(_SOURCE, "scan_log_forward", macros(shape.cell, dtype, tree, is_compensated), arguments, device)
@@ -93,7 +93,7 @@ def _forward(x: Tensor, bias: Tensor | None, first: Tensor | None, lengths: Tens
     x, shape = adjacent(x), Shape.of(x, *named)
     output, final = shape.results(x)
     first = None if first is None else first.contiguous()
-    arrays = {"x": x, "bias": bias, "first": first, "output": output, "final": final, "lengths": lengths}
+    arrays = {"x": x, "bias": bias, "h0": first, "output": output, "h_n": final, "lengths": lengths}
     launch, pointers = _launches.find((shape, is_compensated), arrays)
     launch(pointers)
     return output, final

@@ -101,17 +101,17 @@ def kernels(form: Form) -> tuple[Kernel, Kernel]:
         ("t", "steps", "batch", "hidden", "h_features", "gate_features", "reverse"), int
     )
     forward: dict[str, Array | type[int]] = {
-        "gates": gates, "product": product_of_h, "bias_ih": bias, "bias_hh": bias, "state": state,
+        "gates": gates, "recurrent": product_of_h, "bias_ih": bias, "bias_hh": bias, "state": state,
         "h": h, "lengths": lengths, **numbers,
     }  # fmt: skip
     backward: dict[str, Array | type[int]] = {
         "gates": gates, "state": state, "d_output": Array(compute, case.steps * step),
-        "product_grad": product_of_d, "passed": a_step, "d_cell": a_step, "d_gates_x": d_gates,
+        "dh_recurrent": product_of_d, "dh_carry": a_step, "dc_carry": a_step, "d_gates_x": d_gates,
         "d_gates_h": d_gates, "lengths": lengths, **numbers,
     }  # fmt: skip
     return (
-        Kernel(_SOURCE, "step_forward", macros, forward, form.device),
-        Kernel(_SOURCE, "step_backward", macros, backward, form.device),
+        Kernel(_SOURCE, "step_forward", (*macros, ("BACKWARD", "0")), forward, form.device),
+        Kernel(_SOURCE, "step_backward", (*macros, ("BACKWARD", "1")), backward, form.device),
     )
 
 
@@ -200,7 +200,7 @@ class Steps:
             if not is_zero:
                 product(track.previous[t], weights.weight_hh.T, result[0])
             self._forward(
-                self._launch, gates=track.gates, product=None if is_zero else result, bias_ih=weights.bias_ih,
+                self._launch, gates=track.gates, recurrent=None if is_zero else result, bias_ih=weights.bias_ih,
                 bias_hh=weights.bias_hh, state=track.state, h=track.h, lengths=lengths, t=t, reverse=int(track.is_reverse),
                 **self._sizes,
             )  # fmt: skip
@@ -246,7 +246,7 @@ class Steps:
         for t in range(start, end) if track.is_reverse else range(end - 1, start - 1, -1):
             self._backward(
                 self._launch, gates=track.gates, state=track.state, d_output=gradients.d_output,
-                product_grad=None if t == begin else gradients.product, passed=gradients.passed, d_cell=gradients.d_cell,
+                dh_recurrent=None if t == begin else gradients.product, dh_carry=gradients.passed, dc_carry=gradients.d_cell,
                 d_gates_x=gradients.d_gates_x, d_gates_h=gradients.d_gates_h, lengths=lengths, t=t,
                 reverse=int(track.is_reverse), **self._sizes,
             )  # fmt: skip

@@ -1,10 +1,11 @@
 // Maths: LSTM, GRU (torch.nn's gate order) or RNN, CELL, after the input product, all T steps of one layer and direction in one
 //   launch, as persistent_gpu.cu, for W_hh that does not fit in a cluster or takes longer with one: it stays in the registers
 //   and shared memory of as many multiprocessors as there are.
-// Layout: as persistent_gpu.cu, but for left_over, in whose place there is
-//   handoff [tiles of all groups, 2, ABREAST, PACKET_SLOTS_PER_N_TILE] of 16 bytes, read and written: all 0 before the launch.
-//   A packet holds a part of what a block publishes of a sequence, with the epoch t + 1 for parts of h_t (heard_columns.cuh).
-//   No two may alias. Alignment: of the element; weight: WIDTH bytes; handoff: 16 bytes.
+// Layout: as persistent_gpu.cu, but for weight_stream, in whose place Params has
+//   mailboxes [tiles of all groups, 2, ABREAST, PACKET_SLOTS_PER_N_TILE] of 16 bytes, read and written: all 0 before the
+//   launch. A packet holds a part of what a block publishes of a sequence, with the epoch t + 1 for parts of h_t
+//   (heard_columns.cuh).
+//   No two may alias. Alignment: of the element; weight_hh: WIDTH bytes; mailboxes: 16 bytes.
 // Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of 8 * ABREAST sequences, independent
 //   of the other groups; block r of a group owns UNITS hidden units from r * UNITS. Each of its 8 warps multiplies all rows of
 //   these by an eighth of the columns, and computes an eighth of their states. TWICE of a warp's fragments of split float32 are
@@ -14,14 +15,17 @@
 //   step, of TF32 2/3, and more where UNITS do not fill their packets. Of an input product as
 //   persistent_gpu.cu, for a group in place of a cluster.
 // Limits: compute capability 8.0; nothing of W_hh is streamed; T, B, G * H below 2^30, as persistent_gpu.cu; offsets 64-bit.
-// Order: a packet is stored and loaded as one (grid.cuh), so a packet whose epoch is valid is valid as a whole. h_(t+1) of a
-//   tile overwrites h_(t-1): its producer has passed a barrier of its block after all its warps had loaded h_t, each part of
-//   which was stored by a block that had passed a barrier after all its warps had loaded h_(t-1). So no consumer still needs
-//   what is overwritten, and one that polls sees the epoch that it waits for, or that of two steps before, or 0. Accumulators
-//   of a warp are stored before that barrier and loaded after it, and overwritten after the next one, or with SUMS 1 after one
-//   more that follows the product. A warp publishes what its own lanes have computed. A wait that takes WATCHDOG_NS times out:
-//   all threads of its block return at their barrier, and in turn all blocks of the group. Sums are taken in one order:
-//   bit-equal repeats. Of an input product a block's threads read what the same block wrote, with a barrier in between.
+// Order: 1. A packet is stored and loaded as one (grid.cuh), so a packet whose epoch is valid is valid as a whole.
+//   2. h_(t+1) of a tile overwrites h_(t-1): its producer has passed a barrier of its block after all its warps had loaded h_t,
+//      each part of which was stored by a block that had passed a barrier after all its warps had loaded h_(t-1).
+//   3. So no consumer still needs what is overwritten, and one that polls sees the epoch that it waits for, or that of two
+//      steps before, or 0.
+//   4. Accumulators of a warp are stored before that barrier and loaded after it, and overwritten after the next one, or with
+//      SUMS 1 after one more that follows the product. A warp publishes what its own lanes have computed.
+//   5. A wait that takes WATCHDOG_NS times out: all threads of its block return at their barrier, and in turn all blocks of the
+//      group.
+//   6. Sums are taken in one order: bit-equal repeats.
+//   7. Of an input product a block's threads read what the same block wrote, with a barrier in between.
 #define GATE_THREADS 256
 #include "heard_columns.cuh"
 
@@ -66,35 +70,40 @@ struct SharedStorage {
 };
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Form.shared_bytes");
 
-__device__ inline void publish_initial_states(OutgoingStates& own, const KernelArgs& args, uint4* mailboxes,
-                                              const ThreadCoords& thread, int tile) {
-    load_own_initial_state(own, args, thread, tile);
+struct Params : DenseParams {
+    uint4* mailboxes;
+};
+static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
+
+__device__ inline void publish_initial_states(OutgoingStates& own, const Params& params, const ThreadCoords& thread, int tile) {
+    load_own_initial_state(own, params, thread, tile);
     __syncwarp();
-    own.publish(state_mailbox(mailboxes, thread, 0, tile), thread, 1);
+    own.publish(state_mailbox(params.mailboxes, thread, 0, tile), thread, 1);
 }
 
 // Computes, publishes and writes the states of every tile and step. False on a timeout.
-__device__ inline bool run_steps(SharedStorage& shared, const KernelArgs& args, const ResidentWeights& weights,
-                                 uint4* mailboxes, int batch) {
+__device__ inline bool run_steps(SharedStorage& shared, const Params& params, const ResidentWeights& weights) {
+    uint4* const mailboxes = params.mailboxes;
+    const int batch = params.batch;
     const int tiles = num_tiles(thread_coords(batch));
-    StatePointers pointers(args, thread_coords(batch), tiles);
+    StatePointers pointers(params, thread_coords(batch), tiles);
     GateInputs inputs = {};
-    inputs.load(args, pointers, 0, 0);
+    inputs.load(params, pointers, 0, 0);
     PacketBFragments packets;
     if (TILES > 1) packets.prefetch(state_mailbox(mailboxes, thread_coords(batch), 0, 0), thread_coords(batch));
     int buffer = 0;
-    for (int t = 0; t < args.steps; t++) {
+    for (int t = 0; t < params.steps; t++) {
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
             const ThreadCoords thread = thread_coords(batch);
-            const bool is_last = tile + 1 == tiles, is_published = t + 1 < args.steps;
+            const bool is_last = tile + 1 == tiles, is_published = t + 1 < params.steps;
             OutgoingStates& own = shared.own[tile];
             Accumulator sums[M_TILES_PER_WARP][ABREAST] = {};
             bool timed_out = false;
             jitter(t, 0);
             if (TILES == 1) packets.prefetch(state_mailbox(mailboxes, thread, t, tile), thread);
             const auto stage = [&] { shared.inputs.store(inputs); };
-            if (t > 0 || args.h0)
+            if (t > 0 || params.h0)
                 timed_out =
                     !packets.mma_from_packets(sums, weights, state_mailbox(mailboxes, thread, t, tile), thread, t + 1, stage);
             else stage();
@@ -103,7 +112,7 @@ __device__ inline bool run_steps(SharedStorage& shared, const KernelArgs& args, 
             if (SUMS == 1) __syncthreads();
             store_accumulators(shared.pointwise, buffer, thread,
                                [&](int i, int n) -> const Accumulator& { return sums[i][n]; });
-            const GateOperands operands(shared.pointwise, shared.inputs, thread, tile, args.step(t));
+            const GateOperands operands(shared.pointwise, shared.inputs, thread, tile, params.step(t));
             if (__syncthreads_or(timed_out)) return false;
             jitter(t, 2);
             const StepResult result(shared.pointwise, buffer, operands, thread, tile, own, own);
@@ -111,41 +120,32 @@ __device__ inline bool run_steps(SharedStorage& shared, const KernelArgs& args, 
             jitter(t, 3);
             if (is_published) own.publish(state_mailbox(mailboxes, thread, t + 1, tile), thread, t + 2);
             result.write(pointers, operands, tile);
-            if (!is_published) result.write_final(args, shared.pointwise, operands, thread, tile);
+            if (!is_published) result.write_final(params, shared.pointwise, operands, thread, tile);
             pointers.advance(is_last);
-            prefetch_next_inputs(inputs, pointers, args, tiles, tile, t);
+            prefetch_next_inputs(inputs, pointers, params, tiles, tile, t);
             buffer = (buffer + 1) % SUMS;
         }
     }
     return true;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    persistent_forward(INPUT_GEMM_PARAMS const scalar_t* gates, index gates_step, index gates_sequence, const scalar_t* weight,
-                       const scalar_t* bias_ih, const scalar_t* bias_hh, const scalar_t* first_h, const scalar_t* first_c,
-                       scalar_t* output, index output_step, index output_sequence, scalar_t* final_h, scalar_t* final_c,
-                       const length* lengths, scalar_t* kept, float* cells, index row_step, index row_sequence, uint4* handoff,
-                       int* status, int steps, int batch, int is_reverse) {
-    const KernelArgs args = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
-                             gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps,
-                             is_reverse};
-#if INPUTS
-    input_gemm({x, x_step, x_sequence, weight_ih}, args, batch);
-#endif
+extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_forward(const __grid_constant__ Params params) {
+    input_gemm(params);
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
-    const ThreadCoords first = thread_coords(batch);
+    const ThreadCoords first = thread_coords(params.batch);
     zero_smem(&shared.own, sizeof(shared.own));
-    load_biases_and_carry(shared.pointwise, args, first, lengths);
+    load_biases_and_carry(shared.pointwise, params, first);
     __syncthreads();
-    for (int tile = 0; first_h && tile < num_tiles(first); tile++)
-        publish_initial_states(shared.own[tile], args, handoff, first, tile);
+    for (int tile = 0; params.h0 && tile < num_tiles(first); tile++)
+        publish_initial_states(shared.own[tile], params, first, tile);
     jitter(-1, 5);
-    ResidentWeights weights(shared.pointwise.weight_storage, nullptr, 0,
-                            [&](int pass, int i) { return load_resident_fragment(weight, first, pass * TOGETHER + i); });
+    ResidentWeights weights(shared.pointwise.weight_storage, nullptr, 0, [&](int pass, int i) {
+        return load_resident_fragment(params.weight_hh, first, pass * TOGETHER + i);
+    });
     __syncthreads();
-    if (!run_steps(shared, args, weights, handoff, batch)) {
-        const ThreadCoords thread = thread_coords(batch);
-        *(volatile int*)status = 1;
-        write_nan(args, thread, num_tiles(thread));
+    if (!run_steps(shared, params, weights)) {
+        const ThreadCoords thread = thread_coords(params.batch);
+        *(volatile int*)params.status = 1;
+        write_nan(params, thread, num_tiles(thread));
     }
 }

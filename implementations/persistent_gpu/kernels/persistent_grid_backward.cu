@@ -1,11 +1,11 @@
 // Maths: the backward pass of persistent_gpu.cu, CELL, all T steps of one layer and direction in one launch, as
 //   persistent_gpu_backward.cu, for W_hh that does not fit in a cluster: it stays in the registers and shared memory of as many
 //   multiprocessors as there are.
-// Layout: as persistent_gpu_backward.cu, but for left_over, in whose place there is
-//   handoff [tiles of all groups, 2] of [ACROSS, DOWN, Gradients::PACKETS] and [BLOCKS, ACROSS, SUM_PACKETS], of 16 bytes, read
-//   and written: all 0 before the launch. A packet has the epoch i + 1, of the i-th step backward. It holds a part of a block's
-//   gate gradients, sequence by sequence, or partial sums, in float32, of a block for another.
-//   No two may alias. Alignment: of the element; handoff: 16 bytes.
+// Layout: as persistent_gpu_backward.cu, but for weight_stream, in whose place Params has
+//   mailboxes [tiles of all groups, 2] of [ACROSS, DOWN, Gradients::PACKETS] and [BLOCKS, ACROSS, SUM_PACKETS], of 16 bytes,
+//   read and written: all 0 before the launch. A packet has the epoch i + 1, of the i-th step backward. It holds a part of a
+//   block's gate gradients, sequence by sequence, or partial sums, in float32, of a block for another.
+//   No two may alias. Alignment: of the element; mailboxes: 16 bytes.
 // Launch: cooperative, all blocks at once: a group of BLOCKS = DOWN * ACROSS blocks for each TILES tiles of 8 sequences,
 //   independent of the other groups; block r of a group, in row r / ACROSS and column r % ACROSS, owns UNITS hidden units from
 //   r * UNITS. It multiplies the gradients of the gates of its column's units by W_hh^T's rows of its row's units, a part of
@@ -15,14 +15,17 @@
 //   DOWN) a step, and writes as many sums.
 // Limits: compute capability 8.0; UNITS a multiple of 4, and nothing of W_hh is streamed; T, B, G * H below 2^30; offsets
 //   64-bit.
-// Order: a packet is stored and loaded as one (grid.cuh), so a packet whose epoch is valid is valid as a whole. Gradients of
-//   step i + 2 of a tile overwrite those of i: their producer has received those of i + 1 of its whole column, whose blocks,
-//   all their threads, had multiplied those of i before. Sums of i + 2 overwrite those of i: their producer has received those
-//   of i + 1 of its whole row, whose blocks had added those of i before. So a consumer that polls sees the epoch that it waits
-//   for, that of two steps before, or 0. In a block a barrier is between receiving sums and adding them, gates and publishing,
-//   receiving gradients and the product, sums and publishing: between two uses of one buffer in shared memory are two of the
-//   four, or the next tile's first. A wait that takes WATCHDOG_NS times out: the whole block returns at the next of them, and
-//   in turn all blocks. Sums are added in one order: bit-equal repeats.
+// Order: 1. A packet is stored and loaded as one (grid.cuh), so a packet whose epoch is valid is valid as a whole.
+//   2. Gradients of step i + 2 of a tile overwrite those of i: their producer has received those of i + 1 of its whole column,
+//      whose blocks, all their threads, had multiplied those of i before.
+//   3. Sums of i + 2 overwrite those of i: their producer has received those of i + 1 of its whole row, whose blocks had added
+//      those of i before.
+//   4. So a consumer that polls sees the epoch that it waits for, that of two steps before, or 0.
+//   5. In a block a barrier is between receiving sums and adding them, gates and publishing, receiving gradients and the
+//      product, sums and publishing: between two uses of one buffer in shared memory are two of the four, or the next tile's
+//      first.
+//   6. A wait that takes WATCHDOG_NS times out: the whole block returns at the next of them, and in turn all blocks.
+//   7. Sums are added in one order: bit-equal repeats.
 #include "recurrent_gates.cuh"
 #include "warp_product.cuh"
 
@@ -173,86 +176,86 @@ __device__ inline float add_partial_sums(float sum, const SharedStorage& shared,
 
 // The i-th step backward of the block's own units of a tile, once the sums of the step before are full; after the last step
 // the gradients of the initial states.
-__device__ inline void pointwise_backward_units(SharedStorage& shared, const KernelArgs& args, const GateInputs& inputs,
+__device__ inline void pointwise_backward_units(SharedStorage& shared, const BackwardParams& params, const GateInputs& inputs,
                                                 const ThreadCoords& thread, int tile, int i) {
 #pragma unroll
     for (int s = 0; s < STATES_PER_THREAD; s++) {
         if (thread.sequence_in_tile(s) >= SEQUENCES) continue;
         const float carry = shared.carry.d_h[tile][s][thread.number];
         const float d_h = i > 0 ? add_partial_sums(carry, shared, thread, s) : carry;
-        if (i == args.steps) {
-            store_initial_state_gradients(shared.carry, args, thread, tile, s, d_h);
+        if (i == params.steps) {
+            store_initial_state_gradients(shared.carry, params, thread, tile, s, d_h);
             continue;
         }
         const int end = shared.carry.ends[tile][thread.sequence_in_tile(s)];
-        const bool is_active = thread.is_inside(tile, s) && args.time(i) < end;
-        const LocalGradients local_gradients = inputs.local_gradients(args, thread, tile, s, args.time(i + 1), end);
+        const bool is_active = thread.is_inside(tile, s) && params.time(i) < end;
+        const LocalGradients local_gradients = inputs.local_gradients(params, thread, tile, s, params.time(i + 1), end);
         const float all_d_h = d_h + (is_active ? widen_bits(inputs.d_output[s]) : 0);
-        pointwise_backward(shared.carry, args, local_gradients, thread, tile, s, i, all_d_h, [&](int gate, scalar_t gradient) {
+        const auto publish = [&](int gate, scalar_t gradient) {
             shared.own.at(gate * UNITS + thread.local_unit(s), thread.sequence_in_tile(s)) = gradient;
-        });
+        };
+        pointwise_backward(shared.carry, params, local_gradients, thread, tile, s, i, all_d_h, publish);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    persistent_backward(const scalar_t* kept, const float* cells, index row_step, index row_sequence, const scalar_t* output,
-                        index output_step, index output_sequence, const scalar_t* weight, const scalar_t* first_h,
-                        const scalar_t* first_c, const scalar_t* d_output, index d_output_step, index d_output_sequence,
-                        const scalar_t* d_final_h, const scalar_t* d_final_c, scalar_t* d_gates, scalar_t* d_product,
-                        scalar_t* d_first_h, scalar_t* d_first_c, const length* lengths, uint4* handoff, int* status, int steps,
-                        int batch, int is_reverse) {
+struct Params : BackwardParams {
+    const scalar_t* weight_hh;
+    uint4* mailboxes;
+};
+static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_backward(const __grid_constant__ Params params) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
+    uint4* const mailboxes = params.mailboxes;
+    const int steps = params.steps, batch = params.batch;
     const ThreadCoords first = thread_coords(batch);
-    const KernelArgs args = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, weight,
-                             first_h, first_c, d_final_h, d_final_c, cells, d_gates, d_product, d_first_h, d_first_c,
-                             row_step, row_sequence, steps, is_reverse};
     const int tiles = min(TILES, (batch - first.first_sequence + 7) / 8);
     zero_smem(&shared, sizeof(States) + sizeof(Gradients));
-    shared.carry.load(args, first, lengths);
+    shared.carry.load(params, first);
     ResidentWeights weights(shared.weight_storage, nullptr, 0,
-                            [&](int s, int i) { return load_a_fragment(weight, first, s, i); });
+                            [&](int s, int i) { return load_a_fragment(params.weight_hh, first, s, i); });
     __syncthreads();
     bool timed_out = false;
     for (int i = 0; i <= steps && !timed_out; i++) {
         SumReceiver sums;
-        if (i > 0) sums.prefetch(handoff, thread_coords(batch), i - 1, 0);
+        if (i > 0) sums.prefetch(mailboxes, thread_coords(batch), i - 1, 0);
 #pragma unroll 1
         for (int tile = 0; tile < tiles && !timed_out; tile++) {
             const ThreadCoords thread = thread_coords(batch);
             GateInputs inputs = {};
-            if (i < steps) inputs.load(args, thread, tile, i);
+            if (i < steps) inputs.load(params, thread, tile, i);
             jitter(i, 0);
-            if (i > 0) timed_out = !sums.receive(shared, handoff, thread, i - 1, tile);
+            if (i > 0) timed_out = !sums.receive(shared, mailboxes, thread, i - 1, tile);
             timed_out = __syncthreads_or(timed_out);
             if (timed_out) continue;
-            if (i > 0 && tile + 1 < tiles) sums.prefetch(handoff, thread, i - 1, tile + 1);
-            pointwise_backward_units(shared, args, inputs, thread, tile, i);
+            if (i > 0 && tile + 1 < tiles) sums.prefetch(mailboxes, thread, i - 1, tile + 1);
+            pointwise_backward_units(shared, params, inputs, thread, tile, i);
             jitter(i, 1);
             __syncthreads();
             jitter(i, 2);
             const int place = thread.across() * DOWN + thread.row();
             if (i < steps)
-                shared.own.publish(gradient_mailbox(handoff, thread, i, tile) + place * Gradients::PACKETS, thread.number,
+                shared.own.publish(gradient_mailbox(mailboxes, thread, i, tile) + place * Gradients::PACKETS, thread.number,
                                    i + 1);
-            if (i + 1 < steps) inputs.prefetch(args, thread, tile, i + 1);
+            if (i + 1 < steps) inputs.prefetch(params, thread, tile, i + 1);
         }
         if (i == steps || timed_out) continue;
         GradientReceiver gradients;
-        gradients.prefetch(handoff, thread_coords(batch), i, 0);
+        gradients.prefetch(mailboxes, thread_coords(batch), i, 0);
 #pragma unroll 1
         for (int tile = 0; tile < tiles && !timed_out; tile++) {
             const ThreadCoords thread = thread_coords(batch);
-            timed_out = __syncthreads_or(!gradients.receive(shared, handoff, thread, i, tile));
+            timed_out = __syncthreads_or(!gradients.receive(shared, mailboxes, thread, i, tile));
             if (timed_out) continue;
-            if (tile + 1 < tiles) gradients.prefetch(handoff, thread, i, tile + 1);
+            if (tile + 1 < tiles) gradients.prefetch(mailboxes, thread, i, tile + 1);
             jitter(i, 3);
             mma_recurrent(shared, weights, thread);
             __syncthreads();
             jitter(i, 4);
-            publish_partial_sums(shared, sum_mailbox(handoff, thread, i, tile), thread, i + 1);
+            publish_partial_sums(shared, sum_mailbox(mailboxes, thread, i, tile), thread, i + 1);
         }
     }
     if (!timed_out) return;
-    *(volatile int*)status = 1;
-    for (int tile = 0; tile < tiles; tile++) write_nan(args, thread_coords(batch), tile);
+    *(volatile int*)params.status = 1;
+    for (int tile = 0; tile < tiles; tile++) write_nan(params, thread_coords(batch), tile);
 }
