@@ -41,7 +41,7 @@ needs_nvrtc = pytest.mark.skipif(compiler.unavailable() is not None, reason=str(
 H200 = Device(132, 228 * 1024)
 HOPPER, AMPERE = recurrent_problem.Device(132, 232_448, 16), recurrent_problem.Device(108, 166_912, 1)
 STORAGES = ("FLOAT32", "FLOAT64", "BFLOAT16", "FLOAT16")
-FLAGS = ("BATCH_MINOR", "KEEP_GATES", "WIDE_OFFSETS")
+FLAGS = ("BATCH_MINOR", "SAVE_GATES", "WIDE_OFFSETS")
 
 
 def of_transposed(cell: int, storage: str, flags: str, is_backward: bool) -> tuple[tuple[str, str], ...]:
@@ -276,7 +276,7 @@ def test_kernels_compile_without_spills(
         compiled = compiler.compile_source(source, variant, capability)
         spilled = [int(count) for count in re.findall(r"(\d+) bytes spill", compiled.log)]
         assert spilled, "the compiler says how many bytes a kernel spills"
-        most = MOST_SPILLED_BY_READERS if dict(variant).get("READERS", "0") != "0" else MOST_SPILLED.get(name, 0)
+        most = MOST_SPILLED_BY_READERS if dict(variant).get("LOAD_THREADS", "0") != "0" else MOST_SPILLED.get(name, 0)
         assert max(spilled) <= most, f"{variant}: {compiled.log}"
         assert compiled.path.stat().st_size
 

@@ -3,7 +3,7 @@
 // tile's mbarriers of both buffers, padded to 128 bytes; `states`, likewise; `pointwise`; and `timed_out`: a wait of some thread
 // has timed out, and nothing more is published.
 #pragma once
-#define SUMS 2
+#define SUM_BUFFERS 2
 #include "cluster.cuh"
 #include "jitter.cuh"
 #include "persistent_step.cuh"

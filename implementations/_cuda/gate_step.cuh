@@ -1,8 +1,8 @@
 // Pointwise forward: the gates of a step of a tile of sequences, for the units that a block of persistent_gpu owns, independent
 // of how their sums are computed and blocks exchange states: inputs, operands, carry and results. GATE_THREADS threads have
 // STATES_PER_THREAD states each of a tile of TILE_BATCH sequences, unit_of_state and sequence_of_state of a thread, TILE_BATCH
-// or more where there is none. Sums are in shared memory for SUM_ROWS units and SUM_COLUMNS sequences, in SUMS buffers that
-// alternate, of GROUPS K partitions, which are added; the block's weights are in a WeightStorage.
+// or more where there is none. Sums are in shared memory for SUM_ROWS units and SUM_COLUMNS sequences, in SUM_BUFFERS buffers
+// that alternate, of K_PARTITIONS partitions of K, which are added; the block's weights are in a WeightStorage.
 #pragma once
 #include "again.cuh"
 #include "later.cuh"
@@ -18,9 +18,10 @@ struct alignas(16) GateVector {
     float data[4];
 };
 
-// A block's shared memory for all its tiles, beside their states. sums: SUMS buffers. ends: sequence lengths.
+// A block's shared memory for all its tiles, beside their states. sums: SUM_BUFFERS buffers. ends: sequence lengths.
 struct PointwiseStorage {
-    float sums[SUMS][GROUPS][SUM_ROWS][SUM_COLUMNS * ACCUMULATORS_PER_UNIT + 4];  // a unit's, so far apart that banks differ
+    // A unit's sums lie so far apart that banks differ.
+    float sums[SUM_BUFFERS][K_PARTITIONS][SUM_ROWS][SUM_COLUMNS * ACCUMULATORS_PER_UNIT + 4];
     GateVector bias[UNITS];
     float carry[TILES][STATES_PER_THREAD][GATE_THREADS];
     int ends[TILES][TILE_BATCH];
@@ -152,7 +153,7 @@ struct StatePointers {
 #pragma unroll
         for (int s = 0; s < STATES_PER_THREAD; s++) {
             output[s] += is_last ? output_step.wrap : output_step.next;
-            if (KEEPS) saved_gates[s] += rows * 4 * HIDDEN, saved_cells[s] += rows * HIDDEN;
+            if (SAVE_GATES) saved_gates[s] += rows * 4 * HIDDEN, saved_cells[s] += rows * HIDDEN;
         }
     }
 };
@@ -212,7 +213,7 @@ __device__ inline GateVector reduce_k_partitions(const PointwiseStorage& pointwi
                                                  int s) {
     GateVector all[2];  // of every other partition, so that fewer additions wait for each other
 #pragma unroll
-    for (int group = 0; group < GROUPS; group++) {
+    for (int group = 0; group < K_PARTITIONS; group++) {
         const float* sums =
             &pointwise.sums[buffer][group][thread.local_unit(s)][thread.sequence_in_tile(s) * ACCUMULATORS_PER_UNIT];
         const GateVector vector = GATES == 1 ? GateVector{{*sums}} : *(const GateVector*)sums;
@@ -221,7 +222,7 @@ __device__ inline GateVector reduce_k_partitions(const PointwiseStorage& pointwi
             all[group % 2].data[i] = group < 2 ? vector.data[i] : all[group % 2].data[i] + vector.data[i];
     }
 #pragma unroll
-    for (int i = 0; i < 4 && GROUPS > 1; i++) all[0].data[i] += all[1].data[i];
+    for (int i = 0; i < 4 && K_PARTITIONS > 1; i++) all[0].data[i] += all[1].data[i];
     return all[0];
 }
 
@@ -268,7 +269,7 @@ struct StepResult {
         for (int s = 0; s < STATES_PER_THREAD; s++) {
             if (tile >= pointers.tiles_with_state[s]) continue;
             *pointers.output[s] = operands.is_active[s] ? h[s] : narrow(0.0f);
-            if (!KEEPS || GATES == 1 || !operands.is_active[s]) continue;
+            if (!SAVE_GATES || GATES == 1 || !operands.is_active[s]) continue;
 #pragma unroll
             for (int i = 0; i < 4; i++) pointers.saved_gates[s][i * HIDDEN] = narrow(saved_gates[s][i]);
             if (CELL == LSTM) *pointers.saved_cells[s] = states[s].c;

@@ -28,7 +28,7 @@ struct DenseParams : ForwardParams {
 template <int COLUMNS> struct SkinnyTile {
     static constexpr int TEAM_ROWS = (M_TILES_PER_BLOCK + WARP_TEAMS - 1) / WARP_TEAMS, MAX_ROWS = 4,
                          ROWS = MAX_ROWS < TEAM_ROWS ? MAX_ROWS : TEAM_ROWS;
-    static constexpr int BATCH_K_TILES = SPLIT && ROWS * COLUMNS > 4 ? 1 : 2;
+    static constexpr int BATCH_K_TILES = USE_3XTF32 && ROWS * COLUMNS > 4 ? 1 : 2;
 };
 #define MAX_N_TILES 2  // at once
 

@@ -413,12 +413,25 @@ class Form:
 
     @property
     def macros(self) -> dict[str, int]:
-        names = ["units", "tiles", "groups", "together", "held", "shared", "ring"] + ["sequences"] * self.is_grid
-        names += ["down", "across"] if self.is_in_rows else ["blocks"]
-        names += ["gate_threads", "gate_registers", "other_registers"] * self._has_gate_warps
-        names += ["buffers", "readers", "reader_registers", "other_registers"] * (self.is_grid and not self.problem.is_backward)
-        names.append("shared_bytes")
-        return {name.upper(): getattr(self, name) for name in names} | {"SPLIT": int(self.problem.arithmetic.is_split)}
+        found = {
+            "UNITS": self.units,
+            "TILES": self.tiles,
+            "K_PARTITIONS": self.groups,
+            "M_TILES_PER_PASS": self.together,
+            "REG_FRAGMENTS": self.held,
+            "SMEM_FRAGMENTS": self.shared,
+            "STREAM_STAGES": self.ring,
+        }
+        if self.is_grid:
+            found["SEQUENCES"] = self.sequences
+        found |= {"GRID_ROWS": self.down, "GRID_COLS": self.across} if self.is_in_rows else {"BLOCKS": self.blocks}
+        if self._has_gate_warps:
+            found |= {"GATE_THREADS": self.gate_threads, "GATE_REGISTERS": self.gate_registers}
+        elif not self.problem.is_backward:
+            found |= {"BUFFERS": self.buffers, "LOAD_THREADS": self.readers, "LOAD_REGISTERS": self.reader_registers}
+        if not self.problem.is_backward:
+            found["OTHER_REGISTERS"] = self.other_registers
+        return found | {"SHARED_BYTES": self.shared_bytes, "USE_3XTF32": int(self.problem.arithmetic.is_split)}
 
     def __str__(self) -> str:
         near = [f"{self.held} in registers"] + [f"{self.shared} in shared memory"] * (self.shared > 0)

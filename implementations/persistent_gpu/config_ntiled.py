@@ -155,8 +155,13 @@ class Abreast(Form):
 
     @property
     def macros(self) -> dict[str, int]:
-        names = ("abreast", "parcels_at_once", "sums", "twice")
-        return super().macros | {name.upper(): getattr(self, name) for name in names}
+        own = {
+            "N_TILES": self.abreast,
+            "PACKETS_IN_FLIGHT": self.parcels_at_once,
+            "SUM_BUFFERS": self.sums,
+            "PRESPLIT_FRAGMENTS": self.twice,
+        }
+        return super().macros | own
 
     def __str__(self) -> str:
         return super().__str__() + f"; {self.twice} of {self.whole_parts} in two halves" * (self.twice > 0)

@@ -105,9 +105,9 @@ def macros(kind: Kind, form: Form) -> tuple[tuple[str, str], ...]:
     """The macros with which the source is compiled."""
     problem, storage = form.problem, str(kind.dtype).removeprefix("torch.").upper()
     found = {"CELL": NN_CELLS.index(problem.cell), "HIDDEN": problem.hidden, f"STORAGE_{storage}": 1, **form.macros}
-    found |= {"KEEPS": int(kind.keeps), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": WATCHDOG_NS}
+    found |= {"SAVE_GATES": int(kind.keeps), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": WATCHDOG_NS}
     if not kind.is_backward:
-        found["WIDTH"] = width_of(kind, form)
+        found["LOAD_BYTES"] = width_of(kind, form)
     if kind.inputs:
         found |= {"INPUTS": kind.inputs, "SHARED_BYTES": shared_bytes_of(kind, form)}
     return tuple((name, str(value)) for name, value in found.items())

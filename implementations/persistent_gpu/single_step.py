@@ -68,8 +68,8 @@ class Once(NamedTuple):
             "SHARED_BYTES": self.launch.shared_bytes,
             "UNITS": self.units,
             "BLOCKS": self.blocks,
-            "WIDTH": self.width,
-            "SPLIT": int(self.arithmetic.is_split),
+            "LOAD_BYTES": self.width,
+            "USE_3XTF32": int(self.arithmetic.is_split),
         }
         return tuple((name, str(value)) for name, value in found.items())
 

@@ -116,7 +116,7 @@ class Form:
     @property
     def macros(self) -> dict[str, int]:
         cut = self.cut
-        named = {"PACK": cut.pack, "ACROSS": cut.across, "STEPS": cut.stretch, "WARPS": cut.warps}
+        named = {"PACK": cut.pack, "CHANNEL_THREADS": cut.across, "STEPS": cut.stretch, "WARPS": cut.warps}
         return {"SPLIT": int(self.is_split), **named, "RESIDENT": cut.resident, "STAGES": cut.stages}
 
     def __str__(self) -> str:

@@ -13,10 +13,10 @@
 //   tile_status [tiles + groups, blocks of channels, channels, 2] status words, zero at first, SPLIT only
 //   No two may alias, but d_x may be x, as a warp alone reads its part of a tile, once, and then writes it. Alignment: of PACK
 //   elements, with ALIGNED of 16 bytes in every row; tile_status of two status words.
-// Launch: a block has ACROSS * PACK channels of a sequence, a thread PACK of them over STEPS steps, a segment; the segments of
-//   a block follow each other in time, a tile. Without SPLIT a block runs through all tiles of its channels; with it blocks
-//   take turns, and the launch is cooperative. Dynamic shared memory: STAGES * arrays * STEPS * PACK elements a thread, where
-//   arrays are G forward and G + 2 backward.
+// Launch: a block has CHANNEL_THREADS * PACK channels of a sequence, a thread PACK of them over STEPS steps, a segment; the
+//   segments of a block follow each other in time, a tile. Without SPLIT a block runs through all tiles of its channels; with
+//   it blocks take turns, and the launch is cooperative. Dynamic shared memory: STAGES * arrays * STEPS * PACK elements a
+//   thread, where arrays are G forward and G + 2 backward.
 // Cost: reads G + writes 1 value an element and step, backward reads G + 2 and writes G; SPLIT two words a channel and tile
 //   more.
 // Limits: T and G * B * H below 2^30, to any number of elements; offsets are 64-bit. PACK is 2 only in 16 bits.

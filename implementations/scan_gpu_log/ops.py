@@ -50,7 +50,7 @@ def macros(cell: str, dtype: torch.dtype, tree: Tree, is_compensated: bool) -> t
     """Returns the macros that the source is compiled with."""
     found = {"CELL": CELLS[cell][1], "POSITIVE": 1, "COMPENSATED": int(is_compensated)}
     found |= {f"STORAGE_{str(dtype).removeprefix('torch.').upper()}": 1}
-    found |= {"ACROSS": tree.across, "TILE": tree.steps, "THREADS": tree.threads}
+    found |= {"CHANNELS_PER_BLOCK": tree.across, "TILE": tree.steps, "THREADS": tree.threads}
     return tuple((name, str(value)) for name, value in found.items())
 
 

@@ -9,8 +9,10 @@
 //   h0, h_n [B, H] scalar_t, read and written: the states at both ends; h0 null for zeros
 //   lengths [B] int64, read, null for none: a sequence that is over keeps its state, and its output is 0
 //   No two may alias. Alignment: of the element.
-// Launch: a block of THREADS has ACROSS channels of a sequence and runs through time in tiles of TILE steps, a power of 2.
-//   Static shared memory: (TILE + 1) * ACROSS maps, of 4 values COMPENSATED, else of 2. ceil(H / ACROSS) * B blocks.
+// Launch: a block of THREADS has CHANNELS_PER_BLOCK channels of a sequence and runs through time in tiles of TILE steps, a
+//   power of 2.
+//   Static shared memory: (TILE + 1) * CHANNELS_PER_BLOCK maps, of 4 values COMPENSATED, else of 2. ceil(H /
+//   CHANNELS_PER_BLOCK) * B blocks.
 // Cost: reads G + writes 1 value an element and step; two compositions, each an exponential and a logarithm.
 // Limits: T and G * B * H below 2^30; offsets are 64-bit. Two barriers for each doubling of TILE.
 // Order: a barrier between sweeps' levels, at which every thread of a block arrives alike often. The carry is injected at the
@@ -27,9 +29,9 @@ struct BlockChannels {
 
     __device__ BlockChannels(const offset* lengths, int steps, int hidden, bool is_reverse)
         : steps(steps), hidden(hidden), is_reverse(is_reverse) {
-        const int blocks_per_sequence = (hidden + ACROSS - 1) / ACROSS;
+        const int blocks_per_sequence = (hidden + CHANNELS_PER_BLOCK - 1) / CHANNELS_PER_BLOCK;
         sequence = blockIdx.x / blocks_per_sequence;
-        first_channel = blockIdx.x % blocks_per_sequence * ACROSS;
+        first_channel = blockIdx.x % blocks_per_sequence * CHANNELS_PER_BLOCK;
         length = lengths ? lengths[sequence] : steps;
     }
     __device__ int row(int step) const { return is_reverse ? steps - 1 - step : step; }
@@ -43,12 +45,13 @@ struct BlockChannels {
 
 // The maps of a tile's steps, and of all steps before it.
 struct Tile {
-    Map maps[TILE][ACROSS], carry[ACROSS];
+    Map maps[TILE][CHANNELS_PER_BLOCK], carry[CHANNELS_PER_BLOCK];
 
     // Calls `fn(node, lane)` for each of `nodes` nodes and each channel, the threads side by side.
     template <typename Fn>
     __device__ static void for_each_node(int nodes, Fn fn) {
-        for (int i = threadIdx.x; i < nodes * ACROSS; i += THREADS) fn(i / ACROSS, i % ACROSS);
+        for (int i = threadIdx.x; i < nodes * CHANNELS_PER_BLOCK; i += THREADS)
+            fn(i / CHANNELS_PER_BLOCK, i % CHANNELS_PER_BLOCK);
     }
     // Leaves in each node's last step the composition of its steps.
     __device__ void sweep_up() {

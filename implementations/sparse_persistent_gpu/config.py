@@ -192,8 +192,21 @@ class Sparse:
 
     @property
     def macros(self) -> dict[str, int]:
-        names = "units blocks cluster tiles sequences held shared place_bytes gate_threads lanes parts_a_row shared_bytes"
-        return {name.upper(): getattr(self, name) for name in names.split()} | {"TIMESTAMPS": int(self.techniques.timestamps)}
+        return {
+            "UNITS": self.units,
+            "BLOCKS": self.blocks,
+            "CLUSTER": self.cluster,
+            "TILES": self.tiles,
+            "SEQUENCES": self.sequences,
+            "REG_PAIRS": self.held,
+            "SMEM_PAIRS": self.shared,
+            "PLACE_BYTES": self.place_bytes,
+            "GATE_THREADS": self.gate_threads,
+            "LANES": self.lanes,
+            "PARTS_A_ROW": self.parts_a_row,
+            "SHARED_BYTES": self.shared_bytes,
+            "TIMESTAMPS": int(self.techniques.timestamps),
+        }
 
     @property
     def _clusters(self) -> str:

@@ -31,7 +31,7 @@ def macros(kind: Kind, form: Sparse, hidden: int) -> tuple[tuple[str, str], ...]
     """Returns the macros that the source is compiled with. hidden: places of units."""
     storage = str(kind.dtype).removeprefix("torch.").upper()
     found = {"CELL": NN_CELLS.index(form.problem.cell), "HIDDEN": hidden, f"STORAGE_{storage}": 1, **form.macros}
-    found |= {"KEEPS": int(kind.keeps), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": kernel.WATCHDOG_NS}
+    found |= {"SAVE_GATES": int(kind.keeps), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": kernel.WATCHDOG_NS}
     return tuple((name, str(value)) for name, value in found.items())
 
 

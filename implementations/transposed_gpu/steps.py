@@ -84,7 +84,7 @@ def kernels(form: Form) -> tuple[Kernel, Kernel]:
     case, compute, storage = form.case, form.compute, form.storage
     cell = NN_CELLS.index(case.cell)
     flags = {
-        "BATCH_MINOR": form.is_batch_minor, "KEEP_GATES": case.training,
+        "BATCH_MINOR": form.is_batch_minor, "SAVE_GATES": case.training,
         "WIDE_OFFSETS": form.largest_array >= 2**31, f"STORAGE_{case.dtype.upper()}": True,
     }  # fmt: skip
     macros = (("CELL", str(cell)), *((name, str(int(is_set))) for name, is_set in flags.items()))

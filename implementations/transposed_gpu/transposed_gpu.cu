@@ -5,7 +5,7 @@
 //   row-major. S is 4
 //   gate planes for LSTM (i f g o) and GRU (r z n, W_hn h + b_hn), 1 for RNN. States have T + 1 steps, the initial one at step
 //   0, with `reverse` at step T: step t reads the state on one of its sides and writes the one on the other.
-//   gates [T, B, S*H] acc_t, read, with KEEP_GATES written: pre-activations from x in, activated gates out
+//   gates [T, B, S*H] acc_t, read, with SAVE_GATES written: pre-activations from x in, activated gates out
 //   recurrent [1, B, gate_features] acc_t, read: W_hh h; null for 0. bias_ih, bias_hh [G*H] scalar_t, read, null for none
 //   state [T+1, B, H] acc_t: c of LSTM, h of the others. h [T+1, B, h_features] scalar_t: what the next product reads
 //   lengths [B] int64, null for none. A sequence that is over keeps its state.
@@ -133,7 +133,7 @@ extern "C" __global__ void step_forward(const __grid_constant__ Params params) {
     const acc_t sum = from_x[0] + from_h[0];
     const acc_t state_after = CELL == RNN_TANH ? tanh(sum) : (sum > 0 || sum != sum ? sum : (acc_t)0), out = state_after;
 #endif
-#if KEEP_GATES && (CELL == LSTM || CELL == GRU)
+#if SAVE_GATES && (CELL == LSTM || CELL == GRU)
     for (int plane = 0; plane < GATE_PLANES; ++plane)
         params.gates[element.offset(plane, GATE_PLANES * hidden)] = saved_gates[plane];
 #endif

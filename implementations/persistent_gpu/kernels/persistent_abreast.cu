@@ -2,15 +2,15 @@
 //   launch, as persistent_gpu.cu, for W_hh that does not fit in a cluster or takes longer with one: it stays in the registers
 //   and shared memory of as many multiprocessors as there are.
 // Layout: as persistent_gpu.cu, but for weight_stream, in whose place Params has
-//   mailboxes [tiles of all groups, 2, ABREAST, PACKET_SLOTS_PER_N_TILE] of 16 bytes, read and written: all 0 before the
+//   mailboxes [tiles of all groups, 2, N_TILES, PACKET_SLOTS_PER_N_TILE] of 16 bytes, read and written: all 0 before the
 //   launch. A packet holds a part of what a block publishes of a sequence, with the epoch t + 1 for parts of h_t
 //   (heard_columns.cuh).
-//   No two may alias. Alignment: of the element; weight_hh: WIDTH bytes; mailboxes: 16 bytes.
-// Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of 8 * ABREAST sequences, independent
+//   No two may alias. Alignment: of the element; weight_hh: LOAD_BYTES bytes; mailboxes: 16 bytes.
+// Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of 8 * N_TILES sequences, independent
 //   of the other groups; block r of a group owns UNITS hidden units from r * UNITS. Each of its 8 warps multiplies all rows of
-//   these by an eighth of the columns, and computes an eighth of their states. TWICE of a warp's fragments of split float32 are
-//   split once, when they are loaded, and take two places. SEQUENCES of a tile are published: all, or as many as there are at
-//   all. Shared bytes: Form.shared_bytes.
+//   these by an eighth of the columns, and computes an eighth of their states. PRESPLIT_FRAGMENTS of a warp's fragments of
+//   split float32 are split once, when they are loaded, and take two places. SEQUENCES of a tile are published: all, or as many
+//   as there are at all. Shared bytes: Form.shared_bytes.
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each block reads 4/3 H values of each sequence a
 //   step, of TF32 2/3, and more where UNITS do not fill their packets. Of an input product as
 //   persistent_gpu.cu, for a group in place of a cluster.
@@ -21,7 +21,7 @@
 //   3. So no consumer still needs what is overwritten, and one that polls sees the epoch that it waits for, or that of two
 //      steps before, or 0.
 //   4. Accumulators of a warp are stored before that barrier and loaded after it, and overwritten after the next one, or with
-//      SUMS 1 after one more that follows the product. A warp publishes what its own lanes have computed.
+//      SUM_BUFFERS 1 after one more that follows the product. A warp publishes what its own lanes have computed.
 //   5. A wait that takes WATCHDOG_NS times out: all threads of its block return at their barrier, and in turn all blocks of the
 //      group.
 //   6. Sums are taken in one order: bit-equal repeats.
@@ -35,7 +35,7 @@
 // Where registers are few recomputed at each call, so that what follows from it takes none in between.
 __device__ inline ThreadCoords thread_coords(int batch) {
     unsigned number = threadIdx.x, block = blockIdx.x;
-    if (8 * HELD + 4 * ABREAST * (M_TILES_PER_WARP + PACKETS_IN_REGISTERS) > 130)
+    if (8 * REG_FRAGMENTS + 4 * N_TILES * (M_TILES_PER_WARP + PACKETS_IN_REGISTERS) > 130)
         opaque(number), opaque(block);  // registers are few
     number %= THREADS;
     return {(int)number,           (int)(number / 32), (int)(number % 32), (int)(block % BLOCKS * UNITS),
@@ -48,7 +48,7 @@ __device__ inline int num_tiles(const ThreadCoords& thread) {
 
 // Packets of h_t of a tile.
 __device__ inline uint4* state_mailbox(uint4* mailboxes, const ThreadCoords& thread, int t, int tile) {
-    return mailboxes + (index)((thread.first_sequence / TILE_BATCH + tile) * 2 + t % 2) * ABREAST * PACKET_SLOTS_PER_N_TILE;
+    return mailboxes + (index)((thread.first_sequence / TILE_BATCH + tile) * 2 + t % 2) * N_TILES * PACKET_SLOTS_PER_N_TILE;
 }
 
 // Gate inputs, by threads: in registers only until the product begins, which needs these.
@@ -98,7 +98,7 @@ __device__ inline bool run_steps(SharedStorage& shared, const Params& params, co
             const ThreadCoords thread = thread_coords(batch);
             const bool is_last = tile + 1 == tiles, is_published = t + 1 < params.steps;
             OutgoingStates& own = shared.own[tile];
-            Accumulator sums[M_TILES_PER_WARP][ABREAST] = {};
+            Accumulator sums[M_TILES_PER_WARP][N_TILES] = {};
             bool timed_out = false;
             jitter(t, 0);
             if (TILES == 1) packets.prefetch(state_mailbox(mailboxes, thread, t, tile), thread);
@@ -109,7 +109,7 @@ __device__ inline bool run_steps(SharedStorage& shared, const Params& params, co
             else stage();
             if (TILES > 1) packets.prefetch(state_mailbox(mailboxes, thread, t + is_last, is_last ? 0 : tile + 1), thread);
             jitter(t, 1);
-            if (SUMS == 1) __syncthreads();
+            if (SUM_BUFFERS == 1) __syncthreads();
             store_accumulators(shared.pointwise, buffer, thread,
                                [&](int i, int n) -> const Accumulator& { return sums[i][n]; });
             const GateOperands operands(shared.pointwise, shared.inputs, thread, tile, params.step(t));
@@ -123,7 +123,7 @@ __device__ inline bool run_steps(SharedStorage& shared, const Params& params, co
             if (!is_published) result.write_final(params, shared.pointwise, operands, thread, tile);
             pointers.advance(is_last);
             prefetch_next_inputs(inputs, pointers, params, tiles, tile, t);
-            buffer = (buffer + 1) % SUMS;
+            buffer = (buffer + 1) % SUM_BUFFERS;
         }
     }
     return true;
@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_forward(cons
         publish_initial_states(shared.own[tile], params, first, tile);
     jitter(-1, 5);
     ResidentWeights weights(shared.pointwise.weight_storage, nullptr, 0, [&](int pass, int i) {
-        return load_resident_fragment(params.weight_hh, first, pass * TOGETHER + i);
+        return load_resident_fragment(params.weight_hh, first, pass * M_TILES_PER_PASS + i);
     });
     __syncthreads();
     if (!run_steps(shared, params, weights)) {

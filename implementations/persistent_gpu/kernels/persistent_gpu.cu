@@ -4,19 +4,19 @@
 // Layout: of Params (gate_step.cuh, input_product.cuh, and below), by field:
 //   gates [T, B, G*H] scalar_t, read: W_ih x without biases, element (t, b, f) at t * gates_step + b * gates_sequence + f. With
 //   INPUTS > 0 written first, by the block that reads it, from x [T, B, INPUTS] and weight_ih [G*H, INPUTS] scalar_t, read,
-//   element (t, b, i) of x at t * x_step + b * x_sequence + i. WIDTH bytes divide their addresses, rows and strides.
+//   element (t, b, i) of x at t * x_step + b * x_sequence + i. LOAD_BYTES bytes divide their addresses, rows and strides.
 //   weight_hh [G*H, H] scalar_t, read. bias_ih, bias_hh [G*H] scalar_t, read, null for none
 //   h0, c0 [B, H] scalar_t, read, null for zeros. h_n, c_n [B, H] scalar_t, written, c_n by LSTM only
 //   output [T, B, H] scalar_t, written: at t * output_step + b * output_sequence + h, 0 where a sequence is over
 //   lengths [B] int64, read, null for none: a sequence that is over keeps its state
-//   saved_gates [rows, 4*H] scalar_t, saved_cells [rows, H] float, written with KEEPS for the backward pass: of (t, b) in row
-//   t * row_step + b * row_sequence LSTM i f g o, GRU r z n and W_hn h + b_hn; c of LSTM
+//   saved_gates [rows, 4*H] scalar_t, saved_cells [rows, H] float, written with SAVE_GATES for the backward pass: of (t, b) in
+//   row t * row_step + b * row_sequence LSTM i f g o, GRU r z n and W_hn h + b_hn; c of LSTM
 //   weight_stream, written and read: 8,192 bytes for each block and fragment of W_hh that is streamed (resident.cuh)
 //   status [1] int32 in memory of the host, written when a wait timed out: 1; all results of that block are NaN then
-//   No two may alias. Alignment: of the element; weight_hh: WIDTH bytes; weight_stream: 16 bytes.
+//   No two may alias. Alignment: of the element; weight_hh: LOAD_BYTES bytes; weight_stream: 16 bytes.
 // Launch: a cluster of BLOCKS blocks for each TILES tiles of 8 sequences; block r owns UNITS hidden units from r * UNITS, whose
-//   rows of W_hh, a unit's gates beside each other, are its rows of the product. Its 8 MMA warps are GROUPS K partitions by
-//   groups of rows; the pointwise warps come after them. Shared bytes: Form.shared_bytes.
+//   rows of W_hh, a unit's gates beside each other, are its rows of the product. Its 8 MMA warps are K_PARTITIONS partitions of
+//   K by groups of rows; the pointwise warps come after them. Shared bytes: Form.shared_bytes.
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Between blocks B H values a step and block. With
 //   INPUTS > 0 further reads G H INPUTS values for each cluster and 16 rows of x, and
 //   x once a block and pass of row tiles, writes T B G H; 2 T B G H INPUTS operations.
@@ -47,7 +47,7 @@ static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Form.shared_bytes");
 __device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& thread, int steps,
                                      int tiles) {
     const auto b_ptr_at = [&](int t, int tile) {
-        return thread_b_ptr(shared.states[t % 2][tile], thread.warp % GROUPS, thread.lane);
+        return thread_b_ptr(shared.states[t % 2][tile], thread.warp % K_PARTITIONS, thread.lane);
     };
     const uint4* b_ptr = b_ptr_at(0, 0);  // before the wait, as the product begins right after it
     bool timed_out = false;

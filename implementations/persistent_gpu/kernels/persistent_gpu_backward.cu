@@ -9,8 +9,8 @@
 //   d_h0, d_c0 [B, H] scalar_t, written, the latter by LSTM only. weight_stream and status as in persistent_gpu.cu
 //   No two may alias. Alignment: of the element; weight_stream: 16 bytes.
 // Launch: clusters, units and sequences as in persistent_gpu.cu. A block multiplies the gradients of its own gates, which do
-//   not leave it, by rows of W_hh^T, those of all units: each of its 8 warps has M_TILES_PER_WARP tiles of 16, TOGETHER of them
-//   at once, so that their sums are on their way while others are multiplied. Shared bytes: Form.shared_bytes.
+//   not leave it, by rows of W_hh^T, those of all units: each of its 8 warps has M_TILES_PER_WARP tiles of 16, M_TILES_PER_PASS
+//   of them at once, so that their sums are on their way while others are multiplied. Shared bytes: Form.shared_bytes.
 // Cost: reads G H^2 + T B S H values, S being 9 (LSTM, c in float counting twice), 6 (GRU), 2 (RNN), writes T B G H (GRU: 4 H);
 //   2 T B G H^2 operations. Between blocks 4 B H bytes a step and block.
 // Limits: as persistent_gpu.cu; UNITS a multiple of 16, so that a row tile's sums are all of one block's units; BLOCKS 2 at
@@ -72,7 +72,7 @@ __device__ inline int lane_slot(int g, int t) { return t * 8 + (g + 2 * t) % 8; 
 
 // Rows are all units, columns the gates of the block's.
 __device__ inline AFragment load_a_fragment(const scalar_t* weight, const ThreadCoords& thread, int pass, int i) {
-    const int u = thread.row_tile(pass / K_TILES_PER_WARP * TOGETHER + i) * 16 + thread.lane / 4;
+    const int u = thread.row_tile(pass / K_TILES_PER_WARP * M_TILES_PER_PASS + i) * 16 + thread.lane / 4;
     const int k = pass % K_TILES_PER_WARP * K_TILE + thread.lane % 4 * ELEMENTS_PER_VECTOR, gate = k / UNITS;
     const WeightRow row = {gate, gate < GATES ? thread.first_unit + k % UNITS : HIDDEN};
     return load_a_transposed<ELEMENTS_PER_VECTOR>(weight, u, HIDDEN, [&](int) { return row; });
@@ -103,17 +103,17 @@ __device__ inline void send_sums(SharedStorage& shared, const ThreadCoords& thre
 __device__ inline void mma_and_send(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& thread, int tile,
                                     int gate_buffer, int buffer) {
     const uint4* b_ptr = (const uint4*)shared.gates[gate_buffer] + thread.lane;
-    Accumulator sums[TOGETHER] = {};
+    Accumulator sums[M_TILES_PER_PASS] = {};
     jitter(buffer, 0);
     weights.for_each_pass([&](int pass, auto fragment) {
         const int k_tile = pass % K_TILES_PER_WARP;
         const BFragment b = make_b_fragment(b_ptr[k_tile * 32]);
 #pragma unroll
-        for (int i = 0; i < TOGETHER; i++) mma_k_tile(sums[i], fragment(i), b);
+        for (int i = 0; i < M_TILES_PER_PASS; i++) mma_k_tile(sums[i], fragment(i), b);
         if (k_tile + 1 < K_TILES_PER_WARP) return;
 #pragma unroll
-        for (int i = 0; i < TOGETHER; i++) {
-            send_sums(shared, thread, sums[i], thread.row_tile(pass / K_TILES_PER_WARP * TOGETHER + i), tile, buffer);
+        for (int i = 0; i < M_TILES_PER_PASS; i++) {
+            send_sums(shared, thread, sums[i], thread.row_tile(pass / K_TILES_PER_WARP * M_TILES_PER_PASS + i), tile, buffer);
             sums[i] = {};
         }
     });

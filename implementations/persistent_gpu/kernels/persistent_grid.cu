@@ -4,12 +4,12 @@
 // Layout: as persistent_gpu.cu, but for weight_stream, in whose place Params has
 //   mailboxes [tiles of all groups, 2, BLOCKS, PACKETS] of 16 bytes, read and written: all 0 before the launch. A packet holds
 //   a part of what a block publishes of its units of a tile, sequence by sequence, with the epoch t + 1 for parts of h_t.
-//   No two may alias. Alignment: of the element; weight_hh: WIDTH bytes; mailboxes: 16 bytes.
+//   No two may alias. Alignment: of the element; weight_hh: LOAD_BYTES bytes; mailboxes: 16 bytes.
 // Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of 8 sequences, independent of the
-//   other groups; block r of a group owns UNITS hidden units from r * UNITS. Its 8 compute warps are GROUPS K partitions by
-//   groups of rows. SEQUENCES of a tile are published, 8 or as many as there are at all. READERS more threads, the load warps,
-//   receive what is published, with several tiles of the next one meanwhile, into BUFFERS buffers in turn; registers are
-//   reallocated to the compute warps where OTHER_REGISTERS says how many. Shared bytes: Form.shared_bytes.
+//   other groups; block r of a group owns UNITS hidden units from r * UNITS. Its 8 compute warps are K_PARTITIONS partitions of
+//   K by groups of rows. SEQUENCES of a tile are published, 8 or as many as there are at all. LOAD_THREADS more threads, the
+//   load warps, receive what is published, with several tiles of the next one meanwhile, into BUFFERS buffers in turn;
+//   registers are reallocated to the compute warps where OTHER_REGISTERS says how many. Shared bytes: Form.shared_bytes.
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each reads 4/3 B H values of others a step, of TF32
 //   2/3. Of an input product as persistent_gpu.cu, for a group in place of a cluster.
 // Limits: compute capability 8.0; UNITS a multiple of 4, and nothing of W_hh is streamed; T, B, G * H below 2^30, as
@@ -26,7 +26,7 @@
 //   6. Sums are taken in one order: bit-equal repeats.
 //   7. Of an input product a block's threads read what the same block wrote, with a barrier in between.
 #define GATE_THREADS 256
-#define SUMS 1
+#define SUM_BUFFERS 1
 #include "persistent_step.cuh"
 
 #include "jitter.cuh"
@@ -34,8 +34,8 @@
 #include "roles.cuh"
 
 #define PACKETS_PER_TILE (BLOCKS * OutgoingTile<UNITS>::PACKETS)
-#define RECEIVER_THREADS (READERS > 0 ? READERS : THREADS)
-#define BLOCK_THREADS (THREADS + READERS)
+#define RECEIVER_THREADS (LOAD_THREADS > 0 ? LOAD_THREADS : THREADS)
+#define BLOCK_THREADS (THREADS + LOAD_THREADS)
 #define PACKETS_IN_FLIGHT (BUFFERS > 0 ? 16 : 8)  // of a thread
 #define PACKETS_PREFETCHED (TILES == 1 ? 0 : BUFFERS > 0 ? PACKETS_IN_FLIGHT : 4)  // during the product of the tile before
 #define POLL_DELAY_CLOCKS 400  // before which others' states of one tile are hardly published: an earlier poll would be in vain
@@ -47,7 +47,7 @@ enum NamedBarrier { StatesFull = 1, StatesEmpty = 3, ComputeSynced = 5, LoadSync
 // Where registers are few recomputed at each call, so that what follows from it takes none in between.
 __device__ inline ThreadCoords thread_coords(int batch) {
     unsigned number = threadIdx.x % THREADS, block = blockIdx.x;
-    if (BUFFERS || 8 * HELD + 4 * M_TILES_PER_WARP > 130) opaque(number), opaque(block);  // registers are few
+    if (BUFFERS || 8 * REG_FRAGMENTS + 4 * M_TILES_PER_WARP > 130) opaque(number), opaque(block);  // registers are few
     if (TILES == 1) number %= THREADS;  // which the compiler is to know, save where it would take registers for it
     return {(int)number, (int)(number / 32), (int)(number % 32), (int)(block % BLOCKS * UNITS), (int)(block / BLOCKS * TILES * 8), batch};
 }
@@ -101,7 +101,7 @@ __device__ inline void run_load_warps(SharedStorage& shared, uint4* mailboxes, c
             if (TILES == 1) spin_clocks(POLL_DELAY_CLOCKS);
             if ((t > 0 || has_initial_states) && !receive_states(receiver, shared.states[buffer], mailboxes, thread, t, tile))
                 *(volatile int*)&shared.timed_out[buffer] = 1;
-            named_barrier_sync(NamedBarrier::LoadSynced, READERS);
+            named_barrier_sync(NamedBarrier::LoadSynced, LOAD_THREADS);
             jitter(t, 6);
             const bool timed_out = *(volatile int*)&shared.timed_out[buffer];
             named_barrier_arrive(NamedBarrier::StatesFull + buffer, BLOCK_THREADS);
@@ -142,7 +142,7 @@ __device__ inline bool run_compute_warps(SharedStorage& shared, const Params& pa
                 receiver.prefetch_first(state_mailbox(mailboxes, thread, is_last ? t + 1 : t, is_last ? 0 : tile + 1),
                                         thread.number);
             jitter(t, 2);
-            mma_recurrent(shared.pointwise, 0, weights, thread, thread_b_ptr(states, thread.warp % GROUPS, thread.lane));
+            mma_recurrent(shared.pointwise, 0, weights, thread, thread_b_ptr(states, thread.warp % K_PARTITIONS, thread.lane));
             const GateOperands operands(shared.pointwise, inputs, thread, tile, params.step(t));
             named_barrier_sync(NamedBarrier::ComputeSynced, THREADS);
             jitter(t, 3);
@@ -173,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) persistent_forwar
     if (threadIdx.x < 2) shared.timed_out[threadIdx.x] = 0;
     __syncthreads();
     if (threadIdx.x >= THREADS) {
-        if (OTHER_REGISTERS) warpgroup_reg_dealloc<READER_REGISTERS>();
+        if (OTHER_REGISTERS) warpgroup_reg_dealloc<LOAD_REGISTERS>();
         run_load_warps(shared, params.mailboxes, first, params.steps, tiles, params.h0);
         return;
     }

@@ -2,17 +2,18 @@
 //   persistent_gpu_backward.cu, for W_hh that does not fit in a cluster: it stays in the registers and shared memory of as many
 //   multiprocessors as there are.
 // Layout: as persistent_gpu_backward.cu, but for weight_stream, in whose place Params has
-//   mailboxes [tiles of all groups, 2] of [ACROSS, DOWN, Gradients::PACKETS] and [BLOCKS, ACROSS, SUM_PACKETS], of 16 bytes,
-//   read and written: all 0 before the launch. A packet has the epoch i + 1, of the i-th step backward. It holds a part of a
-//   block's gate gradients, sequence by sequence, or partial sums, in float32, of a block for another.
+//   mailboxes [tiles of all groups, 2] of [GRID_COLS, GRID_ROWS, Gradients::PACKETS] and [BLOCKS, GRID_COLS, SUM_PACKETS], of
+//   16 bytes, read and written: all 0 before the launch. A packet has the epoch i + 1, of the i-th step backward. It holds a
+//   part of a block's gate gradients, sequence by sequence, or partial sums, in float32, of a block for another.
 //   No two may alias. Alignment: of the element; mailboxes: 16 bytes.
-// Launch: cooperative, all blocks at once: a group of BLOCKS = DOWN * ACROSS blocks for each TILES tiles of 8 sequences,
-//   independent of the other groups; block r of a group, in row r / ACROSS and column r % ACROSS, owns UNITS hidden units from
-//   r * UNITS. It multiplies the gradients of the gates of its column's units by W_hh^T's rows of its row's units, a part of
-//   their sums, which are published to the unit's block and added there. Its 8 warps are GROUPS K partitions by groups of rows.
-//   SEQUENCES of a tile are published, 8 or as many as there are at all. Shared bytes: Form.shared_bytes.
-// Cost: as persistent_gpu_backward.cu; between blocks each reads 4/3 B H (G / ACROSS values, of TF32 half of that, + 4 bytes /
-//   DOWN) a step, and writes as many sums.
+// Launch: cooperative, all blocks at once: a group of BLOCKS = GRID_ROWS * GRID_COLS blocks for each TILES tiles of 8
+//   sequences, independent of the other groups; block r of a group, in row r / GRID_COLS and column r % GRID_COLS, owns UNITS
+//   hidden units from r * UNITS. It multiplies the gradients of the gates of its column's units by W_hh^T's rows of its row's
+//   units, a part of their sums, which are published to the unit's block and added there. Its 8 warps are K_PARTITIONS
+//   partitions of K by groups of rows. SEQUENCES of a tile are published, 8 or as many as there are at all. Shared bytes:
+//   Form.shared_bytes.
+// Cost: as persistent_gpu_backward.cu; between blocks each reads 4/3 B H (G / GRID_COLS values, of TF32 half of that, + 4 bytes
+//   / GRID_ROWS) a step, and writes as many sums.
 // Limits: compute capability 8.0; UNITS a multiple of 4, and nothing of W_hh is streamed; T, B, G * H below 2^30; offsets
 //   64-bit.
 // Order: 1. A packet is stored and loaded as one (grid.cuh), so a packet whose epoch is valid is valid as a whole.
@@ -31,11 +32,11 @@
 
 #define WARPS 8
 #define THREADS (32 * WARPS)
-#define BLOCKS (DOWN * ACROSS)
+#define BLOCKS (GRID_ROWS * GRID_COLS)
 #define OWN_GATES (GATES * UNITS)
-#define K_TILES_PER_WARP ((OWN_GATES * DOWN + K_TILE * GROUPS - 1) / (K_TILE * GROUPS))
-#define M_TILES_PER_WARP ((UNITS * ACROSS * GROUPS + 16 * WARPS - 1) / (16 * WARPS))
-#define ROWS (M_TILES_PER_WARP * 16 * WARPS / GROUPS)
+#define K_TILES_PER_WARP ((OWN_GATES * GRID_ROWS + K_TILE * K_PARTITIONS - 1) / (K_TILE * K_PARTITIONS))
+#define M_TILES_PER_WARP ((UNITS * GRID_COLS * K_PARTITIONS + 16 * WARPS - 1) / (16 * WARPS))
+#define ROWS (M_TILES_PER_WARP * 16 * WARPS / K_PARTITIONS)
 #define STATES_PER_THREAD ((UNITS * 8 + THREADS - 1) / THREADS)  // in a tile
 #define SUM_PACKETS ((SEQUENCES * UNITS + 2) / 3)  // of a block for another
 
@@ -43,12 +44,12 @@
 #include "jitter.cuh"
 #include "parcels.cuh"
 
-#define PACKETS_PREFETCHED (TILES == 1 || SPLIT ? 0 : 4)  // of a thread, while the tile before is computed
+#define PACKETS_PREFETCHED (TILES == 1 || USE_3XTF32 ? 0 : 4)  // of a thread, while the tile before is computed
 
 struct ThreadCoords {
     int number, warp, lane, rank, first_sequence, batch;
-    __device__ int row() const { return rank / ACROSS; }
-    __device__ int across() const { return rank % ACROSS; }
+    __device__ int row() const { return rank / GRID_COLS; }
+    __device__ int across() const { return rank % GRID_COLS; }
     __device__ int local_unit(int state) const { return (number + state * THREADS) % UNITS; }
     __device__ int sequence_in_tile(int state) const { return (number + state * THREADS) / UNITS; }
     __device__ int unit(int state) const { return rank * UNITS + local_unit(state); }
@@ -65,8 +66,8 @@ typedef OutgoingTile<OWN_GATES> Gradients;
 struct SharedStorage {
     States columns;  // gates' gradients of the units of the block's column
     Gradients own;
-    float sums[GROUPS][8][ROWS + 4];  // by sequences, so far apart that banks differ
-    float received_sums[ACROSS * SUM_PACKETS * 3];  // of all blocks of the row
+    float sums[K_PARTITIONS][8][ROWS + 4];  // by sequences, so far apart that banks differ
+    float received_sums[GRID_COLS * SUM_PACKETS * 3];  // of all blocks of the row
     GradientCarry carry;
     WeightStorage weight_storage;
 };
@@ -82,7 +83,7 @@ __device__ inline ThreadCoords thread_coords(int batch) {
 
 // Packets of the i-th step of a tile: gradients column by column of blocks, sums block by block.
 __device__ inline uint4* gradient_mailbox(uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
-    const index each = BLOCKS * (Gradients::PACKETS + ACROSS * SUM_PACKETS);
+    const index each = BLOCKS * (Gradients::PACKETS + GRID_COLS * SUM_PACKETS);
     return mailboxes + ((thread.first_sequence / 8 + tile) * 2 + i % 2) * each;
 }
 __device__ inline uint4* sum_mailbox(uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
@@ -91,22 +92,23 @@ __device__ inline uint4* sum_mailbox(uint4* mailboxes, const ThreadCoords& threa
 
 // Rows are the units of the block's row, columns the gates of those of its column, after which comes what is no block's unit.
 __device__ inline AFragment load_a_fragment(const scalar_t* weight, const ThreadCoords& thread, int s, int i) {
-    const int first = thread.row() * ACROSS * UNITS, r = (thread.warp / GROUPS * M_TILES_PER_WARP + i) * 16 + thread.lane / 4;
-    const int k = (thread.warp % GROUPS * K_TILES_PER_WARP + s) * K_TILE + thread.lane % 4 * ELEMENTS_PER_VECTOR;
-    return load_a_transposed<4>(weight, first + r, min(first + ACROSS * UNITS, HIDDEN), [&](int i) {
+    const int first = thread.row() * GRID_COLS * UNITS;
+    const int r = (thread.warp / K_PARTITIONS * M_TILES_PER_WARP + i) * 16 + thread.lane / 4;
+    const int k = (thread.warp % K_PARTITIONS * K_TILES_PER_WARP + s) * K_TILE + thread.lane % 4 * ELEMENTS_PER_VECTOR;
+    return load_a_transposed<4>(weight, first + r, min(first + GRID_COLS * UNITS, HIDDEN), [&](int i) {
         const int from = (k + i) / OWN_GATES, gate = (k + i) % OWN_GATES / UNITS;
-        return WeightRow{gate, (from * ACROSS + thread.across()) * UNITS + (k + i) % UNITS};
+        return WeightRow{gate, (from * GRID_COLS + thread.across()) * UNITS + (k + i) % UNITS};
     });
 }
 
 // Computes the block's part of the sums of its row's units.
 __device__ inline void mma_recurrent(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& thread) {
     Accumulator sums[M_TILES_PER_WARP] = {};
-    const int group = thread.warp % GROUPS;
+    const int group = thread.warp % K_PARTITIONS;
     mma_mainloop<0, K_TILES_PER_WARP>(sums, weights, thread_b_ptr(shared.columns, group, thread.lane));
 #pragma unroll
     for (int i = 0; i < M_TILES_PER_WARP * 2; i++) {
-        const int r = (thread.warp / GROUPS * M_TILES_PER_WARP * 2 + i) * 8 + thread.lane / 4;
+        const int r = (thread.warp / K_PARTITIONS * M_TILES_PER_WARP * 2 + i) * 8 + thread.lane / 4;
         for (int next = 0; next < 2; next++)
             shared.sums[group][thread.lane % 4 * 2 + next][r] = sums[i / 2].data[i % 2 * 2 + next];
     }
@@ -115,7 +117,7 @@ __device__ inline void mma_recurrent(SharedStorage& shared, ResidentWeights& wei
 // Publishes to each block of the row the sums of its units. mailbox: of the tile and step.
 __device__ inline void publish_partial_sums(const SharedStorage& shared, uint4* mailbox, const ThreadCoords& thread,
                                             unsigned epoch) {
-    for (int p = thread.number; p < ACROSS * SUM_PACKETS; p += THREADS) {
+    for (int p = thread.number; p < GRID_COLS * SUM_PACKETS; p += THREADS) {
         const int to = p / SUM_PACKETS, first = p % SUM_PACKETS * 3;
         float sums[3] = {};
 #pragma unroll
@@ -123,18 +125,18 @@ __device__ inline void publish_partial_sums(const SharedStorage& shared, uint4* 
             const int column = (first + i) / UNITS, r = to * UNITS + (first + i) % UNITS;
             if (SEQUENCES * UNITS % 3 && column >= SEQUENCES) continue;
 #pragma unroll
-            for (int group = 0; group < GROUPS; group++) sums[i] += shared.sums[group][column][r];
+            for (int group = 0; group < K_PARTITIONS; group++) sums[i] += shared.sums[group][column][r];
         }
-        uint4* slot = mailbox + ((thread.row() * ACROSS + to) * ACROSS + thread.across()) * SUM_PACKETS + p % SUM_PACKETS;
+        uint4* slot = mailbox + ((thread.row() * GRID_COLS + to) * GRID_COLS + thread.across()) * SUM_PACKETS + p % SUM_PACKETS;
         st_relaxed_b128(slot, {__float_as_uint(sums[0]), __float_as_uint(sums[1]), __float_as_uint(sums[2]), epoch});
     }
 }
 
 // Receives what the blocks of the row publish of the i-th step of a tile, into shared memory.
 struct SumReceiver {
-    PacketReader<LL16Packet, ACROSS * SUM_PACKETS, PACKETS_PREFETCHED, THREADS> reader;
+    PacketReader<LL16Packet, GRID_COLS * SUM_PACKETS, PACKETS_PREFETCHED, THREADS> reader;
     __device__ static const uint4* mailbox(uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
-        return sum_mailbox(mailboxes, thread, i, tile) + thread.rank * ACROSS * SUM_PACKETS;
+        return sum_mailbox(mailboxes, thread, i, tile) + thread.rank * GRID_COLS * SUM_PACKETS;
     }
     __device__ void prefetch(uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
         reader.prefetch_first(mailbox(mailboxes, thread, i, tile), thread.number);
@@ -151,7 +153,7 @@ struct SumReceiver {
 
 // Receives likewise what the blocks of the column publish.
 struct GradientReceiver {
-    static constexpr int NUM_PACKETS = DOWN * Gradients::PACKETS;
+    static constexpr int NUM_PACKETS = GRID_ROWS * Gradients::PACKETS;
     PacketReader<Gradients::Packet, NUM_PACKETS, PACKETS_PREFETCHED, THREADS> reader;
     __device__ static const uint4* mailbox(uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
         return gradient_mailbox(mailboxes, thread, i, tile) + thread.across() * NUM_PACKETS;
@@ -170,7 +172,7 @@ struct GradientReceiver {
 __device__ inline float add_partial_sums(float sum, const SharedStorage& shared, const ThreadCoords& thread, int s) {
     const float* place = shared.received_sums + thread.sequence_in_tile(s) * UNITS + thread.local_unit(s);
 #pragma unroll
-    for (int from = 0; from < ACROSS; from++) sum += place[from * SUM_PACKETS * 3];
+    for (int from = 0; from < GRID_COLS; from++) sum += place[from * SUM_PACKETS * 3];
     return sum;
 }
 
@@ -233,7 +235,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_backward(con
             jitter(i, 1);
             __syncthreads();
             jitter(i, 2);
-            const int place = thread.across() * DOWN + thread.row();
+            const int place = thread.across() * GRID_ROWS + thread.row();
             if (i < steps)
                 shared.own.publish(gradient_mailbox(mailboxes, thread, i, tile) + place * Gradients::PACKETS, thread.number,
                                    i + 1);

@@ -5,7 +5,7 @@
 //   bias_ih, bias_hh [G*H] scalar_t, read, null for none. h0, c0 [B, H] scalar_t, read, null for zeros, whose product is left
 //   out then. output [B, H] scalar_t, written, sequence b at b * output_sequence
 //   h_n, c_n [B, H] scalar_t, written, c_n by LSTM only
-//   No two may alias. Alignment: of x, weight_ih, weight_hh and h0 WIDTH bytes; else of the element.
+//   No two may alias. Alignment: of x, weight_ih, weight_hh and h0 LOAD_BYTES bytes; else of the element.
 // Launch: BLOCKS blocks for each 8 sequences, each of UNITS hidden units, whose rows of the weights, a unit's gates beside each
 //   other, all its 8 warps multiply, each by its K partition. Shared bytes: Once.launch.
 // Cost: reads G H (I + H) values for each 8 sequences; 2 B G H (I + H) operations.

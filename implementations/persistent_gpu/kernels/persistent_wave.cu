@@ -7,7 +7,7 @@
 //   saved_gates, saved_cells: as persistent_gpu.cu, as are lengths and status; each output is read by the layer above.
 //   h0, c0, h_n, c_n [LAYERS, B, H] scalar_t: as persistent_gpu.cu.
 //   step_flags [LAYERS, tile sets, BLOCKS] int32, read and written: all 0 before the launch; steps that a block has written.
-//   No two may alias. Alignment: of the element; x, weights, outputs, and what is between rows of x: WIDTH bytes.
+//   No two may alias. Alignment: of the element; x, weights, outputs, and what is between rows of x: LOAD_BYTES bytes.
 // Launch: a cluster of BLOCKS blocks for each layer and tile set, TILES tiles of 8 sequences, the first layer's clusters first.
 //   In a block, beside the warps of persistent_gpu.cu, LOAD_WARPS warps load the layer's inputs, each into a buffer of its own,
 //   and one signals the layer above. Shared bytes: Wave.shared_bytes.
@@ -27,11 +27,12 @@
 //   8. A wait that takes WATCHDOG_NS times out, and nothing more is published, in the block, its cluster and so the layers
 //      above.
 #define LOAD_WARPS 3
-#define INPUT_K_TILES (((INPUTS > HIDDEN ? INPUTS : HIDDEN) + K_TILE * GROUPS - 1) / (K_TILE * GROUPS))  // of a group of warps
+// Of a group of warps.
+#define INPUT_K_TILES (((INPUTS > HIDDEN ? INPUTS : HIDDEN) + K_TILE * K_PARTITIONS - 1) / (K_TILE * K_PARTITIONS))
 #include "cluster_gates.cuh"
 #include "progress.cuh"
 
-#define VECTORS_IN_FLIGHT (WIDTH < 8 ? WIDTH / 2 : 8)  // of a lane of a load warp
+#define VECTORS_IN_FLIGHT (LOAD_BYTES < 8 ? LOAD_BYTES / 2 : 8)  // of a lane of a load warp
 // Named barriers beside those of cluster_gates.cuh: of the buffers of inputs; all outputs of a step are written.
 enum WaveBarrier { InputsFull = 6, InputsEmpty = InputsFull + LOAD_WARPS, OutputWritten = InputsEmpty + LOAD_WARPS };
 static_assert(STREAMED_FRAGMENTS == 0, "all weights are on chip");
@@ -73,7 +74,7 @@ __device__ inline void spill_candidate_input(PointwiseStorage& pointwise, int su
     for (int i = 0; i < M_TILES_PER_WARP * 2; i++) {
         const int r = accumulator_row(thread, i);
         if (r % GATES != 2) continue;
-        float* place = &pointwise.sums[sum_buffer][thread.warp % GROUPS][r / GATES]
+        float* place = &pointwise.sums[sum_buffer][thread.warp % K_PARTITIONS][r / GATES]
                                       [thread.lane % 4 * 2 * ACCUMULATORS_PER_UNIT + 3 % ACCUMULATORS_PER_UNIT];
         float* pair = &sums[i / 2].data[i % 2 * 2];
         place[0] = pair[0], place[ACCUMULATORS_PER_UNIT] = pair[1];
@@ -93,11 +94,11 @@ __device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& wei
             named_barrier_sync(WaveBarrier::InputsFull + input_buffer, THREADS + 32);
             jitter(t, 0);
             mma_mainloop<K_TILES_PER_WARP, INPUT_K_TILES>(
-                sums, weights, thread_b_ptr(shared.inputs[input_buffer], thread.warp % GROUPS, thread.lane));
+                sums, weights, thread_b_ptr(shared.inputs[input_buffer], thread.warp % K_PARTITIONS, thread.lane));
             named_barrier_arrive(WaveBarrier::InputsEmpty + input_buffer, THREADS + 32);
             timed_out |= *(volatile int*)&shared.timed_out;
             if (iteration >= 2) named_barrier_sync(NamedBarrier::SumsEmpty + sum_buffer, BLOCK_THREADS);
-            const uint4* b_ptr = thread_b_ptr(shared.states[t % 2][tile], thread.warp % GROUPS, thread.lane);
+            const uint4* b_ptr = thread_b_ptr(shared.states[t % 2][tile], thread.warp % K_PARTITIONS, thread.lane);
             if (t > 0 && !timed_out)
                 timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);
             if (timed_out) *(volatile int*)&shared.timed_out = 1;
@@ -220,7 +221,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(BLOC
         run_pointwise_warps(shared, layer_params, thread, tiles, FusedInputs(),
                             [](int) { named_barrier_sync(WaveBarrier::OutputWritten, GATE_THREADS + 32); });
     } else {
-        warpgroup_reg_dealloc<READER_REGISTERS>();
+        warpgroup_reg_dealloc<LOAD_REGISTERS>();
         cluster_sync();
         if (thread.warp < LOAD_WARPS) run_load_warps(shared, input, thread, steps, tiles);
         else run_signal_warp(shared, flags_of(layer) + rank, thread, steps);

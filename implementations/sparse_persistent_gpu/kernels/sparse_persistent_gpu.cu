@@ -29,8 +29,8 @@
 //   8. In clusters the wait for partial sums, and then that for what is published, replace the second barrier
 //      (sparse_sent.cuh).
 #define VALUES_PER_UNIT 1
-#define GROUPS 1
-#define SUMS 1
+#define K_PARTITIONS 1
+#define SUM_BUFFERS 1
 #define SUM_ROWS 1  // PartialSums has them
 #define SUM_COLUMNS 1
 #define INPUT_K_TILES 0
