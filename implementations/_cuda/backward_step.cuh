@@ -123,8 +123,8 @@ __device__ inline void pointwise_backward(GradientCarry& carry, const BackwardPa
 #pragma unroll
     for (int gate = 0; gate < GATES; gate++) {
         const scalar_t gradient =
-            narrow(is_some ? (CELL == LSTM && gate < 3 ? all_d_c : d_h) * local_gradients.gates[gate] : 0);
-        const bool has_separate_recurrent_gradient = CELL == GRU && gate == 2;
+            narrow(is_some ? (CELL == LSTM && gate != LSTM_O ? all_d_c : d_h) * local_gradients.gates[gate] : 0);
+        const bool has_separate_recurrent_gradient = CELL == GRU && gate == GRU_N;
         const scalar_t recurrent_gradient =
             has_separate_recurrent_gradient ? narrow(is_some ? d_h * local_gradients.recurrent : 0) : gradient;
         publish(gate, recurrent_gradient);

@@ -73,9 +73,9 @@ __device__ inline void load_biases_and_carry(PointwiseStorage& pointwise, const 
         const bool is_inside = thread.first_unit + unit < HIDDEN;
         const float bias_ih = params.bias_ih && is_inside ? widen(params.bias_ih[j]) : 0;
         const float bias_hh = params.bias_hh && is_inside ? widen(params.bias_hh[j]) : 0;
-        const bool is_separate = CELL == GRU && gate == 2;
+        const bool is_separate = CELL == GRU && gate == GRU_N;
         pointwise.bias[unit].data[gate] = is_separate ? bias_ih : bias_ih + bias_hh;
-        if (is_separate) pointwise.bias[unit].data[3] = bias_hh;
+        if (is_separate) pointwise.bias[unit].data[GRU_EXTRA] = bias_hh;
     }
     const scalar_t* carry = CELL == LSTM ? params.c0 : params.h0;
     for (int tile = 0; tile < TILES; tile++)
@@ -202,7 +202,7 @@ struct GateOperands {
             const GateVector bias = pointwise.bias[thread.local_unit(s)];
 #pragma unroll
             for (int gate = 0; gate < GATES; gate++) x[s][gate] = inputs.at(s, gate) + bias.data[gate];
-            bias_n[s] = bias.data[3], carry[s] = pointwise.carry[tile][s][thread.number];
+            bias_n[s] = bias.data[GRU_EXTRA], carry[s] = pointwise.carry[tile][s][thread.number];
             is_active[s] = !LENGTHS || t < pointwise.ends[tile][thread.sequence_in_tile(s) % TILE_BATCH];
         }
     }
@@ -230,7 +230,7 @@ __device__ inline CellState cell_update(const GateVector& sums, const GateOperan
     float x[GATES], recurrent[GATES];
 #pragma unroll
     for (int gate = 0; gate < GATES; gate++) x[gate] = operands.x[s][gate], recurrent[gate] = sums.data[gate];
-    if (CELL == GRU && INPUT_K_TILES) x[2 % GATES] += sums.data[3];  // W_in x
+    if (CELL == GRU && INPUT_K_TILES) x[GRU_N] += sums.data[GRU_EXTRA];  // W_in x
     return cell_forward({operands.carry[s], operands.carry[s]}, x, recurrent, operands.bias_n[s], saved_gates);
 }
 

@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_once(const _
 #pragma unroll
         for (int gate = 0; gate < GATES; gate++) {
             const int row = local * GATES + gate;
-            const bool is_separate = CELL == GRU && gate == 2;
+            const bool is_separate = CELL == GRU && gate == GRU_N;
             of_x[gate] = reduce_partials(shared.sums[0], row, column) + bias_at(params.bias_ih, gate, unit);
             if (!is_separate) of_x[gate] += bias_at(params.bias_hh, gate, unit);
             if (params.h0) recurrent[gate] = reduce_partials(shared.sums[1], row, column);
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_once(const _
         const index place = (index)b * HIDDEN + unit;
         const CellState state_before = {params.h0 ? widen(params.h0[place]) : 0, params.c0 ? widen(params.c0[place]) : 0};
         const CellState state =
-            cell_forward(state_before, of_x, recurrent, CELL == GRU ? bias_at(params.bias_hh, 2, unit) : 0, saved_gates);
+            cell_forward(state_before, of_x, recurrent, CELL == GRU ? bias_at(params.bias_hh, GRU_N, unit) : 0, saved_gates);
         params.output[b * params.output_sequence + unit] = params.h_n[place] = narrow(state.h);
         if (CELL == LSTM) params.c_n[place] = narrow(state.c);
     }

@@ -73,9 +73,9 @@ __device__ inline void spill_candidate_input(PointwiseStorage& pointwise, int su
 #pragma unroll
     for (int i = 0; i < M_TILES_PER_WARP * 2; i++) {
         const int r = accumulator_row(thread, i);
-        if (r % GATES != 2) continue;
+        if (r % GATES != GRU_N) continue;
         float* place = &pointwise.sums[sum_buffer][thread.warp % K_PARTITIONS][r / GATES]
-                                      [thread.lane % 4 * 2 * ACCUMULATORS_PER_UNIT + 3 % ACCUMULATORS_PER_UNIT];
+                                      [thread.lane % 4 * 2 * ACCUMULATORS_PER_UNIT + GRU_EXTRA % ACCUMULATORS_PER_UNIT];
         float* pair = &sums[i / 2].data[i % 2 * 2];
         place[0] = pair[0], place[ACCUMULATORS_PER_UNIT] = pair[1];
         pair[0] = pair[1] = 0;
