@@ -23,6 +23,7 @@ from pytest_ecornn.implementations._cuda.launch import (
     Launch,
     Launcher,
     bind,
+    params_struct,
 )
 
 THREADS = 128
@@ -82,7 +83,8 @@ def is_non_overlapping_and_dense(tensor: Tensor) -> bool:
 class Kernel:
     """A kernel of a `.cu` for one device.
 
-    `arguments`: in its own order, an Array for each pointer, int for each integer of 32 bits, np.int64 for those of 64.
+    `arguments`: the fields of its Params, in their order: an Array for each pointer, int for each integer of 32 bits, np.int64
+    for those of 64.
     `shared_bytes`: the most dynamic shared memory that a block will have. `is_cooperative`: all blocks of a launch run at once.
     `cluster`: blocks in each of its clusters, which the source says as well; more than 8 not every device has.
     """
@@ -106,7 +108,7 @@ class Kernel:
         numbered = list(enumerate(arguments.items()))
         self._arrays = [(i, name, one) for i, (name, one) in numbered if isinstance(one, TensorArg)]
         self._integers = [(i, name) for i, (name, one) in numbered if not isinstance(one, TensorArg)]
-        self._launch = self._load(source, name, macros)
+        self._launch = self._load(source, name, (*macros, ("PARAMS_BYTES", str(params_struct(self._types).size))))
 
     def __call__(self, launch: Launch, **values: Tensor | int | None) -> None:
         """Launches the kernel. Raises ValueError for an argument that is missing, unknown or not as the kernel expects."""

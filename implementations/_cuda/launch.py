@@ -22,10 +22,17 @@ class Launch(NamedTuple):
     shared_bytes: int = 0
 
 
+def params_struct(types: str) -> struct.Struct:
+    """What packs the fields of a kernel's Params: a C struct, whose size is a multiple of its largest field's."""
+    largest = max(types, key=struct.calcsize)
+    return struct.Struct(f"@{types}0{largest}")
+
+
 class Launcher:
     """Launches one function of a module, which stays loaded as long as `function` (of CuPy) lives.
 
-    types: of the parameters, in order. is_cooperative: all blocks run at once, or the launch fails. driver: `cupy.cuda.driver`.
+    types: of the fields of the kernel's Params, its one parameter, in order. is_cooperative: all blocks run at once, or the
+    launch fails. driver: `cupy.cuda.driver`.
     """
 
     def __init__(self, function: Any, types: str, is_cooperative: bool, driver: Any):
@@ -33,15 +40,13 @@ class Launcher:
         launch = driver.launchCooperativeKernel if is_cooperative else driver.launchKernel
         self._launch = partial(launch, function.kernel.ptr)
         self._rest = () if is_cooperative else (0,)  # arguments in another form: none
-        self._values = struct.Struct(f"@{types}")  # aligned as in a C struct
-        ends = [struct.calcsize(f"@{types[: i + 1]}") for i in range(len(types))]
-        self._offsets = [end - struct.calcsize(f"@{one}") for end, one in zip(ends, types, strict=True)]
-        self._idle: list[tuple[Any, Any, int]] = []  # values, their addresses, and the address of these
+        self._params = params_struct(types)
+        self._idle: list[tuple[Any, Any, int]] = []  # a Params, its address in memory, and the address of that
 
     def __call__(self, launch: Launch, stream: int, values: Sequence[int]) -> None:
         """Launches the function. stream: torch's `cuda_stream`, of the current device. Raises RuntimeError if refused."""
         room = self._room()
-        self._values.pack_into(room[0], 0, *values)
+        self._params.pack_into(room[0], 0, *values)
         grid, block, shared_bytes = launch
         try:
             self._launch(grid, 1, 1, block, 1, 1, shared_bytes, stream, room[2], *self._rest)
@@ -51,17 +56,16 @@ class Launcher:
             self._idle.append(room)  # the driver has copied the values
 
     def _room(self) -> tuple[Any, Any, int]:
-        """A buffer for values that nobody else uses: another thread may launch meanwhile."""
+        """A Params that nobody else uses: another thread may launch meanwhile."""
         try:
             return self._idle.pop()
         except IndexError:
             return self._more_room()
 
     def _more_room(self) -> tuple[Any, Any, int]:
-        buffer = ctypes.create_string_buffer(self._values.size)
-        start = ctypes.addressof(buffer)
-        addresses = (ctypes.c_void_p * len(self._offsets))(*[start + offset for offset in self._offsets])
-        return buffer, addresses, ctypes.addressof(addresses)
+        params = ctypes.create_string_buffer(self._params.size)
+        address = ctypes.c_void_p(ctypes.addressof(params))
+        return params, address, ctypes.addressof(address)
 
 
 class _ThreadContexts(threading.local):

@@ -23,22 +23,22 @@ class Form(Resources):
         found = {
             "UNITS": self.units,
             "TILES": self.tiles,
-            "GROUPS": self.k_partitions,
-            "TOGETHER": self.m_tiles_per_pass,
-            "HELD": self.held,
-            "SHARED": self.shared,
-            "RING": self.stream_stages,
+            "K_PARTITIONS": self.k_partitions,
+            "M_TILES_PER_PASS": self.m_tiles_per_pass,
+            "REG_FRAGMENTS": self.held,
+            "SMEM_FRAGMENTS": self.shared,
+            "STREAM_STAGES": self.stream_stages,
         }
         if self.is_grid:
             found["SEQUENCES"] = self.sequences
-        found |= {"DOWN": self.grid_rows, "ACROSS": self.grid_cols} if self.is_2d_grid else {"BLOCKS": self.blocks}
+        found |= {"GRID_ROWS": self.grid_rows, "GRID_COLS": self.grid_cols} if self.is_2d_grid else {"BLOCKS": self.blocks}
         if self._has_gate_warps:
             found |= {"GATE_THREADS": self.pointwise_threads, "GATE_REGISTERS": self.gate_registers}
         elif not self.problem.is_backward:
-            found |= {"BUFFERS": self.buffers, "READERS": self.readers, "READER_REGISTERS": self.reader_registers}
+            found |= {"BUFFERS": self.buffers, "LOAD_THREADS": self.readers, "LOAD_REGISTERS": self.reader_registers}
         if not self.problem.is_backward:
             found["OTHER_REGISTERS"] = self.mma_warp_registers
-        return found | {"SHARED_BYTES": self.shared_bytes, "SPLIT": int(self.problem.arithmetic.is_3xtf32)}
+        return found | {"SHARED_BYTES": self.shared_bytes, "USE_3XTF32": int(self.problem.arithmetic.is_3xtf32)}
 
     def __str__(self) -> str:
         near = [f"{self.held} in registers"] + [f"{self.shared} in shared memory"] * (self.shared > 0)

@@ -120,10 +120,10 @@ class NTiledGridConfig(Form):
     @property
     def macros(self) -> dict[str, int]:
         own = {
-            "ABREAST": self.n_tiles,
-            "PARCELS_AT_ONCE": self.packets_in_registers,
-            "SUMS": self.sum_buffers,
-            "TWICE": self.presplit_fragments,
+            "N_TILES": self.n_tiles,
+            "PACKETS_IN_FLIGHT": self.packets_in_registers,
+            "SUM_BUFFERS": self.sum_buffers,
+            "PRESPLIT_FRAGMENTS": self.presplit_fragments,
         }
         return super().macros | own
 

@@ -72,7 +72,7 @@ class WavefrontConfig(Form):
 
     @property
     def macros(self) -> dict[str, int]:
-        own = {"LAYERS": self.layers, "INPUTS": self.inputs, "READER_REGISTERS": self.reader_registers}
+        own = {"LAYERS": self.layers, "INPUTS": self.inputs, "LOAD_REGISTERS": self.reader_registers}
         return super().macros | own
 
     def __str__(self) -> str:

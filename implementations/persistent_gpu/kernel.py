@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Iterable
 from functools import lru_cache
 from math import gcd
 from pathlib import Path
@@ -104,29 +105,32 @@ def macros(kind: KernelSpec, form: Form) -> tuple[tuple[str, str], ...]:
     """The macros with which the source is compiled."""
     problem, storage = form.problem, str(kind.dtype).removeprefix("torch.").upper()
     found = {"CELL": NN_CELLS.index(problem.cell), "HIDDEN": problem.hidden, f"STORAGE_{storage}": 1, **form.macros}
-    found |= {"KEEPS": int(kind.saves_for_backward), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": WATCHDOG_NS}
+    found |= {"SAVE_GATES": int(kind.saves_for_backward), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": WATCHDOG_NS}
     if not kind.is_backward:
-        found["WIDTH"] = width_of(kind, form)
+        found["LOAD_BYTES"] = width_of(kind, form)
     if kind.inputs:
         found |= {"INPUTS": kind.inputs, "SHARED_BYTES": shared_bytes_of(kind, form)}
     return tuple((name, str(value)) for name, value in found.items())
 
 
-# Addresses and strides of 64 bits, in the kernels' order. `status`, `steps`, `batch` and `is_reverse` follow them. Those of x
-# precede them where the kernel computes its product.
 _STRIDES = ("step", "sequence")
-_ROWS = "row_step row_sequence"
-_OUTPUT, _D_OUTPUT = (f"{name} {name}_step {name}_sequence" for name in ("output", "d_output"))
-_FORWARD = (
-    f"gates gates_step gates_sequence weight bias_ih bias_hh first_h first_c {_OUTPUT} final_h final_c lengths kept cells"
+_OUTPUT, _D_OUTPUT, _GATES = (f"{name} {name}_step {name}_sequence" for name in ("output", "d_output", "gates"))
+_SIZES = ("steps", "batch", "is_reverse")  # of 32 bits
+# Fields of the kernels' ForwardParams and BackwardParams.
+FORWARD_PARAMS = (
+    *f"{_GATES} bias_ih bias_hh h0 c0 {_OUTPUT} h_n c_n lengths saved_gates saved_cells row_step row_sequence status".split(),
+    *_SIZES,
 )
-_OF_INPUTS = ["x", "x_step", "x_sequence", "weight_ih"]
-_ARGUMENTS = {
-    False: f"{_FORWARD} {_ROWS} scratch".split(),
-    True: (
-        f"kept cells {_ROWS} {_OUTPUT} weight first_h first_c {_D_OUTPUT} d_final_h d_final_c d_gates d_product d_first_h "
-        "d_first_c lengths scratch"
-    ).split(),
+BACKWARD_PARAMS = (
+    *f"saved_gates saved_cells row_step row_sequence {_OUTPUT} h0 c0 {_D_OUTPUT} d_h_n d_c_n d_gates d_recurrent".split(),
+    *("d_h0", "d_c0", "lengths", "status", *_SIZES),
+)
+_OF_INPUTS = ("x", "x_step", "x_sequence", "weight_ih")
+# Addresses in a call's order. Those of x and weight_ih precede them where the kernel computes their product; that of the memory
+# by which blocks exchange, or from which weights are streamed, comes last.
+_ADDRESSES = {
+    False: "gates weight_hh bias_ih bias_hh h0 c0 output h_n c_n lengths saved_gates saved_cells",
+    True: "saved_gates saved_cells output weight_hh h0 c0 d_output d_h_n d_c_n d_gates d_recurrent d_h0 d_c0 lengths",
 }
 
 
@@ -136,15 +140,26 @@ def source_of(kind: KernelSpec, form: Form) -> Path:
     return _NTILED_SOURCE if isinstance(form, NTiledGridConfig) else _GRID_SOURCES[kind.is_backward]
 
 
-def _wide(kind: KernelSpec) -> list[str]:
-    """Arguments of 64 bits."""
-    return _OF_INPUTS * (kind.inputs > 0) + _ARGUMENTS[kind.is_backward]
+def params(names: Iterable[str]) -> dict[str, type[int] | type[np.int64]]:
+    """The fields of a kernel's Params: sizes have 32 bits, all others 64."""
+    return {name: int if name in _SIZES else np.int64 for name in names}
+
+
+def _exchanged(form: Form) -> str:
+    """The field of the memory that a launch allocates beside its arrays."""
+    return "mailboxes" if form.is_grid else "weight_stream"
+
+
+def _fields(kind: KernelSpec, form: Form) -> list[str]:
+    """The fields of the kernel's Params, in their order."""
+    if kind.is_backward:
+        return [*BACKWARD_PARAMS, "weight_hh", _exchanged(form)]
+    return [*FORWARD_PARAMS, *_OF_INPUTS, "weight_hh", _exchanged(form)]
 
 
 def make_kernel(kind: KernelSpec, form: Form) -> Kernel:
     """The kernel of a form, which takes its arguments by name."""
-    numbers = {"status": np.int64, **dict.fromkeys(("steps", "batch", "is_reverse"), int)}
-    arguments = {**dict.fromkeys(_wide(kind), np.int64), **numbers}
+    arguments = params(_fields(kind, form))
     name, macros_of = "persistent_backward" if kind.is_backward else "persistent_forward", macros(kind, form)
     source, cluster = source_of(kind, form), 1 if form.is_grid else form.blocks
     return Kernel(source, name, macros_of, arguments, kind.device, shared_bytes_of(kind, form), form.is_grid, cluster)
@@ -231,10 +246,13 @@ class Launch:
         self.is_beside = kind.device.type == "cuda" and fits_both_directions(form, Device.of(kind.device))
         of_rows = (f"{name}_{what}" for name in ("output", "d_output" if kind.is_backward else "gates") for what in _STRIDES)
         integers = dict(zip(of_rows, output + other, strict=True)) | shape.row_strides
+        addresses = [*_ADDRESSES[kind.is_backward].split(), _exchanged(form)]
         if inputs:
             integers |= {f"x_{what}": inputs * shape.row_strides[f"row_{what}"] for what in _STRIDES}
+            addresses = ["x", "weight_ih", *addresses]
+        elif not kind.is_backward:
+            integers |= dict.fromkeys(_OF_INPUTS, 0)
         integers |= {"status": self._status.address, "steps": shape.steps, "batch": shape.batch, "is_reverse": int(is_reverse)}
-        addresses = [name for name in _wide(kind) if name not in integers]
         launch = form.launch._replace(shared_bytes=shared_bytes_of(kind, form))
         self._run = kernel.at(launch, addresses, **integers)
 

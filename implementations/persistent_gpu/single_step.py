@@ -11,7 +11,6 @@ from math import ceil, gcd
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
@@ -25,8 +24,8 @@ MAX_SEQUENCES = 16
 _SOURCE = Path(__file__).parent / "kernels" / "single_step_forward.cu"
 _TILE, _WARPS, _ROWS, _MOST_ROW_TILES = 8, 8, 16, 4  # sequences; rows of the tensor cores, that a block has at most
 _MOST_WIDE = 16  # bytes that are read at once
-_ADDRESSES = (
-    "x", "weight_ih", "weight_hh", "bias_ih", "bias_hh", "first_h", "first_c", "output", "final_h", "final_c",
+_ADDRESSES = (  # the first fields of the kernel's Params
+    "x", "weight_ih", "weight_hh", "bias_ih", "bias_hh", "h0", "c0", "output", "h_n", "c_n",
 )  # fmt: skip
 
 
@@ -69,8 +68,8 @@ class SingleStepConfig(NamedTuple):
             "SHARED_BYTES": self.launch.shared_bytes,
             "UNITS": self.units,
             "BLOCKS": self.blocks,
-            "WIDTH": self.width,
-            "SPLIT": int(self.arithmetic.is_3xtf32),
+            "LOAD_BYTES": self.width,
+            "USE_3XTF32": int(self.arithmetic.is_3xtf32),
         }
         return tuple((name, str(value)) for name, value in found.items())
 
@@ -82,6 +81,12 @@ def select_single_step(once: SingleStepConfig, device: Device) -> SingleStepConf
     """Chooses the fewest units a block with which all blocks run at once; they fill whole M tiles."""
     found = [once._replace(units=max(1, tiles * _ROWS // GATES[once.cell])) for tiles in range(1, _MOST_ROW_TILES + 1)]
     return next((one for one in found if one.launch.grid <= device.num_sms), found[-1])
+
+
+def make_kernel(once: SingleStepConfig, kind: KernelSpec) -> Kernel:
+    """The kernel of a form, which takes its arguments by name."""
+    arguments = persistent_kernel.params((*_ADDRESSES, "output_sequence", "batch"))
+    return Kernel(_SOURCE, "persistent_once", once.macros(kind.dtype), arguments, kind.device, once.launch.shared_bytes)
 
 
 class OnceLaunch:
@@ -98,10 +103,7 @@ class OnceLaunch:
         self.form = select_single_step(once, Device.of(kind.device))
         self.width = self.form.width
         integers = {"output_sequence": output_sequence, "batch": batch}
-        arguments = {**dict.fromkeys(_ADDRESSES, np.int64), "output_sequence": np.int64, "batch": int}
-        macros, launch = self.form.macros(kind.dtype), self.form.launch
-        kernel = Kernel(_SOURCE, "persistent_once", macros, arguments, kind.device, launch.shared_bytes)
-        self._run = kernel.at(launch, _ADDRESSES, **integers)
+        self._run = make_kernel(self.form, kind).at(self.form.launch, _ADDRESSES, **integers)
 
     def __call__(self, addresses: tuple[int, ...]) -> None:
         """Launches the kernel. addresses: of its arrays in its order, 0 for none."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-
 from pytest_ecornn.implementations._common.recurrent_problem import Device
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.memory import zeros
@@ -15,11 +13,11 @@ from pytest_ecornn.implementations.persistent_gpu.config_wavefront import Wavefr
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, Strides, status_of
 
 _SOURCE = Path(__file__).parent / "kernels" / "wavefront_forward.cu"
-_OF_LAYER = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "output", "kept", "cells")
+_OF_LAYER = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "output", "saved_gates", "saved_cells")
 _LEADING_ARGUMENTS = ("x", "x_step", "x_sequence")
 _TRAILING_ARGUMENTS = (
-    "first_h", "first_c", "output_step", "output_sequence", "final_h", "final_c", "lengths", "row_step", "row_sequence", "told",
-    "status",
+    "h0", "c0", "output_step", "output_sequence", "h_n", "c_n", "lengths", "row_step", "row_sequence", "step_flags", "status",
+    "steps", "batch",
 )  # fmt: skip
 
 
@@ -44,13 +42,12 @@ def get_wavefronts_of_layers(
 
 @lru_cache(maxsize=4096)
 def kernel_of(kind: KernelSpec, wave: WavefrontConfig) -> Kernel:
-    arguments = {**dict.fromkeys(_wide(wave), np.int64), "steps": int, "batch": int}
-    macros = kernel.macros(kind, wave)
+    arguments, macros = kernel.params(_fields(wave)), kernel.macros(kind, wave)
     return Kernel(_SOURCE, "persistent_wave", macros, arguments, kind.device, wave.shared_bytes, cluster=wave.blocks)
 
 
-def _wide(wave: WavefrontConfig) -> list[str]:
-    """Arguments of 64 bits, in the kernel's order."""
+def _fields(wave: WavefrontConfig) -> list[str]:
+    """The fields of the kernel's Params, in their order."""
     return [
         *_LEADING_ARGUMENTS,
         *(f"{name}_{layer}" for layer in range(wave.layers) for name in _OF_LAYER),
@@ -71,14 +68,14 @@ class WavefrontKernel:
         self._wave, self._device, self._status, self.width = wave, kind.device, status_of(kind.device), wave.width
         integers = {"status": self._status.address, "steps": shape.steps, "batch": shape.batch, **shape.row_strides}
         integers |= dict(zip(("x_step", "x_sequence", "output_step", "output_sequence"), (*x, *output), strict=True))
-        addresses = [name for name in _wide(wave) if name not in integers]
+        addresses = [name for name in _fields(wave) if name not in integers]
         self._run = kernel_of(kind, wave).at(wave.launch, addresses, **integers)
 
     def __call__(self, addresses: tuple[int, ...]) -> None:
         """Launches the kernel. addresses: of its arrays but the last, in its order, 0 for none."""
         self._status.check()
-        told = zeros(4 * self._wave.launch.grid, self._device)
-        self._run((*addresses, told.data_ptr()))
+        step_flags = zeros(4 * self._wave.launch.grid, self._device)
+        self._run((*addresses, step_flags.data_ptr()))
 
 
 wave_launch_of = lru_cache(maxsize=4096)(WavefrontKernel)

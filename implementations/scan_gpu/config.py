@@ -116,8 +116,15 @@ class Form:
     @property
     def macros(self) -> dict[str, int]:
         tile = self.tile_shape
-        named = {"PACK": tile.pack, "ACROSS": tile.threads_per_row, "STEPS": tile.items_per_thread, "WARPS": tile.warps}
-        return {"SPLIT": int(self.splits_time), **named, "RESIDENT": tile.resident, "STAGES": tile.stages}
+        return {
+            "SPLIT": int(self.splits_time),
+            "PACK": tile.pack,
+            "CHANNEL_THREADS": tile.threads_per_row,
+            "STEPS": tile.items_per_thread,
+            "WARPS": tile.warps,
+            "RESIDENT": tile.resident,
+            "STAGES": tile.stages,
+        }
 
     def __str__(self) -> str:
         in_groups = f"{self.tiles} tiles side by side in groups of {1 << self.group_bits}"

@@ -100,15 +100,15 @@ def make_kernel(shape: Shape, kind: ScanSpec, form: Form) -> Kernel:
     gates = CELLS[shape.cell][0]
     of_state, rows = TensorArg(dtype, prod(shape.state), is_optional=True), partial(strided_arguments, shape)
     of_bias = TensorArg(dtype, gates * shape.hidden, is_optional=not kind.is_biased)
-    arguments: dict[str, Any] = {**rows("x", dtype, gates * shape.hidden), "bias": of_bias, "first": of_state}
+    arguments: dict[str, Any] = {**rows("x", dtype, gates * shape.hidden), "bias": of_bias, "h0": of_state}
     arguments |= rows("output", dtype, shape.hidden)
     if kind.is_backward:
-        arguments |= {**rows("d_output", dtype, shape.hidden), "d_final": of_state}
-        arguments |= {**rows("d_x", dtype, gates * shape.hidden), "d_first": of_state}
+        arguments |= {**rows("d_output", dtype, shape.hidden), "d_h_n": of_state}
+        arguments |= {**rows("d_x", dtype, gates * shape.hidden), "d_h0": of_state}
     else:
-        arguments |= {"final": of_state}
+        arguments |= {"h_n": of_state}
     arguments |= {"lengths": TensorArg(torch.int64, shape.batch, is_optional=True), **rows("resets", torch.uint8, 1, True)}
-    arguments["maps"] = TensorArg(word_of(dtype), form.words, not form.splits_time)
+    arguments["tile_status"] = TensorArg(word_of(dtype), form.words, not form.splits_time)
     arguments |= dict.fromkeys(("steps", "batch", "hidden", "is_reverse", "tiles", "group_bits"), int)
     name = "scan_backward" if kind.is_backward else "scan_forward"
     return Kernel(_SOURCE, name, macros(shape, kind, form), arguments, kind.device, form.launch.shared_bytes, form.splits_time)
@@ -126,7 +126,7 @@ def arguments(form: Form, shape: Shape, arrays: Arrays) -> tuple[dict[str, Tenso
         integers |= strides(shape, name, arrays[name])
     x, resets = arrays["x"], arrays["resets"]
     assert x is not None
-    return {**arrays, "resets": None if resets is None else resets[..., None], "maps": form.tile_status(x)}, integers
+    return {**arrays, "resets": None if resets is None else resets[..., None], "tile_status": form.tile_status(x)}, integers
 
 
 def _prepared(how: tuple[Shape, bool], arrays: Arrays) -> tuple[Form, BoundLaunch]:
@@ -153,7 +153,7 @@ def _forward(x: Tensor, bias: Tensor | None, h0: Tensor | None, *how: Any) -> tu
     x, shape = contiguous_last_dim(x), Shape.of(x, *named)
     output, final = shape.results(x)
     h0 = None if h0 is None else h0.contiguous()
-    _launch(shape, False, x, bias=bias, first=h0, output=output, final=final, lengths=lengths, resets=resets)
+    _launch(shape, False, x, bias=bias, h0=h0, output=output, h_n=final, lengths=lengths, resets=resets)
     return output, final
 
 
@@ -175,7 +175,7 @@ def _backward_out(
     d_h0 = x.new_empty(shape.state)
     h0, d_final = (None if one is None else one.contiguous() for one in (h0, d_final))
     _launch(
-        shape, True, x, bias=bias, first=h0, output=output, d_output=d_output, d_final=d_final, d_x=d_x, d_first=d_h0,
+        shape, True, x, bias=bias, h0=h0, output=output, d_output=d_output, d_h_n=d_final, d_x=d_x, d_h0=d_h0,
         lengths=lengths, resets=resets,
     )  # fmt: skip
     return d_h0

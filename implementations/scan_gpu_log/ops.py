@@ -50,7 +50,7 @@ def macros(cell: str, dtype: torch.dtype, tree: BlellochConfig, is_compensated: 
     """Returns the macros that the source is compiled with."""
     found = {"CELL": CELLS[cell][1], "POSITIVE": 1, "COMPENSATED": int(is_compensated)}
     found |= {f"STORAGE_{str(dtype).removeprefix('torch.').upper()}": 1}
-    found |= {"ACROSS": tree.threads_per_row, "TILE": tree.steps, "THREADS": tree.threads}
+    found |= {"CHANNELS_PER_BLOCK": tree.threads_per_row, "TILE": tree.steps, "THREADS": tree.threads}
     return tuple((name, str(value)) for name, value in found.items())
 
 
@@ -60,9 +60,9 @@ def make_kernel(shape: Shape, dtype: torch.dtype, device: torch.device, tree: Bl
     arguments = {
         **strided_arguments(shape, "x", dtype, gates),
         "bias": TensorArg(dtype, gates, is_optional=True),
-        "first": of_state,
+        "h0": of_state,
     }
-    arguments |= {**strided_arguments(shape, "output", dtype, shape.hidden), "final": of_state}
+    arguments |= {**strided_arguments(shape, "output", dtype, shape.hidden), "h_n": of_state}
     arguments |= {"lengths": TensorArg(torch.int64, shape.batch, is_optional=True)}
     arguments |= dict.fromkeys(("steps", "hidden", "is_reverse"), int)
     return Kernel(_SOURCE, "scan_log_forward", macros(shape.cell, dtype, tree, is_compensated), arguments, device)
@@ -97,7 +97,7 @@ def _forward(x: Tensor, bias: Tensor | None, h0: Tensor | None, lengths: Tensor 
     x, shape = contiguous_last_dim(x), Shape.of(x, *named)
     output, final = shape.results(x)
     h0 = None if h0 is None else h0.contiguous()
-    arrays = {"x": x, "bias": bias, "first": h0, "output": output, "final": final, "lengths": lengths}
+    arrays = {"x": x, "bias": bias, "h0": h0, "output": output, "h_n": final, "lengths": lengths}
     launch, pointers = _launches.get_or_compute((shape, is_compensated), arrays)
     launch(pointers)
     return output, final

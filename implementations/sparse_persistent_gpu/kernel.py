@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-
 from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.memory import zeros
@@ -16,15 +14,16 @@ from pytest_ecornn.implementations.sparse_persistent_gpu.config import SparseCon
 
 _NAMES = {False: "forward.cu", True: "backward.cu"}
 _SOURCES = {is_backward: Path(__file__).parent / "kernels" / name for is_backward, name in _NAMES.items()}
-# Addresses and strides of 64 bits, in the kernels' order; behind them come `status`, `steps`, `batch` and `is_reverse`.
-_ROWS, _ELEMENTS = "row_step row_sequence", "places values slots firsts"
-_OUTPUT, _D_OUTPUT, _GATES = (f"{name} {name}_step {name}_sequence" for name in ("output", "d_output", "gates"))
-_ARGUMENTS = {
-    False: f"{_GATES} {_ELEMENTS} bias_ih bias_hh first_h first_c {_OUTPUT} final_h final_c lengths kept cells {_ROWS} handoff",
-    True: (
-        f"kept cells {_ROWS} {_OUTPUT} {_ELEMENTS} first_h first_c {_D_OUTPUT} d_final_h d_final_c d_gates d_product d_first_h "
-        "d_first_c lengths handoff"
-    ),
+_NON_ZEROS = "col_indices values slots row_offsets"
+# Fields of the kernels' Params beside those of dense weights' kernels.
+_PARAMS = {
+    is_backward: (*names, *_NON_ZEROS.split(), "mailboxes")
+    for is_backward, names in ((False, kernel.FORWARD_PARAMS), (True, kernel.BACKWARD_PARAMS))
+}
+# Addresses in a call's order.
+_ADDRESSES = {
+    False: f"gates {_NON_ZEROS} bias_ih bias_hh h0 c0 output h_n c_n lengths saved_gates saved_cells",
+    True: f"saved_gates saved_cells output {_NON_ZEROS} h0 c0 d_output d_h_n d_c_n d_gates d_recurrent d_h0 d_c0 lengths",
 }
 
 
@@ -32,14 +31,13 @@ def macros(kind: KernelSpec, form: SparseConfig, hidden: int) -> tuple[tuple[str
     """Returns the macros that the source is compiled with. hidden: places of units."""
     storage = str(kind.dtype).removeprefix("torch.").upper()
     found = {"CELL": NN_CELLS.index(form.problem.cell), "HIDDEN": hidden, f"STORAGE_{storage}": 1, **form.macros}
-    found |= {"KEEPS": int(kind.saves_for_backward), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": kernel.WATCHDOG_NS}
+    found |= {"SAVE_GATES": int(kind.saves_for_backward), "LENGTHS": int(kind.lengths), "WATCHDOG_NS": kernel.WATCHDOG_NS}
     return tuple((name, str(value)) for name, value in found.items())
 
 
 @lru_cache(maxsize=4096)
 def kernel_of(kind: KernelSpec, form: SparseConfig, hidden: int) -> Kernel:
-    names = [*_ARGUMENTS[kind.is_backward].split(), "status"]
-    arguments = {**dict.fromkeys(names, np.int64), **dict.fromkeys(("steps", "batch", "is_reverse"), int)}
+    arguments = kernel.params(_PARAMS[kind.is_backward])
     name = "sparse_persistent_backward" if kind.is_backward else "sparse_persistent_forward"
     made = macros(kind, form, hidden)
     return Kernel(_SOURCES[kind.is_backward], name, made, arguments, kind.device, form.shared_bytes, True, form.cluster)
@@ -56,7 +54,7 @@ class Launch:
         strides |= {f"{name}_step": other[0], f"{name}_sequence": other[1]}
         integers = strides | shape.row_strides | {"status": self._status.address, "is_reverse": int(is_reverse)}
         integers |= {"steps": shape.steps, "batch": shape.batch}
-        addresses = [one for one in _ARGUMENTS[kind.is_backward].split() if one not in integers]
+        addresses = [*_ADDRESSES[kind.is_backward].split(), "mailboxes"]
         self._run = kernel_of(kind, form, shape.hidden).at(form.launch, addresses, **integers)
 
     def __call__(self, addresses: tuple[int, ...]) -> None:
@@ -65,8 +63,8 @@ class Launch:
         addresses: its arrays in its order, 0 for none, except the last, which is allocated here.
         """
         self._status.check()
-        handoff = zeros(self._handoff_bytes, self._device)
-        self._run((*addresses, handoff.data_ptr()))
+        mailboxes = zeros(self._handoff_bytes, self._device)
+        self._run((*addresses, mailboxes.data_ptr()))
 
 
 get_layer_kernel = lru_cache(maxsize=4096)(Launch)

@@ -86,7 +86,7 @@ def kernels(form: Form) -> tuple[Kernel, Kernel]:
     case, compute, storage = form.case, form.compute, form.storage
     cell = NN_CELLS.index(case.cell)
     flags = {
-        "BATCH_MINOR": form.is_batch_minor, "KEEP_GATES": case.training,
+        "BATCH_MINOR": form.is_batch_minor, "SAVE_GATES": case.training,
         "WIDE_OFFSETS": form.largest_array >= 2**31, f"STORAGE_{case.dtype.upper()}": True,
     }  # fmt: skip
     macros = (("CELL", str(cell)), *((name, str(int(is_set))) for name, is_set in flags.items()))
@@ -103,17 +103,17 @@ def kernels(form: Form) -> tuple[Kernel, Kernel]:
         ("t", "steps", "batch", "hidden", "h_features", "gate_features", "reverse"), int
     )
     forward: dict[str, TensorArg | type[int]] = {
-        "gates": gates, "product": product_of_h, "bias_ih": bias, "bias_hh": bias, "state": state,
+        "gates": gates, "recurrent": product_of_h, "bias_ih": bias, "bias_hh": bias, "state": state,
         "h": h, "lengths": lengths, **numbers,
     }  # fmt: skip
     backward: dict[str, TensorArg | type[int]] = {
         "gates": gates, "state": state, "d_output": TensorArg(compute, case.steps * step),
-        "product_grad": product_of_d, "passed": a_step, "d_cell": a_step, "d_gates_x": d_gates,
+        "dh_recurrent": product_of_d, "dh_carry": a_step, "dc_carry": a_step, "d_gates_x": d_gates,
         "d_gates_h": d_gates, "lengths": lengths, **numbers,
     }  # fmt: skip
     return (
-        Kernel(_SOURCE, "step_forward", macros, forward, form.device),
-        Kernel(_SOURCE, "step_backward", macros, backward, form.device),
+        Kernel(_SOURCE, "step_forward", (*macros, ("BACKWARD", "0")), forward, form.device),
+        Kernel(_SOURCE, "step_backward", (*macros, ("BACKWARD", "1")), backward, form.device),
     )
 
 
@@ -204,7 +204,7 @@ class StepLauncher:
             if not is_zero:
                 product(track.h_before[t], weights.weight_hh.T, result[0])
             self._forward(
-                self._launch, gates=track.gates, product=None if is_zero else result, bias_ih=weights.bias_ih,
+                self._launch, gates=track.gates, recurrent=None if is_zero else result, bias_ih=weights.bias_ih,
                 bias_hh=weights.bias_hh, state=track.state, h=track.h, lengths=lengths, t=t, reverse=int(track.is_reverse),
                 **self._sizes,
             )  # fmt: skip
@@ -260,7 +260,7 @@ class StepLauncher:
         for t in range(start, end) if track.is_reverse else range(end - 1, start - 1, -1):
             self._backward(
                 self._launch, gates=track.gates, state=track.state, d_output=gradients.d_output,
-                product_grad=None if t == begin else gradients.product, passed=gradients.passed, d_cell=gradients.d_cell,
+                dh_recurrent=None if t == begin else gradients.product, dh_carry=gradients.passed, dc_carry=gradients.d_cell,
                 d_gates_x=gradients.d_gates_x, d_gates_h=gradients.d_gates_h, lengths=lengths, t=t,
                 reverse=int(track.is_reverse), **self._sizes,
             )  # fmt: skip

@@ -30,11 +30,16 @@ FOLDER = Path(implementations.__file__).parent
 H200 = Device(132, 228 * 1024)
 HOPPER, AMPERE = recurrent_problem.Device(132, 232_448, 16), recurrent_problem.Device(108, 166_912, 1)
 STORAGES = ("FLOAT32", "FLOAT64", "BFLOAT16", "FLOAT16")
-FLAGS = ("BATCH_MINOR", "KEEP_GATES", "WIDE_OFFSETS")
+FLAGS = ("BATCH_MINOR", "SAVE_GATES", "WIDE_OFFSETS")
 
 
-def of_transposed(cell: int, storage: str, flags: str) -> tuple[tuple[str, str], ...]:
-    return (("CELL", str(cell)), *zip(FLAGS, flags, strict=True), (f"STORAGE_{storage}", "1"))
+def of_transposed(cell: int, storage: str, flags: str, is_backward: bool) -> tuple[tuple[str, str], ...]:
+    return (
+        ("CELL", str(cell)),
+        ("BACKWARD", str(int(is_backward))),
+        *zip(FLAGS, flags, strict=True),
+        (f"STORAGE_{storage}", "1"),
+    )
 
 
 def of_scan() -> list[tuple[tuple[str, str], ...]]:
@@ -187,8 +192,8 @@ VARIANTS: dict[str, Callable[[], list[Variant]]] = {
     "forward.cu": lambda: of_sparse(False),
     "backward.cu": lambda: of_sparse(True),
     "pointwise.cu": lambda: [
-        *(of_transposed(cell, storage, "110") for cell, storage in itertools.product(range(4), STORAGES)),
-        *(of_transposed(2, storage, flags) for storage, flags in itertools.product(STORAGES, ("010", "100", "111"))),
+        *(of_transposed(cell, *rest) for cell, *rest in itertools.product(range(4), STORAGES, ("110",), (False, True))),
+        *(of_transposed(2, *rest) for rest in itertools.product(STORAGES, ("010", "100", "111"), (False, True))),
     ],
 }
 

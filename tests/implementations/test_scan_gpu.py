@@ -162,14 +162,14 @@ def test_the_kernels_compute_what_a_loop_does(cell: str, steps: int, reverse: bo
     shape = Shape.of(x, cell, True, reverse)
     masks: dict[str, Tensor | None] = {"lengths": lengths, "resets": resets}
     output, final = x.new_full(shape_of(shape, 5), torch.nan), x.new_full((3, 5), torch.nan)
-    on_cpu(shape, True, False, x=x, bias=bias, first=first, output=output, final=final, **masks)
+    on_cpu(shape, True, False, x=x, bias=bias, h0=first, output=output, h_n=final, **masks)
     expected = by_loop(x, bias, first, lengths, resets, cell, reverse)
     torch.testing.assert_close((output, final), expected, rtol=1e-12, atol=1e-13)
     weights = torch.randn_like(output), torch.randn_like(final)
     wanted = torch.autograd.grad(expected, (x, bias, first), weights)
     d_x, d_first = torch.full_like(x, torch.nan), torch.full_like(first, torch.nan)
-    given = {"x": x, "bias": bias, "first": first, "output": output, "d_output": weights[0], "d_final": weights[1]}
-    on_cpu(shape, True, True, **given, d_x=d_x, d_first=d_first, **masks)
+    given = {"x": x, "bias": bias, "h0": first, "output": output, "d_output": weights[0], "d_h_n": weights[1]}
+    on_cpu(shape, True, True, **given, d_x=d_x, d_h0=d_first, **masks)
     torch.testing.assert_close((d_x, d_x.sum((0, 1)), d_first), wanted, rtol=1e-10, atol=1e-12)
 
 
@@ -177,7 +177,7 @@ def plain(x: Tensor, first: Tensor | None = None, bias: Tensor | None = None, re
     """minGRU of one channel; the outputs and the final state."""
     shape = Shape.of(x, "mingru", True, False)
     output, final = x.new_empty(shape_of(shape, 1)), x.new_empty(1, 1)
-    on_cpu(shape, bias is not None, False, x=x, bias=bias, first=first, output=output, final=final, lengths=None, resets=resets)
+    on_cpu(shape, bias is not None, False, x=x, bias=bias, h0=first, output=output, h_n=final, lengths=None, resets=resets)
     return [*output.flatten().tolist(), final.item()]
 
 

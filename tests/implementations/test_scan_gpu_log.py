@@ -79,7 +79,7 @@ def on_cpu(
 ) -> tuple[Tensor, Tensor]:
     output, final = x.new_full(shape_of(shape, shape.hidden), torch.nan), x.new_full(shape.state, torch.nan)
     kernel = make_kernel(shape, x.dtype, x.device, ONE_THREAD, is_compensated)
-    arrays = {"x": x, "bias": bias, "first": first, "output": output, "final": final, "lengths": lengths}
+    arrays = {"x": x, "bias": bias, "h0": first, "output": output, "h_n": final, "lengths": lengths}
     kernel(ONE_THREAD.launch(shape), **arrays, **scan_gpu_log_ops.integers(shape, arrays))
     return output, final
 

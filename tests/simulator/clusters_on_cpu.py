@@ -20,7 +20,7 @@ import torch
 from pytest_ecornn.implementations._common.recurrent_problem import Device
 from pytest_ecornn.implementations._cuda.compile import include_folders
 from pytest_ecornn.implementations._cuda.kernel import Kernel
-from pytest_ecornn.implementations._cuda.launch import Launch
+from pytest_ecornn.implementations._cuda.launch import Launch, params_struct
 from pytest_ecornn.implementations.persistent_gpu import kernel as persistent_kernel
 from pytest_ecornn.implementations.persistent_gpu import ops, single_step, wavefront
 from pytest_ecornn.implementations.persistent_gpu.config import Form
@@ -117,12 +117,12 @@ class ClustersOnCpu(Kernel):
 
     def _run(self, launch: Launch, passed: list[int]) -> None:
         _, is_cooperative, cluster = self._how
-        together = launch.grid if is_cooperative or "told" in self._arguments else cluster  # where one waits for another
-        given = (ctypes.c_longlong * len(passed))(*passed)
+        together = launch.grid if is_cooperative or "step_flags" in self._arguments else cluster  # where one waits for another
+        params = params_struct(self._types).pack(*passed)
         for first in range(0, launch.grid, together):
             order = next(_orders)
             sizes = (first, together, cluster, launch.block, launch.shared_bytes)
-            if outcome := _machine().run_clusters(self._launch, *sizes, order, MOST_SWEEPS, given):
+            if outcome := _machine().run_clusters(self._launch, *sizes, order, MOST_SWEEPS, params):
                 raise Broken(f"{self._name}, threads in order {order}: {_OUTCOMES[outcome]}")
 
 
@@ -132,7 +132,7 @@ def _compiled(text: str, headers: tuple[tuple[str, str], ...], name: str, macros
     for header, its_text in headers:
         (folder / header).parent.mkdir(parents=True, exist_ok=True)
         (folder / header).write_text(its_text)
-    entry = f'extern "C" void run_kernel(const long long* given) {{ call({name}, given); }}'
+    entry = f'extern "C" void run_kernel(const void* params) {{ call({name}, params); }}'
     text = f'#include "machine.hpp"\n{text}\n{entry}\n'
     return ctypes.cast(build(folder, text, macros, [folder], _machine()._name).run_kernel, ctypes.c_void_p)
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from pytest_ecornn.implementations._cuda import kernel
 from pytest_ecornn.implementations._cuda.compile import include_folders
 from pytest_ecornn.implementations._cuda.kernel import Kernel
-from pytest_ecornn.implementations._cuda.launch import INT32, INT64, POINTER, Launch
+from pytest_ecornn.implementations._cuda.launch import Launch, params_struct
 from pytest_ecornn.implementations._cuda.layout_memo import LayoutMemo
 from pytest_ecornn.implementations.scan_gpu import ops as scan_gpu_ops
 from pytest_ecornn.implementations.scan_gpu.config import Form, ScanRequirements, TileShape
@@ -48,6 +48,7 @@ _SHIM = """
 #include <cmath>
 #define __device__
 #define __global__
+#define __grid_constant__
 #define __launch_bounds__(...)
 #define __shared__ static
 #define __align__(...)
@@ -75,6 +76,7 @@ static Index blockIdx, blockDim, threadIdx;
 extern "C" void place_thread(unsigned block, unsigned threads, unsigned thread) {
     blockIdx.x = block, blockDim.x = threads, threadIdx.x = thread;
 }
+template <typename Params> static void call(void (*kernel)(Params), const void* params) { kernel(*(const Params*)params); }
 """
 
 
@@ -84,19 +86,18 @@ class KernelOnCpu(Kernel):
     change: Callable[[str, str], str] = staticmethod(lambda name, text: text)
 
     def _load(self, source: Path, name: str, macros: tuple[tuple[str, str], ...]) -> Any:
-        library = _compiled(
-            source, self.change(source.name, source.read_text()), (*macros, ("DYNAMIC_BYTES", str(self._how[0])))
-        )
-        return library.place_thread, library[name]
+        entry = f'extern "C" void run_kernel(const void* params) {{ call({name}, params); }}'
+        text = f"{self.change(source.name, source.read_text())}\n{entry}"
+        library = _compiled(source, text, (*macros, ("DYNAMIC_BYTES", str(self._how[0]))))
+        return library.place_thread, library.run_kernel
 
     def _run(self, launch: Launch, passed: list[int]) -> None:
         place_thread, function = self._launch
-        types = {POINTER: ctypes.c_void_p, INT64: ctypes.c_longlong, INT32: ctypes.c_int}
-        given = [types[kind](value) for kind, value in zip(self._types, passed, strict=True)]
+        params = params_struct(self._types).pack(*passed)
         for block in range(launch.grid):
             for thread in range(launch.block):
                 place_thread(block, launch.block, thread)
-                function(*given)
+                function(params)
 
 
 @cache

@@ -1,5 +1,5 @@
-// Operand B of a product in shared memory, 8 sequences of it, and the product of the block's weights with it: GROUPS K
-// partitions by groups of rows, a warp each, all of its M_TILES_PER_WARP tiles of rows by one K tile at once.
+// Operand B of a product in shared memory, 8 sequences of it, and the product of the block's weights with it: K_PARTITIONS
+// partitions of K by groups of rows, a warp each, all of its M_TILES_PER_WARP tiles of rows by one K tile at once.
 #pragma once
 #include "ecornn/common/zero_smem.cuh"
 #include "resident_weights.cuh"
@@ -9,7 +9,7 @@
 
 // Of 8 sequences, with a block's units adjacent, and what 8 lanes read at once in different banks.
 template <int K_TILES> struct BTile {
-    static constexpr int VECTORS_PER_SEQUENCE = K_TILES * GROUPS * 4;
+    static constexpr int VECTORS_PER_SEQUENCE = K_TILES * K_PARTITIONS * 4;
     scalar_t data[VECTORS_PER_SEQUENCE][8][ELEMENTS_PER_VECTOR];
     __device__ const uint4& vector(int unit, int i) const { return ((const uint4*)data[unit / ELEMENTS_PER_VECTOR])[i]; }
     __device__ scalar_t& at(unsigned unit, unsigned sequence) {
@@ -29,7 +29,7 @@ template <int FIRST, int K_TILES>
 __device__ inline void mma_mainloop(Accumulator (&acc)[M_TILES_PER_WARP], ResidentWeights& weights, const uint4* b_ptr) {
     weights.for_each_pass_interleaved<FIRST, FIRST + K_TILES>([&](int pass, auto fragment) {
         const int k_tile = pass - FIRST;
-        if (SPLIT && k_tile % K_TILES_IN_FLIGHT == 0) scheduling_fence(b_ptr + k_tile * 32);
+        if (USE_3XTF32 && k_tile % K_TILES_IN_FLIGHT == 0) scheduling_fence(b_ptr + k_tile * 32);
         const BFragment b = make_b_fragment(b_ptr[k_tile * 32]);
 #pragma unroll
         for (int i = 0; i < M_TILES_PER_WARP; i++) mma_k_tile(acc[i], fragment(i), b);

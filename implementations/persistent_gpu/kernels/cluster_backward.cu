@@ -1,24 +1,27 @@
 // Maths: the backward pass of cluster_forward.cu, CELL, all T steps of one layer and direction in one launch: from the last
 //   step to the first, dh = d_output + W_hh^T d_gates of the step after, d_gates from dh and what the forward pass saved.
-// Layout: kept [rows, 4*H] scalar_t, cells [rows, H] float, read: as cluster_forward.cu saved them
+// Layout: of Params (backward_step.cuh, and below), by field:
+//   saved_gates [rows, 4*H] scalar_t, saved_cells [rows, H] float, read: as cluster_forward.cu wrote them
 //   output, d_output [T, B, H] scalar_t, read: element (t, b, h) at t * NAME_step + b * NAME_sequence + h
-//   weight [G*H, H] scalar_t, read: W_hh. first_h, first_c, d_final_h, d_final_c [B, H] scalar_t, read, null for zeros
+//   weight_hh [G*H, H] scalar_t, read. h0, c0, d_h_n, d_c_n [B, H] scalar_t, read, null for zeros
 //   lengths [B] int64, read, null for none: a step at which a sequence is over passes gradients on
-//   d_gates [rows, G*H] scalar_t, written: with respect to W_ih x. d_product [rows, H] scalar_t, written by GRU: to W_hn h
-//   d_first_h, d_first_c [B, H] scalar_t, written, the latter by LSTM only. left_over and status as in cluster_forward.cu
-//   No two may alias. Alignment: of the element; left_over: 16 bytes.
+//   d_gates [rows, G*H] scalar_t, written: with respect to W_ih x. d_recurrent [rows, H] scalar_t, written by GRU: to W_hn h
+//   d_h0, d_c0 [B, H] scalar_t, written, the latter by LSTM only. weight_stream and status as in cluster_forward.cu
+//   No two may alias. Alignment: of the element; weight_stream: 16 bytes.
 // Launch: clusters, units and sequences as in cluster_forward.cu. A block multiplies the gradients of its own gates, which do
-//   not leave it, by rows of W_hh^T, those of all units: each of its 8 warps has M_TILES_PER_WARP tiles of 16, TOGETHER of them at
-//   once, so that their sums are on their way while others are multiplied. Shared bytes: Form.shared_bytes.
+//   not leave it, by rows of W_hh^T, those of all units: each of its 8 warps has M_TILES_PER_WARP tiles of 16, M_TILES_PER_PASS
+//   of them at once, so that their sums are on their way while others are multiplied. Shared bytes: Form.shared_bytes.
 // Cost: reads G H^2 + T B S H values, S being 9 (LSTM, c in float counting twice), 6 (GRU), 2 (RNN), writes T B G H (GRU: 4 H);
 //   2 T B G H^2 operations. Between blocks 4 B H bytes a step and block.
 // Limits: as cluster_forward.cu; UNITS a multiple of 16, so that a row tile's sums are all of one block's units; BLOCKS 2 at
 //   least, as a block that is a cluster alone may not send to itself.
-// Order: sums of step i of a tile are sent to buffer i % 2 of the units' block and waited for by their bytes. A producer of
-//   those of i + 2 has all of i + 1, whose every producer passed its block's barrier of that tile and step i + 1, where all its
-//   threads had added those of i. Gate buffers alternate from one tile to the next: a thread that writes one passed the barrier
-//   of the tile before, at which every warp arrives after it has multiplied the gates of the one before that. A wait that takes
-//   WATCHDOG_NS ends as in cluster_forward.cu. Sums are added in the order of blocks: bit-equal repeats.
+// Order: 1. Sums of step i of a tile are sent to buffer i % 2 of the units' block and waited for by their bytes.
+//   2. A producer of those of i + 2 has all of i + 1, whose every producer passed its block's barrier of that tile and step
+//      i + 1, where all its threads had added those of i.
+//   3. Gate buffers alternate from one tile to the next: a thread that writes one passed the barrier of the tile before, at
+//      which every warp arrives after it has multiplied the gates of the one before that.
+//   4. A wait that takes WATCHDOG_NS ends as in cluster_forward.cu.
+//   5. Sums are added in the order of blocks: bit-equal repeats.
 #include "ecornn/ptx/cluster.cuh"
 #include "ecornn/ptx/mbarrier.cuh"
 #include "ecornn/common/jitter.cuh"
@@ -70,7 +73,7 @@ __device__ inline int lane_slot(int g, int t) { return t * 8 + (g + 2 * t) % 8; 
 
 // Rows are all units, columns the gates of the block's.
 __device__ inline AFragment load_a_fragment(const scalar_t* weight, const ThreadCoords& thread, int pass, int i) {
-    const int u = thread.row_tile(pass / K_TILES_PER_WARP * TOGETHER + i) * 16 + thread.lane / 4;
+    const int u = thread.row_tile(pass / K_TILES_PER_WARP * M_TILES_PER_PASS + i) * 16 + thread.lane / 4;
     const int k = pass % K_TILES_PER_WARP * K_TILE + thread.lane % 4 * ELEMENTS_PER_VECTOR, gate = k / UNITS;
     const WeightRow row = {gate, gate < GATES ? thread.first_unit + k % UNITS : HIDDEN};
     return load_a_transposed<ELEMENTS_PER_VECTOR>(weight, u, HIDDEN, [&](int) { return row; });
@@ -101,51 +104,49 @@ __device__ inline void send_sums(SharedStorage& shared, const ThreadCoords& thre
 __device__ inline void mma_and_send(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& thread, int tile,
                                     int gate_buffer, int buffer) {
     const uint4* b_ptr = (const uint4*)shared.gates[gate_buffer] + thread.lane;
-    Accumulator sums[TOGETHER] = {};
+    Accumulator sums[M_TILES_PER_PASS] = {};
     jitter(buffer, 0);
     weights.for_each_pass([&](int pass, auto fragment) {
         const int k_tile = pass % K_TILES_PER_WARP;
         const BFragment b = make_b_fragment(b_ptr[k_tile * 32]);
 #pragma unroll
-        for (int i = 0; i < TOGETHER; i++) mma_k_tile(sums[i], fragment(i), b);
+        for (int i = 0; i < M_TILES_PER_PASS; i++) mma_k_tile(sums[i], fragment(i), b);
         if (k_tile + 1 < K_TILES_PER_WARP) return;
 #pragma unroll
-        for (int i = 0; i < TOGETHER; i++) {
-            send_sums(shared, thread, sums[i], thread.row_tile(pass / K_TILES_PER_WARP * TOGETHER + i), tile, buffer);
+        for (int i = 0; i < M_TILES_PER_PASS; i++) {
+            send_sums(shared, thread, sums[i], thread.row_tile(pass / K_TILES_PER_WARP * M_TILES_PER_PASS + i), tile, buffer);
             sums[i] = {};
         }
     });
 }
 
+struct Params : BackwardParams {
+    const scalar_t* weight_hh;
+    uint4* weight_stream;
+};
+static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
+
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS, 1)
-    persistent_backward(const scalar_t* kept, const float* cells, index row_step, index row_sequence, const scalar_t* output,
-                        index output_step, index output_sequence, const scalar_t* weight, const scalar_t* first_h,
-                        const scalar_t* first_c, const scalar_t* d_output, index d_output_step, index d_output_sequence,
-                        const scalar_t* d_final_h, const scalar_t* d_final_c, scalar_t* d_gates, scalar_t* d_product,
-                        scalar_t* d_first_h, scalar_t* d_first_c, const length* lengths, uint4* left_over, int* status,
-                        int steps, int batch, int is_reverse) {
+    persistent_backward(const __grid_constant__ Params params) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     const int thread_id = threadIdx.x, rank = block_rank_in_cluster();
     const ThreadCoords thread = {
-        thread_id, thread_id / 32, thread_id % 32, rank * UNITS, (int)(blockIdx.x / BLOCKS) * TILES * 8, batch};
-    const KernelArgs args = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, weight,
-                             first_h, first_c, d_final_h, d_final_c, cells, d_gates, d_product, d_first_h, d_first_c,
-                             row_step, row_sequence, steps, is_reverse};
+        thread_id, thread_id / 32, thread_id % 32, rank * UNITS, (int)(blockIdx.x / BLOCKS) * TILES * 8, params.batch};
     if (thread_id == 0) {
         for (int i = 0; i < 16; i++) mbarrier_init(smem_addr(&shared.barriers[0][i]));
         fence_mbarrier_init();
     }
 #pragma unroll 1
     for (int i = thread.number; i < (int)(sizeof(shared.gates) / 4); i += THREADS) ((unsigned*)shared.gates)[i] = 0;
-    shared.carry.load(args, thread, lengths);
-    ResidentWeights weights(shared.weight_storage, left_over, rank,
-                            [&](int pass, int i) { return load_a_fragment(weight, thread, pass, i); });
-    const int tiles = min(TILES, (batch - thread.first_sequence + 7) / 8);
+    shared.carry.load(params, thread);
+    ResidentWeights weights(shared.weight_storage, params.weight_stream, rank,
+                            [&](int pass, int i) { return load_a_fragment(params.weight_hh, thread, pass, i); });
+    const int steps = params.steps, tiles = min(TILES, (thread.batch - thread.first_sequence + 7) / 8);
     __syncthreads();
     jitter(-1, 4);
     cluster_sync();
     GateInputs inputs = {};
-    inputs.load(args, thread, 0, 0);
+    inputs.load(params, thread, 0, 0);
     bool timed_out = false;
     int gate_buffer = 0;
     for (int i = 0; i < steps && !timed_out; i++) {
@@ -157,13 +158,13 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
             const int end = shared.carry.ends[tile][thread.sequence_in_tile(0)];
 #pragma unroll
             for (int s = 0; s < STATES_PER_THREAD; s++) {
-                local_gradients[s] = inputs.local_gradients(args, thread, tile, s, args.time(i + 1), end);
-                const bool is_active = thread.is_inside(tile, s) && args.time(i) < end;
+                local_gradients[s] = inputs.local_gradients(params, thread, tile, s, params.time(i + 1), end);
+                const bool is_active = thread.is_inside(tile, s) && params.time(i) < end;
                 d_h[s] = shared.carry.d_h[tile][s][thread_id] + (is_active ? widen_bits(inputs.d_output[s]) : 0);
             }
             if (thread_id == 0) mbarrier_arrive_expect_tx(smem_addr(&shared.barriers[now][tile]), BLOCKS * SUM_TILE_BYTES);
             const bool is_last = tile + 1 == tiles;
-            inputs.load(args, thread, is_last ? 0 : tile + 1, min(i + is_last, steps - 1));
+            inputs.load(params, thread, is_last ? 0 : tile + 1, min(i + is_last, steps - 1));
             jitter(i, 1);
             if (i > 0) timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[last][tile]), (i - 1) / 2 % 2);
             jitter(i, 2);
@@ -171,7 +172,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
             for (int s = 0; s < STATES_PER_THREAD; s++) {
                 if (thread.local_unit(s) >= UNITS) continue;
                 if (i > 0) d_h[s] = add_partial_sums(d_h[s], shared, thread, tile, s, last);
-                pointwise_backward(shared.carry, args, local_gradients[s], thread, tile, s, i, d_h[s],
+                pointwise_backward(shared.carry, params, local_gradients[s], thread, tile, s, i, d_h[s],
                                    [&](int gate, scalar_t gradient) {
                                        const int k = gate * UNITS + thread.local_unit(s);
                                        shared.gates[gate_buffer][k / K_TILE][thread.sequence_in_tile(s)][k % K_TILE] = gradient;
@@ -186,13 +187,13 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
     for (int tile = 0; tile < tiles && !timed_out; tile++)
         timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[(steps - 1) % 2][tile]), (steps - 1) / 2 % 2);
     timed_out = __syncthreads_or(timed_out);
-    if (timed_out) *(volatile int*)status = 1;
+    if (timed_out) *(volatile int*)params.status = 1;
     for (int tile = 0; tile < tiles; tile++) {
         for (int s = 0; s < STATES_PER_THREAD && !timed_out; s++)
             store_initial_state_gradients(
-                shared.carry, args, thread, tile, s,
+                shared.carry, params, thread, tile, s,
                 add_partial_sums(shared.carry.d_h[tile][s][thread_id], shared, thread, tile, s, (steps - 1) % 2));
-        if (timed_out) write_nan(args, thread, tile);
+        if (timed_out) write_nan(params, thread, tile);
     }
     weights.drain();
     cluster_sync();

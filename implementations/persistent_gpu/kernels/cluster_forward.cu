@@ -1,33 +1,37 @@
 // Maths: LSTM, GRU (torch.nn's gate order) or RNN, CELL, after the input product, all T steps of one layer and direction in one
 //   launch: W_hh stays in registers and shared memory (Diamos et al., Persistent RNNs, ICML 2016), or as much of it as fits.
 //   With INPUTS > 0 the input product is made first, in the same launch (input_gemm.cuh).
-// Layout: gates [T, B, G*H] scalar_t, read: W_ih x without biases, element (t, b, f) at t * gates_step + b * gates_sequence + f.
-//   With INPUTS > 0 written first, by the block that reads it, from x [T, B, INPUTS] and weight_ih [G*H, INPUTS] scalar_t, read,
-//   element (t, b, i) of x at t * x_step + b * x_sequence + i. WIDTH bytes divide their addresses, rows and strides.
-//   weight [G*H, H] scalar_t, read: W_hh. bias_ih, bias_hh [G*H] scalar_t, read, null for none
-//   first_h, first_c [B, H] scalar_t, read, null for zeros: h0, c0. final_h, final_c [B, H] scalar_t, written, final_c by LSTM
-//   only: h_n, c_n. output [T, B, H] scalar_t, written: at t * output_step + b * output_sequence + h, 0 where a sequence is over
+// Layout: of Params (gate_step.cuh, input_product.cuh, and below), by field:
+//   gates [T, B, G*H] scalar_t, read: W_ih x without biases, element (t, b, f) at t * gates_step + b * gates_sequence + f. With
+//   INPUTS > 0 written first, by the block that reads it, from x [T, B, INPUTS] and weight_ih [G*H, INPUTS] scalar_t, read,
+//   element (t, b, i) of x at t * x_step + b * x_sequence + i. LOAD_BYTES bytes divide their addresses, rows and strides.
+//   weight_hh [G*H, H] scalar_t, read. bias_ih, bias_hh [G*H] scalar_t, read, null for none
+//   h0, c0 [B, H] scalar_t, read, null for zeros. h_n, c_n [B, H] scalar_t, written, c_n by LSTM only
+//   output [T, B, H] scalar_t, written: at t * output_step + b * output_sequence + h, 0 where a sequence is over
 //   lengths [B] int64, read, null for none: a sequence that is over keeps its state
-//   kept [rows, 4*H] scalar_t, cells [rows, H] float, saved with KEEPS for the backward pass: of (t, b) in row t * row_step +
-//   b * row_sequence LSTM i f g o, GRU r z n and W_hn h + b_hn; c of LSTM
-//   left_over, written and read: 8,192 bytes for each block and fragment of W_hh that is streamed (resident_weights.cuh)
+//   saved_gates [rows, 4*H] scalar_t, saved_cells [rows, H] float, written with SAVE_GATES for the backward pass: of (t, b) in
+//   row t * row_step + b * row_sequence LSTM i f g o, GRU r z n and W_hn h + b_hn; c of LSTM
+//   weight_stream, written and read: 8,192 bytes for each block and fragment of W_hh that is streamed (resident_weights.cuh)
 //   status [1] int32 in memory of the host, written when a wait timed out: 1; all results of that block are NaN then
-//   No two may alias. Alignment: of the element; weight: WIDTH bytes; left_over: 16 bytes.
+//   No two may alias. Alignment: of the element; weight_hh: LOAD_BYTES bytes; weight_stream: 16 bytes.
 // Launch: a cluster of BLOCKS blocks for each TILES tiles of 8 sequences; block r owns UNITS hidden units from r * UNITS, whose
-//   rows of W_hh, a unit's gates beside each other, are its rows of the product. Its 8 MMA warps are GROUPS K partitions by
-//   groups of rows; the pointwise warps come after them. Shared bytes: Form.shared_bytes.
+//   rows of W_hh, a unit's gates beside each other, are its rows of the product. Its 8 MMA warps are K_PARTITIONS partitions of
+//   K by groups of rows; the pointwise warps come after them. Shared bytes: Form.shared_bytes.
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Between blocks B H values a step and block. With
 //   INPUTS > 0 further reads G H INPUTS values for each cluster and 16 rows of x, and
 //   x once a block and pass of row tiles, writes T B G H; 2 T B G H INPUTS operations.
 // Limits: compute capability 9.0; UNITS a multiple of 16 bytes of scalar_t; T, B, G * H below 2^30, with INPUTS > 0 T times the
 //   sequences of a cluster too; offsets 64-bit.
-// Order: h_(t+1) of a tile is stored to every block's buffer (t+1)%2 by st.async, and waited for by its bytes (cluster.cuh), so
-//   it is read whole. A buffer is overwritten only by a producer that has all of h_(t+1), whose every producer passed its
-//   block's last barrier of that tile and step, where all its warps had read h_t, and that had all of h_t itself, so that what
-//   was sent of h_t from that buffer has arrived everywhere. Sums are full and empty between two barriers of the block. A wait
-//   that takes WATCHDOG_NS times out: all threads of its block stop publishing at the next barrier, and in turn all blocks.
-//   Sums are taken in one order: bit-equal repeats. Of an input product a block's threads read what the same block wrote, with
-//   a barrier in between.
+// Order: 1. h_(t+1) of a tile is read whole: it is stored to every block's buffer (t+1)%2 by st.async, and waited for by its
+//      bytes (cluster.cuh).
+//   2. A buffer is overwritten only by a producer that has all of h_(t+1). Every producer of that passed its block's last
+//      barrier of that tile and step, where all its warps had read h_t.
+//   3. Such a producer had all of h_t itself, so what was sent of h_t from that buffer has arrived everywhere.
+//   4. Sums are full and empty between two barriers of the block.
+//   5. A wait that takes WATCHDOG_NS times out: all threads of its block stop publishing at the next barrier, and in turn all
+//      blocks.
+//   6. Sums are taken in one order: bit-equal repeats.
+//   7. Of an input product a block's threads read what the same block wrote, with a barrier in between.
 #include "cluster_pointwise_warps.cuh"
 #include "ecornn/ptx/register_reconfig.cuh"
 #include "input_gemm.cuh"
@@ -44,7 +48,7 @@ static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Form.shared_bytes");
 __device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& thread, int steps,
                                      int tiles) {
     const auto b_ptr_at = [&](int t, int tile) {
-        return thread_b_ptr(shared.states[t % 2][tile], thread.warp % GROUPS, thread.lane);
+        return thread_b_ptr(shared.states[t % 2][tile], thread.warp % K_PARTITIONS, thread.lane);
     };
     const uint4* b_ptr = b_ptr_at(0, 0);  // before the wait, as the product begins right after it
     bool timed_out = false;
@@ -66,34 +70,31 @@ __device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& wei
     weights.drain();
 }
 
+struct Params : DenseParams {
+    uint4* weight_stream;
+};
+static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
+
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(BLOCK_THREADS, 1)
-    persistent_forward(INPUT_GEMM_PARAMS const scalar_t* gates, index gates_step, index gates_sequence, const scalar_t* weight,
-                       const scalar_t* bias_ih, const scalar_t* bias_hh, const scalar_t* first_h, const scalar_t* first_c,
-                       scalar_t* output, index output_step, index output_sequence, scalar_t* final_h, scalar_t* final_c,
-                       const length* lengths, scalar_t* kept, float* cells, index row_step, index row_sequence,
-                       uint4* left_over, int* status, int steps, int batch, int is_reverse) {
-    const KernelArgs args = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
-                             gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps,
-                             is_reverse};
-#if INPUTS
-    input_gemm({x, x_step, x_sequence, weight_ih}, args, batch);
-#endif
+    persistent_forward(const __grid_constant__ Params params) {
+    input_gemm(params);
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     const int thread_id = threadIdx.x, rank = block_rank_in_cluster(), number = thread_id % THREADS;
-    const ThreadCoords thread = {number, number / 32, number % 32, rank * UNITS, (int)(blockIdx.x / BLOCKS) * TILES * 8, batch};
-    const int tiles = min(TILES, (batch - thread.first_sequence + 7) / 8);
+    const ThreadCoords thread = {number, number / 32, number % 32, rank * UNITS, (int)(blockIdx.x / BLOCKS) * TILES * 8,
+                                 params.batch};
+    const int tiles = min(TILES, (thread.batch - thread.first_sequence + 7) / 8);
     init_mbarriers(shared, 6);
     if (thread_id < THREADS) {
         warpgroup_reg_alloc<OTHER_REGISTERS>();
-        ResidentWeights weights(shared.pointwise.weight_storage, left_over, rank,
-                                [&](int s, int i) { return load_a_fragment(weight, thread, s, i); });
+        ResidentWeights weights(shared.pointwise.weight_storage, params.weight_stream, rank,
+                                [&](int s, int i) { return load_a_fragment(params.weight_hh, thread, s, i); });
         cluster_sync();
-        run_mma_warps(shared, weights, thread, steps, tiles);
+        run_mma_warps(shared, weights, thread, params.steps, tiles);
     } else {
         warpgroup_reg_dealloc<GATE_REGISTERS>();
-        load_initial_states(shared, args, thread, tiles, lengths);
+        load_carry_and_states(shared, params, thread, tiles);
         cluster_sync();
-        run_pointwise_warps(shared, args, thread, tiles, status, GateInputs(), [](int) {});
+        run_pointwise_warps(shared, params, thread, tiles, GateInputs(), [](int) {});
     }
     cluster_sync();
 }

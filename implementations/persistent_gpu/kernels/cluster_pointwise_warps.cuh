@@ -3,7 +3,7 @@
 // tile's mbarriers of both buffers, padded to 128 bytes; `states`, likewise; `pointwise`; and `timed_out`: a wait of some thread
 // has timed out, and nothing more is published.
 #pragma once
-#define SUMS 2
+#define SUM_BUFFERS 2
 #include "ecornn/ptx/cluster.cuh"
 #include "ecornn/ptx/mbarrier.cuh"
 #include "ecornn/common/jitter.cuh"
@@ -57,21 +57,21 @@ template <typename SharedStorage> __device__ inline void init_mbarriers(SharedSt
 
 // Prepares the first step; a barrier of the cluster is to follow.
 template <typename SharedStorage>
-__device__ inline void load_initial_states(SharedStorage& shared, const KernelArgs& args, const ThreadCoords& thread, int tiles,
-                                           const length* lengths) {
-    load_biases_and_carry(shared.pointwise, args, thread, lengths);
-    for (int tile = 0; tile < tiles; tile++) load_initial_states(shared.states[0][tile], args, thread, tile);
+__device__ inline void load_carry_and_states(SharedStorage& shared, const ForwardParams& params, const ThreadCoords& thread,
+                                             int tiles) {
+    load_biases_and_carry(shared.pointwise, params, thread);
+    for (int tile = 0; tile < tiles; tile++) load_initial_states(shared.states[0][tile], params, thread, tile);
 }
 
 // Computes, publishes and writes the states of every tile and step; status is 1 after a timeout. inputs: GateInputs, or what has
 // its functions. on_step_stored(t): called by all these threads when they have written all of step t.
 template <typename SharedStorage, typename In, typename OnStepStored>
-__device__ inline void run_pointwise_warps(SharedStorage& shared, const KernelArgs& args, const ThreadCoords& thread, int tiles,
-                                           int* status, In inputs, OnStepStored on_step_stored) {
+__device__ inline void run_pointwise_warps(SharedStorage& shared, const ForwardParams& params, const ThreadCoords& thread,
+                                           int tiles, In inputs, OnStepStored on_step_stored) {
     const ClusterBroadcast<SharedStorage> peers(shared, thread);
-    StatePointers pointers(args, thread, tiles);
+    StatePointers pointers(params, thread, tiles);
     pointers.pin_in_registers();
-    inputs.load(args, pointers, 0, 0);
+    inputs.load(params, pointers, 0, 0);
     const auto offset_of = [&](const void* what) { return smem_addr(what) - smem_addr(&shared); };
     const auto tile_at = [&](int t, int tile) {
         return offset_of(&shared.states[t % 2][tile].vector(thread.first_unit, thread.lane));
@@ -80,13 +80,13 @@ __device__ inline void run_pointwise_warps(SharedStorage& shared, const KernelAr
     smem_addr_t source = tile_at(1, 0), mbarrier = barrier_at(1, 0);  // before all states are ready, which are sent right after
     int buffer = 0;
     bool timed_out = false;
-    for (int t = 0; t < args.steps; t++)
+    for (int t = 0; t < params.steps; t++)
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
             const int now = t % 2, next = 1 - now;
-            const bool is_last = tile + 1 == tiles, is_published = t + 1 < args.steps;
-            const GateOperands operands(shared.pointwise, inputs, thread, tile, args.step(t));
-            prefetch_next_inputs(inputs, pointers, args, tiles, tile, t);
+            const bool is_last = tile + 1 == tiles, is_published = t + 1 < params.steps;
+            const GateOperands operands(shared.pointwise, inputs, thread, tile, params.step(t));
+            prefetch_next_inputs(inputs, pointers, params, tiles, tile, t);
             jitter(t, 2);
             named_barrier_sync(NamedBarrier::SumsFull + buffer, BLOCK_THREADS);
             timed_out = *(volatile int*)&shared.timed_out;  // before the gates, which need not wait for it
@@ -103,7 +103,7 @@ __device__ inline void run_pointwise_warps(SharedStorage& shared, const KernelAr
                 peers.broadcast(shared, source, mbarrier, thread.warp);
             }
             result.write(pointers, operands, tile);
-            if (!is_published) result.write_final(args, shared.pointwise, operands, thread, tile);
+            if (!is_published) result.write_final(params, shared.pointwise, operands, thread, tile);
             if (is_last) on_step_stored(t);
             pointers.advance(is_last);
             buffer = 1 - buffer;
@@ -111,6 +111,6 @@ __device__ inline void run_pointwise_warps(SharedStorage& shared, const KernelAr
             source = tile_at(next_step, next_tile), mbarrier = barrier_at(next_step, next_tile);
         }
     if (!timed_out) return;
-    *(volatile int*)status = 1;
-    write_nan(args, thread, tiles);
+    *(volatile int*)params.status = 1;
+    write_nan(params, thread, tiles);
 }

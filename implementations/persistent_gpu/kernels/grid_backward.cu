@@ -1,38 +1,42 @@
 // Maths: the backward pass of cluster_forward.cu, CELL, all T steps of one layer and direction in one launch, as
 //   cluster_backward.cu, for W_hh that does not fit in a cluster: it stays in the registers and shared memory of as many
 //   multiprocessors as there are.
-// Layout: as cluster_backward.cu, but for left_over, in whose place there is
-//   handoff [tiles of all groups, 2] of [ACROSS, DOWN, Gradients::PACKETS] and [BLOCKS, ACROSS, SUM_PACKETS], of 16 bytes, read
-//   and written: all 0 before the launch. A packet has the epoch i + 1, of the i-th step backward. It holds a part of a block's
-//   gate gradients, sequence by sequence, or partial sums, in float32, of a block for another.
-//   No two may alias. Alignment: of the element; handoff: 16 bytes.
-// Launch: cooperative, all blocks at once: a group of BLOCKS = DOWN * ACROSS blocks for each TILES tiles of 8 sequences,
-//   independent of the other groups; block r of a group, in row r / ACROSS and column r % ACROSS, owns UNITS hidden units from
-//   r * UNITS. It multiplies the gradients of the gates of its column's units by W_hh^T's rows of its row's units, a part of
-//   their sums, which are published to the unit's block and added there. Its 8 warps are GROUPS K partitions by groups of rows.
-//   SEQUENCES of a tile are published, 8 or as many as there are at all. Shared bytes: Form.shared_bytes.
-// Cost: as cluster_backward.cu; between blocks each reads 4/3 B H (G / ACROSS values, of TF32 half of that, + 4 bytes /
-//   DOWN) a step, and writes as many sums.
+// Layout: as cluster_backward.cu, but for weight_stream, in whose place Params has
+//   mailboxes [tiles of all groups, 2] of [GRID_COLS, GRID_ROWS, Gradients::PACKETS] and [BLOCKS, GRID_COLS, SUM_PACKETS], of
+//   16 bytes, read and written: all 0 before the launch. A packet has the epoch i + 1, of the i-th step backward. It holds a
+//   part of a block's gate gradients, sequence by sequence, or partial sums, in float32, of a block for another.
+//   No two may alias. Alignment: of the element; mailboxes: 16 bytes.
+// Launch: cooperative, all blocks at once: a group of BLOCKS = GRID_ROWS * GRID_COLS blocks for each TILES tiles of 8
+//   sequences, independent of the other groups; block r of a group, in row r / GRID_COLS and column r % GRID_COLS, owns UNITS
+//   hidden units from r * UNITS. It multiplies the gradients of the gates of its column's units by W_hh^T's rows of its row's
+//   units, a part of their sums, which are published to the unit's block and added there. Its 8 warps are K_PARTITIONS
+//   partitions of K by groups of rows. SEQUENCES of a tile are published, 8 or as many as there are at all. Shared bytes:
+//   Form.shared_bytes.
+// Cost: as cluster_backward.cu; between blocks each reads 4/3 B H (G / GRID_COLS values, of TF32 half of that, + 4 bytes
+//   / GRID_ROWS) a step, and writes as many sums.
 // Limits: compute capability 8.0; UNITS a multiple of 4, and nothing of W_hh is streamed; T, B, G * H below 2^30; offsets
 //   64-bit.
-// Order: a packet is stored and loaded as one (ld_st_128.cuh), so one whose epoch is valid is valid as a whole. Gradients of
-//   step i + 2 of a tile overwrite those of i: their producer has received those of i + 1 of its whole column, whose blocks,
-//   all their threads, had multiplied those of i before. Sums of i + 2 overwrite those of i: their producer has received those
-//   of i + 1 of its whole row, whose blocks had added those of i before. So a consumer that polls sees the epoch that it waits
-//   for, that of two steps before, or 0. In a block a barrier is between receiving sums and adding them, gates and publishing,
-//   receiving gradients and the product, sums and publishing: between two uses of one buffer in shared memory are two of the
-//   four, or the next tile's first. A wait that takes WATCHDOG_NS times out: the whole block returns at the next of them, and
-//   in turn all blocks. Sums are added in one order: bit-equal repeats.
+// Order: 1. A packet is stored and loaded as one (ld_st_128.cuh), so one whose epoch is valid is valid as a whole.
+//   2. Gradients of step i + 2 of a tile overwrite those of i: their producer has received those of i + 1 of its whole column,
+//      whose blocks, all their threads, had multiplied those of i before.
+//   3. Sums of i + 2 overwrite those of i: their producer has received those of i + 1 of its whole row, whose blocks had added
+//      those of i before.
+//   4. So a consumer that polls sees the epoch that it waits for, that of two steps before, or 0.
+//   5. In a block a barrier is between receiving sums and adding them, gates and publishing, receiving gradients and the
+//      product, sums and publishing: between two uses of one buffer in shared memory are two of the four, or the next tile's
+//      first.
+//   6. A wait that takes WATCHDOG_NS times out: the whole block returns at the next of them, and in turn all blocks.
+//   7. Sums are added in one order: bit-equal repeats.
 #include "ecornn/rnn/rnn_cell.cuh"
 #include "warp_mma.cuh"
 
 #define WARPS 8
 #define THREADS (32 * WARPS)
-#define BLOCKS (DOWN * ACROSS)
+#define BLOCKS (GRID_ROWS * GRID_COLS)
 #define OWN_GATES (GATES * UNITS)
-#define K_TILES_PER_WARP ((OWN_GATES * DOWN + K_TILE * GROUPS - 1) / (K_TILE * GROUPS))
-#define M_TILES_PER_WARP ((UNITS * ACROSS * GROUPS + 16 * WARPS - 1) / (16 * WARPS))
-#define ROWS (M_TILES_PER_WARP * 16 * WARPS / GROUPS)
+#define K_TILES_PER_WARP ((OWN_GATES * GRID_ROWS + K_TILE * K_PARTITIONS - 1) / (K_TILE * K_PARTITIONS))
+#define M_TILES_PER_WARP ((UNITS * GRID_COLS * K_PARTITIONS + 16 * WARPS - 1) / (16 * WARPS))
+#define ROWS (M_TILES_PER_WARP * 16 * WARPS / K_PARTITIONS)
 #define STATES_PER_THREAD ((UNITS * 8 + THREADS - 1) / THREADS)  // in a tile
 #define SUM_PACKETS ((SEQUENCES * UNITS + 2) / 3)  // of a block for another
 
@@ -40,12 +44,12 @@
 #include "ecornn/common/jitter.cuh"
 #include "ll_state_packets.cuh"
 
-#define PACKETS_PREFETCHED (TILES == 1 || SPLIT ? 0 : 4)  // of a thread, while the tile before is computed
+#define PACKETS_PREFETCHED (TILES == 1 || USE_3XTF32 ? 0 : 4)  // of a thread, while the tile before is computed
 
 struct ThreadCoords {
     int number, warp, lane, rank, first_sequence, batch;
-    __device__ int row() const { return rank / ACROSS; }
-    __device__ int across() const { return rank % ACROSS; }
+    __device__ int row() const { return rank / GRID_COLS; }
+    __device__ int across() const { return rank % GRID_COLS; }
     __device__ int local_unit(int state) const { return (number + state * THREADS) % UNITS; }
     __device__ int sequence_in_tile(int state) const { return (number + state * THREADS) / UNITS; }
     __device__ int unit(int state) const { return rank * UNITS + local_unit(state); }
@@ -62,8 +66,8 @@ typedef OutgoingTile<OWN_GATES> Gradients;
 struct SharedStorage {
     States columns;  // gates' gradients of the units of the block's column
     Gradients own;
-    float sums[GROUPS][8][ROWS + 4];  // by sequences, so far apart that banks differ
-    float received_sums[ACROSS * SUM_PACKETS * 3];  // of all blocks of the row
+    float sums[K_PARTITIONS][8][ROWS + 4];  // by sequences, so far apart that banks differ
+    float received_sums[GRID_COLS * SUM_PACKETS * 3];  // of all blocks of the row
     GradientCarry carry;
     WeightStorage weight_storage;
 };
@@ -79,7 +83,7 @@ __device__ inline ThreadCoords thread_coords(int batch) {
 
 // Packets of the i-th step of a tile: gradients column by column of blocks, sums block by block.
 __device__ inline uint4* gradient_mailbox(uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
-    const index each = BLOCKS * (Gradients::PACKETS + ACROSS * SUM_PACKETS);
+    const index each = BLOCKS * (Gradients::PACKETS + GRID_COLS * SUM_PACKETS);
     return mailboxes + ((thread.first_sequence / 8 + tile) * 2 + i % 2) * each;
 }
 __device__ inline uint4* sum_mailbox(uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
@@ -88,22 +92,23 @@ __device__ inline uint4* sum_mailbox(uint4* mailboxes, const ThreadCoords& threa
 
 // Rows are the units of the block's row, columns the gates of those of its column, after which comes what is no block's unit.
 __device__ inline AFragment load_a_fragment(const scalar_t* weight, const ThreadCoords& thread, int s, int i) {
-    const int first = thread.row() * ACROSS * UNITS, r = (thread.warp / GROUPS * M_TILES_PER_WARP + i) * 16 + thread.lane / 4;
-    const int k = (thread.warp % GROUPS * K_TILES_PER_WARP + s) * K_TILE + thread.lane % 4 * ELEMENTS_PER_VECTOR;
-    return load_a_transposed<4>(weight, first + r, min(first + ACROSS * UNITS, HIDDEN), [&](int i) {
+    const int first = thread.row() * GRID_COLS * UNITS;
+    const int r = (thread.warp / K_PARTITIONS * M_TILES_PER_WARP + i) * 16 + thread.lane / 4;
+    const int k = (thread.warp % K_PARTITIONS * K_TILES_PER_WARP + s) * K_TILE + thread.lane % 4 * ELEMENTS_PER_VECTOR;
+    return load_a_transposed<4>(weight, first + r, min(first + GRID_COLS * UNITS, HIDDEN), [&](int i) {
         const int from = (k + i) / OWN_GATES, gate = (k + i) % OWN_GATES / UNITS;
-        return WeightRow{gate, (from * ACROSS + thread.across()) * UNITS + (k + i) % UNITS};
+        return WeightRow{gate, (from * GRID_COLS + thread.across()) * UNITS + (k + i) % UNITS};
     });
 }
 
 // Computes the block's part of the sums of its row's units.
 __device__ inline void mma_recurrent(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& thread) {
     Accumulator sums[M_TILES_PER_WARP] = {};
-    const int group = thread.warp % GROUPS;
+    const int group = thread.warp % K_PARTITIONS;
     mma_mainloop<0, K_TILES_PER_WARP>(sums, weights, thread_b_ptr(shared.columns, group, thread.lane));
 #pragma unroll
     for (int i = 0; i < M_TILES_PER_WARP * 2; i++) {
-        const int r = (thread.warp / GROUPS * M_TILES_PER_WARP * 2 + i) * 8 + thread.lane / 4;
+        const int r = (thread.warp / K_PARTITIONS * M_TILES_PER_WARP * 2 + i) * 8 + thread.lane / 4;
         for (int next = 0; next < 2; next++)
             shared.sums[group][thread.lane % 4 * 2 + next][r] = sums[i / 2].data[i % 2 * 2 + next];
     }
@@ -112,7 +117,7 @@ __device__ inline void mma_recurrent(SharedStorage& shared, ResidentWeights& wei
 // Publishes to each block of the row the sums of its units. mailbox: of the tile and step.
 __device__ inline void publish_partial_sums(const SharedStorage& shared, uint4* mailbox, const ThreadCoords& thread,
                                             unsigned epoch) {
-    for (int p = thread.number; p < ACROSS * SUM_PACKETS; p += THREADS) {
+    for (int p = thread.number; p < GRID_COLS * SUM_PACKETS; p += THREADS) {
         const int to = p / SUM_PACKETS, first = p % SUM_PACKETS * 3;
         float sums[3] = {};
 #pragma unroll
@@ -120,18 +125,18 @@ __device__ inline void publish_partial_sums(const SharedStorage& shared, uint4* 
             const int column = (first + i) / UNITS, r = to * UNITS + (first + i) % UNITS;
             if (SEQUENCES * UNITS % 3 && column >= SEQUENCES) continue;
 #pragma unroll
-            for (int group = 0; group < GROUPS; group++) sums[i] += shared.sums[group][column][r];
+            for (int group = 0; group < K_PARTITIONS; group++) sums[i] += shared.sums[group][column][r];
         }
-        uint4* slot = mailbox + ((thread.row() * ACROSS + to) * ACROSS + thread.across()) * SUM_PACKETS + p % SUM_PACKETS;
+        uint4* slot = mailbox + ((thread.row() * GRID_COLS + to) * GRID_COLS + thread.across()) * SUM_PACKETS + p % SUM_PACKETS;
         st_relaxed_b128(slot, {__float_as_uint(sums[0]), __float_as_uint(sums[1]), __float_as_uint(sums[2]), epoch});
     }
 }
 
 // Receives what the blocks of the row publish of the i-th step of a tile, into shared memory.
 struct SumReceiver {
-    PacketReader<LL16Packet, ACROSS * SUM_PACKETS, PACKETS_PREFETCHED, THREADS> reader;
+    PacketReader<LL16Packet, GRID_COLS * SUM_PACKETS, PACKETS_PREFETCHED, THREADS> reader;
     __device__ static const uint4* mailbox(uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
-        return sum_mailbox(mailboxes, thread, i, tile) + thread.rank * ACROSS * SUM_PACKETS;
+        return sum_mailbox(mailboxes, thread, i, tile) + thread.rank * GRID_COLS * SUM_PACKETS;
     }
     __device__ void prefetch(uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
         reader.prefetch_first(mailbox(mailboxes, thread, i, tile), thread.number);
@@ -148,7 +153,7 @@ struct SumReceiver {
 
 // Receives likewise what the blocks of the column publish.
 struct GradientReceiver {
-    static constexpr int NUM_PACKETS = DOWN * Gradients::PACKETS;
+    static constexpr int NUM_PACKETS = GRID_ROWS * Gradients::PACKETS;
     PacketReader<Gradients::Packet, NUM_PACKETS, PACKETS_PREFETCHED, THREADS> reader;
     __device__ static const uint4* mailbox(uint4* mailboxes, const ThreadCoords& thread, int i, int tile) {
         return gradient_mailbox(mailboxes, thread, i, tile) + thread.across() * NUM_PACKETS;
@@ -167,92 +172,92 @@ struct GradientReceiver {
 __device__ inline float add_partial_sums(float sum, const SharedStorage& shared, const ThreadCoords& thread, int s) {
     const float* place = shared.received_sums + thread.sequence_in_tile(s) * UNITS + thread.local_unit(s);
 #pragma unroll
-    for (int from = 0; from < ACROSS; from++) sum += place[from * SUM_PACKETS * 3];
+    for (int from = 0; from < GRID_COLS; from++) sum += place[from * SUM_PACKETS * 3];
     return sum;
 }
 
 // The i-th step backward of the block's own units of a tile, once the sums of the step before are full; after the last step
 // the gradients of the initial states.
-__device__ inline void pointwise_backward_units(SharedStorage& shared, const KernelArgs& args, const GateInputs& inputs,
+__device__ inline void pointwise_backward_units(SharedStorage& shared, const BackwardParams& params, const GateInputs& inputs,
                                                 const ThreadCoords& thread, int tile, int i) {
 #pragma unroll
     for (int s = 0; s < STATES_PER_THREAD; s++) {
         if (thread.sequence_in_tile(s) >= SEQUENCES) continue;
         const float carry = shared.carry.d_h[tile][s][thread.number];
         const float d_h = i > 0 ? add_partial_sums(carry, shared, thread, s) : carry;
-        if (i == args.steps) {
-            store_initial_state_gradients(shared.carry, args, thread, tile, s, d_h);
+        if (i == params.steps) {
+            store_initial_state_gradients(shared.carry, params, thread, tile, s, d_h);
             continue;
         }
         const int end = shared.carry.ends[tile][thread.sequence_in_tile(s)];
-        const bool is_active = thread.is_inside(tile, s) && args.time(i) < end;
-        const LocalGradients local_gradients = inputs.local_gradients(args, thread, tile, s, args.time(i + 1), end);
+        const bool is_active = thread.is_inside(tile, s) && params.time(i) < end;
+        const LocalGradients local_gradients = inputs.local_gradients(params, thread, tile, s, params.time(i + 1), end);
         const float all_d_h = d_h + (is_active ? widen_bits(inputs.d_output[s]) : 0);
-        pointwise_backward(shared.carry, args, local_gradients, thread, tile, s, i, all_d_h, [&](int gate, scalar_t gradient) {
+        const auto publish = [&](int gate, scalar_t gradient) {
             shared.own.at(gate * UNITS + thread.local_unit(s), thread.sequence_in_tile(s)) = gradient;
-        });
+        };
+        pointwise_backward(shared.carry, params, local_gradients, thread, tile, s, i, all_d_h, publish);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    persistent_backward(const scalar_t* kept, const float* cells, index row_step, index row_sequence, const scalar_t* output,
-                        index output_step, index output_sequence, const scalar_t* weight, const scalar_t* first_h,
-                        const scalar_t* first_c, const scalar_t* d_output, index d_output_step, index d_output_sequence,
-                        const scalar_t* d_final_h, const scalar_t* d_final_c, scalar_t* d_gates, scalar_t* d_product,
-                        scalar_t* d_first_h, scalar_t* d_first_c, const length* lengths, uint4* handoff, int* status, int steps,
-                        int batch, int is_reverse) {
+struct Params : BackwardParams {
+    const scalar_t* weight_hh;
+    uint4* mailboxes;
+};
+static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_backward(const __grid_constant__ Params params) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
+    uint4* const mailboxes = params.mailboxes;
+    const int steps = params.steps, batch = params.batch;
     const ThreadCoords first = thread_coords(batch);
-    const KernelArgs args = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, weight,
-                             first_h, first_c, d_final_h, d_final_c, cells, d_gates, d_product, d_first_h, d_first_c,
-                             row_step, row_sequence, steps, is_reverse};
     const int tiles = min(TILES, (batch - first.first_sequence + 7) / 8);
     zero_smem(&shared, sizeof(States) + sizeof(Gradients));
-    shared.carry.load(args, first, lengths);
+    shared.carry.load(params, first);
     ResidentWeights weights(shared.weight_storage, nullptr, 0,
-                            [&](int s, int i) { return load_a_fragment(weight, first, s, i); });
+                            [&](int s, int i) { return load_a_fragment(params.weight_hh, first, s, i); });
     __syncthreads();
     bool timed_out = false;
     for (int i = 0; i <= steps && !timed_out; i++) {
         SumReceiver sums;
-        if (i > 0) sums.prefetch(handoff, thread_coords(batch), i - 1, 0);
+        if (i > 0) sums.prefetch(mailboxes, thread_coords(batch), i - 1, 0);
 #pragma unroll 1
         for (int tile = 0; tile < tiles && !timed_out; tile++) {
             const ThreadCoords thread = thread_coords(batch);
             GateInputs inputs = {};
-            if (i < steps) inputs.load(args, thread, tile, i);
+            if (i < steps) inputs.load(params, thread, tile, i);
             jitter(i, 0);
-            if (i > 0) timed_out = !sums.receive(shared, handoff, thread, i - 1, tile);
+            if (i > 0) timed_out = !sums.receive(shared, mailboxes, thread, i - 1, tile);
             timed_out = __syncthreads_or(timed_out);
             if (timed_out) continue;
-            if (i > 0 && tile + 1 < tiles) sums.prefetch(handoff, thread, i - 1, tile + 1);
-            pointwise_backward_units(shared, args, inputs, thread, tile, i);
+            if (i > 0 && tile + 1 < tiles) sums.prefetch(mailboxes, thread, i - 1, tile + 1);
+            pointwise_backward_units(shared, params, inputs, thread, tile, i);
             jitter(i, 1);
             __syncthreads();
             jitter(i, 2);
-            const int place = thread.across() * DOWN + thread.row();
+            const int place = thread.across() * GRID_ROWS + thread.row();
             if (i < steps)
-                shared.own.publish(gradient_mailbox(handoff, thread, i, tile) + place * Gradients::PACKETS, thread.number,
+                shared.own.publish(gradient_mailbox(mailboxes, thread, i, tile) + place * Gradients::PACKETS, thread.number,
                                    i + 1);
-            if (i + 1 < steps) inputs.prefetch(args, thread, tile, i + 1);
+            if (i + 1 < steps) inputs.prefetch(params, thread, tile, i + 1);
         }
         if (i == steps || timed_out) continue;
         GradientReceiver gradients;
-        gradients.prefetch(handoff, thread_coords(batch), i, 0);
+        gradients.prefetch(mailboxes, thread_coords(batch), i, 0);
 #pragma unroll 1
         for (int tile = 0; tile < tiles && !timed_out; tile++) {
             const ThreadCoords thread = thread_coords(batch);
-            timed_out = __syncthreads_or(!gradients.receive(shared, handoff, thread, i, tile));
+            timed_out = __syncthreads_or(!gradients.receive(shared, mailboxes, thread, i, tile));
             if (timed_out) continue;
-            if (tile + 1 < tiles) gradients.prefetch(handoff, thread, i, tile + 1);
+            if (tile + 1 < tiles) gradients.prefetch(mailboxes, thread, i, tile + 1);
             jitter(i, 3);
             mma_recurrent(shared, weights, thread);
             __syncthreads();
             jitter(i, 4);
-            publish_partial_sums(shared, sum_mailbox(handoff, thread, i, tile), thread, i + 1);
+            publish_partial_sums(shared, sum_mailbox(mailboxes, thread, i, tile), thread, i + 1);
         }
     }
     if (!timed_out) return;
-    *(volatile int*)status = 1;
-    for (int tile = 0; tile < tiles; tile++) write_nan(args, thread_coords(batch), tile);
+    *(volatile int*)params.status = 1;
+    for (int tile = 0; tile < tiles; tile++) write_nan(params, thread_coords(batch), tile);
 }

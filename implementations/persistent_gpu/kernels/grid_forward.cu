@@ -1,29 +1,32 @@
 // Maths: LSTM, GRU (torch.nn's gate order) or RNN, CELL, after the input product, all T steps of one layer and direction in one
 //   launch, as cluster_forward.cu, for W_hh that does not fit in a cluster or takes longer with one: it stays in the registers
 //   and shared memory of as many multiprocessors as there are.
-// Layout: as cluster_forward.cu, but for left_over, in whose place there is
-//   handoff [tiles of all groups, 2, BLOCKS, PACKETS] of 16 bytes, read and written: all 0 before the launch. A packet holds a
-//   part of what a block publishes of its units of a tile, sequence by sequence, with the epoch t + 1 for parts of h_t.
-//   No two may alias. Alignment: of the element; weight: WIDTH bytes; handoff: 16 bytes.
+// Layout: as cluster_forward.cu, but for weight_stream, in whose place Params has
+//   mailboxes [tiles of all groups, 2, BLOCKS, PACKETS] of 16 bytes, read and written: all 0 before the launch. A packet holds
+//   a part of what a block publishes of its units of a tile, sequence by sequence, with the epoch t + 1 for parts of h_t.
+//   No two may alias. Alignment: of the element; weight_hh: LOAD_BYTES bytes; mailboxes: 16 bytes.
 // Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of 8 sequences, independent of the
-//   other groups; block r of a group owns UNITS hidden units from r * UNITS. Its 8 compute warps are GROUPS K partitions by
-//   groups of rows. SEQUENCES of a tile are published, 8 or as many as there are at all. READERS more threads, the load warps,
-//   receive what is published, with several tiles of the next one meanwhile, into BUFFERS buffers in turn; registers are
-//   reallocated to the compute warps where OTHER_REGISTERS says how many. Shared bytes: Form.shared_bytes.
+//   other groups; block r of a group owns UNITS hidden units from r * UNITS. Its 8 compute warps are K_PARTITIONS partitions of
+//   K by groups of rows. SEQUENCES of a tile are published, 8 or as many as there are at all. LOAD_THREADS more threads, the
+//   load warps, receive what is published, with several tiles of the next one meanwhile, into BUFFERS buffers in turn;
+//   registers are reallocated to the compute warps where OTHER_REGISTERS says how many. Shared bytes: Form.shared_bytes.
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each reads 4/3 B H values of others a step, of TF32
 //   2/3. Of an input product as cluster_forward.cu, for a group in place of a cluster.
 // Limits: compute capability 8.0; UNITS a multiple of 4, and nothing of W_hh is streamed; T, B, G * H below 2^30, as
 //   cluster_forward.cu; offsets 64-bit.
-// Order: a packet is stored and loaded as one (ld_st_128.cuh), so one whose epoch is valid is valid as a whole. h_(t+1) of a
-//   tile overwrites h_(t-1): its producer has loaded all of h_t, each part of which was stored by a block all of whose threads
-//   had loaded all of h_(t-1), the block's barriers being in between. So no consumer still needs what is overwritten, and one
-//   that polls sees the epoch that it waits for, or that of two steps before, or 0. In a block three barriers a tile and step
-//   are between receiving packets and the product, sums and gates, gates and publishing. A wait that takes WATCHDOG_NS times
-//   out: all threads of its block return at the last of these barriers, and in turn all blocks of the group. Sums are taken in
-//   one order: bit-equal repeats. Of an input product a block's threads read what the same block wrote, with a barrier in
-//   between.
+// Order: 1. A packet is stored and loaded as one (ld_st_128.cuh), so one whose epoch is valid is valid as a whole.
+//   2. h_(t+1) of a tile overwrites h_(t-1): its producer has loaded all of h_t, each part of which was stored by a block all
+//      of whose threads had loaded all of h_(t-1), the block's barriers being in between.
+//   3. So no consumer still needs what is overwritten, and one that polls sees the epoch that it waits for, or that of two
+//      steps before, or 0.
+//   4. In a block three barriers a tile and step are between receiving packets and the product, sums and gates, gates and
+//      publishing.
+//   5. A wait that takes WATCHDOG_NS times out: all threads of its block return at the last of these barriers, and in turn all
+//      blocks of the group.
+//   6. Sums are taken in one order: bit-equal repeats.
+//   7. Of an input product a block's threads read what the same block wrote, with a barrier in between.
 #define GATE_THREADS 256
-#define SUMS 1
+#define SUM_BUFFERS 1
 #include "recurrent_mma_step.cuh"
 
 #include "ecornn/common/jitter.cuh"
@@ -32,8 +35,8 @@
 #include "ecornn/ptx/register_reconfig.cuh"
 
 #define PACKETS_PER_TILE (BLOCKS * OutgoingTile<UNITS>::PACKETS)
-#define RECEIVER_THREADS (READERS > 0 ? READERS : THREADS)
-#define BLOCK_THREADS (THREADS + READERS)
+#define RECEIVER_THREADS (LOAD_THREADS > 0 ? LOAD_THREADS : THREADS)
+#define BLOCK_THREADS (THREADS + LOAD_THREADS)
 #define PACKETS_IN_FLIGHT (BUFFERS > 0 ? 16 : 8)  // of a thread
 #define PACKETS_PREFETCHED (TILES == 1 ? 0 : BUFFERS > 0 ? PACKETS_IN_FLIGHT : 4)  // during the product of the tile before
 #define POLL_DELAY_CLOCKS 400  // before which others' states of one tile are hardly published: an earlier poll would be in vain
@@ -45,7 +48,7 @@ enum NamedBarrier { StatesFull = 1, StatesEmpty = 3, ComputeSynced = 5, LoadSync
 // Where registers are few recomputed at each call, so that what follows from it takes none in between.
 __device__ inline ThreadCoords thread_coords(int batch) {
     unsigned number = threadIdx.x % THREADS, block = blockIdx.x;
-    if (BUFFERS || 8 * HELD + 4 * M_TILES_PER_WARP > 130) opaque(number), opaque(block);  // registers are few
+    if (BUFFERS || 8 * REG_FRAGMENTS + 4 * M_TILES_PER_WARP > 130) opaque(number), opaque(block);  // registers are few
     if (TILES == 1) number %= THREADS;  // which the compiler is to know, save where it would take registers for it
     return {(int)number, (int)(number / 32), (int)(number % 32), (int)(block % BLOCKS * UNITS), (int)(block / BLOCKS * TILES * 8), batch};
 }
@@ -99,7 +102,7 @@ __device__ inline void run_load_warps(SharedStorage& shared, uint4* mailboxes, c
             if (TILES == 1) spin_clocks(POLL_DELAY_CLOCKS);
             if ((t > 0 || has_initial_states) && !receive_states(receiver, shared.states[buffer], mailboxes, thread, t, tile))
                 *(volatile int*)&shared.timed_out[buffer] = 1;
-            named_barrier_sync(NamedBarrier::LoadSynced, READERS);
+            named_barrier_sync(NamedBarrier::LoadSynced, LOAD_THREADS);
             jitter(t, 6);
             const bool timed_out = *(volatile int*)&shared.timed_out[buffer];
             named_barrier_arrive(NamedBarrier::StatesFull + buffer, BLOCK_THREADS);
@@ -108,25 +111,31 @@ __device__ inline void run_load_warps(SharedStorage& shared, uint4* mailboxes, c
         }
 }
 
+struct Params : DenseParams {
+    uint4* mailboxes;
+};
+static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
+
 // Computes, publishes and writes the states of every tile and step, by the first 8 warps. False on a timeout.
-__device__ inline bool run_compute_warps(SharedStorage& shared, const KernelArgs& args, ResidentWeights& weights,
-                                         uint4* mailboxes, int batch) {
+__device__ inline bool run_compute_warps(SharedStorage& shared, const Params& params, ResidentWeights& weights) {
+    uint4* const mailboxes = params.mailboxes;
+    const int batch = params.batch;
     const int tiles = num_tiles(thread_coords(batch));
-    StatePointers pointers(args, thread_coords(batch), tiles);
+    StatePointers pointers(params, thread_coords(batch), tiles);
     GateInputs inputs = {};
-    inputs.load(args, pointers, 0, 0);
+    inputs.load(params, pointers, 0, 0);
     StateReceiver receiver;
     if (!BUFFERS) receiver.prefetch_first(state_mailbox(mailboxes, thread_coords(batch), 0, 0), threadIdx.x);
     bool timed_out = false;
     int buffer = 0;
-    for (int t = 0; t < args.steps && !timed_out; t++) {
+    for (int t = 0; t < params.steps && !timed_out; t++) {
 #pragma unroll 1
         for (int tile = 0; tile < tiles && !timed_out; tile++) {
             const ThreadCoords thread = thread_coords(batch);
-            const bool is_last = tile + 1 == tiles, is_published = t + 1 < args.steps;
+            const bool is_last = tile + 1 == tiles, is_published = t + 1 < params.steps;
             States& states = shared.states[buffer];
             jitter(t, 0);
-            if (!BUFFERS && (t > 0 || args.h0)) timed_out = !receive_states(receiver, states, mailboxes, thread, t, tile);
+            if (!BUFFERS && (t > 0 || params.h0)) timed_out = !receive_states(receiver, states, mailboxes, thread, t, tile);
             jitter(t, 1);
             named_barrier_sync(NamedBarrier::StatesFull + buffer, BLOCK_THREADS);
             if (BUFFERS) timed_out = *(volatile int*)&shared.timed_out[buffer];
@@ -134,8 +143,8 @@ __device__ inline bool run_compute_warps(SharedStorage& shared, const KernelArgs
                 receiver.prefetch_first(state_mailbox(mailboxes, thread, is_last ? t + 1 : t, is_last ? 0 : tile + 1),
                                         thread.number);
             jitter(t, 2);
-            mma_recurrent(shared.pointwise, 0, weights, thread, thread_b_ptr(states, thread.warp % GROUPS, thread.lane));
-            const GateOperands operands(shared.pointwise, inputs, thread, tile, args.step(t));
+            mma_recurrent(shared.pointwise, 0, weights, thread, thread_b_ptr(states, thread.warp % K_PARTITIONS, thread.lane));
+            const GateOperands operands(shared.pointwise, inputs, thread, tile, params.step(t));
             named_barrier_sync(NamedBarrier::ComputeSynced, THREADS);
             jitter(t, 3);
             const StepResult result(shared.pointwise, 0, operands, thread, tile, states, shared.own);
@@ -147,53 +156,43 @@ __device__ inline bool run_compute_warps(SharedStorage& shared, const KernelArgs
             if (is_published && !timed_out)
                 publish_states(shared.own, state_mailbox(mailboxes, thread, t + 1, tile), thread, t + 2);
             result.write(pointers, operands, tile);
-            if (!is_published) result.write_final(args, shared.pointwise, operands, thread, tile);
+            if (!is_published) result.write_final(params, shared.pointwise, operands, thread, tile);
             pointers.advance(is_last);
-            prefetch_next_inputs(inputs, pointers, args, tiles, tile, t);
+            prefetch_next_inputs(inputs, pointers, params, tiles, tile, t);
             buffer = buffer + 1 < BUFFERS ? buffer + 1 : 0;
         }
     }
     return !timed_out;
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
-    persistent_forward(INPUT_GEMM_PARAMS const scalar_t* gates, index gates_step, index gates_sequence, const scalar_t* weight,
-                       const scalar_t* bias_ih, const scalar_t* bias_hh, const scalar_t* first_h, const scalar_t* first_c,
-                       scalar_t* output, index output_step, index output_sequence, scalar_t* final_h, scalar_t* final_c,
-                       const length* lengths, scalar_t* kept, float* cells, index row_step, index row_sequence, uint4* handoff,
-                       int* status, int steps, int batch, int is_reverse) {
-    const KernelArgs args = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
-                             gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps,
-                             is_reverse};
-#if INPUTS
-    input_gemm({x, x_step, x_sequence, weight_ih}, args, batch);
-#endif
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) persistent_forward(const __grid_constant__ Params params) {
+    input_gemm(params);
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
-    const ThreadCoords first = thread_coords(batch);
+    const ThreadCoords first = thread_coords(params.batch);
     const int tiles = num_tiles(first);
     zero_smem(&shared, sizeof(shared.states) + sizeof(OutgoingStates));
     if (threadIdx.x < 2) shared.timed_out[threadIdx.x] = 0;
     __syncthreads();
     if (threadIdx.x >= THREADS) {
-        if (OTHER_REGISTERS) warpgroup_reg_dealloc<READER_REGISTERS>();
-        run_load_warps(shared, handoff, first, steps, tiles, first_h);
+        if (OTHER_REGISTERS) warpgroup_reg_dealloc<LOAD_REGISTERS>();
+        run_load_warps(shared, params.mailboxes, first, params.steps, tiles, params.h0);
         return;
     }
     if (OTHER_REGISTERS) warpgroup_reg_alloc<OTHER_REGISTERS>();
-    load_biases_and_carry(shared.pointwise, args, first, lengths);
-    for (int tile = 0; first_h && tile < tiles; tile++) {
-        load_own_initial_state(shared.own, args, first, tile);
+    load_biases_and_carry(shared.pointwise, params, first);
+    for (int tile = 0; params.h0 && tile < tiles; tile++) {
+        load_own_initial_state(shared.own, params, first, tile);
         named_barrier_sync(NamedBarrier::ComputeSynced, THREADS);
-        publish_states(shared.own, state_mailbox(handoff, first, 0, tile), first, 1);
+        publish_states(shared.own, state_mailbox(params.mailboxes, first, 0, tile), first, 1);
         named_barrier_sync(NamedBarrier::ComputeSynced, THREADS);
     }
     jitter(-1, 5);
     ResidentWeights weights(shared.pointwise.weight_storage, nullptr, 0,
-                            [&](int s, int i) { return load_a_fragment(weight, first, s, i); });
+                            [&](int s, int i) { return load_a_fragment(params.weight_hh, first, s, i); });
     named_barrier_sync(NamedBarrier::ComputeSynced, THREADS);
-    if (!run_compute_warps(shared, args, weights, handoff, batch)) {
-        const ThreadCoords thread = thread_coords(batch);
-        *(volatile int*)status = 1;
-        write_nan(args, thread, num_tiles(thread));
+    if (!run_compute_warps(shared, params, weights)) {
+        const ThreadCoords thread = thread_coords(params.batch);
+        *(volatile int*)params.status = 1;
+        write_nan(params, thread, num_tiles(thread));
     }
 }

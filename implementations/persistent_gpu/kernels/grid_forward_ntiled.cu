@@ -1,27 +1,31 @@
 // Maths: LSTM, GRU (torch.nn's gate order) or RNN, CELL, after the input product, all T steps of one layer and direction in one
 //   launch, as cluster_forward.cu, for W_hh that does not fit in a cluster or takes longer with one: it stays in the registers
 //   and shared memory of as many multiprocessors as there are.
-// Layout: as cluster_forward.cu, but for left_over, in whose place there is
-//   handoff [tiles of all groups, 2, ABREAST, PACKET_SLOTS_PER_N_TILE] of 16 bytes, read and written: all 0 before the launch.
-//   A packet holds a part of what a block publishes of a sequence, with the epoch t + 1 for parts of h_t (ll_b_fragments.cuh).
-//   No two may alias. Alignment: of the element; weight: WIDTH bytes; handoff: 16 bytes.
-// Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of 8 * ABREAST sequences, independent
+// Layout: as cluster_forward.cu, but for weight_stream, in whose place Params has
+//   mailboxes [tiles of all groups, 2, N_TILES, PACKET_SLOTS_PER_N_TILE] of 16 bytes, read and written: all 0 before the
+//   launch. A packet holds a part of what a block publishes of a sequence, with the epoch t + 1 for parts of h_t
+//   (ll_b_fragments.cuh).
+//   No two may alias. Alignment: of the element; weight_hh: LOAD_BYTES bytes; mailboxes: 16 bytes.
+// Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of 8 * N_TILES sequences, independent
 //   of the other groups; block r of a group owns UNITS hidden units from r * UNITS. Each of its 8 warps multiplies all rows of
-//   these by an eighth of the columns, and computes an eighth of their states. TWICE of a warp's fragments of split float32 are
-//   split once, when they are loaded, and take two places. SEQUENCES of a tile are published: all, or as many as there are at
-//   all. Shared bytes: Form.shared_bytes.
+//   these by an eighth of the columns, and computes an eighth of their states. PRESPLIT_FRAGMENTS of a warp's fragments of
+//   split float32 are split once, when they are loaded, and take two places. SEQUENCES of a tile are published: all, or as many
+//   as there are at all. Shared bytes: Form.shared_bytes.
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each block reads 4/3 H values of each sequence a
 //   step, of TF32 2/3, and more where UNITS do not fill their packets. Of an input product as
 //   cluster_forward.cu, for a group in place of a cluster.
 // Limits: compute capability 8.0; nothing of W_hh is streamed; T, B, G * H below 2^30, as cluster_forward.cu; offsets 64-bit.
-// Order: a packet is stored and loaded as one (ld_st_128.cuh), so one whose epoch is valid is valid as a whole. h_(t+1) of a
-//   tile overwrites h_(t-1): its producer has passed a barrier of its block after all its warps had loaded h_t, each part of
-//   which was stored by a block that had passed a barrier after all its warps had loaded h_(t-1). So no consumer still needs
-//   what is overwritten, and one that polls sees the epoch that it waits for, or that of two steps before, or 0. Accumulators
-//   of a warp are stored before that barrier and loaded after it, and overwritten after the next one, or with SUMS 1 after one
-//   more that follows the product. A warp publishes what its own lanes have computed. A wait that takes WATCHDOG_NS times out:
-//   all threads of its block return at their barrier, and in turn all blocks of the group. Sums are taken in one order:
-//   bit-equal repeats. Of an input product a block's threads read what the same block wrote, with a barrier in between.
+// Order: 1. A packet is stored and loaded as one (ld_st_128.cuh), so one whose epoch is valid is valid as a whole.
+//   2. h_(t+1) of a tile overwrites h_(t-1): its producer has passed a barrier of its block after all its warps had loaded h_t,
+//      each part of which was stored by a block that had passed a barrier after all its warps had loaded h_(t-1).
+//   3. So no consumer still needs what is overwritten, and one that polls sees the epoch that it waits for, or that of two
+//      steps before, or 0.
+//   4. Accumulators of a warp are stored before that barrier and loaded after it, and overwritten after the next one, or with
+//      SUM_BUFFERS 1 after one more that follows the product. A warp publishes what its own lanes have computed.
+//   5. A wait that takes WATCHDOG_NS times out: all threads of its block return at their barrier, and in turn all blocks of the
+//      group.
+//   6. Sums are taken in one order: bit-equal repeats.
+//   7. Of an input product a block's threads read what the same block wrote, with a barrier in between.
 #define GATE_THREADS 256
 #include "ll_b_fragments.cuh"
 
@@ -31,7 +35,7 @@
 // Where registers are few recomputed at each call, so that what follows from it takes none in between.
 __device__ inline ThreadCoords thread_coords(int batch) {
     unsigned number = threadIdx.x, block = blockIdx.x;
-    if (8 * HELD + 4 * ABREAST * (M_TILES_PER_WARP + PACKETS_IN_REGISTERS) > 130)
+    if (8 * REG_FRAGMENTS + 4 * N_TILES * (M_TILES_PER_WARP + PACKETS_IN_REGISTERS) > 130)
         opaque(number), opaque(block);  // registers are few
     number %= THREADS;
     return {(int)number,           (int)(number / 32), (int)(number % 32), (int)(block % BLOCKS * UNITS),
@@ -44,7 +48,7 @@ __device__ inline int num_tiles(const ThreadCoords& thread) {
 
 // Packets of h_t of a tile.
 __device__ inline uint4* state_mailbox(uint4* mailboxes, const ThreadCoords& thread, int t, int tile) {
-    return mailboxes + (index)((thread.first_sequence / TILE_BATCH + tile) * 2 + t % 2) * ABREAST * PACKET_SLOTS_PER_N_TILE;
+    return mailboxes + (index)((thread.first_sequence / TILE_BATCH + tile) * 2 + t % 2) * N_TILES * PACKET_SLOTS_PER_N_TILE;
 }
 
 // Gate inputs, by threads: in registers only until the product begins, which needs these.
@@ -66,44 +70,49 @@ struct SharedStorage {
 };
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Form.shared_bytes");
 
-__device__ inline void publish_initial_states(OutgoingStates& own, const KernelArgs& args, uint4* mailboxes,
-                                              const ThreadCoords& thread, int tile) {
-    load_own_initial_state(own, args, thread, tile);
+struct Params : DenseParams {
+    uint4* mailboxes;
+};
+static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
+
+__device__ inline void publish_initial_states(OutgoingStates& own, const Params& params, const ThreadCoords& thread, int tile) {
+    load_own_initial_state(own, params, thread, tile);
     __syncwarp();
-    own.publish(state_mailbox(mailboxes, thread, 0, tile), thread, 1);
+    own.publish(state_mailbox(params.mailboxes, thread, 0, tile), thread, 1);
 }
 
 // Computes, publishes and writes the states of every tile and step. False on a timeout.
-__device__ inline bool run_steps(SharedStorage& shared, const KernelArgs& args, const ResidentWeights& weights,
-                                 uint4* mailboxes, int batch) {
+__device__ inline bool run_steps(SharedStorage& shared, const Params& params, const ResidentWeights& weights) {
+    uint4* const mailboxes = params.mailboxes;
+    const int batch = params.batch;
     const int tiles = num_tiles(thread_coords(batch));
-    StatePointers pointers(args, thread_coords(batch), tiles);
+    StatePointers pointers(params, thread_coords(batch), tiles);
     GateInputs inputs = {};
-    inputs.load(args, pointers, 0, 0);
+    inputs.load(params, pointers, 0, 0);
     PacketBFragments packets;
     if (TILES > 1) packets.prefetch(state_mailbox(mailboxes, thread_coords(batch), 0, 0), thread_coords(batch));
     int buffer = 0;
-    for (int t = 0; t < args.steps; t++) {
+    for (int t = 0; t < params.steps; t++) {
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
             const ThreadCoords thread = thread_coords(batch);
-            const bool is_last = tile + 1 == tiles, is_published = t + 1 < args.steps;
+            const bool is_last = tile + 1 == tiles, is_published = t + 1 < params.steps;
             OutgoingStates& own = shared.own[tile];
-            Accumulator sums[M_TILES_PER_WARP][ABREAST] = {};
+            Accumulator sums[M_TILES_PER_WARP][N_TILES] = {};
             bool timed_out = false;
             jitter(t, 0);
             if (TILES == 1) packets.prefetch(state_mailbox(mailboxes, thread, t, tile), thread);
             const auto stage = [&] { shared.inputs.store(inputs); };
-            if (t > 0 || args.h0)
+            if (t > 0 || params.h0)
                 timed_out =
                     !packets.mma_from_packets(sums, weights, state_mailbox(mailboxes, thread, t, tile), thread, t + 1, stage);
             else stage();
             if (TILES > 1) packets.prefetch(state_mailbox(mailboxes, thread, t + is_last, is_last ? 0 : tile + 1), thread);
             jitter(t, 1);
-            if (SUMS == 1) __syncthreads();
+            if (SUM_BUFFERS == 1) __syncthreads();
             store_accumulators(shared.pointwise, buffer, thread,
                                [&](int i, int n) -> const Accumulator& { return sums[i][n]; });
-            const GateOperands operands(shared.pointwise, shared.inputs, thread, tile, args.step(t));
+            const GateOperands operands(shared.pointwise, shared.inputs, thread, tile, params.step(t));
             if (__syncthreads_or(timed_out)) return false;
             jitter(t, 2);
             const StepResult result(shared.pointwise, buffer, operands, thread, tile, own, own);
@@ -111,41 +120,32 @@ __device__ inline bool run_steps(SharedStorage& shared, const KernelArgs& args, 
             jitter(t, 3);
             if (is_published) own.publish(state_mailbox(mailboxes, thread, t + 1, tile), thread, t + 2);
             result.write(pointers, operands, tile);
-            if (!is_published) result.write_final(args, shared.pointwise, operands, thread, tile);
+            if (!is_published) result.write_final(params, shared.pointwise, operands, thread, tile);
             pointers.advance(is_last);
-            prefetch_next_inputs(inputs, pointers, args, tiles, tile, t);
-            buffer = (buffer + 1) % SUMS;
+            prefetch_next_inputs(inputs, pointers, params, tiles, tile, t);
+            buffer = (buffer + 1) % SUM_BUFFERS;
         }
     }
     return true;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    persistent_forward(INPUT_GEMM_PARAMS const scalar_t* gates, index gates_step, index gates_sequence, const scalar_t* weight,
-                       const scalar_t* bias_ih, const scalar_t* bias_hh, const scalar_t* first_h, const scalar_t* first_c,
-                       scalar_t* output, index output_step, index output_sequence, scalar_t* final_h, scalar_t* final_c,
-                       const length* lengths, scalar_t* kept, float* cells, index row_step, index row_sequence, uint4* handoff,
-                       int* status, int steps, int batch, int is_reverse) {
-    const KernelArgs args = {gates, weight, bias_ih, bias_hh, first_h, first_c, output, final_h, final_c, kept, cells,
-                             gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence, steps,
-                             is_reverse};
-#if INPUTS
-    input_gemm({x, x_step, x_sequence, weight_ih}, args, batch);
-#endif
+extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_forward(const __grid_constant__ Params params) {
+    input_gemm(params);
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
-    const ThreadCoords first = thread_coords(batch);
+    const ThreadCoords first = thread_coords(params.batch);
     zero_smem(&shared.own, sizeof(shared.own));
-    load_biases_and_carry(shared.pointwise, args, first, lengths);
+    load_biases_and_carry(shared.pointwise, params, first);
     __syncthreads();
-    for (int tile = 0; first_h && tile < num_tiles(first); tile++)
-        publish_initial_states(shared.own[tile], args, handoff, first, tile);
+    for (int tile = 0; params.h0 && tile < num_tiles(first); tile++)
+        publish_initial_states(shared.own[tile], params, first, tile);
     jitter(-1, 5);
-    ResidentWeights weights(shared.pointwise.weight_storage, nullptr, 0,
-                            [&](int pass, int i) { return load_resident_fragment(weight, first, pass * TOGETHER + i); });
+    ResidentWeights weights(shared.pointwise.weight_storage, nullptr, 0, [&](int pass, int i) {
+        return load_resident_fragment(params.weight_hh, first, pass * M_TILES_PER_PASS + i);
+    });
     __syncthreads();
-    if (!run_steps(shared, args, weights, handoff, batch)) {
-        const ThreadCoords thread = thread_coords(batch);
-        *(volatile int*)status = 1;
-        write_nan(args, thread, num_tiles(thread));
+    if (!run_steps(shared, params, weights)) {
+        const ThreadCoords thread = thread_coords(params.batch);
+        *(volatile int*)params.status = 1;
+        write_nan(params, thread, num_tiles(thread));
     }
 }

@@ -8,35 +8,35 @@
 #include "skinny_gemm.cuh"
 #include "recurrent_mma_step.cuh"
 
+// Parameters of a forward kernel with dense weights: x [T, B, INPUTS], element (t, b, i) at t * x_step + b * x_sequence + i,
+// and weight_ih [G*H, INPUTS], which are not read without INPUTS; weight_hh [G*H, H].
+struct DenseParams : ForwardParams {
+    const scalar_t* x;
+    index x_step, x_sequence;
+    const scalar_t *weight_ih, *weight_hh;
+};
+
 #if INPUTS
-#define INPUT_GEMM_PARAMS const scalar_t *x, index x_step, index x_sequence, const scalar_t *weight_ih,
 #ifndef BLOCK_THREADS
 #define BLOCK_THREADS THREADS
 #endif
 #define WARP_TEAMS (BLOCK_THREADS / THREADS)  // of 8 warps
 #define M_TILES_PER_BLOCK ((GATES * UNITS + 15) / 16)
 
-// x [T, B, INPUTS], element (t, b, i) at t * step + b * sequence + i; weight [G*H, INPUTS].
-struct InputGemmArgs {
-    const scalar_t* x;
-    index step, sequence;
-    const scalar_t* weight;
-};
-
 // Row tiles that a team multiplies at once by so many column tiles: of those that it has as many as fit in registers, which are
 // 128 where threads are most. BATCH_K_TILES: that a lane loads at once.
 template <int COLUMNS> struct SkinnyTile {
     static constexpr int TEAM_ROWS = (M_TILES_PER_BLOCK + WARP_TEAMS - 1) / WARP_TEAMS, MAX_ROWS = 4,
                          ROWS = MAX_ROWS < TEAM_ROWS ? MAX_ROWS : TEAM_ROWS;
-    static constexpr int BATCH_K_TILES = SPLIT && ROWS * COLUMNS > 4 ? 1 : 2;
+    static constexpr int BATCH_K_TILES = USE_3XTF32 && ROWS * COLUMNS > 4 ? 1 : 2;
 };
 #define MAX_N_TILES 2  // at once
 
 // Multiplies `count` rows of x from the first-th on: row t * sequences + s is of step t and the s-th of the block's own
 // `sequences`.
 template <int COLUMNS>
-__device__ inline void input_gemm(const InputGemmArgs& gemm, const KernelArgs& args, const ThreadCoords& thread, int sequences,
-                                  int first, int count) {
+__device__ inline void input_gemm(const DenseParams& params, const ThreadCoords& thread, int sequences, int first,
+                                  int count) {
     constexpr int ROWS = SkinnyTile<COLUMNS>::ROWS, PASS_ROWS = WARP_TEAMS * ROWS * 16;
     static_assert(sizeof(WarpPartials<ROWS, COLUMNS>) * WARP_TEAMS * WARPS <= SHARED_BYTES, "shared_bytes_of");
     WarpPartials<ROWS, COLUMNS>(*partials)[WARPS] = (WarpPartials<ROWS, COLUMNS>(*)[WARPS])dynamic_smem();
@@ -45,14 +45,14 @@ __device__ inline void input_gemm(const InputGemmArgs& gemm, const KernelArgs& a
 #pragma unroll
     for (int n = 0; n < COLUMNS; n++) {
         const int i = n * 8 + lane / 4, row = first + i, b = thread.first_sequence + row % sequences;
-        columns[n] = {gemm.x + row / sequences * gemm.step + b * gemm.sequence, i < count};
+        columns[n] = {params.x + row / sequences * params.x_step + b * params.x_sequence, i < count};
     }
 #pragma unroll 1
     for (int tile = 0; tile < M_TILES_PER_BLOCK; tile += WARP_TEAMS * ROWS) {
         if (team < WARP_TEAMS)
             skinny_mma<INPUTS, SkinnyTile<COLUMNS>::BATCH_K_TILES>(
                 partials[team][warp], warp, lane,
-                [&](int r) { return weight_row_ptr(gemm.weight, thread, (tile + team * ROWS) * 16 + r, INPUTS); },
+                [&](int r) { return weight_row_ptr(params.weight_ih, thread, (tile + team * ROWS) * 16 + r, INPUTS); },
                 [&](int n) { return columns[n]; });
         __syncthreads();
         for (int i = threadIdx.x; i < PASS_ROWS * count; i += BLOCK_THREADS) {
@@ -60,27 +60,28 @@ __device__ inline void input_gemm(const InputGemmArgs& gemm, const KernelArgs& a
             const int r = tile * 16 + local, unit = thread.first_unit + r / GATES;
             if (r >= GATES * UNITS || unit >= HIDDEN) continue;
             const index place =
-                row / sequences * args.gates_step + (thread.first_sequence + row % sequences) * args.gates_sequence;
+                row / sequences * params.gates_step + (thread.first_sequence + row % sequences) * params.gates_sequence;
             const float sum = reduce_partials(partials[local / (ROWS * 16)], local % (ROWS * 16), column);
-            ((scalar_t*)args.gates)[place + r % GATES * HIDDEN + unit] = narrow(sum);
+            ((scalar_t*)params.gates)[place + r % GATES * HIDDEN + unit] = narrow(sum);
         }
         __syncthreads();
     }
 }
 
 // By all threads, which synchronise at its end, so that each sees what any of them wrote.
-__device__ inline void input_gemm(const InputGemmArgs& gemm, const KernelArgs& args, int batch) {
+__device__ inline void input_gemm(const DenseParams& params) {
     unsigned block = blockIdx.x;
     opaque(block);  // what follows from it takes no registers later
-    const ThreadCoords thread = {0, 0, 0, (int)(block % BLOCKS * UNITS), (int)(block / BLOCKS * TILES * TILE_BATCH), batch};
-    const int sequences = min(TILES * TILE_BATCH, thread.batch - thread.first_sequence), rows = args.steps * sequences;
+    const ThreadCoords thread = {0, 0, 0, (int)(block % BLOCKS * UNITS), (int)(block / BLOCKS * TILES * TILE_BATCH),
+                                 params.batch};
+    const int sequences = min(TILES * TILE_BATCH, thread.batch - thread.first_sequence), rows = params.steps * sequences;
 #pragma unroll 1
     for (int first = 0; first < rows; first += 8 * MAX_N_TILES) {
         const int count = min(rows - first, 8 * MAX_N_TILES);
-        if (count <= 8) input_gemm<1>(gemm, args, thread, sequences, first, count);
-        else input_gemm<MAX_N_TILES>(gemm, args, thread, sequences, first, count);
+        if (count <= 8) input_gemm<1>(params, thread, sequences, first, count);
+        else input_gemm<MAX_N_TILES>(params, thread, sequences, first, count);
     }
 }
 #else
-#define INPUT_GEMM_PARAMS
+__device__ inline void input_gemm(const DenseParams&) {}
 #endif

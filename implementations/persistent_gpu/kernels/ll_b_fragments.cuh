@@ -6,21 +6,21 @@
 #pragma once
 #include "warp_mma.cuh"
 
-#define GROUPS 8
+#define K_PARTITIONS 8
 #define COMPACT_SUMS 1
-#define LOADS_IN_FLIGHT (HELD < 4 ? HELD : 4)
+#define LOADS_IN_FLIGHT (REG_FRAGMENTS < 4 ? REG_FRAGMENTS : 4)
 #define WORDS_PER_PACKET (IS_SINGLE_TF32 ? 6 : 3)
 #define UNITS_PER_PACKET (WORDS_PER_PACKET * 4 / (int)sizeof(scalar_t))
 #define PACKETS_PER_BLOCK ((UNITS + UNITS_PER_PACKET - 1) / UNITS_PER_PACKET)  // of a sequence, as the next two
 #define PACKETS_PER_SEQUENCE (BLOCKS * PACKETS_PER_BLOCK)
-#define PACKETS_PER_LANE ((PACKETS_PER_SEQUENCE + 4 * GROUPS - 1) / (4 * GROUPS))
+#define PACKETS_PER_LANE ((PACKETS_PER_SEQUENCE + 4 * K_PARTITIONS - 1) / (4 * K_PARTITIONS))
 #define K_TILES_PER_WARP ((PACKETS_PER_LANE * WORDS_PER_PACKET + 3) / 4)  // of a warp
 // Packets of a sequence that a lane has at once, at least 2, and of these the packets that it waits for at once.
-#define PACKETS_IN_REGISTERS (PARCELS_AT_ONCE < PACKETS_PER_LANE ? PARCELS_AT_ONCE : PACKETS_PER_LANE)
+#define PACKETS_IN_REGISTERS (PACKETS_IN_FLIGHT < PACKETS_PER_LANE ? PACKETS_IN_FLIGHT : PACKETS_PER_LANE)
 #define PACKETS_PER_WAIT \
     (PACKETS_IN_REGISTERS == PACKETS_PER_LANE ? PACKETS_PER_LANE : IS_SINGLE_TF32 && PACKETS_IN_REGISTERS == 2 ? 2 : 1)
-#define PACKET_SLOTS_PER_N_TILE (PACKETS_PER_LANE * 4 * GROUPS * 8)
-#define PACKETS_PER_WARP ((SEQUENCES * PACKETS_PER_BLOCK + GROUPS - 1) / GROUPS)  // of the block's own, of a tile
+#define PACKET_SLOTS_PER_N_TILE (PACKETS_PER_LANE * 4 * K_PARTITIONS * 8)
+#define PACKETS_PER_WARP ((SEQUENCES * PACKETS_PER_BLOCK + K_PARTITIONS - 1) / K_PARTITIONS)  // of the block's own, of a tile
 #define STATES_PER_THREAD ((PACKETS_PER_WARP * UNITS_PER_PACKET + 31) / 32)                  // of a thread in a tile
 
 // A warp computes the states that it publishes, one packet's after another's.
@@ -33,7 +33,7 @@ __device__ inline int unit_in_block(int thread, int state) {
 __device__ inline int unit_of_state(int thread, int state) { return unit_in_block(thread, state) % UNITS; }
 __device__ inline int sequence_of_state(int thread, int state) {
     const bool is_one = thread % 32 + state * 32 < PACKETS_PER_WARP * UNITS_PER_PACKET && unit_in_block(thread, state) < UNITS;
-    return is_one ? packet_of_thread(thread, state) % SEQUENCES : 8 * ABREAST;
+    return is_one ? packet_of_thread(thread, state) % SEQUENCES : 8 * N_TILES;
 }
 
 #include "recurrent_mma_step.cuh"
@@ -72,7 +72,7 @@ __device__ inline unsigned load_weight_word(const MatrixRow& row, const ThreadCo
     const int local = at % PACKETS_PER_BLOCK * UNITS_PER_PACKET + j % WORDS_PER_PACKET * UNITS_PER_WORD;
     const int unit = at / PACKETS_PER_BLOCK * UNITS + local, units = min(UNITS - local, HIDDEN - unit);
     if (!row.is_inside || j >= PACKETS_PER_LANE * WORDS_PER_PACKET || at >= PACKETS_PER_SEQUENCE || units <= 0) return 0;
-    if (UNITS_PER_WORD == 1 || WIDTH >= 4 && UNITS % 2 == 0) return *(const unsigned*)(row.start + unit);
+    if (UNITS_PER_WORD == 1 || LOAD_BYTES >= 4 && UNITS % 2 == 0) return *(const unsigned*)(row.start + unit);
     return raw_bits(row.start[unit]) | (units > 1 ? raw_bits(row.start[unit + 1]) << 16 : 0);
 }
 
@@ -86,30 +86,30 @@ __device__ inline AFragment load_a_fragment_packet_order(const scalar_t* weight,
     return {{words[0][0], words[1][0], words[0][1], words[1][1]}, {words[0][2], words[1][2], words[0][3], words[1][3]}};
 }
 
-// TWICE fragments of split float32, spread among all, are split once and stay as two parts: the big one in the fragment's place,
-// the small one after the last fragment.
+// PRESPLIT_FRAGMENTS fragments of split float32, spread among all, are split once and stay as two parts: the big one in the
+// fragment's place, the small one after the last fragment.
 __device__ inline constexpr bool is_presplit(int fragment) {
-    return (fragment + 1) * TWICE / FRAGMENTS > fragment * TWICE / FRAGMENTS;
+    return (fragment + 1) * PRESPLIT_FRAGMENTS / FRAGMENTS > fragment * PRESPLIT_FRAGMENTS / FRAGMENTS;
 }
 __device__ inline AFragment load_resident_fragment(const scalar_t* weight, const ThreadCoords& thread, int index) {
-    const int fragment = index < FRAGMENTS ? index : ((index - FRAGMENTS + 1) * FRAGMENTS - 1) / max(TWICE, 1);
+    const int fragment = index < FRAGMENTS ? index : ((index - FRAGMENTS + 1) * FRAGMENTS - 1) / max(PRESPLIT_FRAGMENTS, 1);
     const AFragment all =
         load_a_fragment_packet_order(weight, thread, fragment / M_TILES_PER_WARP, fragment % M_TILES_PER_WARP);
-#if SPLIT
+#if USE_3XTF32
     if (is_presplit(fragment)) return index < FRAGMENTS ? tf32_big(all) : split_a_fragment(all).small;
 #endif
     return all;
 }
 __device__ inline SplitAFragment resident_split_fragment(const ResidentWeights& weights, int fragment) {
-#if SPLIT
-    if (is_presplit(fragment)) return {weights.at(fragment), weights.at(FRAGMENTS + fragment * TWICE / FRAGMENTS)};
+#if USE_3XTF32
+    if (is_presplit(fragment)) return {weights.at(fragment), weights.at(FRAGMENTS + fragment * PRESPLIT_FRAGMENTS / FRAGMENTS)};
 #endif
     return split_a_fragment(weights.at(fragment));
 }
 
 // A lane's packets of a tile, PACKETS_IN_REGISTERS of each 8 sequences at once.
 struct PacketBFragments {
-    uint4 packets[ABREAST][PACKETS_IN_REGISTERS];
+    uint4 packets[N_TILES][PACKETS_IN_REGISTERS];
 
     __device__ static bool is_expected(const ThreadCoords& thread, int n, int k) {
         return n * 8 + thread.lane / 4 < SEQUENCES && k < PACKETS_PER_LANE && packet_index(thread, k) < PACKETS_PER_SEQUENCE;
@@ -121,7 +121,7 @@ struct PacketBFragments {
     // Loads the k-th of all 8 sequences, whether they are valid or not.
     __device__ void prefetch_packet(const uint4* mailbox, const ThreadCoords& thread, int k) {
 #pragma unroll
-        for (int n = 0; n < ABREAST; n++)
+        for (int n = 0; n < N_TILES; n++)
             packets[n][k % PACKETS_IN_REGISTERS] =
                 is_expected(thread, n, k) ? ld_relaxed_b128(packet_ptr(mailbox, thread, n, k)) : uint4{};
     }
@@ -136,7 +136,7 @@ struct PacketBFragments {
 #pragma unroll
         for (; k < end; k++)
 #pragma unroll
-            for (int n = 0; n < ABREAST; n++)
+            for (int n = 0; n < N_TILES; n++)
                 is_whole &= !is_expected(thread, n, k) || Packet::is_valid(packets[n][k % PACKETS_IN_REGISTERS], epoch);
         return is_whole;
     }
@@ -149,7 +149,7 @@ struct PacketBFragments {
 #pragma unroll
             for (int i = k; i < prefetched; i++)
 #pragma unroll
-                for (int n = 0; n < ABREAST; n++)
+                for (int n = 0; n < N_TILES; n++)
                     ld_relaxed_b128_if(
                         packets[n][i % PACKETS_IN_REGISTERS], packet_ptr(mailbox, thread, n, i),
                         is_expected(thread, n, i) && !Packet::is_valid(packets[n][i % PACKETS_IN_REGISTERS], epoch));
@@ -168,7 +168,7 @@ struct PacketBFragments {
     // Adds the product with a tile's states, which were prefetched, to `sums`. By whole warps. False on a timeout.
     // meanwhile(): called once the first are valid.
     template <typename Meanwhile>
-    __device__ bool mma_from_packets(Accumulator (&sums)[M_TILES_PER_WARP][ABREAST], const ResidentWeights& weights,
+    __device__ bool mma_from_packets(Accumulator (&sums)[M_TILES_PER_WARP][N_TILES], const ResidentWeights& weights,
                                      const uint4* mailbox, const ThreadCoords& thread, unsigned epoch, Meanwhile meanwhile) {
 #pragma unroll
         for (int s = 0; s < K_TILES_PER_WARP; s++) {
@@ -181,10 +181,11 @@ struct PacketBFragments {
                     if (!wait(mailbox, thread, epoch, k, end, min(prefetched, PACKETS_PER_LANE))) return false;
                     if (k == 0) meanwhile();
                 }
-            if (SPLIT && !TWICE) scheduling_fence(mailbox);  // splitting all fragments at once would take more registers
-            BFragment columns[ABREAST];
+            // Splitting all fragments at once would take more registers.
+            if (USE_3XTF32 && !PRESPLIT_FRAGMENTS) scheduling_fence(mailbox);
+            BFragment columns[N_TILES];
 #pragma unroll
-            for (int n = 0; n < ABREAST; n++) columns[n] = b_fragment(n, s);
+            for (int n = 0; n < N_TILES; n++) columns[n] = b_fragment(n, s);
 #pragma unroll
             for (int i = 0; i < M_TILES_PER_WARP; i++)
                 mma_k_tile(sums[i], resident_split_fragment(weights, s * M_TILES_PER_WARP + i), columns);

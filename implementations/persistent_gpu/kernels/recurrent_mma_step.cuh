@@ -1,6 +1,6 @@
-// One step of a tile of 8 sequences, or of ABREAST times as many, in a block of persistent_gpu, independent of how blocks
+// One step of a tile of 8 sequences, or of N_TILES times as many, in a block of persistent_gpu, independent of how blocks
 // exchange states: the block's part of the recurrent product, on the tensor cores, and the gates of its own units
-// (pointwise_forward.cuh). Sums go from the first 8 warps, which are GROUPS K partitions of W_hh by groups of rows, through
+// (pointwise_forward.cuh). Sums go from the first 8 warps, which are K_PARTITIONS partitions of W_hh's K by groups of rows, through
 // shared memory to GATE_THREADS threads.
 #pragma once
 #include "ecornn/rnn/rnn_cell.cuh"
@@ -9,27 +9,27 @@
 #define WARPS 8
 #define THREADS (32 * WARPS)
 #ifndef K_TILES_PER_WARP
-#define K_TILES_PER_WARP ((UNITS * BLOCKS + K_TILE * GROUPS - 1) / (K_TILE * GROUPS))
-#define ABREAST 1
+#define K_TILES_PER_WARP ((UNITS * BLOCKS + K_TILE * K_PARTITIONS - 1) / (K_TILE * K_PARTITIONS))
+#define N_TILES 1
 #define STATES_PER_THREAD ((UNITS * 8 + GATE_THREADS - 1) / GATE_THREADS)  // in a tile
 // Unit and sequence of a thread's state; the sequence is TILE_BATCH or more where there is none.
 __device__ inline int unit_of_state(int thread, int state) { return (thread + state * GATE_THREADS) % UNITS; }
 __device__ inline int sequence_of_state(int thread, int state) { return (thread + state * GATE_THREADS) / UNITS; }
 #endif
-#define TILE_BATCH (8 * ABREAST)  // sequences of a tile
+#define TILE_BATCH (8 * N_TILES)  // sequences of a tile
 // Units and sequences of the sums in shared memory: all, or where that is scarce only those that are used.
 #ifdef COMPACT_SUMS
 #define SUM_ROWS UNITS
 #define SUM_COLUMNS SEQUENCES
 #else
 #define COMPACT_SUMS 0
-#define SUM_ROWS (M_TILES_PER_WARP * 16 * WARPS / GROUPS / GATES + 1)
+#define SUM_ROWS (M_TILES_PER_WARP * 16 * WARPS / K_PARTITIONS / GATES + 1)
 #define SUM_COLUMNS TILE_BATCH
 #endif
-#define M_TILES_PER_WARP ((GATES * UNITS * GROUPS + 16 * WARPS - 1) / (16 * WARPS))
+#define M_TILES_PER_WARP ((GATES * UNITS * K_PARTITIONS + 16 * WARPS - 1) / (16 * WARPS))
 
 #ifndef LOADS_IN_FLIGHT
-#define LOADS_IN_FLIGHT HELD
+#define LOADS_IN_FLIGHT REG_FRAGMENTS
 #endif
 
 #include "b_tile.cuh"
@@ -45,15 +45,15 @@ __device__ inline MatrixRow weight_row_ptr(const scalar_t* weight, const ThreadC
 // k_tiles: of a K partition.
 __device__ inline AFragment load_a_fragment(const scalar_t* weight, const ThreadCoords& thread, int s, int i,
                                             int k_tiles = K_TILES_PER_WARP, int columns = HIDDEN) {
-    const int r = (thread.warp / GROUPS * M_TILES_PER_WARP + i) * 16 + thread.lane / 4;
-    const int k = (thread.warp % GROUPS * k_tiles + s) * K_TILE + thread.lane % 4 * ELEMENTS_PER_VECTOR;
+    const int r = (thread.warp / K_PARTITIONS * M_TILES_PER_WARP + i) * 16 + thread.lane / 4;
+    const int k = (thread.warp % K_PARTITIONS * k_tiles + s) * K_TILE + thread.lane % 4 * ELEMENTS_PER_VECTOR;
     return make_a_fragment(load_vector(weight_row_ptr(weight, thread, r, columns), k, columns),
                            load_vector(weight_row_ptr(weight, thread, r + 8, columns), k, columns));
 }
 
 // Row of a warp's i-th accumulators.
 __device__ inline int accumulator_row(const ThreadCoords& thread, int i) {
-    return (thread.warp / GROUPS * M_TILES_PER_WARP * 2 + i) * 8 + thread.lane / 4;
+    return (thread.warp / K_PARTITIONS * M_TILES_PER_WARP * 2 + i) * 8 + thread.lane / 4;
 }
 
 // Stores a warp's accumulators, to be read after a barrier. acc_of(i, n): of its i-th rows and the n-th 8 sequences.
@@ -63,10 +63,10 @@ __device__ inline void store_accumulators(PointwiseStorage& pointwise, int buffe
     for (int i = 0; i < M_TILES_PER_WARP * 2; i++) {
         const int r = accumulator_row(thread, i);
         if (COMPACT_SUMS && r >= GATES * UNITS) continue;
-        float* place =
-            &pointwise.sums[buffer][thread.warp % GROUPS][r / GATES][thread.lane % 4 * 2 * ACCUMULATORS_PER_UNIT + r % GATES];
+        float* place = &pointwise.sums[buffer][thread.warp % K_PARTITIONS][r / GATES]
+                                      [thread.lane % 4 * 2 * ACCUMULATORS_PER_UNIT + r % GATES];
 #pragma unroll
-        for (int n = 0; n < ABREAST; n++) {
+        for (int n = 0; n < N_TILES; n++) {
             const Accumulator& acc = acc_of(i / 2, n);
             const int column = n * 8 + thread.lane % 4 * 2;
             if (!COMPACT_SUMS || column < SUM_COLUMNS) place[n * 8 * ACCUMULATORS_PER_UNIT] = acc.data[i % 2 * 2];

@@ -1,11 +1,11 @@
 // A warp's persistent weights (Diamos et al., 2016): M_TILES_PER_WARP tiles of 16 rows by K_TILES_PER_WARP K tiles, and with
-// W_ih INPUT_K_TILES more of it, used in every step in passes of TOGETHER fragments: 16 rows each, all of the same K tile.
-// Of ALL_FRAGMENTS fragments the first HELD are in registers, the next SHARED in shared memory. The others are streamed:
-// written to memory once, as threads use them, and loaded from the L2 cache in every step, RING passes ahead: whole passes,
-// HELD + SHARED being a multiple of TOGETHER then. Every thread loads what it wrote itself, or another cluster's thread wrote
-// alike. From W_hh LOADS_IN_FLIGHT fragments are loaded at once, in one loop, as code is slow the first time that it runs;
-// where these are HELD, all that are in registers, the others before, one by one. TWICE: fragments beside these, of the
-// kernel's own use.
+// W_ih INPUT_K_TILES more of it, used in every step in passes of M_TILES_PER_PASS fragments: 16 rows each, all of the same K
+// tile. Of ALL_FRAGMENTS fragments the first REG_FRAGMENTS are in registers, the next SMEM_FRAGMENTS in shared memory. The
+// others are streamed: written to memory once, as threads use them, and loaded from the L2 cache in every step, STREAM_STAGES
+// passes ahead: whole passes, REG_FRAGMENTS + SMEM_FRAGMENTS being a multiple of M_TILES_PER_PASS then. Every thread loads what
+// it wrote itself, or another cluster's thread wrote alike. From W_hh LOADS_IN_FLIGHT fragments are loaded at once, in one
+// loop, as code is slow the first time that it runs; where these are REG_FRAGMENTS, all that are in registers, the others
+// before, one by one. PRESPLIT_FRAGMENTS: fragments beside these, of the kernel's own use.
 #pragma once
 #include "ecornn/ptx/cp_async.cuh"
 #include "warp_mma.cuh"
@@ -13,18 +13,18 @@
 #ifndef INPUT_K_TILES
 #define INPUT_K_TILES 0
 #endif
-#ifndef TWICE
-#define TWICE 0
+#ifndef PRESPLIT_FRAGMENTS
+#define PRESPLIT_FRAGMENTS 0
 #endif
 #define FRAGMENTS (M_TILES_PER_WARP * (K_TILES_PER_WARP + INPUT_K_TILES))
-#define ALL_FRAGMENTS (FRAGMENTS + TWICE)
-#define PASSES (ALL_FRAGMENTS / TOGETHER)
-#define STREAMED_FRAGMENTS (ALL_FRAGMENTS - HELD - SHARED)
-#define STREAMED_PASSES (STREAMED_FRAGMENTS / TOGETHER)
-#define REG_PASSES ((HELD + TOGETHER - 1) / TOGETHER)  // with a fragment in registers, at least
-#define SERIAL_LOADS (LOADS_IN_FLIGHT == HELD ? ALL_FRAGMENTS - HELD : 0)  // one by one, before the others
+#define ALL_FRAGMENTS (FRAGMENTS + PRESPLIT_FRAGMENTS)
+#define PASSES (ALL_FRAGMENTS / M_TILES_PER_PASS)
+#define STREAMED_FRAGMENTS (ALL_FRAGMENTS - REG_FRAGMENTS - SMEM_FRAGMENTS)
+#define STREAMED_PASSES (STREAMED_FRAGMENTS / M_TILES_PER_PASS)
+#define REG_PASSES ((REG_FRAGMENTS + M_TILES_PER_PASS - 1) / M_TILES_PER_PASS)  // with a fragment in registers, at least
+#define SERIAL_LOADS (LOADS_IN_FLIGHT == REG_FRAGMENTS ? ALL_FRAGMENTS - REG_FRAGMENTS : 0)  // one by one, before the others
 #define BATCHED_LOADS ((ALL_FRAGMENTS - SERIAL_LOADS + LOADS_IN_FLIGHT - 1) / LOADS_IN_FLIGHT)  // of the others, or more
-#define SMEM_SLOTS (SHARED + RING * TOGETHER)
+#define SMEM_SLOTS (SMEM_FRAGMENTS + STREAM_STAGES * M_TILES_PER_PASS)
 
 // A block's fragments that stay in shared memory, then the stages of those that are streamed.
 struct WeightStorage {
@@ -32,7 +32,7 @@ struct WeightStorage {
 };
 
 struct ResidentWeights {
-    AFragment reg_fragments[HELD];
+    AFragment reg_fragments[REG_FRAGMENTS];
     WeightStorage& smem;
     uint4* stream;  // [STREAMED_FRAGMENTS][2][THREADS], this block's
     int stage;
@@ -49,7 +49,7 @@ struct ResidentWeights {
             load_batch<LOADS_IN_FLIGHT>(i, load_fragment);
         if (!STREAMED_PASSES) return;
         __threadfence();
-        for (int pass = 0; pass < RING; pass++) load_stage(pass, pass);
+        for (int pass = 0; pass < STREAM_STAGES; pass++) load_stage(pass, pass);
     }
 
     // Loads COUNT fragments, from the first-th of an order on in which those in registers are last; negative ones do not exist.
@@ -58,23 +58,26 @@ struct ResidentWeights {
         AFragment batch[COUNT];
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
-            unsigned fragment = (max(first + i, 0) + HELD) % ALL_FRAGMENTS;
+            unsigned fragment = (max(first + i, 0) + REG_FRAGMENTS) % ALL_FRAGMENTS;
             opaque(fragment);  // NVRTC 13.0 and 13.5 take a number that is known to be odd for its half
-            batch[i] = load_fragment(fragment / TOGETHER, fragment % TOGETHER);
+            batch[i] = load_fragment(fragment / M_TILES_PER_PASS, fragment % M_TILES_PER_PASS);
         }
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
-            if (first + i >= 0 && first + i < ALL_FRAGMENTS - HELD) set(fragment_ptr(first + i + HELD), batch[i]);
+            if (first + i >= 0 && first + i < ALL_FRAGMENTS - REG_FRAGMENTS)
+                set(fragment_ptr(first + i + REG_FRAGMENTS), batch[i]);
 #pragma unroll
-        for (int fragment = 0; fragment + COUNT < HELD; fragment++) reg_fragments[fragment] = reg_fragments[fragment + COUNT];
+        for (int fragment = 0; fragment + COUNT < REG_FRAGMENTS; fragment++)
+            reg_fragments[fragment] = reg_fragments[fragment + COUNT];
 #pragma unroll
-        for (int i = 0; i < COUNT; i++) reg_fragments[HELD - COUNT + i] = batch[i];
+        for (int i = 0; i < COUNT; i++) reg_fragments[REG_FRAGMENTS - COUNT + i] = batch[i];
     }
 
     // Of a fragment that is not in registers.
     __device__ uint4* fragment_ptr(int fragment) const {
-        const bool is_in_smem = STREAMED_FRAGMENTS == 0 || fragment < HELD + SHARED;
-        return is_in_smem ? smem.fragments[fragment - HELD][0] : stream + (fragment - HELD - SHARED) * 2 * THREADS;
+        const bool is_in_smem = STREAMED_FRAGMENTS == 0 || fragment < REG_FRAGMENTS + SMEM_FRAGMENTS;
+        return is_in_smem ? smem.fragments[fragment - REG_FRAGMENTS][0]
+                          : stream + (fragment - REG_FRAGMENTS - SMEM_FRAGMENTS) * 2 * THREADS;
     }
 
     __device__ static void set(uint4* ptr, const AFragment& fragment) {
@@ -83,24 +86,24 @@ struct ResidentWeights {
     __device__ static AFragment get(const uint4* ptr) { return {ptr[threadIdx.x], ptr[THREADS + threadIdx.x]}; }
 
     __device__ void load_stage(int pass, int into) {
-        for (int i = 0; i < 2 * TOGETHER; i++)
-            cp_async_16B(smem.fragments[SHARED + into * TOGETHER][0] + i * THREADS + threadIdx.x,
-                         stream + (pass * 2 * TOGETHER + i) * THREADS + threadIdx.x);
+        for (int i = 0; i < 2 * M_TILES_PER_PASS; i++)
+            cp_async_16B(smem.fragments[SMEM_FRAGMENTS + into * M_TILES_PER_PASS][0] + i * THREADS + threadIdx.x,
+                         stream + (pass * 2 * M_TILES_PER_PASS + i) * THREADS + threadIdx.x);
         cp_async_commit_group();
     }
 
-    __device__ AFragment load_smem_fragment(int fragment) const { return get(smem.fragments[fragment - HELD][0]); }
+    __device__ AFragment load_smem_fragment(int fragment) const { return get(smem.fragments[fragment - REG_FRAGMENTS][0]); }
     __device__ AFragment at(int fragment) const {
-        return fragment < HELD ? reg_fragments[fragment < HELD ? fragment : 0] : load_smem_fragment(fragment);
+        return fragment < REG_FRAGMENTS ? reg_fragments[fragment < REG_FRAGMENTS ? fragment : 0] : load_smem_fragment(fragment);
     }
 
     // Calls fn(pass, fragment) for all passes in order: fragment(i) is the pass's i-th.
     template <typename Fn> __device__ void for_each_pass(Fn fn) {
 #pragma unroll
-        for (int pass = 0; pass < REG_PASSES; pass++) fn(pass, [&](int i) { return at(pass * TOGETHER + i); });
+        for (int pass = 0; pass < REG_PASSES; pass++) fn(pass, [&](int i) { return at(pass * M_TILES_PER_PASS + i); });
 #pragma unroll 2
         for (int pass = REG_PASSES; pass < PASSES - STREAMED_PASSES; pass++)
-            fn(pass, [&](int i) { return load_smem_fragment(pass * TOGETHER + i); });
+            fn(pass, [&](int i) { return load_smem_fragment(pass * M_TILES_PER_PASS + i); });
         for_each_streamed_pass(fn);
     }
 
@@ -111,15 +114,15 @@ struct ResidentWeights {
         constexpr int SMEM_END = PASSES - STREAMED_PASSES < TO ? PASSES - STREAMED_PASSES : TO;
         constexpr int REG_COUNT = REG_END - FROM, SMEM_COUNT = SMEM_END > REG_END ? SMEM_END - REG_END : 0;
         constexpr int ROUNDS = REG_COUNT > 0 ? REG_COUNT : 1;
-        AFragment first = SMEM_COUNT > 0 ? load_smem_fragment(REG_END * TOGETHER) : AFragment();
+        AFragment first = SMEM_COUNT > 0 ? load_smem_fragment(REG_END * M_TILES_PER_PASS) : AFragment();
 #pragma unroll
         for (int round = 0; round < ROUNDS; round++) {
-            if (round < REG_COUNT) fn(FROM + round, [&](int i) { return at((FROM + round) * TOGETHER + i); });
+            if (round < REG_COUNT) fn(FROM + round, [&](int i) { return at((FROM + round) * M_TILES_PER_PASS + i); });
 #pragma unroll
             for (int n = round * SMEM_COUNT / ROUNDS; n < (round + 1) * SMEM_COUNT / ROUNDS; n++) {
                 const int pass = REG_END + n;
-                fn(pass, [&](int i) { return i == 0 ? first : load_smem_fragment(pass * TOGETHER + i); });
-                if (n + 1 < SMEM_COUNT) first = load_smem_fragment((pass + 1) * TOGETHER);
+                fn(pass, [&](int i) { return i == 0 ? first : load_smem_fragment(pass * M_TILES_PER_PASS + i); });
+                if (n + 1 < SMEM_COUNT) first = load_smem_fragment((pass + 1) * M_TILES_PER_PASS);
             }
         }
         for_each_streamed_pass(fn);
@@ -129,10 +132,11 @@ struct ResidentWeights {
     template <typename Fn> __device__ void for_each_streamed_pass(Fn fn) {
 #pragma unroll 1
         for (int s = 0; s < STREAMED_PASSES; s++) {
-            cp_async_wait_group<(RING > 0 ? RING - 1 : 0)>();
-            fn(PASSES - STREAMED_PASSES + s, [&](int i) { return get(smem.fragments[SHARED + stage * TOGETHER + i][0]); });
-            load_stage(s + RING < STREAMED_PASSES ? s + RING : s + RING - STREAMED_PASSES, stage);
-            stage = stage + 1 < RING ? stage + 1 : 0;
+            cp_async_wait_group<(STREAM_STAGES > 0 ? STREAM_STAGES - 1 : 0)>();
+            fn(PASSES - STREAMED_PASSES + s,
+               [&](int i) { return get(smem.fragments[SMEM_FRAGMENTS + stage * M_TILES_PER_PASS + i][0]); });
+            load_stage(s + STREAM_STAGES < STREAMED_PASSES ? s + STREAM_STAGES : s + STREAM_STAGES - STREAMED_PASSES, stage);
+            stage = stage + 1 < STREAM_STAGES ? stage + 1 : 0;
         }
     }
 

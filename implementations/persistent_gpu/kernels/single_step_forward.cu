@@ -1,15 +1,16 @@
 // Maths: one step of LSTM, GRU (torch.nn's gate order) or RNN, CELL, of few sequences, its input product included: where T is
 //   1, to read the weights is all the work, and each of them is read once, by the warp that needs it.
-// Layout: x [B, I], weight_ih [G*H, I], weight_hh [G*H, H] scalar_t, read
-//   bias_ih, bias_hh [G*H] scalar_t, read, null for none. first_h, first_c [B, H] scalar_t, read, null for zeros, whose product
-//   is left out then. output [B, H] scalar_t, written, sequence b at b * output_sequence
-//   final_h, final_c [B, H] scalar_t, written, final_c by LSTM only
-//   No two may alias. Alignment: of x, weight_ih, weight_hh and first_h WIDTH bytes; else of the element.
+// Layout: of Params (below), by field:
+//   x [B, I], weight_ih [G*H, I], weight_hh [G*H, H] scalar_t, read
+//   bias_ih, bias_hh [G*H] scalar_t, read, null for none. h0, c0 [B, H] scalar_t, read, null for zeros, whose product is left
+//   out then. output [B, H] scalar_t, written, sequence b at b * output_sequence
+//   h_n, c_n [B, H] scalar_t, written, c_n by LSTM only
+//   No two may alias. Alignment: of x, weight_ih, weight_hh and h0 LOAD_BYTES bytes; else of the element.
 // Launch: BLOCKS blocks for each 8 sequences, each of UNITS hidden units, whose rows of the weights, a unit's gates beside each
 //   other, all its 8 warps multiply, each by its K partition. Shared bytes: Once.launch.
 // Cost: reads G H (I + H) values for each 8 sequences; 2 B G H (I + H) operations.
 // Limits: compute capability 8.0; G * UNITS at most 64; B, G * H, I below 2^30; offsets 64-bit.
-// Order: partial sums of all warps are in shared memory, and are added after a barrier, in one order: bit-equal repeats.
+// Order: 1. Partial sums of all warps are in shared memory, and are added after a barrier, in one order: bit-equal repeats.
 #define WATCHDOG_NS 0  // no thread waits
 #include "ecornn/ptx/smem.cuh"
 #include "ecornn/rnn/rnn_cell.cuh"
@@ -53,33 +54,38 @@ __device__ inline float bias_at(const scalar_t* bias, int gate, int unit) {
     return bias ? widen(bias[gate * HIDDEN + unit]) : 0;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    persistent_once(const scalar_t* x, const scalar_t* weight_ih, const scalar_t* weight_hh, const scalar_t* bias_ih,
-                    const scalar_t* bias_hh, const scalar_t* first_h, const scalar_t* first_c, scalar_t* output,
-                    scalar_t* final_h, scalar_t* final_c, index output_sequence, int batch) {
+struct Params {
+    const scalar_t *x, *weight_ih, *weight_hh, *bias_ih, *bias_hh, *h0, *c0;
+    scalar_t *output, *h_n, *c_n;
+    index output_sequence;
+    int batch;
+};
+static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_once(const __grid_constant__ Params params) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     const int thread_id = threadIdx.x, block = blockIdx.x;
-    const ThreadCoords thread = {thread_id / 32, thread_id % 32, block % BLOCKS * UNITS, block / BLOCKS * 8, batch};
-    multiply_weights<INPUTS>(shared.sums[0][thread.warp], weight_ih, x, thread);
-    if (first_h) multiply_weights<HIDDEN>(shared.sums[1][thread.warp], weight_hh, first_h, thread);
+    const ThreadCoords thread = {thread_id / 32, thread_id % 32, block % BLOCKS * UNITS, block / BLOCKS * 8, params.batch};
+    multiply_weights<INPUTS>(shared.sums[0][thread.warp], params.weight_ih, params.x, thread);
+    if (params.h0) multiply_weights<HIDDEN>(shared.sums[1][thread.warp], params.weight_hh, params.h0, thread);
     __syncthreads();
     for (int i = thread_id; i < UNITS * 8; i += THREADS) {
         const int local = i % UNITS, column = i / UNITS, unit = thread.first_unit + local, b = thread.first_sequence + column;
-        if (unit >= HIDDEN || b >= batch) continue;
+        if (unit >= HIDDEN || b >= params.batch) continue;
         float of_x[GATES], recurrent[GATES] = {}, saved_gates[4];
 #pragma unroll
         for (int gate = 0; gate < GATES; gate++) {
             const int row = local * GATES + gate;
-            const bool is_separate = CELL == GRU && gate == 2;
-            of_x[gate] = reduce_partials(shared.sums[0], row, column) + bias_at(bias_ih, gate, unit);
-            if (!is_separate) of_x[gate] += bias_at(bias_hh, gate, unit);
-            if (first_h) recurrent[gate] = reduce_partials(shared.sums[1], row, column);
+            const bool is_separate = CELL == GRU && gate == GRU_N;
+            of_x[gate] = reduce_partials(shared.sums[0], row, column) + bias_at(params.bias_ih, gate, unit);
+            if (!is_separate) of_x[gate] += bias_at(params.bias_hh, gate, unit);
+            if (params.h0) recurrent[gate] = reduce_partials(shared.sums[1], row, column);
         }
         const index place = (index)b * HIDDEN + unit;
-        const CellState state_before = {first_h ? widen(first_h[place]) : 0, first_c ? widen(first_c[place]) : 0};
+        const CellState state_before = {params.h0 ? widen(params.h0[place]) : 0, params.c0 ? widen(params.c0[place]) : 0};
         const CellState state =
-            cell_forward(state_before, of_x, recurrent, CELL == GRU ? bias_at(bias_hh, 2, unit) : 0, saved_gates);
-        output[b * output_sequence + unit] = final_h[place] = narrow(state.h);
-        if (CELL == LSTM) final_c[place] = narrow(state.c);
+            cell_forward(state_before, of_x, recurrent, CELL == GRU ? bias_at(params.bias_hh, GRU_N, unit) : 0, saved_gates);
+        params.output[b * params.output_sequence + unit] = params.h_n[place] = narrow(state.h);
+        if (CELL == LSTM) params.c_n[place] = narrow(state.c);
     }
 }

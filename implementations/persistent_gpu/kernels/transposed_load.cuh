@@ -4,7 +4,7 @@
 #pragma once
 #include "warp_mma.cuh"
 
-#define LOADS_IN_FLIGHT (HELD < 4 ? HELD : 4)  // fragments
+#define LOADS_IN_FLIGHT (REG_FRAGMENTS < 4 ? REG_FRAGMENTS : 4)  // fragments
 
 // A row of W_hh; where there is none `unit` is HIDDEN or more.
 struct WeightRow {

@@ -1,12 +1,13 @@
-// Vector loads: 16 bytes of a row of weights, WIDTH bytes at a time, as many as every row's start and end are multiples of.
+// Vector loads: 16 bytes of a row of weights, LOAD_BYTES bytes at a time, as many as every row's start and end are multiples
+// of.
 #pragma once
 #include "warp_mma.cuh"
 
-#if WIDTH == 16
+#if LOAD_BYTES == 16
 typedef uint4 load_t;
-#elif WIDTH == 8
+#elif LOAD_BYTES == 8
 typedef uint2 load_t;
-#elif WIDTH == 4
+#elif LOAD_BYTES == 4
 typedef unsigned load_t;
 #else
 typedef unsigned short load_t;
@@ -22,13 +23,13 @@ struct MatrixRow {
 // Loads 16 bytes of a row of so many elements, from element k on: 0 beyond its end, and of a row that is not inside.
 __device__ inline uint4 load_vector(const MatrixRow& row, int k, int elements = HIDDEN) {
     union {
-        load_t loads[16 / WIDTH];
+        load_t loads[16 / LOAD_BYTES];
         uint4 all;
     } vector;
     vector.all = {0, 0, 0, 0};
 #pragma unroll
-    for (int i = 0; i < 16 / WIDTH; i++) {
-        const int first = k + i * (WIDTH / (int)sizeof(scalar_t));
+    for (int i = 0; i < 16 / LOAD_BYTES; i++) {
+        const int first = k + i * (LOAD_BYTES / (int)sizeof(scalar_t));
         if (row.is_inside && first < elements) vector.loads[i] = *(const load_t*)(row.start + first);
     }
     return vector.all;

@@ -1,6 +1,6 @@
 // Warp-level matrix products by mma.sync, accumulated in float32: operand A weights, rows of 16 of them, operand B 8 columns.
-// Of 16 bits, TF32 of float32 (whose further bits the hardware leaves out), or SPLIT: 3xTF32, float32 in a big and a small part
-// of TF32 each, three products, which are added outside of the tensor cores, as those do not round to nearest. Weights are
+// Of 16 bits, TF32 of float32 (whose further bits the hardware leaves out), or USE_3XTF32: 3xTF32, float32 in a big and a small
+// part of TF32 each, three products, which are added outside of the tensor cores, as those do not round to nearest. Weights are
 // split in every step, or once by a kernel that has storage for both parts.
 // Thread (g, t) = (lane / 4, lane % 4) holds, of A, rows g and g + 8, 16 bytes of each from 16 t of a K tile of 64; of B, 16
 // bytes of column g from 16 t. The order of elements along K is free as long as it is the same for both.
@@ -11,7 +11,7 @@
 #define ELEMENTS_PER_VECTOR (16 / (int)sizeof(scalar_t))  // of 16 bytes
 #define K_TILE (4 * ELEMENTS_PER_VECTOR)
 #define FLT_MAX 3.40282347e38f
-#define IS_SINGLE_TF32 (sizeof(scalar_t) == 4 && !SPLIT)
+#define IS_SINGLE_TF32 (sizeof(scalar_t) == 4 && !USE_3XTF32)
 
 // Elements (row g, column 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
 struct Accumulator {
@@ -34,7 +34,7 @@ __device__ inline void mma_k_tile_1x(Accumulator& acc, const AFragment& a, const
     mma_m16n8(acc, a.right.x, a.right.y, a.right.z, a.right.w, b.z, b.w);
 }
 
-#if SPLIT
+#if USE_3XTF32
 // Rounds to nearest, to as many bits as TF32 has.
 __device__ inline unsigned tf32_big(unsigned x) {
     opaque(x);

@@ -1,33 +1,39 @@
 // Maths: LSTM, GRU (torch.nn's gate order) or RNN, CELL: LAYERS layers in one direction, all T steps and the input products
 //   too, in one launch, as a wavefront: each layer multiplies [W_ih | W_hh] by [its input at t; its own h_(t-1)], a few steps
 //   behind the layer below. Source: Appleyard et al., Optimizing Performance of Recurrent Neural Networks on GPUs, 2016.
-// Layout: x [T, B, INPUTS] scalar_t, read, the input of the first layer: element (t, b, i) at t * x_step + b * x_sequence + i.
-//   Of each layer, by its number: weight_ih [G*H, INPUTS, above the first H], weight_hh [G*H, H] scalar_t, read. bias_ih,
-//   bias_hh, output, kept, cells: as cluster_forward.cu, as are lengths and status; each output is read by the layer above.
-//   first_h, first_c, final_h, final_c [LAYERS, B, H] scalar_t: as cluster_forward.cu.
-//   told [LAYERS, tile sets, BLOCKS] int32, read and written: all 0 before the launch; step flags: steps that a block has
-//   written. No two may alias. Alignment: of the element; x, weights, outputs, and what is between rows of x: WIDTH bytes.
+// Layout: of Params (below), by field:
+//   x [T, B, INPUTS] scalar_t, read, the input of the first layer: element (t, b, i) at t * x_step + b * x_sequence + i
+//   layers, of each: weight_ih [G*H, INPUTS, above the first H], weight_hh [G*H, H] scalar_t, read. bias_ih, bias_hh, output,
+//   saved_gates, saved_cells: as cluster_forward.cu, as are lengths and status; each output is read by the layer above.
+//   h0, c0, h_n, c_n [LAYERS, B, H] scalar_t: as cluster_forward.cu.
+//   step_flags [LAYERS, tile sets, BLOCKS] int32, read and written: all 0 before the launch; steps that a block has written.
+//   No two may alias. Alignment: of the element; x, weights, outputs, and what is between rows of x: LOAD_BYTES bytes.
 // Launch: a cluster of BLOCKS blocks for each layer and tile set, TILES tiles of 8 sequences, the first layer's clusters first.
 //   In a block, beside the warps of cluster_forward.cu, LOAD_WARPS warps load the layer's inputs, each into its own buffer,
 //   and one signals the layer above. Shared bytes: Wave.shared_bytes.
 // Cost: of each layer reads G H (I + H) + T B I values, writes T B H; 2 T B G H (I + H) operations.
 // Limits: compute capability 9.0; UNITS a multiple of 16 bytes of scalar_t, nothing of the weights is streamed; T, B, G * H
 //   below 2^30; offsets 64-bit. To be fast, not to be right, all clusters run at once: see Order.
-// Order: in a cluster as cluster_forward.cu. Between layers: the pointwise warps arrive at a barrier with the signal warp when
-//   all have written a step of the output; that warp then sets its flag to the step's number, releasing (flags.cuh) what all
-//   of them wrote before the barrier. A lane of a load warp acquires the flag of one block below, and its warp synchronises
-//   before any lane reads. So each value read was written before. Every flag is set once for each step, in order, by one
-//   thread. No layer waits for one above: a layer can go on when all below it can, and blocks start in their order. A buffer of
-//   inputs is read between the barriers InputsFull, where its load warp has written it, and InputsEmpty, before which its
-//   load warp does not write it again. The sums of GRU's W_in x are among the others. A wait that takes WATCHDOG_NS times out,
-//   and nothing more is published, in the block, its cluster and so the layers above.
+// Order: 1. In a cluster as cluster_forward.cu.
+//   2. Between layers: the pointwise warps arrive at a barrier with the signal warp when all have written a step of the output.
+//      That warp then sets its flag to the step's number, releasing (flags.cuh) what all of them wrote before the barrier.
+//   3. A lane of a load warp acquires the flag of one block below, and its warp synchronises before any lane reads. So each
+//      value read was written before.
+//   4. Every flag is set once for each step, in order, by one thread.
+//   5. No layer waits for one above: a layer can go on when all below it can, and blocks start in their order.
+//   6. A buffer of inputs is read between the barriers InputsFull, where its load warp has written it, and InputsEmpty, before
+//      which its load warp does not write it again.
+//   7. The sums of GRU's W_in x are among the others.
+//   8. A wait that takes WATCHDOG_NS times out, and nothing more is published, in the block, its cluster and so the layers
+//      above.
 #define LOAD_WARPS 3
-#define INPUT_K_TILES (((INPUTS > HIDDEN ? INPUTS : HIDDEN) + K_TILE * GROUPS - 1) / (K_TILE * GROUPS))  // of a group of warps
+// Of a group of warps.
+#define INPUT_K_TILES (((INPUTS > HIDDEN ? INPUTS : HIDDEN) + K_TILE * K_PARTITIONS - 1) / (K_TILE * K_PARTITIONS))
 #include "cluster_pointwise_warps.cuh"
 #include "ecornn/ptx/flags.cuh"
 #include "ecornn/ptx/register_reconfig.cuh"
 
-#define VECTORS_IN_FLIGHT (WIDTH < 8 ? WIDTH / 2 : 8)  // of a lane of a load warp
+#define VECTORS_IN_FLIGHT (LOAD_BYTES < 8 ? LOAD_BYTES / 2 : 8)  // of a lane of a load warp
 // Named barriers beside those of cluster_pointwise_warps.cuh: of the buffers of inputs; all outputs of a step are written.
 enum WaveBarrier { InputsFull = 6, InputsEmpty = InputsFull + LOAD_WARPS, OutputWritten = InputsEmpty + LOAD_WARPS };
 static_assert(STREAMED_FRAGMENTS == 0, "all weights are on chip");
@@ -45,7 +51,7 @@ static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Wave.shared_bytes");
 struct Layer {
     const scalar_t *weight_ih, *weight_hh, *bias_ih, *bias_hh;
     scalar_t *output, *saved_gates;
-    float* cells;
+    float* saved_cells;
 };
 
 // The input of a layer: rows of so many values. step_flags: of the blocks that write it, null where it is an argument.
@@ -58,7 +64,7 @@ struct LayerInput {
 
 // In place of pointwise_forward.cuh's GateInputs: they are in the sums.
 struct FusedInputs {
-    __device__ void load(const KernelArgs&, const StatePointers&, int, int) const {}
+    __device__ void load(const ForwardParams&, const StatePointers&, int, int) const {}
     __device__ float at(int, int) const { return 0; }
 };
 
@@ -68,9 +74,9 @@ __device__ inline void spill_candidate_input(PointwiseStorage& pointwise, int su
 #pragma unroll
     for (int i = 0; i < M_TILES_PER_WARP * 2; i++) {
         const int r = accumulator_row(thread, i);
-        if (r % GATES != 2) continue;
-        float* place = &pointwise.sums[sum_buffer][thread.warp % GROUPS][r / GATES]
-                                      [thread.lane % 4 * 2 * ACCUMULATORS_PER_UNIT + 3 % ACCUMULATORS_PER_UNIT];
+        if (r % GATES != GRU_N) continue;
+        float* place = &pointwise.sums[sum_buffer][thread.warp % K_PARTITIONS][r / GATES]
+                                      [thread.lane % 4 * 2 * ACCUMULATORS_PER_UNIT + GRU_EXTRA % ACCUMULATORS_PER_UNIT];
         float* pair = &sums[i / 2].data[i % 2 * 2];
         place[0] = pair[0], place[ACCUMULATORS_PER_UNIT] = pair[1];
         pair[0] = pair[1] = 0;
@@ -89,11 +95,11 @@ __device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& wei
             named_barrier_sync(WaveBarrier::InputsFull + input_buffer, THREADS + 32);
             jitter(t, 0);
             mma_mainloop<K_TILES_PER_WARP, INPUT_K_TILES>(
-                sums, weights, thread_b_ptr(shared.inputs[input_buffer], thread.warp % GROUPS, thread.lane));
+                sums, weights, thread_b_ptr(shared.inputs[input_buffer], thread.warp % K_PARTITIONS, thread.lane));
             named_barrier_arrive(WaveBarrier::InputsEmpty + input_buffer, THREADS + 32);
             timed_out |= *(volatile int*)&shared.timed_out;
             if (iteration >= 2) named_barrier_sync(NamedBarrier::SumsEmpty + sum_buffer, BLOCK_THREADS);
-            const uint4* b_ptr = thread_b_ptr(shared.states[t % 2][tile], thread.warp % GROUPS, thread.lane);
+            const uint4* b_ptr = thread_b_ptr(shared.states[t % 2][tile], thread.warp % K_PARTITIONS, thread.lane);
             if (t > 0 && !timed_out)
                 timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);
             if (timed_out) *(volatile int*)&shared.timed_out = 1;
@@ -165,41 +171,41 @@ __device__ inline void run_signal_warp(SharedStorage& shared, int* step_flag, co
     }
 }
 
-#define LAYER_PARAMS(l) const scalar_t *weight_ih_##l, const scalar_t *weight_hh_##l, const scalar_t *bias_ih_##l, \
-    const scalar_t *bias_hh_##l, scalar_t *output_##l, scalar_t *kept_##l, float *cells_##l
-#define LAYER_ARGS(l) Layer{weight_ih_##l, weight_hh_##l, bias_ih_##l, bias_hh_##l, output_##l, kept_##l, cells_##l}
-#if LAYERS == 2
-#define EACH_LAYER(of) of(0), of(1)
-#elif LAYERS == 3
-#define EACH_LAYER(of) of(0), of(1), of(2)
-#else
-#define EACH_LAYER(of) of(0), of(1), of(2), of(3)
-#endif
+// Parameters of all layers. h0, c0, h_n, c_n [LAYERS, B, H]; strides are those of every layer.
+struct Params {
+    const scalar_t* x;
+    index x_step, x_sequence;
+    Layer layers[LAYERS];
+    const scalar_t *h0, *c0;
+    index output_step, output_sequence;
+    scalar_t *h_n, *c_n;
+    const length* lengths;
+    index row_step, row_sequence;
+    int *step_flags, *status;
+    int steps, batch;
+};
+static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
 
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(BLOCK_THREADS + 32 * (LOAD_WARPS + 1), 1)
-    persistent_wave(const scalar_t* x, index x_step, index x_sequence, EACH_LAYER(LAYER_PARAMS), const scalar_t* first_h,
-                    const scalar_t* first_c, index output_step, index output_sequence, scalar_t* final_h, scalar_t* final_c,
-                    const length* lengths, index row_step, index row_sequence, int* told, int* status, int steps, int batch) {
+    persistent_wave(const __grid_constant__ Params params) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
-    const int thread_id = threadIdx.x, rank = block_rank_in_cluster(), sets = (batch + TILES * 8 - 1) / (TILES * 8);
+    const int thread_id = threadIdx.x, rank = block_rank_in_cluster(), sets = (params.batch + TILES * 8 - 1) / (TILES * 8);
     const int layer = blockIdx.x / BLOCKS / sets, set = blockIdx.x / BLOCKS % sets;
     const int number = thread_id < THREADS         ? thread_id
                        : thread_id < BLOCK_THREADS ? thread_id - THREADS
                                                    : thread_id - BLOCK_THREADS;
-    const ThreadCoords thread = {number, number / 32, number % 32, rank * UNITS, set * TILES * 8, batch};
-    const Layer layers[LAYERS] = {EACH_LAYER(LAYER_ARGS)};
-    Layer own = layers[0];
-    LayerInput input = {x, x_step, x_sequence, INPUTS, nullptr};
-    const auto flags_of = [&](int l) { return told + ((index)l * sets + set) * BLOCKS; };
-#pragma unroll
-    for (int l = 1; l < LAYERS; l++)
-        if (l == layer) own = layers[l], input = {layers[l - 1].output, output_step, output_sequence, HIDDEN, flags_of(l - 1)};
-    const index states = (index)layer * batch * HIDDEN;
-    const auto of_layer = [&](auto* all) { return all ? all + states : nullptr; };
-    const KernelArgs args = {nullptr, own.weight_hh, own.bias_ih, own.bias_hh, of_layer(first_h), of_layer(first_c), own.output,
-                             of_layer(final_h), of_layer(final_c), own.saved_gates, own.cells, 0, 0, output_step,
-                             output_sequence, row_step, row_sequence, steps, 0};
-    const int tiles = min(TILES, (batch - thread.first_sequence + 7) / 8);
+    const ThreadCoords thread = {number, number / 32, number % 32, rank * UNITS, set * TILES * 8, params.batch};
+    const Layer& own = params.layers[layer];
+    const auto flags_of = [&](int l) { return params.step_flags + ((index)l * sets + set) * BLOCKS; };
+    LayerInput input = {params.x, params.x_step, params.x_sequence, INPUTS, nullptr};
+    if (layer > 0)
+        input = {params.layers[layer - 1].output, params.output_step, params.output_sequence, HIDDEN, flags_of(layer - 1)};
+    const auto of_layer = [&](auto* all) { return all ? all + (index)layer * params.batch * HIDDEN : nullptr; };
+    const ForwardParams layer_params = {nullptr, 0, 0, own.bias_ih, own.bias_hh, of_layer(params.h0), of_layer(params.c0),
+                                        own.output, params.output_step, params.output_sequence, of_layer(params.h_n),
+                                        of_layer(params.c_n), params.lengths, own.saved_gates, own.saved_cells, params.row_step,
+                                        params.row_sequence, params.status, params.steps, params.batch, 0};
+    const int steps = params.steps, tiles = min(TILES, (params.batch - thread.first_sequence + 7) / 8);
     init_mbarriers(shared, 10);
     if (thread_id < THREADS) {
         warpgroup_reg_alloc<OTHER_REGISTERS>();
@@ -211,12 +217,12 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(BLOC
         run_mma_warps(shared, weights, thread, steps, tiles);
     } else if (thread_id < BLOCK_THREADS) {
         warpgroup_reg_dealloc<GATE_REGISTERS>();
-        load_initial_states(shared, args, thread, tiles, lengths);
+        load_carry_and_states(shared, layer_params, thread, tiles);
         cluster_sync();
-        run_pointwise_warps(shared, args, thread, tiles, status, FusedInputs(),
+        run_pointwise_warps(shared, layer_params, thread, tiles, FusedInputs(),
                             [](int) { named_barrier_sync(WaveBarrier::OutputWritten, GATE_THREADS + 32); });
     } else {
-        warpgroup_reg_dealloc<READER_REGISTERS>();
+        warpgroup_reg_dealloc<LOAD_REGISTERS>();
         cluster_sync();
         if (thread.warp < LOAD_WARPS) run_load_warps(shared, input, thread, steps, tiles);
         else run_signal_warp(shared, flags_of(layer) + rank, thread, steps);

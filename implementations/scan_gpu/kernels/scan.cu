@@ -2,20 +2,23 @@
 //   forget_gate h_(t-1) + input_gate g(candidate), forget_gate + input_gate = 1; and its derivative. CELL picks the cell,
 //   POSITIVE appendix B's g. A segment of steps is an affine map of the state, and so is the composition of two (Blelloch,
 //   "Prefix sums and their applications", 1990).
-// Layout: steps and sequences lie `*_step` and `*_sequence` elements apart, gates and channels side by side.
+// Layout: of Params (below), by field. Steps and sequences lie `*_step` and `*_sequence` elements apart, gates and channels
+//   side by side.
 //   x [T, B, G*H] scalar_t, read: the product (minGRU: z, candidate; minLSTM: f, i, candidate). d_x likewise, written
-//   bias [G*H] scalar_t, read, null without BIASED: added to x. output, d_output [T, B, H] scalar_t: forward written, backward read
-//   first, final, d_final, d_first [B, H] scalar_t: the states at both ends; first and d_final null for zeros, d_first for none
+//   bias [G*H] scalar_t, read, null without BIASED: added to x. output, d_output [T, B, H] scalar_t: forward written, backward
+//   read
+//   h0, h_n, d_h_n, d_h0 [B, H] scalar_t: the states at both ends; h0 and d_h_n null for zeros, d_h0 for none
 //   lengths [B] int64, null for none: a sequence that is over keeps its state, and its output is 0
 //   resets [T, B] uint8, null for none: where it is not 0 the step starts from a state of 0
-//   maps [tiles + groups, blocks of channels, channels, 2] status words, zero at first, SPLIT only
+//   tile_status [tiles + groups, blocks of channels, channels, 2] status words, zero at first, SPLIT only
 //   No two may alias, but d_x may be x, as a warp alone reads its part of a tile, once, and then writes it. Alignment: of PACK
-//   elements, with ALIGNED of 16 bytes in every row; maps of two status words.
-// Launch: a block has ACROSS * PACK channels of a sequence, a thread PACK of them over STEPS steps, a segment; the segments of a
-//   block follow each other in time, a tile. Without SPLIT a block runs through all tiles of its channels; with it blocks take
-//   turns, and the launch is cooperative. Dynamic shared memory: STAGES * arrays * STEPS * PACK elements a thread, where arrays
-//   are G forward and G + 2 backward.
-// Cost: reads G + writes 1 value an element and step, backward reads G + 2 and writes G; SPLIT two words a channel and tile more.
+//   elements, with ALIGNED of 16 bytes in every row; tile_status of two status words.
+// Launch: a block has CHANNEL_THREADS * PACK channels of a sequence, a thread PACK of them over STEPS steps, a segment; the
+//   segments of a block follow each other in time, a tile. Without SPLIT a block runs through all tiles of its channels; with
+//   it blocks take turns, and the launch is cooperative. Dynamic shared memory: STAGES * arrays * STEPS * PACK elements a
+//   thread, where arrays are G forward and G + 2 backward.
+// Cost: reads G + writes 1 value an element and step, backward reads G + 2 and writes G; SPLIT two words a channel and tile
+//   more.
 // Limits: T and G * B * H below 2^30, to any number of elements; offsets are 64-bit. PACK is 2 only in 16 bits.
 // Order: a tile's segments exchange maps in shared memory, in two buffers by turns, so one barrier suffices without SPLIT. With
 //   it a tile publishes its map, the last of each group of tiles that of its group, and every tile looks back: it composes the
@@ -127,26 +130,33 @@ struct ThreadSegment {
 };
 
 #if !BACKWARD
+struct Params {
+    Rows<const scalar_t> x;
+    const scalar_t *bias, *h0;
+    Rows<scalar_t> output;
+    scalar_t* h_n;
+    const offset* lengths;
+    Rows<const unsigned char> resets;
+    status_word* tile_status;
+    int steps, batch, hidden, is_reverse, tiles, group_bits;
+};
+static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
+
 struct Forward {
     typedef SmemStage<GATES> Ahead;
     typedef ThreadSegment Steps;
+    const Params& params;
     const Block& block;
-    Rows<const scalar_t> x;
-    Rows<scalar_t> output;
-    Rows<const unsigned char> resets;
-    const scalar_t *bias, *h0;
-    scalar_t* h_n;
-    const offset* lengths;
-    int num_steps, hidden;
-    bool is_reverse;
 
-    __device__ Place place(const Job& job) const { return Place(lengths, block, job, num_steps, hidden, is_reverse); }
-    __device__ vec_acc_t start(const Place& tile) const { return load_vector(h0, tile.is_inside, tile.in_state()); }
+    __device__ Place place(const Job& job) const {
+        return Place(params.lengths, block, job, params.steps, params.hidden, params.is_reverse);
+    }
+    __device__ vec_acc_t start(const Place& tile) const { return load_vector(params.h0, tile.is_inside, tile.in_state()); }
     __device__ static Ahead ahead(int stage) { return Ahead(stage); }
-    __device__ void load(const Ahead& stage, const Place& tile) const { GateTile::copy(stage, tile, x); }
+    __device__ void load(const Ahead& stage, const Place& tile) const { GateTile::copy(stage, tile, params.x); }
     __device__ Steps steps(const Ahead& stage, const Place& tile) const {
         Steps segment;
-        const GateTile gate_tile(tile, bias, resets);
+        const GateTile gate_tile(tile, params.bias, params.resets);
         if (!tile.is_whole(0)) GateTile::pad_with_identity(stage, tile);
 #pragma unroll
         for (int i = 0; i < STEPS; ++i) {
@@ -165,15 +175,15 @@ struct Forward {
             store_steps<true>(steps, tile, state);
         else
             store_steps<false>(steps, tile, state);
-        if (tile.is_inside && tile.first_step < num_steps && num_steps <= tile.first_step + STEPS)
-            store(h_n + tile.in_state(), state);
+        if (tile.is_inside && tile.first_step < params.steps && params.steps <= tile.first_step + STEPS)
+            store(params.h_n + tile.in_state(), state);
     }
     template <bool IS_WHOLE>
     __device__ void store_steps(const Steps& steps, const Place& tile, vec_acc_t& state) const {
-        scalar_t* target = tile.at(output, tile.first_step) + tile.channel;
+        scalar_t* target = tile.at(params.output, tile.first_step) + tile.channel;
         const int count = tile.count();
 #pragma unroll
-        for (int i = 0; i < STEPS; ++i, target += tile.stride(output)) {
+        for (int i = 0; i < STEPS; ++i, target += tile.stride(params.output)) {
             vec_acc_t out;
             for (int p = 0; p < PACK; ++p) {
                 state.data[p] = steps.apply_step(i, p, state.data[p]);
@@ -184,17 +194,26 @@ struct Forward {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) scan_forward(
-    const scalar_t* x, offset x_step, offset x_sequence, const scalar_t* bias, const scalar_t* first, scalar_t* output,
-    offset output_step, offset output_sequence, scalar_t* final, const offset* lengths, const unsigned char* resets,
-    offset resets_step, offset resets_sequence, status_word* maps, int steps, int batch, int hidden, int is_reverse,
-    int tiles, int group_bits) {
-    const Block block(maps, batch, hidden, tiles, group_bits);
-    run(Forward{block, {x, x_step, x_sequence}, {output, output_step, output_sequence}, {resets, resets_step, resets_sequence},
-                bias, first, final, lengths, steps, hidden, (bool)is_reverse}, block);
+extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) scan_forward(const __grid_constant__ Params params) {
+    const Block block(params.tile_status, params.batch, params.hidden, params.tiles, params.group_bits);
+    run(Forward{params, block}, block);
 }
 
 #else
+struct Params {
+    Rows<const scalar_t> x;
+    const scalar_t *bias, *h0;
+    Rows<const scalar_t> output, d_output;
+    const scalar_t* d_h_n;
+    Rows<scalar_t> d_x;
+    scalar_t* d_h0;
+    const offset* lengths;
+    Rows<const unsigned char> resets;
+    status_word* tile_status;
+    int steps, batch, hidden, is_reverse, tiles, group_bits;
+};
+static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
+
 // Scanned is the gradient of the state before a step: forget_gate times that of the state after it.
 struct Backward {
     enum { H_BEFORE = GATES, OUTPUT_GRADIENT };
@@ -202,28 +221,23 @@ struct Backward {
     struct Steps : ThreadSegment {
         PerItem local_gradients[GATES], output_gradient;
     };
+    const Params& params;
     const Block& block;
-    Rows<const scalar_t> x, output, d_output;
-    Rows<scalar_t> d_x;
-    Rows<const unsigned char> resets;
-    const scalar_t *bias, *h0, *d_h_n;
-    scalar_t* d_h0;
-    const offset* lengths;
-    int num_steps, hidden;
-    bool is_reverse;
 
-    __device__ Place place(const Job& job) const { return Place(lengths, block, job, num_steps, hidden, !is_reverse); }
-    __device__ vec_acc_t start(const Place& tile) const { return load_vector(d_h_n, tile.is_inside, tile.in_state()); }
+    __device__ Place place(const Job& job) const {
+        return Place(params.lengths, block, job, params.steps, params.hidden, !params.is_reverse);
+    }
+    __device__ vec_acc_t start(const Place& tile) const { return load_vector(params.d_h_n, tile.is_inside, tile.in_state()); }
     __device__ static Ahead ahead(int stage) { return Ahead(stage); }
     __device__ void load(const Ahead& stage, const Place& tile) const {
-        GateTile::copy(stage, tile, x);
-        stage.copy(H_BEFORE, tile, output, 0, 1);
-        stage.copy(OUTPUT_GRADIENT, tile, d_output, 0, 0);
+        GateTile::copy(stage, tile, params.x);
+        stage.copy(H_BEFORE, tile, params.output, 0, 1);
+        stage.copy(OUTPUT_GRADIENT, tile, params.d_output, 0, 0);
     }
     // The state before a sequence's first step is h0; steps beyond the last have an output gradient of 0.
     __device__ void pad_with_identity(const Ahead& stage, const Place& tile) const {
         GateTile::pad_with_identity(stage, tile);
-        const vec_t h0_vector = narrow_all(load_vector(h0, tile.is_inside, tile.in_state()));
+        const vec_t h0_vector = narrow_all(load_vector(params.h0, tile.is_inside, tile.in_state()));
         for (int i = 0; i < STEPS; ++i) {
             if (i >= tile.count()) stage.vector(OUTPUT_GRADIENT, i) = narrow_all(vec_acc_t());
             if (i >= tile.count() || !tile.is_alive(tile.first_step + i + 1)) stage.vector(H_BEFORE, i) = h0_vector;
@@ -231,7 +245,7 @@ struct Backward {
     }
     __device__ Steps steps(const Ahead& stage, const Place& tile) const {
         Steps segment;
-        const GateTile gate_tile(tile, bias, resets);
+        const GateTile gate_tile(tile, params.bias, params.resets);
         if (MASKED || !tile.is_whole(1)) pad_with_identity(stage, tile);
 #pragma unroll
         for (int i = 0; i < STEPS; ++i) {
@@ -252,10 +266,10 @@ struct Backward {
         return segment;
     }
     __device__ void store_outputs(const Steps& steps, const Place& tile, vec_acc_t dh_carry) const {
-        scalar_t* target = tile.at(d_x, tile.first_step) + tile.channel;
+        scalar_t* target = tile.at(params.d_x, tile.first_step) + tile.channel;
         const int count = tile.count();
 #pragma unroll
-        for (int i = 0; i < STEPS; ++i, target += tile.stride(d_x)) {
+        for (int i = 0; i < STEPS; ++i, target += tile.stride(params.d_x)) {
             vec_acc_t d_gates[GATES];
             for (int p = 0; p < PACK; ++p) {
                 const acc_t dh = steps.output_gradient.data[i][p] + dh_carry.data[p];
@@ -265,22 +279,14 @@ struct Backward {
                         !MASKED || tile.is_alive(tile.first_step + i) ? dh * steps.local_gradients[gate].data[i][p] : 0;
             }
             if (i < count)
-                for (int gate = 0; gate < GATES; ++gate) store(target + gate * hidden, d_gates[gate]);
+                for (int gate = 0; gate < GATES; ++gate) store(target + gate * params.hidden, d_gates[gate]);
         }
-        if (d_h0 && count && num_steps <= tile.first_step + STEPS) store(d_h0 + tile.in_state(), dh_carry);
+        if (params.d_h0 && count && params.steps <= tile.first_step + STEPS) store(params.d_h0 + tile.in_state(), dh_carry);
     }
 };
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) scan_backward(
-    const scalar_t* x, offset x_step, offset x_sequence, const scalar_t* bias, const scalar_t* first, const scalar_t* output,
-    offset output_step, offset output_sequence, const scalar_t* d_output, offset d_output_step, offset d_output_sequence,
-    const scalar_t* d_final, scalar_t* d_x, offset d_x_step, offset d_x_sequence, scalar_t* d_first, const offset* lengths,
-    const unsigned char* resets, offset resets_step, offset resets_sequence, status_word* maps, int steps, int batch,
-    int hidden, int is_reverse, int tiles, int group_bits) {
-    const Block block(maps, batch, hidden, tiles, group_bits);
-    run(Backward{block, {x, x_step, x_sequence}, {output, output_step, output_sequence},
-                 {d_output, d_output_step, d_output_sequence}, {d_x, d_x_step, d_x_sequence},
-                 {resets, resets_step, resets_sequence}, bias, first, d_final, d_first, lengths, steps, hidden,
-                 (bool)is_reverse}, block);
+extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) scan_backward(const __grid_constant__ Params params) {
+    const Block block(params.tile_status, params.batch, params.hidden, params.tiles, params.group_bits);
+    run(Backward{params, block}, block);
 }
 #endif

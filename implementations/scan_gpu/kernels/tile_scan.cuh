@@ -1,17 +1,17 @@
-// Tiles of a scan and how the state gets through them: STRETCHES stretches of STEPS steps each, for WIDTH channels of a sequence.
-// A thread has PACK channels of one stretch. Without SPLIT a block has all tiles of its channels, one after the other. With it
-// blocks, which all run at once, take turns at tiles in the order of time: a tile publishes what it does to a state, the last of
-// a group of tiles also what its group does, and then folds what lies before it, in the order of time: the groups, then the
-// tiles of its own.
+// Tiles of a scan and how the state gets through them: STRETCHES stretches of STEPS steps each, for CHANNELS_PER_BLOCK channels
+// of a sequence. A thread has PACK channels of one stretch. Without SPLIT a block has all tiles of its channels, one after the
+// other. With it blocks, which all run at once, take turns at tiles in the order of time: a tile publishes what it does to a
+// state, the last of a group of tiles also what its group does, and then folds what lies before it, in the order of time: the
+// groups, then the tiles of its own.
 #pragma once
 #include "affine_map.cuh"
 #include "cp_async_stages.cuh"
 
-#define WIDTH (ACROSS * PACK)
-#define STRETCHES (THREADS / ACROSS)
+#define CHANNELS_PER_BLOCK (CHANNEL_THREADS * PACK)
+#define STRETCHES (THREADS / CHANNEL_THREADS)
 #define TILE (STEPS * STRETCHES)
 
-static_assert(STEPS % PIECE == 0 && ACROSS % PIECE == 0, "pieces would reach into others' rows");
+static_assert(STEPS % PIECE == 0 && CHANNEL_THREADS % PIECE == 0, "pieces would reach into others' rows");
 
 typedef long long offset;
 
@@ -27,7 +27,7 @@ struct Maps {
 
 // Where stretches of a block meet.
 struct Meeting {
-    Affine of[STRETCHES][WIDTH];
+    Affine of[STRETCHES][CHANNELS_PER_BLOCK];
     __device__ void set(int stretch, int lane, const Maps& maps) {
         for (int p = 0; p < PACK; ++p) of[stretch][lane + p] = maps.of[p];
     }
@@ -58,11 +58,11 @@ struct Meeting {
 // The block's place among all: which tiles it has. Numbered are those of a step first by channels, then by sequences.
 struct Block {
     int tiles, batch, across, group_bits, stretch, lane;
-    status_word* maps;
+    status_word* tile_status;
 
-    __device__ Block(status_word* maps, int batch, int hidden, int tiles, int group_bits)
-        : tiles(tiles), batch(batch), across((hidden + WIDTH - 1) / WIDTH), group_bits(group_bits), stretch(threadIdx.x / ACROSS),
-          lane(threadIdx.x % ACROSS * PACK), maps(maps) {}
+    __device__ Block(status_word* tile_status, int batch, int hidden, int tiles, int group_bits)
+        : tiles(tiles), batch(batch), across((hidden + CHANNELS_PER_BLOCK - 1) / CHANNELS_PER_BLOCK), group_bits(group_bits),
+          stretch(threadIdx.x / CHANNEL_THREADS), lane(threadIdx.x % CHANNEL_THREADS * PACK), tile_status(tile_status) {}
     __device__ bool is_over(const Job& job) const { return job.tile >= tiles; }
     __device__ int group(const Job& job) const { return job.tile >> group_bits; }
     __device__ Job job(int number) const {
@@ -96,8 +96,8 @@ struct Place {
     offset length;
 
     __device__ Place(const offset* lengths, const Block& block, const Job& job, int steps, int hidden, bool is_backwards)
-        : sequence(job.sequence), steps(steps), first_channel(job.column * WIDTH), first_of_tile(job.tile * TILE), hidden(hidden),
-          is_backwards(is_backwards) {
+        : sequence(job.sequence), steps(steps), first_channel(job.column * CHANNELS_PER_BLOCK),
+          first_of_tile(job.tile * TILE), hidden(hidden), is_backwards(is_backwards) {
         channel = first_channel + block.lane;
         first_step = first_of_tile + block.stretch * STEPS;
         is_inside = channel < hidden && !block.is_over(job);
@@ -116,7 +116,9 @@ struct Place {
     // Steps of this thread's stretch that there are.
     __device__ int count() const { return is_inside ? min(STEPS, max(0, steps - first_step)) : 0; }
     // Whether all channels of the tile are there, and all steps up to `later` after it; the same for all threads.
-    __device__ bool is_whole(int later) const { return first_of_tile + TILE + later <= steps && first_channel + WIDTH <= hidden; }
+    __device__ bool is_whole(int later) const {
+        return first_of_tile + TILE + later <= steps && first_channel + CHANNELS_PER_BLOCK <= hidden;
+    }
 
     // Copies ahead what lies `column` elements beside the channels, for each step what is there `later` steps after it.
     __device__ void copy(vec_t (*to)[THREADS], const Rows<const scalar_t>& rows, offset column, int later) const {
@@ -128,8 +130,8 @@ struct Place {
     template <bool IS_WHOLE>
     __device__ void copy_rows(vec_t (*to)[THREADS], const Rows<const scalar_t>& rows, offset column, int later) const {
         const Piece piece;
-        const int step = first_of_tile + piece.thread / ACROSS * STEPS + piece.row + later;
-        const int its_channel = first_channel + piece.thread % ACROSS * PACK;
+        const int step = first_of_tile + piece.thread / CHANNEL_THREADS * STEPS + piece.row + later;
+        const int its_channel = first_channel + piece.thread % CHANNEL_THREADS * PACK;
         const scalar_t* source = at(rows, step) + its_channel + column;
 #pragma unroll
         for (int i = 0; i < STEPS; i += PIECE, source += PIECE * stride(rows))
@@ -144,8 +146,8 @@ struct Published {
     int row;  // words from a tile's map to the next
 
     __device__ Published(const Block& block, const Job& job)
-        : start(block.maps + ((offset)(job.sequence * block.across + job.column) * WIDTH + block.lane) * 2),
-          row(2 * WIDTH * block.batch * block.across) {}
+        : start(block.tile_status + ((offset)(job.sequence * block.across + job.column) * CHANNELS_PER_BLOCK + block.lane) * 2),
+          row(2 * CHANNELS_PER_BLOCK * block.batch * block.across) {}
     __device__ status_word* at(int number) const { return start + (offset)number * row; }
     __device__ void set(int number, const Maps& all) const {
         for (int p = 0; p < PACK; ++p) store_relaxed(at(number) + 2 * p, all.of[p]);

@@ -1,14 +1,14 @@
 // Maths: the backward pass of forward.cu, CELL, all T steps of one layer and direction in one launch: each block
 //   multiplies the gradients of all gates by the rows of W_hh^T of its own units, whose non-zeros are resident in it.
-// Layout: as persistent_gpu's grid_backward.cu, but for W_hh, in whose place there are places, values, slots and
-//   firsts as in forward.cu, of W_hh^T, whose columns are a unit's gates side by side; and for
-//   handoff, as in forward.cu: the gradients of a block's gates, with epoch i + 1 in the i-th step backward.
-//   No two may alias. Alignment: of the element; handoff: 16 bytes; values: 4 bytes.
+// Layout: as persistent_gpu's grid_backward.cu, but for weight_hh, in whose place Params has col_indices, values, slots and
+//   row_offsets as in forward.cu, of W_hh^T, whose columns are a unit's gates side by side; and for
+//   mailboxes, as in forward.cu: the gradients of a block's gates, with epoch i + 1 in the i-th step backward.
+//   No two may alias. Alignment: of the element; mailboxes: 16 bytes; values: 4 bytes.
 // Launch: as forward.cu.
-// Cost: reads the non-zeros once, T B values a unit as that kernel; 2 T B operations a non-zero. Each block
+// Cost: reads the non-zeros once, T B values a unit as persistent_gpu's grid_backward.cu; 2 T B operations a non-zero. Each block
 //   receives 4/3 B G H values of others a step.
 // Limits: as forward.cu; positions are G * H.
-// Order: as forward.cu, gradients of step i + 2 overwriting those of i.
+// Order: 1. As forward.cu, gradients of step i + 2 overwriting those of i.
 #define THREADS GATE_THREADS  // that have the states
 #define VALUES_PER_UNIT GATES
 #define ROW_GATES 1
@@ -30,6 +30,14 @@ struct ThreadCoords {
 
 #include "ecornn/rnn/pointwise_backward.cuh"
 
+struct Params : BackwardParams {
+    const unsigned* col_indices;
+    const scalar_t* values;
+    const int *slots, *row_offsets;
+    uint4* mailboxes;
+};
+static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
+
 struct SharedStorage {
     States states;  // gates' gradients of all units
     OutgoingStates outgoing;
@@ -42,51 +50,50 @@ struct SharedStorage {
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Sparse.shared_bytes");
 
 // The i-th step backward of a thread's own units of a tile; after the last one d_h of the initial state. sums: of step i - 1.
-__device__ inline void pointwise_backward_units(SharedStorage& shared, const KernelArgs& arrays, const GateInputs& inputs,
+__device__ inline void pointwise_backward_units(SharedStorage& shared, const BackwardParams& params, const GateInputs& inputs,
                                                 const RowSums& sums, const ThreadCoords& thread, int tile, int i) {
 #pragma unroll
     for (int s = 0; s < STATES_PER_THREAD; s++) {
         if (thread.sequence_in_tile(s) >= TILE_BATCH) continue;
         const float d_h = shared.carried.d_h[tile][s][thread.number] + sums.data[s][0];
-        if (i == arrays.steps) {
-            store_initial_state_gradients(shared.carried, arrays, thread, tile, s, d_h);
+        if (i == params.steps) {
+            store_initial_state_gradients(shared.carried, params, thread, tile, s, d_h);
             continue;
         }
         const int end = shared.carried.ends[tile][thread.sequence_in_tile(s)];
-        const bool is_alive = thread.is_inside(tile, s) && arrays.time(i) < end;
-        const LocalGradients slopes = inputs.local_gradients(arrays, thread, tile, s, arrays.time(i + 1), end);
+        const bool is_alive = thread.is_inside(tile, s) && params.time(i) < end;
+        const LocalGradients slopes = inputs.local_gradients(params, thread, tile, s, params.time(i + 1), end);
         const float all_d_h = d_h + (is_alive ? widen_bits(inputs.d_output[s]) : 0);
-        pointwise_backward(shared.carried, arrays, slopes, thread, tile, s, i, all_d_h,
+        pointwise_backward(shared.carried, params, slopes, thread, tile, s, i, all_d_h,
              [&](int gate, scalar_t gradient) { shared.outgoing.at(thread.unit(s), thread.sequence_in_tile(s), gate) = gradient; });
     }
 }
 
 // A pointwise thread's step of a tile: gradients computed and published, inputs of the next step prefetched.
-__device__ inline void pointwise_step(SharedStorage& shared, const KernelArgs& arrays, const Mailbox& mailbox, const GateInputs& inputs,
-                                      const RowSums& sums, const ThreadCoords& thread, int tile, int i) {
-    pointwise_backward_units(shared, arrays, inputs, sums, thread, tile, i);
+__device__ inline void pointwise_step(SharedStorage& shared, const BackwardParams& params, const Mailbox& mailbox,
+                                      const GateInputs& inputs, const RowSums& sums, const ThreadCoords& thread, int tile, int i) {
+    pointwise_backward_units(shared, params, inputs, sums, thread, tile, i);
     named_barrier_sync(NamedBarrier::StatesReady, GATE_THREADS);
     jitter(i, 4);
     const bool cluster_timed_out = CLUSTER > 1 && *(volatile int*)&shared.timed_out;
-    if (i < arrays.steps && !cluster_timed_out)
+    if (i < params.steps && !cluster_timed_out)
         publish_states(shared.outgoing, mailbox, thread.first_sequence / TILE_BATCH + tile, i + 1, thread.number);
     if (TILES == 1) named_barrier_arrive(NamedBarrier::Published, BLOCK_THREADS);
-    if (i + 1 < arrays.steps) GateInputs::prefetch(arrays, thread, tile, i + 1);
+    if (i + 1 < params.steps) GateInputs::prefetch(params, thread, tile, i + 1);
 }
 
 // All steps of all tiles. False after a timeout. Pointwise and receiver threads run it compiled apart: each has registers for
 // what it needs alone.
 template <bool IS_POINTWISE_WARP>
-__device__ inline bool run_steps(SharedStorage& shared, const KernelArgs& arrays, const unsigned* col_indices,
-                                 const scalar_t* values, const Mailbox& mailbox, const ThreadCoords& thread,
-                                 const Destination& destination) {
-    NonZeros non_zeros(shared.room, col_indices, values);
+__device__ inline bool run_steps(SharedStorage& shared, const Params& params, const Mailbox& mailbox,
+                                 const ThreadCoords& thread, const Destination& destination) {
+    NonZeros non_zeros(shared.room, params.col_indices, params.values);
     const int tiles = num_tiles(thread.first_sequence, thread.batch);
-    for (int i = 0; i <= arrays.steps; i++) {
+    for (int i = 0; i <= params.steps; i++) {
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
             GateInputs inputs = {};
-            if (IS_POINTWISE_WARP && i < arrays.steps) inputs.load(arrays, thread, tile, i);
+            if (IS_POINTWISE_WARP && i < params.steps) inputs.load(params, thread, tile, i);
             jitter(i, 0);
             bool timed_out = false;
             if (i > 0) {
@@ -107,7 +114,7 @@ __device__ inline bool run_steps(SharedStorage& shared, const KernelArgs& arrays
             jitter(i, 2);
             if (IS_POINTWISE_WARP && i > 0 && !shared.exchange.wait_partial_sums(i - 1)) *(volatile int*)&shared.timed_out = 1;
             if (IS_POINTWISE_WARP)
-                pointwise_step(shared, arrays, mailbox, inputs, RowSums(shared.partial_sums, ranges, thread.number, i - 1),
+                pointwise_step(shared, params, mailbox, inputs, RowSums(shared.partial_sums, ranges, thread.number, i - 1),
                                thread, tile, i);
             else if (TILES == 1) named_barrier_sync(NamedBarrier::Published, BLOCK_THREADS);  // others' gradients are not there before
         }
@@ -115,35 +122,28 @@ __device__ inline bool run_steps(SharedStorage& shared, const KernelArgs& arrays
     return CLUSTER == 1 || !*(volatile int*)&shared.timed_out;
 }
 
-extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(BLOCK_THREADS, 1) sparse_persistent_backward(
-    const scalar_t* kept, const float* cells, index row_step, index row_sequence, const scalar_t* output, index output_step,
-    index output_sequence, const unsigned* places, const scalar_t* values, const int* slots, const int* firsts,
-    const scalar_t* first_h, const scalar_t* first_c, const scalar_t* d_output, index d_output_step, index d_output_sequence,
-    const scalar_t* d_final_h, const scalar_t* d_final_c, scalar_t* d_gates, scalar_t* d_product, scalar_t* d_first_h,
-    scalar_t* d_first_c, const length* lengths, uint4* all_told, int* status, int steps, int batch, int is_reverse) {
+extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(BLOCK_THREADS, 1)
+    sparse_persistent_backward(const __grid_constant__ Params params) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     unsigned opaque_number = threadIdx.x, opaque_block = blockIdx.x;
     opaque(opaque_number), opaque(opaque_block);  // which would otherwise be read anew wherever they are needed
     const int number = opaque_number, block = opaque_block;
-    const ThreadCoords thread = {number, block % BLOCKS * UNITS, block / BLOCKS * TILES * TILE_BATCH, batch};
-    const KernelArgs arrays = {{output, output_step, output_sequence}, {d_output, d_output_step, d_output_sequence}, kept, nullptr,
-                           first_h, first_c, d_final_h, d_final_c, cells, d_gates, d_product, d_first_h, d_first_c,
-                           row_step, row_sequence, steps, is_reverse};
-    const Mailbox mailbox(all_told, (batch + TILE_BATCH - 1) / TILE_BATCH, block);
+    const ThreadCoords thread = {number, block % BLOCKS * UNITS, block / BLOCKS * TILES * TILE_BATCH, params.batch};
+    const Mailbox mailbox(params.mailboxes, (params.batch + TILE_BATCH - 1) / TILE_BATCH, block);
     zero_smem(&shared, sizeof(States) + sizeof(OutgoingStates) + sizeof(shared.partial_sums.slots));
     shared.timed_out = 0;
-    if (CLUSTER > 1) shared.exchange.init(firsts);
-    else shared.partial_sums.load_row_offsets(firsts);
+    if (CLUSTER > 1) shared.exchange.init(params.row_offsets);
+    else shared.partial_sums.load_row_offsets(params.row_offsets);
     __syncthreads();
-    if (number < GATE_THREADS) shared.carried.load(arrays, thread, lengths);
+    if (number < GATE_THREADS) shared.carried.load(params, thread);
     sync_block_or_cluster();
-    const int slot = slots[block % BLOCKS * BLOCK_THREADS + number];
+    const int slot = params.slots[block % BLOCKS * BLOCK_THREADS + number];
     const Destination destination = shared.exchange.destination_of(shared.partial_sums, slot);
     const bool is_complete = number < GATE_THREADS
-                                 ? run_steps<true>(shared, arrays, places, values, mailbox, thread, destination)
-                                 : run_steps<false>(shared, arrays, places, values, mailbox, thread, destination);
+                                 ? run_steps<true>(shared, params, mailbox, thread, destination)
+                                 : run_steps<false>(shared, params, mailbox, thread, destination);
     if (CLUSTER > 1) sync_block_or_cluster();  // others may still send partial sums
     if (is_complete || number >= GATE_THREADS) return;
-    *(volatile int*)status = 1;
-    for (int tile = 0; tile < num_tiles(thread.first_sequence, batch); tile++) write_nan(arrays, thread, tile);
+    *(volatile int*)params.status = 1;
+    for (int tile = 0; tile < num_tiles(thread.first_sequence, params.batch); tile++) write_nan(params, thread, tile);
 }

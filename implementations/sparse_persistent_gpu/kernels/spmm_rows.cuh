@@ -1,15 +1,15 @@
 // A block's pruned rows: column indices and values of their non-zeros, resident in registers and then in shared memory, and
-// their product with states of SEQUENCES sequences, in float32. A thread has non-zeros of one row alone, in packed pairs: HELD
-// pairs in registers, SHARED in shared memory (_sparse_packing.py assigns them).
+// their product with states of SEQUENCES sequences, in float32. A thread has non-zeros of one row alone, in packed pairs:
+// REG_PAIRS pairs in registers, SMEM_PAIRS in shared memory (_sparse_packing.py assigns them).
 #pragma once
 #include "ecornn/ptx/opaque.cuh"
 #include "state_exchange.cuh"
 
-#define PAIRS_PER_THREAD (HELD + SHARED)
+#define PAIRS_PER_THREAD (REG_PAIRS + SMEM_PAIRS)
 #define VALUE_WORDS ((int)sizeof(scalar_t) / 2)  // of a pair
 #define PAIR_WORDS (1 + VALUE_WORDS)
 // Whether registers suffice for all pairs' addresses and values, unpacked once: else pairs are unpacked anew in each step.
-#define UNPACK_ONCE (HELD * 4 <= 48)
+#define UNPACK_ONCE (REG_PAIRS * 4 <= 48)
 
 // Two column indices of 16 bits, the first in the low half, and their values. An index counts units of PLACE_BYTES.
 struct PackedPair {
@@ -29,15 +29,15 @@ struct alignas(POSITION_BYTES) PositionVector {
     scalar_t data[SEQUENCES];
 };
 
-// Of a block: pairs [SHARED] of each thread, a word of all threads after the other.
+// Of a block: pairs [SMEM_PAIRS] of each thread, a word of all threads after the other.
 struct WeightStorage {
-    unsigned words[(SHARED > 0 ? SHARED : 1) * PAIR_WORDS * BLOCK_THREADS];
+    unsigned words[(SMEM_PAIRS > 0 ? SMEM_PAIRS : 1) * PAIR_WORDS * BLOCK_THREADS];
 };
 
 // col_indices: [BLOCKS, PAIRS_PER_THREAD, BLOCK_THREADS]; values likewise, a pair's first value of all threads before its
 // second in float32, in 16 bits both side by side.
 struct NonZeros {
-    PackedPair reg_pairs[HELD > 0 ? HELD : 1];
+    PackedPair reg_pairs[REG_PAIRS > 0 ? REG_PAIRS : 1];
 
     __device__ NonZeros(WeightStorage& room, const unsigned* col_indices, const scalar_t* values) {
         const long long first = (long long)(blockIdx.x % BLOCKS) * PAIRS_PER_THREAD * BLOCK_THREADS + threadIdx.x;
@@ -47,14 +47,15 @@ struct NonZeros {
             return source[(i == 0 ? pair : pair * VALUE_WORDS + i - 1) * BLOCK_THREADS];
         };
 #pragma unroll
-        for (int pair = 0; pair < HELD; pair++) {
+        for (int pair = 0; pair < REG_PAIRS; pair++) {
             reg_pairs[pair].col_indices = load_word(pair, 0);
 #pragma unroll
             for (int i = 0; i < VALUE_WORDS; i++) reg_pairs[pair].values[i] = load_word(pair, 1 + i);
         }
 #pragma unroll 1
-        for (int pair = 0; pair < SHARED; pair++)
-            for (int i = 0; i < PAIR_WORDS; i++) smem_words_of_pair(room, pair)[i * BLOCK_THREADS] = load_word(HELD + pair, i);
+        for (int pair = 0; pair < SMEM_PAIRS; pair++)
+            for (int i = 0; i < PAIR_WORDS; i++)
+                smem_words_of_pair(room, pair)[i * BLOCK_THREADS] = load_word(REG_PAIRS + pair, i);
     }
     __device__ static unsigned* smem_words_of_pair(WeightStorage& room, int pair) {
         return room.words + pair * PAIR_WORDS * BLOCK_THREADS + threadIdx.x;
@@ -63,12 +64,12 @@ struct NonZeros {
     // Adds the thread's products to its partial sums of its row.
     __device__ void multiply(float (&sums)[SEQUENCES], WeightStorage& room, const States& states) {
 #pragma unroll
-        for (int pair = 0; pair < HELD; pair++) {
+        for (int pair = 0; pair < REG_PAIRS; pair++) {
             if (!UNPACK_ONCE) reg_pairs[pair].make_opaque();
             add_products(sums, reg_pairs[pair], states);
         }
 #pragma unroll 4
-        for (int pair = 0; pair < SHARED; pair++) {
+        for (int pair = 0; pair < SMEM_PAIRS; pair++) {
             const unsigned* words = smem_words_of_pair(room, pair);
             PackedPair packed;
             packed.col_indices = words[0];

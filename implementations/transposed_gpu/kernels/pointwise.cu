@@ -1,14 +1,16 @@
 // Maths: one step of LSTM, GRU (torch.nn's gate order) or RNN after both products, and its derivative; CELL picks the cell.
-//   The states lie as EcoRNN proposes (arXiv 1805.08899): batch-minor, or, with BATCH_MINOR 0, row-major as usual.
-// Layout: element (t, b, f) of [T, B, F] lies at f * (T * B) + t * B + b batch-minor, at (t * B + b) * F + f row-major. S is 4
+//   BACKWARD picks the derivative. The states lie as EcoRNN proposes (arXiv 1805.08899): batch-minor, or, with BATCH_MINOR 0,
+//   row-major as usual.
+// Layout: of Params (below): element (t, b, f) of [T, B, F] lies at f * (T * B) + t * B + b batch-minor, at (t * B + b) * F + f
+//   row-major. S is 4
 //   gate planes for LSTM (i f g o) and GRU (r z n, W_hn h + b_hn), 1 for RNN. States have T + 1 steps, the initial one at step
 //   0, with `reverse` at step T: step t reads the state on one of its sides and writes the one on the other.
-//   gates [T, B, S*H] acc_t, read, with KEEP_GATES written: pre-activations from x in, activated gates out
-//   product [1, B, gate_features] acc_t, read: W_hh h; null for 0. bias_ih, bias_hh [G*H] scalar_t, read, null for none
+//   gates [T, B, S*H] acc_t, read, with SAVE_GATES written: pre-activations from x in, activated gates out
+//   recurrent [1, B, gate_features] acc_t, read: W_hh h; null for 0. bias_ih, bias_hh [G*H] scalar_t, read, null for none
 //   state [T+1, B, H] acc_t: c of LSTM, h of the others. h [T+1, B, h_features] scalar_t: what the next product reads
 //   lengths [B] int64, null for none. A sequence that is over keeps its state.
-//   d_output [T, B, H] acc_t, read. product_grad [1, B, h_features] acc_t, read, null for 0: W_hh^T of the last d_gates_h
-//   passed [1, B, H] acc_t, read and written: what reaches h_(t-1) beside the product. d_cell [1, B, H] likewise, of c
+//   d_output [T, B, H] acc_t, read. dh_recurrent [1, B, h_features] acc_t, read, null for 0: W_hh^T of the last d_gates_h
+//   dh_carry [1, B, H] acc_t, read and written: what reaches h_(t-1) beside the product. dc_carry [1, B, H] likewise, of c
 //   d_gates_x, d_gates_h [T, B, gate_features] scalar_t, written: with respect to the products' results; differ for GRU only
 //   h_features >= H, gate_features >= G*H: operands of products are padded, and the padding is left alone.
 //   No two may alias, but d_gates_x and d_gates_h. Alignment: of the element.
@@ -30,6 +32,27 @@ typedef int index;
 #endif
 typedef long long length;
 
+#if BACKWARD
+struct Params {
+    const acc_t *gates, *state, *d_output, *dh_recurrent;
+    acc_t *dh_carry, *dc_carry;
+    scalar_t *d_gates_x, *d_gates_h;
+    const length* lengths;
+    int t, steps, batch, hidden, h_features, gate_features, reverse;
+};
+#else
+struct Params {
+    acc_t* gates;
+    const acc_t* recurrent;
+    const scalar_t *bias_ih, *bias_hh;
+    acc_t* state;
+    scalar_t* h;
+    const length* lengths;
+    int t, steps, batch, hidden, h_features, gate_features, reverse;
+};
+#endif
+static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
+
 __device__ inline index flat_offset(index rows, index row, index features, index feature) {
     return BATCH_MINOR ? feature * rows + row : row * features + feature;
 }
@@ -47,17 +70,19 @@ struct ElementIndex {
     __device__ index new_state(index features) const { return flat_offset(state_rows, row_after, features, j); }
 };
 
-__device__ inline ElementIndex make_index(const length* lengths, int t, int steps, int batch, int hidden, int reverse) {
+__device__ inline ElementIndex make_index(const Params& params) {
+    const int batch = params.batch, hidden = params.hidden;
     const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x, minor = BATCH_MINOR ? batch : hidden;
     ElementIndex element;
     element.is_inside = thread < (unsigned)batch * hidden;
     element.b = BATCH_MINOR ? thread % minor : thread / minor;
     element.j = BATCH_MINOR ? thread / minor : thread % minor;
     element.batch = batch, element.hidden = hidden;
-    element.row = (index)t * batch + element.b, element.rows = (index)steps * batch;
-    element.row_before = element.row + (reverse ? batch : 0), element.row_after = element.row + (reverse ? 0 : batch);
+    element.row = (index)params.t * batch + element.b, element.rows = (index)params.steps * batch;
+    element.row_before = element.row + (params.reverse ? batch : 0);
+    element.row_after = element.row + (params.reverse ? 0 : batch);
     element.state_rows = element.rows + batch;
-    element.is_active = element.is_inside && (!lengths || t < lengths[element.b]);
+    element.is_active = element.is_inside && (!params.lengths || params.t < params.lengths[element.b]);
     return element;
 }
 
@@ -77,22 +102,22 @@ __device__ inline acc_t load_saved_gate(const acc_t* gates, const ElementIndex& 
     return gates[element.offset(plane, GATE_PLANES * element.hidden)];
 }
 
-extern "C" __global__ void step_forward(
-    acc_t* gates, const acc_t* product, const scalar_t* bias_ih, const scalar_t* bias_hh, acc_t* state, scalar_t* h,
-    const length* lengths, int t, int steps, int batch, int hidden, int h_features, int gate_features, int reverse) {
-    const ElementIndex element = make_index(lengths, t, steps, batch, hidden, reverse);
+#if !BACKWARD
+extern "C" __global__ void step_forward(const __grid_constant__ Params params) {
+    const ElementIndex element = make_index(params);
     if (!element.is_inside) return;
-    const acc_t state_before = state[element.old_state(hidden)];
+    const int hidden = params.hidden;
+    const acc_t state_before = params.state[element.old_state(hidden)];
     if (!element.is_active) {
-        state[element.new_state(hidden)] = state_before;
-        h[element.new_state(h_features)] = h[element.old_state(h_features)];
+        params.state[element.new_state(hidden)] = state_before;
+        params.h[element.new_state(params.h_features)] = params.h[element.old_state(params.h_features)];
         return;
     }
     acc_t from_x[GATES], from_h[GATES];
     for (int gate = 0; gate < GATES; ++gate) {
-        from_x[gate] = gates[element.offset(gate, GATE_PLANES * hidden)] + load_bias(bias_ih, element, gate);
-        from_h[gate] = (product ? product[element.offset_in_step(gate, gate_features)] : (acc_t)0)
-                       + load_bias(bias_hh, element, gate);
+        from_x[gate] = params.gates[element.offset(gate, GATE_PLANES * hidden)] + load_bias(params.bias_ih, element, gate);
+        from_h[gate] = (params.recurrent ? params.recurrent[element.offset_in_step(gate, params.gate_features)] : (acc_t)0)
+                       + load_bias(params.bias_hh, element, gate);
     }
 #if CELL == LSTM
     const acc_t i = sigmoid(from_x[0] + from_h[0]), f = sigmoid(from_x[1] + from_h[1]);
@@ -108,55 +133,58 @@ extern "C" __global__ void step_forward(
     const acc_t sum = from_x[0] + from_h[0];
     const acc_t state_after = CELL == RNN_TANH ? tanh(sum) : (sum > 0 || sum != sum ? sum : (acc_t)0), out = state_after;
 #endif
-#if KEEP_GATES && (CELL == LSTM || CELL == GRU)
-    for (int plane = 0; plane < GATE_PLANES; ++plane) gates[element.offset(plane, GATE_PLANES * hidden)] = saved_gates[plane];
+#if SAVE_GATES && (CELL == LSTM || CELL == GRU)
+    for (int plane = 0; plane < GATE_PLANES; ++plane)
+        params.gates[element.offset(plane, GATE_PLANES * hidden)] = saved_gates[plane];
 #endif
-    state[element.new_state(hidden)] = state_after;
-    h[element.new_state(h_features)] = narrow(out);
+    params.state[element.new_state(hidden)] = state_after;
+    params.h[element.new_state(params.h_features)] = narrow(out);
 }
 
-extern "C" __global__ void step_backward(
-    const acc_t* gates, const acc_t* state, const acc_t* d_output, const acc_t* product_grad, acc_t* passed,
-    acc_t* d_cell, scalar_t* d_gates_x, scalar_t* d_gates_h, const length* lengths, int t, int steps, int batch, int hidden,
-    int h_features, int gate_features, int reverse) {
-    const ElementIndex element = make_index(lengths, t, steps, batch, hidden, reverse);
+#else
+extern "C" __global__ void step_backward(const __grid_constant__ Params params) {
+    const ElementIndex element = make_index(params);
     if (!element.is_inside) return;
+    const int hidden = params.hidden;
     const index carry_index = element.offset_in_step(0, hidden);
-    acc_t dh = passed[carry_index] + (product_grad ? product_grad[element.offset_in_step(0, h_features)] : (acc_t)0);
+    acc_t dh = params.dh_carry[carry_index]
+               + (params.dh_recurrent ? params.dh_recurrent[element.offset_in_step(0, params.h_features)] : (acc_t)0);
     if (!element.is_active) {
         for (int gate = 0; gate < GATES; ++gate) {
-            d_gates_x[element.offset(gate, gate_features)] = narrow((acc_t)0);
-            d_gates_h[element.offset(gate, gate_features)] = narrow((acc_t)0);
+            params.d_gates_x[element.offset(gate, params.gate_features)] = narrow((acc_t)0);
+            params.d_gates_h[element.offset(gate, params.gate_features)] = narrow((acc_t)0);
         }
-        passed[carry_index] = dh;
+        params.dh_carry[carry_index] = dh;
         return;
     }
-    dh += d_output[element.offset(0, hidden)];
-    const acc_t one = 1, state_after = state[element.new_state(hidden)], state_before = state[element.old_state(hidden)];
+    dh += params.d_output[element.offset(0, hidden)];
+    const acc_t state_after = params.state[element.new_state(hidden)], state_before = params.state[element.old_state(hidden)];
+    const acc_t one = 1;
 #if CELL == LSTM
-    const acc_t i = load_saved_gate(gates, element, 0), f = load_saved_gate(gates, element, 1);
-    const acc_t g = load_saved_gate(gates, element, 2), o = load_saved_gate(gates, element, 3);
-    const acc_t c = tanh(state_after), d_c = d_cell[carry_index] + dh * o * (one - c * c);
-    d_cell[carry_index] = d_c * f;
-    passed[carry_index] = 0;
+    const acc_t i = load_saved_gate(params.gates, element, 0), f = load_saved_gate(params.gates, element, 1);
+    const acc_t g = load_saved_gate(params.gates, element, 2), o = load_saved_gate(params.gates, element, 3);
+    const acc_t c = tanh(state_after), d_c = params.dc_carry[carry_index] + dh * o * (one - c * c);
+    params.dc_carry[carry_index] = d_c * f;
+    params.dh_carry[carry_index] = 0;
     const acc_t from_x[GATES] = {
         d_c * g * i * (one - i), d_c * state_before * f * (one - f), d_c * i * (one - g * g), dh * c * o * (one - o)};
     const acc_t* from_h = from_x;
 #elif CELL == GRU
-    const acc_t r = load_saved_gate(gates, element, 0), z = load_saved_gate(gates, element, 1);
-    const acc_t n = load_saved_gate(gates, element, 2), q = load_saved_gate(gates, element, 3);
+    const acc_t r = load_saved_gate(params.gates, element, 0), z = load_saved_gate(params.gates, element, 1);
+    const acc_t n = load_saved_gate(params.gates, element, 2), q = load_saved_gate(params.gates, element, 3);
     const acc_t d_n = dh * (one - z) * (one - n * n), d_r = d_n * q * r * (one - r);
     const acc_t d_z = dh * (state_before - n) * z * (one - z);
-    passed[carry_index] = dh * z;
+    params.dh_carry[carry_index] = dh * z;
     const acc_t from_x[GATES] = {d_r, d_z, d_n}, from_h[GATES] = {d_r, d_z, d_n * r};
 #else
-    passed[carry_index] = 0;
+    params.dh_carry[carry_index] = 0;
     const acc_t from_x[GATES] = {
         CELL == RNN_TANH ? dh * (one - state_after * state_after) : (state_after > 0 ? dh : (acc_t)0)};
     const acc_t* from_h = from_x;
 #endif
     for (int gate = 0; gate < GATES; ++gate) {
-        d_gates_x[element.offset(gate, gate_features)] = narrow(from_x[gate]);
-        d_gates_h[element.offset(gate, gate_features)] = narrow(from_h[gate]);
+        params.d_gates_x[element.offset(gate, params.gate_features)] = narrow(from_x[gate]);
+        params.d_gates_h[element.offset(gate, params.gate_features)] = narrow(from_h[gate]);
     }
 }
+#endif

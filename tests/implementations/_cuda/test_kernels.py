@@ -83,7 +83,7 @@ def test_kernels_compile_without_spills(
         compiled = compiler.compile_source(source, variant, capability)
         spilled = [int(count) for count in re.findall(r"(\d+) bytes spill", compiled.log)]
         assert spilled, "the compiler says how many bytes a kernel spills"
-        most = MOST_SPILLED_BY_READERS if dict(variant).get("READERS", "0") != "0" else MOST_SPILLED.get(name, 0)
+        most = MOST_SPILLED_BY_READERS if dict(variant).get("LOAD_THREADS", "0") != "0" else MOST_SPILLED.get(name, 0)
         assert max(spilled) <= most, f"{variant}: {compiled.log}"
         assert compiled.path.stat().st_size
 
@@ -155,7 +155,7 @@ def test_an_error_in_a_kernel_is_shown_with_its_line(tmp_path: Path, monkeypatch
 def test_headers_say_what_the_house_asks() -> None:
     for file in FOLDER.rglob("*.cu"):
         header = list(itertools.takewhile(lambda line: line.startswith("//"), file.read_text().splitlines()))
-        assert len(header) <= 30
+        assert len(header) <= 36
         words = [match[1] for line in header if (match := re.match(r"// (\w+): ", line))]
         assert words == ["Maths", "Layout", "Launch", "Cost", "Limits", "Order"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,12 +81,12 @@ def test_what_raises_raises_again() -> None:
 
 
 class Driver:
-    """Takes the place of CuPy's: reads the arguments of `types` from where their addresses point. refuses: cooperative ones."""
+    """Takes the place of CuPy's: reads Params of `types` from where its address points. refuses: cooperative ones."""
 
     class CUDADriverError(RuntimeError):
         pass
 
-    def __init__(self, types: Sequence[Any]):
+    def __init__(self, types: str):
         self.types = types
         self.launched: list[tuple[Any, ...]] = []
         self.during: Any = None
@@ -95,9 +96,10 @@ class Driver:
             self.during = None
             during()
         *how, places, _ = given
-        addresses = (ctypes.c_void_p * len(self.types)).from_address(places)
-        values = [one.from_address(address).value for one, address in zip(self.types, addresses, strict=True)]
-        self.launched.append((*how, values))
+        params = ctypes.c_void_p.from_address(places).value
+        assert params is not None
+        values = struct.unpack(f"@{self.types}", ctypes.string_at(params, struct.calcsize(f"@{self.types}")))
+        self.launched.append((*how, list(values)))
 
     def launchCooperativeKernel(self, *given: int) -> None:  # noqa: N802
         raise self.CUDADriverError("too large")
@@ -109,7 +111,7 @@ class Function:
 
 
 def test_a_launch_within_another_leaves_its_arguments_alone() -> None:
-    driver = Driver([ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong])
+    driver = Driver("Piq")
     launcher = Launcher(Function, "Piq", False, driver)
     driver.during = lambda: launcher(Launch(1, 1), 0, [7, -8, 2**40])
     launcher(Launch(2, 32, 64), 9, [16, -1, 2**33])
@@ -119,7 +121,7 @@ def test_a_launch_within_another_leaves_its_arguments_alone() -> None:
 
 
 def test_what_the_driver_refuses_is_said_and_may_be_tried_again() -> None:
-    launcher = Launcher(Function, "P", True, Driver([ctypes.c_void_p]))
+    launcher = Launcher(Function, "P", True, Driver("P"))
     for _ in range(2):
         with pytest.raises(RuntimeError, match=r"the CUDA driver refused Launch\(grid=300, .*: too large"):
             launcher(Launch(300, 32), 0, [16])

@@ -220,8 +220,8 @@ FAULTS_BACKWARD = {
 KERNELS = {"persistent_forward": FAULTS, GATES_OF_CLUSTER: FAULTS_OF_GATES, "persistent_backward": FAULTS_BACKWARD}
 # Of the weights that are left over, forward and backward.
 FAULTS_LEFT_OVER = {
-    "they are not waited for": ("cp_async_wait_group<(RING > 0 ? RING - 1 : 0)>();", ""),
-    "another pass's": ("(pass * 2 * TOGETHER + i)", "(i)"),
+    "they are not waited for": ("cp_async_wait_group<(STREAM_STAGES > 0 ? STREAM_STAGES - 1 : 0)>();", ""),
+    "another pass's": ("(pass * 2 * M_TILES_PER_PASS + i)", "(i)"),
 }
 
 

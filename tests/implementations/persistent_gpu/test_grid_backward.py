@@ -146,12 +146,12 @@ def test_of_few_sequences_only_those_are_told(batch: int, units: int, sizes: dic
 
 NEXT = " " * 12
 FAULTS = {
-    "another step's sums": ("sums.receive(shared, handoff, thread, i - 1, ", "sums.receive(shared, handoff, thread, i, "),
-    "another step's gradients": ("receive(shared, handoff, thread, i, tile)", "receive(shared, handoff, thread, i + 1, tile)"),
+    "another step's sums": ("sums.receive(shared, mailboxes, thread, i - 1, ", "sums.receive(shared, mailboxes, thread, i, "),
+    "another step's gradients": ("thread, i, tile));", "thread, i + 1, tile));"),
     "another epoch": ("thread.number, i + 1, [&]", "thread.number, i, [&]"),
     "one place for all steps": ("* 2 + i % 2) * each", "* 2) * each"),
-    "another block's sums": ("ACROSS + to) * ACROSS + thread.across()", "ACROSS + to) * ACROSS"),
-    "a sum is not published": ("p < ACROSS * SUM_PACKETS; p += THREADS", "p < ACROSS * SUM_PACKETS - 1; p += THREADS"),
+    "another block's sums": ("GRID_COLS + to) * GRID_COLS + thread.across()", "GRID_COLS + to) * GRID_COLS"),
+    "a sum is not published": ("p < GRID_COLS * SUM_PACKETS; p += THREADS", "p < GRID_COLS * SUM_PACKETS - 1; p += THREADS"),
     "no barrier before the sums are added": (NEXT + "timed_out = __syncthreads_or(timed_out);\n            if", NEXT + "if"),
     "no barrier before publishing gradients": ("            __syncthreads();\n            jitter(i, 2);\n", ""),
     "no barrier before the product": ("__syncthreads_or(!gradients.receive(", "(!gradients.receive("),

@@ -103,7 +103,7 @@ def test_parts_in_halves_change_no_bit(twice: int, sizes: dict[str, int]) -> Non
 SPLITS = """
 #define __device__
 #define STORAGE_FLOAT32 1
-#define SPLIT 1
+#define USE_3XTF32 1
 struct uint4 { unsigned x, y, z, w; };
 static float __uint_as_float(unsigned bits) { return *(float*)&bits; }
 static unsigned __float_as_uint(float value) { return *(unsigned*)&value; }
@@ -170,9 +170,9 @@ FINDS = "            __syncwarp();\n            jitter(t, 3);"
 VALID = "Packet::is_valid(packets[n][k % PACKETS_IN_REGISTERS], epoch);"
 FAULTS = {
     "another epoch": ("persistent_forward", "thread, t + 1, stage)", "thread, t, stage)"),
-    "one place for all steps": ("persistent_forward", "* 2 + t % 2) * ABREAST", "* 2) * ABREAST"),
+    "one place for all steps": ("persistent_forward", "* 2 + t % 2) * N_TILES", "* 2) * N_TILES"),
     "no barrier before the gates": ("persistent_forward", SYNCS, "if (timed_out) return false;"),
-    "no barrier before sums are written again": ("persistent_forward", "if (SUMS == 1) __syncthreads();", ";"),
+    "no barrier before sums are written again": ("persistent_forward", "if (SUM_BUFFERS == 1) __syncthreads();", ";"),
     "published before all lanes have computed": ("persistent_forward", FINDS, "            jitter(t, 3);"),
     "an epoch that is not checked": ("ll_b_fragments.cuh", VALID, "true;"),
     "what is late is not polled": ("ll_b_fragments.cuh", "i < prefetched; i++", "i < k + 1; i++"),

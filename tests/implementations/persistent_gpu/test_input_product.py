@@ -205,7 +205,7 @@ FAULTS = {
     "sums are not waited for": (PRODUCT, "        __syncthreads();\n        for (int i", "        for (int i"),
     "sums are written before they are read": (PRODUCT, "        }\n        __syncthreads();\n", "        }\n"),
     "another gate's row": (PRODUCT, "r % GATES * HIDDEN + unit] = ", "(r + 1) % GATES * HIDDEN + unit] = "),
-    "another step": (PRODUCT, "gemm.x + row / sequences", "gemm.x + row % sequences"),
+    "another step": (PRODUCT, "params.x + row / sequences", "params.x + row % sequences"),
     "the first sequences alone": (PRODUCT, "(thread.first_sequence + row % sequences)", "(row % sequences)"),
     "the first rows of weights alone": (PRODUCT, "(tile + team * ROWS) * 16 + r", "team * ROWS * 16 + r"),
     "one warp's sums are left out": (COLUMNS, "warp < WARPS; warp++", "warp < WARPS - 1; warp++"),

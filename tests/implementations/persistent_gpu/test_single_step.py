@@ -141,7 +141,7 @@ FAULTS = {
     "another row's gate": (KERNEL, "(r % GATES) * HIDDEN + unit", "(r % GATES) + unit"),
     "the first K tile of each warp alone": ("skinny_gemm.cuh", "first += BATCH_K_TILES * WARPS * K_TILE", "first += SIZE"),
     "sums are not waited for": (KERNEL, "__syncthreads();", ";"),
-    "the other bias": (KERNEL, "bias_at(bias_hh, 2, unit)", "bias_at(bias_ih, 2, unit)"),
+    "the other bias": (KERNEL, "bias_at(params.bias_hh, GRU_N, unit)", "bias_at(params.bias_ih, GRU_N, unit)"),
     "states of the first eight sequences": (KERNEL, "block / BLOCKS * 8", "0"),
 }
 

@@ -260,7 +260,7 @@ FAULTS = {
     "an input is not waited for": (POLLS, ";"),
     "one step too early": (POLLS, POLLS.replace("> t", ">= t")),
     "one block below is not polled": ("thread.lane < BLOCKS", "thread.lane < BLOCKS - 1"),
-    "another tile set is polled": ("told + ((index)l * sets + set) * BLOCKS", "told + (index)l * sets * BLOCKS"),
+    "another tile set is polled": ("step_flags + ((index)l * sets + set) * BLOCKS", "step_flags + (index)l * sets * BLOCKS"),
     "a step is signalled before it is written": (
         "named_barrier_sync(WaveBarrier::OutputWritten, GATE_THREADS + 32);\n        jitter", "jitter",
     ),

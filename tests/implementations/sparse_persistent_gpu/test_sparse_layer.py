@@ -408,7 +408,7 @@ FAULTS = {
         "a partial sum is left out": ("tree_sum<PARTS_A_ROW / LANES>", "tree_sum<PARTS_A_ROW / LANES - 2>"),
     },
     "spmm_rows.cuh": {
-        "a non-zero is left out": ("pair < HELD; pair++) {", "pair + 1 < HELD; pair++) {"),
+        "a non-zero is left out": ("pair < REG_PAIRS; pair++) {", "pair + 1 < REG_PAIRS; pair++) {"),
     },
 }  # fmt: skip
 FAULTS_OF_BARRIERS = {

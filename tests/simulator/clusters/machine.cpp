@@ -75,8 +75,8 @@ static Cluster* cluster;
 static Fiber* running;
 static jmp_buf scheduler;
 static Stack scheduler_stack;  // the caller's
-static void (*kernel)(const long long*);
-static const long long* arguments;
+static void (*kernel)(const void*);
+static const void* params;
 
 static void pause() {
     if (_setjmp(running->place)) return arrive_on(running->own_stack);
@@ -87,7 +87,7 @@ static void pause() {
 static void run_kernels() {
     arrive_from(scheduler_stack);
     for (;;) {
-        kernel(arguments);
+        kernel(params);
         running->is_idle = true;
         current.block->ended++, cluster->ended++;
         pause();  // until the next launch
@@ -281,11 +281,11 @@ static void begin(Block& block, unsigned number, unsigned place, unsigned in_clu
 }
 
 // Blocks from `first` on, in clusters of so many: one, or all that run at once; of a grid all blocks are one.
-extern "C" Outcome run_clusters(void (*to_run)(const long long*), unsigned first, unsigned blocks, unsigned in_cluster,
+extern "C" Outcome run_clusters(void (*to_run)(const void*), unsigned first, unsigned blocks, unsigned in_cluster,
                                 unsigned threads, unsigned shared_bytes, unsigned seed, unsigned long long most_sweeps,
-                                const long long* given) {
+                                const void* given) {
     Cluster now;
-    cluster = &now, kernel = to_run, arguments = given;
+    cluster = &now, kernel = to_run, params = given;
     now.blocks.resize(blocks), now.cluster_barriers.resize(blocks / in_cluster), now.random.seed(seed);
     now.memories.assign(blocks, std::vector<unsigned char>(shared_bytes, 0xff));
     now.warps.assign(blocks, std::vector<Warp>(threads / 32));

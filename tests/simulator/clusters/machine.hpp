@@ -10,6 +10,7 @@
 #define __global__
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
+#define __grid_constant__
 #define index offset_of_kernel  // a function of C has the name
 
 extern "C" {
@@ -126,15 +127,5 @@ inline float __uint_as_float(unsigned bits) {
     return value;
 }
 
-// Calls a kernel with arguments of a long long each.
-template <unsigned... I> struct Numbers {};
-template <unsigned N, unsigned... I> struct UpTo : UpTo<N - 1, N - 1, I...> {};
-template <unsigned... I> struct UpTo<0, I...> {
-    typedef Numbers<I...> type;
-};
-template <typename... A, unsigned... I> void call(void (*kernel)(A...), const long long* arguments, Numbers<I...>) {
-    kernel((A)arguments[I]...);
-}
-template <typename... A> void call(void (*kernel)(A...), const long long* arguments) {
-    call(kernel, arguments, typename UpTo<sizeof...(A)>::type());
-}
+// Calls a kernel with its Params.
+template <typename Params> void call(void (*kernel)(Params), const void* params) { kernel(*(const Params*)params); }

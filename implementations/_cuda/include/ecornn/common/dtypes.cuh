@@ -3,6 +3,11 @@
 // nearest even. No CUDA header is needed, so that NVRTC alone compiles this; a host compiler accepts it too, for tests.
 #pragma once
 
+// Size of a kernel's Params as the host packs them, by a macro. Where it is not given there is nothing to compare.
+#ifndef PARAMS_BYTES
+#define PARAMS_BYTES sizeof(Params)
+#endif
+
 #if STORAGE_FLOAT64
 typedef double acc_t;
 #else

@@ -18,13 +18,19 @@ struct StridedTensor {
     __device__ const scalar_t& at(int t, index b, int j) const { return data[t * step + b * sequence + j]; }
 };
 
-struct KernelArgs {
-    StridedTensor output, d_output;
-    const scalar_t *saved_gates, *weight, *h0, *c0, *d_h_n, *d_c_n;
-    const float* cells;
-    scalar_t *d_gates, *d_product, *d_h0, *d_c0;
+// Parameters of every backward kernel, to which it adds its own. Null: h0, c0, d_h_n, d_c_n for zeros, lengths for all steps.
+struct BackwardParams {
+    const scalar_t* saved_gates;
+    const float* saved_cells;
     index row_step, row_sequence;
-    int steps, is_reverse;
+    StridedTensor output;
+    const scalar_t *h0, *c0;
+    StridedTensor d_output;
+    const scalar_t *d_h_n, *d_c_n;
+    scalar_t *d_gates, *d_recurrent, *d_h0, *d_c0;
+    const length* lengths;
+    int* status;
+    int steps, batch, is_reverse;
     __device__ index row(int t, index b) const { return t * row_step + b * row_sequence; }
     __device__ int time(int i) const { return is_reverse ? i : steps - 1 - i; }  // of the i-th step backward
 };
@@ -34,18 +40,18 @@ struct GradientCarry {
     float d_h[TILES][STATES_PER_THREAD][THREADS], d_c[TILES][STATES_PER_THREAD][THREADS];
     int ends[TILES][TILE_BATCH];
 
-    __device__ void load(const KernelArgs& args, const ThreadCoords& thread, const length* lengths) {
+    __device__ void load(const BackwardParams& params, const ThreadCoords& thread) {
 #pragma unroll 1
         for (int i = thread.number; i < TILES * TILE_BATCH; i += THREADS) {
             const int b = thread.first_sequence + i;
-            ends[0][i] = b >= thread.batch ? 0 : lengths ? (int)lengths[b] : args.steps;
+            ends[0][i] = b >= thread.batch ? 0 : params.lengths ? (int)params.lengths[b] : params.steps;
         }
         for (int tile = 0; tile < TILES; tile++)
             for (int s = 0; s < STATES_PER_THREAD; s++) {
                 const index place = (index)thread.sequence(tile, s) * HIDDEN + thread.unit(s);
                 const bool is_inside = thread.is_inside(tile, s);
-                d_h[tile][s][thread.number] = args.d_h_n && is_inside ? widen(args.d_h_n[place]) : 0;
-                d_c[tile][s][thread.number] = args.d_c_n && is_inside ? widen(args.d_c_n[place]) : 0;
+                d_h[tile][s][thread.number] = params.d_h_n && is_inside ? widen(params.d_h_n[place]) : 0;
+                d_c[tile][s][thread.number] = params.d_c_n && is_inside ? widen(params.d_c_n[place]) : 0;
             }
     }
 };
@@ -56,45 +62,45 @@ struct GateInputs {
     unsigned saved_gates[STATES_PER_THREAD][4], d_output[STATES_PER_THREAD], h[STATES_PER_THREAD];
     float c[STATES_PER_THREAD], c_before[STATES_PER_THREAD];
 
-    __device__ void load(const KernelArgs& args, const ThreadCoords& thread, int tile, int i) {
-        const int t = args.time(i), before = min(max(args.time(i + 1), 0), args.steps - 1);
+    __device__ void load(const BackwardParams& params, const ThreadCoords& thread, int tile, int i) {
+        const int t = params.time(i), before = min(max(params.time(i + 1), 0), params.steps - 1);
 #pragma unroll
         for (int s = 0; s < STATES_PER_THREAD; s++) {
-            const index b = min(thread.sequence(tile, s), thread.batch - 1), row = args.row(t, b);
+            const index b = min(thread.sequence(tile, s), thread.batch - 1), row = params.row(t, b);
             const int j = min(thread.unit(s), HIDDEN - 1);
-            d_output[s] = raw_bits(args.d_output.at(t, b, j));
-            if (CELL != LSTM) h[s] = raw_bits(args.output.at(CELL == GRU ? before : t, b, j));
-            if (CELL == LSTM) c[s] = args.cells[row * HIDDEN + j];
-            if (CELL == LSTM) c_before[s] = args.cells[args.row(before, b) * HIDDEN + j];
+            d_output[s] = raw_bits(params.d_output.at(t, b, j));
+            if (CELL != LSTM) h[s] = raw_bits(params.output.at(CELL == GRU ? before : t, b, j));
+            if (CELL == LSTM) c[s] = params.saved_cells[row * HIDDEN + j];
+            if (CELL == LSTM) c_before[s] = params.saved_cells[params.row(before, b) * HIDDEN + j];
 #pragma unroll
             for (int gate = 0; GATES > 1 && gate < 4; gate++)
-                saved_gates[s][gate] = raw_bits(args.saved_gates[(row * 4 + gate) * HIDDEN + j]);
+                saved_gates[s][gate] = raw_bits(params.saved_gates[(row * 4 + gate) * HIDDEN + j]);
         }
     }
 
     // Prefetches into the L2 cache what a later step loads. Of the state before what this step does not load.
-    __device__ static void prefetch(const KernelArgs& args, const ThreadCoords& thread, int tile, int i) {
-        const int t = args.time(i), before = min(max(args.time(i + 1), 0), args.steps - 1);
+    __device__ static void prefetch(const BackwardParams& params, const ThreadCoords& thread, int tile, int i) {
+        const int t = params.time(i), before = min(max(params.time(i + 1), 0), params.steps - 1);
 #pragma unroll
         for (int s = 0; s < STATES_PER_THREAD; s++) {
             if (!thread.is_inside(tile, s)) continue;
-            const index b = thread.sequence(tile, s), row = args.row(t, b);
+            const index b = thread.sequence(tile, s), row = params.row(t, b);
             const int j = thread.unit(s);
-            prefetch_l2(&args.d_output.at(t, b, j));
-            if (CELL != LSTM) prefetch_l2(&args.output.at(CELL == GRU ? before : t, b, j));
-            if (CELL == LSTM) prefetch_l2(args.cells + args.row(before, b) * HIDDEN + j);
+            prefetch_l2(&params.d_output.at(t, b, j));
+            if (CELL != LSTM) prefetch_l2(&params.output.at(CELL == GRU ? before : t, b, j));
+            if (CELL == LSTM) prefetch_l2(params.saved_cells + params.row(before, b) * HIDDEN + j);
 #pragma unroll
-            for (int gate = 0; GATES > 1 && gate < 4; gate++) prefetch_l2(args.saved_gates + (row * 4 + gate) * HIDDEN + j);
+            for (int gate = 0; GATES > 1 && gate < 4; gate++) prefetch_l2(params.saved_gates + (row * 4 + gate) * HIDDEN + j);
         }
     }
 
-    __device__ LocalGradients local_gradients(const KernelArgs& args, const ThreadCoords& thread, int tile, int s, int before,
-                                              int end) const {
+    __device__ LocalGradients local_gradients(const BackwardParams& params, const ThreadCoords& thread, int tile, int s,
+                                              int before, int end) const {
         float saved[4], state = widen_bits(h[s]), c_state = c_before[s];
 #pragma unroll
         for (int gate = 0; gate < 4; gate++) saved[gate] = widen_bits(saved_gates[s][gate]);
         if (GATES > 1 && (before < 0 || before >= end)) {
-            const scalar_t* initial = CELL == GRU ? args.h0 : args.c0;
+            const scalar_t* initial = CELL == GRU ? params.h0 : params.c0;
             const index place = (index)thread.sequence(tile, s) * HIDDEN + thread.unit(s);
             state = c_state = initial && thread.is_inside(tile, s) ? widen(initial[place]) : 0;
         }
@@ -105,49 +111,50 @@ struct GateInputs {
 // Computes and stores the gates' gradients. d_h: all of it, of the state after the step. publish(gate, gradient): for other
 // units.
 template <typename Publish>
-__device__ inline void pointwise_backward(GradientCarry& carry, const KernelArgs& args, const LocalGradients& local_gradients,
-                                          const ThreadCoords& thread, int tile, int s, int i, float d_h, Publish publish) {
-    const int t = args.time(i), j = thread.unit(s);
+__device__ inline void pointwise_backward(GradientCarry& carry, const BackwardParams& params,
+                                          const LocalGradients& local_gradients, const ThreadCoords& thread, int tile, int s,
+                                          int i, float d_h, Publish publish) {
+    const int t = params.time(i), j = thread.unit(s);
     const bool is_inside = thread.is_inside(tile, s), is_active = is_inside && t < carry.ends[tile][thread.sequence_in_tile(s)];
     const bool is_some = is_active && (CELL != RNN_RELU || local_gradients.gates[0] > 0);
-    const index row = args.row(t, thread.sequence(tile, s));
+    const index row = params.row(t, thread.sequence(tile, s));
     float &dh_skip = carry.d_h[tile][s][thread.number], &d_c = carry.d_c[tile][s][thread.number];
     const float all_d_c = CELL == LSTM ? fmaf(d_h, local_gradients.dc_dh, d_c) : 0;
 #pragma unroll
     for (int gate = 0; gate < GATES; gate++) {
         const scalar_t gradient =
-            narrow(is_some ? (CELL == LSTM && gate < 3 ? all_d_c : d_h) * local_gradients.gates[gate] : 0);
-        const bool has_separate_recurrent_gradient = CELL == GRU && gate == 2;
+            narrow(is_some ? (CELL == LSTM && gate != LSTM_O ? all_d_c : d_h) * local_gradients.gates[gate] : 0);
+        const bool has_separate_recurrent_gradient = CELL == GRU && gate == GRU_N;
         const scalar_t recurrent_gradient =
             has_separate_recurrent_gradient ? narrow(is_some ? d_h * local_gradients.recurrent : 0) : gradient;
         publish(gate, recurrent_gradient);
-        if (is_inside) args.d_gates[(row * GATES + gate) * HIDDEN + j] = gradient;
-        if (is_inside && has_separate_recurrent_gradient) args.d_product[row * HIDDEN + j] = recurrent_gradient;
+        if (is_inside) params.d_gates[(row * GATES + gate) * HIDDEN + j] = gradient;
+        if (is_inside && has_separate_recurrent_gradient) params.d_recurrent[row * HIDDEN + j] = recurrent_gradient;
     }
     dh_skip = !is_active ? d_h : CELL == GRU ? d_h * local_gradients.h : 0;
     if (CELL == LSTM && is_active) d_c = all_d_c * local_gradients.c;
 }
 
 // Stores the gradients of the initial states.
-__device__ inline void store_initial_state_gradients(const GradientCarry& carry, const KernelArgs& args,
+__device__ inline void store_initial_state_gradients(const GradientCarry& carry, const BackwardParams& params,
                                                      const ThreadCoords& thread, int tile, int s, float d_h) {
     if (!thread.is_inside(tile, s)) return;
     const index place = (index)thread.sequence(tile, s) * HIDDEN + thread.unit(s);
-    args.d_h0[place] = narrow(d_h);
-    if (CELL == LSTM) args.d_c0[place] = narrow(carry.d_c[tile][s][thread.number]);
+    params.d_h0[place] = narrow(d_h);
+    if (CELL == LSTM) params.d_c0[place] = narrow(carry.d_c[tile][s][thread.number]);
 }
 
 // After a timeout all results are NaN.
-__device__ inline void write_nan(const KernelArgs& args, const ThreadCoords& thread, int tile) {
+__device__ inline void write_nan(const BackwardParams& params, const ThreadCoords& thread, int tile) {
     for (int s = 0; s < STATES_PER_THREAD; s++) {
         if (!thread.is_inside(tile, s)) continue;
         const index b = thread.sequence(tile, s), place = b * HIDDEN + thread.unit(s);
-        args.d_h0[place] = narrow(CUDART_NAN_F);
-        if (CELL == LSTM) args.d_c0[place] = narrow(CUDART_NAN_F);
-        for (int t = 0; t < args.steps; t++) {
+        params.d_h0[place] = narrow(CUDART_NAN_F);
+        if (CELL == LSTM) params.d_c0[place] = narrow(CUDART_NAN_F);
+        for (int t = 0; t < params.steps; t++) {
             for (int gate = 0; gate < GATES; gate++)
-                args.d_gates[(args.row(t, b) * GATES + gate) * HIDDEN + thread.unit(s)] = narrow(CUDART_NAN_F);
-            if (CELL == GRU) args.d_product[args.row(t, b) * HIDDEN + thread.unit(s)] = narrow(CUDART_NAN_F);
+                params.d_gates[(params.row(t, b) * GATES + gate) * HIDDEN + thread.unit(s)] = narrow(CUDART_NAN_F);
+            if (CELL == GRU) params.d_recurrent[params.row(t, b) * HIDDEN + thread.unit(s)] = narrow(CUDART_NAN_F);
         }
     }
 }

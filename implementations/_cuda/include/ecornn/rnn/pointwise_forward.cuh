@@ -1,8 +1,8 @@
 // Pointwise forward: the gates of a step of a tile of sequences, for the units that a block of persistent_gpu owns, independent
 // of how their sums are computed and blocks exchange states: inputs, operands, carry and results. GATE_THREADS threads have
 // STATES_PER_THREAD states each of a tile of TILE_BATCH sequences, unit_of_state and sequence_of_state of a thread, TILE_BATCH
-// or more where there is none. Sums are in shared memory for SUM_ROWS units and SUM_COLUMNS sequences, in SUMS buffers that
-// alternate, of GROUPS K partitions, which are added; the block's weights are in a WeightStorage.
+// or more where there is none. Sums are in shared memory for SUM_ROWS units and SUM_COLUMNS sequences, in SUM_BUFFERS buffers
+// that alternate, of K_PARTITIONS partitions of K, which are added; the block's weights are in a WeightStorage.
 #pragma once
 #include "ecornn/ptx/opaque.cuh"
 #include "ecornn/ptx/cp_async.cuh"
@@ -18,21 +18,30 @@ struct alignas(16) GateVector {
     float data[4];
 };
 
-// A block's shared memory for all its tiles, beside their states. sums: SUMS buffers. ends: sequence lengths.
+// A block's shared memory for all its tiles, beside their states. sums: SUM_BUFFERS buffers. ends: sequence lengths.
 struct PointwiseStorage {
-    float sums[SUMS][GROUPS][SUM_ROWS][SUM_COLUMNS * ACCUMULATORS_PER_UNIT + 4];  // a unit's, so far apart that banks differ
+    // A unit's sums lie so far apart that banks differ.
+    float sums[SUM_BUFFERS][K_PARTITIONS][SUM_ROWS][SUM_COLUMNS * ACCUMULATORS_PER_UNIT + 4];
     GateVector bias[UNITS];
     float carry[TILES][STATES_PER_THREAD][GATE_THREADS];
     int ends[TILES][TILE_BATCH];
     WeightStorage weight_storage;
 };
 
-struct KernelArgs {
-    const scalar_t *gates, *weight, *bias_ih, *bias_hh, *h0, *c0;
-    scalar_t *output, *h_n, *c_n, *saved_gates;
-    float* cells;
-    index gates_step, gates_sequence, output_step, output_sequence, row_step, row_sequence;
-    int steps, is_reverse;
+// Parameters of every forward kernel, to which it adds its own. Null: biases for none, h0, c0 for zeros, lengths for all steps.
+struct ForwardParams {
+    const scalar_t* gates;
+    index gates_step, gates_sequence;
+    const scalar_t *bias_ih, *bias_hh, *h0, *c0;
+    scalar_t* output;
+    index output_step, output_sequence;
+    scalar_t *h_n, *c_n;
+    const length* lengths;
+    scalar_t* saved_gates;
+    float* saved_cells;
+    index row_step, row_sequence;
+    int* status;
+    int steps, batch, is_reverse;
     __device__ int direction() const { return is_reverse ? -1 : 1; }
     __device__ int step(int t) const { return is_reverse ? steps - 1 - t : t; }
     __device__ index place(int t, index b, int unit) const { return t * output_step + b * output_sequence + unit; }
@@ -53,22 +62,22 @@ struct ThreadCoords {
 };
 
 // Loads biases, sequence lengths and the carry; a barrier of the block is to follow.
-__device__ inline void load_biases_and_carry(PointwiseStorage& pointwise, const KernelArgs& args, const ThreadCoords& thread,
-                                             const length* lengths) {
+__device__ inline void load_biases_and_carry(PointwiseStorage& pointwise, const ForwardParams& params,
+                                             const ThreadCoords& thread) {
     for (int i = thread.number; i < TILES * TILE_BATCH; i += GATE_THREADS) {
         const int b = thread.first_sequence + i;
-        pointwise.ends[0][i] = b >= thread.batch ? 0 : lengths ? (int)lengths[b] : args.steps;
+        pointwise.ends[0][i] = b >= thread.batch ? 0 : params.lengths ? (int)params.lengths[b] : params.steps;
     }
     for (int i = thread.number; i < GATES * UNITS; i += GATE_THREADS) {
         const int gate = i / UNITS, unit = i % UNITS, j = gate * HIDDEN + thread.first_unit + unit;
         const bool is_inside = thread.first_unit + unit < HIDDEN;
-        const float bias_ih = args.bias_ih && is_inside ? widen(args.bias_ih[j]) : 0;
-        const float bias_hh = args.bias_hh && is_inside ? widen(args.bias_hh[j]) : 0;
-        const bool is_separate = CELL == GRU && gate == 2;
+        const float bias_ih = params.bias_ih && is_inside ? widen(params.bias_ih[j]) : 0;
+        const float bias_hh = params.bias_hh && is_inside ? widen(params.bias_hh[j]) : 0;
+        const bool is_separate = CELL == GRU && gate == GRU_N;
         pointwise.bias[unit].data[gate] = is_separate ? bias_ih : bias_ih + bias_hh;
-        if (is_separate) pointwise.bias[unit].data[3] = bias_hh;
+        if (is_separate) pointwise.bias[unit].data[GRU_EXTRA] = bias_hh;
     }
-    const scalar_t* carry = CELL == LSTM ? args.c0 : args.h0;
+    const scalar_t* carry = CELL == LSTM ? params.c0 : params.h0;
     for (int tile = 0; tile < TILES; tile++)
         for (int s = 0; s < STATES_PER_THREAD; s++) {
             const index place = (index)thread.sequence(tile, s) * HIDDEN + thread.unit(s);
@@ -78,20 +87,20 @@ __device__ inline void load_biases_and_carry(PointwiseStorage& pointwise, const 
 
 // Loads the initial states of a tile into memory that was set to 0.
 template <typename States>
-__device__ inline void load_initial_states(States& states, const KernelArgs& args, const ThreadCoords& thread, int tile) {
-    for (int i = thread.number; args.h0 && i < 8 * HIDDEN; i += GATE_THREADS) {
+__device__ inline void load_initial_states(States& states, const ForwardParams& params, const ThreadCoords& thread, int tile) {
+    for (int i = thread.number; params.h0 && i < 8 * HIDDEN; i += GATE_THREADS) {
         const int b = thread.first_sequence + tile * 8 + i / HIDDEN;
-        if (b < thread.batch) states.at(i % HIDDEN, i / HIDDEN) = args.h0[(index)b * HIDDEN + i % HIDDEN];
+        if (b < thread.batch) states.at(i % HIDDEN, i / HIDDEN) = params.h0[(index)b * HIDDEN + i % HIDDEN];
     }
 }
 
 // Loads those of a thread's own units.
 template <typename Own>
-__device__ inline void load_own_initial_state(Own& own, const KernelArgs& args, const ThreadCoords& thread, int tile) {
+__device__ inline void load_own_initial_state(Own& own, const ForwardParams& params, const ThreadCoords& thread, int tile) {
     for (int s = 0; s < STATES_PER_THREAD; s++)
         if (tile < thread.tiles_with_state(s))
             own.at(thread.unit(s), thread.sequence_in_tile(s)) =
-                args.h0[(index)thread.sequence(tile, s) * HIDDEN + thread.unit(s)];
+                params.h0[(index)thread.sequence(tile, s) * HIDDEN + thread.unit(s)];
 }
 
 // Pointers to a thread's states in memory, advanced tile by tile and step by step. next: step to the next tile; wrap: after the
@@ -99,7 +108,7 @@ __device__ inline void load_own_initial_state(Own& own, const KernelArgs& args, 
 struct StatePointers {
     const scalar_t* gates[STATES_PER_THREAD];
     scalar_t *output[STATES_PER_THREAD], *saved_gates[STATES_PER_THREAD];
-    float* cells[STATES_PER_THREAD];
+    float* saved_cells[STATES_PER_THREAD];
     int tiles_with_state[STATES_PER_THREAD];
     bool issues_prefetch[STATES_PER_THREAD];  // one thread for every 16 bytes: each prefetch takes time
     struct PointerStep {
@@ -107,25 +116,25 @@ struct StatePointers {
     } gates_step, output_step, rows_step;
     index prefetch_offset;  // of gates, in PREFETCH_DISTANCE steps
 
-    __device__ StatePointers(const KernelArgs& args, const ThreadCoords& thread, int tiles) {
-        const int t = args.step(0);
+    __device__ StatePointers(const ForwardParams& params, const ThreadCoords& thread, int tiles) {
+        const int t = params.step(0);
 #pragma unroll
         for (int s = 0; s < STATES_PER_THREAD; s++) {
-            const index b = thread.sequence(0, s), row = t * args.row_step + b * args.row_sequence;
-            gates[s] = args.gates + t * args.gates_step + b * args.gates_sequence + thread.unit(s);
-            output[s] = args.output + args.place(t, b, thread.unit(s));
-            saved_gates[s] = args.saved_gates + row * 4 * HIDDEN + thread.unit(s),
-            cells[s] = args.cells + row * HIDDEN + thread.unit(s);
+            const index b = thread.sequence(0, s), row = t * params.row_step + b * params.row_sequence;
+            gates[s] = params.gates + t * params.gates_step + b * params.gates_sequence + thread.unit(s);
+            output[s] = params.output + params.place(t, b, thread.unit(s));
+            saved_gates[s] = params.saved_gates + row * 4 * HIDDEN + thread.unit(s),
+            saved_cells[s] = params.saved_cells + row * HIDDEN + thread.unit(s);
             tiles_with_state[s] = thread.tiles_with_state(s),
             issues_prefetch[s] = thread.local_unit(s) % ELEMENTS_PER_VECTOR == 0;
         }
         const auto pointer_step = [&](index step, index sequence) -> PointerStep {
-            return {sequence * TILE_BATCH, args.direction() * step + sequence * (1 - tiles) * TILE_BATCH};
+            return {sequence * TILE_BATCH, params.direction() * step + sequence * (1 - tiles) * TILE_BATCH};
         };
-        gates_step = pointer_step(args.gates_step, args.gates_sequence),
-        output_step = pointer_step(args.output_step, args.output_sequence);
-        rows_step = pointer_step(args.row_step, args.row_sequence),
-        prefetch_offset = args.direction() * PREFETCH_DISTANCE * args.gates_step;
+        gates_step = pointer_step(params.gates_step, params.gates_sequence),
+        output_step = pointer_step(params.output_step, params.output_sequence);
+        rows_step = pointer_step(params.row_step, params.row_sequence),
+        prefetch_offset = params.direction() * PREFETCH_DISTANCE * params.gates_step;
     }
 
     // Keeps in registers what the compiler would otherwise recompute in each step, one multiplication waiting for the other.
@@ -144,7 +153,7 @@ struct StatePointers {
 #pragma unroll
         for (int s = 0; s < STATES_PER_THREAD; s++) {
             output[s] += is_last ? output_step.wrap : output_step.next;
-            if (KEEPS) saved_gates[s] += rows * 4 * HIDDEN, cells[s] += rows * HIDDEN;
+            if (SAVE_GATES) saved_gates[s] += rows * 4 * HIDDEN, saved_cells[s] += rows * HIDDEN;
         }
     }
 };
@@ -158,13 +167,13 @@ struct GateInputs {
         opaque(bits);  // not before the product is under way
         return widen_bits(bits);
     }
-    __device__ void load(const KernelArgs& args, const StatePointers& pointers, int tile, int t) {
+    __device__ void load(const ForwardParams& params, const StatePointers& pointers, int tile, int t) {
 #pragma unroll
         for (int s = 0; s < STATES_PER_THREAD; s++) {
             if (tile >= pointers.tiles_with_state[s]) continue;
 #pragma unroll
             for (int gate = 0; gate < GATES; gate++) data[s][gate] = raw_bits(pointers.gates[s][gate * HIDDEN]);
-            if (!pointers.issues_prefetch[s] || t + PREFETCH_DISTANCE >= args.steps) continue;
+            if (!pointers.issues_prefetch[s] || t + PREFETCH_DISTANCE >= params.steps) continue;
             const scalar_t* next = pointers.gates[s] + pointers.prefetch_offset;
 #pragma unroll
             for (int gate = 0; gate < GATES; gate++) prefetch_l2(next + gate * HIDDEN);
@@ -175,11 +184,11 @@ struct GateInputs {
 // Loads those of the tile after this one, or of the first one's next step, where there are any. inputs: GateInputs, or what has
 // its functions.
 template <typename In>
-__device__ inline void prefetch_next_inputs(In& inputs, StatePointers& pointers, const KernelArgs& args, int tiles, int tile,
-                                            int t) {
+__device__ inline void prefetch_next_inputs(In& inputs, StatePointers& pointers, const ForwardParams& params, int tiles,
+                                            int tile, int t) {
     const bool is_last = tile + 1 == tiles;
     pointers.advance_gates(is_last);
-    if (!is_last || t + 1 < args.steps) inputs.load(args, pointers, is_last ? 0 : tile + 1, t + is_last);
+    if (!is_last || t + 1 < params.steps) inputs.load(params, pointers, is_last ? 0 : tile + 1, t + is_last);
 }
 
 // Operands of a thread's states beside their sums, loaded before those are full.
@@ -193,7 +202,7 @@ struct GateOperands {
             const GateVector bias = pointwise.bias[thread.local_unit(s)];
 #pragma unroll
             for (int gate = 0; gate < GATES; gate++) x[s][gate] = inputs.at(s, gate) + bias.data[gate];
-            bias_n[s] = bias.data[3], carry[s] = pointwise.carry[tile][s][thread.number];
+            bias_n[s] = bias.data[GRU_EXTRA], carry[s] = pointwise.carry[tile][s][thread.number];
             is_active[s] = !LENGTHS || t < pointwise.ends[tile][thread.sequence_in_tile(s) % TILE_BATCH];
         }
     }
@@ -204,7 +213,7 @@ __device__ inline GateVector reduce_k_partitions(const PointwiseStorage& pointwi
                                                  int s) {
     GateVector all[2];  // of every other partition, so that fewer additions wait for each other
 #pragma unroll
-    for (int group = 0; group < GROUPS; group++) {
+    for (int group = 0; group < K_PARTITIONS; group++) {
         const float* sums =
             &pointwise.sums[buffer][group][thread.local_unit(s)][thread.sequence_in_tile(s) * ACCUMULATORS_PER_UNIT];
         const GateVector vector = GATES == 1 ? GateVector{{*sums}} : *(const GateVector*)sums;
@@ -213,7 +222,7 @@ __device__ inline GateVector reduce_k_partitions(const PointwiseStorage& pointwi
             all[group % 2].data[i] = group < 2 ? vector.data[i] : all[group % 2].data[i] + vector.data[i];
     }
 #pragma unroll
-    for (int i = 0; i < 4 && GROUPS > 1; i++) all[0].data[i] += all[1].data[i];
+    for (int i = 0; i < 4 && K_PARTITIONS > 1; i++) all[0].data[i] += all[1].data[i];
     return all[0];
 }
 
@@ -221,7 +230,7 @@ __device__ inline CellState cell_update(const GateVector& sums, const GateOperan
     float x[GATES], recurrent[GATES];
 #pragma unroll
     for (int gate = 0; gate < GATES; gate++) x[gate] = operands.x[s][gate], recurrent[gate] = sums.data[gate];
-    if (CELL == GRU && INPUT_K_TILES) x[2 % GATES] += sums.data[3];  // W_in x
+    if (CELL == GRU && INPUT_K_TILES) x[GRU_N] += sums.data[GRU_EXTRA];  // W_in x
     return cell_forward({operands.carry[s], operands.carry[s]}, x, recurrent, operands.bias_n[s], saved_gates);
 }
 
@@ -260,38 +269,38 @@ struct StepResult {
         for (int s = 0; s < STATES_PER_THREAD; s++) {
             if (tile >= pointers.tiles_with_state[s]) continue;
             *pointers.output[s] = operands.is_active[s] ? h[s] : narrow(0.0f);
-            if (!KEEPS || GATES == 1 || !operands.is_active[s]) continue;
+            if (!SAVE_GATES || GATES == 1 || !operands.is_active[s]) continue;
 #pragma unroll
             for (int i = 0; i < 4; i++) pointers.saved_gates[s][i * HIDDEN] = narrow(saved_gates[s][i]);
-            if (CELL == LSTM) *pointers.cells[s] = states[s].c;
+            if (CELL == LSTM) *pointers.saved_cells[s] = states[s].c;
         }
     }
 
     // After the last step. A state may be published with fewer bits than it has: of a sequence that is over the output has all.
-    __device__ void write_final(const KernelArgs& args, const PointwiseStorage& pointwise, const GateOperands& operands,
+    __device__ void write_final(const ForwardParams& params, const PointwiseStorage& pointwise, const GateOperands& operands,
                                 const ThreadCoords& thread, int tile) const {
 #pragma unroll
         for (int s = 0; s < STATES_PER_THREAD; s++) {
             const index b = thread.sequence(tile, s), place = b * HIDDEN + thread.unit(s);
             if (tile >= thread.tiles_with_state(s)) continue;
             const int end = pointwise.ends[tile][thread.sequence_in_tile(s) % TILE_BATCH];
-            args.h_n[place] = operands.is_active[s] ? h[s]
-                              : end > 0             ? args.output[args.place(end - 1, b, thread.unit(s))]
-                              : args.h0             ? args.h0[place]
+            params.h_n[place] = operands.is_active[s] ? h[s]
+                              : end > 0             ? params.output[params.place(end - 1, b, thread.unit(s))]
+                              : params.h0             ? params.h0[place]
                                                     : narrow(0.0f);
-            if (CELL == LSTM) args.c_n[place] = narrow(states[s].c);
+            if (CELL == LSTM) params.c_n[place] = narrow(states[s].c);
         }
     }
 };
 
 // After a timeout all results are NaN.
-__device__ inline void write_nan(const KernelArgs& args, const ThreadCoords& thread, int tiles) {
+__device__ inline void write_nan(const ForwardParams& params, const ThreadCoords& thread, int tiles) {
     for (int tile = 0; tile < tiles; tile++)
         for (int s = 0; s < STATES_PER_THREAD; s++) {
             if (tile >= thread.tiles_with_state(s)) continue;
             const index b = thread.sequence(tile, s), place = b * HIDDEN + thread.unit(s);
-            args.h_n[place] = narrow(CUDART_NAN_F);
-            if (CELL == LSTM) args.c_n[place] = narrow(CUDART_NAN_F);
-            for (int t = 0; t < args.steps; t++) args.output[args.place(t, b, thread.unit(s))] = narrow(CUDART_NAN_F);
+            params.h_n[place] = narrow(CUDART_NAN_F);
+            if (CELL == LSTM) params.c_n[place] = narrow(CUDART_NAN_F);
+            for (int t = 0; t < params.steps; t++) params.output[params.place(t, b, thread.unit(s))] = narrow(CUDART_NAN_F);
         }
 }

@@ -9,6 +9,11 @@
 #define GRU 3
 #define GATES (CELL == LSTM ? 4 : CELL == GRU ? 3 : 1)
 
+// Numbers of gates; of another cell's they are within bounds, in code that does not run.
+enum LstmGate { LSTM_I, LSTM_F = 1 % GATES, LSTM_G = 2 % GATES, LSTM_O = 3 % GATES };
+enum GruGate { GRU_R, GRU_Z = 1 % GATES, GRU_N = 2 % GATES };
+enum { GRU_EXTRA = 3 };  // the place after GRU's gates: what is saved of W_hn h + b_hn, the bias b_hn, W_in x among sums
+
 #define CUDART_NAN_F (0.0f / 0.0f)
 
 struct CellState {
@@ -69,20 +74,23 @@ __device__ inline float stored_n(float n, float h) { return fabsf(h) <= 1 ? n + 
 // g o, GRU r z n and W_hn h + b_hn.
 __device__ inline CellState cell_forward(CellState before, const float* x, const float* recurrent, float bias_n,
                                          float* saved_gates) {
-    const float first = x[0] + recurrent[0];
-    if (CELL == RNN_TANH) return {tanh_approx(first), 0};
-    if (CELL == RNN_RELU) return {first > 0 || first != first ? first : 0, 0};
-    saved_gates[0] = sigmoid(first), saved_gates[1] = sigmoid(x[1 % GATES] + recurrent[1 % GATES]);
-    if (CELL == GRU) {
-        saved_gates[3] = recurrent[2 % GATES] + bias_n;
-        const float n = tanh_approx(x[2 % GATES] + saved_gates[0] * saved_gates[3]);
-        saved_gates[2] = stored_n(n, before.h);
-        return {fmaf(saved_gates[1], before.h - n, n), 0};
+    if (CELL == RNN_TANH) return {tanh_approx(x[0] + recurrent[0]), 0};
+    if (CELL == RNN_RELU) {
+        const float sum = x[0] + recurrent[0];
+        return {sum > 0 || sum != sum ? sum : 0, 0};
     }
-    saved_gates[2] = tanh_approx(x[2 % GATES] + recurrent[2 % GATES]),
-    saved_gates[3] = sigmoid(x[3 % GATES] + recurrent[3 % GATES]);
-    const float c = fmaf(saved_gates[1], before.c, saved_gates[0] * saved_gates[2]);
-    return {saved_gates[3] * tanh_approx(c), c};
+    if (CELL == GRU) {
+        const float r = sigmoid(x[GRU_R] + recurrent[GRU_R]), z = sigmoid(x[GRU_Z] + recurrent[GRU_Z]);
+        const float recurrent_n = recurrent[GRU_N] + bias_n, n = tanh_approx(x[GRU_N] + r * recurrent_n);
+        saved_gates[GRU_R] = r, saved_gates[GRU_Z] = z, saved_gates[GRU_N] = stored_n(n, before.h);
+        saved_gates[GRU_EXTRA] = recurrent_n;
+        return {fmaf(z, before.h - n, n), 0};
+    }
+    const float i = sigmoid(x[LSTM_I] + recurrent[LSTM_I]), f = sigmoid(x[LSTM_F] + recurrent[LSTM_F]);
+    const float g = tanh_approx(x[LSTM_G] + recurrent[LSTM_G]), o = sigmoid(x[LSTM_O] + recurrent[LSTM_O]);
+    saved_gates[LSTM_I] = i, saved_gates[LSTM_F] = f, saved_gates[LSTM_G] = g, saved_gates[LSTM_O] = o;
+    const float c = fmaf(f, before.c, i * g);
+    return {o * tanh_approx(c), c};
 }
 
 // Local gradients of a step. d_c takes d_h * dc_dh first; then the gates' gradients are d_h, LSTM's but o's d_c, times `gates`,
@@ -95,21 +103,20 @@ struct LocalGradients {
 // before it.
 __device__ inline LocalGradients cell_local_gradients(const float* saved_gates, float h, float c, float c_before) {
     LocalGradients result = {};
-    const float first = saved_gates[0], second = saved_gates[1], third = saved_gates[2];
     if (CELL == RNN_TANH) result.gates[0] = 1 - h * h;
     if (CELL == RNN_RELU) result.gates[0] = h <= 0 ? 0 : 1;
     if (CELL == GRU) {
-        const float of_n = (1 - second) * (1 - third * third);
-        result.gates[0] = of_n * saved_gates[3] * first * (1 - first),
-        result.gates[1 % GATES] = (h - third) * second * (1 - second);
-        result.gates[2 % GATES] = of_n, result.recurrent = of_n * first, result.h = second;
+        const float r = saved_gates[GRU_R], z = saved_gates[GRU_Z], n = saved_gates[GRU_N];
+        const float of_n = (1 - z) * (1 - n * n);
+        result.gates[GRU_R] = of_n * saved_gates[GRU_EXTRA] * r * (1 - r), result.gates[GRU_Z] = (h - n) * z * (1 - z);
+        result.gates[GRU_N] = of_n, result.recurrent = of_n * r, result.h = z;
     }
     if (CELL == LSTM) {
+        const float i = saved_gates[LSTM_I], f = saved_gates[LSTM_F], g = saved_gates[LSTM_G], o = saved_gates[LSTM_O];
         const float tanh_c = tanh_approx(c);
-        result.gates[0] = third * first * (1 - first), result.gates[1 % GATES] = c_before * second * (1 - second);
-        result.gates[2 % GATES] = first * (1 - third * third),
-                         result.gates[3 % GATES] = tanh_c * saved_gates[3] * (1 - saved_gates[3]);
-        result.dc_dh = saved_gates[3] * (1 - tanh_c * tanh_c), result.c = second;
+        result.gates[LSTM_I] = g * i * (1 - i), result.gates[LSTM_F] = c_before * f * (1 - f);
+        result.gates[LSTM_G] = i * (1 - g * g), result.gates[LSTM_O] = tanh_c * o * (1 - o);
+        result.dc_dh = o * (1 - tanh_c * tanh_c), result.c = f;
     }
     return result;
 }
