@@ -130,22 +130,23 @@ __device__ inline bool run_steps(SharedStorage& shared, const Params& params, co
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_forward(const __grid_constant__ Params params) {
-    input_gemm(params);
+    const Params values = params;  // of which fewer are spilled, where weights fill the registers, than of the parameter
+    input_gemm(values);
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
-    const ThreadCoords first = thread_coords(params.batch);
+    const ThreadCoords first = thread_coords(values.batch);
     zero_smem(&shared.own, sizeof(shared.own));
-    load_biases_and_carry(shared.pointwise, params, first);
+    load_biases_and_carry(shared.pointwise, values, first);
     __syncthreads();
-    for (int tile = 0; params.h0 && tile < num_tiles(first); tile++)
-        publish_initial_states(shared.own[tile], params, first, tile);
+    for (int tile = 0; values.h0 && tile < num_tiles(first); tile++)
+        publish_initial_states(shared.own[tile], values, first, tile);
     jitter(-1, 5);
     ResidentWeights weights(shared.pointwise.weight_storage, nullptr, 0, [&](int pass, int i) {
-        return load_resident_fragment(params.weight_hh, first, pass * M_TILES_PER_PASS + i);
+        return load_resident_fragment(values.weight_hh, first, pass * M_TILES_PER_PASS + i);
     });
     __syncthreads();
-    if (!run_steps(shared, params, weights)) {
-        const ThreadCoords thread = thread_coords(params.batch);
-        *(volatile int*)params.status = 1;
-        write_nan(params, thread, num_tiles(thread));
+    if (!run_steps(shared, values, weights)) {
+        const ThreadCoords thread = thread_coords(values.batch);
+        *(volatile int*)values.status = 1;
+        write_nan(values, thread, num_tiles(thread));
     }
 }
