@@ -1,12 +1,11 @@
-// What a block reads ahead of its computing, in shared memory and not in registers: for each row one packed value a thread, for
-// STAGES tiles at once, in dynamic shared memory.
-// With ALIGNED 16 bytes are copied at once, which serve PIECE threads that have neighbouring channels of one stretch; otherwise
-// each thread copies its own. A warp copies for itself alone, so it waits for no other.
+// Prefetched inputs of STAGES tiles in dynamic shared memory: for each row one packed value a thread.
+// With ALIGNED a copy has 16 bytes, for THREADS_PER_COPY threads with neighbouring channels of one segment. Otherwise each
+// thread copies its own value. A warp copies for itself alone, so it waits for no other.
 #pragma once
 #include "vector_dtypes.cuh"
 
 #define THREADS (32 * WARPS)
-#define PIECE (ALIGNED ? 16 / (int)sizeof(vec_t) : 1)  // threads that a copy serves; also the rows that a warp copies at once
+#define THREADS_PER_COPY (ALIGNED ? 16 / (int)sizeof(vec_t) : 1)  // also the rows that a warp copies at once
 
 #ifdef __CUDA_ARCH__
 extern __shared__ __align__(16) unsigned char dynamic_shared[];
@@ -14,10 +13,10 @@ extern __shared__ __align__(16) unsigned char dynamic_shared[];
 static unsigned char dynamic_shared[DYNAMIC_BYTES];
 #endif
 
-__device__ inline void copy_ahead(vec_t* to, const scalar_t* from) {
+__device__ inline void cp_async(vec_t* to, const scalar_t* from) {
 #if __CUDA_ARCH__ >= 800
     const unsigned target = (unsigned)__cvta_generic_to_shared(to);
-    if (PIECE * sizeof(vec_t) == 16)
+    if (THREADS_PER_COPY * sizeof(vec_t) == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(from) : "memory");
     else if (sizeof(vec_t) == 8)
         asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(target), "l"(from) : "memory");
@@ -26,30 +25,30 @@ __device__ inline void copy_ahead(vec_t* to, const scalar_t* from) {
     else
         *to = *(const vec_t*)from;
 #else
-    for (int i = 0; i < PIECE; ++i) to[i] = ((const vec_t*)from)[i];
+    for (int i = 0; i < THREADS_PER_COPY; ++i) to[i] = ((const vec_t*)from)[i];
 #endif
 }
 
-// Ends a tile's copies; every warp does so for every tile, so that the tiles count.
-__device__ inline void end_copies() {
+// Commits a tile's copies as one group. Every warp does so for every tile, so that groups count tiles.
+__device__ inline void cp_async_commit_group() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
-// Waits until all that this warp copied is there, save for the last STAGES - 1 tiles.
-__device__ inline void wait_for_copies() {
+// Waits until at most the last STAGES - 1 tiles of this warp's copies are pending.
+__device__ inline void cp_async_wait_group() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
 #endif
     __syncwarp();
 }
 
-// What of a warp's rows this thread copies: PIECE threads' values of every PIECE-th row, from `row` on.
-struct Piece {
+// A thread's part of its warp's copies: values of THREADS_PER_COPY threads, of every THREADS_PER_COPY-th row from `row` on.
+struct CopyLane {
     int thread, row;
-    __device__ Piece() {
-        const int across = 32 / PIECE, lane = threadIdx.x % 32;
-        thread = threadIdx.x - lane + lane % across * PIECE;
+    __device__ CopyLane() {
+        const int across = 32 / THREADS_PER_COPY, lane = threadIdx.x % 32;
+        thread = threadIdx.x - lane + lane % across * THREADS_PER_COPY;
         row = lane / across;
     }
 };

@@ -51,7 +51,8 @@ struct SmemStage {
     vec_t (*values)[THREADS];
     __device__ SmemStage(int stage) : values((vec_t(*)[THREADS])dynamic_shared + stage * ARRAYS * STEPS) {}
     __device__ vec_t& vector(int array, int step) const { return values[array * STEPS + step][threadIdx.x]; }
-    __device__ void copy(int array, const Place& tile, const Rows<const scalar_t>& rows, offset column, int later) const {
+    __device__ void copy(int array, const ThreadTile& tile, const StridedTensor<const scalar_t>& rows, offset column,
+                         int later) const {
         tile.copy(values + array * STEPS, rows, column, later);
     }
 };
@@ -62,10 +63,11 @@ struct GateTile {
     bool has_reset[STEPS];
 
     template <int ARRAYS>
-    __device__ static void copy(const SmemStage<ARRAYS>& stage, const Place& tile, const Rows<const scalar_t>& rows) {
+    __device__ static void copy(const SmemStage<ARRAYS>& stage, const ThreadTile& tile,
+                                const StridedTensor<const scalar_t>& rows) {
         for (int gate = 0; gate < GATES; ++gate) stage.copy(gate, tile, rows, gate * tile.hidden, 0);
     }
-    __device__ GateTile(const Place& tile, const scalar_t* bias_data, const Rows<const unsigned char>& resets) {
+    __device__ GateTile(const ThreadTile& tile, const scalar_t* bias_data, const StridedTensor<const unsigned char>& resets) {
         for (int gate = 0; gate < GATES; ++gate)
             if (BIASED) bias[gate] = load_vector(bias_data, tile.is_inside, gate * tile.hidden + tile.channel);
 #pragma unroll
@@ -74,7 +76,7 @@ struct GateTile {
     }
     // Pads the steps beyond the last with identity maps.
     template <int ARRAYS>
-    __device__ static void pad_with_identity(const SmemStage<ARRAYS>& stage, const Place& tile) {
+    __device__ static void pad_with_identity(const SmemStage<ARRAYS>& stage, const ThreadTile& tile) {
         for (int i = tile.count(); i < STEPS; ++i)
             for (int gate = 0; gate < GATES; ++gate) stage.vector(gate, i) = narrow_all(identity_input(gate));
     }
@@ -107,8 +109,8 @@ struct ThreadSegment {
     __device__ acc_t apply_step(int i, int p, acc_t state) const {
         return apply({scale.data[i][p], shift.data[i][p]}, state);
     }
-    __device__ Maps summary() const {
-        Maps maps;
+    __device__ ThreadMaps summary() const {
+        ThreadMaps maps;
         for (int p = 0; p < PACK; ++p) {
             Affine map = {1, 0};
             bool has_reset = false, is_positive = true;
@@ -131,12 +133,12 @@ struct ThreadSegment {
 
 #if !BACKWARD
 struct Params {
-    Rows<const scalar_t> x;
+    StridedTensor<const scalar_t> x;
     const scalar_t *bias, *h0;
-    Rows<scalar_t> output;
+    StridedTensor<scalar_t> output;
     scalar_t* h_n;
     const offset* lengths;
-    Rows<const unsigned char> resets;
+    StridedTensor<const unsigned char> resets;
     status_word* tile_status;
     int steps, batch, hidden, is_reverse, tiles, group_bits;
 };
@@ -146,18 +148,20 @@ struct Forward {
     typedef SmemStage<GATES> Ahead;
     typedef ThreadSegment Steps;
     const Params& params;
-    const Block& block;
+    const TileScheduler& block;
 
-    __device__ Place place(const Job& job) const {
-        return Place(params.lengths, block, job, params.steps, params.hidden, params.is_reverse);
+    __device__ ThreadTile place(const TileIndex& job) const {
+        return ThreadTile(params.lengths, block, job, params.steps, params.hidden, params.is_reverse);
     }
-    __device__ vec_acc_t start(const Place& tile) const { return load_vector(params.h0, tile.is_inside, tile.in_state()); }
+    __device__ vec_acc_t start(const ThreadTile& tile) const {
+        return load_vector(params.h0, tile.is_inside, tile.state_offset());
+    }
     __device__ static Ahead ahead(int stage) { return Ahead(stage); }
-    __device__ void load(const Ahead& stage, const Place& tile) const { GateTile::copy(stage, tile, params.x); }
-    __device__ Steps steps(const Ahead& stage, const Place& tile) const {
+    __device__ void load(const Ahead& stage, const ThreadTile& tile) const { GateTile::copy(stage, tile, params.x); }
+    __device__ Steps steps(const Ahead& stage, const ThreadTile& tile) const {
         Steps segment;
         const GateTile gate_tile(tile, params.bias, params.resets);
-        if (!tile.is_whole(0)) GateTile::pad_with_identity(stage, tile);
+        if (!tile.is_full_tile(0)) GateTile::pad_with_identity(stage, tile);
 #pragma unroll
         for (int i = 0; i < STEPS; ++i) {
             acc_t gate_inputs[PACK][GATES];
@@ -170,16 +174,16 @@ struct Forward {
         }
         return segment;
     }
-    __device__ void store_outputs(const Steps& steps, const Place& tile, vec_acc_t state) const {
-        if (tile.is_whole(0))
+    __device__ void store_outputs(const Steps& steps, const ThreadTile& tile, vec_acc_t state) const {
+        if (tile.is_full_tile(0))
             store_steps<true>(steps, tile, state);
         else
             store_steps<false>(steps, tile, state);
         if (tile.is_inside && tile.first_step < params.steps && params.steps <= tile.first_step + STEPS)
-            store(params.h_n + tile.in_state(), state);
+            store(params.h_n + tile.state_offset(), state);
     }
     template <bool IS_WHOLE>
-    __device__ void store_steps(const Steps& steps, const Place& tile, vec_acc_t& state) const {
+    __device__ void store_steps(const Steps& steps, const ThreadTile& tile, vec_acc_t& state) const {
         scalar_t* target = tile.at(params.output, tile.first_step) + tile.channel;
         const int count = tile.count();
 #pragma unroll
@@ -195,20 +199,20 @@ struct Forward {
 };
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) scan_forward(const __grid_constant__ Params params) {
-    const Block block(params.tile_status, params.batch, params.hidden, params.tiles, params.group_bits);
-    run(Forward{params, block}, block);
+    const TileScheduler block(params.tile_status, params.batch, params.hidden, params.tiles, params.group_bits);
+    scan_tiles(Forward{params, block}, block);
 }
 
 #else
 struct Params {
-    Rows<const scalar_t> x;
+    StridedTensor<const scalar_t> x;
     const scalar_t *bias, *h0;
-    Rows<const scalar_t> output, d_output;
+    StridedTensor<const scalar_t> output, d_output;
     const scalar_t* d_h_n;
-    Rows<scalar_t> d_x;
+    StridedTensor<scalar_t> d_x;
     scalar_t* d_h0;
     const offset* lengths;
-    Rows<const unsigned char> resets;
+    StridedTensor<const unsigned char> resets;
     status_word* tile_status;
     int steps, batch, hidden, is_reverse, tiles, group_bits;
 };
@@ -222,31 +226,33 @@ struct Backward {
         PerItem local_gradients[GATES], output_gradient;
     };
     const Params& params;
-    const Block& block;
+    const TileScheduler& block;
 
-    __device__ Place place(const Job& job) const {
-        return Place(params.lengths, block, job, params.steps, params.hidden, !params.is_reverse);
+    __device__ ThreadTile place(const TileIndex& job) const {
+        return ThreadTile(params.lengths, block, job, params.steps, params.hidden, !params.is_reverse);
     }
-    __device__ vec_acc_t start(const Place& tile) const { return load_vector(params.d_h_n, tile.is_inside, tile.in_state()); }
+    __device__ vec_acc_t start(const ThreadTile& tile) const {
+        return load_vector(params.d_h_n, tile.is_inside, tile.state_offset());
+    }
     __device__ static Ahead ahead(int stage) { return Ahead(stage); }
-    __device__ void load(const Ahead& stage, const Place& tile) const {
+    __device__ void load(const Ahead& stage, const ThreadTile& tile) const {
         GateTile::copy(stage, tile, params.x);
         stage.copy(H_BEFORE, tile, params.output, 0, 1);
         stage.copy(OUTPUT_GRADIENT, tile, params.d_output, 0, 0);
     }
     // The state before a sequence's first step is h0; steps beyond the last have an output gradient of 0.
-    __device__ void pad_with_identity(const Ahead& stage, const Place& tile) const {
+    __device__ void pad_with_identity(const Ahead& stage, const ThreadTile& tile) const {
         GateTile::pad_with_identity(stage, tile);
-        const vec_t h0_vector = narrow_all(load_vector(params.h0, tile.is_inside, tile.in_state()));
+        const vec_t h0_vector = narrow_all(load_vector(params.h0, tile.is_inside, tile.state_offset()));
         for (int i = 0; i < STEPS; ++i) {
             if (i >= tile.count()) stage.vector(OUTPUT_GRADIENT, i) = narrow_all(vec_acc_t());
             if (i >= tile.count() || !tile.is_alive(tile.first_step + i + 1)) stage.vector(H_BEFORE, i) = h0_vector;
         }
     }
-    __device__ Steps steps(const Ahead& stage, const Place& tile) const {
+    __device__ Steps steps(const Ahead& stage, const ThreadTile& tile) const {
         Steps segment;
         const GateTile gate_tile(tile, params.bias, params.resets);
-        if (MASKED || !tile.is_whole(1)) pad_with_identity(stage, tile);
+        if (MASKED || !tile.is_full_tile(1)) pad_with_identity(stage, tile);
 #pragma unroll
         for (int i = 0; i < STEPS; ++i) {
             acc_t gate_inputs[PACK][GATES], local_gradients[GATES];
@@ -265,7 +271,7 @@ struct Backward {
         }
         return segment;
     }
-    __device__ void store_outputs(const Steps& steps, const Place& tile, vec_acc_t dh_carry) const {
+    __device__ void store_outputs(const Steps& steps, const ThreadTile& tile, vec_acc_t dh_carry) const {
         scalar_t* target = tile.at(params.d_x, tile.first_step) + tile.channel;
         const int count = tile.count();
 #pragma unroll
@@ -281,12 +287,12 @@ struct Backward {
             if (i < count)
                 for (int gate = 0; gate < GATES; ++gate) store(target + gate * params.hidden, d_gates[gate]);
         }
-        if (params.d_h0 && count && params.steps <= tile.first_step + STEPS) store(params.d_h0 + tile.in_state(), dh_carry);
+        if (params.d_h0 && count && params.steps <= tile.first_step + STEPS) store(params.d_h0 + tile.state_offset(), dh_carry);
     }
 };
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) scan_backward(const __grid_constant__ Params params) {
-    const Block block(params.tile_status, params.batch, params.hidden, params.tiles, params.group_bits);
-    run(Backward{params, block}, block);
+    const TileScheduler block(params.tile_status, params.batch, params.hidden, params.tiles, params.group_bits);
+    scan_tiles(Backward{params, block}, block);
 }
 #endif
