@@ -80,10 +80,16 @@ class Worker:
         )
 
     def ask(self, **request: Any) -> Any:
+        self.send(**request)
+        return self.receive()
+
+    def send(self, **request: Any) -> None:
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
+
+    def receive(self) -> Any:
+        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"the worker ended with exit code {self._process.wait()}")
@@ -104,6 +110,15 @@ def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
     return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)
 
 
+def _failure(worker: Worker) -> str:
+    """The error of a worker's answer, empty where there is none."""
+    try:
+        worker.receive()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
 def _rounds(old: Worker, new: Worker, count: int) -> list[tuple[float, float]]:
     """Times in us by both, a pair for each round; every other round runs backwards."""
     pairs = []
@@ -117,7 +132,10 @@ def _rounds(old: Worker, new: Worker, count: int) -> list[tuple[float, float]]:
 def measure(old: Worker, new: Worker, implementation: str, case: str) -> Measured:
     """Builds the case in both processes and times it; once more, with twice the rounds, where it looks slower."""
     for worker in (old, new):
-        worker.ask(build=[implementation, case])
+        worker.send(build=[implementation, case])
+    failures = [failure for worker in (old, new) if (failure := _failure(worker))]
+    if failures:
+        raise RuntimeError("; ".join(failures))
     pairs = _rounds(old, new, ROUNDS)
     ratio, low, high = interval([b / a for a, b in pairs])
     if was_repeated := low > LIMIT:
