@@ -1,7 +1,8 @@
 """Compares the speed of two checkouts on one GPU: `python -m pytest_ecornn.suites.checkouts OLD --only NAME --output FILE`.
 
-Each checkout has a process. They take turns, old new new old, and a ratio is taken of each round, of replayed CUDA graphs. The
-last column is the ratio of the host's time of a call. It prints a table of Markdown, with the geometric mean of each implementation, and appends a line of JSON for each case to FILE.
+Each checkout has a process. They take turns, old new new old, replaying CUDA graphs, and a ratio is taken of each round. The
+last column is the ratio of the host's time of a call. It prints a table of Markdown, with the geometric mean of each
+implementation, and appends a line of JSON for each case to FILE.
 Exit code 1: a case is slower, its whole interval above the limit in two measurements. Exit code 2: there is no CUDA device.
 """
 
