@@ -1,9 +1,9 @@
 // Reduction over the blocks of a cluster, each of which has the non-zeros of all their rows in one segment of the columns. They
-// send partial sums to the rows' own blocks, into two buffers by turns, each with an mbarrier that counts the bytes. Each block
-// sends something to each other in every step. So a sender that reuses a buffer, and has received the states of the step
-// before, knows that the buffer's block has read it: those states were computed with partial sums from its whole cluster, of
-// which one block had received what that block published after its read. For the same reason no reader is left of what a block
-// overwrites when it publishes.
+// send partial sums to the rows' own blocks, into two buffers that alternate. The mbarrier of each buffer counts the bytes.
+// Each block sends something to each other in every step. A sender that reuses a buffer has received the states of the step
+// before. That is the proof that the buffer's block has read it: those states were computed with partial sums from its whole
+// cluster, and one block of that had received what the buffer's block published after its read. For the same reason no reader
+// still needs what a block overwrites when it publishes.
 #pragma once
 #include "ecornn/ptx/cluster.cuh"
 #include "ecornn/ptx/mbarrier.cuh"

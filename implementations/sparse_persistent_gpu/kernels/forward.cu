@@ -7,25 +7,25 @@
 //   unless all have PARTS_A_ROW of them, or of clusters [BLOCKS], how many a block receives (packing.py); and for
 //   mailboxes [tiles of all groups, 2, BLOCKS, PACKETS] of 16 bytes, then [tiles of all groups] of 16 bytes: all 0 before the
 //   launch. No two may alias. Alignment: of the element; mailboxes: 16 bytes; values: 4 bytes.
-// Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of SEQUENCES sequences, which knows no
-//   other; block r of a group owns UNITS hidden units from r * UNITS. Of BLOCK_THREADS threads each multiplies non-zeros of one
-//   row; GATE_THREADS pointwise threads have the states, the others receive what all blocks publish. CLUSTER adjacent blocks
-//   divide the columns of their rows (cluster_reduce.cuh); more than one only where TILES is 1.
-//   Shared bytes: Sparse.shared_bytes.
+// Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of SEQUENCES sequences, independent of
+//   the other groups; block r of a group owns UNITS hidden units from r * UNITS. Of BLOCK_THREADS threads each multiplies
+//   non-zeros of one row; GATE_THREADS pointwise threads have the states, the others receive what all blocks publish. CLUSTER
+//   adjacent blocks divide the columns of their rows (cluster_reduce.cuh); more than one only where TILES is 1.
+//   Shared bytes: SparseConfig.shared_bytes (config.py).
 // Cost: reads the non-zeros once, T B G H values, writes T B H; 2 T B operations a non-zero. Each block receives 4/3 B H values
 //   of others a step, and reads a non-zero's states of SEQUENCES sequences from shared memory.
 // Limits: compute capability 8.0; at most 65,536 positions of states; T, B, G * H below 2^30; offsets 64-bit.
-// Order: 1. A packet is written and read as one (ld_st_128.cuh): who reads its epoch reads it whole.
+// Order: 1. A packet is stored and loaded as one (ld_st_128.cuh), so one whose epoch is valid is valid as a whole.
 //   2. h_(t+1) of a tile overwrites h_(t-1): its producer has read all of h_t, each packet of which was published by a block
 //      all of whose threads had read all of h_(t-1), the block's barriers being between.
-//   3. So no consumer is left of what is overwritten, and a reader sees the epoch it waits for, or that of two steps before, or
-//      0. Without TIMESTAMPS the same holds of the counter in place of epochs.
+//   3. So no consumer still needs what is overwritten, and one that polls sees the epoch that it waits for, or that of two
+//      steps before, or 0. Without TIMESTAMPS the same holds of the counter in place of epochs.
 //   4. In a block two barriers a tile and step are between receiving and the product, and between its partial sums and their
 //      reduction.
 //   5. Then the receiver threads go on to the next packets, which overwrite states that the product has read, and store them
 //      before the next barrier, by which the pointwise threads have read all partial sums.
-//   6. A wait of WATCHDOG_NS times out for all threads of its block at the second barrier, and in turn for all blocks of the
-//      group.
+//   6. A wait that takes WATCHDOG_NS times out for all threads of its block at the second barrier, and so, in turn, for all
+//      blocks of the group.
 //   7. Sums are reduced in one order: bit-equal repeats.
 //   8. In clusters the wait for partial sums, and then that for what is published, replace the second barrier
 //      (cluster_reduce.cuh).

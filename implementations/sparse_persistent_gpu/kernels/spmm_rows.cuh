@@ -1,6 +1,6 @@
 // A block's pruned rows: column indices and values of their non-zeros, resident in registers and then in shared memory, and
 // their product with states of SEQUENCES sequences, in float32. A thread has non-zeros of one row alone, in packed pairs:
-// REG_PAIRS pairs in registers, SMEM_PAIRS in shared memory (_sparse_packing.py assigns them).
+// REG_PAIRS pairs in registers, SMEM_PAIRS in shared memory (packing.py assigns them).
 #pragma once
 #include "ecornn/ptx/opaque.cuh"
 #include "state_exchange.cuh"

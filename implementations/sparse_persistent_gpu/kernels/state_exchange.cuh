@@ -1,7 +1,8 @@
 // State exchange between blocks of a grid that multiply pruned rows: of every hidden unit VALUES_PER_UNIT values for each of a
-// tile's SEQUENCES, a unit's side by side. All blocks receive them in shared memory, or each of a cluster those of one segment
-// of the blocks. A position is one value of all sequences: that many bytes are read at once. Blocks publish packets that carry
-// an epoch as their flag (ll_packet.cuh; Lamport timestamps), or, without TIMESTAMPS, arrive at a counter once a tile and step.
+// tile's SEQUENCES, those of a unit adjacent. All blocks receive them in shared memory, or each of a cluster those of one
+// segment of the blocks. A position is one value of all sequences: that many bytes are read at once. Blocks publish packets
+// that carry an epoch as their flag (ll_packet.cuh; Lamport timestamps), or, without TIMESTAMPS, arrive at a counter once a
+// tile and step.
 #pragma once
 #include "ecornn/common/zero_smem.cuh"
 #include "ecornn/rnn/ll_packet.cuh"
@@ -68,7 +69,7 @@ struct alignas(16) OutgoingStates {
 #define PACKETS_PER_TILE (BLOCKS * OutgoingStates::PACKETS)
 #define RECEIVED_PACKETS (BLOCKS_PER_SEGMENT * OutgoingStates::PACKETS)
 
-// Mailboxes of the tiles of all groups of blocks: two buffers of packets a tile, by turns of epochs, then a counter a tile.
+// Mailboxes of the tiles of all groups of blocks: two buffers of packets a tile, by epoch % 2, then a counter a tile.
 struct Mailbox {
     unsigned first_sent, first_received;  // of a buffer's packets, that the block sends and receives
     uint4* packets;
