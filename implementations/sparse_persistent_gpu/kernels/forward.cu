@@ -32,7 +32,7 @@
 #define VALUES_PER_UNIT 1
 #define K_PARTITIONS 1
 #define SUM_BUFFERS 1
-#define SUM_ROWS 1  // PartialSums has them
+#define SUM_ROWS 1  // as the sums are in PartialSums
 #define SUM_COLUMNS 1
 #define INPUT_K_TILES 0
 #define ELEMENTS_PER_VECTOR (16 / (int)sizeof(scalar_t))
@@ -57,13 +57,13 @@ struct SharedStorage {
     OutgoingStates outgoing[TILES];
     PartialSums partial_sums;
     PointwiseStorage pointwise;
-    int timed_out;  // some thread's wait for another block has timed out
+    int timed_out;  // the wait of some thread for another block has timed out
     PartialSumExchange exchange;
 };
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Sparse.shared_bytes");
 
-// Sums and states of every tile and step, published and stored. False after a timeout. Pointwise and receiver threads run it
-// compiled apart: each has registers for what it needs alone.
+// Computes, publishes and writes the states of every tile and step. False after a timeout. It is compiled once for pointwise
+// and once for receiver threads, so that each role has registers only for what it needs.
 template <bool IS_POINTWISE_WARP>
 __device__ inline bool run_steps(SharedStorage& shared, const Params& params, const Mailbox& mailbox,
                                  const ThreadCoords& thread, const Destination& destination) {
@@ -124,7 +124,7 @@ extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(BLOCK_THREADS, 1)
     sparse_persistent_forward(const __grid_constant__ Params params) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     unsigned opaque_number = threadIdx.x, opaque_block = blockIdx.x;
-    opaque(opaque_number), opaque(opaque_block);  // which would otherwise be read anew wherever they are needed
+    opaque(opaque_number), opaque(opaque_block);  // else the compiler would read them again at each use
     const int number = opaque_number, block = opaque_block;
     const ThreadCoords thread = {number, number / 32, number % 32, block % BLOCKS * UNITS,
                                  block / BLOCKS * TILES * TILE_BATCH, params.batch};

@@ -29,13 +29,13 @@ struct alignas(POSITION_BYTES) PositionVector {
     scalar_t data[SEQUENCES];
 };
 
-// Of a block: pairs [SMEM_PAIRS] of each thread, a word of all threads after the other.
+// A block's pairs in shared memory, SMEM_PAIRS for each thread: one word of all threads after the other.
 struct WeightStorage {
     unsigned words[(SMEM_PAIRS > 0 ? SMEM_PAIRS : 1) * PAIR_WORDS * BLOCK_THREADS];
 };
 
-// col_indices: [BLOCKS, PAIRS_PER_THREAD, BLOCK_THREADS]; values likewise, a pair's first value of all threads before its
-// second in float32, in 16 bits both side by side.
+// col_indices: [BLOCKS, PAIRS_PER_THREAD, BLOCK_THREADS]; values likewise. In float32 the first values of all threads' pairs
+// come before the second ones; in 16 bits a pair's two values are adjacent.
 struct NonZeros {
     PackedPair reg_pairs[REG_PAIRS > 0 ? REG_PAIRS : 1];
 
