@@ -74,7 +74,7 @@ def scan_split() -> Diagram:
 def transposed() -> Diagram:
     host, below, above = range(3)
     roles = [
-        Lifeline("Steps.forward", "host", "captured in a CUDA graph"),
+        Lifeline("StepLauncher.forward", "host", "captured in a CUDA graph"),
         Lifeline("layer 0", "the current stream", "cuBLAS and step_forward"),
         Lifeline("layer 1", "its own stream", "cuBLAS and step_forward"),
     ]
@@ -86,9 +86,9 @@ def transposed() -> Diagram:
             [Arrow(host, above, "wait_stream: what came before", _FLAG)],
             work(below, "chunk 0: for each step W_hh h by cuBLAS,", "then step_forward: gates, c, h"),
             [Arrow(below, above, "event: chunk 0 of layer 0 is done", _FLAG)],
-            work(below, "chunk 1: the same") + work(above, "from_below: W_ih x of chunk 0,", "then its steps"),
+            work(below, "chunk 1: the same") + work(above, "input_gemm: W_ih x of chunk 0,", "then its steps"),
             [Arrow(below, above, "event: chunk 1 of layer 0 is done", _FLAG)],
-            work(below, "chunk 2: the same") + work(above, "from_below: W_ih x of chunk 1,", "then its steps"),
+            work(below, "chunk 2: the same") + work(above, "input_gemm: W_ih x of chunk 1,", "then its steps"),
             [Arrow(above, host, "wait_stream: all streams are joined", _FLAG)],
             work(host, "output and final states"),
         ],
@@ -100,9 +100,9 @@ def scan_cpu() -> Diagram:
     caller, thread, counter, other = range(4)
     roles = [
         Lifeline("caller", "Python", "Scan._run"),
-        Lifeline("thread 0", "OpenMP pool of torch", "forward_summary, forward"),
+        Lifeline("thread 0", "OpenMP pool of torch", "chunk_reduce, forward"),
         Lifeline("integers, states", "memory", "NEXT counts tasks"),
-        Lifeline("thread 1", "OpenMP pool of torch", "forward_summary, forward"),
+        Lifeline("thread 1", "OpenMP pool of torch", "chunk_reduce, forward"),
     ]
     threads = (thread, other)
     return Diagram(
@@ -111,13 +111,13 @@ def scan_cpu() -> Diagram:
         [
             work(caller, "launch forward_summary"),
             [Arrow(caller, counter, "GOMP_parallel with the integers' address", _FLAG)],
-            [Arrow(counter, role, "take_one: a task", _DATA) for role in threads],
+            [Arrow(counter, role, "fetch_add: a task", _DATA) for role in threads],
             work(threads, "a chunk, tile and sequence:", "its map of the initial state"),
             [Arrow(role, counter, "state, decay", _DATA) for role in threads],
             [Arrow(counter, caller, "GOMP_parallel has returned", _FLAG)],
             work(caller, "chunk after chunk: initial", "state = decay * before + state"),
             [Arrow(caller, counter, "launch forward", _FLAG)],
-            [Arrow(counter, role, "take_one: a task", _DATA) for role in threads],
+            [Arrow(counter, role, "fetch_add: a task", _DATA) for role in threads],
             work(threads, "prefetch, gates, recurrence,", "write; a fence at the end"),
             [Arrow(counter, caller, "GOMP_parallel has returned", _FLAG)],
         ],

@@ -34,7 +34,7 @@ def cluster_forward() -> Diagram:
             + work(mmas, "next tile, or the wait", "for SumsEmpty[1 - b]"),
             [Arrow(right, left, "SumsEmpty[b]", _EMPTY) for left, right in sides],
             wait(pointwises, "named_barrier_sync StatesReady", "pointwise warps of the block"),
-            work(pointwises, "thread 0: arrive_expect_tx", "all: ClusterBroadcast::broadcast"),
+            work(pointwises, "thread 0 alone:", "mbarrier_arrive_expect_tx;", "all: ClusterBroadcast::broadcast"),
             [Arrow(right, left, "arrive: own h is written", _FULL) for left, right in sides],
             [Arrow(pointwise, other_mma, "st.async h_(t+1), barriers[(t + 1) % 2]", _DATA)],
             [Arrow(other_pointwise, mma, "st.async h_(t+1), barriers[(t + 1) % 2]", _DATA)],
@@ -92,7 +92,9 @@ def cluster_backward() -> Diagram:
         "cluster_backward.cu: the i-th step backward of a tile; g is the buffer of the gates",
         roles,
         [
-            work(both, "local_gradients; load the next inputs", "thread 0: arrive_expect_tx, barriers[i % 2]"),
+            work(
+                both, "local_gradients; load the next inputs", "thread 0: mbarrier_arrive_expect_tx,", "barriers[i % 2][tile]"
+            ),
             [Arrow(barriers, role, "bytes of step i - 1", _DATA) for role in both],
             wait(both, "mbarrier_wait_parity", "barriers[(i - 1) % 2][tile]"),
             work(both, "add_partial_sums, in the order of blocks", "pointwise_backward: d_gates; gates[g]"),

@@ -7,7 +7,7 @@
 // K tiles whose split fragments may be in registers at once.
 #define K_TILES_IN_FLIGHT ((3 + M_TILES_PER_WARP - 1) / M_TILES_PER_WARP)
 
-// Of 8 sequences, with a block's units adjacent, and what 8 lanes read at once in different banks.
+// Elements of 8 sequences. A block's units are adjacent; what 8 lanes read at once is in different banks.
 template <int K_TILES> struct BTile {
     static constexpr int VECTORS_PER_SEQUENCE = K_TILES * K_PARTITIONS * 4;
     scalar_t data[VECTORS_PER_SEQUENCE][8][ELEMENTS_PER_VECTOR];

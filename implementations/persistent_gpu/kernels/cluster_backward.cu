@@ -1,6 +1,6 @@
 // Maths: the backward pass of cluster_forward.cu, CELL, all T steps of one layer and direction in one launch: from the last
 //   step to the first, dh = d_output + W_hh^T d_gates of the step after, d_gates from dh and what the forward pass saved.
-// Layout: of Params (backward_step.cuh, and below), by field:
+// Layout: of Params (BackwardParams and below), by field:
 //   saved_gates [rows, 4*H] scalar_t, saved_cells [rows, H] float, read: as cluster_forward.cu wrote them
 //   output, d_output [T, B, H] scalar_t, read: element (t, b, h) at t * NAME_step + b * NAME_sequence + h
 //   weight_hh [G*H, H] scalar_t, read. h0, c0, d_h_n, d_c_n [B, H] scalar_t, read, null for zeros
@@ -8,20 +8,23 @@
 //   d_gates [rows, G*H] scalar_t, written: with respect to W_ih x. d_recurrent [rows, H] scalar_t, written by GRU: to W_hn h
 //   d_h0, d_c0 [B, H] scalar_t, written, the latter by LSTM only. weight_stream and status as in cluster_forward.cu
 //   No two may alias. Alignment: of the element; weight_stream: 16 bytes.
-// Launch: clusters, units and sequences as in cluster_forward.cu. A block multiplies the gradients of its own gates, which do
-//   not leave it, by rows of W_hh^T, those of all units: each of its 8 warps has M_TILES_PER_WARP tiles of 16, M_TILES_PER_PASS
-//   of them at once, so that their sums are on their way while others are multiplied. Shared bytes: Form.shared_bytes.
+// Launch: clusters, units and sequences as in cluster_forward.cu; 8 warps, all alike. A block multiplies the gradients of its
+//   own gates, which do not leave it, by rows of W_hh^T, those of all units. Each warp has M_TILES_PER_WARP tiles of 16 of
+//   these rows, M_TILES_PER_PASS of them at once, so that their sums are sent while others are multiplied. Shared bytes: the
+//   host's shared_bytes (resources.py).
 // Cost: reads G H^2 + T B S H values, S being 9 (LSTM, c in float counting twice), 6 (GRU), 2 (RNN), writes T B G H (GRU: 4 H);
 //   2 T B G H^2 operations. Between blocks 4 B H bytes a step and block.
 // Limits: as cluster_forward.cu; UNITS a multiple of 16, so that a row tile's sums are all of one block's units; BLOCKS 2 at
 //   least, as a block that is a cluster alone may not send to itself.
-// Order: 1. Sums of step i of a tile are sent to buffer i % 2 of the units' block and waited for by their bytes.
-//   2. A producer of those of i + 2 has all of i + 1, whose every producer passed its block's barrier of that tile and step
-//      i + 1, where all its threads had added those of i.
-//   3. Gate buffers alternate from one tile to the next: a thread that writes one passed the barrier of the tile before, at
+// Order: 1. Sums of step i of a tile are sent to buffer i % 2 of the units' block by st.async and waited for by their bytes.
+//   2. Sums have no empty barrier. To have all sums of i + 1 is the proof that those of i may be overwritten:
+//   3. Each block sent its sums of i + 1 after its barrier of that tile and step, and all its threads had added those of i
+//      before.
+//   4. Gate buffers alternate from one tile to the next: a thread that writes one passed the barrier of the tile before, at
 //      which every warp arrives after it has multiplied the gates of the one before that.
-//   4. A wait that takes WATCHDOG_NS ends as in cluster_forward.cu.
-//   5. Sums are added in the order of blocks: bit-equal repeats.
+//   5. A wait that takes WATCHDOG_NS times out. All threads of its block learn it at the next barrier and send nothing more.
+//   6. So its peers miss bytes and time out in turn. Results of these blocks are NaN, and status is 1.
+//   7. Sums are added in the order of blocks: bit-equal repeats.
 #include "ecornn/ptx/cluster.cuh"
 #include "ecornn/ptx/mbarrier.cuh"
 #include "ecornn/common/jitter.cuh"
@@ -47,8 +50,8 @@ struct ThreadCoords {
     __device__ bool is_inside(int tile, int state) const {
         return local_unit(state) < UNITS && unit(state) < HIDDEN && sequence(tile, state) < batch;
     }
-    // The i-th of this warp's tiles of rows, which are all units. Each block begins with its own units, so that no two send to the
-    // same block at once.
+    // The i-th of this warp's tiles of rows, which are all units. Each block begins with its own units, so that no two send to
+    // the same block at once.
     __device__ int row_tile(int i) const {
         const int row_tile = first_unit / 16 + warp * M_TILES_PER_WARP + i;
         return row_tile < WARPS * M_TILES_PER_WARP ? row_tile : row_tile - WARPS * M_TILES_PER_WARP;
@@ -58,8 +61,9 @@ struct ThreadCoords {
 #include "ecornn/rnn/pointwise_backward.cuh"
 
 struct SharedStorage {
-    unsigned long long barriers[2][8];  // a tile's, padded to 128 bytes
-    float sums[2][TILES][BLOCKS][UNITS / 16][32][4];  // four of a lane beside each other, lanes by lane_slot
+    // Full barrier of sums[buffer][tile]: one arrival, and the bytes of all blocks. Padded to 128 bytes.
+    unsigned long long barriers[2][8];
+    float sums[2][TILES][BLOCKS][UNITS / 16][32][4];  // a lane's four are adjacent; lanes by lane_slot
     scalar_t gates[2][K_TILES_PER_WARP][8][K_TILE];
     GradientCarry carry;
     WeightStorage weight_storage;
@@ -67,11 +71,11 @@ struct SharedStorage {
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Form.shared_bytes");
 static_assert(BLOCKS > 1, "a block sends to itself");
 
-// Index of a lane (g, t) among the sums: banks differ for lanes beside each other, which write at once, and for those of one t,
-// whose sums a warp reads at once.
+// Index of a lane (g, t) among the sums: banks differ for adjacent lanes, which write at once, and for those of one t, whose
+// sums a warp reads at once.
 __device__ inline int lane_slot(int g, int t) { return t * 8 + (g + 2 * t) % 8; }
 
-// Rows are all units, columns the gates of the block's.
+// Rows are all units, columns the gates of the block's own units.
 __device__ inline AFragment load_a_fragment(const scalar_t* weight, const ThreadCoords& thread, int pass, int i) {
     const int u = thread.row_tile(pass / K_TILES_PER_WARP * M_TILES_PER_PASS + i) * 16 + thread.lane / 4;
     const int k = pass % K_TILES_PER_WARP * K_TILE + thread.lane % 4 * ELEMENTS_PER_VECTOR, gate = k / UNITS;
@@ -79,7 +83,7 @@ __device__ inline AFragment load_a_fragment(const scalar_t* weight, const Thread
     return load_a_transposed<ELEMENTS_PER_VECTOR>(weight, u, HIDDEN, [&](int) { return row; });
 }
 
-// Adds what all blocks have sent of a state to `sum`.
+// Adds the partial sums that all blocks have sent of a state to `sum`.
 __device__ inline float add_partial_sums(float sum, const SharedStorage& shared, const ThreadCoords& thread, int tile, int s,
                                          int buffer) {
     const int row = thread.local_unit(s) % 16, column = thread.sequence_in_tile(s);

@@ -1,7 +1,7 @@
-// The pointwise warps of a block of a cluster: they compute the gates of every tile and step from the MMA warps' sums, broadcast
-// the states to the other blocks, and write the output. They use these members of the kernel's shared storage: `barriers`, a
-// tile's mbarriers of both buffers, padded to 128 bytes; `states`, likewise; `pointwise`; and `timed_out`: a wait of some thread
-// has timed out, and nothing more is published.
+// The pointwise warps of a block of a cluster: they compute the gates of every tile and step from the MMA warps' sums,
+// broadcast the states to the other blocks, and write the output. They use these members of the kernel's shared storage:
+// `states`, two buffers a tile; `barriers`, the full barrier of each of these buffers; `pointwise`; and `timed_out`, which an
+// MMA thread sets when its wait times out.
 #pragma once
 #define SUM_BUFFERS 2
 #include "ecornn/ptx/cluster.cuh"
@@ -16,10 +16,13 @@
 #define GATE_WARPS (GATE_THREADS / 32)
 #define PEERS_PER_WARP ((BLOCKS + GATE_WARPS - 2) / GATE_WARPS)
 #define BLOCK_THREADS (THREADS + GATE_THREADS)
-// Either buffer's sums are written, have been read; all states of the block are computed.
-enum NamedBarrier { SumsFull = 1, SumsEmpty = 3, StatesReady = 5 };
+enum NamedBarrier {
+    SumsFull = 1,    // + buffer. The MMA warps, producers, arrive when sums are stored; the pointwise warps, consumers, wait
+    SumsEmpty = 3,   // + buffer. The pointwise warps arrive when they have read the sums; the MMA warps wait
+    StatesReady = 5  // Among the pointwise warps: the block's own states of a tile are in shared memory
+};
 
-// Broadcast of a block's states to the others, some of them by each warp. bases: start of shared memory in the other blocks.
+// Broadcast of a block's states to its peers, some of them by each warp. bases: start of shared memory in these peers.
 template <typename SharedStorage> struct ClusterBroadcast {
     smem_addr_t bases[PEERS_PER_WARP > 0 ? PEERS_PER_WARP : 1];
 
@@ -43,7 +46,7 @@ template <typename SharedStorage> struct ClusterBroadcast {
     }
 };
 
-// Initialises the mbarriers and the states, by all of a block's threads, before anything else. place: of a jitter.
+// Initialises the mbarriers and the states, by all of a block's threads, before anything else. place: as jitter's.
 template <typename SharedStorage> __device__ inline void init_mbarriers(SharedStorage& shared, int place) {
     if (threadIdx.x == 0) {
         for (int i = 0; i < 16; i++) mbarrier_init(smem_addr(&shared.barriers[0][i]));
@@ -63,8 +66,8 @@ __device__ inline void load_carry_and_states(SharedStorage& shared, const Forwar
     for (int tile = 0; tile < tiles; tile++) load_initial_states(shared.states[0][tile], params, thread, tile);
 }
 
-// Computes, publishes and writes the states of every tile and step; status is 1 after a timeout. inputs: GateInputs, or what has
-// its functions. on_step_stored(t): called by all these threads when they have written all of step t.
+// Computes, publishes and writes the states of every tile and step; status is 1 after a timeout. inputs: GateInputs, or a
+// struct with its functions. on_step_stored(t): called by all these threads when they have written all of step t.
 template <typename SharedStorage, typename In, typename OnStepStored>
 __device__ inline void run_pointwise_warps(SharedStorage& shared, const ForwardParams& params, const ThreadCoords& thread,
                                            int tiles, In inputs, OnStepStored on_step_stored) {
@@ -77,7 +80,7 @@ __device__ inline void run_pointwise_warps(SharedStorage& shared, const ForwardP
         return offset_of(&shared.states[t % 2][tile].vector(thread.first_unit, thread.lane));
     };
     const auto barrier_at = [&](int t, int tile) { return offset_of(&shared.barriers[t % 2][tile]); };
-    smem_addr_t source = tile_at(1, 0), mbarrier = barrier_at(1, 0);  // before all states are ready, which are sent right after
+    smem_addr_t source = tile_at(1, 0), mbarrier = barrier_at(1, 0);  // computed before StatesReady: states are sent after it
     int buffer = 0;
     bool timed_out = false;
     for (int t = 0; t < params.steps; t++)
@@ -89,7 +92,10 @@ __device__ inline void run_pointwise_warps(SharedStorage& shared, const ForwardP
             prefetch_next_inputs(inputs, pointers, params, tiles, tile, t);
             jitter(t, 2);
             named_barrier_sync(NamedBarrier::SumsFull + buffer, BLOCK_THREADS);
-            timed_out = *(volatile int*)&shared.timed_out;  // before the gates, which need not wait for it
+            // MMA warps run ahead, so threads may see a timeout in different passes. The block then publishes a pass in part.
+            // That is harmless: the states of that pass are valid, and peers that miss bytes of it time out too. In the pass of
+            // the timeout, whose sums are not valid, all threads see it.
+            timed_out = *(volatile int*)&shared.timed_out;  // before the gates, which need not wait for the load
             jitter(t, 3);
             const StepResult result(shared.pointwise, buffer, operands, thread, tile, shared.states[now][tile],
                                     shared.states[next][tile]);

@@ -10,22 +10,22 @@
 //   sequences, independent of the other groups; block r of a group, in row r / GRID_COLS and column r % GRID_COLS, owns UNITS
 //   hidden units from r * UNITS. It multiplies the gradients of the gates of its column's units by W_hh^T's rows of its row's
 //   units, a part of their sums, which are published to the unit's block and added there. Its 8 warps are K_PARTITIONS
-//   partitions of K by groups of rows. SEQUENCES of a tile are published, 8 or as many as there are at all. Shared bytes:
-//   Form.shared_bytes.
+//   partitions of K by groups of rows. SEQUENCES of a tile are published, 8 or as many as there are at all. Shared bytes: the
+//   host's shared_bytes (resources.py).
 // Cost: as cluster_backward.cu; between blocks each reads 4/3 B H (G / GRID_COLS values, of TF32 half of that, + 4 bytes
 //   / GRID_ROWS) a step, and writes as many sums.
 // Limits: compute capability 8.0; UNITS a multiple of 4, and nothing of W_hh is streamed; T, B, G * H below 2^30; offsets
 //   64-bit.
 // Order: 1. A packet is stored and loaded as one (ld_st_128.cuh), so one whose epoch is valid is valid as a whole.
 //   2. Gradients of step i + 2 of a tile overwrite those of i: their producer has received those of i + 1 of its whole column,
-//      whose blocks, all their threads, had multiplied those of i before.
+//      whose blocks had multiplied those of i before, by all their threads.
 //   3. Sums of i + 2 overwrite those of i: their producer has received those of i + 1 of its whole row, whose blocks had added
 //      those of i before.
 //   4. So a consumer that polls sees the epoch that it waits for, that of two steps before, or 0.
 //   5. In a block a barrier is between receiving sums and adding them, gates and publishing, receiving gradients and the
 //      product, sums and publishing: between two uses of one buffer in shared memory are two of the four, or the next tile's
 //      first.
-//   6. A wait that takes WATCHDOG_NS times out: the whole block returns at the next of them, and in turn all blocks.
+//   6. A wait that takes WATCHDOG_NS times out: the whole block returns at the next of them, and so, in turn, do all blocks.
 //   7. Sums are added in one order: bit-equal repeats.
 #include "ecornn/rnn/rnn_cell.cuh"
 #include "warp_mma.cuh"
@@ -64,7 +64,7 @@ struct ThreadCoords {
 typedef OutgoingTile<OWN_GATES> Gradients;
 
 struct SharedStorage {
-    States columns;  // gates' gradients of the units of the block's column
+    States columns;  // gradients of the gates of its column's units
     Gradients own;
     float sums[K_PARTITIONS][8][ROWS + 4];  // by sequences, so far apart that banks differ
     float received_sums[GRID_COLS * SUM_PACKETS * 3];  // of all blocks of the row

@@ -8,8 +8,9 @@
 // Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of 8 sequences, independent of the
 //   other groups; block r of a group owns UNITS hidden units from r * UNITS. Its 8 compute warps are K_PARTITIONS partitions of
 //   K by groups of rows. SEQUENCES of a tile are published, 8 or as many as there are at all. LOAD_THREADS more threads, the
-//   load warps, receive what is published, with several tiles of the next one meanwhile, into BUFFERS buffers in turn;
-//   registers are reallocated to the compute warps where OTHER_REGISTERS says how many. Shared bytes: Form.shared_bytes.
+//   load warps, receive what is published, with several tiles of the next one meanwhile, into BUFFERS buffers that alternate.
+//   Where OTHER_REGISTERS is not 0 registers are reallocated: OTHER_REGISTERS for a thread of the compute warps, LOAD_REGISTERS
+//   for one of the load warps. Shared bytes: the host's shared_bytes (resources.py).
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each reads 4/3 B H values of others a step, of TF32
 //   2/3. Of an input product as cluster_forward.cu, for a group in place of a cluster.
 // Limits: compute capability 8.0; UNITS a multiple of 4, and nothing of W_hh is streamed; T, B, G * H below 2^30, as
@@ -21,12 +22,12 @@
 //      steps before, or 0.
 //   4. In a block three barriers a tile and step are between receiving packets and the product, sums and gates, gates and
 //      publishing.
-//   5. A wait that takes WATCHDOG_NS times out: all threads of its block return at the last of these barriers, and in turn all
-//      blocks of the group.
+//   5. A wait that takes WATCHDOG_NS times out: all threads of its block return at the last of these barriers, and so, in turn,
+//      do all blocks of the group.
 //   6. Sums are taken in one order: bit-equal repeats.
 //   7. Of an input product a block's threads read what the same block wrote, with a barrier in between.
 #define GATE_THREADS 256
-#define SUM_BUFFERS 1
+#define SUM_BUFFERS 1  // full by ComputeSynced, empty by StatesFull of the next pass
 #include "recurrent_mma_step.cuh"
 
 #include "ecornn/common/jitter.cuh"
@@ -39,17 +40,21 @@
 #define BLOCK_THREADS (THREADS + LOAD_THREADS)
 #define PACKETS_IN_FLIGHT (BUFFERS > 0 ? 16 : 8)  // of a thread
 #define PACKETS_PREFETCHED (TILES == 1 ? 0 : BUFFERS > 0 ? PACKETS_IN_FLIGHT : 4)  // during the product of the tile before
-#define POLL_DELAY_CLOCKS 400  // before which others' states of one tile are hardly published: an earlier poll would be in vain
-// A buffer's states are received, have been read; the compute warps, the load warps synchronise.
-enum NamedBarrier { StatesFull = 1, StatesEmpty = 3, ComputeSynced = 5, LoadSynced = 6 };
+#define POLL_DELAY_CLOCKS 400  // with one tile others' states are hardly published sooner: an earlier poll would be in vain
+enum NamedBarrier {
+    StatesFull = 1,     // + buffer. The load warps, producers, arrive when states are stored; compute warps, consumers, wait
+    StatesEmpty = 3,    // + buffer. The compute warps arrive when they have read the states; the load warps wait
+    ComputeSynced = 5,  // among the compute warps
+    LoadSynced = 6      // among the load warps
+};
 
 #include "input_gemm.cuh"
 
-// Where registers are few recomputed at each call, so that what follows from it takes none in between.
+// Recomputed at each call where registers are few, so that what follows from it takes none in between.
 __device__ inline ThreadCoords thread_coords(int batch) {
     unsigned number = threadIdx.x % THREADS, block = blockIdx.x;
     if (BUFFERS || 8 * REG_FRAGMENTS + 4 * M_TILES_PER_WARP > 130) opaque(number), opaque(block);  // registers are few
-    if (TILES == 1) number %= THREADS;  // which the compiler is to know, save where it would take registers for it
+    if (TILES == 1) number %= THREADS;  // tells the compiler its range, where that does not take registers
     return {(int)number, (int)(number / 32), (int)(number % 32), (int)(block % BLOCKS * UNITS), (int)(block / BLOCKS * TILES * 8), batch};
 }
 

@@ -9,8 +9,8 @@
 // Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of 8 * N_TILES sequences, independent
 //   of the other groups; block r of a group owns UNITS hidden units from r * UNITS. Each of its 8 warps multiplies all rows of
 //   these by an eighth of the columns, and computes an eighth of their states. PRESPLIT_FRAGMENTS of a warp's fragments of
-//   split float32 are split once, when they are loaded, and take two places. SEQUENCES of a tile are published: all, or as many
-//   as there are at all. Shared bytes: Form.shared_bytes.
+//   float32 are split for 3xTF32 once, when they are loaded, and count twice. SEQUENCES of a tile are published: all, or as
+//   many as there are at all. Shared bytes: the host's shared_bytes (resources.py).
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each block reads 4/3 H values of each sequence a
 //   step, of TF32 2/3, and more where UNITS do not fill their packets. Of an input product as
 //   cluster_forward.cu, for a group in place of a cluster.
@@ -22,8 +22,8 @@
 //      steps before, or 0.
 //   4. Accumulators of a warp are stored before that barrier and loaded after it, and overwritten after the next one, or with
 //      SUM_BUFFERS 1 after one more that follows the product. A warp publishes what its own lanes have computed.
-//   5. A wait that takes WATCHDOG_NS times out: all threads of its block return at their barrier, and in turn all blocks of the
-//      group.
+//   5. A wait that takes WATCHDOG_NS times out: all threads of its block return at their barrier, and so, in turn, do all
+//      blocks of the group.
 //   6. Sums are taken in one order: bit-equal repeats.
 //   7. Of an input product a block's threads read what the same block wrote, with a barrier in between.
 #define GATE_THREADS 256
@@ -32,7 +32,7 @@
 #include "input_gemm.cuh"
 #include "ecornn/common/jitter.cuh"
 
-// Where registers are few recomputed at each call, so that what follows from it takes none in between.
+// Recomputed at each call where registers are few, so that what follows from it takes none in between.
 __device__ inline ThreadCoords thread_coords(int batch) {
     unsigned number = threadIdx.x, block = blockIdx.x;
     if (8 * REG_FRAGMENTS + 4 * N_TILES * (M_TILES_PER_WARP + PACKETS_IN_REGISTERS) > 130)
@@ -51,7 +51,7 @@ __device__ inline uint4* state_mailbox(uint4* mailboxes, const ThreadCoords& thr
     return mailboxes + (index)((thread.first_sequence / TILE_BATCH + tile) * 2 + t % 2) * N_TILES * PACKET_SLOTS_PER_N_TILE;
 }
 
-// Gate inputs, by threads: in registers only until the product begins, which needs these.
+// Gate inputs of each thread. They are in registers only until the product begins, which needs these registers.
 struct StagedInputs {
     unsigned data[STATES_PER_THREAD][GATES][THREADS];
     __device__ void store(const GateInputs& inputs) {

@@ -1,9 +1,9 @@
-// The input GEMM, W_ih x of a block's own units and sequences, of all steps, by all of its threads before anything else, for
-// calls so short that a launch of its own would take the host long. INPUTS: elements of a row of x; 0 or undefined: nothing is
-// compiled in, and the product is an argument of the kernel. BLOCK_THREADS: threads of the block.
-// Rows of x are columns of the product, up to 16 at once, so that weights are read once where there are no more. 8 warps
-// multiply the same rows of weights, each its K partition; where there are as many threads 8 more multiply others at the same
-// time. Partial sums are in shared memory that the kernel does not use yet.
+// The input GEMM: W_ih x of a block's own units and sequences, of all steps, by all of its threads before anything else. It is
+// for calls so short that a launch of its own would take the host long. INPUTS: elements of a row of x. Where it is 0 or
+// undefined nothing is compiled in, and the product is an argument of the kernel. BLOCK_THREADS: threads of the block.
+// Rows of x are columns of the product, up to 16 at once. So weights are read once where there are no more. 8 warps, a team,
+// multiply the same rows of weights, each its K partition. A second team, in blocks of 512 threads, multiplies other rows at
+// the same time. Partial sums are in shared memory that the kernel does not use yet.
 #pragma once
 #include "skinny_gemm.cuh"
 #include "recurrent_mma_step.cuh"
@@ -20,17 +20,17 @@ struct DenseParams : ForwardParams {
 #ifndef BLOCK_THREADS
 #define BLOCK_THREADS THREADS
 #endif
-#define WARP_TEAMS (BLOCK_THREADS / THREADS)  // of 8 warps
+#define WARP_TEAMS (BLOCK_THREADS / THREADS)  // of 8 warps each
 #define M_TILES_PER_BLOCK ((GATES * UNITS + 15) / 16)
 
-// Row tiles that a team multiplies at once by so many column tiles: of those that it has as many as fit in registers, which are
-// 128 where threads are most. BATCH_K_TILES: that a lane loads at once.
+// ROWS: row tiles that a team multiplies at once by COLUMNS column tiles, as many of its own as fit in registers, of which a
+// thread has 128 in the largest blocks. BATCH_K_TILES: K tiles that a lane loads at once.
 template <int COLUMNS> struct SkinnyTile {
     static constexpr int TEAM_ROWS = (M_TILES_PER_BLOCK + WARP_TEAMS - 1) / WARP_TEAMS, MAX_ROWS = 4,
                          ROWS = MAX_ROWS < TEAM_ROWS ? MAX_ROWS : TEAM_ROWS;
     static constexpr int BATCH_K_TILES = USE_3XTF32 && ROWS * COLUMNS > 4 ? 1 : 2;
 };
-#define MAX_N_TILES 2  // at once
+#define MAX_N_TILES 2  // column tiles that are multiplied at once
 
 // Multiplies `count` rows of x from the first-th on: row t * sequences + s is of step t and the s-th of the block's own
 // `sequences`.
@@ -68,7 +68,7 @@ __device__ inline void input_gemm(const DenseParams& params, const ThreadCoords&
     }
 }
 
-// By all threads, which synchronise at its end, so that each sees what any of them wrote.
+// Computes the input product by all threads of the block, which synchronise at its end: each sees what any of them wrote.
 __device__ inline void input_gemm(const DenseParams& params) {
     unsigned block = blockIdx.x;
     opaque(block);  // what follows from it takes no registers later

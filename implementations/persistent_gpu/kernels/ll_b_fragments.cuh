@@ -1,8 +1,8 @@
 // How a grid's blocks publish their states, in packets (ll_state_packets.cuh) that are each one lane's part of the B fragments
 // (warp_mma.cuh): states go from the L2 cache to the tensor cores by way of registers alone.
-// A block publishes its units of each sequence in PACKETS_PER_BLOCK packets, the last padded. Of all blocks' packets of a sequence
-// four beside each other are for a warp's lanes t, PACKETS_PER_LANE times, and then the next warp's follow. The weights of the
-// padding are 0. Of 8 sequences, which are the lanes' g, packets of one index are beside each other.
+// A block publishes its units of each sequence in PACKETS_PER_BLOCK packets, the last padded. The weights of the padding are 0.
+// Of all blocks' packets of a sequence four adjacent ones are for a warp's lanes t, PACKETS_PER_LANE times; then those of the
+// next warp follow. Packets of one index, of 8 sequences, which are the lanes' g, are adjacent.
 #pragma once
 #include "warp_mma.cuh"
 
@@ -87,7 +87,7 @@ __device__ inline AFragment load_a_fragment_packet_order(const scalar_t* weight,
 }
 
 // PRESPLIT_FRAGMENTS fragments of split float32, spread among all, are split once and stay as two parts: the big one in the
-// fragment's place, the small one after the last fragment.
+// fragment's slot, the small one after the last fragment.
 __device__ inline constexpr bool is_presplit(int fragment) {
     return (fragment + 1) * PRESPLIT_FRAGMENTS / FRAGMENTS > fragment * PRESPLIT_FRAGMENTS / FRAGMENTS;
 }

@@ -1,5 +1,5 @@
-// What blocks of a grid publish of a tile of sequences whose states are the B operand of a product on the tensor cores, in packets
-// (ll_packet.cuh) of three words, or of six elements for TF32's products, which leave 13 bits out.
+// What blocks of a grid publish of a tile of sequences whose states are operand B of a product on the tensor cores: packets
+// (ll_packet.cuh) of three words, or of six elements for products in TF32, which drop 13 bits.
 #pragma once
 #include "b_tile.cuh"
 #include "ecornn/rnn/ll_packet.cuh"

@@ -1,13 +1,13 @@
 // One step of a tile of 8 sequences, or of N_TILES times as many, in a block of persistent_gpu, independent of how blocks
 // exchange states: the block's part of the recurrent product, on the tensor cores, and the gates of its own units
-// (pointwise_forward.cuh). Sums go from the first 8 warps, which are K_PARTITIONS partitions of W_hh's K by groups of rows, through
-// shared memory to GATE_THREADS threads.
+// (pointwise_forward.cuh). The first 8 warps multiply: K_PARTITIONS partitions of W_hh's K by groups of rows. Their sums go
+// through shared memory to GATE_THREADS threads, which are the pointwise warps, or in a grid the same threads.
 #pragma once
 #include "ecornn/rnn/rnn_cell.cuh"
 #include "warp_mma.cuh"
 
 #define WARPS 8
-#define THREADS (32 * WARPS)
+#define THREADS (32 * WARPS)  // of the warps that multiply alone; BLOCK_THREADS are those of all roles
 #ifndef K_TILES_PER_WARP
 #define K_TILES_PER_WARP ((UNITS * BLOCKS + K_TILE * K_PARTITIONS - 1) / (K_TILE * K_PARTITIONS))
 #define N_TILES 1
@@ -36,7 +36,7 @@ __device__ inline int sequence_of_state(int thread, int state) { return (thread 
 #include "vector_load.cuh"
 #include "ecornn/rnn/pointwise_forward.cuh"
 
-// Row r of this block's product, of weights of so many columns.
+// Row r of this block's product, of weights with that many columns.
 __device__ inline MatrixRow weight_row_ptr(const scalar_t* weight, const ThreadCoords& thread, int r, int columns) {
     const int unit = thread.first_unit + r / GATES;
     return {weight + ((index)(r % GATES) * HIDDEN + unit) * columns, r < GATES * UNITS && unit < HIDDEN};
@@ -75,8 +75,8 @@ __device__ inline void store_accumulators(PointwiseStorage& pointwise, int buffe
     }
 }
 
-// Adds the block's part of the product with states, of which `b_ptr` is the thread's part, to `acc`, and stores it, to be read
-// after a barrier.
+// Adds the block's part of the product with states to `acc` and stores it, to be read after a barrier. b_ptr: the thread's part
+// of the states.
 __device__ inline void mma_recurrent(PointwiseStorage& pointwise, int buffer, ResidentWeights& weights,
                                      const ThreadCoords& thread, const uint4* b_ptr, Accumulator (&acc)[M_TILES_PER_WARP]) {
     mma_mainloop<0, K_TILES_PER_WARP>(acc, weights, b_ptr);

@@ -1,11 +1,13 @@
 // A warp's persistent weights (Diamos et al., 2016): M_TILES_PER_WARP tiles of 16 rows by K_TILES_PER_WARP K tiles, and with
-// W_ih INPUT_K_TILES more of it, used in every step in passes of M_TILES_PER_PASS fragments: 16 rows each, all of the same K
-// tile. Of ALL_FRAGMENTS fragments the first REG_FRAGMENTS are in registers, the next SMEM_FRAGMENTS in shared memory. The
-// others are streamed: written to memory once, as threads use them, and loaded from the L2 cache in every step, STREAM_STAGES
-// passes ahead: whole passes, REG_FRAGMENTS + SMEM_FRAGMENTS being a multiple of M_TILES_PER_PASS then. Every thread loads what
-// it wrote itself, or another cluster's thread wrote alike. From W_hh LOADS_IN_FLIGHT fragments are loaded at once, in one
-// loop, as code is slow the first time that it runs; where these are REG_FRAGMENTS, all that are in registers, the others
-// before, one by one. PRESPLIT_FRAGMENTS: fragments beside these, of the kernel's own use.
+// W_ih INPUT_K_TILES more K tiles. They are used in every step in passes of M_TILES_PER_PASS fragments: 16 rows each, all of
+// the same K tile. Forward, and in grids, M_TILES_PER_PASS is M_TILES_PER_WARP; backward in clusters it is at most 4.
+// Of ALL_FRAGMENTS fragments the first REG_FRAGMENTS are in registers, the next SMEM_FRAGMENTS in shared memory. The others
+// are streamed: written to memory once, as threads use them, and loaded from L2 in every step, STREAM_STAGES passes ahead.
+// Whole passes are streamed: REG_FRAGMENTS + SMEM_FRAGMENTS is a multiple of M_TILES_PER_PASS then. Every thread loads what it
+// wrote itself, or what another cluster's thread wrote with the same values.
+// From W_hh LOADS_IN_FLIGHT fragments are loaded at once, in one loop, as code is slow the first time that it runs. Where that
+// is REG_FRAGMENTS, those in registers are loaded at once, and the others before, one by one.
+// PRESPLIT_FRAGMENTS: further fragments, of the kernel's own use.
 #pragma once
 #include "ecornn/ptx/cp_async.cuh"
 #include "warp_mma.cuh"
@@ -21,7 +23,7 @@
 #define PASSES (ALL_FRAGMENTS / M_TILES_PER_PASS)
 #define STREAMED_FRAGMENTS (ALL_FRAGMENTS - REG_FRAGMENTS - SMEM_FRAGMENTS)
 #define STREAMED_PASSES (STREAMED_FRAGMENTS / M_TILES_PER_PASS)
-#define REG_PASSES ((REG_FRAGMENTS + M_TILES_PER_PASS - 1) / M_TILES_PER_PASS)  // with a fragment in registers, at least
+#define REG_PASSES ((REG_FRAGMENTS + M_TILES_PER_PASS - 1) / M_TILES_PER_PASS)  // with at least one fragment in registers
 #define SERIAL_LOADS (LOADS_IN_FLIGHT == REG_FRAGMENTS ? ALL_FRAGMENTS - REG_FRAGMENTS : 0)  // one by one, before the others
 #define BATCHED_LOADS ((ALL_FRAGMENTS - SERIAL_LOADS + LOADS_IN_FLIGHT - 1) / LOADS_IN_FLIGHT)  // of the others, or more
 #define SMEM_SLOTS (SMEM_FRAGMENTS + STREAM_STAGES * M_TILES_PER_PASS)
@@ -52,7 +54,7 @@ struct ResidentWeights {
         for (int pass = 0; pass < STREAM_STAGES; pass++) load_stage(pass, pass);
     }
 
-    // Loads COUNT fragments, from the first-th of an order on in which those in registers are last; negative ones do not exist.
+    // Loads COUNT fragments, from the first-th on in an order where those in registers are last; negative ones do not exist.
     // Registers have no index: fragments are appended at the end, and those before them move up, and out.
     template <int COUNT, typename LoadFragment> __device__ void load_batch(int first, LoadFragment load_fragment) {
         AFragment batch[COUNT];
@@ -73,7 +75,7 @@ struct ResidentWeights {
         for (int i = 0; i < COUNT; i++) reg_fragments[REG_FRAGMENTS - COUNT + i] = batch[i];
     }
 
-    // Of a fragment that is not in registers.
+    // Address of a fragment that is not in registers.
     __device__ uint4* fragment_ptr(int fragment) const {
         const bool is_in_smem = STREAMED_FRAGMENTS == 0 || fragment < REG_FRAGMENTS + SMEM_FRAGMENTS;
         return is_in_smem ? smem.fragments[fragment - REG_FRAGMENTS][0]
@@ -107,8 +109,8 @@ struct ResidentWeights {
         for_each_streamed_pass(fn);
     }
 
-    // Likewise for passes FROM to before TO in any order: those from shared memory between those from registers; after each the
-    // next one's first fragment is loaded.
+    // Calls fn likewise for passes FROM to before TO, in any order: those from shared memory between those from registers.
+    // After each the next one's first fragment is loaded.
     template <int FROM = 0, int TO = PASSES, typename Fn> __device__ void for_each_pass_interleaved(Fn fn) {
         constexpr int REG_END = REG_PASSES < FROM ? FROM : REG_PASSES < TO ? REG_PASSES : TO;
         constexpr int SMEM_END = PASSES - STREAMED_PASSES < TO ? PASSES - STREAMED_PASSES : TO;
@@ -128,7 +130,7 @@ struct ResidentWeights {
         for_each_streamed_pass(fn);
     }
 
-    // Likewise for those that are streamed.
+    // Calls fn likewise for the passes that are streamed.
     template <typename Fn> __device__ void for_each_streamed_pass(Fn fn) {
 #pragma unroll 1
         for (int s = 0; s < STREAMED_PASSES; s++) {

@@ -6,8 +6,8 @@
 //   out then. output [B, H] scalar_t, written, sequence b at b * output_sequence
 //   h_n, c_n [B, H] scalar_t, written, c_n by LSTM only
 //   No two may alias. Alignment: of x, weight_ih, weight_hh and h0 LOAD_BYTES bytes; else of the element.
-// Launch: BLOCKS blocks for each 8 sequences, each of UNITS hidden units, whose rows of the weights, a unit's gates beside each
-//   other, all its 8 warps multiply, each by its K partition. Shared bytes: Once.launch.
+// Launch: BLOCKS blocks for each 8 sequences, each of UNITS hidden units. All its 8 warps multiply the rows of these units, a
+//   unit's gates adjacent, each by its own K partition. Shared bytes: SingleStepConfig.launch (single_step.py).
 // Cost: reads G H (I + H) values for each 8 sequences; 2 B G H (I + H) operations.
 // Limits: compute capability 8.0; G * UNITS at most 64; B, G * H, I below 2^30; offsets 64-bit.
 // Order: 1. Partial sums of all warps are in shared memory, and are added after a barrier, in one order: bit-equal repeats.

@@ -21,8 +21,9 @@ __device__ inline uint4 pack_words(const unsigned (&raw)[ELEMENTS_PER_VECTOR]) {
     return {words[0], words[1], words[2], words[3]};
 }
 
-// Loads units u and u + 8; from `end` on, where the sums are not needed, the unit before it. row_at(i): of the thread's i-th
-// element, i a multiple of VECTOR: so many are of one gate and of adjacent units, from a multiple of VECTOR on.
+// Loads units u and u + 8; from `end` on, where the sums are not needed, the unit before it. row_at(i): row of the thread's
+// i-th element, i a multiple of VECTOR. VECTOR elements are of one gate and of adjacent units, the first of which is a multiple
+// of VECTOR.
 template <int VECTOR, typename RowAt>
 __device__ inline AFragment load_a_transposed(const scalar_t* weight, int u, int end, RowAt row_at) {
     const int of_upper = min(u, end - 1), of_lower = min(u + 8, end - 1);

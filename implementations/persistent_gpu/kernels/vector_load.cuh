@@ -20,7 +20,7 @@ struct MatrixRow {
     bool is_inside;
 };
 
-// Loads 16 bytes of a row of so many elements, from element k on: 0 beyond its end, and of a row that is not inside.
+// Loads 16 bytes of a row of `elements` elements, from element k on: 0 beyond its end, and of a row that is not inside.
 __device__ inline uint4 load_vector(const MatrixRow& row, int k, int elements = HIDDEN) {
     union {
         load_t loads[16 / LOAD_BYTES];

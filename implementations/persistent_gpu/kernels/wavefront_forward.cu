@@ -9,8 +9,9 @@
 //   step_flags [LAYERS, tile sets, BLOCKS] int32, read and written: all 0 before the launch; steps that a block has written.
 //   No two may alias. Alignment: of the element; x, weights, outputs, and what is between rows of x: LOAD_BYTES bytes.
 // Launch: a cluster of BLOCKS blocks for each layer and tile set, TILES tiles of 8 sequences, the first layer's clusters first.
-//   In a block, beside the warps of cluster_forward.cu, LOAD_WARPS warps load the layer's inputs, each into its own buffer,
-//   and one signals the layer above. Shared bytes: Wave.shared_bytes.
+//   A block has the warps of cluster_forward.cu, LOAD_WARPS load warps, each with its own buffer of inputs, and a signal warp,
+//   which signals the layer above. These have LOAD_REGISTERS registers a thread. Shared bytes: the host's shared_bytes
+//   (resources.py).
 // Cost: of each layer reads G H (I + H) + T B I values, writes T B H; 2 T B G H (I + H) operations.
 // Limits: compute capability 9.0; UNITS a multiple of 16 bytes of scalar_t, nothing of the weights is streamed; T, B, G * H
 //   below 2^30; offsets 64-bit. To be fast, not to be right, all clusters run at once: see Order.
@@ -24,26 +25,30 @@
 //   6. A buffer of inputs is read between the barriers InputsFull, where its load warp has written it, and InputsEmpty, before
 //      which its load warp does not write it again.
 //   7. The sums of GRU's W_in x are among the others.
-//   8. A wait that takes WATCHDOG_NS times out, and nothing more is published, in the block, its cluster and so the layers
-//      above.
+//   8. A wait that takes WATCHDOG_NS times out, and its block publishes nothing more. So, in turn, do its cluster and the
+//      layers above. All loops run to their end, as in cluster_forward.cu.
 #define LOAD_WARPS 3
-// Of a group of warps.
+// K tiles of the inputs in a K partition.
 #define INPUT_K_TILES (((INPUTS > HIDDEN ? INPUTS : HIDDEN) + K_TILE * K_PARTITIONS - 1) / (K_TILE * K_PARTITIONS))
 #include "cluster_pointwise_warps.cuh"
 #include "ecornn/ptx/flags.cuh"
 #include "ecornn/ptx/register_reconfig.cuh"
 
 #define VECTORS_IN_FLIGHT (LOAD_BYTES < 8 ? LOAD_BYTES / 2 : 8)  // of a lane of a load warp
-// Named barriers beside those of cluster_pointwise_warps.cuh: of the buffers of inputs; all outputs of a step are written.
-enum WaveBarrier { InputsFull = 6, InputsEmpty = InputsFull + LOAD_WARPS, OutputWritten = InputsEmpty + LOAD_WARPS };
+// Further named barriers, after those of cluster_pointwise_warps.cuh.
+enum WaveBarrier {
+    InputsFull = 6,                           // + buffer. Its load warp, the producer, arrives; the MMA warps, consumers, wait
+    InputsEmpty = InputsFull + LOAD_WARPS,    // + buffer. The MMA warps arrive when they have read it; its load warp waits
+    OutputWritten = InputsEmpty + LOAD_WARPS  // the pointwise warps have written a step of the output; the signal warp waits
+};
 static_assert(STREAMED_FRAGMENTS == 0, "all weights are on chip");
 
 struct SharedStorage {
-    unsigned long long barriers[2][8];  // a tile's, padded to 128 bytes
+    unsigned long long barriers[2][8];  // full barrier of states[buffer][tile], padded to 128 bytes
     States states[2][TILES];
     BTile<INPUT_K_TILES> inputs[LOAD_WARPS];
     PointwiseStorage pointwise;
-    int timed_out;  // a wait of some thread has timed out: no more is published
+    int timed_out;  // the wait of some thread has timed out: nothing more is published
 };
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Wave.shared_bytes");
 
@@ -54,7 +59,7 @@ struct Layer {
     float* saved_cells;
 };
 
-// The input of a layer: rows of so many values. step_flags: of the blocks that write it, null where it is an argument.
+// The input of a layer: rows of `values` values. step_flags: of the blocks that write it, null for x.
 struct LayerInput {
     const scalar_t* rows;
     index step, sequence;
@@ -62,13 +67,13 @@ struct LayerInput {
     const int* step_flags;
 };
 
-// In place of pointwise_forward.cuh's GateInputs: they are in the sums.
+// Replaces pointwise_forward.cuh's GateInputs: W_ih x is in the sums.
 struct FusedInputs {
     __device__ void load(const ForwardParams&, const StatePointers&, int, int) const {}
     __device__ float at(int, int) const { return 0; }
 };
 
-// Stores W_in x, which is what a warp's sums of GRU's gate n are so far, in the place of LSTM's fourth gate; W_hn h starts from 0.
+// Stores W_in x, a warp's sums of GRU's gate n so far, as the sums of a fourth gate. W_hn h starts from 0.
 __device__ inline void spill_candidate_input(PointwiseStorage& pointwise, int sum_buffer, const ThreadCoords& thread,
                                              Accumulator (&sums)[M_TILES_PER_WARP]) {
 #pragma unroll
@@ -83,7 +88,7 @@ __device__ inline void spill_candidate_input(PointwiseStorage& pointwise, int su
     }
 }
 
-// Computes the sums of every tile and step, those of the inputs before the states are waited for, by the first 8 warps.
+// Computes the sums of every tile and step, by the MMA warps. Those of the inputs come before the wait for the states.
 __device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& thread, int steps,
                                      int tiles) {
     bool timed_out = false;
@@ -137,8 +142,8 @@ __device__ inline void load_inputs(BTile<INPUT_K_TILES>& inputs, const LayerInpu
     }
 }
 
-// Loads the inputs of every LOAD_WARPS-th tile and step, by one of LOAD_WARPS warps, as soon as the flags of all blocks below say
-// that they are written.
+// Loads the inputs of every LOAD_WARPS-th tile and step, by one of LOAD_WARPS warps, as soon as the flags of all blocks below
+// say that they are written.
 __device__ inline void run_load_warps(SharedStorage& shared, const LayerInput& input, const ThreadCoords& thread, int steps,
                                       int tiles) {
     BTile<INPUT_K_TILES>& inputs = shared.inputs[thread.warp];

@@ -5,11 +5,11 @@
 //   mailboxes, as in forward.cu: the gradients of a block's gates, with epoch i + 1 in the i-th step backward.
 //   No two may alias. Alignment: of the element; mailboxes: 16 bytes; values: 4 bytes.
 // Launch: as forward.cu.
-// Cost: reads the non-zeros once, T B values a unit as persistent_gpu's grid_backward.cu; 2 T B operations a non-zero. Each block
-//   receives 4/3 B G H values of others a step.
+// Cost: reads the non-zeros once, T B values a unit as persistent_gpu's grid_backward.cu; 2 T B operations a non-zero. Each
+//   block receives 4/3 B G H values of others a step.
 // Limits: as forward.cu; positions are G * H.
 // Order: 1. As forward.cu, gradients of step i + 2 overwriting those of i.
-#define THREADS GATE_THREADS  // that have the states
+#define THREADS GATE_THREADS  // threads that have the states
 #define VALUES_PER_UNIT GATES
 #define ROW_GATES 1
 #include "ecornn/common/jitter.cuh"
@@ -44,7 +44,7 @@ struct SharedStorage {
     PartialSums partial_sums;
     GradientCarry carried;
     WeightStorage room;
-    int timed_out;  // some thread's wait for another block has timed out
+    int timed_out;  // the wait of some thread for another block has timed out
     PartialSumExchange exchange;
 };
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Sparse.shared_bytes");
@@ -69,7 +69,7 @@ __device__ inline void pointwise_backward_units(SharedStorage& shared, const Bac
     }
 }
 
-// A pointwise thread's step of a tile: gradients computed and published, inputs of the next step prefetched.
+// Computes and publishes a tile's gradients, by the pointwise threads, and prefetches the inputs of the next step.
 __device__ inline void pointwise_step(SharedStorage& shared, const BackwardParams& params, const Mailbox& mailbox,
                                       const GateInputs& inputs, const RowSums& sums, const ThreadCoords& thread, int tile, int i) {
     pointwise_backward_units(shared, params, inputs, sums, thread, tile, i);
@@ -82,8 +82,8 @@ __device__ inline void pointwise_step(SharedStorage& shared, const BackwardParam
     if (i + 1 < params.steps) GateInputs::prefetch(params, thread, tile, i + 1);
 }
 
-// All steps of all tiles. False after a timeout. Pointwise and receiver threads run it compiled apart: each has registers for
-// what it needs alone.
+// Runs all steps of all tiles. False after a timeout. It is compiled once for pointwise and once for receiver threads, so that
+// each role has registers only for what it needs.
 template <bool IS_POINTWISE_WARP>
 __device__ inline bool run_steps(SharedStorage& shared, const Params& params, const Mailbox& mailbox,
                                  const ThreadCoords& thread, const Destination& destination) {
@@ -116,7 +116,7 @@ __device__ inline bool run_steps(SharedStorage& shared, const Params& params, co
             if (IS_POINTWISE_WARP)
                 pointwise_step(shared, params, mailbox, inputs, RowSums(shared.partial_sums, ranges, thread.number, i - 1),
                                thread, tile, i);
-            else if (TILES == 1) named_barrier_sync(NamedBarrier::Published, BLOCK_THREADS);  // others' gradients are not there before
+            else if (TILES == 1) named_barrier_sync(NamedBarrier::Published, BLOCK_THREADS);  // an earlier poll is in vain
         }
     }
     return CLUSTER == 1 || !*(volatile int*)&shared.timed_out;
@@ -126,7 +126,7 @@ extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(BLOCK_THREADS, 1)
     sparse_persistent_backward(const __grid_constant__ Params params) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     unsigned opaque_number = threadIdx.x, opaque_block = blockIdx.x;
-    opaque(opaque_number), opaque(opaque_block);  // which would otherwise be read anew wherever they are needed
+    opaque(opaque_number), opaque(opaque_block);  // else the compiler would read them again at each use
     const int number = opaque_number, block = opaque_block;
     const ThreadCoords thread = {number, block % BLOCKS * UNITS, block / BLOCKS * TILES * TILE_BATCH, params.batch};
     const Mailbox mailbox(params.mailboxes, (params.batch + TILE_BATCH - 1) / TILE_BATCH, block);

@@ -1,9 +1,9 @@
 // Reduction over the blocks of a cluster, each of which has the non-zeros of all their rows in one segment of the columns. They
-// send partial sums to the rows' own blocks, into two buffers by turns, each with an mbarrier that counts the bytes. Each block
-// sends something to each other in every step. So a sender that reuses a buffer, and has received the states of the step
-// before, knows that the buffer's block has read it: those states were computed with partial sums from its whole cluster, of
-// which one block had received what that block published after its read. For the same reason no reader is left of what a block
-// overwrites when it publishes.
+// send partial sums to the rows' own blocks, into two buffers that alternate. The mbarrier of each buffer counts the bytes.
+// Each block sends something to each other in every step. A sender that reuses a buffer has received the states of the step
+// before. That is the proof that the buffer's block has read it: those states were computed with partial sums from its whole
+// cluster, and one block of that had received what the buffer's block published after its read. For the same reason no reader
+// still needs what a block overwrites when it publishes.
 #pragma once
 #include "ecornn/ptx/cluster.cuh"
 #include "ecornn/ptx/mbarrier.cuh"
@@ -16,7 +16,7 @@
 #endif
 static_assert(CLUSTER == 1 || (PARTS_A_ROW > 0 && TILES == 1 && BLOCKS % CLUSTER == 0), "Sparse");
 
-// All threads of a block, or of its cluster.
+// Synchronises all threads of a block, or of its cluster.
 __device__ inline void sync_block_or_cluster() {
     if (CLUSTER > 1) cluster_sync();
     else __syncthreads();
@@ -30,15 +30,15 @@ struct Destination {
 
 struct PartialSumExchange {
     unsigned long long mbarriers[BUFFERS];
-    int received_partials;  // in a step
+    int received_partials;  // partial sums that the block receives in a step
 
-    // partials_of_block: [BLOCKS]. After it the cluster is to be synchronised.
+    // Initialises the mbarriers; a barrier of the cluster is to follow. partials_of_block: [BLOCKS].
     __device__ void init(const int* partials_of_block) {
         if (threadIdx.x == 0) received_partials = partials_of_block[blockIdx.x % BLOCKS];
         if (threadIdx.x < BUFFERS) mbarrier_init(smem_addr(&mbarriers[threadIdx.x]));
         fence_mbarrier_init();
     }
-    // slot: of all blocks of a cluster, one's after the other's, less than 0 where there is none.
+    // slot: index among those of all blocks of the cluster, one block's after the other's; below 0 where there is none.
     __device__ Destination destination_of(const PartialSums& to, int slot) const {
         if (CLUSTER == 1 || slot < 0) return {slot, 0, 0};
         const smem_addr_t rank = slot / SLOTS, address = smem_addr(to.slots[0]) + slot % SLOTS * SEQUENCES * 4;

@@ -7,32 +7,32 @@
 //   unless all have PARTS_A_ROW of them, or of clusters [BLOCKS], how many a block receives (packing.py); and for
 //   mailboxes [tiles of all groups, 2, BLOCKS, PACKETS] of 16 bytes, then [tiles of all groups] of 16 bytes: all 0 before the
 //   launch. No two may alias. Alignment: of the element; mailboxes: 16 bytes; values: 4 bytes.
-// Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of SEQUENCES sequences, which knows no
-//   other; block r of a group owns UNITS hidden units from r * UNITS. Of BLOCK_THREADS threads each multiplies non-zeros of one
-//   row; GATE_THREADS pointwise threads have the states, the others receive what all blocks publish. CLUSTER adjacent blocks
-//   divide the columns of their rows (cluster_reduce.cuh); more than one only where TILES is 1.
-//   Shared bytes: Sparse.shared_bytes.
+// Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of SEQUENCES sequences, independent of
+//   the other groups; block r of a group owns UNITS hidden units from r * UNITS. Of BLOCK_THREADS threads each multiplies
+//   non-zeros of one row; GATE_THREADS pointwise threads have the states, the others receive what all blocks publish. CLUSTER
+//   adjacent blocks divide the columns of their rows (cluster_reduce.cuh); more than one only where TILES is 1.
+//   Shared bytes: SparseConfig.shared_bytes (config.py).
 // Cost: reads the non-zeros once, T B G H values, writes T B H; 2 T B operations a non-zero. Each block receives 4/3 B H values
 //   of others a step, and reads a non-zero's states of SEQUENCES sequences from shared memory.
 // Limits: compute capability 8.0; at most 65,536 positions of states; T, B, G * H below 2^30; offsets 64-bit.
-// Order: 1. A packet is written and read as one (ld_st_128.cuh): who reads its epoch reads it whole.
+// Order: 1. A packet is stored and loaded as one (ld_st_128.cuh), so one whose epoch is valid is valid as a whole.
 //   2. h_(t+1) of a tile overwrites h_(t-1): its producer has read all of h_t, each packet of which was published by a block
 //      all of whose threads had read all of h_(t-1), the block's barriers being between.
-//   3. So no consumer is left of what is overwritten, and a reader sees the epoch it waits for, or that of two steps before, or
-//      0. Without TIMESTAMPS the same holds of the counter in place of epochs.
+//   3. So no consumer still needs what is overwritten, and one that polls sees the epoch that it waits for, or that of two
+//      steps before, or 0. Without TIMESTAMPS the same holds of the counter in place of epochs.
 //   4. In a block two barriers a tile and step are between receiving and the product, and between its partial sums and their
 //      reduction.
 //   5. Then the receiver threads go on to the next packets, which overwrite states that the product has read, and store them
 //      before the next barrier, by which the pointwise threads have read all partial sums.
-//   6. A wait of WATCHDOG_NS times out for all threads of its block at the second barrier, and in turn for all blocks of the
-//      group.
+//   6. A wait that takes WATCHDOG_NS times out for all threads of its block at the second barrier, and so, in turn, for all
+//      blocks of the group.
 //   7. Sums are reduced in one order: bit-equal repeats.
 //   8. In clusters the wait for partial sums, and then that for what is published, replace the second barrier
 //      (cluster_reduce.cuh).
 #define VALUES_PER_UNIT 1
 #define K_PARTITIONS 1
 #define SUM_BUFFERS 1
-#define SUM_ROWS 1  // PartialSums has them
+#define SUM_ROWS 1  // as the sums are in PartialSums
 #define SUM_COLUMNS 1
 #define INPUT_K_TILES 0
 #define ELEMENTS_PER_VECTOR (16 / (int)sizeof(scalar_t))
@@ -57,13 +57,13 @@ struct SharedStorage {
     OutgoingStates outgoing[TILES];
     PartialSums partial_sums;
     PointwiseStorage pointwise;
-    int timed_out;  // some thread's wait for another block has timed out
+    int timed_out;  // the wait of some thread for another block has timed out
     PartialSumExchange exchange;
 };
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Sparse.shared_bytes");
 
-// Sums and states of every tile and step, published and stored. False after a timeout. Pointwise and receiver threads run it
-// compiled apart: each has registers for what it needs alone.
+// Computes, publishes and writes the states of every tile and step. False after a timeout. It is compiled once for pointwise
+// and once for receiver threads, so that each role has registers only for what it needs.
 template <bool IS_POINTWISE_WARP>
 __device__ inline bool run_steps(SharedStorage& shared, const Params& params, const Mailbox& mailbox,
                                  const ThreadCoords& thread, const Destination& destination) {
@@ -124,7 +124,7 @@ extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(BLOCK_THREADS, 1)
     sparse_persistent_forward(const __grid_constant__ Params params) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     unsigned opaque_number = threadIdx.x, opaque_block = blockIdx.x;
-    opaque(opaque_number), opaque(opaque_block);  // which would otherwise be read anew wherever they are needed
+    opaque(opaque_number), opaque(opaque_block);  // else the compiler would read them again at each use
     const int number = opaque_number, block = opaque_block;
     const ThreadCoords thread = {number, number / 32, number % 32, block % BLOCKS * UNITS,
                                  block / BLOCKS * TILES * TILE_BATCH, params.batch};

@@ -1,7 +1,7 @@
-// Partial sums of rows, in slots of shared memory: a thread's is stored by it and read by the threads that have the row's
-// states. A row's are side by side: PARTS_A_ROW of each row, of which some stay 0, one gate's rows after another's, and at last
-// a slot that nobody reads; or, where that is 0, from row_offsets[row] on. What other blocks of a cluster send has two buffers,
-// by turns (cluster_reduce.cuh).
+// Partial sums of rows, in slots of shared memory: each thread stores its own, and the threads that have the row's states read
+// them. A row's slots are adjacent: PARTS_A_ROW of each row, of which some stay 0, one gate's rows after another's, and at last
+// a slot that is never read; or, where PARTS_A_ROW is 0, from row_offsets[row] on. In clusters there are two buffers, which
+// alternate (cluster_reduce.cuh).
 #pragma once
 #include "state_exchange.cuh"
 
@@ -22,7 +22,7 @@ struct alignas(CLUSTER > 1 ? 16 : 4) PartialSums {
 #pragma unroll
         for (int b = 0; b < SEQUENCES; b++) *ptr(slot, b) = sums[b];
     }
-    // Where blocks send, all sequences of a partial sum are side by side.
+    // In clusters all sequences of a partial sum are adjacent.
     __device__ float* ptr(int slot, int b, unsigned iteration = 0) {
         return CLUSTER > 1 ? &slots[iteration % BUFFERS][slot * SEQUENCES + b] : &slots[b][slot];
     }

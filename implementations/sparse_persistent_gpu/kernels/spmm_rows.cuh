@@ -1,6 +1,6 @@
 // A block's pruned rows: column indices and values of their non-zeros, resident in registers and then in shared memory, and
 // their product with states of SEQUENCES sequences, in float32. A thread has non-zeros of one row alone, in packed pairs:
-// REG_PAIRS pairs in registers, SMEM_PAIRS in shared memory (_sparse_packing.py assigns them).
+// REG_PAIRS pairs in registers, SMEM_PAIRS in shared memory (packing.py assigns them).
 #pragma once
 #include "ecornn/ptx/opaque.cuh"
 #include "state_exchange.cuh"
@@ -29,13 +29,13 @@ struct alignas(POSITION_BYTES) PositionVector {
     scalar_t data[SEQUENCES];
 };
 
-// Of a block: pairs [SMEM_PAIRS] of each thread, a word of all threads after the other.
+// A block's pairs in shared memory, SMEM_PAIRS for each thread: one word of all threads after the other.
 struct WeightStorage {
     unsigned words[(SMEM_PAIRS > 0 ? SMEM_PAIRS : 1) * PAIR_WORDS * BLOCK_THREADS];
 };
 
-// col_indices: [BLOCKS, PAIRS_PER_THREAD, BLOCK_THREADS]; values likewise, a pair's first value of all threads before its
-// second in float32, in 16 bits both side by side.
+// col_indices: [BLOCKS, PAIRS_PER_THREAD, BLOCK_THREADS]; values likewise. In float32 the first values of all threads' pairs
+// come before the second ones; in 16 bits a pair's two values are adjacent.
 struct NonZeros {
     PackedPair reg_pairs[REG_PAIRS > 0 ? REG_PAIRS : 1];
 

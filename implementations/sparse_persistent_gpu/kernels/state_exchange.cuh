@@ -1,7 +1,8 @@
 // State exchange between blocks of a grid that multiply pruned rows: of every hidden unit VALUES_PER_UNIT values for each of a
-// tile's SEQUENCES, a unit's side by side. All blocks receive them in shared memory, or each of a cluster those of one segment
-// of the blocks. A position is one value of all sequences: that many bytes are read at once. Blocks publish packets that carry
-// an epoch as their flag (ll_packet.cuh; Lamport timestamps), or, without TIMESTAMPS, arrive at a counter once a tile and step.
+// tile's SEQUENCES, those of a unit adjacent. All blocks receive them in shared memory, or each of a cluster those of one
+// segment of the blocks. A position is one value of all sequences: that many bytes are read at once. Blocks publish packets
+// that carry an epoch as their flag (ll_packet.cuh; Lamport timestamps), or, without TIMESTAMPS, arrive at a counter once a
+// tile and step.
 #pragma once
 #include "ecornn/common/zero_smem.cuh"
 #include "ecornn/rnn/ll_packet.cuh"
@@ -13,16 +14,19 @@
 #define STATES_PER_THREAD ((UNITS * SEQUENCES * LANES + GATE_THREADS - 1) / GATE_THREADS)  // of a thread in a tile
 #define VALUES_PER_BLOCK (UNITS * VALUES_PER_UNIT)  // positions that a block publishes
 #define POSITION_BYTES (SEQUENCES * (int)sizeof(scalar_t))
-#define BANK_GROUPS (128 / POSITION_BYTES)  // positions that lie in different banks, or in the same word of one
+#define BANK_GROUPS (128 / POSITION_BYTES)  // positions that are in different banks, or in the same word of one
 #define BLOCKS_PER_SEGMENT (BLOCKS / CLUSTER)  // blocks that a block receives from
 #define RECEIVER_THREADS (BLOCK_THREADS - GATE_THREADS)  // threads that have no states
 // The first of BANK_GROUPS positions that stay 0: they are no unit's.
 #define ZERO_POSITION ((BLOCKS_PER_SEGMENT * VALUES_PER_BLOCK + BANK_GROUPS - 1) / BANK_GROUPS * BANK_GROUPS)
 
-// Barriers of the pointwise threads; the receiver threads wait at the last one.
-enum NamedBarrier { StatesReady = 1, AllPublished = 2, Published = 3 };
+enum NamedBarrier {
+    StatesReady = 1,   // among the pointwise threads: the block's own values of a tile are in shared memory
+    AllPublished = 2,  // among the pointwise threads, without TIMESTAMPS: all of them have published
+    Published = 3      // the pointwise threads arrive when they have published; the receiver threads wait
+};
 
-// Tiles of a group of blocks whose sequences begin at that one.
+// Tiles of a group of blocks whose sequences begin at `first_sequence`.
 __device__ inline int num_tiles(int first_sequence, int batch) {
     return min(TILES, (batch - first_sequence + TILE_BATCH - 1) / TILE_BATCH);
 }
@@ -68,7 +72,7 @@ struct alignas(16) OutgoingStates {
 #define PACKETS_PER_TILE (BLOCKS * OutgoingStates::PACKETS)
 #define RECEIVED_PACKETS (BLOCKS_PER_SEGMENT * OutgoingStates::PACKETS)
 
-// Mailboxes of the tiles of all groups of blocks: two buffers of packets a tile, by turns of epochs, then a counter a tile.
+// Mailboxes of the tiles of all groups of blocks: two buffers of packets a tile, by epoch % 2, then a counter a tile.
 struct Mailbox {
     unsigned first_sent, first_received;  // of a buffer's packets, that the block sends and receives
     uint4* packets;
@@ -88,7 +92,7 @@ struct StatePacket : LL16Packet {
 };
 #endif
 
-// By GATE_THREADS threads, numbered by `thread`.
+// Publishes a tile's values, by GATE_THREADS threads, numbered by `thread`.
 __device__ inline void publish_states(const OutgoingStates& outgoing, const Mailbox& mailbox, int tile, unsigned epoch,
                                       int thread) {
     outgoing.publish_states(mailbox.buffer(tile, epoch) + mailbox.first_sent, thread, epoch);
@@ -98,8 +102,8 @@ __device__ inline void publish_states(const OutgoingStates& outgoing, const Mail
 #endif
 }
 
-// By RECEIVER_THREADS threads, numbered by `thread`: a tile's packets of all blocks, or of a segment's. times: how often each
-// block has published that tile by then. False after a timeout.
+// Receives a tile's packets of all blocks, or of a segment's, by RECEIVER_THREADS threads, numbered by `thread`. times: how
+// often each block has published that tile by then. False after a timeout.
 __device__ inline bool receive_states(States& states, const Mailbox& mailbox, int tile, unsigned epoch, unsigned times,
                                       int thread) {
 #if !TIMESTAMPS

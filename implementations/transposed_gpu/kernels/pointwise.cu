@@ -2,13 +2,12 @@
 //   BACKWARD picks the derivative. The states lie as EcoRNN proposes (arXiv 1805.08899): batch-minor, or, with BATCH_MINOR 0,
 //   row-major as usual.
 // Layout: of Params (below): element (t, b, f) of [T, B, F] lies at f * (T * B) + t * B + b batch-minor, at (t * B + b) * F + f
-//   row-major. S is 4
-//   gate planes for LSTM (i f g o) and GRU (r z n, W_hn h + b_hn), 1 for RNN. States have T + 1 steps, the initial one at step
-//   0, with `reverse` at step T: step t reads the state on one of its sides and writes the one on the other.
+//   row-major. S is 4 gate planes for LSTM (i f g o) and GRU (r z n, W_hn h + b_hn), 1 for RNN. States have T + 1 steps, the
+//   initial one at step 0, with `reverse` at step T: step t reads the state on one side and writes the one on the other.
 //   gates [T, B, S*H] acc_t, read, with SAVE_GATES written: pre-activations from x in, activated gates out
 //   recurrent [1, B, gate_features] acc_t, read: W_hh h; null for 0. bias_ih, bias_hh [G*H] scalar_t, read, null for none
 //   state [T+1, B, H] acc_t: c of LSTM, h of the others. h [T+1, B, h_features] scalar_t: what the next product reads
-//   lengths [B] int64, null for none. A sequence that is over keeps its state.
+//   lengths [B] int64, null for none. The state of a sequence that is over does not change.
 //   d_output [T, B, H] acc_t, read. dh_recurrent [1, B, h_features] acc_t, read, null for 0: W_hh^T of the last d_gates_h
 //   dh_carry [1, B, H] acc_t, read and written: what reaches h_(t-1) beside the product. dc_carry [1, B, H] likewise, of c
 //   d_gates_x, d_gates_h [T, B, gate_features] scalar_t, written: with respect to the products' results; differ for GRU only

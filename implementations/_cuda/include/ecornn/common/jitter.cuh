@@ -1,6 +1,6 @@
-// Schedule fuzzing: random waits where threads synchronise, so that missing synchronisation is seen. Only in builds that tests
-// make, with JITTER, a seed, defined; otherwise there is nothing. Who waits, where and how long follows from the seed, the block,
-// the warp, the step, the place and the time, so that no two launches are alike.
+// Schedule fuzzing: random waits where threads synchronise, so that missing synchronisation is seen. Tests alone make such
+// builds, by defining JITTER, a seed; otherwise there is nothing. Which warps wait, where and how long follows from the seed,
+// the block, the warp, the step, the place and the time, so that no two launches are alike.
 #pragma once
 #include "ecornn/ptx/spin_wait.cuh"
 
@@ -12,7 +12,8 @@ __device__ inline unsigned hash32(unsigned bits) {
     return bits ^ bits >> 16;
 }
 
-// By whole warps. place: a number of the kernel's own. Mostly there is no wait; one of a block is longer than one of a warp.
+// By whole warps. place: the call's number within its kernel, below 64. It makes the waits of two calls differ, and means
+// nothing else. Mostly there is no wait. A wait of a whole block is longer than one of a warp.
 __device__ inline void jitter(int step, int place) {
     const unsigned time = globaltimer_ns() / 65536;
     const unsigned of_block = hash32(hash32(JITTER * 64 + place) + hash32(step * 4096 + blockIdx.x) + time);

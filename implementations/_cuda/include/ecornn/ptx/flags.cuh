@@ -1,5 +1,6 @@
-// Flags between blocks that wait for each other in one direction only: what a thread has written to memory, or has seen written by
-// threads behind a barrier, before it releases a value is visible to a thread that acquires this value. Compute capability 8.0.
+// Flags between blocks that wait for each other in one direction only. What a thread has written to memory, or has seen written
+// by threads behind a barrier, before it releases a value is visible to a thread that acquires this value. Compute capability
+// 8.0.
 #pragma once
 
 __device__ inline void st_release(int* flag, int value) {

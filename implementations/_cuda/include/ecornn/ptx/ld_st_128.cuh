@@ -1,6 +1,6 @@
-// 128-bit relaxed loads and stores, by which blocks that run at once exchange values through the L2 cache: 16 bytes are written
-// and read as one, so a flag among them says that all of them are valid. No fence and no other flag is needed. Compute capability
-// 8.0.
+// 128-bit relaxed loads and stores, by which blocks that run at once exchange values through the L2 cache. 16 bytes are stored
+// and loaded as one, so a flag among them says that all of them are valid. No fence and no other flag is needed. Compute
+// capability 8.0.
 #pragma once
 
 __device__ inline void st_relaxed_b128(uint4* ptr, uint4 value) {

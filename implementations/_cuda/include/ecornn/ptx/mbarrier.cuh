@@ -23,7 +23,7 @@ __device__ inline void st_async(smem_addr_t address, unsigned value, smem_addr_t
                  : "memory");
 }
 
-// A phase of it completes when one thread has arrived with the expected number of bytes, and all of them have been written.
+// A phase completes when one thread has arrived with the expected number of bytes, and all these bytes have been written.
 __device__ inline void mbarrier_init(smem_addr_t mbarrier) {
     asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(mbarrier));
 }

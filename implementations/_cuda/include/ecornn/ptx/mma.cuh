@@ -16,8 +16,8 @@ __device__ inline void mma_m16n8(Accumulator& acc, unsigned a0, unsigned a1, uns
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// The compiler moves no instruction across it, which would take more registers than there are: it does not know that a pointer to
-// 16 bytes is never 1.
+// The compiler moves no instruction across it, as it does not know that a pointer to 16 bytes is never 1. To move one would
+// take more registers than there are.
 __device__ inline void scheduling_fence(const uint4* ptr) {
     asm volatile("{ .reg .pred p; setp.eq.u64 p, %0, 1; @p trap; }" ::"l"(ptr));
 }

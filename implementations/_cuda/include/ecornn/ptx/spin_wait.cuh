@@ -14,8 +14,8 @@ __device__ inline void spin_clocks(unsigned clocks) {
 
 __device__ inline void sleep_ns(unsigned ns) { __nanosleep(ns); }
 
-// Polls `condition` until it holds: true; false on a timeout, after WATCHDOG_NS. BY_WARP: polled by a whole warp, whose lanes go
-// on together: those that left one by one would run what follows one by one.
+// Polls `condition` until it holds: true; false on a timeout, after WATCHDOG_NS. BY_WARP: a whole warp polls, and its lanes
+// leave the loop at once. Lanes that left it one by one would run what follows one by one.
 template <bool BY_WARP = false, typename Condition> __device__ inline bool spin_until(Condition condition) {
     unsigned long long start = 0;
 #pragma unroll 1

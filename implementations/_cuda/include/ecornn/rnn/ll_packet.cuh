@@ -1,5 +1,5 @@
 // Packets of 16 bytes that blocks of a grid publish to each other through global memory, and their reader. A packet carries its
-// own flag, the epoch, by which a reader knows that it is valid: the low-latency protocol (NCCL's LL128, MSCCL++'s LL16Packet).
+// own flag, the epoch, which shows a reader that it is valid: the low-latency protocol (NCCL's LL128, MSCCL++'s LL16Packet).
 #pragma once
 #include "ecornn/ptx/ld_st_128.cuh"
 #include "ecornn/ptx/spin_wait.cuh"
@@ -12,8 +12,8 @@ struct LL16Packet {
     __device__ static unsigned word(const uint4& packet, int i) { return i == 0 ? packet.x : i == 1 ? packet.y : packet.z; }
 };
 
-// Reads a tile's NUM_PACKETS packets by NUM_THREADS of a block's threads. Each has up to MAX_IN_FLIGHT of them in flight, of which
-// it prefetches up to MAX_PREFETCHED.
+// Reads a tile's NUM_PACKETS packets by NUM_THREADS of a block's threads. Each has up to MAX_IN_FLIGHT of them in flight, of
+// which it prefetches up to MAX_PREFETCHED.
 template <typename Packet, int NUM_PACKETS, int MAX_PREFETCHED, int NUM_THREADS, int MAX_IN_FLIGHT = 8> struct PacketReader {
     static constexpr int PER_THREAD = (NUM_PACKETS + NUM_THREADS - 1) / NUM_THREADS;
     static constexpr int IN_FLIGHT = PER_THREAD < MAX_IN_FLIGHT ? PER_THREAD : MAX_IN_FLIGHT;

@@ -78,7 +78,7 @@ struct GateInputs {
         }
     }
 
-    // Prefetches into the L2 cache what a later step loads. Of the state before what this step does not load.
+    // Prefetches into the L2 cache what the i-th step loads. Of cell states only c_before, as c was that of step i - 1.
     __device__ static void prefetch(const BackwardParams& params, const ThreadCoords& thread, int tile, int i) {
         const int t = params.time(i), before = min(max(params.time(i + 1), 0), params.steps - 1);
 #pragma unroll
@@ -108,8 +108,8 @@ struct GateInputs {
     }
 };
 
-// Computes and stores the gates' gradients. d_h: all of it, of the state after the step. publish(gate, gradient): for other
-// units.
+// Computes and stores the gates' gradients. d_h: the whole gradient of the state after the step. publish(gate, gradient): for
+// the other units.
 template <typename Publish>
 __device__ inline void pointwise_backward(GradientCarry& carry, const BackwardParams& params,
                                           const LocalGradients& local_gradients, const ThreadCoords& thread, int tile, int s,

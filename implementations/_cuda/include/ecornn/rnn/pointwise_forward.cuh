@@ -1,15 +1,17 @@
 // Pointwise forward: the gates of a step of a tile of sequences, for the units that a block of persistent_gpu owns, independent
 // of how their sums are computed and blocks exchange states: inputs, operands, carry and results. GATE_THREADS threads have
-// STATES_PER_THREAD states each of a tile of TILE_BATCH sequences, unit_of_state and sequence_of_state of a thread, TILE_BATCH
-// or more where there is none. Sums are in shared memory for SUM_ROWS units and SUM_COLUMNS sequences, in SUM_BUFFERS buffers
-// that alternate, of K_PARTITIONS partitions of K, which are added; the block's weights are in a WeightStorage.
+// STATES_PER_THREAD states each of a tile of TILE_BATCH sequences: unit_of_state and sequence_of_state of a thread, TILE_BATCH
+// or more where there is none. Sums are in shared memory for SUM_ROWS units and SUM_COLUMNS sequences, of K_PARTITIONS
+// partitions of K, which are added; the block's weights are in a WeightStorage.
+// SUM_BUFFERS, the stages of the sums, is set before this header: 2 in cluster_pointwise_warps.cuh, 1 in grid_forward.cu and in
+// sparse_persistent_gpu, and by the host for grid_forward_ntiled.cu (config_ntiled.py).
 #pragma once
 #include "ecornn/ptx/opaque.cuh"
 #include "ecornn/ptx/cp_async.cuh"
 #include "ecornn/rnn/rnn_cell.cuh"
 
 #define PREFETCH_DISTANCE 3
-#define ACCUMULATORS_PER_UNIT (GATES == 1 ? 1 : 4)  // of a unit and sequence, padded
+#define ACCUMULATORS_PER_UNIT (GATES == 1 ? 1 : 4)  // for each sequence, padded
 
 typedef long long index;
 typedef long long length;
@@ -18,11 +20,12 @@ struct alignas(16) GateVector {
     float data[4];
 };
 
-// A block's shared memory for all its tiles, beside their states. sums: SUM_BUFFERS buffers. ends: sequence lengths.
+// A block's shared memory for all its tiles, but for their states. ends: sequence lengths.
 struct PointwiseStorage {
-    // A unit's sums lie so far apart that banks differ.
+    // SUM_BUFFERS stages that alternate. Rows are padded by 4, so that units are in different banks.
     float sums[SUM_BUFFERS][K_PARTITIONS][SUM_ROWS][SUM_COLUMNS * ACCUMULATORS_PER_UNIT + 4];
     GateVector bias[UNITS];
+    // c of LSTM, h of the others, in float32, which h is not once it is published. Each value is private to its thread.
     float carry[TILES][STATES_PER_THREAD][GATE_THREADS];
     int ends[TILES][TILE_BATCH];
     WeightStorage weight_storage;
@@ -47,6 +50,7 @@ struct ForwardParams {
     __device__ index place(int t, index b, int unit) const { return t * output_step + b * output_sequence + unit; }
 };
 
+// A thread within its role. number and warp count within the role: an MMA thread and a pointwise thread may have the same.
 // tiles_with_state: in how many of the tiles a thread has the state, from the first on.
 struct ThreadCoords {
     int number, warp, lane, first_unit, first_sequence, batch;
@@ -85,7 +89,7 @@ __device__ inline void load_biases_and_carry(PointwiseStorage& pointwise, const 
         }
 }
 
-// Loads the initial states of a tile into memory that was set to 0.
+// Loads the initial states of all units of a tile into memory that was set to 0.
 template <typename States>
 __device__ inline void load_initial_states(States& states, const ForwardParams& params, const ThreadCoords& thread, int tile) {
     for (int i = thread.number; params.h0 && i < 8 * HIDDEN; i += GATE_THREADS) {
@@ -94,7 +98,7 @@ __device__ inline void load_initial_states(States& states, const ForwardParams& 
     }
 }
 
-// Loads those of a thread's own units.
+// Loads the initial states of a thread's own units.
 template <typename Own>
 __device__ inline void load_own_initial_state(Own& own, const ForwardParams& params, const ThreadCoords& thread, int tile) {
     for (int s = 0; s < STATES_PER_THREAD; s++)
@@ -181,8 +185,8 @@ struct GateInputs {
     }
 };
 
-// Loads those of the tile after this one, or of the first one's next step, where there are any. inputs: GateInputs, or what has
-// its functions.
+// Loads the gate inputs of the tile after this one, or of the first tile's next step, if any. inputs: GateInputs, or a struct
+// with its functions.
 template <typename In>
 __device__ inline void prefetch_next_inputs(In& inputs, StatePointers& pointers, const ForwardParams& params, int tiles,
                                             int tile, int t) {
@@ -191,7 +195,7 @@ __device__ inline void prefetch_next_inputs(In& inputs, StatePointers& pointers,
     if (!is_last || t + 1 < params.steps) inputs.load(params, pointers, is_last ? 0 : tile + 1, t + is_last);
 }
 
-// Operands of a thread's states beside their sums, loaded before those are full.
+// The other operands of a thread's states, loaded before their sums are full.
 struct GateOperands {
     float x[STATES_PER_THREAD][GATES], bias_n[STATES_PER_THREAD], carry[STATES_PER_THREAD];
     bool is_active[STATES_PER_THREAD];
@@ -211,7 +215,7 @@ struct GateOperands {
 // A thread's sums of a state, over all K partitions.
 __device__ inline GateVector reduce_k_partitions(const PointwiseStorage& pointwise, int buffer, const ThreadCoords& thread,
                                                  int s) {
-    GateVector all[2];  // of every other partition, so that fewer additions wait for each other
+    GateVector all[2];  // of even and odd partitions, so that fewer additions wait for each other
 #pragma unroll
     for (int group = 0; group < K_PARTITIONS; group++) {
         const float* sums =
@@ -240,7 +244,7 @@ struct StepResult {
     scalar_t h[STATES_PER_THREAD];
     float saved_gates[STATES_PER_THREAD][4];
 
-    // now, next: the states before and after the step, of which the thread reads and writes its own. sums_of(state): its sums.
+    // now, next: the states before and after the step. The thread reads and writes its own. sums_of(state): its sums.
     template <typename Now, typename Next>
     __device__ StepResult(PointwiseStorage& pointwise, int buffer, const GateOperands& operands, const ThreadCoords& thread,
                           int tile, Now& now, Next& next)

@@ -12,7 +12,7 @@
 // Numbers of gates; of another cell's they are within bounds, in code that does not run.
 enum LstmGate { LSTM_I, LSTM_F = 1 % GATES, LSTM_G = 2 % GATES, LSTM_O = 3 % GATES };
 enum GruGate { GRU_R, GRU_Z = 1 % GATES, GRU_N = 2 % GATES };
-enum { GRU_EXTRA = 3 };  // the place after GRU's gates: what is saved of W_hn h + b_hn, the bias b_hn, W_in x among sums
+enum { GRU_EXTRA = 3 };  // index after GRU's gates: W_hn h + b_hn where it is saved, the bias b_hn, W_in x among sums
 
 #define CUDART_NAN_F (0.0f / 0.0f)
 
