@@ -68,7 +68,7 @@ struct SharedStorage {
     GradientCarry carry;
     WeightStorage weight_storage;
 };
-static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Form.shared_bytes");
+static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Resources.shared_bytes");
 static_assert(BLOCKS > 1, "a block sends to itself");
 
 // Index of a lane (g, t) among the sums: banks differ for adjacent lanes, which write at once, and for those of one t, whose

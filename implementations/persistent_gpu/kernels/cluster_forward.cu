@@ -45,7 +45,7 @@ struct SharedStorage {
     PointwiseStorage pointwise;
     int timed_out;  // the wait of some MMA thread has timed out: nothing more is published
 };
-static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Form.shared_bytes");
+static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Resources.shared_bytes");
 
 // Computes the sums of every tile and step, by the MMA warps.
 __device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& thread, int steps,

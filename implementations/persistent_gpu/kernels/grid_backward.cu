@@ -71,7 +71,7 @@ struct SharedStorage {
     GradientCarry carry;
     WeightStorage weight_storage;
 };
-static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Form.shared_bytes");
+static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Resources.shared_bytes");
 
 // Recomputed at each call, so that what follows from it takes no registers in between.
 __device__ inline ThreadCoords thread_coords(int batch) {

@@ -81,7 +81,7 @@ struct SharedStorage {
     PointwiseStorage pointwise;
     int timed_out[2];  // a load warp's wait for that buffer's states has timed out
 };
-static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Form.shared_bytes");
+static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Resources.shared_bytes");
 
 typedef PacketReader<OutgoingStates::Packet, PACKETS_PER_TILE, PACKETS_PREFETCHED, RECEIVER_THREADS, PACKETS_IN_FLIGHT>
     StateReceiver;

@@ -68,7 +68,7 @@ struct SharedStorage {
     StagedInputs inputs;
     PointwiseStorage pointwise;
 };
-static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Form.shared_bytes");
+static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Resources.shared_bytes");
 
 struct Params : DenseParams {
     uint4* mailboxes;

@@ -27,7 +27,7 @@ typedef long long index;
 struct SharedStorage {
     WarpPartials<M_TILES_PER_WARP, 1> sums[2][WARPS];  // of inputs and of states, by rows and sequences
 };
-static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Once.launch");
+static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "SingleStepConfig.launch");
 
 struct ThreadCoords {
     int warp, lane, first_unit, first_sequence, batch;

@@ -50,7 +50,7 @@ struct SharedStorage {
     PointwiseStorage pointwise;
     int timed_out;  // the wait of some thread has timed out: nothing more is published
 };
-static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Wave.shared_bytes");
+static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "WavefrontConfig.shared_bytes");
 
 // The arrays of one layer.
 struct Layer {

@@ -47,7 +47,7 @@ struct SharedStorage {
     int timed_out;  // the wait of some thread for another block has timed out
     PartialSumExchange exchange;
 };
-static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Sparse.shared_bytes");
+static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "SparseConfig.shared_bytes");
 
 // The i-th step backward of a thread's own units of a tile; after the last one d_h of the initial state. sums: of step i - 1.
 __device__ inline void pointwise_backward_units(SharedStorage& shared, const BackwardParams& params, const GateInputs& inputs,

@@ -14,7 +14,7 @@
 #else
 #define CLUSTER_DIMS
 #endif
-static_assert(CLUSTER == 1 || (PARTS_A_ROW > 0 && TILES == 1 && BLOCKS % CLUSTER == 0), "Sparse");
+static_assert(CLUSTER == 1 || (PARTS_A_ROW > 0 && TILES == 1 && BLOCKS % CLUSTER == 0), "SparseConfig");
 
 // Synchronises all threads of a block, or of its cluster.
 __device__ inline void sync_block_or_cluster() {

@@ -60,7 +60,7 @@ struct SharedStorage {
     int timed_out;  // the wait of some thread for another block has timed out
     PartialSumExchange exchange;
 };
-static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Sparse.shared_bytes");
+static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "SparseConfig.shared_bytes");
 
 // Computes, publishes and writes the states of every tile and step. False after a timeout. It is compiled once for pointwise
 // and once for receiver threads, so that each role has registers only for what it needs.
