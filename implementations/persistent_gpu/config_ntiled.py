@@ -21,9 +21,9 @@ _MAX_PRESPLIT_FRAGMENTS = 20
 
 @dataclass(frozen=True)
 class NTiledGridConfig(Form):
-    """abreast: tiles of 8 sequences that are multiplied as one. sums: buffers of a block's sums; 1 needs one more barrier.
+    """n_tiles: tiles of 8 sequences that are multiplied as one. sum_buffers: of a block's sums; 1 needs one more barrier.
 
-    twice: fragments of split float32 that are stored in two halves; the others are split anew in every step.
+    presplit_fragments: fragments of split float32 that are stored in two halves; the others are split anew in every step.
     """
 
     n_tiles: int = 1

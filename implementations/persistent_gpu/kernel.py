@@ -55,7 +55,7 @@ class Shape(NamedTuple):
 class KernelSpec(NamedTuple):
     """Compile-time settings of a kernel, beside the shape.
 
-    tf32: products of float32 are in TF32. keeps: saves tensors for backward. lengths: sequences have lengths of their own.
+    tf32: products of float32 are in TF32. saves_for_backward: saves gates and cells. lengths: sequences have their own lengths.
     inputs: the width of x, whose product the kernel computes; 0 where the product is an argument.
     """
 

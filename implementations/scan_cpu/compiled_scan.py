@@ -145,7 +145,7 @@ class Scan:
         tasks = chunks * where.batch * -(-where.hidden // tile)
         streamed = where.rows * where.hidden * self.dtype.itemsize >= _STREAMED_BYTES
         lengths = 0 if where.lengths is None else where.lengths.data_ptr()
-        # In the order of `_scan_kernels.STEPS` and what follows it.
+        # In the order of `numba_kernels.STEPS` and what follows it.
         integers = [0, tasks, where.steps, where.batch, where.hidden, where.gates, int(self.reverse), lengths]
         integers += [tile, -(-where.steps // chunks), int(streamed)]
         for name in ("x", "out", "dout", "dx"):

@@ -237,7 +237,7 @@ def backward(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) 
 
 @inline
 def backward_summary(raw: Any, x: Any, out: Any, gates: Any, rule: Any, candidate: Any) -> None:
-    """Computes the same as `forward_summary` for the gradients that pass a chunk from its last step to its first."""
+    """Computes the same as `chunk_reduce` for the gradients that pass a chunk from its last step to its first."""
     every_state, every_decay, hidden = state_pointer(raw[STATE], x), state_pointer(raw[DECAY], x), raw[HIDDEN]
     dout = same_type(raw[DOUT], out)
     task = fetch_add(raw)

@@ -1,8 +1,8 @@
-"""Assigns a block's non-zeros to turns of its threads, in the order of columns or so that reads have few bank conflicts.
+"""Assigns a block's non-zeros to rounds of its threads, in the order of columns or so that reads have few bank conflicts.
 
 Numba compiles the functions; each takes one block at a time. rows: the block's rows, NONE for one without elements. firsts:
 their first slots. threads: the thread of each slot. Row r has elements `starts[r]` to `starts[r + 1]`, at positions `at` of the
-states. Written: `columns` and `sources` [turns, threads], the position that a thread reads in a turn and the element that it
+states. Written: `columns` and `sources` [rounds, threads], the position that a thread reads in a round and the element that it
 multiplies by.
 """
 
@@ -57,7 +57,7 @@ def schedule_conflict_free(
 def _deal_by_bank(
     starts: Any, at: Any, rows: Any, firsts: Any, threads: Any, classes: int, together: int, turns: int
 ) -> tuple[Any, Any]:
-    """Returns the elements of each thread and class [threads, classes, turns], and their counts [threads, classes]."""
+    """Returns the elements of each thread and class [threads, bank groups, rounds], and their counts [threads, bank groups]."""
     lists = np.empty((len(threads), classes, turns), np.int32)
     counts = np.zeros((len(threads), classes), np.int32)
     for local in range(len(rows)):
@@ -76,7 +76,7 @@ def _deal_by_bank(
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _choose_bank_group(left: Any, of_class: Any, of_lane: Any, turn: int, turns: int, chosen: Any) -> None:
-    """Each thread's class in a turn, or where it takes no element so many more. left: [threads, classes], made less.
+    """Each thread's class in a turn, or where it takes no element so many more. left: [threads, bank groups], made less.
 
     Each takes one that nobody has taken yet, of that of which most are left; where it has none such it waits if it can.
     """

@@ -43,7 +43,7 @@ ALL = Techniques()
 
 @dataclass(frozen=True)
 class SparseConfig:
-    """`groups` of blocks of `units` hidden units; tiles of `sequences`; of a thread's `turns` `held` pairs in registers.
+    """`groups` of blocks of `units` hidden units; tiles of `sequences`; of a thread's `rounds` `held` pairs in registers.
 
     parts: sums of threads that a row has at most. cluster: blocks that divide the columns among them, 1 where none do.
     """

@@ -3,7 +3,7 @@
 Each block owns some hidden units, whose rows' elements its threads share: as many threads to a row as make the longest
 thread's list as short as can be. In every turn each thread multiplies one of its elements by what it reads from shared memory;
 of threads that read at once each is to read from other banks, so that they have rows of their own, of which chance does not
-favour the same columns, and their turns are drawn up together. Source: Zhu et al., Sparse Persistent RNNs, ICLR 2018.
+favour the same columns, and their rounds are scheduled together. Source: Zhu et al., Sparse Persistent RNNs, ICLR 2018.
 """
 
 from __future__ import annotations
@@ -75,9 +75,10 @@ class PackedEll:
 
     order: [blocks * units] int32, the hidden unit at each place, NONE where there is none; columns are positions, K of each
     place beside each other, in a cluster from its block's segment on, or, where there is nothing to multiply, beyond all of
-    them (`Spread.zeros`). firsts: [blocks, shared rows + 1] int32, the first slot of each row. slots: [blocks, threads] int32.
-    columns: [blocks, turns, threads] uint16. sources: likewise, int32: which element of the pattern lies there, NONE for a
-    product with 0. turns are even.
+    them (`Partition.zeros`). row_offsets: [blocks, shared rows + 1] int32, the first slot of each row.
+    slots: [blocks, threads] int32.
+    col_indices: [blocks, rounds, threads] uint16. sources: likewise, int32, the element of the pattern, PADDING for a product
+    with 0. The number of rounds is even.
     """
 
     spread: Partition

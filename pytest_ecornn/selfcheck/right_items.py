@@ -22,7 +22,7 @@ from pytest_ecornn.run.items.items import CheckItem
 from pytest_ecornn.run.items.property_items import PropertyItem
 from pytest_ecornn.selfcheck.trial_session import TrialOptions, TrialSession
 
-FOLDER = Path(__file__).parent / "correct"
+FOLDERS = [Path(__file__).parent / "correct" / name for name in ("arithmetic", "calls")]
 _KINDS_OF_A_FILE = 2  # cells in a dtype that a run draws for each file of `correct/`
 _ROW_SECONDS = 0.02  # of a timed row
 
@@ -58,7 +58,7 @@ def right_items(seed: int, num_cases: int) -> list[CheckItem]:
 
 def right_implementations() -> list[ImplementationInfo]:
     """The right implementations, which run on a CPU; the files of `correct/` last."""
-    every = discovery.discover([FOLDER]).values()
+    every = discovery.discover(FOLDERS).values()
     return sorted((found for found in every if supported(found)), key=lambda found: bool(found.cli_option))
 
 

@@ -8,13 +8,11 @@
 #pragma once
 #include "ecornn/ptx/opaque.cuh"
 #include "ecornn/ptx/cp_async.cuh"
+#include "ecornn/rnn/forward_params.cuh"
 #include "ecornn/rnn/rnn_cell.cuh"
 
 #define PREFETCH_DISTANCE 3
 #define ACCUMULATORS_PER_UNIT (GATES == 1 ? 1 : 4)  // for each sequence, padded
-
-typedef long long index;
-typedef long long length;
 
 struct alignas(16) GateVector {
     float data[4];
@@ -29,25 +27,6 @@ struct PointwiseStorage {
     float carry[TILES][STATES_PER_THREAD][GATE_THREADS];
     int ends[TILES][TILE_BATCH];
     WeightStorage weight_storage;
-};
-
-// Parameters of every forward kernel, to which it adds its own. Null: biases for none, h0, c0 for zeros, lengths for all steps.
-struct ForwardParams {
-    const scalar_t* gates;
-    index gates_step, gates_sequence;
-    const scalar_t *bias_ih, *bias_hh, *h0, *c0;
-    scalar_t* output;
-    index output_step, output_sequence;
-    scalar_t *h_n, *c_n;
-    const length* lengths;
-    scalar_t* saved_gates;
-    float* saved_cells;
-    index row_step, row_sequence;
-    int* status;
-    int steps, batch, is_reverse;
-    __device__ int direction() const { return is_reverse ? -1 : 1; }
-    __device__ int step(int t) const { return is_reverse ? steps - 1 - t : t; }
-    __device__ index place(int t, index b, int unit) const { return t * output_step + b * output_sequence + unit; }
 };
 
 // A thread within its role. number and warp count within the role: an MMA thread and a pointwise thread may have the same.

@@ -1,0 +1,1 @@
+"""Right implementations that compute otherwise: other sums, products and formulas."""

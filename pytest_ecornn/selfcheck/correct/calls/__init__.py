@@ -1,0 +1,1 @@
+"""Right implementations that are called or store otherwise: layouts, memory, threads."""
