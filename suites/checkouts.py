@@ -24,8 +24,9 @@ from pytest_ecornn.suites.on_cuda import exit_code
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKER = Path(__file__).with_name("_checkout_worker.py")
-ROUNDS, BLOCK_SECONDS, HOST_CALLS, HOST_ROUNDS = 16, 0.01, 64, 9
+ROUNDS, BLOCK_SECONDS, HOST_CALLS, HOST_ROUNDS = 16, 0.01, 128, 15
 LIMIT = 1.03
+MODES = ("", "-training")  # the ends of cases' names
 T_99 = {15: 2.947, 31: 2.744}  # Student's t of 99 %, two sides, by degrees of freedom
 SHAPES = {
     "persistent_gpu": (
@@ -142,15 +143,21 @@ def measure(old: Worker, new: Worker, implementation: str, case: str) -> Measure
     if was_repeated := low > LIMIT:
         pairs = _rounds(old, new, 2 * ROUNDS)
         ratio, low, high = interval([b / a for a, b in pairs])
-    host = [new.ask(host=HOST_CALLS) / old.ask(host=HOST_CALLS) for _ in range(HOST_ROUNDS)]
+    host = [_host_ratio(old, new, number % 2 == 0) for number in range(HOST_ROUNDS)]
     old_us, new_us = (statistics.median(one) for one in zip(*pairs, strict=True))
     return Measured(implementation, case, old_us, new_us, ratio, low, high, statistics.median(host), was_repeated)
 
 
-def _all(old: Worker, new: Worker, names: Sequence[str], deadline: float) -> Iterator[Measured]:
+def _host_ratio(old: Worker, new: Worker, is_old_first: bool) -> float:
+    arms = (old, new) if is_old_first else (new, old)
+    times = {arm: arm.ask(host=HOST_CALLS) for arm in arms}
+    return float(times[new] / times[old])
+
+
+def _all(old: Worker, new: Worker, names: Sequence[str], modes: Sequence[str], deadline: float) -> Iterator[Measured]:
     for name in names:
         for shape in SHAPES[name]:
-            for case in (shape, f"{shape}-training"):
+            for case in (shape + mode for mode in modes):
                 if time.monotonic() > deadline:
                     print(f"not reached: {name} {case}", flush=True)
                     continue
@@ -185,23 +192,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("old", type=Path, help="the root of the other checkout")
     parser.add_argument("--only", action="append", choices=list(SHAPES), help="an implementation; may be given several times")
     parser.add_argument("--output", type=Path, required=True, help="a line of JSON for each case is appended to it")
+    parser.add_argument("--inference", action="store_true", help="no training cases")
     parser.add_argument("--seconds", type=float, default=480.0, help="no case begins after so many seconds")
     given = parser.parse_args(arguments)
-    rows = list[Measured]()
-    code = exit_code(
-        "checkouts", lambda: rows.extend(_compare(given.old, given.only or list(SHAPES), given.output, given.seconds))
-    )
+    rows, names, modes = list[Measured](), given.only or list(SHAPES), MODES[:1] if given.inference else MODES
+    code = exit_code("checkouts", lambda: rows.extend(_compare(given.old, names, modes, given.output, given.seconds)))
     if rows:
         print(render(rows))
     return code or int(any(row.was_repeated and row.low > LIMIT for row in rows))
 
 
-def _compare(root: Path, names: Sequence[str], output: Path, seconds: float) -> list[Measured]:
+def _compare(root: Path, names: Sequence[str], modes: Sequence[str], output: Path, seconds: float) -> list[Measured]:
     """Measures all cases, and appends each to `output` at once."""
     deadline, rows = time.monotonic() + seconds, list[Measured]()
     old, new = Worker(root), Worker(ROOT)
     with output.open("a") as file:
-        for row in _all(old, new, names, deadline):
+        for row in _all(old, new, names, modes, deadline):
             rows.append(row)
             print(json.dumps(asdict(row)), file=file, flush=True)
             print(f"{row.implementation} {row.case}: {row.ratio:.3f} [{row.low:.3f}, {row.high:.3f}]", flush=True)
