@@ -54,7 +54,7 @@ def scan_split() -> Diagram:
         "scan.cu with SPLIT: two tiles of the same channels, in blocks that run at once",
         roles,
         [
-            wait(everyone, "wait_for_copies"),
+            wait(everyone, "cp_async_wait_group"),
             work(everyone, "task.steps: gates, maps;", "task.load of a later tile"),
             [Arrow(threads, publisher, "__syncthreads", _FULL), Arrow(next_threads, next_publisher, "__syncthreads", _FULL)],
             work((publisher, next_publisher), "publish_tile: fold the", "segments' maps"),

@@ -23,9 +23,11 @@ class Forced(NTiledGridConfig):
 
 
 def form_of(
-    problem: ProblemSize, units: int, tiles: int, abreast: int, held: int, at_once: int, sums: int, twice: int = 0
+    problem: ProblemSize, units: int, tiles: int, n_tiles: int, held: int, at_once: int, sum_buffers: int, presplit: int = 0
 ) -> Form:
-    """Where products are split with so many parts in halves, or with all there are."""
-    shape = {"is_grid": True, "abreast": abreast, "at_once": at_once, "sums": sums}
+    """A form; where products are split, with so many presplit fragments, or as many as there are."""
+    shape = {"is_grid": True, "n_tiles": n_tiles, "at_once": at_once, "sum_buffers": sum_buffers}
     form = Forced(problem, units, -(-problem.hidden // units), tiles, WARPS, **shape)
-    return with_weights(replace(form, presplit_fragments=min(twice, form.fragments) * problem.arithmetic.is_3xtf32), held, 0, 0)
+    return with_weights(
+        replace(form, presplit_fragments=min(presplit, form.fragments) * problem.arithmetic.is_3xtf32), held, 0, 0
+    )

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._cuda.compile import with_index
+from pytest_ecornn.implementations.persistent_gpu import ops  # noqa: F401  (registers torch's ops)
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, compile_layer, status_of
 from pytest_ecornn.implementations.persistent_gpu.kernel import Shape as TrackShape

@@ -39,7 +39,7 @@ from tests.simulator.kernels_on_cpu import build
 @pytest.fixture
 def sizes() -> dict[str, int]:
     """Of the form that is forced."""
-    return {"units": 12, "tiles": 1, "abreast": 1, "held": 1, "at_once": 8, "sums": 2, "twice": 0}
+    return {"units": 12, "tiles": 1, "n_tiles": 1, "held": 1, "at_once": 8, "sum_buffers": 2, "presplit": 0}
 
 
 @pytest.fixture
@@ -59,22 +59,27 @@ def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
         ("lstm", PRECISIONS[0], {"tiles": 2}, {"batch": 17, "ragged": True}),
         ("gru", PRECISIONS[2], {"tiles": 2}, {"batch": 17, "bidirectional": True}),
         ("lstm", PRECISIONS[2], {"units": 20, "tiles": 3, "held": 3}, {"hidden_size": 91, "batch": 19, "batch_first": True}),
-        ("gru", PRECISIONS[1], {"units": 20, "abreast": 3, "held": 3}, {"hidden_size": 61, "batch": 19}),
-        ("rnn_tanh", PRECISIONS[3], {"units": 20, "abreast": 2, "tiles": 2}, {"batch": 19, "ragged": True}),
-        ("lstm", PRECISIONS[3], {"units": 36, "abreast": 2}, {"hidden_size": 77, "batch": 11, "steps": 9, "ragged": True}),
-        ("rnn_relu", PRECISIONS[0], {"units": 36, "abreast": 4}, {"hidden_size": 77, "batch": 29, "steps": 9}),
-        ("lstm", PRECISIONS[2], {"units": 12, "abreast": 2, "at_once": 4}, {"hidden_size": 416, "batch": 9, "steps": 4}),
-        ("gru", PRECISIONS[0], {"units": 4, "abreast": 1, "at_once": 4}, {"hidden_size": 516, "batch": 5, "steps": 4}),
-        ("rnn_tanh", PRECISIONS[3], {"units": 12, "abreast": 3, "at_once": 2}, {"hidden_size": 601, "batch": 17, "steps": 4}),
-        ("lstm", PRECISIONS[2], {"units": 20, "abreast": 2, "held": 5, "twice": 99}, {"hidden_size": 97, "batch": 13}),
-        ("gru", PRECISIONS[2], {"units": 20, "tiles": 2, "held": 3, "twice": 5}, {"hidden_size": 77, "batch": 11, "steps": 3}),
+        ("gru", PRECISIONS[1], {"units": 20, "n_tiles": 3, "held": 3}, {"hidden_size": 61, "batch": 19}),
+        ("rnn_tanh", PRECISIONS[3], {"units": 20, "n_tiles": 2, "tiles": 2}, {"batch": 19, "ragged": True}),
+        ("lstm", PRECISIONS[3], {"units": 36, "n_tiles": 2}, {"hidden_size": 77, "batch": 11, "steps": 9, "ragged": True}),
+        ("rnn_relu", PRECISIONS[0], {"units": 36, "n_tiles": 4}, {"hidden_size": 77, "batch": 29, "steps": 9}),
+        ("lstm", PRECISIONS[2], {"units": 12, "n_tiles": 2, "at_once": 4}, {"hidden_size": 416, "batch": 9, "steps": 4}),
+        ("gru", PRECISIONS[0], {"units": 4, "n_tiles": 1, "at_once": 4}, {"hidden_size": 516, "batch": 5, "steps": 4}),
+        ("rnn_tanh", PRECISIONS[3], {"units": 12, "n_tiles": 3, "at_once": 2}, {"hidden_size": 601, "batch": 17, "steps": 4}),
+        ("lstm", PRECISIONS[2], {"units": 20, "n_tiles": 2, "held": 5, "presplit": 99}, {"hidden_size": 97, "batch": 13}),
+        (
+            "gru",
+            PRECISIONS[2],
+            {"units": 20, "tiles": 2, "held": 3, "presplit": 5},
+            {"hidden_size": 77, "batch": 11, "steps": 3},
+        ),
     ],
 )
 @pytest.mark.thinned(2)
 def test_the_kernel_passes_the_rule(
     sums: int, cell: str, precision: dict[str, str], changed: dict[str, int], options: dict[str, Any], sizes: dict[str, int]
 ) -> None:  # fmt: skip
-    sizes.update(changed, sums=sums)
+    sizes.update(changed, sum_buffers=sums)
     assert verdicts(small(cell, **{"hidden_size": 50, "has_state": True, "mode": "inference", **precision, **options})) == []
 
 
@@ -94,7 +99,7 @@ def test_parts_in_halves_change_no_bit(twice: int, sizes: dict[str, int]) -> Non
     case = small("lstm", hidden_size=130, batch=11, steps=4, mode="inference", **PRECISIONS[2])
     problem, found = contents.problem(case), []
     for some in (0, twice):
-        sizes.update(units=20, abreast=2, held=4, at_once=3, twice=some)
+        sizes.update(units=20, n_tiles=2, held=4, at_once=3, presplit=some)
         clusters_on_cpu.forget()
         found.append(calls.run(layer_of(case, problem.weights), problem))
     assert all(torch.equal(one, found[1][name]) for name, one in found[0].items())
@@ -184,7 +189,7 @@ FAULTS = {
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("label", FAULTS)
 def test_faults_of_the_handoff_are_seen(label: str, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes.update(tiles=2, abreast=2, sums=1, units=4, at_once=3)
+    sizes.update(tiles=2, n_tiles=2, sum_buffers=1, units=4, at_once=3)
     case = small("lstm", steps=12, batch=20, hidden_size=140, mode="inference", dtype="float16", has_state=True)
     expect_seen(case, monkeypatch, *FAULTS[label])
 
@@ -199,7 +204,7 @@ def test_a_lost_packet_ends_the_launch_with_nan_and_a_later_call_raises(monkeypa
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("rounds", [60, 500])
 def test_where_some_threads_give_up_all_end(rounds: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes.update(tiles=2, abreast=2)
+    sizes.update(tiles=2, n_tiles=2)
     monkeypatch.setattr(kernel, "WATCHDOG_NS", rounds)
     case = small("lstm", steps=8, batch=20, hidden_size=40, mode="inference", dtype="float16")
     status = kernel.status_of(torch.device("cpu"))

@@ -25,7 +25,7 @@ from tests.simulator import clusters_on_cpu
 
 RELU = RNNOptions("rnn_relu", batch_first=False, bidirectional=False, projected=False, tf32=False)
 GRID = {"units": 36, "tiles": 1, "groups": 2, "held": 1, "buffers": 0, "readers": 0}
-ABREAST = {"units": 12, "tiles": 1, "abreast": 2, "held": 1, "at_once": 8, "sums": 2, "twice": 0}
+N_TILED = {"units": 12, "tiles": 1, "n_tiles": 2, "held": 1, "at_once": 8, "sum_buffers": 2, "presplit": 0}
 KERNELS = ("cluster", "grid", "readers", "abreast")
 
 
@@ -34,7 +34,7 @@ def form_of(kernel: str, shape: Shape, kind: KernelSpec) -> Form:
     if kernel == "cluster":
         return persistent.form_of(shape, kind)
     if kernel == "abreast":
-        return persistent_ntiled.form_of(problem, **ABREAST)
+        return persistent_ntiled.form_of(problem, **N_TILED)
     return persistent_grid.form_of(problem, **GRID | {"buffers": 2 * (kernel == "readers")})
 
 

@@ -74,7 +74,7 @@ def test_a_step_waits_for_what_is_handed_on_and_then_multiplies() -> None:
 
 
 def test_reads_of_weights_overlap_with_products() -> None:
-    shared, left_over = form(held=8, shared=8), form(held=2, shared=8, ring=2)
+    shared, left_over = form(held=8, shared=8), form(held=2, shared=8, stream_stages=2)
     assert left_over.streamed_fragments == 6
     assert persistent_floor.busy_us(shared) == pytest.approx(us(8 * 64))  # over the products' 390
     assert persistent_floor.busy_us(form(held=12, shared=4)) == persistent_floor.busy_us(form())
