@@ -97,7 +97,7 @@ def of_persistent_grid(is_backward: bool, is_abreast: bool = False) -> list[tupl
             forms = persistent_heuristics.candidate_configs(kind.problem(cell, hidden, batch), device)
             grids = [form for form in forms if form.is_grid and isinstance(form, NTiledGridConfig) == is_abreast]
             for is_twice in (False, True):
-                if of_one := [form for form in grids if (getattr(form, "twice", 0) > 0) == is_twice]:
+                if of_one := [form for form in grids if (getattr(form, "presplit_fragments", 0) > 0) == is_twice]:
                     found.append(persistent_kernel.macros(kind, min(of_one, key=lambda form: make_cost_model(form).step_us)))
     return list(dict.fromkeys(found))
 

@@ -28,6 +28,5 @@ def form_of(
     """A form; where products are split, with so many presplit fragments, or as many as there are."""
     shape = {"is_grid": True, "n_tiles": n_tiles, "at_once": at_once, "sum_buffers": sum_buffers}
     form = Forced(problem, units, -(-problem.hidden // units), tiles, WARPS, **shape)
-    return with_weights(
-        replace(form, presplit_fragments=min(presplit, form.fragments) * problem.arithmetic.is_3xtf32), held, 0, 0
-    )
+    presplit = min(presplit, form.fragments) * problem.arithmetic.is_3xtf32
+    return with_weights(replace(form, presplit_fragments=presplit), held, 0, 0)

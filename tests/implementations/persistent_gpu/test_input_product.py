@@ -55,7 +55,7 @@ def launched(kernel: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]
         return launch_of(*given)
 
     for one in (forward, backward):
-        monkeypatch.setattr(one, "launch_of", seen)
+        monkeypatch.setattr(one, "get_layer_kernel", seen)
     with clusters_on_cpu.running_layers(lambda shape, kind: form_of(kernel, shape, kind)):
         yield found
 
