@@ -26,7 +26,7 @@ def cluster_forward() -> Diagram:
             [Arrow(other_pointwise, mma, "st.async h_t, bytes counted in barriers[t % 2]", _DATA)],
             [Arrow(pointwise, other_mma, "st.async h_t, bytes counted in barriers[t % 2]", _DATA)],
             wait(mmas, "mbarrier_wait_parity", "barriers[t % 2][tile]")
-            + work(pointwises, "prefetch_next_inputs", "gates of t + 1, L2 of t + 4"),
+            + work(pointwises, "prefetch_next_inputs", "next pass, L2 of 3 steps on"),
             work(mmas, "mma_recurrent: W_hh h_t", "store_accumulators to sums[b]")
             + wait(pointwises, "named_barrier_sync", "SumsFull[b]"),
             [Arrow(left, right, "SumsFull[b]", _FULL) for left, right in sides],

@@ -10,8 +10,8 @@
 //   lengths [B] int64, read, null for none: the state of a sequence that is over does not change
 //   saved_gates [rows, 4*H] scalar_t, saved_cells [rows, H] float, written with SAVE_GATES for the backward pass: of (t, b) in
 //   row t * row_step + b * row_sequence LSTM i f g o, GRU r z n and W_hn h + b_hn; c of LSTM
-//   weight_stream, written and read: 8,192 bytes for each block and fragment of W_hh that is streamed (resident_weights.cuh)
-//   status [1] int32 in memory of the host, written after a timeout: 1; all results of that block are NaN then
+//   weight_stream, written and read: 8,192 bytes for each rank and streamed fragment of W_hh, of which clusters write equals
+//   status [1] int32 in memory of the host, written after a timeout: 1. output, h_n and c_n of that block's units are NaN then
 //   No two may alias. Alignment: of the element; weight_hh: LOAD_BYTES bytes; weight_stream: 16 bytes.
 // Launch: a cluster of BLOCKS blocks for each TILES tiles of 8 sequences; block r owns UNITS hidden units from r * UNITS, whose
 //   rows of W_hh, a unit's gates adjacent, are its rows of the product. The first 8 warps are the MMA warps: K_PARTITIONS
@@ -23,17 +23,17 @@
 // Limits: compute capability 9.0; UNITS a multiple of 16 bytes of scalar_t; T, B, G * H below 2^30, with INPUTS > 0 T times the
 //   sequences of a cluster too; offsets 64-bit.
 // Order: 1. Parts of h_(t+1) go into states[(t+1) % 2] of all other blocks by st.async. The mbarrier there counts their bytes.
-//   2. A block's own part is stored directly. Thread 0's arrive at the mbarrier, after StatesReady, makes it visible.
-//   3. Bytes that arrive before thread 0 does are counted too: the phase does not complete without its arrive.
+//   2. A block's own part is stored directly. Pointwise thread 0's arrive at the mbarrier, after StatesReady, publishes it.
+//   3. Bytes that arrive before that thread does are counted too: the phase does not complete without its arrive.
 //   4. States have no empty barrier. To have all of h_(t+1) is the proof that h_t may be overwritten, in any block:
 //   5. Each block sent its part of h_(t+1) after StatesReady of step t, and all its warps had read h_t before that.
 //   6. Each block had received all of h_t before it sent that part, so no bytes of h_t are still in flight.
 //   7. SumsFull and SumsEmpty order the writes and reads of either buffer of sums.
-//   8. An MMA thread whose wait takes WATCHDOG_NS sets timed_out and waits for no mbarrier more.
-//   9. Its block stops publishing at the next SumsFull at the latest. So its peers miss bytes, and time out in turn.
-//   10. All loops run to their end, so that named barriers stay matched. Then write_nan overwrites all results of the block,
-//      and status becomes 1. TimeoutStatus.check (kernel.py) raises at the next launch.
-//   11. An input product is read by the block that wrote it, after a barrier. Sums are added in one order: bit-equal repeats.
+//   8. An MMA thread whose wait takes WATCHDOG_NS sets timed_out and waits for no mbarrier more. Its block stops publishing at
+//      the next SumsFull at the latest. So its peers miss bytes, and time out in turn.
+//   9. All loops run to their end, so that every wait at a named barrier is met by its arrivals. Then status becomes 1, and
+//      write_nan overwrites the block's results. A later launch that sees status raises (TimeoutStatus.check in kernel.py).
+//   10. An input product is read by the block that wrote it, after a barrier. Sums are added in one order: bit-equal repeats.
 #include "cluster_pointwise_warps.cuh"
 #include "ecornn/ptx/register_reconfig.cuh"
 #include "input_gemm.cuh"

@@ -142,7 +142,7 @@ struct StatePointers {
 };
 
 // The gate inputs of a thread's states, loaded a tile ahead of their use, as bits: to convert them would be to wait for them.
-// PREFETCH_DISTANCE steps before they are prefetched from memory, which may take longer than a step.
+// They are prefetched into L2 PREFETCH_DISTANCE steps earlier, as memory may take longer than a step.
 struct GateInputs {
     unsigned data[STATES_PER_THREAD][GATES];
     __device__ float at(int s, int gate) const {
