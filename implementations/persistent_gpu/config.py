@@ -32,12 +32,12 @@ class Form(Resources):
         if self.is_grid:
             found["SEQUENCES"] = self.sequences
         found |= {"GRID_ROWS": self.grid_rows, "GRID_COLS": self.grid_cols} if self.is_2d_grid else {"BLOCKS": self.blocks}
-        if self._has_gate_warps:
-            found |= {"GATE_THREADS": self.pointwise_threads, "GATE_REGISTERS": self.gate_registers}
+        if self._has_pointwise_warps:
+            found |= {"POINTWISE_THREADS": self.pointwise_threads, "POINTWISE_REGISTERS": self.pointwise_registers}
         elif not self.problem.is_backward:
             found |= {"BUFFERS": self.buffers, "LOAD_THREADS": self.readers, "LOAD_REGISTERS": self.reader_registers}
         if not self.problem.is_backward:
-            found["OTHER_REGISTERS"] = self.mma_warp_registers
+            found["MMA_REGISTERS"] = self.mma_warp_registers
         return found | {"SHARED_BYTES": self.shared_bytes, "USE_3XTF32": int(self.problem.arithmetic.is_3xtf32)}
 
     def __str__(self) -> str:

@@ -51,7 +51,7 @@ class WavefrontConfig(Form):
 
     @property
     def _registers_beside(self) -> int:
-        return self.pointwise_threads * self.gate_registers + 32 * (_READERS + 1) * self.reader_registers
+        return self.pointwise_threads * self.pointwise_registers + 32 * (_READERS + 1) * self.reader_registers
 
     @property
     def extra_registers(self) -> int:

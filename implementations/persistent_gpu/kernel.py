@@ -197,14 +197,14 @@ class TimeoutStatus:
         self._device, self.address = device, self._memory.data_ptr()
         self._word = ctypes.c_int32.from_address(self.address)
 
-    def clear_cache(self) -> bool:
+    def reset(self) -> bool:
         """Resets the word. Returns whether a launch has timed out since the last call."""
         found, self._word.value = self._word.value != 0, 0
         return found
 
     def check(self) -> None:
         """Raises RuntimeError, once, after a launch that timed out, whose results are NaN. Called before each launch."""
-        if self._word.value and self.clear_cache():
+        if self._word.value and self.reset():
             raise RuntimeError(
                 f"an earlier launch of a persistent kernel on {self._device} is wrong: a block waited {WATCHDOG_NS / 1e9:g} s "
                 "for the others and gave up"

@@ -17,7 +17,7 @@ from pytest_ecornn.implementations.persistent_gpu.tiling import (
 
 _REGISTERS = 65_536  # of a multiprocessor
 _MAX_REG_FRAGMENTS = 22  # of 255 registers
-_OTHER_REGISTERS = 48  # of a thread that multiplies, beside weights
+_NON_WEIGHT_REGISTERS = 48  # of a thread that multiplies, beside weights
 _BEST_HELD_SPLIT = 10  # fragments that are best in registers, of one tile's product in a grid with split float32, forward
 _READER_REGISTERS = {128: 104, 256: 72}  # of a load warp's thread, by the number of such threads
 
@@ -27,7 +27,7 @@ class Resources(Tiling):
     """Registers and shared memory of a form."""
 
     @property
-    def gate_registers(self) -> int:
+    def pointwise_registers(self) -> int:
         """Registers of a thread of the pointwise warps."""
         return {1: 72, 2: 96}.get(self.states_per_thread, 120)
 
@@ -39,12 +39,12 @@ class Resources(Tiling):
     @property
     def _non_mma_threads(self) -> int:
         """Threads that do not multiply."""
-        return self.pointwise_threads if self._has_gate_warps else self.readers
+        return self.pointwise_threads if self._has_pointwise_warps else self.readers
 
     @property
     def _registers_beside(self) -> int:
         """Registers of all threads that do not multiply."""
-        return self._non_mma_threads * (self.gate_registers if self._has_gate_warps else self.reader_registers)
+        return self._non_mma_threads * (self.pointwise_registers if self._has_pointwise_warps else self.reader_registers)
 
     @property
     def launch_registers(self) -> int:
@@ -76,9 +76,9 @@ class Resources(Tiling):
             others += PART_REGISTERS * (self.m_tiles_per_warp > 4 and self.tiles > 1 and not self.problem.is_backward)
             if self.buffers:
                 room = self.mma_warp_registers or self.launch_registers - 8
-                return (room - _OTHER_REGISTERS - others - 32 * is_3xtf32) // PART_REGISTERS
+                return (room - _NON_WEIGHT_REGISTERS - others - 32 * is_3xtf32) // PART_REGISTERS
             return _MAX_REG_FRAGMENTS - ceil(others / PART_REGISTERS)
-        others = _OTHER_REGISTERS + 6 * (self.m_tiles_per_warp - 1) + 32 * is_3xtf32 + self.extra_registers
+        others = _NON_WEIGHT_REGISTERS + 6 * (self.m_tiles_per_warp - 1) + 32 * is_3xtf32 + self.extra_registers
         return (self.mma_warp_registers - others) // PART_REGISTERS
 
     @property
@@ -111,7 +111,7 @@ class Resources(Tiling):
             else 128 + 2 * self.tiles * state_bytes + 16
         )
         units = self.m_tiles_per_warp * 16 * WARPS // self.k_partitions // self._gates + 1
-        sum_bytes = self._sums_bytes(units, TILE) * (2 if self._has_gate_warps else 1)
+        sum_bytes = self._sums_bytes(units, TILE) * (2 if self._has_pointwise_warps else 1)
         return own + sum_bytes + 16 * self.units + carried
 
     def _sums_bytes(self, units: int, sequences: int) -> int:

@@ -135,14 +135,14 @@ class Tiling:
         return ceil(self.units * TILE / self.pointwise_threads)
 
     @property
-    def _has_gate_warps(self) -> bool:
+    def _has_pointwise_warps(self) -> bool:
         """Whether the states are computed by warps that do not multiply, the pointwise warps."""
         return not self.problem.is_backward and not self.is_grid
 
     @property
     def pointwise_threads(self) -> int:
         """Threads that compute the states. Pointwise warps have more of them where weights leave them the registers."""
-        if not self._has_gate_warps:
+        if not self._has_pointwise_warps:
             return THREADS
         return 256 if self.problem.arithmetic.bytes == 2 and self.units * TILE <= 256 else 128
 

@@ -186,7 +186,7 @@ class SparseConfig:
             "REG_PAIRS": self.held,
             "SMEM_PAIRS": self.shared,
             "PLACE_BYTES": self.position_unit_bytes,
-            "GATE_THREADS": self.pointwise_threads,
+            "POINTWISE_THREADS": self.pointwise_threads,
             "LANES": self.lanes_per_state,
             "PARTS_A_ROW": self.partials_per_row,
             "SHARED_BYTES": self.shared_bytes,

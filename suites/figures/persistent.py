@@ -26,7 +26,7 @@ def cluster_forward() -> Diagram:
             [Arrow(other_pointwise, mma, "st.async h_t, bytes counted in barriers[t % 2]", _DATA)],
             [Arrow(pointwise, other_mma, "st.async h_t, bytes counted in barriers[t % 2]", _DATA)],
             wait(mmas, "mbarrier_wait_parity", "barriers[t % 2][tile]")
-            + work(pointwises, "prefetch_next_inputs", "next pass, L2 of 3 steps on"),
+            + work(pointwises, "load_next_inputs", "next pass, L2 of 3 steps on"),
             work(mmas, "mma_recurrent: W_hh h_t", "store_accumulators to sums[b]")
             + wait(pointwises, "named_barrier_sync", "SumsFull[b]"),
             [Arrow(left, right, "SumsFull[b]", _FULL) for left, right in sides],
@@ -74,7 +74,7 @@ def grid_forward() -> Diagram:
             wait(computing, "sync ComputeSynced"),
             work(computing, "publish_states") + storage(mailbox, "mailbox (t + 1) % 2", "h_(t-1) is overwritten"),
             [Arrow(role, mailbox, "st.relaxed h_(t+1), epoch t + 2", _DATA) for role in computing],
-            work(computing, "write: output, saved", "prefetch_next_inputs") + wait(loading, "polls for epoch t + 2"),
+            work(computing, "write: output, saved", "load_next_inputs") + wait(loading, "polls for epoch t + 2"),
         ],
         spacing=190,
     )

@@ -69,7 +69,7 @@ def with_weights(form: Form, held: int, shared: int, ring: int) -> Form:
     return replace(form, held=held, shared=near - held, stream_stages=ring)
 
 
-SENDS = "if (p * GATE_WARPS + warp < BLOCKS - 1)"
+SENDS = "if (p * POINTWISE_WARPS + warp < BLOCKS - 1)"
 A_BLOCK_IS_SENT_NOTHING = (SENDS, SENDS.replace("BLOCKS - 1", "BLOCKS - 2"))
 GATES_OF_CLUSTER = "cluster_pointwise_warps.cuh"
 

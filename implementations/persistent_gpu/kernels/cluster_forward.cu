@@ -15,8 +15,8 @@
 //   No two may alias. Alignment: of the element; weight_hh: LOAD_BYTES bytes; weight_stream: 16 bytes.
 // Launch: a cluster of BLOCKS blocks for each TILES tiles of 8 sequences; block r owns UNITS hidden units from r * UNITS, whose
 //   rows of W_hh, a unit's gates adjacent, are its rows of the product. The first 8 warps are the MMA warps: K_PARTITIONS
-//   partitions of K by groups of rows, OTHER_REGISTERS registers a thread. The next 4 or 8, GATE_THREADS / 32, are the
-//   pointwise warps, GATE_REGISTERS registers a thread. Shared bytes: the host's shared_bytes (resources.py).
+//   partitions of K by groups of rows, MMA_REGISTERS registers a thread. The next 4 or 8, POINTWISE_THREADS / 32, are the
+//   pointwise warps, POINTWISE_REGISTERS registers a thread. Shared bytes: the host's shared_bytes (resources.py).
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Between blocks B H values a step and block. With
 //   INPUTS > 0 it further reads G H INPUTS values for each cluster and 16 rows of x, and x once a block and pass of row tiles,
 //   and writes T B G H; 2 T B G H INPUTS operations.
@@ -91,13 +91,13 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(BLOC
     const int tiles = min(TILES, (thread.batch - thread.first_sequence + 7) / 8);
     init_mbarriers(shared, 6);
     if (thread_id < THREADS) {
-        warpgroup_reg_alloc<OTHER_REGISTERS>();
+        warpgroup_reg_alloc<MMA_REGISTERS>();
         ResidentWeights weights(shared.pointwise.weight_storage, params.weight_stream, rank,
                                 [&](int s, int i) { return load_a_fragment(params.weight_hh, thread, s, i); });
         cluster_sync();
         run_mma_warps(shared, weights, thread, params.steps, tiles);
     } else {
-        warpgroup_reg_dealloc<GATE_REGISTERS>();
+        warpgroup_reg_dealloc<POINTWISE_REGISTERS>();
         load_carry_and_states(shared, params, thread, tiles);
         cluster_sync();
         run_pointwise_warps(shared, params, thread, tiles, GateInputs(), [](int) {});

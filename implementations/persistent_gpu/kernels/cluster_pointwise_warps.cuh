@@ -13,9 +13,9 @@
 #define STATE_TILE_BYTES (UNITS * 8 * (int)sizeof(scalar_t))  // of a block, to each other block
 #define VECTORS_PER_STATE_TILE (STATE_TILE_BYTES / 16)
 #define VECTORS_PER_LANE ((VECTORS_PER_STATE_TILE + 31) / 32)
-#define GATE_WARPS (GATE_THREADS / 32)
-#define PEERS_PER_WARP ((BLOCKS + GATE_WARPS - 2) / GATE_WARPS)
-#define BLOCK_THREADS (THREADS + GATE_THREADS)
+#define POINTWISE_WARPS (POINTWISE_THREADS / 32)
+#define PEERS_PER_WARP ((BLOCKS + POINTWISE_WARPS - 2) / POINTWISE_WARPS)
+#define BLOCK_THREADS (THREADS + POINTWISE_THREADS)
 enum NamedBarrier {
     SumsFull = 1,    // + buffer. The MMA warps, producers, arrive when sums are stored; the pointwise warps, consumers, wait
     SumsEmpty = 3,   // + buffer. The pointwise warps arrive when they have read the sums; the MMA warps wait
@@ -30,7 +30,7 @@ template <typename SharedStorage> struct ClusterBroadcast {
         const int rank = thread.first_unit / UNITS;
 #pragma unroll
         for (int i = 0; i < PEERS_PER_WARP; i++)
-            bases[i] = map_shared_rank(smem_addr(&shared), (rank + 1 + thread.warp + i * GATE_WARPS) % BLOCKS);
+            bases[i] = map_shared_rank(smem_addr(&shared), (rank + 1 + thread.warp + i * POINTWISE_WARPS) % BLOCKS);
     }
 
     // Sends a tile's states. source, mbarrier: offsets in shared memory, of the thread's first vector and of the mbarrier.
@@ -41,7 +41,7 @@ template <typename SharedStorage> struct ClusterBroadcast {
             const uint4 vector = ((const uint4*)((const char*)&shared + source))[i * 32];
 #pragma unroll
             for (int p = 0; p < PEERS_PER_WARP; p++)
-                if (p * GATE_WARPS + warp < BLOCKS - 1) st_async(bases[p] + source + i * 512, vector, bases[p] + mbarrier);
+                if (p * POINTWISE_WARPS + warp < BLOCKS - 1) st_async(bases[p] + source + i * 512, vector, bases[p] + mbarrier);
         }
     }
 };
@@ -89,7 +89,7 @@ __device__ inline void run_pointwise_warps(SharedStorage& shared, const ForwardP
             const int now = t % 2, next = 1 - now;
             const bool is_last = tile + 1 == tiles, is_published = t + 1 < params.steps;
             const GateOperands operands(shared.pointwise, inputs, thread, tile, params.step(t));
-            prefetch_next_inputs(inputs, pointers, params, tiles, tile, t);
+            load_next_inputs(inputs, pointers, params, tiles, tile, t);
             jitter(t, 2);
             named_barrier_sync(NamedBarrier::SumsFull + buffer, BLOCK_THREADS);
             // MMA warps run ahead, so threads may see a timeout in different passes. The block then publishes a pass in part.
@@ -101,7 +101,7 @@ __device__ inline void run_pointwise_warps(SharedStorage& shared, const ForwardP
                                     shared.states[next][tile]);
             jitter(t, 4);
             named_barrier_arrive(NamedBarrier::SumsEmpty + buffer, BLOCK_THREADS);
-            named_barrier_sync(NamedBarrier::StatesReady, GATE_THREADS);
+            named_barrier_sync(NamedBarrier::StatesReady, POINTWISE_THREADS);
             jitter(t, 5);
             if (is_published && !timed_out) {
                 if (thread.number == 0)

@@ -78,7 +78,8 @@ __device__ inline ThreadCoords thread_coords(int batch) {
     unsigned number = threadIdx.x, block = blockIdx.x;
     opaque(number), opaque(block);
     number %= THREADS;
-    return {(int)number, (int)(number / 32), (int)(number % 32), (int)(block % BLOCKS), (int)(block / BLOCKS * TILES * 8), batch};
+    return {(int)number, (int)(number / 32), (int)(number % 32), (int)(block % BLOCKS), (int)(block / BLOCKS * TILES * 8),
+            batch};
 }
 
 // Packets of the i-th step of a tile: gradients column by column of blocks, sums block by block.

@@ -9,7 +9,7 @@
 //   other groups; block r of a group owns UNITS hidden units from r * UNITS. Its 8 compute warps are K_PARTITIONS partitions of
 //   K by groups of rows. SEQUENCES of a tile are published, 8 or as many as there are at all. LOAD_THREADS more threads, the
 //   load warps, receive what is published, with several tiles of the next one meanwhile, into BUFFERS buffers that alternate.
-//   Where OTHER_REGISTERS is not 0 registers are reallocated: OTHER_REGISTERS for a thread of the compute warps, LOAD_REGISTERS
+//   Where MMA_REGISTERS is not 0 registers are reallocated: MMA_REGISTERS for a thread of the compute warps, LOAD_REGISTERS
 //   for one of the load warps. Shared bytes: the host's shared_bytes (resources.py).
 // Cost: reads G H^2 + T B G H values, writes T B H; 2 T B G H^2 operations. Each reads 4/3 B H values of others a step, of TF32
 //   2/3. Of an input product as cluster_forward.cu, for a group in place of a cluster.
@@ -26,7 +26,7 @@
 //      do all blocks of the group.
 //   6. Sums are taken in one order: bit-equal repeats.
 //   7. Of an input product a block's threads read what the same block wrote, with a barrier in between.
-#define GATE_THREADS 256
+#define POINTWISE_THREADS 256
 #define SUM_BUFFERS 1  // full by ComputeSynced, empty by StatesFull of the next pass
 #include "recurrent_mma_step.cuh"
 
@@ -55,7 +55,8 @@ __device__ inline ThreadCoords thread_coords(int batch) {
     unsigned number = threadIdx.x % THREADS, block = blockIdx.x;
     if (BUFFERS || 8 * REG_FRAGMENTS + 4 * M_TILES_PER_WARP > 130) opaque(number), opaque(block);  // registers are few
     if (TILES == 1) number %= THREADS;  // tells the compiler its range, where that does not take registers
-    return {(int)number, (int)(number / 32), (int)(number % 32), (int)(block % BLOCKS * UNITS), (int)(block / BLOCKS * TILES * 8), batch};
+    return {(int)number, (int)(number / 32), (int)(number % 32), (int)(block % BLOCKS * UNITS),
+            (int)(block / BLOCKS * TILES * 8), batch};
 }
 
 __device__ inline int num_tiles(const ThreadCoords& thread) {
@@ -163,7 +164,7 @@ __device__ inline bool run_compute_warps(SharedStorage& shared, const Params& pa
             result.write(pointers, operands, tile);
             if (!is_published) result.write_final(params, shared.pointwise, operands, thread, tile);
             pointers.advance(is_last);
-            prefetch_next_inputs(inputs, pointers, params, tiles, tile, t);
+            load_next_inputs(inputs, pointers, params, tiles, tile, t);
             buffer = buffer + 1 < BUFFERS ? buffer + 1 : 0;
         }
     }
@@ -179,11 +180,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) persistent_forwar
     if (threadIdx.x < 2) shared.timed_out[threadIdx.x] = 0;
     __syncthreads();
     if (threadIdx.x >= THREADS) {
-        if (OTHER_REGISTERS) warpgroup_reg_dealloc<LOAD_REGISTERS>();
+        if (MMA_REGISTERS) warpgroup_reg_dealloc<LOAD_REGISTERS>();
         run_load_warps(shared, params.mailboxes, first, params.steps, tiles, params.h0);
         return;
     }
-    if (OTHER_REGISTERS) warpgroup_reg_alloc<OTHER_REGISTERS>();
+    if (MMA_REGISTERS) warpgroup_reg_alloc<MMA_REGISTERS>();
     load_biases_and_carry(shared.pointwise, params, first);
     for (int tile = 0; params.h0 && tile < tiles; tile++) {
         load_own_initial_state(shared.own, params, first, tile);

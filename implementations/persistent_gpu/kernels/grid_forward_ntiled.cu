@@ -26,7 +26,7 @@
 //      blocks of the group.
 //   6. Sums are taken in one order: bit-equal repeats.
 //   7. Of an input product a block's threads read what the same block wrote, with a barrier in between.
-#define GATE_THREADS 256
+#define POINTWISE_THREADS 256
 #include "ll_b_fragments.cuh"
 
 #include "input_gemm.cuh"
@@ -122,7 +122,7 @@ __device__ inline bool run_steps(SharedStorage& shared, const Params& params, co
             result.write(pointers, operands, tile);
             if (!is_published) result.write_final(params, shared.pointwise, operands, thread, tile);
             pointers.advance(is_last);
-            prefetch_next_inputs(inputs, pointers, params, tiles, tile, t);
+            load_next_inputs(inputs, pointers, params, tiles, tile, t);
             buffer = (buffer + 1) % SUM_BUFFERS;
         }
     }

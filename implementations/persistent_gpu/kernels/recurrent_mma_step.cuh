@@ -1,7 +1,7 @@
 // One step of a tile of 8 sequences, or of N_TILES times as many, in a block of persistent_gpu, independent of how blocks
 // exchange states: the block's part of the recurrent product, on the tensor cores, and the gates of its own units
 // (pointwise_forward.cuh). The first 8 warps multiply: K_PARTITIONS partitions of W_hh's K by groups of rows. Their sums go
-// through shared memory to GATE_THREADS threads, which are the pointwise warps, or in a grid the same threads.
+// through shared memory to POINTWISE_THREADS threads, which are the pointwise warps, or in a grid the same threads.
 #pragma once
 #include "ecornn/rnn/rnn_cell.cuh"
 #include "warp_mma.cuh"
@@ -11,10 +11,10 @@
 #ifndef K_TILES_PER_WARP
 #define K_TILES_PER_WARP ((UNITS * BLOCKS + K_TILE * K_PARTITIONS - 1) / (K_TILE * K_PARTITIONS))
 #define N_TILES 1
-#define STATES_PER_THREAD ((UNITS * 8 + GATE_THREADS - 1) / GATE_THREADS)  // in a tile
+#define STATES_PER_THREAD ((UNITS * 8 + POINTWISE_THREADS - 1) / POINTWISE_THREADS)  // in a tile
 // Unit and sequence of a thread's state; the sequence is TILE_BATCH or more where there is none.
-__device__ inline int unit_of_state(int thread, int state) { return (thread + state * GATE_THREADS) % UNITS; }
-__device__ inline int sequence_of_state(int thread, int state) { return (thread + state * GATE_THREADS) / UNITS; }
+__device__ inline int unit_of_state(int thread, int state) { return (thread + state * POINTWISE_THREADS) % UNITS; }
+__device__ inline int sequence_of_state(int thread, int state) { return (thread + state * POINTWISE_THREADS) / UNITS; }
 #endif
 #define TILE_BATCH (8 * N_TILES)  // sequences of a tile
 // Units and sequences of the sums in shared memory: all, or where that is scarce only those that are used.

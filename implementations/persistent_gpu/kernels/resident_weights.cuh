@@ -109,8 +109,8 @@ struct ResidentWeights {
         for_each_streamed_pass(fn);
     }
 
-    // Calls fn likewise for passes FROM to before TO, in an order fixed at compile time: those from shared memory between those from registers.
-    // After each the next one's first fragment is loaded.
+    // Calls fn likewise for passes FROM to before TO, in an order fixed at compile time: those from shared memory between those
+    // from registers. After each the next one's first fragment is loaded.
     template <int FROM = 0, int TO = PASSES, typename Fn> __device__ void for_each_pass_interleaved(Fn fn) {
         constexpr int REG_END = REG_PASSES < FROM ? FROM : REG_PASSES < TO ? REG_PASSES : TO;
         constexpr int SMEM_END = PASSES - STREAMED_PASSES < TO ? PASSES - STREAMED_PASSES : TO;

@@ -169,7 +169,7 @@ __device__ inline void run_load_warps(SharedStorage& shared, const LayerInput& i
 // Signals each step that the block has written, by the last warp, until a wait times out.
 __device__ inline void run_signal_warp(SharedStorage& shared, int* step_flag, const ThreadCoords& thread, int steps) {
     for (int t = 0; t < steps; t++) {
-        named_barrier_sync(WaveBarrier::OutputWritten, GATE_THREADS + 32);
+        named_barrier_sync(WaveBarrier::OutputWritten, POINTWISE_THREADS + 32);
         jitter(t, 9);
         if (thread.lane == 0 && !*(volatile int*)&shared.timed_out) st_release(step_flag, t + 1);
         __syncwarp();
@@ -213,7 +213,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(BLOC
     const int steps = params.steps, tiles = min(TILES, (params.batch - thread.first_sequence + 7) / 8);
     init_mbarriers(shared, 10);
     if (thread_id < THREADS) {
-        warpgroup_reg_alloc<OTHER_REGISTERS>();
+        warpgroup_reg_alloc<MMA_REGISTERS>();
         ResidentWeights weights(shared.pointwise.weight_storage, nullptr, rank, [&](int s, int i) {
             if (s < K_TILES_PER_WARP) return load_a_fragment(own.weight_hh, thread, s, i);
             return load_a_fragment(own.weight_ih, thread, s - K_TILES_PER_WARP, i, INPUT_K_TILES, input.values);
@@ -221,11 +221,11 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(BLOC
         cluster_sync();
         run_mma_warps(shared, weights, thread, steps, tiles);
     } else if (thread_id < BLOCK_THREADS) {
-        warpgroup_reg_dealloc<GATE_REGISTERS>();
+        warpgroup_reg_dealloc<POINTWISE_REGISTERS>();
         load_carry_and_states(shared, layer_params, thread, tiles);
         cluster_sync();
         run_pointwise_warps(shared, layer_params, thread, tiles, FusedInputs(),
-                            [](int) { named_barrier_sync(WaveBarrier::OutputWritten, GATE_THREADS + 32); });
+                            [](int) { named_barrier_sync(WaveBarrier::OutputWritten, POINTWISE_THREADS + 32); });
     } else {
         warpgroup_reg_dealloc<LOAD_REGISTERS>();
         cluster_sync();

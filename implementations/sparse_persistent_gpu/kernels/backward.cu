@@ -9,7 +9,7 @@
 //   block receives 4/3 B G H values of others a step.
 // Limits: as forward.cu; positions are G * H.
 // Order: 1. As forward.cu, gradients of step i + 2 overwriting those of i.
-#define THREADS GATE_THREADS  // threads that have the states
+#define THREADS POINTWISE_THREADS  // threads that have the states
 #define VALUES_PER_UNIT GATES
 #define ROW_GATES 1
 #include "ecornn/common/jitter.cuh"
@@ -64,16 +64,18 @@ __device__ inline void pointwise_backward_units(SharedStorage& shared, const Bac
         const bool is_alive = thread.is_inside(tile, s) && params.time(i) < end;
         const LocalGradients slopes = inputs.local_gradients(params, thread, tile, s, params.time(i + 1), end);
         const float all_d_h = d_h + (is_alive ? widen_bits(inputs.d_output[s]) : 0);
-        pointwise_backward(shared.carried, params, slopes, thread, tile, s, i, all_d_h,
-             [&](int gate, scalar_t gradient) { shared.outgoing.at(thread.unit(s), thread.sequence_in_tile(s), gate) = gradient; });
+        pointwise_backward(shared.carried, params, slopes, thread, tile, s, i, all_d_h, [&](int gate, scalar_t gradient) {
+            shared.outgoing.at(thread.unit(s), thread.sequence_in_tile(s), gate) = gradient;
+        });
     }
 }
 
 // Computes and publishes a tile's gradients, by the pointwise threads, and prefetches the inputs of the next step.
 __device__ inline void pointwise_step(SharedStorage& shared, const BackwardParams& params, const Mailbox& mailbox,
-                                      const GateInputs& inputs, const RowSums& sums, const ThreadCoords& thread, int tile, int i) {
+                                      const GateInputs& inputs, const RowSums& sums, const ThreadCoords& thread, int tile,
+                                      int i) {
     pointwise_backward_units(shared, params, inputs, sums, thread, tile, i);
-    named_barrier_sync(NamedBarrier::StatesReady, GATE_THREADS);
+    named_barrier_sync(NamedBarrier::StatesReady, POINTWISE_THREADS);
     jitter(i, 4);
     const bool cluster_timed_out = CLUSTER > 1 && *(volatile int*)&shared.timed_out;
     if (i < params.steps && !cluster_timed_out)
@@ -97,8 +99,9 @@ __device__ inline bool run_steps(SharedStorage& shared, const Params& params, co
             jitter(i, 0);
             bool timed_out = false;
             if (i > 0) {
-                if (!IS_POINTWISE_WARP && !receive_states(shared.states, mailbox, thread.first_sequence / TILE_BATCH + tile, i, i,
-                                                          thread.number - GATE_THREADS))
+                if (!IS_POINTWISE_WARP &&
+                    !receive_states(shared.states, mailbox, thread.first_sequence / TILE_BATCH + tile, i, i,
+                                    thread.number - POINTWISE_THREADS))
                     *(volatile int*)&shared.timed_out = 1;
                 __syncthreads();
                 timed_out = *(volatile int*)&shared.timed_out;
@@ -135,15 +138,15 @@ extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(BLOCK_THREADS, 1)
     if (CLUSTER > 1) shared.exchange.init(params.row_offsets);
     else shared.partial_sums.load_row_offsets(params.row_offsets);
     __syncthreads();
-    if (number < GATE_THREADS) shared.carried.load(params, thread);
+    if (number < POINTWISE_THREADS) shared.carried.load(params, thread);
     sync_block_or_cluster();
     const int slot = params.slots[block % BLOCKS * BLOCK_THREADS + number];
     const Destination destination = shared.exchange.destination_of(shared.partial_sums, slot);
-    const bool is_complete = number < GATE_THREADS
+    const bool is_complete = number < POINTWISE_THREADS
                                  ? run_steps<true>(shared, params, mailbox, thread, destination)
                                  : run_steps<false>(shared, params, mailbox, thread, destination);
     if (CLUSTER > 1) sync_block_or_cluster();  // others may still send partial sums
-    if (is_complete || number >= GATE_THREADS) return;
+    if (is_complete || number >= POINTWISE_THREADS) return;
     *(volatile int*)params.status = 1;
     for (int tile = 0; tile < num_tiles(thread.first_sequence, params.batch); tile++) write_nan(params, thread, tile);
 }

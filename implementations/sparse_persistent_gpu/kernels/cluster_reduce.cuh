@@ -47,7 +47,8 @@ struct PartialSumExchange {
     __device__ void send_partial_sum(PartialSums& to, const Destination& destination, const float (&sums)[SEQUENCES],
                                      unsigned iteration) const {
         if (CLUSTER == 1) return to.store(destination.slot, sums);
-        if (threadIdx.x == 0) mbarrier_arrive_expect_tx(smem_addr(&mbarriers[iteration % BUFFERS]), received_partials * SEQUENCES * 4);
+        if (threadIdx.x == 0)
+            mbarrier_arrive_expect_tx(smem_addr(&mbarriers[iteration % BUFFERS]), received_partials * SEQUENCES * 4);
         if (!destination.address) return;
         const smem_addr_t address = destination.address + iteration % BUFFERS * (smem_addr_t)sizeof(to.slots[0]);
         const smem_addr_t mbarrier = destination.mbarrier + iteration % BUFFERS * 8;
@@ -61,6 +62,8 @@ struct PartialSumExchange {
     // By whole warps. False after a timeout.
     __device__ bool wait_partial_sums(unsigned iteration) const {
         if (CLUSTER == 1) return true;
-        return spin_until_warp([&] { return mbarrier_try_wait_parity(smem_addr(&mbarriers[iteration % BUFFERS]), iteration / BUFFERS % 2); });
+        return spin_until_warp([&] {
+            return mbarrier_try_wait_parity(smem_addr(&mbarriers[iteration % BUFFERS]), iteration / BUFFERS % 2);
+        });
     }
 };

@@ -9,8 +9,8 @@
 //   launch. No two may alias. Alignment: of the element; mailboxes: 16 bytes; values: 4 bytes.
 // Launch: cooperative, all blocks at once: a group of BLOCKS blocks for each TILES tiles of SEQUENCES sequences, independent of
 //   the other groups; block r of a group owns UNITS hidden units from r * UNITS. Of BLOCK_THREADS threads each multiplies
-//   non-zeros of one row; GATE_THREADS pointwise threads have the states, the others receive what all blocks publish. CLUSTER
-//   adjacent blocks divide the columns of their rows (cluster_reduce.cuh); more than one only where TILES is 1.
+//   non-zeros of one row; POINTWISE_THREADS pointwise threads have the states, the others receive what all blocks publish.
+//   CLUSTER adjacent blocks divide the columns of their rows (cluster_reduce.cuh); more than one only where TILES is 1.
 //   Shared bytes: SparseConfig.shared_bytes (config.py).
 // Cost: reads the non-zeros once, T B G H values, writes T B H; 2 T B operations a non-zero. Each block receives 4/3 B H values
 //   of others a step, and reads a non-zero's states of SEQUENCES sequences from shared memory.
@@ -69,7 +69,7 @@ __device__ inline bool run_steps(SharedStorage& shared, const Params& params, co
                                  const ThreadCoords& thread, const Destination& destination) {
     NonZeros non_zeros(shared.pointwise.weight_storage, params.col_indices, params.values);
     const bool has_h0 = params.h0;
-    const int receiver_thread = thread.number - GATE_THREADS;
+    const int receiver_thread = thread.number - POINTWISE_THREADS;
     const int tiles = num_tiles(thread.first_sequence, thread.batch), first_tile = thread.first_sequence / TILE_BATCH;
     StatePointers walk(params, thread, tiles);
     GateInputs inputs = {};
@@ -103,9 +103,10 @@ __device__ inline bool run_steps(SharedStorage& shared, const Params& params, co
                 return GateVector{{sums.data[s][0], sums.data[s][1], sums.data[s][2], sums.data[s][3]}};
             };
             const GateOperands ready(shared.pointwise, inputs, thread, tile, params.step(t));
-            const StepResult result(shared.pointwise, sums_of_state, ready, thread, tile, shared.outgoing[tile], shared.outgoing[tile]);
+            const StepResult result(shared.pointwise, sums_of_state, ready, thread, tile, shared.outgoing[tile],
+                                    shared.outgoing[tile]);
             jitter(t, 3);
-            named_barrier_sync(NamedBarrier::StatesReady, GATE_THREADS);
+            named_barrier_sync(NamedBarrier::StatesReady, POINTWISE_THREADS);
             jitter(t, 4);
             const bool cluster_timed_out = CLUSTER > 1 && *(volatile int*)&shared.timed_out;
             if (t + 1 < params.steps && !cluster_timed_out)
@@ -114,7 +115,7 @@ __device__ inline bool run_steps(SharedStorage& shared, const Params& params, co
             result.write(walk, ready, tile);
             if (t + 1 == params.steps) result.write_final(params, shared.pointwise, ready, thread, tile);
             walk.advance(is_last);
-            prefetch_next_inputs(inputs, walk, params, tiles, tile, t);
+            load_next_inputs(inputs, walk, params, tiles, tile, t);
         }
     }
     return CLUSTER == 1 || !*(volatile int*)&shared.timed_out;
@@ -129,7 +130,7 @@ extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(BLOCK_THREADS, 1)
     const ThreadCoords thread = {number, number / 32, number % 32, block % BLOCKS * UNITS,
                                  block / BLOCKS * TILES * TILE_BATCH, params.batch};
     const Mailbox mailbox(params.mailboxes, (params.batch + TILE_BATCH - 1) / TILE_BATCH, block);
-    const bool is_pointwise_warp = number < GATE_THREADS;
+    const bool is_pointwise_warp = number < POINTWISE_THREADS;
     zero_smem(&shared, sizeof(shared.states) + sizeof(shared.outgoing) + sizeof(shared.partial_sums.slots));
     shared.timed_out = 0;
     if (CLUSTER > 1) shared.exchange.init(params.row_offsets);

@@ -55,8 +55,8 @@ struct alignas(CLUSTER > 1 ? 16 : 4) PartialSums {
     }
 };
 
-// GATE_THREADS threads reduce the sums of the states, LANES adjacent ones those of a state, of which the first has the state.
-#define STATES_PER_PASS (GATE_THREADS / LANES)
+// POINTWISE_THREADS threads reduce the sums of the states. LANES adjacent ones reduce a state's sums; the first has the state.
+#define STATES_PER_PASS (POINTWISE_THREADS / LANES)
 // Adjacent threads have adjacent units, or in clusters, as partial sums are sent, adjacent sequences.
 __device__ inline int state_index(int thread, int state) { return thread / LANES + state * STATES_PER_PASS; }
 __device__ inline int unit_of_state(int thread, int state) {
@@ -66,7 +66,9 @@ __device__ inline int sequence_of_sum(int thread, int state) {
     const int index = state_index(thread, state);
     return CLUSTER > 1 && index < UNITS * SEQUENCES ? index % SEQUENCES : index / UNITS;
 }
-__device__ inline int sequence_of_state(int thread, int state) { return thread % LANES ? SEQUENCES : sequence_of_sum(thread, state); }
+__device__ inline int sequence_of_state(int thread, int state) {
+    return thread % LANES ? SEQUENCES : sequence_of_sum(thread, state);
+}
 
 // The ranges of slots of a thread's rows.
 struct RowRanges {

@@ -11,12 +11,12 @@
 
 #define BLOCK_THREADS 512
 #define TILE_BATCH SEQUENCES
-#define STATES_PER_THREAD ((UNITS * SEQUENCES * LANES + GATE_THREADS - 1) / GATE_THREADS)  // of a thread in a tile
+#define STATES_PER_THREAD ((UNITS * SEQUENCES * LANES + POINTWISE_THREADS - 1) / POINTWISE_THREADS)  // of a thread in a tile
 #define VALUES_PER_BLOCK (UNITS * VALUES_PER_UNIT)  // positions that a block publishes
 #define POSITION_BYTES (SEQUENCES * (int)sizeof(scalar_t))
 #define BANK_GROUPS (128 / POSITION_BYTES)  // positions that are in different banks, or in the same word of one
 #define BLOCKS_PER_SEGMENT (BLOCKS / CLUSTER)  // blocks that a block receives from
-#define RECEIVER_THREADS (BLOCK_THREADS - GATE_THREADS)  // threads that have no states
+#define RECEIVER_THREADS (BLOCK_THREADS - POINTWISE_THREADS)  // threads that have no states
 // The first of BANK_GROUPS positions that stay 0: they are no unit's.
 #define ZERO_POSITION ((BLOCKS_PER_SEGMENT * VALUES_PER_BLOCK + BANK_GROUPS - 1) / BANK_GROUPS * BANK_GROUPS)
 
@@ -47,7 +47,7 @@ struct alignas(16) OutgoingStates {
 
     // packets: from the block's first one on.
     __device__ void publish_states(uint4* packets, int thread, unsigned epoch) const {
-        for (int i = thread; i < PACKETS; i += GATE_THREADS) {
+        for (int i = thread; i < PACKETS; i += POINTWISE_THREADS) {
             const unsigned* words = (const unsigned*)(values + i * VALUES_PER_PACKET);
             st_relaxed_b128(packets + i, LL16Packet::pack(words, epoch));
         }
@@ -92,12 +92,12 @@ struct StatePacket : LL16Packet {
 };
 #endif
 
-// Publishes a tile's values, by GATE_THREADS threads, numbered by `thread`.
+// Publishes a tile's values, by POINTWISE_THREADS threads, numbered by `thread`.
 __device__ inline void publish_states(const OutgoingStates& outgoing, const Mailbox& mailbox, int tile, unsigned epoch,
                                       int thread) {
     outgoing.publish_states(mailbox.buffer(tile, epoch) + mailbox.first_sent, thread, epoch);
 #if !TIMESTAMPS
-    named_barrier_sync(NamedBarrier::AllPublished, GATE_THREADS);
+    named_barrier_sync(NamedBarrier::AllPublished, POINTWISE_THREADS);
     if (thread == 0) red_add_release(mailbox.counter(tile));
 #endif
 }

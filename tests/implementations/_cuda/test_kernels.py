@@ -46,7 +46,7 @@ MOST_SPILLED_BY_READERS = 256  # addresses, of threads that read alone
 def compiled_here(name: str, capability: tuple[int, int]) -> list[Variant]:
     """Of the variants as many as CI has time for, always the same, or all of them where ECORNN_ALL_VARIANTS is set."""
     # only newer devices move registers, or have clusters
-    new = {"OTHER_REGISTERS": "0", "CLUSTER": "1"}
+    new = {"MMA_REGISTERS": "0", "CLUSTER": "1"}
     able = [one for one in variants(name) if capability >= (9, 0) or new == new | {k: v for k, v in one if k in new}]
     most = len(able) if os.environ.get("ECORNN_ALL_VARIANTS") else MOST_COMPILED.get(capability, 3)
     return random.Random(f"{name} {capability}").sample(able, min(most, len(able)))

@@ -201,7 +201,7 @@ FAULTS_OF_GATES = {
         "named_barrier_sync(NamedBarrier::SumsFull + buffer, BLOCK_THREADS);",
         "named_barrier_arrive(NamedBarrier::SumsFull + buffer, BLOCK_THREADS);",
     ),
-    "states are sent before they are computed": ("named_barrier_sync(NamedBarrier::StatesReady, GATE_THREADS);", ";"),
+    "states are sent before they are computed": ("named_barrier_sync(NamedBarrier::StatesReady, POINTWISE_THREADS);", ";"),
 }
 LATER_WAITS = "timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[last][tile]), (i - 1) / 2 % 2);"
 LAST_WAITS = "timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[(steps - 1) % 2][tile]), (steps - 1) / 2 % 2);"
@@ -294,8 +294,8 @@ def test_where_some_threads_give_up_all_end(rounds: int, monkeypatch: pytest.Mon
     for order in range(3):
         with suppress(RuntimeError):  # of the backward pass, after a forward pass that gave up
             failed = verdicts(case, order)
-            assert failed == [] or status.clear_cache()
-        status.clear_cache()
+            assert failed == [] or status.reset()
+        status.reset()
 
 
 @needs_compiler

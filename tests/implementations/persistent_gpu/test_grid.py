@@ -178,5 +178,5 @@ def test_where_some_threads_give_up_all_end(
     status = kernel.status_of(torch.device("cpu"))
     for order in range(4):
         with suppress(RuntimeError):
-            assert verdicts(case, order) == [] or status.clear_cache()
-        status.clear_cache()
+            assert verdicts(case, order) == [] or status.reset()
+        status.reset()

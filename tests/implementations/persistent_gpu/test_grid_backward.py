@@ -207,8 +207,8 @@ def test_where_some_threads_give_up_all_end(rounds: int, monkeypatch: pytest.Mon
     status = kernel.status_of(torch.device("cpu"))
     for order in range(4):
         with suppress(RuntimeError):  # of the backward pass, after a forward pass that gave up
-            assert verdicts(case, order) == [] or status.clear_cache()
-        status.clear_cache()
+            assert verdicts(case, order) == [] or status.reset()
+        status.reset()
 
 
 # On a GPU.

@@ -262,7 +262,7 @@ FAULTS = {
     "one block below is not polled": ("thread.lane < BLOCKS", "thread.lane < BLOCKS - 1"),
     "another tile set is polled": ("step_flags + ((index)l * sets + set) * BLOCKS", "step_flags + (index)l * sets * BLOCKS"),
     "a step is signalled before it is written": (
-        "named_barrier_sync(WaveBarrier::OutputWritten, GATE_THREADS + 32);\n        jitter", "jitter",
+        "named_barrier_sync(WaveBarrier::OutputWritten, POINTWISE_THREADS + 32);\n        jitter", "jitter",
     ),
     "inputs are used before they are there": (AWAITS_INPUTS, AWAITS_INPUTS.replace("_sync", "_arrive")),
     "inputs are overwritten before they are used": (AWAITS_EMPTY, AWAITS_EMPTY.replace("_sync", "_arrive")),
@@ -320,8 +320,8 @@ def test_where_some_threads_give_up_all_end(
     status = kernel.status_of(torch.device("cpu"))
     for order in range(3):
         failed = verdicts(case, order)
-        assert failed == [] or status.clear_cache()
-        status.clear_cache()
+        assert failed == [] or status.reset()
+        status.reset()
     assert in_waves
 
 

@@ -383,7 +383,7 @@ def test_gradients_of_gradients_are_refused() -> None:
 # Planted faults.
 
 SPACES = 12 * " "
-PUBLISHED_AFTER = "named_barrier_sync(NamedBarrier::StatesReady, GATE_THREADS)"
+PUBLISHED_AFTER = "named_barrier_sync(NamedBarrier::StatesReady, POINTWISE_THREADS)"
 FAULTS = {
     "sparse_persistent_forward": {
         "another number": ("first_tile + tile, t + 1, t +", "first_tile + tile, t, t +"),
@@ -400,7 +400,7 @@ FAULTS = {
     },
     "state_exchange.cuh": {
         "one buffer for all steps": ("tile * 2u + epoch % 2)", "tile * 2u)"),
-        "a packet is not published": ("i < PACKETS; i += GATE_THREADS", "i < PACKETS - 1; i += GATE_THREADS"),
+        "a packet is not published": ("i < PACKETS; i += POINTWISE_THREADS", "i < PACKETS - 1; i += POINTWISE_THREADS"),
         "another unit's": ("block * WORDS + first_word + i]", "block * WORDS + (first_word + i + 1) % WORDS]"),
     },
     "partial_sums.cuh": {
@@ -414,7 +414,7 @@ FAULTS = {
 FAULTS_OF_BARRIERS = {
     "nobody is waited for": ("ld_acquire(counter) >= times * BLOCKS", "true"),
     "too few are": ("times * BLOCKS", "times * BLOCKS - 1"),
-    "who arrives has not published all": ("named_barrier_sync(NamedBarrier::AllPublished, GATE_THREADS);", ""),
+    "who arrives has not published all": ("named_barrier_sync(NamedBarrier::AllPublished, POINTWISE_THREADS);", ""),
 }
 FAULTS_OF_CLUSTERS = {
     "partial sums are not waited for": ("cluster_reduce.cuh", "return spin_until_warp([", "return true || spin_until_warp(["),
@@ -490,6 +490,6 @@ def test_what_is_lost_ends_the_launch_with_nan_and_a_later_call_raises(
     if mode == "inference":
         with pytest.raises(RuntimeError, match="an earlier launch of a persistent kernel on cpu is wrong"):
             calls.run(layer, problem)
-    status.clear_cache()
+    status.reset()
     clusters_on_cpu.forget()
     assert failed(case, problem, techniques) == []

@@ -1,7 +1,7 @@
 // Pointwise forward: the gates of a step of a tile of sequences, for the units that a block of persistent_gpu owns, independent
-// of how their sums are computed and blocks exchange states: inputs, operands, carry and results. GATE_THREADS threads have
-// STATES_PER_THREAD states each of a tile of TILE_BATCH sequences: unit_of_state and sequence_of_state of a thread, TILE_BATCH
-// or more where there is none. Sums are in shared memory for SUM_ROWS units and SUM_COLUMNS sequences, of K_PARTITIONS
+// of how their sums are computed and blocks exchange states: inputs, operands, carry and results. POINTWISE_THREADS threads
+// have STATES_PER_THREAD states each of a tile of TILE_BATCH sequences: unit_of_state and sequence_of_state of a thread,
+// TILE_BATCH or more where there is none. Sums are in shared memory for SUM_ROWS units and SUM_COLUMNS sequences, of K_PARTITIONS
 // partitions of K, which are added; the block's weights are in a WeightStorage.
 // SUM_BUFFERS, the stages of the sums, is set before this header: 2 in cluster_pointwise_warps.cuh, 1 in grid_forward.cu and in
 // sparse_persistent_gpu, and by the host for grid_forward_ntiled.cu (config_ntiled.py).
@@ -24,7 +24,7 @@ struct PointwiseStorage {
     float sums[SUM_BUFFERS][K_PARTITIONS][SUM_ROWS][SUM_COLUMNS * ACCUMULATORS_PER_UNIT + 4];
     GateVector bias[UNITS];
     // c of LSTM, h of the others, in float32, which h is not once it is published. Each value is private to its thread.
-    float carry[TILES][STATES_PER_THREAD][GATE_THREADS];
+    float carry[TILES][STATES_PER_THREAD][POINTWISE_THREADS];
     int ends[TILES][TILE_BATCH];
     WeightStorage weight_storage;
 };
@@ -47,11 +47,11 @@ struct ThreadCoords {
 // Loads biases, sequence lengths and the carry; a barrier of the block is to follow.
 __device__ inline void load_biases_and_carry(PointwiseStorage& pointwise, const ForwardParams& params,
                                              const ThreadCoords& thread) {
-    for (int i = thread.number; i < TILES * TILE_BATCH; i += GATE_THREADS) {
+    for (int i = thread.number; i < TILES * TILE_BATCH; i += POINTWISE_THREADS) {
         const int b = thread.first_sequence + i;
         pointwise.ends[0][i] = b >= thread.batch ? 0 : params.lengths ? (int)params.lengths[b] : params.steps;
     }
-    for (int i = thread.number; i < GATES * UNITS; i += GATE_THREADS) {
+    for (int i = thread.number; i < GATES * UNITS; i += POINTWISE_THREADS) {
         const int gate = i / UNITS, unit = i % UNITS, j = gate * HIDDEN + thread.first_unit + unit;
         const bool is_inside = thread.first_unit + unit < HIDDEN;
         const float bias_ih = params.bias_ih && is_inside ? widen(params.bias_ih[j]) : 0;
@@ -71,7 +71,7 @@ __device__ inline void load_biases_and_carry(PointwiseStorage& pointwise, const 
 // Loads the initial states of all units of a tile into memory that was set to 0.
 template <typename States>
 __device__ inline void load_initial_states(States& states, const ForwardParams& params, const ThreadCoords& thread, int tile) {
-    for (int i = thread.number; params.h0 && i < 8 * HIDDEN; i += GATE_THREADS) {
+    for (int i = thread.number; params.h0 && i < 8 * HIDDEN; i += POINTWISE_THREADS) {
         const int b = thread.first_sequence + tile * 8 + i / HIDDEN;
         if (b < thread.batch) states.at(i % HIDDEN, i / HIDDEN) = params.h0[(index)b * HIDDEN + i % HIDDEN];
     }
@@ -167,7 +167,7 @@ struct GateInputs {
 // Loads the gate inputs of the tile after this one, or of the first tile's next step, if any. inputs: GateInputs, or a struct
 // with its functions.
 template <typename In>
-__device__ inline void prefetch_next_inputs(In& inputs, StatePointers& pointers, const ForwardParams& params, int tiles,
+__device__ inline void load_next_inputs(In& inputs, StatePointers& pointers, const ForwardParams& params, int tiles,
                                             int tile, int t) {
     const bool is_last = tile + 1 == tiles;
     pointers.advance_gates(is_last);
