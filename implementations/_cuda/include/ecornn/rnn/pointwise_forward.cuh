@@ -1,8 +1,8 @@
 // Pointwise forward: the gates of a step of a tile of sequences, for the units that a block of persistent_gpu owns, independent
 // of how their sums are computed and blocks exchange states: inputs, operands, carry and results. POINTWISE_THREADS threads
 // have STATES_PER_THREAD states each of a tile of TILE_BATCH sequences: unit_of_state and sequence_of_state of a thread,
-// TILE_BATCH or more where there is none. Sums are in shared memory for SUM_ROWS units and SUM_COLUMNS sequences, of K_PARTITIONS
-// partitions of K, which are added; the block's weights are in a WeightStorage.
+// TILE_BATCH or more where there is none. Sums are in shared memory for SUM_ROWS units and SUM_COLUMNS sequences, of
+// K_PARTITIONS partitions of K, which are added; the block's weights are in a WeightStorage.
 // SUM_BUFFERS, the stages of the sums, is set before this header: 2 in cluster_pointwise_warps.cuh, 1 in grid_forward.cu and in
 // sparse_persistent_gpu, and by the host for grid_forward_ntiled.cu (config_ntiled.py).
 #pragma once
