@@ -20,12 +20,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_ecornn.reporting.markdown_syntax import table
 from pytest_ecornn.suites.on_cuda import exit_code
+from pytest_ecornn.suites.published.common.ratios import geometric_mean
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKER = Path(__file__).with_name("_checkout_worker.py")
 ROUNDS, BLOCK_SECONDS, HOST_CALLS, HOST_ROUNDS = 16, 0.01, 128, 15
 LIMIT = 1.03
+NUMBERS = ("old us", "new us", "new over old, 99 %", "host")  # columns of the table
 MODES = ("", "-training")  # the ends of cases' names
 T_99 = {15: 2.947, 31: 2.744}  # Student's t of 99 %, two sides, by degrees of freedom
 SHAPES = {
@@ -121,12 +124,12 @@ def _failure(worker: Worker) -> str:
     return ""
 
 
-def _rounds(old: Worker, new: Worker, count: int) -> list[tuple[float, float]]:
+def _rounds(old: Worker, new: Worker, count: int, **request: Any) -> list[tuple[float, float]]:
     """Times in us by both, a pair for each round; every other round runs backwards."""
     pairs = []
     for number in range(count):
         arms = (old, new) if number % 2 == 0 else (new, old)
-        times = {arm: arm.ask(block=BLOCK_SECONDS) for arm in arms}
+        times = {arm: arm.ask(**request) for arm in arms}
         pairs.append((times[old], times[new]))
     return pairs
 
@@ -138,20 +141,14 @@ def measure(old: Worker, new: Worker, implementation: str, case: str) -> Measure
     failures = [failure for worker in (old, new) if (failure := _failure(worker))]
     if failures:
         raise RuntimeError("; ".join(failures))
-    pairs = _rounds(old, new, ROUNDS)
+    pairs = _rounds(old, new, ROUNDS, block=BLOCK_SECONDS)
     ratio, low, high = interval([b / a for a, b in pairs])
     if was_repeated := low > LIMIT:
-        pairs = _rounds(old, new, 2 * ROUNDS)
+        pairs = _rounds(old, new, 2 * ROUNDS, block=BLOCK_SECONDS)
         ratio, low, high = interval([b / a for a, b in pairs])
-    host = [_host_ratio(old, new, number % 2 == 0) for number in range(HOST_ROUNDS)]
+    host = [b / a for a, b in _rounds(old, new, HOST_ROUNDS, host=HOST_CALLS)]
     old_us, new_us = (statistics.median(one) for one in zip(*pairs, strict=True))
     return Measured(implementation, case, old_us, new_us, ratio, low, high, statistics.median(host), was_repeated)
-
-
-def _host_ratio(old: Worker, new: Worker, is_old_first: bool) -> float:
-    arms = (old, new) if is_old_first else (new, old)
-    times = {arm: arm.ask(host=HOST_CALLS) for arm in arms}
-    return float(times[new] / times[old])
 
 
 def _all(old: Worker, new: Worker, names: Sequence[str], modes: Sequence[str], deadline: float) -> Iterator[Measured]:
@@ -170,21 +167,18 @@ def _all(old: Worker, new: Worker, names: Sequence[str], modes: Sequence[str], d
 def render(rows: Sequence[Measured]) -> str:
     """A table of Markdown, and the geometric means of each implementation."""
     lines = [
-        "| implementation | case | old us | new us | new over old, 99 % | host |",
-        "| --- | --- | ---: | ---: | ---: | ---: |",
+        [one.implementation, one.case, f"{one.old_us:.1f}", f"{one.new_us:.1f}", _interval(one), f"{one.host_ratio:.3f}"]
+        for one in rows
     ]
-    for one in rows:
-        spread = f"{one.ratio:.3f} [{one.low:.3f}, {one.high:.3f}]"
-        lines.append(
-            f"| {one.implementation} | {one.case} | {one.old_us:.1f} | {one.new_us:.1f} | {spread} | {one.host_ratio:.3f} |"
-        )
     for name in dict.fromkeys(one.implementation for one in rows):
         own = [one for one in rows if one.implementation == name]
-        device, host = (
-            statistics.geometric_mean(values) for values in zip(*((r.ratio, r.host_ratio) for r in own), strict=True)
-        )
-        lines.append(f"| {name} | geometric mean of {len(own)} |  |  | {device:.4f} | {host:.4f} |")
-    return "\n".join(lines) + "\n"
+        means = [geometric_mean(values) for values in ([one.ratio for one in own], [one.host_ratio for one in own])]
+        lines.append([name, f"geometric mean of {len(own)}", "", "", *(f"{mean:.4f}" for mean in means)])
+    return table(["implementation", "case", *NUMBERS], lines, right=NUMBERS) + "\n"
+
+
+def _interval(one: Measured) -> str:
+    return f"{one.ratio:.3f} [{one.low:.3f}, {one.high:.3f}]"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -210,7 +204,7 @@ def _compare(root: Path, names: Sequence[str], modes: Sequence[str], output: Pat
         for row in _all(old, new, names, modes, deadline):
             rows.append(row)
             print(json.dumps(asdict(row)), file=file, flush=True)
-            print(f"{row.implementation} {row.case}: {row.ratio:.3f} [{row.low:.3f}, {row.high:.3f}]", flush=True)
+            print(f"{row.implementation} {row.case}: {_interval(row)}", flush=True)
     old.close()
     new.close()
     return rows

@@ -1,6 +1,6 @@
 """The drawing of docs/architecture.md: the packages and the imports that import-linter allows, read from pyproject.toml.
 
-`python -m tests.readme` writes docs/architecture.svg. A package that has no line in CONTENT stops it.
+`python -m tests.tools.readme` writes docs/architecture.svg. A package that has no line in CONTENT stops it.
 """
 
 from __future__ import annotations

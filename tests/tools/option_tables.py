@@ -1,6 +1,6 @@
 """The options and ini values as tables of docs/cli.md, read from pytest's own parser once the plugin has filled it.
 
-`python -m tests.readme` writes them into the page. A new option has to be put into a group here.
+`python -m tests.tools.readme` writes them into the page. A new option has to be put into a group here.
 """
 
 from __future__ import annotations
