@@ -27,10 +27,10 @@ def cluster_forward() -> Diagram:
             [Arrow(pointwise, other_mma, "st.async h_t, bytes counted in barriers[t % 2]", _DATA)],
             wait(mmas, "mbarrier_wait_parity", "barriers[t % 2][tile]")
             + work(pointwises, "load_next_inputs", "next pass, L2 of 3 steps on"),
-            work(mmas, "mma_recurrent: W_hh h_t", "store_accumulators to sums[b]")
+            work(mmas, "mma_recurrent: W_hh h_t", "SumStorage::store to sums[b]")
             + wait(pointwises, "named_barrier_sync", "SumsFull[b]"),
             [Arrow(left, right, "SumsFull[b]", _FULL) for left, right in sides],
-            work(pointwises, "StepResult: reduce_k_partitions,", "cell_forward; carry;", "own h to states[(t + 1) % 2]")
+            work(pointwises, "StepResult: SumStorage::reduce,", "cell_forward; carry;", "own h to states[(t + 1) % 2]")
             + work(mmas, "next tile, or the wait", "for SumsEmpty[1 - b]"),
             [Arrow(right, left, "SumsEmpty[b]", _EMPTY) for left, right in sides],
             wait(pointwises, "named_barrier_sync StatesReady", "pointwise warps of the block"),

@@ -19,6 +19,7 @@ from pytest_ecornn.implementations._cuda import compile as compiler
 from tests.helpers.kernel_forms import MEASURED, VARIANTS, Variant, source_of, variants
 
 TRIES = 20
+_CONSTANT = re.compile(r"^\.(?:visible |weak )?global\b[^;\n]*?([A-Za-z_$][\w$]*)(?: = [^;\n]*)?;\n", re.MULTILINE)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _SYMBOL = re.compile(r"(?<![%.\w$])[A-Za-z_$][\w$]*(?![\w$])")
 _DECLARED = re.compile(
@@ -40,9 +41,15 @@ def ptx_of(source: Path, macros: Variant) -> str:
         nvrtc.destroyProgram(program)
 
 
+def without_unused_constants(ptx: str) -> str:
+    """The PTX without constants that no instruction reads: those of `constexpr` declarations."""
+    uses = Counter(_SYMBOL.findall(ptx))
+    return _CONSTANT.sub(lambda match: match[0] if uses[match[1]] > 1 else "", ptx)
+
+
 def without_names(ptx: str) -> str:
     """The PTX with each declared symbol replaced by a number, in the order of their first use."""
-    text = _COMMENT.sub("", ptx)
+    text = without_unused_constants(_COMMENT.sub("", ptx))
     declared = {name for name in _DECLARED.findall(text) if not name.startswith("$L")}
     prefixes = tuple(f"{name}_param_" for name in declared)
     numbers: dict[str, str] = {}

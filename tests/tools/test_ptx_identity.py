@@ -28,3 +28,10 @@ def test_a_rename_and_a_comment_leave_it() -> None:
 def test_an_instruction_an_operand_and_a_size_change_it() -> None:
     for old, new in (("mov.u32", "mov.b32"), ("[64]", "[128]"), ("%r1,", "%r2,"), ("gates_param_0]", "gates_param_0+8]")):
         assert without_names(BEFORE.replace(old, new)) != without_names(BEFORE), old
+
+
+def test_a_constant_that_nothing_reads_leaves_it_and_one_that_is_read_does_not() -> None:
+    unread = ".global .align 4 .u32 TILES = 4;\n.global .align 1 .u8 FLAG;\n"
+    assert without_names(unread + BEFORE) == without_names(BEFORE)
+    read = ".global .align 4 .u32 TILES = 4;\n" + BEFORE.replace("mov.u32", "ld.global.u32 %r3, [TILES];\n\tmov.u32")
+    assert without_names(read) != without_names(read.replace("= 4;", "= 8;"))

@@ -1,13 +1,11 @@
 // Operand B of a product in shared memory, 8 sequences of it, and the product of the block's weights with it: K_PARTITIONS
-// partitions of K by groups of rows, a warp each, all of its M_TILES_PER_WARP tiles of rows by one K tile at once.
+// partitions of K by groups of rows, a warp each, all of its M_TILES tiles of rows by one K tile at once.
 #pragma once
+#include "ecornn/common/ceil_div.cuh"
 #include "ecornn/common/zero_smem.cuh"
 #include "resident_weights.cuh"
 
-// K tiles whose split fragments may be in registers at once.
-#define K_TILES_IN_FLIGHT ((3 + M_TILES_PER_WARP - 1) / M_TILES_PER_WARP)
-
-// Elements of 8 sequences. A block's units are adjacent; what 8 lanes read at once is in different banks.
+// Elements of 8 sequences, K_TILES K tiles of each partition. A block's units are adjacent; what 8 lanes read at once is in different banks.
 template <int K_TILES> struct BTile {
     static constexpr int VECTORS_PER_SEQUENCE = K_TILES * K_PARTITIONS * 4;
     scalar_t data[VECTORS_PER_SEQUENCE][8][ELEMENTS_PER_VECTOR];
@@ -16,7 +14,6 @@ template <int K_TILES> struct BTile {
         return data[unit / ELEMENTS_PER_VECTOR][(sequence + unit / ELEMENTS_PER_VECTOR * 2) % 8][unit % ELEMENTS_PER_VECTOR];
     }
 };
-typedef BTile<K_TILES_PER_WARP> States;
 
 // A thread's vectors, from the first K tile of its warp's partition on: K tiles are 32 vectors apart.
 template <int K_TILES> __device__ inline const uint4* thread_b_ptr(const BTile<K_TILES>& tile, int group, int lane) {
@@ -24,14 +21,15 @@ template <int K_TILES> __device__ inline const uint4* thread_b_ptr(const BTile<K
     return (const uint4*)tile.data[group * K_TILES * 4 + t][(g + 2 * t) % 8];
 }
 
-// Adds the product with the weights' passes from FIRST on to `acc`.
-template <int FIRST, int K_TILES>
-__device__ inline void mma_mainloop(Accumulator (&acc)[M_TILES_PER_WARP], ResidentWeights& weights, const uint4* b_ptr) {
-    weights.for_each_pass_interleaved<FIRST, FIRST + K_TILES>([&](int pass, auto fragment) {
+// Adds the product with the weights' passes from FIRST on to `acc`, a pass for each K tile.
+template <int FIRST, int K_TILES, int M_TILES, typename Weights>
+__device__ inline void mma_mainloop(Accumulator (&acc)[M_TILES], Weights& weights, const uint4* b_ptr) {
+    constexpr int K_TILES_IN_FLIGHT = ceil_div(3, M_TILES);  // whose split fragments may be in registers at once
+    weights.template for_each_pass_interleaved<FIRST, FIRST + K_TILES>([&](int pass, auto fragment) {
         const int k_tile = pass - FIRST;
         if (USE_3XTF32 && k_tile % K_TILES_IN_FLIGHT == 0) scheduling_fence(b_ptr + k_tile * 32);
         const BFragment b = make_b_fragment(b_ptr[k_tile * 32]);
 #pragma unroll
-        for (int i = 0; i < M_TILES_PER_WARP; i++) mma_k_tile(acc[i], fragment(i), b);
+        for (int i = 0; i < M_TILES; i++) mma_k_tile(acc[i], fragment(i), b);
     });
 }

@@ -25,23 +25,23 @@
 //   5. A wait that takes WATCHDOG_NS times out. All threads of its block learn it at the next barrier and send nothing more.
 //   6. So its peers miss bytes and time out in turn. Results of these blocks are NaN, and status is 1.
 //   7. Sums are added in the order of blocks: bit-equal repeats.
+#include "ecornn/common/ceil_div.cuh"
+#include "ecornn/common/jitter.cuh"
 #include "ecornn/ptx/cluster.cuh"
 #include "ecornn/ptx/mbarrier.cuh"
-#include "ecornn/common/jitter.cuh"
+#include "ecornn/rnn/pointwise_backward.cuh"
 #include "ecornn/rnn/rnn_cell.cuh"
-
-#define WARPS 8
-#define THREADS (32 * WARPS)
-#define K_TILES_PER_WARP ((GATES * UNITS + K_TILE - 1) / K_TILE)  // of the block's gates
-#define M_TILES_PER_WARP ((UNITS * BLOCKS + 16 * WARPS - 1) / (16 * WARPS))  // of 16 units
-#define SUM_TILE_BYTES (UNITS * 8 * 4)  // of a block, to each block
-#define STATES_PER_THREAD ((UNITS * 8 + THREADS - 1) / THREADS)  // in a tile
-
-#include "transposed_load.cuh"
 #include "resident_weights.cuh"
+#include "transposed_load.cuh"
+
+constexpr int K_TILES_PER_WARP = ceil_div(GATES * UNITS, K_TILE);  // of the block's gates
+constexpr int M_TILES_PER_WARP = ceil_div(UNITS * BLOCKS, 16 * WARPS);  // of 16 units
+constexpr int SUM_TILE_BYTES = UNITS * 8 * 4;  // of a block, to each block
+typedef ResidentWeights<M_TILES_PER_WARP * K_TILES_PER_WARP, TRANSPOSED_LOADS_IN_FLIGHT> Weights;
 
 // A warp has 16 units of two sequences at once.
 struct ThreadCoords {
+    static constexpr int TILE_BATCH = 8, NUM_THREADS = THREADS, STATES_PER_THREAD = ceil_div(UNITS * TILE_BATCH, THREADS);
     int number, warp, lane, first_unit, first_sequence, batch;
     __device__ int local_unit(int state) const { return (number + state * THREADS) / 128 * 16 + number % 16; }
     __device__ int sequence_in_tile(int) const { return number / 16 % 8; }
@@ -58,14 +58,14 @@ struct ThreadCoords {
     }
 };
 
-#include "ecornn/rnn/pointwise_backward.cuh"
+constexpr int STATES_PER_THREAD = ThreadCoords::STATES_PER_THREAD;
 
 struct SharedStorage {
     // Full barrier of sums[buffer][tile]: one arrival, and the bytes of all blocks. Padded to 128 bytes.
     unsigned long long barriers[2][8];
     float sums[2][TILES][BLOCKS][UNITS / 16][32][4];  // a lane's four are adjacent; lanes by lane_slot
     scalar_t gates[2][K_TILES_PER_WARP][8][K_TILE];
-    GradientCarry carry;
+    GradientCarry<ThreadCoords> carry;
     WeightStorage weight_storage;
 };
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Resources.shared_bytes");
@@ -105,7 +105,7 @@ __device__ inline void send_sums(SharedStorage& shared, const ThreadCoords& thre
              map_shared_rank(smem_addr(&shared.barriers[buffer][tile]), to));
 }
 
-__device__ inline void mma_and_send(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& thread, int tile,
+__device__ inline void mma_and_send(SharedStorage& shared, Weights& weights, const ThreadCoords& thread, int tile,
                                     int gate_buffer, int buffer) {
     const uint4* b_ptr = (const uint4*)shared.gates[gate_buffer] + thread.lane;
     Accumulator sums[M_TILES_PER_PASS] = {};
@@ -143,13 +143,13 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
 #pragma unroll 1
     for (int i = thread.number; i < (int)(sizeof(shared.gates) / 4); i += THREADS) ((unsigned*)shared.gates)[i] = 0;
     shared.carry.load(params, thread);
-    ResidentWeights weights(shared.weight_storage, params.weight_stream, rank,
-                            [&](int pass, int i) { return load_a_fragment(params.weight_hh, thread, pass, i); });
+    Weights weights(shared.weight_storage, params.weight_stream, rank,
+                    [&](int pass, int i) { return load_a_fragment(params.weight_hh, thread, pass, i); });
     const int steps = params.steps, tiles = min(TILES, (thread.batch - thread.first_sequence + 7) / 8);
     __syncthreads();
     jitter(-1, 4);
     cluster_sync();
-    GateInputs inputs = {};
+    GateInputs<ThreadCoords> inputs = {};
     inputs.load(params, thread, 0, 0);
     bool timed_out = false;
     int gate_buffer = 0;

@@ -38,18 +38,23 @@
 #include "ecornn/ptx/register_reconfig.cuh"
 #include "input_gemm.cuh"
 
+typedef AdjacentUnitsConfig<POINTWISE_THREADS> Config;
+typedef ThreadCoords<Config> Thread;
+typedef ResidentWeights<M_TILES_PER_WARP * RECURRENT_K_TILES, REG_FRAGMENTS> Weights;
+
 struct SharedStorage {
     // Full barrier of states[buffer][tile]: one arrival, and the peers' bytes. Padded to 128 bytes.
     unsigned long long barriers[2][8];
     States states[2][TILES];
-    PointwiseStorage pointwise;
+    Sums sums;
+    PointwiseStorage<Config> pointwise;
+    WeightStorage weight_storage;
     int timed_out;  // the wait of some MMA thread has timed out: nothing more is published
 };
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Resources.shared_bytes");
 
 // Computes the sums of every tile and step, by the MMA warps.
-__device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& thread, int steps,
-                                     int tiles) {
+__device__ inline void run_mma_warps(SharedStorage& shared, Weights& weights, const Thread& thread, int steps, int tiles) {
     const auto b_ptr_at = [&](int t, int tile) {
         return thread_b_ptr(shared.states[t % 2][tile], thread.warp % K_PARTITIONS, thread.lane);
     };
@@ -67,7 +72,7 @@ __device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& wei
                 timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);
             if (timed_out) *(volatile int*)&shared.timed_out = 1;
             jitter(t, 0);
-            mma_recurrent(shared.pointwise, buffer, weights, thread, b_ptr);
+            mma_recurrent(shared.sums, buffer, weights, thread, b_ptr);
             jitter(t, 1);
             named_barrier_arrive(NamedBarrier::SumsFull + buffer, BLOCK_THREADS);
             buffer = 1 - buffer, iteration = iteration < 2 ? iteration + 1 : 2;
@@ -83,24 +88,24 @@ static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters")
 
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(BLOCK_THREADS, 1)
     persistent_forward(const __grid_constant__ Params params) {
-    input_gemm(params);
+    input_gemm<Config, BLOCK_THREADS>(params);
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
     const int thread_id = threadIdx.x, rank = block_rank_in_cluster(), number = thread_id % THREADS;
-    const ThreadCoords thread = {number, number / 32, number % 32, rank * UNITS, (int)(blockIdx.x / BLOCKS) * TILES * 8,
-                                 params.batch};
+    const Thread thread = {
+        number, number / 32, number % 32, rank * UNITS, (int)(blockIdx.x / BLOCKS) * TILES * 8, params.batch};
     const int tiles = min(TILES, (thread.batch - thread.first_sequence + 7) / 8);
     init_mbarriers(shared, 6);
     if (thread_id < THREADS) {
         warpgroup_reg_alloc<MMA_REGISTERS>();
-        ResidentWeights weights(shared.pointwise.weight_storage, params.weight_stream, rank,
-                                [&](int s, int i) { return load_a_fragment(params.weight_hh, thread, s, i); });
+        Weights weights(shared.weight_storage, params.weight_stream, rank,
+                        [&](int s, int i) { return load_a_fragment(params.weight_hh, thread, s, i); });
         cluster_sync();
         run_mma_warps(shared, weights, thread, params.steps, tiles);
     } else {
         warpgroup_reg_dealloc<POINTWISE_REGISTERS>();
         load_carry_and_states(shared, params, thread, tiles);
         cluster_sync();
-        run_pointwise_warps(shared, params, thread, tiles, GateInputs(), [](int) {});
+        run_pointwise_warps(shared, params, thread, tiles, GateInputs<Config>(), [](int) {});
     }
     cluster_sync();
 }

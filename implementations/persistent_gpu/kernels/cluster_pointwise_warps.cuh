@@ -1,21 +1,20 @@
 // The pointwise warps of a block of a cluster: they compute the gates of every tile and step from the MMA warps' sums,
 // broadcast the states to the other blocks, and write the output. They use these members of the kernel's shared storage:
-// `states`, two buffers a tile; `barriers`, the full barrier of each of these buffers; `pointwise`; and `timed_out`, which an
-// MMA thread sets when its wait times out.
+// `states`, two buffers a tile; `barriers`, the full barrier of each of these buffers; `sums`; `pointwise`; and `timed_out`,
+// which an MMA thread sets when its wait times out.
 #pragma once
-#define SUM_BUFFERS 2
 #include "ecornn/ptx/cluster.cuh"
 #include "ecornn/ptx/mbarrier.cuh"
 #include "ecornn/common/jitter.cuh"
 #include "recurrent_mma_step.cuh"
 #include "ecornn/ptx/named_barrier.cuh"
 
-#define STATE_TILE_BYTES (UNITS * 8 * (int)sizeof(scalar_t))  // of a block, to each other block
-#define VECTORS_PER_STATE_TILE (STATE_TILE_BYTES / 16)
-#define VECTORS_PER_LANE ((VECTORS_PER_STATE_TILE + 31) / 32)
-#define POINTWISE_WARPS (POINTWISE_THREADS / 32)
-#define PEERS_PER_WARP ((BLOCKS + POINTWISE_WARPS - 2) / POINTWISE_WARPS)
-#define BLOCK_THREADS (THREADS + POINTWISE_THREADS)
+constexpr int STATE_TILE_BYTES = UNITS * 8 * (int)sizeof(scalar_t);  // of a block, to each other block
+constexpr int VECTORS_PER_STATE_TILE = STATE_TILE_BYTES / 16, VECTORS_PER_LANE = ceil_div(VECTORS_PER_STATE_TILE, 32);
+constexpr int POINTWISE_WARPS = POINTWISE_THREADS / 32, PEERS_PER_WARP = ceil_div(BLOCKS - 1, POINTWISE_WARPS);
+constexpr int BLOCK_THREADS = THREADS + POINTWISE_THREADS;
+typedef BTile<RECURRENT_K_TILES> States;
+typedef SumStorage<2> Sums;
 enum NamedBarrier {
     SumsFull = 1,    // + buffer. The MMA warps, producers, arrive when sums are stored; the pointwise warps, consumers, wait
     SumsEmpty = 3,   // + buffer. The pointwise warps arrive when they have read the sums; the MMA warps wait
@@ -26,7 +25,7 @@ enum NamedBarrier {
 template <typename SharedStorage> struct ClusterBroadcast {
     smem_addr_t bases[PEERS_PER_WARP > 0 ? PEERS_PER_WARP : 1];
 
-    __device__ ClusterBroadcast(const SharedStorage& shared, const ThreadCoords& thread) {
+    template <typename Thread> __device__ ClusterBroadcast(const SharedStorage& shared, const Thread& thread) {
         const int rank = thread.first_unit / UNITS;
 #pragma unroll
         for (int i = 0; i < PEERS_PER_WARP; i++)
@@ -59,8 +58,8 @@ template <typename SharedStorage> __device__ inline void init_mbarriers(SharedSt
 }
 
 // Prepares the first step; a barrier of the cluster is to follow.
-template <typename SharedStorage>
-__device__ inline void load_carry_and_states(SharedStorage& shared, const ForwardParams& params, const ThreadCoords& thread,
+template <typename SharedStorage, typename Thread>
+__device__ inline void load_carry_and_states(SharedStorage& shared, const ForwardParams& params, const Thread& thread,
                                              int tiles) {
     load_biases_and_carry(shared.pointwise, params, thread);
     for (int tile = 0; tile < tiles; tile++) load_initial_states(shared.states[0][tile], params, thread, tile);
@@ -68,8 +67,8 @@ __device__ inline void load_carry_and_states(SharedStorage& shared, const Forwar
 
 // Computes, publishes and writes the states of every tile and step; status is 1 after a timeout. inputs: GateInputs, or a
 // struct with its functions. on_step_stored(t): called by all these threads when they have written all of step t.
-template <typename SharedStorage, typename In, typename OnStepStored>
-__device__ inline void run_pointwise_warps(SharedStorage& shared, const ForwardParams& params, const ThreadCoords& thread,
+template <typename SharedStorage, typename Thread, typename In, typename OnStepStored>
+__device__ inline void run_pointwise_warps(SharedStorage& shared, const ForwardParams& params, const Thread& thread,
                                            int tiles, In inputs, OnStepStored on_step_stored) {
     const ClusterBroadcast<SharedStorage> peers(shared, thread);
     StatePointers pointers(params, thread, tiles);
@@ -97,7 +96,8 @@ __device__ inline void run_pointwise_warps(SharedStorage& shared, const ForwardP
             // the timeout, whose sums are not valid, all threads see it.
             timed_out = *(volatile int*)&shared.timed_out;  // before the gates, which need not wait for the load
             jitter(t, 3);
-            const StepResult result(shared.pointwise, buffer, operands, thread, tile, shared.states[now][tile],
+            const auto sums_of_state = [&](int s) { return shared.sums.reduce(buffer, thread, s); };
+            const StepResult result(shared.pointwise, sums_of_state, operands, thread, tile, shared.states[now][tile],
                                     shared.states[next][tile]);
             jitter(t, 4);
             named_barrier_arrive(NamedBarrier::SumsEmpty + buffer, BLOCK_THREADS);

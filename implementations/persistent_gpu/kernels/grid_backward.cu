@@ -27,26 +27,25 @@
 //      first.
 //   6. A wait that takes WATCHDOG_NS times out: the whole block returns at the next of them, and so, in turn, do all blocks.
 //   7. Sums are added in one order: bit-equal repeats.
+#include "ecornn/common/ceil_div.cuh"
+#include "ecornn/common/jitter.cuh"
+#include "ecornn/rnn/pointwise_backward.cuh"
 #include "ecornn/rnn/rnn_cell.cuh"
+#include "ll_state_packets.cuh"
+#include "transposed_load.cuh"
 #include "warp_mma.cuh"
 
-#define WARPS 8
-#define THREADS (32 * WARPS)
-#define BLOCKS (GRID_ROWS * GRID_COLS)
-#define OWN_GATES (GATES * UNITS)
-#define K_TILES_PER_WARP ((OWN_GATES * GRID_ROWS + K_TILE * K_PARTITIONS - 1) / (K_TILE * K_PARTITIONS))
-#define M_TILES_PER_WARP ((UNITS * GRID_COLS * K_PARTITIONS + 16 * WARPS - 1) / (16 * WARPS))
-#define ROWS (M_TILES_PER_WARP * 16 * WARPS / K_PARTITIONS)
-#define STATES_PER_THREAD ((UNITS * 8 + THREADS - 1) / THREADS)  // in a tile
-#define SUM_PACKETS ((SEQUENCES * UNITS + 2) / 3)  // of a block for another
-
-#include "transposed_load.cuh"
-#include "ecornn/common/jitter.cuh"
-#include "ll_state_packets.cuh"
-
-#define PACKETS_PREFETCHED (TILES == 1 || USE_3XTF32 ? 0 : 4)  // of a thread, while the tile before is computed
+constexpr int BLOCKS = GRID_ROWS * GRID_COLS, OWN_GATES = GATES * UNITS;
+constexpr int K_TILES_PER_WARP = ceil_div(OWN_GATES * GRID_ROWS, K_TILE * K_PARTITIONS);
+constexpr int M_TILES_PER_WARP = ceil_div(UNITS * GRID_COLS * K_PARTITIONS, 16 * WARPS);
+constexpr int ROWS = M_TILES_PER_WARP * 16 * WARPS / K_PARTITIONS;
+constexpr int SUM_PACKETS = ceil_div(SEQUENCES * UNITS, 3);  // of a block for another
+constexpr int PACKETS_PREFETCHED = TILES == 1 || USE_3XTF32 ? 0 : 4;  // of a thread, while the tile before is computed
+typedef BTile<K_TILES_PER_WARP> States;
+typedef ResidentWeights<M_TILES_PER_WARP * K_TILES_PER_WARP, TRANSPOSED_LOADS_IN_FLIGHT> Weights;
 
 struct ThreadCoords {
+    static constexpr int TILE_BATCH = 8, NUM_THREADS = THREADS, STATES_PER_THREAD = ceil_div(UNITS * TILE_BATCH, THREADS);
     int number, warp, lane, rank, first_sequence, batch;
     __device__ int row() const { return rank / GRID_COLS; }
     __device__ int across() const { return rank % GRID_COLS; }
@@ -59,8 +58,6 @@ struct ThreadCoords {
     }
 };
 
-#include "ecornn/rnn/pointwise_backward.cuh"
-
 typedef OutgoingTile<OWN_GATES> Gradients;
 
 struct SharedStorage {
@@ -68,7 +65,7 @@ struct SharedStorage {
     Gradients own;
     float sums[K_PARTITIONS][8][ROWS + 4];  // by sequences, so far apart that banks differ
     float received_sums[GRID_COLS * SUM_PACKETS * 3];  // of all blocks of the row
-    GradientCarry carry;
+    GradientCarry<ThreadCoords> carry;
     WeightStorage weight_storage;
 };
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Resources.shared_bytes");
@@ -103,7 +100,7 @@ __device__ inline AFragment load_a_fragment(const scalar_t* weight, const Thread
 }
 
 // Computes the block's part of the sums of its row's units.
-__device__ inline void mma_recurrent(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& thread) {
+__device__ inline void mma_recurrent(SharedStorage& shared, Weights& weights, const ThreadCoords& thread) {
     Accumulator sums[M_TILES_PER_WARP] = {};
     const int group = thread.warp % K_PARTITIONS;
     mma_mainloop<0, K_TILES_PER_WARP>(sums, weights, thread_b_ptr(shared.columns, group, thread.lane));
@@ -179,10 +176,11 @@ __device__ inline float add_partial_sums(float sum, const SharedStorage& shared,
 
 // The i-th step backward of the block's own units of a tile, once the sums of the step before are full; after the last step
 // the gradients of the initial states.
-__device__ inline void pointwise_backward_units(SharedStorage& shared, const BackwardParams& params, const GateInputs& inputs,
-                                                const ThreadCoords& thread, int tile, int i) {
+__device__ inline void pointwise_backward_units(SharedStorage& shared, const BackwardParams& params,
+                                                const GateInputs<ThreadCoords>& inputs, const ThreadCoords& thread, int tile,
+                                                int i) {
 #pragma unroll
-    for (int s = 0; s < STATES_PER_THREAD; s++) {
+    for (int s = 0; s < ThreadCoords::STATES_PER_THREAD; s++) {
         if (thread.sequence_in_tile(s) >= SEQUENCES) continue;
         const float carry = shared.carry.d_h[tile][s][thread.number];
         const float d_h = i > 0 ? add_partial_sums(carry, shared, thread, s) : carry;
@@ -215,8 +213,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_backward(con
     const int tiles = min(TILES, (batch - first.first_sequence + 7) / 8);
     zero_smem(&shared, sizeof(States) + sizeof(Gradients));
     shared.carry.load(params, first);
-    ResidentWeights weights(shared.weight_storage, nullptr, 0,
-                            [&](int s, int i) { return load_a_fragment(params.weight_hh, first, s, i); });
+    Weights weights(shared.weight_storage, nullptr, 0,
+                    [&](int s, int i) { return load_a_fragment(params.weight_hh, first, s, i); });
     __syncthreads();
     bool timed_out = false;
     for (int i = 0; i <= steps && !timed_out; i++) {
@@ -225,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_backward(con
 #pragma unroll 1
         for (int tile = 0; tile < tiles && !timed_out; tile++) {
             const ThreadCoords thread = thread_coords(batch);
-            GateInputs inputs = {};
+            GateInputs<ThreadCoords> inputs = {};
             if (i < steps) inputs.load(params, thread, tile, i);
             jitter(i, 0);
             if (i > 0) timed_out = !sums.receive(shared, mailboxes, thread, i - 1, tile);

@@ -26,21 +26,26 @@
 //      do all blocks of the group.
 //   6. Sums are taken in one order: bit-equal repeats.
 //   7. Of an input product a block's threads read what the same block wrote, with a barrier in between.
-#define POINTWISE_THREADS 256
-#define SUM_BUFFERS 1  // full by ComputeSynced, empty by StatesFull of the next pass
-#include "recurrent_mma_step.cuh"
-
 #include "ecornn/common/jitter.cuh"
-#include "ll_state_packets.cuh"
 #include "ecornn/ptx/named_barrier.cuh"
 #include "ecornn/ptx/register_reconfig.cuh"
+#include "input_gemm.cuh"
+#include "ll_state_packets.cuh"
+#include "recurrent_mma_step.cuh"
 
-#define PACKETS_PER_TILE (BLOCKS * OutgoingTile<UNITS>::PACKETS)
-#define RECEIVER_THREADS (LOAD_THREADS > 0 ? LOAD_THREADS : THREADS)
-#define BLOCK_THREADS (THREADS + LOAD_THREADS)
-#define PACKETS_IN_FLIGHT (BUFFERS > 0 ? 16 : 8)  // of a thread
-#define PACKETS_PREFETCHED (TILES == 1 ? 0 : BUFFERS > 0 ? PACKETS_IN_FLIGHT : 4)  // during the product of the tile before
-#define POLL_DELAY_CLOCKS 400  // with one tile others' states are hardly published sooner: an earlier poll would be in vain
+typedef AdjacentUnitsConfig<THREADS> Config;
+typedef ThreadCoords<Config> Thread;
+typedef ResidentWeights<M_TILES_PER_WARP * RECURRENT_K_TILES, REG_FRAGMENTS> Weights;
+typedef BTile<RECURRENT_K_TILES> States;
+typedef OutgoingTile<UNITS> OutgoingStates;  // of a block's own units in a tile, as they are published
+
+constexpr int BLOCK_THREADS = THREADS + LOAD_THREADS, RECEIVER_THREADS = LOAD_THREADS > 0 ? LOAD_THREADS : THREADS;
+constexpr int PACKETS_PER_TILE = BLOCKS * OutgoingStates::PACKETS;
+constexpr int PACKETS_IN_FLIGHT = BUFFERS > 0 ? 16 : 8;  // of a thread
+// During the product of the tile before.
+constexpr int PACKETS_PREFETCHED = TILES == 1 ? 0 : BUFFERS > 0 ? PACKETS_IN_FLIGHT : 4;
+// With one tile others' states are hardly published sooner: an earlier poll would be in vain.
+constexpr int POLL_DELAY_CLOCKS = 400;
 enum NamedBarrier {
     StatesFull = 1,     // + buffer. The load warps, producers, arrive when states are stored; compute warps, consumers, wait
     StatesEmpty = 3,    // + buffer. The compute warps arrive when they have read the states; the load warps wait
@@ -48,10 +53,8 @@ enum NamedBarrier {
     LoadSynced = 6      // among the load warps
 };
 
-#include "input_gemm.cuh"
-
 // Recomputed at each call where registers are few, so that what follows from it takes none in between.
-__device__ inline ThreadCoords thread_coords(int batch) {
+__device__ inline Thread thread_coords(int batch) {
     unsigned number = threadIdx.x % THREADS, block = blockIdx.x;
     if (BUFFERS || 8 * REG_FRAGMENTS + 4 * M_TILES_PER_WARP > 130) opaque(number), opaque(block);  // registers are few
     if (TILES == 1) number %= THREADS;  // tells the compiler its range, where that does not take registers
@@ -59,27 +62,26 @@ __device__ inline ThreadCoords thread_coords(int batch) {
             (int)(block / BLOCKS * TILES * 8), batch};
 }
 
-__device__ inline int num_tiles(const ThreadCoords& thread) {
+__device__ inline int num_tiles(const Thread& thread) {
     return min(TILES, (thread.batch - thread.first_sequence + 7) / 8);
 }
 
 // Packets of h_t of a tile.
-__device__ inline uint4* state_mailbox(uint4* mailboxes, const ThreadCoords& thread, int t, int tile) {
+__device__ inline uint4* state_mailbox(uint4* mailboxes, const Thread& thread, int t, int tile) {
     return mailboxes + (index)((thread.first_sequence / 8 + tile) * 2 + t % 2) * PACKETS_PER_TILE;
 }
 
-// The states of a block's own units in a tile, as they are published.
-typedef OutgoingTile<UNITS> OutgoingStates;
-
 // mailbox: of the tile and step.
-__device__ inline void publish_states(const OutgoingStates& own, uint4* mailbox, const ThreadCoords& thread, unsigned epoch) {
+__device__ inline void publish_states(const OutgoingStates& own, uint4* mailbox, const Thread& thread, unsigned epoch) {
     own.publish(mailbox + thread.first_unit / UNITS * OutgoingStates::PACKETS, thread.number, epoch);
 }
 
 struct SharedStorage {
     States states[BUFFERS > 0 ? BUFFERS : 1];
     OutgoingStates own;
-    PointwiseStorage pointwise;
+    SumStorage<1> sums;  // full by ComputeSynced, empty by StatesFull of the next pass
+    PointwiseStorage<Config> pointwise;
+    WeightStorage weight_storage;
     int timed_out[2];  // a load warp's wait for that buffer's states has timed out
 };
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Resources.shared_bytes");
@@ -88,14 +90,14 @@ typedef PacketReader<OutgoingStates::Packet, PACKETS_PER_TILE, PACKETS_PREFETCHE
     StateReceiver;
 
 // Receives all of h_t of a tile, of which PACKETS_PREFETCHED packets were prefetched. False on a timeout.
-__device__ inline bool receive_states(StateReceiver& receiver, States& states, uint4* mailboxes, const ThreadCoords& thread,
-                                      int t, int tile) {
+__device__ inline bool receive_states(StateReceiver& receiver, States& states, uint4* mailboxes, const Thread& thread, int t,
+                                      int tile) {
     const auto store = [&](unsigned index, const uint4& packet) { OutgoingStates::unpack_into(states, index, packet); };
     return receiver.receive(state_mailbox(mailboxes, thread, t, tile), thread.number, t + 1, store);
 }
 
 // Receives the states of every tile and step, by the warps after the first 8. thread: numbered among them.
-__device__ inline void run_load_warps(SharedStorage& shared, uint4* mailboxes, const ThreadCoords& thread, int steps, int tiles,
+__device__ inline void run_load_warps(SharedStorage& shared, uint4* mailboxes, const Thread& thread, int steps, int tiles,
                                       bool has_initial_states) {
     StateReceiver receiver;
     receiver.prefetch_first(state_mailbox(mailboxes, thread, 0, 0), thread.number);
@@ -123,12 +125,12 @@ struct Params : DenseParams {
 static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
 
 // Computes, publishes and writes the states of every tile and step, by the first 8 warps. False on a timeout.
-__device__ inline bool run_compute_warps(SharedStorage& shared, const Params& params, ResidentWeights& weights) {
+__device__ inline bool run_compute_warps(SharedStorage& shared, const Params& params, Weights& weights) {
     uint4* const mailboxes = params.mailboxes;
     const int batch = params.batch;
     const int tiles = num_tiles(thread_coords(batch));
     StatePointers pointers(params, thread_coords(batch), tiles);
-    GateInputs inputs = {};
+    GateInputs<Config> inputs = {};
     inputs.load(params, pointers, 0, 0);
     StateReceiver receiver;
     if (!BUFFERS) receiver.prefetch_first(state_mailbox(mailboxes, thread_coords(batch), 0, 0), threadIdx.x);
@@ -137,7 +139,7 @@ __device__ inline bool run_compute_warps(SharedStorage& shared, const Params& pa
     for (int t = 0; t < params.steps && !timed_out; t++) {
 #pragma unroll 1
         for (int tile = 0; tile < tiles && !timed_out; tile++) {
-            const ThreadCoords thread = thread_coords(batch);
+            const Thread thread = thread_coords(batch);
             const bool is_last = tile + 1 == tiles, is_published = t + 1 < params.steps;
             States& states = shared.states[buffer];
             jitter(t, 0);
@@ -149,11 +151,12 @@ __device__ inline bool run_compute_warps(SharedStorage& shared, const Params& pa
                 receiver.prefetch_first(state_mailbox(mailboxes, thread, is_last ? t + 1 : t, is_last ? 0 : tile + 1),
                                         thread.number);
             jitter(t, 2);
-            mma_recurrent(shared.pointwise, 0, weights, thread, thread_b_ptr(states, thread.warp % K_PARTITIONS, thread.lane));
+            mma_recurrent(shared.sums, 0, weights, thread, thread_b_ptr(states, thread.warp % K_PARTITIONS, thread.lane));
             const GateOperands operands(shared.pointwise, inputs, thread, tile, params.step(t));
             named_barrier_sync(NamedBarrier::ComputeSynced, THREADS);
             jitter(t, 3);
-            const StepResult result(shared.pointwise, 0, operands, thread, tile, states, shared.own);
+            const auto sums_of_state = [&](int s) { return shared.sums.reduce(0, thread, s); };
+            const StepResult result(shared.pointwise, sums_of_state, operands, thread, tile, states, shared.own);
             if (BUFFERS)
                 named_barrier_arrive(NamedBarrier::StatesEmpty + buffer, BLOCK_THREADS),
                     named_barrier_sync(NamedBarrier::ComputeSynced, THREADS);
@@ -172,9 +175,9 @@ __device__ inline bool run_compute_warps(SharedStorage& shared, const Params& pa
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) persistent_forward(const __grid_constant__ Params params) {
-    input_gemm(params);
+    input_gemm<Config, BLOCK_THREADS>(params);
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
-    const ThreadCoords first = thread_coords(params.batch);
+    const Thread first = thread_coords(params.batch);
     const int tiles = num_tiles(first);
     zero_smem(&shared, sizeof(shared.states) + sizeof(OutgoingStates));
     if (threadIdx.x < 2) shared.timed_out[threadIdx.x] = 0;
@@ -193,11 +196,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) persistent_forwar
         named_barrier_sync(NamedBarrier::ComputeSynced, THREADS);
     }
     jitter(-1, 5);
-    ResidentWeights weights(shared.pointwise.weight_storage, nullptr, 0,
-                            [&](int s, int i) { return load_a_fragment(params.weight_hh, first, s, i); });
+    Weights weights(shared.weight_storage, nullptr, 0,
+                    [&](int s, int i) { return load_a_fragment(params.weight_hh, first, s, i); });
     named_barrier_sync(NamedBarrier::ComputeSynced, THREADS);
     if (!run_compute_warps(shared, params, weights)) {
-        const ThreadCoords thread = thread_coords(params.batch);
+        const Thread thread = thread_coords(params.batch);
         *(volatile int*)params.status = 1;
         write_nan(params, thread, num_tiles(thread));
     }

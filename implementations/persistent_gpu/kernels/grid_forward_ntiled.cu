@@ -26,14 +26,15 @@
 //      blocks of the group.
 //   6. Sums are taken in one order: bit-equal repeats.
 //   7. Of an input product a block's threads read what the same block wrote, with a barrier in between.
-#define POINTWISE_THREADS 256
+#include "ecornn/common/jitter.cuh"
+#include "input_gemm.cuh"
 #include "ll_b_fragments.cuh"
 
-#include "input_gemm.cuh"
-#include "ecornn/common/jitter.cuh"
+typedef PacketConfig Config;
+constexpr int TILE_BATCH = Config::TILE_BATCH, STATES_PER_THREAD = Config::STATES_PER_THREAD;
 
 // Recomputed at each call where registers are few, so that what follows from it takes none in between.
-__device__ inline ThreadCoords thread_coords(int batch) {
+__device__ inline Thread thread_coords(int batch) {
     unsigned number = threadIdx.x, block = blockIdx.x;
     if (8 * REG_FRAGMENTS + 4 * N_TILES * (M_TILES_PER_WARP + PACKETS_IN_REGISTERS) > 130)
         opaque(number), opaque(block);  // registers are few
@@ -42,19 +43,19 @@ __device__ inline ThreadCoords thread_coords(int batch) {
             (int)(block / BLOCKS * TILES * TILE_BATCH), batch};
 }
 
-__device__ inline int num_tiles(const ThreadCoords& thread) {
+__device__ inline int num_tiles(const Thread& thread) {
     return min(TILES, (thread.batch - thread.first_sequence + TILE_BATCH - 1) / TILE_BATCH);
 }
 
 // Packets of h_t of a tile.
-__device__ inline uint4* state_mailbox(uint4* mailboxes, const ThreadCoords& thread, int t, int tile) {
+__device__ inline uint4* state_mailbox(uint4* mailboxes, const Thread& thread, int t, int tile) {
     return mailboxes + (index)((thread.first_sequence / TILE_BATCH + tile) * 2 + t % 2) * N_TILES * PACKET_SLOTS_PER_N_TILE;
 }
 
 // Gate inputs of each thread. They are in registers only until the product begins, which needs these registers.
 struct StagedInputs {
     unsigned data[STATES_PER_THREAD][GATES][THREADS];
-    __device__ void store(const GateInputs& inputs) {
+    __device__ void store(const GateInputs<Config>& inputs) {
 #pragma unroll
         for (int s = 0; s < STATES_PER_THREAD; s++)
 #pragma unroll
@@ -66,7 +67,9 @@ struct StagedInputs {
 struct SharedStorage {
     OutgoingStates own[TILES];
     StagedInputs inputs;
-    PointwiseStorage pointwise;
+    SumStorage<SUM_BUFFERS, TILE_BATCH, UNITS, SEQUENCES> sums;
+    PointwiseStorage<Config> pointwise;
+    WeightStorage weight_storage;
 };
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "Resources.shared_bytes");
 
@@ -75,19 +78,19 @@ struct Params : DenseParams {
 };
 static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
 
-__device__ inline void publish_initial_states(OutgoingStates& own, const Params& params, const ThreadCoords& thread, int tile) {
+__device__ inline void publish_initial_states(OutgoingStates& own, const Params& params, const Thread& thread, int tile) {
     load_own_initial_state(own, params, thread, tile);
     __syncwarp();
     own.publish(state_mailbox(params.mailboxes, thread, 0, tile), thread, 1);
 }
 
 // Computes, publishes and writes the states of every tile and step. False on a timeout.
-__device__ inline bool run_steps(SharedStorage& shared, const Params& params, const ResidentWeights& weights) {
+__device__ inline bool run_steps(SharedStorage& shared, const Params& params, const Weights& weights) {
     uint4* const mailboxes = params.mailboxes;
     const int batch = params.batch;
     const int tiles = num_tiles(thread_coords(batch));
     StatePointers pointers(params, thread_coords(batch), tiles);
-    GateInputs inputs = {};
+    GateInputs<Config> inputs = {};
     inputs.load(params, pointers, 0, 0);
     PacketBFragments packets;
     if (TILES > 1) packets.prefetch(state_mailbox(mailboxes, thread_coords(batch), 0, 0), thread_coords(batch));
@@ -95,7 +98,7 @@ __device__ inline bool run_steps(SharedStorage& shared, const Params& params, co
     for (int t = 0; t < params.steps; t++) {
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
-            const ThreadCoords thread = thread_coords(batch);
+            const Thread thread = thread_coords(batch);
             const bool is_last = tile + 1 == tiles, is_published = t + 1 < params.steps;
             OutgoingStates& own = shared.own[tile];
             Accumulator sums[M_TILES_PER_WARP][N_TILES] = {};
@@ -110,12 +113,12 @@ __device__ inline bool run_steps(SharedStorage& shared, const Params& params, co
             if (TILES > 1) packets.prefetch(state_mailbox(mailboxes, thread, t + is_last, is_last ? 0 : tile + 1), thread);
             jitter(t, 1);
             if (SUM_BUFFERS == 1) __syncthreads();
-            store_accumulators(shared.pointwise, buffer, thread,
-                               [&](int i, int n) -> const Accumulator& { return sums[i][n]; });
+            shared.sums.store(buffer, thread, [&](int i, int n) -> const Accumulator& { return sums[i][n]; });
             const GateOperands operands(shared.pointwise, shared.inputs, thread, tile, params.step(t));
             if (__syncthreads_or(timed_out)) return false;
             jitter(t, 2);
-            const StepResult result(shared.pointwise, buffer, operands, thread, tile, own, own);
+            const auto sums_of_state = [&](int s) { return shared.sums.reduce(buffer, thread, s); };
+            const StepResult result(shared.pointwise, sums_of_state, operands, thread, tile, own, own);
             __syncwarp();
             jitter(t, 3);
             if (is_published) own.publish(state_mailbox(mailboxes, thread, t + 1, tile), thread, t + 2);
@@ -131,21 +134,21 @@ __device__ inline bool run_steps(SharedStorage& shared, const Params& params, co
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) persistent_forward(const __grid_constant__ Params params) {
     const Params values = params;  // of which fewer are spilled, where weights fill the registers, than of the parameter
-    input_gemm(values);
+    input_gemm<Config, THREADS>(values);
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
-    const ThreadCoords first = thread_coords(values.batch);
+    const Thread first = thread_coords(values.batch);
     zero_smem(&shared.own, sizeof(shared.own));
     load_biases_and_carry(shared.pointwise, values, first);
     __syncthreads();
     for (int tile = 0; values.h0 && tile < num_tiles(first); tile++)
         publish_initial_states(shared.own[tile], values, first, tile);
     jitter(-1, 5);
-    ResidentWeights weights(shared.pointwise.weight_storage, nullptr, 0, [&](int pass, int i) {
+    Weights weights(shared.weight_storage, nullptr, 0, [&](int pass, int i) {
         return load_resident_fragment(values.weight_hh, first, pass * M_TILES_PER_PASS + i);
     });
     __syncthreads();
     if (!run_steps(shared, values, weights)) {
-        const ThreadCoords thread = thread_coords(values.batch);
+        const Thread thread = thread_coords(values.batch);
         *(volatile int*)values.status = 1;
         write_nan(values, thread, num_tiles(thread));
     }

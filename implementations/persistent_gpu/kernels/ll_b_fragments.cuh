@@ -4,52 +4,56 @@
 // Of all blocks' packets of a sequence four adjacent ones are for a warp's lanes t, PACKETS_PER_LANE times; then those of the
 // next warp follow. Packets of one index, of 8 sequences, which are the lanes' g, are adjacent.
 #pragma once
-#include "warp_mma.cuh"
-
-#define K_PARTITIONS 8
-#define COMPACT_SUMS 1
-#define LOADS_IN_FLIGHT (REG_FRAGMENTS < 4 ? REG_FRAGMENTS : 4)
-#define WORDS_PER_PACKET (IS_SINGLE_TF32 ? 6 : 3)
-#define UNITS_PER_PACKET (WORDS_PER_PACKET * 4 / (int)sizeof(scalar_t))
-#define PACKETS_PER_BLOCK ((UNITS + UNITS_PER_PACKET - 1) / UNITS_PER_PACKET)  // of a sequence, as the next two
-#define PACKETS_PER_SEQUENCE (BLOCKS * PACKETS_PER_BLOCK)
-#define PACKETS_PER_LANE ((PACKETS_PER_SEQUENCE + 4 * K_PARTITIONS - 1) / (4 * K_PARTITIONS))
-#define K_TILES_PER_WARP ((PACKETS_PER_LANE * WORDS_PER_PACKET + 3) / 4)  // of a warp
-// Packets of a sequence that a lane has at once, at least 2, and of these the packets that it waits for at once.
-#define PACKETS_IN_REGISTERS (PACKETS_IN_FLIGHT < PACKETS_PER_LANE ? PACKETS_IN_FLIGHT : PACKETS_PER_LANE)
-#define PACKETS_PER_WAIT \
-    (PACKETS_IN_REGISTERS == PACKETS_PER_LANE ? PACKETS_PER_LANE : IS_SINGLE_TF32 && PACKETS_IN_REGISTERS == 2 ? 2 : 1)
-#define PACKET_SLOTS_PER_N_TILE (PACKETS_PER_LANE * 4 * K_PARTITIONS * 8)
-#define PACKETS_PER_WARP ((SEQUENCES * PACKETS_PER_BLOCK + K_PARTITIONS - 1) / K_PARTITIONS)  // of the block's own, of a tile
-#define STATES_PER_THREAD ((PACKETS_PER_WARP * UNITS_PER_PACKET + 31) / 32)                  // of a thread in a tile
-
-// A warp computes the states that it publishes, one packet's after another's.
-__device__ inline int packet_of_thread(int thread, int state) {
-    return thread / 32 * PACKETS_PER_WARP + (thread % 32 + state * 32) / UNITS_PER_PACKET;
-}
-__device__ inline int unit_in_block(int thread, int state) {
-    return packet_of_thread(thread, state) / SEQUENCES * UNITS_PER_PACKET + (thread % 32 + state * 32) % UNITS_PER_PACKET;
-}
-__device__ inline int unit_of_state(int thread, int state) { return unit_in_block(thread, state) % UNITS; }
-__device__ inline int sequence_of_state(int thread, int state) {
-    const bool is_one = thread % 32 + state * 32 < PACKETS_PER_WARP * UNITS_PER_PACKET && unit_in_block(thread, state) < UNITS;
-    return is_one ? packet_of_thread(thread, state) % SEQUENCES : 8 * N_TILES;
-}
-
+#include "ll_state_packets.cuh"
 #include "recurrent_mma_step.cuh"
 
-#include "ll_state_packets.cuh"
+static_assert(K_PARTITIONS == WARPS, "a warp multiplies all rows");
+constexpr int WORDS_PER_PACKET = IS_SINGLE_TF32 ? 6 : 3, UNITS_PER_PACKET = WORDS_PER_PACKET * 4 / (int)sizeof(scalar_t);
+constexpr int PACKETS_PER_BLOCK = ceil_div(UNITS, UNITS_PER_PACKET);  // of a sequence, as the next two
+constexpr int PACKETS_PER_SEQUENCE = BLOCKS * PACKETS_PER_BLOCK;
+constexpr int PACKETS_PER_LANE = ceil_div(PACKETS_PER_SEQUENCE, 4 * K_PARTITIONS);
+constexpr int K_TILES_PER_WARP = ceil_div(PACKETS_PER_LANE * WORDS_PER_PACKET, 4);
+// Packets of a sequence that a lane has at once, at least 2, and of these the packets that it waits for at once.
+constexpr int PACKETS_IN_REGISTERS = PACKETS_IN_FLIGHT < PACKETS_PER_LANE ? PACKETS_IN_FLIGHT : PACKETS_PER_LANE;
+constexpr int PACKETS_PER_WAIT = PACKETS_IN_REGISTERS == PACKETS_PER_LANE            ? PACKETS_PER_LANE
+                                 : IS_SINGLE_TF32 && PACKETS_IN_REGISTERS == 2 ? 2
+                                                                               : 1;
+constexpr int PACKET_SLOTS_PER_N_TILE = PACKETS_PER_LANE * 4 * K_PARTITIONS * 8;
+constexpr int PACKETS_PER_WARP = ceil_div(SEQUENCES * PACKETS_PER_BLOCK, K_PARTITIONS);  // of the block's own, of a tile
+
+// Config of tiles of N_TILES times 8 sequences. A warp computes the states that it publishes, one packet's after another's.
+struct PacketConfig {
+    static constexpr int TILE_BATCH = 8 * N_TILES, NUM_POINTWISE_THREADS = THREADS;
+    static constexpr int STATES_PER_THREAD = ceil_div(PACKETS_PER_WARP * UNITS_PER_PACKET, 32);
+    static constexpr bool HAS_FUSED_INPUTS = false;
+    __device__ static int packet_of_thread(int thread, int state) {
+        return thread / 32 * PACKETS_PER_WARP + (thread % 32 + state * 32) / UNITS_PER_PACKET;
+    }
+    __device__ static int unit_in_block(int thread, int state) {
+        return packet_of_thread(thread, state) / SEQUENCES * UNITS_PER_PACKET + (thread % 32 + state * 32) % UNITS_PER_PACKET;
+    }
+    __device__ static int unit_of_state(int thread, int state) { return unit_in_block(thread, state) % UNITS; }
+    __device__ static int sequence_of_state(int thread, int state) {
+        const bool is_one =
+            thread % 32 + state * 32 < PACKETS_PER_WARP * UNITS_PER_PACKET && unit_in_block(thread, state) < UNITS;
+        return is_one ? packet_of_thread(thread, state) % SEQUENCES : TILE_BATCH;
+    }
+};
+typedef ThreadCoords<PacketConfig> Thread;
+// PRESPLIT_FRAGMENTS of FRAGMENTS fragments take the place of two.
+constexpr int FRAGMENTS = M_TILES_PER_WARP * K_TILES_PER_WARP;
+typedef ResidentWeights<FRAGMENTS + PRESPLIT_FRAGMENTS, (REG_FRAGMENTS < 4 ? REG_FRAGMENTS : 4)> Weights;
 
 static_assert(PACKETS_IN_REGISTERS == PACKETS_PER_LANE || PACKETS_IN_REGISTERS >= 2, "a K tile may have words of two packets");
 typedef StatePacket<IS_SINGLE_TF32> Packet;
 
 // The states of a block's own units in a tile, as they are published: by each warp those that it computes.
 struct OutgoingStates {
-    unsigned words[TILE_BATCH][PACKETS_PER_BLOCK * WORDS_PER_PACKET];
+    unsigned words[PacketConfig::TILE_BATCH][PACKETS_PER_BLOCK * WORDS_PER_PACKET];
     __device__ scalar_t& at(unsigned unit, unsigned column) { return ((scalar_t*)words[column])[unit % UNITS]; }
 
     // mailbox: of the tile and step.
-    __device__ void publish(uint4* mailbox, const ThreadCoords& thread, unsigned epoch) const {
+    __device__ void publish(uint4* mailbox, const Thread& thread, unsigned epoch) const {
         for (int i = thread.lane; i < PACKETS_PER_WARP; i += 32) {
             const int own = thread.warp * PACKETS_PER_WARP + i, packet = own / SEQUENCES, column = own % SEQUENCES;
             uint4* slot = mailbox + column / 8 * PACKET_SLOTS_PER_N_TILE +
@@ -61,12 +65,12 @@ struct OutgoingStates {
 };
 
 // Index of a lane's k-th packet among all of a sequence.
-__device__ inline int packet_index(const ThreadCoords& thread, int k) {
+__device__ inline int packet_index(const Thread& thread, int k) {
     return (thread.warp * PACKETS_PER_LANE + k) * 4 + thread.lane % 4;
 }
 
 // The weights of a row that are multiplied by a lane's j-th word of states.
-__device__ inline unsigned load_weight_word(const MatrixRow& row, const ThreadCoords& thread, int j) {
+__device__ inline unsigned load_weight_word(const MatrixRow& row, const Thread& thread, int j) {
     constexpr int UNITS_PER_WORD = 4 / sizeof(scalar_t);
     const int at = packet_index(thread, j / WORDS_PER_PACKET);
     const int local = at % PACKETS_PER_BLOCK * UNITS_PER_PACKET + j % WORDS_PER_PACKET * UNITS_PER_WORD;
@@ -76,7 +80,7 @@ __device__ inline unsigned load_weight_word(const MatrixRow& row, const ThreadCo
     return raw_bits(row.start[unit]) | (units > 1 ? raw_bits(row.start[unit + 1]) << 16 : 0);
 }
 
-__device__ inline AFragment load_a_fragment_packet_order(const scalar_t* weight, const ThreadCoords& thread, int s, int i) {
+__device__ inline AFragment load_a_fragment_packet_order(const scalar_t* weight, const Thread& thread, int s, int i) {
     const int r = i * 16 + thread.lane / 4;
     const MatrixRow upper = weight_row_ptr(weight, thread, r, HIDDEN), lower = weight_row_ptr(weight, thread, r + 8, HIDDEN);
     unsigned words[2][4];
@@ -91,7 +95,7 @@ __device__ inline AFragment load_a_fragment_packet_order(const scalar_t* weight,
 __device__ inline constexpr bool is_presplit(int fragment) {
     return (fragment + 1) * PRESPLIT_FRAGMENTS / FRAGMENTS > fragment * PRESPLIT_FRAGMENTS / FRAGMENTS;
 }
-__device__ inline AFragment load_resident_fragment(const scalar_t* weight, const ThreadCoords& thread, int index) {
+__device__ inline AFragment load_resident_fragment(const scalar_t* weight, const Thread& thread, int index) {
     const int fragment = index < FRAGMENTS ? index : ((index - FRAGMENTS + 1) * FRAGMENTS - 1) / max(PRESPLIT_FRAGMENTS, 1);
     const AFragment all =
         load_a_fragment_packet_order(weight, thread, fragment / M_TILES_PER_WARP, fragment % M_TILES_PER_WARP);
@@ -100,7 +104,7 @@ __device__ inline AFragment load_resident_fragment(const scalar_t* weight, const
 #endif
     return all;
 }
-__device__ inline SplitAFragment resident_split_fragment(const ResidentWeights& weights, int fragment) {
+__device__ inline SplitAFragment resident_split_fragment(const Weights& weights, int fragment) {
 #if USE_3XTF32
     if (is_presplit(fragment)) return {weights.at(fragment), weights.at(FRAGMENTS + fragment * PRESPLIT_FRAGMENTS / FRAGMENTS)};
 #endif
@@ -111,27 +115,27 @@ __device__ inline SplitAFragment resident_split_fragment(const ResidentWeights& 
 struct PacketBFragments {
     uint4 packets[N_TILES][PACKETS_IN_REGISTERS];
 
-    __device__ static bool is_expected(const ThreadCoords& thread, int n, int k) {
+    __device__ static bool is_expected(const Thread& thread, int n, int k) {
         return n * 8 + thread.lane / 4 < SEQUENCES && k < PACKETS_PER_LANE && packet_index(thread, k) < PACKETS_PER_SEQUENCE;
     }
-    __device__ static const uint4* packet_ptr(const uint4* mailbox, const ThreadCoords& thread, int n, int k) {
+    __device__ static const uint4* packet_ptr(const uint4* mailbox, const Thread& thread, int n, int k) {
         return mailbox + packet_index(thread, 0) * 8 + thread.lane / 4 + n * PACKET_SLOTS_PER_N_TILE + k * 32;
     }
 
     // Loads the k-th of all 8 sequences, whether they are valid or not.
-    __device__ void prefetch_packet(const uint4* mailbox, const ThreadCoords& thread, int k) {
+    __device__ void prefetch_packet(const uint4* mailbox, const Thread& thread, int k) {
 #pragma unroll
         for (int n = 0; n < N_TILES; n++)
             packets[n][k % PACKETS_IN_REGISTERS] =
                 is_expected(thread, n, k) ? ld_relaxed_b128(packet_ptr(mailbox, thread, n, k)) : uint4{};
     }
-    __device__ void prefetch(const uint4* mailbox, const ThreadCoords& thread) {
+    __device__ void prefetch(const uint4* mailbox, const Thread& thread) {
 #pragma unroll
         for (int k = 0; k < PACKETS_IN_REGISTERS; k++) prefetch_packet(mailbox, thread, k);
     }
 
     // Whether those from the k-th on, before the end-th, are there.
-    __device__ bool is_valid(const ThreadCoords& thread, unsigned epoch, int k, int end) const {
+    __device__ bool is_valid(const Thread& thread, unsigned epoch, int k, int end) const {
         bool is_whole = true;
 #pragma unroll
         for (; k < end; k++)
@@ -142,7 +146,7 @@ struct PacketBFragments {
     }
 
     // Waits until they are valid; polls those before the prefetched-th that are not. By whole warps. False on a timeout.
-    __device__ bool wait(const uint4* mailbox, const ThreadCoords& thread, unsigned epoch, int k, int end, int prefetched) {
+    __device__ bool wait(const uint4* mailbox, const Thread& thread, unsigned epoch, int k, int end, int prefetched) {
         if (__all_sync(~0u, is_valid(thread, epoch, k, end))) return true;
         return spin_until_warp([&] {
             const bool is_whole = is_valid(thread, epoch, k, end);
@@ -168,8 +172,8 @@ struct PacketBFragments {
     // Adds the product with a tile's states, which were prefetched, to `sums`. By whole warps. False on a timeout.
     // meanwhile(): called once the first are valid.
     template <typename Meanwhile>
-    __device__ bool mma_from_packets(Accumulator (&sums)[M_TILES_PER_WARP][N_TILES], const ResidentWeights& weights,
-                                     const uint4* mailbox, const ThreadCoords& thread, unsigned epoch, Meanwhile meanwhile) {
+    __device__ bool mma_from_packets(Accumulator (&sums)[M_TILES_PER_WARP][N_TILES], const Weights& weights,
+                                     const uint4* mailbox, const Thread& thread, unsigned epoch, Meanwhile meanwhile) {
 #pragma unroll
         for (int s = 0; s < K_TILES_PER_WARP; s++) {
 #pragma unroll

@@ -44,8 +44,8 @@ template <int ELEMENTS> struct alignas(16) OutgoingTile {
         for (int i = thread; i < PACKETS; i += THREADS) st_relaxed_b128(mailbox + i, Packet::pack(words + i * WORDS, epoch));
     }
 
-    // Writes a packet into the block's states. index: among all packets of a tile, one block's after another's.
-    __device__ static void unpack_into(States& states, unsigned index, const uint4& packet) {
+    // Writes a packet into the block's states, a BTile. index: among all packets of a tile, one block's after another's.
+    template <typename States> __device__ static void unpack_into(States& states, unsigned index, const uint4& packet) {
         const unsigned first = index / PACKETS * ELEMENTS, word = index % PACKETS * WORDS;
         constexpr bool IS_OF_ONE_SEQUENCE = WORDS_PER_SEQUENCE % WORDS == 0;
 #pragma unroll

@@ -1,39 +1,31 @@
-// A warp's persistent weights (Diamos et al., 2016): M_TILES_PER_WARP tiles of 16 rows by K_TILES_PER_WARP K tiles, and with
-// W_ih INPUT_K_TILES more K tiles. They are used in every step in passes of M_TILES_PER_PASS fragments: 16 rows each, all of
-// the same K tile. Forward, and in grids, M_TILES_PER_PASS is M_TILES_PER_WARP; backward in clusters it is at most 4.
-// Of ALL_FRAGMENTS fragments the first REG_FRAGMENTS are in registers, the next SMEM_FRAGMENTS in shared memory. The others
+// A warp's persistent weights (Diamos et al., 2016), FRAGMENTS fragments of 16 rows by a K tile. They are used in every step in
+// passes of M_TILES_PER_PASS of them, all of the same K tile. Forward, and in grids, a pass has all of a warp's tiles of rows;
+// backward in clusters it has at most 4.
+// The first REG_FRAGMENTS are in registers, the next SMEM_FRAGMENTS in shared memory. The others
 // are streamed: written to memory once, as threads use them, and loaded from L2 in every step, STREAM_STAGES passes ahead.
 // Whole passes are streamed: REG_FRAGMENTS + SMEM_FRAGMENTS is a multiple of M_TILES_PER_PASS then. Every thread loads what it
 // wrote itself, or what another cluster's thread wrote with the same values.
 // From W_hh LOADS_IN_FLIGHT fragments are loaded at once, in one loop, as code is slow the first time that it runs. Where that
 // is REG_FRAGMENTS, those in registers are loaded at once, and the others before, one by one.
-// PRESPLIT_FRAGMENTS: further fragments, of the kernel's own use.
 #pragma once
+#include "ecornn/common/ceil_div.cuh"
 #include "ecornn/ptx/cp_async.cuh"
 #include "warp_mma.cuh"
 
-#ifndef INPUT_K_TILES
-#define INPUT_K_TILES 0
-#endif
-#ifndef PRESPLIT_FRAGMENTS
-#define PRESPLIT_FRAGMENTS 0
-#endif
-#define FRAGMENTS (M_TILES_PER_WARP * (K_TILES_PER_WARP + INPUT_K_TILES))
-#define ALL_FRAGMENTS (FRAGMENTS + PRESPLIT_FRAGMENTS)
-#define PASSES (ALL_FRAGMENTS / M_TILES_PER_PASS)
-#define STREAMED_FRAGMENTS (ALL_FRAGMENTS - REG_FRAGMENTS - SMEM_FRAGMENTS)
-#define STREAMED_PASSES (STREAMED_FRAGMENTS / M_TILES_PER_PASS)
-#define REG_PASSES ((REG_FRAGMENTS + M_TILES_PER_PASS - 1) / M_TILES_PER_PASS)  // with at least one fragment in registers
-#define SERIAL_LOADS (LOADS_IN_FLIGHT == REG_FRAGMENTS ? ALL_FRAGMENTS - REG_FRAGMENTS : 0)  // one by one, before the others
-#define BATCHED_LOADS ((ALL_FRAGMENTS - SERIAL_LOADS + LOADS_IN_FLIGHT - 1) / LOADS_IN_FLIGHT)  // of the others, or more
-#define SMEM_SLOTS (SMEM_FRAGMENTS + STREAM_STAGES * M_TILES_PER_PASS)
-
 // A block's fragments that stay in shared memory, then the stages of those that are streamed.
 struct WeightStorage {
+    static constexpr int SMEM_SLOTS = SMEM_FRAGMENTS + STREAM_STAGES * M_TILES_PER_PASS;
     uint4 fragments[SMEM_SLOTS > 0 ? SMEM_SLOTS : 1][2][THREADS];
 };
 
-struct ResidentWeights {
+template <int FRAGMENTS, int LOADS_IN_FLIGHT> struct ResidentWeights {
+    static constexpr int PASSES = FRAGMENTS / M_TILES_PER_PASS;
+    static constexpr int REG_PASSES = ceil_div(REG_FRAGMENTS, M_TILES_PER_PASS);  // with at least one fragment in registers
+    static constexpr int STREAMED_FRAGMENTS = FRAGMENTS - REG_FRAGMENTS - SMEM_FRAGMENTS;
+    static constexpr int STREAMED_PASSES = STREAMED_FRAGMENTS / M_TILES_PER_PASS;
+    // Loads of one fragment, before the others, and of LOADS_IN_FLIGHT fragments.
+    static constexpr int SERIAL_LOADS = LOADS_IN_FLIGHT == REG_FRAGMENTS ? FRAGMENTS - REG_FRAGMENTS : 0;
+    static constexpr int BATCHED_LOADS = ceil_div(FRAGMENTS - SERIAL_LOADS, LOADS_IN_FLIGHT);
     AFragment reg_fragments[REG_FRAGMENTS];
     WeightStorage& smem;
     uint4* stream;  // [STREAMED_FRAGMENTS][2][THREADS], this block's
@@ -47,7 +39,7 @@ struct ResidentWeights {
 #pragma unroll 1
         for (int i = 0; i < SERIAL_LOADS; i++) load_batch<1>(i, load_fragment);
 #pragma unroll 1
-        for (int i = ALL_FRAGMENTS - BATCHED_LOADS * LOADS_IN_FLIGHT; i < ALL_FRAGMENTS; i += LOADS_IN_FLIGHT)
+        for (int i = FRAGMENTS - BATCHED_LOADS * LOADS_IN_FLIGHT; i < FRAGMENTS; i += LOADS_IN_FLIGHT)
             load_batch<LOADS_IN_FLIGHT>(i, load_fragment);
         if (!STREAMED_PASSES) return;
         __threadfence();
@@ -60,13 +52,13 @@ struct ResidentWeights {
         AFragment batch[COUNT];
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
-            unsigned fragment = (max(first + i, 0) + REG_FRAGMENTS) % ALL_FRAGMENTS;
+            unsigned fragment = (max(first + i, 0) + REG_FRAGMENTS) % FRAGMENTS;
             opaque(fragment);  // NVRTC 13.0 and 13.5 take a number that is known to be odd for its half
             batch[i] = load_fragment(fragment / M_TILES_PER_PASS, fragment % M_TILES_PER_PASS);
         }
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
-            if (first + i >= 0 && first + i < ALL_FRAGMENTS - REG_FRAGMENTS)
+            if (first + i >= 0 && first + i < FRAGMENTS - REG_FRAGMENTS)
                 set(fragment_ptr(first + i + REG_FRAGMENTS), batch[i]);
 #pragma unroll
         for (int fragment = 0; fragment + COUNT < REG_FRAGMENTS; fragment++)

@@ -11,16 +11,13 @@
 // Cost: reads G H (I + H) values for each 8 sequences; 2 B G H (I + H) operations.
 // Limits: compute capability 8.0; G * UNITS at most 64; B, G * H, I below 2^30; offsets 64-bit.
 // Order: 1. Partial sums of all warps are in shared memory, and are added after a barrier, in one order: bit-equal repeats.
-#define WATCHDOG_NS 0  // no thread waits
+#include "ecornn/common/ceil_div.cuh"
 #include "ecornn/ptx/smem.cuh"
 #include "ecornn/rnn/rnn_cell.cuh"
-
-#define WARPS 8
-#define THREADS (32 * WARPS)
-#define M_TILES_PER_WARP ((GATES * UNITS + 15) / 16)
-#define K_TILES_PER_LOAD (M_TILES_PER_WARP > 8 ? 1 : 8 / M_TILES_PER_WARP)  // whose weights a thread loads at once
-
 #include "skinny_gemm.cuh"
+
+constexpr int M_TILES_PER_WARP = ceil_div(GATES * UNITS, 16);
+constexpr int K_TILES_PER_LOAD = M_TILES_PER_WARP > 8 ? 1 : 8 / M_TILES_PER_WARP;  // whose weights a thread loads at once
 
 typedef long long index;
 

@@ -4,7 +4,7 @@
 #pragma once
 #include "warp_mma.cuh"
 
-#define LOADS_IN_FLIGHT (REG_FRAGMENTS < 4 ? REG_FRAGMENTS : 4)  // fragments
+constexpr int TRANSPOSED_LOADS_IN_FLIGHT = REG_FRAGMENTS < 4 ? REG_FRAGMENTS : 4;  // fragments
 
 // A row of W_hh; where there is none `unit` is HIDDEN or more.
 struct WeightRow {

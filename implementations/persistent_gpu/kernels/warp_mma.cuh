@@ -5,13 +5,13 @@
 // Thread (g, t) = (lane / 4, lane % 4) holds, of A, rows g and g + 8, 16 bytes of each from 16 t of a K tile of 64; of B, 16
 // bytes of column g from 16 t. The order of elements along K is free as long as it is the same for both.
 #pragma once
+#include "ecornn/ptx/mma.cuh"
 #include "ecornn/ptx/opaque.cuh"
 #include "ecornn/common/dtypes.cuh"
 
-#define ELEMENTS_PER_VECTOR (16 / (int)sizeof(scalar_t))  // of 16 bytes
-#define K_TILE (4 * ELEMENTS_PER_VECTOR)
-#define FLT_MAX 3.40282347e38f
-#define IS_SINGLE_TF32 (sizeof(scalar_t) == 4 && !USE_3XTF32)
+constexpr int WARPS = 8, THREADS = 32 * WARPS;  // that multiply, of every kernel; BLOCK_THREADS are those of all roles
+constexpr int K_TILE = 4 * ELEMENTS_PER_VECTOR;
+constexpr bool IS_SINGLE_TF32 = sizeof(scalar_t) == 4 && !USE_3XTF32;
 
 // Elements (row g, column 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
 struct Accumulator {
@@ -27,11 +27,9 @@ __device__ inline AFragment make_a_fragment(const uint4& upper, const uint4& low
     return {{upper.x, lower.x, upper.y, lower.y}, {upper.z, lower.z, upper.w, lower.w}};
 }
 
-#include "ecornn/ptx/mma.cuh"
-
 __device__ inline void mma_k_tile_1x(Accumulator& acc, const AFragment& a, const uint4& b) {
-    mma_m16n8(acc, a.left.x, a.left.y, a.left.z, a.left.w, b.x, b.y);
-    mma_m16n8(acc, a.right.x, a.right.y, a.right.z, a.right.w, b.z, b.w);
+    mma_m16n8(acc.data, a.left.x, a.left.y, a.left.z, a.left.w, b.x, b.y);
+    mma_m16n8(acc.data, a.right.x, a.right.y, a.right.z, a.right.w, b.z, b.w);
 }
 
 #if USE_3XTF32
@@ -53,7 +51,10 @@ __device__ inline uint4 tf32_small(const uint4& x, const uint4& big) {
 struct BFragment {
     uint4 big, small;
 };
-__device__ inline unsigned zero_if_infinite(unsigned x) { return fabsf(__uint_as_float(x)) > FLT_MAX ? 0 : x; }
+__device__ inline unsigned zero_if_infinite(unsigned x) {
+    constexpr float MAX_FINITE = 3.40282347e38f;
+    return fabsf(__uint_as_float(x)) > MAX_FINITE ? 0 : x;
+}
 __device__ inline uint4 zero_if_infinite(const uint4& x) {
     return {zero_if_infinite(x.x), zero_if_infinite(x.y), zero_if_infinite(x.z), zero_if_infinite(x.w)};
 }

@@ -27,27 +27,34 @@
 //   7. The sums of GRU's W_in x are among the others.
 //   8. A wait that takes WATCHDOG_NS times out, and its block publishes nothing more. So, in turn, do its cluster and the
 //      layers above. All loops run to their end, as in cluster_forward.cu.
-#define LOAD_WARPS 3
-// K tiles of the inputs in a K partition.
-#define INPUT_K_TILES (((INPUTS > HIDDEN ? INPUTS : HIDDEN) + K_TILE * K_PARTITIONS - 1) / (K_TILE * K_PARTITIONS))
-#include "cluster_pointwise_warps.cuh"
 #include "ecornn/ptx/flags.cuh"
 #include "ecornn/ptx/register_reconfig.cuh"
+#include "cluster_pointwise_warps.cuh"
 
-#define VECTORS_IN_FLIGHT (LOAD_BYTES < 8 ? LOAD_BYTES / 2 : 8)  // of a lane of a load warp
+constexpr int LOAD_WARPS = 3;
+constexpr int INPUT_K_TILES = ceil_div(INPUTS > HIDDEN ? INPUTS : HIDDEN, K_TILE * K_PARTITIONS);  // in a K partition
+constexpr int VECTORS_IN_FLIGHT = LOAD_BYTES < 8 ? LOAD_BYTES / 2 : 8;  // of a lane of a load warp
+
+struct Config : AdjacentUnitsConfig<POINTWISE_THREADS> {
+    static constexpr bool HAS_FUSED_INPUTS = true;
+};
+typedef ThreadCoords<Config> Thread;
+typedef ResidentWeights<M_TILES_PER_WARP * (RECURRENT_K_TILES + INPUT_K_TILES), REG_FRAGMENTS> Weights;
 // Further named barriers, after those of cluster_pointwise_warps.cuh.
 enum WaveBarrier {
     InputsFull = 6,                           // + buffer. Its load warp, the producer, arrives; the MMA warps, consumers, wait
     InputsEmpty = InputsFull + LOAD_WARPS,    // + buffer. The MMA warps arrive when they have read it; its load warp waits
     OutputWritten = InputsEmpty + LOAD_WARPS  // the pointwise warps have written a step of the output; the signal warp waits
 };
-static_assert(STREAMED_FRAGMENTS == 0, "all weights are on chip");
+static_assert(Weights::STREAMED_FRAGMENTS == 0, "all weights are on chip");
 
 struct SharedStorage {
     unsigned long long barriers[2][8];  // full barrier of states[buffer][tile], padded to 128 bytes
     States states[2][TILES];
     BTile<INPUT_K_TILES> inputs[LOAD_WARPS];
-    PointwiseStorage pointwise;
+    Sums sums;
+    PointwiseStorage<Config> pointwise;
+    WeightStorage weight_storage;
     int timed_out;  // the wait of some thread has timed out: nothing more is published
 };
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "WavefrontConfig.shared_bytes");
@@ -69,38 +76,36 @@ struct LayerInput {
 
 // Replaces pointwise_forward.cuh's GateInputs: W_ih x is in the sums.
 struct FusedInputs {
-    __device__ void load(const ForwardParams&, const StatePointers&, int, int) const {}
+    __device__ void load(const ForwardParams&, const StatePointers<Config>&, int, int) const {}
     __device__ float at(int, int) const { return 0; }
 };
 
 // Stores W_in x, a warp's sums of GRU's gate n so far, as the sums of a fourth gate. W_hn h starts from 0.
-__device__ inline void spill_candidate_input(PointwiseStorage& pointwise, int sum_buffer, const ThreadCoords& thread,
-                                             Accumulator (&sums)[M_TILES_PER_WARP]) {
+__device__ inline void spill_candidate_input(Sums& sums, int sum_buffer, const Thread& thread,
+                                             Accumulator (&acc)[M_TILES_PER_WARP]) {
 #pragma unroll
     for (int i = 0; i < M_TILES_PER_WARP * 2; i++) {
-        const int r = accumulator_row(thread, i);
+        const int r = Sums::accumulator_row(thread, i);
         if (r % GATES != GRU_N) continue;
-        float* place = &pointwise.sums[sum_buffer][thread.warp % K_PARTITIONS][r / GATES]
-                                      [thread.lane % 4 * 2 * ACCUMULATORS_PER_UNIT + GRU_EXTRA % ACCUMULATORS_PER_UNIT];
-        float* pair = &sums[i / 2].data[i % 2 * 2];
-        place[0] = pair[0], place[ACCUMULATORS_PER_UNIT] = pair[1];
+        float* place = sums.ptr(sum_buffer, thread, r) + (GRU_EXTRA - GRU_N) % Sums::SUMS_PER_UNIT;
+        float* pair = &acc[i / 2].data[i % 2 * 2];
+        place[0] = pair[0], place[Sums::SUMS_PER_UNIT] = pair[1];
         pair[0] = pair[1] = 0;
     }
 }
 
 // Computes the sums of every tile and step, by the MMA warps. Those of the inputs come before the wait for the states.
-__device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& weights, const ThreadCoords& thread, int steps,
-                                     int tiles) {
+__device__ inline void run_mma_warps(SharedStorage& shared, Weights& weights, const Thread& thread, int steps, int tiles) {
     bool timed_out = false;
     int sum_buffer = 0, iteration = 0, input_buffer = 0;
     for (int t = 0; t < steps; t++)
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
-            Accumulator sums[M_TILES_PER_WARP] = {};
+            Accumulator acc[M_TILES_PER_WARP] = {};
             named_barrier_sync(WaveBarrier::InputsFull + input_buffer, THREADS + 32);
             jitter(t, 0);
-            mma_mainloop<K_TILES_PER_WARP, INPUT_K_TILES>(
-                sums, weights, thread_b_ptr(shared.inputs[input_buffer], thread.warp % K_PARTITIONS, thread.lane));
+            mma_mainloop<RECURRENT_K_TILES, INPUT_K_TILES>(
+                acc, weights, thread_b_ptr(shared.inputs[input_buffer], thread.warp % K_PARTITIONS, thread.lane));
             named_barrier_arrive(WaveBarrier::InputsEmpty + input_buffer, THREADS + 32);
             timed_out |= *(volatile int*)&shared.timed_out;
             if (iteration >= 2) named_barrier_sync(NamedBarrier::SumsEmpty + sum_buffer, BLOCK_THREADS);
@@ -109,8 +114,8 @@ __device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& wei
                 timed_out = !mbarrier_wait_parity(smem_addr(&shared.barriers[t % 2][tile]), (t - 1) / 2 % 2);
             if (timed_out) *(volatile int*)&shared.timed_out = 1;
             jitter(t, 1);
-            if (CELL == GRU) spill_candidate_input(shared.pointwise, sum_buffer, thread, sums);
-            mma_recurrent(shared.pointwise, sum_buffer, weights, thread, b_ptr, sums);
+            if (CELL == GRU) spill_candidate_input(shared.sums, sum_buffer, thread, acc);
+            mma_recurrent(shared.sums, sum_buffer, weights, thread, b_ptr, acc);
             jitter(t, 6);
             named_barrier_arrive(NamedBarrier::SumsFull + sum_buffer, BLOCK_THREADS);
             sum_buffer = 1 - sum_buffer, iteration = iteration < 2 ? iteration + 1 : 2,
@@ -119,7 +124,7 @@ __device__ inline void run_mma_warps(SharedStorage& shared, ResidentWeights& wei
 }
 
 // Loads the inputs of a tile and step, by a warp. b: the tile's first sequence.
-__device__ inline void load_inputs(BTile<INPUT_K_TILES>& inputs, const LayerInput& input, const ThreadCoords& thread, int t,
+__device__ inline void load_inputs(BTile<INPUT_K_TILES>& inputs, const LayerInput& input, const Thread& thread, int t,
                                    int b) {
     constexpr int VECTORS_PER_SEQUENCE = BTile<INPUT_K_TILES>::VECTORS_PER_SEQUENCE;
 #pragma unroll 1
@@ -144,7 +149,7 @@ __device__ inline void load_inputs(BTile<INPUT_K_TILES>& inputs, const LayerInpu
 
 // Loads the inputs of every LOAD_WARPS-th tile and step, by one of LOAD_WARPS warps, as soon as the flags of all blocks below
 // say that they are written.
-__device__ inline void run_load_warps(SharedStorage& shared, const LayerInput& input, const ThreadCoords& thread, int steps,
+__device__ inline void run_load_warps(SharedStorage& shared, const LayerInput& input, const Thread& thread, int steps,
                                       int tiles) {
     BTile<INPUT_K_TILES>& inputs = shared.inputs[thread.warp];
     const bool polls = input.step_flags && thread.lane < BLOCKS;
@@ -167,7 +172,7 @@ __device__ inline void run_load_warps(SharedStorage& shared, const LayerInput& i
 }
 
 // Signals each step that the block has written, by the last warp, until a wait times out.
-__device__ inline void run_signal_warp(SharedStorage& shared, int* step_flag, const ThreadCoords& thread, int steps) {
+__device__ inline void run_signal_warp(SharedStorage& shared, int* step_flag, const Thread& thread, int steps) {
     for (int t = 0; t < steps; t++) {
         named_barrier_sync(WaveBarrier::OutputWritten, POINTWISE_THREADS + 32);
         jitter(t, 9);
@@ -199,7 +204,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(BLOC
     const int number = thread_id < THREADS         ? thread_id
                        : thread_id < BLOCK_THREADS ? thread_id - THREADS
                                                    : thread_id - BLOCK_THREADS;
-    const ThreadCoords thread = {number, number / 32, number % 32, rank * UNITS, set * TILES * 8, params.batch};
+    const Thread thread = {number, number / 32, number % 32, rank * UNITS, set * TILES * 8, params.batch};
     const Layer& own = params.layers[layer];
     const auto flags_of = [&](int l) { return params.step_flags + ((index)l * sets + set) * BLOCKS; };
     LayerInput input = {params.x, params.x_step, params.x_sequence, INPUTS, nullptr};
@@ -214,9 +219,9 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(BLOC
     init_mbarriers(shared, 10);
     if (thread_id < THREADS) {
         warpgroup_reg_alloc<MMA_REGISTERS>();
-        ResidentWeights weights(shared.pointwise.weight_storage, nullptr, rank, [&](int s, int i) {
-            if (s < K_TILES_PER_WARP) return load_a_fragment(own.weight_hh, thread, s, i);
-            return load_a_fragment(own.weight_ih, thread, s - K_TILES_PER_WARP, i, INPUT_K_TILES, input.values);
+        Weights weights(shared.weight_storage, nullptr, rank, [&](int s, int i) {
+            if (s < RECURRENT_K_TILES) return load_a_fragment(own.weight_hh, thread, s, i);
+            return load_a_fragment(own.weight_ih, thread, s - RECURRENT_K_TILES, i, INPUT_K_TILES, input.values);
         });
         cluster_sync();
         run_mma_warps(shared, weights, thread, steps, tiles);

@@ -7,16 +7,14 @@
 typedef unsigned long long status_word;
 __device__ inline status_word acc_bits(acc_t value) { return __double_as_longlong(value); }
 __device__ inline acc_t acc_from_bits(status_word bits) { return __longlong_as_double(bits); }
-#define DENORM_MIN 4.94065645841246544e-324
-#define NAN_BITS 0x7ff8000000000000ull
-#define INF_BITS 0x7ff0000000000000ull
+constexpr acc_t DENORM_MIN = 4.94065645841246544e-324;
+constexpr status_word NAN_BITS = 0x7ff8000000000000ull, INF_BITS = 0x7ff0000000000000ull;
 #else
 typedef unsigned status_word;
 __device__ inline status_word acc_bits(acc_t value) { return __float_as_uint(value); }
 __device__ inline acc_t acc_from_bits(status_word bits) { return __uint_as_float(bits); }
-#define DENORM_MIN 1.40129846e-45f
-#define NAN_BITS 0x7fc00000u
-#define INF_BITS 0x7f800000u
+constexpr acc_t DENORM_MIN = 1.40129846e-45f;
+constexpr status_word NAN_BITS = 0x7fc00000u, INF_BITS = 0x7f800000u;
 #endif
 
 struct Affine {
@@ -29,14 +27,14 @@ __device__ inline acc_t apply(Affine map, acc_t state) {
 }
 // The composition of two maps. A scale that underflows must not turn an infinite state into NaN, unless a factor was 0.
 __device__ inline Affine compose(Affine first, Affine second) {
-    const acc_t min_scale = fmin(fmin(first.scale, second.scale), (acc_t)DENORM_MIN);
+    const acc_t min_scale = fmin(fmin(first.scale, second.scale), DENORM_MIN);
     const acc_t scale = fmax(first.scale * second.scale, min_scale);
     return {is_reset(first.scale) || is_reset(second.scale) ? -(acc_t)0 : scale, apply(second, first.shift)};
 }
 
 // A published map is two status words, each never 0: 0 marks a map that is not valid yet.
 __device__ inline status_word encode_nonzero(acc_t value) {
-    return ~(value == value ? acc_bits(value) : (status_word)NAN_BITS);
+    return ~(value == value ? acc_bits(value) : NAN_BITS);
 }
 __device__ inline void store_relaxed(status_word* target, Affine map) {
     volatile status_word* words = target;

@@ -4,8 +4,8 @@
 #pragma once
 #include "vector_dtypes.cuh"
 
-#define THREADS (32 * WARPS)
-#define THREADS_PER_COPY (ALIGNED ? 16 / (int)sizeof(vec_t) : 1)  // also the rows that a warp copies at once
+constexpr int THREADS = 32 * WARPS;
+constexpr int THREADS_PER_COPY = ALIGNED ? 16 / (int)sizeof(vec_t) : 1;  // also the rows that a warp copies at once
 
 #ifdef __CUDA_ARCH__
 extern __shared__ __align__(16) unsigned char dynamic_shared[];

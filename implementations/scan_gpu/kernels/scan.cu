@@ -123,7 +123,7 @@ struct ThreadSegment {
                 map.scale = -(acc_t)0;
             } else if (map.scale == 0) {  // underflowed, or one was 0
                 for (int i = 0; i < STEPS; ++i) is_positive &= scale.data[i][p] > 0;
-                map.scale = is_positive ? (acc_t)DENORM_MIN : 0;
+                map.scale = is_positive ? DENORM_MIN : 0;
             }
             maps.of[p] = map;
         }

@@ -7,9 +7,8 @@
 #include "affine_map.cuh"
 #include "cp_async_stages.cuh"
 
-#define CHANNELS_PER_BLOCK (CHANNEL_THREADS * PACK)
-#define SEGMENTS_PER_TILE (THREADS / CHANNEL_THREADS)
-#define TILE (STEPS * SEGMENTS_PER_TILE)
+constexpr int CHANNELS_PER_BLOCK = CHANNEL_THREADS * PACK;
+constexpr int SEGMENTS_PER_TILE = THREADS / CHANNEL_THREADS, TILE = STEPS * SEGMENTS_PER_TILE;
 
 static_assert(STEPS % THREADS_PER_COPY == 0 && CHANNEL_THREADS % THREADS_PER_COPY == 0, "pieces would reach into others' rows");
 

@@ -6,15 +6,13 @@
 #include "ecornn/rnn/min_cell.cuh"
 
 #if STORAGE_FLOAT64
-#define LN2_HIGH 6.93147180369123816490e-01  // with so few digits that times an exponent it is exact
-#define LN2_LOW 1.90821492927058770002e-10
+// LN2_HIGH has so few digits that times an exponent it is exact.
+constexpr acc_t LN2_HIGH = 6.93147180369123816490e-01, LN2_LOW = 1.90821492927058770002e-10;
 #else
-#define LN2_HIGH 0.693359375f
-#define LN2_LOW -2.12194440e-4f
+constexpr acc_t LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440e-4f;
 #endif
-#define HALF_ROOT (acc_t)0.70710678
-#define NEG_LOG_ZERO (acc_t)1e18  // sums of 2^30 of it are finite
-#define LOG_INFINITY (acc_t)1e30
+constexpr acc_t HALF_ROOT = (acc_t)0.70710678;
+constexpr acc_t NEG_LOG_ZERO = (acc_t)1e18, LOG_INFINITY = (acc_t)1e30;  // sums of 2^30 of the former are finite
 
 struct LogNumber {
     acc_t high;

@@ -9,26 +9,23 @@
 //   block receives 4/3 B G H values of others a step.
 // Limits: as forward.cu; positions are G * H.
 // Order: 1. As forward.cu, gradients of step i + 2 overwriting those of i.
-#define THREADS POINTWISE_THREADS  // threads that have the states
-#define VALUES_PER_UNIT GATES
-#define ROW_GATES 1
 #include "ecornn/common/jitter.cuh"
-
-#include "spmm_rows.cuh"
+#include "ecornn/rnn/pointwise_backward.cuh"
 #include "cluster_reduce.cuh"
+#include "spmm_rows.cuh"
 
 struct ThreadCoords {
+    static constexpr int TILE_BATCH = SEQUENCES, NUM_THREADS = POINTWISE_THREADS;
+    static constexpr int STATES_PER_THREAD = LaneConfig::STATES_PER_THREAD;
     int number, first_unit, first_sequence, batch;
-    __device__ int local_unit(int state) const { return unit_of_state(number, state); }
-    __device__ int sequence_in_tile(int state) const { return sequence_of_state(number, state); }
+    __device__ int local_unit(int state) const { return LaneConfig::unit_of_state(number, state); }
+    __device__ int sequence_in_tile(int state) const { return LaneConfig::sequence_of_state(number, state); }
     __device__ int unit(int state) const { return first_unit + local_unit(state); }
     __device__ int sequence(int tile, int state) const { return first_sequence + tile * TILE_BATCH + sequence_in_tile(state); }
     __device__ bool is_inside(int tile, int state) const {
         return sequence_in_tile(state) < TILE_BATCH && unit(state) < HIDDEN && sequence(tile, state) < batch;
     }
 };
-
-#include "ecornn/rnn/pointwise_backward.cuh"
 
 struct Params : BackwardParams {
     const unsigned* col_indices;
@@ -39,10 +36,10 @@ struct Params : BackwardParams {
 static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
 
 struct SharedStorage {
-    States states;  // gates' gradients of all units
-    OutgoingStates outgoing;
-    PartialSums partial_sums;
-    GradientCarry carried;
+    States<GATES> states;  // gates' gradients of all units
+    OutgoingStates<GATES> outgoing;
+    PartialSums<1> partial_sums;
+    GradientCarry<ThreadCoords> carried;
     WeightStorage room;
     int timed_out;  // the wait of some thread for another block has timed out
     PartialSumExchange exchange;
@@ -50,11 +47,12 @@ struct SharedStorage {
 static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "SparseConfig.shared_bytes");
 
 // The i-th step backward of a thread's own units of a tile; after the last one d_h of the initial state. sums: of step i - 1.
-__device__ inline void pointwise_backward_units(SharedStorage& shared, const BackwardParams& params, const GateInputs& inputs,
-                                                const RowSums& sums, const ThreadCoords& thread, int tile, int i) {
+__device__ inline void pointwise_backward_units(SharedStorage& shared, const BackwardParams& params,
+                                                const GateInputs<ThreadCoords>& inputs, const RowSums<1>& sums,
+                                                const ThreadCoords& thread, int tile, int i) {
 #pragma unroll
     for (int s = 0; s < STATES_PER_THREAD; s++) {
-        if (thread.sequence_in_tile(s) >= TILE_BATCH) continue;
+        if (thread.sequence_in_tile(s) >= SEQUENCES) continue;
         const float d_h = shared.carried.d_h[tile][s][thread.number] + sums.data[s][0];
         if (i == params.steps) {
             store_initial_state_gradients(shared.carried, params, thread, tile, s, d_h);
@@ -71,36 +69,36 @@ __device__ inline void pointwise_backward_units(SharedStorage& shared, const Bac
 }
 
 // Computes and publishes a tile's gradients, by the pointwise threads, and prefetches the inputs of the next step.
-__device__ inline void pointwise_step(SharedStorage& shared, const BackwardParams& params, const Mailbox& mailbox,
-                                      const GateInputs& inputs, const RowSums& sums, const ThreadCoords& thread, int tile,
-                                      int i) {
+__device__ inline void pointwise_step(SharedStorage& shared, const BackwardParams& params, const Mailbox<GATES>& mailbox,
+                                      const GateInputs<ThreadCoords>& inputs, const RowSums<1>& sums,
+                                      const ThreadCoords& thread, int tile, int i) {
     pointwise_backward_units(shared, params, inputs, sums, thread, tile, i);
     named_barrier_sync(NamedBarrier::StatesReady, POINTWISE_THREADS);
     jitter(i, 4);
     const bool cluster_timed_out = CLUSTER > 1 && *(volatile int*)&shared.timed_out;
     if (i < params.steps && !cluster_timed_out)
-        publish_states(shared.outgoing, mailbox, thread.first_sequence / TILE_BATCH + tile, i + 1, thread.number);
+        publish_states(shared.outgoing, mailbox, thread.first_sequence / SEQUENCES + tile, i + 1, thread.number);
     if (TILES == 1) named_barrier_arrive(NamedBarrier::Published, BLOCK_THREADS);
-    if (i + 1 < params.steps) GateInputs::prefetch(params, thread, tile, i + 1);
+    if (i + 1 < params.steps) inputs.prefetch(params, thread, tile, i + 1);
 }
 
 // Runs all steps of all tiles. False after a timeout. It is compiled once for pointwise and once for receiver threads, so that
 // each role has registers only for what it needs.
 template <bool IS_POINTWISE_WARP>
-__device__ inline bool run_steps(SharedStorage& shared, const Params& params, const Mailbox& mailbox,
+__device__ inline bool run_steps(SharedStorage& shared, const Params& params, const Mailbox<GATES>& mailbox,
                                  const ThreadCoords& thread, const Destination& destination) {
     NonZeros non_zeros(shared.room, params.col_indices, params.values);
     const int tiles = num_tiles(thread.first_sequence, thread.batch);
     for (int i = 0; i <= params.steps; i++) {
 #pragma unroll 1
         for (int tile = 0; tile < tiles; tile++) {
-            GateInputs inputs = {};
+            GateInputs<ThreadCoords> inputs = {};
             if (IS_POINTWISE_WARP && i < params.steps) inputs.load(params, thread, tile, i);
             jitter(i, 0);
             bool timed_out = false;
             if (i > 0) {
                 if (!IS_POINTWISE_WARP &&
-                    !receive_states(shared.states, mailbox, thread.first_sequence / TILE_BATCH + tile, i, i,
+                    !receive_states(shared.states, mailbox, thread.first_sequence / SEQUENCES + tile, i, i,
                                     thread.number - POINTWISE_THREADS))
                     *(volatile int*)&shared.timed_out = 1;
                 __syncthreads();
@@ -131,9 +129,9 @@ extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(BLOCK_THREADS, 1)
     unsigned opaque_number = threadIdx.x, opaque_block = blockIdx.x;
     opaque(opaque_number), opaque(opaque_block);  // else the compiler would read them again at each use
     const int number = opaque_number, block = opaque_block;
-    const ThreadCoords thread = {number, block % BLOCKS * UNITS, block / BLOCKS * TILES * TILE_BATCH, params.batch};
-    const Mailbox mailbox(params.mailboxes, (params.batch + TILE_BATCH - 1) / TILE_BATCH, block);
-    zero_smem(&shared, sizeof(States) + sizeof(OutgoingStates) + sizeof(shared.partial_sums.slots));
+    const ThreadCoords thread = {number, block % BLOCKS * UNITS, block / BLOCKS * TILES * SEQUENCES, params.batch};
+    const Mailbox<GATES> mailbox(params.mailboxes, (params.batch + SEQUENCES - 1) / SEQUENCES, block);
+    zero_smem(&shared, sizeof(shared.states) + sizeof(shared.outgoing) + sizeof(shared.partial_sums.slots));
     shared.timed_out = 0;
     if (CLUSTER > 1) shared.exchange.init(params.row_offsets);
     else shared.partial_sums.load_row_offsets(params.row_offsets);

@@ -39,13 +39,14 @@ struct PartialSumExchange {
         fence_mbarrier_init();
     }
     // slot: index among those of all blocks of the cluster, one block's after the other's; below 0 where there is none.
-    __device__ Destination destination_of(const PartialSums& to, int slot) const {
+    template <int ROW_GATES> __device__ Destination destination_of(const PartialSums<ROW_GATES>& to, int slot) const {
         if (CLUSTER == 1 || slot < 0) return {slot, 0, 0};
-        const smem_addr_t rank = slot / SLOTS, address = smem_addr(to.slots[0]) + slot % SLOTS * SEQUENCES * 4;
+        const smem_addr_t rank = slot / to.SLOTS, address = smem_addr(to.slots[0]) + slot % to.SLOTS * SEQUENCES * 4;
         return {slot, map_shared_rank(address, rank), map_shared_rank(smem_addr(mbarriers), rank)};
     }
-    __device__ void send_partial_sum(PartialSums& to, const Destination& destination, const float (&sums)[SEQUENCES],
-                                     unsigned iteration) const {
+    template <int ROW_GATES>
+    __device__ void send_partial_sum(PartialSums<ROW_GATES>& to, const Destination& destination,
+                                     const float (&sums)[SEQUENCES], unsigned iteration) const {
         if (CLUSTER == 1) return to.store(destination.slot, sums);
         if (threadIdx.x == 0)
             mbarrier_arrive_expect_tx(smem_addr(&mbarriers[iteration % BUFFERS]), received_partials * SEQUENCES * 4);

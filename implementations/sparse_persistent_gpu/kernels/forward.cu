@@ -29,20 +29,12 @@
 //   7. Sums are reduced in one order: bit-equal repeats.
 //   8. In clusters the wait for partial sums, and then that for what is published, replace the second barrier
 //      (cluster_reduce.cuh).
-#define VALUES_PER_UNIT 1
-#define K_PARTITIONS 1
-#define SUM_BUFFERS 1
-#define SUM_ROWS 1  // as the sums are in PartialSums
-#define SUM_COLUMNS 1
-#define INPUT_K_TILES 0
-#define ELEMENTS_PER_VECTOR (16 / (int)sizeof(scalar_t))
 #include "ecornn/common/jitter.cuh"
-
-#include "ecornn/rnn/rnn_cell.cuh"
-#define ROW_GATES GATES
-#include "spmm_rows.cuh"
-#include "cluster_reduce.cuh"
 #include "ecornn/rnn/pointwise_forward.cuh"
+#include "cluster_reduce.cuh"
+#include "spmm_rows.cuh"
+
+typedef ThreadCoords<LaneConfig> Thread;
 
 struct Params : ForwardParams {
     const unsigned* col_indices;
@@ -53,10 +45,11 @@ struct Params : ForwardParams {
 static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
 
 struct SharedStorage {
-    States states;
-    OutgoingStates outgoing[TILES];
-    PartialSums partial_sums;
-    PointwiseStorage pointwise;
+    States<1> states;
+    OutgoingStates<1> outgoing[TILES];
+    PartialSums<GATES> partial_sums;
+    PointwiseStorage<LaneConfig> pointwise;
+    WeightStorage weight_storage;
     int timed_out;  // the wait of some thread for another block has timed out
     PartialSumExchange exchange;
 };
@@ -65,14 +58,14 @@ static_assert(sizeof(SharedStorage) <= SHARED_BYTES, "SparseConfig.shared_bytes"
 // Computes, publishes and writes the states of every tile and step. False after a timeout. It is compiled once for pointwise
 // and once for receiver threads, so that each role has registers only for what it needs.
 template <bool IS_POINTWISE_WARP>
-__device__ inline bool run_steps(SharedStorage& shared, const Params& params, const Mailbox& mailbox,
-                                 const ThreadCoords& thread, const Destination& destination) {
-    NonZeros non_zeros(shared.pointwise.weight_storage, params.col_indices, params.values);
+__device__ inline bool run_steps(SharedStorage& shared, const Params& params, const Mailbox<1>& mailbox,
+                                 const Thread& thread, const Destination& destination) {
+    NonZeros non_zeros(shared.weight_storage, params.col_indices, params.values);
     const bool has_h0 = params.h0;
     const int receiver_thread = thread.number - POINTWISE_THREADS;
-    const int tiles = num_tiles(thread.first_sequence, thread.batch), first_tile = thread.first_sequence / TILE_BATCH;
+    const int tiles = num_tiles(thread.first_sequence, thread.batch), first_tile = thread.first_sequence / SEQUENCES;
     StatePointers walk(params, thread, tiles);
-    GateInputs inputs = {};
+    GateInputs<LaneConfig> inputs = {};
     if (IS_POINTWISE_WARP) inputs.load(params, walk, 0, 0);
     for (int t = 0; t < params.steps; t++) {
 #pragma unroll 1
@@ -86,7 +79,7 @@ __device__ inline bool run_steps(SharedStorage& shared, const Params& params, co
             const bool timed_out = *(volatile int*)&shared.timed_out;
             jitter(t, 1);
             float partial_sum[SEQUENCES] = {};
-            non_zeros.multiply(partial_sum, shared.pointwise.weight_storage, shared.states);
+            non_zeros.multiply(partial_sum, shared.weight_storage, shared.states);
             if (CLUSTER > 1 && timed_out) return false;
             shared.exchange.send_partial_sum(shared.partial_sums, destination, partial_sum, t);
             const RowRanges ranges(shared.partial_sums, thread.number);
@@ -127,9 +120,9 @@ extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(BLOCK_THREADS, 1)
     unsigned opaque_number = threadIdx.x, opaque_block = blockIdx.x;
     opaque(opaque_number), opaque(opaque_block);  // else the compiler would read them again at each use
     const int number = opaque_number, block = opaque_block;
-    const ThreadCoords thread = {number, number / 32, number % 32, block % BLOCKS * UNITS,
-                                 block / BLOCKS * TILES * TILE_BATCH, params.batch};
-    const Mailbox mailbox(params.mailboxes, (params.batch + TILE_BATCH - 1) / TILE_BATCH, block);
+    const Thread thread = {
+        number, number / 32, number % 32, block % BLOCKS * UNITS, block / BLOCKS * TILES * SEQUENCES, params.batch};
+    const Mailbox<1> mailbox(params.mailboxes, (params.batch + SEQUENCES - 1) / SEQUENCES, block);
     const bool is_pointwise_warp = number < POINTWISE_THREADS;
     zero_smem(&shared, sizeof(shared.states) + sizeof(shared.outgoing) + sizeof(shared.partial_sums.slots));
     shared.timed_out = 0;
@@ -143,7 +136,7 @@ extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(BLOCK_THREADS, 1)
     }
     sync_block_or_cluster();
     for (int tile = 0; params.h0 && is_pointwise_warp && tile < num_tiles(thread.first_sequence, params.batch); tile++)
-        publish_states(shared.outgoing[tile], mailbox, thread.first_sequence / TILE_BATCH + tile, 1, number);
+        publish_states(shared.outgoing[tile], mailbox, thread.first_sequence / SEQUENCES + tile, 1, number);
     jitter(-1, 5);
     const int slot = params.slots[block % BLOCKS * BLOCK_THREADS + number];
     const Destination destination = shared.exchange.destination_of(shared.partial_sums, slot);

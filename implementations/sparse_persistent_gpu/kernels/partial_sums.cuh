@@ -5,11 +5,11 @@
 #pragma once
 #include "state_exchange.cuh"
 
-#define ROWS (ROW_GATES * UNITS)
-#define SLOTS (PARTS_A_ROW ? ROWS * PARTS_A_ROW + 1 : BLOCK_THREADS)
-#define BUFFERS (CLUSTER > 1 ? 2 : 1)
+constexpr int BUFFERS = CLUSTER > 1 ? 2 : 1;
 
-struct alignas(CLUSTER > 1 ? 16 : 4) PartialSums {
+// Of ROW_GATES rows of each of the block's units.
+template <int ROW_GATES> struct alignas(CLUSTER > 1 ? 16 : 4) PartialSums {
+    static constexpr int ROWS = ROW_GATES * UNITS, SLOTS = PARTS_A_ROW ? ROWS * PARTS_A_ROW + 1 : BLOCK_THREADS;
     static constexpr int IN_FLIGHT = 8, SLOT_STRIDE = CLUSTER > 1 ? SEQUENCES : 1;
     float slots[CLUSTER > 1 ? BUFFERS : SEQUENCES][CLUSTER > 1 ? (SLOTS * SEQUENCES + 3) / 4 * 4 : SLOTS];
     int row_offsets[ROWS + 1];
@@ -55,30 +55,36 @@ struct alignas(CLUSTER > 1 ? 16 : 4) PartialSums {
     }
 };
 
-// POINTWISE_THREADS threads reduce the sums of the states. LANES adjacent ones reduce a state's sums; the first has the state.
-#define STATES_PER_PASS (POINTWISE_THREADS / LANES)
-// Adjacent threads have adjacent units, or in clusters, as partial sums are sent, adjacent sequences.
-__device__ inline int state_index(int thread, int state) { return thread / LANES + state * STATES_PER_PASS; }
-__device__ inline int unit_of_state(int thread, int state) {
-    return (CLUSTER > 1 ? state_index(thread, state) / SEQUENCES : state_index(thread, state)) % UNITS;
-}
-__device__ inline int sequence_of_sum(int thread, int state) {
-    const int index = state_index(thread, state);
-    return CLUSTER > 1 && index < UNITS * SEQUENCES ? index % SEQUENCES : index / UNITS;
-}
-__device__ inline int sequence_of_state(int thread, int state) {
-    return thread % LANES ? SEQUENCES : sequence_of_sum(thread, state);
-}
+// Config of tiles of SEQUENCES sequences. The pointwise threads reduce the sums of the states. LANES adjacent ones reduce a
+// state's sums; the first has the state. Adjacent states are of adjacent units, or in clusters, as partial sums are sent, of
+// adjacent sequences.
+struct LaneConfig {
+    static constexpr int TILE_BATCH = SEQUENCES, NUM_POINTWISE_THREADS = POINTWISE_THREADS;
+    static constexpr int STATES_PER_THREAD = ceil_div(UNITS * SEQUENCES * LANES, POINTWISE_THREADS);
+    static constexpr bool HAS_FUSED_INPUTS = false;
+    __device__ static int state_index(int thread, int state) { return thread / LANES + state * (POINTWISE_THREADS / LANES); }
+    __device__ static int unit_of_state(int thread, int state) {
+        return (CLUSTER > 1 ? state_index(thread, state) / SEQUENCES : state_index(thread, state)) % UNITS;
+    }
+    __device__ static int sequence_of_sum(int thread, int state) {
+        const int index = state_index(thread, state);
+        return CLUSTER > 1 && index < UNITS * SEQUENCES ? index % SEQUENCES : index / UNITS;
+    }
+    __device__ static int sequence_of_state(int thread, int state) {
+        return thread % LANES ? SEQUENCES : sequence_of_sum(thread, state);
+    }
+};
+constexpr int STATES_PER_THREAD = LaneConfig::STATES_PER_THREAD;
 
 // The ranges of slots of a thread's rows.
-struct RowRanges {
+template <int ROW_GATES> struct RowRanges {
     int begin[STATES_PER_THREAD][ROW_GATES], end[STATES_PER_THREAD][ROW_GATES];
-    __device__ RowRanges(const PartialSums& partial_sums, int thread) {
+    __device__ RowRanges(const PartialSums<ROW_GATES>& partial_sums, int thread) {
 #pragma unroll
         for (int s = 0; s < STATES_PER_THREAD; s++)
 #pragma unroll
             for (int gate = 0; gate < ROW_GATES; gate++) {
-                const int row = unit_of_state(thread, s) * ROW_GATES + gate;
+                const int row = LaneConfig::unit_of_state(thread, s) * ROW_GATES + gate;
                 begin[s][gate] = partial_sums.row_offsets[row] + thread % LANES;
                 end[s][gate] = partial_sums.row_offsets[row + 1];
             }
@@ -86,15 +92,17 @@ struct RowRanges {
 };
 
 // The sums of a thread's rows, once the block's partial sums are complete. By whole warps.
-struct RowSums {
+template <int ROW_GATES> struct RowSums {
     float data[STATES_PER_THREAD][4];
-    __device__ RowSums(const PartialSums& partial_sums, const RowRanges& ranges, int thread, unsigned iteration) {
+    __device__ RowSums(const PartialSums<ROW_GATES>& partial_sums, const RowRanges<ROW_GATES>& ranges, int thread,
+                       unsigned iteration) {
 #pragma unroll
         for (int s = 0; s < STATES_PER_THREAD; s++) {
-            const int b = min(sequence_of_sum(thread, s), SEQUENCES - 1);
+            const int unit = LaneConfig::unit_of_state(thread, s);
+            const int b = min(LaneConfig::sequence_of_sum(thread, s), SEQUENCES - 1);
 #pragma unroll
             for (int gate = 0; gate < ROW_GATES; gate++) {
-                data[s][gate] = PARTS_A_ROW ? partial_sums.sum(unit_of_state(thread, s), gate, thread % LANES, b, iteration)
+                data[s][gate] = PARTS_A_ROW ? partial_sums.sum(unit, gate, thread % LANES, b, iteration)
                                             : partial_sums.sum(ranges.begin[s][gate], ranges.end[s][gate], b);
 #pragma unroll
                 for (int mask = 1; mask < LANES; mask *= 2) data[s][gate] += __shfl_xor_sync(~0u, data[s][gate], mask);

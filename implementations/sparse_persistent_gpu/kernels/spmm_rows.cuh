@@ -5,11 +5,10 @@
 #include "ecornn/ptx/opaque.cuh"
 #include "state_exchange.cuh"
 
-#define PAIRS_PER_THREAD (REG_PAIRS + SMEM_PAIRS)
-#define VALUE_WORDS ((int)sizeof(scalar_t) / 2)  // of a pair
-#define PAIR_WORDS (1 + VALUE_WORDS)
+constexpr int PAIRS_PER_THREAD = REG_PAIRS + SMEM_PAIRS;
+constexpr int VALUE_WORDS = (int)sizeof(scalar_t) / 2, PAIR_WORDS = 1 + VALUE_WORDS;  // of a pair
 // Whether registers suffice for all pairs' addresses and values, unpacked once: else pairs are unpacked anew in each step.
-#define UNPACK_ONCE (REG_PAIRS * 4 <= 48)
+constexpr bool UNPACK_ONCE = REG_PAIRS * 4 <= 48;
 
 // Two column indices of 16 bits, the first in the low half, and their values. An index counts units of PLACE_BYTES.
 struct PackedPair {
@@ -62,6 +61,7 @@ struct NonZeros {
     }
 
     // Adds the thread's products to its partial sums of its row.
+    template <typename States>
     __device__ void multiply(float (&sums)[SEQUENCES], WeightStorage& room, const States& states) {
 #pragma unroll
         for (int pair = 0; pair < REG_PAIRS; pair++) {
@@ -78,6 +78,7 @@ struct NonZeros {
             add_products(sums, packed, states);
         }
     }
+    template <typename States>
     __device__ static void add_products(float (&sums)[SEQUENCES], const PackedPair& pair, const States& states) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {

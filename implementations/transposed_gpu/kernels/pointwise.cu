@@ -18,11 +18,7 @@
 // Limits: B * H < 2^31; offsets are 64-bit with WIDE_OFFSETS, else no array may have 2^31 elements.
 // Order: a thread reads and writes its own elements only; steps are ordered by launches. No sums: bit-equal repeats.
 #include "ecornn/common/dtypes.cuh"
-
-#define RNN_TANH 0
-#define RNN_RELU 1
-#define LSTM 2
-#define GRU 3
+#include "ecornn/rnn/nn_cells.cuh"
 
 #if WIDE_OFFSETS
 typedef long long index;
@@ -85,13 +81,7 @@ __device__ inline ElementIndex make_index(const Params& params) {
     return element;
 }
 
-#if CELL == LSTM || CELL == GRU
-#define GATE_PLANES 4
-#define GATES (CELL == LSTM ? 4 : 3)
-#else
-#define GATE_PLANES 1
-#define GATES 1
-#endif
+constexpr int GATE_PLANES = GATES > 1 ? 4 : 1;
 
 __device__ inline acc_t load_bias(const scalar_t* bias, const ElementIndex& element, int gate) {
     return bias ? widen(bias[gate * element.hidden + element.j]) : (acc_t)0;
@@ -102,6 +92,27 @@ __device__ inline acc_t load_saved_gate(const acc_t* gates, const ElementIndex& 
 }
 
 #if !BACKWARD
+// state: c of LSTM, h of the others. saved_gates: LSTM i f g o, GRU r z n and W_hn h + b_hn.
+struct StepResult {
+    acc_t state, h, saved_gates[4];
+};
+
+__device__ inline StepResult cell_forward(acc_t state_before, const acc_t* from_x, const acc_t* from_h) {
+    if (CELL == LSTM) {
+        const acc_t i = sigmoid(from_x[LSTM_I] + from_h[LSTM_I]), f = sigmoid(from_x[LSTM_F] + from_h[LSTM_F]);
+        const acc_t g = tanh(from_x[LSTM_G] + from_h[LSTM_G]), o = sigmoid(from_x[LSTM_O] + from_h[LSTM_O]);
+        const acc_t c = f * state_before + i * g;
+        return {c, o * tanh(c), {i, f, g, o}};
+    }
+    if (CELL == GRU) {
+        const acc_t r = sigmoid(from_x[GRU_R] + from_h[GRU_R]), z = sigmoid(from_x[GRU_Z] + from_h[GRU_Z]);
+        const acc_t n = tanh(from_x[GRU_N] + r * from_h[GRU_N]), h = ((acc_t)1 - z) * n + z * state_before;
+        return {h, h, {r, z, n, from_h[GRU_N]}};
+    }
+    const acc_t sum = from_x[0] + from_h[0], h = CELL == RNN_TANH ? tanh(sum) : (sum > 0 || sum != sum ? sum : (acc_t)0);
+    return {h, h, {}};
+}
+
 extern "C" __global__ void step_forward(const __grid_constant__ Params params) {
     const ElementIndex element = make_index(params);
     if (!element.is_inside) return;
@@ -118,29 +129,48 @@ extern "C" __global__ void step_forward(const __grid_constant__ Params params) {
         from_h[gate] = (params.recurrent ? params.recurrent[element.offset_in_step(gate, params.gate_features)] : (acc_t)0)
                        + load_bias(params.bias_hh, element, gate);
     }
-#if CELL == LSTM
-    const acc_t i = sigmoid(from_x[0] + from_h[0]), f = sigmoid(from_x[1] + from_h[1]);
-    const acc_t g = tanh(from_x[2] + from_h[2]), o = sigmoid(from_x[3] + from_h[3]);
-    const acc_t saved_gates[] = {i, f, g, o};
-    const acc_t state_after = f * state_before + i * g, out = o * tanh(state_after);
-#elif CELL == GRU
-    const acc_t r = sigmoid(from_x[0] + from_h[0]), z = sigmoid(from_x[1] + from_h[1]);
-    const acc_t n = tanh(from_x[2] + r * from_h[2]);
-    const acc_t saved_gates[] = {r, z, n, from_h[2]};
-    const acc_t state_after = ((acc_t)1 - z) * n + z * state_before, out = state_after;
-#else
-    const acc_t sum = from_x[0] + from_h[0];
-    const acc_t state_after = CELL == RNN_TANH ? tanh(sum) : (sum > 0 || sum != sum ? sum : (acc_t)0), out = state_after;
-#endif
-#if SAVE_GATES && (CELL == LSTM || CELL == GRU)
-    for (int plane = 0; plane < GATE_PLANES; ++plane)
-        params.gates[element.offset(plane, GATE_PLANES * hidden)] = saved_gates[plane];
-#endif
-    params.state[element.new_state(hidden)] = state_after;
-    params.h[element.new_state(params.h_features)] = narrow(out);
+    const StepResult result = cell_forward(state_before, from_x, from_h);
+    if (SAVE_GATES && GATES > 1)
+        for (int plane = 0; plane < GATE_PLANES; ++plane)
+            params.gates[element.offset(plane, GATE_PLANES * hidden)] = result.saved_gates[plane];
+    params.state[element.new_state(hidden)] = result.state;
+    params.h[element.new_state(params.h_features)] = narrow(result.h);
 }
 
 #else
+// Gradients of the gates, and what reaches h and c before the step beside the product.
+struct StepGradients {
+    acc_t gates_x[GATES], gates_h[GATES], dh, d_c;
+};
+
+// dh: the gradient of h after the step. d_c: that of c, but for what passes through h.
+__device__ inline StepGradients cell_backward(const acc_t* saved_gates, acc_t state_before, acc_t state_after, acc_t dh,
+                                              acc_t d_c) {
+    const acc_t one = 1;
+    StepGradients result = {};
+    if (CELL == LSTM) {
+        const acc_t i = saved_gates[LSTM_I], f = saved_gates[LSTM_F], g = saved_gates[LSTM_G], o = saved_gates[LSTM_O];
+        const acc_t tanh_c = tanh(state_after);
+        d_c += dh * o * (one - tanh_c * tanh_c);
+        result.d_c = d_c * f;
+        result.gates_x[LSTM_I] = d_c * g * i * (one - i), result.gates_x[LSTM_F] = d_c * state_before * f * (one - f);
+        result.gates_x[LSTM_G] = d_c * i * (one - g * g), result.gates_x[LSTM_O] = dh * tanh_c * o * (one - o);
+    }
+    if (CELL == GRU) {
+        const acc_t r = saved_gates[GRU_R], z = saved_gates[GRU_Z], n = saved_gates[GRU_N];
+        const acc_t d_n = dh * (one - z) * (one - n * n);
+        result.dh = dh * z;
+        result.gates_x[GRU_R] = d_n * saved_gates[GRU_EXTRA % GATE_PLANES] * r * (one - r);
+        result.gates_x[GRU_Z] = dh * (state_before - n) * z * (one - z);
+        result.gates_x[GRU_N] = d_n;
+    }
+    if (CELL == RNN_TANH) result.gates_x[0] = dh * (one - state_after * state_after);
+    if (CELL == RNN_RELU) result.gates_x[0] = state_after > 0 ? dh : (acc_t)0;
+    for (int gate = 0; gate < GATES; ++gate) result.gates_h[gate] = result.gates_x[gate];
+    if (CELL == GRU) result.gates_h[GRU_N] = result.gates_x[GRU_N] * saved_gates[GRU_R];
+    return result;
+}
+
 extern "C" __global__ void step_backward(const __grid_constant__ Params params) {
     const ElementIndex element = make_index(params);
     if (!element.is_inside) return;
@@ -158,32 +188,16 @@ extern "C" __global__ void step_backward(const __grid_constant__ Params params) 
     }
     dh += params.d_output[element.offset(0, hidden)];
     const acc_t state_after = params.state[element.new_state(hidden)], state_before = params.state[element.old_state(hidden)];
-    const acc_t one = 1;
-#if CELL == LSTM
-    const acc_t i = load_saved_gate(params.gates, element, 0), f = load_saved_gate(params.gates, element, 1);
-    const acc_t g = load_saved_gate(params.gates, element, 2), o = load_saved_gate(params.gates, element, 3);
-    const acc_t c = tanh(state_after), d_c = params.dc_carry[carry_index] + dh * o * (one - c * c);
-    params.dc_carry[carry_index] = d_c * f;
-    params.dh_carry[carry_index] = 0;
-    const acc_t from_x[GATES] = {
-        d_c * g * i * (one - i), d_c * state_before * f * (one - f), d_c * i * (one - g * g), dh * c * o * (one - o)};
-    const acc_t* from_h = from_x;
-#elif CELL == GRU
-    const acc_t r = load_saved_gate(params.gates, element, 0), z = load_saved_gate(params.gates, element, 1);
-    const acc_t n = load_saved_gate(params.gates, element, 2), q = load_saved_gate(params.gates, element, 3);
-    const acc_t d_n = dh * (one - z) * (one - n * n), d_r = d_n * q * r * (one - r);
-    const acc_t d_z = dh * (state_before - n) * z * (one - z);
-    params.dh_carry[carry_index] = dh * z;
-    const acc_t from_x[GATES] = {d_r, d_z, d_n}, from_h[GATES] = {d_r, d_z, d_n * r};
-#else
-    params.dh_carry[carry_index] = 0;
-    const acc_t from_x[GATES] = {
-        CELL == RNN_TANH ? dh * (one - state_after * state_after) : (state_after > 0 ? dh : (acc_t)0)};
-    const acc_t* from_h = from_x;
-#endif
+    acc_t saved_gates[GATE_PLANES];
+    for (int plane = 0; plane < GATE_PLANES && GATES > 1; ++plane)
+        saved_gates[plane] = load_saved_gate(params.gates, element, plane);
+    const acc_t d_c = CELL == LSTM ? params.dc_carry[carry_index] : (acc_t)0;
+    const StepGradients gradients = cell_backward(saved_gates, state_before, state_after, dh, d_c);
+    params.dh_carry[carry_index] = gradients.dh;
+    if (CELL == LSTM) params.dc_carry[carry_index] = gradients.d_c;
     for (int gate = 0; gate < GATES; ++gate) {
-        params.d_gates_x[element.offset(gate, params.gate_features)] = narrow(from_x[gate]);
-        params.d_gates_h[element.offset(gate, params.gate_features)] = narrow(from_h[gate]);
+        params.d_gates_x[element.offset(gate, params.gate_features)] = narrow(gradients.gates_x[gate]);
+        params.d_gates_h[element.offset(gate, params.gate_features)] = narrow(gradients.gates_h[gate]);
     }
 }
 #endif

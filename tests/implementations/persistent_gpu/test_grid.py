@@ -97,8 +97,8 @@ def test_more_packets_than_a_thread_has_in_flight_arrive_in_rounds(
     buffers: int, readers: int, precision: dict[str, str], tiles: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     sizes.update(units=8, tiles=tiles, buffers=buffers, readers=readers)
-    in_flight = "#define PACKETS_IN_FLIGHT (BUFFERS > 0 ? 16 : 8)"
-    _plant("persistent_forward", in_flight, "#define PACKETS_IN_FLIGHT 1", monkeypatch)
+    in_flight = "PACKETS_IN_FLIGHT = BUFFERS > 0 ? 16 : 8;"
+    _plant("persistent_forward", in_flight, "PACKETS_IN_FLIGHT = 1;", monkeypatch)
     assert verdicts(small("lstm", hidden_size=300, batch=8 * tiles, steps=4, mode="inference", **precision)) == []
 
 

@@ -393,7 +393,7 @@ FAULTS = {
         "another tile's": ("(shared.outgoing[tile], mailbox, first", "(shared.outgoing[0], mailbox, first"),
     },
     "sparse_persistent_backward": {
-        "another number": ("/ TILE_BATCH + tile, i, i,", "/ TILE_BATCH + tile, i - 1, i,"),
+        "another number": ("/ SEQUENCES + tile, i, i,", "/ SEQUENCES + tile, i - 1, i,"),
         "no barrier before the product": (f"__syncthreads();\n{SPACES}    timed_out =", "timed_out ="),
         "no barrier before the sums": (f"__syncthreads();\n{SPACES}if (timed_out) return", "if (timed_out) return"),
         "no barrier before publishing": (f"{PUBLISHED_AFTER};\n    jitter(i, 4);", ""),
@@ -404,7 +404,7 @@ FAULTS = {
         "another unit's": ("block * WORDS + first_word + i]", "block * WORDS + (first_word + i + 1) % WORDS]"),
     },
     "partial_sums.cuh": {
-        "another row's sums": ("unit_of_state(thread, s), gate, t", "(unit_of_state(thread, s) + 1) % UNITS, gate, t"),
+        "another row's sums": ("partial_sums.sum(unit, gate,", "partial_sums.sum((unit + 1) % UNITS, gate,"),
         "a partial sum is left out": ("tree_sum<PARTS_A_ROW / LANES>", "tree_sum<PARTS_A_ROW / LANES - 2>"),
     },
     "spmm_rows.cuh": {
@@ -421,7 +421,7 @@ FAULTS_OF_CLUSTERS = {
     "one buffer": ("cluster_reduce.cuh", "iteration % BUFFERS * (smem_addr_t)sizeof(to.slots[0])", "0"),
     "another buffer's partial sums": ("partial_sums.cuh", "iteration % BUFFERS][slot", "(iteration + 1) % BUFFERS][slot"),
     "the other phase": ("cluster_reduce.cuh", "iteration / BUFFERS % 2)", "(iteration / BUFFERS + 1) % 2)"),
-    "another block's": ("cluster_reduce.cuh", "rank = slot / SLOTS", "rank = 0"),
+    "another block's": ("cluster_reduce.cuh", "rank = slot / to.SLOTS", "rank = 0"),
     "more than is sent": ("cluster_reduce.cuh", "partials * SEQUENCES * 4)", "partials * SEQUENCES * 4 + 4)"),
 }
 PLANTED = [(name, fault, ALL) for name, faults in FAULTS.items() for fault in faults.values()]

@@ -50,6 +50,8 @@ __device__ inline acc_t widen(scalar_t value) { return (acc_t)value; }
 __device__ inline scalar_t narrow(acc_t value) { return (scalar_t)value; }
 #endif
 
+constexpr int ELEMENTS_PER_VECTOR = 16 / (int)sizeof(scalar_t);  // of 16 bytes
+
 #if !STORAGE_FLOAT64
 // The bits of an element, and an element of those bits, widened.
 __device__ inline unsigned raw_bits(const scalar_t& value) {

@@ -1,4 +1,4 @@
-// The instructions behind warp_mma.cuh.
+// The instructions behind warp_mma.cuh. STORAGE, by a macro, picks the operands' type.
 #pragma once
 
 #if STORAGE_BFLOAT16
@@ -9,10 +9,10 @@
 #define MMA "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
 #endif
 
-__device__ inline void mma_m16n8(Accumulator& acc, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+__device__ inline void mma_m16n8(float (&acc)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
                                  unsigned b1) {
     asm volatile(MMA " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(acc.data[0]), "+f"(acc.data[1]), "+f"(acc.data[2]), "+f"(acc.data[3])
+                 : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 

@@ -3,9 +3,8 @@
 #pragma once
 #include "ecornn/common/dtypes.cuh"
 
-#define MINGRU 0
-#define MINLSTM 1
-#define GATES (CELL == MINLSTM ? 3 : 2)
+enum Cell { MINGRU, MINLSTM };
+constexpr int GATES = CELL == MINLSTM ? 3 : 2;
 
 #if STORAGE_FLOAT64
 __device__ inline acc_t exp_neg_abs(acc_t x) { return exp(-fabs(x)); }

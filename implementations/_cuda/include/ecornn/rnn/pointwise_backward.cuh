@@ -1,13 +1,11 @@
-// Pointwise backward: one step backward of a thread's states in a block of persistent_gpu, independent of how blocks exchange
-// gradients: its inputs, the gates' gradients, and what is carried to the step before. The kernel's ThreadCoords say which
-// states a thread has; a tile has TILE_BATCH sequences.
+// Pointwise backward: one step backward of a thread's states, independent of how blocks exchange gradients: its inputs, the
+// gates' gradients, and what is carried to the step before. A kernel's ThreadCoords, of a thread, have
+//   NUM_THREADS, STATES_PER_THREAD: threads, and states of each in a tile; TILE_BATCH: sequences of a tile
+//   number, first_sequence, batch: of the thread, of the block's first tile, of all sequences
+//   unit(state), sequence(tile, state), sequence_in_tile(state), is_inside(tile, state): of a thread's state
 #pragma once
 #include "ecornn/ptx/cp_async.cuh"
 #include "ecornn/rnn/rnn_cell.cuh"
-
-#ifndef TILE_BATCH
-#define TILE_BATCH 8
-#endif
 
 typedef long long index;
 typedef long long length;
@@ -36,13 +34,14 @@ struct BackwardParams {
 };
 
 // What a block carries from step to step in shared memory: of d_h and d_c what does not pass through W_hh; sequence lengths.
-struct GradientCarry {
-    float d_h[TILES][STATES_PER_THREAD][THREADS], d_c[TILES][STATES_PER_THREAD][THREADS];
-    int ends[TILES][TILE_BATCH];
+template <typename ThreadCoords> struct GradientCarry {
+    static constexpr int NUM_THREADS = ThreadCoords::NUM_THREADS, STATES_PER_THREAD = ThreadCoords::STATES_PER_THREAD;
+    float d_h[TILES][STATES_PER_THREAD][NUM_THREADS], d_c[TILES][STATES_PER_THREAD][NUM_THREADS];
+    int ends[TILES][ThreadCoords::TILE_BATCH];
 
     __device__ void load(const BackwardParams& params, const ThreadCoords& thread) {
 #pragma unroll 1
-        for (int i = thread.number; i < TILES * TILE_BATCH; i += THREADS) {
+        for (int i = thread.number; i < TILES * ThreadCoords::TILE_BATCH; i += NUM_THREADS) {
             const int b = thread.first_sequence + i;
             ends[0][i] = b >= thread.batch ? 0 : params.lengths ? (int)params.lengths[b] : params.steps;
         }
@@ -58,7 +57,8 @@ struct GradientCarry {
 
 // Inputs of a step for a thread's states, loaded ahead of their use, as bits: to convert them would be to wait for them.
 // Where there is nothing to load something else is loaded, so that no branch copies what has not arrived yet.
-struct GateInputs {
+template <typename ThreadCoords> struct GateInputs {
+    static constexpr int STATES_PER_THREAD = ThreadCoords::STATES_PER_THREAD;
     unsigned saved_gates[STATES_PER_THREAD][4], d_output[STATES_PER_THREAD], h[STATES_PER_THREAD];
     float c[STATES_PER_THREAD], c_before[STATES_PER_THREAD];
 
@@ -110,8 +110,8 @@ struct GateInputs {
 
 // Computes and stores the gates' gradients. d_h: the whole gradient of the state after the step. publish(gate, gradient): for
 // the other units.
-template <typename Publish>
-__device__ inline void pointwise_backward(GradientCarry& carry, const BackwardParams& params,
+template <typename ThreadCoords, typename Publish>
+__device__ inline void pointwise_backward(GradientCarry<ThreadCoords>& carry, const BackwardParams& params,
                                           const LocalGradients& local_gradients, const ThreadCoords& thread, int tile, int s,
                                           int i, float d_h, Publish publish) {
     const int t = params.time(i), j = thread.unit(s);
@@ -136,7 +136,8 @@ __device__ inline void pointwise_backward(GradientCarry& carry, const BackwardPa
 }
 
 // Stores the gradients of the initial states.
-__device__ inline void store_initial_state_gradients(const GradientCarry& carry, const BackwardParams& params,
+template <typename ThreadCoords>
+__device__ inline void store_initial_state_gradients(const GradientCarry<ThreadCoords>& carry, const BackwardParams& params,
                                                      const ThreadCoords& thread, int tile, int s, float d_h) {
     if (!thread.is_inside(tile, s)) return;
     const index place = (index)thread.sequence(tile, s) * HIDDEN + thread.unit(s);
@@ -145,8 +146,9 @@ __device__ inline void store_initial_state_gradients(const GradientCarry& carry,
 }
 
 // After a timeout all results are NaN.
+template <typename ThreadCoords>
 __device__ inline void write_nan(const BackwardParams& params, const ThreadCoords& thread, int tile) {
-    for (int s = 0; s < STATES_PER_THREAD; s++) {
+    for (int s = 0; s < ThreadCoords::STATES_PER_THREAD; s++) {
         if (!thread.is_inside(tile, s)) continue;
         const index b = thread.sequence(tile, s), place = b * HIDDEN + thread.unit(s);
         params.d_h0[place] = narrow(CUDART_NAN_F);

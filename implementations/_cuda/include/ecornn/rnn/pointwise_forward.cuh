@@ -1,40 +1,35 @@
-// Pointwise forward: the gates of a step of a tile of sequences, for the units that a block of persistent_gpu owns, independent
-// of how their sums are computed and blocks exchange states: inputs, operands, carry and results. POINTWISE_THREADS threads
-// have STATES_PER_THREAD states each of a tile of TILE_BATCH sequences: unit_of_state and sequence_of_state of a thread,
-// TILE_BATCH or more where there is none. Sums are in shared memory for SUM_ROWS units and SUM_COLUMNS sequences, of
-// K_PARTITIONS partitions of K, which are added; the block's weights are in a WeightStorage.
-// SUM_BUFFERS, the stages of the sums, is set before this header: 2 in cluster_pointwise_warps.cuh, 1 in grid_forward.cu and in
-// sparse_persistent_gpu, and by the host for grid_forward_ntiled.cu (config_ntiled.py).
+// Pointwise forward: the gates of a step of a tile of sequences, for the units that a block owns, independent of how their sums
+// are computed and blocks exchange states: inputs, operands, carry and results. A kernel's Config has
+//   NUM_POINTWISE_THREADS, STATES_PER_THREAD: threads, and states of each in a tile; TILE_BATCH: sequences of a tile
+//   unit_of_state(thread, state), sequence_of_state(thread, state): of a thread's state, TILE_BATCH or more where there is none
+//   HAS_FUSED_INPUTS: whether W_ih x is among the sums
 #pragma once
 #include "ecornn/ptx/opaque.cuh"
 #include "ecornn/ptx/cp_async.cuh"
 #include "ecornn/rnn/forward_params.cuh"
 #include "ecornn/rnn/rnn_cell.cuh"
 
-#define PREFETCH_DISTANCE 3
-#define ACCUMULATORS_PER_UNIT (GATES == 1 ? 1 : 4)  // for each sequence, padded
+constexpr int PREFETCH_DISTANCE = 3;  // steps
 
 struct alignas(16) GateVector {
     float data[4];
 };
 
-// A block's shared memory for all its tiles, but for their states. ends: sequence lengths.
-struct PointwiseStorage {
-    // SUM_BUFFERS stages that alternate. Rows are padded by 4, so that units are in different banks.
-    float sums[SUM_BUFFERS][K_PARTITIONS][SUM_ROWS][SUM_COLUMNS * ACCUMULATORS_PER_UNIT + 4];
+// A block's shared memory for all its tiles, but for their states and sums. ends: sequence lengths.
+template <typename Config> struct PointwiseStorage {
     GateVector bias[UNITS];
     // c of LSTM, h of the others, in float32, which h is not once it is published. Each value is private to its thread.
-    float carry[TILES][STATES_PER_THREAD][POINTWISE_THREADS];
-    int ends[TILES][TILE_BATCH];
-    WeightStorage weight_storage;
+    float carry[TILES][Config::STATES_PER_THREAD][Config::NUM_POINTWISE_THREADS];
+    int ends[TILES][Config::TILE_BATCH];
 };
 
 // A thread within its role. number and warp count within the role: an MMA thread and a pointwise thread may have the same.
 // tiles_with_state: in how many of the tiles a thread has the state, from the first on.
-struct ThreadCoords {
+template <typename Config> struct ThreadCoords {
+    static constexpr int TILE_BATCH = Config::TILE_BATCH;
     int number, warp, lane, first_unit, first_sequence, batch;
-    __device__ int local_unit(int state) const { return unit_of_state(number, state); }
-    __device__ int sequence_in_tile(int state) const { return sequence_of_state(number, state); }
+    __device__ int local_unit(int state) const { return Config::unit_of_state(number, state); }
+    __device__ int sequence_in_tile(int state) const { return Config::sequence_of_state(number, state); }
     __device__ int unit(int state) const { return first_unit + local_unit(state); }
     __device__ int sequence(int tile, int state) const { return first_sequence + tile * TILE_BATCH + sequence_in_tile(state); }
     __device__ int tiles_with_state(int state) const {
@@ -45,13 +40,15 @@ struct ThreadCoords {
 };
 
 // Loads biases, sequence lengths and the carry; a barrier of the block is to follow.
-__device__ inline void load_biases_and_carry(PointwiseStorage& pointwise, const ForwardParams& params,
-                                             const ThreadCoords& thread) {
-    for (int i = thread.number; i < TILES * TILE_BATCH; i += POINTWISE_THREADS) {
+template <typename Config>
+__device__ inline void load_biases_and_carry(PointwiseStorage<Config>& pointwise, const ForwardParams& params,
+                                             const ThreadCoords<Config>& thread) {
+    constexpr int NUM_THREADS = Config::NUM_POINTWISE_THREADS;
+    for (int i = thread.number; i < TILES * Config::TILE_BATCH; i += NUM_THREADS) {
         const int b = thread.first_sequence + i;
         pointwise.ends[0][i] = b >= thread.batch ? 0 : params.lengths ? (int)params.lengths[b] : params.steps;
     }
-    for (int i = thread.number; i < GATES * UNITS; i += POINTWISE_THREADS) {
+    for (int i = thread.number; i < GATES * UNITS; i += NUM_THREADS) {
         const int gate = i / UNITS, unit = i % UNITS, j = gate * HIDDEN + thread.first_unit + unit;
         const bool is_inside = thread.first_unit + unit < HIDDEN;
         const float bias_ih = params.bias_ih && is_inside ? widen(params.bias_ih[j]) : 0;
@@ -62,25 +59,27 @@ __device__ inline void load_biases_and_carry(PointwiseStorage& pointwise, const 
     }
     const scalar_t* carry = CELL == LSTM ? params.c0 : params.h0;
     for (int tile = 0; tile < TILES; tile++)
-        for (int s = 0; s < STATES_PER_THREAD; s++) {
+        for (int s = 0; s < Config::STATES_PER_THREAD; s++) {
             const index place = (index)thread.sequence(tile, s) * HIDDEN + thread.unit(s);
             pointwise.carry[tile][s][thread.number] = carry && tile < thread.tiles_with_state(s) ? widen(carry[place]) : 0;
         }
 }
 
 // Loads the initial states of all units of a tile into memory that was set to 0.
-template <typename States>
-__device__ inline void load_initial_states(States& states, const ForwardParams& params, const ThreadCoords& thread, int tile) {
-    for (int i = thread.number; params.h0 && i < 8 * HIDDEN; i += POINTWISE_THREADS) {
+template <typename States, typename Config>
+__device__ inline void load_initial_states(States& states, const ForwardParams& params, const ThreadCoords<Config>& thread,
+                                           int tile) {
+    for (int i = thread.number; params.h0 && i < 8 * HIDDEN; i += Config::NUM_POINTWISE_THREADS) {
         const int b = thread.first_sequence + tile * 8 + i / HIDDEN;
         if (b < thread.batch) states.at(i % HIDDEN, i / HIDDEN) = params.h0[(index)b * HIDDEN + i % HIDDEN];
     }
 }
 
 // Loads the initial states of a thread's own units.
-template <typename Own>
-__device__ inline void load_own_initial_state(Own& own, const ForwardParams& params, const ThreadCoords& thread, int tile) {
-    for (int s = 0; s < STATES_PER_THREAD; s++)
+template <typename Own, typename Config>
+__device__ inline void load_own_initial_state(Own& own, const ForwardParams& params, const ThreadCoords<Config>& thread,
+                                              int tile) {
+    for (int s = 0; s < Config::STATES_PER_THREAD; s++)
         if (tile < thread.tiles_with_state(s))
             own.at(thread.unit(s), thread.sequence_in_tile(s)) =
                 params.h0[(index)thread.sequence(tile, s) * HIDDEN + thread.unit(s)];
@@ -88,7 +87,8 @@ __device__ inline void load_own_initial_state(Own& own, const ForwardParams& par
 
 // Pointers to a thread's states in memory, advanced tile by tile and step by step. next: step to the next tile; wrap: after the
 // last tile to the first one's next step.
-struct StatePointers {
+template <typename Config> struct StatePointers {
+    static constexpr int STATES_PER_THREAD = Config::STATES_PER_THREAD, TILE_BATCH = Config::TILE_BATCH;
     const scalar_t* gates[STATES_PER_THREAD];
     scalar_t *output[STATES_PER_THREAD], *saved_gates[STATES_PER_THREAD];
     float* saved_cells[STATES_PER_THREAD];
@@ -99,7 +99,7 @@ struct StatePointers {
     } gates_step, output_step, rows_step;
     index prefetch_offset;  // of gates, in PREFETCH_DISTANCE steps
 
-    __device__ StatePointers(const ForwardParams& params, const ThreadCoords& thread, int tiles) {
+    __device__ StatePointers(const ForwardParams& params, const ThreadCoords<Config>& thread, int tiles) {
         const int t = params.step(0);
 #pragma unroll
         for (int s = 0; s < STATES_PER_THREAD; s++) {
@@ -143,14 +143,15 @@ struct StatePointers {
 
 // The gate inputs of a thread's states, loaded a tile ahead of their use, as bits: to convert them would be to wait for them.
 // They are prefetched into L2 PREFETCH_DISTANCE steps earlier, as memory may take longer than a step.
-struct GateInputs {
+template <typename Config> struct GateInputs {
+    static constexpr int STATES_PER_THREAD = Config::STATES_PER_THREAD;
     unsigned data[STATES_PER_THREAD][GATES];
     __device__ float at(int s, int gate) const {
         unsigned bits = data[s][gate];
         opaque(bits);  // not before the product is under way
         return widen_bits(bits);
     }
-    __device__ void load(const ForwardParams& params, const StatePointers& pointers, int tile, int t) {
+    __device__ void load(const ForwardParams& params, const StatePointers<Config>& pointers, int tile, int t) {
 #pragma unroll
         for (int s = 0; s < STATES_PER_THREAD; s++) {
             if (tile >= pointers.tiles_with_state[s]) continue;
@@ -166,76 +167,57 @@ struct GateInputs {
 
 // Loads the gate inputs of the tile after this one, or of the first tile's next step, if any. inputs: GateInputs, or a struct
 // with its functions.
-template <typename In>
-__device__ inline void load_next_inputs(In& inputs, StatePointers& pointers, const ForwardParams& params, int tiles,
-                                            int tile, int t) {
+template <typename In, typename Config>
+__device__ inline void load_next_inputs(In& inputs, StatePointers<Config>& pointers, const ForwardParams& params, int tiles,
+                                        int tile, int t) {
     const bool is_last = tile + 1 == tiles;
     pointers.advance_gates(is_last);
     if (!is_last || t + 1 < params.steps) inputs.load(params, pointers, is_last ? 0 : tile + 1, t + is_last);
 }
 
 // The other operands of a thread's states, loaded before their sums are full.
-struct GateOperands {
+template <typename Config> struct GateOperands {
+    static constexpr int STATES_PER_THREAD = Config::STATES_PER_THREAD;
     float x[STATES_PER_THREAD][GATES], bias_n[STATES_PER_THREAD], carry[STATES_PER_THREAD];
     bool is_active[STATES_PER_THREAD];
     template <typename In>
-    __device__ GateOperands(const PointwiseStorage& pointwise, const In& inputs, const ThreadCoords& thread, int tile, int t) {
+    __device__ GateOperands(const PointwiseStorage<Config>& pointwise, const In& inputs, const ThreadCoords<Config>& thread,
+                            int tile, int t) {
 #pragma unroll
         for (int s = 0; s < STATES_PER_THREAD; s++) {
             const GateVector bias = pointwise.bias[thread.local_unit(s)];
 #pragma unroll
             for (int gate = 0; gate < GATES; gate++) x[s][gate] = inputs.at(s, gate) + bias.data[gate];
             bias_n[s] = bias.data[GRU_EXTRA], carry[s] = pointwise.carry[tile][s][thread.number];
-            is_active[s] = !LENGTHS || t < pointwise.ends[tile][thread.sequence_in_tile(s) % TILE_BATCH];
+            is_active[s] = !LENGTHS || t < pointwise.ends[tile][thread.sequence_in_tile(s) % Config::TILE_BATCH];
         }
     }
 };
 
-// A thread's sums of a state, over all K partitions.
-__device__ inline GateVector reduce_k_partitions(const PointwiseStorage& pointwise, int buffer, const ThreadCoords& thread,
-                                                 int s) {
-    GateVector all[2];  // of even and odd partitions, so that fewer additions wait for each other
-#pragma unroll
-    for (int group = 0; group < K_PARTITIONS; group++) {
-        const float* sums =
-            &pointwise.sums[buffer][group][thread.local_unit(s)][thread.sequence_in_tile(s) * ACCUMULATORS_PER_UNIT];
-        const GateVector vector = GATES == 1 ? GateVector{{*sums}} : *(const GateVector*)sums;
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            all[group % 2].data[i] = group < 2 ? vector.data[i] : all[group % 2].data[i] + vector.data[i];
-    }
-#pragma unroll
-    for (int i = 0; i < 4 && K_PARTITIONS > 1; i++) all[0].data[i] += all[1].data[i];
-    return all[0];
-}
-
-__device__ inline CellState cell_update(const GateVector& sums, const GateOperands& operands, int s, float* saved_gates) {
+template <typename Config>
+__device__ inline CellState cell_update(const GateVector& sums, const GateOperands<Config>& operands, int s,
+                                        float* saved_gates) {
     float x[GATES], recurrent[GATES];
 #pragma unroll
     for (int gate = 0; gate < GATES; gate++) x[gate] = operands.x[s][gate], recurrent[gate] = sums.data[gate];
-    if (CELL == GRU && INPUT_K_TILES) x[GRU_N] += sums.data[GRU_EXTRA];  // W_in x
+    if (CELL == GRU && Config::HAS_FUSED_INPUTS) x[GRU_N] += sums.data[GRU_EXTRA];  // W_in x
     return cell_forward({operands.carry[s], operands.carry[s]}, x, recurrent, operands.bias_n[s], saved_gates);
 }
 
 // A step's result for a thread's states, h as it is published: to be written after that.
-struct StepResult {
+template <typename Config> struct StepResult {
+    static constexpr int STATES_PER_THREAD = Config::STATES_PER_THREAD;
     CellState states[STATES_PER_THREAD];
     scalar_t h[STATES_PER_THREAD];
     float saved_gates[STATES_PER_THREAD][4];
 
     // now, next: the states before and after the step. The thread reads and writes its own. sums_of(state): its sums.
-    template <typename Now, typename Next>
-    __device__ StepResult(PointwiseStorage& pointwise, int buffer, const GateOperands& operands, const ThreadCoords& thread,
-                          int tile, Now& now, Next& next)
-        : StepResult(
-              pointwise, [&](int s) { return reduce_k_partitions(pointwise, buffer, thread, s); }, operands, thread, tile, now,
-              next) {}
     template <typename SumsOf, typename Now, typename Next>
-    __device__ StepResult(PointwiseStorage& pointwise, const SumsOf& sums_of, const GateOperands& operands,
-                          const ThreadCoords& thread, int tile, Now& now, Next& next) {
+    __device__ StepResult(PointwiseStorage<Config>& pointwise, const SumsOf& sums_of, const GateOperands<Config>& operands,
+                          const ThreadCoords<Config>& thread, int tile, Now& now, Next& next) {
 #pragma unroll
         for (int s = 0; s < STATES_PER_THREAD; s++) {
-            if (thread.sequence_in_tile(s) >= TILE_BATCH) continue;
+            if (thread.sequence_in_tile(s) >= Config::TILE_BATCH) continue;
             float& carry = pointwise.carry[tile][s][thread.number];
             states[s] = cell_update(sums_of(s), operands, s, saved_gates[s]);
             h[s] = operands.is_active[s] ? narrow(states[s].h) : now.at(thread.unit(s), thread.sequence_in_tile(s));
@@ -247,7 +229,7 @@ struct StepResult {
         }
     }
 
-    __device__ void write(const StatePointers& pointers, const GateOperands& operands, int tile) const {
+    __device__ void write(const StatePointers<Config>& pointers, const GateOperands<Config>& operands, int tile) const {
 #pragma unroll
         for (int s = 0; s < STATES_PER_THREAD; s++) {
             if (tile >= pointers.tiles_with_state[s]) continue;
@@ -260,13 +242,13 @@ struct StepResult {
     }
 
     // After the last step. A state may be published with fewer bits than it has: of a sequence that is over the output has all.
-    __device__ void write_final(const ForwardParams& params, const PointwiseStorage& pointwise, const GateOperands& operands,
-                                const ThreadCoords& thread, int tile) const {
+    __device__ void write_final(const ForwardParams& params, const PointwiseStorage<Config>& pointwise,
+                                const GateOperands<Config>& operands, const ThreadCoords<Config>& thread, int tile) const {
 #pragma unroll
         for (int s = 0; s < STATES_PER_THREAD; s++) {
             const index b = thread.sequence(tile, s), place = b * HIDDEN + thread.unit(s);
             if (tile >= thread.tiles_with_state(s)) continue;
-            const int end = pointwise.ends[tile][thread.sequence_in_tile(s) % TILE_BATCH];
+            const int end = pointwise.ends[tile][thread.sequence_in_tile(s) % Config::TILE_BATCH];
             params.h_n[place] = operands.is_active[s] ? h[s]
                               : end > 0             ? params.output[params.place(end - 1, b, thread.unit(s))]
                               : params.h0             ? params.h0[place]
@@ -277,9 +259,10 @@ struct StepResult {
 };
 
 // After a timeout all results are NaN.
-__device__ inline void write_nan(const ForwardParams& params, const ThreadCoords& thread, int tiles) {
+template <typename Config>
+__device__ inline void write_nan(const ForwardParams& params, const ThreadCoords<Config>& thread, int tiles) {
     for (int tile = 0; tile < tiles; tile++)
-        for (int s = 0; s < STATES_PER_THREAD; s++) {
+        for (int s = 0; s < Config::STATES_PER_THREAD; s++) {
             if (tile >= thread.tiles_with_state(s)) continue;
             const index b = thread.sequence(tile, s), place = b * HIDDEN + thread.unit(s);
             params.h_n[place] = narrow(CUDART_NAN_F);

@@ -2,17 +2,7 @@
 // float32; CELL picks the cell. By the hardware's approximate exp2 and reciprocal, good to 2 units in the last place.
 #pragma once
 #include "ecornn/common/dtypes.cuh"
-
-#define RNN_TANH 0
-#define RNN_RELU 1
-#define LSTM 2
-#define GRU 3
-#define GATES (CELL == LSTM ? 4 : CELL == GRU ? 3 : 1)
-
-// Numbers of gates; of another cell's they are within bounds, in code that does not run.
-enum LstmGate { LSTM_I, LSTM_F = 1 % GATES, LSTM_G = 2 % GATES, LSTM_O = 3 % GATES };
-enum GruGate { GRU_R, GRU_Z = 1 % GATES, GRU_N = 2 % GATES };
-enum { GRU_EXTRA = 3 };  // index after GRU's gates: W_hn h + b_hn where it is saved, the bias b_hn, W_in x among sums
+#include "ecornn/rnn/nn_cells.cuh"
 
 #define CUDART_NAN_F (0.0f / 0.0f)
 

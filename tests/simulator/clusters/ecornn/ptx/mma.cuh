@@ -1,5 +1,7 @@
 // Takes the place of ecornn/ptx/mma.cuh.
 #pragma once
+#include "machine.hpp"
+#include "ecornn/common/dtypes.cuh"
 
 // What tensor cores read of an operand's k-th element in a register.
 inline float operand(unsigned bits, unsigned k) {
@@ -33,14 +35,14 @@ inline void multiply_all(Warp& warp) {
 }
 
 // By the last lane that arrives for all: a lane's own result stays until all have arrived again.
-inline void mma_m16n8(Accumulator& acc, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+inline void mma_m16n8(float (&acc)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
     Warp& warp = warp_of_current();
     const unsigned lane = threadIdx.x % 32, operands[6] = {a0, a1, a2, a3, b0, b1};
     memcpy(warp.operands[lane], operands, sizeof(operands));
-    memcpy(warp.sums[lane], acc.data, sizeof(acc.data));
+    memcpy(warp.sums[lane], acc, sizeof(acc));
     if (warp.barrier.arrived + 1 == warp.barrier.members) multiply_all(warp);
     barrier_sync(warp.barrier);
-    memcpy(acc.data, warp.sums[lane], sizeof(acc.data));
+    memcpy(acc, warp.sums[lane], sizeof(acc));
 }
 
 inline void scheduling_fence(const uint4*) {}

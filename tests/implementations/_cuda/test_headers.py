@@ -1,0 +1,76 @@
+"""Every header of a kernel compiles alone: what it needs it includes, or takes as a template parameter or a host's macro."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_ecornn.implementations._cuda import compile as compiler
+from tests.helpers.kernel_forms import FOLDER, MEASURED, VARIANTS, Variant, source_of, variants
+from tests.helpers.requirements import needs_nvrtc
+
+_INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
+_DEFINE = re.compile(r"^\s*#\s*define\s+(\w+)", re.MULTILINE)
+SOURCES = sorted(path for path in FOLDER.rglob("*") if path.suffix in (".cu", ".cuh"))
+# Of one file each: the name of an instruction, an attribute, CUDA's own name, and the default of a host's macro.
+MACROS = {"MMA": "mma.cuh", "CLUSTER_DIMS": "cluster_reduce.cuh", "CUDART_NAN_F": "rnn_cell.cuh", "PARAMS_BYTES": "dtypes.cuh"}
+
+
+def headers_of(source: Path, folders: tuple[Path, ...]) -> dict[str, Path]:
+    """All headers that a file includes, and those that they include, by the path in the directive."""
+    found: dict[str, Path] = {}
+    waiting = [source]
+    while waiting:
+        for name in _INCLUDE.findall(waiting.pop().read_text()):
+            if name not in found:
+                found[name] = next(folder / name for folder in folders if (folder / name).exists())
+                waiting.append(found[name])
+    return found
+
+
+def cases() -> list[tuple[str, str]]:
+    """Each header, and a kernel that includes it."""
+    found: dict[Path, tuple[str, str]] = {}
+    for kernel in VARIANTS:
+        source = source_of(kernel)
+        for name, path in headers_of(source, compiler.include_folders(source)).items():
+            found.setdefault(path, (name, kernel))
+    return sorted(found.values())
+
+
+def compile_alone(name: str, source: Path, macros: Variant) -> None:
+    """Raises CompilationError."""
+    from cupy.cuda import nvrtc
+
+    options = [option for option in compiler._options(source, macros, MEASURED) if not option.startswith("--ptxas")]
+    program = nvrtc.createProgram(f'#include "{name}"\n', "alone.cu", [], [])
+    try:
+        nvrtc.compileProgram(program, [options[0].replace("sm_", "compute_"), *options[1:]])
+    except nvrtc.NVRTCError as error:
+        raise compiler.CompilationError(f"{name}: {error}\n{nvrtc.getProgramLog(program)}") from None
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(("name", "kernel"), cases())
+def test_a_header_compiles_alone(name: str, kernel: str) -> None:
+    compile_alone(name, source_of(kernel), variants(kernel)[0])
+
+
+@needs_nvrtc
+def test_a_header_that_needs_more_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "needs_more.cuh").write_text("constexpr int BYTES = 4 * SLOTS;\n")
+    with pytest.raises(compiler.CompilationError, match="SLOTS"):
+        compile_alone("needs_more.cuh", tmp_path / "kernel.cu", ())
+
+
+def test_every_header_is_included() -> None:
+    assert {name.rsplit("/", 1)[-1] for name, _ in cases()} == {path.name for path in SOURCES if path.suffix == ".cuh"}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_macros_are_of_one_file(path: Path) -> None:
+    assert dict.fromkeys(_DEFINE.findall(path.read_text()), path.name).items() <= MACROS.items()
