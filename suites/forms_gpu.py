@@ -58,7 +58,7 @@ def shapes(sizes: Sequence[tuple[int, int]] = SIZES, passes: Sequence[bool] = (F
 def kind_of(form: Form) -> str:
     if isinstance(form, NTiledGridConfig):
         return f"grid, {form.wide} sequences at once" + ", weights split once" * (form.presplit_fragments > 0)
-    return "clusters" if not form.is_grid else f"grid, {form.readers} readers" if form.readers else "grid"
+    return "clusters" if not form.is_grid else f"grid, {form.load_threads} readers" if form.load_threads else "grid"
 
 
 def best_candidates(problem: Any, device: Device, most: int) -> list[Form]:

@@ -25,8 +25,8 @@ class Form(Resources):
             "TILES": self.tiles,
             "K_PARTITIONS": self.k_partitions,
             "M_TILES_PER_PASS": self.m_tiles_per_pass,
-            "REG_FRAGMENTS": self.held,
-            "SMEM_FRAGMENTS": self.shared,
+            "REG_FRAGMENTS": self.reg_fragments,
+            "SMEM_FRAGMENTS": self.smem_fragments,
             "STREAM_STAGES": self.stream_stages,
         }
         if self.is_grid:
@@ -35,13 +35,13 @@ class Form(Resources):
         if self._has_pointwise_warps:
             found |= {"POINTWISE_THREADS": self.pointwise_threads, "POINTWISE_REGISTERS": self.pointwise_registers}
         elif not self.problem.is_backward:
-            found |= {"BUFFERS": self.buffers, "LOAD_THREADS": self.readers, "LOAD_REGISTERS": self.reader_registers}
+            found |= {"BUFFERS": self.buffers, "LOAD_THREADS": self.load_threads, "LOAD_REGISTERS": self.load_registers}
         if not self.problem.is_backward:
             found["MMA_REGISTERS"] = self.mma_warp_registers
         return found | {"SHARED_BYTES": self.shared_bytes, "USE_3XTF32": int(self.problem.arithmetic.is_3xtf32)}
 
     def __str__(self) -> str:
-        near = [f"{self.held} in registers"] + [f"{self.shared} in shared memory"] * (self.shared > 0)
+        near = [f"{self.reg_fragments} in registers"] + [f"{self.smem_fragments} in shared memory"] * (self.smem_fragments > 0)
         where = ", ".join(near + [f"{self.streamed_fragments} in the L2 cache"] * (self.streamed_fragments > 0))
         what = "groups over the grid" if self.is_grid else "clusters"
         blocks = f"{self.grid_rows} x {self.grid_cols}" if self.is_2d_grid else str(self.blocks)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.tiling import PART_REGISTERS, TILE, WARPS
+from pytest_ecornn.implementations.persistent_gpu.tiling import FRAGMENT_REGISTERS, TILE, WARPS
 
 _LANES = 4 * WARPS  # that have different columns
 _MAX_PRESPLIT_FRAGMENTS = 20
@@ -103,10 +103,10 @@ class NTiledGridConfig(Form):
         several, parcels = self.n_tiles - 1, min(self.packets_in_registers, self.packets_per_lane)
         if self.presplit_fragments:
             others = 8 + 4 * self.n_tiles * (4 * self.m_tiles_per_warp + parcels) + 12 * several
-            return min(_MAX_PRESPLIT_FRAGMENTS, (255 - others) // PART_REGISTERS)
+            return min(_MAX_PRESPLIT_FRAGMENTS, (255 - others) // FRAGMENT_REGISTERS)
         others = 38 + 4 * self.n_tiles * (self.m_tiles_per_warp + parcels) + 24 * several + 8 * (self.states_per_thread - 1)
         others += (12 * self.n_tiles + 40) * self.problem.arithmetic.is_3xtf32
-        return (255 - others) // PART_REGISTERS
+        return (255 - others) // FRAGMENT_REGISTERS
 
     @property
     def preferred_reg_fragments(self) -> int:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from math import ceil, gcd
 
 from pytest_ecornn.implementations.persistent_gpu.config import Form
-from pytest_ecornn.implementations.persistent_gpu.tiling import K_TILE_BYTES, PART_REGISTERS, TILE
+from pytest_ecornn.implementations.persistent_gpu.tiling import FRAGMENT_REGISTERS, K_TILE_BYTES, TILE
 
 MAX_LAYERS = 4  # for which the kernel has arguments
-_READERS = 3  # load warps, each with a buffer; one more warp signals the layer above
-_READER_REGISTERS = 80
+_LOAD_WARPS = 3  # load warps, each with a buffer; one more warp signals the layer above
+_LOAD_REGISTERS = 80
 
 
 @dataclass(frozen=True)
@@ -42,21 +42,21 @@ class WavefrontConfig(Form):
         return self.layers * self.clusters
 
     @property
-    def reader_registers(self) -> int:
-        return _READER_REGISTERS
+    def load_registers(self) -> int:
+        return _LOAD_REGISTERS
 
     @property
     def _non_mma_threads(self) -> int:
-        return super()._non_mma_threads + 32 * (_READERS + 1)
+        return super()._non_mma_threads + 32 * (_LOAD_WARPS + 1)
 
     @property
     def _registers_beside(self) -> int:
-        return self.pointwise_threads * self.pointwise_registers + 32 * (_READERS + 1) * self.reader_registers
+        return self.pointwise_threads * self.pointwise_registers + 32 * (_LOAD_WARPS + 1) * self.load_registers
 
     @property
     def extra_registers(self) -> int:
         """Registers for sums that wait, and to read two arrays of weights: more where vectors are narrow."""
-        return PART_REGISTERS * (1 if self.width >= 8 else 5)
+        return FRAGMENT_REGISTERS * (1 if self.width >= 8 else 5)
 
     @property
     def allowed_spilled_fragments(self) -> int:
@@ -64,7 +64,7 @@ class WavefrontConfig(Form):
 
     @property
     def non_weight_smem_bytes(self) -> int:
-        return super().non_weight_smem_bytes + _READERS * self.input_slices * self.k_partitions * TILE * K_TILE_BYTES
+        return super().non_weight_smem_bytes + _LOAD_WARPS * self.input_slices * self.k_partitions * TILE * K_TILE_BYTES
 
     @property
     def width(self) -> int:
@@ -72,7 +72,7 @@ class WavefrontConfig(Form):
 
     @property
     def macros(self) -> dict[str, int]:
-        own = {"LAYERS": self.layers, "INPUTS": self.inputs, "LOAD_REGISTERS": self.reader_registers}
+        own = {"LAYERS": self.layers, "INPUTS": self.inputs, "LOAD_REGISTERS": self.load_registers}
         return super().macros | own
 
     def __str__(self) -> str:

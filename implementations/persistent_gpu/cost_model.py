@@ -11,9 +11,9 @@ from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGri
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_coefficients import H200, CostCoefficients
 from pytest_ecornn.implementations.persistent_gpu.tiling import (
+    FRAGMENT_BYTES,
     K_TILE_BYTES,
     PACKETS_IN_FLIGHT,
-    PART_BYTES,
     THREADS,
     TILE,
     WARPS,
@@ -42,13 +42,13 @@ class CostModel:
             form.fragments_per_warp * WARPS / _SUBPARTITIONS * each * chip.mma_clocks,
             form.all_slices * each * chip.dependent_mma_clocks,
         )
-        reads = WARPS * form.fragments_per_warp // form.m_tiles_per_pass * TILE * K_TILE_BYTES + PART_BYTES * (
-            form.fragments_per_warp - form.held
+        reads = WARPS * form.fragments_per_warp // form.m_tiles_per_pass * TILE * K_TILE_BYTES + FRAGMENT_BYTES * (
+            form.fragments_per_warp - form.reg_fragments
         )
         split = WARPS / _SUBPARTITIONS * (
             form.fragments_per_warp * chip.split_fragment_clocks + form.all_slices * chip.split_k_tile_clocks
         )  # fmt: skip
-        left = form.streamed_fragments * PART_BYTES / chip.l2_bytes_per_clock
+        left = form.streamed_fragments * FRAGMENT_BYTES / chip.l2_bytes_per_clock
         is_full = arithmetic.is_3xtf32 and not is_backward
         spilled = is_full * max(0, form.m_tiles_per_warp - product.unspilled_m_tiles) * product.spilled_m_tile_clocks
         split *= arithmetic.is_3xtf32
@@ -62,7 +62,7 @@ class CostModel:
             return self._grid_backward_us
         if not self.form.is_grid:
             return self._cluster_us
-        return self._load_warp_grid_us if self.form.readers else self._grid_us
+        return self._load_warp_grid_us if self.form.load_threads else self._grid_us
 
     @property
     def _publishing_us(self) -> float:
@@ -104,8 +104,8 @@ class CostModel:
     def _load_warp_grid_us(self) -> float:
         """Estimated us of a step forward in a grid with load warps."""
         form, grid = self.form, self.coefficients.load_warp_grid
-        tile = grid.one_tile[form.readers, form.problem.arithmetic.bytes] if form.tiles == 1 else grid.several_tiles
-        each = self._packets_per_thread(form.readers)
+        tile = grid.one_tile[form.load_threads, form.problem.arithmetic.bytes] if form.tiles == 1 else grid.several_tiles
+        each = self._packets_per_thread(form.load_threads)
         rounds = ceil(each / (2 * PACKETS_IN_FLIGHT))
         reads = (tile.packet_us + tile.straddling_packet_us * self._packets_straddle) * each + grid.round_us * (rounds - 1)
         state_us = tile.m_tile_sums_us * form.m_tiles_per_warp + grid.state_us * (form.states_per_thread - 1)
@@ -147,7 +147,7 @@ class NTiledCostModel(CostModel):
     def product_us(self) -> float:
         form, chip, n_tiled = self.form, self.coefficients.chip, self.coefficients.n_tiled
         products = 2 * form.fragments * form.n_tiles * form.problem.arithmetic.products * chip.mma_clocks
-        near = (form.fragments_per_warp - form.held) * PART_BYTES / chip.smem_bytes_per_clock
+        near = (form.fragments_per_warp - form.reg_fragments) * FRAGMENT_BYTES / chip.smem_bytes_per_clock
         if not form.problem.arithmetic.is_3xtf32:
             return (n_tiled.product_factor * products + n_tiled.smem_factor * near) * chip.us_per_clock
         weights = n_tiled.splitting_factor * 2 * chip.split_fragment_clocks

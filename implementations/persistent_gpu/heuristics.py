@@ -13,10 +13,10 @@ from pytest_ecornn.implementations._common.recurrent_problem import GATES, Devic
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
 from pytest_ecornn.implementations.persistent_gpu.cost_model import make_cost_model
-from pytest_ecornn.implementations.persistent_gpu.tiling import PACKETS_IN_FLIGHT, PART_BYTES, TILE, WARPS
+from pytest_ecornn.implementations.persistent_gpu.tiling import FRAGMENT_BYTES, PACKETS_IN_FLIGHT, TILE, WARPS
 
 _MAX_TILES = 4
-_RING_BYTES = 80 * 1024  # in flight from the L2 cache at least, to use its bandwidth
+_STREAM_BYTES = 80 * 1024  # in flight from the L2 cache at least, to use its bandwidth
 _GRID_UNITS, _ABREAST_UNITS = 4, 2  # of a block a multiple
 _MAX_N_TILES = 4
 F = TypeVar("F", bound=Form)
@@ -97,14 +97,14 @@ def _grid_configs(problem: ProblemSize, device: Device) -> Iterator[Form]:
             for groups in (1, 2, 4, 8):
                 form = Form(problem, units, blocks, tiles, groups, is_grid=True, grid_rows=down)
                 yield from _with_all_weights_resident(form, device)
-                for readers in _readers(form):
+                for load_threads in _load_threads(form):
                     moves = device.largest_cluster > 1
                     yield from _with_all_weights_resident(
-                        replace(form, buffers=min(tiles, 2), readers=readers, reallocates_registers=moves), device
+                        replace(form, buffers=min(tiles, 2), load_threads=load_threads, reallocates_registers=moves), device
                     )
 
 
-def _readers(form: Form) -> tuple[int, ...]:
+def _load_threads(form: Form) -> tuple[int, ...]:
     """Numbers of threads that the load warps may have: 256 where registers have room for what each reads.
 
     Others were never faster: with split float32, in TF32 of several tiles, and 128 of TF32.
@@ -149,25 +149,27 @@ def _with_presplit_weights(form: NTiledGridConfig, device: Device) -> Iterator[N
 
 def _room(form: Form, device: Device) -> int:
     """Fragments that shared memory has room for."""
-    return (device.shared_bytes - form.non_weight_smem_bytes) // PART_BYTES
+    return (device.shared_bytes - form.non_weight_smem_bytes) // FRAGMENT_BYTES
 
 
 def _with_weights(form: F, device: Device) -> F | None:
     """The form with `preferred_reg_fragments` in registers, others in shared memory, then more in registers. None: no room."""
     fragments = form.fragments_per_warp
-    held, room = min(fragments, form.preferred_reg_fragments), _room(form, device)
-    if held < 1:
+    reg_fragments, room = min(fragments, form.preferred_reg_fragments), _room(form, device)
+    if reg_fragments < 1:
         return None
-    if room < fragments - held <= room + form.allowed_spilled_fragments + form.max_reg_fragments - form.preferred_reg_fragments:
-        held = fragments - room
-    if fragments - held <= room:
-        found = replace(form, held=held, shared=fragments - held)
+    further = form.allowed_spilled_fragments + form.max_reg_fragments - form.preferred_reg_fragments
+    if room < fragments - reg_fragments <= room + further:
+        reg_fragments = fragments - room
+    if fragments - reg_fragments <= room:
+        found = replace(form, reg_fragments=reg_fragments, smem_fragments=fragments - reg_fragments)
         return found if found.shared_bytes <= device.shared_bytes else None  # there is room for one even where there is none
-    near = (held + room) // form.m_tiles_per_pass  # passes, and of these the ring's
-    stages = min(ceil(_RING_BYTES / PART_BYTES / form.m_tiles_per_pass), room // form.m_tiles_per_pass, near - 1)
-    held = min(held, (near - stages) * form.m_tiles_per_pass)
+    near = (reg_fragments + room) // form.m_tiles_per_pass  # passes, and of these the ring's
+    stages = min(ceil(_STREAM_BYTES / FRAGMENT_BYTES / form.m_tiles_per_pass), room // form.m_tiles_per_pass, near - 1)
+    resident = (near - stages) * form.m_tiles_per_pass
+    reg_fragments = min(reg_fragments, resident)
     return (
-        replace(form, held=held, shared=(near - stages) * form.m_tiles_per_pass - held, stream_stages=stages)
+        replace(form, reg_fragments=reg_fragments, smem_fragments=resident - reg_fragments, stream_stages=stages)
         if stages > 0
         else None
     )

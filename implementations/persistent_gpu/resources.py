@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from math import ceil
 
 from pytest_ecornn.implementations.persistent_gpu.tiling import (
+    FRAGMENT_BYTES,
+    FRAGMENT_REGISTERS,
     K_TILE_BYTES,
-    PART_BYTES,
-    PART_REGISTERS,
     THREADS,
     TILE,
     WARPS,
@@ -19,7 +19,7 @@ _REGISTERS = 65_536  # of a multiprocessor
 _MAX_REG_FRAGMENTS = 22  # of 255 registers
 _NON_WEIGHT_REGISTERS = 48  # of a thread that multiplies, beside weights
 _BEST_HELD_SPLIT = 10  # fragments that are best in registers, of one tile's product in a grid with split float32, forward
-_READER_REGISTERS = {128: 104, 256: 72}  # of a load warp's thread, by the number of such threads
+_LOAD_REGISTERS = {128: 104, 256: 72}  # of a load warp's thread, by the number of such threads
 
 
 @dataclass(frozen=True)
@@ -32,19 +32,19 @@ class Resources(Tiling):
         return {1: 72, 2: 96}.get(self.states_per_thread, 120)
 
     @property
-    def reader_registers(self) -> int:
+    def load_registers(self) -> int:
         """Registers of a thread of the load warps."""
-        return _READER_REGISTERS.get(self.readers, 0)
+        return _LOAD_REGISTERS.get(self.load_threads, 0)
 
     @property
     def _non_mma_threads(self) -> int:
         """Threads that do not multiply."""
-        return self.pointwise_threads if self._has_pointwise_warps else self.readers
+        return self.pointwise_threads if self._has_pointwise_warps else self.load_threads
 
     @property
     def _registers_beside(self) -> int:
         """Registers of all threads that do not multiply."""
-        return self._non_mma_threads * (self.pointwise_registers if self._has_pointwise_warps else self.reader_registers)
+        return self._non_mma_threads * (self.pointwise_registers if self._has_pointwise_warps else self.load_registers)
 
     @property
     def launch_registers(self) -> int:
@@ -73,13 +73,13 @@ class Resources(Tiling):
         if self.is_grid:
             others = 8 * self.m_tiles_per_warp + 16 if is_3xtf32 else 6 * self.m_tiles_per_warp + 10
             others += 16 * (self.states_per_thread - 1) * self.problem.is_backward
-            others += PART_REGISTERS * (self.m_tiles_per_warp > 4 and self.tiles > 1 and not self.problem.is_backward)
+            others += FRAGMENT_REGISTERS * (self.m_tiles_per_warp > 4 and self.tiles > 1 and not self.problem.is_backward)
             if self.buffers:
                 room = self.mma_warp_registers or self.launch_registers - 8
-                return (room - _NON_WEIGHT_REGISTERS - others - 32 * is_3xtf32) // PART_REGISTERS
-            return _MAX_REG_FRAGMENTS - ceil(others / PART_REGISTERS)
+                return (room - _NON_WEIGHT_REGISTERS - others - 32 * is_3xtf32) // FRAGMENT_REGISTERS
+            return _MAX_REG_FRAGMENTS - ceil(others / FRAGMENT_REGISTERS)
         others = _NON_WEIGHT_REGISTERS + 6 * (self.m_tiles_per_warp - 1) + 32 * is_3xtf32 + self.extra_registers
-        return (self.mma_warp_registers - others) // PART_REGISTERS
+        return (self.mma_warp_registers - others) // FRAGMENT_REGISTERS
 
     @property
     def preferred_reg_fragments(self) -> int:
@@ -95,7 +95,8 @@ class Resources(Tiling):
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a block, as the kernels' SharedStorage has them."""
-        return self.non_weight_smem_bytes + PART_BYTES * max(1, self.shared + self.stream_stages * self.m_tiles_per_pass)
+        slots = self.smem_fragments + self.stream_stages * self.m_tiles_per_pass
+        return self.non_weight_smem_bytes + FRAGMENT_BYTES * max(1, slots)
 
     @property
     def non_weight_smem_bytes(self) -> int:

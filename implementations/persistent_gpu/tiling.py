@@ -20,7 +20,7 @@ from pytest_ecornn.implementations._common.recurrent_problem import GATES, Probl
 WARPS = 8
 THREADS = 32 * WARPS
 TILE = 8  # sequences
-PART_REGISTERS, PART_BYTES = 8, 8 * 4 * THREADS  # a fragment of a thread, of a block: 16 rows by 64 bytes of columns a warp
+FRAGMENT_REGISTERS, FRAGMENT_BYTES = 8, 8 * 4 * THREADS  # of a thread, of a block: a warp's 16 rows by 64 bytes of columns
 PACKETS_IN_FLIGHT = 8  # packets in flight of a thread; twice as many of a load warp's thread
 K_TILE_BYTES = 64  # of a K tile: columns that are multiplied at once
 _MOST_WIDE = 16  # bytes that are read at once
@@ -30,11 +30,11 @@ _MOST_WIDE = 16  # bytes that are read at once
 class Tiling:
     """`blocks` of a cluster own `units` each; it has `tiles` of `wide` sequences, 8. With `is_grid` the clusters are groups.
 
-    k_partitions: groups of warps, one for each K partition of a product. Of a warp's fragments of W_hh `held` are in registers
-    and `shared` in shared memory. The rest is streamed: `stream_stages` passes of `m_tiles_per_pass` fragments are in flight.
-    grid_rows: blocks in each column of a group, backward in a grid. buffers: of states, forward in a grid. readers: threads of
-    the load warps, which load published states into them; with 0 the threads that multiply load too.
-    reallocates_registers: from the load warps to the others.
+    k_partitions: groups of warps, one for each K partition of a product. Of a warp's fragments of W_hh `reg_fragments`
+    are in registers and `smem_fragments` in shared memory. The rest is streamed: `stream_stages` passes of `m_tiles_per_pass`
+    fragments are in flight. grid_rows: blocks in each column of a group, backward in a grid. buffers: of states, forward in a
+    grid. load_threads: threads of the load warps, which load published states into them; with 0 the threads that multiply load
+    too. reallocates_registers: from the load warps to the others.
     """
 
     problem: ProblemSize
@@ -42,13 +42,13 @@ class Tiling:
     blocks: int
     tiles: int
     k_partitions: int
-    held: int = 0
-    shared: int = 0
+    reg_fragments: int = 0
+    smem_fragments: int = 0
     stream_stages: int = 0
     is_grid: bool = False
     grid_rows: int = 1
     buffers: int = 0
-    readers: int = 0
+    load_threads: int = 0
     reallocates_registers: bool = False
 
     @property
@@ -122,12 +122,12 @@ class Tiling:
 
     @property
     def streamed_fragments(self) -> int:
-        return self.fragments_per_warp - self.held - self.shared
+        return self.fragments_per_warp - self.reg_fragments - self.smem_fragments
 
     @property
     def left_over_bytes(self) -> int:
         """Bytes of memory for the fragments that a cluster streams."""
-        return self.streamed_fragments * PART_BYTES * self.blocks
+        return self.streamed_fragments * FRAGMENT_BYTES * self.blocks
 
     @property
     def states_per_thread(self) -> int:

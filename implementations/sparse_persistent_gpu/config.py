@@ -43,7 +43,7 @@ ALL = Techniques()
 
 @dataclass(frozen=True)
 class SparseConfig:
-    """`groups` of blocks of `units` hidden units; tiles of `sequences`; of a thread's `rounds` `held` pairs in registers.
+    """`groups` of blocks of `units` hidden units; tiles of `sequences`; of a thread's `rounds` `reg_pairs` pairs in registers.
 
     parts: sums of threads that a row has at most. cluster: blocks that divide the columns among them, 1 where none do.
     """
@@ -53,7 +53,7 @@ class SparseConfig:
     sequences: int
     groups: int
     rounds: int
-    held: int
+    reg_pairs: int
     max_partials: int = 1
     cluster: int = 1
     techniques: Techniques = ALL
@@ -104,9 +104,9 @@ class SparseConfig:
         return self.rounds // 2
 
     @property
-    def shared(self) -> int:
+    def smem_pairs(self) -> int:
         """Pairs per thread in shared memory."""
-        return self.pairs - self.held
+        return self.pairs - self.reg_pairs
 
     @property
     def lanes_per_state(self) -> int:
@@ -149,7 +149,7 @@ class SparseConfig:
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory per block, as the kernels' struct SharedStorage needs them."""
-        return self.non_weight_smem_bytes + 4 * pair_words(self.problem) * BLOCK_THREADS * max(1, self.shared)
+        return self.non_weight_smem_bytes + 4 * pair_words(self.problem) * BLOCK_THREADS * max(1, self.smem_pairs)
 
     @property
     def non_weight_smem_bytes(self) -> int:
@@ -183,8 +183,8 @@ class SparseConfig:
             "CLUSTER": self.cluster,
             "TILES": self.tiles,
             "SEQUENCES": self.sequences,
-            "REG_PAIRS": self.held,
-            "SMEM_PAIRS": self.shared,
+            "REG_PAIRS": self.reg_pairs,
+            "SMEM_PAIRS": self.smem_pairs,
             "PLACE_BYTES": self.position_unit_bytes,
             "POINTWISE_THREADS": self.pointwise_threads,
             "LANES": self.lanes_per_state,
@@ -198,7 +198,7 @@ class SparseConfig:
         return f", {self.cluster} a cluster" if self.cluster > 1 else ""
 
     def __str__(self) -> str:
-        where = f"{2 * self.held} in registers" + f", {2 * self.shared} in shared memory" * (self.shared > 0)
+        where = f"{2 * self.reg_pairs} in registers" + f", {2 * self.smem_pairs} in shared memory" * (self.smem_pairs > 0)
         return (
             f"{self.groups} x {self.blocks} blocks of {self.units} units{self._clusters}, {self.sequences} sequences at once, "
             f"{self.tiles} times; elements of a thread: {where}"

@@ -94,14 +94,14 @@ class CostModel:
         is_scheduled = is_bank_scheduled(form.rounds, form.spread, form.techniques.bank_order)
         of_turn = (cost.scheduled_reads if is_scheduled else cost.unscheduled_reads)[form.spread.bank_groups]
         reads = form.rounds * max(4, form.wide_bytes) / 4 * of_turn
-        return BLOCK_THREADS / 32 * (reads + form.shared * pair_words(form.problem) * (1 if form.tiles == 1 else 2))
+        return BLOCK_THREADS / 32 * (reads + form.smem_pairs * pair_words(form.problem) * (1 if form.tiles == 1 else 2))
 
     @property
     def _issue_clocks(self) -> float:
         """Instructions of a tile's products."""
         form, cost, size = self.form, self.coefficients, self.form.problem.arithmetic.bytes
         of_element = cost.sequence_instructions[size] * form.sequences + cost.element_instructions[size]
-        return BLOCK_THREADS / 128 * (form.rounds * of_element + cost.smem_pair_instructions * form.shared)
+        return BLOCK_THREADS / 128 * (form.rounds * of_element + cost.smem_pair_instructions * form.smem_pairs)
 
     @property
     def _exchange_clocks(self) -> float:

@@ -112,17 +112,18 @@ def _form(form: SparseConfig, counts: NDArray[np.int64], device: Device, divide:
     problem, words = form.problem, pair_words(form.problem)
     if sum(form.spread.zeros(problem.hidden)) > MAX_POSITIONS:
         return None
-    room, held = form.room(device), _REGISTER_WORDS // words
-    if room < 1 or counts.sum() > 2 * (room + held) * BLOCK_THREADS * form.blocks:
+    room, reg_pairs = form.room(device), _REGISTER_WORDS // words
+    if room < 1 or counts.sum() > 2 * (room + reg_pairs) * BLOCK_THREADS * form.blocks:
         return None
     per_block = _counts_per_block(form, counts, divide)
     rounds, parts = _shares(form, per_block)
     form = replace(form, rounds=rounds, max_partials=parts)
     room = form.room(device)
-    if room < 1 or rounds > 2 * (room + held) or not _all_pairs_communicate(form, per_block):
+    if room < 1 or rounds > 2 * (room + reg_pairs) or not _all_pairs_communicate(form, per_block):
         return None
     return replace(
-        form, held=min(rounds // 2, held, max(_SPILL_FREE_WORDS[problem.arithmetic.bytes] // words, rounds // 2 - room))
+        form,
+        reg_pairs=min(rounds // 2, reg_pairs, max(_SPILL_FREE_WORDS[problem.arithmetic.bytes] // words, rounds // 2 - room)),
     )
 
 

@@ -60,13 +60,13 @@ def small(cell: str, **options: Any) -> Case:
     return Case(**{"cell": cell, "steps": 5, "batch": 3, "hidden_size": 9, "input_size": 6, "dtype": "bfloat16", **options})
 
 
-def with_weights(form: Form, held: int, shared: int, ring: int) -> Form:
-    """As many parts there as there are; all that are not held are in shared memory where a ring has nothing to bring."""
-    near = -(-(held + shared) // form.m_tiles_per_pass) * form.m_tiles_per_pass
+def with_weights(form: Form, reg_fragments: int, smem_fragments: int, ring: int) -> Form:
+    """So many fragments there, or as many as there are. The others are in shared memory where a ring has nothing to bring."""
+    near = -(-(reg_fragments + smem_fragments) // form.m_tiles_per_pass) * form.m_tiles_per_pass
     if not ring or form.fragments_per_warp - near < ring * form.m_tiles_per_pass:
-        held = min(held, form.fragments_per_warp)
-        return replace(form, held=held, shared=form.fragments_per_warp - held)
-    return replace(form, held=held, shared=near - held, stream_stages=ring)
+        reg_fragments = min(reg_fragments, form.fragments_per_warp)
+        return replace(form, reg_fragments=reg_fragments, smem_fragments=form.fragments_per_warp - reg_fragments)
+    return replace(form, reg_fragments=reg_fragments, smem_fragments=near - reg_fragments, stream_stages=ring)
 
 
 SENDS = "if (p * POINTWISE_WARPS + warp < BLOCKS - 1)"
@@ -74,7 +74,7 @@ A_BLOCK_IS_SENT_NOTHING = (SENDS, SENDS.replace("BLOCKS - 1", "BLOCKS - 2"))
 GATES_OF_CLUSTER = "cluster_pointwise_warps.cuh"
 
 
-def _plant(name: str, right: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def plant_fault(name: str, right: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """name: of the kernel or the header."""
 
     def change(changed: str, text: str) -> str:
@@ -85,7 +85,7 @@ def _plant(name: str, right: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -
     clusters_on_cpu.forget()
 
 
-def _fails(case: Case, order: int) -> bool:
+def fails(case: Case, order: int) -> bool:
     try:
         return bool(verdicts(case, order))
     except Broken:
@@ -94,9 +94,9 @@ def _fails(case: Case, order: int) -> bool:
 
 def expect_seen(case: Case, monkeypatch: pytest.MonkeyPatch, name: str, right: str, wrong: str) -> None:
     """That the case passes, and in some order of the threads no longer with the fault in the kernel or header of that name."""
-    assert not _fails(case, 0)
-    _plant(name, right, wrong, monkeypatch)
-    assert any(_fails(case, order) for order in range(8)), right
+    assert not fails(case, 0)
+    plant_fault(name, right, wrong, monkeypatch)
+    assert any(fails(case, order) for order in range(8)), right
 
 
 def expect_right(case: Case) -> PersistentGpu:

@@ -13,7 +13,7 @@ from pytest_ecornn.implementations._common.recurrent_problem import Device, Math
 from pytest_ecornn.implementations.persistent_gpu import PersistentGpu, kernel
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.verification import calls, verification
-from tests.helpers.persistent import _plant, small, with_weights
+from tests.helpers.persistent import plant_fault, small, with_weights
 from tests.simulator import clusters_on_cpu
 
 A100 = Device(108, 166_912, 1)
@@ -34,7 +34,7 @@ def assert_it_fits(form: Form, device: Device) -> None:
 @pytest.fixture
 def sizes() -> dict[str, int]:
     """Of the form that is forced."""
-    return {"units": 12, "tiles": 1, "groups": 2, "held": 1, "buffers": 0, "readers": 0}
+    return {"units": 12, "tiles": 1, "groups": 2, "reg_fragments": 1, "buffers": 0, "load_threads": 0}
 
 
 @pytest.fixture
@@ -45,12 +45,14 @@ def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
         yield
 
 
-def form_of(problem: ProblemSize, units: int, tiles: int, groups: int, held: int, buffers: int, readers: int) -> Form:
-    blocks, threads = -(-problem.hidden // units), readers or (0, 256, 128)[buffers]
+def form_of(
+    problem: ProblemSize, units: int, tiles: int, groups: int, reg_fragments: int, buffers: int, load_threads: int
+) -> Form:
+    blocks, threads = -(-problem.hidden // units), load_threads or (0, 256, 128)[buffers]
     form = Form(
-        problem, units, blocks, tiles, groups, is_grid=True, buffers=buffers, readers=threads, reallocates_registers=True
+        problem, units, blocks, tiles, groups, is_grid=True, buffers=buffers, load_threads=threads, reallocates_registers=True
     )
-    return with_weights(form, held, 0, 0)
+    return with_weights(form, reg_fragments, 0, 0)
 
 
 TF32 = {"dtype": "float32", "precision": "tf32"}
@@ -66,7 +68,7 @@ def assert_a_lost_packet_is_reported(monkeypatch: pytest.MonkeyPatch, *planted: 
     layer = persistent_gpu.make_layer(case, problem.weights, torch.device("cpu"))
     monkeypatch.setattr(kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
     with monkeypatch.context() as patch, torch.inference_mode():
-        _plant(*planted, patch)
+        plant_fault(*planted, patch)
         found = calls.run(layer, problem)
     assert all(torch.as_tensor(one).isnan().any() for one in found.values())
     with pytest.raises(RuntimeError, match="an earlier launch of a persistent kernel on cpu is wrong: a block waited 2e-06 s"):

@@ -23,10 +23,17 @@ class Forced(NTiledGridConfig):
 
 
 def form_of(
-    problem: ProblemSize, units: int, tiles: int, n_tiles: int, held: int, at_once: int, sum_buffers: int, presplit: int = 0
+    problem: ProblemSize,
+    units: int,
+    tiles: int,
+    n_tiles: int,
+    reg_fragments: int,
+    at_once: int,
+    sum_buffers: int,
+    presplit: int = 0,
 ) -> Form:
     """A form; where products are split, with so many presplit fragments, or as many as there are."""
     shape = {"is_grid": True, "n_tiles": n_tiles, "at_once": at_once, "sum_buffers": sum_buffers}
     form = Forced(problem, units, -(-problem.hidden // units), tiles, WARPS, **shape)
     presplit = min(presplit, form.fragments) * problem.arithmetic.is_3xtf32
-    return with_weights(replace(form, presplit_fragments=presplit), held, 0, 0)
+    return with_weights(replace(form, presplit_fragments=presplit), reg_fragments, 0, 0)

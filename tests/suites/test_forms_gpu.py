@@ -40,7 +40,7 @@ def test_the_best_of_each_kind_is_measured_and_with_them_the_one_that_is_chosen(
 def test_a_form_is_forced_within_only() -> None:
     case = small("lstm", dtype="float16", mode="training", hidden_size=24)
     problem = ProblemSize("lstm", 24, 3, MathMode(2, False))
-    form = Form(problem, 8, 3, 1, 1, held=1)
+    form = Form(problem, 8, 3, 1, 1, reg_fragments=1)
     usual, made = kernel.compile_layer, []
 
     def plan(shape: Any, kind: Any) -> Any:

@@ -28,7 +28,7 @@ from pytest_ecornn.suites.promises.jitter import jittered
 from pytest_ecornn.suites.promises.repeats import Repeated, Tally, repeat
 from tests.helpers import persistent, persistent_grid
 from tests.helpers.kernel_forms import copied, source_of, variants
-from tests.helpers.persistent import _plant
+from tests.helpers.persistent import plant_fault
 from tests.helpers.requirements import needs_compiler, needs_hopper, needs_nvrtc
 from tests.simulator.clusters_on_cpu import H200, Broken, ClustersOnCpu
 
@@ -150,7 +150,7 @@ def test_in_clusters_random_waits_change_nothing(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.usefixtures("on_cpu")
 def test_there_are_random_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     (one,) = soak_gpu.built(IN_CLUSTERS[:1], on_clusters)
-    _plant("jitter.cuh", "sleep_ns(of_block / 16 % 16384)", "spin_until([] { return false; })", monkeypatch)
+    plant_fault("jitter.cuh", "sleep_ns(of_block / 16 % 16384)", "spin_until([] { return false; })", monkeypatch)
     one.again()
     with jittered(0), pytest.raises(Broken, match="hangs"):
         one.again()
@@ -195,7 +195,7 @@ def test_pruned_cases_are_of_every_kind_of_form() -> None:
     forms = [form for form in found if isinstance(form, SparseConfig)]
     assert len(forms) == len(found)
     assert {(form.cluster > 1, form.problem.is_backward) for form in forms} == set(product((False, True), repeat=2))
-    assert {form.tiles > 1 for form in forms} == {form.shared > 0 for form in forms} == {False, True}
+    assert {form.tiles > 1 for form in forms} == {form.smem_pairs > 0 for form in forms} == {False, True}
 
 
 def without_a_gpu(build: Callable[[Case, Weights], Layer], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ LATENCY_US = 0.2  # one way, measured, every block telling all others a few byte
 TOLD_BYTES_A_CLOCK = 32  # that come to a block
 PRODUCT_CLOCKS = 6.1  # of a quarter of a multiprocessor, for 16 rows, 8 columns and 32 bytes of what is summed over
 QUARTERS = 4
-PART_BYTES = 8192  # of the weights, of all warps of a block
+FRAGMENT_BYTES = 8192  # of the weights, of all warps of a block
 SHARED_BYTES_A_CLOCK, LEFT_OVER_BYTES_A_CLOCK = 128, 64  # from shared memory, and by way of it from the L2 cache
 
 
@@ -27,7 +27,8 @@ def handoff_us(form: Form) -> float:
 def busy_us(form: Form) -> float:
     """The products of a tile, or the reads of their weights, whichever takes longer: they overlap."""
     products = form.fragments * WARPS / QUARTERS * form.problem.arithmetic.products * PRODUCT_CLOCKS * form.wide / TILE
-    reads = form.shared * PART_BYTES / SHARED_BYTES_A_CLOCK + form.streamed_fragments * PART_BYTES / LEFT_OVER_BYTES_A_CLOCK
+    from_smem, streamed = form.smem_fragments * FRAGMENT_BYTES, form.streamed_fragments * FRAGMENT_BYTES
+    reads = from_smem / SHARED_BYTES_A_CLOCK + streamed / LEFT_OVER_BYTES_A_CLOCK
     return max(products, reads) / CLOCKS_A_US
 
 

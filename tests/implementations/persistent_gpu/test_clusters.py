@@ -30,12 +30,12 @@ from tests.helpers.persistent import (
     ARITHMETICS,
     CELLS,
     GATES_OF_CLUSTER,
-    _fails,
-    _plant,
     assert_a_lost_message_raises,
     expect_right,
     expect_seen,
+    fails,
     layer_of,
+    plant_fault,
     small,
     verdicts,
     with_fault,
@@ -73,11 +73,11 @@ def test_a_form_covers_all_units_and_sequences_and_fits(
     assert 8 * form.tiles * form.clusters >= batch > 8 * form.tiles * (form.clusters - 1)
     assert form.blocks <= device.largest_cluster
     assert form.shared_bytes <= device.shared_bytes
-    assert 8 * form.held < 255  # registers
-    assert 1 <= form.held <= form.held + form.shared <= form.fragments_per_warp
+    assert 8 * form.reg_fragments < 255  # registers
+    assert 1 <= form.reg_fragments <= form.reg_fragments + form.smem_fragments <= form.fragments_per_warp
     assert form.m_tiles_per_warp % form.m_tiles_per_pass == 0
     if form.streamed_fragments:
-        assert (form.held + form.shared) % form.m_tiles_per_pass == 0
+        assert (form.reg_fragments + form.smem_fragments) % form.m_tiles_per_pass == 0
         assert 1 <= form.stream_stages < form.streamed_fragments // form.m_tiles_per_pass
 
 
@@ -170,12 +170,12 @@ FORMS = {
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(("cell", "sizes"), [(cell, sizes) for cell, every in FORMS.items() for sizes in every])
 def test_every_kind_of_form_passes_the_rule(cell: str, sizes: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    units, tiles, groups, held, shared, ring, hidden, batch, dtype = sizes
+    units, tiles, groups, reg_fragments, smem_fragments, ring, hidden, batch, dtype = sizes
 
     def form_of(shape: persistent_kernel.Shape, kind: KernelSpec) -> Form:
         problem = kind.problem(cell, hidden, batch)
         form = Form(problem, units, -(-hidden // units), tiles, 1 if kind.is_backward else groups)
-        return with_weights(form, held, shared, ring)
+        return with_weights(form, reg_fragments, smem_fragments, ring)
 
     monkeypatch.setattr(persistent, "form_of", form_of)
     options = {"steps": 3, "ragged": True, "bidirectional": True, "has_state": True, "mode": "training", "dtype": dtype}
@@ -253,8 +253,8 @@ def test_faults_of_the_weights_left_over_are_seen(fault: str, is_backward: bool,
     monkeypatch.setattr(persistent, "form_of", form_of)
     case = small("lstm", hidden_size=64, dtype="float32", mode="training")
     assert verdicts(case) == []
-    _plant("resident_weights.cuh", *FAULTS_LEFT_OVER[fault], monkeypatch)
-    assert _fails(case, 0)
+    plant_fault("resident_weights.cuh", *FAULTS_LEFT_OVER[fault], monkeypatch)
+    assert fails(case, 0)
 
 
 LOST = {
@@ -272,7 +272,7 @@ def test_a_lost_message_ends_the_launch_with_nan_and_a_later_call_raises(kernel:
     problem = contents.problem(case)
     monkeypatch.setattr(persistent_kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
     with monkeypatch.context() as patch, torch.inference_mode(not is_backward):
-        _plant(kernel, *LOST[kernel], patch)
+        plant_fault(kernel, *LOST[kernel], patch)
         found = calls.run(layer_of(case, problem.weights), problem)
     of_pass = [one for name, one in found.items() if name.startswith("grad") == is_backward]
     assert all(torch.as_tensor(one).isnan().any() for one in of_pass)

@@ -15,7 +15,7 @@ from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.config import Form
 from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
 from tests.helpers import persistent_grid
-from tests.helpers.persistent import CELLS, _plant, expect_seen, small, verdicts
+from tests.helpers.persistent import CELLS, expect_seen, plant_fault, small, verdicts
 from tests.helpers.persistent_grid import (
     A100,
     ARITHMETICS,
@@ -73,8 +73,13 @@ def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
     [
         ("lstm", PRECISIONS[0], {"tiles": 2}, {"batch": 17, "ragged": True}),
         ("gru", PRECISIONS[2], {"tiles": 2}, {"batch": 17, "bidirectional": True}),
-        ("lstm", PRECISIONS[2], {"units": 20, "tiles": 3, "held": 3}, {"hidden_size": 91, "batch": 19, "batch_first": True}),
-        ("gru", PRECISIONS[1], {"units": 20, "tiles": 3, "held": 3}, {"hidden_size": 61, "batch": 19}),
+        (
+            "lstm",
+            PRECISIONS[2],
+            {"units": 20, "tiles": 3, "reg_fragments": 3},
+            {"hidden_size": 91, "batch": 19, "batch_first": True},
+        ),
+        ("gru", PRECISIONS[1], {"units": 20, "tiles": 3, "reg_fragments": 3}, {"hidden_size": 61, "batch": 19}),
         ("rnn_tanh", PRECISIONS[3], {"units": 20, "tiles": 3}, {"batch": 19, "ragged": True}),
         ("lstm", PRECISIONS[3], {"units": 36, "groups": 4}, {"hidden_size": 77, "batch": 3, "steps": 9, "ragged": True}),
         ("rnn_relu", PRECISIONS[0], {"units": 36, "groups": 4}, {"hidden_size": 77, "batch": 3, "steps": 9}),
@@ -92,13 +97,18 @@ def test_the_kernel_passes_the_rule(
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("tiles", [1, 2])
 @pytest.mark.parametrize("precision", [PRECISIONS[0], TF32])
-@pytest.mark.parametrize(("buffers", "readers"), [(0, 0), (1, 128), (1, 256), (2, 128)])
+@pytest.mark.parametrize(("buffers", "load_threads"), [(0, 0), (1, 128), (1, 256), (2, 128)])
 def test_more_packets_than_a_thread_has_in_flight_arrive_in_rounds(
-    buffers: int, readers: int, precision: dict[str, str], tiles: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
-    sizes.update(units=8, tiles=tiles, buffers=buffers, readers=readers)
+    buffers: int,
+    load_threads: int,
+    precision: dict[str, str],
+    tiles: int,
+    sizes: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes.update(units=8, tiles=tiles, buffers=buffers, load_threads=load_threads)
     in_flight = "PACKETS_IN_FLIGHT = BUFFERS > 0 ? 16 : 8;"
-    _plant("persistent_forward", in_flight, "PACKETS_IN_FLIGHT = 1;", monkeypatch)
+    plant_fault("persistent_forward", in_flight, "PACKETS_IN_FLIGHT = 1;", monkeypatch)
     assert verdicts(small("lstm", hidden_size=300, batch=8 * tiles, steps=4, mode="inference", **precision)) == []
 
 

@@ -23,10 +23,10 @@ from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shap
 from pytest_ecornn.verification import calls
 from tests.helpers.persistent import (
     CELLS,
-    _plant,
     assert_a_lost_message_raises,
     expect_right,
     expect_seen,
+    plant_fault,
     small,
     verdicts,
     with_fault,
@@ -79,7 +79,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
 @pytest.fixture
 def sizes() -> dict[str, int]:
     """Of the form that is forced backward."""
-    return {"units": 12, "down": 2, "tiles": 1, "groups": 2, "held": 1}
+    return {"units": 12, "down": 2, "tiles": 1, "groups": 2, "reg_fragments": 1}
 
 
 @pytest.fixture
@@ -96,9 +96,9 @@ def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
         yield
 
 
-def form_of(problem: ProblemSize, units: int, down: int, tiles: int, groups: int, held: int) -> Form:
+def form_of(problem: ProblemSize, units: int, down: int, tiles: int, groups: int, reg_fragments: int) -> Form:
     blocks = -(-problem.hidden // units // down) * down
-    return with_weights(Form(problem, units, blocks, tiles, groups, is_grid=True, grid_rows=down), held, 0, 0)
+    return with_weights(Form(problem, units, blocks, tiles, groups, is_grid=True, grid_rows=down), reg_fragments, 0, 0)
 
 
 @needs_compiler
@@ -118,9 +118,9 @@ def test_the_kernel_passes_the_rule(cell: str, precision: dict[str, str]) -> Non
     [
         ("lstm", FLOAT16, {"tiles": 2}, {"batch": 17, "ragged": True}),
         ("gru", FLOAT32, {"tiles": 2, "down": 3}, {"batch": 17, "bidirectional": True}),
-        ("lstm", FLOAT32, {"units": 20, "tiles": 3, "held": 3, "groups": 4}, {"hidden_size": 91, "batch": 19}),
+        ("lstm", FLOAT32, {"units": 20, "tiles": 3, "reg_fragments": 3, "groups": 4}, {"hidden_size": 91, "batch": 19}),
         ("lstm", FLOAT32, {"tiles": 2}, {"batch": 13, "batch_first": True, "ragged": True, "bidirectional": True}),
-        ("gru", BFLOAT16, {"units": 20, "tiles": 3, "held": 3, "groups": 1}, {"hidden_size": 61, "batch": 19}),
+        ("gru", BFLOAT16, {"units": 20, "tiles": 3, "reg_fragments": 3, "groups": 1}, {"hidden_size": 61, "batch": 19}),
         ("rnn_tanh", TF32, {"units": 40, "tiles": 3, "down": 1}, {"hidden_size": 81, "batch": 19, "ragged": True}),
         ("lstm", TF32, {"units": 36, "groups": 8}, {"hidden_size": 77, "batch": 3, "steps": 9, "ragged": True}),
         ("rnn_relu", FLOAT16, {"units": 36, "down": 3}, {"hidden_size": 77, "batch": 3, "steps": 9, "layout": "strided"}),
@@ -187,7 +187,7 @@ def test_a_lost_packet_ends_the_launch_with_nan_and_a_later_call_raises(
     layer = persistent_gpu.make_layer(case, problem.weights, torch.device("cpu"))
     monkeypatch.setattr(kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
     with monkeypatch.context() as patch:
-        _plant(name, *PLANTED[name][fault], patch)
+        plant_fault(name, *PLANTED[name][fault], patch)
         found = calls.run(layer, problem)
     gradients = {name: one for name, one in found.items() if name.startswith("grad")}
     assert all(torch.as_tensor(one).isnan().any() for one in gradients.values())

@@ -39,7 +39,7 @@ from tests.simulator.kernels_on_cpu import build
 @pytest.fixture
 def sizes() -> dict[str, int]:
     """Of the form that is forced."""
-    return {"units": 12, "tiles": 1, "n_tiles": 1, "held": 1, "at_once": 8, "sum_buffers": 2, "presplit": 0}
+    return {"units": 12, "tiles": 1, "n_tiles": 1, "reg_fragments": 1, "at_once": 8, "sum_buffers": 2, "presplit": 0}
 
 
 @pytest.fixture
@@ -58,19 +58,29 @@ def on_cpu(sizes: dict[str, int]) -> Iterator[None]:
     [
         ("lstm", PRECISIONS[0], {"tiles": 2}, {"batch": 17, "ragged": True}),
         ("gru", PRECISIONS[2], {"tiles": 2}, {"batch": 17, "bidirectional": True}),
-        ("lstm", PRECISIONS[2], {"units": 20, "tiles": 3, "held": 3}, {"hidden_size": 91, "batch": 19, "batch_first": True}),
-        ("gru", PRECISIONS[1], {"units": 20, "n_tiles": 3, "held": 3}, {"hidden_size": 61, "batch": 19}),
+        (
+            "lstm",
+            PRECISIONS[2],
+            {"units": 20, "tiles": 3, "reg_fragments": 3},
+            {"hidden_size": 91, "batch": 19, "batch_first": True},
+        ),
+        ("gru", PRECISIONS[1], {"units": 20, "n_tiles": 3, "reg_fragments": 3}, {"hidden_size": 61, "batch": 19}),
         ("rnn_tanh", PRECISIONS[3], {"units": 20, "n_tiles": 2, "tiles": 2}, {"batch": 19, "ragged": True}),
         ("lstm", PRECISIONS[3], {"units": 36, "n_tiles": 2}, {"hidden_size": 77, "batch": 11, "steps": 9, "ragged": True}),
         ("rnn_relu", PRECISIONS[0], {"units": 36, "n_tiles": 4}, {"hidden_size": 77, "batch": 29, "steps": 9}),
         ("lstm", PRECISIONS[2], {"units": 12, "n_tiles": 2, "at_once": 4}, {"hidden_size": 416, "batch": 9, "steps": 4}),
         ("gru", PRECISIONS[0], {"units": 4, "n_tiles": 1, "at_once": 4}, {"hidden_size": 516, "batch": 5, "steps": 4}),
         ("rnn_tanh", PRECISIONS[3], {"units": 12, "n_tiles": 3, "at_once": 2}, {"hidden_size": 601, "batch": 17, "steps": 4}),
-        ("lstm", PRECISIONS[2], {"units": 20, "n_tiles": 2, "held": 5, "presplit": 99}, {"hidden_size": 97, "batch": 13}),
+        (
+            "lstm",
+            PRECISIONS[2],
+            {"units": 20, "n_tiles": 2, "reg_fragments": 5, "presplit": 99},
+            {"hidden_size": 97, "batch": 13},
+        ),
         (
             "gru",
             PRECISIONS[2],
-            {"units": 20, "tiles": 2, "held": 3, "presplit": 5},
+            {"units": 20, "tiles": 2, "reg_fragments": 3, "presplit": 5},
             {"hidden_size": 77, "batch": 11, "steps": 3},
         ),
     ],
@@ -99,7 +109,7 @@ def test_parts_in_halves_change_no_bit(twice: int, sizes: dict[str, int]) -> Non
     case = small("lstm", hidden_size=130, batch=11, steps=4, mode="inference", **PRECISIONS[2])
     problem, found = contents.problem(case), []
     for some in (0, twice):
-        sizes.update(units=20, n_tiles=2, held=4, at_once=3, presplit=some)
+        sizes.update(units=20, n_tiles=2, reg_fragments=4, at_once=3, presplit=some)
         clusters_on_cpu.forget()
         found.append(calls.run(layer_of(case, problem.weights), problem))
     assert all(torch.equal(one, found[1][name]) for name, one in found[0].items())
@@ -238,7 +248,7 @@ def test_every_form_covers_all_units_and_sequences_and_fits(
         assert form.wide * form.tiles * form.clusters >= batch > form.wide * form.tiles * (form.clusters - 1)
         assert (form.streamed_fragments, form.stream_stages) == (0, 0)
         assert form.shared_bytes <= device.shared_bytes
-        assert 1 <= form.held <= form.fragments_per_warp
+        assert 1 <= form.reg_fragments <= form.fragments_per_warp
         assert min(batch, form.wide) <= form.sequences <= form.wide
         assert form.states_per_thread * 32 * WARPS >= form.units * form.sequences
         assert 0 <= form.presplit_fragments <= form.fragments * arithmetic.is_3xtf32

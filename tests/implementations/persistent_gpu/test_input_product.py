@@ -24,9 +24,9 @@ from tests.helpers.requirements import needs_compiler, needs_hopper
 from tests.simulator import clusters_on_cpu
 
 RELU = RNNOptions("rnn_relu", batch_first=False, bidirectional=False, projected=False, tf32=False)
-GRID = {"units": 36, "tiles": 1, "groups": 2, "held": 1, "buffers": 0, "readers": 0}
-N_TILED = {"units": 12, "tiles": 1, "n_tiles": 2, "held": 1, "at_once": 8, "sum_buffers": 2, "presplit": 0}
-KERNELS = ("cluster", "grid", "readers", "abreast")
+GRID = {"units": 36, "tiles": 1, "groups": 2, "reg_fragments": 1, "buffers": 0, "load_threads": 0}
+N_TILED = {"units": 12, "tiles": 1, "n_tiles": 2, "reg_fragments": 1, "at_once": 8, "sum_buffers": 2, "presplit": 0}
+KERNELS = ("cluster", "grid", "load_threads", "abreast")
 
 
 def form_of(kernel: str, shape: Shape, kind: KernelSpec) -> Form:
@@ -215,7 +215,7 @@ FAULTS = {
 
 @needs_compiler
 @pytest.mark.usefixtures("launched")
-@pytest.mark.parametrize("kernel", ["readers", "grid"], indirect=True)
+@pytest.mark.parametrize("kernel", ["load_threads", "grid"], indirect=True)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = short("lstm", steps=2, batch=16, hidden_size=100, input_size=300, has_state=True, ragged=True)

@@ -35,11 +35,11 @@ from tests.helpers import persistent
 from tests.helpers.persistent import (
     ARITHMETICS,
     CELLS,
-    _plant,
     assert_a_lost_message_raises,
     expect_right,
     expect_seen,
     layer_of,
+    plant_fault,
     small,
     verdicts,
     with_fault,
@@ -68,7 +68,7 @@ def test_a_wave_is_all_on_chip_at_once_and_promises_less_time(
     assert 2 <= wave.layers <= min(layers, MAX_LAYERS)
     assert wave.layers * wave.clusters * wave.blocks == wave.launch.grid
     assert wave.layers * wave.clusters <= H200.clusters(wave.blocks)
-    assert wave.held + wave.shared == wave.fragments_per_warp
+    assert wave.reg_fragments + wave.smem_fragments == wave.fragments_per_warp
     assert wave.shared_bytes <= H200.shared_bytes
     assert wave.launch.block * wave.launch_registers <= 65_536
     form = select_config(problem, H200)
@@ -301,7 +301,7 @@ def test_a_lost_message_ends_the_launch_with_nan_and_a_later_call_raises(who: st
     problem = contents.problem(case)
     monkeypatch.setattr(kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
     with monkeypatch.context() as patch:
-        _plant(*LOST[who], patch)
+        plant_fault(*LOST[who], patch)
         found = calls.run(layer_of(case, problem.weights), problem)
     assert found["output"].isnan().all()
     with pytest.raises(RuntimeError, match="an earlier launch of a persistent kernel on cpu is wrong: a block waited 2e-06 s"):

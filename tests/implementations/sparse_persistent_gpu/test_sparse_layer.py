@@ -26,7 +26,7 @@ from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL, Spar
 from pytest_ecornn.implementations.sparse_persistent_gpu.heuristics import capacity, expected_counts, select_config
 from pytest_ecornn.implementations.sparse_persistent_gpu.layer import Layer
 from pytest_ecornn.verification import calls, verification
-from tests.helpers.persistent import _plant
+from tests.helpers.persistent import plant_fault
 from tests.helpers.requirements import needs_compiler
 from tests.simulator import clusters_on_cpu
 from tests.simulator.clusters_on_cpu import FEW, H200, Broken
@@ -98,7 +98,7 @@ def test_a_form_covers_all_units_and_sequences_and_fits(
     assert form.units * form.blocks >= hidden > form.units * (form.blocks - 1)
     assert form.sequences * form.tiles * form.groups >= batch > form.sequences * form.tiles * (form.groups - 1)
     assert form.shared_bytes <= device.shared_bytes
-    assert form.rounds == 2 * (form.held + form.shared)
+    assert form.rounds == 2 * (form.reg_pairs + form.smem_pairs)
     assert form.launch.grid == form.blocks * form.groups
     assert techniques.wide_reads or form.sequences == 1
     assert form.cluster == 1 or (techniques.clusters and form.tiles == 1 and form.blocks % form.cluster == 0)
@@ -337,12 +337,12 @@ def test_each_technique_may_be_left_out(cell: str, techniques: Techniques, has_s
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("batch", [1, 2, 3, 8, 33])
-@pytest.mark.parametrize("held", [0, 1, 100])
+@pytest.mark.parametrize("reg_pairs", [0, 1, 100])
 @pytest.mark.thinned(2)
 def test_elements_lie_in_registers_and_in_shared_memory(
-    dtype: str, batch: int, held: int, monkeypatch: pytest.MonkeyPatch
+    dtype: str, batch: int, reg_pairs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heuristics, "_REGISTER_WORDS", 3 * held)
+    monkeypatch.setattr(heuristics, "_REGISTER_WORDS", 3 * reg_pairs)
     case = small("lstm", batch=batch, hidden_size=64, density=0.6, dtype=dtype, mode="training", ragged=True)
     assert verdicts(case) == []
 
@@ -438,7 +438,7 @@ def test_faults_are_seen(name: str, fault: tuple[str, str], techniques: Techniqu
     ]
     monkeypatch.setattr(heuristics, "_REGISTER_WORDS", 6)
     assert not any(fails(case, 0, techniques) for case in cases)
-    _plant(name, *fault, monkeypatch)
+    plant_fault(name, *fault, monkeypatch)
     assert any(fails(case, order, techniques) for case in cases for order in range(8))
 
 
@@ -455,7 +455,7 @@ def fails(case: Case, order: int, techniques: Techniques = ALL) -> bool:
 def test_faults_of_clusters_are_seen(fault: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     case = small("lstm", steps=10, has_state=True, hidden_size=70, mode="training", density=0.2)
     assert not fails(case, 0)
-    _plant(*fault, monkeypatch)
+    plant_fault(*fault, monkeypatch)
     assert any(fails(case, order) for order in range(8))
 
 
@@ -484,7 +484,7 @@ def test_what_is_lost_ends_the_launch_with_nan_and_a_later_call_raises(
     layer, _ = sparse_persistent_gpu.make_layer(case, problem.weights, torch.device("cpu"), techniques)
     monkeypatch.setattr(kernel, "WATCHDOG_NS", 2000)  # rounds of all threads, here
     with monkeypatch.context() as patch, suppress(RuntimeError):
-        _plant(*planted, patch)
+        plant_fault(*planted, patch)
         found = calls.run(layer, problem)  # whose backward pass raises
         assert all(torch.as_tensor(one).isnan().any() for one in found.values())
     if mode == "inference":

@@ -57,7 +57,7 @@ def test_the_mean_of_ratios_has_the_mean_of_their_bounds() -> None:
 def form(dtype: str = "float16", precision: str = "ieee", **changed: int) -> Form:
     """H 512, 8 sequences: 16 blocks of 32 units each."""
     problem = ProblemSize("lstm", 512, 8, MathMode.of(dtype, precision))
-    made = Form(problem, units=32, blocks=16, tiles=1, k_partitions=1, held=16)
+    made = Form(problem, units=32, blocks=16, tiles=1, k_partitions=1, reg_fragments=16)
     return replace(made, **changed)
 
 
@@ -66,7 +66,7 @@ def us(clocks: float) -> float:
 
 
 def test_a_step_waits_for_what_is_handed_on_and_then_multiplies() -> None:
-    assert persistent_floor.PART_BYTES == tiling.PART_BYTES
+    assert persistent_floor.FRAGMENT_BYTES == tiling.FRAGMENT_BYTES
     assert form().fragments_per_warp == 16
     assert persistent_floor.handoff_us(form()) == pytest.approx(0.2 + us(32 * 8 * 2 * 16 / 32))
     assert persistent_floor.busy_us(form()) == pytest.approx(us(16 * 2 * 2 * 6.1))
@@ -74,21 +74,21 @@ def test_a_step_waits_for_what_is_handed_on_and_then_multiplies() -> None:
 
 
 def test_reads_of_weights_overlap_with_products() -> None:
-    shared, left_over = form(held=8, shared=8), form(held=2, shared=8, stream_stages=2)
+    shared, left_over = form(reg_fragments=8, smem_fragments=8), form(reg_fragments=2, smem_fragments=8, stream_stages=2)
     assert left_over.streamed_fragments == 6
     assert persistent_floor.busy_us(shared) == pytest.approx(us(8 * 64))  # over the products' 390
-    assert persistent_floor.busy_us(form(held=12, shared=4)) == persistent_floor.busy_us(form())
+    assert persistent_floor.busy_us(form(reg_fragments=12, smem_fragments=4)) == persistent_floor.busy_us(form())
     assert persistent_floor.busy_us(left_over) == pytest.approx(us(8 * 64 + 6 * 128))
 
 
 def test_a_part_in_two_halves_is_multiplied_once() -> None:
     problem = ProblemSize("lstm", 650, 32, MathMode.of("float32", "ieee"))
-    plain = NTiledGridConfig(problem, 12, 55, 1, 8, held=18, is_grid=True, n_tiles=2)
-    assert persistent_floor.busy_us(replace(plain, held=36, presplit_fragments=18)) == persistent_floor.busy_us(plain)
+    plain = NTiledGridConfig(problem, 12, 55, 1, 8, reg_fragments=18, is_grid=True, n_tiles=2)
+    assert persistent_floor.busy_us(replace(plain, reg_fragments=36, presplit_fragments=18)) == persistent_floor.busy_us(plain)
 
 
 def test_products_of_float32s_accuracy_are_three_of_tf32() -> None:
-    split, tf32 = (persistent_floor.busy_us(form("float32", precision, held=32)) for precision in ("ieee", "tf32"))
+    split, tf32 = (persistent_floor.busy_us(form("float32", precision, reg_fragments=32)) for precision in ("ieee", "tf32"))
     assert split == pytest.approx(3 * tf32)
 
 
