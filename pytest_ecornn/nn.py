@@ -1,24 +1,27 @@
 """torch.nn's RNN, LSTM and GRU run by persistent_gpu's kernels, in whose launch recurrent weights stay on chip for all steps.
 
-They are torch.nn's own modules, parameters and checks; only what computes is another. On a CUDA device the kernels run or the
-call raises: nothing is slow there in silence. On others forward is torch.nn's. Source: Diamos et al., Persistent RNNs, 2016.
+They have torch.nn's arguments, parameters, state_dict, shapes and errors. The kernels run wherever they can, torch.nn
+elsewhere: `notes()` says which and why. With `backend="persistent_gpu"` the kernels run or the call raises.
+Source: Diamos et al., Persistent RNNs, 2016.
 
-torch.nn calls cuDNN there, whose version 9.19 is wrong in float16 for some shapes (docs/notes/cudnn.md). These modules do not.
+On a CUDA device torch.nn calls cuDNN, whose version 9.19 is wrong in float16 for some shapes (docs/notes/cudnn.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from pytest_ecornn.contract import State, cells
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
+from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from pytest_ecornn.reference.precision import current
@@ -26,39 +29,124 @@ from pytest_ecornn.reference.precision import current
 __all__ = ["GRU", "LSTM", "RNN"]
 
 
-class _Persistent(nn.RNNBase):
-    """Common base of RNN, LSTM and GRU; precedes torch.nn's class among the bases, so that `super()` is torch.nn's."""
+BACKENDS = ("auto", "persistent_gpu", "torch")
+
+
+class _Recurrent(nn.RNNBase):
+    """Common base of RNN, LSTM and GRU. It is no torch.nn.RNN, LSTM or GRU, of which torch.compile refuses subclasses."""
+
+    _torch_class: ClassVar[type[nn.RNNBase]]
+    # Also of modules that were pickled without them. _accepted: kinds of calls that the kernels run.
+    _backend, _notes = "auto", "not called yet"
+    _accepted: frozenset[tuple[object, ...]] = frozenset()
+
+    def __init__(self, mode: str, *args: Any, backend: str = "auto", **kwargs: Any) -> None:
+        if backend not in BACKENDS:
+            raise ValueError(f"expected backend as one of {', '.join(BACKENDS)}, got {backend!r}")
+        self._backend = backend
+        super().__init__(mode, *args, **kwargs)
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """output, final states: torch.nn's shapes, T time steps, B sequences, D directions, L layers.
 
         input: [T, B, I], with `batch_first` [B, T, I], of one sequence [T, I], or a PackedSequence, which output is then too.
-        hx: None for zeros, or [L*D, B, H], of one sequence [L*D, H]; of LSTM a pair of those. bfloat16, float16 or float32 on a
-        CUDA device, whose products of float32 are TF32 where torch.backends.cudnn.rnn says so; under autocast all is cast to
-        its dtype. Differentiable once. A weight that requires no gradient costs nothing backward.
+        hx: None for zeros, or [L*D, B, H], of one sequence [L*D, H]; of LSTM a pair of those. Under autocast all is cast to its
+        dtype. The kernels take bfloat16, float16 and float32 on a CUDA device, whose products of float32 are TF32 where
+        torch.backends.cudnn.rnn says so, and an H that fits on the chip. A weight that requires no gradient costs nothing.
 
-        Raises what torch.nn raises. On a CUDA device also ValueError, which says what was expected and what came: for another
-        dtype, H that does not fit on the chip, a device that the kernels do not run on, or do not train on where a gradient is
-        wanted; NotImplementedError for a gradient of a gradient and for forward-mode gradients; RuntimeError where an earlier
-        launch is known to have given up. Empty input is torch.nn's: no sequences give empty results, no steps an error.
+        Raises what torch.nn raises; with backend "persistent_gpu" ValueError where the kernels do not run. Where they run also
+        NotImplementedError for a gradient of a gradient, and RuntimeError where an earlier launch is known to have given up.
         """
         rows = input.data if isinstance(input, PackedSequence) else input
-        if not _is_run_by_kernels(rows.device) or rows.numel() == 0:
-            return super().forward(input, hx)
+        if not isinstance(rows, Tensor) or rows.numel() == 0 or not self._has_right_dimensions(input, hx):
+            return self._torch_class.forward(self, input, hx)  # which says what is wrong
+        if reason := self._refusal(input, rows, hx):
+            if self._backend == "persistent_gpu":
+                raise ValueError(reason)
+            self._notes = f"torch: {reason}"
+            return self._torch_class.forward(self, input, hx)
+        self._notes = "persistent_gpu"
         if isinstance(input, PackedSequence):
             return self._run_packed(input, hx)
-        dimensions = [one.dim() for one in cells.unpack_state(hx)]
-        states = 2 if self.mode == "LSTM" else 1
-        if input.dim() not in (2, 3) or dimensions not in ([], [input.dim()] * states):
-            return super().forward(input, hx)  # which says what is wrong
         if input.dim() == 3:
             return self._run(input, hx)
         batch = 0 if self.batch_first else 1
         output, final = self._run(input.unsqueeze(batch), _map_states(hx, lambda state: state.unsqueeze(1)))
         return output.squeeze(batch), _map_states(final, lambda state: state.squeeze(1))
 
+    @property
+    def backend(self) -> str:
+        return self._backend
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + (f", backend={self._backend!r}" if self._backend != "auto" else "")
+
+    def notes(self) -> str:
+        """What ran the last call: "persistent_gpu", or "torch" and the reason."""
+        return self._notes
+
     def flatten_parameters(self) -> None:
-        """Does nothing: kernels read parameters in place, and cuDNN's one buffer for all would have to be aligned for them."""
+        """Lays parameters out in one buffer for cuDNN where torch.nn always runs them. The kernels read them where they are."""
+        if self._is_always_run_by_torch():
+            super().flatten_parameters()
+
+    def _is_always_run_by_torch(self) -> bool:
+        weight = self._flat_weights[0]
+        if self._backend == "torch" or self.proj_size or weight is None:
+            return True
+        smallest = self.mode, 1, self.hidden_size, weight.dtype, weight.device
+        return _is_run_by_kernels(weight.device) and _refusal_of_sizes(*smallest, False, False) is not None
+
+    def _has_right_dimensions(self, input: Any, hx: Any) -> bool:
+        if isinstance(input, PackedSequence):
+            return True
+        dimensions = [one.dim() for one in cells.unpack_state(hx)]
+        states = 2 if self.mode == "LSTM" else 1
+        return input.dim() in (2, 3) and dimensions in ([], [input.dim()] * states)
+
+    def _refusal(self, input: Any, rows: Tensor, hx: Any) -> str | None:
+        """Why the kernels do not run a call, or None."""
+        if torch._C._are_functorch_transforms_active():
+            return "the kernels have no transforms of torch.func"
+        if forward_ad._current_level >= 0:
+            return "the kernels have no forward-mode gradient"
+        if torch.compiler.is_compiling():
+            return self._refusal_of_kind(input, rows, hx)
+        batch, dtype, device, may_train = kind = self._batch_of(input), rows.dtype, rows.device, torch.is_grad_enabled()
+        if kind in self._accepted:
+            return None
+        reason = self._refusal_of_kind(input, rows, hx)
+        # What runs in this dtype, in full precision and in training runs under autocast, in TF32 and without gradients.
+        if not reason and not _refusal_of_sizes(self.mode, batch, self.hidden_size, dtype, device, may_train, False):
+            self._accepted = self._accepted | {kind}
+        return reason
+
+    def _refusal_of_kind(self, input: Any, rows: Tensor, hx: Any) -> str | None:
+        """As `_refusal`, by all on which it depends: calls of one size, dtype, device and gradient mode mostly share it."""
+        if self._backend == "torch":
+            return "backend is torch"
+        if not _is_run_by_kernels(rows.device):
+            return f"on {rows.device}: the kernels run on a CUDA device"
+        if self.proj_size:
+            return f"expected proj_size 0, got {self.proj_size}: the kernels do not project states"
+        batch = self._batch_of(input)
+        if torch.compiler.is_compiling():
+            batch = _next_power_of_2(batch)  # fewer graphs are made
+        dtype = _cast(rows.device)(rows[:0]).dtype
+        trains = torch.is_grad_enabled() and self._requires_grad(rows, hx)
+        is_tf32 = dtype == torch.float32 and current("rnn") == "tf32"
+        reason: str | None = _refusal_of_sizes(self.mode, batch, self.hidden_size, dtype, rows.device, trains, is_tf32)
+        return reason
+
+    def _batch_of(self, input: Any) -> int:
+        if isinstance(input, PackedSequence):
+            return int(input.batch_sizes[0])
+        return 1 if input.dim() == 2 else input.shape[0 if self.batch_first else 1]
+
+    def _requires_grad(self, rows: Tensor, hx: Any) -> bool:
+        if rows.requires_grad or True in [one.requires_grad for one in cells.unpack_state(hx)]:
+            return True
+        return True in [one.requires_grad for one in self._flat_weights if one is not None]
 
     def _run_packed(self, packed: PackedSequence, hx: State) -> tuple[PackedSequence, State]:
         """Runs sequences in the order of their lengths, as in `packed`; initial and final states are in the batch's order."""
@@ -109,11 +197,37 @@ def _is_run_by_kernels(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-@lru_cache
+@lru_cache(maxsize=4096)
+def _cached_refusal(
+    mode: str, batch: int, hidden: int, dtype: torch.dtype, device: torch.device, trains: bool, tf32: bool
+) -> str | None:
+    kind = kernel.KernelSpec(dtype, device, tf32, saves_for_backward=trains)
+    return kernel.refusal(kernel.Shape(mode.lower(), 1, batch, hidden, batch_first=False), kind)  # no refusal depends on T
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _refusal_of_sizes(*given: Any) -> str | None:
+    """Why the kernels do not run calls of those sizes, or None. torch.compile does not look into it."""
+    return _cached_refusal(*given)
+
+
+def _next_power_of_2(size: int) -> int:
+    found = 8
+    while found < size:
+        found *= 2
+    return found
+
+
+_names_of: dict[tuple[int, bool], list[str]] = {}  # no lru_cache, into which torch.compile looks with a warning
+
+
 def _names(layers: int, bidirectional: bool) -> list[str]:
     """Names of all parameters, layer by layer."""
-    endings = [f"_l{layer}{end}" for layer in range(layers) for end in ("", "_reverse")[: 1 + bidirectional]]
-    return [name + suffix for suffix in endings for name in PARAMETERS]
+    found = _names_of.get((layers, bidirectional))
+    if found is None:
+        endings = [f"_l{layer}{end}" for layer in range(layers) for end in ("", "_reverse")[: 1 + bidirectional]]
+        found = _names_of[layers, bidirectional] = [name + suffix for suffix in endings for name in PARAMETERS]
+    return found
 
 
 def _cast(device: torch.device) -> Callable[[Tensor], Tensor]:
@@ -131,21 +245,51 @@ def _map_states(state: State, function: Callable[[Tensor], Tensor]) -> State:
     return tuple(map(function, state))
 
 
-class RNN(_Persistent, nn.RNN):
-    """torch.nn.RNN, tanh or relu, in its place: the same arguments, parameters, state_dict, shapes and errors (`forward`)."""
+class RNN(_Recurrent):
+    """torch.nn.RNN, tanh or relu, in its place: its arguments, parameters, state_dict, shapes and errors (`forward`).
 
-
-class GRU(_Persistent, nn.GRU):
-    """torch.nn.GRU in its place: the same arguments, parameters, state_dict, shapes and errors (`forward`)."""
-
-
-class LSTM(_Persistent, nn.LSTM):
-    """torch.nn.LSTM in its place: the same arguments, parameters, state_dict, shapes and errors (`forward`).
-
-    Raises ValueError for a proj_size: the kernels have no projection of the states.
+    backend: "auto", or "persistent_gpu" or "torch" alone. Raises ValueError for another.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if self.proj_size:
-            raise ValueError(f"expected proj_size 0, got {self.proj_size}: only torch.nn.LSTM projects its states")
+    _torch_class = nn.RNN
+
+    def __init__(self, *args: Any, backend: str = "auto", **kwargs: Any) -> None:
+        _check_no_projection(kwargs)
+        nonlinearity = args[3] if len(args) > 3 else kwargs.pop("nonlinearity", "tanh")
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'.")
+        self.nonlinearity = nonlinearity
+        super().__init__(f"RNN_{nonlinearity.upper()}", *args[:3], *args[4:], backend=backend, **kwargs)
+
+
+class GRU(_Recurrent):
+    """torch.nn.GRU in its place: its arguments, parameters, state_dict, shapes and errors (`forward`).
+
+    backend: as RNN's.
+    """
+
+    _torch_class = nn.GRU
+
+    def __init__(self, *args: Any, backend: str = "auto", **kwargs: Any) -> None:
+        _check_no_projection(kwargs)
+        super().__init__("GRU", *args, backend=backend, **kwargs)
+
+
+class LSTM(_Recurrent):
+    """torch.nn.LSTM in its place: its arguments, parameters, state_dict, shapes and errors (`forward`).
+
+    backend: as RNN's.
+    """
+
+    _torch_class = nn.LSTM
+    get_expected_cell_size = nn.LSTM.get_expected_cell_size
+    check_forward_args = nn.LSTM.check_forward_args  # type: ignore[assignment]
+    permute_hidden = nn.LSTM.permute_hidden  # type: ignore[assignment]
+
+    def __init__(self, *args: Any, backend: str = "auto", **kwargs: Any) -> None:
+        super().__init__("LSTM", *args, backend=backend, **kwargs)
+
+
+def _check_no_projection(arguments: dict[str, Any]) -> None:
+    if "proj_size" in arguments:
+        raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")

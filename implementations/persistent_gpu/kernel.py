@@ -175,6 +175,19 @@ def compile_layer(shape: Shape, kind: KernelSpec) -> tuple[Form, Kernel]:
     return form, make_kernel(kind, form)
 
 
+def refusal(shape: Shape, kind: KernelSpec) -> str | None:
+    """Why no form runs a layer, or its backward pass where that follows, or None. Nothing is compiled."""
+    try:
+        check(shape, kind)
+    except ValueError as error:
+        return str(error)
+    for one in (kind, kind.backward)[: 1 + kind.saves_for_backward]:
+        form = select_config(one.problem(shape.cell, shape.hidden, shape.batch), Device.of(kind.device))
+        if isinstance(form, str):
+            return form
+    return None
+
+
 def check(shape: Shape, kind: KernelSpec) -> None:
     """Raises ValueError for what no form runs."""
     if min(shape.steps, shape.batch, shape.hidden) < 1:

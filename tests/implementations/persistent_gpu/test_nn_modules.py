@@ -6,6 +6,8 @@ import contextlib
 import copy
 import io
 import pickle
+import re
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +22,7 @@ from pytest_ecornn.implementations._common.recurrent_problem import Device
 from pytest_ecornn.implementations._common.torch_nn import OperatorRecorder
 from pytest_ecornn.implementations._cuda.compile import skip_reason
 from pytest_ecornn.implementations.persistent_gpu import kernel
-from pytest_ecornn.implementations.persistent_gpu.kernel import compile_layer, get_layer_kernel
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, compile_layer, get_layer_kernel
 from pytest_ecornn.reference.precision import fp32_precision
 from tests.helpers import persistent
 from tests.helpers.requirements import needs_compiler, needs_hopper
@@ -40,8 +42,10 @@ NEAR = {torch.float32: {"rtol": 1e-5, "atol": 1e-5}, torch.float16: {"rtol": 1e-
 def by_kernels(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tensors of the CPU are run as those of a CUDA device are."""
     monkeypatch.setattr(pytest_ecornn.nn, "_is_run_by_kernels", lambda device: True)
+    pytest_ecornn.nn._cached_refusal.cache_clear()
     with fp32_precision("rnn", "ieee"):
         yield
+    pytest_ecornn.nn._cached_refusal.cache_clear()
 
 
 @pytest.fixture
@@ -56,12 +60,14 @@ def on_clusters(test: Callable[..., None]) -> Any:
     return needs_compiler(pytest.mark.usefixtures("by_kernels")(test))
 
 
-def both(cell: str, dtype: torch.dtype = torch.float32, device: str = "cpu", **options: Any) -> tuple[nn.RNNBase, nn.RNNBase]:
+def both(
+    cell: str, dtype: torch.dtype = torch.float32, device: str = "cpu", backend: str = "auto", **options: Any
+) -> tuple[nn.RNNBase, Any]:
     """torch.nn's module in float32, this project's in the dtype, of the same weights."""
     theirs, ours, own = MODULES[cell]
     torch.manual_seed(0)
     reference = theirs(I, H, **own, **options)
-    module = ours(I, H, **own, **options, dtype=dtype, device=device)
+    module = ours(I, H, **own, **options, dtype=dtype, device=device, backend=backend)
     module.load_state_dict(reference.state_dict())
     return reference, module
 
@@ -116,6 +122,7 @@ def compare(
     assert_alike(results[1], results[0], dtype)
     assert_alike(of_inputs[1], of_inputs[0], dtype)
     assert {one.dtype for one in tensors(results[1])} == {dtype}
+    assert module.notes() == "persistent_gpu"
     return results[1]
 
 
@@ -265,7 +272,7 @@ def test_what_is_pruned_stays_so(cell: str) -> None:
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # read by torch's compiler
 def test_compiled_it_computes_the_same() -> None:
     _, module = both("lstm", num_layers=2)
-    compiled = torch.compile(module, backend="aot_eager")  # which leaves it out, as torch.nn's
+    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
     found, wanted = compiled(batch(), states(module, B)), module(batch(), states(module, B))
     assert_alike(found, wanted)
     assert_alike(gradients(module, found), gradients(module, wanted))
@@ -401,25 +408,79 @@ def test_a_gradient_of_a_gradient() -> None:
             of_x.square().sum().backward()
 
 
+def expect_torch(cell: str, reason: str, x: Tensor | None = None, dtype: torch.dtype = torch.float32, **options: Any) -> None:
+    """Where the kernels do not run torch.nn does, and says why; with the kernels' name as the backend the call raises."""
+    x = batch().to(dtype) if x is None else x
+    reference, module = both(cell, dtype, **options)
+    found, wanted = module(x), reference.to(dtype)(x)
+    assert all(torch.equal(*pair) for pair in zip(tensors(found), tensors(wanted), strict=True))
+    assert re.search(f"^torch: .*{reason}", module.notes())
+    module = both(cell, dtype, backend="persistent_gpu", **options)[1]
+    with pytest.raises(ValueError, match=reason):
+        module(x)
+
+
 @on_clusters
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, when its forward mode is first used
 def test_forward_mode() -> None:
-    module = both("lstm")[1]
-    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="no forward-mode gradient"):
-        module(torch.autograd.forward_ad.make_dual(batch(), batch()))
+    tangents = []
+    for module in both("gru"):
+        with torch.autograd.forward_ad.dual_level():
+            output, _ = module(torch.autograd.forward_ad.make_dual(batch(), batch().cos()))
+            tangents.append(torch.autograd.forward_ad.unpack_dual(output).tangent)
+    assert torch.equal(*tangents)
+    assert module.notes() == "torch: the kernels have no forward-mode gradient"
+
+
+@on_clusters
+def test_transforms_of_torch_func() -> None:
+    found = []
+    for module in both("gru"):
+        found.append(torch.func.grad(lambda x, module=module: module(x)[0].square().sum())(batch()))
+        notes = getattr(module, "notes", str)()
+    assert torch.equal(*found)
+    assert notes == "torch: the kernels have no transforms of torch.func"
 
 
 @on_clusters
 def test_another_dtype(really_planned: None) -> None:
-    module = both("lstm")[1].double()
-    with pytest.raises(ValueError, match=r"expected one of torch\.bfloat16, .* got torch\.float64"):
-        module(batch().double())
+    expect_torch("lstm", r"expected one of torch\.bfloat16, .* got torch\.float64", dtype=torch.float64)
+
+
+@on_clusters
+def test_what_ran_once_is_judged_anew_where_more_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A form may fit forward and not backward, in 16 bits and not in 32."""
+    asked = []
+
+    def refusal(shape: Shape, kind: KernelSpec) -> str | None:
+        asked.append((kind.dtype, kind.saves_for_backward))
+        return "too large" if kind.saves_for_backward or kind.dtype == torch.float32 else None
+
+    monkeypatch.setattr(kernel, "refusal", refusal)
+    module = both("lstm", torch.float16)[1].requires_grad_(False)
+    notes = []
+    for prepare in (lambda: None, lambda: module.requires_grad_(True), lambda: module.requires_grad_(False), module.float):
+        prepare()
+        module(batch().to(module.weight_hh_l0.dtype))
+        notes.append(module.notes())
+    assert notes == ["persistent_gpu", "torch: too large", "persistent_gpu", "torch: too large"]
+    module.half()
+    with torch.no_grad():
+        module(batch().half())
+        before = len(asked)
+        module(batch().half())
+    assert (len(asked), module.notes()) == (before, "persistent_gpu")
+
+
+@on_clusters
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+def test_a_projection_of_states() -> None:
+    expect_torch("lstm", "expected proj_size 0, got 2: the kernels do not project states", proj_size=2)
 
 
 @on_clusters
 def test_a_device_without_the_kernels(really_planned: None) -> None:
-    with pytest.raises(ValueError, match="on cpu: runs on a CUDA device"):
-        both("gru")[1](batch())
+    expect_torch("gru", "on cpu: runs on a CUDA device")
 
 
 @on_clusters
@@ -427,11 +488,8 @@ def test_a_device_without_the_kernels(really_planned: None) -> None:
 def test_sizes_that_do_not_fit(wanted: Any, really_planned: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "skip_reason", lambda device: None)
     monkeypatch.setattr(kernel.Device, "of", lambda device: Device(132, 2000, 16))
-    with (
-        wanted(),
-        pytest.raises(ValueError, match="H 9 does not fit: the states of 8 sequences must lie in the 2000 bytes"),
-    ):
-        both("gru")[1](batch())
+    with wanted():
+        expect_torch("gru", "H 9 does not fit: the states of 8 sequences must lie in the 2000 bytes")
 
 
 @on_clusters
@@ -498,16 +556,22 @@ def test_a_copy_a_pickle_and_a_checkpoint_are_the_same_module(cell: str) -> None
     for one in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         assert type(one) is type(module)
         assert all(torch.equal(*pair) for pair in zip(tensors(one(batch())), tensors(module(batch())), strict=True))
-    assert isinstance(module, type(reference))
+    assert isinstance(module, nn.RNNBase)
 
 
 def test_arguments_are_torch_nns() -> None:
     assert "num_layers=3" in repr(pytest_ecornn.nn.LSTM(I, H, 3, False, True, 0.1, True))
-    assert pytest_ecornn.nn.RNN(I, H, 1, "relu").mode == "RNN_RELU"
+    assert pytest_ecornn.nn.RNN(I, H, 1, "relu").mode == pytest_ecornn.nn.RNN(I, H, nonlinearity="relu").mode == "RNN_RELU"
+    assert "backend" not in repr(pytest_ecornn.nn.GRU(I, H))
+    assert repr(pytest_ecornn.nn.GRU(I, H, backend="torch")) == "GRU(4, 9, backend='torch')"
+    with pytest.raises(ValueError, match="expected backend as one of auto, persistent_gpu, torch, got 'cudnn'"):
+        pytest_ecornn.nn.GRU(I, H, backend="cudnn")
+    with pytest.raises(ValueError, match="Unknown nonlinearity 'gelu'"):
+        pytest_ecornn.nn.RNN(I, H, nonlinearity="gelu")
     with pytest.raises(ValueError, match="proj_size argument is only supported for LSTM"):
         pytest_ecornn.nn.GRU(I, H, proj_size=2)
-    with pytest.raises(ValueError, match="expected proj_size 0, got 2: only torch"):
-        pytest_ecornn.nn.LSTM(I, H, proj_size=2)
+    with pytest.raises(ValueError, match="proj_size argument is only supported for LSTM"):
+        pytest_ecornn.nn.RNN(I, H, proj_size=2)
 
 
 # On a GPU.
@@ -542,8 +606,35 @@ def test_on_a_gpu_a_step_of_training_under_autocast() -> None:
 
 
 @needs_hopper
-def test_on_a_gpu_nothing_is_slow_in_silence() -> None:
-    with pytest.raises(ValueError, match=r"got torch\.float64"):
-        pytest_ecornn.nn.LSTM(I, H).cuda().double()(batch().cuda().double())
-    with pytest.raises(ValueError, match="H 8192 does not fit"):
-        pytest_ecornn.nn.LSTM(I, 8192, device="cuda")(batch().cuda())
+@pytest.mark.parametrize(
+    ("options", "dtype", "reason"),
+    [
+        ({}, torch.float64, r"got torch\.float64"),
+        ({"proj_size": 2}, torch.float32, "expected proj_size 0, got 2"),
+        ({"hidden_size": 8192}, torch.float16, "H 8192 does not fit"),
+    ],
+)
+def test_on_a_gpu_torch_runs_what_the_kernels_do_not(options: dict[str, int], dtype: torch.dtype, reason: str) -> None:
+    made = {"input_size": I, "hidden_size": H, "device": "cuda", "dtype": dtype} | options
+    module, reference = pytest_ecornn.nn.LSTM(**made), nn.LSTM(**made)
+    reference.load_state_dict(module.state_dict())
+    x = batch().to("cuda", dtype)
+    with warnings.catch_warnings(record=True) as caught, torch.no_grad():
+        assert_alike(module(x), [one.cpu() for one in tensors(reference(x))], torch.float16)
+    assert not caught
+    assert reason.replace("\\", "") in module.notes()
+    with pytest.raises(ValueError, match=reason):
+        pytest_ecornn.nn.LSTM(**made, backend="persistent_gpu")(x)
+
+
+@needs_hopper
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # read by torch's compiler
+@pytest.mark.parametrize("cell", MODULES)
+def test_on_a_gpu_it_compiles_as_one_graph(cell: str) -> None:
+    module = both(cell, torch.float16, "cuda", num_layers=2)[1]
+    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+    x = batch().to("cuda", torch.float16)
+    found, wanted = compiled(x), module(x)
+    assert module.notes() == "persistent_gpu"
+    assert all(torch.equal(*pair) for pair in zip(tensors(found), tensors(wanted), strict=True))
+    assert all(torch.equal(*pair) for pair in zip(gradients(module, found), gradients(module, wanted), strict=True))
