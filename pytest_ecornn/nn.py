@@ -54,8 +54,10 @@ class _Recurrent(nn.RNNBase):
         dtype. The kernels take bfloat16, float16 and float32 on a CUDA device, whose products of float32 are TF32 where
         torch.backends.cudnn.rnn says so, and an H that fits on the chip. A weight that requires no gradient costs nothing.
 
+        Gradients with create_graph=True are those of a loop over time, which takes longer.
+
         Raises what torch.nn raises; with backend "persistent_gpu" ValueError where the kernels do not run. Where they run also
-        NotImplementedError for a gradient of a gradient, and RuntimeError where an earlier launch is known to have given up.
+        RuntimeError where an earlier launch is known to have given up.
         """
         rows = input.data if isinstance(input, PackedSequence) else input
         if not isinstance(rows, Tensor) or rows.numel() == 0 or not self._has_right_dimensions(input, hx):

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from pytest_ecornn.implementations._common.autograd_ops import (
     can_skip_dispatch,
-    differentiable_once,
     graph_is_freed,
     is_plain_tensor,
     refuse_forward_mode,
@@ -22,6 +21,7 @@ from pytest_ecornn.implementations._common.autograd_ops import (
     wants_gradient,
 )
 from pytest_ecornn.implementations.persistent_gpu import backward, forward
+from pytest_ecornn.implementations.persistent_gpu.double_backward import differentiable_gradients
 from pytest_ecornn.implementations.persistent_gpu.forward import SavedTensors
 from pytest_ecornn.implementations.persistent_gpu.parameters import PER_PSEUDO_LAYER
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, hidden_size_of, make_rnn_shape
@@ -111,20 +111,22 @@ class _Differentiable(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    @differentiable_once("pytest_ecornn::persistent_forward")
     def backward(ctx: Any, *d_results: Tensor | None) -> Any:
         refuse_forward_mode("pytest_ecornn::persistent_backward", d_results)
         x, lengths, *saved = given_before = ctx.saved_tensors  # read once: each read unpacks them anew
         rest, kept = saved[: ctx.given], saved[ctx.given :]
         first, weights = rest[: ctx.states], rest[ctx.states :]
         needs_grad = ctx.needs_input_grad[4:]
+        if torch.is_grad_enabled():  # create_graph is True
+            found = differentiable_gradients(needs_grad, x, first, weights, lengths, d_results, ctx.how)
+            return None, None, None, None, *found
         if can_skip_dispatch((*given_before, *d_results)) and all(map(is_plain_tensor, d_results)):
             # A CUDA graph of the backward pass alone may be replayed more often than the forward pass before it.
             may_overwrite = graph_is_freed() and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
             given = needs_grad, x, first, weights, _split_saved(kept, weights), d_results, lengths, ctx.how
             return None, None, None, None, *backward.backward(*given, may_overwrite)
-        found = iter(_OPS.persistent_backward.default(needs_grad, x, first, weights, kept, d_results, lengths, *ctx.how))
-        return None, None, None, None, *(next(found) if is_wanted else None for is_wanted in needs_grad)
+        by_op = iter(_OPS.persistent_backward.default(needs_grad, x, first, weights, kept, d_results, lengths, *ctx.how))
+        return None, None, None, None, *(next(by_op) if is_wanted else None for is_wanted in needs_grad)
 
 
 _differentiable: Callable[..., Any] = _Differentiable.apply
@@ -147,7 +149,7 @@ register_autograd(library, "persistent_forward", _apply)
 def run(
     x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, how: RNNOptions
 ) -> Sequence[Tensor]:
-    """Output [.., D*H] in x's layout, and final states [L*D, B, H], differentiable once.
+    """Output [.., D*H] in x's layout, and final states [L*D, B, H], differentiable more than once.
 
     x: [T, B, I], or [B, T, I] with `how.batch_first`, of bfloat16, float16 or float32, on a CUDA device; with `how.projected`
     W_ih x without biases, [.., D*G*H]. first: the initial states [L*D, B, H], () for zeros. weights: of each layer and

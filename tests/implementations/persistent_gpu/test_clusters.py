@@ -547,11 +547,35 @@ def test_what_has_no_gradient_of_that_kind_says_so() -> None:
     output = run(x, (), weights, None, how)[0]
     with pytest.raises(RuntimeError, match="Batching rule not implemented for pytest_ecornn::persistent_backward"):
         torch.autograd.grad(output, x, torch.ones(3, *output.shape).half(), is_grads_batched=True, retain_graph=True)
-    (once,) = torch.autograd.grad((output * output).sum(), x, create_graph=True)
-    with pytest.raises(NotImplementedError, match="persistent_forward is differentiable once"):
-        once.sum().backward()
     with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="persistent_forward has no forward-mode gradient"):
         run(forward_ad.make_dual(x.detach(), x.detach()), (), weights, None, how)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("has_lengths", [False, True])
+@pytest.mark.parametrize(("bidirectional", "is_projected"), [(True, True), (False, True), (True, False)])
+def test_gradients_of_a_graph_are_those_of_the_kernels(has_lengths: bool, bidirectional: bool, is_projected: bool) -> None:
+    """A loop over time computes them there (double_backward.py), so that they have gradients."""
+    lengths = torch.tensor([3, 7, 1]) if has_lengths else None
+    directions, gates = 1 + bidirectional, 30
+    how = RNNOptions("gru", False, bidirectional, is_projected, False)
+    torch.manual_seed(3)
+    x = torch.randn(7, 3, directions * gates if is_projected else 5, requires_grad=True)
+    weights: list[torch.Tensor | None] = []
+    for _ in range(directions):
+        weight_ih = None if is_projected else torch.randn(gates, 5, requires_grad=True)
+        weights += [weight_ih, torch.randn(gates, 10).mul_(0.3).requires_grad_(), torch.randn(gates, requires_grad=True), None]
+    state = torch.randn(directions, 3, 10, requires_grad=True)
+    results = run(x, [state], weights, lengths, how)
+    loss = sum((one * one.detach().cos()).sum() for one in results)
+    inputs = [x, state, *(one for one in weights if one is not None)]
+    by_kernels = torch.autograd.grad(loss, inputs, retain_graph=True)
+    by_loop = torch.autograd.grad(loss, inputs, create_graph=True)
+    for one, other in zip(by_loop, by_kernels, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    second = torch.autograd.grad(sum(one.square().sum() for one in by_loop), inputs)
+    assert all(one.isfinite().all() and one.any() for one in second)
 
 
 def test_shapes_are_known_without_running() -> None:

@@ -397,15 +397,57 @@ def test_tf32_where_torch_says_so_of_cudnn() -> None:
 # What is refused.
 
 
+def second_gradients(module: Any, x: Any, hx: Any) -> list[Tensor]:
+    """Gradients of the squares of all gradients."""
+    given = tensors(x) + ([] if hx is None else tensors(hx))
+    for one in given:
+        one.requires_grad_()
+    results = tensors(module(x, hx))
+    loss = sum((one * one.detach().cos()).sum() for one in results)
+    wanted = [*given, *module.parameters()]
+    first = torch.autograd.grad(loss, wanted, create_graph=True)
+    return [*first, *torch.autograd.grad(sum(one.square().sum() for one in first), wanted)]
+
+
 @on_clusters
-def test_a_gradient_of_a_gradient() -> None:
-    module, x = both("lstm")[1], batch().requires_grad_()
-    for results in ((0,), (0, 1)):
-        found = module(x)
-        loss = sum(one.sum() for which in results for one in tensors(found[which]))
-        (of_x,) = torch.autograd.grad(loss, x, create_graph=True)
-        with pytest.raises(NotImplementedError, match="pytest_ecornn::persistent_forward is differentiable once"):
-            of_x.square().sum().backward()
+@pytest.mark.parametrize(
+    ("cell", "options"),
+    [
+        ("rnn_tanh", {}),
+        ("rnn_relu", {"batch_first": True}),
+        ("lstm", {"num_layers": 2, "bidirectional": True}),
+        ("lstm", {"bias": False, "batch_first": True}),
+        ("gru", {"num_layers": 2, "bidirectional": True}),
+    ],
+)
+@pytest.mark.parametrize("has_lengths", [False, True])
+def test_gradients_of_gradients(cell: str, options: dict[str, Any], has_lengths: bool) -> None:
+    reference, module = both(cell, **options)
+    found = []
+    for one in (reference.double(), module):
+        dtype = one.weight_hh_l0.dtype
+        x = batch().to(dtype)
+        given = pack_padded_sequence(x, torch.tensor([3, 5, 1]), enforce_sorted=False) if has_lengths else x
+        if options.get("batch_first") and not has_lengths:
+            given = x.transpose(0, 1).contiguous()
+        hx = states(one, B)
+        hx = hx.to(dtype) if isinstance(hx, Tensor) else tuple(state.to(dtype) for state in hx)
+        found.append(second_gradients(one, given, hx))
+    assert module.notes() == "persistent_gpu"
+    for ours, theirs in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(ours, theirs.float(), rtol=1e-4, atol=1e-4 * float(theirs.detach().abs().max()))
+
+
+@on_clusters
+def test_gradients_of_gradients_with_one_mask_of_dropout() -> None:
+    """The second pass sees the elements that the first one dropped: their gradients' gradients are 0."""
+    module = both("gru", num_layers=2, dropout=0.5)[1]
+    output, _ = module(batch())
+    loss = output.square().sum()
+    (of_weight,) = torch.autograd.grad(loss, module.weight_ih_l0, create_graph=True)
+    (once_more,) = torch.autograd.grad(loss, module.weight_ih_l0, retain_graph=True)
+    torch.testing.assert_close(of_weight, once_more, rtol=1e-4, atol=1e-4)
+    assert torch.autograd.grad(of_weight.square().sum(), module.weight_hh_l1)[0].isfinite().all()
 
 
 def expect_torch(cell: str, reason: str, x: Tensor | None = None, dtype: torch.dtype = torch.float32, **options: Any) -> None:

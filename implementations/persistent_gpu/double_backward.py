@@ -1,0 +1,69 @@
+"""Gradients that can be differentiated again: those of a loop over time, by torch's own operators in float32.
+
+A call makes them where create_graph is True, for gradients of gradients. It computes its results once more, from what it was
+given. The kernels' own gradients have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from pytest_ecornn.contract import cells
+from pytest_ecornn.implementations._common.input_projection import held
+from pytest_ecornn.implementations.persistent_gpu.parameters import PER_PSEUDO_LAYER
+from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
+
+
+def differentiable_gradients(
+    wanted: Sequence[bool], x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None,
+    d_results: Sequence[Tensor | None], how: RNNOptions,
+) -> list[Tensor | None]:  # fmt: skip
+    """The gradients of x, the initial states and the weights, in that order, None where none is wanted or none is left.
+
+    d_results: gradients of the results of `ops.run`, None for zeros.
+    """
+    inputs = [one for one, is_wanted in zip((x, *first, *weights), wanted, strict=True) if is_wanted and one is not None]
+    with torch.enable_grad():
+        results = run_loop(x, first, weights, lengths, how)
+        pairs = [(result, gradient) for result, gradient in zip(results, d_results, strict=True) if gradient is not None]
+        outputs, gradients = zip(*pairs, strict=True)
+        found = iter(torch.autograd.grad(outputs, inputs, gradients, create_graph=True, allow_unused=True))
+    return [next(found) if is_wanted else None for is_wanted in wanted]
+
+
+def run_loop(
+    x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, how: RNNOptions
+) -> list[Tensor]:
+    """Output and final states of all layers and directions, as `ops.run` returns them."""
+    directions, cell = 2 if how.bidirectional else 1, cells.get(how.cell)
+    rows, finals = (x.transpose(0, 1) if how.batch_first else x).float(), []
+    with held(rows, how.tf32):
+        for layer in range(len(weights) // PER_PSEUDO_LAYER // directions):
+            outputs = []
+            for track in range(layer * directions, (layer + 1) * directions):
+                parameters = weights[PER_PSEUDO_LAYER * track : PER_PSEUDO_LAYER * (track + 1)]
+                weight_ih, weight_hh, bias_ih, bias_hh = (None if one is None else one.float() for one in parameters)
+                assert weight_hh is not None
+                recurrent = {"weight_hh": weight_hh} | ({} if bias_hh is None else {"bias_hh": bias_hh})
+                x_gates = _input_product(rows, weight_ih, bias_ih, track % directions, directions)
+                zeros = x_gates.new_zeros(x_gates.shape[1], weight_hh.shape[1])
+                states = tuple(state[track].float() for state in first) or (zeros,) * len(cell.states)
+                is_reverse = track % directions == 1
+                output, final = cells.loop_over_time(cell, x_gates, states, recurrent, lengths, None, is_reverse)
+                outputs.append(output)
+                finals.append(final)
+            rows = torch.cat(outputs, -1)
+    output = rows.transpose(0, 1) if how.batch_first else rows
+    return [one.to(x.dtype) for one in (output, *(torch.stack(of_state) for of_state in zip(*finals, strict=True)))]
+
+
+def _input_product(rows: Tensor, weight: Tensor | None, bias: Tensor | None, direction: int, directions: int) -> Tensor:
+    """W_ih x + b_ih of a direction. weight: None where the rows hold W_ih x of all directions."""
+    if weight is not None:
+        return linear(rows, weight, bias)
+    given = rows.chunk(directions, -1)[direction]
+    return given if bias is None else given + bias
