@@ -211,7 +211,7 @@ def members(kind: type, name: str) -> Iterator[str]:
     """A class's bases, constructor, own attributes and methods. The arguments of torch's modules are torch's."""
     bases = [base for base in kind.__bases__ if base is not object and not base.__name__.startswith("_")]
     yield from (f"{name} is a {base.__module__}.{base.__name__}" for base in bases)
-    if kind.__module__ != nn.__name__ and not issubclass(kind, Exception):
+    if not kind.__module__.startswith(nn.__name__) and not issubclass(kind, Exception):
         yield f"{name}{signature(kind)}"
     own = vars(kind)
     for attribute, annotation in own.get("__annotations__", {}).items():
