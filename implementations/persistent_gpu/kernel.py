@@ -175,7 +175,7 @@ def compile_layer(shape: Shape, kind: KernelSpec) -> tuple[Form, Kernel]:
     return form, make_kernel(kind, form)
 
 
-def refusal(shape: Shape, kind: KernelSpec) -> str | None:
+def unsupported_reason(shape: Shape, kind: KernelSpec) -> str | None:
     """Why no form runs a layer, or its backward pass where that follows, or None. Nothing is compiled."""
     try:
         check(shape, kind)

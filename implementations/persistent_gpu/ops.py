@@ -20,8 +20,8 @@ from pytest_ecornn.implementations._common.autograd_ops import (
     register_autograd,
     wants_gradient,
 )
+from pytest_ecornn.implementations._common.double_backward import differentiable_gradients
 from pytest_ecornn.implementations.persistent_gpu import backward, forward
-from pytest_ecornn.implementations.persistent_gpu.double_backward import differentiable_gradients
 from pytest_ecornn.implementations.persistent_gpu.forward import SavedTensors
 from pytest_ecornn.implementations.persistent_gpu.parameters import PER_PSEUDO_LAYER
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, hidden_size_of, make_rnn_shape

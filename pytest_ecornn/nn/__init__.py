@@ -1,7 +1,8 @@
-"""Modules for users of torch.nn: its RNN, LSTM and GRU, run by persistent_gpu's kernels wherever those run."""
+"""Modules for users of torch.nn: its RNN, LSTM and GRU by persistent_gpu's kernels, minGRU and minLSTM by parallel scans."""
 
 from __future__ import annotations
 
 from pytest_ecornn.nn.recurrent import GRU, LSTM, RNN
+from pytest_ecornn.nn.scan import MinGRU, MinLSTM
 
-__all__ = ["GRU", "LSTM", "RNN"]
+__all__ = ["GRU", "LSTM", "RNN", "MinGRU", "MinLSTM"]

@@ -84,7 +84,7 @@ class _Recurrent(nn.RNNBase):
         return super().extra_repr() + (f", backend={self._backend!r}" if self._backend != "auto" else "")
 
     def notes(self) -> str:
-        """What ran the last call: "persistent_gpu", or "torch" and the reason."""
+        """Returns what ran the last call: "persistent_gpu", or "torch" and the reason."""
         return self._notes
 
     def flatten_parameters(self) -> None:
@@ -96,15 +96,15 @@ class _Recurrent(nn.RNNBase):
         weight = self._flat_weights[0]
         if self._backend == "torch" or self.proj_size or weight is None:
             return True
-        smallest = self.mode, 1, self.hidden_size, weight.dtype, weight.device
-        return _is_run_by_kernels(weight.device) and _refusal_of_sizes(*smallest, False, False) is not None
+        least = self.mode, 1, self.hidden_size, weight.dtype, weight.device
+        return _is_run_by_kernels(weight.device) and _refusal_of_sizes(*least, False, False) is not None
 
     def _has_right_dimensions(self, input: Any, hx: Any) -> bool:
         if isinstance(input, PackedSequence):
             return True
         dimensions = [one.dim() for one in cells.unpack_state(hx)]
-        states = 2 if self.mode == "LSTM" else 1
-        return input.dim() in (2, 3) and dimensions in ([], [input.dim()] * states)
+        count = 2 if self.mode == "LSTM" else 1
+        return input.dim() in (2, 3) and dimensions in ([], [input.dim()] * count)
 
     def _refusal(self, input: Any, rows: Tensor, hx: Any) -> str | None:
         """Why the kernels do not run a call, or None."""
@@ -124,7 +124,7 @@ class _Recurrent(nn.RNNBase):
         return reason
 
     def _refusal_of_kind(self, input: Any, rows: Tensor, hx: Any) -> str | None:
-        """As `_refusal`, by all on which it depends: calls of one size, dtype, device and gradient mode mostly share it."""
+        """Returns the same, which calls of one size, dtype, device and gradient mode mostly share."""
         if self._backend == "torch":
             return "backend is torch"
         if not _is_run_by_kernels(rows.device):
@@ -204,7 +204,9 @@ def _cached_refusal(
     mode: str, batch: int, hidden: int, dtype: torch.dtype, device: torch.device, trains: bool, tf32: bool
 ) -> str | None:
     kind = kernel.KernelSpec(dtype, device, tf32, saves_for_backward=trains)
-    return kernel.refusal(kernel.Shape(mode.lower(), 1, batch, hidden, batch_first=False), kind)  # no refusal depends on T
+    return kernel.unsupported_reason(
+        kernel.Shape(mode.lower(), 1, batch, hidden, batch_first=False), kind
+    )  # no refusal depends on T
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -498,7 +498,7 @@ def test_what_ran_once_is_judged_anew_where_more_is_needed(monkeypatch: pytest.M
         asked.append((kind.dtype, kind.saves_for_backward))
         return "too large" if kind.saves_for_backward or kind.dtype == torch.float32 else None
 
-    monkeypatch.setattr(kernel, "refusal", refusal)
+    monkeypatch.setattr(kernel, "unsupported_reason", refusal)
     module = both("lstm", torch.float16)[1].requires_grad_(False)
     notes = []
     for prepare in (lambda: None, lambda: module.requires_grad_(True), lambda: module.requires_grad_(False), module.float):

@@ -14,17 +14,18 @@ from torch.nn.functional import linear
 
 from pytest_ecornn.contract import cells
 from pytest_ecornn.implementations._common.input_projection import held
-from pytest_ecornn.implementations.persistent_gpu.parameters import PER_PSEUDO_LAYER
-from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
+from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
+
+Options = tuple[str, bool, bool, bool, bool]  # cell, batch_first, bidirectional, projected, tf32
 
 
 def differentiable_gradients(
     wanted: Sequence[bool], x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None,
-    d_results: Sequence[Tensor | None], how: RNNOptions,
+    d_results: Sequence[Tensor | None], how: Options,
 ) -> list[Tensor | None]:  # fmt: skip
     """The gradients of x, the initial states and the weights, in that order, None where none is wanted or none is left.
 
-    d_results: gradients of the results of `ops.run`, None for zeros.
+    d_results: gradients of the results of `run_loop`, None for zeros.
     """
     inputs = [one for one, is_wanted in zip((x, *first, *weights), wanted, strict=True) if is_wanted and one is not None]
     with torch.enable_grad():
@@ -36,28 +37,33 @@ def differentiable_gradients(
 
 
 def run_loop(
-    x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, how: RNNOptions
+    x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, how: Options
 ) -> list[Tensor]:
-    """Output and final states of all layers and directions, as `ops.run` returns them."""
-    directions, cell = 2 if how.bidirectional else 1, cells.get(how.cell)
-    rows, finals = (x.transpose(0, 1) if how.batch_first else x).float(), []
-    with held(rows, how.tf32):
-        for layer in range(len(weights) // PER_PSEUDO_LAYER // directions):
+    """Output and final states [L*D, B, H] of all layers and directions.
+
+    x: [T, B, I], or [B, T, I] with batch_first; W_ih x without biases where projected. first: [L*D, B, H] each, () for zeros.
+    weights: of each layer and direction weight_ih (None where x is projected), weight_hh, bias_ih and bias_hh (None for none).
+    """
+    name, batch_first, bidirectional, _, is_tf32 = how
+    directions, cell, count = 2 if bidirectional else 1, cells.get(name), len(PARAMETERS)
+    rows, finals = (x.transpose(0, 1) if batch_first else x).float(), []
+    with held(rows, is_tf32):
+        for layer in range(len(weights) // count // directions):
             outputs = []
             for track in range(layer * directions, (layer + 1) * directions):
-                parameters = weights[PER_PSEUDO_LAYER * track : PER_PSEUDO_LAYER * (track + 1)]
+                parameters = weights[count * track : count * (track + 1)]
                 weight_ih, weight_hh, bias_ih, bias_hh = (None if one is None else one.float() for one in parameters)
                 assert weight_hh is not None
                 recurrent = {"weight_hh": weight_hh} | ({} if bias_hh is None else {"bias_hh": bias_hh})
                 x_gates = _input_product(rows, weight_ih, bias_ih, track % directions, directions)
                 zeros = x_gates.new_zeros(x_gates.shape[1], weight_hh.shape[1])
-                states = tuple(state[track].float() for state in first) or (zeros,) * len(cell.states)
+                carry = tuple(state[track].float() for state in first) or (zeros,) * len(cell.states)
                 is_reverse = track % directions == 1
-                output, final = cells.loop_over_time(cell, x_gates, states, recurrent, lengths, None, is_reverse)
+                output, final = cells.loop_over_time(cell, x_gates, carry, recurrent, lengths, None, is_reverse)
                 outputs.append(output)
                 finals.append(final)
             rows = torch.cat(outputs, -1)
-    output = rows.transpose(0, 1) if how.batch_first else rows
+    output = rows.transpose(0, 1) if batch_first else rows
     return [one.to(x.dtype) for one in (output, *(torch.stack(of_state) for of_state in zip(*finals, strict=True)))]
 
 

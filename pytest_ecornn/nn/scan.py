@@ -1,0 +1,262 @@
+"""minGRU and minLSTM as modules, all steps at once by a parallel scan (arXiv 2410.01201).
+
+scan_gpu runs them on a CUDA device, scan_cpu on a CPU. A loop over time runs where those do not: under torch.func, in forward
+mode, and on other devices. `notes()` says which and why.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.functional import dropout
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from pytest_ecornn.contract import Case, Implementation, Layer, Weights, cells
+from pytest_ecornn.implementations.scan_cpu import ScanCpu
+from pytest_ecornn.implementations.scan_gpu import ScanGpu
+from pytest_ecornn.reference.precision import current
+
+SCANS: Mapping[str, type[Implementation]] = {"scan_cpu": ScanCpu, "scan_gpu": ScanGpu}
+BACKENDS = ("auto", *SCANS, "loop")
+_MOST_BUILT = 64  # layers of other sizes that a module remembers
+
+
+class _Scan(nn.Module):
+    """Common base of MinGRU and MinLSTM."""
+
+    _cells: ClassVar[tuple[str, str]]  # with a candidate as it is, and with a positive one
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        positive: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        if backend not in BACKENDS:
+            raise ValueError(f"expected backend as one of {', '.join(BACKENDS)}, got {backend!r}")
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"expected dropout from 0 to 1, got {dropout}")
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, float(dropout), bidirectional
+        self.cell, self._backend, self._notes = self._cells[positive], backend, "not called yet"
+        self._built: OrderedDict[tuple[int, Case, str], Layer] = OrderedDict()
+        whole = Case(
+            cell=self.cell, steps=1, batch=1, input_size=input_size, hidden_size=hidden_size, layers=num_layers, bias=bias,
+            bidirectional=bidirectional,
+        )  # fmt: skip
+        for name, shape in cells.parameter_shapes(whole).items():
+            self.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters uniformly from -1 / sqrt(H) to 1 / sqrt(H), as torch.nn's recurrent modules do."""
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -1 / math.sqrt(self.hidden_size), 1 / math.sqrt(self.hidden_size))
+
+    def forward(self, input: Any, hx: Tensor | None = None, resets: Tensor | None = None) -> Any:
+        """output, final states: T time steps, B sequences, D directions, L layers.
+
+        input: [T, B, I], with `batch_first` [B, T, I], of one sequence [T, I], or a PackedSequence, which output is then too.
+        hx: None for zeros, or [L*D, B, H], of one sequence [L*D, H]. resets: bool, None for none, [T, B], with `batch_first`
+        [B, T], of one sequence [T]: where it is true a step starts from a state of zeros, in either direction. Under autocast
+        all is cast to its dtype. A scan's gradients have none, a loop's have. torch.compile leaves the layers out of its graph.
+
+        Raises ValueError for other shapes, and where the backend was named and does not run the call.
+        """
+        if isinstance(input, PackedSequence):
+            if resets is not None:
+                raise ValueError("expected no resets beside a PackedSequence, whose steps have no place of their own")
+            return self._run_packed(input, hx)
+        self._check(input, hx, resets)
+        if input.dim() == 3:
+            return self._run(input, hx, None, resets)
+        batch = 0 if self.batch_first else 1
+        state, marks = None if hx is None else hx.unsqueeze(1), None if resets is None else resets.unsqueeze(batch)
+        output, final = self._run(input.unsqueeze(batch), state, None, marks)
+        return output.squeeze(batch), final.squeeze(1)
+
+    @property
+    def backend(self) -> str:
+        return self._backend
+
+    def notes(self) -> str:
+        """Returns what ran the last call: "scan_cpu", "scan_gpu", or "loop" and the reason."""
+        return self._notes
+
+    def extra_repr(self) -> str:
+        options = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}
+        other = [f"{name}={getattr(self, name)}" for name, usual in options.items() if getattr(self, name) != usual]
+        other += ["positive=True"] * (self.cell == self._cells[True])
+        other += [f"backend={self._backend!r}"] * (self._backend != "auto")
+        return ", ".join([str(self.input_size), str(self.hidden_size), *other])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_built": OrderedDict()}  # which are functions, made anew where they are needed
+
+    def _check(self, input: Tensor, hx: Tensor | None, resets: Tensor | None) -> None:
+        if input.dim() not in (2, 3) or input.shape[-1] != self.input_size or 0 in input.shape[:-1]:
+            raise ValueError(
+                f"expected input as [T, B, {self.input_size}], with batch_first [B, T, {self.input_size}], or [T, "
+                f"{self.input_size}], none of them 0, got {tuple(input.shape)}"
+            )
+        batch = () if input.dim() == 2 else (input.shape[0 if self.batch_first else 1],)
+        expected = (self.num_layers * (1 + self.bidirectional), *batch, self.hidden_size)
+        if hx is not None and hx.shape != expected:
+            raise ValueError(f"expected hx as {expected}, got {tuple(hx.shape)}")
+        if resets is not None and (resets.shape != input.shape[:-1] or resets.dtype != torch.bool):
+            raise ValueError(
+                f"expected resets as {tuple(input.shape[:-1])} of torch.bool, got {tuple(resets.shape)} of {resets.dtype}"
+            )
+
+    def _run_packed(self, packed: PackedSequence, hx: Tensor | None) -> tuple[PackedSequence, Tensor]:
+        """Runs sequences in the order of their lengths, as in `packed`; initial and final states are in the batch's order."""
+        data, batch_sizes, order, order_back = packed
+        x, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes), self.batch_first)
+        self._check(x, hx, None)
+        state = hx if hx is None or order is None else hx.index_select(1, order)
+        output, final = self._run(x, state, lengths, None)
+        rows = pack_padded_sequence(output, lengths, self.batch_first).data
+        return PackedSequence(rows, batch_sizes, order, order_back), (
+            final if order_back is None else final.index_select(1, order_back)
+        )
+
+    def _run(self, x: Tensor, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None) -> tuple[Tensor, Tensor]:
+        """A layer after the other, between which elements are dropped in training."""
+        casts = torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(x.device.type)
+        if casts and x.dtype != torch.float64:
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        directions, finals = 1 + self.bidirectional, []
+        for layer in range(self.num_layers):
+            if layer and self.training and self.dropout:
+                x = dropout(x, self.dropout)
+            state = None if hx is None else hx[layer * directions : (layer + 1) * directions].to(x.dtype)
+            x, final = self._run_layer(layer, x, state, lengths, resets)
+            finals.append(final)
+        return x, torch.cat(finals)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # a layer is built for the sizes of a call
+    def _run_layer(
+        self, layer: int, x: Tensor, state: Tensor | None, lengths: Tensor | None, resets: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        weights = _LayerWeights(self, layer, x.dtype)
+        tensors = [x, *weights.values(), *([] if state is None else [state])]
+        trains = torch.is_grad_enabled() and True in [one.requires_grad for one in tensors]
+        case = self._case(layer, x, state, lengths, resets, trains)
+        backend, reason = self._choose(case, x.device)
+        self._notes = f"{backend}: {reason}" if reason else backend
+        built = self._built.get((layer, case, backend))
+        if built is None:
+            built = _loop(case, weights) if backend == "loop" else SCANS[backend]().build(case, weights)
+            self._built[layer, case, backend] = built
+            if len(self._built) > _MOST_BUILT:
+                self._built.popitem(last=False)
+        masks = (lengths,) if resets is None else (lengths, resets.contiguous())
+        output, final = built(x, state, *masks)
+        assert isinstance(final, Tensor)
+        return output, final
+
+    def _case(
+        self, layer: int, x: Tensor, state: Tensor | None, lengths: Tensor | None, resets: Tensor | None, trains: bool
+    ) -> Case:
+        outer, inner, width = x.shape
+        steps, batch = (inner, outer) if self.batch_first else (outer, inner)
+        is_tf32 = x.dtype == torch.float32 and x.is_cuda and current("matmul") == "tf32"
+        return Case(
+            cell=self.cell, steps=steps, batch=batch, input_size=width, hidden_size=self.hidden_size, bias=self.bias,
+            bidirectional=self.bidirectional, dtype=str(x.dtype).removeprefix("torch."), device=_name_of(x.device),
+            precision="tf32" if is_tf32 else "ieee", batch_first=self.batch_first, ragged=lengths is not None,
+            resets=resets is not None, has_state=state is not None, mode="training" if trains else "inference",
+        )  # fmt: skip
+
+    def _choose(self, case: Case, device: torch.device) -> tuple[str, str]:
+        """The backend of a call, and why it is the loop. Raises ValueError where a named scan does not run it."""
+        if self._backend == "loop":
+            return "loop", "backend is loop"
+        name = f"scan_{'gpu' if device.type == 'cuda' else 'cpu'}" if self._backend == "auto" else self._backend
+        reason = _transforms() or SCANS[name]().unsupported(case, device)
+        if reason and self._backend != "auto":
+            raise ValueError(f"{name} does not run {case}: {reason}")
+        return ("loop", f"{name} {reason}") if reason else (name, "")
+
+
+class _LayerWeights(Weights):
+    """The parameters of one layer of a module, under the names of a first layer, read anew in each call."""
+
+    def __init__(self, module: _Scan, layer: int, dtype: torch.dtype):
+        super().__init__({})
+        self._module, self._dtype = weakref.ref(module), dtype
+        ends = [f"_l{layer}{end}" for end in ("", "_reverse")[: 1 + module.bidirectional]]
+        kinds = ["weight_ih", "bias_ih"][: 1 + module.bias]
+        self._names = {(kind + suffix).replace(f"_l{layer}", "_l0"): kind + suffix for suffix in ends for kind in kinds}
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self._module(), self._names[name]).to(self._dtype)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _loop(case: Case, weights: Weights) -> Layer:
+    """The layer by a loop over time, in float32 or wider."""
+    compute = torch.promote_types(getattr(torch, case.dtype), torch.float32)
+
+    def layer(x: Tensor, state: Tensor | None, lengths: Tensor | None, resets: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        parameters = {name: weight.to(compute) for name, weight in weights.items()}
+        first = None if state is None else state.to(compute)
+        output, final = cells.reference(case, parameters, x.to(compute), first, lengths, resets)
+        assert isinstance(final, Tensor)
+        return output.to(x.dtype), final.to(x.dtype)
+
+    return layer
+
+
+def _transforms() -> str | None:
+    """Why a scan does not run under what is active now, or None."""
+    if torch._C._are_functorch_transforms_active():
+        return "has no transforms of torch.func"
+    return "has no forward-mode gradient" if forward_ad._current_level >= 0 else None
+
+
+def _name_of(device: torch.device) -> str:
+    """A device's name as a case has it; the loop, which runs on any, is given a CPU's."""
+    return str(device) if device.type == "cuda" else "cpu"
+
+
+class MinGRU(_Scan):
+    """minGRU: h_t = (1 - z_t) h_(t-1) + z_t g(W_h x_t + b_h), z_t = sigmoid(W_z x_t + b_z), of layers and directions.
+
+    Its arguments are torch.nn.GRU's. positive: g is that of appendix B, which is positive; else g(x) = x. Parameters
+    weight_ih_l0 [2*H, I] and bias_ih_l0 [2*H], z first, and so on. backend: "auto", or "scan_cpu", "scan_gpu" or "loop" alone.
+    Raises ValueError for sizes below 1, a dropout that is no probability, and another backend.
+    """
+
+    _cells = ("mingru", "mingru_positive")
+
+
+class MinLSTM(_Scan):
+    """minLSTM: h_t = f_t h_(t-1) + i_t g(W_h x_t + b_h), f_t and i_t sigmoids of W x_t + b divided by their sum.
+
+    As MinGRU, but for parameters weight_ih_l0 [3*H, I] and bias_ih_l0 [3*H]: f, i, then the candidate.
+    """
+
+    _cells = ("minlstm", "minlstm_positive")
