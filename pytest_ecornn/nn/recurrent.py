@@ -10,7 +10,6 @@ On a CUDA device torch.nn calls cuDNN, whose version 9.19 is wrong in float16 fo
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -21,9 +20,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from pytest_ecornn.contract import State, cells
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
-from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
+from pytest_ecornn.nn.kernel_limits import next_power_of_2, refusal_of_sizes
 from pytest_ecornn.reference.precision import current
 
 __all__ = ["GRU", "LSTM", "RNN"]
@@ -46,7 +45,7 @@ class _Recurrent(nn.RNNBase):
         self._backend = backend
         super().__init__(mode, *args, **kwargs)
 
-    def forward(self, input: Any, hx: Any = None) -> Any:
+    def forward(self, input: Any, hx: Any = None, resets: Tensor | None = None) -> Any:
         """output, final states: torch.nn's shapes, T time steps, B sequences, D directions, L layers.
 
         input: [T, B, I], with `batch_first` [B, T, I], of one sequence [T, I], or a PackedSequence, which output is then too.
@@ -54,11 +53,14 @@ class _Recurrent(nn.RNNBase):
         dtype. The kernels take bfloat16, float16 and float32 on a CUDA device, whose products of float32 are TF32 where
         torch.backends.cudnn.rnn says so, and an H that fits on the chip. A weight that requires no gradient costs nothing.
 
+        resets: None; a mask of steps that start from zeros, which MinGRU and MinLSTM take, is not run yet.
         Gradients with create_graph=True are those of a loop over time, which takes longer.
 
-        Raises what torch.nn raises; with backend "persistent_gpu" ValueError where the kernels do not run. Where they run also
-        RuntimeError where an earlier launch is known to have given up.
+        Raises what torch.nn raises, and NotImplementedError for resets; with backend "persistent_gpu" ValueError where the
+        kernels do not run; where they run RuntimeError if an earlier launch is known to have given up.
         """
+        if resets is not None:
+            raise NotImplementedError(f"{type(self).__name__} takes no resets yet; MinGRU and MinLSTM do")
         rows = input.data if isinstance(input, PackedSequence) else input
         if not isinstance(rows, Tensor) or rows.numel() == 0 or not self._has_right_dimensions(input, hx):
             return self._torch_class.forward(self, input, hx)  # which says what is wrong
@@ -97,7 +99,7 @@ class _Recurrent(nn.RNNBase):
         if self._backend == "torch" or self.proj_size or weight is None:
             return True
         least = self.mode, 1, self.hidden_size, weight.dtype, weight.device
-        return _is_run_by_kernels(weight.device) and _refusal_of_sizes(*least, False, False) is not None
+        return _is_run_by_kernels(weight.device) and refusal_of_sizes(*least, False, False) is not None
 
     def _has_right_dimensions(self, input: Any, hx: Any) -> bool:
         if isinstance(input, PackedSequence):
@@ -119,7 +121,7 @@ class _Recurrent(nn.RNNBase):
             return None
         reason = self._refusal_of_kind(input, rows, hx)
         # What runs in this dtype, in full precision and in training runs under autocast, in TF32 and without gradients.
-        if not reason and not _refusal_of_sizes(self.mode, batch, self.hidden_size, dtype, device, may_train, False):
+        if not reason and not refusal_of_sizes(self.mode, batch, self.hidden_size, dtype, device, may_train, False):
             self._accepted = self._accepted | {kind}
         return reason
 
@@ -133,11 +135,11 @@ class _Recurrent(nn.RNNBase):
             return f"expected proj_size 0, got {self.proj_size}: the kernels do not project states"
         batch = self._batch_of(input)
         if torch.compiler.is_compiling():
-            batch = _next_power_of_2(batch)  # fewer graphs are made
+            batch = next_power_of_2(batch)  # fewer graphs are made
         dtype = _cast(rows.device)(rows[:0]).dtype
         trains = torch.is_grad_enabled() and self._requires_grad(rows, hx)
         is_tf32 = dtype == torch.float32 and current("rnn") == "tf32"
-        reason: str | None = _refusal_of_sizes(self.mode, batch, self.hidden_size, dtype, rows.device, trains, is_tf32)
+        reason: str | None = refusal_of_sizes(self.mode, batch, self.hidden_size, dtype, rows.device, trains, is_tf32)
         return reason
 
     def _batch_of(self, input: Any) -> int:
@@ -197,29 +199,6 @@ class _Recurrent(nn.RNNBase):
 
 def _is_run_by_kernels(device: torch.device) -> bool:
     return device.type == "cuda"
-
-
-@lru_cache(maxsize=4096)
-def _cached_refusal(
-    mode: str, batch: int, hidden: int, dtype: torch.dtype, device: torch.device, trains: bool, tf32: bool
-) -> str | None:
-    kind = kernel.KernelSpec(dtype, device, tf32, saves_for_backward=trains)
-    return kernel.unsupported_reason(
-        kernel.Shape(mode.lower(), 1, batch, hidden, batch_first=False), kind
-    )  # no refusal depends on T
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _refusal_of_sizes(*given: Any) -> str | None:
-    """Why the kernels do not run calls of those sizes, or None. torch.compile does not look into it."""
-    return _cached_refusal(*given)
-
-
-def _next_power_of_2(size: int) -> int:
-    found = 8
-    while found < size:
-        found *= 2
-    return found
 
 
 _names_of: dict[tuple[int, bool], list[str]] = {}  # no lru_cache, into which torch.compile looks with a warning

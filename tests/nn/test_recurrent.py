@@ -111,3 +111,9 @@ def test_a_backend_is_a_modules_for_good(backend: str) -> None:
     assert module.backend == backend
     with pytest.raises(AttributeError):
         module.backend = "persistent_gpu"
+
+
+@of_each
+def test_resets_are_not_run_yet(cell: str) -> None:
+    with pytest.raises(NotImplementedError, match=r"(RNN|LSTM|GRU) takes no resets yet; MinGRU and MinLSTM do"):
+        both(cell, 4, 9)[1](torch.ones(5, 3, 4), resets=torch.zeros(5, 3, dtype=torch.bool))

@@ -42,10 +42,10 @@ NEAR = {torch.float32: {"rtol": 1e-5, "atol": 1e-5}, torch.float16: {"rtol": 1e-
 def by_kernels(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tensors of the CPU are run as those of a CUDA device are."""
     monkeypatch.setattr(pytest_ecornn.nn.recurrent, "_is_run_by_kernels", lambda device: True)
-    pytest_ecornn.nn.recurrent._cached_refusal.cache_clear()
+    pytest_ecornn.nn.kernel_limits.cached_refusal.cache_clear()
     with fp32_precision("rnn", "ieee"):
         yield
-    pytest_ecornn.nn.recurrent._cached_refusal.cache_clear()
+    pytest_ecornn.nn.kernel_limits.cached_refusal.cache_clear()
 
 
 @pytest.fixture

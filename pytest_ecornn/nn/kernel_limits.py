@@ -1,0 +1,32 @@
+"""Sizes and dtypes that persistent_gpu's kernels do not run: what its modules ask before a call, and torch.compile once."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from pytest_ecornn.implementations.persistent_gpu import kernel
+
+
+@lru_cache(maxsize=4096)
+def cached_refusal(
+    mode: str, batch: int, hidden: int, dtype: torch.dtype, device: torch.device, trains: bool, tf32: bool
+) -> str | None:
+    shape = kernel.Shape(mode.lower(), 1, batch, hidden, batch_first=False)  # no refusal depends on T
+    return kernel.unsupported_reason(shape, kernel.KernelSpec(dtype, device, tf32, saves_for_backward=trains))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def refusal_of_sizes(*given: Any) -> str | None:
+    """Why the kernels do not run calls of those sizes, or None. torch.compile does not look into it."""
+    return cached_refusal(*given)
+
+
+def next_power_of_2(size: int) -> int:
+    """The least power of 2 from 8 on that is no smaller."""
+    found = 8
+    while found < size:
+        found *= 2
+    return found
