@@ -56,7 +56,7 @@ class _Scan(nn.Module):
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, float(dropout), bidirectional
         self.cell, self._backend, self._notes = self._cells[positive], backend, "not called yet"
-        self._built: OrderedDict[tuple[int, Case, str], Layer] = OrderedDict()
+        self._built: OrderedDict[tuple[object, ...], tuple[Layer, str]] = OrderedDict()  # by all on which a layer depends
         whole = Case(
             cell=self.cell, steps=1, batch=1, input_size=input_size, hidden_size=hidden_size, layers=num_layers, bias=bias,
             bidirectional=bidirectional,
@@ -151,38 +151,51 @@ class _Scan(nn.Module):
             finals.append(final)
         return x, torch.cat(finals)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # a layer is built for the sizes of a call
     def _run_layer(
         self, layer: int, x: Tensor, state: Tensor | None, lengths: Tensor | None, resets: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        weights = _LayerWeights(self, layer, x.dtype)
-        tensors = [x, *weights.values(), *([] if state is None else [state])]
-        trains = torch.is_grad_enabled() and True in [one.requires_grad for one in tensors]
-        case = self._case(layer, x, state, lengths, resets, trains)
-        backend, reason = self._choose(case, x.device)
-        self._notes = f"{backend}: {reason}" if reason else backend
-        built = self._built.get((layer, case, backend))
-        if built is None:
-            built = _loop(case, weights) if backend == "loop" else SCANS[backend]().build(case, weights)
-            self._built[layer, case, backend] = built
+        if torch.compiler.is_compiling():
+            return _run_outside_of_graphs(self, layer, x, state, lengths, resets)  # type: ignore[no-any-return]
+        return self._run_built_layer(layer, x, state, lengths, resets)
+
+    def _run_built_layer(
+        self, layer: int, x: Tensor, state: Tensor | None, lengths: Tensor | None, resets: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        trains = torch.is_grad_enabled() and self._requires_grad(layer, x, state)
+        is_tf32 = x.is_cuda and x.dtype == torch.float32 and current("matmul") == "tf32"
+        options = (state is not None, lengths is not None, resets is not None, is_tf32, trains)
+        key = (layer, x.shape, x.dtype, x.device, options, torch.get_num_threads(), _transforms())
+        found = self._built.get(key)
+        if found is None:
+            found = self._built[key] = self._build(layer, self._case(x, *options), x)
             if len(self._built) > _MOST_BUILT:
                 self._built.popitem(last=False)
-        masks = (lengths,) if resets is None else (lengths, resets.contiguous())
-        output, final = built(x, state, *masks)
+        built, self._notes = found
+        output, final = built(x, state, lengths) if resets is None else built(x, state, lengths, resets.contiguous())
         assert isinstance(final, Tensor)
         return output, final
 
-    def _case(
-        self, layer: int, x: Tensor, state: Tensor | None, lengths: Tensor | None, resets: Tensor | None, trains: bool
-    ) -> Case:
+    def _requires_grad(self, layer: int, x: Tensor, state: Tensor | None) -> bool:
+        if x.requires_grad or (state is not None and state.requires_grad):
+            return True
+        return True in [getattr(self, name).requires_grad for name in _names_of(self, layer)]
+
+    def _build(self, layer: int, case: Case, x: Tensor) -> tuple[Layer, str]:
+        """The layer of a case, and what runs it."""
+        weights = _LayerWeights(self, layer, x.dtype)
+        backend, reason = self._choose(case, x.device)
+        if backend == "loop":
+            return _loop(case, weights), f"loop: {reason}"
+        return SCANS[backend]().build(case, weights), backend
+
+    def _case(self, x: Tensor, has_state: bool, ragged: bool, resets: bool, is_tf32: bool, trains: bool) -> Case:
         outer, inner, width = x.shape
         steps, batch = (inner, outer) if self.batch_first else (outer, inner)
-        is_tf32 = x.dtype == torch.float32 and x.is_cuda and current("matmul") == "tf32"
         return Case(
             cell=self.cell, steps=steps, batch=batch, input_size=width, hidden_size=self.hidden_size, bias=self.bias,
             bidirectional=self.bidirectional, dtype=str(x.dtype).removeprefix("torch."), device=_name_of(x.device),
-            precision="tf32" if is_tf32 else "ieee", batch_first=self.batch_first, ragged=lengths is not None,
-            resets=resets is not None, has_state=state is not None, mode="training" if trains else "inference",
+            precision="tf32" if is_tf32 else "ieee", batch_first=self.batch_first, ragged=ragged, resets=resets,
+            has_state=has_state, mode="training" if trains else "inference",
         )  # fmt: skip
 
     def _choose(self, case: Case, device: torch.device) -> tuple[str, str]:
@@ -202,9 +215,7 @@ class _LayerWeights(Weights):
     def __init__(self, module: _Scan, layer: int, dtype: torch.dtype):
         super().__init__({})
         self._module, self._dtype = weakref.ref(module), dtype
-        ends = [f"_l{layer}{end}" for end in ("", "_reverse")[: 1 + module.bidirectional]]
-        kinds = ["weight_ih", "bias_ih"][: 1 + module.bias]
-        self._names = {(kind + suffix).replace(f"_l{layer}", "_l0"): kind + suffix for suffix in ends for kind in kinds}
+        self._names = {name.replace(f"_l{layer}", "_l0"): name for name in _names_of(module, layer)}
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self._module(), self._names[name]).to(self._dtype)
@@ -214,6 +225,17 @@ class _LayerWeights(Weights):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+def _names_of(module: _Scan, layer: int) -> list[str]:
+    """Names of a layer's parameters."""
+    kinds = ("weight_ih", "bias_ih")[: 1 + module.bias]
+    return [f"{kind}_l{layer}{end}" for end in ("", "_reverse")[: 1 + module.bidirectional] for kind in kinds]
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # a layer is built for the sizes of a call
+def _run_outside_of_graphs(module: _Scan, *given: Any) -> tuple[Tensor, Tensor]:
+    return module._run_built_layer(*given)
 
 
 def _loop(case: Case, weights: Weights) -> Layer:
