@@ -1,7 +1,7 @@
-"""Gradients that can be differentiated again: those of a loop over time, by torch's own operators in float32.
+"""Gradients that support double backward: those of a loop over time, by torch's own operators in float32.
 
-A call makes them where create_graph is True, for gradients of gradients. It computes its results once more, from what it was
-given. The kernels' own gradients have none.
+A backward pass with create_graph=True makes them. It computes the results once more, from what the call was given. The second
+backward pass multiplies in the process's precision.
 """
 
 from __future__ import annotations
@@ -27,10 +27,16 @@ def differentiable_gradients(
 
     d_results: gradients of the results of `run_loop`, None for zeros.
     """
-    inputs = [one for one, is_wanted in zip((x, *first, *weights), wanted, strict=True) if is_wanted and one is not None]
-    with torch.enable_grad():
-        results = run_loop(x, first, weights, lengths, how)
+    with torch.enable_grad(), held(x.float(), how[4]):
+        # Aliases, so that a gradient stops at them: one input may depend on another, or be the same tensor.
+        aliases = [None if one is None else one.view_as(one) for one in (x, *first, *weights)]
+        inputs = [one for one, is_wanted in zip(aliases, wanted, strict=True) if is_wanted and one is not None]
+        of_states, of_weights = aliases[1 : 1 + len(first)], aliases[1 + len(first) :]
+        assert aliases[0] is not None
+        results = run_loop(aliases[0], [one for one in of_states if one is not None], of_weights, lengths, how)
         pairs = [(result, gradient) for result, gradient in zip(results, d_results, strict=True) if gradient is not None]
+        if not pairs:
+            return [None] * len(wanted)
         outputs, gradients = zip(*pairs, strict=True)
         found = iter(torch.autograd.grad(outputs, inputs, gradients, create_graph=True, allow_unused=True))
     return [next(found) if is_wanted else None for is_wanted in wanted]

@@ -1,4 +1,4 @@
-"""Sizes and dtypes that persistent_gpu's kernels do not run: what its modules ask before a call, and torch.compile once."""
+"""Sizes and dtypes that persistent_gpu's kernels do not run. Its modules ask before a call, torch.compile once a graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_ecornn.implementations.persistent_gpu import kernel
 def cached_refusal(
     mode: str, batch: int, hidden: int, dtype: torch.dtype, device: torch.device, trains: bool, tf32: bool
 ) -> str | None:
-    shape = kernel.Shape(mode.lower(), 1, batch, hidden, batch_first=False)  # no refusal depends on T
+    shape = kernel.Shape(mode.lower(), 1, batch, hidden, batch_first=False)  # all T below 2**30 are alike
     return kernel.unsupported_reason(shape, kernel.KernelSpec(dtype, device, tf32, saves_for_backward=trains))
 
 
@@ -22,6 +22,22 @@ def cached_refusal(
 def refusal_of_sizes(*given: Any) -> str | None:
     """Why the kernels do not run calls of those sizes, or None. torch.compile does not look into it."""
     return cached_refusal(*given)
+
+
+_MOST_ACCEPTED = 4096
+accepted: set[tuple[object, ...]] = set()  # kinds of calls that the kernels run, of all modules of this process
+
+
+def accept(kind: tuple[object, ...]) -> None:
+    if len(accepted) >= _MOST_ACCEPTED:
+        accepted.clear()
+    accepted.add(kind)
+
+
+def clear_cache() -> None:
+    """Forgets what the kernels run, for tests that change it."""
+    accepted.clear()
+    cached_refusal.cache_clear()
 
 
 def next_power_of_2(size: int) -> int:

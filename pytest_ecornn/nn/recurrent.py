@@ -22,6 +22,7 @@ from pytest_ecornn.contract import State, cells
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
+from pytest_ecornn.nn import kernel_limits
 from pytest_ecornn.nn.kernel_limits import next_power_of_2, refusal_of_sizes
 from pytest_ecornn.reference.precision import current
 
@@ -35,9 +36,7 @@ class _Recurrent(nn.RNNBase):
     """Common base of RNN, LSTM and GRU. It is no torch.nn.RNN, LSTM or GRU, of which torch.compile refuses subclasses."""
 
     _torch_class: ClassVar[type[nn.RNNBase]]
-    # Also of modules that were pickled without them. _accepted: kinds of calls that the kernels run.
-    _backend, _notes = "auto", "not called yet"
-    _accepted: frozenset[tuple[object, ...]] = frozenset()
+    _backend, _notes = "auto", "not called yet"  # defaults of the class, for modules pickled before these attributes existed
 
     def __init__(self, mode: str, *args: Any, backend: str = "auto", **kwargs: Any) -> None:
         if backend not in BACKENDS:
@@ -53,8 +52,8 @@ class _Recurrent(nn.RNNBase):
         dtype. The kernels take bfloat16, float16 and float32 on a CUDA device, whose products of float32 are TF32 where
         torch.backends.cudnn.rnn says so, and an H that fits on the chip. A weight that requires no gradient costs nothing.
 
-        resets: None; a mask of steps that start from zeros, which MinGRU and MinLSTM take, is not run yet.
-        Gradients with create_graph=True are those of a loop over time, which takes longer.
+        resets: must be None; not implemented. Double backward (create_graph=True) runs a loop over time. Under torch.compile
+        the kernels run a batch of B where they run the next power of 2.
 
         Raises what torch.nn raises, and NotImplementedError for resets; with backend "persistent_gpu" ValueError where the
         kernels do not run; where they run RuntimeError if an earlier launch is known to have given up.
@@ -90,7 +89,7 @@ class _Recurrent(nn.RNNBase):
         return self._notes
 
     def flatten_parameters(self) -> None:
-        """Lays parameters out in one buffer for cuDNN where torch.nn always runs them. The kernels read them where they are."""
+        """Flattens parameters for cuDNN where the kernels never run them. The kernels read parameters in place."""
         if self._is_always_run_by_torch():
             super().flatten_parameters()
 
@@ -116,17 +115,17 @@ class _Recurrent(nn.RNNBase):
             return "the kernels have no forward-mode gradient"
         if torch.compiler.is_compiling():
             return self._refusal_of_kind(input, rows, hx)
-        batch, dtype, device, may_train = kind = self._batch_of(input), rows.dtype, rows.device, torch.is_grad_enabled()
-        if kind in self._accepted:
+        kind = self._batch_of(input), self.hidden_size, rows.dtype, rows.device, torch.is_grad_enabled()
+        if (self.mode, self.proj_size, self._backend, *kind) in kernel_limits.accepted:
             return None
         reason = self._refusal_of_kind(input, rows, hx)
         # What runs in this dtype, in full precision and in training runs under autocast, in TF32 and without gradients.
-        if not reason and not refusal_of_sizes(self.mode, batch, self.hidden_size, dtype, device, may_train, False):
-            self._accepted = self._accepted | {kind}
+        if not reason and not refusal_of_sizes(self.mode, *kind, False):
+            kernel_limits.accept((self.mode, self.proj_size, self._backend, *kind))
         return reason
 
     def _refusal_of_kind(self, input: Any, rows: Tensor, hx: Any) -> str | None:
-        """Returns the same, which calls of one size, dtype, device and gradient mode mostly share."""
+        """Why the kernels do not run calls of this size, dtype, device and gradient mode, or None."""
         if self._backend == "torch":
             return "backend is torch"
         if not _is_run_by_kernels(rows.device):

@@ -7,9 +7,8 @@ mode, and on other devices. `notes()` says which and why.
 from __future__ import annotations
 
 import math
-import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -18,14 +17,15 @@ from torch.autograd import forward_ad
 from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from pytest_ecornn.contract import Case, Implementation, Layer, Weights, cells
+from pytest_ecornn.contract import Case, Implementation, Layer, cells
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
+from pytest_ecornn.nn.scan_layers import LayerWeights, is_autocast, loop_layer, names_of
 from pytest_ecornn.reference.precision import current
 
 SCANS: Mapping[str, type[Implementation]] = {"scan_cpu": ScanCpu, "scan_gpu": ScanGpu}
 BACKENDS = ("auto", *SCANS, "loop")
-_MOST_BUILT = 64  # layers of other sizes that a module remembers
+_MOST_BUILT = 64  # sizes that a layer remembers
 
 
 class _Scan(nn.Module):
@@ -42,10 +42,10 @@ class _Scan(nn.Module):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        positive: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
         *,
+        positive: bool = False,
         backend: str = "auto",
     ) -> None:
         super().__init__()
@@ -76,7 +76,8 @@ class _Scan(nn.Module):
         input: [T, B, I], with `batch_first` [B, T, I], of one sequence [T, I], or a PackedSequence, which output is then too.
         hx: None for zeros, or [L*D, B, H], of one sequence [L*D, H]. resets: bool, None for none, [T, B], with `batch_first`
         [B, T], of one sequence [T]: where it is true a step starts from a state of zeros, in either direction. Under autocast
-        all is cast to its dtype. A scan's gradients have none, a loop's have. torch.compile leaves the layers out of its graph.
+        all is cast to its dtype. The scans support first-order gradients only;
+        backend "loop" also supports double backward. torch.compile breaks its graph at each layer.
 
         Raises ValueError for other shapes, and where the backend was named and does not run the call.
         """
@@ -110,6 +111,11 @@ class _Scan(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_built": OrderedDict()}  # which are functions, made anew where they are needed
 
+    def _replicate_for_data_parallel(self) -> _Scan:
+        replica: _Scan = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+        replica._built = OrderedDict()  # layers that read the replica's weights
+        return replica
+
     def _check(self, input: Tensor, hx: Tensor | None, resets: Tensor | None) -> None:
         if input.dim() not in (2, 3) or input.shape[-1] != self.input_size or 0 in input.shape[:-1]:
             raise ValueError(
@@ -124,6 +130,14 @@ class _Scan(nn.Module):
             raise ValueError(
                 f"expected resets as {tuple(input.shape[:-1])} of torch.bool, got {tuple(resets.shape)} of {resets.dtype}"
             )
+        weight = self.weight_ih_l0
+        for name, given in (("hx", hx), ("resets", resets), ("weights", weight)):
+            if given is not None and given.device != input.device:
+                raise ValueError(f"expected {name} on the input's device, {input.device}, got {given.device}")
+        casts = is_autocast(input.device)
+        for name, given in (("hx", hx), ("weights", weight)):
+            if given is not None and given.dtype != input.dtype and not casts:
+                raise ValueError(f"expected {name} of the input's dtype, {input.dtype}, got {given.dtype}")
 
     def _run_packed(self, packed: PackedSequence, hx: Tensor | None) -> tuple[PackedSequence, Tensor]:
         """Runs sequences in the order of their lengths, as in `packed`; initial and final states are in the batch's order."""
@@ -139,8 +153,7 @@ class _Scan(nn.Module):
 
     def _run(self, x: Tensor, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None) -> tuple[Tensor, Tensor]:
         """A layer after the other, between which elements are dropped in training."""
-        casts = torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(x.device.type)
-        if casts and x.dtype != torch.float64:
+        if is_autocast(x.device) and x.dtype != torch.float64:
             x = x.to(torch.get_autocast_dtype(x.device.type))
         directions, finals = 1 + self.bidirectional, []
         for layer in range(self.num_layers):
@@ -168,8 +181,10 @@ class _Scan(nn.Module):
         found = self._built.get(key)
         if found is None:
             found = self._built[key] = self._build(layer, self._case(x, *options), x)
-            if len(self._built) > _MOST_BUILT:
+            if len(self._built) > _MOST_BUILT * self.num_layers:
                 self._built.popitem(last=False)
+        else:
+            self._built.move_to_end(key)
         built, self._notes = found
         output, final = built(x, state, lengths) if resets is None else built(x, state, lengths, resets.contiguous())
         assert isinstance(final, Tensor)
@@ -178,14 +193,14 @@ class _Scan(nn.Module):
     def _requires_grad(self, layer: int, x: Tensor, state: Tensor | None) -> bool:
         if x.requires_grad or (state is not None and state.requires_grad):
             return True
-        return True in [getattr(self, name).requires_grad for name in _names_of(self, layer)]
+        return True in [getattr(self, name).requires_grad for name in names_of(self, layer)]
 
     def _build(self, layer: int, case: Case, x: Tensor) -> tuple[Layer, str]:
         """The layer of a case, and what runs it."""
-        weights = _LayerWeights(self, layer, x.dtype)
+        weights = LayerWeights(self, layer, x.dtype)
         backend, reason = self._choose(case, x.device)
         if backend == "loop":
-            return _loop(case, weights), f"loop: {reason}"
+            return loop_layer(case, weights), f"loop: {reason}"
         return SCANS[backend]().build(case, weights), backend
 
     def _case(self, x: Tensor, has_state: bool, ragged: bool, resets: bool, is_tf32: bool, trains: bool) -> Case:
@@ -209,47 +224,9 @@ class _Scan(nn.Module):
         return ("loop", f"{name} {reason}") if reason else (name, "")
 
 
-class _LayerWeights(Weights):
-    """The parameters of one layer of a module, under the names of a first layer, read anew in each call."""
-
-    def __init__(self, module: _Scan, layer: int, dtype: torch.dtype):
-        super().__init__({})
-        self._module, self._dtype = weakref.ref(module), dtype
-        self._names = {name.replace(f"_l{layer}", "_l0"): name for name in _names_of(module, layer)}
-
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self._module(), self._names[name]).to(self._dtype)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-def _names_of(module: _Scan, layer: int) -> list[str]:
-    """Names of a layer's parameters."""
-    kinds = ("weight_ih", "bias_ih")[: 1 + module.bias]
-    return [f"{kind}_l{layer}{end}" for end in ("", "_reverse")[: 1 + module.bidirectional] for kind in kinds]
-
-
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # a layer is built for the sizes of a call
 def _run_outside_of_graphs(module: _Scan, *given: Any) -> tuple[Tensor, Tensor]:
     return module._run_built_layer(*given)
-
-
-def _loop(case: Case, weights: Weights) -> Layer:
-    """The layer by a loop over time, in float32 or wider."""
-    compute = torch.promote_types(getattr(torch, case.dtype), torch.float32)
-
-    def layer(x: Tensor, state: Tensor | None, lengths: Tensor | None, resets: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        parameters = {name: weight.to(compute) for name, weight in weights.items()}
-        first = None if state is None else state.to(compute)
-        output, final = cells.reference(case, parameters, x.to(compute), first, lengths, resets)
-        assert isinstance(final, Tensor)
-        return output.to(x.dtype), final.to(x.dtype)
-
-    return layer
 
 
 def _transforms() -> str | None:
@@ -267,7 +244,7 @@ def _name_of(device: torch.device) -> str:
 class MinGRU(_Scan):
     """minGRU: h_t = (1 - z_t) h_(t-1) + z_t g(W_h x_t + b_h), z_t = sigmoid(W_z x_t + b_z), of layers and directions.
 
-    Its arguments are torch.nn.GRU's. positive: g is that of appendix B, which is positive; else g(x) = x. Parameters
+    Its arguments are torch.nn.GRU's, and positive: g is that of appendix B, which is positive; else g(x) = x. Parameters
     weight_ih_l0 [2*H, I] and bias_ih_l0 [2*H], z first, and so on. backend: "auto", or "scan_cpu", "scan_gpu" or "loop" alone.
     Raises ValueError for sizes below 1, a dropout that is no probability, and another backend.
     """

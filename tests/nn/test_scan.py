@@ -112,6 +112,42 @@ def test_a_reset_starts_from_zeros(kind: Any) -> None:
 
 
 @of_each
+@pytest.mark.parametrize("options", [{"bidirectional": True}, {"num_layers": 2, "batch_first": True}])
+def test_resets_of_layers_and_directions(kind: Any, options: dict[str, Any]) -> None:
+    module = made(kind, **options)
+    x = (inputs(B, T, I) if module.batch_first else inputs(T, B, I)).requires_grad_()
+    resets = inputs(*x.shape[:2], seed=5) > 0.7
+    assert resets.any()
+    gradients = []
+    for output, final in ((results := module(x, None, resets)), (wanted := expected(module, x, None, resets))):
+        loss = (output * output.detach().cos()).sum() + final.square().sum()
+        gradients.append(torch.autograd.grad(loss, [x, *module.parameters()]))
+    near(results, wanted)
+    near(*gradients)
+
+
+@of_each
+def test_replicas_read_their_own_weights(kind: Any) -> None:
+    """As torch.nn.DataParallel makes them, anew for each call."""
+    module, x = made(kind), inputs(T, B, I)
+    wanted = module(x)
+    for factor in (1.0, 2.0):
+        replica = module._replicate_for_data_parallel()
+        for name, parameter in module.named_parameters():
+            setattr(replica, name, parameter.detach() * factor)
+        near(replica(x), wanted) if factor == 1 else near(replica(x), expected(module_of(module, factor), x))
+        del replica
+    near(module(x), wanted)
+
+
+def module_of(module: Any, factor: float) -> Any:
+    """A copy whose parameters are multiplied."""
+    other = copy.deepcopy(module)
+    other.load_state_dict({name: one.detach() * factor for name, one in module.named_parameters()})
+    return other
+
+
+@of_each
 def test_dropout_is_between_layers_in_training_only(kind: Any) -> None:
     module, plain = made(kind, num_layers=2, dropout=0.5), made(kind, num_layers=2)
     x = inputs(T, B, I)
@@ -135,7 +171,10 @@ def test_weights_are_read_in_each_call(kind: Any) -> None:
     other.load_state_dict(halved)
     near(torch.func.functional_call(module, halved, (x,)), other(x))
     torch.nn.utils.parametrizations.weight_norm(module, "weight_ih_l0")
-    near(module(x)[:1], other.__class__.forward(module, x)[:1])
+    with torch.no_grad():
+        module.parametrizations.weight_ih_l0.original0.mul_(3)
+    other.load_state_dict({name: getattr(module, name).detach() for name, _ in other.named_parameters()})
+    near(module(x), expected(other, x))
     module(x)[0].sum().backward()
     assert module.parametrizations.weight_ih_l0.original0.grad is not None
 
@@ -180,8 +219,10 @@ def test_autocast_computes_in_its_dtype(kind: Any) -> None:
     module, x = made(kind, num_layers=2), inputs(T, B, I)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = module(x)
+        by_loop = made(kind, num_layers=2, backend="loop")(x.bfloat16())
     assert {one.dtype for one in found} == {torch.bfloat16}
     near(found, expected(module, x), 3e-2)
+    near(by_loop, found, 3e-2)
 
 
 @of_each
@@ -197,7 +238,9 @@ def test_layers_of_few_sizes_are_remembered(kind: Any) -> None:
     for steps in range(1, 80):
         module(torch.ones(steps, 1, I))
     assert len(module._built) == 64
-    assert list(module._built)[-1][1] == (79, 1, I)
+    module(torch.ones(20, 1, I))  # used again: the last that is forgotten
+    module(torch.ones(80, 1, I))
+    assert [key[1] for key in list(module._built)[-2:]] == [(20, 1, I), (80, 1, I)]
 
 
 def test_what_it_says_of_itself() -> None:
@@ -229,6 +272,16 @@ def test_arguments_that_are_refused(options: dict[str, Any], message: str) -> No
         ((torch.ones(T, B, I + 1),), r"expected input as \[T, B, 4\].*, got \(7, 3, 5\)"),
         ((torch.ones(0, B, I),), r"none of them 0, got \(0, 3, 4\)"),
         ((torch.ones(T, B, I), torch.ones(2, B, H)), r"expected hx as \(1, 3, 9\), got \(2, 3, 9\)"),
+        ((torch.ones(T, B, I).double(),), "expected weights of the input's dtype, torch.float64, got torch.float32"),
+        (
+            (torch.ones(T, B, I), torch.ones(1, B, H).half()),
+            "expected hx of the input's dtype, torch.float32, got torch.float16",
+        ),
+        ((torch.ones(T, B, I), torch.ones(1, B, H, device="meta")), "expected hx on the input's device, cpu, got meta"),
+        (
+            (torch.ones(T, B, I), None, torch.ones(T, B, dtype=torch.bool, device="meta")),
+            "expected resets on the input's device, cpu, got meta",
+        ),
         ((torch.ones(T, B, I), None, torch.ones(T, B)), r"expected resets as \(7, 3\) of torch.bool, got .* of torch.float32"),
     ],
 )

@@ -75,10 +75,13 @@ def main() -> int:
         with Pool(given.processes) as pool:
             found = pool.map(_resources, forms, chunksize=2)
     if given.action == "save":
-        given.file.write_text(json.dumps(found))
+        given.file.write_text(json.dumps([[*form, resources] for form, resources in zip(forms, found, strict=True)]))
         print(f"{len(forms)} forms of {len(VARIANTS)} kernels saved")
         return 0
-    saved = [Resources(*one) for one in json.loads(given.file.read_text())]
+    read = json.loads(given.file.read_text())
+    if [(name, tuple(map(tuple, macros))) for name, macros, _ in read] != forms:
+        raise SystemExit(f"expected the {len(forms)} forms of this checkout in {given.file}, got {len(read)}, or others")
+    saved = [Resources(*resources) for *_, resources in read]
     for name in VARIANTS:
         of_kernel = [number for number, (kernel, _) in enumerate(forms) if kernel == name]
         print(change(name, [saved[number] for number in of_kernel], [found[number] for number in of_kernel]))

@@ -39,8 +39,8 @@ struct SharedStorage {
     States<GATES> states;  // gates' gradients of all units
     OutgoingStates<GATES> outgoing;
     PartialSums<1> partial_sums;
-    GradientCarry<ThreadCoords> carried;
-    WeightStorage room;
+    GradientCarry<ThreadCoords> carry;
+    WeightStorage weight_storage;
     int timed_out;  // the wait of some thread for another block has timed out
     PartialSumExchange exchange;
 };
@@ -53,16 +53,16 @@ __device__ inline void pointwise_backward_units(SharedStorage& shared, const Bac
 #pragma unroll
     for (int s = 0; s < STATES_PER_THREAD; s++) {
         if (thread.sequence_in_tile(s) >= SEQUENCES) continue;
-        const float d_h = shared.carried.d_h[tile][s][thread.number] + sums.data[s][0];
+        const float d_h = shared.carry.d_h[tile][s][thread.number] + sums.data[s][0];
         if (i == params.steps) {
-            store_initial_state_gradients(shared.carried, params, thread, tile, s, d_h);
+            store_initial_state_gradients(shared.carry, params, thread, tile, s, d_h);
             continue;
         }
-        const int end = shared.carried.ends[tile][thread.sequence_in_tile(s)];
+        const int end = shared.carry.ends[tile][thread.sequence_in_tile(s)];
         const bool is_alive = thread.is_inside(tile, s) && params.time(i) < end;
         const LocalGradients slopes = inputs.local_gradients(params, thread, tile, s, params.time(i + 1), end);
         const float all_d_h = d_h + (is_alive ? widen_bits(inputs.d_output[s]) : 0);
-        pointwise_backward(shared.carried, params, slopes, thread, tile, s, i, all_d_h, [&](int gate, scalar_t gradient) {
+        pointwise_backward(shared.carry, params, slopes, thread, tile, s, i, all_d_h, [&](int gate, scalar_t gradient) {
             shared.outgoing.at(thread.unit(s), thread.sequence_in_tile(s), gate) = gradient;
         });
     }
@@ -87,7 +87,7 @@ __device__ inline void pointwise_step(SharedStorage& shared, const BackwardParam
 template <bool IS_POINTWISE_WARP>
 __device__ inline bool run_steps(SharedStorage& shared, const Params& params, const Mailbox<GATES>& mailbox,
                                  const ThreadCoords& thread, const Destination& destination) {
-    NonZeros non_zeros(shared.room, params.col_indices, params.values);
+    NonZeros non_zeros(shared.weight_storage, params.col_indices, params.values);
     const int tiles = num_tiles(thread.first_sequence, thread.batch);
     for (int i = 0; i <= params.steps; i++) {
 #pragma unroll 1
@@ -105,7 +105,7 @@ __device__ inline bool run_steps(SharedStorage& shared, const Params& params, co
                 timed_out = *(volatile int*)&shared.timed_out;
                 jitter(i, 1);
                 float partial_sum[SEQUENCES] = {};
-                non_zeros.multiply(partial_sum, shared.room, shared.states);
+                non_zeros.multiply(partial_sum, shared.weight_storage, shared.states);
                 if (CLUSTER > 1 && timed_out) return false;
                 shared.exchange.send_partial_sum(shared.partial_sums, destination, partial_sum, i - 1);
             }
@@ -136,7 +136,7 @@ extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(BLOCK_THREADS, 1)
     if (CLUSTER > 1) shared.exchange.init(params.row_offsets);
     else shared.partial_sums.load_row_offsets(params.row_offsets);
     __syncthreads();
-    if (number < POINTWISE_THREADS) shared.carried.load(params, thread);
+    if (number < POINTWISE_THREADS) shared.carry.load(params, thread);
     sync_block_or_cluster();
     const int slot = params.slots[block % BLOCKS * BLOCK_THREADS + number];
     const Destination destination = shared.exchange.destination_of(shared.partial_sums, slot);

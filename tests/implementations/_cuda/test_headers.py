@@ -1,4 +1,7 @@
-"""Every header of a kernel compiles alone: what it needs it includes, or takes as a template parameter or a host's macro."""
+"""Every header of a kernel parses alone: what it needs it includes, or takes as a template parameter or a host's macro.
+
+Each is compiled with the first form of one kernel. Templates are not instantiated; kernels' own tests do that.
+"""
 
 from __future__ import annotations
 

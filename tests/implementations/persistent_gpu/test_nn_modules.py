@@ -42,10 +42,10 @@ NEAR = {torch.float32: {"rtol": 1e-5, "atol": 1e-5}, torch.float16: {"rtol": 1e-
 def by_kernels(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tensors of the CPU are run as those of a CUDA device are."""
     monkeypatch.setattr(pytest_ecornn.nn.recurrent, "_is_run_by_kernels", lambda device: True)
-    pytest_ecornn.nn.kernel_limits.cached_refusal.cache_clear()
+    pytest_ecornn.nn.kernel_limits.clear_cache()
     with fp32_precision("rnn", "ieee"):
         yield
-    pytest_ecornn.nn.kernel_limits.cached_refusal.cache_clear()
+    pytest_ecornn.nn.kernel_limits.clear_cache()
 
 
 @pytest.fixture
@@ -436,6 +436,68 @@ def test_gradients_of_gradients(cell: str, options: dict[str, Any], has_lengths:
     assert module.notes() == "persistent_gpu"
     for ours, theirs in zip(found[1], found[0], strict=True):
         torch.testing.assert_close(ours, theirs.float(), rtol=1e-4, atol=1e-4 * float(theirs.detach().abs().max()))
+
+
+def of_one_state_twice(module: Any, x: Tensor, h: Tensor) -> Tensor:
+    return module(x, (h, h))[0]
+
+
+def of_a_state_carried_on(module: Any, x: Tensor, h: Tensor) -> Tensor:
+    _, state = module(x[:3], (h, h.cos()))
+    return module(x[3:], state)[0]
+
+
+def of_a_state_made_from_x(module: Any, x: Tensor, h: Tensor) -> Tensor:
+    return module(x, (h + x.sum() / 9, h.cos()))[0]
+
+
+@on_clusters
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("call", [of_one_state_twice, of_a_state_carried_on, of_a_state_made_from_x])
+def test_gradients_of_gradients_of_inputs_that_depend_on_each_other(call: Callable[..., Tensor], ties: bool) -> None:
+    reference, module = both("lstm", num_layers=2)
+    found = []
+    for one in (reference.double(), module):
+        if ties:
+            one.weight_hh_l1 = one.weight_hh_l0
+        dtype = one.weight_hh_l0.dtype
+        x, h = batch().to(dtype).requires_grad_(), torch.linspace(-1, 1, 2 * B * H).view(2, B, H).to(dtype).requires_grad_()
+        output = call(one, x, h)
+        wanted = [x, h, *one.parameters()]
+        first = torch.autograd.grad((output * output.detach().cos()).sum(), wanted, create_graph=True)
+        found.append([*first, *torch.autograd.grad(sum(one.square().sum() for one in first), wanted)])
+    for ours, theirs in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(ours, theirs.float(), rtol=1e-4, atol=1e-4 * float(theirs.detach().abs().max()))
+
+
+class Unused(torch.autograd.Function):
+    """Has no gradient for its input."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> None:
+        return None
+
+
+@on_clusters
+def test_a_graph_where_no_result_has_a_gradient() -> None:
+    module, x = both("gru")[1], batch().requires_grad_()
+    loss = Unused.apply(module(x)[0]) + x.sum()
+    (found,) = torch.autograd.grad(loss, x, create_graph=True)
+    assert torch.equal(found, torch.ones_like(x))
+
+
+@on_clusters
+def test_gradients_of_a_graph_are_made_in_float32_under_autocast() -> None:
+    module, x = both("lstm")[1], batch().requires_grad_()
+    loss = module(x)[0].square().sum()
+    (wanted,) = torch.autograd.grad(loss, x, retain_graph=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        (found,) = torch.autograd.grad(loss, x, create_graph=True)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 @on_clusters

@@ -1,4 +1,5 @@
-// The instructions behind warp_mma.cuh. STORAGE, by a macro, picks the operands' type.
+// The instructions behind warp_mma.cuh. STORAGE_BFLOAT16 or STORAGE_FLOAT16, by a macro, picks the operands'
+// type; else they are TF32.
 #pragma once
 
 #if STORAGE_BFLOAT16
