@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import pytest_ecornn.nn
+from tests.helpers.torch_inputs import torch_inputs
 
 MODULES = {
     "rnn_tanh": (nn.RNN, pytest_ecornn.nn.RNN, {}),
@@ -32,20 +33,11 @@ def flat(found: Any) -> list[Tensor]:
     return [found] if isinstance(found, Tensor) else [one for part in found for one in flat(part)]
 
 
-def torch_inputs(cell: str, dtype: torch.dtype, training: bool) -> list[Any]:
-    """torch's own inputs for tests of its module: of the constructor and of forward."""
-    modules = pytest.importorskip("torch.testing._internal.common_modules")
-    theirs, _, own = MODULES[cell]
-    info = next(one for one in modules.module_db if one.module_cls is theirs)
-    found = info.module_inputs_func(info, "cpu", dtype, True, training)
-    return [one for one in found if own.items() <= one.constructor_input.kwargs.items() or not own]
-
-
 @of_each
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 def test_torchs_own_inputs(cell: str, dtype: torch.dtype) -> None:
-    inputs = torch_inputs(cell, dtype, training=True)
+    inputs = torch_inputs(MODULES[cell][0], dtype)
     assert len(inputs) >= 8
     for one in inputs:
         made, given = one.constructor_input, one.forward_input

@@ -26,6 +26,7 @@ from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shap
 from pytest_ecornn.reference.precision import fp32_precision
 from tests.helpers import persistent
 from tests.helpers.requirements import needs_compiler, needs_hopper
+from tests.helpers.torch_inputs import torch_inputs
 
 on_cpu = persistent.on_cpu  # a fixture: the ops run on clusters of a CPU
 H, I, B, T = 9, 4, 3, 5  # noqa: E741
@@ -276,6 +277,26 @@ def test_compiled_it_computes_the_same() -> None:
     found, wanted = compiled(batch(), states(module, B)), module(batch(), states(module, B))
     assert_alike(found, wanted)
     assert_alike(gradients(module, found), gradients(module, wanted))
+
+
+@on_clusters
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("cell", MODULES)
+def test_torchs_own_inputs(cell: str) -> None:
+    """torch's inputs for tests of its modules: of the constructor and of forward, run by the kernels but for projections."""
+    theirs, ours, _ = MODULES[cell]
+    inputs = torch_inputs(theirs, torch.float32)
+    assert len(inputs) >= 8
+    by_kernels = 0
+    for one in inputs:
+        made, given = one.constructor_input, one.forward_input
+        torch.manual_seed(0)
+        reference, module = theirs(*made.args, **made.kwargs), ours(*made.args, **made.kwargs)
+        module.load_state_dict(reference.state_dict())
+        assert_alike(module(*given.args, **given.kwargs), reference(*given.args, **given.kwargs))
+        assert (module.notes() == "persistent_gpu") == (not module.proj_size)
+        by_kernels += not module.proj_size
+    assert by_kernels >= 8
 
 
 # Dropout.
