@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
-from pytest_ecornn.contract import cells
+from pytest_ecornn.contract import Case, cells
 from pytest_ecornn.implementations._common.input_projection import held
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 
@@ -50,32 +49,21 @@ def run_loop(
     x: [T, B, I], or [B, T, I] with batch_first; W_ih x without biases where projected. first: [L*D, B, H] each, () for zeros.
     weights: of each layer and direction weight_ih (None where x is projected), weight_hh, bias_ih and bias_hh (None for none).
     """
-    name, batch_first, bidirectional, _, is_tf32 = how
-    directions, cell, count = 2 if bidirectional else 1, cells.get(name), len(PARAMETERS)
-    rows, finals = (x.transpose(0, 1) if batch_first else x).float(), []
-    with held(rows, is_tf32):
-        for layer in range(len(weights) // count // directions):
-            outputs = []
-            for track in range(layer * directions, (layer + 1) * directions):
-                parameters = weights[count * track : count * (track + 1)]
-                weight_ih, weight_hh, bias_ih, bias_hh = (None if one is None else one.float() for one in parameters)
-                assert weight_hh is not None
-                recurrent = {"weight_hh": weight_hh} | ({} if bias_hh is None else {"bias_hh": bias_hh})
-                x_gates = _input_product(rows, weight_ih, bias_ih, track % directions, directions)
-                zeros = x_gates.new_zeros(x_gates.shape[1], weight_hh.shape[1])
-                carry = tuple(state[track].float() for state in first) or (zeros,) * len(cell.states)
-                is_reverse = track % directions == 1
-                output, final = cells.loop_over_time(cell, x_gates, carry, recurrent, lengths, None, is_reverse)
-                outputs.append(output)
-                finals.append(final)
-            rows = torch.cat(outputs, -1)
-    output = rows.transpose(0, 1) if batch_first else rows
-    return [one.to(x.dtype) for one in (output, *(torch.stack(of_state) for of_state in zip(*finals, strict=True)))]
-
-
-def _input_product(rows: Tensor, weight: Tensor | None, bias: Tensor | None, direction: int, directions: int) -> Tensor:
-    """W_ih x + b_ih of a direction. weight: None where the rows hold W_ih x of all directions."""
-    if weight is not None:
-        return linear(rows, weight, bias)
-    given = rows.chunk(directions, -1)[direction]
-    return given if bias is None else given + bias
+    cell, batch_first, bidirectional, is_projected, _ = how
+    steps, batch = (x.shape[1], x.shape[0]) if batch_first else x.shape[:2]
+    _, weight_hh, *_ = weights
+    assert weight_hh is not None
+    hidden, directions = weight_hh.shape[1], 2 if bidirectional else 1
+    case = Case(
+        cell=cell, steps=steps, batch=batch, hidden_size=hidden, input_size=hidden if is_projected else x.shape[2],
+        layers=len(weights) // len(PARAMETERS) // directions, bidirectional=bidirectional, batch_first=batch_first,
+        projected=is_projected,
+    )  # fmt: skip
+    names = [name + suffix for _, _, suffix in cells.parameter_suffixes(case) for name in PARAMETERS]
+    parameters = {name: weight.float() for name, weight in zip(names, weights, strict=True) if weight is not None}
+    rows = x.float()
+    if is_projected:  # the reference adds no bias to what is projected
+        zeros = rows.new_zeros(weight_hh.shape[0])
+        rows = rows + torch.cat([parameters.get(f"bias_ih_l0{end}", zeros) for end in ("", "_reverse")[:directions]])
+    output, final = cells.reference(case, parameters, rows, tuple(state.float() for state in first) or None, lengths)
+    return [one.to(x.dtype) for one in (output, *cells.unpack_state(final))]

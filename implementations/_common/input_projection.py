@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pytest_ecornn.contract import Case, Cost, cells
 from pytest_ecornn.implementations._common.autograd_ops import register_autograd
-from pytest_ecornn.reference.precision import current, fp32_precision, whole_sums
+from pytest_ecornn.reference.precision import current, fp32_precision, is_autocast, whole_sums
 
 _library = torch.library.Library("pytest_ecornn", "FRAGMENT")
 _library.define("gate_product(Tensor a, Tensor b, bool tf32) -> Tensor")
@@ -28,7 +28,7 @@ def _product(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
 
 def held(like: Tensor, tf32: bool) -> AbstractContextManager[None]:
     """Context in which products of tensors like `like` use this module's precisions, whatever the process's settings are."""
-    if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(like.device.type):
+    if is_autocast(like.device):
         return _without_autocast(like, tf32)
     if like.itemsize == 2:
         return whole_sums(like.dtype)

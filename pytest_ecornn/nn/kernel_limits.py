@@ -24,22 +24,6 @@ def refusal_of_sizes(*given: Any) -> str | None:
     return cached_refusal(*given)
 
 
-_MOST_ACCEPTED = 4096
-accepted: set[tuple[object, ...]] = set()  # kinds of calls that the kernels run, of all modules of this process
-
-
-def accept(kind: tuple[object, ...]) -> None:
-    if len(accepted) >= _MOST_ACCEPTED:
-        accepted.clear()
-    accepted.add(kind)
-
-
-def clear_cache() -> None:
-    """Forgets what the kernels run, for tests that change it."""
-    accepted.clear()
-    cached_refusal.cache_clear()
-
-
 def next_power_of_2(size: int) -> int:
     """The least power of 2 from 8 on that is no smaller."""
     found = 8

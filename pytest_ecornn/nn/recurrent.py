@@ -9,20 +9,19 @@ On a CUDA device torch.nn calls cuDNN, whose version 9.19 is wrong in float16 fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.nn.functional import dropout
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
 from pytest_ecornn.contract import State, cells
+from pytest_ecornn.implementations._common.autograd_ops import wants_gradient
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
-from pytest_ecornn.nn import kernel_limits
+from pytest_ecornn.nn.calls import autocast_of, map_states, missing_transform, run_packed
 from pytest_ecornn.nn.kernel_limits import next_power_of_2, refusal_of_sizes
 from pytest_ecornn.reference.precision import current
 
@@ -70,12 +69,12 @@ class _Recurrent(nn.RNNBase):
             return self._torch_class.forward(self, input, hx)
         self._notes = "persistent_gpu"
         if isinstance(input, PackedSequence):
-            return self._run_packed(input, hx)
+            return run_packed(self._run, input, hx, self.batch_first)
         if input.dim() == 3:
             return self._run(input, hx)
         batch = 0 if self.batch_first else 1
-        output, final = self._run(input.unsqueeze(batch), _map_states(hx, lambda state: state.unsqueeze(1)))
-        return output.squeeze(batch), _map_states(final, lambda state: state.squeeze(1))
+        output, final = self._run(input.unsqueeze(batch), map_states(hx, lambda state: state.unsqueeze(1)))
+        return output.squeeze(batch), map_states(final, lambda state: state.squeeze(1))
 
     @property
     def backend(self) -> str:
@@ -109,57 +108,30 @@ class _Recurrent(nn.RNNBase):
 
     def _refusal(self, input: Any, rows: Tensor, hx: Any) -> str | None:
         """Why the kernels do not run a call, or None."""
-        if torch._C._are_functorch_transforms_active():
-            return "the kernels have no transforms of torch.func"
-        if forward_ad._current_level >= 0:
-            return "the kernels have no forward-mode gradient"
-        if torch.compiler.is_compiling():
-            return self._refusal_of_kind(input, rows, hx)
-        kind = self._batch_of(input), self.hidden_size, rows.dtype, rows.device, torch.is_grad_enabled()
-        if (self.mode, self.proj_size, self._backend, *kind) in kernel_limits.accepted:
-            return None
-        reason = self._refusal_of_kind(input, rows, hx)
-        # What runs in this dtype, in full precision and in training runs under autocast, in TF32 and without gradients.
-        if not reason and not refusal_of_sizes(self.mode, *kind, False):
-            kernel_limits.accept((self.mode, self.proj_size, self._backend, *kind))
-        return reason
-
-    def _refusal_of_kind(self, input: Any, rows: Tensor, hx: Any) -> str | None:
-        """Why the kernels do not run calls of this size, dtype, device and gradient mode, or None."""
+        if missing := missing_transform():
+            return f"the kernels have {missing}"
         if self._backend == "torch":
             return "backend is torch"
-        if not _is_run_by_kernels(rows.device):
-            return f"on {rows.device}: the kernels run on a CUDA device"
+        device = rows.device
+        if not _is_run_by_kernels(device):
+            return f"on {device}: the kernels run on a CUDA device"
         if self.proj_size:
             return f"expected proj_size 0, got {self.proj_size}: the kernels do not project states"
         batch = self._batch_of(input)
         if torch.compiler.is_compiling():
             batch = next_power_of_2(batch)  # fewer graphs are made
-        dtype = _cast(rows.device)(rows[:0]).dtype
-        trains = torch.is_grad_enabled() and self._requires_grad(rows, hx)
-        is_tf32 = dtype == torch.float32 and current("rnn") == "tf32"
-        reason: str | None = refusal_of_sizes(self.mode, batch, self.hidden_size, dtype, rows.device, trains, is_tf32)
+        size = self.mode, batch, self.hidden_size
+        if not refusal_of_sizes(*size, rows.dtype, device, torch.is_grad_enabled(), False):
+            return None  # what runs in full precision and in training runs under autocast, in TF32 and without gradients
+        dtype = autocast_of(device)(rows[:0]).dtype
+        trains = wants_gradient([rows, *cells.unpack_state(hx), *self._flat_weights])
+        reason: str | None = refusal_of_sizes(*size, dtype, device, trains, _is_tf32(dtype))
         return reason
 
     def _batch_of(self, input: Any) -> int:
         if isinstance(input, PackedSequence):
             return int(input.batch_sizes[0])
         return 1 if input.dim() == 2 else input.shape[0 if self.batch_first else 1]
-
-    def _requires_grad(self, rows: Tensor, hx: Any) -> bool:
-        if rows.requires_grad or True in [one.requires_grad for one in cells.unpack_state(hx)]:
-            return True
-        return True in [one.requires_grad for one in self._flat_weights if one is not None]
-
-    def _run_packed(self, packed: PackedSequence, hx: State) -> tuple[PackedSequence, State]:
-        """Runs sequences in the order of their lengths, as in `packed`; initial and final states are in the batch's order."""
-        data, batch_sizes, order, order_back = packed
-        x, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes), self.batch_first)
-        hx = hx if order is None else _map_states(hx, lambda state: state.index_select(1, order))
-        output, final = self._run(x, hx, lengths)
-        output = pack_padded_sequence(output, lengths, self.batch_first).data
-        final = final if order_back is None else _map_states(final, lambda state: state.index_select(1, order_back))
-        return PackedSequence(output, batch_sizes, order, order_back), final
 
     def _run(self, x: Tensor, hx: State, lengths: Tensor | None = None) -> tuple[Tensor, State]:
         """x: [T, B, I], or [B, T, I] with `batch_first`. lengths: on the CPU."""
@@ -168,7 +140,7 @@ class _Recurrent(nn.RNNBase):
             self.check_input(x, None)
         else:
             self.check_forward_args(x, hx, None)  # type: ignore[arg-type]
-        cast, lengths = _cast(x.device), None if lengths is None else lengths.to(x.device, non_blocking=True)
+        cast, lengths = autocast_of(x.device), None if lengths is None else lengths.to(x.device, non_blocking=True)
         x, first, how = cast(x), [cast(state) for state in cells.unpack_state(hx)], self._options(x.dtype)
         found = [getattr(self, name, None) for name in _names(self.num_layers, self.bidirectional)]
         weights = [None if one is None else cast(one) for one in found]
@@ -178,8 +150,8 @@ class _Recurrent(nn.RNNBase):
         return self._run_with_dropout(x, first, weights, lengths, how)
 
     def _options(self, dtype: torch.dtype) -> RNNOptions:
-        tf32 = dtype == torch.float32 and current("rnn") == "tf32"
-        return RNNOptions(self.mode.lower(), self.batch_first, self.bidirectional, projected=False, tf32=tf32)
+        cell = self.mode.lower()
+        return RNNOptions(cell, self.batch_first, self.bidirectional, projected=False, tf32=_is_tf32(dtype))
 
     def _run_with_dropout(
         self, x: Tensor, first: list[Tensor], weights: list[Tensor | None], lengths: Tensor | None, how: RNNOptions
@@ -200,6 +172,10 @@ def _is_run_by_kernels(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
+def _is_tf32(dtype: torch.dtype) -> bool:
+    return dtype == torch.float32 and current("rnn") == "tf32"
+
+
 _names_of: dict[tuple[int, bool], list[str]] = {}  # no lru_cache, into which torch.compile looks with a warning
 
 
@@ -210,21 +186,6 @@ def _names(layers: int, bidirectional: bool) -> list[str]:
         endings = [f"_l{layer}{end}" for layer in range(layers) for end in ("", "_reverse")[: 1 + bidirectional]]
         found = _names_of[layers, bidirectional] = [name + suffix for suffix in endings for name in PARAMETERS]
     return found
-
-
-def _cast(device: torch.device) -> Callable[[Tensor], Tensor]:
-    """Returns a function that casts as autocast casts its operators' arguments: float64 stays float64."""
-    if not torch.is_autocast_enabled(device.type):
-        return lambda given: given
-    dtype = torch.get_autocast_dtype(device.type)
-    return lambda given: given if given.dtype == torch.float64 else given.to(dtype)
-
-
-def _map_states(state: State, function: Callable[[Tensor], Tensor]) -> State:
-    """The function of each of the states, None for none."""
-    if state is None or isinstance(state, Tensor):
-        return None if state is None else function(state)
-    return tuple(map(function, state))
 
 
 class RNN(_Recurrent):

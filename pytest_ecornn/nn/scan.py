@@ -13,15 +13,16 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.nn.functional import dropout
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
 from pytest_ecornn.contract import Case, Implementation, Layer, cells
+from pytest_ecornn.implementations._common.autograd_ops import wants_gradient
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
-from pytest_ecornn.nn.scan_layers import LayerWeights, is_autocast, loop_layer, names_of
-from pytest_ecornn.reference.precision import current
+from pytest_ecornn.nn.calls import autocast_of, missing_transform, run_packed
+from pytest_ecornn.nn.scan_layers import LayerWeights, loop_layer, names_of
+from pytest_ecornn.reference.precision import current, is_autocast
 
 SCANS: Mapping[str, type[Implementation]] = {"scan_cpu": ScanCpu, "scan_gpu": ScanGpu}
 BACKENDS = ("auto", *SCANS, "loop")
@@ -76,15 +77,18 @@ class _Scan(nn.Module):
         input: [T, B, I], with `batch_first` [B, T, I], of one sequence [T, I], or a PackedSequence, which output is then too.
         hx: None for zeros, or [L*D, B, H], of one sequence [L*D, H]. resets: bool, None for none, [T, B], with `batch_first`
         [B, T], of one sequence [T]: where it is true a step starts from a state of zeros, in either direction. Under autocast
-        all is cast to its dtype. The scans support first-order gradients only;
-        backend "loop" also supports double backward. torch.compile breaks its graph at each layer.
+        all is cast to its dtype. The scans support first-order gradients only; backend "loop" also supports double backward.
+        torch.compile breaks its graph at each layer.
 
         Raises ValueError for other shapes, and where the backend was named and does not run the call.
         """
         if isinstance(input, PackedSequence):
             if resets is not None:
                 raise ValueError("expected no resets beside a PackedSequence, whose steps have no place of their own")
-            return self._run_packed(input, hx)
+            return run_packed(
+                lambda x, state, lengths: self._run(x, state, lengths, None), input, hx, self.batch_first,
+                check=lambda x: self._check(x, hx, None),
+            )  # fmt: skip
         self._check(input, hx, resets)
         if input.dim() == 3:
             return self._run(input, hx, None, resets)
@@ -139,22 +143,9 @@ class _Scan(nn.Module):
             if given is not None and given.dtype != input.dtype and not casts:
                 raise ValueError(f"expected {name} of the input's dtype, {input.dtype}, got {given.dtype}")
 
-    def _run_packed(self, packed: PackedSequence, hx: Tensor | None) -> tuple[PackedSequence, Tensor]:
-        """Runs sequences in the order of their lengths, as in `packed`; initial and final states are in the batch's order."""
-        data, batch_sizes, order, order_back = packed
-        x, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes), self.batch_first)
-        self._check(x, hx, None)
-        state = hx if hx is None or order is None else hx.index_select(1, order)
-        output, final = self._run(x, state, lengths, None)
-        rows = pack_padded_sequence(output, lengths, self.batch_first).data
-        return PackedSequence(rows, batch_sizes, order, order_back), (
-            final if order_back is None else final.index_select(1, order_back)
-        )
-
     def _run(self, x: Tensor, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None) -> tuple[Tensor, Tensor]:
         """A layer after the other, between which elements are dropped in training."""
-        if is_autocast(x.device) and x.dtype != torch.float64:
-            x = x.to(torch.get_autocast_dtype(x.device.type))
+        x = autocast_of(x.device)(x)
         directions, finals = 1 + self.bidirectional, []
         for layer in range(self.num_layers):
             if layer and self.training and self.dropout:
@@ -174,10 +165,10 @@ class _Scan(nn.Module):
     def _run_built_layer(
         self, layer: int, x: Tensor, state: Tensor | None, lengths: Tensor | None, resets: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        trains = torch.is_grad_enabled() and self._requires_grad(layer, x, state)
+        trains = wants_gradient([x, state]) or wants_gradient(getattr(self, name) for name in names_of(self, layer))
         is_tf32 = x.is_cuda and x.dtype == torch.float32 and current("matmul") == "tf32"
         options = (state is not None, lengths is not None, resets is not None, is_tf32, trains)
-        key = (layer, x.shape, x.dtype, x.device, options, torch.get_num_threads(), _transforms())
+        key = (layer, x.shape, x.dtype, x.device, options, torch.get_num_threads(), missing_transform())
         found = self._built.get(key)
         if found is None:
             found = self._built[key] = self._build(layer, self._case(x, *options), x)
@@ -189,11 +180,6 @@ class _Scan(nn.Module):
         output, final = built(x, state, lengths) if resets is None else built(x, state, lengths, resets.contiguous())
         assert isinstance(final, Tensor)
         return output, final
-
-    def _requires_grad(self, layer: int, x: Tensor, state: Tensor | None) -> bool:
-        if x.requires_grad or (state is not None and state.requires_grad):
-            return True
-        return True in [getattr(self, name).requires_grad for name in names_of(self, layer)]
 
     def _build(self, layer: int, case: Case, x: Tensor) -> tuple[Layer, str]:
         """The layer of a case, and what runs it."""
@@ -218,7 +204,8 @@ class _Scan(nn.Module):
         if self._backend == "loop":
             return "loop", "backend is loop"
         name = f"scan_{'gpu' if device.type == 'cuda' else 'cpu'}" if self._backend == "auto" else self._backend
-        reason = _transforms() or SCANS[name]().unsupported(case, device)
+        missing = missing_transform()
+        reason = f"has {missing}" if missing else SCANS[name]().unsupported(case, device)
         if reason and self._backend != "auto":
             raise ValueError(f"{name} does not run {case}: {reason}")
         return ("loop", f"{name} {reason}") if reason else (name, "")
@@ -227,13 +214,6 @@ class _Scan(nn.Module):
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # a layer is built for the sizes of a call
 def _run_outside_of_graphs(module: _Scan, *given: Any) -> tuple[Tensor, Tensor]:
     return module._run_built_layer(*given)
-
-
-def _transforms() -> str | None:
-    """Why a scan does not run under what is active now, or None."""
-    if torch._C._are_functorch_transforms_active():
-        return "has no transforms of torch.func"
-    return "has no forward-mode gradient" if forward_ad._current_level >= 0 else None
 
 
 def _name_of(device: torch.device) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case, Layer, Weights, cells
+from pytest_ecornn.reference.precision import is_autocast
 
 
 class LayerWeights(Weights):
@@ -50,7 +51,3 @@ def loop_layer(case: Case, weights: Weights) -> Layer:
         return output.to(x.dtype), final.to(x.dtype)
 
     return layer
-
-
-def is_autocast(device: torch.device) -> bool:
-    return torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(device.type)

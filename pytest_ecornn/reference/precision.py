@@ -38,6 +38,11 @@ def current(operation: Operation) -> str:
     return "tf32" if _place(operation).allow_tf32 else "ieee"
 
 
+def is_autocast(device: torch.device) -> bool:
+    """Whether autocast is enabled on that kind of device; quick where it is on none."""
+    return torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(device.type)
+
+
 @contextmanager
 def fp32_precision(operation: Operation, wanted: str | None) -> Iterator[None]:
     """Sets the precision of float32 products of cuBLAS ("matmul") or cuDNN ("rnn") within it; None leaves the process's."""

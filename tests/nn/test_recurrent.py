@@ -9,14 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import pytest_ecornn.nn
-from tests.helpers.torch_inputs import torch_inputs
+from tests.helpers.nn_modules import MODULES, tensors, torch_inputs
 
-MODULES = {
-    "rnn_tanh": (nn.RNN, pytest_ecornn.nn.RNN, {}),
-    "rnn_relu": (nn.RNN, pytest_ecornn.nn.RNN, {"nonlinearity": "relu"}),
-    "lstm": (nn.LSTM, pytest_ecornn.nn.LSTM, {}),
-    "gru": (nn.GRU, pytest_ecornn.nn.GRU, {}),
-}
 of_each = pytest.mark.parametrize("cell", MODULES)
 
 
@@ -27,10 +21,6 @@ def both(cell: str, *args: Any, **options: Any) -> tuple[nn.RNNBase, Any]:
     reference, module = theirs(*args, **own, **options), ours(*args, **own, **options)
     module.load_state_dict(reference.state_dict())
     return reference, module
-
-
-def flat(found: Any) -> list[Tensor]:
-    return [found] if isinstance(found, Tensor) else [one for part in found for one in flat(part)]
 
 
 @of_each
@@ -45,7 +35,7 @@ def test_torchs_own_inputs(cell: str, dtype: torch.dtype) -> None:
         reference = theirs(*made.args, **made.kwargs, dtype=dtype)
         module = ours(*made.args, **made.kwargs, dtype=dtype)
         module.load_state_dict(reference.state_dict())
-        found, wanted = (flat(of(*given.args, **given.kwargs)) for of in (module, reference))
+        found, wanted = (tensors(of(*given.args, **given.kwargs)) for of in (module, reference))
         assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
         assert module.notes() == "torch: on cpu: the kernels run on a CUDA device"
 
@@ -73,7 +63,7 @@ def test_torch_compile_takes_it_as_one_graph(cell: str, trains: bool) -> None:
     with torch.set_grad_enabled(trains):
         found = torch.compile(module, backend=backend, fullgraph=True)(torch.ones(3, 5, 4))
         wanted = reference(torch.ones(3, 5, 4))
-    assert all(torch.equal(*pair) for pair in zip(flat(found), flat(wanted), strict=True))
+    assert all(torch.equal(*pair) for pair in zip(tensors(found), tensors(wanted), strict=True))
     if trains:
         for one, results in ((module, found), (reference, wanted)):
             results[0].square().sum().backward()
@@ -88,7 +78,7 @@ def test_torch_export_takes_it(cell: str) -> None:
     reference, module = both(cell, 4, 9, bidirectional=True)
     exported = torch.export.export(module, (torch.ones(5, 3, 4),)).module()
     found, wanted = exported(torch.ones(5, 3, 4)), reference(torch.ones(5, 3, 4))
-    assert all(torch.equal(*pair) for pair in zip(flat(found), flat(wanted), strict=True))
+    assert all(torch.equal(*pair) for pair in zip(tensors(found), tensors(wanted), strict=True))
 
 
 @of_each

@@ -6,7 +6,6 @@ tests/helpers/kernel_forms.py to machine code. Prints for each kernel the least 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -14,12 +13,11 @@ import struct
 import sys
 import tempfile
 from multiprocessing import Pool
-from pathlib import Path
 from typing import NamedTuple
 
 from pytest_ecornn.implementations._cuda import compile as compiler
 from tests.helpers.kernel_forms import MEASURED, VARIANTS, Variant, source_of
-from tests.tools.ptx_identity import jobs
+from tests.tools.ptx_identity import jobs, parse_arguments
 
 
 class Resources(NamedTuple):
@@ -64,11 +62,7 @@ def change(name: str, before: list[Resources], after: list[Resources]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("action", choices=("save", "compare"))
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--processes", type=int, default=2)
-    given = parser.parse_args()
+    given = parse_arguments(__doc__)
     forms = jobs()
     with tempfile.TemporaryDirectory() as folder:  # what is cached has no log
         os.environ |= {"ECORNN_CACHE_DIR": folder, "CUDA_CACHE_DISABLE": "1"}

@@ -84,12 +84,17 @@ def jobs() -> list[tuple[str, Variant]]:
     return [(name, macros) for name in VARIANTS for macros in variants(name)]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+def parse_arguments(description: str | None) -> argparse.Namespace:
+    """The command line of a tool that saves what it has of all forms in a file, and compares it later."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("action", choices=("save", "compare"))
     parser.add_argument("file", type=Path)
     parser.add_argument("--processes", type=int, default=2)
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    given = parse_arguments(__doc__)
     forms = jobs()
     with Pool(given.processes) as pool:
         if given.action == "save":

@@ -25,17 +25,11 @@ from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, compile_layer, get_layer_kernel
 from pytest_ecornn.reference.precision import fp32_precision
 from tests.helpers import persistent
+from tests.helpers.nn_modules import MODULES, tensors, torch_inputs
 from tests.helpers.requirements import needs_compiler, needs_hopper
-from tests.helpers.torch_inputs import torch_inputs
 
 on_cpu = persistent.on_cpu  # a fixture: the ops run on clusters of a CPU
 H, I, B, T = 9, 4, 3, 5  # noqa: E741
-MODULES = {
-    "rnn_tanh": (nn.RNN, pytest_ecornn.nn.RNN, {}),
-    "rnn_relu": (nn.RNN, pytest_ecornn.nn.RNN, {"nonlinearity": "relu"}),
-    "lstm": (nn.LSTM, pytest_ecornn.nn.LSTM, {}),
-    "gru": (nn.GRU, pytest_ecornn.nn.GRU, {}),
-}
 NEAR = {torch.float32: {"rtol": 1e-5, "atol": 1e-5}, torch.float16: {"rtol": 1e-2, "atol": 1e-2}}
 
 
@@ -43,10 +37,10 @@ NEAR = {torch.float32: {"rtol": 1e-5, "atol": 1e-5}, torch.float16: {"rtol": 1e-
 def by_kernels(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tensors of the CPU are run as those of a CUDA device are."""
     monkeypatch.setattr(pytest_ecornn.nn.recurrent, "_is_run_by_kernels", lambda device: True)
-    pytest_ecornn.nn.kernel_limits.clear_cache()
+    pytest_ecornn.nn.kernel_limits.cached_refusal.cache_clear()
     with fp32_precision("rnn", "ieee"):
         yield
-    pytest_ecornn.nn.kernel_limits.clear_cache()
+    pytest_ecornn.nn.kernel_limits.cached_refusal.cache_clear()
 
 
 @pytest.fixture
@@ -71,15 +65,6 @@ def both(
     module = ours(I, H, **own, **options, dtype=dtype, device=device, backend=backend)
     module.load_state_dict(reference.state_dict())
     return reference, module
-
-
-def tensors(found: Any) -> list[Tensor]:
-    """All that output and final states hold."""
-    if isinstance(found, Tensor):
-        return [found]
-    if isinstance(found, PackedSequence):
-        return [found.data]
-    return [one for part in found for one in tensors(part)]
 
 
 def states(module: nn.RNNBase, *batch: int) -> Any:

@@ -1,0 +1,37 @@
+"""torch.nn's recurrent modules and this project's, and the inputs that torch has for tests of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+import pytest_ecornn.nn
+
+# torch.nn's class and this project's of each cell, and the options that make it that cell.
+MODULES: dict[str, tuple[type[nn.RNNBase], type[nn.RNNBase], dict[str, str]]] = {
+    "rnn_tanh": (nn.RNN, pytest_ecornn.nn.RNN, {}),
+    "rnn_relu": (nn.RNN, pytest_ecornn.nn.RNN, {"nonlinearity": "relu"}),
+    "lstm": (nn.LSTM, pytest_ecornn.nn.LSTM, {}),
+    "gru": (nn.GRU, pytest_ecornn.nn.GRU, {}),
+}
+
+
+def tensors(found: Any) -> list[Tensor]:
+    """All that output and final states hold."""
+    if isinstance(found, Tensor):
+        return [found]
+    if isinstance(found, PackedSequence):
+        return [found.data]
+    return [one for part in found for one in tensors(part)]
+
+
+def torch_inputs(module: type[nn.Module], dtype: torch.dtype, device: str = "cpu") -> list[Any]:
+    """Each has `constructor_input` and `forward_input`, with args and kwargs; of a module in training."""
+    modules = pytest.importorskip("torch.testing._internal.common_modules")
+    info = next(one for one in modules.module_db if one.module_cls is module)
+    found: list[Any] = info.module_inputs_func(info, device, dtype, True, True)
+    return found
