@@ -10,6 +10,7 @@ MIN_CELLS = ("mingru", "mingru_positive", "minlstm", "minlstm_positive")
 
 REQUIRED_DOMAIN = {
     "sequential": SupportedCases(cells=tuple(cell.name for cell in BUILT_IN), precisions=("ieee",), resets=True),
+    "auto": SupportedCases(cells=tuple(cell.name for cell in BUILT_IN), precisions=("ieee",), resets=True),
     "scan_cpu": SupportedCases(cells=MIN_CELLS, resets=True, sparse=False, devices=("cpu",)),
     "torch_cpu": SupportedCases(cells=NN_CELLS, dtypes=("float32", "float64"), projected=False, sparse=False, devices=("cpu",)),
     # Not in 16 bits: whether torch takes cuDNN for bfloat16, and where cuDNN is right in float16, depends on their versions.

@@ -229,14 +229,13 @@ class Implementation(ABC):
 
     `carry` is the precision in which state crosses from step to step: "storage" (the case's dtype) or "float32" (float64
     for a float64 case); `gate_gradients` that in which the gradients of gate pre-activations lie between the backward steps
-    and the products made of them;
-    `saved_gates` that in which the gates wait for the backward pass; `products` that in
-    which W_ih x and W_hh h, or the parts of a long sum, wait to be added; `weight_gradients` that in which the gradient of
-    W_hh is summed: step by step where sequences have lengths, else in two halves. `activation_error` is how far off sigmoid
-    and tanh may be, relative to them, where they are not as exact as float32 has them: for adapters to other people's
-    libraries.
+    and the products made of them; `saved_gates` that in which the gates wait for the backward pass; `products` that in which
+    W_ih x and W_hh h, or the parts of a long sum, wait to be added; `weight_gradients` that in which the gradient of W_hh is
+    summed: step by step where sequences have lengths, else in two halves. `activation_error` is how far off sigmoid and tanh
+    may be, relative to them, where they are not as exact as float32 has them: for adapters to other people's libraries.
     `deterministic` claims that repeated calls agree bit for bit. `takes_resets` says that layers take a mask of resets; where
-    it is False, the harness asks for no case that has one.
+    it is False, the harness asks for no case that has one. `delegate` names the implementation that one which chooses among
+    others runs, "" of any other. Like the declarations it may change in `build`.
     """
 
     carry: Precision
@@ -247,6 +246,7 @@ class Implementation(ABC):
     activation_error: float = 0.0
     deterministic: bool
     takes_resets: bool = False
+    delegate: str = ""
 
     @property
     def declared(self) -> Declared:

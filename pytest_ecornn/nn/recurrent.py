@@ -9,6 +9,7 @@ On a CUDA device torch.nn calls cuDNN, whose version 9.19 is wrong in float16 fo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -17,18 +18,17 @@ from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
 from pytest_ecornn.contract import State, cells
-from pytest_ecornn.implementations._common.autograd_ops import wants_gradient
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
-from pytest_ecornn.nn.calls import autocast_of, map_states, missing_transform, run_packed
-from pytest_ecornn.nn.kernel_limits import next_power_of_2, refusal_of_sizes
-from pytest_ecornn.reference.precision import current
+from pytest_ecornn.nn.backend_choice import CALLS_UNCHECKED, BackendChooser, choose_traced, is_tf32, quick_key
+from pytest_ecornn.nn.calls import autocast_of, map_states, run_packed
+from pytest_ecornn.nn.cudnn_weights import flatten_bfloat16
 
 __all__ = ["GRU", "LSTM", "RNN"]
 
 
-BACKENDS = ("auto", "persistent_gpu", "torch")
+BACKENDS = ("auto", "heuristic", "persistent_gpu", "torch")
 
 
 class _Recurrent(nn.RNNBase):
@@ -40,7 +40,7 @@ class _Recurrent(nn.RNNBase):
     def __init__(self, mode: str, *args: Any, backend: str = "auto", **kwargs: Any) -> None:
         if backend not in BACKENDS:
             raise ValueError(f"expected backend as one of {', '.join(BACKENDS)}, got {backend!r}")
-        self._backend = backend
+        self._backend, self._chooser = backend, BackendChooser()
         super().__init__(mode, *args, **kwargs)
 
     def forward(self, input: Any, hx: Any = None, resets: Tensor | None = None) -> Any:
@@ -51,6 +51,7 @@ class _Recurrent(nn.RNNBase):
         dtype. The kernels take bfloat16, float16 and float32 on a CUDA device, whose products of float32 are TF32 where
         torch.backends.cudnn.rnn says so, and an H that fits on the chip. A weight that requires no gradient costs nothing.
 
+        With backend "auto" the first call of a kind times the kernels and torch.nn for milliseconds, and stores what it chose.
         resets: must be None; not implemented. Double backward (create_graph=True) runs a loop over time. Under torch.compile
         the kernels run a batch of B where they run the next power of 2.
 
@@ -59,15 +60,26 @@ class _Recurrent(nn.RNNBase):
         """
         if resets is not None:
             raise NotImplementedError(f"{type(self).__name__} takes no resets yet; MinGRU and MinLSTM do")
-        rows = input.data if isinstance(input, PackedSequence) else input
-        if not isinstance(rows, Tensor) or rows.numel() == 0 or not self._has_right_dimensions(input, hx):
-            return self._torch_class.forward(self, input, hx)  # which says what is wrong
-        if reason := self._refusal(input, rows, hx):
-            if self._backend == "persistent_gpu":
-                raise ValueError(reason)
-            self._notes = f"torch: {reason}"
+        if torch.compiler.is_compiling():
+            backend, self._notes = choose_traced(self, input, hx)
+            return self._forward_by(backend, input, hx)
+        chooser = self._chooser
+        if chooser.by_torch and type(input) is Tensor:
+            chooser.calls += 1
+            choice = chooser.by_torch.get(quick_key(self, input, hx)) if chooser.calls % CALLS_UNCHECKED else None
+            if choice is not None:
+                self.__dict__["_notes"] = choice.notes
+                return self._torch_class.forward(self, input, hx)
+        choice = chooser.choose(self, input, hx)
+        self.__dict__["_notes"] = choice.notes  # not by Module's __setattr__, which takes the host as long as all of this
+        if choice.is_torch:
             return self._torch_class.forward(self, input, hx)
-        self._notes = "persistent_gpu"
+        is_captured = choice.called != choice.captured and torch.cuda.is_current_stream_capturing()
+        return self._forward_by(choice.captured if is_captured else choice.called, input, hx)
+
+    def _forward_by(self, backend: str, input: Any, hx: Any) -> Any:
+        if backend == "torch":
+            return self._torch_class.forward(self, input, hx)
         if isinstance(input, PackedSequence):
             return run_packed(self._run, input, hx, self.batch_first)
         if input.dim() == 3:
@@ -84,54 +96,23 @@ class _Recurrent(nn.RNNBase):
         return super().extra_repr() + (f", backend={self._backend!r}" if self._backend != "auto" else "")
 
     def notes(self) -> str:
-        """Returns what ran the last call: "persistent_gpu", or "torch" and the reason."""
+        """Returns what ran the last call, and why: the times that decided and their cost, or what the kernels do not run."""
         return self._notes
 
     def flatten_parameters(self) -> None:
-        """Flattens parameters for cuDNN where the kernels never run them. The kernels read parameters in place."""
-        if self._is_always_run_by_torch():
-            super().flatten_parameters()
+        """Flattens parameters for cuDNN, bfloat16 too. With backend "persistent_gpu" they stay where they are."""
+        if self._backend == "persistent_gpu" and not self.proj_size:
+            return
+        super().flatten_parameters()
+        flatten_bfloat16(self)
 
-    def _is_always_run_by_torch(self) -> bool:
-        weight = self._flat_weights[0]
-        if self._backend == "torch" or self.proj_size or weight is None:
-            return True
-        least = self.mode, 1, self.hidden_size, weight.dtype, weight.device
-        return _is_run_by_kernels(weight.device) and refusal_of_sizes(*least, False, False) is not None
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        self._chooser.forget()
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
-    def _has_right_dimensions(self, input: Any, hx: Any) -> bool:
-        if isinstance(input, PackedSequence):
-            return True
-        dimensions = [one.dim() for one in cells.unpack_state(hx)]
-        count = 2 if self.mode == "LSTM" else 1
-        return input.dim() in (2, 3) and dimensions in ([], [input.dim()] * count)
-
-    def _refusal(self, input: Any, rows: Tensor, hx: Any) -> str | None:
-        """Why the kernels do not run a call, or None."""
-        if missing := missing_transform():
-            return f"the kernels have {missing}"
-        if self._backend == "torch":
-            return "backend is torch"
-        device = rows.device
-        if not _is_run_by_kernels(device):
-            return f"on {device}: the kernels run on a CUDA device"
-        if self.proj_size:
-            return f"expected proj_size 0, got {self.proj_size}: the kernels do not project states"
-        batch = self._batch_of(input)
-        if torch.compiler.is_compiling():
-            batch = next_power_of_2(batch)  # fewer graphs are made
-        size = self.mode, batch, self.hidden_size
-        if not refusal_of_sizes(*size, rows.dtype, device, torch.is_grad_enabled(), False):
-            return None  # what runs in full precision and in training runs under autocast, in TF32 and without gradients
-        dtype = autocast_of(device)(rows[:0]).dtype
-        trains = wants_gradient([rows, *cells.unpack_state(hx), *self._flat_weights])
-        reason: str | None = refusal_of_sizes(*size, dtype, device, trains, _is_tf32(dtype))
-        return reason
-
-    def _batch_of(self, input: Any) -> int:
-        if isinstance(input, PackedSequence):
-            return int(input.batch_sizes[0])
-        return 1 if input.dim() == 2 else input.shape[0 if self.batch_first else 1]
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.__dict__.setdefault("_chooser", BackendChooser())  # which modules pickled before it existed lack
 
     def _run(self, x: Tensor, hx: State, lengths: Tensor | None = None) -> tuple[Tensor, State]:
         """x: [T, B, I], or [B, T, I] with `batch_first`. lengths: on the CPU."""
@@ -151,7 +132,7 @@ class _Recurrent(nn.RNNBase):
 
     def _options(self, dtype: torch.dtype) -> RNNOptions:
         cell = self.mode.lower()
-        return RNNOptions(cell, self.batch_first, self.bidirectional, projected=False, tf32=_is_tf32(dtype))
+        return RNNOptions(cell, self.batch_first, self.bidirectional, projected=False, tf32=is_tf32(dtype))
 
     def _run_with_dropout(
         self, x: Tensor, first: list[Tensor], weights: list[Tensor | None], lengths: Tensor | None, how: RNNOptions
@@ -166,14 +147,6 @@ class _Recurrent(nn.RNNBase):
             finals.append(final)
         joined = tuple(torch.cat(of_state) for of_state in zip(*finals, strict=True))
         return x, joined if len(joined) > 1 else joined[0]
-
-
-def _is_run_by_kernels(device: torch.device) -> bool:
-    return device.type == "cuda"
-
-
-def _is_tf32(dtype: torch.dtype) -> bool:
-    return dtype == torch.float32 and current("rnn") == "tf32"
 
 
 _names_of: dict[tuple[int, bool], list[str]] = {}  # no lru_cache, into which torch.compile looks with a warning

@@ -9,24 +9,38 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
+from pytest_ecornn.autotune import select
+from pytest_ecornn.autotune.selection import is_recomputed
 from pytest_ecornn.contract import Case, Implementation, Layer, cells
 from pytest_ecornn.implementations._common.autograd_ops import wants_gradient
+from pytest_ecornn.implementations.auto import layer_problem, switch_when_captured
+from pytest_ecornn.implementations.auto.candidates import implementations, make_choices
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
+from pytest_ecornn.implementations.scan_torch import ScanTorch
 from pytest_ecornn.nn.calls import autocast_of, missing_transform, run_packed
 from pytest_ecornn.nn.scan_layers import LayerWeights, loop_layer, names_of
 from pytest_ecornn.reference.precision import current, is_autocast
 
-SCANS: Mapping[str, type[Implementation]] = {"scan_cpu": ScanCpu, "scan_gpu": ScanGpu}
-BACKENDS = ("auto", *SCANS, "loop")
-_MOST_BUILT = 64  # sizes that a layer remembers
+SCANS: Mapping[str, type[Implementation]] = {"scan_cpu": ScanCpu, "scan_gpu": ScanGpu, "scan_torch": ScanTorch}
+BACKENDS = ("auto", "heuristic", *SCANS, "loop")
+_MAX_BUILT = 64  # sizes that a layer remembers
+
+
+class BuiltLayer(NamedTuple):
+    """A layer, its backend as called, and what `notes` returns."""
+
+    run: Layer
+    backend: str
+    notes: str
 
 
 class _Scan(nn.Module):
@@ -57,7 +71,8 @@ class _Scan(nn.Module):
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, float(dropout), bidirectional
         self.cell, self._backend, self._notes = self._cells[positive], backend, "not called yet"
-        self._built: OrderedDict[tuple[object, ...], tuple[Layer, str]] = OrderedDict()  # by all on which a layer depends
+        self._built: OrderedDict[tuple[object, ...], BuiltLayer] = OrderedDict()  # by all on which a layer depends
+        self._recent: dict[tuple[object, ...], str] = {}  # backend of a size's last call outside of a backward pass
         whole = Case(
             cell=self.cell, steps=1, batch=1, input_size=input_size, hidden_size=hidden_size, layers=num_layers, bias=bias,
             bidirectional=bidirectional,
@@ -113,11 +128,11 @@ class _Scan(nn.Module):
         return ", ".join([str(self.input_size), str(self.hidden_size), *other])
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_built": OrderedDict()}  # which are functions, made anew where they are needed
+        return self.__dict__ | {"_built": OrderedDict(), "_recent": {}}  # functions, made anew where they are needed
 
     def _replicate_for_data_parallel(self) -> _Scan:
         replica: _Scan = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
-        replica._built = OrderedDict()  # layers that read the replica's weights
+        replica._built, replica._recent = OrderedDict(), {}  # layers that read the replica's weights
         return replica
 
     def _check(self, input: Tensor, hx: Tensor | None, resets: Tensor | None) -> None:
@@ -169,25 +184,41 @@ class _Scan(nn.Module):
         is_tf32 = x.is_cuda and x.dtype == torch.float32 and current("matmul") == "tf32"
         options = (state is not None, lengths is not None, resets is not None, is_tf32, trains)
         key = (layer, x.shape, x.dtype, x.device, options, torch.get_num_threads(), missing_transform())
-        found = self._built.get(key)
-        if found is None:
-            found = self._built[key] = self._build(layer, self._case(x, *options), x)
-            if len(self._built) > _MOST_BUILT * self.num_layers:
+        sizes = key[:4]
+        first_pass = self._recent.get(sizes) if is_recomputed() else None  # of torch.utils.checkpoint
+        built = self._built.get(key)
+        if built is None or (first_pass and built.backend != first_pass):
+            built, is_final = self._build(layer, self._case(x, *options), x, first_pass)
+            if is_final:
+                self._built[key] = built
+            if len(self._built) > _MAX_BUILT * self.num_layers:
                 self._built.popitem(last=False)
+                self._recent.clear()
         else:
             self._built.move_to_end(key)
-        built, self._notes = found
-        output, final = built(x, state, lengths) if resets is None else built(x, state, lengths, resets.contiguous())
+        if not first_pass:
+            self._recent[sizes] = built.backend
+        self._notes = built.notes
+        output, final = built.run(x, state, lengths) if resets is None else built.run(x, state, lengths, resets.contiguous())
         assert isinstance(final, Tensor)
         return output, final
 
-    def _build(self, layer: int, case: Case, x: Tensor) -> tuple[Layer, str]:
-        """The layer of a case, and what runs it."""
+    def _build(self, layer: int, case: Case, x: Tensor, first_pass: str | None) -> tuple[BuiltLayer, bool]:
+        """The layer of a case, and whether later calls run by it too."""
         weights = LayerWeights(self, layer, x.dtype)
-        backend, reason = self._choose(case, x.device)
-        if backend == "loop":
-            return loop_layer(case, weights), f"loop: {reason}"
-        return SCANS[backend]().build(case, weights), backend
+        backend, reason = self._named_or_loop(case, x.device)
+        if backend in SCANS or backend == "loop":
+            note = f"loop: {reason}" if backend == "loop" else backend
+            return BuiltLayer(_build_by(backend, case, weights), backend, note), True
+        mode = "heuristic" if backend == "heuristic" else ""
+        decision, is_final = select(
+            layer_problem(case), x.device, partial(make_choices, case, weights), implementations(), mode
+        )
+        if first_pass is not None:
+            return BuiltLayer(_build_by(first_pass, case, weights), first_pass, first_pass), False
+        runs = [_build_by(name, case, weights) for name in dict.fromkeys((decision.called, decision.device))]
+        run = runs[0] if len(runs) == 1 else switch_when_captured(*runs)
+        return BuiltLayer(run, decision.called, decision.notes()), is_final
 
     def _case(self, x: Tensor, has_state: bool, ragged: bool, resets: bool, is_tf32: bool, trains: bool) -> Case:
         outer, inner, width = x.shape
@@ -199,16 +230,21 @@ class _Scan(nn.Module):
             has_state=has_state, mode="training" if trains else "inference",
         )  # fmt: skip
 
-    def _choose(self, case: Case, device: torch.device) -> tuple[str, str]:
-        """The backend of a call, and why it is the loop. Raises ValueError where a named scan does not run it."""
+    def _named_or_loop(self, case: Case, device: torch.device) -> tuple[str, str]:
+        """The module's backend, or the loop where no scan runs, and why. Raises ValueError where a named scan does not run."""
         if self._backend == "loop":
             return "loop", "backend is loop"
-        name = f"scan_{'gpu' if device.type == 'cuda' else 'cpu'}" if self._backend == "auto" else self._backend
+        is_named = self._backend in SCANS
+        name = self._backend if is_named else f"scan_{'gpu' if device.type == 'cuda' else 'cpu'}"
         missing = missing_transform()
         reason = f"has {missing}" if missing else SCANS[name]().unsupported(case, device)
-        if reason and self._backend != "auto":
+        if reason and is_named:
             raise ValueError(f"{name} does not run {case}: {reason}")
-        return ("loop", f"{name} {reason}") if reason else (name, "")
+        return ("loop", f"{name} {reason}") if reason else (self._backend, "")
+
+
+def _build_by(backend: str, case: Case, weights: LayerWeights) -> Layer:
+    return SCANS[backend]().build(case, weights) if backend in SCANS else loop_layer(case, weights)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # a layer is built for the sizes of a call

@@ -23,6 +23,7 @@ Operation = Literal["matmul", "rnn"]
 Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 _HAS_OPERATIONS = hasattr(torch.backends.cudnn.rnn, "fp32_precision")
+_read: Any = getattr(torch._C, "_get_fp32_precision_getter", None)  # which the attribute takes 2 us of the host to call
 
 
 def tf32_refusal(case: Case) -> str | None:
@@ -33,9 +34,15 @@ def tf32_refusal(case: Case) -> str | None:
 def current(operation: Operation) -> str:
     """The process's precision of float32 products: "tf32", or "ieee" or "none", which mean the same."""
     if _HAS_OPERATIONS:
-        precision: str = _place(operation).fp32_precision
+        is_traced = _read is None or torch.compiler.is_compiling()
+        precision: str = _place(operation).fp32_precision if is_traced else _read("cuda", operation)
         return precision
     return "tf32" if _place(operation).allow_tf32 else "ieee"
+
+
+def reader(operation: Operation) -> Callable[[], str]:
+    """Returns the quickest function that reads `current`, for code that torch.compile does not trace."""
+    return partial(current, operation) if _read is None else partial(_read, "cuda", operation)
 
 
 def is_autocast(device: torch.device) -> bool:

@@ -90,7 +90,10 @@ def of_case(rows: list[Row], unproven: Collection[standing.Key], column: str = "
 
 
 def _entrants(rows: list[Row], unproven: Collection[standing.Key], column: str) -> list[Entrant]:
-    """Rows with a proven time, then baselines that rows were compared with and that have no row here."""
+    """Rows with a proven time, then baselines that rows were compared with and that have no row here.
+
+    What chose another implementation is no rival of the one that it runs.
+    """
     timings = {row.implementation: standing.is_publishable(row, unproven, column) for row in standing.in_order(rows)}
     entrants = []
     for name, timing in timings.items():
@@ -98,7 +101,10 @@ def _entrants(rows: list[Row], unproven: Collection[standing.Key], column: str) 
             proven = (one for one in timing.against if timings.get(one.baseline, timing) is not None)
             entrants.append(Entrant(name, timing.time_us, timing.low_us, timing.high_us, tuple(proven)))
     missing = {one.baseline: one.time_us for entrant in entrants for one in entrant.against if one.baseline not in timings}
-    return [*(Entrant(name, time_us, -inf, inf) for name, time_us in missing.items()), *entrants]
+    entrants = [*(Entrant(name, time_us, -inf, inf) for name, time_us in missing.items()), *entrants]
+    timed = {one.name for one in entrants}
+    choosers = {row.implementation for row in rows if row.delegate in timed}
+    return [one for one in entrants if one.name not in choosers]
 
 
 def _is_beaten(one: Entrant, entrants: Iterable[Entrant]) -> bool:

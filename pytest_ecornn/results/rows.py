@@ -118,6 +118,7 @@ class Row:
 
     status: passed, failed or skipped, with the reason for the last two; a report adds "unproven" (see `reporting.unproven`).
     boundaries: by dimension (T, B, H, I, and K for I + H), the sizes that were tried because kernels break there.
+    delegate: the implementation that ran, where this one chooses among others.
     timing is of calls as a program makes them, replay of the device alone, by CUDA graphs: two columns, never mixed.
     """
 
@@ -147,6 +148,7 @@ class Row:
     seconds: float = 0.0
     replay: Timing | None = None
     boundaries: dict[str, list[int]] = field(default_factory=dict)
+    delegate: str = ""
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -16,12 +16,15 @@ _SECONDS = 0.5  # between two questions
 
 
 class GpuOthers:
-    """Measures from its construction on. Nothing is known on other devices, without nvidia-ml-py and where NVML refuses."""
+    """Measures from its construction on, or from `seconds_before` that.
 
-    def __init__(self, device: str):
+    Nothing is known on other devices, without nvidia-ml-py and where NVML refuses.
+    """
+
+    def __init__(self, device: str, seconds_before: float = 0.0):
         self._nvml: Any = sensors.nvml() if device.startswith("cuda") else None
         self._handle: Any = sensors.device_handle(self._nvml, device) if self._nvml is not None else None
-        self._since = int(time() * _US)
+        self._since = int((time() - seconds_before) * _US)
         self._share, self._asked = 0.0, -inf
 
     def share(self) -> float:

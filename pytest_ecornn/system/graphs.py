@@ -52,7 +52,7 @@ class GraphCapture:
                 result = call()
                 graph.capture_end()
             except BaseException:
-                self._discard_graph(graph, pool)
+                discard_graph(graph, pool, self._device)
                 raise
         return graph, result
 
@@ -65,14 +65,16 @@ class GraphCapture:
                 yield
             torch.cuda.synchronize()
 
-    def _discard_graph(self, graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
-        with contextlib.suppress(RuntimeError), warnings.catch_warnings():  # spoilt, or ended already
-            warnings.simplefilter("ignore")
-            graph.capture_end()
-        graph.reset()
-        with contextlib.suppress(RuntimeError):  # torch has done it
-            torch._C._cuda_endAllocateToPool(self._device, pool)
-        _failed.append(graph)
+
+def discard_graph(graph: torch.cuda.CUDAGraph, pool: tuple[int, int], device: int) -> None:
+    """Ends a capture that failed, and takes torch's allocator out of it."""
+    with contextlib.suppress(RuntimeError), warnings.catch_warnings():  # spoilt, or ended already
+        warnings.simplefilter("ignore")
+        graph.capture_end()
+    graph.reset()
+    with contextlib.suppress(RuntimeError):  # torch has done it
+        torch._C._cuda_endAllocateToPool(device, pool)
+    _failed.append(graph)
 
 
 @contextmanager

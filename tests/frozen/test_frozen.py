@@ -20,6 +20,7 @@ import pytest
 import torch
 
 import pytest_ecornn
+import pytest_ecornn.nn.functional
 from pytest_ecornn import contract, hookspecs, nn, plugin, reporting
 from pytest_ecornn.cases.case_sets import case_set
 from pytest_ecornn.contract import Case, Declared, cells
@@ -231,8 +232,13 @@ def public() -> Iterator[str]:
     for name in (*pytest_ecornn.__all__, "contract.Declared"):
         value = Declared if name == "contract.Declared" else getattr(pytest_ecornn, name)
         yield from members(value, f"pytest_ecornn.{name}") if isinstance(value, type) else [f"pytest_ecornn.{name}"]
+    for name in nn.functional.__all__:
+        yield f"pytest_ecornn.nn.functional.{name}{signature(getattr(nn.functional, name))}"
     for name in nn.__all__:
         kind = getattr(nn, name)
+        if not isinstance(kind, type):
+            yield f"pytest_ecornn.nn.{name}{signature(kind)}"
+            continue
         base = torch.nn.Module if name.startswith("Min") else torch.nn.RNNBase
         assert issubclass(kind, base), f"pytest_ecornn.nn.{name} is no {base}"
         yield from members(kind, f"pytest_ecornn.nn.{name}")

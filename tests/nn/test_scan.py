@@ -256,7 +256,7 @@ def test_what_it_says_of_itself() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"backend": "cudnn"}, "expected backend as one of auto, scan_cpu, scan_gpu, loop, got 'cudnn'"),
+        ({"backend": "cudnn"}, "expected backend as one of auto, heuristic, scan_cpu, scan_gpu, scan_torch, loop, got 'cudnn'"),
         ({"dropout": 1.5}, "expected dropout from 0 to 1, got 1.5"),
         ({"num_layers": 0}, "layers must be at least 1, got 0"),
     ],

@@ -257,3 +257,19 @@ def test_a_run_shows_the_same_answer_on_the_terminal_and_in_its_report(tmp_path:
     assert "budget: 0.1 s a row, at least 8 pairs" in shown
     with (foreign.path / "reports/local/report.csv").open() as file:
         assert next(csv.DictReader(file))["time_us"]
+
+
+def test_what_chose_another_is_no_rival_of_it() -> None:
+    chooser = timed("chooser", 50.5, {"base": 100.0})
+    chooser.delegate = "a"
+    result = answer(timed("base", 100.0), timed("a", 50.0, {"base": 100.0}), chooser)
+    assert (result.bold, result.rivals) == ("a", ())
+    chooser.delegate = "another"
+    assert answer(timed("base", 100.0), timed("a", 50.0, {"base": 100.0}), chooser).rivals == ("chooser",)
+
+
+def test_what_chose_the_baseline_is_no_rival_of_it() -> None:
+    chooser = timed("chooser", 99.0, {"base": 100.0})
+    chooser.delegate = "base"
+    assert answer(chooser).fastest is not None
+    assert answer(chooser).rivals == ()

@@ -131,11 +131,11 @@ def test_one_that_ends_its_process_when_asked_costs_its_own_rows(foreign: Foreig
     assert rows[f"cudnn-{samples.CASE}"]["status"] == "skipped"
 
 
-def test_a_first_run_has_fewer_than_a_hundred_items(foreign: Foreign) -> None:
+def test_a_first_run_has_few_items(foreign: Foreign) -> None:
     done = foreign.run("--ecornn-bench", "--collect-only", "-q", check=0)
     names = [line for line in done.stdout.splitlines() if "::test_" in line]
     grouped = [line for line in names if "::test_unsupported[" in line]
-    assert len(names) < 100
+    assert len(names) < 130
     assert f"rows unsupported, an item for each of {len(grouped)} implementations" in done.stdout
 
 

@@ -23,6 +23,7 @@ CONTENT = {
     "reference": "the plain loop, float64 and rounded",
     "cases": "contents, drawn and named cases",
     "results": "rows, journal, statistics, regression rule",
+    "autotune": "times candidates, stores decisions",
     "system": "machine, sensors, locks, memory, graphs",
     "contract": "Case, Weights, Implementation, cells",
     "implementations": "one file or one package each",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from pytest_ecornn.contract import Case, Declared, Unsupported
+from pytest_ecornn.contract import Case, Declared, Implementation, Unsupported
 from pytest_ecornn.results.rows import AGAIN, Row, TensorError
 from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.run.error_origin import describe_error, is_of_harness
@@ -255,6 +255,7 @@ class NamedCaseItem(CheckItem):
         self.check_not_fatal()
         candidate, comparisons = build_and_compare(self.found, self.case)
         record(row, comparisons)
+        record_declared(row, candidate.implementation)
         if message := failed_tensors(self.found.name, self.case, comparisons):
             raise WrongCase(message, self.case)
         if comparisons[0].status != "passed":
@@ -273,6 +274,13 @@ def build_and_compare(found: ImplementationInfo, case: Case) -> tuple[Candidate,
     check_not_refused(found, case)
     candidate = Candidate.build(found.name, found.cls, case)
     return candidate, candidate.verify()
+
+
+def record_declared(row: Row, implementation: Implementation) -> None:
+    """Puts what the implementation declares once it is built into the row."""
+    for name, value in implementation.declared._asdict().items():
+        setattr(row, name, value)
+    row.deterministic, row.delegate = implementation.deterministic, implementation.delegate
 
 
 def record(row: Row, comparisons: Iterable[TensorCheck]) -> None:

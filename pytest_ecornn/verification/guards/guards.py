@@ -37,6 +37,9 @@ class Redzones:
         span = 1 + sum((size - 1) * stride for size, stride in zip(like.shape, strides, strict=True))
         size = -(-span * like.element_size() // 8) * 8 + 2 * _REDZONE_BYTES
         memory = torch.full((size,), _PATTERN, dtype=torch.uint8, device=like.device)
+        if memory.is_cuda and torch.cuda.is_current_stream_capturing():
+            with torch.cuda.stream(torch.cuda.Stream(memory.device)):
+                memory.fill_(_PATTERN)  # now, since the graph may never be replayed
         inner = memory.view(like.dtype).as_strided(like.shape, strides, _REDZONE_BYTES // like.element_size())
         self._blocks.append(_GuardedBuffer(name, memory, inner))
         # As a storage of its own: backward passes of torch count on a fresh tensor's beginning where its storage does.

@@ -18,9 +18,11 @@ from torch.nn.utils import prune
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
 
 import pytest_ecornn.nn
+from pytest_ecornn.autotune import selection
 from pytest_ecornn.implementations._common.recurrent_problem import Device
 from pytest_ecornn.implementations._common.torch_nn import OperatorRecorder
 from pytest_ecornn.implementations._cuda.compile import skip_reason
+from pytest_ecornn.implementations.auto import estimates
 from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, compile_layer, get_layer_kernel
 from pytest_ecornn.reference.precision import fp32_precision
@@ -36,11 +38,15 @@ NEAR = {torch.float32: {"rtol": 1e-5, "atol": 1e-5}, torch.float16: {"rtol": 1e-
 @pytest.fixture
 def by_kernels(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tensors of the CPU are run as those of a CUDA device are."""
-    monkeypatch.setattr(pytest_ecornn.nn.recurrent, "_is_run_by_kernels", lambda device: True)
-    pytest_ecornn.nn.kernel_limits.cached_refusal.cache_clear()
+    monkeypatch.setattr(pytest_ecornn.nn.backend_choice, "_is_run_by_kernels", lambda device: True)
+    monkeypatch.setattr(estimates, "persistent_us", lambda case, device: 1.0)  # there are none of a CPU's clusters
+    monkeypatch.setenv("ECORNN_AUTO", "persistent_gpu")
+    for forget in (pytest_ecornn.nn.kernel_limits.cached_refusal.cache_clear, selection.forget):
+        forget()
     with fp32_precision("rnn", "ieee"):
         yield
-    pytest_ecornn.nn.kernel_limits.cached_refusal.cache_clear()
+    for forget in (pytest_ecornn.nn.kernel_limits.cached_refusal.cache_clear, selection.forget):
+        forget()
 
 
 @pytest.fixture
@@ -65,6 +71,12 @@ def both(
     module = ours(I, H, **own, **options, dtype=dtype, device=device, backend=backend)
     module.load_state_dict(reference.state_dict())
     return reference, module
+
+
+def ran(module: Any) -> str:
+    """The backend that ran the last call."""
+    backend: str = module.notes().partition(";")[0]
+    return backend
 
 
 def states(module: nn.RNNBase, *batch: int) -> Any:
@@ -108,7 +120,7 @@ def compare(
     assert_alike(results[1], results[0], dtype)
     assert_alike(of_inputs[1], of_inputs[0], dtype)
     assert {one.dtype for one in tensors(results[1])} == {dtype}
-    assert module.notes() == "persistent_gpu"
+    assert ran(module) == "persistent_gpu"
     return results[1]
 
 
@@ -279,7 +291,7 @@ def test_torchs_own_inputs(cell: str) -> None:
         reference, module = theirs(*made.args, **made.kwargs), ours(*made.args, **made.kwargs)
         module.load_state_dict(reference.state_dict())
         assert_alike(module(*given.args, **given.kwargs), reference(*given.args, **given.kwargs))
-        assert (module.notes() == "persistent_gpu") == (not module.proj_size)
+        assert (ran(module) == "persistent_gpu") == (not module.proj_size)
         by_kernels += not module.proj_size
     assert by_kernels >= 8
 
@@ -439,7 +451,7 @@ def test_gradients_of_gradients(cell: str, options: dict[str, Any], has_lengths:
         hx = states(one, B)
         hx = hx.to(dtype) if isinstance(hx, Tensor) else tuple(state.to(dtype) for state in hx)
         found.append(second_gradients(one, given, hx))
-    assert module.notes() == "persistent_gpu"
+    assert ran(module) == "persistent_gpu"
     for ours, theirs in zip(found[1], found[0], strict=True):
         torch.testing.assert_close(ours, theirs.float(), rtol=1e-4, atol=1e-4 * float(theirs.detach().abs().max()))
 
@@ -572,14 +584,14 @@ def test_what_ran_once_is_judged_anew_where_more_is_needed(monkeypatch: pytest.M
     for prepare in (lambda: None, lambda: module.requires_grad_(True), lambda: module.requires_grad_(False), module.float):
         prepare()
         module(batch().to(module.weight_hh_l0.dtype))
-        notes.append(module.notes())
+        notes.append(ran(module))
     assert notes == ["persistent_gpu", "torch: too large", "persistent_gpu", "torch: too large"]
     module.half()
     with torch.no_grad():
         module(batch().half())
         before = len(asked)
         module(batch().half())
-    assert (len(asked), module.notes()) == (before, "persistent_gpu")
+    assert (len(asked), ran(module)) == (before, "persistent_gpu")
 
 
 @on_clusters
@@ -674,7 +686,7 @@ def test_arguments_are_torch_nns() -> None:
     assert pytest_ecornn.nn.RNN(I, H, 1, "relu").mode == pytest_ecornn.nn.RNN(I, H, nonlinearity="relu").mode == "RNN_RELU"
     assert "backend" not in repr(pytest_ecornn.nn.GRU(I, H))
     assert repr(pytest_ecornn.nn.GRU(I, H, backend="torch")) == "GRU(4, 9, backend='torch')"
-    with pytest.raises(ValueError, match="expected backend as one of auto, persistent_gpu, torch, got 'cudnn'"):
+    with pytest.raises(ValueError, match="expected backend as one of auto, heuristic, persistent_gpu, torch, got 'cudnn'"):
         pytest_ecornn.nn.GRU(I, H, backend="cudnn")
     with pytest.raises(ValueError, match="Unknown nonlinearity 'gelu'"):
         pytest_ecornn.nn.RNN(I, H, nonlinearity="gelu")
@@ -745,6 +757,6 @@ def test_on_a_gpu_it_compiles_as_one_graph(cell: str) -> None:
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
     x = batch().to("cuda", torch.float16)
     found, wanted = compiled(x), module(x)
-    assert module.notes() == "persistent_gpu"
+    assert ran(module) == "persistent_gpu"
     assert all(torch.equal(*pair) for pair in zip(tensors(found), tensors(wanted), strict=True))
     assert all(torch.equal(*pair) for pair in zip(gradients(module, found), gradients(module, wanted), strict=True))

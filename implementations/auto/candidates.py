@@ -1,0 +1,87 @@
+"""The implementations that `auto` chooses from, without those that cannot win."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from importlib import import_module
+
+import torch
+
+from pytest_ecornn.autotune.selection import Choices
+from pytest_ecornn.autotune.timing import Candidate, probe_lengths
+from pytest_ecornn.contract import Case, Implementation, Weights
+from pytest_ecornn.implementations._common.min_cells import MIN_CELLS
+from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
+from pytest_ecornn.implementations._cuda.compile import with_index
+from pytest_ecornn.implementations.auto import estimates
+from pytest_ecornn.implementations.auto.calls import copied, make_call
+
+# By kind of device and cell, in the order in which ties are resolved. scan_gpu_log, row_major_gpu and cusparse_gpu never win.
+_OF_NN_CELLS = {"cuda": ("cudnn", "persistent_gpu", "sparse_persistent_gpu", "transposed_gpu"), "cpu": ("torch_cpu",)}
+_OF_MIN_CELLS = {"cuda": ("scan_gpu", "scan_torch"), "cpu": ("scan_cpu", "scan_torch")}
+_LOOP = "sequential"
+_MAX_LOOP_STEPS = 4  # a step of the loop is some ten operators, each of which takes as long as a short scan
+_MAX_SCAN_STEPS = 4096  # longer ones are timed at this length and half of it
+
+
+@lru_cache(maxsize=1)
+def implementations() -> dict[str, type[Implementation]]:
+    """All that may be candidates, by name."""
+    names = dict.fromkeys(name for table in (_OF_NN_CELLS, _OF_MIN_CELLS) for names in table.values() for name in names)
+    return {name: _class_of(name) for name in (*names, _LOOP)}
+
+
+def _class_of(name: str) -> type[Implementation]:
+    module = import_module(f"pytest_ecornn.implementations.{name}")
+    return next(
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Implementation) and value.__module__ == module.__name__
+    )
+
+
+def supported(case: Case, device: torch.device) -> tuple[list[str], dict[str, str]]:
+    """Names of the implementations that run a case, the loop last, and why others do not."""
+    tables = [table for cell_names, table in ((NN_CELLS, _OF_NN_CELLS), (MIN_CELLS, _OF_MIN_CELLS)) if case.cell in cell_names]
+    names = [name for table in tables for name in table.get(device.type, ())]
+    refusals = {name: implementations()[name]().refusal(case) for name in (*names, _LOOP)}
+    if torch.are_deterministic_algorithms_enabled():
+        refusals |= {name: "is not deterministic" for name in refusals if not implementations()[name].deterministic}
+    return [name for name, why in refusals.items() if not why], {name: why for name, why in refusals.items() if why}
+
+
+def device_of(case: Case) -> torch.device:
+    return torch.device("cpu") if case.device == "cpu" else with_index(case.device)
+
+
+def make_choices(case: Case, weights: Weights) -> Choices:
+    """The candidates of a case, without those that cannot win by the cost models. weights: copied by each."""
+    device = device_of(case)
+    names, _ = supported(case, device)
+    if case.cell in NN_CELLS and device.type == "cuda":
+        heuristic, pruned = _of_nn_cells(case, device, names)
+    else:
+        heuristic, pruned = names[0], {}
+    if len(names) > 1 and (case.steps > _MAX_LOOP_STEPS or case.cell in NN_CELLS):
+        names = [name for name in names if name != _LOOP]
+    copies = lru_cache(maxsize=1)(partial(copied, weights))
+    makers = {name: partial(make_call, implementations()[name], case, copies, device) for name in names if name not in pruned}
+    candidates = [Candidate(name, prepare) for name, prepare in makers.items()]
+    lengths = (case.steps,) if case.steps <= _MAX_SCAN_STEPS else (_MAX_SCAN_STEPS // 2, _MAX_SCAN_STEPS)
+    return Choices(
+        candidates, heuristic, probe_lengths(case.steps) if case.cell in NN_CELLS else lengths, pruned, captures=not case.ragged
+    )
+
+
+def _of_nn_cells(case: Case, device: torch.device, names: list[str]) -> tuple[str, dict[str, str]]:
+    """The implementation estimated to be the fastest, and why others are no candidates."""
+    times_us = {"cudnn": estimates.cudnn_us(case)}
+    if "persistent_gpu" in names and (persistent_us := estimates.persistent_us(case, device)):
+        times_us["persistent_gpu"] = persistent_us
+    times_us = {name: us for name, us in times_us.items() if name in names}
+    if case.density < 1 and "sparse_persistent_gpu" in names:
+        return "sparse_persistent_gpu", {}
+    pruned = {} if len(times_us) < 2 else estimates.pruned(case, times_us)
+    if "persistent_gpu" in times_us and estimates.is_clear_win(times_us["persistent_gpu"], estimates.cudnn_us(case)):
+        pruned["transposed_gpu"] = "persistent_gpu is estimated to be far faster than a launch a step"
+    return min(times_us, key=times_us.__getitem__, default=names[0]), pruned

@@ -1,0 +1,292 @@
+"""Chooses what runs a call of RNN, LSTM or GRU, the kernels or torch.nn, and remembers it by all that it depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from pytest_ecornn.autotune import Problem, select
+from pytest_ecornn.contract import Case, cells
+from pytest_ecornn.implementations._common.autograd_ops import wants_gradient
+from pytest_ecornn.nn.calls import autocast_of, missing_transform
+from pytest_ecornn.nn.kernel_limits import next_power_of_2, refusal_of_sizes
+from pytest_ecornn.nn.module_candidates import NAMES, ModuleProblem, module_choices
+from pytest_ecornn.reference.precision import current, is_autocast, reader
+
+_MAX_CHOICES = 256
+CALLS_UNCHECKED = 64
+_rnn_precision = reader("rnn")
+_TRACED_STEPS = 64
+
+
+class Choice(NamedTuple):
+    """A backend as called, another while a graph is captured, what `notes` returns, and whether the kernels do not run it."""
+
+    called: str
+    captured: str
+    notes: str
+    is_refused: bool = False
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether torch.nn runs the call in any case."""
+        return self.called == self.captured == "torch"
+
+
+_BY_TORCH = Choice("torch", "torch", "torch", True)  # which says what is wrong with a call
+
+
+class BackendChooser:
+    """The choices of a module."""
+
+    def __init__(self) -> None:
+        self._choices: dict[Hashable, Choice] = {}
+        self._first_passes: dict[Hashable, Choice] = {}  # of calls without gradients in training, which may be recomputed
+        # Choices that torch.nn runs, by a part of what they depend on: RNNBase.forward asks for it in 2 us of the host. The
+        # precision of float32 products is not in it, so every so many calls `choose` is asked.
+        self.by_torch: dict[Hashable, Choice] = {}
+        self.calls = 0
+
+    def forget(self) -> None:
+        """Forgets all choices, of a module whose parameters have another device or dtype."""
+        self._choices.clear()
+        self._first_passes.clear()
+        self.by_torch.clear()
+
+    def __reduce__(self) -> Any:
+        return BackendChooser, ()
+
+    def choose(self, module: Any, input: Any, hx: Any) -> Choice:
+        """The choice of a call. What torch.utils.checkpoint recomputes runs as in the first pass.
+
+        Raises ValueError where a named backend does not run the call.
+        """
+        rows = input.data if isinstance(input, PackedSequence) else input
+        if not isinstance(rows, Tensor):
+            return _BY_TORCH
+        if not rows.is_cuda and not _is_run_by_kernels(rows.device) and module._backend != "persistent_gpu":
+            return _elsewhere(module, rows.device)
+        sizes = rows.shape if rows is input else (len(input.batch_sizes), int(input.batch_sizes[0]))
+        dtype, has_grad = rows.dtype, torch.is_grad_enabled()
+        key = (
+            sizes,
+            dtype,
+            has_grad and (_requires_grad(module._flat_weights), rows.requires_grad),
+            module.training,
+            hx is not None and _of_states(hx),
+            torch._C._get_deterministic_algorithms(),
+            torch._C._is_any_autocast_enabled() and torch.get_autocast_dtype(rows.device.type),
+            dtype is torch.float32 and _rnn_precision(),
+            type(rows),
+        )
+        choice = self._choices.get(key)
+        if choice is None:
+            choice = self._choose(key, module, input, rows, hx)
+        elif choice.is_torch and not self._first_passes:
+            if type(input) is Tensor and (has_grad or not module.training):
+                self.by_torch[quick_key(module, input, hx)] = choice
+            return choice  # torch.nn runs under any transform
+        elif missing_transform() is not None:
+            return _choose(module, input, rows, hx)[0]
+        if torch._C._current_graph_task_id() != -1:
+            return choice if choice.is_refused else self._first_passes.get(sizes, choice)
+        if not has_grad and module.training:
+            self._first_passes[sizes] = choice
+            self.by_torch.clear()
+        elif self._first_passes:
+            self._first_passes.pop(sizes, None)
+        return choice
+
+    def _choose(self, key: Hashable, module: Any, input: Any, rows: Tensor, hx: Any) -> Choice:
+        choice, is_final = _choose(module, input, rows, hx)
+        if is_final:
+            if len(self._choices) >= _MAX_CHOICES:
+                self.forget()
+            self._choices[key] = choice
+        return choice
+
+
+def quick_key(module: Any, input: Tensor, hx: Any) -> Hashable:
+    """The key of `BackendChooser.by_torch`."""
+    return (
+        input.shape,
+        torch.is_grad_enabled() and (_requires_grad(module._flat_weights), input.requires_grad),
+        module.training,
+        hx is None,
+        torch._C._get_deterministic_algorithms(),
+        torch._C._is_any_autocast_enabled(),
+    )
+
+
+def _requires_grad(weights: list[Tensor | None]) -> bool:
+    """Whether any weight requires a gradient; quick where the first does."""
+    first = weights[0]
+    return (first is not None and first.requires_grad) or wants_gradient(weights)
+
+
+def _of_states(hx: Any) -> tuple[Any, ...]:
+    """Dimensions of initial states, and whether they require gradients."""
+    return tuple([(state.dim(), state.requires_grad) for state in cells.unpack_state(hx)])
+
+
+_choices_elsewhere: dict[tuple[str, torch.device], Choice] = {}
+
+
+def _elsewhere(module: Any, device: torch.device) -> Choice:
+    """The choice on a device where the kernels never run."""
+    choice = _choices_elsewhere.get((module._backend, device))
+    if choice is None:
+        reason = "backend is torch" if module._backend == "torch" else f"on {device}: the kernels run on a CUDA device"
+        choice = _choices_elsewhere[module._backend, device] = Choice("torch", "torch", f"torch: {reason}", True)
+    return choice
+
+
+def _choose(module: Any, input: Any, rows: Tensor, hx: Any) -> tuple[Choice, bool]:
+    """The choice of a kind of call, and whether it is final."""
+    backend = module._backend
+    choice = _without_timing(module, input, rows, hx, checks_sizes=backend == "persistent_gpu")
+    if choice is not None:
+        return choice, missing_transform() is None
+    if backend == "persistent_gpu":
+        return Choice(backend, backend, backend), True
+    timed = _module_problem(module, input, rows, hx)
+    mode = "heuristic" if backend == "heuristic" else ""
+    has_data = type(rows) in (Tensor, nn.Parameter)  # not so of torch's FakeTensor
+    decision, is_final = select(timed.problem, rows.device, timed.choices, NAMES, mode, can_time=has_data)
+    return Choice(decision.called, decision.device, decision.notes(), "persistent_gpu" in decision.failures), is_final
+
+
+def choose_traced(module: Any, input: Any, hx: Any) -> tuple[str, str]:
+    """The backend of a call that torch.compile traces, and its note. Nothing is timed: a stored decision or the heuristic's."""
+    rows = input.data if isinstance(input, PackedSequence) else input
+    if not isinstance(rows, Tensor):
+        return "torch", "torch"
+    choice = _without_timing(module, input, rows, hx)
+    if choice is not None:
+        return choice.captured, choice.notes
+    backend: str = module._backend
+    if backend != "persistent_gpu":
+        options = (module.num_layers, module.bidirectional, module.bias, is_tf32(rows.dtype), torch.is_grad_enabled())
+        sizes = next_power_of_2(_batch_of(module, input)), module.input_size, module.hidden_size
+        backend = _decided(module.mode, *sizes, rows.dtype, rows.device, *options)
+    return backend, f"{backend}; chosen without timing, as torch.compile traced the call"
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _decided(
+    mode: str, batch: int, width: int, hidden: int, dtype: torch.dtype, device: torch.device, layers: int,
+    bidirectional: bool, bias: bool, tf32: bool, trains: bool,
+) -> str:  # fmt: skip
+    """The winner on the device of a compiled module at T = _TRACED_STEPS, as a graph may be for any T."""
+    case = Case(
+        cell=mode.lower(), steps=_TRACED_STEPS, batch=batch, input_size=width, hidden_size=hidden, layers=layers, bias=bias,
+        bidirectional=bidirectional, dtype=_name(dtype), precision="tf32" if tf32 else "ieee", device=str(device),
+        mode="training" if trains else "inference",
+    )  # fmt: skip
+    choices = partial(module_choices, case, device, None, lambda: None)
+    problem = Problem(case=case, caller="module", weight_grad=trains)
+    return select(problem, device, choices, NAMES, can_time=False)[0].device
+
+
+def _without_timing(module: Any, input: Any, rows: Tensor, hx: Any, checks_sizes: bool = True) -> Choice | None:
+    """torch.nn, where it alone runs the call or says what is wrong with it, or None."""
+    if rows.numel() == 0 or not _has_right_dimensions(module, input, hx):
+        return _BY_TORCH
+    reason = _refusal(module, rows.device) or (_refusal_of_sizes(module, input, rows, hx) if checks_sizes else None)
+    if reason and module._backend == "persistent_gpu":
+        raise ValueError(reason)
+    return Choice("torch", "torch", f"torch: {reason}", True) if reason else None
+
+
+def _has_right_dimensions(module: Any, input: Any, hx: Any) -> bool:
+    if isinstance(input, PackedSequence):
+        return True
+    dimensions = [one.dim() for one in cells.unpack_state(hx)]
+    count = 2 if module.mode == "LSTM" else 1
+    return input.dim() in (2, 3) and dimensions in ([], [input.dim()] * count)
+
+
+def _refusal(module: Any, device: torch.device) -> str | None:
+    """Why the kernels run no call of a module on a device now, or None."""
+    if missing := missing_transform():
+        return f"the kernels have {missing}"
+    if module._backend == "torch":
+        return "backend is torch"
+    if not _is_run_by_kernels(device):
+        return f"on {device}: the kernels run on a CUDA device"
+    if module.proj_size:
+        return f"expected proj_size 0, got {module.proj_size}: the kernels do not project states"
+    return None
+
+
+def _refusal_of_sizes(module: Any, input: Any, rows: Tensor, hx: Any) -> str | None:
+    """Why the kernels do not run a call of those sizes and that dtype, or None."""
+    device, batch = rows.device, _batch_of(module, input)
+    if torch.compiler.is_compiling():
+        batch = next_power_of_2(batch)  # fewer graphs are made
+    size = module.mode, batch, module.hidden_size
+    if not refusal_of_sizes(*size, rows.dtype, device, torch.is_grad_enabled(), False):
+        return None  # what runs in full precision and in training runs under autocast, in TF32 and without gradients
+    dtype = autocast_of(device)(rows[:0]).dtype
+    trains = wants_gradient([rows, *cells.unpack_state(hx), *module._flat_weights])
+    reason: str | None = refusal_of_sizes(*size, dtype, device, trains, is_tf32(dtype))
+    return reason
+
+
+def _batch_of(module: Any, input: Any) -> int:
+    if isinstance(input, PackedSequence):
+        return int(input.batch_sizes[0])
+    return 1 if input.dim() == 2 else input.shape[0 if module.batch_first else 1]
+
+
+def _module_problem(module: Any, input: Any, rows: Tensor, hx: Any) -> ModuleProblem:
+    is_packed, weight = isinstance(input, PackedSequence), module._flat_weights[0]
+    steps = len(input.batch_sizes) if is_packed else input.shape[1 if module.batch_first and input.dim() == 3 else 0]
+    dtype = rows.dtype if weight is None else weight.dtype
+    autocast = torch.get_autocast_dtype(rows.device.type) if is_autocast(rows.device) else None
+    weight_grad = torch.is_grad_enabled() and _requires_grad(module._flat_weights)
+    x_grad = torch.is_grad_enabled() and wants_gradient([rows, *cells.unpack_state(hx)])
+    case = Case(
+        cell=module.mode.lower(), steps=steps, batch=_batch_of(module, input), input_size=module.input_size,
+        hidden_size=module.hidden_size, layers=module.num_layers, bidirectional=module.bidirectional, bias=module.bias,
+        dtype=_name(rows.dtype), precision="tf32" if is_tf32(rows.dtype) else "ieee", device=str(rows.device),
+        batch_first=module.batch_first, ragged=is_packed, has_state=hx is not None,
+        mode="training" if x_grad or weight_grad else "inference",
+    )  # fmt: skip
+    problem = Problem(
+        case=case, caller="module", x_grad=x_grad, weight_grad=weight_grad, dropout=module.training and module.dropout > 0,
+        autocast="" if autocast is None else f"{_name(autocast)}_of_{_name(dtype)}",
+        evaluation=not module.training, deterministic=torch.are_deterministic_algorithms_enabled(),
+    )  # fmt: skip
+    refusal = partial(_refusal_of_sizes, module, input, rows, hx)
+    sizes = input.batch_sizes if is_packed else None
+    return ModuleProblem(problem, partial(_on_meta, module, dtype), refusal, rows.device, autocast, sizes)
+
+
+def _on_meta(module: Any, dtype: torch.dtype, backend: str) -> nn.RNNBase:
+    """A module of the same options without data, by a backend. No subclass of a user's."""
+    options = {"nonlinearity": module.nonlinearity} if module.mode.startswith("RNN") else {}
+    own = next(cls for cls in type(module).__mro__ if "_torch_class" in vars(cls))
+    made: nn.RNNBase = own(
+        module.input_size, module.hidden_size, module.num_layers, bias=module.bias, batch_first=module.batch_first,
+        dropout=module.dropout, bidirectional=module.bidirectional, device="meta", dtype=dtype, backend=backend, **options,
+    )  # fmt: skip
+    return made
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _is_run_by_kernels(device: torch.device) -> bool:
+    return device.type == "cuda"
+
+
+def is_tf32(dtype: torch.dtype) -> bool:
+    """Whether products of a dtype run in TF32 now."""
+    return dtype == torch.float32 and current("rnn") == "tf32"

@@ -1,0 +1,137 @@
+"""Backends of a recurrent module as candidates: modules of random parameters, timed as the user's module will run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from pytest_ecornn.autotune import Candidate, Problem
+from pytest_ecornn.autotune.selection import Choices
+from pytest_ecornn.autotune.timing import probe_lengths
+from pytest_ecornn.contract import Case, cells
+from pytest_ecornn.implementations.auto import estimates
+
+NAMES = ("torch", "persistent_gpu")  # in the order in which ties are resolved
+_SEED = 0
+
+
+def module_choices(
+    case: Case,
+    device: torch.device,
+    prepare: Callable[[str, int], Callable[[], object]] | None,
+    refusal: Callable[[], str | None],
+) -> Choices:
+    """The candidates of a module's case, without the kernels where they do not run or cannot win by the cost models.
+
+    prepare: as a candidate's, of its name too; None where nothing will be timed. refusal: why the kernels do not run.
+    """
+    if reason := refusal():
+        return Choices([Candidate("torch", partial(prepare or _never, "torch"))], "torch", (), {"persistent_gpu": reason})
+    times_us = {"torch": estimates.cudnn_us(case)}
+    if (persistent_us := estimates.persistent_us(case, device)) is not None:
+        times_us["persistent_gpu"] = persistent_us
+    pruned = {name: why for name, why in estimates.pruned(case, times_us).items() if name != "torch"}
+    candidates = [Candidate(name, partial(prepare or _never, name)) for name in NAMES if name not in pruned]
+    heuristic = min(times_us, key=times_us.__getitem__)
+    return Choices(candidates, heuristic, probe_lengths(case.steps), pruned, captures=not case.ragged)
+
+
+def _never(name: str, steps: int) -> Callable[[], object]:
+    raise AssertionError(f"expected that {name} is not timed")
+
+
+@dataclass(frozen=True)
+class ModuleProblem:
+    """A problem of a module. make: a module of a backend on the meta device. autocast: its dtype, or None.
+
+    refusal: why the kernels do not run the call. batch_sizes: of the call's PackedSequence, or None.
+    """
+
+    problem: Problem
+    make: Callable[[str], nn.RNNBase]
+    refusal: Callable[[], str | None]
+    device: torch.device
+    autocast: torch.dtype | None
+    batch_sizes: Tensor | None
+
+    @property
+    def case(self) -> Case:
+        return self.problem.case
+
+    def choices(self) -> Choices:
+        case = self.case if self.autocast is None else replace(self.case, dtype=str(self.autocast).removeprefix("torch."))
+        choices = module_choices(case, self.device, self._make_call, self.refusal)
+        if len(choices.candidates) == 1 or (reason := self._torch_refusal) is None:
+            return choices
+        by_kernels = [one for one in choices.candidates if one.name != "torch"]
+        return replace(choices, candidates=by_kernels, heuristic=by_kernels[0].name, pruned={**choices.pruned, "torch": reason})
+
+    @property
+    def _torch_refusal(self) -> str | None:
+        """Why torch.nn is no candidate where the kernels are one, or None."""
+        if self.problem.deterministic:
+            return "cuDNN is not deterministic"
+        if self.problem.evaluation and self.case.training:
+            return "cuDNN has no backward pass of a module that is not in training"
+        return None
+
+    @cached_property
+    def _parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """Random parameters that all candidates share, laid out by torch.nn for cuDNN."""
+        module = self.make("torch").to_empty(device=self.device)
+        generator, bound = torch.Generator(self.device).manual_seed(_SEED), self.case.hidden_size**-0.5
+        for parameter in module.parameters():
+            parameter.data.uniform_(-bound, bound, generator=generator)
+            parameter.requires_grad_(self.problem.weight_grad)
+        return list(module.named_parameters())
+
+    def _make_call(self, name: str, steps: int) -> Callable[[], object]:
+        """A call of a backend on `steps` steps: forward, and in training the gradients that the user's call computes."""
+        module = self.make(name)
+        for parameter_name, parameter in self._parameters:
+            setattr(module, parameter_name, parameter)
+        module.train(not self.problem.evaluation)
+        x, hx = self._inputs(steps)
+        rows = x.data if isinstance(x, PackedSequence) else x
+        leaves = [one for one in (rows, *module.parameters()) if one.requires_grad]
+        incoming: list[Tensor] = []
+
+        def call() -> object:
+            with torch.set_grad_enabled(self.case.training), self._autocast():
+                output, _ = module.forward(x, hx)
+                if not leaves:
+                    return output
+                output = output.data if isinstance(output, PackedSequence) else output
+                if not incoming:
+                    incoming.append(torch.ones_like(output))
+            return torch.autograd.grad(output, leaves, incoming)
+
+        return call
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.autocast is None else torch.autocast(self.device.type, self.autocast)
+
+    def _inputs(self, steps: int) -> tuple[Any, Any]:
+        case, generator = self.case, torch.Generator(self.device).manual_seed(_SEED)
+
+        def values(*shape: int) -> Tensor:
+            dtype = getattr(torch, case.dtype)
+            return torch.empty(shape, dtype=dtype, device=self.device).normal_(generator=generator)
+
+        hx: Any = None
+        if case.has_state:
+            shape = (case.layers * case.directions, case.batch, case.hidden_size)
+            values_of = [values(*shape) for _ in cells.get(case.cell).states]
+            hx = tuple(values_of) if len(values_of) > 1 else values_of[0]
+        if self.batch_sizes is not None:
+            sizes = self.batch_sizes[:steps].clone()
+            return PackedSequence(values(int(sizes.sum()), case.input_size).requires_grad_(self.problem.x_grad), sizes), hx
+        outer = (case.batch, steps) if case.batch_first else (steps, case.batch)
+        return values(*outer, case.input_size).requires_grad_(self.problem.x_grad), hx

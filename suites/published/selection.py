@@ -1,0 +1,140 @@
+"""EcoRNN's choice at run time measured on this machine: what `auto` chose, what the choice cost, and what it lost.
+
+`python -m pytest_ecornn.suites.published.selection --output FOLDER` writes FOLDER/selection.md and FOLDER/selection.json, anew
+after every problem, so that what was measured outlives a run that is cut short. With `--continue` a further run measures what
+the report lacks. Source: EcoRNN, arXiv 1805.08899, figure 5.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pytest_ecornn.suites.published.common.rebuilt import from_json
+from pytest_ecornn.suites.published.selection_parts import problems, selection_tables, selection_times
+from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
+from pytest_ecornn.suites.published.selection_parts.selection_times import SelectionRow
+from pytest_ecornn.system import machine
+
+SCHEMA_VERSION = 1
+SETS = ("ecornn", "deepbench", "drawn", "scans")
+FAMILY_CONFIDENCE = 0.99  # that all intervals of a set hold at once
+_MIN_RATIO, _MIN_OF_BEST = 0.97, 0.95
+_CALLED_COST = 4  # rounds of the second measurement over those of the first
+
+
+@dataclass
+class Report:
+    """The rows measured so far, on one machine."""
+
+    machine: dict[str, Any]
+    seed: int
+    count: int
+    seconds: float = 0.0
+    rows: list[SelectionRow] = field(default_factory=list)
+
+    def write(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "selection.md").write_text(selection_tables.render(self))
+        (folder / "selection.json").write_text(json.dumps({"schema_version": SCHEMA_VERSION, **asdict(self)}) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Report:
+        fields = json.loads(path.read_text())
+        if fields.pop("schema_version") != SCHEMA_VERSION:
+            raise ValueError(f"{path}: expected schema version {SCHEMA_VERSION}")
+        report: Report = from_json(cls, fields)
+        return report
+
+
+def selected(sets: Sequence[str], seed: int, count: int) -> list[SelectionProblem]:
+    """All problems of the sets."""
+    makers: dict[str, Callable[[], Iterator[SelectionProblem]]] = {
+        "ecornn": problems.ecornn, "deepbench": problems.deepbench, "drawn": lambda: problems.drawn(seed, count),
+        "scans": lambda: problems.drawn_scans(seed, count),
+    }  # fmt: skip
+    return list(chain.from_iterable(makers[name]() for name in sets))
+
+
+def measure(report: Report, todo: Sequence[SelectionProblem], device: torch.device, deadline: float, folder: Path) -> None:
+    """Measures problems until the deadline, then once more those that look slow."""
+    start, confidence = time.monotonic(), 1 - (1 - FAMILY_CONFIDENCE) / max(1, 2 * len(todo))
+    done = {row.problem for row in report.rows if row.called is not None}
+
+    def write(line: str) -> None:
+        report.seconds += time.monotonic() - write_start[0]
+        write_start[0] = time.monotonic()
+        report.write(folder)
+        print(f"{time.monotonic() - start:4.0f} s  {line}", flush=True)
+
+    write_start = [start]
+    for problem in todo:
+        if problem in done:
+            continue
+        if time.monotonic() > deadline:
+            break
+        report.rows.append(_row(problem, device, confidence))
+        write(f"{problem} {problem.mode}: {selection_tables.in_a_line(report.rows[-1])}")
+    for number, row in enumerate(report.rows):
+        if looks_slow(row) and time.monotonic() < deadline:
+            again = _row(row.problem, device, confidence, _CALLED_COST * selection_times.ROUNDS)
+            report.rows[number] = again
+            write(f"once more {row.problem} {row.problem.mode}: {selection_tables.in_a_line(again)}")
+
+
+def looks_slow(row: SelectionRow) -> bool:
+    """Whether a ratio's estimate is below a bar."""
+    columns = [column for column in (row.called, row.replayed) if column is not None]
+    return any(column.over_baseline.ratio < _MIN_RATIO or column.over_best.ratio < _MIN_OF_BEST for column in columns)
+
+
+def _row(
+    problem: SelectionProblem, device: torch.device, confidence: float, rounds: int = selection_times.ROUNDS
+) -> SelectionRow:
+    try:
+        return selection_times.measure(problem, device, confidence, rounds)
+    except Exception as error:  # one problem's failure must not end the others' measurement
+        reason = next(iter(str(error).splitlines()), "")
+        return SelectionRow(problem, refusals={"all": f"{type(error).__name__}: {reason[:200]}"})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="selection", description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("--output", type=Path, required=True, metavar="FOLDER", help="where selection.md and selection.json go")
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu, cuda or cuda:N")
+    add("--sets", nargs="+", choices=SETS, default=["ecornn", "deepbench", "drawn"], help="which problems")
+    add("--seed", type=int, default=1, help="of the drawn problems")
+    add("--count", type=int, default=100, help="number of drawn problems")
+    add("--seconds", type=float, default=500.0, help="after which no further problem is begun")
+    add("--compile-only", metavar="K/N", help="run each backend of every N-th problem once, from the K-th, and time nothing")
+    add("--continue", dest="goes_on", action="store_true", help="keep the rows of the report in FOLDER")
+    given = parser.parse_args(arguments)
+    device, todo = torch.device(given.device), selected(given.sets, given.seed, given.count)
+    if given.compile_only:
+        first, step = map(int, given.compile_only.split("/"))
+        deadline = time.monotonic() + given.seconds
+        for problem in todo[first::step]:
+            if time.monotonic() < deadline:
+                selection_times.run_once(problem, device)
+        return 0
+    path = given.output / "selection.json"
+    report = Report(machine.fingerprint(Path.cwd()), given.seed, given.count)
+    if given.goes_on and path.exists():
+        report.rows, report.seconds = Report.read(path).rows, Report.read(path).seconds
+    os.environ.pop("ECORNN_AUTO", None)
+    measure(report, todo, device, time.monotonic() + given.seconds, given.output)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

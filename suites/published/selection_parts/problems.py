@@ -1,0 +1,127 @@
+"""Problems on which `auto` chooses: EcoRNN's language models, DeepBench's layers, and layers drawn from a distribution.
+
+DeepBench's sizes: github.com/baidu-research/DeepBench, Apache-2.0. Its layers have I = H, one layer, one direction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
+MODES = ("inference", "training")
+MIN_CELLS = ("mingru", "minlstm")
+_MAX_TRAINING_STEPS = 750
+_MAX_FLOP = 1e12  # of a drawn forward pass
+_MAX_STATES = 2**26  # T * B * H * L * D of a drawn problem
+
+
+@dataclass(frozen=True)
+class SelectionProblem:
+    """A module and its call. precision: of PRECISIONS. directions: 1 or 2."""
+
+    set: str
+    cell: str
+    layers: int
+    input_size: int
+    hidden_size: int
+    batch: int
+    steps: int
+    directions: int
+    precision: str
+    mode: str
+
+    @property
+    def dtype(self) -> str:
+        return "float32" if self.precision == "tf32" else self.precision
+
+    def __str__(self) -> str:
+        layers = f"{self.layers} x " * (self.layers > 1)
+        sizes = f"{self.cell} {layers}{self.hidden_size}, I {self.input_size}, B {self.batch}, T {self.steps}"
+        return f"{sizes}{', both directions' * (self.directions > 1)}, {self.precision}"
+
+
+def ecornn() -> Iterator[SelectionProblem]:
+    """Two layers of 650 and of 200, batch 32, 35 steps: EcoRNN's language models, by both cells."""
+    for hidden in (650, 200):
+        for cell in ("lstm", "gru"):
+            for precision in PRECISIONS:
+                for mode in MODES:
+                    yield SelectionProblem("ecornn", cell, 2, hidden, hidden, 32, 35, 1, precision, mode)
+
+
+# (set, cell, H, B of each, T of each): those with T up to 750.
+_DEEPBENCH = (
+    *(("training", "rnn_relu", hidden, (16, 32, 64, 128), (50,)) for hidden in (1760, 2048, 2560)),
+    *(("training", "lstm", hidden, (16, 32, 64, 128), (25,)) for hidden in (512, 1024, 2048, 4096)),
+    ("training", "lstm", 1536, (8, 16, 32), (50,)),
+    ("training", "lstm", 256, (16, 32, 64), (150,)),
+    *(("training", "gru", hidden, (32,), (187, 375, 750)) for hidden in (2816, 2048, 1536, 2560)),
+    ("training", "gru", 512, (32,), (1,)),
+    *(("inference", "gru", hidden, (1, 2, 4), (187, 375, 750)) for hidden in (2816, 2048, 1536, 2560)),
+    ("inference", "gru", 512, (1, 2, 4), (1,)),
+    *(("inference", "lstm", hidden, (1, 2, 4), (25,)) for hidden in (512, 1024, 2048)),
+    ("inference", "lstm", 1536, (1, 2, 4), (50,)),
+    ("inference", "lstm", 256, (1, 2, 4), (150,)),
+    ("inference", "rnn_relu", 32, (1,), (672,)),
+    ("inference", "rnn_relu", 64, (1,), (96,)),
+)
+
+
+def deepbench() -> Iterator[SelectionProblem]:
+    """DeepBench's problems in float16 and TF32; those of its training set in both modes, of its inference sets forward."""
+    for kind, cell, hidden, batches, lengths in _DEEPBENCH:
+        for batch in batches:
+            for steps in lengths:
+                for precision in ("float16", "tf32"):
+                    for mode in MODES[: 1 + (kind == "training")]:
+                        yield SelectionProblem("deepbench", cell, 1, hidden, hidden, batch, steps, 1, precision, mode)
+
+
+def drawn(seed: int, count: int) -> Iterator[SelectionProblem]:
+    """`count` layers of LSTM, GRU and RNN, each in both modes.
+
+    Cell (tanh and relu are half of RNN's each) and precision: uniform. L: 1, 2, 3, 4 with 50, 30, 10, 10 %. Both directions:
+    25 %. Log-uniform: I of 40 to 1536, H of 48 to 2048 (four of five a multiple of 8), B of 1 to 1024, T of 7 to 300. Drawn
+    anew above 1 TFLOP a forward pass.
+    """
+    random = Random(seed)
+    for _ in range(count):
+        one = _drawn(random)
+        while _flop(one) > _MAX_FLOP or one.steps * one.batch * one.hidden_size * one.layers * one.directions > _MAX_STATES:
+            one = _drawn(random)
+        for mode in MODES:
+            yield SelectionProblem(**{**vars(one), "mode": mode})
+
+
+def _drawn(random: Random) -> SelectionProblem:
+    def log_uniform(low: int, high: int) -> int:
+        return round(math.exp(random.uniform(math.log(low), math.log(high))))
+
+    cell = random.choice(("lstm", "gru", random.choice(("rnn_tanh", "rnn_relu"))))
+    layers = random.choices((1, 2, 3, 4), (50, 30, 10, 10))[0]
+    width, hidden, batch, steps = log_uniform(40, 1536), log_uniform(48, 2048), log_uniform(1, 1024), log_uniform(7, 300)
+    if random.random() < 0.8:
+        hidden = (hidden + 4) // 8 * 8
+    directions = 1 + (random.random() < 0.25)
+    return SelectionProblem(
+        "drawn", cell, layers, width, hidden, batch, steps, directions, random.choice(PRECISIONS), "inference"
+    )
+
+
+def _flop(one: SelectionProblem) -> float:
+    gates = {"lstm": 4, "gru": 3}.get(one.cell, 1)
+    widths = one.input_size + (one.layers - 1) * one.directions * one.hidden_size + one.layers * one.hidden_size
+    return 2.0 * one.steps * one.batch * gates * one.hidden_size * one.directions * widths
+
+
+def drawn_scans(seed: int, count: int) -> Iterator[SelectionProblem]:
+    """`count` layers of minGRU and minLSTM in float32, each in both modes: H of 16 to 512, B of 1 to 64, T of 1 to 1024."""
+    random = Random(seed)
+    for _ in range(count):
+        hidden, batch, steps = (round(math.exp(random.uniform(0, math.log(most)))) for most in (512, 64, 1024))
+        hidden = max(16, hidden)
+        for mode in MODES:
+            yield SelectionProblem("scans", random.choice(MIN_CELLS), 1, hidden, hidden, batch, steps, 1, "float32", mode)

@@ -1,0 +1,336 @@
+"""What is chosen, on planted times: the fastest, ties by order, and never what fails, however it is stored or forced."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_ecornn.autotune import Problem, freeze, selection, store
+from pytest_ecornn.autotune.decision import Decision, Timing, fastest
+from pytest_ecornn.autotune.problem import bucket
+from pytest_ecornn.contract import Case
+from tests.helpers.candidates import CPU, PROBLEM, Planted
+
+FAST_B = {"a": 3.0, "b": 1.0}
+KEY = PROBLEM.key
+
+
+# What is timed.
+
+
+def test_a_planted_slow_candidate_changes_the_winner() -> None:
+    assert Planted({"a": 1.0, "b": 3.0}).winner() == "a"
+    selection.forget()
+    for file in Path(os.environ["ECORNN_CACHE_DIR"]).rglob("*.json"):
+        file.unlink()
+    assert Planted(FAST_B).winner() == "b"
+
+
+def test_times_as_called_and_on_the_device_have_winners_of_their_own() -> None:
+    timings = {"a": Timing(100.0, 80.0), "b": Timing(120.0, 60.0)}
+    winners = [fastest(timings, {name: getattr(one, field) for name, one in timings.items()}) for field in vars(timings["a"])]
+    assert winners == ["a", "b"]
+
+
+@pytest.mark.parametrize(("b_us", "winner"), [(97.5, "a"), (96.0, "b")])
+def test_ties_go_to_the_first(b_us: float, winner: str) -> None:
+    assert fastest(["a", "b"], {"a": 100.0, "b": b_us}) == winner
+
+
+def test_a_single_candidate_is_not_timed() -> None:
+    planted = Planted({"a": 1.0})
+    assert planted.winner() == "a"
+    assert not planted.was_timed
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, ValueError])
+def test_what_fails_costs_that_candidate_alone(error: type[Exception]) -> None:
+    decision, _ = Planted({"a": 1.0, "b": 1.0}, failing=["a"], error=error).select()
+    assert (decision.called, decision.failures) == ("b", {"a": f"{error.__name__}: a cannot"})
+
+
+def test_where_all_fail_the_heuristic_chooses() -> None:
+    decision, _ = Planted({"a": 1.0, "b": 1.0}, heuristic="b", failing=["a", "b"]).select()
+    assert (decision.called, decision.reason) == ("b", "no candidate was timed")
+
+
+def test_the_cost_of_a_decision_is_bounded() -> None:
+    decision, _ = Planted({"a": 1.0, "b": 400.0}).select()
+    assert decision.probe_ms < 420  # one call of the slow one beside the first
+    assert "a 1" in decision.notes()
+    assert re.search(r"decided in \d+ ms beside \d+ ms of first calls", decision.notes())
+
+
+def test_two_threads_time_once() -> None:
+    planted, winners = Planted(FAST_B), list[str]()
+    threads = [threading.Thread(target=lambda: winners.append(planted.winner())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    once = planted.calls["a"]
+    assert winners == ["b", "b"]
+    selection.forget()
+    assert planted.winner() == "b"  # from disk
+    assert planted.calls["a"] == once
+
+
+def test_the_caller_has_nothing_of_what_is_timed() -> None:
+    seen = []
+
+    class Looks(Planted):
+        def _call(self, name: str, steps: int) -> object:  # type: ignore[override]
+            def call() -> None:
+                weight = torch.ones(1, requires_grad=True)
+                seen.append((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
+                (weight * weight).sum().backward()
+
+            return call
+
+    packed: list[torch.Tensor] = []
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda one: packed.append(one) or one, lambda one: one)
+    with hooks, torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        Looks(FAST_B).select()
+        assert not torch.is_grad_enabled()
+        assert torch.is_autocast_enabled("cpu")
+    assert (packed, set(seen)) == ([], {(True, False)})
+
+
+def test_dropout_leaves_the_random_state() -> None:
+    class Draws(Planted):
+        def _call(self, name: str, steps: int) -> object:  # type: ignore[override]
+            return lambda: torch.rand(3)
+
+    before = torch.random.get_rng_state()
+    Draws(FAST_B).select(replace(PROBLEM, dropout=True))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+# What a decision depends on.
+
+
+def test_lengths_share_a_bucket_and_nothing_else_does() -> None:
+    assert [bucket(steps) for steps in (1, 4, 5, 6, 7, 8, 9, 12, 13, 33, 48, 49, 64, 65, 96, 97, 1000)] == [
+        *(1, 4, 6, 6, 8, 8, 12, 12, 16, 48, 48, 64, 64, 96, 96, 128, 1024)
+    ]
+    case = PROBLEM.case
+    same = {"steps": 7, "layout": "strided", "contents": "large", "seed": 3}
+    assert {Problem(case=replace(case, **{name: value})).key for name, value in same.items()} == {KEY}
+    others = [
+        *(replace(PROBLEM, case=replace(case, **{name: value})) for name, value in OTHER_CASES.items()),
+        *(replace(PROBLEM, **{name: True}) for name in ("x_grad", "weight_grad", "dropout", "evaluation", "deterministic")),
+        *(replace(PROBLEM, autocast="float16"), replace(PROBLEM, threads=2), replace(PROBLEM, caller="module")),
+    ]
+    assert len({KEY, *(other.key for other in others)}) == 1 + len(others)
+
+
+OTHER_CASES = {
+    "cell": "minlstm", "steps": 9, "batch": 3, "hidden_size": 5, "layers": 2, "dtype": "float64", "batch_first": True,
+    "ragged": True, "has_state": True, "mode": "training", "bidirectional": True, "bias": False,
+}  # fmt: skip
+
+
+def test_another_device_of_the_same_kind_shares_a_decision() -> None:
+    keys = {Problem(case=Case.parse(f"lstm-T4-B2-H8-float16-{device}")).key for device in ("cuda", "cuda:0", "cuda:1")}
+    assert len(keys) == 1
+
+
+# What is stored.
+
+
+def stored(folder: Path) -> Path:
+    (file,) = folder.rglob("*.json")
+    return file
+
+
+def test_a_decision_is_read_from_disk(undecided: Path) -> None:
+    first, _ = Planted(FAST_B).select()
+    selection.forget()
+    planted = Planted({"a": 1.0, "b": 3.0})
+    decision, is_final = planted.select()
+    assert (decision.called, decision.source, is_final) == ("b", "disk", True)
+    assert decision.timings == first.timings
+    assert not planted.was_timed
+    assert decision.notes().startswith("b; disk; a ")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"called": 3}'])
+def test_a_damaged_file_is_ignored(undecided: Path, text: str) -> None:
+    Planted(FAST_B).select()
+    selection.forget()
+    stored(undecided).write_text(text)
+    assert Planted({"a": 1.0, "b": 3.0}).winner() == "a"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [('"torch\\": \\"', '"torch\\": \\"1.'), ('"schema_version": 1', '"schema_version": 0')]
+)
+def test_a_stale_file_is_ignored(undecided: Path, old: str, new: str) -> None:
+    Planted(FAST_B).select()
+    selection.forget()
+    text = stored(undecided).read_text()
+    assert old in text
+    stored(undecided).write_text(text.replace(old, new))
+    assert Planted({"a": 1.0, "b": 3.0}).winner() == "a"
+
+
+def test_other_versions_have_a_folder_of_their_own(undecided: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Planted(FAST_B).select()
+    selection.forget()
+    monkeypatch.setattr(store, "versions", lambda: "others")
+    assert Planted({"a": 1.0, "b": 3.0}).winner() == "a"
+    assert len(list(undecided.iterdir())) == 2
+
+
+def test_a_name_that_is_no_candidate_any_more_is_ignored(undecided: Path) -> None:
+    Planted(FAST_B).select()
+    selection.forget()
+    assert Planted({"a": 1.0, "c": 3.0}).winner() == "a"
+
+
+def test_a_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECORNN_CACHE_DIR", "/dev/null/absent")
+    assert Planted(FAST_B).winner() == "b"
+
+
+def test_a_home_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ECORNN_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/dev/null/absent")
+    assert Planted(FAST_B).winner() == "b"
+
+
+def test_what_other_work_disturbed_is_not_stored(undecided: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_ecornn.autotune.timing.GpuOthers.share", lambda self: 0.5)
+    decision, is_final = Planted(FAST_B).select()
+    assert (decision.called, decision.reason, is_final) == ("b", "not stored, as other work disturbed it", True)
+    assert not undecided.exists()
+
+
+# Frozen decisions.
+
+
+def test_frozen_decisions_are_taken_and_nothing_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Planted(FAST_B).select()
+    assert freeze(tmp_path / "frozen.json") == 1
+    selection.forget()
+    monkeypatch.setenv("ECORNN_DECISIONS", str(tmp_path / "frozen.json"))
+    planted = Planted({"a": 1.0, "b": 3.0})
+    decision, _ = planted.select()
+    assert (decision.called, decision.source, planted.was_timed) == ("b", "frozen", False)
+
+
+def test_a_frozen_file_that_lacks_an_entry_says_so_and_the_heuristic_chooses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freeze(tmp_path / "frozen.json")
+    monkeypatch.setenv("ECORNN_DECISIONS", str(tmp_path / "frozen.json"))
+    planted = Planted(FAST_B, heuristic="a")
+    with pytest.warns(
+        UserWarning, match=r"frozen\.json has no decision for .*, layer mingru-T8.*: a runs it, by the cost models"
+    ):
+        decision, is_final = planted.select()
+    assert (decision.called, decision.source, is_final, planted.was_timed) == ("a", "heuristic", True, False)
+    assert "has no decision" in decision.notes()
+
+
+def test_freezing_again_adds_to_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "frozen.json"
+    Planted(FAST_B).select()
+    freeze(path)
+    selection.forget()
+    Planted(FAST_B).select(replace(PROBLEM, dropout=True))
+    freeze(path)
+    file = store.FrozenFile(path)
+    assert all(file.get(problem.key, CPU) for problem in (PROBLEM, replace(PROBLEM, dropout=True)))
+
+
+def test_a_file_that_is_no_frozen_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "other.json"
+    path.write_text('{"schema_version": 7}')
+    monkeypatch.setenv("ECORNN_DECISIONS", str(path))
+    for act in (Planted(FAST_B).select, lambda: freeze(path)):
+        with pytest.raises(ValueError, match=r"other\.json: expected decisions that freeze wrote, got schema version 7, not 1"):
+            act()
+    assert path.read_text() == '{"schema_version": 7}'
+
+
+# Without timing.
+
+
+@pytest.mark.parametrize(
+    ("mode", "winner", "source"), [("heuristic", "b", "heuristic"), ("a", "a", "forced"), ("other", "b", "heuristic")]
+)
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_timing_is_switched_off(
+    mode: str, winner: str, source: str, by_environment: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = Planted({"a": 1.0, "b": 3.0}, heuristic="b")
+    if by_environment:
+        monkeypatch.setenv("ECORNN_AUTO", mode)
+    decision, is_final = planted.select(mode="" if by_environment else mode)
+    assert (decision.called, decision.source, is_final, planted.was_timed) == (winner, source, True, False)
+    monkeypatch.delenv("ECORNN_AUTO", raising=False)
+    assert planted.winner() == "a"  # a forced decision is none for later
+
+
+def test_while_nothing_can_be_timed_the_heuristic_chooses_for_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = Planted(FAST_B, heuristic="a")
+    for can_time, reason in ((True, "torch.compile traces the call"), (False, "tensors have no data")):
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+        decision, is_final = planted.select(can_time=can_time)
+        assert (decision.called, decision.reason, is_final) == ("a", reason, False)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: False)
+    assert planted.winner() == "b"
+
+
+def test_while_a_graph_is_captured_the_heuristic_chooses_for_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert selection._cannot_time(torch.device("cuda")) == "a graph is being captured"
+    assert selection._cannot_time(CPU) == ""
+
+
+def test_a_backward_pass_times_nothing() -> None:
+    planted, found = Planted(FAST_B, heuristic="a"), list[tuple[Decision, bool]]()
+    x = torch.ones(1, requires_grad=True)
+    x.register_hook(lambda gradient: found.append(planted.select()))
+    x.sum().backward()
+    ((decision, is_final),) = found
+    assert (decision.called, decision.reason, is_final) == ("a", "autograd recomputes the call", False)
+
+
+# Several processes.
+
+
+def _winner_of_a_process(sleeps_ms: dict[str, float], queue: multiprocessing.Queue[str]) -> None:
+    queue.put(Planted(sleeps_ms).winner())
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_processes_read_what_another_stored(method: str) -> None:
+    assert Planted(FAST_B).winner() == "b"
+    context = multiprocessing.get_context(method)
+    queue: multiprocessing.Queue[str] = context.Queue()
+    with selection._state.lock:  # as another thread of the parent may, when it forks
+        process = context.Process(target=_winner_of_a_process, args=({"a": 1.0, "b": 3.0}, queue))
+        process.start()
+    assert queue.get(timeout=120) == "b"
+    process.join()
+
+
+def test_a_forked_process_decides_though_its_parent_was_deciding() -> None:
+    context = multiprocessing.get_context("fork")
+    queue: multiprocessing.Queue[str] = context.Queue()
+    with selection._state.lock:
+        process = context.Process(target=_winner_of_a_process, args=(FAST_B, queue))
+        process.start()
+        assert queue.get(timeout=60) == "b"
+    process.join()

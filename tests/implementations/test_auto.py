@@ -1,0 +1,121 @@
+"""`auto` runs what it chose, declares what that declares, and refuses only what no candidate runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_ecornn.autotune import selection
+from pytest_ecornn.contract import Case, Declared, Weights, cells
+from pytest_ecornn.implementations.auto import Auto, candidates, estimates, switch_when_captured
+from tests.helpers.requirements import needs_hopper
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("ECORNN_AUTO", raising=False)
+    selection.forget()
+    yield
+    selection.forget()
+
+
+def built(text: str) -> Auto:
+    case = Case.parse(text)
+    torch.manual_seed(0)
+    shapes = cells.parameter_shapes(case).items()
+    weights = Weights({name: nn.Parameter(torch.randn(shape, dtype=getattr(torch, case.dtype))) for name, shape in shapes})
+    auto = Auto()
+    auto.build(case, weights)
+    return auto
+
+
+@pytest.mark.parametrize(
+    ("case", "delegate"),
+    [
+        ("lstm-T5-B2-H4-float32", "torch_cpu"),
+        ("gru-T5-B2-H4-float64-training-ragged", "torch_cpu"),
+        ("gru-T5-B2-H4-bfloat16", "sequential"),
+        ("lstm-T5-B2-H4-float32-projected", "sequential"),
+        ("mingru-T64-B2-H4-float32-resets", "scan_cpu"),
+    ],
+)
+def test_one_candidate_runs_without_timing(case: str, delegate: str) -> None:
+    auto = built(case)
+    assert auto.delegate == delegate
+    assert auto.notes().startswith(f"{delegate}; ")
+    chosen = candidates.implementations()[delegate]()
+    assert auto.declared == chosen.declared
+    assert auto.deterministic == chosen.deterministic
+    assert auto.cost(Case.parse(case)) == chosen.cost(Case.parse(case))
+
+
+@pytest.mark.parametrize("case", ["mingru-T2-B2-H4-float32", "minlstm_positive-T1-B2-H4-bfloat16-training-state"])
+def test_scans_of_a_few_steps_are_timed_beside_the_loop(case: str) -> None:
+    auto = built(case)
+    (decision,) = selection.decisions().values()
+    assert {"scan_cpu", "sequential"} <= set(decision.timings)
+    assert auto.delegate == decision.called
+    assert "decided in" in auto.notes()
+
+
+def test_before_it_is_built_it_declares_the_coarsest() -> None:
+    assert Auto().declared == Declared("storage", "storage", "storage", "storage", "storage", 2.0**-16)
+    assert not Auto.deterministic
+
+
+def test_deterministic_mode_leaves_deterministic_candidates() -> None:
+    case = Case.parse("mingru_positive-T2-B2-H4-float32")
+    assert "scan_torch" in candidates.supported(case, CPU)[0]
+    torch.use_deterministic_algorithms(True)
+    try:
+        names, refusals = candidates.supported(case, CPU)
+        assert names == ["scan_cpu", "sequential"]
+        assert refusals["scan_torch"] == "is not deterministic"
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_what_no_candidate_runs() -> None:
+    case = Case.parse("lstm-T2-B2-H4-float32-tf32")
+    reason = Auto().unsupported(case, CPU)
+    assert reason is not None
+    assert reason.startswith("no candidate runs it: torch_cpu TF32 is a GPU's precision; sequential ")
+
+
+def test_another_layer_runs_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    layer = switch_when_captured(lambda *given: "called", lambda *given: "captured")  # type: ignore[arg-type, return-value]
+    assert layer(None, None) == "called"
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert layer(None, None) == "captured"
+
+
+@pytest.mark.parametrize(
+    ("case", "measured_us"),  # torch.nn from graphs on an H200
+    [
+        ("lstm-T1024-B64-H512-float32", 19_038),
+        ("lstm-T1024-B64-H512-float32-tf32", 9_309),
+        ("lstm-T1024-B16-H768-bfloat16", 6_830),
+        ("gru-T1024-B64-H512-bfloat16", 6_468),
+        ("lstm-T35-B20-H1500-L2-float32", 3_392),
+        ("lstm-T35-B32-H650-L2-float32-training", 3_525),
+    ],
+)
+def test_estimates_of_cudnn_are_near_what_was_measured(case: str, measured_us: float) -> None:
+    assert 1 / 1.6 < estimates.cudnn_us(Case.parse(case)) / measured_us < 1.6
+
+
+@needs_hopper
+def test_estimates_prune_the_kernels_where_weights_are_streamed() -> None:
+    device = torch.device("cuda", 0)
+    case = Case.parse("gru-T187-B1-H2816-float16-cuda")
+    us = estimates.persistent_us(case, device)
+    assert us is not None
+    assert "persistent_gpu" in estimates.pruned(case, {"cudnn": estimates.cudnn_us(case), "persistent_gpu": us})
