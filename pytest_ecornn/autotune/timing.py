@@ -25,9 +25,10 @@ BUDGET_MS = 50.0  # of all timed calls, or BUDGET_CALLS calls of the fastest can
 BUDGET_CALLS = 6
 _MAX_EXACT_STEPS = 96  # longer problems are timed at these two lengths; torch's choice of an algorithm depends on T below 40
 _PROBED_STEPS = (48, 96)
-_MAX_ROUNDS = 5
-_BLOCK_US = 400.0
-_MAX_BLOCK = 8
+_MAX_ROUNDS = 6
+_BLOCK_US = 1000.0
+_MAX_BLOCK = 16
+_SHORT_US = 2000.0
 _HOPELESS, _HOPELESS_ON_HOST = 2.0, 5.0  # times the fastest's time; no graph made a call that much faster beside another's
 _CLEAR = 1.3
 _DEVICE_BOUND, _MIN_DEVICE_BOUND_US = 1.3, 4e3  # a call's time over the host's, and at least
@@ -177,13 +178,14 @@ class _Arm:
         self._block_us(call, 1)  # which compiles what is compiled at the first call
 
     def warm_up(self) -> None:
-        """Makes one call, the first sample, whose time sizes the blocks."""
+        """Makes one call, the first sample, and a few more of a short one, whose first calls take longer."""
         start = time.perf_counter()
         self._call()
         self._host_us = (time.perf_counter() - start) * 1e6
         self._synchronize()
         self._called.append((time.perf_counter() - start) * 1e6)
-        self._count = _calls_per_block(self._called[0])
+        if self._called[0] < _SHORT_US:
+            self._called.append(self._block_us(self._call, 3))
 
     @property
     def is_device_bound(self) -> bool:
@@ -195,17 +197,17 @@ class _Arm:
         if not self.is_device_bound:
             self._graph = _capture(self._call, pool, self._device)
             self._replayed.append(self._block_us(self._graph.replay, 1))
-            self._replay_count = _calls_per_block(self._replayed[0])
 
     @property
     def blocks_us(self) -> float:
         """Estimated us of `run_blocks`."""
-        return self._count * self.called_us + (self._replay_count * self.device_us if self._graph else 0.0)
+        columns = (self.called_us, self.device_us)[: 1 + (self._graph is not None)]
+        return sum(_calls_per_block(call_us) * call_us for call_us in columns)
 
     def run_blocks(self) -> None:
-        self._called.append(self._block_us(self._call, self._count))
+        self._called.append(self._block_us(self._call, _calls_per_block(self.called_us)))
         if self._graph is not None:
-            self._replayed.append(self._block_us(self._graph.replay, self._replay_count))
+            self._replayed.append(self._block_us(self._graph.replay, _calls_per_block(self.device_us)))
 
     @property
     def called_us(self) -> float:

@@ -47,16 +47,18 @@ class BackendChooser:
     def __init__(self) -> None:
         self._choices: dict[Hashable, Choice] = {}
         self._first_passes: dict[Hashable, Choice] = {}  # of calls without gradients in training, which may be recomputed
-        # Choices that torch.nn runs, by a part of what they depend on: RNNBase.forward asks for it in 2 us of the host. The
-        # precision of float32 products is not in it, so every so many calls `choose` is asked.
+        # Choices that torch.nn runs, by a part of what they depend on, which the host reads in 2 us. Autocast and the precision
+        # of float32 products are not in it, so every so many calls `choose` is asked.
         self.by_torch: dict[Hashable, Choice] = {}
         self.calls = 0
+        self.on_cpu: Choice | None = None  # that of all calls there
 
     def forget(self) -> None:
         """Forgets all choices, of a module whose parameters have another device or dtype."""
         self._choices.clear()
         self._first_passes.clear()
         self.by_torch.clear()
+        self.on_cpu = None
 
     def __reduce__(self) -> Any:
         return BackendChooser, ()
@@ -70,7 +72,9 @@ class BackendChooser:
         if not isinstance(rows, Tensor):
             return _BY_TORCH
         if not rows.is_cuda and not _is_run_by_kernels(rows.device) and module._backend != "persistent_gpu":
-            return _elsewhere(module, rows.device)
+            elsewhere = _elsewhere(module, rows.device)
+            self.on_cpu = elsewhere if rows.is_cpu else self.on_cpu
+            return elsewhere
         sizes = rows.shape if rows is input else (len(input.batch_sizes), int(input.batch_sizes[0]))
         dtype, has_grad = rows.dtype, torch.is_grad_enabled()
         key = (
@@ -93,6 +97,8 @@ class BackendChooser:
             return choice  # torch.nn runs under any transform
         elif missing_transform() is not None:
             return _choose(module, input, rows, hx)[0]
+        elif type(input) is Tensor and self.by_torch:
+            self.by_torch.pop(quick_key(module, input, hx), None)
         if torch._C._current_graph_task_id() != -1:
             return choice if choice.is_refused else self._first_passes.get(sizes, choice)
         if not has_grad and module.training:
@@ -113,14 +119,8 @@ class BackendChooser:
 
 def quick_key(module: Any, input: Tensor, hx: Any) -> Hashable:
     """The key of `BackendChooser.by_torch`."""
-    return (
-        input.shape,
-        torch.is_grad_enabled() and (_requires_grad(module._flat_weights), input.requires_grad),
-        module.training,
-        hx is None,
-        torch._C._get_deterministic_algorithms(),
-        torch._C._is_any_autocast_enabled(),
-    )
+    gradients = torch.is_grad_enabled() and (_requires_grad(module._flat_weights), input.requires_grad)
+    return input.shape, gradients, module.training, hx is None, torch._C._get_deterministic_algorithms()
 
 
 def _requires_grad(weights: list[Tensor | None]) -> bool:

@@ -64,6 +64,9 @@ class _Recurrent(nn.RNNBase):
             backend, self._notes = choose_traced(self, input, hx)
             return self._forward_by(backend, input, hx)
         chooser = self._chooser
+        if (choice := chooser.on_cpu) is not None and type(input) is Tensor and input.is_cpu:
+            self.__dict__["_notes"] = choice.notes
+            return self._torch_class.forward(self, input, hx)
         if chooser.by_torch and type(input) is Tensor:
             chooser.calls += 1
             choice = chooser.by_torch.get(quick_key(self, input, hx)) if chooser.calls % CALLS_UNCHECKED else None
