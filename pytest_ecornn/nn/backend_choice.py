@@ -33,9 +33,14 @@ class Choice(NamedTuple):
     is_refused: bool = False
 
     @property
-    def is_torch(self) -> bool:
-        """Whether torch.nn runs the call in any case."""
-        return self.called == self.captured == "torch"
+    def is_captured(self) -> bool:
+        """Whether a graph is captured now, and another backend is for that."""
+        return self.called != self.captured and torch.cuda.is_current_stream_capturing()
+
+    @property
+    def backend(self) -> str:
+        """The backend of a call now."""
+        return self.captured if self.is_captured else self.called
 
 
 _BY_TORCH = Choice("torch", "torch", "torch", True)  # which says what is wrong with a call
@@ -91,7 +96,7 @@ class BackendChooser:
         choice = self._choices.get(key)
         if choice is None:
             choice = self._choose(key, module, input, rows, hx)
-        elif choice.is_torch and not self._first_passes:
+        elif choice.called == "torch" and not self._first_passes and not choice.is_captured:
             if type(input) is Tensor and (has_grad or not module.training):
                 self.by_torch[quick_key(module, input, hx)] = choice
             return choice  # torch.nn runs under any transform

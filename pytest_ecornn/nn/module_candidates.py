@@ -17,6 +17,7 @@ from pytest_ecornn.autotune.selection import Choices
 from pytest_ecornn.autotune.timing import probe_lengths
 from pytest_ecornn.contract import Case, cells
 from pytest_ecornn.implementations.auto import estimates
+from pytest_ecornn.implementations.cudnn.known_issues import defect
 
 NAMES = ("torch", "persistent_gpu")  # in the order in which ties are resolved
 _SEED = 0
@@ -66,12 +67,17 @@ class ModuleProblem:
         return self.problem.case
 
     def choices(self) -> Choices:
-        case = self.case if self.autocast is None else replace(self.case, dtype=str(self.autocast).removeprefix("torch."))
+        case = self._computed_case
         choices = module_choices(case, self.device, self._make_call, self.refusal)
         if len(choices.candidates) == 1 or (reason := self._torch_refusal) is None:
             return choices
         by_kernels = [one for one in choices.candidates if one.name != "torch"]
         return replace(choices, candidates=by_kernels, heuristic=by_kernels[0].name, pruned={**choices.pruned, "torch": reason})
+
+    @property
+    def _computed_case(self) -> Case:
+        """The case in the dtype that autocast computes in."""
+        return self.case if self.autocast is None else replace(self.case, dtype=str(self.autocast).removeprefix("torch."))
 
     @property
     def _torch_refusal(self) -> str | None:
@@ -80,7 +86,7 @@ class ModuleProblem:
             return "cuDNN is not deterministic"
         if self.problem.evaluation and self.case.training:
             return "cuDNN has no backward pass of a module that is not in training"
-        return None
+        return defect(self._computed_case, torch.backends.cudnn.version() or 0)
 
     @cached_property
     def _parameters(self) -> list[tuple[str, nn.Parameter]]:

@@ -70,15 +70,12 @@ class _Recurrent(nn.RNNBase):
         if chooser.by_torch and type(input) is Tensor:
             chooser.calls += 1
             choice = chooser.by_torch.get(quick_key(self, input, hx)) if chooser.calls % CALLS_UNCHECKED else None
-            if choice is not None:
+            if choice is not None and not choice.is_captured:
                 self.__dict__["_notes"] = choice.notes
                 return self._torch_class.forward(self, input, hx)
         choice = chooser.choose(self, input, hx)
         self.__dict__["_notes"] = choice.notes  # not by Module's __setattr__, which takes the host as long as all of this
-        if choice.is_torch:
-            return self._torch_class.forward(self, input, hx)
-        is_captured = choice.called != choice.captured and torch.cuda.is_current_stream_capturing()
-        return self._forward_by(choice.captured if is_captured else choice.called, input, hx)
+        return self._forward_by(choice.backend, input, hx)
 
     def _forward_by(self, backend: str, input: Any, hx: Any) -> Any:
         if backend == "torch":

@@ -246,3 +246,12 @@ def test_a_setting_that_changes_is_seen(gru: tuple[nn.GRU, GRU, Tensor]) -> None
     module.eval()
     module(x)
     assert len(selection.decisions()) == 3
+
+
+@needs_gpu
+def test_shapes_that_cudnn_gets_wrong_are_the_kernels() -> None:
+    if not 91900 <= (torch.backends.cudnn.version() or 0) < 92000:
+        pytest.skip("cuDNN 9.19 alone is wrong there")
+    module = GRU(48, 48, device="cuda", dtype=torch.float16)
+    module(torch.randn(16, 8, 48, device="cuda", dtype=torch.float16))
+    assert module.notes().startswith("persistent_gpu: cuDNN 9.19 is wrong here")
