@@ -57,20 +57,23 @@ def device_of(case: Case) -> torch.device:
 def make_choices(case: Case, weights: Weights) -> Choices:
     """The candidates of a case, without those that cannot win by the cost models. weights: copied by each."""
     device = device_of(case)
-    names, _ = supported(case, device)
+    runnable, _ = supported(case, device)
+    names = [name for name in runnable if name != _LOOP or len(runnable) == 1 or _is_short_scan(case)]
     if case.cell in NN_CELLS and device.type == "cuda":
         heuristic, pruned = _of_nn_cells(case, device, names)
     else:
         heuristic, pruned = names[0], {}
-    if len(names) > 1 and (case.steps > _MAX_LOOP_STEPS or case.cell in NN_CELLS):
-        names = [name for name in names if name != _LOOP]
     copies = lru_cache(maxsize=1)(partial(copied, weights))
-    makers = {name: partial(make_call, implementations()[name], case, copies, device) for name in names if name not in pruned}
-    candidates = [Candidate(name, prepare) for name, prepare in makers.items()]
-    lengths = (case.steps,) if case.steps <= _MAX_SCAN_STEPS else (_MAX_SCAN_STEPS // 2, _MAX_SCAN_STEPS)
-    return Choices(
-        candidates, heuristic, probe_lengths(case.steps) if case.cell in NN_CELLS else lengths, pruned, captures=not case.ragged
-    )
+    calls = {name: partial(make_call, implementations()[name], case, copies, device) for name in names if name not in pruned}
+    candidates = [Candidate(name, call) for name, call in calls.items()]
+    lengths: tuple[int, ...] = (case.steps,) if case.steps <= _MAX_SCAN_STEPS else (_MAX_SCAN_STEPS // 2, _MAX_SCAN_STEPS)
+    if case.cell in NN_CELLS:
+        lengths = probe_lengths(case.steps)
+    return Choices(candidates, heuristic, lengths, pruned, captures=not case.ragged, runnable=runnable)
+
+
+def _is_short_scan(case: Case) -> bool:
+    return case.cell not in NN_CELLS and case.steps <= _MAX_LOOP_STEPS
 
 
 def _of_nn_cells(case: Case, device: torch.device, names: list[str]) -> tuple[str, dict[str, str]]:

@@ -19,7 +19,7 @@ from pytest_ecornn.implementations.peers._parts import ScanPipeline
 KERNELS = ("chunk", "fused_recurrent")
 
 
-def _make_call(
+def _prepare(
     x: Tensor, initial: Tensor | None, cell: str, kernel: str, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The logarithm of what is kept of the state, what is added to it, and the initial state where the kernel takes it."""
@@ -45,4 +45,4 @@ def _finish(states: Tensor, x: Tensor) -> Tensor:
 
 
 # Pre-activations [B, T, G*H] -> outputs [B, T, H].
-BTD = ScanPipeline(_make_call, _scan, _finish)
+BTD = ScanPipeline(_prepare, _scan, _finish)

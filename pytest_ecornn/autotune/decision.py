@@ -51,11 +51,12 @@ class Decision:
             }
             called, device = fields["called"], fields["device"]
             costs = float(fields["probe_ms"]), float(fields["compile_ms"])
+            failures = dict(fields.get("failures", {}))
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"expected a decision, got {fields!r}") from error
         if not (isinstance(called, str) and isinstance(device, str)):
             raise ValueError(f"expected the winners' names, got {called!r} and {device!r}")
-        return cls(called, device, source, "", timings, dict(fields.get("failures", {})), *costs)
+        return cls(called, device, source, "", timings, failures, *costs)
 
     def to_json(self) -> dict[str, Any]:
         timings = {name: asdict(timing) for name, timing in self.timings.items()}

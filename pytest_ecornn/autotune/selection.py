@@ -22,6 +22,7 @@ from pytest_ecornn.autotune.problem import Problem
 from pytest_ecornn.autotune.timing import Candidate, measure
 
 MEASURE, HEURISTIC = "measure", "heuristic"
+_OUT_OF_MEMORY = torch.OutOfMemoryError.__name__
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Choices:
     """The candidates of a problem, in the order in which ties are resolved, and the one that a cost model prefers.
 
     lengths: T at which they are timed. pruned: why others are no candidates. captures: whether calls can be captured.
+    runnable: what a name in ECORNN_AUTO may be, pruned or not.
     """
 
     candidates: Sequence[Candidate]
@@ -36,6 +38,7 @@ class Choices:
     lengths: Sequence[int]
     pruned: Mapping[str, str] = field(default_factory=dict)
     captures: bool = True
+    runnable: Collection[str] = ()
 
     @property
     def names(self) -> list[str]:
@@ -67,7 +70,8 @@ def select(
     """The decision of a problem, and whether it is final: one that is not must be asked for again in the next call.
 
     make: called where no decision is stored. names: of all candidates that a problem may have. mode: as ECORNN_AUTO, "" for
-    what that says. can_time: False for a call whose tensors have no data. Raises ValueError for a frozen file that is none.
+    what that says. can_time: False for a call whose tensors have no data. Raises ValueError for a frozen file that is none,
+    OSError for one that cannot be read.
     """
     mode = mode or os.environ.get("ECORNN_AUTO") or MEASURE
     key = problem.key
@@ -79,12 +83,13 @@ def select(
         _state.decisions[place] = decision
         return decision, True
     choices = make()
-    if len(choices.candidates) == 1:
+    if mode in choices.runnable:
+        decision = Decision.untimed(mode, "forced", f"ECORNN_AUTO={mode}")
+    elif len(choices.candidates) == 1:
         decision = replace(Decision.untimed(choices.names[0], "only"), failures=choices.pruned)
-    elif mode == HEURISTIC:
-        decision = Decision.untimed(choices.heuristic, "heuristic", "nothing is timed")
     elif mode != MEASURE:
-        decision = _forced(mode, choices)
+        reason = "nothing is timed" if mode == HEURISTIC else f"ECORNN_AUTO={mode} does not run this"
+        decision = Decision.untimed(choices.heuristic, "heuristic", reason)
     elif frozen := os.environ.get("ECORNN_DECISIONS"):
         decision = _lacking(frozen, key, device, choices)
     else:
@@ -123,9 +128,11 @@ def _timed(
         decision = decide()
     else:
         agreed = _state.rank_decisions.decide(shared, f"{place[0]}/{place[1]}", decide)
-        if agreed is None or not {agreed.called, agreed.device} <= set(choices.names):
+        if agreed is None:
             return Decision.untimed(choices.heuristic, "heuristic", "another rank decides"), False
-        decision = agreed
+        is_known = {agreed.called, agreed.device} <= set(choices.names)
+        reason = f"another rank chose {agreed.called}, which is no candidate here"
+        decision = agreed if is_known else Decision.untimed(choices.heuristic, "heuristic", reason)
     _state.decisions[place] = decision
     return decision, True
 
@@ -154,7 +161,7 @@ def _measured(problem: Problem, device: torch.device, choices: Choices) -> Decis
     )
     if not measured.is_stable:
         return replace(decision, reason="not stored, as other work disturbed it")
-    if not measured.failures:
+    if not any(reason.startswith(_OUT_OF_MEMORY) for reason in measured.failures.values()):
         store.write(problem.key, device, decision)
     return decision
 
@@ -171,12 +178,6 @@ def _cannot_time(device: torch.device) -> str:
 def is_recomputed() -> bool:
     """Whether the caller runs within a backward pass, as torch.utils.checkpoint recomputes a forward pass."""
     return torch._C._current_graph_task_id() != -1
-
-
-def _forced(mode: str, choices: Choices) -> Decision:
-    if mode in choices.names:
-        return Decision.untimed(mode, "forced", f"ECORNN_AUTO={mode}")
-    return Decision.untimed(choices.heuristic, "heuristic", f"ECORNN_AUTO={mode} does not run this")
 
 
 @lru_cache(maxsize=8)

@@ -37,7 +37,7 @@ def device_name(device: torch.device) -> str:
 
 @lru_cache(maxsize=1)
 def versions() -> str:
-    """All software that times depend on, this package's own sources by their sizes and times of change."""
+    """The software that times depend on but for the driver, this package's own sources by their sizes and times of change."""
     packages = {"pytest-ecornn": __version__, "torch": torch.__version__, "python": platform.python_version()}
     for name in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
@@ -48,7 +48,8 @@ def versions() -> str:
 
 def _sources_digest() -> str:
     root = Path(__file__).parents[1]
-    files = sorted(file for suffix in ("py", "cu", "cuh") for file in (root / "implementations").rglob(f"*.{suffix}"))
+    folders = ("autotune", "contract", "implementations", "nn", "reference")
+    files = sorted(file for folder in folders for file in (root / folder).rglob("*.*") if file.suffix in (".py", ".cu", ".cuh"))
     stats = [(str(file.relative_to(root)), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return sha256(repr(stats).encode()).hexdigest()[:16]
 

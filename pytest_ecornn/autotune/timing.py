@@ -29,6 +29,7 @@ _MAX_ROUNDS = 6
 _BLOCK_US = 1000.0
 _MAX_BLOCK = 16
 _SHORT_US = 2000.0
+_NEVER_US = 1e9  # of a graph that there is not
 _HOPELESS, _HOPELESS_ON_HOST = 2.0, 5.0  # times the fastest's time; no graph made a call that much faster beside another's
 _CLEAR = 1.3
 _DEVICE_BOUND, _MIN_DEVICE_BOUND_US = 1.3, 4e3  # a call's time over the host's, and at least
@@ -107,11 +108,9 @@ def _measure(
     pool = torch.cuda.graph_pool_handle() if captures else None
     rivals = _rivals(arms)
     for name in rivals if captures else ():
-        with _failure_recorded(result, name):
-            arms[name][-1].capture(pool)
-        if name in result.failures:
-            del arms[name]
-    _time_rounds([arms[name] for name in rivals if name in arms], start, steps / lengths[-1])
+        arms[name][-1].capture(pool)
+    _time_rounds({name: arms[name] for name in rivals}, start, steps / lengths[-1], result)
+    arms = {name: of_name for name, of_name in arms.items() if name not in result.failures}
     result.timings = {name: _extrapolated(of_name, lengths, steps) for name, of_name in arms.items()}
     result.probe_ms = _elapsed_ms(start)
     spreads = [spread for of_name in arms.values() for arm in of_name for spread in arm.spreads]
@@ -130,18 +129,23 @@ def _rivals(arms: Mapping[str, Sequence[_Arm]]) -> list[str]:
     ]
 
 
-def _time_rounds(arms: Sequence[Sequence[_Arm]], start: float, scale: float) -> None:
-    """Alternating blocks until the budget is spent. scale: T over the longest timed length."""
-    round_ms = sum(arm.blocks_us for of_name in arms for arm in of_name) / 1e3
-    for number in range(_MAX_ROUNDS if len(arms) > 1 else 0):
-        fastest_ms = min(of_name[-1].called_us for of_name in arms) * max(1.0, scale) / 1e3
+def _time_rounds(arms: dict[str, list[_Arm]], start: float, scale: float, result: Measurement) -> None:
+    """Alternating blocks until the budget is spent. scale: T over the longest timed length. What fails takes part no more."""
+    round_ms = sum(arm.blocks_us for of_name in arms.values() for arm in of_name) / 1e3
+    for number in range(_MAX_ROUNDS):
+        if len(arms) < 2:
+            break
+        fastest_ms = min(of_name[-1].called_us for of_name in arms.values()) * max(1.0, scale) / 1e3
         before = _elapsed_ms(start)
         is_over = before + round_ms > max(BUDGET_MS, BUDGET_CALLS * fastest_ms)
-        if is_over and (number or _is_clear([of_name[-1] for of_name in arms])):
+        if is_over and (number or _is_clear([of_name[-1] for of_name in arms.values()])):
             break
-        for of_name in reversed(arms) if number % 2 else arms:
-            for arm in of_name:
-                arm.run_blocks()
+        for name in list(arms)[:: -1 if number % 2 else 1]:
+            with _failure_recorded(result, name):
+                for arm in arms[name]:
+                    arm.run_blocks()
+            if name in result.failures:
+                del arms[name]
         round_ms = _elapsed_ms(start) - before
 
 
@@ -193,10 +197,14 @@ class _Arm:
         return self.called_us > max(_DEVICE_BOUND * self._host_us, _MIN_DEVICE_BOUND_US)
 
     def capture(self, pool: Any) -> None:
-        """Captures the call, unless a graph of it would only be as fast."""
-        if not self.is_device_bound:
+        """Captures the call, unless a graph of it would only be as fast. What cannot be captured never wins on the device."""
+        if self.is_device_bound:
+            return
+        try:
             self._graph = _capture(self._call, pool, self._device)
             self._replayed.append(self._block_us(self._graph.replay, 1))
+        except Exception:
+            self._graph, self._replayed = None, [_NEVER_US]
 
     @property
     def blocks_us(self) -> float:

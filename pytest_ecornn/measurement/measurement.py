@@ -83,7 +83,7 @@ class Arm:
         """
         untimed = min(1, self.calls - 1) if is_settled else self.warmup_calls
         untimed += secrets.randbelow(1 + ceil(self.calls / 8)) if self.calls > 1 else 0
-        prepared = self._make_call(untimed + self.calls)
+        prepared = self._prepare(untimed + self.calls)
         timed, results = prepared[: self.calls], self.kept.results(self.calls)
         clock.time(self._made(prepared[self.calls :]))
         self.samples_us.append(clock.time(self._made(timed, results)) / self.calls * 1e6)
@@ -115,11 +115,11 @@ class Arm:
         with torch.set_grad_enabled(self.candidate.case.training):
             return clock.host_us(self._calls_on_new_inputs(max(MIN_ROUNDS, min(_HOST_CALLS, self.calls))))
 
-    def _make_call(self, count: int) -> list[Prepared]:
+    def _prepare(self, count: int) -> list[Prepared]:
         return self.pool.prepare_calls(self.candidate.weights, count)
 
     def _calls_on_new_inputs(self, count: int) -> list[Callable[[], Any]]:
-        return self._made(self._make_call(count))
+        return self._made(self._prepare(count))
 
     def _made(self, prepared: Sequence[Prepared], results: Results | None = None) -> list[Callable[[], Any]]:
         """The calls, made alike whether or not their results are wanted."""

@@ -15,22 +15,20 @@ from pytest_ecornn.contract import Case, cells
 from pytest_ecornn.implementations._common.autograd_ops import wants_gradient
 from pytest_ecornn.nn.calls import autocast_of, missing_transform
 from pytest_ecornn.nn.kernel_limits import next_power_of_2, refusal_of_sizes
-from pytest_ecornn.nn.module_candidates import NAMES, ModuleProblem, module_choices
+from pytest_ecornn.nn.module_candidates import NAMES, ModuleProblem
 from pytest_ecornn.reference.precision import current, is_autocast, reader
 
 _MAX_CHOICES = 256
 CALLS_UNCHECKED = 64
 _rnn_precision = reader("rnn")
-_TRACED_STEPS = 64
 
 
 class Choice(NamedTuple):
-    """A backend as called, another while a graph is captured, what `notes` returns, and whether the kernels do not run it."""
+    """A backend as called, another while a graph is captured, and what `notes` returns."""
 
     called: str
     captured: str
     notes: str
-    is_refused: bool = False
 
     @property
     def is_captured(self) -> bool:
@@ -43,7 +41,7 @@ class Choice(NamedTuple):
         return self.captured if self.is_captured else self.called
 
 
-_BY_TORCH = Choice("torch", "torch", "torch", True)  # which says what is wrong with a call
+_BY_TORCH = Choice("torch", "torch", "torch")  # which says what is wrong with a call
 
 
 class BackendChooser:
@@ -51,9 +49,9 @@ class BackendChooser:
 
     def __init__(self) -> None:
         self._choices: dict[Hashable, Choice] = {}
-        self._first_passes: dict[Hashable, Choice] = {}  # of calls without gradients in training, which may be recomputed
-        # Choices that torch.nn runs, by a part of what they depend on, which the host reads in 2 us. Autocast and the precision
-        # of float32 products are not in it, so every so many calls `choose` is asked.
+        self._first_passes: dict[Hashable, Choice] = {}  # of calls that may be recomputed by another choice
+        # Choices that torch.nn runs, by a part of what they depend on, which the host reads in 2 us. The precision of float32
+        # products is not in it, so every so many calls `choose` is asked.
         self.by_torch: dict[Hashable, Choice] = {}
         self.calls = 0
         self.on_cpu: Choice | None = None  # that of all calls there
@@ -85,6 +83,7 @@ class BackendChooser:
         key = (
             sizes,
             dtype,
+            rows.get_device(),
             has_grad and (_requires_grad(module._flat_weights), rows.requires_grad),
             module.training,
             hx is not None and _of_states(hx),
@@ -94,8 +93,9 @@ class BackendChooser:
             type(rows),
         )
         choice = self._choices.get(key)
+        is_final = choice is not None
         if choice is None:
-            choice = self._choose(key, module, input, rows, hx)
+            choice, is_final = self._choose(key, module, input, rows, hx)
         elif choice.called == "torch" and not self._first_passes and not choice.is_captured:
             if type(input) is Tensor and (has_grad or not module.training):
                 self.by_torch[quick_key(module, input, hx)] = choice
@@ -105,27 +105,35 @@ class BackendChooser:
         elif type(input) is Tensor and self.by_torch:
             self.by_torch.pop(quick_key(module, input, hx), None)
         if torch._C._current_graph_task_id() != -1:
-            return choice if choice.is_refused else self._first_passes.get(sizes, choice)
-        if not has_grad and module.training:
+            return self._as_first(self._first_passes.get(sizes, choice), choice, module, input, rows, hx)
+        if not is_final or (not has_grad and module.training):
             self._first_passes[sizes] = choice
             self.by_torch.clear()
         elif self._first_passes:
             self._first_passes.pop(sizes, None)
         return choice
 
-    def _choose(self, key: Hashable, module: Any, input: Any, rows: Tensor, hx: Any) -> Choice:
+    def _as_first(self, first: Choice, choice: Choice, module: Any, input: Any, rows: Tensor, hx: Any) -> Choice:
+        """The first pass's choice, unless that are kernels which do not run the call with gradients."""
+        is_run = first.called == "torch" or not _refusal_of_sizes(module, input, rows, hx)
+        return first if is_run else choice
+
+    def _choose(self, key: Hashable, module: Any, input: Any, rows: Tensor, hx: Any) -> tuple[Choice, bool]:
         choice, is_final = _choose(module, input, rows, hx)
         if is_final:
             if len(self._choices) >= _MAX_CHOICES:
                 self.forget()
             self._choices[key] = choice
-        return choice
+        return choice, is_final
 
 
 def quick_key(module: Any, input: Tensor, hx: Any) -> Hashable:
     """The key of `BackendChooser.by_torch`."""
     gradients = torch.is_grad_enabled() and (_requires_grad(module._flat_weights), input.requires_grad)
-    return input.shape, gradients, module.training, hx is None, torch._C._get_deterministic_algorithms()
+    return (
+        input.shape, gradients, module.training, hx is None, torch._C._get_deterministic_algorithms(),
+        torch._C._is_any_autocast_enabled(),
+    )  # fmt: skip
 
 
 def _requires_grad(weights: list[Tensor | None]) -> bool:
@@ -147,14 +155,14 @@ def _elsewhere(module: Any, device: torch.device) -> Choice:
     choice = _choices_elsewhere.get((module._backend, device))
     if choice is None:
         reason = "backend is torch" if module._backend == "torch" else f"on {device}: the kernels run on a CUDA device"
-        choice = _choices_elsewhere[module._backend, device] = Choice("torch", "torch", f"torch: {reason}", True)
+        choice = _choices_elsewhere[module._backend, device] = Choice("torch", "torch", f"torch: {reason}")
     return choice
 
 
 def _choose(module: Any, input: Any, rows: Tensor, hx: Any) -> tuple[Choice, bool]:
     """The choice of a kind of call, and whether it is final."""
     backend = module._backend
-    choice = _without_timing(module, input, rows, hx, checks_sizes=backend == "persistent_gpu")
+    choice = without_timing(module, input, rows, hx, checks_sizes=backend == "persistent_gpu")
     if choice is not None:
         return choice, missing_transform() is None
     if backend == "persistent_gpu":
@@ -162,50 +170,19 @@ def _choose(module: Any, input: Any, rows: Tensor, hx: Any) -> tuple[Choice, boo
     timed = _module_problem(module, input, rows, hx)
     mode = "heuristic" if backend == "heuristic" else ""
     has_data = type(rows) in (Tensor, nn.Parameter)  # not so of torch's FakeTensor
-    decision, is_final = select(timed.problem, rows.device, timed.choices, NAMES, mode, can_time=has_data)
-    return Choice(decision.called, decision.device, decision.notes(), "persistent_gpu" in decision.failures), is_final
+    names = NAMES if timed.torch_refusal is None else ("persistent_gpu",)
+    decision, is_final = select(timed.problem, rows.device, timed.choices, names, mode, can_time=has_data)
+    return Choice(decision.called, decision.device, decision.notes()), is_final
 
 
-def choose_traced(module: Any, input: Any, hx: Any) -> tuple[str, str]:
-    """The backend of a call that torch.compile traces, and its note. Nothing is timed: a stored decision or the heuristic's."""
-    rows = input.data if isinstance(input, PackedSequence) else input
-    if not isinstance(rows, Tensor):
-        return "torch", "torch"
-    choice = _without_timing(module, input, rows, hx)
-    if choice is not None:
-        return choice.captured, choice.notes
-    backend: str = module._backend
-    if backend != "persistent_gpu":
-        options = (module.num_layers, module.bidirectional, module.bias, is_tf32(rows.dtype), torch.is_grad_enabled())
-        sizes = next_power_of_2(_batch_of(module, input)), module.input_size, module.hidden_size
-        backend = _decided(module.mode, *sizes, rows.dtype, rows.device, *options)
-    return backend, f"{backend}; chosen without timing, as torch.compile traced the call"
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _decided(
-    mode: str, batch: int, width: int, hidden: int, dtype: torch.dtype, device: torch.device, layers: int,
-    bidirectional: bool, bias: bool, tf32: bool, trains: bool,
-) -> str:  # fmt: skip
-    """The winner on the device of a compiled module at T = _TRACED_STEPS, as a graph may be for any T."""
-    case = Case(
-        cell=mode.lower(), steps=_TRACED_STEPS, batch=batch, input_size=width, hidden_size=hidden, layers=layers, bias=bias,
-        bidirectional=bidirectional, dtype=_name(dtype), precision="tf32" if tf32 else "ieee", device=str(device),
-        mode="training" if trains else "inference",
-    )  # fmt: skip
-    choices = partial(module_choices, case, device, None, lambda: None)
-    problem = Problem(case=case, caller="module", weight_grad=trains)
-    return select(problem, device, choices, NAMES, can_time=False)[0].device
-
-
-def _without_timing(module: Any, input: Any, rows: Tensor, hx: Any, checks_sizes: bool = True) -> Choice | None:
+def without_timing(module: Any, input: Any, rows: Tensor, hx: Any, checks_sizes: bool = True) -> Choice | None:
     """torch.nn, where it alone runs the call or says what is wrong with it, or None."""
     if rows.numel() == 0 or not _has_right_dimensions(module, input, hx):
         return _BY_TORCH
     reason = _refusal(module, rows.device) or (_refusal_of_sizes(module, input, rows, hx) if checks_sizes else None)
     if reason and module._backend == "persistent_gpu":
         raise ValueError(reason)
-    return Choice("torch", "torch", f"torch: {reason}", True) if reason else None
+    return Choice("torch", "torch", f"torch: {reason}") if reason else None
 
 
 def _has_right_dimensions(module: Any, input: Any, hx: Any) -> bool:
@@ -231,7 +208,7 @@ def _refusal(module: Any, device: torch.device) -> str | None:
 
 def _refusal_of_sizes(module: Any, input: Any, rows: Tensor, hx: Any) -> str | None:
     """Why the kernels do not run a call of those sizes and that dtype, or None."""
-    device, batch = rows.device, _batch_of(module, input)
+    device, batch = rows.device, batch_of(module, input)
     if torch.compiler.is_compiling():
         batch = next_power_of_2(batch)  # fewer graphs are made
     size = module.mode, batch, module.hidden_size
@@ -243,7 +220,7 @@ def _refusal_of_sizes(module: Any, input: Any, rows: Tensor, hx: Any) -> str | N
     return reason
 
 
-def _batch_of(module: Any, input: Any) -> int:
+def batch_of(module: Any, input: Any) -> int:
     if isinstance(input, PackedSequence):
         return int(input.batch_sizes[0])
     return 1 if input.dim() == 2 else input.shape[0 if module.batch_first else 1]
@@ -257,15 +234,15 @@ def _module_problem(module: Any, input: Any, rows: Tensor, hx: Any) -> ModulePro
     weight_grad = torch.is_grad_enabled() and _requires_grad(module._flat_weights)
     x_grad = torch.is_grad_enabled() and wants_gradient([rows, *cells.unpack_state(hx)])
     case = Case(
-        cell=module.mode.lower(), steps=steps, batch=_batch_of(module, input), input_size=module.input_size,
+        cell=module.mode.lower(), steps=steps, batch=batch_of(module, input), input_size=module.input_size,
         hidden_size=module.hidden_size, layers=module.num_layers, bidirectional=module.bidirectional, bias=module.bias,
-        dtype=_name(rows.dtype), precision="tf32" if is_tf32(rows.dtype) else "ieee", device=str(rows.device),
+        dtype=dtype_name(rows.dtype), precision="tf32" if is_tf32(rows.dtype) else "ieee", device=str(rows.device),
         batch_first=module.batch_first, ragged=is_packed, has_state=hx is not None,
         mode="training" if x_grad or weight_grad else "inference",
     )  # fmt: skip
     problem = Problem(
         case=case, caller="module", x_grad=x_grad, weight_grad=weight_grad, dropout=module.training and module.dropout > 0,
-        autocast="" if autocast is None else f"{_name(autocast)}_of_{_name(dtype)}",
+        autocast="" if autocast is None else f"{dtype_name(autocast)}_of_{dtype_name(dtype)}",
         evaluation=not module.training, deterministic=torch.are_deterministic_algorithms_enabled(),
     )  # fmt: skip
     refusal = partial(_refusal_of_sizes, module, input, rows, hx)
@@ -284,7 +261,8 @@ def _on_meta(module: Any, dtype: torch.dtype, backend: str) -> nn.RNNBase:
     return made
 
 
-def _name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a dtype in a Case."""
     return str(dtype).removeprefix("torch.")
 
 

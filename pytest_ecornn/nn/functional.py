@@ -35,8 +35,8 @@ def lstm(input: Any, weights: Mapping[str, Tensor], hx: Any = None, **options: A
     """output, final states of an LSTM, as `LSTM.forward`; layers, directions and biases are those of which there are weights.
 
     weights: by torch.nn's names (`weight_ih_l0` [4*H, I] ...), through which gradients pass. options: `batch_first`, `dropout`,
-    `training` (False, of dropout and cuDNN) and `backend`. Raises ValueError for weights that do not make a module, and what
-    the module raises.
+    `training` (of dropout and cuDNN; by default whether gradients are computed) and `backend`. Raises ValueError for weights
+    that do not make a module, and what the module raises.
     """
     return _call(LSTM, input, weights, hx, options)
 
@@ -52,10 +52,15 @@ def minlstm(input: Any, weights: Mapping[str, Tensor], hx: Any = None, **options
 
 
 def _call(cls: type[Any], input: Any, weights: Mapping[str, Tensor], hx: Any, options: dict[str, Any]) -> Any:
-    training, resets = options.pop("training", False), options.pop("resets", None)
-    module = _module(cls, _shape(cls, weights), tuple(sorted(options.items())))
-    module.train(training)
-    return torch.func.functional_call(module, dict(weights), (input, hx, resets), strict=True)
+    training, resets = options.pop("training", None), options.pop("resets", None)
+    shape = _shape(cls, weights)
+    module = _module(cls, shape, tuple(sorted(options.items())), weights["weight_ih_l0"].device)
+    module.train(torch.is_grad_enabled() if training is None else training)
+    try:
+        return torch.func.functional_call(module, dict(weights), (input, hx, resets), strict=True)
+    finally:
+        if isinstance(module, nn.RNNBase):
+            module._init_flat_weights()  # or it would hold the caller's weights
 
 
 def _shape(cls: type[Any], weights: Mapping[str, Tensor]) -> tuple[tuple[str, Any], ...]:
@@ -77,10 +82,12 @@ def _shape(cls: type[Any], weights: Mapping[str, Tensor]) -> tuple[tuple[str, An
     )
 
 
-def _module(cls: type[Any], shape: tuple[tuple[str, Any], ...], options: tuple[tuple[str, Any], ...]) -> nn.Module:
-    """A module without data, of this thread, which remembers what its calls chose."""
+def _module(
+    cls: type[Any], shape: tuple[tuple[str, Any], ...], options: tuple[tuple[str, Any], ...], device: torch.device
+) -> nn.Module:
+    """A module without data, of this thread and for weights of a device, which remembers what its calls chose."""
     modules: dict[Any, nn.Module] = _of_this_thread.__dict__.setdefault("modules", {})
-    key = cls, shape, options
+    key = cls, shape, options, device
     if key not in modules:
         if len(modules) >= _MAX_MODULES:
             modules.clear()

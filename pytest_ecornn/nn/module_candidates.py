@@ -26,26 +26,42 @@ _SEED = 0
 def module_choices(
     case: Case,
     device: torch.device,
-    prepare: Callable[[str, int], Callable[[], object]] | None,
-    refusal: Callable[[], str | None],
+    make_call: Callable[[str, int], Callable[[], object]] | None,
+    refusal: str | None,
+    torch_refusal: str | None,
 ) -> Choices:
     """The candidates of a module's case, without the kernels where they do not run or cannot win by the cost models.
 
-    prepare: as a candidate's, of its name too; None where nothing will be timed. refusal: why the kernels do not run.
+    make_call: as a candidate's, of its name too; None where nothing will be timed. refusal: why the kernels do not run.
+    torch_refusal: why they run wherever they can.
     """
-    if reason := refusal():
-        return Choices([Candidate("torch", partial(prepare or _never, "torch"))], "torch", (), {"persistent_gpu": reason})
+    call_of = make_call or _never
+    if refusal or torch_refusal:
+        name, other = ("torch", "persistent_gpu") if refusal else ("persistent_gpu", "torch")
+        runnable = NAMES[: 1 + (refusal is None)]
+        return Choices(
+            [Candidate(name, partial(call_of, name))], name, (), {other: str(refusal or torch_refusal)}, runnable=runnable
+        )
     times_us = {"torch": estimates.cudnn_us(case)}
     if (persistent_us := estimates.persistent_us(case, device)) is not None:
         times_us["persistent_gpu"] = persistent_us
     pruned = {name: why for name, why in estimates.pruned(case, times_us).items() if name != "torch"}
-    candidates = [Candidate(name, partial(prepare or _never, name)) for name in NAMES if name not in pruned]
+    candidates = [Candidate(name, partial(call_of, name)) for name in NAMES if name not in pruned]
     heuristic = min(times_us, key=times_us.__getitem__)
-    return Choices(candidates, heuristic, probe_lengths(case.steps), pruned, captures=not case.ragged)
+    return Choices(candidates, heuristic, probe_lengths(case.steps), pruned, captures=not case.ragged, runnable=NAMES)
 
 
 def _never(name: str, steps: int) -> Callable[[], object]:
     raise AssertionError(f"expected that {name} is not timed")
+
+
+def torch_refusal(problem: Problem, case: Case) -> str | None:
+    """Why torch.nn is no candidate where the kernels run, or None. case: in the dtype that is computed in."""
+    if problem.deterministic:
+        return "cuDNN is not deterministic"
+    if problem.evaluation and case.training:
+        return "cuDNN has no backward pass of a module that is not in training"
+    return defect(case, torch.backends.cudnn.version() or 0)
 
 
 @dataclass(frozen=True)
@@ -67,26 +83,16 @@ class ModuleProblem:
         return self.problem.case
 
     def choices(self) -> Choices:
-        case = self._computed_case
-        choices = module_choices(case, self.device, self._make_call, self.refusal)
-        if len(choices.candidates) == 1 or (reason := self._torch_refusal) is None:
-            return choices
-        by_kernels = [one for one in choices.candidates if one.name != "torch"]
-        return replace(choices, candidates=by_kernels, heuristic=by_kernels[0].name, pruned={**choices.pruned, "torch": reason})
+        return module_choices(self._computed_case, self.device, self._make_call, self.refusal(), self.torch_refusal)
+
+    @property
+    def torch_refusal(self) -> str | None:
+        return torch_refusal(self.problem, self._computed_case)
 
     @property
     def _computed_case(self) -> Case:
         """The case in the dtype that autocast computes in."""
         return self.case if self.autocast is None else replace(self.case, dtype=str(self.autocast).removeprefix("torch."))
-
-    @property
-    def _torch_refusal(self) -> str | None:
-        """Why torch.nn is no candidate where the kernels are one, or None."""
-        if self.problem.deterministic:
-            return "cuDNN is not deterministic"
-        if self.problem.evaluation and self.case.training:
-            return "cuDNN has no backward pass of a module that is not in training"
-        return defect(self._computed_case, torch.backends.cudnn.version() or 0)
 
     @cached_property
     def _parameters(self) -> list[tuple[str, nn.Parameter]]:

@@ -1,7 +1,8 @@
 """torch.nn's RNN, LSTM and GRU run by persistent_gpu's kernels, in whose launch recurrent weights stay on chip for all steps.
 
-They have torch.nn's arguments, parameters, state_dict, shapes and errors. The kernels run wherever they can, torch.nn
-elsewhere: `notes()` says which and why. With `backend="persistent_gpu"` the kernels run or the call raises.
+They have torch.nn's arguments, parameters, state_dict, shapes and errors. Where the kernels run, the first call of a kind times
+them and torch.nn, and the faster runs from then on; elsewhere torch.nn does. `notes()` says which and why.
+With `backend="persistent_gpu"` the kernels run or the call raises.
 Source: Diamos et al., Persistent RNNs, 2016.
 
 On a CUDA device torch.nn calls cuDNN, whose version 9.19 is wrong in float16 for some shapes (docs/notes/cudnn.md).
@@ -21,9 +22,10 @@ from pytest_ecornn.contract import State, cells
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
-from pytest_ecornn.nn.backend_choice import CALLS_UNCHECKED, BackendChooser, choose_traced, is_tf32, quick_key
+from pytest_ecornn.nn.backend_choice import CALLS_UNCHECKED, BackendChooser, is_tf32, quick_key
 from pytest_ecornn.nn.calls import autocast_of, map_states, run_packed
 from pytest_ecornn.nn.cudnn_weights import flatten_bfloat16
+from pytest_ecornn.nn.traced_choice import choose_traced
 
 __all__ = ["GRU", "LSTM", "RNN"]
 
@@ -61,6 +63,7 @@ class _Recurrent(nn.RNNBase):
         if resets is not None:
             raise NotImplementedError(f"{type(self).__name__} takes no resets yet; MinGRU and MinLSTM do")
         if torch.compiler.is_compiling():
+            self._update_flat_weights()
             backend, self._notes = choose_traced(self, input, hx)
             return self._forward_by(backend, input, hx)
         chooser = self._chooser
@@ -73,6 +76,7 @@ class _Recurrent(nn.RNNBase):
             if choice is not None and not choice.is_captured:
                 self.__dict__["_notes"] = choice.notes
                 return self._torch_class.forward(self, input, hx)
+        self._update_flat_weights()  # whose gradients a choice depends on
         choice = chooser.choose(self, input, hx)
         self.__dict__["_notes"] = choice.notes  # not by Module's __setattr__, which takes the host as long as all of this
         return self._forward_by(choice.backend, input, hx)
@@ -110,13 +114,17 @@ class _Recurrent(nn.RNNBase):
         self._chooser.forget()
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
+    def _replicate_for_data_parallel(self) -> Any:
+        replica = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+        replica._chooser = BackendChooser()
+        return replica
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.__dict__.setdefault("_chooser", BackendChooser())  # which modules pickled before it existed lack
 
     def _run(self, x: Tensor, hx: State, lengths: Tensor | None = None) -> tuple[Tensor, State]:
         """x: [T, B, I], or [B, T, I] with `batch_first`. lengths: on the CPU."""
-        self._update_flat_weights()
         if hx is None:
             self.check_input(x, None)
         else:
@@ -164,7 +172,7 @@ def _names(layers: int, bidirectional: bool) -> list[str]:
 class RNN(_Recurrent):
     """torch.nn.RNN, tanh or relu, in its place: its arguments, parameters, state_dict, shapes and errors (`forward`).
 
-    backend: "auto", or "persistent_gpu" or "torch" alone. Raises ValueError for another.
+    backend: "auto", "heuristic" (which times nothing), or "persistent_gpu" or "torch" alone. Raises ValueError for another.
     """
 
     _torch_class = nn.RNN

@@ -1,7 +1,7 @@
 """minGRU and minLSTM as modules, all steps at once by a parallel scan (arXiv 2410.01201).
 
-scan_gpu runs them on a CUDA device, scan_cpu on a CPU. A loop over time runs where those do not: under torch.func, in forward
-mode, and on other devices. `notes()` says which and why.
+scan_gpu runs them on a CUDA device, scan_cpu on a CPU; of a few steps these, scan_torch and a loop over time are timed. The
+loop runs where the scans do not: under torch.func, in forward mode, and on other devices. `notes()` says which and why.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Scan(nn.Module):
         return self._backend
 
     def notes(self) -> str:
-        """Returns what ran the last call: "scan_cpu", "scan_gpu", or "loop" and the reason."""
+        """Returns what ran the last call, and why: the times that decided, or what the scans do not run."""
         return self._notes
 
     def extra_repr(self) -> str:
@@ -182,8 +182,9 @@ class _Scan(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         trains = wants_gradient([x, state]) or wants_gradient(getattr(self, name) for name in names_of(self, layer))
         is_tf32 = x.is_cuda and x.dtype == torch.float32 and current("matmul") == "tf32"
+        deterministic = torch.are_deterministic_algorithms_enabled()
         options = (state is not None, lengths is not None, resets is not None, is_tf32, trains)
-        key = (layer, x.shape, x.dtype, x.device, options, torch.get_num_threads(), missing_transform())
+        key = (layer, x.shape, x.dtype, x.device, options, torch.get_num_threads(), missing_transform(), deterministic)
         sizes = key[:4]
         first_pass = self._recent.get(sizes) if is_recomputed() else None  # of torch.utils.checkpoint
         built = self._built.get(key)
@@ -261,7 +262,7 @@ class MinGRU(_Scan):
     """minGRU: h_t = (1 - z_t) h_(t-1) + z_t g(W_h x_t + b_h), z_t = sigmoid(W_z x_t + b_z), of layers and directions.
 
     Its arguments are torch.nn.GRU's, and positive: g is that of appendix B, which is positive; else g(x) = x. Parameters
-    weight_ih_l0 [2*H, I] and bias_ih_l0 [2*H], z first, and so on. backend: "auto", or "scan_cpu", "scan_gpu" or "loop" alone.
+    weight_ih_l0 [2*H, I] and bias_ih_l0 [2*H], z first, and so on. backend: "auto", "heuristic", or a scan or "loop" alone.
     Raises ValueError for sizes below 1, a dropout that is no probability, and another backend.
     """
 

@@ -29,7 +29,7 @@ SCHEMA_VERSION = 1
 SETS = ("ecornn", "deepbench", "drawn", "scans")
 FAMILY_CONFIDENCE = 0.99  # that all intervals of a set hold at once
 _MIN_RATIO, _MIN_OF_BEST = 0.97, 0.95
-_CALLED_COST = 4  # rounds of the second measurement over those of the first
+_AGAIN = 4  # rounds of the second measurement over those of the first
 
 
 @dataclass
@@ -68,7 +68,8 @@ def selected(sets: Sequence[str], seed: int, count: int) -> list[SelectionProble
 def measure(report: Report, todo: Sequence[SelectionProblem], device: torch.device, deadline: float, folder: Path) -> None:
     """Measures problems until the deadline, then once more those that look slow."""
     start, confidence = time.monotonic(), 1 - (1 - FAMILY_CONFIDENCE) / max(1, 2 * len(todo))
-    done = {row.problem for row in report.rows if row.called is not None}
+    report.rows = [row for row in report.rows if row.called is not None]
+    done = {row.problem for row in report.rows}
 
     def write(line: str) -> None:
         report.seconds += time.monotonic() - write_start[0]
@@ -86,7 +87,7 @@ def measure(report: Report, todo: Sequence[SelectionProblem], device: torch.devi
         write(f"{problem} {problem.mode}: {selection_tables.in_a_line(report.rows[-1])}")
     for number, row in enumerate(report.rows):
         if looks_slow(row) and time.monotonic() < deadline:
-            again = _row(row.problem, device, confidence, _CALLED_COST * selection_times.ROUNDS)
+            again = _row(row.problem, device, confidence, _AGAIN * selection_times.ROUNDS)
             report.rows[number] = again
             write(f"once more {row.problem} {row.problem.mode}: {selection_tables.in_a_line(again)}")
 
@@ -130,7 +131,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = given.output / "selection.json"
     report = Report(machine.fingerprint(Path.cwd()), given.seed, given.count)
     if given.goes_on and path.exists():
-        report.rows, report.seconds = Report.read(path).rows, Report.read(path).seconds
+        before = Report.read(path)
+        if (before.seed, before.count, before.machine["gpu"]) != (report.seed, report.count, report.machine["gpu"]):
+            parser.error(f"{path}: expected a report of seed {report.seed}, {report.count} problems and this machine's GPU")
+        report.rows, report.seconds = before.rows, before.seconds
     os.environ.pop("ECORNN_AUTO", None)
     measure(report, todo, device, time.monotonic() + given.seconds, given.output)
     return 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -334,3 +336,57 @@ def test_a_forked_process_decides_though_its_parent_was_deciding() -> None:
         process.start()
         assert queue.get(timeout=60) == "b"
     process.join()
+
+
+# What fails late.
+
+
+class FailsLater(Planted):
+    """Its first candidate fails once it was called as often as `last` says."""
+
+    last = 6
+
+    def _call(self, name: str, steps: int) -> Callable[[], object]:
+        call = super()._call(name, steps)
+
+        def counted() -> None:
+            call()
+            if name == next(iter(self.sleeps_ms)) and self.calls[name] > self.last:
+                raise torch.OutOfMemoryError("later")
+
+        return counted
+
+
+def test_what_fails_in_a_timed_block_costs_that_candidate_alone(undecided: Path) -> None:
+    decision, is_final = FailsLater({"a": 0.2, "b": 0.5}).select()
+    assert (decision.called, decision.failures, is_final) == ("b", {"a": "OutOfMemoryError: later"}, True)
+    assert not undecided.exists()  # another time it may not fail
+
+
+def test_a_name_that_is_pruned_is_forced_all_the_same() -> None:
+    planted = Planted({"a": 1.0, "b": 3.0})
+
+    def pruned() -> selection.Choices:
+        choices = planted.choices()
+        return replace(choices, candidates=choices.candidates[:1], pruned={"b": "slow"})
+
+    decision, _ = selection.select(PROBLEM, CPU, pruned, planted.sleeps_ms, "b")
+    assert (decision.called, decision.source) == ("b", "forced")
+
+
+def test_failures_that_are_none_are_a_damaged_file(undecided: Path) -> None:
+    Planted(FAST_B).select()
+    selection.forget()
+    fields = json.loads(stored(undecided).read_text())
+    stored(undecided).write_text(json.dumps({**fields, "failures": None}))
+    assert Planted({"a": 1.0, "b": 3.0}).winner() == "a"
+
+
+def test_a_store_that_does_not_answer_leaves_the_heuristic(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        def add(self, name: str, amount: int) -> int:
+            raise torch.distributed.DistNetworkError("gone")
+
+    monkeypatch.setattr(selection.ranks, "store", Gone)
+    decision, is_final = Planted(FAST_B, heuristic="a").select()
+    assert (decision.called, decision.reason, is_final) == ("a", "another rank decides", False)

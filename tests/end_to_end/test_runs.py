@@ -209,7 +209,7 @@ def test_workers_give_the_same_rows_as_one_process(foreign: Foreign) -> None:
     assert statuses(foreign) == statuses(foreign, "-n", "2")
     compare = [str(Path(sys.executable).parent / "pytest-benchmark"), "compare", "reports/local/benchmark.json"]
     table = subprocess.run(compare, cwd=foreign.path, capture_output=True, text=True, check=True)
-    assert f"benchmark '{samples.CASE}': 2 tests" in table.stdout
+    assert f"benchmark '{samples.CASE}': 3 tests" in table.stdout  # of auto, sequential and torch_cpu
     assert "sequential" in table.stdout
 
 
@@ -262,7 +262,7 @@ def test_a_cell_comes_by_the_hook_as_its_documentation_shows(foreign: Foreign) -
     foreign.write("conftest.py", textwrap.dedent(text))
     case = "peephole_lstm-T5-B2-H6-L2-float32-bidirectional-ragged-state-density0.5-training"
     done = foreign.run("--ecornn-verify", "--ecornn-case", case, "--ecornn-require", "sequential", check=0)
-    assert "2 passed" in done.stdout  # the case, and its properties
+    assert "4 passed" in done.stdout  # the case and its properties, by sequential and auto
 
 
 def test_an_implementation_comes_by_the_hook_and_by_an_ini_value(foreign: Foreign) -> None:

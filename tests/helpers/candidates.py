@@ -28,7 +28,8 @@ class Planted:
 
     def choices(self) -> Choices:
         candidates = [Candidate(name, lambda steps, name=name: self._call(name, steps)) for name in self.sleeps_ms]
-        return Choices(candidates, self.heuristic or next(iter(self.sleeps_ms)), (PROBLEM.case.steps,))
+        heuristic = self.heuristic or next(iter(self.sleeps_ms))
+        return Choices(candidates, heuristic, (PROBLEM.case.steps,), runnable=tuple(self.sleeps_ms))
 
     def _call(self, name: str, steps: int) -> Callable[[], object]:
         def call() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -66,6 +68,17 @@ def test_dropout_is_of_training() -> None:
         assert torch.equal(once, again)
         once, again = (functional.gru(X, weights, dropout=0.5, training=True)[0] for _ in range(2))
         assert not torch.equal(once, again)
+    once, again = (functional.gru(X, weights, dropout=0.5)[0] for _ in range(2))
+    assert not torch.equal(once, again)
+
+
+def test_no_weights_are_held() -> None:
+    weights = made("gru")[1]
+    held = [weakref.ref(weight) for weight in weights.values()]
+    functional.gru(X, weights)
+    del weights
+    gc.collect()
+    assert not any(one() is not None for one in held)
 
 
 @of_each

@@ -91,11 +91,11 @@ def measure(problem: SelectionProblem, device: torch.device, confidence: float, 
                 calls.pop(backend, None)
                 refusals[backend] = next(iter(str(error).splitlines()), type(error).__name__)
         calls[AUTO] = call
-        called = _column(calls, device, confidence, rounds, _name(decision.called if decision else _ran(notes), device))
+        called = _column(calls, device, confidence, rounds, _name(decision.called if decision else _ran(notes)))
         replayed = None
         if device.type == "cuda":
             graphs = {name: Replay(one) for name, one in calls.items()}
-            captured = _name(decision.device if decision else _ran(notes), device)
+            captured = _name(decision.device if decision else _ran(notes))
             replayed = _column(graphs, device, confidence, rounds, captured)
     return SelectionRow(
         problem, called, replayed, refusals, decision.probe_ms if decision else 0.0, decision.compile_ms if decision else 0.0,
@@ -111,7 +111,7 @@ def _ran(notes: str) -> str:
     return notes.partition(";")[0].partition(":")[0]
 
 
-def _name(backend: str, device: torch.device) -> str:
+def _name(backend: str) -> str:
     return {"torch": "torch.nn", "sequential": "loop"}.get(backend, backend)
 
 

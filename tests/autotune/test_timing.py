@@ -1,0 +1,75 @@
+"""How candidates are timed: blocks, graphs, lengths, and who is left out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_ecornn.autotune import Candidate, timing
+from pytest_ecornn.autotune.timing import measure, probe_lengths
+
+CPU = torch.device("cpu")
+
+
+def sleeps(ms: float) -> Callable[[], None]:
+    return lambda: time.sleep(ms / 1e3)
+
+
+def arm(ms: float, monkeypatch: pytest.MonkeyPatch, replay_ms: float | None) -> Any:
+    """An arm of a call and its graph, None for a call that cannot be captured."""
+
+    def capture(*given: Any) -> SimpleNamespace:
+        if replay_ms is None:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return SimpleNamespace(replay=sleeps(replay_ms))
+
+    monkeypatch.setattr(timing, "_capture", capture)
+    made = timing._Arm(sleeps(ms), CPU)
+    made.warm_up()
+    made.capture(None)
+    made.run_blocks()
+    return made
+
+
+def test_a_graph_is_timed_beside_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = arm(1.0, monkeypatch, 0.3)
+    assert 300 <= made.device_us < 900 < made.called_us
+
+
+def test_what_cannot_be_captured_never_wins_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = arm(1.0, monkeypatch, None)
+    assert made.device_us > 1e8
+    assert 1000 <= made.called_us < 5000
+
+
+def test_long_problems_are_timed_at_two_lengths() -> None:
+    assert [probe_lengths(steps) for steps in (1, 96, 97)] == [(1,), (96,), (48, 96)]
+    candidates = [Candidate("a", lambda steps: sleeps(0.05 * steps)), Candidate("b", lambda steps: sleeps(0.1 * steps))]
+    timings = measure(candidates, 960, (48, 96), CPU, captures=True).timings
+    assert 0.8 < timings["a"].called_us / 48e3 < 1.5
+    assert 1.5 < timings["b"].called_us / timings["a"].called_us < 2.5
+
+
+def test_a_hopeless_candidate_is_called_twice() -> None:
+    calls = []
+
+    def slow() -> None:
+        calls.append(1)
+        time.sleep(0.1)
+
+    measure([Candidate("a", lambda steps: sleeps(1.0)), Candidate("b", lambda steps: slow)], 4, (4,), CPU, captures=False)
+    assert len(calls) == 2  # the first, which would compile, and the one that warms up
+
+
+def test_an_error_of_the_candidate_stays_in_its_thread() -> None:
+    def broken(steps: int) -> Callable[[], object]:
+        raise torch.OutOfMemoryError("too much\nand more")
+
+    result = measure([Candidate("a", broken), Candidate("b", lambda steps: sleeps(1.0))], 4, (4,), CPU, captures=False)
+    assert result.failures == {"a": "OutOfMemoryError: too much"}
+    assert list(result.timings) == ["b"]
