@@ -17,6 +17,11 @@ _IN_WEIGHT = {"nan_weight": _NAN, "infinite_weight": _INFINITY, "negative_infini
 UNDEFINED = frozenset(kind for kind, value in {**_IN_X, **_IN_WEIGHT}.items() if abs(value) == _INFINITY)
 
 
+def leaves_undefined(case: Case) -> bool:
+    """Whether infinities may meet: with an infinite x or weight, or a state whose output is the next layer's x."""
+    return case.contents in UNDEFINED or (case.layers > 1 and abs(_IN_STATE.get(case.contents, 0.0)) == _INFINITY)
+
+
 def kinds(has_state: bool = True, is_split: bool = False) -> list[str]:
     """The kinds of contents; without a state only those that need none.
 

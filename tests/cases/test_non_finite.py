@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pytest_ecornn.cases import contents, non_finite
 from pytest_ecornn.cases.contents import Problem
+from pytest_ecornn.cases.non_finite import leaves_undefined
 from pytest_ecornn.contract import CONTENTS, Case
 from pytest_ecornn.verification.element_problems import non_finite_problem
 
@@ -61,3 +62,20 @@ def test_of_half_the_seeds_no_sequence_has_all_steps() -> None:
     longest = [int(contents.problem(Case.parse(f"gru-T5-B3-H2-float32-ragged-seed{seed}")).lengths.max()) for seed in range(8)]  # type: ignore[union-attr]
     assert longest == [5, 5, 4, 4, 5, 5, 4, 4]
     assert contents.sequence_lengths(Case.parse("gru-T1-B3-H2-float32-ragged-seed2")).tolist() == [1, 1, 1]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("options", "is_undefined"),
+    [
+        ("infinite_x", True),
+        ("state-negative_infinite_weight", True),
+        ("state-infinite", False),
+        ("L2-state-infinite", True),  # the first layer's output is infinite, and the next layer's x
+        ("L2-state-nan_state", False),
+        ("L2-nan", False),
+    ],
+)
+def test_where_infinities_may_meet(options: str, is_undefined: bool) -> None:
+    layers = "-L2" * options.startswith("L2-")
+    case = Case.parse(f"minlstm-T2-B2-H4{layers}-float32-{options.removeprefix('L2-')}")
+    assert leaves_undefined(case) == is_undefined
