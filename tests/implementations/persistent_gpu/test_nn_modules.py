@@ -270,6 +270,7 @@ def test_what_is_pruned_stays_so(cell: str) -> None:
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # read by torch's compiler
 def test_compiled_it_computes_the_same() -> None:
     _, module = both("lstm", num_layers=2)
+    torch.compiler.reset()  # other tests' graphs of forward count to the limit of recompilation
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
     found, wanted = compiled(batch(), states(module, B)), module(batch(), states(module, B))
     assert_alike(found, wanted)
@@ -754,6 +755,7 @@ def test_on_a_gpu_torch_runs_what_the_kernels_do_not(options: dict[str, int], dt
 @pytest.mark.parametrize("cell", MODULES)
 def test_on_a_gpu_it_compiles_as_one_graph(cell: str) -> None:
     module = both(cell, torch.float16, "cuda", num_layers=2)[1]
+    torch.compiler.reset()  # other tests' graphs of forward count to the limit of recompilation
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
     x = batch().to("cuda", torch.float16)
     found, wanted = compiled(x), module(x)
