@@ -40,8 +40,8 @@ class Auto(Implementation):
 
     def build(self, case: Case, weights: Weights) -> Layer:
         device = candidates.device_of(case)
-        if not candidates.supported(case, device)[0]:
-            raise Unsupported(str(self.unsupported(case, device)))
+        if reason := self.unsupported(case, device):
+            raise Unsupported(reason)
         decision, _ = select(
             layer_problem(case), device, partial(candidates.make_choices, case, weights), candidates.implementations()
         )

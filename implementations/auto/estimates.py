@@ -58,7 +58,7 @@ def input_product_us(case: Case) -> float:
     return products / _GEMM_FLOP_PER_US[_precision(case)]
 
 
-def pruned(case: Case, times_us: Mapping[str, float]) -> dict[str, str]:
+def pruned(times_us: Mapping[str, float]) -> dict[str, str]:
     """Why candidates cannot win, by name, from estimated times."""
     least = min(times_us.values(), default=0.0)
     return {name: f"estimated at {us / least:.1f} times the fastest" for name, us in times_us.items() if us > _WORSE * least}

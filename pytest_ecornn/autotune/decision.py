@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 TIE = 1.03  # times apart by less go to the candidate that comes first
-SOURCES = ("measured", "disk", "frozen", "ranks", "forced", "heuristic", "only")
 
 
 @dataclass(frozen=True)
@@ -22,9 +21,9 @@ class Timing:
 class Decision:
     """The winners of a problem.
 
-    source: of SOURCES. reason: why it was not measured, or "". timings: of each candidate that was timed. failures: why others
-    were not. probe_ms: the cost of timing; compile_ms: of the candidates' first calls, which includes compiling.
-    is_stable: False where other work disturbed the timing, so that it is not stored.
+    source: measured, disk, frozen, ranks, forced, heuristic or only. reason: why it was not measured, or "". timings: of each
+    candidate that was timed. failures: why others were not. probe_ms: the cost of timing; compile_ms: of the candidates' first
+    calls, which includes compiling. is_stable: False where other work disturbed the timing, so that it is not stored.
     """
 
     called: str
@@ -57,6 +56,10 @@ class Decision:
         if not (isinstance(called, str) and isinstance(device, str)):
             raise ValueError(f"expected the winners' names, got {called!r} and {device!r}")
         return cls(called, device, source, "", timings, failures, *costs)
+
+    def is_among(self, names: Collection[str]) -> bool:
+        """Whether both winners are of `names`."""
+        return self.called in names and self.device in names
 
     def to_json(self) -> dict[str, Any]:
         timings = {name: asdict(timing) for name, timing in self.timings.items()}

@@ -102,13 +102,13 @@ def _stored(key: str, device: torch.device, names: Collection[str]) -> Decision 
     """The decision of the frozen file if there is one, else of the disk, which ranks read one for all."""
     if frozen := os.environ.get("ECORNN_DECISIONS"):
         decision = _frozen_file(frozen).get(key, device)
-        return decision if decision is not None and {decision.called, decision.device} <= set(names) else None
+        return decision if decision is not None and decision.is_among(names) else None
     return _from_disk(key, device, names) if ranks.store() is None else None
 
 
 def _from_disk(key: str, device: torch.device, names: Collection[str]) -> Decision | None:
     decision = store.read(key, device)
-    return decision if decision is not None and {decision.called, decision.device} <= set(names) else None
+    return decision if decision is not None and decision.is_among(names) else None
 
 
 def _timed(
@@ -130,9 +130,8 @@ def _timed(
         agreed = _state.rank_decisions.decide(shared, f"{place[0]}/{place[1]}", decide)
         if agreed is None:
             return Decision.untimed(choices.heuristic, "heuristic", "another rank decides"), False
-        is_known = {agreed.called, agreed.device} <= set(choices.names)
         reason = f"another rank chose {agreed.called}, which is no candidate here"
-        decision = agreed if is_known else Decision.untimed(choices.heuristic, "heuristic", reason)
+        decision = agreed if agreed.is_among(choices.names) else Decision.untimed(choices.heuristic, "heuristic", reason)
     _state.decisions[place] = decision
     return decision, True
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from pytest_ecornn.autotune import Problem, select
+from pytest_ecornn.autotune.selection import is_recomputed
 from pytest_ecornn.contract import Case, cells
 from pytest_ecornn.implementations._common.autograd_ops import wants_gradient
 from pytest_ecornn.nn.calls import autocast_of, missing_transform
@@ -104,7 +105,7 @@ class BackendChooser:
             return _choose(module, input, rows, hx)[0]
         elif type(input) is Tensor and self.by_torch:
             self.by_torch.pop(quick_key(module, input, hx), None)
-        if torch._C._current_graph_task_id() != -1:
+        if is_recomputed():
             return self._as_first(self._first_passes.get(sizes, choice), choice, module, input, rows, hx)
         if not is_final or (not has_grad and module.training):
             self._first_passes[sizes] = choice

@@ -45,7 +45,7 @@ def module_choices(
     times_us = {"torch": estimates.cudnn_us(case)}
     if (persistent_us := estimates.persistent_us(case, device)) is not None:
         times_us["persistent_gpu"] = persistent_us
-    pruned = {name: why for name, why in estimates.pruned(case, times_us).items() if name != "torch"}
+    pruned = {name: why for name, why in estimates.pruned(times_us).items() if name != "torch"}
     candidates = [Candidate(name, partial(call_of, name)) for name in NAMES if name not in pruned]
     heuristic = min(times_us, key=times_us.__getitem__)
     return Choices(candidates, heuristic, probe_lengths(case.steps), pruned, captures=not case.ragged, runnable=NAMES)

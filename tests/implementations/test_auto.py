@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -12,18 +9,13 @@ from torch import nn
 from pytest_ecornn.autotune import selection
 from pytest_ecornn.contract import Case, Declared, Weights, cells
 from pytest_ecornn.implementations.auto import Auto, candidates, estimates, switch_when_captured
+from tests.helpers import undecided as fixtures
 from tests.helpers.requirements import needs_hopper
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
-    monkeypatch.delenv("ECORNN_AUTO", raising=False)
-    selection.forget()
-    yield
-    selection.forget()
+undecided = fixtures.undecided  # used by each test
 
 
 def built(text: str) -> Auto:
@@ -118,4 +110,4 @@ def test_estimates_prune_the_kernels_where_weights_are_streamed() -> None:
     case = Case.parse("gru-T187-B1-H2816-float16-cuda")
     us = estimates.persistent_us(case, device)
     assert us is not None
-    assert "persistent_gpu" in estimates.pruned(case, {"cudnn": estimates.cudnn_us(case), "persistent_gpu": us})
+    assert "persistent_gpu" in estimates.pruned({"cudnn": estimates.cudnn_us(case), "persistent_gpu": us})

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,18 +13,13 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from pytest_ecornn.autotune import Decision, selection
 from pytest_ecornn.nn import GRU, MinGRU, backend_choice, scan
+from tests.helpers import undecided as fixtures
 from tests.helpers.requirements import needs_gpu
 
 X = torch.linspace(-1, 1, 2 * 3 * 4).view(2, 3, 4)  # T 2, of which the loop is a candidate
 
 
-@pytest.fixture(autouse=True)
-def undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
-    monkeypatch.delenv("ECORNN_AUTO", raising=False)
-    selection.forget()
-    yield
-    selection.forget()
+undecided = fixtures.undecided  # used by each test
 
 
 def decide(monkeypatch: pytest.MonkeyPatch, module: Any, by_mode: dict[str, str]) -> None:
@@ -177,6 +170,7 @@ def test_a_captured_call_before_any_decision(gru: tuple[nn.GRU, GRU, Tensor]) ->
 @pytest.mark.parametrize("trains", [False, True])
 def test_a_compiled_call_before_any_decision(trains: bool, gru: tuple[nn.GRU, GRU, Tensor]) -> None:
     reference, module, x = gru
+    torch.compiler.reset()  # other tests' graphs of forward count to the limit of recompilation
     with torch.set_grad_enabled(trains):
         output = torch.compile(module, backend="aot_eager", fullgraph=True)(x)[0]
         torch.testing.assert_close(output, reference(x)[0], rtol=1e-2, atol=1e-2)
