@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case, Cost, cells
+from pytest_ecornn.implementations._common import long_sums
 from pytest_ecornn.implementations._common.autograd_ops import register_autograd
 from pytest_ecornn.reference.precision import current, fp32_precision, is_autocast, whole_sums
 
@@ -23,7 +24,7 @@ _library.define("gate_product(Tensor a, Tensor b, bool tf32) -> Tensor")
 
 def _product(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
     with held(a, tf32):
-        return a @ b.T
+        return long_sums.mm(a, b.T)
 
 
 def held(like: Tensor, tf32: bool) -> AbstractContextManager[None]:

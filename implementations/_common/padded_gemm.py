@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
+from pytest_ecornn.implementations._common import long_sums
+
 _ALIGNED = 16  # bytes
 _MIN_FLOPS = 1e9  # fewer take less time than copies
 
@@ -43,8 +45,8 @@ def matmul_nn(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
 def matmul_tn(a: Tensor, b: Tensor, tf32: bool, into: Tensor | None = None) -> Tensor:
     """a^T b: [K, M], [K, N] -> [M, N], which is `into` where that is given."""
     if _is_fast(a, b, a.shape[1] * b.numel(), tf32):
-        return torch.mm(a.t(), b, out=into)
-    found = (_aligned(a).t() @ _aligned(b))[: a.shape[1], : b.shape[1]]
+        return long_sums.mm(a.t(), b, out=into)
+    found = long_sums.mm(_aligned(a).t(), _aligned(b))[: a.shape[1], : b.shape[1]]
     return found.contiguous() if into is None else into.copy_(found)
 
 

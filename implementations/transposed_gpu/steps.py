@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from pytest_ecornn.implementations._common import long_sums
 from pytest_ecornn.implementations._common.nn_cells import NN_CELLS
 from pytest_ecornn.implementations._cuda.kernel import Kernel, TensorArg, one_thread_per_element
 from pytest_ecornn.implementations.transposed_gpu.buffers import Form, Gradients, PseudoLayerBuffers
@@ -66,9 +67,10 @@ def layer_input(form: Form, tracks: Sequence[PseudoLayerBuffers], number: int) -
 def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
     """out = a b, accumulated in out's dtype or wider; strides are heeded, nothing is copied."""
     if a.dtype == out.dtype:
-        return torch.mm(a, b, out=out)
-    torch.ops.aten.mm.dtype_out(a, b, out.dtype, out=out)
-    return out
+        return long_sums.mm(a, b, out=out)
+    kept = long_sums.kept_terms(a)
+    torch.ops.aten.mm.dtype_out(a[:, :kept], b[:kept], out.dtype, out=out)
+    return out if kept == a.shape[1] else out.add_(product(a[:, kept:], b[kept:], torch.empty_like(out)))
 
 
 def gemm_single_rounding(form: Form, a: Tensor, b: Tensor, out: Tensor) -> Tensor:

@@ -1,0 +1,47 @@
+"""Products with long sums: no term is dropped, and one product is made where that is right."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_ecornn.implementations._common import long_sums
+from pytest_ecornn.implementations.transposed_gpu.steps import product
+from tests.helpers.requirements import needs_gpu
+
+
+class OnCuda(Tensor):
+    is_cuda = True  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("terms", "dtype", "kept"),
+    [
+        (20485, torch.float16, 20480),
+        (20485, torch.bfloat16, 20480),
+        (20480, torch.float16, 20480),
+        (4100, torch.float16, 4096),
+        (4095, torch.float16, 4095),
+        (20485, torch.float32, 20485),
+    ],
+)
+def test_the_end_of_a_long_sum_is_added_apart(terms: int, dtype: torch.dtype, kept: int) -> None:
+    a, b = torch.ones(3, terms, dtype=dtype), torch.ones(terms, 2, dtype=dtype)
+    assert long_sums.kept_terms(a.as_subclass(OnCuda)) == kept
+    assert long_sums.kept_terms(a) == terms
+    a[:, -1], out = 2, torch.empty(3, 2, dtype=dtype)
+    found = long_sums.mm(a.as_subclass(OnCuda), b, out=out)
+    assert found.data_ptr() == out.data_ptr()
+    torch.testing.assert_close(out.double(), a.double() @ b.double(), rtol=4 * torch.finfo(dtype).eps, atol=0)
+
+
+@needs_gpu
+@pytest.mark.parametrize("terms", [20481, 20485, 20488, 20495, 24581, 40965])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_on_a_gpu_every_term_is_in_a_product(terms: int, dtype: torch.dtype) -> None:
+    for rows, columns in ((16, 16), (32, 32), (64, 32), (512, 128)):
+        a, b = torch.randn(terms, rows, device="cuda", dtype=dtype).t(), torch.randn(terms, columns, device="cuda", dtype=dtype)
+        wanted = a.double() @ b.double()
+        for found in (long_sums.mm(a, b), product(a, b, torch.empty(rows, columns, device="cuda"))):
+            assert (found.double() - wanted).norm() < 4 * torch.finfo(dtype).eps * wanted.norm()
