@@ -28,6 +28,7 @@ from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from pytest_ecornn.implementations.scan_torch import ScanTorch
 from pytest_ecornn.nn.calls import autocast_of, missing_transform, run_packed
 from pytest_ecornn.nn.scan_layers import LayerWeights, loop_layer, names_of
+from pytest_ecornn.nn.traced_scan import run_traced_layer, traced_backend
 from pytest_ecornn.reference.precision import current, is_autocast
 
 SCANS: Mapping[str, type[Implementation]] = {"scan_cpu": ScanCpu, "scan_gpu": ScanGpu, "scan_torch": ScanTorch}
@@ -93,7 +94,7 @@ class _Scan(nn.Module):
         hx: None for zeros, or [L*D, B, H], of one sequence [L*D, H]. resets: bool, None for none, [T, B], with `batch_first`
         [B, T], of one sequence [T]: where it is true a step starts from a state of zeros, in either direction. Under autocast
         all is cast to its dtype. The scans support first-order gradients only; backend "loop" also supports double backward.
-        torch.compile breaks its graph at each layer.
+        torch.compile and torch.export trace the scans' ops; with backend "loop" or "scan_torch" the graph breaks at each layer.
 
         Raises ValueError for other shapes, and where the backend was named and does not run the call.
         """
@@ -174,6 +175,9 @@ class _Scan(nn.Module):
         self, layer: int, x: Tensor, state: Tensor | None, lengths: Tensor | None, resets: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         if torch.compiler.is_compiling():
+            if backend := traced_backend(self, x):
+                self._notes = f"{backend}; chosen without timing, as torch.compile traced the call"
+                return run_traced_layer(self, layer, x, state, lengths, resets)
             return _run_outside_of_graphs(self, layer, x, state, lengths, resets)  # type: ignore[no-any-return]
         return self._run_built_layer(layer, x, state, lengths, resets)
 

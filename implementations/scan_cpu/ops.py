@@ -1,0 +1,119 @@
+"""scan_cpu as torch's op `pytest_ecornn::scan_cpu_forward`, differentiable, for code that torch.compile or torch.export traces.
+
+A call that nobody traces takes `compiled_scan.scan`: torch's dispatcher takes longer than a short scan.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.contract import cells
+from pytest_ecornn.implementations._common.autograd_ops import differentiable_once, register_autograd
+from pytest_ecornn.implementations.scan_cpu.compiled_scan import Scan, make_plan
+
+_MASKS = "Tensor? lengths, Tensor? resets"
+_OPTIONS_SCHEMA = "str cell, ScalarType dtype, bool batch_first, bool reverse"
+_library = torch.library.Library("pytest_ecornn", "FRAGMENT")
+_library.define(
+    f"scan_cpu_forward(Tensor x, Tensor? first, {_MASKS}, {_OPTIONS_SCHEMA}, bool saves) -> (Tensor, Tensor, Tensor)"
+)
+_library.define(
+    f"scan_cpu_backward(Tensor x, Tensor? first, Tensor kept, {_MASKS}, Tensor? d_output, Tensor? d_final, {_OPTIONS_SCHEMA})"
+    " -> (Tensor, Tensor)"
+)
+
+
+def _scan_of(x: Tensor, cell: str, dtype: torch.dtype, batch_first: bool, reverse: bool) -> Scan:
+    threads, (batch, steps) = torch.get_num_threads(), x.shape[:2] if batch_first else reversed(x.shape[:2])
+    plan = make_plan(steps, batch, x.shape[2] // _gates_of(cell), threads)
+    return Scan(cell, x.dtype, dtype, batch_first, reverse, threads, plan)
+
+
+def _gates_of(cell: str) -> int:
+    return len(cells.get(cell).gates)
+
+
+def _contiguous(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _forward(
+    x: Tensor, first: Tensor | None, lengths: Tensor | None, resets: Tensor | None, *options: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output, final state, and the output before it was rounded where backward needs it, else without elements."""
+    *how, saves = options
+    output, final, kept = _scan_of(x, *how).forward(_contiguous(x), first, lengths, resets, saves)
+    if kept is output:
+        return output, final, output.new_empty(0)
+    if lengths is not None:  # steps after the end, which nobody wrote
+        steps, batch_first = torch.arange(kept.shape[1 if how[2] else 0]), how[2]
+        kept.masked_fill_((steps >= lengths[:, None] if batch_first else steps[:, None] >= lengths)[..., None], 0)
+    return output, final, kept
+
+
+def _backward(
+    x: Tensor, first: Tensor | None, kept: Tensor, lengths: Tensor | None, resets: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor]:
+    d_output, d_final, *how = rest
+    return _scan_of(x, *how).backward(_contiguous(x), first, kept, lengths, resets, d_output, d_final)
+
+
+def _fake_forward(x: Tensor, first: Tensor | None, lengths: Any, resets: Any, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    cell, dtype, batch_first, _, saves = options
+    hidden, batch = x.shape[2] // _gates_of(cell), x.shape[0 if batch_first else 1]
+    compute = torch.promote_types(dtype, torch.float32)
+    kept = (*x.shape[:2], hidden) if saves and compute != dtype else (0,)
+    output = x.new_empty((*x.shape[:2], hidden), dtype=dtype)
+    return output, x.new_empty((batch, hidden), dtype=dtype), x.new_empty(kept, dtype=compute)
+
+
+def _fake_backward(x: Tensor, first: Tensor | None, kept: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    batch, hidden = x.shape[0 if rest[-2] else 1], kept.shape[2]
+    return x.new_empty(x.shape), x.new_empty((batch, hidden), dtype=torch.promote_types(rest[-3], torch.float32))
+
+
+class _Differentiable(torch.autograd.Function):
+    """Its arguments: those of scan_cpu_forward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, first: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+        lengths, resets, *how, _ = rest
+        output, final, kept = _below_autograd(x, first, lengths, resets, *how, True)
+        ctx.how = how
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(kept)
+        ctx.save_for_backward(x, first, kept if kept.numel() else output, lengths, resets)
+        return output, final, kept
+
+    @staticmethod
+    @differentiable_once("pytest_ecornn::scan_cpu_forward")
+    def backward(ctx: Any, d_output: Tensor | None, d_final: Tensor | None, _: Any) -> Any:
+        given = *ctx.saved_tensors, d_output, d_final, *ctx.how
+        d_x, d_first = torch.ops.pytest_ecornn.scan_cpu_backward.default(*given)
+        first = ctx.saved_tensors[1]
+        return d_x, None if first is None else d_first.to(first.dtype), *(None,) * 7
+
+
+for _name, _run, _fake in (("scan_cpu_forward", _forward, _fake_forward), ("scan_cpu_backward", _backward, _fake_backward)):
+    _library.impl(_name, _run, "CPU")
+    torch.library.register_fake(f"pytest_ecornn::{_name}", _fake, lib=_library)
+_below_autograd = register_autograd(_library, "scan_cpu_forward", _Differentiable.apply)
+
+
+def scan(
+    x: Tensor, first: Tensor | None, lengths: Tensor | None, resets: Tensor | None, cell: str, dtype: torch.dtype,
+    batch_first: bool, reverse: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Output [.., H] of `dtype`, laid out as x, and final state [B, H], differentiable once.
+
+    x: the gates' pre-activations, [T, B, G*H], or [B, T, G*H] with `batch_first`, on a CPU. first: [B, H], None for zeros.
+    lengths: int64 [B]. resets: bool [T, B] or [B, T], as x, true where a step starts from a state of zeros. reverse: last step
+    first.
+    """
+    output, final, _ = torch.ops.pytest_ecornn.scan_cpu_forward.default(
+        x, first, lengths, resets, cell, dtype, batch_first, reverse, False
+    )
+    return output, final
