@@ -24,7 +24,7 @@ _STEP_FLOP_PER_US = {"float64": 6e6, "float32": 12e6, "tf32": 60e6, "float16": 1
 _GEMM_FLOP_PER_US = {"float64": 30e6, "float32": 35e6, "tf32": 200e6, "float16": 400e6, "bfloat16": 400e6}
 _TRAINING = 2.5  # a training step over a forward pass, of cuDNN
 _LAUNCH_US = 8.0
-_WORSE = 3.0  # a candidate estimated to take that many times as long is not compiled
+_WORSE = 2.0  # a candidate estimated to take that many times as long is not compiled; none at 1.5 or more has won
 _CLEAR_WIN = 0.6
 
 

@@ -30,7 +30,8 @@ _BLOCK_US = 1000.0
 _MAX_BLOCK = 16
 _SHORT_US = 2000.0
 _NEVER_US = 1e9  # of a graph that there is not
-_HOPELESS, _HOPELESS_ON_HOST = 2.0, 5.0  # times the fastest's time; no graph made a call that much faster beside another's
+_AIM = 0.75  # of the budget, as a round may take longer than the one before
+_HOPELESS, _HOPELESS_ON_HOST = 2.0, 4.0  # times the fastest's time; no graph made a call that much faster beside another's
 _CLEAR = 1.3
 _DEVICE_BOUND, _MIN_DEVICE_BOUND_US = 1.3, 4e3  # a call's time over the host's, and at least
 _MAX_SPREAD = {"cuda": 1.25, "cpu": 2.0}  # median over least of a candidate's samples on a quiet machine
@@ -99,15 +100,9 @@ def _measure(
             arms[candidate.name] = [_Arm(candidate.make_call(length), device) for length in lengths]
     result.compile_ms = _elapsed_ms(start)
     start = time.perf_counter()
-    for name in list(arms):
-        with _failure_recorded(result, name):
-            for arm in arms[name]:
-                arm.warm_up()
-        if name in result.failures:
-            del arms[name]
+    rivals = _warm_up(arms, len(lengths), result)
     pool = torch.cuda.graph_pool_handle() if captures else None
-    rivals = _rivals(arms)
-    for name in rivals if captures else ():
+    for name in rivals if captures and len(rivals) > 1 else ():
         arms[name][-1].capture(pool)
     _time_rounds({name: arms[name] for name in rivals}, start, steps / lengths[-1], result)
     arms = {name: of_name for name, of_name in arms.items() if name not in result.failures}
@@ -118,13 +113,27 @@ def _measure(
     return result
 
 
-def _rivals(arms: Mapping[str, Sequence[_Arm]]) -> list[str]:
+def _warm_up(arms: dict[str, list[_Arm]], lengths: int, result: Measurement) -> list[str]:
+    """Warms candidates up at a length after the other; returns those that are worth more, others keep what was timed."""
+    rivals = list(arms)
+    for i in range(lengths):
+        for name in rivals:
+            with _failure_recorded(result, name):
+                arms[name][i].warm_up()
+            if name in result.failures:
+                del arms[name]
+        rivals = _rivals({name: arms[name][i] for name in rivals if name in arms})
+        for name in arms.keys() - set(rivals):
+            del arms[name][i + 1 :]
+    return rivals
+
+
+def _rivals(arms: Mapping[str, _Arm]) -> list[str]:
     """Candidates worth more than the one call that warmed them up: not those that are far slower as a graph too."""
-    last = {name: of_name[-1] for name, of_name in arms.items()}
-    least_us = min((arm.called_us for arm in last.values()), default=0.0)
+    least_us = min((arm.called_us for arm in arms.values()), default=0.0)
     return [
         name
-        for name, arm in last.items()
+        for name, arm in arms.items()
         if arm.called_us <= (_HOPELESS if arm.is_device_bound else _HOPELESS_ON_HOST) * least_us
     ]
 
@@ -137,7 +146,7 @@ def _time_rounds(arms: dict[str, list[_Arm]], start: float, scale: float, result
             break
         fastest_ms = min(of_name[-1].called_us for of_name in arms.values()) * max(1.0, scale) / 1e3
         before = _elapsed_ms(start)
-        is_over = before + round_ms > max(BUDGET_MS, BUDGET_CALLS * fastest_ms)
+        is_over = before + round_ms > _AIM * max(BUDGET_MS, BUDGET_CALLS * fastest_ms)
         if is_over and (number or _is_clear([of_name[-1] for of_name in arms.values()])):
             break
         for name in list(arms)[:: -1 if number % 2 else 1]:
@@ -161,7 +170,8 @@ def _extrapolated(arms: Sequence[_Arm], lengths: Sequence[int], steps: int) -> T
     As called a step more takes as long as between the two lengths.
     """
     if len(arms) == 1:
-        return Timing(arms[0].called_us, arms[0].device_us)
+        scale = 1.0 if len(lengths) == 1 else steps / lengths[0]
+        return Timing(arms[0].called_us * scale, arms[0].device_us * scale)
     device_us = arms[1].device_us * steps / lengths[1]
     return Timing(max(_linear([arm.called_us for arm in arms], lengths, steps), device_us), device_us)
 

@@ -66,6 +66,22 @@ def test_a_hopeless_candidate_is_called_twice() -> None:
     assert len(calls) == 2  # the first, which would compile, and the one that warms up
 
 
+def test_what_is_hopeless_at_the_shorter_length_is_not_timed_at_the_longer() -> None:
+    calls: list[int] = []
+
+    def slow(steps: int) -> Callable[[], None]:
+        def call() -> None:
+            calls.append(steps)
+            time.sleep(steps / 1e3)
+
+        return call
+
+    candidates = [Candidate("a", lambda steps: sleeps(steps / 100)), Candidate("b", slow)]
+    timings = measure(candidates, 960, (48, 96), CPU, captures=False).timings
+    assert sorted(calls) == [48, 48, 96]  # the first of each, which would compile, and the one that warms up
+    assert 0.8 < timings["b"].called_us / 960e3 < 1.5
+
+
 def test_an_error_of_the_candidate_stays_in_its_thread() -> None:
     def broken(steps: int) -> Callable[[], object]:
         raise torch.OutOfMemoryError("too much\nand more")

@@ -38,7 +38,7 @@ class Redzones:
         size = -(-span * like.element_size() // 8) * 8 + 2 * _REDZONE_BYTES
         memory = torch.full((size,), _PATTERN, dtype=torch.uint8, device=like.device)
         if memory.is_cuda and torch.cuda.is_current_stream_capturing():
-            with torch.cuda.stream(torch.cuda.Stream(memory.device)):
+            with torch.cuda.stream(_idle_stream(memory.device)):
                 memory.fill_(_PATTERN)  # now, since the graph may never be replayed
         inner = memory.view(like.dtype).as_strided(like.shape, strides, _REDZONE_BYTES // like.element_size())
         self._blocks.append(_GuardedBuffer(name, memory, inner))
@@ -65,6 +65,8 @@ class Redzones:
 
     def find_overwrite(self) -> str:
         """Describes the first block that was written outside its tensor; empty if none was."""
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()  # other streams filled some
         return next(filter(None, map(_damage, self._blocks)), "")
 
 
@@ -79,6 +81,15 @@ class RedzoneAllocations(PoisonedAllocations):
         if made.layout != torch.strided or made.element_size() not in _INTEGERS or made.is_meta or made.is_pinned():
             return made
         return self._bands.place("memory of torch.empty", made)
+
+
+def _idle_stream(device: torch.device) -> torch.cuda.Stream:
+    """A stream that captures nothing. torch hands out its streams by turns, those of a capture that goes on too."""
+    while True:
+        stream = torch.cuda.Stream(device)
+        with torch.cuda.stream(stream):
+            if not torch.cuda.is_current_stream_capturing():
+                return stream
 
 
 def _damage(block: _GuardedBuffer) -> str:
