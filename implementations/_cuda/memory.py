@@ -41,9 +41,14 @@ def zeros(size: int, device: torch.device) -> Tensor:
     """Allocates `size` zero bytes, set on torch's current stream, in each replay of a graph too."""
     if device.type != "cuda" or torch._C._cuda_getDevice() != device.index:
         return torch.zeros(size, dtype=torch.uint8, device=device)
-    found = empty((size,), torch.uint8, device)
+    found = _bytes(size, device)()
     _runtime().memsetAsync(found.data_ptr(), 0, size, torch._C._cuda_getCurrentRawStream(device.index))
     return found
+
+
+@lru_cache(maxsize=4096)
+def _bytes(size: int, device: torch.device) -> EmptyFactory:
+    return EmptyFactory((size,), torch.uint8, device)
 
 
 @cache

@@ -8,10 +8,20 @@ from functools import cache
 import torch
 
 
+class _SideStream:
+    """A stream beside another, used by no other, so that a capture includes nobody else's launches.
+
+    begin, end: events that each use records anew, as to make some takes the host longer than a launch.
+    """
+
+    def __init__(self, device: torch.device):
+        self.stream, self.begin, self.end = torch.cuda.Stream(device), torch.cuda.Event(), torch.cuda.Event()
+
+
 @cache
-def _side_stream(device: torch.device, stream: int) -> torch.cuda.Stream:
-    """The stream beside `stream`, used by no other, so that a capture includes nobody else's launches."""
-    return torch.cuda.Stream(device)
+def _side_stream(device: torch.device, stream: int) -> _SideStream:
+    """The stream beside `stream`."""
+    return _SideStream(device)
 
 
 def launch_concurrently(first: Callable[[], None], second: Callable[[], None], device: torch.device) -> None:
@@ -19,12 +29,20 @@ def launch_concurrently(first: Callable[[], None], second: Callable[[], None], d
 
     What they read and write is allocated on the current stream before; what one launch alone needs, on its own stream.
     """
+    if torch._C._cuda_getDevice() != device.index:
+        with torch.cuda.device(device):
+            return launch_concurrently(first, second, device)
     current = torch.cuda.current_stream(device)
     other = _side_stream(device, current.cuda_stream)
-    other.wait_stream(current)
+    other.begin.record(current)
+    other.stream.wait_event(other.begin)
     try:
-        with torch.cuda.stream(other):
+        torch.cuda.set_stream(other.stream)
+        try:
             second()
+        finally:
+            torch.cuda.set_stream(current)
         first()
     finally:  # the launch reads memory that the current stream may reuse
-        current.wait_stream(other)
+        other.end.record(other.stream)
+        current.wait_event(other.end)

@@ -50,9 +50,19 @@ def forward(
     x = contiguous_last_dim(x)
     way = get_plan(how, x.shape, len(weights), hidden_size_of(weights), x.dtype, x.device, keeps, lengths is not None)
     way.check(initial_states, weights, lengths)
-    stack = way.stack
+    return run(way, x, [state.contiguous() for state in initial_states], weights, lengths)
+
+
+def run(
+    way: ExecutionPlan,
+    x: Tensor,
+    initial_states: Sequence[Tensor],
+    weights: Sequence[Tensor | None],
+    lengths: Tensor | None,
+) -> tuple[list[Tensor], SavedTensors]:
+    """`forward` of tensors that the plan has checked: x's last dimension has no gaps, initial states have none at all."""
+    stack, how = way.stack, way.stack.how
     final_states = [way.final() for _ in range(stack.num_states)]
-    initial_states = [state.contiguous() for state in initial_states]
     one = _Forward(way, stack, way.kind, initial_states, weights, final_states, lengths, SavedTensors([], [], []))
     if way.fuses_input_gemm:
         return [one.run(x), *final_states], one.kept
@@ -178,7 +188,7 @@ class _Forward(NamedTuple):
         stack, width = self.stack, self.stack.kept[2]
         if weight is None:
             return x.narrow(2, direction * stack.wide, stack.wide), *self._room()
-        if not self.kind.saves_for_backward or not width:
+        if not (self.kind.saves_for_backward and self.way.shares_gates):
             return matmul_nt(x, weight, self.kind.tf32), *self._room()
         kept = matmul_nt_padded(width, x, weight, self.kind.tf32)
         return kept if width == stack.wide else kept[..., : stack.wide], *self._room(kept)

@@ -23,8 +23,8 @@ from pytest_ecornn.implementations._common.autograd_ops import (
 from pytest_ecornn.implementations._common.double_backward import differentiable_gradients
 from pytest_ecornn.implementations.persistent_gpu import backward, forward
 from pytest_ecornn.implementations.persistent_gpu.forward import SavedTensors
-from pytest_ecornn.implementations.persistent_gpu.parameters import PER_PSEUDO_LAYER
-from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, hidden_size_of, make_rnn_shape
+from pytest_ecornn.implementations.persistent_gpu.parameters import PER_PSEUDO_LAYER, FrozenParameters
+from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, get_plan, hidden_size_of, make_rnn_shape
 
 _GIVEN = "Tensor x, Tensor[] first, Tensor?[] weights, Tensor? lengths"
 _OPTIONS_SCHEMA = "str cell, bool batch_first, bool bidirectional, bool projected, bool tf32"
@@ -88,16 +88,41 @@ def _fake_backward(
     return [one.new_empty(one.shape) for one, is_wanted in zip(given, wanted, strict=True) if is_wanted and one is not None]
 
 
+class CheckedCall:
+    """Calls without initial states on x and parameters of the layouts, dtypes and device of those given, which are checked.
+
+    weights: as `run`'s, which calls read anew from the same addresses. trains: gradients are wanted of x or of weights.
+    Raises as `run` does.
+    """
+
+    __slots__ = ("how", "parameters", "plan", "trains")
+
+    def __init__(self, x: Tensor, weights: Sequence[Tensor | None], how: RNNOptions, trains: bool):
+        self.plan = get_plan(how, x.shape, len(weights), hidden_size_of(weights), x.dtype, x.device, trains, lengths=False)
+        self.plan.check((), weights, None)
+        self.parameters, self.how, self.trains = FrozenParameters(weights), how, trains
+
+    def __call__(self, x: Tensor) -> Sequence[Tensor]:
+        if self.trains:
+            found: Sequence[Tensor] = _apply_directly(self, 0, None, self.how, x, *self.parameters)
+            return found
+        return forward.run(self.plan, x, (), self.parameters, None)[0]
+
+
 class _Differentiable(torch.autograd.Function):
     """Gradient of persistent_forward.
 
-    Its arguments: whether the call is unobserved, the number of states, lengths, How, x, states, weights.
+    Its arguments: a checked call, or whether the call is unobserved, the number of states, lengths, How, x, states, weights.
     """
 
     @staticmethod
-    def forward(ctx: Any, unobserved: bool, states: int, lengths: Tensor | None, how: RNNOptions, x: Tensor, *rest: Any) -> Any:
+    def forward(
+        ctx: Any, call: CheckedCall | bool, states: int, lengths: Tensor | None, how: RNNOptions, x: Tensor, *rest: Any
+    ) -> Any:
         first, weights = rest[:states], rest[states:]
-        if unobserved:
+        if isinstance(call, CheckedCall):
+            results, (outputs, gates, cells) = forward.run(call.plan, x, (), call.parameters, None)
+        elif call:
             results, (outputs, gates, cells) = forward.forward(x, first, weights, lengths, how, keeps=True)
         else:
             with torch._C._AutoDispatchBelowAutograd():
@@ -130,6 +155,8 @@ class _Differentiable(torch.autograd.Function):
 
 
 _differentiable: Callable[..., Any] = _Differentiable.apply
+# `apply` without what it does for torch.func, in Python, for each argument.
+_apply_directly: Callable[..., Any] = super(torch.autograd.Function, _Differentiable).apply
 
 
 def _apply(x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], lengths: Tensor | None, *how: Any) -> Any:

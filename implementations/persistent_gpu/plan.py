@@ -19,6 +19,8 @@ from pytest_ecornn.implementations.persistent_gpu.parameters import PER_PSEUDO_L
 from pytest_ecornn.implementations.persistent_gpu.single_step import is_applicable
 from pytest_ecornn.implementations.persistent_gpu.wavefront import get_wavefronts_of_layers
 
+_MAX_APART = 2**20  # saved gates of a track, of which the pre-activations are apart
+
 
 class RNNOptions(NamedTuple):
     """projected: x holds the first layer's gate pre-activations. tf32: products of float32 in TF32."""
@@ -193,6 +195,15 @@ class ExecutionPlan:
         """Whether the kernels for several steps compute all input products."""
         stack = self.stack
         return is_fused(stack.steps, stack.batch, stack.input_width, stack.hidden) and not self.kind.saves_for_backward
+
+    @cached_property
+    def shares_gates(self) -> bool:
+        """Whether gates that are saved for backward take the place of the pre-activations.
+
+        GRU's are wider. A product into a part of their rows takes the host as long as two, so of few each has its own memory.
+        """
+        rows, width = self.stack.steps * self.stack.batch, self.stack.kept[2]
+        return width == self.stack.wide or (width > 0 and rows * width > _MAX_APART)
 
     @cached_property
     def sizes_of_weights(self) -> tuple[object, ...]:

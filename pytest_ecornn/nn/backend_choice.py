@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,29 +17,11 @@ from pytest_ecornn.implementations._common.autograd_ops import wants_gradient
 from pytest_ecornn.nn.calls import autocast_of, missing_transform
 from pytest_ecornn.nn.kernel_limits import next_power_of_2, refusal_of_sizes
 from pytest_ecornn.nn.module_candidates import NAMES, ModuleProblem
+from pytest_ecornn.nn.short_calls import Choice, ShortCall, ShortCalls
 from pytest_ecornn.reference.precision import current, is_autocast, reader
 
 _MAX_CHOICES = 256
-CALLS_UNCHECKED = 64
 _rnn_precision = reader("rnn")
-
-
-class Choice(NamedTuple):
-    """A backend as called, another while a graph is captured, and what `notes` returns."""
-
-    called: str
-    captured: str
-    notes: str
-
-    @property
-    def is_captured(self) -> bool:
-        """Whether a graph is captured now, and another backend is for that."""
-        return self.called != self.captured and torch.cuda.is_current_stream_capturing()
-
-    @property
-    def backend(self) -> str:
-        """The backend of a call now."""
-        return self.captured if self.is_captured else self.called
 
 
 _BY_TORCH = Choice("torch", "torch", "torch")  # which says what is wrong with a call
@@ -51,17 +33,14 @@ class BackendChooser:
     def __init__(self) -> None:
         self._choices: dict[Hashable, Choice] = {}
         self._first_passes: dict[Hashable, Choice] = {}  # of calls that may be recomputed by another choice
-        # Choices that torch.nn runs, by a part of what they depend on, which the host reads in 2 us. The precision of float32
-        # products is not in it, so every so many calls `choose` is asked.
-        self.by_torch: dict[Hashable, Choice] = {}
-        self.calls = 0
+        self.short = ShortCalls()
         self.on_cpu: Choice | None = None  # that of all calls there
 
     def forget(self) -> None:
         """Forgets all choices, of a module whose parameters have another device or dtype."""
         self._choices.clear()
         self._first_passes.clear()
-        self.by_torch.clear()
+        self.short.clear()
         self.on_cpu = None
 
     def __reduce__(self) -> Any:
@@ -98,21 +77,31 @@ class BackendChooser:
         if choice is None:
             choice, is_final = self._choose(key, module, input, rows, hx)
         elif choice.called == "torch" and not self._first_passes and not choice.is_captured:
-            if type(input) is Tensor and (has_grad or not module.training):
-                self.by_torch[quick_key(module, input, hx)] = choice
             return choice  # torch.nn runs under any transform
         elif missing_transform() is not None:
-            return _choose(module, input, rows, hx)[0]
-        elif type(input) is Tensor and self.by_torch:
-            self.by_torch.pop(quick_key(module, input, hx), None)
+            return _choose(module, input, rows, hx)[0]._replace(is_final=False)
         if is_recomputed():
             return self._as_first(self._first_passes.get(sizes, choice), choice, module, input, rows, hx)
         if not is_final or (not has_grad and module.training):
             self._first_passes[sizes] = choice
-            self.by_torch.clear()
         elif self._first_passes:
             self._first_passes.pop(sizes, None)
         return choice
+
+    def remember(self, module: Any, x: Tensor, choice: Choice) -> None:
+        """Shortens calls like one that has been made, on x and no initial states, by what ran it."""
+        if choice.is_final and not is_recomputed():
+            self.short.add(module, x, choice, module._options(x.dtype))
+
+    def short_call(self, module: Any, x: Tensor) -> ShortCall | None:
+        """The short form of a call without initial states, or None where it has none, or none yet."""
+        has_grad = torch.is_grad_enabled()
+        if has_grad and self._first_passes:
+            return None  # it may compute one of those again
+        call = self.short.get(module, x)
+        if call is not None and not has_grad and module.training and self.on_cpu is None:
+            self._first_passes[x.shape] = call.choice
+        return call
 
     def _as_first(self, first: Choice, choice: Choice, module: Any, input: Any, rows: Tensor, hx: Any) -> Choice:
         """The first pass's choice, unless that are kernels which do not run the call with gradients."""
@@ -125,16 +114,7 @@ class BackendChooser:
             if len(self._choices) >= _MAX_CHOICES:
                 self.forget()
             self._choices[key] = choice
-        return choice, is_final
-
-
-def quick_key(module: Any, input: Tensor, hx: Any) -> Hashable:
-    """The key of `BackendChooser.by_torch`."""
-    gradients = torch.is_grad_enabled() and (_requires_grad(module._flat_weights), input.requires_grad)
-    return (
-        input.shape, gradients, module.training, hx is None, torch._C._get_deterministic_algorithms(),
-        torch._C._is_any_autocast_enabled(),
-    )  # fmt: skip
+        return choice._replace(is_final=is_final), is_final
 
 
 def _requires_grad(weights: list[Tensor | None]) -> bool:

@@ -22,7 +22,7 @@ from pytest_ecornn.contract import State, cells
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
-from pytest_ecornn.nn.backend_choice import CALLS_UNCHECKED, BackendChooser, is_tf32, quick_key
+from pytest_ecornn.nn.backend_choice import BackendChooser, is_tf32
 from pytest_ecornn.nn.calls import autocast_of, map_states, run_packed
 from pytest_ecornn.nn.cudnn_weights import flatten_bfloat16
 from pytest_ecornn.nn.traced_choice import choose_traced
@@ -66,20 +66,19 @@ class _Recurrent(nn.RNNBase):
             self._update_flat_weights()
             backend, self._notes = choose_traced(self, input, hx)
             return self._forward_by(backend, input, hx)
-        chooser = self._chooser
-        if (choice := chooser.on_cpu) is not None and type(input) is Tensor and input.is_cpu:
-            self.__dict__["_notes"] = choice.notes
-            return self._torch_class.forward(self, input, hx)
-        if chooser.by_torch and type(input) is Tensor:
-            chooser.calls += 1
-            choice = chooser.by_torch.get(quick_key(self, input, hx)) if chooser.calls % CALLS_UNCHECKED else None
-            if choice is not None and not choice.is_captured:
-                self.__dict__["_notes"] = choice.notes
-                return self._torch_class.forward(self, input, hx)
-        self._update_flat_weights()  # whose gradients a choice depends on
-        choice = chooser.choose(self, input, hx)
-        self.__dict__["_notes"] = choice.notes  # not by Module's __setattr__, which takes the host as long as all of this
-        return self._forward_by(choice.backend, input, hx)
+        chooser, may_be_short = self._chooser, hx is None and type(input) is Tensor
+        # Notes are set not by Module's __setattr__, which takes the host as long as all of this.
+        if may_be_short and (call := chooser.short_call(self, input)) is not None:
+            self.__dict__["_notes"] = call.choice.notes
+            return call.run(self, input)
+        if (choice := chooser.on_cpu) is None or type(input) is not Tensor or not input.is_cpu:
+            self._update_flat_weights()  # whose gradients a choice depends on
+            choice = chooser.choose(self, input, hx)
+        self.__dict__["_notes"] = choice.notes
+        results = self._forward_by(choice.backend, input, hx)
+        if may_be_short:
+            chooser.remember(self, input, choice)
+        return results
 
     def _forward_by(self, backend: str, input: Any, hx: Any) -> Any:
         if backend == "torch":

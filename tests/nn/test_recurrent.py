@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import pytest_ecornn.nn
 from tests.helpers.nn_modules import MODULES, tensors, torch_inputs
+from tests.helpers.requirements import needs_gpu
 
 of_each = pytest.mark.parametrize("cell", MODULES)
 
@@ -38,6 +39,24 @@ def test_torchs_own_inputs(cell: str, dtype: torch.dtype) -> None:
         found, wanted = (tensors(of(*given.args, **given.kwargs)) for of in (module, reference))
         assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
         assert module.notes() == "torch: on cpu: the kernels run on a CUDA device"
+
+
+@needs_gpu
+@of_each
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("backend", ["auto", "heuristic", "torch"])
+def test_torchs_own_inputs_on_a_gpu(cell: str, dtype: torch.dtype, backend: str) -> None:
+    for one in torch_inputs(MODULES[cell][0], dtype, "cuda"):
+        made, given = one.constructor_input, one.forward_input
+        theirs, ours, _ = MODULES[cell]
+        reference = theirs(*made.args, **made.kwargs, dtype=dtype, device="cuda")
+        module = ours(*made.args, **made.kwargs, dtype=dtype, device="cuda", backend=backend)
+        module.load_state_dict(reference.state_dict())
+        for _ in range(2):  # the first decides
+            found, wanted = (tensors(of(*given.args, **given.kwargs)) for of in (module, reference))
+            torch.testing.assert_close(found, wanted)
+            pairs = (found, module), (wanted, reference)
+            torch.testing.assert_close(*(torch.autograd.grad(of[0].sum(), to.parameters()) for of, to in pairs))
 
 
 @of_each

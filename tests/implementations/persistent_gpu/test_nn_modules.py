@@ -8,7 +8,7 @@ import io
 import pickle
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,35 +18,19 @@ from torch.nn.utils import prune
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
 
 import pytest_ecornn.nn
-from pytest_ecornn.autotune import selection
 from pytest_ecornn.implementations._common.recurrent_problem import Device
 from pytest_ecornn.implementations._common.torch_nn import OperatorRecorder
 from pytest_ecornn.implementations._cuda.compile import skip_reason
-from pytest_ecornn.implementations.auto import estimates
 from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape, compile_layer, get_layer_kernel
 from pytest_ecornn.reference.precision import fp32_precision
-from tests.helpers import persistent
+from tests.helpers import nn_kernels, persistent
 from tests.helpers.nn_modules import MODULES, tensors, torch_inputs
 from tests.helpers.requirements import needs_compiler, needs_hopper
 
-on_cpu = persistent.on_cpu  # a fixture: the ops run on clusters of a CPU
+on_cpu, by_kernels = persistent.on_cpu, nn_kernels.by_kernels  # fixtures
 H, I, B, T = 9, 4, 3, 5  # noqa: E741
 NEAR = {torch.float32: {"rtol": 1e-5, "atol": 1e-5}, torch.float16: {"rtol": 1e-2, "atol": 1e-2}}
-
-
-@pytest.fixture
-def by_kernels(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Tensors of the CPU are run as those of a CUDA device are."""
-    monkeypatch.setattr(pytest_ecornn.nn.backend_choice, "_is_run_by_kernels", lambda device: True)
-    monkeypatch.setattr(estimates, "persistent_us", lambda case, device: 1.0)  # there are none of a CPU's clusters
-    monkeypatch.setenv("ECORNN_AUTO", "persistent_gpu")
-    for forget in (pytest_ecornn.nn.kernel_limits.cached_refusal.cache_clear, selection.forget):
-        forget()
-    with fp32_precision("rnn", "ieee"):
-        yield
-    for forget in (pytest_ecornn.nn.kernel_limits.cached_refusal.cache_clear, selection.forget):
-        forget()
 
 
 @pytest.fixture
@@ -706,11 +690,11 @@ def test_arguments_are_torch_nns() -> None:
 def test_on_a_gpu_packed_sequences(cell: str, dtype: torch.dtype) -> None:
     reference, module = both(cell, dtype, "cuda", num_layers=2, bidirectional=True)
     packed = pack_padded_sequence(batch(), torch.tensor([3, 5, 1]), enforce_sorted=False)
+    wanted = reference(packed)
     with fp32_precision("rnn", "ieee"):
         found = module(packed.to("cuda", dtype))
-    wanted = reference(packed)
-    assert_alike(found, wanted, dtype)
-    assert_alike(gradients(module, found), gradients(reference, wanted), dtype)
+        assert_alike(found, wanted, dtype)
+        assert_alike(gradients(module, found), gradients(reference, wanted), dtype)
 
 
 @needs_hopper
@@ -754,11 +738,14 @@ def test_on_a_gpu_torch_runs_what_the_kernels_do_not(options: dict[str, int], dt
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # read by torch's compiler
 @pytest.mark.parametrize("cell", MODULES)
 def test_on_a_gpu_it_compiles_as_one_graph(cell: str) -> None:
-    module = both(cell, torch.float16, "cuda", num_layers=2)[1]
+    reference, module = both(cell, torch.float16, "cuda", num_layers=2, backend="persistent_gpu")
+    chosen = type(module)(I, H, 2, **MODULES[cell][2], device="cuda", dtype=torch.float16)
+    chosen.load_state_dict(reference.state_dict())
     torch.compiler.reset()  # other tests' graphs of forward count to the limit of recompilation
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
     x = batch().to("cuda", torch.float16)
     found, wanted = compiled(x), module(x)
     assert ran(module) == "persistent_gpu"
+    assert_alike(torch.compile(chosen, backend="aot_eager", fullgraph=True)(x), reference(batch()), torch.float16)
     assert all(torch.equal(*pair) for pair in zip(tensors(found), tensors(wanted), strict=True))
     assert all(torch.equal(*pair) for pair in zip(gradients(module, found), gradients(module, wanted), strict=True))

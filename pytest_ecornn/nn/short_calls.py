@@ -1,0 +1,191 @@
+"""Repeated calls of RNN, LSTM and GRU, without the checks that an earlier call of the kind passed, which take the host's time.
+
+torch.nn.GRU's forward takes the host half as long again as torch.gru, which it calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from operator import is_
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch, wants_gradient
+from pytest_ecornn.implementations.persistent_gpu.ops import CheckedCall
+from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
+from pytest_ecornn.reference.precision import reader
+
+_MAX_CALLS = 256
+_MAX_ZEROS = 2**18  # elements of an initial state that a module keeps; to fill more takes the device longer than the host
+_TORCH_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "LSTM": torch.lstm, "GRU": torch.gru, "RNN_TANH": torch.rnn_tanh, "RNN_RELU": torch.rnn_relu,
+}  # fmt: skip
+_make_guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+_rnn_precision = reader("rnn")
+
+
+class Choice(NamedTuple):
+    """A backend as called, another while a graph is captured, and what `notes` returns. is_final: equal calls have it too."""
+
+    called: str
+    captured: str
+    notes: str
+    is_final: bool = True
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether a graph is captured now, and another backend is for that."""
+        return self.called != self.captured and torch.cuda.is_current_stream_capturing()
+
+    @property
+    def backend(self) -> str:
+        """The backend of a call now."""
+        return self.captured if self.is_captured else self.called
+
+
+class ShortCalls:
+    """The short calls of a module, which has no initial states in them and sequences of equal length."""
+
+    def __init__(self) -> None:
+        self._calls: dict[Hashable, ShortCall | None] = {}  # None: a call of that kind was made once
+        self._zeros: dict[Hashable, Any] = {}
+
+    def clear(self) -> None:
+        self._calls.clear()
+        self._zeros.clear()
+
+    def get(self, module: Any, x: Tensor) -> ShortCall | None:
+        """The short form of a call, or None where it has none, or none yet."""
+        if not self._calls:
+            return None
+        call = self._calls.get(_key(module, x))
+        if call is None:
+            return None
+        weights = module._flat_weights
+        if not all(map(is_, weights, module._parameters.values())):
+            self.clear()  # others have taken the place of its parameters
+            return None
+        return call if call.is_for(x, weights) else None
+
+    def add(self, module: Any, x: Tensor, choice: Choice, how: RNNOptions) -> None:
+        """Adds the short form of a call that has been made, at the second of its kind."""
+        key = _key(module, x)
+        if key not in self._calls:
+            if len(self._calls) >= _MAX_CALLS:
+                self.clear()
+            self._calls[key] = None
+            return
+        is_captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
+        if is_captured or x.dim() != 3 or torch._C._is_any_autocast_enabled() or not can_skip_dispatch((x,)):
+            return
+        weights = module._flat_weights
+        if len(weights) != len(module._parameters) or not all(map(is_, weights, module._parameters.values())):
+            return  # some are computed of others in each call
+        run: _TorchCall | _KernelCall
+        if choice.called == "torch":
+            run = _TorchCall(module, x, self._zeros)
+        elif (module.dropout > 0 and module.training) or not x.is_contiguous():
+            return
+        else:
+            run = _KernelCall(module, x, how)
+        guard = _make_guard((x, *weights))
+        if guard is not None:
+            self._calls[key] = ShortCall(guard, run, choice)
+
+
+def _key(module: Any, x: Tensor) -> Hashable:
+    """What a short call depends on and its guard does not check."""
+    return (
+        x.shape, x.requires_grad, module.training, torch.is_grad_enabled(), torch._C._is_any_autocast_enabled(),
+        torch._C._get_deterministic_algorithms(), _rnn_precision(),
+    )  # fmt: skip
+
+
+def _make_guard(tensors: tuple[Tensor, ...]) -> Callable[..., bool] | None:
+    """A function of as many tensors: whether their layouts, dtypes, devices and gradients' needs, and modes, are as now.
+
+    torch compiles its own guards to it. None where this version of torch has none.
+    """
+    if _make_guards is None:
+        return None
+    shapes, strides = [list(one.shape) for one in tensors], [list(one.stride()) for one in tensors]
+    guard: Callable[..., bool] = _make_guards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides).check
+    return guard
+
+
+class ShortCall:
+    """A call like one that was chosen and checked before. run: called with the module and x."""
+
+    __slots__ = ("_guard", "_runs_in_graphs", "choice", "run")
+
+    def __init__(self, guard: Callable[..., bool], run: Callable[[Any, Tensor], Any], choice: Choice):
+        self._guard, self.run, self.choice = guard, run, choice
+        self._runs_in_graphs = choice.called == choice.captured
+
+    def is_for(self, x: Tensor, weights: list[Tensor]) -> bool:
+        """Whether x, weights, modes and transforms are as they were, and no graph is captured that another backend runs in."""
+        return (
+            self._guard(x, *weights)
+            and forward_ad._current_level < 0
+            and (self._runs_in_graphs or not torch.cuda.is_current_stream_capturing())
+        )
+
+
+class _TorchCall:
+    """torch's function for a module, as torch.nn's forward calls it."""
+
+    __slots__ = ("_function", "_has_cells", "_make_states", "_states")
+
+    def __init__(self, module: Any, x: Tensor, stored: dict[Hashable, Any]):
+        """stored: states of zeros of the module's other calls."""
+        self._function, self._has_cells = _TORCH_FUNCTIONS[module.mode], module.mode == "LSTM"
+        batch, tracks = x.shape[0 if module.batch_first else 1], module.num_layers * (1 + module.bidirectional)
+        widths = (module.proj_size or module.hidden_size, module.hidden_size) if self._has_cells else (module.hidden_size,)
+        dtype, device = x.dtype, x.device
+
+        def make_states() -> Any:
+            states = [torch.zeros(tracks, batch, width, dtype=dtype, device=device) for width in widths]
+            return states if self._has_cells else states[0]
+
+        self._make_states, self._states = make_states, None
+        if tracks * batch * module.hidden_size > _MAX_ZEROS:
+            return
+        key = batch, x.dtype, x.device, torch.is_inference_mode_enabled()
+        if key not in stored:
+            stored[key] = make_states()
+            if x.is_cuda:
+                torch.cuda.current_stream(x.device).synchronize()  # other streams read them
+        self._states = stored[key]
+
+    def __call__(self, module: Any, x: Tensor) -> Any:
+        results = self._function(
+            x, self._make_states() if self._states is None else self._states, module._flat_weights, module.bias,
+            module.num_layers, module.dropout, module.training, module.bidirectional, module.batch_first,
+        )  # fmt: skip
+        return (results[0], results[1:]) if self._has_cells else results
+
+
+class _KernelCall:
+    """The kernels' call for a module, planned anew where its weights have moved."""
+
+    __slots__ = ("_addresses", "_call", "_how", "_trains")
+
+    def __init__(self, module: Any, x: Tensor, how: RNNOptions):
+        self._how, self._trains = how, wants_gradient((x, *module._flat_weights))
+        self._plan_call(module, x)
+
+    def __call__(self, module: Any, x: Tensor) -> Any:
+        if self._addresses != [weight.data_ptr() for weight in module._flat_weights]:
+            self._plan_call(module, x)
+        output, *states = self._call(x)
+        return output, tuple(states) if len(states) > 1 else states[0]
+
+    def _plan_call(self, module: Any, x: Tensor) -> None:
+        weights: list[Tensor | None] = module._flat_weights
+        self._addresses = [weight.data_ptr() for weight in module._flat_weights]
+        if not module.bias:
+            weights = [one for i in range(0, len(weights), 2) for one in (*weights[i : i + 2], None, None)]
+        self._call = CheckedCall(x, weights, self._how, self._trains)

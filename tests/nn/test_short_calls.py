@@ -1,0 +1,279 @@
+"""Calls that skip what an earlier one of their kind checked: they give the same, and are not taken where anything differs."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
+
+from pytest_ecornn.nn import short_calls
+from tests.helpers import nn_kernels, persistent
+from tests.helpers.nn_modules import MODULES, tensors
+from tests.helpers.requirements import needs_compiler, needs_gpu
+
+on_cpu, by_kernels = persistent.on_cpu, nn_kernels.by_kernels  # fixtures
+T, B, I, H = 4, 3, 5, 9  # noqa: E741
+of_each = pytest.mark.parametrize("cell", MODULES)
+
+
+@pytest.fixture(params=["torch", pytest.param("kernels", marks=needs_compiler)])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Modules on a CPU are run by torch's functions, and by the kernels on clusters of a CPU."""
+    if request.param == "kernels":
+        request.getfixturevalue("by_kernels")
+    return str(request.param)
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The x of each short call."""
+    found: list[Any] = []
+    for of in (short_calls._TorchCall, short_calls._KernelCall):
+
+        def run(self: Any, module: Any, x: Tensor, usual: Any = of.__call__) -> Any:
+            found.append(x)
+            return usual(self, module, x)
+
+        monkeypatch.setattr(of, "__call__", run)
+    return found
+
+
+def both(cell: str = "gru", device: str = "cpu", **options: Any) -> tuple[nn.RNNBase, Any]:
+    """torch.nn's module, and this project's of the same weights."""
+    theirs, ours, own = MODULES[cell]
+    torch.manual_seed(0)
+    reference, module = (of(I, H, **own, **options, device=device) for of in (theirs, ours))
+    module.load_state_dict(reference.state_dict())
+    return reference, module
+
+
+def some(*shape: int, device: str = "cpu") -> Tensor:
+    return torch.randn(*(shape or (T, B, I)), device=device)
+
+
+def expect_alike(reference: nn.RNNBase, module: Any, x: Tensor) -> None:
+    found, wanted = tensors(module(x)), tensors(reference(x))
+    assert [one.shape for one in found] == [one.shape for one in wanted]
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    if found[0].requires_grad:
+        pairs = (found, module), (wanted, reference)
+        gradients = (torch.autograd.grad(of[0].cos().sum(), list(to.parameters())) for of, to in pairs)
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+
+
+def repeat(reference: nn.RNNBase, module: Any, x: Tensor | None = None) -> None:
+    """Makes calls of one kind until they are short."""
+    for _ in range(3):
+        expect_alike(reference, module, some() if x is None else x)
+
+
+@of_each
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_layers": 2, "bidirectional": True},
+        {"bias": False},
+        {"batch_first": True, "num_layers": 2},
+    ],
+)
+@pytest.mark.parametrize("mode", ["training", "evaluation", "inference", "inference mode"])
+def test_they_give_the_same(cell: str, options: dict[str, Any], mode: str, taken: list[Any]) -> None:
+    reference, module = both(cell, **options)
+    for one in (reference, module):
+        one.train(mode == "training")
+    inference = torch.inference_mode if mode == "inference mode" else torch.no_grad
+    with inference() if mode.startswith("inference") else torch.enable_grad():
+        repeat(reference, module)
+    assert len(taken) == 1  # the third
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+def test_projections(taken: list[Any]) -> None:
+    reference, module = both("lstm", proj_size=3, num_layers=2)
+    repeat(reference, module)
+    assert len(taken) == 1
+
+
+@pytest.mark.usefixtures("backend")
+def test_dropout_is_drawn_anew(taken: list[Any]) -> None:
+    _, module = both(num_layers=2, dropout=0.5)
+    x = some()
+    outputs = [module(x)[0] for _ in range(4)]
+    assert not torch.equal(outputs[2], outputs[3])
+    module.eval()
+    outputs = [module(x)[0] for _ in range(4)]
+    assert torch.equal(outputs[2], outputs[3])
+
+
+CHANGES = {
+    "another T": lambda module: some(T + 1, B, I),
+    "another B": lambda module: some(T, B + 1, I),
+    "no gaps no more": lambda module: some(T, B, 2 * I)[..., ::2],
+    "another parameter": lambda module: setattr(module, "weight_hh_l0", nn.Parameter(some(*module.weight_hh_l0.shape))),
+    "its data": lambda module: setattr(module.weight_hh_l0, "data", some(*module.weight_hh_l0.shape)),
+    "its data transposed": lambda module: setattr(module.weight_hh_l0, "data", some(*reversed(module.weight_hh_l0.shape)).t()),
+    "its values": lambda module: setattr(module.weight_hh_l0, "data", module.weight_hh_l0.data.mul_(2)),
+    "frozen": lambda module: module.requires_grad_(False),
+    "weight_norm": lambda module: parametrizations.weight_norm(module, "weight_hh_l0") and None,
+    "a gradient of x": lambda module: some().requires_grad_(),
+}
+
+
+@pytest.mark.usefixtures("backend", "taken")
+@pytest.mark.parametrize("change", CHANGES)
+def test_whatever_changes_is_heeded(change: str) -> None:
+    reference, module = both()
+    repeat(reference, module)
+    x = CHANGES[change](module)
+    if change == "weight_norm":
+        parametrizations.weight_norm(reference, "weight_hh_l0")
+    reference.load_state_dict(module.state_dict())
+    for parameter, other in zip(reference.parameters(), module.parameters(), strict=True):
+        parameter.requires_grad_(other.requires_grad)
+    repeat(reference, module, x if isinstance(x, Tensor) else None)
+    repeat(reference, module, some())
+
+
+@pytest.mark.usefixtures("backend")
+def test_errors_stay(taken: list[Any]) -> None:
+    reference, module = both()
+    repeat(reference, module)
+    for wrong in (some(T, B, I + 1), some(T, B, I).double(), some(2, T, B, I)):
+        for _ in range(3):
+            for one in (reference, module):
+                with pytest.raises((RuntimeError, ValueError)):
+                    one(wrong)
+    assert len(taken) == 1
+
+
+@pytest.mark.usefixtures("backend")
+def test_transforms_take_the_long_way(taken: list[Any]) -> None:
+    reference, module = both()
+    repeat(reference, module)
+    x, before = some(), len(taken)
+    gradients = []
+    for one in (reference, module):
+
+        def loss(given: dict[str, Tensor], of: nn.RNNBase = one) -> Tensor:
+            return torch.func.functional_call(of, given, (x,))[0].cos().sum()  # type: ignore[no-any-return]
+
+        gradients.append(torch.func.grad(loss)({name: value.detach() for name, value in one.named_parameters()}))
+    torch.testing.assert_close(*gradients)
+    assert len(taken) == before
+    repeat(reference, module)
+    assert len(taken) > before
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning", "ignore:Converting a tensor to a Python")
+def test_a_trace_is_of_the_long_way(taken: list[Any]) -> None:
+    reference, module = both()
+    repeat(reference, module)
+    traced = torch.jit.trace(module, (some(),), check_trace=False)
+    x = some(T, B + 2, I)
+    torch.testing.assert_close(traced(x)[0], reference(x)[0])
+
+
+def test_autocast_is_heeded(taken: list[Any]) -> None:
+    reference, module = both()
+    repeat(reference, module)
+    with torch.autocast("cpu", torch.bfloat16):
+        for _ in range(3):
+            x = some()
+            assert [one.dtype for one in tensors(module(x))] == [one.dtype for one in tensors(reference(x))]
+    assert len(taken) == 1
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_recompute_by_what_ran_first(reentrant: bool, taken: list[Any]) -> None:
+    reference, module = both()
+    for _ in range(4):
+        x = some().requires_grad_()
+        gradients = []
+        for one in (reference, module):
+            output = checkpoint(lambda x, of=one: of(x)[0], x, use_reentrant=reentrant)
+            gradients.append(torch.autograd.grad(output.cos().sum(), x) if not reentrant else backward(output, x))
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+    assert taken
+
+
+def backward(output: Tensor, x: Tensor) -> tuple[Tensor]:
+    x.grad = None
+    output.cos().sum().backward()
+    assert x.grad is not None
+    return (x.grad,)
+
+
+@pytest.mark.usefixtures("backend")
+def test_copies_and_moved_modules_start_anew(taken: list[Any]) -> None:
+    reference, module = both()
+    repeat(reference, module)
+    other = copy.deepcopy(module)
+    other.weight_ih_l0.data.zero_()
+    assert not torch.equal(other(some())[0], module(some())[0])
+    repeat(reference, module)
+    before = len(taken)
+    module.double()
+    reference.double()
+    x = some().double()
+    torch.testing.assert_close(module(x)[0], reference(x)[0])
+    assert len(taken) == before
+
+
+@pytest.mark.usefixtures("backend")
+def test_gradients_are_those_of_parameters_that_took_a_step(taken: list[Any]) -> None:
+    reference, module = both("lstm", num_layers=2)
+    x = some()
+    for one in (reference, module):
+        optimizer = torch.optim.SGD(one.parameters(), 0.1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            one(x)[0].cos().sum().backward()
+            optimizer.step()
+    assert len(taken) == 3
+    torch.testing.assert_close(dict(module.named_parameters()), dict(reference.named_parameters()), rtol=1e-4, atol=1e-5)
+
+
+def test_where_torch_has_no_guards_every_call_is_long(monkeypatch: pytest.MonkeyPatch, taken: list[Any]) -> None:
+    monkeypatch.setattr(short_calls, "_make_guards", None)
+    repeat(*both())
+    assert not taken
+
+
+@needs_gpu
+@of_each
+@pytest.mark.parametrize("backend", ["auto", "torch", "persistent_gpu"])
+def test_on_a_gpu(cell: str, backend: str, taken: list[Any]) -> None:
+    reference, module = both(cell, "cuda", num_layers=2)
+    module._backend = backend
+    for precision in ("ieee", "tf32"):
+        torch.backends.cudnn.rnn.fp32_precision = precision
+        for _ in range(4):
+            x = some(device="cuda")
+            found, wanted = tensors(module(x)), tensors(reference(x))
+            torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-2 if precision == "tf32" else 1e-4)
+    torch.backends.cudnn.rnn.fp32_precision = "ieee"
+    assert len(taken) >= 2
+    x, graph = some(device="cuda"), torch.cuda.CUDAGraph()
+    with torch.no_grad():
+        for _ in range(3):
+            module(x)
+        with torch.cuda.graph(graph):
+            output = module(x)[0]
+        x.copy_(some(device="cuda"))
+        graph.replay()
+        torch.testing.assert_close(output, reference(x)[0], rtol=1e-3, atol=1e-4)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            output = module(x)[0]
+        side.synchronize()
+        torch.testing.assert_close(output, reference(x)[0], rtol=1e-3, atol=1e-4)
