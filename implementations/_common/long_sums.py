@@ -11,7 +11,7 @@ from torch import Tensor
 _BLOCK, _MIN_TERMS = 64, 4096  # the sum's blocks; sums that were wrong had at least 7,364 terms
 
 
-def kept_terms(a: Tensor) -> int:
+def summed_terms(a: Tensor) -> int:
     """The terms of a product with `a` [M, K] that cuBLAS surely adds: K, or fewer where a second product must add the rest."""
     terms = a.shape[1]
     return terms - terms % _BLOCK if terms >= _MIN_TERMS and a.itemsize == 2 and a.is_cuda else terms
@@ -19,7 +19,7 @@ def kept_terms(a: Tensor) -> int:
 
 def mm(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     """a b: [M, K], [K, N] -> [M, N] of the same dtype, which is `out` where that is given."""
-    kept = kept_terms(a)
-    if kept == a.shape[1]:
+    summed = summed_terms(a)
+    if summed == a.shape[1]:
         return torch.mm(a, b, out=out)
-    return torch.mm(a[:, :kept], b[:kept], out=out).addmm_(a[:, kept:], b[kept:])
+    return torch.mm(a[:, :summed], b[:summed], out=out).addmm_(a[:, summed:], b[summed:])

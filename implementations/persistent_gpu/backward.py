@@ -11,6 +11,7 @@ from torch import Tensor
 from pytest_ecornn.implementations._common.input_projection import held
 from pytest_ecornn.implementations._common.padded_gemm import matmul_nn, matmul_tn
 from pytest_ecornn.implementations._common.states_before import shifted_states
+from pytest_ecornn.implementations._cuda.bias_gradients import bias_gradients
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, shape_of
 from pytest_ecornn.implementations._cuda.streams import launch_concurrently
 from pytest_ecornn.implementations.persistent_gpu.forward import SavedTensors
@@ -129,13 +130,8 @@ class _Backward(NamedTuple):
         if of_states:
             found[at + 1] = self._weight_hh_gradient(track, rows, of_product)
         if of_bias_ih or of_bias_hh:
-            of_ih, of_hh = self._bias_gradients(rows, of_product)
+            of_ih, of_hh = bias_gradients(rows, of_product)
             found[at + 2], found[at + 3] = of_ih if of_bias_ih else None, of_hh if of_bias_hh else None
-
-    def _bias_gradients(self, rows: Tensor, of_product: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The gradients of bias_ih and bias_hh, each in memory of its own."""
-        found = rows.sum(0)
-        return found, found.clone() if of_product is None else torch.cat((found[: self.stack.hidden * 2], of_product.sum(0)))
 
     def _weight_hh_gradient(self, track: int, rows: Tensor, of_product: Tensor | None) -> Tensor:
         """The gradient of weight_hh: rows^T h, h before each step."""

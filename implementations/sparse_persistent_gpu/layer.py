@@ -13,6 +13,7 @@ from pytest_ecornn.implementations._common.input_projection import held
 from pytest_ecornn.implementations._common.padded_gemm import matmul_tn
 from pytest_ecornn.implementations._common.recurrent_problem import GATES
 from pytest_ecornn.implementations._common.states_before import shifted_states
+from pytest_ecornn.implementations._cuda.bias_gradients import bias_gradients
 from pytest_ecornn.implementations._cuda.memory import empty
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, shape_of, sizes_of
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape
@@ -149,7 +150,11 @@ class Layer:
         of_h = rows
         if d_product is not None:  # GRU multiplies by W_hn before r does
             of_h = torch.cat((rows[:, : 2 * self.hidden], d_product.flatten(0, 1)), 1)
-        found: list[Tensor | None] = [None, rows.sum(0) if wanted[1] else None, of_h.sum(0) if wanted[2] else None]
+        found: list[Tensor | None] = [None, None, None]
+        if wanted[1] or wanted[2]:
+            of_product = None if d_product is None else d_product.flatten(0, 1)
+            of_ih, of_hh = bias_gradients(rows, of_product)
+            found[1:] = of_ih if wanted[1] else None, of_hh if wanted[2] else None
         if wanted[0]:
             before = shifted_states(kept.output, begin, given.lengths, self._batch_first, self._is_reverse).flatten(0, 1)
             with held(rows, self._kind.tf32):

@@ -68,9 +68,9 @@ def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
     """out = a b, accumulated in out's dtype or wider; strides are heeded, nothing is copied."""
     if a.dtype == out.dtype:
         return long_sums.mm(a, b, out=out)
-    kept = long_sums.kept_terms(a)
-    torch.ops.aten.mm.dtype_out(a[:, :kept], b[:kept], out.dtype, out=out)
-    return out if kept == a.shape[1] else out.add_(product(a[:, kept:], b[kept:], torch.empty_like(out)))
+    summed = long_sums.summed_terms(a)
+    torch.ops.aten.mm.dtype_out(a[:, :summed], b[:summed], out.dtype, out=out)
+    return out if summed == a.shape[1] else out.add_(product(a[:, summed:], b[summed:], torch.empty_like(out)))
 
 
 def gemm_single_rounding(form: Form, a: Tensor, b: Tensor, out: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 
 import pytest_ecornn.implementations as implementations
 from pytest_ecornn.implementations._common import recurrent_problem
+from pytest_ecornn.implementations._cuda import bias_gradients
 from pytest_ecornn.implementations.persistent_gpu import config as persistent_config
 from pytest_ecornn.implementations.persistent_gpu import heuristics as persistent_heuristics
 from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, single_step
@@ -186,6 +187,11 @@ VARIANTS: dict[str, Callable[[], list[Variant]]] = {
     "grid_forward.cu": lambda: of_persistent_grid(False) + of_persistent_fused("grid_forward.cu"),
     "grid_backward.cu": lambda: of_persistent_grid(True),
     "single_step_forward.cu": of_persistent_once,
+    "bias_gradients.cu": lambda: [
+        bias_gradients.macros(values, getattr(torch, name.lower()))
+        for name, most in (("FLOAT32", 4), ("BFLOAT16", 8), ("FLOAT16", 8))
+        for values in (1, most)
+    ],
     "wavefront_forward.cu": of_persistent_wave,
     "scan.cu": of_scan,
     "log_scan.cu": of_log_scan,

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from pytest_ecornn.implementations._common.recurrent_problem import Device
+from pytest_ecornn.implementations._cuda import bias_gradients
 from pytest_ecornn.implementations._cuda.compile import include_folders
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.launch import Launch, params_struct
@@ -56,7 +57,7 @@ def running_layers(form_of: Callable[[Shape, KernelSpec], Form], waves: Waves = 
 
     patch.setattr(persistent_kernel, "compile_layer", plan)
     patch.setattr(wavefront, "get_wavefronts", waves)
-    for module in (persistent_kernel, single_step, wavefront):
+    for module in (persistent_kernel, single_step, wavefront, bias_gradients):
         patch.setattr(module, "Kernel", ClustersOnCpu)
     patch.setattr(Device, "of", lambda device: H200)
     patch.setattr(persistent_kernel, "skip_reason", lambda device: None)
@@ -76,7 +77,8 @@ def running_layers(form_of: Callable[[Shape, KernelSpec], Form], waves: Waves = 
 def running_sparse(device: Device) -> Iterator[None]:
     """Within it sparse_persistent_gpu's layers run on a CPU, by the forms that they have on that device."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(sparse_kernel, "Kernel", ClustersOnCpu)
+    for module in (sparse_kernel, bias_gradients):
+        patch.setattr(module, "Kernel", ClustersOnCpu)
     patch.setattr(Device, "of", lambda _: device)
     forget()
     try:
@@ -91,6 +93,7 @@ def forget() -> None:
     sparse_kernel.clear_cache()
     wavefront.clear_cache()
     single_step.get_single_step_kernel.cache_clear()
+    bias_gradients.clear_cache()
 
 
 class Broken(Exception):

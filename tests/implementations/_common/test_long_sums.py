@@ -16,7 +16,7 @@ class OnCuda(Tensor):
 
 
 @pytest.mark.parametrize(
-    ("terms", "dtype", "kept"),
+    ("terms", "dtype", "summed"),
     [
         (20485, torch.float16, 20480),
         (20485, torch.bfloat16, 20480),
@@ -26,10 +26,10 @@ class OnCuda(Tensor):
         (20485, torch.float32, 20485),
     ],
 )
-def test_the_end_of_a_long_sum_is_added_apart(terms: int, dtype: torch.dtype, kept: int) -> None:
+def test_the_end_of_a_long_sum_is_added_apart(terms: int, dtype: torch.dtype, summed: int) -> None:
     a, b = torch.ones(3, terms, dtype=dtype), torch.ones(terms, 2, dtype=dtype)
-    assert long_sums.kept_terms(a.as_subclass(OnCuda)) == kept
-    assert long_sums.kept_terms(a) == terms
+    assert long_sums.summed_terms(a.as_subclass(OnCuda)) == summed
+    assert long_sums.summed_terms(a) == terms
     a[:, -1], out = 2, torch.empty(3, 2, dtype=dtype)
     found = long_sums.mm(a.as_subclass(OnCuda), b, out=out)
     assert found.data_ptr() == out.data_ptr()

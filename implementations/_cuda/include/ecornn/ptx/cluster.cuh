@@ -9,6 +9,12 @@ __device__ inline smem_addr_t map_shared_rank(smem_addr_t address, smem_addr_t r
     return mapped;
 }
 
+__device__ inline float ld_shared_cluster(smem_addr_t address) {
+    float value;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+    return value;
+}
+
 __device__ inline unsigned block_rank_in_cluster() {
     unsigned rank;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
