@@ -89,24 +89,24 @@ def _fake_backward(
 
 
 class CheckedCall:
-    """Calls without initial states on x and parameters of the layouts, dtypes and device of those given, which are checked.
+    """Calls on x, initial states and parameters of the layouts, dtypes and device of those given, which are checked.
 
-    weights: as `run`'s, which calls read anew from the same addresses. trains: gradients are wanted of x or of weights.
+    first: without gaps. weights: as `run`'s, which calls read anew from the same addresses. trains: a gradient is wanted.
     Raises as `run` does.
     """
 
     __slots__ = ("how", "parameters", "plan", "trains")
 
-    def __init__(self, x: Tensor, weights: Sequence[Tensor | None], how: RNNOptions, trains: bool):
+    def __init__(self, x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], how: RNNOptions, trains: bool):
         self.plan = get_plan(how, x.shape, len(weights), hidden_size_of(weights), x.dtype, x.device, trains, lengths=False)
-        self.plan.check((), weights, None)
+        self.plan.check(first, weights, None)
         self.parameters, self.how, self.trains = FrozenParameters(weights), how, trains
 
-    def __call__(self, x: Tensor) -> Sequence[Tensor]:
+    def __call__(self, x: Tensor, first: Sequence[Tensor]) -> Sequence[Tensor]:
         if self.trains:
-            found: Sequence[Tensor] = _apply_directly(self, 0, None, self.how, x, *self.parameters)
+            found: Sequence[Tensor] = _apply_directly(self, len(first), None, self.how, x, *first, *self.parameters)
             return found
-        return forward.run(self.plan, x, (), self.parameters, None)[0]
+        return forward.run(self.plan, x, first, self.parameters, None)[0]
 
 
 class _Differentiable(torch.autograd.Function):
@@ -121,7 +121,7 @@ class _Differentiable(torch.autograd.Function):
     ) -> Any:
         first, weights = rest[:states], rest[states:]
         if isinstance(call, CheckedCall):
-            results, (outputs, gates, cells) = forward.run(call.plan, x, (), call.parameters, None)
+            results, (outputs, gates, cells) = forward.run(call.plan, x, first, call.parameters, None)
         elif call:
             results, (outputs, gates, cells) = forward.forward(x, first, weights, lengths, how, keeps=True)
         else:

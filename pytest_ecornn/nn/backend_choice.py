@@ -88,17 +88,17 @@ class BackendChooser:
             self._first_passes.pop(sizes, None)
         return choice
 
-    def remember(self, module: Any, x: Tensor, choice: Choice) -> None:
-        """Shortens calls like one that has been made, on x and no initial states, by what ran it."""
+    def remember(self, module: Any, x: Tensor, hx: Any, choice: Choice) -> None:
+        """Shortens calls like one that has been made, by what ran it."""
         if choice.is_final and not is_recomputed():
-            self.short.add(module, x, choice, module._options(x.dtype))
+            self.short.add(module, x, hx, choice, module._options(x.dtype))
 
-    def short_call(self, module: Any, x: Tensor) -> ShortCall | None:
-        """The short form of a call without initial states, or None where it has none, or none yet."""
+    def short_call(self, module: Any, x: Tensor, hx: Any) -> ShortCall | None:
+        """The short form of a call, or None where it has none, or none yet."""
         has_grad = torch.is_grad_enabled()
         if has_grad and self._first_passes:
             return None  # it may compute one of those again
-        call = self.short.get(module, x)
+        call = self.short.get(module, x, hx)
         if call is not None and not has_grad and module.training and self.on_cpu is None:
             self._first_passes[x.shape] = call.choice
         return call

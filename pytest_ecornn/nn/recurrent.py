@@ -66,18 +66,18 @@ class _Recurrent(nn.RNNBase):
             self._update_flat_weights()
             backend, self._notes = choose_traced(self, input, hx)
             return self._forward_by(backend, input, hx)
-        chooser, may_be_short = self._chooser, hx is None and type(input) is Tensor
+        chooser, may_be_short = self._chooser, type(input) is Tensor
         # Notes are set not by Module's __setattr__, which takes the host as long as all of this.
-        if may_be_short and (call := chooser.short_call(self, input)) is not None:
+        if may_be_short and (call := chooser.short_call(self, input, hx)) is not None:
             self.__dict__["_notes"] = call.choice.notes
-            return call.run(self, input)
+            return call.run(self, input, hx)
         if (choice := chooser.on_cpu) is None or type(input) is not Tensor or not input.is_cpu:
             self._update_flat_weights()  # whose gradients a choice depends on
             choice = chooser.choose(self, input, hx)
         self.__dict__["_notes"] = choice.notes
         results = self._forward_by(choice.backend, input, hx)
         if may_be_short:
-            chooser.remember(self, input, choice)
+            chooser.remember(self, input, hx, choice)
         return results
 
     def _forward_by(self, backend: str, input: Any, hx: Any) -> Any:

@@ -5,7 +5,7 @@ torch.nn.GRU's forward takes the host half as long again as torch.gru, which it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -47,7 +47,7 @@ class Choice(NamedTuple):
 
 
 class ShortCalls:
-    """The short calls of a module, which has no initial states in them and sequences of equal length."""
+    """The short calls of a module, on sequences of equal length."""
 
     def __init__(self) -> None:
         self._calls: dict[Hashable, ShortCall | None] = {}  # None: a call of that kind was made once
@@ -57,29 +57,29 @@ class ShortCalls:
         self._calls.clear()
         self._zeros.clear()
 
-    def get(self, module: Any, x: Tensor) -> ShortCall | None:
+    def get(self, module: Any, x: Tensor, hx: Any) -> ShortCall | None:
         """The short form of a call, or None where it has none, or none yet."""
         if not self._calls:
             return None
-        call = self._calls.get(_key(module, x))
+        call = self._calls.get(_key(module, x, hx))
         if call is None:
             return None
         weights = module._flat_weights
         if not all(map(is_, weights, module._parameters.values())):
             self.clear()  # others have taken the place of its parameters
             return None
-        return call if call.is_for(x, weights) else None
+        return call if call.is_for(x, _states_of(hx), weights) else None
 
-    def add(self, module: Any, x: Tensor, choice: Choice, how: RNNOptions) -> None:
+    def add(self, module: Any, x: Tensor, hx: Any, choice: Choice, how: RNNOptions) -> None:
         """Adds the short form of a call that has been made, at the second of its kind."""
-        key = _key(module, x)
+        key, states = _key(module, x, hx), _states_of(hx)
         if key not in self._calls:
             if len(self._calls) >= _MAX_CALLS:
                 self.clear()
             self._calls[key] = None
             return
         is_captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
-        if is_captured or x.dim() != 3 or torch._C._is_any_autocast_enabled() or not can_skip_dispatch((x,)):
+        if is_captured or x.dim() != 3 or torch._C._is_any_autocast_enabled() or not can_skip_dispatch((x, *states)):
             return
         weights = module._flat_weights
         if len(weights) != len(module._parameters) or not all(map(is_, weights, module._parameters.values())):
@@ -87,19 +87,24 @@ class ShortCalls:
         run: _TorchCall | _KernelCall
         if choice.called == "torch":
             run = _TorchCall(module, x, self._zeros)
-        elif (module.dropout > 0 and module.training) or not x.is_contiguous():
+        elif (module.dropout > 0 and module.training) or not all(one.is_contiguous() for one in (x, *states)):
             return
         else:
-            run = _KernelCall(module, x, how)
-        guard = _make_guard((x, *weights))
+            run = _KernelCall(module, x, states, how)
+        guard = _make_guard((x, *states, *weights))
         if guard is not None:
-            self._calls[key] = ShortCall(guard, run, choice)
+            self._calls[key] = ShortCall(guard, len(states) + len(weights), run, choice)
 
 
-def _key(module: Any, x: Tensor) -> Hashable:
+def _states_of(hx: Any) -> tuple[Tensor, ...]:
+    """The initial states of a call, none for None."""
+    return () if hx is None else (hx,) if type(hx) is Tensor else tuple(hx)
+
+
+def _key(module: Any, x: Tensor, hx: Any) -> Hashable:
     """What a short call depends on and its guard does not check."""
     return (
-        x.shape, x.requires_grad, module.training, torch.is_grad_enabled(), torch._C._is_any_autocast_enabled(),
+        x.shape, type(hx), x.requires_grad, module.training, torch.is_grad_enabled(), torch._C._is_any_autocast_enabled(),
         torch._C._get_deterministic_algorithms(), _rnn_precision(),
     )  # fmt: skip
 
@@ -117,18 +122,22 @@ def _make_guard(tensors: tuple[Tensor, ...]) -> Callable[..., bool] | None:
 
 
 class ShortCall:
-    """A call like one that was chosen and checked before. run: called with the module and x."""
+    """A call like one that was chosen and checked before.
 
-    __slots__ = ("_guard", "_runs_in_graphs", "choice", "run")
+    guard, tensors: of x and so many states and weights. run: called with the module, x and hx.
+    """
 
-    def __init__(self, guard: Callable[..., bool], run: Callable[[Any, Tensor], Any], choice: Choice):
-        self._guard, self.run, self.choice = guard, run, choice
+    __slots__ = ("_guard", "_runs_in_graphs", "_tensors", "choice", "run")
+
+    def __init__(self, guard: Callable[..., bool], tensors: int, run: Callable[[Any, Tensor, Any], Any], choice: Choice):
+        self._guard, self._tensors, self.run, self.choice = guard, tensors, run, choice
         self._runs_in_graphs = choice.called == choice.captured
 
-    def is_for(self, x: Tensor, weights: list[Tensor]) -> bool:
-        """Whether x, weights, modes and transforms are as they were, and no graph is captured that another backend runs in."""
+    def is_for(self, x: Tensor, states: tuple[Tensor, ...], weights: list[Tensor]) -> bool:
+        """Whether tensors, modes and transforms are as they were, and no graph is captured that another backend runs in."""
         return (
-            self._guard(x, *weights)
+            len(states) + len(weights) == self._tensors
+            and self._guard(x, *states, *weights)
             and forward_ad._current_level < 0
             and (self._runs_in_graphs or not torch.cuda.is_current_stream_capturing())
         )
@@ -160,9 +169,11 @@ class _TorchCall:
                 torch.cuda.current_stream(x.device).synchronize()  # other streams read them
         self._states = stored[key]
 
-    def __call__(self, module: Any, x: Tensor) -> Any:
+    def __call__(self, module: Any, x: Tensor, hx: Any) -> Any:
+        if hx is None:
+            hx = self._make_states() if self._states is None else self._states
         results = self._function(
-            x, self._make_states() if self._states is None else self._states, module._flat_weights, module.bias,
+            x, hx, module._flat_weights, module.bias,
             module.num_layers, module.dropout, module.training, module.bidirectional, module.batch_first,
         )  # fmt: skip
         return (results[0], results[1:]) if self._has_cells else results
@@ -173,19 +184,20 @@ class _KernelCall:
 
     __slots__ = ("_addresses", "_call", "_how", "_trains")
 
-    def __init__(self, module: Any, x: Tensor, how: RNNOptions):
-        self._how, self._trains = how, wants_gradient((x, *module._flat_weights))
-        self._plan_call(module, x)
+    def __init__(self, module: Any, x: Tensor, states: Sequence[Tensor], how: RNNOptions):
+        self._how, self._trains = how, wants_gradient((x, *states, *module._flat_weights))
+        self._plan_call(module, x, states)
 
-    def __call__(self, module: Any, x: Tensor) -> Any:
+    def __call__(self, module: Any, x: Tensor, hx: Any) -> Any:
+        given = _states_of(hx)
         if self._addresses != [weight.data_ptr() for weight in module._flat_weights]:
-            self._plan_call(module, x)
-        output, *states = self._call(x)
+            self._plan_call(module, x, given)
+        output, *states = self._call(x, given)
         return output, tuple(states) if len(states) > 1 else states[0]
 
-    def _plan_call(self, module: Any, x: Tensor) -> None:
+    def _plan_call(self, module: Any, x: Tensor, states: Sequence[Tensor]) -> None:
         weights: list[Tensor | None] = module._flat_weights
         self._addresses = [weight.data_ptr() for weight in module._flat_weights]
         if not module.bias:
             weights = [one for i in range(0, len(weights), 2) for one in (*weights[i : i + 2], None, None)]
-        self._call = CheckedCall(x, weights, self._how, self._trains)
+        self._call = CheckedCall(x, states, weights, self._how, self._trains)

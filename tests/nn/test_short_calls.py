@@ -35,9 +35,9 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
     for of in (short_calls._TorchCall, short_calls._KernelCall):
 
-        def run(self: Any, module: Any, x: Tensor, usual: Any = of.__call__) -> Any:
+        def run(self: Any, module: Any, x: Tensor, hx: Any, usual: Any = of.__call__) -> Any:
             found.append(x)
-            return usual(self, module, x)
+            return usual(self, module, x, hx)
 
         monkeypatch.setattr(of, "__call__", run)
     return found
@@ -140,6 +140,36 @@ def test_whatever_changes_is_heeded(change: str) -> None:
         parameter.requires_grad_(other.requires_grad)
     repeat(reference, module, x if isinstance(x, Tensor) else None)
     repeat(reference, module, some())
+
+
+@of_each
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("trains", [False, True])
+def test_states_that_are_carried_on(cell: str, trains: bool, taken: list[Any]) -> None:
+    reference, module = both(cell, num_layers=2, bidirectional=True)
+    states: list[Any] = [None, None]
+    with torch.set_grad_enabled(trains):
+        for _ in range(5):
+            x, outputs = some(), []
+            for i, one in enumerate((reference, module)):
+                output, hx = one(x, states[i])
+                states[i] = hx.detach() if isinstance(hx, Tensor) else tuple(one.detach() for one in hx)
+                outputs.append((output, states[i]))
+            torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
+    assert len(taken) == 2  # the fourth and the fifth: the first has no states
+
+
+@pytest.mark.usefixtures("backend", "taken")
+def test_other_states_are_heeded() -> None:
+    reference, module = both("lstm")
+    h, c = some(1, B, H), some(1, B, H)
+    for states in [(h, c)] * 3 + [(h.requires_grad_(), c)] * 3 + [(some(H, B, 1).transpose(0, 2), c)] * 3 + [[h, c]]:
+        x = some()
+        torch.testing.assert_close(module(x, states), reference(x, states), rtol=1e-4, atol=1e-5)
+    for wrong in ((h, c, c), (h,), (h, c.double()), (h, some(1, B + 1, H)), h, (h, None)):
+        for one in (reference, module):
+            with pytest.raises((AttributeError, IndexError, RuntimeError, TypeError, ValueError)):
+                one(some(), wrong)
 
 
 @pytest.mark.usefixtures("backend")
