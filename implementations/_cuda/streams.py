@@ -11,7 +11,7 @@ import torch
 class _SideStream:
     """A stream beside another, used by no other, so that a capture includes nobody else's launches.
 
-    begin, end: events that each use records anew, as to make some takes the host longer than a launch.
+    begin, end: events that are recorded anew in each use. To create events takes the host longer than a launch.
     """
 
     def __init__(self, device: torch.device):

@@ -95,16 +95,16 @@ class CheckedCall:
     Raises as `run` does.
     """
 
-    __slots__ = ("how", "parameters", "plan", "trains")
+    __slots__ = ("parameters", "plan", "trains")
 
     def __init__(self, x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], how: RNNOptions, trains: bool):
         self.plan = get_plan(how, x.shape, len(weights), hidden_size_of(weights), x.dtype, x.device, trains, lengths=False)
         self.plan.check(first, weights, None)
-        self.parameters, self.how, self.trains = FrozenParameters(weights), how, trains
+        self.parameters, self.trains = FrozenParameters(weights), trains
 
     def __call__(self, x: Tensor, first: Sequence[Tensor]) -> Sequence[Tensor]:
         if self.trains:
-            found: Sequence[Tensor] = _apply_directly(self, len(first), None, self.how, x, *first, *self.parameters)
+            found: Sequence[Tensor] = _apply_directly(self, len(first), None, self.plan.stack.how, x, *first, *self.parameters)
             return found
         return forward.run(self.plan, x, first, self.parameters, None)[0]
 
@@ -112,7 +112,7 @@ class CheckedCall:
 class _Differentiable(torch.autograd.Function):
     """Gradient of persistent_forward.
 
-    Its arguments: a checked call, or whether the call is unobserved, the number of states, lengths, How, x, states, weights.
+    Its arguments: a checked call or whether the call is unobserved, the number of states, lengths, options, x, states, weights.
     """
 
     @staticmethod

@@ -67,7 +67,7 @@ def _fake_forward(x: Tensor, first: Tensor | None, lengths: Any, resets: Any, *o
     compute = torch.promote_types(dtype, torch.float32)
     kept = (*x.shape[:2], hidden) if saves and compute != dtype else (0,)
     output = x.new_empty((*x.shape[:2], hidden), dtype=dtype)
-    return output, x.new_empty((batch, hidden), dtype=dtype), x.new_empty(kept, dtype=compute)
+    return output, x.new_empty((batch, hidden), dtype=dtype), x.new_empty(kept, dtype=compute if saves else dtype)
 
 
 def _fake_backward(x: Tensor, first: Tensor | None, kept: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:

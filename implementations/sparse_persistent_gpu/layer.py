@@ -147,15 +147,13 @@ class Layer:
         """Gradients of W_hh's non-zeros, 0 elsewhere, and of the biases, where they are wanted."""
         rows = d_gates.flatten(0, 1)
         begin = given.initial_states[0] if given.initial_states else None
-        of_h = rows
-        if d_product is not None:  # GRU multiplies by W_hn before r does
-            of_h = torch.cat((rows[:, : 2 * self.hidden], d_product.flatten(0, 1)), 1)
+        of_product = None if d_product is None else d_product.flatten(0, 1)
         found: list[Tensor | None] = [None, None, None]
         if wanted[1] or wanted[2]:
-            of_product = None if d_product is None else d_product.flatten(0, 1)
             of_ih, of_hh = bias_gradients(rows, of_product)
             found[1:] = of_ih if wanted[1] else None, of_hh if wanted[2] else None
-        if wanted[0]:
+        if wanted[0]:  # GRU multiplies by W_hn before r does
+            of_h = rows if of_product is None else torch.cat((rows[:, : 2 * self.hidden], of_product), 1)
             before = shifted_states(kept.output, begin, given.lengths, self._batch_first, self._is_reverse).flatten(0, 1)
             with held(rows, self._kind.tf32):
                 found[0] = matmul_tn(of_h, before, self._kind.tf32).masked_fill_(~self._mask, 0)

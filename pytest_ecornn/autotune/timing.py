@@ -114,7 +114,7 @@ def _measure(
 
 
 def _warm_up(arms: dict[str, list[_Arm]], lengths: int, result: Measurement) -> list[str]:
-    """Warms candidates up at a length after the other; returns those that are worth more, others keep what was timed."""
+    """Warms all candidates up at one length, then those that are not hopeless at the next; returns the latter."""
     rivals = list(arms)
     for i in range(lengths):
         for name in rivals:

@@ -96,8 +96,8 @@ class BackendChooser:
     def short_call(self, module: Any, x: Tensor, hx: Any) -> ShortCall | None:
         """The short form of a call, or None where it has none, or none yet."""
         has_grad = torch.is_grad_enabled()
-        if has_grad and self._first_passes:
-            return None  # it may compute one of those again
+        if has_grad and x.shape in self._first_passes:
+            return None  # it may compute that one again
         call = self.short.get(module, x, hx)
         if call is not None and not has_grad and module.training and self.on_cpu is None:
             self._first_passes[x.shape] = call.choice

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pytest_ecornn.nn.recurrent import GRU, LSTM, RNN
+from pytest_ecornn.nn.recurrent import GRU, LSTM, RNN, _Recurrent
 from pytest_ecornn.nn.scan import MinGRU, MinLSTM
 
 __all__ = ["gru", "lstm", "mingru", "minlstm", "rnn"]
@@ -59,8 +59,9 @@ def _call(cls: type[Any], input: Any, weights: Mapping[str, Tensor], hx: Any, op
     try:
         return torch.func.functional_call(module, dict(weights), (input, hx, resets), strict=True)
     finally:
-        if isinstance(module, nn.RNNBase):
-            module._init_flat_weights()  # or it would hold the caller's weights
+        if isinstance(module, _Recurrent):
+            module._init_flat_weights()  # or it would hold the caller's weights, as would its short calls
+            module._chooser.short.clear()
 
 
 def _shape(cls: type[Any], weights: Mapping[str, Tensor]) -> tuple[tuple[str, Any], ...]:

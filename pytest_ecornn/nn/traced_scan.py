@@ -13,6 +13,7 @@ from pytest_ecornn.implementations._common.input_projection import gate_products
 from pytest_ecornn.implementations._cuda.compile import skip_reason
 from pytest_ecornn.implementations.scan_cpu.ops import scan as scan_on_cpu
 from pytest_ecornn.implementations.scan_gpu.ops import scan as scan_on_gpu
+from pytest_ecornn.nn.calls import missing_transform
 from pytest_ecornn.reference.precision import current
 
 _MAX_INDEX = 2**30  # of the kernels on a GPU
@@ -20,7 +21,7 @@ _MAX_INDEX = 2**30  # of the kernels on a GPU
 
 def traced_backend(module: Any, x: Tensor) -> str | None:
     """The scan that runs a traced layer, or None where its layers are left out of the graph. x: [T, B, I] or [B, T, I]."""
-    if x.device.type not in ("cpu", "cuda"):
+    if x.device.type not in ("cpu", "cuda") or missing_transform():
         return None
     steps, batch = (x.shape[1], x.shape[0]) if module.batch_first else x.shape[:2]
     if x.is_cuda and (steps >= _MAX_INDEX or batch * module.weight_ih_l0.shape[0] >= _MAX_INDEX):

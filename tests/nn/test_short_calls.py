@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations
+from torch.autograd import forward_ad
+from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint
 
 from pytest_ecornn.nn import short_calls
+from pytest_ecornn.reference.precision import fp32_precision
 from tests.helpers import nn_kernels, persistent
 from tests.helpers.nn_modules import MODULES, tensors
 from tests.helpers.requirements import needs_compiler, needs_gpu
@@ -113,6 +117,11 @@ def test_dropout_is_drawn_anew(taken: list[Any]) -> None:
     assert torch.equal(outputs[2], outputs[3])
 
 
+class Twice(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+
 CHANGES = {
     "another T": lambda module: some(T + 1, B, I),
     "another B": lambda module: some(T, B + 1, I),
@@ -123,23 +132,121 @@ CHANGES = {
     "its values": lambda module: setattr(module.weight_hh_l0, "data", module.weight_hh_l0.data.mul_(2)),
     "frozen": lambda module: module.requires_grad_(False),
     "weight_norm": lambda module: parametrizations.weight_norm(module, "weight_hh_l0") and None,
+    "the last parameter parametrized": lambda module: (
+        parametrize.register_parametrization(module, "bias_hh_l0", Twice()) and None
+    ),
+    "a parameter over the same memory": lambda module: setattr(
+        module, "weight_hh_l0", nn.Parameter(module.weight_hh_l0.detach())
+    ),
+    "assigned": lambda module: module.load_state_dict(module.state_dict(), assign=True) and None,
+    "dropout of one layer": lambda module: setattr(module, "dropout", 0.5),
     "a gradient of x": lambda module: some().requires_grad_(),
 }
 
 
-@pytest.mark.usefixtures("backend", "taken")
+@pytest.mark.usefixtures("backend")
+@pytest.mark.filterwarnings("ignore:dropout option adds dropout after all but last recurrent layer")
 @pytest.mark.parametrize("change", CHANGES)
-def test_whatever_changes_is_heeded(change: str) -> None:
+def test_whatever_changes_is_heeded(change: str, taken: list[Any]) -> None:
     reference, module = both()
     repeat(reference, module)
+    assert taken
     x = CHANGES[change](module)
-    if change == "weight_norm":
-        parametrizations.weight_norm(reference, "weight_hh_l0")
+    for name, parametrized in (("weight_hh_l0", "weight_norm"), ("bias_hh_l0", "the last parameter parametrized")):
+        if change == parametrized and name.startswith("weight"):
+            parametrizations.weight_norm(reference, name)
+        elif change == parametrized:
+            parametrize.register_parametrization(reference, name, Twice())
     reference.load_state_dict(module.state_dict())
     for parameter, other in zip(reference.parameters(), module.parameters(), strict=True):
         parameter.requires_grad_(other.requires_grad)
     repeat(reference, module, x if isinstance(x, Tensor) else None)
     repeat(reference, module, some())
+    if parametrize.is_parametrized(module):
+        for one in (reference, module):
+            parametrize.remove_parametrizations(one, next(iter(one.parametrizations)))  # type: ignore[arg-type]
+        before = len(taken)
+        repeat(reference, module)
+        assert len(taken) == before + 1
+
+
+@pytest.mark.usefixtures("backend")
+def test_another_layout_and_another_dropout() -> None:
+    reference, module = both(num_layers=2)
+    x = some(B, B, I)
+    repeat(reference, module, x)
+    for one in (reference, module):
+        one.batch_first = True
+    repeat(reference, module, x)
+    module.dropout = 1.0
+    reference.dropout = 1.0
+    repeat(reference, module, x)
+    for one in (reference, module):
+        one.eval()
+    repeat(reference, module, x)
+
+
+@pytest.mark.usefixtures("backend")
+def test_a_learned_first_state(taken: list[Any]) -> None:
+    reference, module = both()
+    h = nn.Parameter(some(1, B, H))
+    for _ in range(4):
+        x, gradients = some(), []
+        for one in (reference, module):
+            output = one(x, h)[0]
+            gradients.append(torch.autograd.grad(output.cos().sum(), (h, *one.parameters())))
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+    assert len(taken) == 2
+
+
+@pytest.mark.usefixtures("backend")
+def test_one_tensor_as_both_states_is_given_up(taken: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    usual = short_calls._make_guard
+    monkeypatch.setattr(short_calls, "_make_guard", lambda tensors: made.append(1) or usual(tensors))
+    reference, module = both("lstm")
+    z = torch.zeros(1, B, H)
+    for _ in range(5):
+        x = some()
+        torch.testing.assert_close(module(x, (z, z)), reference(x, (z, z)), rtol=1e-4, atol=1e-5)
+    assert len(made) == 1
+    assert not taken
+
+
+@pytest.mark.usefixtures("backend")
+def test_a_call_without_gradients_does_not_end_those_with(taken: list[Any]) -> None:
+    reference, module = both()
+    repeat(reference, module)
+    with torch.no_grad():
+        module(some(T + 1, B, I))
+    before = len(taken)
+    repeat(reference, module)
+    assert len(taken) == before + 3
+
+
+@pytest.mark.usefixtures("backend")
+def test_replaced_parameters_are_not_held(taken: list[Any]) -> None:
+    reference, module = both()
+    repeat(reference, module)
+    old = weakref.ref(module.weight_hh_l0)
+    module.load_state_dict(module.state_dict(), assign=True)
+    repeat(reference, module, some(T + 1, B, I))
+    gc.collect()
+    assert old() is None
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch 2.11 uses it
+def test_forward_mode_takes_the_long_way(taken: list[Any]) -> None:
+    reference, module = both()
+    repeat(reference, module)
+    x, tangent, found = some(), some(), []
+    with forward_ad.dual_level():
+        for one in (reference, module):
+            output = one(forward_ad.make_dual(x, tangent))[0]
+            found.append(forward_ad.unpack_dual(output).tangent)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    assert len(taken) == 1
 
 
 @of_each
@@ -163,9 +270,14 @@ def test_states_that_are_carried_on(cell: str, trains: bool, taken: list[Any]) -
 def test_other_states_are_heeded() -> None:
     reference, module = both("lstm")
     h, c = some(1, B, H), some(1, B, H)
-    for states in [(h, c)] * 3 + [(h.requires_grad_(), c)] * 3 + [(some(H, B, 1).transpose(0, 2), c)] * 3 + [[h, c]]:
-        x = some()
-        torch.testing.assert_close(module(x, states), reference(x, states), rtol=1e-4, atol=1e-5)
+    leaf, strided = h.clone().requires_grad_(), some(H, B, 1).transpose(0, 2)
+    for states in [(h, c)] * 3 + [(leaf, c)] * 3 + [(strided, c)] * 3 + [[h, c]]:
+        x, results = some(), []
+        for one in (reference, module):
+            output, final = one(x, states)
+            loss, inputs = output.cos().sum(), [state for state in states if state.requires_grad]
+            results.append((output, final, torch.autograd.grad(loss, [*inputs, *one.parameters()])))
+        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
     for wrong in ((h, c, c), (h,), (h, c.double()), (h, some(1, B + 1, H)), h, (h, None)):
         for one in (reference, module):
             with pytest.raises((AttributeError, IndexError, RuntimeError, TypeError, ValueError)):
@@ -284,16 +396,15 @@ def test_where_torch_has_no_guards_every_call_is_long(monkeypatch: pytest.Monkey
 def test_on_a_gpu(cell: str, backend: str, taken: list[Any]) -> None:
     reference, module = both(cell, "cuda", num_layers=2)
     module._backend = backend
-    for precision in ("ieee", "tf32"):
-        torch.backends.cudnn.rnn.fp32_precision = precision
-        for _ in range(4):
-            x = some(device="cuda")
-            found, wanted = tensors(module(x)), tensors(reference(x))
-            torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-2 if precision == "tf32" else 1e-4)
-    torch.backends.cudnn.rnn.fp32_precision = "ieee"
+    for precision in ("tf32", "ieee"):
+        with fp32_precision("rnn", precision):
+            for _ in range(4):
+                x = some(device="cuda")
+                near = 1e-2 if precision == "tf32" else 1e-4
+                torch.testing.assert_close(tensors(module(x)), tensors(reference(x)), rtol=near, atol=near)
     assert len(taken) >= 2
     x, graph = some(device="cuda"), torch.cuda.CUDAGraph()
-    with torch.no_grad():
+    with torch.no_grad(), fp32_precision("rnn", "ieee"):
         for _ in range(3):
             module(x)
         with torch.cuda.graph(graph):

@@ -92,6 +92,18 @@ def test_another_backend_breaks_the_graph(backend: str, monkeypatch: pytest.Monk
         torch.compile(MinGRU(I, H, backend=backend), backend="eager", fullgraph=True)(x)
 
 
+@of_each
+def test_torch_func_within_a_compiled_function(kind: Any) -> None:
+    module, x = kind(I, H), torch.randn(T, B, I)
+    parameters = {name: value.detach() for name, value in module.named_parameters()}
+
+    def loss(given: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(module, given, (x,))[0].cos().sum()  # type: ignore[no-any-return]
+
+    gradients = torch.func.grad(loss)
+    torch.testing.assert_close(torch.compile(gradients, backend="aot_eager")(parameters), gradients(parameters))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("has_masks", [False, True])
 def test_the_op_is_as_torch_wants_it(dtype: torch.dtype, has_masks: bool) -> None:
@@ -101,6 +113,8 @@ def test_the_op_is_as_torch_wants_it(dtype: torch.dtype, has_masks: bool) -> Non
     given = x, first, *masks, "minlstm", dtype, False, True, False
     outcome = torch.library.opcheck(torch.ops.pytest_ecornn.scan_cpu_forward.default, given)
     assert set(outcome.values()) == {"SUCCESS"}
+    without = x.detach(), first.detach(), *given[2:]
+    assert set(torch.library.opcheck(torch.ops.pytest_ecornn.scan_cpu_forward.default, without).values()) == {"SUCCESS"}
     output = ops.scan(x, first, *masks, "minlstm", dtype, False, True)[0]
     (gradient,) = torch.autograd.grad(output.float().square().sum(), x, create_graph=True)
     with pytest.raises(NotImplementedError, match="differentiable once"):

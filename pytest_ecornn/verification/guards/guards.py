@@ -65,8 +65,8 @@ class Redzones:
 
     def find_overwrite(self) -> str:
         """Describes the first block that was written outside its tensor; empty if none was."""
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()  # other streams filled some
+        for device in {block.memory.device for block in self._blocks if block.memory.is_cuda}:
+            torch.cuda.synchronize(device)  # other streams filled some
         return next(filter(None, map(_damage, self._blocks)), "")
 
 
