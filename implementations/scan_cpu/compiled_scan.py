@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pytest_ecornn.contract import cells
 from pytest_ecornn.implementations._common.autograd_ops import differentiable_once
+from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim
 
 _LINE_CHANNELS = 32  # a tile's width is a multiple: whole cache lines of every dtype
 _WIDEST_TILE = 1024  # its state stays in the first-level cache
@@ -209,7 +210,7 @@ def scan(
     how: Scan, x: Tensor, first: Tensor | None, lengths: Tensor | None, resets: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Output and final state [B, H] from pre-activations and initial state [B, H], differentiable where that is asked for."""
-    x = x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+    x = contiguous_last_dim(x)
     if torch.is_grad_enabled() and (x.requires_grad or (first is not None and first.requires_grad)):
         output, final = _Differentiable.apply(how, x, first, lengths, resets)  # type: ignore[no-untyped-call]
         return output, final

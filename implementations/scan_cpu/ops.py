@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pytest_ecornn.contract import cells
 from pytest_ecornn.implementations._common.autograd_ops import differentiable_once, register_autograd
+from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim
 from pytest_ecornn.implementations.scan_cpu.compiled_scan import Scan, make_plan
 
 _MASKS = "Tensor? lengths, Tensor? resets"
@@ -36,16 +37,12 @@ def _gates_of(cell: str) -> int:
     return len(cells.get(cell).gates)
 
 
-def _contiguous(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
-
-
 def _forward(
     x: Tensor, first: Tensor | None, lengths: Tensor | None, resets: Tensor | None, *options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output, final state, and the output before it was rounded where backward needs it, else without elements."""
     *how, saves = options
-    output, final, kept = _scan_of(x, *how).forward(_contiguous(x), first, lengths, resets, saves)
+    output, final, kept = _scan_of(x, *how).forward(contiguous_last_dim(x), first, lengths, resets, saves)
     if kept is output:
         return output, final, output.new_empty(0)
     if lengths is not None:  # steps after the end, which nobody wrote
@@ -58,7 +55,7 @@ def _backward(
     x: Tensor, first: Tensor | None, kept: Tensor, lengths: Tensor | None, resets: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor]:
     d_output, d_final, *how = rest
-    return _scan_of(x, *how).backward(_contiguous(x), first, kept, lengths, resets, d_output, d_final)
+    return _scan_of(x, *how).backward(contiguous_last_dim(x), first, kept, lengths, resets, d_output, d_final)
 
 
 def _fake_forward(x: Tensor, first: Tensor | None, lengths: Any, resets: Any, *options: Any) -> tuple[Tensor, Tensor, Tensor]:

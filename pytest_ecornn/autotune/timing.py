@@ -170,7 +170,7 @@ def _extrapolated(arms: Sequence[_Arm], lengths: Sequence[int], steps: int) -> T
     As called a step more takes as long as between the two lengths.
     """
     if len(arms) == 1:
-        scale = 1.0 if len(lengths) == 1 else steps / lengths[0]
+        scale = steps / lengths[0]
         return Timing(arms[0].called_us * scale, arms[0].device_us * scale)
     device_us = arms[1].device_us * steps / lengths[1]
     return Timing(max(_linear([arm.called_us for arm in arms], lengths, steps), device_us), device_us)

@@ -73,16 +73,15 @@ class BackendChooser:
             type(rows),
         )
         choice = self._choices.get(key)
-        is_final = choice is not None
         if choice is None:
-            choice, is_final = self._choose(key, module, input, rows, hx)
+            choice = self._choose(key, module, input, rows, hx)
         elif choice.called == "torch" and not self._first_passes and not choice.is_captured:
             return choice  # torch.nn runs under any transform
         elif missing_transform() is not None:
-            return _choose(module, input, rows, hx)[0]._replace(is_final=False)
+            return _choose(module, input, rows, hx)._replace(is_final=False)
         if is_recomputed():
             return self._as_first(self._first_passes.get(sizes, choice), choice, module, input, rows, hx)
-        if not is_final or (not has_grad and module.training):
+        if not choice.is_final or (not has_grad and module.training):
             self._first_passes[sizes] = choice
         elif self._first_passes:
             self._first_passes.pop(sizes, None)
@@ -91,7 +90,7 @@ class BackendChooser:
     def remember(self, module: Any, x: Tensor, hx: Any, choice: Choice) -> None:
         """Shortens calls like one that has been made, by what ran it."""
         if choice.is_final and not is_recomputed():
-            self.short.add(module, x, hx, choice, module._options(x.dtype))
+            self.short.add(module, x, hx, choice)
 
     def short_call(self, module: Any, x: Tensor, hx: Any) -> ShortCall | None:
         """The short form of a call, or None where it has none, or none yet."""
@@ -108,13 +107,13 @@ class BackendChooser:
         is_run = first.called == "torch" or not _refusal_of_sizes(module, input, rows, hx)
         return first if is_run else choice
 
-    def _choose(self, key: Hashable, module: Any, input: Any, rows: Tensor, hx: Any) -> tuple[Choice, bool]:
-        choice, is_final = _choose(module, input, rows, hx)
-        if is_final:
+    def _choose(self, key: Hashable, module: Any, input: Any, rows: Tensor, hx: Any) -> Choice:
+        choice = _choose(module, input, rows, hx)
+        if choice.is_final:
             if len(self._choices) >= _MAX_CHOICES:
                 self.forget()
             self._choices[key] = choice
-        return choice._replace(is_final=is_final), is_final
+        return choice
 
 
 def _requires_grad(weights: list[Tensor | None]) -> bool:
@@ -140,20 +139,20 @@ def _elsewhere(module: Any, device: torch.device) -> Choice:
     return choice
 
 
-def _choose(module: Any, input: Any, rows: Tensor, hx: Any) -> tuple[Choice, bool]:
-    """The choice of a kind of call, and whether it is final."""
+def _choose(module: Any, input: Any, rows: Tensor, hx: Any) -> Choice:
+    """The choice of a kind of call."""
     backend = module._backend
     choice = without_timing(module, input, rows, hx, checks_sizes=backend == "persistent_gpu")
     if choice is not None:
-        return choice, missing_transform() is None
+        return choice._replace(is_final=missing_transform() is None)
     if backend == "persistent_gpu":
-        return Choice(backend, backend, backend), True
+        return Choice(backend, backend, backend)
     timed = _module_problem(module, input, rows, hx)
     mode = "heuristic" if backend == "heuristic" else ""
     has_data = type(rows) in (Tensor, nn.Parameter)  # not so of torch's FakeTensor
     names = NAMES if timed.torch_refusal is None else ("persistent_gpu",)
     decision, is_final = select(timed.problem, rows.device, timed.choices, names, mode, can_time=has_data)
-    return Choice(decision.called, decision.device, decision.notes()), is_final
+    return Choice(decision.called, decision.device, decision.notes(), is_final)
 
 
 def without_timing(module: Any, input: Any, rows: Tensor, hx: Any, checks_sizes: bool = True) -> Choice | None:

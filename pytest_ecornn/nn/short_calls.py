@@ -15,7 +15,6 @@ from torch.autograd import forward_ad
 
 from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch, wants_gradient
 from pytest_ecornn.implementations.persistent_gpu.ops import CheckedCall
-from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from pytest_ecornn.reference.precision import reader
 
 _MAX_CALLS, _MAX_MISSES = 256, 8
@@ -72,7 +71,7 @@ class ShortCalls:
             return None
         return call if call.is_for(x, _states_of(hx), weights) else None
 
-    def add(self, module: Any, x: Tensor, hx: Any, choice: Choice, how: RNNOptions) -> None:
+    def add(self, module: Any, x: Tensor, hx: Any, choice: Choice) -> None:
         """Adds the short form of a call that has been made, at the second of its kind."""
         weights: list[Tensor] = module._flat_weights
         parameters = map(module._parameters.get, module._flat_weights_names)
@@ -99,7 +98,7 @@ class ShortCalls:
         elif (module.dropout > 0 and module.training) or not all(one.is_contiguous() for one in (x, *states)):
             return
         else:
-            run = _KernelCall(module, x, states, how)
+            run = _KernelCall(module, x, states)
         guard, misses = _make_guard((x, *states, *weights)), 0 if earlier is None else earlier.misses + 1
         if guard is None or misses > _MAX_MISSES or not guard(x, *states, *weights):  # which takes no tensor twice
             self._calls[key] = "never"
@@ -199,8 +198,8 @@ class _KernelCall:
 
     __slots__ = ("_how", "_planned", "_trains")
 
-    def __init__(self, module: Any, x: Tensor, states: Sequence[Tensor], how: RNNOptions):
-        self._how, self._trains = how, wants_gradient((x, *states, *module._flat_weights))
+    def __init__(self, module: Any, x: Tensor, states: Sequence[Tensor]):
+        self._how, self._trains = module._options(x.dtype), wants_gradient((x, *states, *module._flat_weights))
         self._planned = self._plan(module, x, states)
 
     def __call__(self, module: Any, x: Tensor, hx: Any) -> Any:
