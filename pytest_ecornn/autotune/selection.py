@@ -65,13 +65,13 @@ def select(
     make: Callable[[], Choices],
     names: Collection[str],
     mode: str = "",
-    can_time: bool = True,
+    obstacle: str = "",
 ) -> tuple[Decision, bool]:
     """The decision of a problem, and whether it is final: one that is not must be asked for again in the next call.
 
     make: called where no decision is stored. names: of all candidates that a problem may have. mode: as ECORNN_AUTO, "" for
-    what that says. can_time: False for a call whose tensors have no data. Raises ValueError for a frozen file that is none,
-    OSError for one that cannot be read.
+    what that says. obstacle: why the caller cannot time, or "". Raises ValueError for a frozen file that is none, OSError for
+    one that cannot be read.
     """
     mode = mode or os.environ.get("ECORNN_AUTO") or MEASURE
     key = problem.key
@@ -93,7 +93,7 @@ def select(
     elif frozen := os.environ.get("ECORNN_DECISIONS"):
         decision = _lacking(frozen, key, device, choices)
     else:
-        return _timed(problem, device, choices, place, "" if can_time else "tensors have no data")
+        return _timed(problem, device, choices, place, obstacle)
     _state.decisions[place] = decision
     return decision, True
 
@@ -169,9 +169,12 @@ def _cannot_time(device: torch.device) -> str:
     """Why nothing can be timed now, or ""."""
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return "a graph is being captured"
-    if torch.compiler.is_compiling():
-        return "torch.compile traces the call"
     return "autograd recomputes the call" if is_recomputed() else ""
+
+
+def no_data(x: torch.Tensor) -> str:
+    """Why a call of x cannot be timed, or "": torch's FakeTensor and other subclasses may have no data."""
+    return "" if type(x) in (torch.Tensor, torch.nn.Parameter) else "tensors have no data"
 
 
 def is_recomputed() -> bool:

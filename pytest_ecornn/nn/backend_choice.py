@@ -7,18 +7,18 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from pytest_ecornn.autotune import Problem, select
-from pytest_ecornn.autotune.selection import is_recomputed
-from pytest_ecornn.contract import Case, cells
+from pytest_ecornn.autotune import select
+from pytest_ecornn.autotune.selection import is_recomputed, no_data
+from pytest_ecornn.contract import cells
 from pytest_ecornn.implementations._common.autograd_ops import wants_gradient
 from pytest_ecornn.nn.calls import autocast_of, missing_transform
-from pytest_ecornn.nn.kernel_limits import next_power_of_2, refusal_of_sizes
-from pytest_ecornn.nn.module_candidates import NAMES, ModuleProblem
+from pytest_ecornn.nn.kernel_limits import is_static, next_power_of_2, refusal_of_sizes
+from pytest_ecornn.nn.module_problem import batch_of, is_tf32, kind_of, module_problem, options_of, requires_grad
 from pytest_ecornn.nn.short_calls import Choice, ShortCall, ShortCalls
-from pytest_ecornn.reference.precision import current, is_autocast, reader
+from pytest_ecornn.reference.precision import reader
 
 _MAX_CHOICES = 256
 _rnn_precision = reader("rnn")
@@ -64,7 +64,7 @@ class BackendChooser:
             sizes,
             dtype,
             rows.get_device(),
-            has_grad and (_requires_grad(module._flat_weights), rows.requires_grad),
+            has_grad and (requires_grad(module._flat_weights), rows.requires_grad),
             module.training,
             hx is not None and _of_states(hx),
             torch._C._get_deterministic_algorithms(),
@@ -116,12 +116,6 @@ class BackendChooser:
         return choice
 
 
-def _requires_grad(weights: list[Tensor | None]) -> bool:
-    """Whether any weight requires a gradient; quick where the first does."""
-    first = weights[0]
-    return (first is not None and first.requires_grad) or wants_gradient(weights)
-
-
 def _of_states(hx: Any) -> tuple[Any, ...]:
     """Dimensions of initial states, and whether they require gradients."""
     return tuple([(state.dim(), state.requires_grad) for state in cells.unpack_state(hx)])
@@ -147,11 +141,11 @@ def _choose(module: Any, input: Any, rows: Tensor, hx: Any) -> Choice:
         return choice._replace(is_final=missing_transform() is None)
     if backend == "persistent_gpu":
         return Choice(backend, backend, backend)
-    timed = _module_problem(module, input, rows, hx)
+    refusal = partial(_refusal_of_sizes, module, input, rows, hx)
+    batch_sizes = input.batch_sizes if isinstance(input, PackedSequence) else None
+    timed = module_problem(options_of(module), kind_of(module, input, rows, hx), refusal, batch_sizes)
     mode = "heuristic" if backend == "heuristic" else ""
-    has_data = type(rows) in (Tensor, nn.Parameter)  # not so of torch's FakeTensor
-    names = NAMES if timed.torch_refusal is None else ("persistent_gpu",)
-    decision, is_final = select(timed.problem, rows.device, timed.choices, names, mode, can_time=has_data)
+    decision, is_final = select(timed.problem, rows.device, timed.choices, timed.candidate_names, mode, obstacle=no_data(rows))
     return Choice(decision.called, decision.device, decision.notes(), is_final)
 
 
@@ -189,7 +183,7 @@ def _refusal(module: Any, device: torch.device) -> str | None:
 def _refusal_of_sizes(module: Any, input: Any, rows: Tensor, hx: Any) -> str | None:
     """Why the kernels do not run a call of those sizes and that dtype, or None."""
     device, batch = rows.device, batch_of(module, input)
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and not is_static(batch):
         batch = next_power_of_2(batch)  # fewer graphs are made
     size = module.mode, batch, module.hidden_size
     if not refusal_of_sizes(*size, rows.dtype, device, torch.is_grad_enabled(), False):
@@ -200,56 +194,5 @@ def _refusal_of_sizes(module: Any, input: Any, rows: Tensor, hx: Any) -> str | N
     return reason
 
 
-def batch_of(module: Any, input: Any) -> int:
-    if isinstance(input, PackedSequence):
-        return int(input.batch_sizes[0])
-    return 1 if input.dim() == 2 else input.shape[0 if module.batch_first else 1]
-
-
-def _module_problem(module: Any, input: Any, rows: Tensor, hx: Any) -> ModuleProblem:
-    is_packed, weight = isinstance(input, PackedSequence), module._flat_weights[0]
-    steps = len(input.batch_sizes) if is_packed else input.shape[1 if module.batch_first and input.dim() == 3 else 0]
-    dtype = rows.dtype if weight is None else weight.dtype
-    autocast = torch.get_autocast_dtype(rows.device.type) if is_autocast(rows.device) else None
-    weight_grad = torch.is_grad_enabled() and _requires_grad(module._flat_weights)
-    x_grad = torch.is_grad_enabled() and wants_gradient([rows, *cells.unpack_state(hx)])
-    case = Case(
-        cell=module.mode.lower(), steps=steps, batch=batch_of(module, input), input_size=module.input_size,
-        hidden_size=module.hidden_size, layers=module.num_layers, bidirectional=module.bidirectional, bias=module.bias,
-        dtype=dtype_name(rows.dtype), precision="tf32" if is_tf32(rows.dtype) else "ieee", device=str(rows.device),
-        batch_first=module.batch_first, ragged=is_packed, has_state=hx is not None,
-        mode="training" if x_grad or weight_grad else "inference",
-    )  # fmt: skip
-    problem = Problem(
-        case=case, caller="module", x_grad=x_grad, weight_grad=weight_grad, dropout=module.training and module.dropout > 0,
-        autocast="" if autocast is None else f"{dtype_name(autocast)}_of_{dtype_name(dtype)}",
-        evaluation=not module.training, deterministic=torch.are_deterministic_algorithms_enabled(),
-    )  # fmt: skip
-    refusal = partial(_refusal_of_sizes, module, input, rows, hx)
-    sizes = input.batch_sizes if is_packed else None
-    return ModuleProblem(problem, partial(_on_meta, module, dtype), refusal, rows.device, autocast, sizes)
-
-
-def _on_meta(module: Any, dtype: torch.dtype, backend: str) -> nn.RNNBase:
-    """A module of the same options without data, by a backend. No subclass of a user's."""
-    options = {"nonlinearity": module.nonlinearity} if module.mode.startswith("RNN") else {}
-    own = next(cls for cls in type(module).__mro__ if "_torch_class" in vars(cls))
-    made: nn.RNNBase = own(
-        module.input_size, module.hidden_size, module.num_layers, bias=module.bias, batch_first=module.batch_first,
-        dropout=module.dropout, bidirectional=module.bidirectional, device="meta", dtype=dtype, backend=backend, **options,
-    )  # fmt: skip
-    return made
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """The name of a dtype in a Case."""
-    return str(dtype).removeprefix("torch.")
-
-
 def _is_run_by_kernels(device: torch.device) -> bool:
     return device.type == "cuda"
-
-
-def is_tf32(dtype: torch.dtype) -> bool:
-    """Whether products of a dtype run in TF32 now."""
-    return dtype == torch.float32 and current("rnn") == "tf32"

@@ -24,6 +24,14 @@ def refusal_of_sizes(*given: Any) -> str | None:
     return cached_refusal(*given)
 
 
+def is_static(size: int) -> bool:
+    """Whether a size is one number in the graph that torch.compile makes, and does not vary."""
+    from torch.fx.experimental.symbolic_shapes import has_static_value  # which takes 0.3 s to import
+
+    static: bool = has_static_value(size)
+    return static
+
+
 def next_power_of_2(size: int) -> int:
     """The least power of 2 from 8 on that is no smaller."""
     found = 8

@@ -72,7 +72,7 @@ class ModuleProblem:
     """
 
     problem: Problem
-    make: Callable[[str], nn.RNNBase]
+    make: Callable[[str], Any]
     refusal: Callable[[], str | None]
     device: torch.device
     autocast: torch.dtype | None
@@ -84,6 +84,11 @@ class ModuleProblem:
 
     def choices(self) -> Choices:
         return module_choices(self._computed_case, self.device, self._make_call, self.refusal(), self.torch_refusal)
+
+    @property
+    def candidate_names(self) -> tuple[str, ...]:
+        """The backends that a decision may name."""
+        return NAMES if self.torch_refusal is None else ("persistent_gpu",)
 
     @property
     def torch_refusal(self) -> str | None:
@@ -117,7 +122,7 @@ class ModuleProblem:
 
         def call() -> object:
             with torch.set_grad_enabled(self.case.training), self._autocast():
-                output, _ = module.forward(x, hx)
+                output, _ = module.run_eagerly(x, hx)
                 if not leaves:
                     return output
                 output = output.data if isinstance(output, PackedSequence) else output

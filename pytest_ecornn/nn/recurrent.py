@@ -22,9 +22,10 @@ from pytest_ecornn.contract import State, cells
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
-from pytest_ecornn.nn.backend_choice import BackendChooser, is_tf32
+from pytest_ecornn.nn.backend_choice import BackendChooser
 from pytest_ecornn.nn.calls import autocast_of, map_states, run_packed
 from pytest_ecornn.nn.cudnn_weights import flatten_bfloat16
+from pytest_ecornn.nn.module_problem import is_tf32
 from pytest_ecornn.nn.traced_choice import choose_traced
 
 __all__ = ["GRU", "LSTM", "RNN"]
@@ -54,8 +55,8 @@ class _Recurrent(nn.RNNBase):
         torch.backends.cudnn.rnn says so, and an H that fits on the chip. A weight that requires no gradient costs nothing.
 
         With backend "auto" the first call of a kind times the kernels and torch.nn for milliseconds, and stores what it chose.
-        resets: must be None; not implemented. Double backward (create_graph=True) runs a loop over time. Under torch.compile
-        the kernels run a batch of B where they run the next power of 2.
+        resets: must be None; not implemented. Double backward (create_graph=True) runs a loop over time. torch.compile times
+        while it traces; graphs of T or B that vary run what the cost models choose.
 
         Raises what torch.nn raises, and NotImplementedError for resets; with backend "persistent_gpu" ValueError where the
         kernels do not run; where they run RuntimeError if an earlier launch is known to have given up.
@@ -66,6 +67,10 @@ class _Recurrent(nn.RNNBase):
             self._update_flat_weights()
             backend, self._notes = choose_traced(self, input, hx)
             return self._forward_by(backend, input, hx)
+        return self.run_eagerly(input, hx)
+
+    def run_eagerly(self, input: Any, hx: Any = None) -> Any:
+        """Runs `forward` without torch.compile, whatever it traces at the time."""
         chooser, may_be_short = self._chooser, type(input) is Tensor
         # Notes are set not by Module's __setattr__, which takes the host as long as all of this.
         if may_be_short and (call := chooser.short_call(self, input, hx)) is not None:

@@ -18,7 +18,7 @@ from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
 from pytest_ecornn.autotune import select
-from pytest_ecornn.autotune.selection import is_recomputed
+from pytest_ecornn.autotune.selection import is_recomputed, no_data
 from pytest_ecornn.contract import Case, Implementation, Layer, cells
 from pytest_ecornn.implementations._common.autograd_ops import wants_gradient
 from pytest_ecornn.implementations.auto import layer_problem, switch_when_captured
@@ -217,7 +217,7 @@ class _Scan(nn.Module):
             return BuiltLayer(_build_by(backend, case, weights), backend, note), True
         mode = "heuristic" if backend == "heuristic" else ""
         decision, is_final = select(
-            layer_problem(case), x.device, partial(make_choices, case, weights), implementations(), mode
+            layer_problem(case), x.device, partial(make_choices, case, weights), implementations(), mode, obstacle=no_data(x)
         )
         if first_pass is not None:
             return BuiltLayer(_build_by(first_pass, case, weights), first_pass, first_pass), False

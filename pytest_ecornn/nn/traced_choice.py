@@ -1,4 +1,4 @@
-"""Chooses what runs a call of RNN, LSTM or GRU that torch.compile traces, where nothing can be timed."""
+"""Chooses what runs a call of RNN, LSTM or GRU that torch.compile traces: the fastest on the device, as for a CUDA graph."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from pytest_ecornn.autotune import Problem
-from pytest_ecornn.contract import Case
-from pytest_ecornn.nn.backend_choice import batch_of, dtype_name, is_tf32, without_timing
-from pytest_ecornn.nn.kernel_limits import next_power_of_2
-from pytest_ecornn.nn.module_candidates import module_choices, torch_refusal
+from pytest_ecornn.autotune import ranks, select
+from pytest_ecornn.autotune.selection import HEURISTIC, MEASURE
+from pytest_ecornn.nn.backend_choice import without_timing
+from pytest_ecornn.nn.kernel_limits import is_static, next_power_of_2
+from pytest_ecornn.nn.module_problem import CallKind, ModuleOptions, kind_of, module_problem, options_of
 
-_TRACED_STEPS = 64
+_VARYING_STEPS = 64
 
 
 def choose_traced(module: Any, input: Any, hx: Any) -> tuple[str, str]:
-    """The backend of a call that torch.compile traces, and its note. Nothing is timed: the heuristic chooses."""
+    """The backend of a call that torch.compile traces, and its note.
+
+    Of sizes that do not vary it is the stored winner on the device; the candidates are timed while the call is traced where
+    none is stored. Of T or B that vary, and of a PackedSequence, it is the heuristic's choice, of T = _VARYING_STEPS.
+    """
     rows = input.data if isinstance(input, PackedSequence) else input
     if not isinstance(rows, Tensor):
         return "torch", "torch"
@@ -27,28 +31,33 @@ def choose_traced(module: Any, input: Any, hx: Any) -> tuple[str, str]:
     if choice is not None:
         return choice.captured, choice.notes
     backend: str = module._backend
-    if backend != "persistent_gpu":
-        settings = torch.is_grad_enabled(), module.training, torch.are_deterministic_algorithms_enabled()
-        options = (module.num_layers, module.bidirectional, module.bias, is_tf32(rows.dtype), *settings)
-        sizes = next_power_of_2(batch_of(module, input)), module.input_size, module.hidden_size
-        backend = _decided(module.mode, *sizes, rows.dtype, rows.device, *options)
-    return backend, f"{backend}; chosen without timing, as torch.compile traced the call"
+    if backend == "persistent_gpu":
+        return backend, backend
+    steps, batch, *others = kind_of(module, input, rows, hx)
+    is_fixed = rows is input and is_static(steps) and is_static(batch)
+    sizes = (steps, batch) if is_fixed else (0, next_power_of_2(batch))
+    return _decided(backend, *options_of(module), *sizes, *others)  # type: ignore[no-any-return]
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _decided(
-    mode: str, batch: int, width: int, hidden: int, dtype: torch.dtype, device: torch.device, layers: int,
-    bidirectional: bool, bias: bool, tf32: bool, trains: bool, in_training: bool, deterministic: bool,
-) -> str:  # fmt: skip
-    """The heuristic's choice for a compiled module at T = _TRACED_STEPS, as a graph may be for any T."""
-    case = Case(
-        cell=mode.lower(), steps=_TRACED_STEPS, batch=batch, input_size=width, hidden_size=hidden, layers=layers, bias=bias,
-        bidirectional=bidirectional, dtype=dtype_name(dtype), precision="tf32" if tf32 else "ieee", device=str(device),
-        mode="training" if trains else "inference",
-    )  # fmt: skip
-    problem = Problem(
-        case=case, caller="module", weight_grad=trains, evaluation=not in_training, deterministic=deterministic
-    )  # fmt: skip
-    mode = os.environ.get("ECORNN_AUTO", "measure")
-    choices = module_choices(case, device, None, None, torch_refusal(problem, case))
-    return mode if mode in choices.runnable else choices.heuristic
+def _decided(backend: str, *values: Any) -> tuple[str, str]:
+    """The backend of a graph, and its note. values: of ModuleOptions and CallKind, of sizes that vary with T 0."""
+    count = len(ModuleOptions._fields)
+    options, kind = ModuleOptions(*values[:count]), CallKind(*values[count:])
+    is_fixed = kind.steps > 0
+    kind = kind._replace(is_packed=False, steps=kind.steps or _VARYING_STEPS)
+    timed = module_problem(options, kind, lambda: None, None)
+    forced = os.environ.get("ECORNN_AUTO") or MEASURE
+    mode = HEURISTIC if backend == HEURISTIC or (forced == MEASURE and not is_fixed) else forced
+    decision, _ = select(timed.problem, kind.device, timed.choices, timed.candidate_names, mode, _obstacle())
+    name = decision.device
+    if not is_fixed and mode == HEURISTIC:
+        return name, f"{name}; chosen without timing, as torch.compile traced sizes that vary"
+    return name, f"{name} compiled; " * (name != decision.called) + decision.notes()
+
+
+def _obstacle() -> str:
+    """Why nothing can be timed while a call is traced, or ""."""
+    if torch.compiler.is_exporting():
+        return "torch.export traces the call"  # with cuDNN disabled
+    return "" if ranks.store() is None else "ranks may trace at different times"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pytest_ecornn.autotune import Problem, freeze, selection, store
 from pytest_ecornn.autotune.decision import Decision, Timing, fastest
@@ -283,14 +284,17 @@ def test_timing_is_switched_off(
     assert planted.winner() == "a"  # a forced decision is none for later
 
 
-def test_while_nothing_can_be_timed_the_heuristic_chooses_for_now(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_nothing_can_be_timed_the_heuristic_chooses_for_now() -> None:
     planted = Planted(FAST_B, heuristic="a")
-    for can_time, reason in ((True, "torch.compile traces the call"), (False, "tensors have no data")):
-        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-        decision, is_final = planted.select(can_time=can_time)
-        assert (decision.called, decision.reason, is_final) == ("a", reason, False)
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: False)
+    decision, is_final = planted.select(obstacle="tensors have no data")
+    assert (decision.called, decision.reason, is_final) == ("a", "tensors have no data", False)
     assert planted.winner() == "b"
+
+
+def test_what_has_no_data_is_not_timed() -> None:
+    with FakeTensorMode():
+        assert selection.no_data(torch.ones(2)) == "tensors have no data"
+    assert selection.no_data(torch.ones(2)) == selection.no_data(torch.nn.Parameter(torch.ones(2))) == ""
 
 
 def test_while_a_graph_is_captured_the_heuristic_chooses_for_now(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,8 +40,8 @@ class Planted:
 
         return call
 
-    def select(self, problem: Problem = PROBLEM, mode: str = "", can_time: bool = True) -> tuple[Decision, bool]:
-        return select(problem, CPU, self.choices, self.sleeps_ms, mode, can_time)
+    def select(self, problem: Problem = PROBLEM, mode: str = "", obstacle: str = "") -> tuple[Decision, bool]:
+        return select(problem, CPU, self.choices, self.sleeps_ms, mode, obstacle)
 
     def winner(self, **options: str) -> str:
         return self.select(**options)[0].called  # type: ignore[arg-type]
