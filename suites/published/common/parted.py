@@ -157,9 +157,9 @@ class ReportPlan:
             found[name] = start + seconds * spent / sum(chosen.values())
         return found
 
-    def main(self, description: str, arguments: Sequence[str] | None) -> int:
-        """The command. Returns its exit code."""
-        parser = self._parser(description)
+    def main(self, description: str, arguments: Sequence[str] | None, *options: argparse.ArgumentParser) -> int:
+        """The command, which takes the given options as well. Returns its exit code."""
+        parser = self._parser(description, options)
         given = parser.parse_args(arguments)
         if given.join and (given.parts or given.resume):
             parser.error(f"--join and {'--parts' if given.parts else '--resume'} exclude each other")
@@ -172,8 +172,8 @@ class ReportPlan:
         except (OSError, ValueError) as error:
             parser.error(str(error))
 
-    def _parser(self, description: str) -> argparse.ArgumentParser:
-        parser = argparse.ArgumentParser(prog=self.name, description=description)
+    def _parser(self, description: str, options: Sequence[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+        parser = argparse.ArgumentParser(prog=self.name, description=description, parents=options)
         parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where the report and its plots go")
         parser.add_argument("--seconds", type=float, default=self.seconds, help="after which nothing more is begun")
         groups = {group: f"{group} is of {name}" for name, part in self.parts.items() for group in part.groups}

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from math import ceil
-from random import Random
 from typing import Any
 from unittest.mock import patch
 
@@ -17,13 +15,12 @@ from pytest_ecornn.autotune import Decision, selection, store
 from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common.alternating import Replay
+from pytest_ecornn.suites.published.common.wall_clock import Calls, sample
 from pytest_ecornn.suites.published.selection_parts.modules import AUTO, backends, make_call, make_module
 from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
 
 _BLOCK_US = 2500.0
-_UNTIMED = 2  # calls before a block
 ROUNDS = 9
-Calls = Mapping[str, Callable[[], Any]]
 
 
 @dataclass(frozen=True)
@@ -137,34 +134,9 @@ def _first_call(call: Callable[[], Any], device: torch.device) -> tuple[float, i
 
 
 def _column(calls: Calls, device: torch.device, confidence: float, rounds: int, choice: str) -> Column:
-    samples = sample(calls, device, rounds)
+    samples = sample(calls, device, rounds, _BLOCK_US)
     times_us = {name: median_interval(of_name) for name, of_name in samples.items()}
     others = [name for name in calls if name != AUTO]
     best = min(others, key=lambda name: times_us[name][0])
     over = {name: paired_ratio(samples[name], samples[AUTO], confidence) for name in (others[0], best)}
     return Column(choice, times_us, over[others[0]], over[best], best)
-
-
-def sample(calls: Calls, device: torch.device, rounds: int) -> dict[str, list[float]]:
-    """Times in us of alternating blocks of each call, by the wall clock, the device idle before and after."""
-    counts = {name: max(1, min(64, ceil(_BLOCK_US / max(_block_us(call, 2, device), 1.0)))) for name, call in calls.items()}
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    order, random = list(calls), Random(0)
-    for _ in range(rounds):
-        random.shuffle(order)  # none is always after the same one
-        for name in order:
-            for _ in range(_UNTIMED):
-                calls[name]()
-            samples[name].append(_block_us(calls[name], counts[name], device))
-    return samples
-
-
-def _block_us(call: Callable[[], Any], count: int, device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    for _ in range(count):
-        call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return (time.perf_counter() - start) * 1e6 / count

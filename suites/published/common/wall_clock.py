@@ -1,0 +1,44 @@
+"""Wall-clock times of calls that take turns in blocks, the device idle before and after each block."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from math import ceil
+from random import Random
+from typing import Any
+
+import torch
+
+_UNTIMED = 2  # calls before a block
+_MOST_CALLS = 64  # in a block
+Calls = Mapping[str, Callable[[], Any]]
+
+
+def sample(calls: Calls, device: torch.device, rounds: int, block_us: float) -> dict[str, list[float]]:
+    """Times in us of each call, one a round, by name. A block lasts about `block_us`, one call at least."""
+    counts = {name: _calls_per_block(call, device, block_us) for name, call in calls.items()}
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    order, random = list(calls), Random(0)
+    for _ in range(rounds):
+        random.shuffle(order)  # none is always after the same one
+        for name in order:
+            for _ in range(min(_UNTIMED, counts[name])):
+                calls[name]()
+            samples[name].append(_block_us(calls[name], counts[name], device))
+    return samples
+
+
+def _calls_per_block(call: Callable[[], Any], device: torch.device, block_us: float) -> int:
+    return max(1, min(_MOST_CALLS, ceil(block_us / max(_block_us(call, 2, device), 1.0))))
+
+
+def _block_us(call: Callable[[], Any], count: int, device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return (time.perf_counter() - start) * 1e6 / count

@@ -1,0 +1,59 @@
+"""EcoRNN's figure 4 on this machine: training throughput of its language models by their recurrent layers, and their losses.
+
+`python -m pytest_ecornn.suites.published.language_model --output FOLDER` writes FOLDER/language_model.md, .json and charts,
+anew after every row; --resume goes on after it. `--text FILE` trains on a text in place of drawn words.
+Source: EcoRNN, arXiv 1805.08899, figure 4.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
+from pytest_ecornn.suites.published.language_model_parts import loss_tables, losses, throughput, throughput_tables, words
+from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS
+from pytest_ecornn.suites.published.language_model_parts.words import Corpus
+
+VOCABULARIES = (10_000, 33_278)  # of PTB and of WikiText-2
+_WORDS = 200_000  # drawn
+
+
+def make_plan(corpora: Sequence[Corpus], device: str = "cuda") -> ReportPlan:
+    """The report on these corpora; losses are those of the first."""
+    rates = partial(throughput.measure, corpora=corpora, device=device)
+    curves, seeds = (
+        partial(measure, corpus=corpora[0], device=device) for measure in (losses.measure_curves, losses.measure_seeds)
+    )
+    return ReportPlan(
+        "language_model",
+        "EcoRNN's language models on this machine",
+        schema_version=1,
+        parts={
+            "words": Section(
+                rates, throughput_tables.render, 0.6, throughput_tables.figures, throughput.Row, True, tuple(PRECISIONS)
+            ),
+            "losses": Section(curves, loss_tables.render_curves, 0.3, row=losses.CurveRow, is_resumable=True),
+            "seeds": Section(seeds, loss_tables.render_seeds, 0.1, row=losses.SeedRow, is_resumable=True),
+        },
+        order=("words", "losses", "seeds"),
+        seconds=540.0,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = argparse.ArgumentParser(add_help=False)
+    help_text = "whose words the models train on; else they are drawn by Zipf's law, of vocabularies of 10,000 and 33,278"
+    options.add_argument("--text", type=Path, metavar="FILE", help=help_text)
+    text: Path | None = options.parse_known_args(arguments)[0].text
+    try:
+        corpora = [words.read(text)] if text else [words.zipf(vocabulary, _WORDS) for vocabulary in VOCABULARIES]
+    except (OSError, ValueError) as error:
+        options.error(str(error))
+    return make_plan(corpora).main((__doc__ or "").splitlines()[0], arguments, options)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

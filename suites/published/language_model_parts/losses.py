@@ -1,0 +1,149 @@
+"""Losses of the language models by their recurrent layers: curves beside float64, and means of seeds with dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from statistics import fmean, stdev
+
+import torch
+
+from pytest_ecornn.reference.precision import fp32_precision
+from pytest_ecornn.suites.published.common.optional import reason
+from pytest_ecornn.suites.published.common.parted import measure_each
+from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE, DEFAULT, OURS, YARDSTICK
+from pytest_ecornn.suites.published.language_model_parts.throughput import HIDDEN
+from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS, ModelSizes, Training
+from pytest_ecornn.suites.published.language_model_parts.words import Corpus
+from pytest_ecornn.verification.comparison import MAX_FACTOR, MAX_FLOOR, RMS_FACTOR, RMS_FLOOR, precision_eps
+
+STEPS, SEEDS, LAST = 200, 5, 50  # LAST: steps whose mean loss stands for a run with dropout
+CURVE_ARMS = (BASELINE, DEFAULT, *OURS)
+SEED_ARMS = (BASELINE, *OURS)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A run without dropout. rms, maximum: errors of its losses, relative to those in float64. reason: why there is none."""
+
+    rms: float = 0.0
+    maximum: float = 0.0
+    last: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class CurveRow:
+    """All curves of one model in one precision. limits: rms and maximum that the yardstick's own errors allow."""
+
+    sizes: ModelSizes
+    arms: dict[str, Curve] = field(default_factory=dict)
+    limits: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def label(self) -> str:
+        return f"2 x {self.sizes.hidden}, {self.sizes.precision}"
+
+    def agrees(self, name: str) -> bool:
+        curve = self.arms[name]
+        return not curve.reason and curve.rms <= self.limits[0] and curve.maximum <= self.limits[1]
+
+
+@dataclass(frozen=True)
+class SeedRow:
+    """Final losses of one model in one precision with dropout: of each arm one a seed, or the reason why it has none."""
+
+    sizes: ModelSizes
+    losses: dict[str, list[float]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        return f"2 x {self.sizes.hidden}, {self.sizes.precision}, dropout {self.sizes.dropout:g}"
+
+    def agrees(self, name: str) -> bool:
+        """Whether the mean is as far from the baseline's as both standard deviations together, or nearer."""
+        own, others = self.losses[name], self.losses[BASELINE]
+        return abs(fmean(own) - fmean(others)) <= stdev(own) + stdev(others)
+
+
+def models(corpus: Corpus, dropout: float) -> list[ModelSizes]:
+    """Both models in each precision."""
+    return [
+        ModelSizes(hidden, corpus.vocabulary, precision, dropout) for hidden, precision in product(HIDDEN[::-1], PRECISIONS)
+    ]
+
+
+def measure_curves(
+    deadline: float, earlier: Sequence[CurveRow] = (), *, corpus: Corpus, device: str = "cuda",
+    make: Callable[[Corpus, float], list[ModelSizes]] = models,
+) -> Iterator[CurveRow]:  # fmt: skip
+    """Earlier rows, then one for each other model; after `deadline` (of time.monotonic) the reason alone."""
+    yield from earlier
+    measured = {row.sizes for row in earlier}
+    yield from measure_each(
+        [sizes for sizes in make(corpus, 0.0) if sizes not in measured],
+        deadline,
+        lambda sizes: _curve_row(sizes, corpus, torch.device(device)),
+        lambda sizes, why: CurveRow(sizes, dict.fromkeys(CURVE_ARMS, Curve(reason=why))),
+    )
+
+
+def _curve_row(sizes: ModelSizes, corpus: Corpus, device: torch.device) -> CurveRow:
+    exact = torch.tensor(_losses(BASELINE, replace(sizes, precision="float64"), corpus, device), dtype=torch.float64)
+
+    def curve(name: str) -> Curve:
+        losses = torch.tensor(_losses(name, sizes, corpus, device), dtype=torch.float64)
+        errors = losses - exact
+        rms = float(errors.norm() / exact.norm())
+        return Curve(rms, float(errors.abs().max() / exact.abs().max()), float(losses[-1]))
+
+    yardstick = curve(YARDSTICK)
+    eps = precision_eps(sizes.layer_sizes(str(device)).case)
+    limits = (
+        RMS_FACTOR * yardstick.rms + RMS_FLOOR * eps / len(exact) ** 0.5,
+        MAX_FACTOR * yardstick.maximum + MAX_FLOOR * eps,
+    )
+    arms = {}
+    for name in CURVE_ARMS:
+        try:
+            arms[name] = curve(name)
+        except Exception as error:  # one arm's failure must not end the others' measurement
+            arms[name] = Curve(reason=reason(error))
+    return CurveRow(sizes, arms, limits)
+
+
+def measure_seeds(
+    deadline: float, earlier: Sequence[SeedRow] = (), *, corpus: Corpus, device: str = "cuda",
+    make: Callable[[Corpus, float], list[ModelSizes]] = models,
+) -> Iterator[SeedRow]:  # fmt: skip
+    """Yields rows as measure_curves does, with dropout and SEEDS runs of each arm."""
+    yield from earlier
+    measured = {row.sizes for row in earlier}
+    yield from measure_each(
+        [sizes for sizes in make(corpus, 0.5) if sizes not in measured],
+        deadline,
+        lambda sizes: _seed_row(sizes, corpus, torch.device(device)),
+        lambda sizes, why: SeedRow(sizes, {}, dict.fromkeys(SEED_ARMS, why)),
+    )
+
+
+def _seed_row(sizes: ModelSizes, corpus: Corpus, device: torch.device) -> SeedRow:
+    row = SeedRow(sizes)
+    for name in SEED_ARMS:
+        try:
+            runs = [_losses(name, sizes, corpus, device, seed) for seed in range(SEEDS)]
+            row.losses[name] = [fmean(losses[-LAST:]) for losses in runs]
+        except Exception as error:  # one arm's failure must not end the others' measurement
+            row.reasons[name] = reason(error)
+    return row
+
+
+def _losses(name: str, sizes: ModelSizes, corpus: Corpus, device: torch.device, seed: int = 0) -> list[float]:
+    """Losses of STEPS steps."""
+    with fp32_precision("rnn", sizes.products), fp32_precision("matmul", sizes.products):
+        training = Training(name, sizes, corpus.batches(sizes.steps, sizes.batch, STEPS, device), device, seed)
+        losses = torch.stack([training.step().clone() for _ in range(STEPS)])
+    result: list[float] = losses.double().tolist()
+    return result

@@ -1,0 +1,136 @@
+"""The recurrent layers that the language models are compared by: torch.nn's, this project's modules, and implementations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+
+import pytest_ecornn.nn
+from pytest_ecornn.contract import Case, Implementation, Layer, Weights
+from pytest_ecornn.reference.loop import ReferenceLoop
+from pytest_ecornn.run.discovery import discover
+
+BASELINE, DEFAULT, NONE, YARDSTICK = "nn.LSTM", "sequential", "no recurrent layer", "yardstick"
+OURS = ("transposed_gpu", "persistent_gpu", "auto")
+_MODULES = ("persistent_gpu", "auto")
+_SUFFIX = "_l0"
+
+
+@dataclass(frozen=True)
+class LayerSizes:
+    """T time steps, B sequences, L layers of H units. dtype, precision: a Case's, of what the layers compute in."""
+
+    steps: int
+    batch: int
+    hidden: int
+    layers: int
+    dropout: float
+    dtype: str
+    precision: str
+    device: str
+
+    @property
+    def case(self) -> Case:
+        """One of the layers."""
+        return Case(
+            cell="lstm", steps=self.steps, batch=self.batch, hidden_size=self.hidden, dtype=self.dtype,
+            precision=self.precision, device=self.device, has_state=True, mode="training",
+        )  # fmt: skip
+
+
+class NoLayer(nn.Module):
+    """The identity, in place of a recurrent layer: what is left of a training step without it."""
+
+    def forward(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        return x, state
+
+
+class ContractLSTM(nn.Module):
+    """Layers of an implementation, with torch.nn.LSTM's parameters, states and dropout between layers."""
+
+    def __init__(self, implementation: Implementation, sizes: LayerSizes):
+        super().__init__()
+        self._sizes, self._dtype = sizes, getattr(torch, sizes.dtype)
+        for parameter, value in nn.LSTM(sizes.hidden, sizes.hidden, sizes.layers).named_parameters():
+            self.register_parameter(parameter, nn.Parameter(value.detach()))
+        self.to(sizes.device)
+        weights = [_CastWeights(self, layer, self._dtype) for layer in range(sizes.layers)]
+        self._layers: list[Layer] = [implementation.build(sizes.case, one) for one in weights]
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """x: [T, B, H]. state: two of [L, B, H]."""
+        finals: list[Any] = []
+        with torch.autocast(x.device.type, enabled=False):
+            x, state = x.to(self._dtype), (state[0].to(self._dtype), state[1].to(self._dtype))
+            for number, layer in enumerate(self._layers):
+                if number:
+                    x = dropout(x, self._sizes.dropout, self.training)
+                x, final = layer(x, (state[0][number : number + 1], state[1][number : number + 1]), None)
+                finals.append(final)
+        hidden, cell = (torch.cat(of_layers) for of_layers in zip(*finals, strict=True))
+        return x, (hidden, cell)
+
+
+class _CastWeights(Weights):
+    """One layer's parameters under the names of a first layer, cast in each call as autocast casts them.
+
+    Cast ones stay in one place, as a layer may have made CUDA graphs that read them there.
+    """
+
+    def __init__(self, module: nn.Module, layer: int, dtype: torch.dtype):
+        ending = f"_l{layer}"
+        parameters: dict[str, Any] = dict(module.named_parameters())
+        super().__init__({name.removesuffix(ending) + _SUFFIX: parameters[name] for name in parameters if ending in name})
+        self._cast = {name: torch.empty_like(self._parameters[name], dtype=dtype) for name in self}
+
+    def __getitem__(self, name: str) -> Any:
+        parameter, cast = self._parameters[name], self._cast[name]
+        return parameter if parameter.dtype == cast.dtype else _CastInto.apply(parameter, cast)  # type: ignore[no-untyped-call]
+
+
+class _CastInto(torch.autograd.Function):
+    """Casts a parameter into memory that exists already."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: Tensor, cast: Tensor) -> Tensor:
+        ctx.dtype = parameter.dtype
+        return cast.copy_(parameter).detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.to(ctx.dtype), None
+
+
+def make_layer(name: str, sizes: LayerSizes, seed: int = 0) -> nn.Module:
+    """The layers by name, on the sizes' device, with torch.nn's initial values.
+
+    Raises Unsupported, or ValueError with the reason, where they do not run.
+    """
+    if name == NONE:
+        return NoLayer()
+    torch.manual_seed(seed)
+    initial = nn.LSTM(sizes.hidden, sizes.hidden, sizes.layers, dropout=sizes.dropout)
+    if name == BASELINE:
+        return initial.to(sizes.device)
+    layer = _module(name, sizes) if name in _MODULES else _of_implementation(name, sizes)
+    layer.load_state_dict(initial.state_dict())
+    return layer.to(sizes.device)
+
+
+def _module(name: str, sizes: LayerSizes) -> nn.Module:
+    return pytest_ecornn.nn.LSTM(sizes.hidden, sizes.hidden, sizes.layers, dropout=sizes.dropout, backend=name)
+
+
+def _of_implementation(name: str, sizes: LayerSizes) -> nn.Module:
+    if name == YARDSTICK:
+        return ContractLSTM(ReferenceLoop(), sizes)
+    if name == DEFAULT:
+        sizes = replace(sizes, precision="ieee")  # it has no TF32
+    implementation = discover([])[name].cls()
+    if reason := implementation.refusal(sizes.case):
+        raise ValueError(reason)
+    return ContractLSTM(implementation, sizes)

@@ -1,0 +1,125 @@
+"""A language model and its training step: embedding, recurrent layers, dropout, tied softmax, clipping, SGD.
+
+As EcoRNN trains on PTB: Zaremba et al., Recurrent Neural Network Regularization, arXiv 1409.2329, with tied weights.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, dropout, linear
+
+from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import NONE, LayerSizes, make_layer
+
+AUTOCAST = "bfloat16"
+PRECISIONS = ("float32", "tf32", AUTOCAST)
+LAYERS = 2
+_RATE, _MAX_NORM, _RANGE = 1.0, 0.25, 0.1
+_WARM_UP = 3
+
+
+@dataclass(frozen=True)
+class ModelSizes:
+    """H units, embedding and layers alike; V words; B sequences of T words. precision: of PRECISIONS, or float64."""
+
+    hidden: int
+    vocabulary: int
+    precision: str
+    dropout: float = 0.5
+    batch: int = 32
+    steps: int = 35
+
+    def layer_sizes(self, device: str) -> LayerSizes:
+        dtype = "float32" if self.precision == "tf32" else self.precision
+        precision = "tf32" if self.precision == "tf32" else "ieee"
+        return LayerSizes(self.steps, self.batch, self.hidden, LAYERS, self.dropout, dtype, precision, device)
+
+    @property
+    def products(self) -> str:
+        """The precision of float32 products that torch is set to; cuDNN takes tensor cores in bfloat16 only with TF32."""
+        return "ieee" if self.precision in ("float32", "float64") else "tf32"
+
+
+class LanguageModel(nn.Module):
+    """Logits [T, B, V] of the next word, and the states."""
+
+    def __init__(self, recurrent: nn.Module, sizes: ModelSizes):
+        super().__init__()
+        self.embedding = nn.Embedding(sizes.vocabulary, sizes.hidden)
+        nn.init.uniform_(self.embedding.weight, -_RANGE, _RANGE)
+        self.bias = nn.Parameter(torch.zeros(sizes.vocabulary))
+        self.recurrent, self._dropout = recurrent, sizes.dropout
+
+    def forward(self, words: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """words: int64 [T, B]."""
+        x = dropout(self.embedding(words), self._dropout, self.training)
+        output, state = self.recurrent(x, state)
+        return linear(dropout(output, self._dropout, self.training), self.embedding.weight, self.bias), state
+
+
+class Training:
+    """Steps of one model on batches of words [N, T + 1, B], in order and over again; states go on from step to step.
+
+    seed: of initial values and dropout. Raises what make_layer raises.
+    """
+
+    def __init__(self, name: str, sizes: ModelSizes, batches: Tensor, device: torch.device, seed: int = 0):
+        layer = make_layer(name, sizes.layer_sizes(str(device)), seed)
+        torch.manual_seed(seed + 1)
+        self.model = LanguageModel(layer, sizes).to(device, torch.float64 if sizes.precision == "float64" else torch.float32)
+        self._optimizer = torch.optim.SGD(self.model.parameters(), lr=_RATE)
+        self._batches, self._words, self._number = batches, batches[0].clone(), 0
+        shape = LAYERS, sizes.batch, sizes.hidden
+        self._state = tuple(torch.zeros(shape, device=device, dtype=self.model.bias.dtype) for _ in range(2))
+        self._casts, self._device, self._has_layer = sizes.precision == AUTOCAST, device, name != NONE
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._loss = torch.zeros((), device=device)
+
+    def step(self) -> Tensor:
+        """Trains on the next batch and returns its loss, a tensor that later steps may overwrite."""
+        self._words.copy_(self._batches[self._number % len(self._batches)])
+        self._number += 1
+        if self._graph is None:
+            self._loss = self._train()
+        else:
+            self._graph.replay()
+        return self._loss
+
+    def capture(self) -> None:
+        """Captures all of a step but the choice of words into a CUDA graph, which later steps replay."""
+        stream = torch.cuda.Stream(self._device)
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UP):
+                self.step()
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+        self._optimizer.zero_grad(set_to_none=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self._loss = self._train()
+        self._graph = graph
+
+    def notes(self) -> str:
+        """Returns what auto says of its choice, "" of other layers."""
+        notes = getattr(self.model.recurrent, "notes", None)
+        return notes() if notes else ""
+
+    def _train(self) -> Tensor:
+        self._optimizer.zero_grad(set_to_none=True)
+        with self._autocast():
+            logits, state = self.model(self._words[:-1], self._state)
+            loss = cross_entropy(logits.flatten(0, 1), self._words[1:].flatten())
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), _MAX_NORM)
+        self._optimizer.step()
+        if self._has_layer:
+            for before, after in zip(self._state, state, strict=True):
+                before.copy_(after.detach())
+        return loss.detach()
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self._device.type, torch.bfloat16) if self._casts else nullcontext()

@@ -1,0 +1,262 @@
+"""The report of language models: words, layers, training steps and losses on a CPU, and what the tables and charts say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_ecornn.implementations.sequential import Sequential
+from pytest_ecornn.results.statistics import Ratio
+from pytest_ecornn.suites.published import language_model
+from pytest_ecornn.suites.published.common.optional import NOT_REACHED
+from pytest_ecornn.suites.published.common.rebuilt import from_json
+from pytest_ecornn.suites.published.language_model_parts import (
+    loss_tables,
+    losses,
+    recurrent_layers,
+    throughput,
+    throughput_tables,
+    words,
+)
+from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import LayerSizes
+from pytest_ecornn.suites.published.language_model_parts.throughput import Arm, Configuration, Row
+from pytest_ecornn.suites.published.language_model_parts.training import ModelSizes, Training
+from tests.helpers.studies import cells_of
+
+CPU = torch.device("cpu")
+CORPUS = words.zipf(50, 3000)
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def small(precision: str = "float32", dropout: float = 0.0) -> ModelSizes:
+    return ModelSizes(16, CORPUS.vocabulary, precision, dropout, batch=4, steps=5)
+
+
+def test_words_follow_zipfs_law() -> None:
+    counts = words.zipf(10, 200_000).words.bincount(minlength=10).double()
+    expected = 1 / torch.arange(1, 11, dtype=torch.float64)
+    torch.testing.assert_close(counts / counts.sum(), expected / expected.sum(), rtol=0.05, atol=0.0)
+
+
+def test_a_texts_words_are_ranked(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("the cat the\n\n the dog\n")
+    corpus = words.read(tmp_path / "a.txt")
+    assert (corpus.vocabulary, corpus.source) == (4, "a.txt")
+    assert corpus.words.tolist() == [0, 2, 0, 1, 0, 3, 1]  # the, <eos>, cat, dog
+    (tmp_path / "b.txt").write_text("\n")
+    with pytest.raises(ValueError, match=r"b\.txt: expected a text of two words at least, got 0"):
+        words.read(tmp_path / "b.txt")
+
+
+def test_batches_go_on_where_the_one_before_ended() -> None:
+    corpus = words.Corpus(torch.arange(12), 12, "counting")
+    batches = corpus.batches(steps=3, batch=2, count=3, device=CPU)
+    assert batches.shape == (3, 4, 2)
+    assert batches[:, :, 0].tolist() == [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]]
+    assert batches[:, :, 1].tolist() == [[6, 7, 8, 9], [9, 10, 11, 0], [0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_layers_of_an_implementation_are_nn_lstm(dtype: str) -> None:
+    sizes = LayerSizes(5, 4, 16, 2, 0.0, dtype, "ieee", "cpu")
+    reference: Any = recurrent_layers.make_layer("nn.LSTM", sizes)
+    layer = recurrent_layers.ContractLSTM(Sequential(), sizes)
+    layer.load_state_dict(reference.state_dict())
+    x, state = torch.randn(5, 4, 16), (torch.randn(2, 4, 16), torch.randn(2, 4, 16))
+    for _ in range(2):  # cast parameters are where they were, of other values
+        for parameter in (*layer.parameters(), *reference.parameters()):
+            parameter.grad = None
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
+            results = [module(x, state) for module in (layer, reference)]
+        for output, _ in results:
+            output.float().square().sum().backward()
+        close = {"rtol": 0.05, "atol": 0.05} if dtype == "bfloat16" else {"rtol": 1e-4, "atol": 1e-4}
+        for mine, theirs in zip((results[0][0], *results[0][1]), (results[1][0], *results[1][1]), strict=True):
+            torch.testing.assert_close(mine.float(), theirs.float(), **close)
+        for mine, theirs in zip(layer.parameters(), reference.parameters(), strict=True):
+            assert mine.grad.dtype == torch.float32
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=0.1, atol=0.1 * float(theirs.grad.abs().max()))
+        for mine, theirs in zip(layer.parameters(), reference.parameters(), strict=True):
+            with torch.no_grad():
+                mine.mul_(0.5)
+                theirs.copy_(mine)
+
+
+def test_cast_parameters_stay_in_one_place() -> None:
+    layer = recurrent_layers.ContractLSTM(Sequential(), LayerSizes(5, 4, 16, 2, 0.0, "bfloat16", "ieee", "cpu"))
+    weights = recurrent_layers._CastWeights(layer, 1, torch.bfloat16)
+    assert list(weights) == ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"]
+    places = [{name: weights[name].data_ptr() for name in weights} for _ in range(2)]
+    assert places[0] == places[1]
+    assert torch.equal(weights["weight_hh_l0"], layer.weight_hh_l1.to(torch.bfloat16))
+
+
+def test_what_does_not_run_says_why() -> None:
+    with pytest.raises(ValueError, match="runs on a CUDA device"):
+        recurrent_layers.make_layer("transposed_gpu", small().layer_sizes("cpu"))
+
+
+def test_a_model_learns_what_repeats() -> None:
+    corpus = words.Corpus(torch.arange(3000) % 7, 50, "counting")
+    training = Training("nn.LSTM", small(), corpus.batches(5, 4, 64, CPU), CPU)
+    first, *_, last = (float(training.step()) for _ in range(300))
+    assert first == pytest.approx(3.9, abs=0.1)  # log 50
+    assert last < 2.5
+
+
+def test_states_go_on_from_step_to_step() -> None:
+    batches = CORPUS.batches(5, 4, 8, CPU)
+    training = Training("nn.LSTM", small(), batches, CPU)
+    training.step()
+    states = [state.clone() for state in training._state]
+    assert all(state.abs().max() > 0 for state in states)
+    training.step()
+    assert not torch.equal(states[0], training._state[0])
+
+
+def few(corpora: Any, precisions: Any) -> list[Configuration]:
+    return [Configuration(small(precision), way, words.ZIPF) for precision in precisions for way in throughput.STEP_KINDS]
+
+
+def test_a_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throughput, "_BLOCK_US", 500.0)
+    monkeypatch.setattr(throughput.measure, "__kwdefaults__", throughput.measure.__kwdefaults__ | {"make": few})
+    monkeypatch.setattr(losses, "STEPS", 20)
+    monkeypatch.setattr(losses, "LAST", 5)
+    for measure in (losses.measure_curves, losses.measure_seeds):
+        defaults = {"make": lambda corpus, dropout: [small("bfloat16", dropout)]}
+        monkeypatch.setattr(measure, "__kwdefaults__", measure.__kwdefaults__ | defaults)
+    plan = language_model.make_plan([CORPUS], "cpu")
+    plan.run(tmp_path, 300.0, ["words", "losses", "seeds"])
+    text = (tmp_path / "language_model.md").read_text()
+    (line,) = [one for one in cells_of(text, "2 x 16") if one[1] == "float32"]
+    assert line[4:6] == ["-", "-"]  # transposed_gpu, persistent_gpu
+    assert float(line[6].split()[0]) == pytest.approx(1.0, abs=0.5)  # auto is torch.nn's there
+    assert "- transposed_gpu, 3 rows, as 2 x 16, 50 words, float32, eager: ValueError: runs on a CUDA device" in text
+    assert "no CUDA graphs on cpu" in text
+    curves = {one[1]: one[7] for one in cells_of(text, "2 x 16, bfloat16")}
+    assert curves["nn.LSTM"] == curves["auto"] == curves["sequential"] == "yes"
+    assert {one[1]: one[4] for one in cells_of(text, "2 x 16, bfloat16, dropout 0.5")}["auto"] == "yes"
+    ElementTree.parse(tmp_path / "words_per_s_50_eager.svg")
+    before = json.loads((tmp_path / "language_model.json").read_text())
+    plan.run(tmp_path / "again", 300.0, ["words"], tmp_path / "language_model.json")
+    assert json.loads((tmp_path / "again/language_model.json").read_text())["rows"] == before["rows"]
+
+
+def test_what_is_not_reached_is_measured_later() -> None:
+    late = list(throughput.measure(0.0, [], ["tf32"], corpora=[CORPUS], device="cpu", make=few))
+    assert {arm.reason for row in late for arm in row.arms.values()} == {NOT_REACHED}
+    assert [row.label for row in late] == [f"2 x 16, 50 words, tf32, {way}, Zipf's law" for way in throughput.STEP_KINDS]
+
+
+def test_the_published_models_in_each_precision_and_way() -> None:
+    corpora = [words.zipf(vocabulary, 100) for vocabulary in language_model.VOCABULARIES[::-1]]
+    found = throughput.configurations(corpora)
+    assert len(found) == len(set(found)) == 2 * 2 * 3 * 2
+    assert str(found[0]) == "2 x 650, 10,000 words, float32, eager"
+    assert {one.sizes.precision for one in throughput.configurations(corpora, ["tf32"])} == {"tf32"}
+    assert [sizes.dropout for sizes in losses.models(corpora[0], 0.5)] == [0.5] * 6
+
+
+def made_up(auto: float, hidden: int = 650, vocabulary: int = 10_000, way: str = "eager") -> Row:
+    rates = {"nn.LSTM": 100.0, "sequential": 25.0, "transposed_gpu": 90.0, "auto": auto, "no recurrent layer": 400.0}
+
+    def ratio(rate: float, other: float) -> Ratio:
+        return Ratio(rate / other, rate / other * 0.99, rate / other * 1.01)
+
+    arms = {
+        name: Arm((rate,) * 3, {other: ratio(rate, rates[other]) for other in ("nn.LSTM", "sequential")}, "", f"{name} ran")
+        for name, rate in rates.items()
+    }
+    arms["persistent_gpu"] = Arm(reason="does not fit")
+    return Row(Configuration(ModelSizes(hidden, vocabulary, "float32"), way, words.ZIPF), arms)
+
+
+def test_tables_and_bars() -> None:
+    rows = [made_up(180.0), made_up(150.0, way="graph"), made_up(126.0, vocabulary=33_278), made_up(300.0, 200, way="graph")]
+    text = throughput_tables.render(rows)
+    bars = {one[1]: one[2:] for one in cells_of(text, "auto over nn.LSTM")}
+    assert bars["2 x 650, 10,000 words, float32, eager"] == ["1.80 [1.78, 1.82]", "at least 1.7", "yes"]
+    assert bars["2 x 650, 10,000 words, float32, graph"][1:] == ["at least 1.55", "no"]
+    assert bars["2 x 650, 33,278 words, float32, eager"][1:] == ["at least 1.25", "unclear"]
+    assert "2 x 200, 10,000 words, float32, graph" not in bars
+    assert cells_of(text, "transposed_gpu over nn.LSTM, lowest of 4")[0][4] == "no"
+    assert cells_of(text, "transposed_gpu over sequential, lowest of 4")[0][4] == "yes"
+    (line,) = [one for one in cells_of(text, "2 x 650") if one[6].startswith("1.80")]
+    assert line[2:4] == ["100", "0.25 [0.25, 0.25]"]
+    assert line[7:9] == ["4.00 [3.96, 4.04]", "75%"]
+    assert "- persistent_gpu, 4 rows, as 2 x 650, 10,000 words, float32, eager: does not fit" in text
+    assert "- 2 x 650, 10,000 words, float32, eager: auto ran" in text
+
+
+def test_charts_show_each_model_beside_the_papers_figure() -> None:
+    pictures = throughput_tables.figures([made_up(180.0), made_up(300.0, 200), made_up(150.0, way="graph")])
+    assert list(pictures) == ["words_per_s_10000_eager.svg", "words_per_s_10000_graph.svg"]
+    picture = ElementTree.fromstring(pictures["words_per_s_10000_eager.svg"])
+    texts = [text.text for text in picture.iter(f"{SVG}text")]
+    assert [one for one in texts if one and one.startswith(("2 x", "EcoRNN"))] == [
+        "2 x 650, float32", "2 x 200, float32", "EcoRNN's paper, Titan Xp, CUDA 8"
+    ]  # fmt: skip
+    assert texts.count("not run") == 2
+    assert "up to 1.50" in texts
+    widths = [float(bar.attrib["width"]) for bar in picture.iter(f"{SVG}rect") if "y" in bar.attrib]
+    assert len(widths) == 2 * 4 + 2
+    assert widths[3] / widths[1] == pytest.approx(1.8, abs=0.01)  # auto and nn.LSTM
+
+
+def test_rows_survive_json() -> None:
+    for row in (made_up(180.0), losses.CurveRow(small(), {"auto": losses.Curve(0.1, 0.2, 3.0)}, (1.0, 2.0))):
+        assert from_json(type(row), json.loads(json.dumps(asdict(row)))) == row
+    row = losses.SeedRow(small(), {"auto": [1.0, 2.0]}, {"transposed_gpu": "no"})
+    assert from_json(losses.SeedRow, json.loads(json.dumps(asdict(row)))) == row
+
+
+def test_losses_that_differ_are_said() -> None:
+    curves = {"nn.LSTM": losses.Curve(1e-7, 1e-6, 3.0), "auto": losses.Curve(3e-7, 1e-6, 3.0)}
+    text = loss_tables.render_curves([losses.CurveRow(small(), curves, (2e-7, 2e-6))])
+    assert [one[7] for one in cells_of(text, "2 x 16, float32")] == ["yes", "no"]
+    seeds = {"nn.LSTM": [3.0, 3.1, 3.2], "auto": [3.1, 3.2, 3.3], "persistent_gpu": [3.5, 3.6, 3.7]}
+    text = loss_tables.render_seeds([losses.SeedRow(small(), seeds, {"transposed_gpu": "does not run"})])
+    lines = {one[1]: one[2:] for one in cells_of(text, "2 x 16, float32, dropout 0")}
+    assert lines["auto"] == ["3.2000", "0.10", "yes"]
+    assert lines["persistent_gpu"][2] == "no"
+    assert lines["transposed_gpu"] == ["-", "-", "does not run"]
+
+
+def test_the_yardstick_multiplies_as_the_models_do() -> None:
+    layer: Any = recurrent_layers.make_layer("yardstick", small("tf32").layer_sizes("cpu"))
+    exact: Any = recurrent_layers.make_layer("sequential", small("tf32").layer_sizes("cpu"))
+    x, state = torch.randn(5, 4, 16), (torch.zeros(2, 4, 16), torch.zeros(2, 4, 16))
+    outputs = [module(x, state)[0].detach() for module in (layer, exact)]
+    difference = float((outputs[0] - outputs[1]).abs().max())
+    assert 1e-5 < difference < 1e-2
+
+
+def test_a_text_that_cannot_be_read_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        language_model.main(["--output", str(tmp_path), "--text", str(tmp_path / "none.txt")])
+    assert "none.txt" in capsys.readouterr().err
+
+
+def test_it_measures_on_a_gpu_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has one")
+    (tmp_path / "a.txt").write_text("a b\n")
+    assert language_model.main(["--output", str(tmp_path), "--text", str(tmp_path / "a.txt")]) == 2
+    assert "measures on a CUDA device" in capsys.readouterr().err
+
+
+def test_auto_notes_are_read_from_modules_alone() -> None:
+    batches = CORPUS.batches(5, 4, 2, CPU)
+    assert Training("nn.LSTM", small(), batches, CPU).notes() == ""
+    training = Training("auto", small(), batches, CPU)
+    training.step()
+    assert training.notes().startswith("torch")
+    assert isinstance(training.model.recurrent, nn.RNNBase)
