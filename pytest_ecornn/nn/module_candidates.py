@@ -122,7 +122,7 @@ class ModuleProblem:
 
         def call() -> object:
             with torch.set_grad_enabled(self.case.training), self._autocast():
-                output, _ = module.run_eagerly(x, hx)
+                output, _ = module.forward(x, hx)
                 if not leaves:
                     return output
                 output = output.data if isinstance(output, PackedSequence) else output

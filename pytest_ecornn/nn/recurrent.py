@@ -67,10 +67,6 @@ class _Recurrent(nn.RNNBase):
             self._update_flat_weights()
             backend, self._notes = choose_traced(self, input, hx)
             return self._forward_by(backend, input, hx)
-        return self.run_eagerly(input, hx)
-
-    def run_eagerly(self, input: Any, hx: Any = None) -> Any:
-        """Runs `forward` without torch.compile, whatever it traces at the time."""
         chooser, may_be_short = self._chooser, type(input) is Tensor
         # Notes are set not by Module's __setattr__, which takes the host as long as all of this.
         if may_be_short and (call := chooser.short_call(self, input, hx)) is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -49,11 +51,25 @@ def _decided(backend: str, *values: Any) -> tuple[str, str]:
     timed = module_problem(options, kind, lambda: None, None)
     forced = os.environ.get("ECORNN_AUTO") or MEASURE
     mode = HEURISTIC if backend == HEURISTIC or (forced == MEASURE and not is_fixed) else forced
-    decision, _ = select(timed.problem, kind.device, timed.choices, timed.candidate_names, mode, _obstacle())
+    with _as_called():
+        decision, _ = select(timed.problem, kind.device, timed.choices, timed.candidate_names, mode, _obstacle())
     name = decision.device
     if not is_fixed and mode == HEURISTIC:
         return name, f"{name}; chosen without timing, as torch.compile traced sizes that vary"
     return name, f"{name} compiled; " * (name != decision.called) + decision.notes()
+
+
+@contextmanager
+def _as_called() -> Iterator[None]:
+    """Clears torch's flag that it compiles, as it is the whole process's, and what is timed runs as it will be called."""
+    before = getattr(torch.compiler, "_is_compiling_flag", None)
+    if before is not None:
+        torch.compiler._is_compiling_flag = False
+    try:
+        yield
+    finally:
+        if before is not None:
+            torch.compiler._is_compiling_flag = before
 
 
 def _obstacle() -> str:

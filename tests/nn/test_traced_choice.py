@@ -34,6 +34,7 @@ def timed(undecided: object, by_kernels: None, monkeypatch: pytest.MonkeyPatch) 
     keys: list[str] = []
 
     def measured(problem: Any, device: torch.device, choices: Any) -> Decision:
+        assert not torch.compiler.is_compiling()  # or what is timed would not run as it is called
         for candidate in choices.candidates:
             candidate.make_call(problem.case.steps)()
         keys.append(problem.key)
