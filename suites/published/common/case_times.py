@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
+
 from pytest_ecornn.contract import Case
-from pytest_ecornn.measurement import measurement
-from pytest_ecornn.measurement.clocks import CudaEventTimer, CudaGraphTimer, Timer
+from pytest_ecornn.measurement import clocks, measurement
+from pytest_ecornn.measurement.clocks import CudaGraphTimer, Timer
 from pytest_ecornn.measurement.measurement import Arm, Timeable, gc_disabled
 from pytest_ecornn.measurement.pool import InputPool
-from pytest_ecornn.measurement.replay import GraphArm, graph_arms
+from pytest_ecornn.measurement.replay import MAX_CALL_SECONDS, GraphArm, graph_arms
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common.parted import measure_each
 from pytest_ecornn.suites.published.common.verified import failure_text, prepared
@@ -21,7 +23,7 @@ from pytest_ecornn.verification.verification import Candidate, expected
 
 CALLED, REPLAYED = "as called", "graph replay"
 TIMING_MODES = (CALLED, REPLAYED)
-NOT_CALLED = "not timed as called"
+NOT_CALLED, NO_GRAPHS = "not timed as called", "no CUDA graphs on a CPU"
 _SECONDS = 1.0  # for the fewest rounds that an interval needs; slower calls get fewer
 
 
@@ -54,7 +56,7 @@ class TimedComparison:
     """names: of the implementations that are timed. beside: those that the others' times are compared with.
 
     needed: the one without which a case is of no interest, and the others are not timed; none where empty. called: which cases
-    are timed as called too, beside replayed.
+    are timed as called too, beside replayed; those always are that have no replay, on a CPU or of long calls.
     """
 
     names: Sequence[str]
@@ -88,12 +90,9 @@ class TimedComparison:
         return Row(case, dict(zip(TIMING_MODES, times, strict=True)))
 
     def _called(self, case: Case, arms: Mapping[str, Arm | str]) -> dict[str, Cell]:
-        clock = CudaEventTimer(case.device)
-        if self.called(case):
+        clock = clocks.for_device(case.device)
+        if case.device == "cpu" or self.called(case) or _has_long_call(arms, clock):
             return self._timed(arms, clock)
-        for arm in arms.values():
-            if isinstance(arm, Arm):
-                arm.calibrate(clock)
         return {name: Cell(arm if isinstance(arm, str) else NOT_CALLED) for name, arm in arms.items()}
 
     def _timed(self, arms: Mapping[str, Timeable | str], clock: Timer) -> dict[str, Cell]:
@@ -112,8 +111,24 @@ class TimedComparison:
         return Cell("", median_interval(own), {other: paired_ratio(samples_us[other], own) for other in others})
 
 
+def _has_long_call(arms: Mapping[str, Arm | str], clock: Timer) -> bool:
+    """Calibrates the arms, which their capture needs; whether one's calls are too long for a graph."""
+    calibrated = [arm for arm in arms.values() if isinstance(arm, Arm)]
+    for arm in calibrated:
+        with torch.set_grad_enabled(arm.candidate.case.training):
+            arm.calibrate(clock)
+    return any(arm.seconds > MAX_CALL_SECONDS for arm in calibrated)
+
+
+def timing_mode(row: Row) -> str:
+    """Returns graph replay, or as called where that has times of more implementations."""
+    return max(reversed(TIMING_MODES), key=lambda way: sum(cell.time_us is not None for cell in row.cells[way].values()))
+
+
 def captured(arm: Arm) -> GraphArm | str:
     """Its graphs, or why there are none."""
+    if arm.candidate.case.device == "cpu":
+        return NO_GRAPHS
     graphs, missing = graph_arms([arm])
     return graphs[0] if graphs else missing[0]
 

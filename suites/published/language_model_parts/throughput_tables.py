@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from pytest_ecornn.suites.published.common.bar_chart import ChartBar, BarGroup, render_bars
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import Ratio
+from pytest_ecornn.suites.published.common.bar_chart import BarGroup, ChartBar, render_bars
 from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE, DEFAULT, NONE, OURS
 from pytest_ecornn.suites.published.language_model_parts.throughput import EAGER, GRAPH, STEP_KINDS, Row

@@ -1,6 +1,6 @@
 """Problems on which `auto` chooses: EcoRNN's language models, DeepBench's layers, and layers drawn from a distribution.
 
-DeepBench's sizes: github.com/baidu-research/DeepBench, Apache-2.0. Its layers have I = H, one layer, one direction.
+DeepBench's layers have I = H, one layer, one direction.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
+from pytest_ecornn.suites.published.deepbench_parts.problems import published
+
 PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 MODES = ("inference", "training")
 MIN_CELLS = ("mingru", "minlstm")
-_MAX_TRAINING_STEPS = 750
+_MAX_STEPS = 750
 _MAX_FLOP = 1e12  # of a drawn forward pass
 _MAX_STATES = 2**26  # T * B * H * L * D of a drawn problem
 
@@ -52,32 +54,13 @@ def ecornn() -> Iterator[SelectionProblem]:
                     yield SelectionProblem("ecornn", cell, 2, hidden, hidden, 32, 35, 1, precision, mode)
 
 
-# (set, cell, H, B of each, T of each): those with T up to 750.
-_DEEPBENCH = (
-    *(("training", "rnn_relu", hidden, (16, 32, 64, 128), (50,)) for hidden in (1760, 2048, 2560)),
-    *(("training", "lstm", hidden, (16, 32, 64, 128), (25,)) for hidden in (512, 1024, 2048, 4096)),
-    ("training", "lstm", 1536, (8, 16, 32), (50,)),
-    ("training", "lstm", 256, (16, 32, 64), (150,)),
-    *(("training", "gru", hidden, (32,), (187, 375, 750)) for hidden in (2816, 2048, 1536, 2560)),
-    ("training", "gru", 512, (32,), (1,)),
-    *(("inference", "gru", hidden, (1, 2, 4), (187, 375, 750)) for hidden in (2816, 2048, 1536, 2560)),
-    ("inference", "gru", 512, (1, 2, 4), (1,)),
-    *(("inference", "lstm", hidden, (1, 2, 4), (25,)) for hidden in (512, 1024, 2048)),
-    ("inference", "lstm", 1536, (1, 2, 4), (50,)),
-    ("inference", "lstm", 256, (1, 2, 4), (150,)),
-    ("inference", "rnn_relu", 32, (1,), (672,)),
-    ("inference", "rnn_relu", 64, (1,), (96,)),
-)
-
-
 def deepbench() -> Iterator[SelectionProblem]:
     """DeepBench's problems in float16 and TF32; those of its training set in both modes, of its inference sets forward."""
-    for kind, cell, hidden, batches, lengths in _DEEPBENCH:
-        for batch in batches:
-            for steps in lengths:
-                for precision in ("float16", "tf32"):
-                    for mode in MODES[: 1 + (kind == "training")]:
-                        yield SelectionProblem("deepbench", cell, 1, hidden, hidden, batch, steps, 1, precision, mode)
+    shapes = dict.fromkeys((one.is_training, one.cell, one.hidden, one.batch, one.steps) for one in published())
+    for is_training, cell, hidden, batch, steps in shapes:
+        for precision in ("float16", "tf32") if steps <= _MAX_STEPS else ():
+            for mode in MODES[: 1 + is_training]:
+                yield SelectionProblem("deepbench", cell, 1, hidden, hidden, batch, steps, 1, precision, mode)
 
 
 def drawn(seed: int, count: int) -> Iterator[SelectionProblem]:

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 
 from pytest_ecornn.measurement.clocks import WallTimer
+from pytest_ecornn.measurement.measurement import Arm
+from pytest_ecornn.measurement.pool import InputPool
+from pytest_ecornn.reference.loop import ReferenceLoop
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import persistent
 from pytest_ecornn.suites.published.common import case_times
-from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, Cell, TimedComparison
+from pytest_ecornn.suites.published.common.case_times import CALLED, NOT_CALLED, REPLAYED, TIMING_MODES, Cell, TimedComparison
 from pytest_ecornn.suites.published.common.optional import NOT_REACHED
 from pytest_ecornn.suites.published.common.parted import ReportPlan, Section, measure_each
 from pytest_ecornn.suites.published.common.rebuilt import from_json
+from pytest_ecornn.verification.verification import Candidate
 from tests.helpers.studies import SMALL, Inner, Outer
 
 
-def test_a_row_is_verified_and_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    for clock in ("CudaEventTimer", "CudaGraphTimer"):
-        monkeypatch.setattr(case_times, clock, lambda device: WallTimer())
-    monkeypatch.setattr(case_times, "captured", lambda arm: arm if isinstance(arm, str) else "no graph on a CPU")
-    monkeypatch.setattr(case_times, "_SECONDS", 0.01)
+def test_a_row_is_verified_and_timed_in_turns() -> None:
     (row,) = TimedComparison(("torch_cpu", "sequential", "cudnn"), ("sequential",)).rows([SMALL], float("inf"))
     called, replayed = row.cells[CALLED], row.cells[REPLAYED]
     assert list(called) == ["torch_cpu", "sequential", "cudnn"]
@@ -33,8 +33,37 @@ def test_a_row_is_verified_and_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -
     assert list(called["torch_cpu"].over_it) == ["sequential"]
     assert called["sequential"].over_it["sequential"] == Ratio(1.0, 1.0, 1.0)
     assert called["cudnn"] == Cell("cuDNN runs on a CUDA device")
-    assert {cell.reason for name, cell in replayed.items() if name != "cudnn"} == {"no graph on a CPU"}
+    assert {cell.reason for name, cell in replayed.items() if name != "cudnn"} == {"no CUDA graphs on a CPU"}
+    assert case_times.timing_mode(row) == CALLED
     assert row.label == str(SMALL)
+
+
+def test_calls_too_long_for_a_graph_are_timed_as_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    comparison = TimedComparison(("torch_cpu", "sequential"), ("sequential",), called=lambda case: False)
+    on_cuda = replace(SMALL, device="cuda")
+    monkeypatch.setattr(comparison.__class__, "_timed", lambda self, arms, clock: self.cells({}, dict.fromkeys(arms, "timed")))
+    monkeypatch.setattr(case_times.clocks, "for_device", lambda device: WallTimer())
+
+    def reasons() -> dict[str, str]:
+        candidate = Candidate.build("sequential", ReferenceLoop, SMALL)
+        arms: dict[str, Arm | str] = {"sequential": Arm(candidate, InputPool(SMALL)), "torch_cpu": "does not run"}
+        return {name: cell.reason for name, cell in comparison._called(on_cuda, arms).items()}
+
+    assert reasons() == {"sequential": NOT_CALLED, "torch_cpu": "does not run"}
+    monkeypatch.setattr(case_times, "MAX_CALL_SECONDS", 0.0)
+    assert reasons() == {"sequential": "timed", "torch_cpu": "timed"}
+
+
+def test_the_timing_mode_is_graph_replay_unless_more_ran_as_called() -> None:
+    timed, missing = Cell(time_us=(1.0, 1.0, 1.0)), Cell("a call takes 0.3 s")
+
+    def mode(called: list[Cell], replayed: list[Cell]) -> str:
+        cells = [dict(zip("ab", cells, strict=True)) for cells in (called, replayed)]
+        return case_times.timing_mode(case_times.Row(SMALL, dict(zip(TIMING_MODES, cells, strict=True))))
+
+    assert mode([timed, timed], [timed, timed]) == REPLAYED
+    assert mode([Cell(NOT_CALLED), missing], [timed, missing]) == REPLAYED
+    assert mode([timed, timed], [timed, missing]) == CALLED
 
 
 def test_nobody_is_timed_where_the_one_that_is_needed_does_not_run() -> None:

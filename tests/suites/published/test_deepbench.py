@@ -1,0 +1,296 @@
+"""DeepBench's problems: their cases and published times, the report from made-up rows, and a small one measured on a CPU."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from itertools import chain
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from pytest_ecornn.contract import Case
+from pytest_ecornn.suites.published import deepbench
+from pytest_ecornn.suites.published.common.case_times import (
+    CALLED,
+    NO_GRAPHS,
+    NOT_CALLED,
+    REPLAYED,
+    Cell,
+    Row,
+    TimedComparison,
+    precision_of,
+)
+from pytest_ecornn.suites.published.common.optional import NOT_REACHED
+from pytest_ecornn.suites.published.common.rebuilt import from_json
+from pytest_ecornn.suites.published.common.verified import WRONG
+from pytest_ecornn.suites.published.deepbench_parts import dense_tables, pruned_tables
+from pytest_ecornn.suites.published.deepbench_parts.problem_times import ProblemTimes, Variant, in_turn
+from pytest_ecornn.suites.published.deepbench_parts.problems import TITAN_XP, V100, Problem, published, published_us
+from tests.helpers.studies import cells_of
+
+TRANSLATION = Problem("training", "machine translation", "lstm", 512, 16, 25)
+SPEECH = Problem("training", "speech recognition", "gru", 2816, 32, 1500)
+SERVER = Problem("inference_server", "inference on a server", "gru", 512, 1, 1)
+DEVICE = Problem("inference_device", "inference on a device", "lstm", 256, 1, 150)
+FORWARD, STEP = (Variant("float32", "ieee", mode) for mode in ("inference", "training"))
+PARTS = (deepbench.TRAINING, deepbench.INFERENCE, deepbench.PRUNED)
+
+
+# Problems and cases.
+
+
+def test_the_problems_are_deepbench_s_with_training_and_inference_apart() -> None:
+    assert Counter(problem.application for problem in published()) == {
+        "speech recognition": 29, "machine translation": 12, "language modelling": 7, "character language modelling": 3,
+        "speaker id": 2, "inference on a server": 69, "inference on a device": 3,
+    }  # fmt: skip
+    shapes = {(one.is_training, one.cell, one.hidden, one.batch, one.steps) for one in published()}
+    assert len(shapes) == 124
+    assert {TRANSLATION, SPEECH, SERVER, DEVICE} <= published().keys()
+
+
+def test_published_times_stand_beside_a_case_of_their_pass_and_precision() -> None:
+    def times_us(problem: Problem, variant: Variant) -> list[float | None]:
+        case = deepbench.TRAINING.case(problem, variant)
+        return [time and round(time) for time in (published_us(problem, name, case) for name in (V100, TITAN_XP))]
+
+    assert times_us(TRANSLATION, FORWARD) == times_us(TRANSLATION, replace(FORWARD, precision="tf32")) == [1095, 1270]
+    assert times_us(TRANSLATION, STEP) == [1095 + 937 + 165, 1270 + 1468 + 179]
+    assert times_us(TRANSLATION, replace(STEP, dtype="float16")) == [441 + 891 + 79, None]
+    assert times_us(SERVER, FORWARD) == [None, 53]
+    assert times_us(SERVER, STEP) == times_us(DEVICE, FORWARD) == [None, None]
+    assert times_us(replace(TRANSLATION, hidden=8), FORWARD) == [None, None]
+
+
+def test_a_problem_with_two_names_in_two_lists_is_one() -> None:
+    (problem,) = (one for one in published() if one.is_training and (one.hidden, one.batch) == (256, 16))
+    assert problem.application == "character language modelling"
+    assert {processor for processor, _ in published()[problem]} == {V100, TITAN_XP}
+
+
+def test_every_problem_has_three_precisions_and_training_both_passes() -> None:
+    precisions = {"float32", "tf32", "float16"}
+    for times, modes in ((deepbench.TRAINING, ("inference", "training")), (deepbench.INFERENCE, ("inference",))):
+        wanted = {(one.cell, one.hidden, one.batch, one.steps, precision, mode)
+                  for one in times.problems for precision in precisions for mode in modes}  # fmt: skip
+        cases = times.cases()
+        measured = [(one.cell, one.hidden_size, one.batch, one.steps, precision_of(one), one.mode) for one in cases]
+        assert len(measured) == len(wanted)
+        assert set(measured) == wanted
+        assert {(one.layers, one.directions, one.bias, one.input_size, one.device) for one in cases} == {
+            (1, 1, True, 8, "cuda")
+        }
+    assert len(deepbench.TRAINING.problems) + len(deepbench.INFERENCE.problems) == len(published())
+
+
+def test_the_pruned_problems_are_translation_and_speech_to_batch_32() -> None:
+    cases = deepbench.PRUNED.cases()
+    assert len(cases) == 29 * 2 * 2
+    assert Counter((one.density, one.dtype) for one in cases) == {
+        (density, dtype): 29 for density in (0.1, 0.3) for dtype in ("float16", "float32")
+    }
+    assert {(one.mode, one.precision) for one in cases} == {("inference", "ieee")}
+    assert max(one.batch for one in cases) == 32
+
+
+def test_groups_share_out_the_cases_of_a_part() -> None:
+    names = [group for times in PARTS for group in times.groups]
+    assert len({*names, *deepbench.PLAN.parts}) == len(names) + 3
+    for times in PARTS:
+        shared = list(chain.from_iterable(times.cases([group]) for group in times.groups))
+        assert sorted(map(str, shared)) == sorted(map(str, times.cases()))
+        assert deepbench.PLAN.parts[times.name].groups == times.groups
+
+
+def test_a_shortened_run_covers_all_applications_by_small_problems() -> None:
+    ordered = in_turn(deepbench.TRAINING.problems)
+    assert len(ordered) == len(set(ordered)) == 53
+    assert {one.application for one in ordered[:5]} == set(deepbench.TRAINING.applications)
+    for application in deepbench.TRAINING.applications:
+        work = [one.work for one in ordered if one.application == application]
+        assert work == sorted(work)
+
+
+# The report from made-up rows.
+
+
+def timed(times: ProblemTimes, problem: Problem, variant: Variant, **us: float) -> Row:
+    """Replayed times by implementation; the others do not run. Nothing is timed as called."""
+    names, samples = times.comparison.names, {name: [time] * 8 for name, time in us.items()}
+    replayed = times.comparison.cells(samples, {name: "needs 9 SMs" for name in names if name not in us})
+    called = {name: Cell(NOT_CALLED) for name in names}
+    return Row(times.case(problem, variant), {CALLED: called, REPLAYED: replayed})
+
+
+def dense_rows() -> list[Row]:
+    make = deepbench.TRAINING
+    return [
+        timed(make, TRANSLATION, FORWARD, cudnn=400.0, persistent_gpu=100.0, transposed_gpu=200.0, auto=100.0),
+        timed(make, replace(TRANSLATION, batch=32), FORWARD, cudnn=400.0, persistent_gpu=400.0, auto=500.0),
+        timed(make, SPEECH, FORWARD, cudnn=900.0, transposed_gpu=300.0, auto=100.0),
+        timed(make, TRANSLATION, STEP, cudnn=2000.0, persistent_gpu=1000.0, transposed_gpu=1000.0, auto=1000.0),
+    ]
+
+
+def test_ratios_are_summed_up_by_pass_precision_and_application() -> None:
+    lines = cells_of(dense_tables.summary(deepbench.TRAINING, dense_rows()), "forward, float32")
+    assert [line[1:3] for line in lines] == [["speech recognition", "29"], ["machine translation", "12"], ["all", "53"]]
+    assert lines[0][3:] == ["-", "3.00 [3.00, 3.00] of 1", "9.00 [9.00, 9.00] of 1", "9.00 [9.00, 9.00]", "0"]
+    assert lines[1][3:6:2] == ["2.00 [2.00, 2.00] of 2", "1.79 [1.79, 1.79] of 2"]
+    assert lines[1][6:] == ["0.80 [0.80, 0.80]", "1"]
+    assert lines[2][5] == "3.07 [3.07, 3.07] of 3"
+    assert len(cells_of(dense_tables.summary(deepbench.TRAINING, dense_rows()), "training step, float32")) == 2
+    assert dense_tables.summary(deepbench.TRAINING, dense_rows(), CALLED) == "No ratio was measured."
+
+
+def test_means_as_called_are_of_short_sequences_alone() -> None:
+    rows = [replace(row, cells=dict.fromkeys((CALLED, REPLAYED), row.cells[REPLAYED])) for row in dense_rows()]
+    lines = cells_of(dense_tables.summary(deepbench.TRAINING, rows, CALLED), "forward, float32")
+    assert [line[1:3] for line in lines] == [["machine translation", "12"], ["all", "32"]]
+
+
+def test_times_stand_beside_the_published_ones() -> None:
+    text = dense_tables.render(deepbench.TRAINING, dense_rows())
+    forward, step = cells_of(text, "lstm 512, B 16, T 25")
+    assert forward[1:] == ["float32", "400.0", "100.0 (4.00)", "200.0 (2.00)", "100.0 (4.00)", "1,095", "1,270"]
+    assert step[2:4] + step[6:] == ["2,000", "1,000 (2.00)", "2,197", "2,917"]
+    (long,) = cells_of(text, "gru 2,816, B 32, T 1,500")
+    assert long[3] == "-"
+    assert text.index("### Machine translation, forward") < text.index("### Machine translation, training step")
+
+
+def test_calls_too_long_for_a_graph_are_marked() -> None:
+    called, replayed = dense_rows()[2].cells[REPLAYED], dict.fromkeys(dense_tables.NAMES, Cell("a call takes 0.3 s"))
+    row = Row(dense_rows()[2].case, {CALLED: called, REPLAYED: replayed})
+    text = dense_tables.render(deepbench.TRAINING, [row])
+    assert cells_of(text, r"gru 2,816, B 32, T 1,500 \*")[0][2] == "900.0"
+    assert "cudnn, forward, 1 case: a call takes 0.3 s (gru 2,816 B 32 T 1,500 float32)" in text
+
+
+def test_what_has_no_time_says_why_once_with_its_problems() -> None:
+    rows = dense_rows()
+    rows[1].cells[REPLAYED]["persistent_gpu"] = Cell("needs 12 SMs")
+    rows[3].cells[REPLAYED]["auto"] = Cell(WRONG)
+    late = deepbench.TRAINING.case(TRANSLATION, replace(FORWARD, dtype="float16"))
+    rows.append(deepbench.TRAINING.comparison.unmeasured_row(late, NOT_REACHED))
+    text = dense_tables.render(deepbench.TRAINING, rows)
+    assert "- 4 of 318 cases were reached." in text
+    assert "- persistent_gpu has a time on 2 of them." in text
+    shapes = "lstm 512 B 32 T 25 float32; gru 2,816 B 32 T 1,500 float32"
+    assert f"- persistent_gpu, forward, 2 cases: needs 12 SMs ({shapes})" in text
+    assert "- auto, training step, 1 case: wrong (lstm 512 B 16 T 25 float32)" in text
+    assert NOT_REACHED not in text
+
+
+def pruned_rows(at_10: Callable[[int], float]) -> list[Row]:
+    """All cases: dense over sparse is at_10 of the problem's number at 10 %, at 30 % twice a third of it."""
+    times = deepbench.PRUNED
+    return [
+        timed(times, problem, variant, cudnn=100.0 * at_10(number) * (1 if variant.density == 0.1 else 2 / 3),
+              sparse_persistent_gpu=100.0)
+        for number, problem in enumerate(times.problems)
+        for variant in times.variants
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("at_10", "mean", "best"), [(lambda n: 4.0, "yes", "no"), (lambda n: 1.0 + 5 * (n == 3), "no", "yes")])
+def test_pruned_layers_have_a_bar_for_the_mean_and_one_for_the_best(
+    at_10: Callable[[int], float], mean: str, best: str
+) -> None:
+    rows = pruned_rows(at_10)
+    table = pruned_tables.targets(deepbench.PRUNED, rows)
+    (ten,), (thirty,) = ([line for line in cells_of(table, density) if line[1] == "all"] for density in ("10%", "30%"))
+    assert (ten[2], ten[4], ten[6]) == ("58 of 58", f"at least 3: {mean}", "-")
+    assert (thirty[4], thirty[6]) == ("-", f"at least 3: {best}")
+    late = deepbench.PRUNED.comparison.unmeasured_row(rows[0].case, NOT_REACHED)
+    text = pruned_tables.render(deepbench.PRUNED, [late, *rows[1:]])
+    assert f"at least 3: {mean} so far" in text
+    assert cells_of(text, "rnn_relu 1,760, B 16, T 50")[0][1:3] == ["float32", "10%"]
+
+
+def test_charts_have_a_series_for_each_precision_and_pass() -> None:
+    (name, picture), *others = dense_tables.figures(deepbench.TRAINING, dense_rows()).items()
+    assert (name, others) == ("deepbench_training.svg", [])
+    texts = [text for one in ElementTree.fromstring(picture).iter() if (text := one.text)]
+    assert [text for text in texts if "time over" in text] == ["forward: cudnn's time over", "training step: cudnn's time over"]
+    assert [text for text in texts if ", float32" in text] == ["auto, float32", "persistent_gpu, float32"] * 2
+    assert {"3 of 53", "2 of 53", "1 of 53"} <= {*texts}
+    ((name, picture),) = pruned_tables.figures(deepbench.PRUNED, pruned_rows(lambda n: 4.0)).items()
+    assert name == "deepbench_pruned.svg"
+    assert "sparse_persistent_gpu, float16, density 10 %" in picture
+    assert dense_tables.figures(deepbench.TRAINING, []) == {}
+
+
+# Measured on a CPU.
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device on this machine")
+def test_the_command_needs_a_gpu_and_knows_each_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert deepbench.main(["--output", str(tmp_path), "--parts", "pruned-float16", "inference"]) == 2
+    assert "deepbench: it measures on a CUDA device" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        deepbench.main(["--output", str(tmp_path), "--parts", "pruned-tf32"])
+    assert "invalid choice: 'pruned-tf32'" in capsys.readouterr().err
+
+
+def test_the_documentation_counts_the_cases_of_each_part() -> None:
+    text = (Path(__file__).parents[3] / "docs/how-it-measures.md").read_text()
+    for times in PARTS:
+        assert cells_of(text, f"`{times.name}`")[0][1] == str(len(times.cases()))
+
+
+def small_parts() -> list[ProblemTimes]:
+    """Tiny problems by implementations of a CPU."""
+    dense = TimedComparison(("torch_cpu", "sequential"), ("torch_cpu",), called=lambda case: False)
+    pruned = TimedComparison(("sequential", "torch_cpu"), ("torch_cpu",), needed="sequential")
+    tiny = {"hidden": 8, "batch": 2, "steps": 2}  # one step and one sequence of inference, lest a case be of two parts
+    problems = ([replace(one, **tiny) for one in (TRANSLATION, SPEECH)], [replace(SERVER, hidden=8)], [replace(SPEECH, **tiny)])
+    return [
+        replace(times, problems=of_part, comparison=comparison, device="cpu")
+        for times, of_part, comparison in zip(PARTS, problems, (dense, dense, pruned), strict=True)
+    ]
+
+
+def stored_rows(folder: Path) -> Mapping[Case, Row]:
+    rows = json.loads((folder / "deepbench.json").read_text())["rows"]
+    read = [from_json(Row, row) for row in chain.from_iterable(rows.values())]
+    assert json.loads(json.dumps([asdict(row) for row in read])) == [*chain.from_iterable(rows.values())]
+    return {row.case: row for row in read}
+
+
+def test_a_small_report_is_measured_on_a_cpu_and_gone_on_with(tmp_path: Path) -> None:
+    parts = small_parts()
+    plan = deepbench.make_plan(*parts)
+    plan.run(tmp_path / "first", 60.0, ["training-float32", "pruned"])
+    first = stored_rows(tmp_path / "first")
+    assert set(first) == {*parts[0].cases(["training-float32"]), *parts[2].cases()}
+    plan.run(tmp_path / "second", 60.0, list(plan.parts), tmp_path / "first/deepbench.json")
+    rows = stored_rows(tmp_path / "second")
+    assert set(rows) == {case for times in parts for case in times.cases()}
+    assert {case: rows[case] for case in first} == first
+    for row in rows.values():
+        assert (row.cells[CALLED]["sequential"].time_us is not None) == (row.case.precision == "ieee")
+        if row.case.precision == "ieee":
+            assert row.cells[REPLAYED]["sequential"].reason == NO_GRAPHS
+    text = (tmp_path / "second/deepbench.md").read_text()
+    assert len(cells_of(text, r"lstm 8, B 2, T 2 \*")) == 4  # two precisions run, in two passes
+    pictures = [f"deepbench_{times.name}.svg" for times in parts]
+    for name in pictures:
+        assert f"![{name}]({name})" in text
+        assert ElementTree.parse(tmp_path / "second" / name).getroot().tag.endswith("svg")
+
+
+def test_what_was_not_reached_is_measured_by_a_later_run(tmp_path: Path) -> None:
+    plan = deepbench.make_plan(*small_parts())
+    plan.run(tmp_path / "first", 0.0, ["inference"])
+    late = stored_rows(tmp_path / "first")
+    assert {cell.reason for row in late.values() for cell in row.cells[CALLED].values()} == {NOT_REACHED}
+    plan.run(tmp_path / "second", 60.0, ["inference"], tmp_path / "first/deepbench.json")
+    rows = stored_rows(tmp_path / "second")
+    assert set(rows) == set(late)
+    assert NOT_REACHED not in repr(rows)
