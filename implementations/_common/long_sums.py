@@ -9,14 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_BLOCK, _MIN_TERMS = 64, 4096  # the sum's blocks; sums that were wrong had at least 7,364 terms
+_BLOCK, MIN_TERMS = 64, 4096  # the sum's blocks; sums that were wrong had at least 7,364 terms
 _wide_mm = torch.ops.aten.mm.dtype  # whose result has a dtype of its own
 
 
 def summed_terms(a: Tensor) -> int:
     """The terms of a product with `a` [M, K] that cuBLAS surely adds: K, or fewer where a second product must add the rest."""
     terms, is_transposed = a.shape[1], a.stride(0) == 1
-    is_long = terms >= _MIN_TERMS and a.itemsize == 2 and is_transposed and a.is_cuda
+    is_long = terms >= MIN_TERMS and a.itemsize == 2 and is_transposed and a.is_cuda
     return terms - terms % _BLOCK if is_long else terms
 
 

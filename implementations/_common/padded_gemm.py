@@ -5,6 +5,8 @@ The tensor cores' fast kernels read 16 bytes at a time. For other rows cuBLAS us
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
@@ -48,6 +50,11 @@ def matmul_tn(a: Tensor, b: Tensor, tf32: bool, into: Tensor | None = None) -> T
         return long_sums.mm(a.t(), b, out=into)
     found = long_sums.mm(_aligned(a).t(), _aligned(b))[: a.shape[1], : b.shape[1]]
     return found.contiguous() if into is None else into.copy_(found)
+
+
+def is_aligned(widths: Iterable[int], dtype: torch.dtype) -> bool:
+    """Whether rows of all these widths are multiples of 16 bytes."""
+    return all(width * dtype.itemsize % _ALIGNED == 0 for width in widths)
 
 
 def _is_fast(a: Tensor, b: Tensor, products: int, tf32: bool) -> bool:

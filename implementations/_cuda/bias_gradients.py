@@ -25,15 +25,19 @@ _SIZES = ("rows", "columns", "hidden")
 
 
 class BiasGradients:
-    """The kernel for d_gates [rows, columns], and for GRU d_recurrent [rows, hidden], hidden 0 for none, without gaps."""
+    """The kernel for d_gates [D, rows, columns], and for GRU d_recurrent [D, rows, hidden], hidden 0 for none, without gaps.
 
-    def __init__(self, rows: int, columns: int, hidden: int, dtype: torch.dtype, device: torch.device):
+    directions: D, left out of all shapes where it is 1.
+    """
+
+    def __init__(self, rows: int, columns: int, hidden: int, dtype: torch.dtype, device: torch.device, directions: int = 1):
         vector = _VECTOR_BYTES // dtype.itemsize
         values = 1 if columns % vector or hidden % vector else vector
-        launch = Launch(ceil((columns + hidden) / (_LANES * values)) * _BLOCKS, _THREADS, shared_bytes(values))
+        clusters = directions * ceil((columns + hidden) / (_LANES * values))
+        launch = Launch(clusters * _BLOCKS, _THREADS, shared_bytes(values))
         kernel = make_kernel(values, dtype, device)
         self._run = kernel.at(launch, _ADDRESSES, rows=rows, columns=columns, hidden=hidden)
-        self._made = EmptyFactory((columns,), dtype, device)
+        self._made = EmptyFactory((columns,) if directions == 1 else (directions, columns), dtype, device)
 
     def __call__(self, d_gates: Tensor, d_recurrent: Tensor | None) -> tuple[Tensor, Tensor]:
         """The gradients of bias_ih and bias_hh."""
@@ -61,11 +65,13 @@ def macros(values: int, dtype: torch.dtype) -> tuple[tuple[str, str], ...]:
 
 
 @lru_cache(maxsize=4096)
-def _kernel_for(rows: int, columns: int, hidden: int, dtype: torch.dtype, device: torch.device) -> BiasGradients | None:
+def _kernel_for(
+    rows: int, columns: int, hidden: int, dtype: torch.dtype, device: torch.device, directions: int = 1
+) -> BiasGradients | None:
     """The kernel for those sizes; None for a device without clusters, and where there is nothing to add."""
     if not rows or (device.type == "cuda" and torch.cuda.get_device_capability(device) != HOPPER):
         return None
-    return BiasGradients(rows, columns, hidden, dtype, device)
+    return BiasGradients(rows, columns, hidden, dtype, device, directions)
 
 
 def bias_gradients(d_gates: Tensor, d_recurrent: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -81,6 +87,22 @@ def bias_gradients(d_gates: Tensor, d_recurrent: Tensor | None) -> tuple[Tensor,
     if d_recurrent is None:
         return found, found.clone()
     return found, torch.cat((found[: d_gates.shape[1] - hidden], d_recurrent.sum(0)))
+
+
+def stacked_bias_gradients(d_gates: Tensor, d_recurrent: Tensor | None, directions: int) -> tuple[Tensor, Tensor]:
+    """The gradients of bias_ih and bias_hh, [D, G*H] each.
+
+    d_gates: [D, T, B, G*H], d_recurrent: [D, T, B, H], without gaps; D is left out of all shapes where it is 1.
+    """
+    steps, batch, columns = d_gates.shape[-3:]
+    hidden = 0 if d_recurrent is None else d_recurrent.shape[-1]
+    kernel = _kernel_for(steps * batch, columns, hidden, d_gates.dtype, d_gates.device, directions)
+    if kernel is not None:
+        return kernel(d_gates, d_recurrent)
+    of_ih = d_gates.sum((-3, -2))
+    if d_recurrent is None:
+        return of_ih, of_ih.clone()
+    return of_ih, torch.cat((of_ih[..., : columns - hidden], d_recurrent.sum((-3, -2))), -1)
 
 
 def clear_cache() -> None:

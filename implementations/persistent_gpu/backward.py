@@ -11,6 +11,7 @@ from torch import Tensor
 from pytest_ecornn.implementations._common.input_projection import held
 from pytest_ecornn.implementations._common.padded_gemm import matmul_nn, matmul_tn
 from pytest_ecornn.implementations._common.states_before import shifted_states
+from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
 from pytest_ecornn.implementations._cuda.bias_gradients import bias_gradients
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, shape_of
 from pytest_ecornn.implementations._cuda.streams import launch_concurrently
@@ -19,6 +20,8 @@ from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, get_
 from pytest_ecornn.implementations.persistent_gpu.parameters import PER_PSEUDO_LAYER, aligned
 from pytest_ecornn.implementations.persistent_gpu.pending_launch import PendingLaunch, address, allocate, state_addresses
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, RNNShape, check_tensor, get_plan, hidden_size_of
+
+_DIMENSIONS = 3  # of one direction's gradients
 
 
 def backward(
@@ -42,7 +45,7 @@ def backward(
     one = _Backward(
         stack, kind, [state.contiguous() for state in first], weights, kept,
         [one if one is None else one.contiguous() for one in d_finals], grad_initial_states, lengths, overwrites, of_weights,
-        [None] * len(weights),
+        [None] * len(weights), None if first else way.weight_gradients,
     )  # fmt: skip
     layers, d_inputs = stack.pseudo_layers // stack.directions, d_output
     with held(x, how.tf32):
@@ -64,9 +67,12 @@ class _Backward(NamedTuple):
     may_overwrite_saved: bool
     needs_input_grad: Sequence[bool]  # of the weights
     d_weights: list[Tensor | None]
+    all_directions: WeightGradients | None  # computes gradients of weights of both directions at once; None: apart
 
     def layer(self, layer: int, inputs: Tensor, d_output: Tensor, wants_inputs: bool) -> Tensor:
         """Computes the gradients of a layer's weights; returns that of its inputs, where it is wanted."""
+        if self.all_directions is not None and self._wants_all(layer) and inputs.is_contiguous():
+            return self._layer_at_once(self.all_directions, layer, inputs, d_output, wants_inputs)
         found: list[Tensor] = []
         for direction, (d_gates, d_product) in enumerate(self._launch_directions(layer, d_output)):
             track = layer * self.stack.directions + direction
@@ -81,6 +87,32 @@ class _Backward(NamedTuple):
             else:
                 found.append(matmul_nn(d_gates, weight_ih, self.kind.tf32))
         return torch.cat(found, 2) if len(found) > 1 else found[0] if found else d_output
+
+    def _wants_all(self, layer: int) -> bool:
+        """Whether the gradients of all of a layer's weights are wanted."""
+        size = PER_PSEUDO_LAYER * self.stack.directions
+        return all(self.needs_input_grad[layer * size : (layer + 1) * size])
+
+    def _layer_at_once(
+        self, gradients: WeightGradients, layer: int, inputs: Tensor, d_output: Tensor, wants_inputs: bool
+    ) -> Tensor:
+        """`layer` by memory that its directions share."""
+        stack, gates = self.stack, self.kept.gates[layer * self.stack.directions]
+        is_over = self.may_overwrite_saved and stack.directions == 1 and gates.shape[2] == stack.wide
+        d_gates = gates if is_over else gradients.gates()
+        d_product = gradients.product() if stack.how.cell == "gru" else None
+        launches = [self._launch(layer, direction, d_output, d_gates, d_product) for direction in range(stack.directions)]
+        if stack.directions > 1 and launches[0].may_run_concurrently:
+            launch_concurrently(launches[0].launch, launches[1].launch, d_output.device)
+        else:
+            for launch in launches:
+                launch.launch()
+        first, size = layer * stack.directions * PER_PSEUDO_LAYER, stack.directions * PER_PSEUDO_LAYER
+        self.d_weights[first : first + size] = gradients.of_weights(d_gates, d_product, inputs, self.kept.outputs[layer])
+        if not wants_inputs:
+            return d_output
+        of_input = self.weights[first : first + size : PER_PSEUDO_LAYER]
+        return gradients.of_inputs(d_gates, [one for one in of_input if one is not None])
 
     def _launch_directions(self, layer: int, d_output: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Yields each direction's gradients: after both launches where they run at once, else before the other's launch."""
@@ -102,22 +134,28 @@ class _Backward(NamedTuple):
         self, layer: int, direction: int, d_output: Tensor
     ) -> tuple[PendingLaunch, tuple[Tensor, Tensor | None]]:
         """A track's launch, and the gradients that it writes: of its pre-activations, and of GRU's product for n."""
+        stack, gates = self.stack, self.kept.gates[layer * self.stack.directions + direction]
+        is_over = self.may_overwrite_saved and gates.shape[2] == stack.wide
+        d_gates = gates if is_over else allocate(self.kind, stack.gates)
+        d_product = allocate(self.kind, shape_of(stack, stack.hidden)) if stack.how.cell == "gru" else None
+        return self._launch(layer, direction, d_output, d_gates, d_product), (d_gates, d_product)
+
+    def _launch(self, layer: int, direction: int, d_output: Tensor, d_gates: Tensor, d_product: Tensor | None) -> PendingLaunch:
+        """A track's launch. d_gates, d_product: what it writes, of both directions where they have a dimension more."""
         stack, output = self.stack, self.kept.outputs[layer]
         track, offset = layer * stack.directions + direction, direction * stack.hidden * output.itemsize
         gates, cells, weight_hh = self.kept.gates[track], self.kept.cells[track], self.weights[PER_PSEUDO_LAYER * track + 1]
         assert weight_hh is not None
-        is_over = self.may_overwrite_saved and gates.shape[2] == stack.wide
-        d_gates = gates if is_over else allocate(self.kind, stack.gates)
-        d_product = allocate(self.kind, shape_of(stack, stack.hidden)) if stack.how.cell == "gru" else None
         launch = get_layer_kernel(stack.shape, self.kind, direction > 0, stack.output_strides, stack.strides_of(d_output))
         weight = aligned(weight_hh, launch.width)
         addresses = (
             gates.data_ptr(), cells.data_ptr(), output.data_ptr() + offset, weight.data_ptr(),
             *state_addresses(self.initial_states, stack, track), d_output.data_ptr() + offset,
-            *state_addresses(self.grad_final_states, stack, track), d_gates.data_ptr(), address(d_product),
+            *state_addresses(self.grad_final_states, stack, track),
+            _address_of_direction(d_gates, direction), 0 if d_product is None else _address_of_direction(d_product, direction),
             *state_addresses(self.grad_initial_states, stack, track), address(self.lengths),
         )  # fmt: skip
-        return PendingLaunch(launch, addresses, launch.is_beside, (weight,)), (d_gates, d_product)
+        return PendingLaunch(launch, addresses, launch.is_beside, (weight,))
 
     def _weight_gradients(self, track: int, rows: Tensor, d_product: Tensor | None, inputs: Tensor) -> None:
         """Computes the gradients of a track's weights. rows: gradients of its pre-activations."""
@@ -153,3 +191,10 @@ class _Backward(NamedTuple):
         matmul_tn(rows[:, :cut], before, self.kind.tf32, into=found[:cut])
         matmul_tn(of_product, before, self.kind.tf32, into=found[cut:])
         return found
+
+
+def _address_of_direction(of_both: Tensor, direction: int) -> int:
+    """The address of a direction's part of a tensor [2, T, B, ..]; of [T, B, ..], of one direction, its own."""
+    if of_both.dim() == _DIMENSIONS:
+        return of_both.data_ptr()
+    return of_both.data_ptr() + direction * of_both.stride(0) * of_both.itemsize

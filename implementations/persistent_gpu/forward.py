@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._common.input_projection import held
 from pytest_ecornn.implementations._common.padded_gemm import matmul_nt, matmul_nt_padded
-from pytest_ecornn.implementations._cuda.memory import empty
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim
 from pytest_ecornn.implementations._cuda.streams import launch_concurrently
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
@@ -24,7 +22,7 @@ from pytest_ecornn.implementations.persistent_gpu.parameters import (
     aligned,
     parameter_pointers,
 )
-from pytest_ecornn.implementations.persistent_gpu.pending_launch import PendingLaunch, address, allocate, state_addresses
+from pytest_ecornn.implementations.persistent_gpu.pending_launch import PendingLaunch, address, state_addresses
 from pytest_ecornn.implementations.persistent_gpu.plan import ExecutionPlan, RNNOptions, RNNShape, get_plan, hidden_size_of
 from pytest_ecornn.implementations.persistent_gpu.single_step import get_single_step_kernel
 from pytest_ecornn.implementations.persistent_gpu.wavefront import wave_launch_of
@@ -177,8 +175,7 @@ class _Forward(NamedTuple):
         """Allocates the next track's gates, unless given, and its cells, to be saved for backward; None where none are."""
         if not self.kind.saves_for_backward:
             return None, None
-        kept = allocate(self.kind, self.stack.kept) if gates is None else gates
-        cells = empty(self.stack.cells, torch.float32, self.kind.device)
+        kept, cells = self.way.saved_gates() if gates is None else gates, self.way.saved_cells()
         self.kept.gates.append(kept)
         self.kept.cells.append(cells)
         return kept, cells

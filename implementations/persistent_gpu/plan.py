@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, PARAMETERS
+from pytest_ecornn.implementations._common.weight_gradients import LayerSizes, WeightGradients
 from pytest_ecornn.implementations._cuda.memory import EmptyFactory
 from pytest_ecornn.implementations._cuda.rows import shape_of
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
@@ -191,6 +192,16 @@ class ExecutionPlan:
         return EmptyFactory(self.stack.gates, self.kind.dtype, self.kind.device)
 
     @cached_property
+    def saved_gates(self) -> EmptyFactory:
+        """Allocates a track's gates that are saved for backward."""
+        return EmptyFactory(self.stack.kept, self.kind.dtype, self.kind.device)
+
+    @cached_property
+    def saved_cells(self) -> EmptyFactory:
+        """Allocates a track's cells that are saved for backward."""
+        return EmptyFactory(self.stack.cells, torch.float32, self.kind.device)
+
+    @cached_property
     def is_fused(self) -> bool:
         """Whether the kernels for several steps compute all input products."""
         stack = self.stack
@@ -204,6 +215,18 @@ class ExecutionPlan:
         """
         rows, width = self.stack.steps * self.stack.batch, self.stack.kept[2]
         return width == self.stack.wide or (width > 0 and rows * width > _MAX_APART)
+
+    @cached_property
+    def weight_gradients(self) -> WeightGradients | None:
+        """What computes gradients of weights where states start from zeros; None where each direction's are computed apart."""
+        stack, kind = self.stack, self.kind
+        sizes = LayerSizes(
+            stack.steps, stack.batch, stack.hidden, stack.wide, stack.directions, splits_last=stack.how.cell == "gru",
+            dtype=kind.dtype, device=kind.device,
+        )  # fmt: skip
+        inner = (stack.output[2],) if stack.pseudo_layers > stack.directions else ()
+        suits = sizes.suit_weight_gradients((*filter(None, (stack.input_width,)), *inner), kind.tf32)
+        return None if stack.batch_first or kind.lengths or not suits else WeightGradients(sizes)
 
     @cached_property
     def sizes_of_weights(self) -> tuple[object, ...]:

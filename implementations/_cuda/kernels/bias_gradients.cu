@@ -1,12 +1,13 @@
-// Maths: the gradients of both biases of a layer in one direction, sums over all steps and sequences: of bias_ih of d_gates, of
+// Maths: the gradients of both biases of a layer in D directions, sums over all steps and sequences: of bias_ih of d_gates, of
 //   bias_hh the same, but of GRU's last H of d_recurrent.
 // Layout: of Params (below), by field:
-//   d_gates [rows, C] scalar_t, d_recurrent [rows, H] scalar_t, read, the latter null but for GRU
-//   d_bias_ih, d_bias_hh [C] scalar_t, written
+//   d_gates [D, rows, C] scalar_t, d_recurrent [D, rows, H] scalar_t, read, the latter null but for GRU
+//   d_bias_ih, d_bias_hh [D, C] scalar_t, written
 //   No two may alias. Alignment: 16 bytes where C and H are multiples of 16 bytes, else of the element.
-// Launch: BLOCKS blocks, a cluster, for each COLUMNS columns of d_gates and after them of d_recurrent. A block adds every
-//   BLOCKS-th group of ROWS rows, a thread VALUES adjacent columns of one row of each. Shared bytes: BiasGradients.shared_bytes.
-// Cost: reads rows * (C + H of GRU) values once, writes 2 C; as many additions.
+// Launch: direction by direction BLOCKS blocks, a cluster, for each COLUMNS columns of d_gates and after them of d_recurrent. A
+//   block adds every BLOCKS-th group of ROWS rows, a thread VALUES adjacent columns of one row of each. Shared bytes:
+//   BiasGradients.shared_bytes.
+// Cost: reads D * rows * (C + H of GRU) values once, writes 2 D * C; as many additions.
 // Limits: compute capability 9.0; rows, C and H below 2^30; offsets 64-bit.
 // Order: 1. A thread adds its rows from the first on, then a block its threads' sums, then block 0 those of all blocks, each in
 //   one order, in float32: bit-equal repeats.
@@ -50,13 +51,17 @@ __device__ inline void add_rows(float (&sums)[VALUES], const scalar_t* matrix, i
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS)
     bias_gradients(const __grid_constant__ Params params) {
     SharedStorage& shared = *(SharedStorage*)dynamic_smem();
-    const int first_column = blockIdx.x / BLOCKS * COLUMNS, lane = threadIdx.x % LANES;
+    const int clusters = ceil_div(params.columns + (params.d_recurrent ? params.hidden : 0), COLUMNS);  // of a direction
+    const int cluster = blockIdx.x / BLOCKS, direction = cluster / clusters;
+    const int first_column = cluster % clusters * COLUMNS, lane = threadIdx.x % LANES;
+    const scalar_t* d_gates = params.d_gates + (index)direction * params.rows * params.columns;
+    scalar_t *d_bias_ih = params.d_bias_ih + direction * params.columns, *d_bias_hh = params.d_bias_hh + direction * params.columns;
     const int column = first_column + lane * VALUES, of_recurrent = column - params.columns;
     float sums[VALUES] = {};
     if (of_recurrent < 0)
-        add_rows(sums, params.d_gates, params.rows, params.columns, column);
+        add_rows(sums, d_gates, params.rows, params.columns, column);
     else if (params.d_recurrent && of_recurrent < params.hidden)
-        add_rows(sums, params.d_recurrent, params.rows, params.hidden, of_recurrent);
+        add_rows(sums, params.d_recurrent + (index)direction * params.rows * params.hidden, params.rows, params.hidden, of_recurrent);
 #pragma unroll
     for (int i = 0; i < VALUES; i++) shared.thread_sums[threadIdx.x / LANES][lane * VALUES + i] = sums[i];
     __syncthreads();
@@ -73,9 +78,9 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
         for (int block = 0; block < BLOCKS; block++)
             sum += ld_shared_cluster(map_shared_rank(smem_addr(&shared.block_sums[own]), block));
         const bool is_last_gate = params.d_recurrent && total >= params.columns - params.hidden;
-        if (total < params.columns) params.d_bias_ih[total] = narrow(sum);
-        if (total >= params.columns) params.d_bias_hh[total - params.hidden] = narrow(sum);
-        else if (!is_last_gate) params.d_bias_hh[total] = narrow(sum);
+        if (total < params.columns) d_bias_ih[total] = narrow(sum);
+        if (total >= params.columns) d_bias_hh[total - params.hidden] = narrow(sum);
+        else if (!is_last_gate) d_bias_hh[total] = narrow(sum);
     }
     cluster_sync();
 }

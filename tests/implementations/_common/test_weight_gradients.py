@@ -1,0 +1,127 @@
+"""Gradients of a layer's weights and inputs, both directions at once: sums over all steps, from states one step before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_ecornn.contract import Case
+from pytest_ecornn.implementations._common import weight_gradients
+from pytest_ecornn.implementations._common.weight_gradients import LayerSizes, View, WeightGradients
+from pytest_ecornn.implementations._cuda import bias_gradients
+from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, get_plan
+from tests.helpers.requirements import needs_compiler
+from tests.simulator.clusters_on_cpu import ClustersOnCpu
+
+CPU = torch.device("cpu")
+T, B, H, WIDTH = 5, 3, 8, 4
+
+
+@pytest.fixture(autouse=True)
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(bias_gradients, "Kernel", ClustersOnCpu)
+    bias_gradients.clear_cache()
+    yield
+    bias_gradients.clear_cache()
+
+
+def sizes(gates: int, directions: int) -> LayerSizes:
+    return LayerSizes(T, B, H, gates * H, directions, gates == 3, torch.float32, CPU)
+
+
+def expected(d_gates: Tensor, d_product: Tensor | None, inputs: Tensor, output: Tensor, reverse: bool) -> list[Tensor]:
+    """Gradients of one direction's weights, step by step."""
+    of_state = d_gates.clone()
+    if d_product is not None:
+        of_state[..., 2 * H :] = d_product
+    weight_hh = torch.zeros(d_gates.shape[2], H)
+    for step in range(T):
+        before = step + 1 if reverse else step - 1
+        if 0 <= before < T:
+            weight_hh += of_state[step].T @ output[before]
+    return [torch.einsum("tbg,tbi->gi", d_gates, inputs), weight_hh, d_gates.sum((0, 1)), of_state.sum((0, 1))]
+
+
+@needs_compiler
+@pytest.mark.parametrize("has_quick_views", [True, False])
+@pytest.mark.parametrize("gates", [1, 3, 4])
+@pytest.mark.parametrize("directions", [1, 2])
+def test_they_are_sums_over_all_steps(
+    directions: int, gates: int, has_quick_views: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_quick_views:
+        monkeypatch.setattr(weight_gradients, "_reinterpret", None)
+    torch.manual_seed(0)
+    computed = WeightGradients(sizes(gates, directions))
+    of_each = [
+        (torch.randn(T, B, gates * H), torch.randn(T, B, H) if gates == 3 else None, torch.randn(gates * H, WIDTH))
+        for _ in range(directions)
+    ]
+    # Inputs and outputs lie within larger memory, as tensors of a user's may.
+    inputs, output = torch.randn(2, T, B, WIDTH)[1], torch.randn(2, T, B, directions * H)[1]
+    d_gates, d_product = computed.gates(), computed.product() if gates == 3 else None
+    d_gates.copy_(torch.stack([one[0] for one in of_each]).view_as(d_gates))
+    if d_product is not None:
+        d_product.copy_(torch.stack([one[1] for one in of_each if one[1] is not None]).view_as(d_product))
+    actual = computed.of_weights(d_gates, d_product, inputs, output)
+    wanted = [
+        gradient
+        for number, (gates_of_one, product_of_one, _) in enumerate(of_each)
+        for gradient in expected(gates_of_one, product_of_one, inputs, output[..., number * H : (number + 1) * H], bool(number))
+    ]
+    assert len(actual) == len(wanted)
+    for one, other in zip(actual, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+        assert one.is_contiguous()
+    of_inputs = computed.of_inputs(d_gates, [weight for *_, weight in of_each])
+    torch.testing.assert_close(of_inputs, sum(one[0] @ one[2] for one in of_each))
+    assert of_inputs.shape == (T, B, WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("changes", "widths", "tf32", "suits"),
+    [
+        ({}, (WIDTH,), False, True),
+        ({}, (), False, True),  # a layer whose input product is given
+        ({"steps": 1}, (WIDTH,), False, False),
+        ({"steps": 4096, "batch": 1, "directions": 1}, (WIDTH,), False, True),
+        ({"steps": 4096, "batch": 1, "directions": 1, "dtype": torch.float16}, (WIDTH,), False, False),  # a long sum
+        ({"steps": 256, "batch": 2}, (WIDTH,), False, True),
+        ({"steps": 256, "batch": 3}, (WIDTH,), False, False),  # two sums that are worth splitting
+        ({"steps": 100, "hidden": 1024, "wide": 4096}, (1024,), False, False),  # two large products
+        ({"steps": 2000, "hidden": 1024, "wide": 4096, "directions": 1}, (1024,), False, True),
+        ({"steps": 2000, "hidden": 1023, "wide": 4092, "directions": 1}, (1024,), False, True),
+        ({"steps": 2000, "hidden": 1023, "wide": 4092, "directions": 1}, (1024,), True, False),  # whose rows are padded
+        ({"steps": 1300, "hidden": 1024, "wide": 4096, "directions": 1, "dtype": torch.float16}, (1023,), False, False),
+    ],
+)
+def test_what_they_suit(changes: dict[str, object], widths: tuple[int, ...], tf32: bool, suits: bool) -> None:
+    assert sizes(4, 2)._replace(**changes).suit_weight_gradients(widths, tf32) == suits
+
+
+@pytest.mark.parametrize(
+    ("case", "is_used"),
+    [
+        (Case.parse("gru-T5-B3-H8-L2-float32-bidirectional"), True),
+        (Case.parse("lstm-T5-B3-H8-float32-batchfirst"), False),
+        (Case.parse("lstm-T5-B3-H8-float32-ragged"), False),
+        (Case.parse("lstm-T1-B3-H8-float32"), False),
+    ],
+    ids=str,
+)
+def test_calls_that_use_them(case: Case, is_used: bool) -> None:
+    how = RNNOptions(case.cell, case.batch_first, case.bidirectional, projected=False, tf32=False)
+    shape = torch.Size(
+        (case.batch, case.steps, case.hidden_size) if case.batch_first else (case.steps, case.batch, case.hidden_size)
+    )
+    plan = get_plan(how, shape, 4 * case.layers * case.directions, case.hidden_size, torch.float32, CPU, True, case.ragged)
+    assert (plan.weight_gradients is not None) == is_used
+
+
+def test_a_view_is_that_of_as_strided() -> None:
+    base = torch.arange(40.0)[4:].view(6, 6)
+    view = View((2, 3), (1, 6), 7)
+    assert torch.equal(view.of(base), base.flatten()[7:].as_strided((2, 3), (1, 6), 4 + 7))
