@@ -205,7 +205,8 @@ class TimeoutStatus:
     """A word of host memory, not 0 once a kernel's wait on that device has timed out. Its address does not change."""
 
     def __init__(self, device: torch.device):
-        with torch.inference_mode(False):
+        # Under torch.export's or a user's FakeTensorMode it would have no address.
+        with torch.inference_mode(False), torch.utils._python_dispatch._disable_current_modes():
             self._memory = torch.zeros(1, dtype=torch.int32, device="cpu", pin_memory=device.type == "cuda")
         self._device, self.address = device, self._memory.data_ptr()
         self._word = ctypes.c_int32.from_address(self.address)

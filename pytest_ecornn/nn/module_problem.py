@@ -55,7 +55,7 @@ class CallKind(NamedTuple):
 def options_of(module: Any) -> ModuleOptions:
     return ModuleOptions(
         module.mode, module.input_size, module.hidden_size, module.num_layers, module.bias, module.batch_first,
-        module.bidirectional, module.training, 0.5 if module.training and module.dropout > 0 else 0.0,
+        module.bidirectional, module.training, 0.5 if module.training and module.dropout > 0 and module.num_layers > 1 else 0.0,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,12 +12,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from pytest_ecornn.autotune import ranks, select
-from pytest_ecornn.autotune.selection import HEURISTIC, MEASURE
+from pytest_ecornn.autotune.selection import HEURISTIC, MEASURE, is_recomputed, no_data
 from pytest_ecornn.nn.backend_choice import without_timing
 from pytest_ecornn.nn.kernel_limits import is_static, next_power_of_2
 from pytest_ecornn.nn.module_problem import CallKind, ModuleOptions, kind_of, module_problem, options_of
 
 _VARYING_STEPS = 64
+_MAX_FIRST_PASSES = 256
+_first_passes: dict[Hashable, str] = {}  # backends of calls without gradients that may be recomputed with them
 
 
 def choose_traced(module: Any, input: Any, hx: Any) -> tuple[str, str]:
@@ -38,22 +40,32 @@ def choose_traced(module: Any, input: Any, hx: Any) -> tuple[str, str]:
     steps, batch, *others = kind_of(module, input, rows, hx)
     is_fixed = rows is input and is_static(steps) and is_static(batch)
     sizes = (steps, batch) if is_fixed else (0, next_power_of_2(batch))
-    return _decided(backend, *options_of(module), *sizes, *others)  # type: ignore[no-any-return]
+    return _decided(backend, no_data(rows), *options_of(module), *sizes, *others)  # type: ignore[no-any-return]
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _decided(backend: str, *values: Any) -> tuple[str, str]:
-    """The backend of a graph, and its note. values: of ModuleOptions and CallKind, of sizes that vary with T 0."""
+def _decided(backend: str, obstacle: str, *values: Any) -> tuple[str, str]:
+    """The backend of a graph, and its note. values: of ModuleOptions and CallKind, of sizes that vary with T 0.
+
+    obstacle: why the call cannot be timed, or "". A call that torch.utils.checkpoint recomputes runs as in its first pass.
+    """
     count = len(ModuleOptions._fields)
     options, kind = ModuleOptions(*values[:count]), CallKind(*values[count:])
-    is_fixed = kind.steps > 0
+    is_fixed, pass_key = kind.steps > 0, (options, kind._replace(x_grad=False, weight_grad=False))
+    if is_recomputed() and (first := _first_passes.get(pass_key)):
+        return first, f"{first}, as in the pass that autograd recomputes"
     kind = kind._replace(is_packed=False, steps=kind.steps or _VARYING_STEPS)
     timed = module_problem(options, kind, lambda: None, None)
     forced = os.environ.get("ECORNN_AUTO") or MEASURE
     mode = HEURISTIC if backend == HEURISTIC or (forced == MEASURE and not is_fixed) else forced
     with _as_called():
-        decision, _ = select(timed.problem, kind.device, timed.choices, timed.candidate_names, mode, _obstacle())
+        obstacle = obstacle or _obstacle()
+        decision, _ = select(timed.problem, kind.device, timed.choices, timed.candidate_names, mode, obstacle)
     name = decision.device
+    if options.training and not timed.case.training:
+        if len(_first_passes) >= _MAX_FIRST_PASSES:
+            _first_passes.clear()
+        _first_passes[pass_key] = name
     if not is_fixed and mode == HEURISTIC:
         return name, f"{name}; chosen without timing, as torch.compile traced sizes that vary"
     return name, f"{name} compiled; " * (name != decision.called) + decision.notes()

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.checkpoint import checkpoint
 
 from pytest_ecornn.autotune import Decision, ranks, selection
 from pytest_ecornn.autotune.decision import Timing
 from pytest_ecornn.implementations.auto import estimates
+from pytest_ecornn.implementations.persistent_gpu import kernel
 from pytest_ecornn.nn import GRU, LSTM, RNN
 from tests.helpers import nn_kernels, persistent
 from tests.helpers import undecided as fixtures
@@ -153,3 +156,45 @@ def test_export_runs_a_decision_and_times_nothing(is_decided: bool, timed: list[
         torch.backends.cudnn.allow_tf32 = True
     assert ("persistent" in exported.code, len(timed)) == (is_decided, is_decided)
     torch.testing.assert_close(output, module(X)[0])
+
+
+def test_a_recomputed_graph_runs_as_in_the_first_pass(timed: list[str]) -> None:
+    module, outputs = GRU(4, 9), []
+
+    def run(x: Tensor) -> Tensor:
+        output = compiled(module)(x)[0]
+        outputs.append((module.notes(), output.detach()))
+        return output
+
+    checkpoint(run, X.clone().requires_grad_(), use_reentrant=True).sum().backward()
+    (first, once), (second, again) = outputs
+    assert first.startswith("persistent_gpu compiled")
+    assert second == "persistent_gpu, as in the pass that autograd recomputes"
+    torch.testing.assert_close(once, again)
+    assert len(timed) == 1
+
+
+def test_nothing_is_timed_for_tensors_that_may_have_no_data(timed: list[str]) -> None:
+    class Subclass(Tensor):
+        pass
+
+    module = GRU(4, 9)
+    compiled(module)(X.as_subclass(Subclass))
+    assert "heuristic: tensors have no data" in module.notes()
+    assert timed == []
+
+
+def test_a_status_word_is_real_under_a_fake_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "_statuses", {})
+    with FakeTensorMode():
+        status = kernel.status_of(torch.device("cpu"))
+    assert status.address
+    status.check()
+
+
+def test_one_layer_drops_nothing(timed: list[str]) -> None:
+    with pytest.warns(UserWarning, match="dropout option adds dropout after all but last"):
+        module = GRU(4, 9, dropout=0.5)
+    called(module)
+    assert len(timed) == 1
+    assert "dropout" not in timed[0]
