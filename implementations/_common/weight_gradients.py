@@ -81,14 +81,14 @@ class WeightGradients:
         self._product: Callable[..., Tensor] = torch.mm if sizes.directions == 1 else torch.bmm
         self._inputs: dict[int, View] = {}
         rows, hidden, wide, width = sizes.rows, sizes.hidden, sizes.wide, sizes.directions * sizes.hidden
-        cut = wide - hidden if sizes.splits_last else wide
+        gate_rows = wide - hidden if sizes.splits_last else wide
         self._all_gates = self._matrices(rows * wide, (wide, rows), (1, wide))
-        self._later_gates = self._of_later_steps(wide, cut)
+        self._later_gates = self._of_later_steps(wide, gate_rows)
         self._later_product = self._of_later_steps(hidden, hidden)
         later = rows - sizes.batch
         self._before = self._matrices(sizes.batch * width + hidden, (later, hidden), (width, 1))
-        self._first_rows = self._matrices(wide * hidden, (cut, hidden), (hidden, 1))
-        self._last_rows = self._matrices(wide * hidden, (wide - cut, hidden), (hidden, 1), cut * hidden)
+        self._first_rows = self._matrices(wide * hidden, (gate_rows, hidden), (hidden, 1))
+        self._last_rows = self._matrices(wide * hidden, (wide - gate_rows, hidden), (hidden, 1), gate_rows * hidden)
 
     def _of_later_steps(self, width: int, columns: int) -> View:
         """The first columns of rows of that width, transposed, of the steps that have one before them in a direction."""
@@ -119,7 +119,7 @@ class WeightGradients:
         shape = shape if self._sizes.directions == 1 else (2, *shape)
         return EmptyFactory(shape, self._sizes.dtype, self._sizes.device)
 
-    def of_weights(self, d_gates: Tensor, d_product: Tensor | None, inputs: Tensor, output: Tensor) -> list[Tensor]:
+    def for_weights(self, d_gates: Tensor, d_product: Tensor | None, inputs: Tensor, output: Tensor) -> list[Tensor]:
         """The gradients of weight_ih, weight_hh, bias_ih and bias_hh of each direction.
 
         inputs, output: [T, B, I] and [T, B, D*H], without gaps.
@@ -144,7 +144,7 @@ class WeightGradients:
             view = self._inputs[width] = self._matrices(0, (self._sizes.rows, width), (width, 1))
         return view
 
-    def of_inputs(self, d_gates: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    def for_inputs(self, d_gates: Tensor, weights: Sequence[Tensor]) -> Tensor:
         """The gradient of the inputs, [T, B, I]. weights: weight_ih of each direction."""
         steps, batch, wide, width = self._sizes.steps, self._sizes.batch, self._sizes.wide, weights[0].shape[1]
         shape = self._sizes.rows, wide

@@ -108,11 +108,11 @@ class _Backward(NamedTuple):
             for launch in launches:
                 launch.launch()
         first, size = layer * stack.directions * PER_PSEUDO_LAYER, stack.directions * PER_PSEUDO_LAYER
-        self.d_weights[first : first + size] = gradients.of_weights(d_gates, d_product, inputs, self.kept.outputs[layer])
+        self.d_weights[first : first + size] = gradients.for_weights(d_gates, d_product, inputs, self.kept.outputs[layer])
         if not wants_inputs:
             return d_output
         of_input = self.weights[first : first + size : PER_PSEUDO_LAYER]
-        return gradients.of_inputs(d_gates, [one for one in of_input if one is not None])
+        return gradients.for_inputs(d_gates, [one for one in of_input if one is not None])
 
     def _launch_directions(self, layer: int, d_output: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Yields each direction's gradients: after both launches where they run at once, else before the other's launch."""

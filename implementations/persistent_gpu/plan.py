@@ -218,7 +218,7 @@ class ExecutionPlan:
 
     @cached_property
     def weight_gradients(self) -> WeightGradients | None:
-        """What computes gradients of weights where states start from zeros; None where each direction's are computed apart."""
+        """The gradients of weights where states start from zeros; None where each direction has products of its own."""
         stack, kind = self.stack, self.kind
         sizes = LayerSizes(
             stack.steps, stack.batch, stack.hidden, stack.wide, stack.directions, splits_last=stack.how.cell == "gru",

@@ -56,13 +56,15 @@ class TimedComparison:
     """names: of the implementations that are timed. beside: those that the others' times are compared with.
 
     needed: the one without which a case is of no interest, and the others are not timed; none where empty. called: which cases
-    are timed as called too, beside replayed; those always are that have no replay, on a CPU or of long calls.
+    are timed as called too, beside replayed; those of a CPU always are. times_long_calls: so are cases that have too long calls
+    for a replay.
     """
 
     names: Sequence[str]
     baselines: Sequence[str]
     needed: str = ""
     called: Callable[[Case], bool] = lambda case: True
+    times_long_calls: bool = False
 
     def rows(self, cases: Iterable[Case], deadline: float) -> Iterator[Row]:
         """A row for each case; of those that begin after `deadline` (of time.monotonic), or fail, the reason alone."""
@@ -91,7 +93,7 @@ class TimedComparison:
 
     def _called(self, case: Case, arms: Mapping[str, Arm | str]) -> dict[str, Cell]:
         clock = clocks.for_device(case.device)
-        if case.device == "cpu" or self.called(case) or _has_long_call(arms, clock):
+        if case.device == "cpu" or self.called(case) or (_has_long_call(arms, clock) and self.times_long_calls):
             return self._timed(arms, clock)
         return {name: Cell(arm if isinstance(arm, str) else NOT_CALLED) for name, arm in arms.items()}
 

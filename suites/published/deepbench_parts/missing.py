@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting.markdown_syntax import escape
 from pytest_ecornn.results.formatting import count
-from pytest_ecornn.suites.published.common.case_times import NOT_CALLED, TIMING_MODES, Row, precision_of, timing_mode
+from pytest_ecornn.suites.published.common.case_times import Row, precision_of, timing_mode
 from pytest_ecornn.suites.published.common.optional import NOT_REACHED
 from pytest_ecornn.suites.published.deepbench_parts.problem_times import PASSES, ProblemTimes
 
@@ -34,10 +34,8 @@ def describe_missing(times: ProblemTimes, rows: Sequence[Row]) -> str:
 def _reasons(name: str, rows: Sequence[Row]) -> list[str]:
     by_reason: dict[tuple[str, str], dict[Case, str]] = {}
     for row in rows:
-        for way in TIMING_MODES:
-            reason = row.cells[way][name].reason
-            if reason not in ("", NOT_CALLED):
-                by_reason.setdefault((row.case.mode, _NUMBER.sub("", reason)), {}).setdefault(row.case, reason)
+        if reason := row.cells[timing_mode(row)][name].reason:
+            by_reason.setdefault((row.case.mode, _NUMBER.sub("", reason)), {}).setdefault(row.case, reason)
     return [
         f"{PASSES[mode]}, {count(len(cases), 'case')}: {next(iter(cases.values()))} ({_labels(list(cases))})"
         for (mode, _), cases in by_reason.items()

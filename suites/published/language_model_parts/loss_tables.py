@@ -17,9 +17,10 @@ def render_curves(rows: Sequence[CurveRow]) -> str:
     header = ("model", "layer", "last loss", "rms error", "limit", "largest error", "limit", "agrees")
     lines = [_curve_line(row, name) for row in rows for name in losses.CURVE_ARMS if name in row.arms]
     text = (
-        f"{losses.STEPS} steps, the same words and initial values, no dropout. Errors of the losses are relative to a run in "
-        "float64. A curve agrees where they are within twice those of the yardstick, a plain loop in the same precision, and a "
-        "few roundings."
+        f"{losses.STEPS} steps, the same words and initial values, no dropout. Of drawn words nine in ten follow from the one "
+        "before, so that the loss falls as the recurrent layer learns it. Errors are relative to losses in float64. "
+        "A curve agrees where they are within twice those of the yardstick, a plain loop in the same precision, and a few "
+        "roundings."
     )
     return document(["## Losses without dropout", text, table(header, lines, header[2:7])])
 

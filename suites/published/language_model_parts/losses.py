@@ -12,14 +12,14 @@ import torch
 from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.suites.published.common.optional import reason
 from pytest_ecornn.suites.published.common.parted import measure_each
-from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE, DEFAULT, OURS, YARDSTICK
+from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE, OURS, YARDSTICK
 from pytest_ecornn.suites.published.language_model_parts.throughput import HIDDEN
 from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS, ModelSizes, Training
 from pytest_ecornn.suites.published.language_model_parts.words import Corpus
 from pytest_ecornn.verification.comparison import MAX_FACTOR, MAX_FLOOR, RMS_FACTOR, RMS_FLOOR, precision_eps
 
 STEPS, SEEDS, LAST = 200, 5, 50  # LAST: steps whose mean loss stands for a run with dropout
-CURVE_ARMS = (BASELINE, DEFAULT, *OURS)
+CURVE_ARMS = (BASELINE, *OURS)
 SEED_ARMS = (BASELINE, *OURS)
 
 
@@ -35,15 +35,19 @@ class Curve:
 
 @dataclass(frozen=True)
 class CurveRow:
-    """All curves of one model in one precision. limits: rms and maximum that the yardstick's own errors allow."""
+    """All curves of one model in one precision. limits: rms and maximum that the yardstick's own errors allow.
+
+    words: the corpus's source.
+    """
 
     sizes: ModelSizes
+    words: str
     arms: dict[str, Curve] = field(default_factory=dict)
     limits: tuple[float, float] = (0.0, 0.0)
 
     @property
     def label(self) -> str:
-        return f"2 x {self.sizes.hidden}, {self.sizes.precision}"
+        return f"2 x {self.sizes.hidden}, {self.sizes.precision}, {self.words}"
 
     def agrees(self, name: str) -> bool:
         curve = self.arms[name]
@@ -55,12 +59,13 @@ class SeedRow:
     """Final losses of one model in one precision with dropout: of each arm one a seed, or the reason why it has none."""
 
     sizes: ModelSizes
+    words: str
     losses: dict[str, list[float]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
-        return f"2 x {self.sizes.hidden}, {self.sizes.precision}, dropout {self.sizes.dropout:g}"
+        return f"2 x {self.sizes.hidden}, {self.sizes.precision}, {self.words}, dropout {self.sizes.dropout:g}"
 
     def agrees(self, name: str) -> bool:
         """Whether the mean is as far from the baseline's as both standard deviations together, or nearer."""
@@ -81,12 +86,12 @@ def measure_curves(
 ) -> Iterator[CurveRow]:  # fmt: skip
     """Earlier rows, then one for each other model; after `deadline` (of time.monotonic) the reason alone."""
     yield from earlier
-    measured = {row.sizes for row in earlier}
+    measured = {row.sizes for row in earlier if row.words == corpus.source}
     yield from measure_each(
         [sizes for sizes in make(corpus, 0.0) if sizes not in measured],
         deadline,
         lambda sizes: _curve_row(sizes, corpus, torch.device(device)),
-        lambda sizes, why: CurveRow(sizes, dict.fromkeys(CURVE_ARMS, Curve(reason=why))),
+        lambda sizes, why: CurveRow(sizes, corpus.source, dict.fromkeys(CURVE_ARMS, Curve(reason=why))),
     )
 
 
@@ -111,7 +116,7 @@ def _curve_row(sizes: ModelSizes, corpus: Corpus, device: torch.device) -> Curve
             arms[name] = curve(name)
         except Exception as error:  # one arm's failure must not end the others' measurement
             arms[name] = Curve(reason=reason(error))
-    return CurveRow(sizes, arms, limits)
+    return CurveRow(sizes, corpus.source, arms, limits)
 
 
 def measure_seeds(
@@ -120,17 +125,17 @@ def measure_seeds(
 ) -> Iterator[SeedRow]:  # fmt: skip
     """Yields rows as measure_curves does, with dropout and SEEDS runs of each arm."""
     yield from earlier
-    measured = {row.sizes for row in earlier}
+    measured = {row.sizes for row in earlier if row.words == corpus.source}
     yield from measure_each(
         [sizes for sizes in make(corpus, 0.5) if sizes not in measured],
         deadline,
         lambda sizes: _seed_row(sizes, corpus, torch.device(device)),
-        lambda sizes, why: SeedRow(sizes, {}, dict.fromkeys(SEED_ARMS, why)),
+        lambda sizes, why: SeedRow(sizes, corpus.source, {}, dict.fromkeys(SEED_ARMS, why)),
     )
 
 
 def _seed_row(sizes: ModelSizes, corpus: Corpus, device: torch.device) -> SeedRow:
-    row = SeedRow(sizes)
+    row = SeedRow(sizes, corpus.source)
     for name in SEED_ARMS:
         try:
             runs = [_losses(name, sizes, corpus, device, seed) for seed in range(SEEDS)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
 import torch
 
+from pytest_ecornn.measurement.measurement import gc_disabled
 from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common import wall_clock
@@ -43,13 +43,14 @@ class Configuration:
 class Arm:
     """One recurrent layer's training. words_per_s: median, low, high. over: its words a second over another arm's, by name.
 
-    reason: why it has no figures, or "". notes: what auto says of its choice.
+    reason: why it has no figures, or "". notes: what auto says of its choice. dtype: of the recurrent layer's output.
     """
 
     words_per_s: tuple[float, float, float] | None = None
     over: dict[str, Ratio] = field(default_factory=dict)
     reason: str = ""
     notes: str = ""
+    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Row:
 
     @property
     def limit(self) -> Ratio | None:
-        """The speedup over the baseline of a recurrent layer that takes no time, by Amdahl's law."""
+        """The speedup over the baseline of a model without recurrent layer, by Amdahl's law."""
         return self.arms[NONE].over.get(BASELINE) if NONE in self.arms else None
 
 
@@ -100,13 +101,9 @@ def _row(configuration: Configuration, corpus: Corpus, device: torch.device) -> 
     batches = corpus.batches(sizes.steps, sizes.batch, _BATCHES, device)
     with fp32_precision("rnn", sizes.products), fp32_precision("matmul", sizes.products):
         trainings, reasons = _trainings(configuration, batches, device)
-        gc.collect()  # what a step leaves is freed by its references
-        gc.disable()
-        try:
+        with gc_disabled():  # what a step leaves is freed by its references
             samples_us = wall_clock.sample({name: one.step for name, one in trainings.items()}, device, _ROUNDS, _BLOCK_US)
-        finally:
-            gc.enable()
-    arms = {name: _arm(name, samples_us, sizes, trainings[name].notes()) for name in samples_us}
+    arms = {name: _arm(name, samples_us, sizes, trainings[name]) for name in samples_us}
     return Row(configuration, {name: arms[name] if name in arms else Arm(reason=reasons[name]) for name in ARMS})
 
 
@@ -130,9 +127,9 @@ def _trainings(
     return trainings, reasons
 
 
-def _arm(name: str, samples_us: dict[str, list[float]], sizes: ModelSizes, notes: str) -> Arm:
+def _arm(name: str, samples_us: dict[str, list[float]], sizes: ModelSizes, training: Training) -> Arm:
     words = sizes.batch * sizes.steps
     median, low, high = median_interval([words * 1e6 / sample_us for sample_us in samples_us[name]])
     others = [other for other in (BASELINE, DEFAULT) if other in samples_us]
     over = {other: paired_ratio(samples_us[other], samples_us[name]) for other in others}
-    return Arm((median, low, high), over, "", notes)
+    return Arm((median, low, high), over, "", training.notes(), training.model.output_dtype)

@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-ZIPF = "Zipf's law"
+ZIPF, PAIRS = "Zipf's law", "pairs"
+_PAIRED = 0.9  # of the words of `pairs` that follow from the one before
 _SEED = 0
 _END = "<eos>"  # of a line
 
@@ -37,6 +38,21 @@ def zipf(vocabulary: int, count: int) -> Corpus:
     cumulated = (1.0 / torch.arange(1, vocabulary + 1, dtype=torch.float64)).cumsum(0)
     draws = torch.rand(count, generator=generator, dtype=torch.float64) * cumulated[-1]
     return Corpus(torch.searchsorted(cumulated, draws).clamp_(max=vocabulary - 1), vocabulary, ZIPF)
+
+
+def pairs(vocabulary: int, count: int, used: int) -> Corpus:
+    """`count` words of `used`, most of which follow from the word before, so that a model learns what a recurrent layer passes.
+
+    Others are uniform.
+    """
+    generator = torch.Generator().manual_seed(_SEED)
+    following = torch.randperm(used, generator=generator)
+    jumps = torch.randint(used, (count,), generator=generator)
+    follows = torch.rand(count, generator=generator) < _PAIRED
+    words = [0]
+    for jump, is_next in zip(jumps.tolist(), follows.tolist(), strict=True):
+        words.append(int(following[words[-1]]) if is_next else jump)
+    return Corpus(torch.tensor(words[1:]), vocabulary, PAIRS)
 
 
 def read(path: Path) -> Corpus:

@@ -66,7 +66,7 @@ def test_they_are_sums_over_all_steps(
     d_gates.copy_(torch.stack([one[0] for one in of_each]).view_as(d_gates))
     if d_product is not None:
         d_product.copy_(torch.stack([one[1] for one in of_each if one[1] is not None]).view_as(d_product))
-    actual = computed.of_weights(d_gates, d_product, inputs, output)
+    actual = computed.for_weights(d_gates, d_product, inputs, output)
     wanted = [
         gradient
         for number, (gates_of_one, product_of_one, _) in enumerate(of_each)
@@ -76,7 +76,7 @@ def test_they_are_sums_over_all_steps(
     for one, other in zip(actual, wanted, strict=True):
         torch.testing.assert_close(one, other)
         assert one.is_contiguous()
-    of_inputs = computed.of_inputs(d_gates, [weight for *_, weight in of_each])
+    of_inputs = computed.for_inputs(d_gates, [weight for *_, weight in of_each])
     torch.testing.assert_close(of_inputs, sum(one[0] @ one[2] for one in of_each))
     assert of_inputs.shape == (T, B, WIDTH)
 

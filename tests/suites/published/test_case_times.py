@@ -39,7 +39,7 @@ def test_a_row_is_verified_and_timed_in_turns() -> None:
 
 
 def test_calls_too_long_for_a_graph_are_timed_as_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    comparison = TimedComparison(("torch_cpu", "sequential"), ("sequential",), called=lambda case: False)
+    comparison = TimedComparison(("torch_cpu", "sequential"), ("sequential",), called=lambda case: False, times_long_calls=True)
     on_cuda = replace(SMALL, device="cuda")
     monkeypatch.setattr(comparison.__class__, "_timed", lambda self, arms, clock: self.cells({}, dict.fromkeys(arms, "timed")))
     monkeypatch.setattr(case_times.clocks, "for_device", lambda device: WallTimer())
@@ -52,6 +52,8 @@ def test_calls_too_long_for_a_graph_are_timed_as_called(monkeypatch: pytest.Monk
     assert reasons() == {"sequential": NOT_CALLED, "torch_cpu": "does not run"}
     monkeypatch.setattr(case_times, "MAX_CALL_SECONDS", 0.0)
     assert reasons() == {"sequential": "timed", "torch_cpu": "timed"}
+    comparison = replace(comparison, times_long_calls=False)
+    assert reasons()["sequential"] == NOT_CALLED
 
 
 def test_the_timing_mode_is_graph_replay_unless_more_ran_as_called() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -23,11 +23,13 @@ from pytest_ecornn.suites.published.language_model_parts import (
     recurrent_layers,
     throughput,
     throughput_tables,
+    training,
     words,
 )
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import LayerSizes
 from pytest_ecornn.suites.published.language_model_parts.throughput import Arm, Configuration, Row
 from pytest_ecornn.suites.published.language_model_parts.training import ModelSizes, Training
+from tests.helpers.requirements import needs_gpu
 from tests.helpers.studies import cells_of
 
 CPU = torch.device("cpu")
@@ -105,20 +107,20 @@ def test_what_does_not_run_says_why() -> None:
 
 def test_a_model_learns_what_repeats() -> None:
     corpus = words.Corpus(torch.arange(3000) % 7, 50, "counting")
-    training = Training("nn.LSTM", small(), corpus.batches(5, 4, 64, CPU), CPU)
-    first, *_, last = (float(training.step()) for _ in range(300))
+    module = Training("nn.LSTM", small(), corpus.batches(5, 4, 64, CPU), CPU)
+    first, *_, last = (float(module.step()) for _ in range(300))
     assert first == pytest.approx(3.9, abs=0.1)  # log 50
     assert last < 2.5
 
 
 def test_states_go_on_from_step_to_step() -> None:
     batches = CORPUS.batches(5, 4, 8, CPU)
-    training = Training("nn.LSTM", small(), batches, CPU)
-    training.step()
-    states = [state.clone() for state in training._state]
+    module = Training("nn.LSTM", small(), batches, CPU)
+    module.step()
+    states = [state.clone() for state in module._state]
     assert all(state.abs().max() > 0 for state in states)
-    training.step()
-    assert not torch.equal(states[0], training._state[0])
+    module.step()
+    assert not torch.equal(states[0], module._state[0])
 
 
 def few(corpora: Any, precisions: Any) -> list[Configuration]:
@@ -138,19 +140,20 @@ def test_a_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     text = (tmp_path / "language_model.md").read_text()
     (line,) = [one for one in cells_of(text, "2 x 16") if one[1] == "float32"]
     assert line[4:6] == ["-", "-"]  # transposed_gpu, persistent_gpu
-    assert float(line[6].split()[0]) == pytest.approx(1.0, abs=0.5)  # auto is torch.nn's there
+    assert float(line[6].split()[0]) > 0  # auto
     assert "- transposed_gpu, 3 rows, as 2 x 16, 50 words, float32, eager: ValueError: runs on a CUDA device" in text
     assert "no CUDA graphs on cpu" in text
-    curves = {one[1]: one[7] for one in cells_of(text, "2 x 16, bfloat16")}
-    assert curves["nn.LSTM"] == curves["auto"] == curves["sequential"] == "yes"
-    assert {one[1]: one[4] for one in cells_of(text, "2 x 16, bfloat16, dropout 0.5")}["auto"] == "yes"
+    curves = {one[1]: one[7] for one in cells_of(text, "2 x 16, bfloat16, pairs")}
+    assert curves["nn.LSTM"] == curves["auto"] == "yes"
+    assert "sequential" not in curves  # the yardstick itself
+    assert {one[1]: one[4] for one in cells_of(text, "2 x 16, bfloat16, pairs, dropout 0.5")}["auto"] == "yes"
     ElementTree.parse(tmp_path / "words_per_s_50_eager.svg")
     before = json.loads((tmp_path / "language_model.json").read_text())
     plan.run(tmp_path / "again", 300.0, ["words"], tmp_path / "language_model.json")
     assert json.loads((tmp_path / "again/language_model.json").read_text())["rows"] == before["rows"]
 
 
-def test_what_is_not_reached_is_measured_later() -> None:
+def test_what_is_not_reached_has_the_reason() -> None:
     late = list(throughput.measure(0.0, [], ["tf32"], corpora=[CORPUS], device="cpu", make=few))
     assert {arm.reason for row in late for arm in row.arms.values()} == {NOT_REACHED}
     assert [row.label for row in late] == [f"2 x 16, 50 words, tf32, {way}, Zipf's law" for way in throughput.STEP_KINDS]
@@ -212,19 +215,92 @@ def test_charts_show_each_model_beside_the_papers_figure() -> None:
 
 
 def test_rows_survive_json() -> None:
-    for row in (made_up(180.0), losses.CurveRow(small(), {"auto": losses.Curve(0.1, 0.2, 3.0)}, (1.0, 2.0))):
+    for row in (made_up(180.0), losses.CurveRow(small(), "pairs", {"auto": losses.Curve(0.1, 0.2, 3.0)}, (1.0, 2.0))):
         assert from_json(type(row), json.loads(json.dumps(asdict(row)))) == row
-    row = losses.SeedRow(small(), {"auto": [1.0, 2.0]}, {"transposed_gpu": "no"})
+    row = losses.SeedRow(small(), "pairs", {"auto": [1.0, 2.0]}, {"transposed_gpu": "no"})
     assert from_json(losses.SeedRow, json.loads(json.dumps(asdict(row)))) == row
+
+
+def test_words_of_pairs_follow_from_the_one_before() -> None:
+    drawn = words.pairs(50, 4000, 20).words
+    followers = [drawn[1:][drawn[:-1] == word].bincount(minlength=20) for word in range(20)]
+    shares = [float(one.max() / one.sum()) for one in followers]
+    assert all(share == pytest.approx(0.9 + 0.1 / 20, abs=0.06) for share in shares)
+    assert len({int(one.argmax()) for one in followers}) == 20
+    assert int(drawn.max()) < 20
+
+
+class MixedUp(nn.LSTM):
+    """A layer that gives each sequence the output of another."""
+
+    def forward(self, x: Any, state: Any) -> Any:
+        output, state = super().forward(x, state)
+        return output.roll(1, 1), state
+
+
+def test_a_layer_that_mixes_sequences_up_does_not_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(name: str, sizes: LayerSizes, seed: int = 0) -> nn.Module:
+        layer = recurrent_layers.make_layer("nn.LSTM" if name in losses.OURS else name, sizes, seed)
+        if name == "auto":
+            layer.__class__ = MixedUp
+        return layer
+
+    monkeypatch.setattr(training, "make_layer", make)
+    monkeypatch.setattr(losses, "STEPS", 200)
+    monkeypatch.setattr(losses, "LAST", 50)
+    monkeypatch.setattr(losses, "SEEDS", 3)
+    corpus = words.pairs(50, 3000, 10)
+    (curves,) = losses.measure_curves(float("inf"), corpus=corpus, device="cpu", make=lambda corpus, dropout: [small()])
+    assert curves.agrees("persistent_gpu")
+    assert not curves.agrees("auto")
+    (seeds,) = losses.measure_seeds(
+        float("inf"), corpus=corpus, device="cpu", make=lambda corpus, dropout: [small("float32", 0.1)]
+    )
+    assert seeds.agrees("persistent_gpu")
+    assert not seeds.agrees("auto")
+
+
+def test_losses_of_other_words_are_measured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "STEPS", 2)
+    earlier = [losses.CurveRow(small(), "a.txt"), losses.CurveRow(small(), "pairs")]
+    make = {"make": lambda corpus, dropout: [small()]}
+    rows = list(losses.measure_curves(float("inf"), earlier, corpus=replace(CORPUS, source="b.txt"), device="cpu", **make))
+    assert [row.words for row in rows] == ["a.txt", "pairs", "b.txt"]
+    assert [
+        *losses.measure_curves(float("inf"), earlier, corpus=replace(CORPUS, source="a.txt"), device="cpu", **make)
+    ] == earlier
+
+
+def test_another_dtype_than_the_rows_is_said() -> None:
+    row = made_up(180.0)
+    bfloat16 = replace(row.configuration, sizes=replace(row.configuration.sizes, precision="bfloat16"))
+    arms = {name: replace(arm, dtype="float16" if name == "nn.LSTM" else "bfloat16") for name, arm in row.arms.items()}
+    text = throughput_tables.render([row, Row(bfloat16, arms)])
+    assert "nn.LSTM returns float16 in bfloat16 rows." in text
+    assert "auto returns" not in text
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", ["nn.LSTM", "sequential", "transposed_gpu", "persistent_gpu", "auto", "no recurrent layer"])
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+def test_a_captured_step_trains_as_one_that_is_called(name: str, precision: str) -> None:
+    device, sizes = torch.device("cuda"), ModelSizes(64, CORPUS.vocabulary, precision, 0.0, batch=4, steps=5)
+    batches = CORPUS.batches(5, 4, 8, device)
+    eager, captured = (Training(name, sizes, batches, device) for _ in range(2))
+    captured.capture()
+    for _ in range(3):  # as the capture's warm-up did
+        eager.step()
+    for _ in range(4):
+        torch.testing.assert_close(captured.step(), eager.step(), rtol=2e-3, atol=2e-3)
 
 
 def test_losses_that_differ_are_said() -> None:
     curves = {"nn.LSTM": losses.Curve(1e-7, 1e-6, 3.0), "auto": losses.Curve(3e-7, 1e-6, 3.0)}
-    text = loss_tables.render_curves([losses.CurveRow(small(), curves, (2e-7, 2e-6))])
-    assert [one[7] for one in cells_of(text, "2 x 16, float32")] == ["yes", "no"]
+    text = loss_tables.render_curves([losses.CurveRow(small(), "pairs", curves, (2e-7, 2e-6))])
+    assert [one[7] for one in cells_of(text, "2 x 16, float32, pairs")] == ["yes", "no"]
     seeds = {"nn.LSTM": [3.0, 3.1, 3.2], "auto": [3.1, 3.2, 3.3], "persistent_gpu": [3.5, 3.6, 3.7]}
-    text = loss_tables.render_seeds([losses.SeedRow(small(), seeds, {"transposed_gpu": "does not run"})])
-    lines = {one[1]: one[2:] for one in cells_of(text, "2 x 16, float32, dropout 0")}
+    text = loss_tables.render_seeds([losses.SeedRow(small(), "pairs", seeds, {"transposed_gpu": "does not run"})])
+    lines = {one[1]: one[2:] for one in cells_of(text, "2 x 16, float32, pairs, dropout 0")}
     assert lines["auto"] == ["3.2000", "0.10", "yes"]
     assert lines["persistent_gpu"][2] == "no"
     assert lines["transposed_gpu"] == ["-", "-", "does not run"]
@@ -256,7 +332,7 @@ def test_it_measures_on_a_gpu_alone(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_auto_notes_are_read_from_modules_alone() -> None:
     batches = CORPUS.batches(5, 4, 2, CPU)
     assert Training("nn.LSTM", small(), batches, CPU).notes() == ""
-    training = Training("auto", small(), batches, CPU)
-    training.step()
-    assert training.notes().startswith("torch")
-    assert isinstance(training.model.recurrent, nn.RNNBase)
+    module = Training("auto", small(), batches, CPU)
+    module.step()
+    assert module.notes().startswith("torch")
+    assert isinstance(module.model.recurrent, nn.RNNBase)
