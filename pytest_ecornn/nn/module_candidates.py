@@ -59,6 +59,8 @@ def torch_refusal(problem: Problem, case: Case) -> str | None:
     """Why torch.nn is no candidate where the kernels run, or None. case: in the dtype that is computed in."""
     if problem.deterministic:
         return "cuDNN is not deterministic"
+    if problem.autocast.startswith("bfloat16"):
+        return "under autocast of bfloat16 cuDNN computes in float16"  # torch's AutocastRNN.cpp
     if problem.evaluation and case.training:
         return "cuDNN has no backward pass of a module that is not in training"
     return defect(case, torch.backends.cudnn.version() or 0)

@@ -250,3 +250,11 @@ def test_shapes_that_cudnn_gets_wrong_are_the_kernels() -> None:
     module = GRU(48, 48, device="cuda", dtype=torch.float16)
     module(torch.randn(16, 8, 48, device="cuda", dtype=torch.float16))
     assert module.notes().startswith("persistent_gpu: cuDNN 9.19 is wrong here")
+
+
+@needs_gpu
+def test_autocast_of_bfloat16_computes_in_bfloat16(gru: tuple[nn.GRU, GRU, Tensor]) -> None:
+    reference, module, x = gru
+    with torch.autocast("cuda", torch.bfloat16):
+        assert module(x)[0].dtype == torch.bfloat16
+        assert reference(x)[0].dtype == torch.float16  # once it is bfloat16, torch.nn may be a candidate again

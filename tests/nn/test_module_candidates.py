@@ -32,7 +32,8 @@ def choices(
     """Names of the candidates, why others are none, and the heuristic's choice."""
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91900)
     monkeypatch.setattr(estimates, "persistent_us", lambda case, device: us)
-    problem = Problem(case=case, caller="module", **options)
+    name = "" if autocast is None else f"{str(autocast).removeprefix('torch.')}_of_float32"
+    problem = Problem(case=case, caller="module", autocast=name, **options)
     found = ModuleProblem(problem, never, lambda: refusal or None, torch.device("cuda"), autocast, None).choices()
     return found.names, dict(found.pruned), found.heuristic
 
@@ -55,6 +56,7 @@ def test_kernels_that_cannot_win(monkeypatch: pytest.MonkeyPatch) -> None:
     ("case", "options", "reason"),
     [
         (CASE, {"deterministic": True}, "cuDNN is not deterministic"),
+        (CASE, {"autocast": torch.bfloat16}, "under autocast of bfloat16 cuDNN computes in float16"),
         (replace(CASE, mode="training"), {"evaluation": True}, "cuDNN has no backward pass"),
         (replace(CASE, dtype="float16", hidden_size=48), {}, "cuDNN 9.19 is wrong here"),
         (replace(CASE, hidden_size=48), {"autocast": torch.float16}, "cuDNN 9.19 is wrong here"),

@@ -91,13 +91,20 @@ def called(module: Any, x: Tensor = X, hx: Any = None, **modes: Any) -> None:
         (LSTM(4, 9), {"hx": (torch.ones(1, 2, 9), torch.ones(1, 2, 9))}, {}),
         (GRU(4, 9).requires_grad_(False), {"hx": torch.ones(1, 2, 9, requires_grad=True)}, {}),
         (GRU(4, 9), {"x": X[:, 0]}, {}),
-        (GRU(4, 9), {}, {"autocast": torch.bfloat16}),
+        (GRU(4, 9), {}, {"autocast": torch.float16}),
     ],
     ids=["dropout", "evaluation", "relu", "gradient of x", "states", "gradient of a state", "unbatched", "autocast"],
 )
 def test_compiled_and_eager_calls_share_a_decision(module: Any, given: Any, modes: Any, timed: list[str]) -> None:
     called(module, **given, **modes)
     assert len(timed) == len(selection.decisions()) == 1
+
+
+def test_under_autocast_of_bfloat16_the_kernels_run(timed: list[str]) -> None:
+    module = GRU(4, 9)
+    called(module, autocast=torch.bfloat16)
+    assert module.notes() == "persistent_gpu: under autocast of bfloat16 cuDNN computes in float16"
+    assert timed == []
 
 
 def test_deterministic_graphs_run_the_kernels(timed: list[str]) -> None:
