@@ -52,17 +52,16 @@ def matmul_tn(a: Tensor, b: Tensor, tf32: bool, into: Tensor | None = None) -> T
     return found.contiguous() if into is None else into.copy_(found)
 
 
-def is_aligned(widths: Iterable[int], dtype: torch.dtype) -> bool:
-    """Whether rows of all these widths are multiples of 16 bytes."""
+def is_never_padded(widths: Iterable[int], products: int, dtype: torch.dtype, tf32: bool) -> bool:
+    """Whether rows so many elements apart are fast unpadded on a GPU, in a product of `products` multiplications."""
+    if 2 * products < _MIN_FLOPS or (dtype == torch.float32 and not tf32):
+        return True
     return all(width * dtype.itemsize % _ALIGNED == 0 for width in widths)
 
 
 def _is_fast(a: Tensor, b: Tensor, products: int, tf32: bool) -> bool:
     """Whether the product is fast without padding."""
-    if 2 * products < _MIN_FLOPS or not a.is_cuda or (a.dtype == torch.float32 and not tf32):
-        return True
-    elements = _ALIGNED // a.itemsize
-    return not (a.stride(0) % elements or a.stride(-2) % elements or b.stride(0) % elements)
+    return not a.is_cuda or is_never_padded((a.stride(0), a.stride(-2), b.stride(0)), products, a.dtype, tf32)
 
 
 def _aligned(a: Tensor, rows: bool = False) -> Tensor:

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._common.long_sums import MIN_TERMS
-from pytest_ecornn.implementations._common.padded_gemm import is_aligned
-from pytest_ecornn.implementations._cuda.bias_gradients import stacked_bias_gradients
+from pytest_ecornn.implementations._common.padded_gemm import is_never_padded
+from pytest_ecornn.implementations._cuda.bias_gradients import bias_gradients
 from pytest_ecornn.implementations._cuda.memory import EmptyFactory
 
-_MAX_FLOP = 1e9  # of a product whose rows need no padding, and of one of two; larger ones take the device longer than the host
+_MAX_BATCHED_FLOP = 1e9  # of a product; two larger ones take the device longer than the host
 _MAX_BATCHED_ROWS = 512  # longer sums are split among blocks in a product of its own alone
 _reinterpret: Any = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None)
 
@@ -39,7 +39,7 @@ class View(NamedTuple):
         return view
 
 
-class LayerSizes(NamedTuple):
+class GradientSizes(NamedTuple):
     """T time steps, B sequences, H units, D directions. wide: G*H. splits_last: of GRU, whose last H rows are apart."""
 
     steps: int
@@ -62,11 +62,10 @@ class LayerSizes(NamedTuple):
         """
         if self.steps == 1 or (self.rows >= MIN_TERMS and self.dtype.itemsize == 2):
             return False
-        is_small = 2 * self.rows * self.wide * max((self.hidden, *widths)) < _MAX_FLOP
+        products = self.rows * self.wide * max((self.hidden, *widths))
         if self.directions > 1:
-            return is_small and self.rows <= _MAX_BATCHED_ROWS
-        is_exact = self.dtype == torch.float32 and not tf32
-        return is_small or is_exact or is_aligned((self.hidden, self.wide, *widths), self.dtype)
+            return 2 * products < _MAX_BATCHED_FLOP and self.rows <= _MAX_BATCHED_ROWS
+        return is_never_padded((self.hidden, self.wide, *widths), products, self.dtype, tf32)
 
 
 class WeightGradients:
@@ -76,7 +75,7 @@ class WeightGradients:
     direction D is left out. All are without gaps.
     """
 
-    def __init__(self, sizes: LayerSizes):
+    def __init__(self, sizes: GradientSizes):
         self._sizes = sizes
         self._product: Callable[..., Tensor] = torch.mm if sizes.directions == 1 else torch.bmm
         self._inputs: dict[int, View] = {}
@@ -132,7 +131,7 @@ class WeightGradients:
             of_state = self._weight_hh()
             self._product(self._later_gates.of(d_gates), before, out=self._first_rows.of(of_state))
             self._product(self._later_product.of(d_product), before, out=self._last_rows.of(of_state))
-        gradients = of_input, of_state, *stacked_bias_gradients(d_gates, d_product, self._sizes.directions)
+        gradients = of_input, of_state, *bias_gradients(d_gates, d_product, self._sizes.directions)
         if self._sizes.directions == 1:
             return [*gradients]
         return [part for of_direction in zip(*map(_halves, gradients), strict=True) for part in of_direction]

@@ -66,7 +66,7 @@ def macros(values: int, dtype: torch.dtype) -> tuple[tuple[str, str], ...]:
 
 @lru_cache(maxsize=4096)
 def _kernel_for(
-    rows: int, columns: int, hidden: int, dtype: torch.dtype, device: torch.device, directions: int = 1
+    rows: int, columns: int, hidden: int, dtype: torch.dtype, device: torch.device, directions: int
 ) -> BiasGradients | None:
     """The kernel for those sizes; None for a device without clusters, and where there is nothing to add."""
     if not rows or (device.type == "cuda" and torch.cuda.get_device_capability(device) != HOPPER):
@@ -74,35 +74,22 @@ def _kernel_for(
     return BiasGradients(rows, columns, hidden, dtype, device, directions)
 
 
-def bias_gradients(d_gates: Tensor, d_recurrent: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The gradients of bias_ih and bias_hh, each in memory of its own.
+def bias_gradients(d_gates: Tensor, d_recurrent: Tensor | None, directions: int = 1) -> tuple[Tensor, Tensor]:
+    """The gradients of bias_ih and bias_hh, [D, G*H], each in memory of its own.
 
-    d_gates: [rows, G*H], of the pre-activations. d_recurrent: [rows, H] of GRU, of W_hn h, None of other cells.
+    d_gates: [D, .., G*H], of the pre-activations, all dimensions between those of rows. d_recurrent: [D, .., H] of GRU, of
+    W_hn h, None of other cells. directions: D, left out of all shapes where it is 1.
     """
-    hidden = 0 if d_recurrent is None else d_recurrent.shape[1]
-    kernel = _kernel_for(*d_gates.shape, hidden, d_gates.dtype, d_gates.device)
+    columns, hidden = d_gates.shape[-1], 0 if d_recurrent is None else d_recurrent.shape[-1]
+    rows = d_gates.numel() // (directions * columns)
+    kernel = _kernel_for(rows, columns, hidden, d_gates.dtype, d_gates.device, directions)
     if kernel is not None and d_gates.is_contiguous() and (d_recurrent is None or d_recurrent.is_contiguous()):
         return kernel(d_gates, d_recurrent)
-    found = d_gates.sum(0)
-    if d_recurrent is None:
-        return found, found.clone()
-    return found, torch.cat((found[: d_gates.shape[1] - hidden], d_recurrent.sum(0)))
-
-
-def stacked_bias_gradients(d_gates: Tensor, d_recurrent: Tensor | None, directions: int) -> tuple[Tensor, Tensor]:
-    """The gradients of bias_ih and bias_hh, [D, G*H] each.
-
-    d_gates: [D, T, B, G*H], d_recurrent: [D, T, B, H], without gaps; D is left out of all shapes where it is 1.
-    """
-    steps, batch, columns = d_gates.shape[-3:]
-    hidden = 0 if d_recurrent is None else d_recurrent.shape[-1]
-    kernel = _kernel_for(steps * batch, columns, hidden, d_gates.dtype, d_gates.device, directions)
-    if kernel is not None:
-        return kernel(d_gates, d_recurrent)
-    of_ih = d_gates.sum((-3, -2))
+    leading = (rows,) if directions == 1 else (directions, rows)
+    of_ih = d_gates.reshape(*leading, columns).sum(-2)
     if d_recurrent is None:
         return of_ih, of_ih.clone()
-    return of_ih, torch.cat((of_ih[..., : columns - hidden], d_recurrent.sum((-3, -2))), -1)
+    return of_ih, torch.cat((of_ih[..., : columns - hidden], d_recurrent.reshape(*leading, hidden).sum(-2)), -1)
 
 
 def clear_cache() -> None:

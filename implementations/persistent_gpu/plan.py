@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, PARAMETERS
-from pytest_ecornn.implementations._common.weight_gradients import LayerSizes, WeightGradients
+from pytest_ecornn.implementations._common.weight_gradients import GradientSizes, WeightGradients
 from pytest_ecornn.implementations._cuda.memory import EmptyFactory
 from pytest_ecornn.implementations._cuda.rows import shape_of
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
@@ -220,7 +220,7 @@ class ExecutionPlan:
     def weight_gradients(self) -> WeightGradients | None:
         """The gradients of weights where states start from zeros; None where each direction has products of its own."""
         stack, kind = self.stack, self.kind
-        sizes = LayerSizes(
+        sizes = GradientSizes(
             stack.steps, stack.batch, stack.hidden, stack.wide, stack.directions, splits_last=stack.how.cell == "gru",
             dtype=kind.dtype, device=kind.device,
         )  # fmt: skip

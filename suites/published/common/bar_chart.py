@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from math import ceil
 
 from pytest_ecornn.reporting.picture import COLOURS
-from pytest_ecornn.reporting.ratio_chart import FONTS
-from pytest_ecornn.results.formatting import one_line, ratio_interval
+from pytest_ecornn.reporting.ratio_chart import FOOTNOTE, MARGIN, svg_document, svg_text
+from pytest_ecornn.results.formatting import ratio_interval
 from pytest_ecornn.results.statistics import Ratio
 
-# In pixels: columns of group titles and labels, the bars, and their figures.
-_WIDTH, _MARGIN = 1000, 20
-_LABEL, _LEFT, _RIGHT, _FIGURE = 200, 390, 800, 980
-_TITLE_BASELINE, _FIRST, _ROW, _BETWEEN, _BAR, _FOOTNOTE = 30, 70, 20, 12, 13, 19
+# In pixels: where bars begin and end, where their figures end, and from the top the first bar, and what rows take.
+_LEFT, _RIGHT, _FIGURE = 390, 800, 980
+_FIRST, _ROW, _BETWEEN, _BAR = 70, 20, 12, 13
 _INK, _GREY, _GRID = COLOURS[0], COLOURS[7], "#d8dce0"
 _PALETTE = (COLOURS[7], COLOURS[3], COLOURS[5], COLOURS[6], COLOURS[2], COLOURS[4])
 _STEPS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
@@ -47,18 +45,8 @@ def render_bars(title: str, groups: Sequence[BarGroup], footnotes: Sequence[str]
     end = max(1.0, *(ratio.high for ratio in ratios))
     labels = list(dict.fromkeys(bar.label for group in groups for bar in group.items))
     bottom = _FIRST + sum(_ROW * len(group.items) + _BETWEEN for group in groups)
-    height = bottom + 30 + _FOOTNOTE * len(footnotes) + 10
-    parts = [
-        f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" xmlns="http://www.w3.org/2000/svg" '
-        f'font-family="{escape(FONTS)}" font-size="13" role="img" aria-label="{escape(one_line(title))}">',
-        '<rect width="100%" height="100%" rx="6" fill="white"/>',
-        _text(_MARGIN, _TITLE_BASELINE, title, 'font-size="17" font-weight="bold"'),
-        *_grid(end, bottom),
-        *_groups(groups, end, labels),
-        *(_text(_MARGIN, bottom + 30 + _FOOTNOTE * row, note, f'fill="rgb{_GREY}"') for row, note in enumerate(footnotes, 1)),
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
+    height = bottom + 30 + FOOTNOTE * len(footnotes) + 10
+    return svg_document(title, height, [*_grid(end, bottom), *_groups(groups, end, labels)], footnotes, bottom + 30)
 
 
 def _x(ratio: float, end: float) -> float:
@@ -73,13 +61,13 @@ def _grid(end: float, bottom: int) -> Iterator[str]:
             return
         stroke = f'stroke="rgb{_INK}" stroke-width="1.5"' if tick == 1 else f'stroke="{_GRID}"'
         yield f'<line x1="{_x(tick, end):.1f}" y1="{_FIRST - 12}" x2="{_x(tick, end):.1f}" y2="{bottom}" {stroke}/>'
-        yield _text(_x(tick, end), bottom + 16, f"{tick:g}x", 'text-anchor="middle"')
+        yield svg_text(_x(tick, end), bottom + 16, f"{tick:g}x", anchor="middle")
 
 
 def _groups(groups: Sequence[BarGroup], end: float, labels: Sequence[str]) -> Iterator[str]:
     y = _FIRST
     for group in groups:
-        yield _text(_MARGIN, y + 10, group.title, 'font-weight="bold"')
+        yield svg_text(MARGIN, y + 10, group.title, weight="bold")
         for bar in group.items:
             yield from _bar(bar, y, end, _PALETTE[labels.index(bar.label) % len(_PALETTE)])
             y += _ROW
@@ -87,9 +75,9 @@ def _groups(groups: Sequence[BarGroup], end: float, labels: Sequence[str]) -> It
 
 
 def _bar(bar: ChartBar, y: int, end: float, colour: tuple[int, int, int]) -> Iterator[str]:
-    yield _text(_LEFT - 8, y + 10, bar.label, 'text-anchor="end"')
+    yield svg_text(_LEFT - 8, y + 10, bar.label, anchor="end")
     if bar.ratio is None:
-        yield _text(_LEFT + 6, y + 10, bar.text, f'fill="rgb{_GREY}"')
+        yield svg_text(_LEFT + 6, y + 10, bar.text, fill=_GREY)
         return
     middle, low, high = bar.ratio.ratio, bar.ratio.low, bar.ratio.high
     yield f'<rect x="{_LEFT}" y="{y - 1}" width="{_x(middle, end) - _LEFT:.1f}" height="{_BAR}" fill="rgb{colour}"/>'
@@ -97,8 +85,4 @@ def _bar(bar: ChartBar, y: int, end: float, colour: tuple[int, int, int]) -> Ite
         line = f'y1="{y + _BAR // 2 - 1}" y2="{y + _BAR // 2 - 1}" stroke="rgb{_INK}" stroke-width="2"'
         yield f'<line x1="{_x(low, end):.1f}" x2="{_x(high, end):.1f}" {line}/>'
     figure = bar.text or (ratio_interval(middle, low, high) if high > low else f"{middle:.3g}")
-    yield _text(_FIGURE, y + 10, figure, 'text-anchor="end"')
-
-
-def _text(x: float, y: float, text: str, style: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(one_line(text))}</text>'
+    yield svg_text(_FIGURE, y + 10, figure, anchor="end")

@@ -17,7 +17,7 @@ from pytest_ecornn.measurement.measurement import Arm, Timeable, gc_disabled
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import MAX_CALL_SECONDS, GraphArm, graph_arms
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.common.parted import measure_each
+from pytest_ecornn.suites.published.common.parted import measure_rest
 from pytest_ecornn.suites.published.common.verified import failure_text, prepared
 from pytest_ecornn.verification.verification import Candidate, expected
 
@@ -66,9 +66,9 @@ class TimedComparison:
     called: Callable[[Case], bool] = lambda case: True
     times_long_calls: bool = False
 
-    def rows(self, cases: Iterable[Case], deadline: float) -> Iterator[Row]:
-        """A row for each case; of those that begin after `deadline` (of time.monotonic), or fail, the reason alone."""
-        return measure_each(cases, deadline, self._row, self.unmeasured_row)
+    def rows(self, cases: Iterable[Case], deadline: float, earlier: Sequence[Row] = ()) -> Iterator[Row]:
+        """Earlier rows, then one for each other case; of those that begin after `deadline`, or fail, the reason alone."""
+        return measure_rest(cases, earlier, lambda row: row.case, deadline, self._row, self.unmeasured_row)
 
     def unmeasured_row(self, case: Case, why: str) -> Row:
         return Row(case, {way: dict.fromkeys(self.names, Cell(why)) for way in TIMING_MODES})

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 from typing import Any
 
 NOT_REACHED = "not reached in the time allowed"  # the reason where a part's time was over before
 _IMPLEMENTATIONS = "pytest_ecornn.implementations"
+_NUMBER = re.compile(r"[\d,.]*\d")
 
 
 class Unavailable(Exception):
@@ -23,6 +25,11 @@ def import_optional(module: str, name: str) -> Any:
         return getattr(importlib.import_module(path), name)
     except ImportError as error:
         raise Unavailable(f"cannot be imported: {error}") from error
+
+
+def without_numbers(reason: str) -> str:
+    """The reason without its numbers, by which alone others may differ."""
+    return _NUMBER.sub("", reason)
 
 
 def reason(error: BaseException) -> str:

@@ -45,6 +45,20 @@ def measure_each(
         torch.cuda.empty_cache()
 
 
+def measure_rest(
+    items: Iterable[Item],
+    earlier: Sequence[Row],
+    item_of: Callable[[Row], Item | None],
+    deadline: float,
+    row: Callable[[Item], Row],
+    without: Callable[[Item, str], Row],
+) -> Iterator[Row]:
+    """Earlier rows, then those of the items that none of them is of, as `measure_each` makes them."""
+    yield from earlier
+    measured = {item_of(one) for one in earlier}
+    yield from measure_each([item for item in items if item not in measured], deadline, row, without)
+
+
 @dataclass(frozen=True)
 class Section:
     """`measure` takes a deadline of time.monotonic and makes rows. share: of the time allowed, what is left of it goes on.

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.reporting.markdown_syntax import escape
 from pytest_ecornn.results.formatting import count
 from pytest_ecornn.suites.published.common.case_times import Row, precision_of, timing_mode
-from pytest_ecornn.suites.published.common.optional import NOT_REACHED
+from pytest_ecornn.suites.published.common.optional import NOT_REACHED, without_numbers
 from pytest_ecornn.suites.published.deepbench_parts.problem_times import PASSES, ProblemTimes
-
-_NUMBER = re.compile(r"[\d,.]*\d")
 
 
 def is_reached(row: Row) -> bool:
@@ -35,7 +32,7 @@ def _reasons(name: str, rows: Sequence[Row]) -> list[str]:
     by_reason: dict[tuple[str, str], dict[Case, str]] = {}
     for row in rows:
         if reason := row.cells[timing_mode(row)][name].reason:
-            by_reason.setdefault((row.case.mode, _NUMBER.sub("", reason)), {}).setdefault(row.case, reason)
+            by_reason.setdefault((row.case.mode, without_numbers(reason)), {}).setdefault(row.case, reason)
     return [
         f"{PASSES[mode]}, {count(len(cases), 'case')}: {next(iter(cases.values()))} ({_labels(list(cases))})"
         for (mode, _), cases in by_reason.items()

@@ -76,9 +76,7 @@ class ProblemTimes:
 
     def measure(self, deadline: float, earlier: Sequence[Row] = (), groups: Collection[str] = ()) -> Iterator[Row]:
         """Earlier rows, then one for each other case: of what begins after `deadline` (of time.monotonic) the reason."""
-        yield from earlier
-        measured = {row.case for row in earlier}
-        yield from self.comparison.rows([case for case in self.cases(groups) if case not in measured], deadline)
+        return self.comparison.rows(self.cases(groups), deadline, earlier)
 
     def rows_of(self, rows: Sequence[Row], application: str, variant: Variant) -> list[tuple[Problem, Row | None]]:
         """Returns the problems of an application, of all where it is empty, each case once, with its row where there is one."""

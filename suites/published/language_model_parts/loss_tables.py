@@ -15,7 +15,7 @@ from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import
 def render_curves(rows: Sequence[CurveRow]) -> str:
     """A line for each model, precision and layer."""
     header = ("model", "layer", "last loss", "rms error", "limit", "largest error", "limit", "agrees")
-    lines = [_curve_line(row, name) for row in rows for name in losses.CURVE_ARMS if name in row.arms]
+    lines = [_curve_line(row, name) for row in rows for name in losses.ARMS if name in row.arms]
     text = (
         f"{losses.STEPS} steps, the same words and initial values, no dropout. Of drawn words nine in ten follow from the one "
         "before, so that the loss falls as the recurrent layer learns it. Errors are relative to losses in float64. "
@@ -36,7 +36,7 @@ def _curve_line(row: CurveRow, name: str) -> list[str]:
 def render_seeds(rows: Sequence[SeedRow]) -> str:
     """A line for each model, precision and layer."""
     header = ("model", "layer", "mean loss", "standard deviation", "agrees")
-    lines = [_seed_line(row, name) for row in rows for name in losses.SEED_ARMS if name in row.losses or name in row.reasons]
+    lines = [_seed_line(row, name) for row in rows for name in losses.ARMS if name in row.losses or name in row.reasons]
     text = (
         f"{losses.SEEDS} seeds of {losses.STEPS} steps each; a run's loss is the mean of its last {losses.LAST} steps. A mean "
         f"agrees where it differs from {BASELINE}'s by no more than both standard deviations together."

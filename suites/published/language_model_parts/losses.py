@@ -9,9 +9,8 @@ from statistics import fmean, stdev
 
 import torch
 
-from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.suites.published.common.optional import reason
-from pytest_ecornn.suites.published.common.parted import measure_each
+from pytest_ecornn.suites.published.common.parted import measure_rest
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE, OURS, YARDSTICK
 from pytest_ecornn.suites.published.language_model_parts.throughput import HIDDEN
 from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS, ModelSizes, Training
@@ -19,8 +18,7 @@ from pytest_ecornn.suites.published.language_model_parts.words import Corpus
 from pytest_ecornn.verification.comparison import MAX_FACTOR, MAX_FLOOR, RMS_FACTOR, RMS_FLOOR, precision_eps
 
 STEPS, SEEDS, LAST = 200, 5, 50  # LAST: steps whose mean loss stands for a run with dropout
-CURVE_ARMS = (BASELINE, *OURS)
-SEED_ARMS = (BASELINE, *OURS)
+ARMS = (BASELINE, *OURS)
 
 
 @dataclass(frozen=True)
@@ -85,13 +83,13 @@ def measure_curves(
     make: Callable[[Corpus, float], list[ModelSizes]] = models,
 ) -> Iterator[CurveRow]:  # fmt: skip
     """Earlier rows, then one for each other model; after `deadline` (of time.monotonic) the reason alone."""
-    yield from earlier
-    measured = {row.sizes for row in earlier if row.words == corpus.source}
-    yield from measure_each(
-        [sizes for sizes in make(corpus, 0.0) if sizes not in measured],
+    return measure_rest(
+        make(corpus, 0.0),
+        earlier,
+        lambda row: row.sizes if row.words == corpus.source else None,
         deadline,
         lambda sizes: _curve_row(sizes, corpus, torch.device(device)),
-        lambda sizes, why: CurveRow(sizes, corpus.source, dict.fromkeys(CURVE_ARMS, Curve(reason=why))),
+        lambda sizes, why: CurveRow(sizes, corpus.source, dict.fromkeys(ARMS, Curve(reason=why))),
     )
 
 
@@ -111,7 +109,7 @@ def _curve_row(sizes: ModelSizes, corpus: Corpus, device: torch.device) -> Curve
         MAX_FACTOR * yardstick.maximum + MAX_FLOOR * eps,
     )
     arms = {}
-    for name in CURVE_ARMS:
+    for name in ARMS:
         try:
             arms[name] = curve(name)
         except Exception as error:  # one arm's failure must not end the others' measurement
@@ -124,19 +122,19 @@ def measure_seeds(
     make: Callable[[Corpus, float], list[ModelSizes]] = models,
 ) -> Iterator[SeedRow]:  # fmt: skip
     """Yields rows as measure_curves does, with dropout and SEEDS runs of each arm."""
-    yield from earlier
-    measured = {row.sizes for row in earlier if row.words == corpus.source}
-    yield from measure_each(
-        [sizes for sizes in make(corpus, 0.5) if sizes not in measured],
+    return measure_rest(
+        make(corpus, 0.5),
+        earlier,
+        lambda row: row.sizes if row.words == corpus.source else None,
         deadline,
         lambda sizes: _seed_row(sizes, corpus, torch.device(device)),
-        lambda sizes, why: SeedRow(sizes, corpus.source, {}, dict.fromkeys(SEED_ARMS, why)),
+        lambda sizes, why: SeedRow(sizes, corpus.source, {}, dict.fromkeys(ARMS, why)),
     )
 
 
 def _seed_row(sizes: ModelSizes, corpus: Corpus, device: torch.device) -> SeedRow:
     row = SeedRow(sizes, corpus.source)
-    for name in SEED_ARMS:
+    for name in ARMS:
         try:
             runs = [_losses(name, sizes, corpus, device, seed) for seed in range(SEEDS)]
             row.losses[name] = [fmean(losses[-LAST:]) for losses in runs]
@@ -147,7 +145,7 @@ def _seed_row(sizes: ModelSizes, corpus: Corpus, device: torch.device) -> SeedRo
 
 def _losses(name: str, sizes: ModelSizes, corpus: Corpus, device: torch.device, seed: int = 0) -> list[float]:
     """Losses of STEPS steps."""
-    with fp32_precision("rnn", sizes.products), fp32_precision("matmul", sizes.products):
+    with sizes.precision_set():
         training = Training(name, sizes, corpus.batches(sizes.steps, sizes.batch, STEPS, device), device, seed)
         losses = torch.stack([training.step().clone() for _ in range(STEPS)])
     result: list[float] = losses.double().tolist()

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from math import isfinite
 
 import torch
 
 from pytest_ecornn.measurement.measurement import gc_disabled
-from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common import wall_clock
 from pytest_ecornn.suites.published.common.optional import reason
-from pytest_ecornn.suites.published.common.parted import measure_each
+from pytest_ecornn.suites.published.common.parted import measure_rest
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE, DEFAULT, NONE, OURS
 from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS, ModelSizes, Training
 from pytest_ecornn.suites.published.language_model_parts.words import Corpus
@@ -40,7 +40,7 @@ class Configuration:
 
 
 @dataclass(frozen=True)
-class Arm:
+class ArmRate:
     """One recurrent layer's training. words_per_s: median, low, high. over: its words a second over another arm's, by name.
 
     reason: why it has no figures, or "". notes: what auto says of its choice. dtype: of the recurrent layer's output.
@@ -56,7 +56,7 @@ class Arm:
 @dataclass(frozen=True)
 class Row:
     configuration: Configuration
-    arms: dict[str, Arm] = field(default_factory=dict)
+    arms: dict[str, ArmRate] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -83,28 +83,28 @@ def measure(
     device: str = "cuda", make: Callable[[Sequence[Corpus], Collection[str]], list[Configuration]] = configurations,
 ) -> Iterator[Row]:  # fmt: skip
     """Earlier rows, then one for each other configuration; after `deadline` (of time.monotonic) the reason alone."""
-    yield from earlier
-    measured = {row.configuration for row in earlier}
     of_source = {(corpus.source, corpus.vocabulary): corpus for corpus in corpora}
-    yield from measure_each(
-        [one for one in make(corpora, precisions) if one not in measured],
+    return measure_rest(
+        make(corpora, precisions),
+        earlier,
+        lambda row: row.configuration,
         deadline,
         lambda one: _row(one, of_source[one.words, one.sizes.vocabulary], torch.device(device)),
-        lambda one, why: Row(one, dict.fromkeys(ARMS, Arm(reason=why))),
+        lambda one, why: Row(one, dict.fromkeys(ARMS, ArmRate(reason=why))),
     )
 
 
 def _row(configuration: Configuration, corpus: Corpus, device: torch.device) -> Row:
     sizes = configuration.sizes
     if configuration.way == GRAPH and device.type != "cuda":
-        return Row(configuration, dict.fromkeys(ARMS, Arm(reason=f"no CUDA graphs on {device.type}")))
+        return Row(configuration, dict.fromkeys(ARMS, ArmRate(reason=f"no CUDA graphs on {device.type}")))
     batches = corpus.batches(sizes.steps, sizes.batch, _BATCHES, device)
-    with fp32_precision("rnn", sizes.products), fp32_precision("matmul", sizes.products):
+    with sizes.precision_set():
         trainings, reasons = _trainings(configuration, batches, device)
         with gc_disabled():  # what a step leaves is freed by its references
             samples_us = wall_clock.sample({name: one.step for name, one in trainings.items()}, device, _ROUNDS, _BLOCK_US)
     arms = {name: _arm(name, samples_us, sizes, trainings[name]) for name in samples_us}
-    return Row(configuration, {name: arms[name] if name in arms else Arm(reason=reasons[name]) for name in ARMS})
+    return Row(configuration, {name: arms[name] if name in arms else ArmRate(reason=reasons[name]) for name in ARMS})
 
 
 def _trainings(
@@ -119,17 +119,17 @@ def _trainings(
             if configuration.way == GRAPH:
                 training.capture()
                 loss = float(training.step())
-            if loss != loss:
-                raise ValueError("expected a finite loss, got NaN")
+            if not isfinite(loss):
+                raise ValueError(f"expected a finite loss, got {loss}")
             trainings[name] = training
         except Exception as error:  # one arm's failure must not end the others' measurement
             reasons[name] = reason(error)
     return trainings, reasons
 
 
-def _arm(name: str, samples_us: dict[str, list[float]], sizes: ModelSizes, training: Training) -> Arm:
+def _arm(name: str, samples_us: dict[str, list[float]], sizes: ModelSizes, training: Training) -> ArmRate:
     words = sizes.batch * sizes.steps
     median, low, high = median_interval([words * 1e6 / sample_us for sample_us in samples_us[name]])
     others = [other for other in (BASELINE, DEFAULT) if other in samples_us]
     over = {other: paired_ratio(samples_us[other], samples_us[name]) for other in others}
-    return Arm((median, low, high), over, "", training.notes(), training.model.output_dtype)
+    return ArmRate((median, low, high), over, "", training.notes(), training.model.output_dtype)

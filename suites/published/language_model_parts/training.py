@@ -5,7 +5,8 @@ As EcoRNN trains on PTB: Zaremba et al., Recurrent Neural Network Regularization
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout, linear
 
 from pytest_ecornn.measurement.measurement import gc_disabled
+from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import NONE, LayerSizes, make_layer
 
 AUTOCAST = "bfloat16"
@@ -43,10 +45,12 @@ class ModelSizes:
         """The dtype that the recurrent layer computes in."""
         return "float32" if self.precision == "tf32" else self.precision
 
-    @property
-    def products(self) -> str:
-        """The precision of float32 products that torch is set to; cuDNN takes tensor cores in bfloat16 only with TF32."""
-        return "ieee" if self.precision in ("float32", "float64") else "tf32"
+    @contextmanager
+    def precision_set(self) -> Iterator[None]:
+        """Sets the precision of float32 products; cuDNN takes tensor cores in bfloat16 only with TF32."""
+        products = "ieee" if self.precision in ("float32", "float64") else "tf32"
+        with fp32_precision("rnn", products), fp32_precision("matmul", products):
+            yield
 
 
 class LanguageModel(nn.Module):

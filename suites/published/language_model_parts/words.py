@@ -17,7 +17,7 @@ _END = "<eos>"  # of a line
 
 @dataclass(frozen=True)
 class Corpus:
-    """words: int64 [N], the most frequent word 0. source: ZIPF or the text's name."""
+    """words: int64 [N], below `vocabulary`. source: ZIPF, PAIRS or the text's name."""
 
     words: Tensor
     vocabulary: int

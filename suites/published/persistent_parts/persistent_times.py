@@ -61,9 +61,7 @@ def cases(names: Collection[str] = tuple(GROUPS)) -> list[Case]:
 
 def measure(deadline: float, earlier: Sequence[Row] = (), groups: Collection[str] = tuple(GROUPS)) -> Iterator[Row]:
     """Earlier rows, then one for each other case of the groups: of what begins after `deadline` (time.monotonic) the reason."""
-    yield from earlier
-    known = {row.case for row in earlier}
-    yield from CONTEST.rows([case for case in cases(groups) if case not in known], deadline)
+    return CONTEST.rows(cases(groups), deadline, earlier)
 
 
 def render(rows: Sequence[Row]) -> str:

@@ -5,7 +5,6 @@ Source of the grid and of the paper's figure: Zhu et al., Sparse Persistent RNNs
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise, product
 
@@ -15,7 +14,7 @@ from pytest_ecornn.results.formatting import significant
 from pytest_ecornn.results.statistics import MIN_PAIRS, Ratio
 from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
 from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, Cell, Row, TimedComparison
-from pytest_ecornn.suites.published.common.optional import NOT_REACHED
+from pytest_ecornn.suites.published.common.optional import NOT_REACHED, without_numbers
 
 OURS, DENSE, CUDNN = "sparse_persistent_gpu", "persistent_gpu", "cudnn"
 BASELINES = (CUDNN, "cusparse_gpu", "row_major_gpu")
@@ -30,7 +29,6 @@ BARS = {
 }
 LARGE_BAR, LOWEST_BAR, DENSE_BAR = MinTarget(5.0), MinTarget(1.0), MinTarget(1.0)
 LARGE = 5120
-_NUMBER = re.compile(r"[\d,.]*\d")
 
 
 def cases(dtypes: Collection[str] = DTYPES) -> list[Case]:
@@ -59,9 +57,7 @@ def key_of(case: Case) -> tuple[int, int, float, str]:
 
 def measure(deadline: float, earlier: Sequence[Row] = (), dtypes: Collection[str] = DTYPES) -> Iterator[Row]:
     """Earlier rows, then one for each other case: of what begins after `deadline` (of time.monotonic) the reason."""
-    yield from earlier
-    known = {row.case for row in earlier}
-    yield from CONTEST.rows([case for case in cases(dtypes) if case not in known], deadline)
+    return CONTEST.rows(cases(dtypes), deadline, earlier)
 
 
 def fastest_baseline(row: Row, way: str = REPLAYED) -> tuple[str, Ratio] | None:
@@ -173,7 +169,7 @@ def _missing(rows: Sequence[Row]) -> str:
     for name, of_name in ((OURS, reached), *((name, own) for name in CONTEST.names if name != OURS)):
         for row in of_name:
             if why := row.cells[REPLAYED][name].reason:
-                reasons.setdefault((name, _NUMBER.sub("", why)), []).append((row.label, why))
+                reasons.setdefault((name, without_numbers(why)), []).append((row.label, why))
     lines += [
         f"{name}, {len(some)} cases, as {escape(some[0][0])}: {escape(some[0][1])}" for (name, _), some in reasons.items()
     ]

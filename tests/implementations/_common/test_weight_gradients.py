@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._common import weight_gradients
-from pytest_ecornn.implementations._common.weight_gradients import LayerSizes, View, WeightGradients
+from pytest_ecornn.implementations._common.weight_gradients import GradientSizes, View, WeightGradients
 from pytest_ecornn.implementations._cuda import bias_gradients
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, get_plan
 from tests.helpers.requirements import needs_compiler
@@ -28,8 +28,8 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     bias_gradients.clear_cache()
 
 
-def sizes(gates: int, directions: int) -> LayerSizes:
-    return LayerSizes(T, B, H, gates * H, directions, gates == 3, torch.float32, CPU)
+def sizes(gates: int, directions: int) -> GradientSizes:
+    return GradientSizes(T, B, H, gates * H, directions, gates == 3, torch.float32, CPU)
 
 
 def expected(d_gates: Tensor, d_product: Tensor | None, inputs: Tensor, output: Tensor, reverse: bool) -> list[Tensor]:

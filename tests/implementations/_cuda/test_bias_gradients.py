@@ -59,7 +59,7 @@ def test_without_the_kernel_torch_sums(directions: int, hidden: int, monkeypatch
     monkeypatch.setattr(bias_gradients, "_kernel_for", lambda *given: None)
     leading = (4, 3) if directions == 1 else (2, 4, 3)
     d_gates, d_recurrent = torch.randn(*leading, 27), torch.randn(*leading, hidden) if hidden else None
-    of_ih, of_hh = bias_gradients.stacked_bias_gradients(d_gates, d_recurrent, directions)
+    of_ih, of_hh = bias_gradients.bias_gradients(d_gates, d_recurrent, directions)
     summed = d_gates.flatten(-3, -2).sum(-2)
     torch.testing.assert_close(of_ih, summed)
     wanted = summed if d_recurrent is None else torch.cat((summed[..., : 27 - hidden], d_recurrent.sum((-3, -2))), -1)

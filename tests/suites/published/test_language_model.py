@@ -27,7 +27,7 @@ from pytest_ecornn.suites.published.language_model_parts import (
     words,
 )
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import LayerSizes
-from pytest_ecornn.suites.published.language_model_parts.throughput import Arm, Configuration, Row
+from pytest_ecornn.suites.published.language_model_parts.throughput import ArmRate, Configuration, Row
 from pytest_ecornn.suites.published.language_model_parts.training import ModelSizes, Training
 from tests.helpers.requirements import needs_gpu
 from tests.helpers.studies import cells_of
@@ -175,10 +175,10 @@ def made_up(auto: float, hidden: int = 650, vocabulary: int = 10_000, way: str =
         return Ratio(rate / other, rate / other * 0.99, rate / other * 1.01)
 
     arms = {
-        name: Arm((rate,) * 3, {other: ratio(rate, rates[other]) for other in ("nn.LSTM", "sequential")}, "", f"{name} ran")
+        name: ArmRate((rate,) * 3, {other: ratio(rate, rates[other]) for other in ("nn.LSTM", "sequential")}, "", f"{name} ran")
         for name, rate in rates.items()
     }
-    arms["persistent_gpu"] = Arm(reason="does not fit")
+    arms["persistent_gpu"] = ArmRate(reason="does not fit")
     return Row(Configuration(ModelSizes(hidden, vocabulary, "float32"), way, words.ZIPF), arms)
 
 
