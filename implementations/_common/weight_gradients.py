@@ -1,4 +1,4 @@
-"""Gradients of a layer's weights by views that are computed once, both directions in one product: few calls of torch.
+"""Gradients of a layer's weights: of small layers in one launch, of others by views and products, both directions at once.
 
 Their time is the host's where sizes are small. States start from zeros, time comes first, and no sequence has a length: so the
 state before a step is the output of the step before.
@@ -16,9 +16,14 @@ from torch import Tensor
 
 from pytest_ecornn.implementations._common.long_sums import MIN_TERMS
 from pytest_ecornn.implementations._common.padded_gemm import is_never_padded
+from pytest_ecornn.implementations._common.recurrent_problem import HOPPER
 from pytest_ecornn.implementations._cuda.bias_gradients import bias_gradients
 from pytest_ecornn.implementations._cuda.memory import EmptyFactory
+from pytest_ecornn.implementations._cuda.parameter_gradients import ParameterGradients, get_parameter_gradients, launch_us
 
+# Time of cuBLAS's products and a sum on an H100, us and us a GFLOP (TF32's), by the size of an element; GRU has one more.
+_PRODUCTS_US = {4: (13.0, 10.0), 2: (9.0, 5.0)}
+_ANOTHER_PRODUCT_US = 4.0
 _MAX_BATCHED_FLOP = 1e9  # of a product; two larger ones take the device longer than the host
 _MAX_BATCHED_ROWS = 512  # longer sums are split among blocks in a product of its own alone
 _reinterpret: Any = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None)
@@ -55,6 +60,15 @@ class GradientSizes(NamedTuple):
     def rows(self) -> int:
         return self.steps * self.batch
 
+    def suit_one_launch(self, width: int) -> bool:
+        """Whether all gradients are computed in one launch. width: of the inputs."""
+        if not self.rows or (self.device.type == "cuda" and torch.cuda.get_device_capability(self.device) != HOPPER):
+            return False
+        flop = 2 * self.directions * self.rows * self.wide * (width + self.hidden)
+        least_us, us_a_gflop = _PRODUCTS_US[self.dtype.itemsize]
+        products_us = least_us + us_a_gflop * flop / 1e9 + self.splits_last * _ANOTHER_PRODUCT_US
+        return launch_us(self.rows, self.wide, self.hidden, width, self.directions) <= products_us
+
     def suit_weight_gradients(self, widths: Sequence[int], tf32: bool) -> bool:
         """Whether WeightGradients may run: no sums that are split, nothing that is padded, two directions only if small.
 
@@ -79,6 +93,7 @@ class WeightGradients:
         self._sizes = sizes
         self._product: Callable[..., Tensor] = torch.mm if sizes.directions == 1 else torch.bmm
         self._inputs: dict[int, View] = {}
+        self._suits_one_launch: dict[int, bool] = {}  # by the width of inputs
         rows, hidden, wide, width = sizes.rows, sizes.hidden, sizes.wide, sizes.directions * sizes.hidden
         gate_rows = wide - hidden if sizes.splits_last else wide
         self._all_gates = self._matrices(rows * wide, (wide, rows), (1, wide))
@@ -123,6 +138,26 @@ class WeightGradients:
 
         inputs, output: [T, B, I] and [T, B, D*H], without gaps.
         """
+        launch = self._launch_of(inputs.shape[2])
+        gradients = (launch or self._by_products)(d_gates, d_product, inputs, output)
+        if self._sizes.directions == 1:
+            return [*gradients]
+        return [part for of_direction in zip(*map(_halves, gradients), strict=True) for part in of_direction]
+
+    def _launch_of(self, width: int) -> ParameterGradients | None:
+        """The launch for inputs of that width, None where products take its place."""
+        sizes = self._sizes
+        if width not in self._suits_one_launch:
+            self._suits_one_launch[width] = sizes.suit_one_launch(width)
+        if not self._suits_one_launch[width]:
+            return None
+        columns, hidden, directions = sizes.wide, sizes.hidden, sizes.directions
+        return get_parameter_gradients(sizes.rows, sizes.batch, columns, hidden, width, sizes.dtype, sizes.device, directions)
+
+    def _by_products(
+        self, d_gates: Tensor, d_product: Tensor | None, inputs: Tensor, output: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The gradients of all directions by torch's products."""
         of_input = self._product(self._all_gates.of(d_gates), self._inputs_of(inputs.shape[2]).of(inputs))
         before = self._before.of(output)
         if d_product is None:
@@ -131,10 +166,7 @@ class WeightGradients:
             of_state = self._weight_hh()
             self._product(self._later_gates.of(d_gates), before, out=self._first_rows.of(of_state))
             self._product(self._later_product.of(d_product), before, out=self._last_rows.of(of_state))
-        gradients = of_input, of_state, *bias_gradients(d_gates, d_product, self._sizes.directions)
-        if self._sizes.directions == 1:
-            return [*gradients]
-        return [part for of_direction in zip(*map(_halves, gradients), strict=True) for part in of_direction]
+        return of_input, of_state, *bias_gradients(d_gates, d_product, self._sizes.directions)
 
     def _inputs_of(self, width: int) -> View:
         """The view of inputs [T, B, width] as rows, the same for each direction."""

@@ -14,7 +14,8 @@ from pytest_ecornn.autotune import select
 from pytest_ecornn.autotune.selection import is_recomputed, no_data
 from pytest_ecornn.contract import cells
 from pytest_ecornn.implementations._common.autograd_ops import wants_gradient
-from pytest_ecornn.nn.calls import autocast_of, missing_transform
+from pytest_ecornn.nn.autocast import autocast_of
+from pytest_ecornn.nn.calls import missing_transform
 from pytest_ecornn.nn.kernel_limits import is_static, next_power_of_2, refusal_of_sizes
 from pytest_ecornn.nn.module_problem import batch_of, is_tf32, kind_of, module_problem, options_of, requires_grad
 from pytest_ecornn.nn.short_calls import Choice, ShortCall, ShortCalls

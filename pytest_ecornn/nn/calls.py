@@ -1,17 +1,17 @@
-"""Calls of recurrent modules apart from their computation: packed sequences, states, autocast, active transforms."""
+"""Calls of recurrent modules apart from their computation: packed sequences, states, dropout, active transforms."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from pytest_ecornn.contract import State
-from pytest_ecornn.reference.precision import is_autocast
 
 Run = Callable[[Tensor, Any, Tensor], tuple[Tensor, Any]]  # x, initial states, lengths on the CPU -> output, final states
 
@@ -40,12 +40,20 @@ def map_states(state: State, function: Callable[[Tensor], Tensor]) -> State:
     return tuple(map(function, state))
 
 
-def autocast_of(device: torch.device) -> Callable[[Tensor], Tensor]:
-    """Returns a function that casts as autocast casts its operators' arguments: float64 stays float64."""
-    if not is_autocast(device):
-        return lambda given: given
-    dtype = torch.get_autocast_dtype(device.type)
-    return lambda given: given if given.dtype == torch.float64 else given.to(dtype)
+def run_with_dropout(
+    layers: Sequence[Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]]], x: Tensor, first: Sequence[Tensor], p: float
+) -> list[Tensor]:
+    """The output and final states [L*D, B, H] of one layer after the other, between which elements are dropped.
+
+    layers: called with x and their own initial states. first: those of all layers, () for zeros. p: a probability.
+    """
+    finals: list[Sequence[Tensor]] = []
+    tracks = first[0].shape[0] // len(layers) if first else 0
+    for number, run in enumerate(layers):
+        x = dropout(x, p) if number else x
+        x, *final = run(x, [state[number * tracks : (number + 1) * tracks] for state in first])
+        finals.append(final)
+    return [x, *map(torch.cat, zip(*finals, strict=True))]
 
 
 def missing_transform() -> str | None:

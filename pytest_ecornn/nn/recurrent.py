@@ -10,20 +10,21 @@ On a CUDA device torch.nn calls cuDNN, whose version 9.19 is wrong in float16 fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
 from pytest_ecornn.contract import State, cells
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
 from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
+from pytest_ecornn.nn.autocast import autocast_of, cast_parameters
 from pytest_ecornn.nn.backend_choice import BackendChooser
-from pytest_ecornn.nn.calls import autocast_of, map_states, run_packed
+from pytest_ecornn.nn.calls import map_states, run_packed, run_with_dropout
 from pytest_ecornn.nn.cudnn_weights import flatten_bfloat16
 from pytest_ecornn.nn.module_problem import is_tf32
 from pytest_ecornn.nn.traced_choice import choose_traced
@@ -132,29 +133,25 @@ class _Recurrent(nn.RNNBase):
         cast, lengths = autocast_of(x.device), None if lengths is None else lengths.to(x.device, non_blocking=True)
         x, first, how = cast(x), [cast(state) for state in cells.unpack_state(hx)], self._options(x.dtype)
         found = [getattr(self, name, None) for name in _names(self.num_layers, self.bidirectional)]
-        weights = [None if one is None else cast(one) for one in found]
-        if not (self.dropout > 0 and self.training):
+        weights = cast_parameters(found, x.device)
+        if self.dropout > 0 and self.training:
+            output, *final = run_with_dropout(_layers(weights, self.num_layers, lengths, how), x, first, self.dropout)
+        else:
             output, *final = run(x, first, weights, lengths, how)
-            return output, tuple(final) if len(final) > 1 else final[0]
-        return self._run_with_dropout(x, first, weights, lengths, how)
+        return output, tuple(final) if len(final) > 1 else final[0]
 
     def _options(self, dtype: torch.dtype) -> RNNOptions:
         cell = self.mode.lower()
         return RNNOptions(cell, self.batch_first, self.bidirectional, projected=False, tf32=is_tf32(dtype))
 
-    def _run_with_dropout(
-        self, x: Tensor, first: list[Tensor], weights: list[Tensor | None], lengths: Tensor | None, how: RNNOptions
-    ) -> tuple[Tensor, State]:
-        """A layer after the other, between which elements are dropped."""
-        directions, finals = 2 if self.bidirectional else 1, []
-        for layer in range(self.num_layers):
-            x = dropout(x, self.dropout) if layer else x
-            tracks = slice(layer * directions, (layer + 1) * directions)
-            of_layer = weights[tracks.start * len(PARAMETERS) : tracks.stop * len(PARAMETERS)]
-            x, *final = run(x, [state[tracks] for state in first], of_layer, lengths, how)
-            finals.append(final)
-        joined = tuple(torch.cat(of_state) for of_state in zip(*finals, strict=True))
-        return x, joined if len(joined) > 1 else joined[0]
+
+def _layers(
+    weights: list[Tensor | None], count: int, lengths: Tensor | None, how: RNNOptions
+) -> list[Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]]]:
+    """Each layer's call."""
+    size = len(weights) // count
+    of_layers = [weights[first : first + size] for first in range(0, len(weights), size)]
+    return [partial(run, weights=one, lengths=lengths, how=how) for one in of_layers]
 
 
 _names_of: dict[tuple[int, bool], list[str]] = {}  # no lru_cache, into which torch.compile looks with a warning

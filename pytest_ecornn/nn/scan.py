@@ -26,7 +26,8 @@ from pytest_ecornn.implementations.auto.candidates import implementations, make_
 from pytest_ecornn.implementations.scan_cpu import ScanCpu
 from pytest_ecornn.implementations.scan_gpu import ScanGpu
 from pytest_ecornn.implementations.scan_torch import ScanTorch
-from pytest_ecornn.nn.calls import autocast_of, missing_transform, run_packed
+from pytest_ecornn.nn.autocast import autocast_of
+from pytest_ecornn.nn.calls import missing_transform, run_packed
 from pytest_ecornn.nn.scan_layers import LayerWeights, loop_layer, names_of
 from pytest_ecornn.nn.traced_scan import run_traced_layer, traced_backend
 from pytest_ecornn.reference.precision import current, is_autocast

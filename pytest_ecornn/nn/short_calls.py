@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 
 from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch, wants_gradient
 from pytest_ecornn.implementations.persistent_gpu.ops import CheckedCall
+from pytest_ecornn.nn.calls import run_with_dropout
 from pytest_ecornn.reference.precision import reader
 
 _MAX_CALLS, _MAX_MISSES = 256, 8
@@ -95,7 +96,7 @@ class ShortCalls:
         run: _TorchCall | _KernelCall
         if choice.called == "torch":
             run = _TorchCall(module, x, self._zeros)
-        elif (module.dropout > 0 and module.training) or not all(one.is_contiguous() for one in (x, *states)):
+        elif not all(one.is_contiguous() for one in (x, *states)):
             return
         else:
             run = _KernelCall(module, x, states)
@@ -196,23 +197,30 @@ class _TorchCall:
 class _KernelCall:
     """The kernels' call for a module, planned anew where its weights have moved."""
 
-    __slots__ = ("_how", "_planned", "_trains")
+    __slots__ = ("_dropout", "_how", "_planned", "_trains")
 
     def __init__(self, module: Any, x: Tensor, states: Sequence[Tensor]):
         self._how, self._trains = module._options(x.dtype), wants_gradient((x, *states, *module._flat_weights))
+        self._dropout = module.dropout if module.training else 0.0
         self._planned = self._plan(module, x, states)
 
     def __call__(self, module: Any, x: Tensor, hx: Any) -> Any:
-        first, (addresses, call) = _states_of(hx), self._planned
+        first, (addresses, calls) = _states_of(hx), self._planned
         if addresses != [weight.data_ptr() for weight in module._flat_weights]:
-            self._planned = _, call = self._plan(module, x, first)
-        output, *states = call(x, first)
+            self._planned = _, calls = self._plan(module, x, first)
+        output, *states = calls[0](x, first) if len(calls) == 1 else run_with_dropout(calls, x, first, self._dropout)
         return output, tuple(states) if len(states) > 1 else states[0]
 
-    def _plan(self, module: Any, x: Tensor, states: Sequence[Tensor]) -> tuple[list[int], CheckedCall]:
-        """Addresses of the weights, and the call on them."""
+    def _plan(self, module: Any, x: Tensor, states: Sequence[Tensor]) -> tuple[list[int], list[CheckedCall]]:
+        """Addresses of the weights, and the call on them, with dropout one for each layer."""
         weights: list[Tensor | None] = module._flat_weights
         addresses = [weight.data_ptr() for weight in module._flat_weights]
         if not module.bias:
             weights = [one for i in range(0, len(weights), 2) for one in (*weights[i : i + 2], None, None)]
-        return addresses, CheckedCall(x, states, weights, self._how, self._trains)
+        layers = module.num_layers if self._dropout > 0 else 1
+        size, calls = len(weights) // layers, list[CheckedCall]()
+        for layer in range(layers):
+            of_layer = [state.chunk(layers)[layer] for state in states]
+            calls.append(CheckedCall(x, of_layer, weights[layer * size : (layer + 1) * size], self._how, self._trains))
+            x = x.new_empty(*x.shape[:2], module.hidden_size * (1 + module.bidirectional))
+        return addresses, calls

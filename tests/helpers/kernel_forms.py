@@ -12,7 +12,7 @@ import torch
 
 import pytest_ecornn.implementations as implementations
 from pytest_ecornn.implementations._common import recurrent_problem
-from pytest_ecornn.implementations._cuda import bias_gradients
+from pytest_ecornn.implementations._cuda import bias_gradients, parameter_gradients
 from pytest_ecornn.implementations.persistent_gpu import config as persistent_config
 from pytest_ecornn.implementations.persistent_gpu import heuristics as persistent_heuristics
 from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, single_step
@@ -175,6 +175,12 @@ def of_sparse_clusters(is_backward: bool) -> list[tuple[tuple[str, str], ...]]:
     return found
 
 
+def of_gradients(macros: Callable[[int, torch.dtype], Variant]) -> list[Variant]:
+    """Of single elements and of vectors, in each dtype."""
+    of_dtypes = ((torch.float32, 4), (torch.bfloat16, 8), (torch.float16, 8))
+    return [macros(values, dtype) for dtype, most in of_dtypes for values in (1, most)]
+
+
 MEASURED = (9, 0)  # the architecture for which most is compiled
 Variant = tuple[tuple[str, str], ...]
 # Functions, for what they return takes seconds to choose.
@@ -187,11 +193,8 @@ VARIANTS: dict[str, Callable[[], list[Variant]]] = {
     "grid_forward.cu": lambda: of_persistent_grid(False) + of_persistent_fused("grid_forward.cu"),
     "grid_backward.cu": lambda: of_persistent_grid(True),
     "single_step_forward.cu": of_persistent_once,
-    "bias_gradients.cu": lambda: [
-        bias_gradients.macros(values, getattr(torch, name.lower()))
-        for name, most in (("FLOAT32", 4), ("BFLOAT16", 8), ("FLOAT16", 8))
-        for values in (1, most)
-    ],
+    "bias_gradients.cu": lambda: of_gradients(bias_gradients.macros),
+    "parameter_gradients.cu": lambda: of_gradients(parameter_gradients.macros),
     "wavefront_forward.cu": of_persistent_wave,
     "scan.cu": of_scan,
     "log_scan.cu": of_log_scan,

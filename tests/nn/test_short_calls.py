@@ -117,6 +117,25 @@ def test_dropout_is_drawn_anew(taken: list[Any]) -> None:
     assert torch.equal(outputs[2], outputs[3])
 
 
+@of_each
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True, "bias": False}])
+def test_the_same_elements_are_dropped(cell: str, options: dict[str, Any], taken: list[Any]) -> None:
+    _, module = both(cell, num_layers=3, dropout=0.5, **options)
+    states = [some(3 * (1 + module.bidirectional), B, H) for _ in range(1 + (cell == "lstm"))]
+    x, hx = some(), tuple(states) if cell == "lstm" else states[0]
+
+    def results() -> list[Tensor]:
+        torch.manual_seed(1)
+        found = tensors(module(x, hx))
+        return [*found, *torch.autograd.grad(found[0].cos().sum() + found[-1].sum(), list(module.parameters()))]
+
+    first = results()
+    for _ in range(3):
+        assert all(map(torch.equal, results(), first))
+    assert len(taken) == 2
+
+
 class Twice(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return 2 * x

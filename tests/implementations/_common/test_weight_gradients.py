@@ -11,7 +11,7 @@ from torch import Tensor
 from pytest_ecornn.contract import Case
 from pytest_ecornn.implementations._common import weight_gradients
 from pytest_ecornn.implementations._common.weight_gradients import GradientSizes, View, WeightGradients
-from pytest_ecornn.implementations._cuda import bias_gradients
+from pytest_ecornn.implementations._cuda import bias_gradients, parameter_gradients
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, get_plan
 from tests.helpers.requirements import needs_compiler
 from tests.simulator.clusters_on_cpu import ClustersOnCpu
@@ -22,10 +22,12 @@ T, B, H, WIDTH = 5, 3, 8, 4
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(bias_gradients, "Kernel", ClustersOnCpu)
-    bias_gradients.clear_cache()
+    for module in (bias_gradients, parameter_gradients):
+        monkeypatch.setattr(module, "Kernel", ClustersOnCpu)
+        module.clear_cache()
     yield
-    bias_gradients.clear_cache()
+    for module in (bias_gradients, parameter_gradients):
+        module.clear_cache()
 
 
 def sizes(gates: int, directions: int) -> GradientSizes:
@@ -46,13 +48,13 @@ def expected(d_gates: Tensor, d_product: Tensor | None, inputs: Tensor, output: 
 
 
 @needs_compiler
-@pytest.mark.parametrize("has_quick_views", [True, False])
+@pytest.mark.parametrize("by", ["launch", "products", "products of as_strided"])
 @pytest.mark.parametrize("gates", [1, 3, 4])
 @pytest.mark.parametrize("directions", [1, 2])
-def test_they_are_sums_over_all_steps(
-    directions: int, gates: int, has_quick_views: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not has_quick_views:
+def test_they_are_sums_over_all_steps(directions: int, gates: int, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if by != "launch":
+        monkeypatch.setattr(WeightGradients, "_launch_of", lambda self, width: None)
+    if by == "products of as_strided":
         monkeypatch.setattr(weight_gradients, "_reinterpret", None)
     torch.manual_seed(0)
     computed = WeightGradients(sizes(gates, directions))
@@ -100,6 +102,25 @@ def test_they_are_sums_over_all_steps(
 )
 def test_what_they_suit(changes: dict[str, object], widths: tuple[int, ...], tf32: bool, suits: bool) -> None:
     assert sizes(4, 2)._replace(**changes).suit_weight_gradients(widths, tf32) == suits
+
+
+@pytest.mark.parametrize(
+    ("changes", "width", "suits"),
+    [
+        ({}, WIDTH, True),
+        ({"dtype": torch.float16}, WIDTH, True),
+        ({"steps": 0}, WIDTH, False),
+        ({}, 2**20, False),
+        ({"steps": 35, "batch": 2**20}, WIDTH, False),
+        # Measured on an H100, us, in one launch and by products: 11.5, 19.8; 28.5, 25.0; 13.2, 12.8; 43.3, 13.1
+        ({"steps": 35, "batch": 16, "hidden": 128, "wide": 384, "directions": 1}, 128, True),
+        ({"steps": 35, "batch": 16, "hidden": 256, "wide": 768, "directions": 1}, 256, False),
+        ({"steps": 35, "batch": 16, "hidden": 128, "wide": 384, "directions": 1, "dtype": torch.float16}, 128, True),
+        ({"steps": 10, "batch": 4, "hidden": 512, "wide": 1536, "directions": 1}, 512, False),
+    ],
+)
+def test_what_suits_one_launch(changes: dict[str, int], width: int, suits: bool) -> None:
+    assert sizes(3, 2)._replace(**changes).suit_one_launch(width) == suits
 
 
 @pytest.mark.parametrize(

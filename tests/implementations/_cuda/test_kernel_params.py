@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations._cuda import bias_gradients
+from pytest_ecornn.implementations._cuda import bias_gradients, parameter_gradients
 from pytest_ecornn.implementations._cuda import compile as compiler
 from pytest_ecornn.implementations._cuda.kernel import Kernel, TensorArg
 from pytest_ecornn.implementations.persistent_gpu import heuristics as persistent_heuristics
@@ -57,7 +57,8 @@ def persistent() -> Iterator[Any]:
         yield wavefront.kernel_of.__wrapped__(kind, wave)
     once = single_step.select_single_step(single_step.SingleStepConfig("lstm", 65, 33, 8, kind.arithmetic), HOPPER)
     yield single_step.make_kernel(once, kind)
-    yield bias_gradients.make_kernel.__wrapped__(8, torch.float16, GPU)
+    for gradients in (bias_gradients, parameter_gradients):
+        yield gradients.make_kernel.__wrapped__(8, torch.float16, GPU)
 
 
 def sparse() -> Iterator[Any]:
@@ -89,7 +90,8 @@ def kernels() -> Iterator[list[Recording]]:
     """Kernels of every source."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (
-            persistent_kernel, single_step, wavefront, bias_gradients, sparse_kernel, scan_gpu_ops, scan_gpu_log_ops, steps,
+            persistent_kernel, single_step, wavefront, bias_gradients, parameter_gradients, sparse_kernel, scan_gpu_ops,
+            scan_gpu_log_ops, steps,
         ):  # fmt: skip
             patch.setattr(module, "Kernel", Recording)
         yield [*persistent(), *sparse(), *scans(), *transposed()]

@@ -1,0 +1,187 @@
+// Maths: the gradients of a layer's parameters in D directions, of small layers: of weight_ih d_gates^T x, of weight_hh d_rows^T h,
+//   of bias_ih and bias_hh the sums of the rows of d_gates and d_rows. h is the output one step before, 0 before the first.
+//   d_rows is d_gates, but its last H columns are GRU's d_recurrent. Direction 1 runs from the last step to the first.
+// Layout: of Params (below), by field:
+//   d_gates [D, rows, C] scalar_t, d_recurrent [D, rows, H] scalar_t, read, the latter null but for GRU
+//   inputs [rows, I] scalar_t, output [rows, D*H] scalar_t, read; rows are T*B, sequences of a step side by side
+//   d_weight_ih [D, C, I], d_weight_hh [D, C, H], d_bias_ih, d_bias_hh [D, C] scalar_t, written
+//   None that is written may alias another. Alignment: VALUES elements.
+// Launch: direction by direction BLOCKS blocks, a cluster, for each tile of TILE by TILE elements of d_weight_ih, then of
+//   d_weight_hh. A block adds every BLOCKS-th chunk of CHUNK rows, a thread PART by PART elements. Shared bytes:
+//   ParameterGradients.shared_bytes.
+// Cost: D * rows * C * (I + H) multiply-adds in float32; d_gates is read (I + H) / TILE times, inputs and output C / TILE times.
+// Limits: compute capability 9.0; rows, C, H and I below 2^30; offsets 64-bit; VALUES divides C, H and I.
+// Order: 1. A thread adds its block's rows from the first on, in float32; then the blocks' sums are added from block 0 on:
+//   bit-equal repeats.
+//   2. A chunk is stored to one of two buffers. Before it is overwritten every thread has passed the barrier of the chunk between.
+//   3. A block reads the sums of others after a cluster_sync; before the next one none of them ends.
+#include "ecornn/common/ceil_div.cuh"
+#include "ecornn/common/dtypes.cuh"
+#include "ecornn/ptx/cluster.cuh"
+
+constexpr int THREADS = 256, TILE = 64, CHUNK = 16, PART = 4;
+constexpr int LANES = TILE / PART;  // threads of a row of the tile
+constexpr int VECTORS = TILE / VALUES;  // of a row of a chunk
+constexpr int FETCHES = ceil_div(CHUNK * VECTORS, THREADS);  // of a thread, of each factor's chunk
+static_assert(THREADS == LANES * LANES && TILE % BLOCKS == 0 && TILE % VALUES == 0, "the tile's division");
+
+typedef long long index;
+
+struct SharedStorage {
+    union {
+        struct {
+            float gates[2][CHUNK][TILE], factors[2][CHUNK][TILE];
+        };
+        float block_sums[TILE][TILE];
+    };
+    float bias_sums[TILE];
+};
+static_assert(sizeof(SharedStorage) == SHARED_BYTES, "ParameterGradients.shared_bytes");
+
+struct Params {
+    const scalar_t *d_gates, *d_recurrent, *inputs, *output;
+    scalar_t *d_weight_ih, *d_weight_hh, *d_bias_ih, *d_bias_hh;
+    int rows, batch, columns, hidden, width, directions;
+};
+static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
+
+struct alignas(VALUES * sizeof(scalar_t)) Vector {
+    scalar_t values[VALUES];
+};
+
+// What a thread reads of a factor's row at once.
+struct alignas(PART * sizeof(float)) Part {
+    float values[PART];
+};
+
+// A tile of a direction's gradient: its first row and column, and of which weight.
+struct Tile {
+    int direction, row, column;
+    bool is_of_states;
+};
+
+__device__ inline Tile tile_of(const Params& params, int cluster) {
+    const int tall = ceil_div(params.columns, TILE), of_inputs = ceil_div(params.width, TILE);
+    const int of_direction = tall * (of_inputs + ceil_div(params.hidden, TILE)), place = cluster % of_direction;
+    const int column = place / tall;
+    const bool is_of_states = column >= of_inputs;
+    return {cluster / of_direction, place % tall * TILE, (is_of_states ? column - of_inputs : column) * TILE, is_of_states};
+}
+
+// VALUES columns of a row of d_gates or d_rows, zeros outside of them.
+__device__ inline Vector load_gates(const Params& params, const Tile& tile, int row, int column) {
+    if (row >= params.rows || column >= params.columns) return Vector{};
+    const int of_recurrent = column - (params.columns - params.hidden);
+    const index at = (index)tile.direction * params.rows + row;
+    if (tile.is_of_states && params.d_recurrent && of_recurrent >= 0)
+        return *(const Vector*)(params.d_recurrent + at * params.hidden + of_recurrent);
+    return *(const Vector*)(params.d_gates + at * params.columns + column);
+}
+
+// VALUES columns of a row of the inputs, or of the states before it, zeros outside of them.
+__device__ inline Vector load_factor(const Params& params, const Tile& tile, int row, int column) {
+    if (column >= (tile.is_of_states ? params.hidden : params.width)) return Vector{};
+    if (!tile.is_of_states) return row < params.rows ? *(const Vector*)(params.inputs + (index)row * params.width + column) : Vector{};
+    const int before = tile.direction ? row + params.batch : row - params.batch;
+    if (before < 0 || before >= params.rows) return Vector{};
+    const index at = (index)before * params.directions + tile.direction;
+    return *(const Vector*)(params.output + at * params.hidden + column);
+}
+
+// A thread's vectors of a chunk of both factors.
+struct Fetched {
+    Vector gates[FETCHES], factors[FETCHES];
+};
+
+__device__ inline void fetch_chunk(Fetched& fetched, const Params& params, const Tile& tile, int chunk) {
+#pragma unroll
+    for (int i = 0; i < FETCHES; i++) {
+        const int vector = threadIdx.x + i * THREADS;
+        if (vector >= CHUNK * VECTORS) break;
+        const int row = chunk * CHUNK + vector / VECTORS, column = vector % VECTORS * VALUES;
+        fetched.gates[i] = load_gates(params, tile, row, tile.row + column);
+        fetched.factors[i] = load_factor(params, tile, row, tile.column + column);
+    }
+}
+
+__device__ inline void store_chunk(SharedStorage& shared, int buffer, const Fetched& fetched) {
+#pragma unroll
+    for (int i = 0; i < FETCHES; i++) {
+        const int vector = threadIdx.x + i * THREADS, row = vector / VECTORS, column = vector % VECTORS * VALUES;
+        if (vector >= CHUNK * VECTORS) break;
+#pragma unroll
+        for (int j = 0; j < VALUES; j++) {
+            shared.gates[buffer][row][column + j] = widen(fetched.gates[i].values[j]);
+            shared.factors[buffer][row][column + j] = widen(fetched.factors[i].values[j]);
+        }
+    }
+}
+
+__device__ inline void multiply_chunk(float (&sums)[PART][PART], const SharedStorage& shared, int buffer) {
+    const int row = threadIdx.x / LANES * PART, column = threadIdx.x % LANES * PART;
+#pragma unroll
+    for (int k = 0; k < CHUNK; k++) {
+        const Part gates = *(const Part*)&shared.gates[buffer][k][row], factors = *(const Part*)&shared.factors[buffer][k][column];
+#pragma unroll
+        for (int i = 0; i < PART; i++)
+#pragma unroll
+            for (int j = 0; j < PART; j++) sums[i][j] += gates.values[i] * factors.values[j];
+    }
+}
+
+// Adds what the blocks of the cluster have at one address of their shared memory.
+__device__ inline float sum_of_blocks(const float* place) {
+    float sum = 0;
+#pragma unroll
+    for (int block = 0; block < BLOCKS; block++) sum += ld_shared_cluster(map_shared_rank(smem_addr(place), block));
+    return sum;
+}
+
+// Adds the blocks' sums of this block's rows of the tile and writes them.
+__device__ inline void write_tile(SharedStorage& shared, const Params& params, const Tile& tile) {
+    constexpr int OWN_ROWS = TILE / BLOCKS, STEP = THREADS / TILE;
+    const int column = tile.column + threadIdx.x % TILE, width = tile.is_of_states ? params.hidden : params.width;
+    scalar_t* gradient = tile.is_of_states ? params.d_weight_hh : params.d_weight_ih;
+#pragma unroll
+    for (int i = 0; i < OWN_ROWS; i += STEP) {
+        const int own = block_rank_in_cluster() * OWN_ROWS + i + threadIdx.x / TILE, row = tile.row + own;
+        if (row >= params.columns || column >= width) continue;
+        const float sum = sum_of_blocks(&shared.block_sums[own][threadIdx.x % TILE]);
+        gradient[((index)tile.direction * params.columns + row) * width + column] = narrow(sum);
+    }
+    const int row = tile.row + threadIdx.x;
+    if (tile.column == 0 && block_rank_in_cluster() == 0 && threadIdx.x < TILE && row < params.columns) {
+        scalar_t* of_bias = tile.is_of_states ? params.d_bias_hh : params.d_bias_ih;
+        of_bias[tile.direction * params.columns + row] = narrow(sum_of_blocks(&shared.bias_sums[threadIdx.x]));
+    }
+}
+
+extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS)
+    parameter_gradients(const __grid_constant__ Params params) {
+    SharedStorage& shared = *(SharedStorage*)dynamic_smem();
+    const Tile tile = tile_of(params, blockIdx.x / BLOCKS);
+    const int chunks = ceil_div(params.rows, CHUNK);
+    float sums[PART][PART] = {}, bias_sum = 0;
+    Fetched fetched;
+    int buffer = 0, chunk = block_rank_in_cluster();
+    fetch_chunk(fetched, params, tile, chunk);
+    for (; chunk < chunks; chunk += BLOCKS) {
+        store_chunk(shared, buffer, fetched);
+        __syncthreads();
+        fetch_chunk(fetched, params, tile, chunk + BLOCKS);
+        multiply_chunk(sums, shared, buffer);
+        if (tile.column == 0 && threadIdx.x < TILE)
+            for (int k = 0; k < CHUNK; k++) bias_sum += shared.gates[buffer][k][threadIdx.x];
+        buffer ^= 1;
+    }
+    __syncthreads();
+    const int row = threadIdx.x / LANES * PART, column = threadIdx.x % LANES * PART;
+#pragma unroll
+    for (int i = 0; i < PART; i++)
+#pragma unroll
+        for (int j = 0; j < PART; j++) shared.block_sums[row + i][column + j] = sums[i][j];
+    if (threadIdx.x < TILE) shared.bias_sums[threadIdx.x] = bias_sum;
+    cluster_sync();
+    write_tile(shared, params, tile);
+    cluster_sync();
+}

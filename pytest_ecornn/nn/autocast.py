@@ -1,0 +1,64 @@
+"""Casts that autocast makes of a module's tensors, all of its parameters in one launch, and of their gradients in another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch
+from pytest_ecornn.reference.precision import is_autocast
+
+
+def autocast_of(device: torch.device) -> Callable[[Tensor], Tensor]:
+    """Returns a function that casts as autocast casts its operators' arguments: float64 stays float64."""
+    if not is_autocast(device):
+        return lambda given: given
+    dtype = torch.get_autocast_dtype(device.type)
+    return lambda given: given if given.dtype == torch.float64 else given.to(dtype)
+
+
+def cast_parameters(parameters: Sequence[Tensor | None], device: torch.device) -> list[Tensor | None]:
+    """The parameters as `autocast_of` casts each of them. device: theirs."""
+    if not is_autocast(device):
+        return [*parameters]
+    dtype = torch.get_autocast_dtype(device.type)
+    given = [one for one in parameters if one is not None and one.dtype not in (torch.float64, dtype)]
+    if not given or not can_skip_dispatch(given):
+        cast = autocast_of(device)
+        return [None if one is None else cast(one) for one in parameters]
+    made = dict(zip(map(id, given), _apply_directly(dtype, *given), strict=True))
+    return [made.get(id(one), one) for one in parameters]
+
+
+class _CastTogether(torch.autograd.Function):
+    """Copies of tensors of another dtype, and of their gradients of the tensors' own."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *given: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.dtypes = [one.dtype for one in given]
+        copies = _copies(given, [dtype] * len(given))
+        is_wanted = ctx.needs_input_grad[1:]
+        ctx.mark_non_differentiable(*(copy for copy, wanted in zip(copies, is_wanted, strict=True) if not wanted))
+        return tuple(copies)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        if torch.is_grad_enabled() or not can_skip_dispatch(gradients):
+            return None, *(one if one is None else one.to(dtype) for one, dtype in zip(gradients, ctx.dtypes, strict=True))
+        wanted = [(one, dtype) for one, dtype in zip(gradients, ctx.dtypes, strict=True) if one is not None]
+        copies = iter(_copies(*zip(*wanted, strict=True)) if wanted else [])
+        return None, *(one if one is None else next(copies) for one in gradients)
+
+
+def _copies(given: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> list[Tensor]:
+    made = [torch.empty_like(one, dtype=dtype) for one, dtype in zip(given, dtypes, strict=True)]
+    torch._foreach_copy_(made, [*given])
+    return made
+
+
+# `apply` without what it does for torch.func, in Python, for each argument.
+_apply_directly: Callable[..., Any] = super(torch.autograd.Function, _CastTogether).apply

@@ -1,0 +1,137 @@
+"""The gradients of a small layer's parameters in one launch: sums over all steps, on clusters of a CPU and on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_ecornn.implementations._cuda import parameter_gradients
+from pytest_ecornn.implementations._cuda.parameter_gradients import ParameterGradients
+from tests.helpers.requirements import needs_compiler, needs_hopper
+from tests.simulator.clusters_on_cpu import Broken, ClustersOnCpu
+
+CPU = torch.device("cpu")
+
+
+class Sizes(NamedTuple):
+    steps: int
+    batch: int
+    gates: int
+    hidden: int
+    width: int
+    directions: int = 1
+
+
+SIZES = [
+    Sizes(1, 1, 1, 1, 1), Sizes(5, 3, 4, 8, 16), Sizes(7, 5, 3, 27, 9), Sizes(9, 16, 3, 24, 72), Sizes(3, 2, 1, 70, 65),
+    Sizes(5, 3, 4, 8, 16, 2), Sizes(7, 5, 3, 27, 9, 2), Sizes(4, 40, 3, 24, 8, 2),
+]  # fmt: skip
+LARGE = [Sizes(35, 16, 3, 128, 128), Sizes(20, 5, 3, 96, 96, 2), Sizes(35, 64, 4, 256, 100), Sizes(300, 7, 4, 40, 200, 2)]
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(parameter_gradients, "Kernel", ClustersOnCpu)
+    parameter_gradients.clear_cache()
+    yield
+    parameter_gradients.clear_cache()
+
+
+def drawn(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """Gradients of the gates and of GRU's product, inputs and output."""
+    torch.manual_seed(0)
+    steps, batch, hidden = sizes.steps, sizes.batch, sizes.hidden
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, device=device).to(dtype)
+
+    of_gates = draw(sizes.directions, steps, batch, sizes.gates * hidden)
+    of_product = draw(sizes.directions, steps, batch, hidden) if sizes.gates == 3 else None
+    return of_gates, of_product, draw(steps, batch, sizes.width), draw(steps, batch, sizes.directions * hidden)
+
+
+def in_float64(sizes: Sizes, d_gates: Tensor, d_product: Tensor | None, inputs: Tensor, output: Tensor) -> list[Tensor]:
+    """The four gradients, step by step."""
+    d_gates, inputs, output, hidden = d_gates.double(), inputs.double(), output.double(), sizes.hidden
+    of_states = d_gates.clone()
+    if d_product is not None:
+        of_states[..., 2 * hidden :] = d_product.double()
+    before = torch.zeros(sizes.directions, *output.shape[:2], hidden, dtype=torch.float64, device=output.device)
+    before[0, 1:] = output[:-1, :, :hidden]
+    if sizes.directions > 1:
+        before[1, :-1] = output[1:, :, hidden:]
+    weight_ih = torch.einsum("dtbg,tbi->dgi", d_gates, inputs)
+    return [weight_ih, torch.einsum("dtbg,dtbh->dgh", of_states, before), d_gates.sum((1, 2)), of_states.sum((1, 2))]
+
+
+def expect_sums(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+    """Each gradient is the one in float64, rounded once, but for rounding of the sum in float32."""
+    given = drawn(sizes, dtype, device)
+    rows, columns = sizes.steps * sizes.batch, sizes.gates * sizes.hidden
+    run = ParameterGradients(rows, sizes.batch, columns, sizes.hidden, sizes.width, dtype, device, sizes.directions)
+    found = [one.view(sizes.directions, *one.shape[-1 - (i < 2) :]) for i, one in enumerate(run(*given))]
+    for one, wanted in zip(found, in_float64(sizes, *given), strict=True):
+        torch.testing.assert_close(one.double(), wanted, rtol=torch.finfo(dtype).eps, atol=1e-5 * rows**0.5)
+    return found
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_they_are_the_sums_over_all_steps(sizes: Sizes, dtype: torch.dtype) -> None:
+    expect_sums(sizes, dtype, CPU)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+def test_inputs_may_lie_at_any_element() -> None:
+    sizes = Sizes(5, 3, 4, 8, 16)
+    d_gates, _, inputs, output = drawn(sizes, torch.float32, CPU)
+    shifted = torch.cat((torch.zeros(1), inputs.flatten()))[1:].view(inputs.shape)
+    assert shifted.data_ptr() % 16
+    run = ParameterGradients(15, 3, 32, 8, 16, torch.float32, CPU)
+    for one, other in zip(run(d_gates, None, shifted, output), run(d_gates, None, inputs, output), strict=True):
+        assert torch.equal(one, other)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("cluster_sync();\n    write_tile", "write_tile"),
+        ("store_chunk(shared, buffer, fetched);\n        __syncthreads();", "store_chunk(shared, buffer, fetched);"),
+        ("buffer ^= 1;", ""),
+        ("row + params.batch : row - params.batch", "row - params.batch : row - params.batch"),
+        ("before >= params.rows", "before > params.rows"),
+        ("if (row >= params.rows || column", "if (column"),
+    ],
+)
+def test_a_fault_is_seen(right: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(name: str, text: str) -> str:
+        return text.replace(right, wrong)
+
+    monkeypatch.setattr(ClustersOnCpu, "change", staticmethod(change))
+    assert any(is_wrong() for _ in range(8))
+
+
+def is_wrong() -> bool:
+    parameter_gradients.clear_cache()
+    try:
+        expect_sums(Sizes(41, 15, 3, 24, 8, 2), torch.float32, CPU)
+    except (AssertionError, Broken):
+        return True
+    return False
+
+
+@needs_hopper
+@pytest.mark.parametrize("sizes", [*SIZES, *LARGE], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_on_a_gpu(sizes: Sizes, dtype: torch.dtype) -> None:
+    first, second = (expect_sums(sizes, dtype, torch.device("cuda", 0)) for _ in range(2))
+    assert all(map(torch.equal, first, second))

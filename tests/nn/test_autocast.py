@@ -1,0 +1,84 @@
+"""Casts of parameters under autocast, in one launch: values and gradients of casts one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_ecornn.nn.autocast import autocast_of, cast_parameters
+
+CPU = torch.device("cpu")
+
+
+def parameters() -> list[Tensor | None]:
+    """A wide one, a frozen one, none, one in float64, one that has autocast's dtype already, and a small one."""
+    torch.manual_seed(0)
+    found = [torch.randn(5, 3), torch.randn(4), torch.randn(2, 2).double(), torch.randn(3).bfloat16(), torch.randn(7)]
+    for number, one in enumerate(found):
+        one.requires_grad_(number != 1)
+    return [found[0], found[1], None, *found[2:]]
+
+
+def one_by_one(given: Sequence[Tensor | None], device: torch.device) -> list[Tensor | None]:
+    cast = autocast_of(device)
+    return [None if one is None else cast(one) for one in given]
+
+
+def summed(cast: Sequence[Tensor | None]) -> Tensor:
+    return sum((one.double().pow(3).sum() for one in cast if one is not None), torch.zeros(()))
+
+
+def test_they_are_those_of_casts_one_by_one() -> None:
+    given = parameters()
+    with torch.autocast("cpu", torch.bfloat16):
+        found, wanted = cast_parameters(given, CPU), one_by_one(given, CPU)
+    wants_gradient = [one for one in given if one is not None and one.requires_grad]
+    for one, other in zip(found, wanted, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            assert one.dtype == other.dtype and one.requires_grad == other.requires_grad
+            assert torch.equal(one, other)
+    for order in (1, 2):
+        gradients = []
+        for cast in (found, wanted):
+            once = torch.autograd.grad(summed(cast), wants_gradient, create_graph=True, retain_graph=True)
+            total = sum((one.double().pow(2).sum() for one in once), torch.zeros(()))
+            gradients.append(once if order == 1 else torch.autograd.grad(total, wants_gradient, retain_graph=True))
+        for one, other in zip(*gradients, strict=True):
+            assert one.dtype == other.dtype
+            assert torch.equal(one, other)
+
+
+def test_a_copy_that_nobody_uses_has_no_gradient() -> None:
+    used, unused = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        first, _ = cast_parameters([used, unused], CPU)
+    assert first is not None
+    first.sum().backward()
+    assert torch.equal(used.grad, torch.ones(3))
+    assert unused.grad is None
+
+
+def test_without_autocast_they_are_the_same_tensors() -> None:
+    given = parameters()
+    assert all(one is other for one, other in zip(cast_parameters(given, CPU), given, strict=True))
+
+
+def test_under_a_transform_each_is_cast_alone() -> None:
+    def loss(weight: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return summed(cast_parameters([weight], CPU))
+
+    weight = torch.randn(3)
+    torch.testing.assert_close(torch.func.grad(loss)(weight), 3 * weight.bfloat16().float() ** 2, rtol=0.02, atol=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_dtype_is_autocasts(dtype: torch.dtype) -> None:
+    with torch.autocast("cpu", dtype):
+        (found,) = cast_parameters([torch.randn(3)], CPU)
+    assert found is not None
+    assert found.dtype == dtype
