@@ -1,4 +1,4 @@
-"""Products of matrices whose rows are not a multiple of 16 bytes, on padded copies.
+"""Products of matrices whose rows are not a multiple of 16 bytes, on padded copies, of both operands in one launch.
 
 The tensor cores' fast kernels read 16 bytes at a time. For other rows cuBLAS uses kernels that take two to three times as long.
 """
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import linear, pad
 
 from pytest_ecornn.implementations._common import long_sums
+from pytest_ecornn.implementations._cuda.padded_rows import MatrixSizes, get_padded_rows
 
 _ALIGNED = 16  # bytes
 _MIN_FLOPS = 1e9  # fewer take less time than copies
@@ -21,8 +22,9 @@ def matmul_nt(x: Tensor, b: Tensor, tf32: bool) -> Tensor:
     """x b^T: [T, B, K], [N, K] -> [T, B, N], whose rows may be apart from each other."""
     if _is_fast(x, b, x.numel() * b.shape[0], tf32):
         return linear(x, b)
-    a, wide = _aligned(x.flatten(0, 1)), b.shape[0]
-    return (a @ _aligned(b, rows=True).t())[:, :wide].view(*x.shape[:2], wide)
+    wide = b.shape[0]
+    a, b = _aligned((x.flatten(0, 1), False), (b, True))
+    return (a @ b.t())[:, :wide].view(*x.shape[:2], wide)
 
 
 def matmul_nt_padded(width: int, x: Tensor, b: Tensor, tf32: bool) -> Tensor:
@@ -31,7 +33,8 @@ def matmul_nt_padded(width: int, x: Tensor, b: Tensor, tf32: bool) -> Tensor:
     if is_fast and width == b.shape[0]:
         return linear(x, b).contiguous()
     found = x.new_empty(*x.shape[:2], width)
-    a, b = (x.flatten(0, 1), b) if is_fast else (_aligned(x.flatten(0, 1)), _aligned(b, rows=True)[:width])
+    a, b = (x.flatten(0, 1), b) if is_fast else _aligned((x.flatten(0, 1), False), (b, True))
+    b = b[:width]
     torch.mm(a, b.t(), out=found.view(-1, width)[:, : b.shape[0]])
     return found
 
@@ -40,15 +43,16 @@ def matmul_nn(a: Tensor, b: Tensor, tf32: bool) -> Tensor:
     """a b: [T, B, K], [K, N] -> [T, B, N]."""
     if _is_fast(a, b, a.numel() * b.shape[1], tf32):
         return a @ b
-    found = _aligned(a.flatten(0, 1)) @ _aligned(b, rows=True)
-    return found[:, : b.shape[1]].contiguous().view(*a.shape[:2], b.shape[1])
+    left, right = _aligned((a.flatten(0, 1), False), (b, True))
+    return (left @ right)[:, : b.shape[1]].contiguous().view(*a.shape[:2], b.shape[1])
 
 
 def matmul_tn(a: Tensor, b: Tensor, tf32: bool, into: Tensor | None = None) -> Tensor:
     """a^T b: [K, M], [K, N] -> [M, N], which is `into` where that is given."""
     if _is_fast(a, b, a.shape[1] * b.numel(), tf32):
         return long_sums.mm(a.t(), b, out=into)
-    found = long_sums.mm(_aligned(a).t(), _aligned(b))[: a.shape[1], : b.shape[1]]
+    left, right = _aligned((a, False), (b, False))
+    found = long_sums.mm(left.t(), right)[: a.shape[1], : b.shape[1]]
     return found.contiguous() if into is None else into.copy_(found)
 
 
@@ -64,10 +68,31 @@ def _is_fast(a: Tensor, b: Tensor, products: int, tf32: bool) -> bool:
     return not a.is_cuda or is_never_padded((a.stride(0), a.stride(-2), b.stride(0)), products, a.dtype, tf32)
 
 
-def _aligned(a: Tensor, rows: bool = False) -> Tensor:
-    """Pads each row with zeros to a multiple of 16 bytes, with `rows` also their number. Returns `a` where it needs none."""
-    elements = _ALIGNED // a.itemsize
-    columns, below = -a.shape[1] % elements, -a.shape[0] % elements if rows else 0
-    if columns or below:
-        return pad(a, (0, columns, 0, below))
-    return a.contiguous() if a.stride(0) % elements else a
+def _aligned(*matrices: tuple[Tensor, bool]) -> list[Tensor]:
+    """Copies whose rows are multiples of 16 bytes, with zeros at their ends; their number too where that is asked for.
+
+    A matrix that needs no copy is returned itself.
+    """
+    sizes = [_sizes_of_copy(*one) for one in matrices]
+    copied = [one for (one, _), size in zip(matrices, sizes, strict=True) if size is not None]
+    if not copied:
+        return [one for one, _ in matrices]
+    wanted = tuple([size for size in sizes if size is not None])
+    if all(map(_is_copied_by_kernel, copied)):
+        copies = iter(get_padded_rows(wanted, copied[0].dtype, copied[0].device)(*copied))
+    else:
+        copies = (pad(one, (0, size.beside, 0, size.below)) for one, size in zip(copied, wanted, strict=True))
+    return [one if size is None else next(copies) for (one, _), size in zip(matrices, sizes, strict=True)]
+
+
+def _is_copied_by_kernel(one: Tensor) -> bool:
+    return one.is_cuda and one.stride(1) == 1
+
+
+def _sizes_of_copy(one: Tensor, pads_number: bool) -> MatrixSizes | None:
+    """Sizes of a matrix and its copy, None where it needs none."""
+    (rows, columns), elements = one.shape, _ALIGNED // one.itemsize
+    beside, below = -columns % elements, -rows % elements if pads_number else 0
+    if not (beside or below or one.stride(0) % elements):
+        return None
+    return MatrixSizes(rows, columns, one.stride(0), rows + below, columns + beside)

@@ -12,7 +12,7 @@ import torch
 
 import pytest_ecornn.implementations as implementations
 from pytest_ecornn.implementations._common import recurrent_problem
-from pytest_ecornn.implementations._cuda import bias_gradients, parameter_gradients
+from pytest_ecornn.implementations._cuda import bias_gradients, padded_rows, parameter_gradients
 from pytest_ecornn.implementations.persistent_gpu import config as persistent_config
 from pytest_ecornn.implementations.persistent_gpu import heuristics as persistent_heuristics
 from pytest_ecornn.implementations.persistent_gpu import heuristics_wavefront, single_step
@@ -194,6 +194,7 @@ VARIANTS: dict[str, Callable[[], list[Variant]]] = {
     "grid_backward.cu": lambda: of_persistent_grid(True),
     "single_step_forward.cu": of_persistent_once,
     "bias_gradients.cu": lambda: of_gradients(bias_gradients.macros),
+    "pad_rows.cu": lambda: [padded_rows.macros(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)],
     "parameter_gradients.cu": lambda: of_gradients(parameter_gradients.macros),
     "wavefront_forward.cu": of_persistent_wave,
     "scan.cu": of_scan,

@@ -39,7 +39,7 @@ def test_they_are_those_of_casts_one_by_one() -> None:
     for one, other in zip(found, wanted, strict=True):
         assert (one is None) == (other is None)
         if one is not None and other is not None:
-            assert one.dtype == other.dtype and one.requires_grad == other.requires_grad
+            assert (one.dtype, one.requires_grad) == (other.dtype, other.requires_grad)
             assert torch.equal(one, other)
     for order in (1, 2):
         gradients = []

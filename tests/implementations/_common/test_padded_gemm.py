@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
 from pytest_ecornn.implementations._common import padded_gemm
 from pytest_ecornn.implementations._common.padded_gemm import matmul_nn, matmul_nt, matmul_nt_padded, matmul_tn
+from pytest_ecornn.implementations._cuda import padded_rows
+from tests.helpers.requirements import needs_compiler
+from tests.simulator.clusters_on_cpu import ClustersOnCpu
 
 SIZES = [(3, 5, 7, 9), (2, 8, 16, 24), (1, 1, 1, 1), (4, 3, 10, 12), (2, 2, 8, 13)]  # T, B, K, N
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
@@ -18,7 +23,17 @@ def is_always_slow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(padded_gemm, "_is_fast", lambda *given: False)
 
 
-@pytest.mark.usefixtures("is_always_slow")
+@pytest.fixture(params=["torch", pytest.param("kernel", marks=needs_compiler)])
+def copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """By torch, and by the kernel on a CPU."""
+    monkeypatch.setattr(padded_gemm, "_is_copied_by_kernel", lambda one: request.param == "kernel" and one.stride(1) == 1)
+    monkeypatch.setattr(padded_rows, "Kernel", ClustersOnCpu)
+    padded_rows.clear_cache()
+    yield
+    padded_rows.clear_cache()
+
+
+@pytest.mark.usefixtures("is_always_slow", "copies")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("is_apart", [False, True])

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations._cuda import bias_gradients, parameter_gradients
+from pytest_ecornn.implementations._cuda import bias_gradients, padded_rows, parameter_gradients
 from pytest_ecornn.implementations._cuda import compile as compiler
 from pytest_ecornn.implementations._cuda.kernel import Kernel, TensorArg
 from pytest_ecornn.implementations.persistent_gpu import heuristics as persistent_heuristics
@@ -59,6 +59,7 @@ def persistent() -> Iterator[Any]:
     yield single_step.make_kernel(once, kind)
     for gradients in (bias_gradients, parameter_gradients):
         yield gradients.make_kernel.__wrapped__(8, torch.float16, GPU)
+    yield padded_rows.make_kernel.__wrapped__(torch.float16, GPU)
 
 
 def sparse() -> Iterator[Any]:
@@ -90,8 +91,8 @@ def kernels() -> Iterator[list[Recording]]:
     """Kernels of every source."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (
-            persistent_kernel, single_step, wavefront, bias_gradients, parameter_gradients, sparse_kernel, scan_gpu_ops,
-            scan_gpu_log_ops, steps,
+            persistent_kernel, single_step, wavefront, bias_gradients, padded_rows, parameter_gradients, sparse_kernel,
+            scan_gpu_ops, scan_gpu_log_ops, steps,
         ):  # fmt: skip
             patch.setattr(module, "Kernel", Recording)
         yield [*persistent(), *sparse(), *scans(), *transposed()]

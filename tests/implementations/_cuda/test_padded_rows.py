@@ -1,0 +1,65 @@
+"""Copies of matrices with rows of whole vectors, in one launch: run on a CPU's simulator and on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from pytest_ecornn.implementations._cuda import padded_rows
+from pytest_ecornn.implementations._cuda.padded_rows import MatrixSizes, PaddedRows
+from tests.helpers.requirements import needs_compiler, needs_gpu
+from tests.simulator.clusters_on_cpu import ClustersOnCpu
+
+CPU = torch.device("cpu")
+SIZES = [
+    [MatrixSizes(1, 1, 1, 1, 8)],
+    [MatrixSizes(70, 13, 15, 72, 16)],
+    [MatrixSizes(5, 16, 16, 5, 16), MatrixSizes(9, 3, 3, 16, 8)],
+    [MatrixSizes(33, 65, 65, 33, 72), MatrixSizes(26, 65, 70, 32, 72)],
+]
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(padded_rows, "Kernel", ClustersOnCpu)
+    padded_rows.clear_cache()
+    yield
+    padded_rows.clear_cache()
+
+
+def expect_copies(sizes: list[MatrixSizes], dtype: torch.dtype, device: torch.device) -> None:
+    """Each is torch's pad."""
+
+    def drawn(one: MatrixSizes) -> Tensor:
+        return torch.randn(one.rows, one.stride, device=device).to(dtype)[:, : one.columns]
+
+    matrices = [drawn(one) for one in sizes]
+    copies = PaddedRows(tuple(sizes), dtype, device)(*matrices)
+    for copied, given, size in zip(copies, matrices, sizes, strict=True):
+        assert torch.equal(copied, pad(given, (0, size.beside, 0, size.below)))
+
+
+of_sizes = pytest.mark.parametrize("sizes", SIZES, ids=str)
+of_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+
+
+@needs_compiler
+@pytest.mark.usefixtures("on_cpu")
+@of_sizes
+@of_dtypes
+def test_they_are_padded_with_zeros(sizes: list[MatrixSizes], dtype: torch.dtype) -> None:
+    expect_copies(sizes, dtype, CPU)
+
+
+@needs_gpu
+@of_sizes
+@of_dtypes
+def test_on_a_gpu(sizes: list[MatrixSizes], dtype: torch.dtype) -> None:
+    expect_copies([*sizes], dtype, torch.device("cuda", 0))
+    expect_copies(
+        [MatrixSizes(1120, 650, 650, 1120, 656), MatrixSizes(2600, 650, 650, 2600, 656)], dtype, torch.device("cuda", 0)
+    )
