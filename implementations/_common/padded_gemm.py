@@ -79,7 +79,7 @@ def _aligned(*matrices: tuple[Tensor, bool]) -> list[Tensor]:
         return [one for one, _ in matrices]
     wanted = tuple([size for size in sizes if size is not None])
     if all(map(_is_copied_by_kernel, copied)):
-        copies = iter(get_padded_rows(wanted, copied[0].dtype, copied[0].device)(*copied))
+        copies = iter(get_padded_rows(wanted, copied[0].dtype, copied[0].device)(copied))
     else:
         copies = (pad(one, (0, size.beside, 0, size.below)) for one, size in zip(copied, wanted, strict=True))
     return [one if size is None else next(copies) for (one, _), size in zip(matrices, sizes, strict=True)]

@@ -1,10 +1,11 @@
-"""Copies of one or two matrices whose rows are multiples of 16 bytes, in one launch.
+"""Copies of up to three matrices whose rows are multiples of 16 bytes, in one launch.
 
 torch's pad takes two launches a matrix.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
@@ -19,21 +20,25 @@ from pytest_ecornn.implementations._cuda.launch import Launch
 from pytest_ecornn.implementations._cuda.memory import EmptyFactory
 
 _SOURCE = Path(__file__).parent / "kernels" / "pad_rows.cu"
-_THREADS, _VECTOR_BYTES = 256, 16
-# The fields of the kernel's Params, by matrix.
-_MATRICES = ("first", "second")
-_ADDRESSES = tuple(name for matrix in _MATRICES for name in (matrix, f"{matrix}_padded"))
-_SIZES = ("row_count", "columns", "padded_rows", "padded_columns")
+_THREADS, _MATRICES = 256, 3
+VECTOR_BYTES = 16
+# The fields of the kernel's Params, of each matrix.
+_ADDRESSES = ("rows", "above", "padded")
+_SIZES = ("row_count", "columns", "padded_rows", "padded_columns", "skipped", "unused")
 
 
 class MatrixSizes(NamedTuple):
-    """A matrix, whose rows are `stride` elements apart, and its copy, which has more rows and columns or as many."""
+    """A matrix, whose rows are `stride` elements apart, and its copy, which has more rows and columns or as many.
+
+    skipped: of `rows` those that another matrix, without gaps, has above it, or that are zeros.
+    """
 
     rows: int
     columns: int
     stride: int
     padded_rows: int
     padded_columns: int
+    skipped: int = 0
 
     @property
     def below(self) -> int:
@@ -45,43 +50,52 @@ class MatrixSizes(NamedTuple):
         """Columns that the copy has more."""
         return self.padded_columns - self.columns
 
-    def arguments(self, matrix: str) -> dict[str, int]:
-        sizes = (self.rows, self.columns, self.padded_rows, self.padded_columns)
-        return {f"{matrix}_stride": self.stride} | {f"{matrix}_{name}": size for name, size in zip(_SIZES, sizes, strict=True)}
+    def arguments(self, number: int) -> dict[str, int]:
+        values = (self.rows, self.columns, self.padded_rows, self.padded_columns, self.skipped, 0)
+        return {f"stride_{number}": self.stride} | dict(zip(_names(_SIZES, number), values, strict=True))
 
 
 _NO_MATRIX = MatrixSizes(0, 0, 0, 0, 0)
+
+
+def _names(fields: Sequence[str], number: int) -> list[str]:
+    return [f"{field}_{number}" for field in fields]
 
 
 class PaddedRows:
     """The launch for matrices of those sizes. Padded columns are multiples of 16 bytes."""
 
     def __init__(self, sizes: tuple[MatrixSizes, ...], dtype: torch.dtype, device: torch.device):
-        vectors = sum(one.padded_rows * one.padded_columns for one in sizes) * dtype.itemsize // _VECTOR_BYTES
-        first, second = (*sizes, _NO_MATRIX)[:2]
-        integers = first.arguments("first") | second.arguments("second")
-        self._run = make_kernel(dtype, device).at(Launch(ceil(vectors / _THREADS), _THREADS), _ADDRESSES, **integers)
+        vectors = sum(one.padded_rows * one.padded_columns for one in sizes) * dtype.itemsize // VECTOR_BYTES
+        self._others = (0,) * (len(_ADDRESSES) * (_MATRICES - len(sizes)))
+        integers: dict[str, int] = {}
+        for number, one in enumerate((*sizes, *[_NO_MATRIX] * (_MATRICES - len(sizes)))):
+            integers |= one.arguments(number)
+        addresses = [name for number in range(_MATRICES) for name in _names(_ADDRESSES, number)]
+        self._run = make_kernel(dtype, device).at(Launch(ceil(vectors / _THREADS), _THREADS), addresses, **integers)
         self._made = [EmptyFactory((one.padded_rows, one.padded_columns), dtype, device) for one in sizes]
 
-    def __call__(self, *matrices: Tensor) -> list[Tensor]:
-        """The copies."""
-        copies = [make() for make in self._made]
-        addresses = [one.data_ptr() for pair in zip(matrices, copies, strict=True) for one in pair]
-        self._run((*addresses, 0, 0) if len(copies) == 1 else addresses)
+    def __call__(self, matrices: Sequence[Tensor], above: Sequence[Tensor | None] = ()) -> list[Tensor]:
+        """The copies. above: of each matrix the rows before its first, None for zeros; () for none of any."""
+        copies, addresses = [make() for make in self._made], list[int]()
+        for number, (one, copied) in enumerate(zip(matrices, copies, strict=True)):
+            before = above[number] if above else None
+            addresses += (one.data_ptr(), 0 if before is None else before.data_ptr(), copied.data_ptr())
+        self._run((*addresses, *self._others))
         return copies
 
 
 @lru_cache(maxsize=256)
 def make_kernel(dtype: torch.dtype, device: torch.device) -> Kernel:
     arguments: dict[str, type[int] | type[np.int64]] = {}
-    for matrix in _MATRICES:
-        arguments |= {matrix: np.int64, f"{matrix}_padded": np.int64, f"{matrix}_stride": np.int64}
-        arguments |= {f"{matrix}_{name}": int for name in _SIZES}
+    for number in range(_MATRICES):
+        arguments |= dict.fromkeys(_names((*_ADDRESSES, "stride"), number), np.int64)
+        arguments |= dict.fromkeys(_names(_SIZES, number), int)
     return Kernel(_SOURCE, "pad_rows", macros(dtype), arguments, device)
 
 
 def macros(dtype: torch.dtype) -> tuple[tuple[str, str], ...]:
-    return ((f"STORAGE_{str(dtype).removeprefix('torch.').upper()}", "1"),)
+    return (f"STORAGE_{str(dtype).removeprefix('torch.').upper()}", "1"), ("MATRICES", str(_MATRICES))
 
 
 get_padded_rows = lru_cache(maxsize=4096)(PaddedRows)

@@ -22,7 +22,7 @@ _THREADS, _TILE, _CHUNK, _BLOCKS, _VECTOR_BYTES = 256, 64, 16, 8, 16
 _SHARED_BYTES = 4 * (2 * 2 * _CHUNK * _TILE + _TILE)
 # The fields of the kernel's Params.
 _ADDRESSES = (
-    "d_gates", "d_recurrent", "inputs", "output", "d_weight_ih", "d_weight_hh", "d_bias_ih", "d_bias_hh",
+    "d_gates", "d_recurrent", "inputs", "output", "initial", "d_weight_ih", "d_weight_hh", "d_bias_ih", "d_bias_hh",
 )  # fmt: skip
 _SIZES = ("rows", "batch", "columns", "hidden", "width", "directions")
 
@@ -38,7 +38,7 @@ def _tiles(columns: int, hidden: int, width: int, directions: int) -> int:
 
 
 class ParameterGradients:
-    """The gradients of weight_ih, weight_hh, bias_ih and bias_hh of a layer in D directions, whose states start from zeros.
+    """The gradients of weight_ih, weight_hh, bias_ih and bias_hh of a layer in D directions.
 
     rows: T*B. columns: G*H. width: I. All tensors are without gaps. D is left out of their shapes where it is 1.
     """
@@ -58,15 +58,23 @@ class ParameterGradients:
         self._made = [EmptyFactory((*leading, *shape), dtype, device) for shape in shapes]
 
     def __call__(
-        self, d_gates: Tensor, d_recurrent: Tensor | None, inputs: Tensor, output: Tensor
+        self, d_gates: Tensor, d_recurrent: Tensor | None, inputs: Tensor, output: Tensor, initial: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The four. d_gates: [D, T, B, G*H]. d_recurrent: [D, T, B, H] of GRU. inputs: [T, B, I]. output: [T, B, D*H]."""
+        """The four gradients.
+
+        d_gates: [D, T, B, G*H]. d_recurrent: [D, T, B, H] of GRU. inputs: [T, B, I]. output: [T, B, D*H]. initial: before
+        the first step the states [D, B, H], None for zeros.
+        """
         weight_ih, weight_hh, bias_ih, bias_hh = [make() for make in self._made]
-        read = d_gates.data_ptr(), 0 if d_recurrent is None else d_recurrent.data_ptr(), inputs.data_ptr(), output.data_ptr()
-        is_aligned = (read[0] | read[1] | read[2] | read[3]) % _VECTOR_BYTES == 0
+        read = d_gates.data_ptr(), _address(d_recurrent), inputs.data_ptr(), output.data_ptr(), _address(initial)
+        is_aligned = (read[0] | read[1] | read[2] | read[3] | read[4]) % _VECTOR_BYTES == 0
         run = self._by_vectors if is_aligned and self._by_vectors is not None else self._by_elements
         run((*read, weight_ih.data_ptr(), weight_hh.data_ptr(), bias_ih.data_ptr(), bias_hh.data_ptr()))
         return weight_ih, weight_hh, bias_ih, bias_hh
+
+
+def _address(one: Tensor | None) -> int:
+    return 0 if one is None else one.data_ptr()
 
 
 @lru_cache(maxsize=256)

@@ -19,7 +19,14 @@ from pytest_ecornn.implementations.persistent_gpu.forward import SavedTensors
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, get_layer_kernel
 from pytest_ecornn.implementations.persistent_gpu.parameters import PER_PSEUDO_LAYER, aligned
 from pytest_ecornn.implementations.persistent_gpu.pending_launch import PendingLaunch, address, allocate, state_addresses
-from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, RNNShape, check_tensor, get_plan, hidden_size_of
+from pytest_ecornn.implementations.persistent_gpu.plan import (
+    ExecutionPlan,
+    RNNOptions,
+    RNNShape,
+    check_tensor,
+    get_plan,
+    hidden_size_of,
+)
 
 _DIMENSIONS = 3  # of one direction's gradients
 
@@ -27,14 +34,16 @@ _DIMENSIONS = 3  # of one direction's gradients
 def backward(
     wanted: Sequence[bool], x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], kept: SavedTensors,
     d_results: Sequence[Tensor | None], lengths: Tensor | None, how: RNNOptions, overwrites: bool = False,
+    plan: ExecutionPlan | None = None,
 ) -> list[Tensor | None]:  # fmt: skip
     """The gradients of x, the initial states and the weights, in that order, None where none is wanted.
 
     d_results: gradients of the results of `forward`, None for zeros. overwrites: saved tensors are no longer needed, so their
-    memory is reused. Raises ValueError.
+    memory is reused. plan: the forward pass's, None where it is not at hand. Raises ValueError.
     """
     x = contiguous_last_dim(x)
-    way = get_plan(how, x.shape, len(weights), hidden_size_of(weights), x.dtype, x.device, True, lengths is not None)
+    sizes = x.shape, len(weights), hidden_size_of(weights), x.dtype, x.device
+    way = plan or get_plan(how, *sizes, keeps=True, lengths=lengths is not None)
     stack, kind = way.stack, way.kind.backward
     d_output, *d_finals = d_results
     d_output = x.new_zeros(stack.output) if d_output is None else contiguous_last_dim(d_output)
@@ -45,7 +54,7 @@ def backward(
     one = _Backward(
         stack, kind, [state.contiguous() for state in first], weights, kept,
         [one if one is None else one.contiguous() for one in d_finals], grad_initial_states, lengths, overwrites, of_weights,
-        [None] * len(weights), None if first else way.weight_gradients,
+        [None] * len(weights), way.weight_gradients,
     )  # fmt: skip
     layers, d_inputs = stack.pseudo_layers // stack.directions, d_output
     with held(x, how.tf32):
@@ -71,8 +80,9 @@ class _Backward(NamedTuple):
 
     def layer(self, layer: int, inputs: Tensor, d_output: Tensor, wants_inputs: bool) -> Tensor:
         """Computes the gradients of a layer's weights; returns that of its inputs, where it is wanted."""
-        if self.all_directions is not None and self._wants_all(layer) and inputs.is_contiguous():
-            return self._layer_at_once(self.all_directions, layer, inputs, d_output, wants_inputs)
+        gradients = self.all_directions
+        if gradients is not None and self._suits(gradients, layer, inputs):
+            return self._layer_at_once(gradients, layer, inputs, d_output, wants_inputs)
         found: list[Tensor] = []
         for direction, (d_gates, d_product) in enumerate(self._launch_directions(layer, d_output)):
             track = layer * self.stack.directions + direction
@@ -88,10 +98,11 @@ class _Backward(NamedTuple):
                 found.append(matmul_nn(d_gates, weight_ih, self.kind.tf32))
         return torch.cat(found, 2) if len(found) > 1 else found[0] if found else d_output
 
-    def _wants_all(self, layer: int) -> bool:
-        """Whether the gradients of all of a layer's weights are wanted."""
+    def _suits(self, gradients: WeightGradients, layer: int, inputs: Tensor) -> bool:
+        """Whether the gradients of all of a layer's weights are wanted, and computed from tensors as these."""
         size = PER_PSEUDO_LAYER * self.stack.directions
-        return all(self.needs_input_grad[layer * size : (layer + 1) * size])
+        takes_states = not self.initial_states or gradients.take_initial_states(inputs.shape[2])
+        return takes_states and inputs.is_contiguous() and all(self.needs_input_grad[layer * size : (layer + 1) * size])
 
     def _layer_at_once(
         self, gradients: WeightGradients, layer: int, inputs: Tensor, d_output: Tensor, wants_inputs: bool
@@ -108,11 +119,14 @@ class _Backward(NamedTuple):
             for launch in launches:
                 launch.launch()
         first, size = layer * stack.directions * PER_PSEUDO_LAYER, stack.directions * PER_PSEUDO_LAYER
-        self.d_weights[first : first + size] = gradients.for_weights(d_gates, d_product, inputs, self.kept.outputs[layer])
-        if not wants_inputs:
-            return d_output
-        of_input = self.weights[first : first + size : PER_PSEUDO_LAYER]
-        return gradients.for_inputs(d_gates, [one for one in of_input if one is not None])
+        of_input = [one for one in self.weights[first : first + size : PER_PSEUDO_LAYER] if one is not None and wants_inputs]
+        initial = self.initial_states[0].narrow(0, layer * stack.directions, stack.directions) if self.initial_states else None
+        if initial is not None and stack.directions == 1:
+            initial = initial[0]
+        output = self.kept.outputs[layer]
+        found, of_inputs = gradients.for_layer(d_gates, d_product, inputs, output, initial, of_input)
+        self.d_weights[first : first + size] = found
+        return d_output if of_inputs is None else of_inputs
 
     def _launch_directions(self, layer: int, d_output: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Yields each direction's gradients: after both launches where they run at once, else before the other's launch."""

@@ -185,7 +185,12 @@ class _Forward(NamedTuple):
         stack, width = self.stack, self.stack.kept[2]
         if weight is None:
             return x.narrow(2, direction * stack.wide, stack.wide), *self._room()
-        if not (self.kind.saves_for_backward and self.way.shares_gates):
+        is_shared = self.kind.saves_for_backward and self.way.shares_gates
+        product = self.way.gate_product(x.shape[2]) if width == stack.wide or not is_shared else None
+        if product is not None and x.is_contiguous() and weight.is_contiguous():
+            gates = product(x, weight)
+            return gates, *self._room(gates if is_shared else None)
+        if not is_shared:
             return matmul_nt(x, weight, self.kind.tf32), *self._room()
         kept = matmul_nt_padded(width, x, weight, self.kind.tf32)
         return kept if width == stack.wide else kept[..., : stack.wide], *self._room(kept)

@@ -133,6 +133,7 @@ class _Differentiable(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, lengths, *rest, *outputs, *gates, *cells)
         ctx.states, ctx.how, ctx.given = states, how, len(rest)
+        ctx.plan = call.plan if isinstance(call, CheckedCall) else None
         return tuple(results)
 
     @staticmethod
@@ -149,7 +150,7 @@ class _Differentiable(torch.autograd.Function):
             # A CUDA graph of the backward pass alone may be replayed more often than the forward pass before it.
             may_overwrite = graph_is_freed() and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
             given = needs_grad, x, first, weights, _split_saved(kept, weights), d_results, lengths, ctx.how
-            return None, None, None, None, *backward.backward(*given, may_overwrite)
+            return None, None, None, None, *backward.backward(*given, may_overwrite, ctx.plan)
         by_op = iter(_OPS.persistent_backward.default(needs_grad, x, first, weights, kept, d_results, lengths, *ctx.how))
         return None, None, None, None, *(next(by_op) if is_wanted else None for is_wanted in needs_grad)
 

@@ -10,8 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pytest_ecornn.implementations._common.gate_product import GateProduct, make_gate_product
+from pytest_ecornn.implementations._common.gradient_sizes import GradientSizes
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, PARAMETERS
-from pytest_ecornn.implementations._common.weight_gradients import GradientSizes, WeightGradients
+from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
 from pytest_ecornn.implementations._cuda.memory import EmptyFactory
 from pytest_ecornn.implementations._cuda.rows import shape_of
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
@@ -217,16 +219,29 @@ class ExecutionPlan:
         return width == self.stack.wide or (width > 0 and rows * width > _MAX_APART)
 
     @cached_property
+    def _gate_products(self) -> dict[int, GateProduct | None]:
+        return {}
+
+    def gate_product(self, width: int) -> GateProduct | None:
+        """The input product of a layer of so many inputs, None where its sizes need other copies."""
+        if width not in self._gate_products:
+            outer, (dtype, device, tf32, *_) = self.stack.output[:2], self.kind
+            self._gate_products[width] = make_gate_product(outer, width, self.stack.wide, dtype, device, tf32)
+        return self._gate_products[width]
+
+    @cached_property
     def weight_gradients(self) -> WeightGradients | None:
-        """The gradients of weights where states start from zeros; None where each direction has products of its own."""
+        """The gradients of weights, None where each direction has products of its own."""
         stack, kind = self.stack, self.kind
         sizes = GradientSizes(
             stack.steps, stack.batch, stack.hidden, stack.wide, stack.directions, splits_last=stack.how.cell == "gru",
             dtype=kind.dtype, device=kind.device,
         )  # fmt: skip
         inner = (stack.output[2],) if stack.pseudo_layers > stack.directions else ()
-        suits = sizes.suit_weight_gradients((*filter(None, (stack.input_width,)), *inner), kind.tf32)
-        return None if stack.batch_first or kind.lengths or not suits else WeightGradients(sizes)
+        widths = *filter(None, (stack.input_width,)), *inner
+        if stack.batch_first or kind.lengths or not sizes.suit_products(widths, kind.tf32):
+            return None
+        return WeightGradients(sizes, sizes.are_padded(widths, kind.tf32))
 
     @cached_property
     def sizes_of_weights(self) -> tuple[object, ...]:

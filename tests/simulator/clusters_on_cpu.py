@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from pytest_ecornn.implementations._common.recurrent_problem import Device
-from pytest_ecornn.implementations._cuda import bias_gradients, parameter_gradients
+from pytest_ecornn.implementations._cuda import bias_gradients, padded_rows, parameter_gradients
 from pytest_ecornn.implementations._cuda.compile import include_folders
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.launch import Launch, params_struct
@@ -57,7 +57,7 @@ def running_layers(form_of: Callable[[Shape, KernelSpec], Form], waves: Waves = 
 
     patch.setattr(persistent_kernel, "compile_layer", plan)
     patch.setattr(wavefront, "get_wavefronts", waves)
-    for module in (persistent_kernel, single_step, wavefront, bias_gradients, parameter_gradients):
+    for module in (persistent_kernel, single_step, wavefront, bias_gradients, padded_rows, parameter_gradients):
         patch.setattr(module, "Kernel", ClustersOnCpu)
     patch.setattr(Device, "of", lambda device: H200)
     patch.setattr(persistent_kernel, "skip_reason", lambda device: None)
@@ -93,8 +93,8 @@ def forget() -> None:
     sparse_kernel.clear_cache()
     wavefront.clear_cache()
     single_step.get_single_step_kernel.cache_clear()
-    bias_gradients.clear_cache()
-    parameter_gradients.clear_cache()
+    for module in (bias_gradients, padded_rows, parameter_gradients):
+        module.clear_cache()
 
 
 class Broken(Exception):

@@ -1,9 +1,10 @@
 // Maths: the gradients of a layer's parameters in D directions, of small layers: of weight_ih d_gates^T x, of weight_hh d_rows^T h,
-//   of bias_ih and bias_hh the sums of the rows of d_gates and d_rows. h is the output one step before, 0 before the first.
+//   of bias_ih and bias_hh the sums of the rows of d_gates and d_rows. h is the output one step before, before the first `initial`.
 //   d_rows is d_gates, but its last H columns are GRU's d_recurrent. Direction 1 runs from the last step to the first.
 // Layout: of Params (below), by field:
 //   d_gates [D, rows, C] scalar_t, d_recurrent [D, rows, H] scalar_t, read, the latter null but for GRU
 //   inputs [rows, I] scalar_t, output [rows, D*H] scalar_t, read; rows are T*B, sequences of a step side by side
+//   initial [D, B, H] scalar_t, read, null for zeros
 //   d_weight_ih [D, C, I], d_weight_hh [D, C, H], d_bias_ih, d_bias_hh [D, C] scalar_t, written
 //   None that is written may alias another. Alignment: VALUES elements.
 // Launch: direction by direction BLOCKS blocks, a cluster, for each tile of TILE by TILE elements of d_weight_ih, then of
@@ -39,7 +40,7 @@ struct SharedStorage {
 static_assert(sizeof(SharedStorage) == SHARED_BYTES, "ParameterGradients.shared_bytes");
 
 struct Params {
-    const scalar_t *d_gates, *d_recurrent, *inputs, *output;
+    const scalar_t *d_gates, *d_recurrent, *inputs, *output, *initial;
     scalar_t *d_weight_ih, *d_weight_hh, *d_bias_ih, *d_bias_hh;
     int rows, batch, columns, hidden, width, directions;
 };
@@ -82,10 +83,15 @@ __device__ inline Vector load_gates(const Params& params, const Tile& tile, int 
 __device__ inline Vector load_factor(const Params& params, const Tile& tile, int row, int column) {
     if (column >= (tile.is_of_states ? params.hidden : params.width)) return Vector{};
     if (!tile.is_of_states) return row < params.rows ? *(const Vector*)(params.inputs + (index)row * params.width + column) : Vector{};
+    if (row >= params.rows) return Vector{};
     const int before = tile.direction ? row + params.batch : row - params.batch;
-    if (before < 0 || before >= params.rows) return Vector{};
-    const index at = (index)before * params.directions + tile.direction;
-    return *(const Vector*)(params.output + at * params.hidden + column);
+    if (before >= 0 && before < params.rows) {
+        const index at = (index)before * params.directions + tile.direction;
+        return *(const Vector*)(params.output + at * params.hidden + column);
+    }
+    if (!params.initial) return Vector{};
+    const int sequence = tile.direction ? before - params.rows : row;
+    return *(const Vector*)(params.initial + ((index)tile.direction * params.batch + sequence) * params.hidden + column);
 }
 
 // A thread's vectors of a chunk of both factors.

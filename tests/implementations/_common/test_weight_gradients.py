@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from pytest_ecornn.contract import Case
-from pytest_ecornn.implementations._common import weight_gradients
-from pytest_ecornn.implementations._common.weight_gradients import GradientSizes, View, WeightGradients
-from pytest_ecornn.implementations._cuda import bias_gradients, parameter_gradients
+from pytest_ecornn.implementations._common import tensor_views
+from pytest_ecornn.implementations._common.gradient_sizes import GradientSizes
+from pytest_ecornn.implementations._common.tensor_views import View
+from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
+from pytest_ecornn.implementations._cuda import bias_gradients, padded_rows, parameter_gradients
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, get_plan
 from tests.helpers.requirements import needs_compiler
 from tests.simulator.clusters_on_cpu import ClustersOnCpu
@@ -22,65 +24,102 @@ T, B, H, WIDTH = 5, 3, 8, 4
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for module in (bias_gradients, parameter_gradients):
+    modules = bias_gradients, padded_rows, parameter_gradients
+    for module in modules:
         monkeypatch.setattr(module, "Kernel", ClustersOnCpu)
         module.clear_cache()
     yield
-    for module in (bias_gradients, parameter_gradients):
+    for module in modules:
         module.clear_cache()
 
 
-def sizes(gates: int, directions: int) -> GradientSizes:
-    return GradientSizes(T, B, H, gates * H, directions, gates == 3, torch.float32, CPU)
+def sizes(gates: int, directions: int, hidden: int = H) -> GradientSizes:
+    return GradientSizes(T, B, hidden, gates * hidden, directions, gates == 3, torch.float32, CPU)
 
 
-def expected(d_gates: Tensor, d_product: Tensor | None, inputs: Tensor, output: Tensor, reverse: bool) -> list[Tensor]:
+def expected(
+    d_gates: Tensor, d_product: Tensor | None, inputs: Tensor, output: Tensor, initial: Tensor | None, reverse: bool
+) -> list[Tensor]:
     """Gradients of one direction's weights, step by step."""
+    hidden = output.shape[2]
     of_state = d_gates.clone()
     if d_product is not None:
-        of_state[..., 2 * H :] = d_product
-    weight_hh = torch.zeros(d_gates.shape[2], H)
+        of_state[..., 2 * hidden :] = d_product
+    weight_hh = torch.zeros(d_gates.shape[2], hidden)
     for step in range(T):
         before = step + 1 if reverse else step - 1
         if 0 <= before < T:
             weight_hh += of_state[step].T @ output[before]
+        elif initial is not None:
+            weight_hh += of_state[step].T @ initial
     return [torch.einsum("tbg,tbi->gi", d_gates, inputs), weight_hh, d_gates.sum((0, 1)), of_state.sum((0, 1))]
 
 
+def expect_sums(computed: WeightGradients, of: GradientSizes, width: int, has_initial: bool) -> None:
+    """All gradients of drawn tensors are sums over all steps."""
+    torch.manual_seed(0)
+    hidden, directions = of.hidden, of.directions
+    products = [torch.randn(T, B, hidden) if of.splits_last else None for _ in range(directions)]
+    of_gates, weights = torch.randn(directions, T, B, of.wide), torch.randn(directions, of.wide, width)
+    # Inputs and outputs lie within larger memory, as tensors of a user's may.
+    inputs, output = torch.randn(2, T, B, width)[1], torch.randn(2, T, B, directions * hidden)[1]
+    initial = torch.randn(directions, B, hidden) if has_initial else None
+    d_gates, d_product = computed.gates(), computed.product() if of.splits_last else None
+    d_gates.copy_(of_gates.view_as(d_gates))
+    if d_product is not None:
+        d_product.copy_(torch.stack([one for one in products if one is not None]).view_as(d_product))
+    given = None if initial is None else initial if directions > 1 else initial[0]
+    actual, of_inputs = computed.for_layer(d_gates, d_product, inputs, output, given, [*weights])
+    wanted = [
+        gradient
+        for number, one in enumerate(products)
+        for gradient in expected(
+            of_gates[number], one, inputs, output[..., number * hidden : (number + 1) * hidden],
+            None if initial is None else initial[number], bool(number),
+        )
+    ]  # fmt: skip
+    assert len(actual) == len(wanted)
+    for one, other in zip(actual, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+        assert one.is_contiguous()
+    assert of_inputs is not None
+    torch.testing.assert_close(of_inputs, torch.einsum("dtbg,dgi->tbi", of_gates, weights), rtol=1e-5, atol=1e-5)
+    assert of_inputs.shape == (T, B, width)
+    without, none = computed.for_layer(d_gates, d_product, inputs, output, given, ())
+    assert none is None
+    assert all(map(torch.equal, without, actual))
+
+
 @needs_compiler
+@pytest.mark.parametrize("has_initial", [False, True])
 @pytest.mark.parametrize("by", ["launch", "products", "products of as_strided"])
 @pytest.mark.parametrize("gates", [1, 3, 4])
 @pytest.mark.parametrize("directions", [1, 2])
-def test_they_are_sums_over_all_steps(directions: int, gates: int, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_are_sums_over_all_steps(
+    directions: int, gates: int, by: str, has_initial: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if by != "launch":
         monkeypatch.setattr(WeightGradients, "_launch_of", lambda self, width: None)
     if by == "products of as_strided":
-        monkeypatch.setattr(weight_gradients, "_reinterpret", None)
-    torch.manual_seed(0)
-    computed = WeightGradients(sizes(gates, directions))
-    of_each = [
-        (torch.randn(T, B, gates * H), torch.randn(T, B, H) if gates == 3 else None, torch.randn(gates * H, WIDTH))
-        for _ in range(directions)
-    ]
-    # Inputs and outputs lie within larger memory, as tensors of a user's may.
-    inputs, output = torch.randn(2, T, B, WIDTH)[1], torch.randn(2, T, B, directions * H)[1]
-    d_gates, d_product = computed.gates(), computed.product() if gates == 3 else None
-    d_gates.copy_(torch.stack([one[0] for one in of_each]).view_as(d_gates))
-    if d_product is not None:
-        d_product.copy_(torch.stack([one[1] for one in of_each if one[1] is not None]).view_as(d_product))
-    actual = computed.for_weights(d_gates, d_product, inputs, output)
-    wanted = [
-        gradient
-        for number, (gates_of_one, product_of_one, _) in enumerate(of_each)
-        for gradient in expected(gates_of_one, product_of_one, inputs, output[..., number * H : (number + 1) * H], bool(number))
-    ]
-    assert len(actual) == len(wanted)
-    for one, other in zip(actual, wanted, strict=True):
-        torch.testing.assert_close(one, other)
-        assert one.is_contiguous()
-    of_inputs = computed.for_inputs(d_gates, [weight for *_, weight in of_each])
-    torch.testing.assert_close(of_inputs, sum(one[0] @ one[2] for one in of_each))
-    assert of_inputs.shape == (T, B, WIDTH)
+        monkeypatch.setattr(tensor_views, "_reinterpret", None)
+    of = sizes(gates, directions)
+    computed = WeightGradients(of)
+    assert computed.take_initial_states(WIDTH) == (directions == 1 or by == "launch")
+    if not has_initial or computed.take_initial_states(WIDTH):
+        expect_sums(computed, of, WIDTH, has_initial)
+
+
+@needs_compiler
+@pytest.mark.parametrize("has_initial", [False, True])
+@pytest.mark.parametrize("is_padded", [False, True])
+@pytest.mark.parametrize(("gates", "hidden"), [(3, 4), (4, 9), (4, 6), (4, 8)])
+@pytest.mark.parametrize("width", [3, 4])
+def test_products_of_copies(
+    width: int, gates: int, hidden: int, is_padded: bool, has_initial: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WeightGradients, "_launch_of", lambda self, width: None)
+    of = sizes(gates, 1, hidden)
+    expect_sums(WeightGradients(of, is_padded), of, width, has_initial)
 
 
 @pytest.mark.parametrize(
@@ -96,12 +135,13 @@ def test_they_are_sums_over_all_steps(directions: int, gates: int, by: str, monk
         ({"steps": 100, "hidden": 1024, "wide": 4096}, (1024,), False, False),  # two large products
         ({"steps": 2000, "hidden": 1024, "wide": 4096, "directions": 1}, (1024,), False, True),
         ({"steps": 2000, "hidden": 1023, "wide": 4092, "directions": 1}, (1024,), False, True),
-        ({"steps": 2000, "hidden": 1023, "wide": 4092, "directions": 1}, (1024,), True, False),  # whose rows are padded
-        ({"steps": 1300, "hidden": 1024, "wide": 4096, "directions": 1, "dtype": torch.float16}, (1023,), False, False),
+        ({"steps": 2000, "hidden": 1023, "wide": 4092, "directions": 1}, (1024,), True, True),  # whose rows are padded
+        ({"steps": 2000, "hidden": 1023, "wide": 3069, "directions": 1}, (1024,), True, False),  # and the gates' too
+        ({"steps": 1300, "hidden": 1023, "wide": 4092, "directions": 1, "dtype": torch.float16}, (1024,), False, False),
     ],
 )
 def test_what_they_suit(changes: dict[str, object], widths: tuple[int, ...], tf32: bool, suits: bool) -> None:
-    assert sizes(4, 2)._replace(**changes).suit_weight_gradients(widths, tf32) == suits
+    assert sizes(4, 2)._replace(**changes).suit_products(widths, tf32) == suits
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ SIZES = [
     [MatrixSizes(1, 1, 1, 1, 8)],
     [MatrixSizes(70, 13, 15, 72, 16)],
     [MatrixSizes(5, 16, 16, 5, 16), MatrixSizes(9, 3, 3, 16, 8)],
-    [MatrixSizes(33, 65, 65, 33, 72), MatrixSizes(26, 65, 70, 32, 72)],
+    [MatrixSizes(33, 65, 65, 33, 72), MatrixSizes(26, 65, 70, 32, 72), MatrixSizes(7, 9, 9, 7, 16)],
+    [MatrixSizes(12, 9, 18, 12, 16, skipped=4), MatrixSizes(3, 8, 8, 3, 8, skipped=3)],
 ]
 
 
@@ -32,15 +33,19 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def expect_copies(sizes: list[MatrixSizes], dtype: torch.dtype, device: torch.device) -> None:
-    """Each is torch's pad."""
+    """Each is torch's pad of both matrices, one above the other."""
 
-    def drawn(one: MatrixSizes) -> Tensor:
-        return torch.randn(one.rows, one.stride, device=device).to(dtype)[:, : one.columns]
+    def drawn(rows: int, columns: int, stride: int) -> Tensor:
+        return torch.randn(rows, stride, device=device).to(dtype)[:, :columns]
 
-    matrices = [drawn(one) for one in sizes]
-    copies = PaddedRows(tuple(sizes), dtype, device)(*matrices)
-    for copied, given, size in zip(copies, matrices, sizes, strict=True):
-        assert torch.equal(copied, pad(given, (0, size.beside, 0, size.below)))
+    matrices = [drawn(one.rows - one.skipped, one.columns, one.stride) for one in sizes]
+    above = [drawn(one.skipped, one.columns, one.columns) for one in sizes]
+    run = PaddedRows(tuple(sizes), dtype, device)
+    for of_above in (above, [None] * len(sizes)):
+        for number, copied in enumerate(run(matrices, of_above)):
+            first = above[number] if of_above is above else torch.zeros_like(above[number])
+            size = sizes[number]
+            assert torch.equal(copied, pad(torch.cat((first, matrices[number])), (0, size.beside, 0, size.below)))
 
 
 of_sizes = pytest.mark.parametrize("sizes", SIZES, ids=str)

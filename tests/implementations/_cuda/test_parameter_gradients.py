@@ -54,7 +54,9 @@ def drawn(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> tuple[Tenso
     return of_gates, of_product, draw(steps, batch, sizes.width), draw(steps, batch, sizes.directions * hidden)
 
 
-def in_float64(sizes: Sizes, d_gates: Tensor, d_product: Tensor | None, inputs: Tensor, output: Tensor) -> list[Tensor]:
+def in_float64(
+    sizes: Sizes, d_gates: Tensor, d_product: Tensor | None, inputs: Tensor, output: Tensor, initial: Tensor | None
+) -> list[Tensor]:
     """The four gradients, step by step."""
     d_gates, inputs, output, hidden = d_gates.double(), inputs.double(), output.double(), sizes.hidden
     of_states = d_gates.clone()
@@ -64,13 +66,23 @@ def in_float64(sizes: Sizes, d_gates: Tensor, d_product: Tensor | None, inputs: 
     before[0, 1:] = output[:-1, :, :hidden]
     if sizes.directions > 1:
         before[1, :-1] = output[1:, :, hidden:]
+    if initial is not None:
+        for direction, step in ((0, 0), (1, -1))[: sizes.directions]:
+            before[direction, step] = initial[direction].double()
     weight_ih = torch.einsum("dtbg,tbi->dgi", d_gates, inputs)
     return [weight_ih, torch.einsum("dtbg,dtbh->dgh", of_states, before), d_gates.sum((1, 2)), of_states.sum((1, 2))]
 
 
 def expect_sums(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
     """Each gradient is the one in float64, rounded once, but for rounding of the sum in float32."""
-    given = drawn(sizes, dtype, device)
+    of_zeros, of_initial = (expect_gradients(sizes, dtype, device, has_initial) for has_initial in (False, True))
+    return of_zeros + of_initial
+
+
+def expect_gradients(sizes: Sizes, dtype: torch.dtype, device: torch.device, has_initial: bool) -> list[Tensor]:
+    given = *drawn(sizes, dtype, device), None
+    if has_initial:
+        given = *given[:-1], torch.randn(sizes.directions, sizes.batch, sizes.hidden, device=device).to(dtype)
     rows, columns = sizes.steps * sizes.batch, sizes.gates * sizes.hidden
     run = ParameterGradients(rows, sizes.batch, columns, sizes.hidden, sizes.width, dtype, device, sizes.directions)
     found = [one.view(sizes.directions, *one.shape[-1 - (i < 2) :]) for i, one in enumerate(run(*given))]
@@ -108,8 +120,9 @@ def test_inputs_may_lie_at_any_element() -> None:
         ("store_chunk(shared, buffer, fetched);\n        __syncthreads();", "store_chunk(shared, buffer, fetched);"),
         ("buffer ^= 1;", ""),
         ("row + params.batch : row - params.batch", "row - params.batch : row - params.batch"),
-        ("before >= params.rows", "before > params.rows"),
+        ("before < params.rows", "before <= params.rows"),
         ("if (row >= params.rows || column", "if (column"),
+        ("? before - params.rows : row", "? row : row"),
     ],
 )
 def test_a_fault_is_seen(right: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
