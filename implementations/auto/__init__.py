@@ -60,10 +60,13 @@ class Auto(Implementation):
         return self._notes
 
     def _build_winners(self, decision: Decision, case: Case, weights: Weights) -> list[Layer]:
-        """The layers of the winner as called, and of that on the device if it is another. Declares what they declare."""
+        """The layers of the winner as called, and of that on the device if it is another. Declares what they declare.
+
+        The former is built last: one may move the weights (cudnn), another capture graphs of where they lie (transposed_gpu).
+        """
         self.delegate, names = decision.called, dict.fromkeys((decision.called, decision.device))
         self._chosen = [candidates.implementations()[name]() for name in names]
-        layers = [one.build(case, weights) for one in self._chosen]
+        layers = [one.build(case, weights) for one in reversed(self._chosen)][::-1]
         for name in Declared._fields:
             declared = [getattr(one, name) for one in self._chosen]
             setattr(self, name, max(declared) if name == "activation_error" else _coarser(declared))

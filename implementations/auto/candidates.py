@@ -84,7 +84,7 @@ def _of_nn_cells(case: Case, device: torch.device, names: list[str]) -> tuple[st
     times_us = {name: us for name, us in times_us.items() if name in names}
     if case.density < 1 and "sparse_persistent_gpu" in names:
         return "sparse_persistent_gpu", {}
-    pruned = {} if len(times_us) < 2 else estimates.pruned(times_us)
+    pruned = {name: why for name, why in estimates.pruned(times_us).items() if name != "cudnn"}
     if "persistent_gpu" in times_us and estimates.is_clear_win(times_us["persistent_gpu"], estimates.cudnn_us(case)):
         pruned["transposed_gpu"] = "persistent_gpu is estimated to be far faster than a launch a step"
     return min(times_us, key=times_us.__getitem__, default=names[0]), pruned

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_ecornn.autotune import selection
-from pytest_ecornn.contract import Case, Declared, Weights, cells
+from pytest_ecornn.autotune import Decision, selection
+from pytest_ecornn.contract import Case, Declared, Layer, Weights, cells
 from pytest_ecornn.implementations.auto import Auto, candidates, estimates, switch_when_captured
+from pytest_ecornn.reference.loop import ReferenceLoop
 from tests.helpers import undecided as fixtures
 from tests.helpers.requirements import needs_hopper
 
@@ -111,3 +112,45 @@ def test_estimates_prune_the_kernels_where_weights_are_streamed() -> None:
     us = estimates.persistent_us(case, device)
     assert us is not None
     assert "persistent_gpu" in estimates.pruned({"cudnn": estimates.cudnn_us(case), "persistent_gpu": us})
+
+
+NAMES = ["cudnn", "persistent_gpu", "transposed_gpu"]
+
+
+@pytest.mark.parametrize(
+    ("share", "pruned"),  # persistent_gpu's estimated time over cuDNN's
+    [(0.1, {"transposed_gpu"}), (0.5, set()), (1.5, set()), (3.0, {"persistent_gpu"})],
+)
+def test_cudnn_is_timed_whatever_is_estimated(share: float, pruned: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimates, "persistent_us", lambda case, device: share * estimates.cudnn_us(case))
+    _, found = candidates._of_nn_cells(Case.parse("rnn_relu-T672-B1-H32-float32"), CPU, NAMES)
+    assert set(found) == pruned
+
+
+class Moving(ReferenceLoop):
+    """Moves the weights when a layer is built, as cuDNN does to have them side by side."""
+
+    def build(self, case: Case, weights: Weights) -> Layer:
+        for one in weights.values():
+            one.data = one.detach().clone()
+        return super().build(case, weights)
+
+
+class Remembering(ReferenceLoop):
+    """Remembers where the weights lie when a layer is built, as one that captures graphs does."""
+
+    def build(self, case: Case, weights: Weights) -> Layer:
+        self.addresses = [one.data_ptr() for one in weights.values()]
+        return super().build(case, weights)
+
+
+def test_weights_stay_where_the_winner_as_called_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    classes = {"moving": Moving, "remembering": Remembering}
+    monkeypatch.setattr(candidates, "implementations", lambda: classes)
+    case, auto = Case.parse("lstm-T5-B2-H4-float32"), Auto()
+    weights = Weights({name: nn.Parameter(torch.randn(shape)) for name, shape in cells.parameter_shapes(case).items()})
+    auto._build_winners(Decision("remembering", "moving", "measured"), case, weights)
+    remembering, moving = auto._chosen
+    assert isinstance(moving, Moving)
+    assert isinstance(remembering, Remembering)
+    assert remembering.addresses == [one.data_ptr() for one in weights.values()]
