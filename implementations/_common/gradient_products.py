@@ -86,9 +86,8 @@ class GradientProducts:
     ) -> tuple[Tensor, Tensor, Sequence[Tensor]]:
         """The inputs, the states before each step and weight_ih of each direction, as they are multiplied."""
         if not (self._copies_inputs or self._copies_states):
-            before = self._before.of(output)
-            return self._inputs.of(inputs), before if initial is None else torch.cat((initial, before)), weights
-        sizes, copied, above = list[MatrixSizes](), list[Tensor](), list[Tensor | None]()
+            return self._inputs.of(inputs), self._states_before(output, initial), weights
+        sizes, copied = list[MatrixSizes](), list[Tensor]()
         rows, wide, hidden, width, batch = (
             self._sizes.rows,
             self._sizes.wide,
@@ -102,17 +101,20 @@ class GradientProducts:
         if self._copies_inputs and weights:
             sizes.append(MatrixSizes(wide, width, width, wide, self._padded_width))
             copied.append(weights[0].contiguous())
-        above = [None] * len(copied)
+        above: list[Tensor | None] = [None] * len(copied)
         if self._copies_states:
             sizes.append(MatrixSizes(rows, hidden, hidden, rows, self._padded_hidden, skipped=batch))
             copied.append(output)
             above.append(initial)
         copies = get_padded_rows(tuple(sizes), self._sizes.dtype, self._sizes.device)(copied, above)
-        before = self._before.of(output)
-        before = copies.pop() if self._copies_states else before if initial is None else torch.cat((initial, before))
+        before = copies.pop() if self._copies_states else self._states_before(output, initial)
         if not self._copies_inputs:
             return self._inputs.of(inputs), before, weights
         return copies[0], before, copies[1:]
+
+    def _states_before(self, output: Tensor, initial: Tensor | None) -> Tensor:
+        before = self._before.of(output)
+        return before if initial is None else torch.cat((initial, before))
 
 
 def inputs_gradient(sizes: GradientSizes, d_gates: Tensor, weights: Sequence[Tensor], width: int) -> Tensor:

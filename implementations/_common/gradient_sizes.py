@@ -43,7 +43,8 @@ class GradientSizes(NamedTuple):
 
     def suit_one_launch(self, width: int) -> bool:
         """Whether all gradients are computed in one launch. width: of the inputs."""
-        if not self.rows or (self.device.type == "cuda" and torch.cuda.get_device_capability(self.device) != HOPPER):
+        has_clusters = self.device.type != "cuda" or torch.cuda.get_device_capability(self.device) == HOPPER
+        if not (self.rows and width and has_clusters):
             return False
         flop = 2 * self.directions * self.rows * self.wide * (width + self.hidden)
         least_us, us_a_gflop = _PRODUCTS_US[self.dtype.itemsize]
@@ -62,8 +63,9 @@ class GradientSizes(NamedTuple):
         return self.wide % self.vector == 0 or not self.are_padded(widths, tf32)
 
     def are_padded(self, widths: Sequence[int], tf32: bool) -> bool:
-        """Whether products are faster on copies whose rows are of whole vectors."""
-        return not is_never_padded((self.hidden, self.wide, *widths), self._products(widths), self.dtype, tf32)
+        """Whether products are faster on copies whose rows are of whole vectors, which those of one direction may have."""
+        is_padded = not is_never_padded((self.hidden, self.wide, *widths), self._products(widths), self.dtype, tf32)
+        return self.directions == 1 and is_padded
 
     def _products(self, widths: Sequence[int]) -> int:
         """Multiplications in the largest product."""

@@ -63,10 +63,12 @@ def _names(fields: Sequence[str], number: int) -> list[str]:
 
 
 class PaddedRows:
-    """The launch for matrices of those sizes. Padded columns are multiples of 16 bytes."""
+    """The launch for matrices of those sizes. Padded columns are multiples of 16 bytes. Raises ValueError for large copies."""
 
     def __init__(self, sizes: tuple[MatrixSizes, ...], dtype: torch.dtype, device: torch.device):
         vectors = sum(one.padded_rows * one.padded_columns for one in sizes) * dtype.itemsize // VECTOR_BYTES
+        if vectors >= 2**31:
+            raise ValueError(f"expected copies of fewer than 2^31 vectors of 16 bytes, got {vectors}")
         self._others = (0,) * (len(_ADDRESSES) * (_MATRICES - len(sizes)))
         integers: dict[str, int] = {}
         for number, one in enumerate((*sizes, *[_NO_MATRIX] * (_MATRICES - len(sizes)))):

@@ -91,14 +91,17 @@ def _fake_backward(
 class CheckedCall:
     """Calls on x, initial states and parameters of the layouts, dtypes and device of those given, which are checked.
 
-    first: without gaps. weights: as `run`'s, which calls read anew from the same addresses. trains: a gradient is wanted.
-    Raises as `run` does.
+    sizes, dtype, device: of x. first: without gaps. weights: as `run`'s, which calls read anew from the same addresses.
+    trains: a gradient is wanted. Raises as `run` does.
     """
 
     __slots__ = ("parameters", "plan", "trains")
 
-    def __init__(self, x: Tensor, first: Sequence[Tensor], weights: Sequence[Tensor | None], how: RNNOptions, trains: bool):
-        self.plan = get_plan(how, x.shape, len(weights), hidden_size_of(weights), x.dtype, x.device, trains, lengths=False)
+    def __init__(
+        self, sizes: torch.Size, dtype: torch.dtype, device: torch.device, first: Sequence[Tensor],
+        weights: Sequence[Tensor | None], how: RNNOptions, trains: bool,
+    ):  # fmt: skip
+        self.plan = get_plan(how, sizes, len(weights), hidden_size_of(weights), dtype, device, trains, lengths=False)
         self.plan.check(first, weights, None)
         self.parameters, self.trains = FrozenParameters(weights), trains
 

@@ -1,4 +1,4 @@
-"""Casts that autocast makes of a module's tensors, all of its parameters in one launch, and of their gradients in another."""
+"""Casts that autocast makes of a layer's tensors, all of its parameters in one launch, and of their gradients in another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch
+from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch, is_plain_tensor
 from pytest_ecornn.reference.precision import is_autocast
 
 
@@ -25,12 +25,13 @@ def cast_parameters(parameters: Sequence[Tensor | None], device: torch.device) -
     if not is_autocast(device):
         return [*parameters]
     dtype = torch.get_autocast_dtype(device.type)
-    given = [one for one in parameters if one is not None and one.dtype not in (torch.float64, dtype)]
+    is_cast = [one is not None and one.dtype not in (torch.float64, dtype) for one in parameters]
+    given = [one for one, wanted in zip(parameters, is_cast, strict=True) if wanted]
     if not given or not can_skip_dispatch(given):
         cast = autocast_of(device)
         return [None if one is None else cast(one) for one in parameters]
-    made = dict(zip(map(id, given), _apply_directly(dtype, *given), strict=True))
-    return [made.get(id(one), one) for one in parameters]
+    copies = iter(_apply_directly(dtype, *given))
+    return [next(copies) if wanted else one for one, wanted in zip(parameters, is_cast, strict=True)]
 
 
 class _CastTogether(torch.autograd.Function):
@@ -47,7 +48,7 @@ class _CastTogether(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        if torch.is_grad_enabled() or not can_skip_dispatch(gradients):
+        if torch.is_grad_enabled() or not (can_skip_dispatch(gradients) and all(map(is_plain_tensor, gradients))):
             return None, *(one if one is None else one.to(dtype) for one, dtype in zip(gradients, ctx.dtypes, strict=True))
         wanted = [(one, dtype) for one, dtype in zip(gradients, ctx.dtypes, strict=True) if one is not None]
         copies = iter(_copies(*zip(*wanted, strict=True)) if wanted else [])

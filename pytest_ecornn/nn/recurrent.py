@@ -10,7 +10,7 @@ On a CUDA device torch.nn calls cuDNN, whose version 9.19 is wrong in float16 fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -133,25 +133,16 @@ class _Recurrent(nn.RNNBase):
         cast, lengths = autocast_of(x.device), None if lengths is None else lengths.to(x.device, non_blocking=True)
         x, first, how = cast(x), [cast(state) for state in cells.unpack_state(hx)], self._options(x.dtype)
         found = [getattr(self, name, None) for name in _names(self.num_layers, self.bidirectional)]
-        weights = cast_parameters(found, x.device)
-        if self.dropout > 0 and self.training:
-            output, *final = run_with_dropout(_layers(weights, self.num_layers, lengths, how), x, first, self.dropout)
-        else:
-            output, *final = run(x, first, weights, lengths, how)
+        layers = self.num_layers if self.dropout > 0 and self.training else 1
+        size = len(found) // layers  # each layer's gradients are ready before the next one's are computed
+        of_layers = [cast_parameters(found[at : at + size], x.device) for at in range(0, len(found), size)]
+        calls = [partial(run, weights=weights, lengths=lengths, how=how) for weights in of_layers]
+        output, *final = calls[0](x, first) if layers == 1 else run_with_dropout(calls, x, first, self.dropout)
         return output, tuple(final) if len(final) > 1 else final[0]
 
     def _options(self, dtype: torch.dtype) -> RNNOptions:
         cell = self.mode.lower()
         return RNNOptions(cell, self.batch_first, self.bidirectional, projected=False, tf32=is_tf32(dtype))
-
-
-def _layers(
-    weights: list[Tensor | None], count: int, lengths: Tensor | None, how: RNNOptions
-) -> list[Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]]]:
-    """Each layer's call."""
-    size = len(weights) // count
-    of_layers = [weights[first : first + size] for first in range(0, len(weights), size)]
-    return [partial(run, weights=one, lengths=lengths, how=how) for one in of_layers]
 
 
 _names_of: dict[tuple[int, bool], list[str]] = {}  # no lru_cache, into which torch.compile looks with a warning

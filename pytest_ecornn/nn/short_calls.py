@@ -197,10 +197,10 @@ class _TorchCall:
 class _KernelCall:
     """The kernels' call for a module, planned anew where its weights have moved."""
 
-    __slots__ = ("_dropout", "_how", "_planned", "_trains")
+    __slots__ = ("_dropout", "_how", "_planned")
 
     def __init__(self, module: Any, x: Tensor, states: Sequence[Tensor]):
-        self._how, self._trains = module._options(x.dtype), wants_gradient((x, *states, *module._flat_weights))
+        self._how = module._options(x.dtype)
         self._dropout = module.dropout if module.training else 0.0
         self._planned = self._plan(module, x, states)
 
@@ -218,9 +218,10 @@ class _KernelCall:
         if not module.bias:
             weights = [one for i in range(0, len(weights), 2) for one in (*weights[i : i + 2], None, None)]
         layers = module.num_layers if self._dropout > 0 else 1
-        size, calls = len(weights) // layers, list[CheckedCall]()
+        size, calls, shape, trains = len(weights) // layers, list[CheckedCall](), x.shape, wants_gradient((x,))
         for layer in range(layers):
-            of_layer = [state.chunk(layers)[layer] for state in states]
-            calls.append(CheckedCall(x, of_layer, weights[layer * size : (layer + 1) * size], self._how, self._trains))
-            x = x.new_empty(*x.shape[:2], module.hidden_size * (1 + module.bidirectional))
+            of_layer, first = weights[layer * size : (layer + 1) * size], [state.chunk(layers)[layer] for state in states]
+            trains = trains or wants_gradient((*first, *of_layer))  # as the layers before it, whose output it takes
+            calls.append(CheckedCall(shape, x.dtype, x.device, first, of_layer, self._how, trains))
+            shape = torch.Size((*shape[:2], module.hidden_size * (1 + module.bidirectional)))
         return addresses, calls

@@ -62,6 +62,16 @@ def test_a_copy_that_nobody_uses_has_no_gradient() -> None:
     assert unused.grad is None
 
 
+def test_each_use_of_a_tied_parameter_is_cast_alone() -> None:
+    tied = torch.ones(1, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        first, second = cast_parameters([tied, tied], CPU)
+    assert first is not None
+    assert second is not None
+    (gradient,) = torch.autograd.grad(first + second * 2.0**-9, tied)
+    assert gradient.item() == 1 + 2.0**-9  # which bfloat16 does not have
+
+
 def test_without_autocast_they_are_the_same_tensors() -> None:
     given = parameters()
     assert all(one is other for one, other in zip(cast_parameters(given, CPU), given, strict=True))

@@ -120,15 +120,19 @@ def test_dropout_is_drawn_anew(taken: list[Any]) -> None:
 @of_each
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("options", [{}, {"bidirectional": True, "bias": False}])
-def test_the_same_elements_are_dropped(cell: str, options: dict[str, Any], taken: list[Any]) -> None:
+@pytest.mark.parametrize("frozen", [0, 2])
+def test_the_same_elements_are_dropped(cell: str, frozen: int, options: dict[str, Any], taken: list[Any]) -> None:
     _, module = both(cell, num_layers=3, dropout=0.5, **options)
+    for name, one in module.named_parameters():  # lower layers, which run without gradients
+        one.requires_grad_(not any(f"_l{layer}" in name for layer in range(frozen)))
     states = [some(3 * (1 + module.bidirectional), B, H) for _ in range(1 + (cell == "lstm"))]
     x, hx = some(), tuple(states) if cell == "lstm" else states[0]
 
     def results() -> list[Tensor]:
         torch.manual_seed(1)
         found = tensors(module(x, hx))
-        return [*found, *torch.autograd.grad(found[0].cos().sum() + found[-1].sum(), list(module.parameters()))]
+        wanted = [one for one in module.parameters() if one.requires_grad]
+        return [*found, *torch.autograd.grad(found[0].cos().sum() + found[-1].sum(), wanted)]
 
     first = results()
     for _ in range(3):

@@ -6,7 +6,7 @@
 //   No two may alias. Alignment: 16 bytes where C and H are multiples of 16 bytes, else of the element.
 // Launch: direction by direction BLOCKS blocks, a cluster, for each COLUMNS columns of d_gates and after them of d_recurrent. A
 //   block adds every BLOCKS-th group of ROWS rows, a thread VALUES adjacent columns of one row of each. Shared bytes:
-//   BiasGradients.shared_bytes.
+//   shared_bytes of bias_gradients.py.
 // Cost: reads D * rows * (C + H of GRU) values once, writes 2 D * C; as many additions.
 // Limits: compute capability 9.0; rows, C and H below 2^30; offsets 64-bit.
 // Order: 1. A thread adds its rows from the first on, then a block its threads' sums, then block 0 those of all blocks, each in
@@ -24,7 +24,7 @@ typedef long long index;
 struct SharedStorage {
     float thread_sums[ROWS][COLUMNS], block_sums[COLUMNS];
 };
-static_assert(sizeof(SharedStorage) == SHARED_BYTES, "BiasGradients.shared_bytes");
+static_assert(sizeof(SharedStorage) == SHARED_BYTES, "shared_bytes of bias_gradients.py");
 
 struct Params {
     const scalar_t *d_gates, *d_recurrent;

@@ -9,7 +9,7 @@
 //   None that is written may alias another. Alignment: VALUES elements.
 // Launch: direction by direction BLOCKS blocks, a cluster, for each tile of TILE by TILE elements of d_weight_ih, then of
 //   d_weight_hh. A block adds every BLOCKS-th chunk of CHUNK rows, a thread PART by PART elements. Shared bytes:
-//   ParameterGradients.shared_bytes.
+//   _SHARED_BYTES of parameter_gradients.py.
 // Cost: D * rows * C * (I + H) multiply-adds in float32; d_gates is read (I + H) / TILE times, inputs and output C / TILE times.
 // Limits: compute capability 9.0; rows, C, H and I below 2^30; offsets 64-bit; VALUES divides C, H and I.
 // Order: 1. A thread adds its block's rows from the first on, in float32; then the blocks' sums are added from block 0 on:
@@ -37,7 +37,7 @@ struct SharedStorage {
     };
     float bias_sums[TILE];
 };
-static_assert(sizeof(SharedStorage) == SHARED_BYTES, "ParameterGradients.shared_bytes");
+static_assert(sizeof(SharedStorage) == SHARED_BYTES, "_SHARED_BYTES of parameter_gradients.py");
 
 struct Params {
     const scalar_t *d_gates, *d_recurrent, *inputs, *output, *initial;

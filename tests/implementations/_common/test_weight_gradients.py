@@ -150,6 +150,7 @@ def test_what_they_suit(changes: dict[str, object], widths: tuple[int, ...], tf3
         ({}, WIDTH, True),
         ({"dtype": torch.float16}, WIDTH, True),
         ({"steps": 0}, WIDTH, False),
+        ({}, 0, False),
         ({}, 2**20, False),
         ({"steps": 35, "batch": 2**20}, WIDTH, False),
         # Measured on an H100, us, in one launch and by products: 11.5, 19.8; 28.5, 25.0; 13.2, 12.8; 43.3, 13.1

@@ -60,6 +60,11 @@ def test_they_are_padded_with_zeros(sizes: list[MatrixSizes], dtype: torch.dtype
     expect_copies(sizes, dtype, CPU)
 
 
+def test_copies_that_are_too_large_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"fewer than 2\^31 vectors of 16 bytes, got 2147483648"):
+        PaddedRows((MatrixSizes(2**30, 8, 8, 2**30, 8),), torch.float32, CPU)
+
+
 @needs_gpu
 @of_sizes
 @of_dtypes
