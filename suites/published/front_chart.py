@@ -1,4 +1,4 @@
-"""The README's chart: the three persistent and scan kernels beside cuDNN and the best peer, drawn from stored reports.
+"""The README's chart: kernels, and auto in language models and DeepBench, beside cuDNN and the best peer, from stored reports.
 
 `python -m pytest_ecornn.suites.published.front_chart --reports reports/h200` writes chart.svg into that folder. Nothing is
 measured and no case is left out: each series is every case of a named set that has a time in its report.
@@ -9,24 +9,31 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pytest_ecornn.reporting import files
 from pytest_ecornn.reporting.ratio_chart import Group, Series, render_chart
 from pytest_ecornn.results.statistics import Ratio
+from pytest_ecornn.suites.published import deepbench
 from pytest_ecornn.suites.published.common import case_times
-from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, TIMING_MODES
+from pytest_ecornn.suites.published.common.case_times import CALLED, REPLAYED, TIMING_MODES, precision_of
 from pytest_ecornn.suites.published.common.ratios import mean_ratio
 from pytest_ecornn.suites.published.common.rebuilt import from_json
+from pytest_ecornn.suites.published.deepbench_parts.charts import series_of
+from pytest_ecornn.suites.published.deepbench_parts.problem_times import PASSES, ProblemTimes
+from pytest_ecornn.suites.published.language_model_parts import throughput
+from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE
 from pytest_ecornn.suites.published.persistent_parts import persistent_flashrnn, persistent_times
 from pytest_ecornn.suites.published.scan_parts import scan_peers
 from pytest_ecornn.suites.published.scan_parts.peer_ways import BCT, BTD
 from pytest_ecornn.suites.published.scan_parts.scan_peer_tables import best_ratio
 from pytest_ecornn.suites.published.sparse_parts import sparse_times
 
-REPORTS = ("persistent", "sparse", "scan")
+REPORTS = ("persistent", "sparse", "scan", "language_model", "deepbench")
 _WAY_LABELS = {CALLED: "as called", REPLAYED: "device only"}
+_COMMITS_A_LINE = 3
 _DENSITIES = (0.1, 0.3)  # of the published grid; others were not measured at every size
 _NOTES = (
     "As called: with the host's share of a call. Device only: the same call replayed as a CUDA graph.",
@@ -50,6 +57,12 @@ def draw(reports: Path) -> str:
             "sparse_persistent_gpu: pruned tanh RNN, forward, float32 and float16, device only", sparse_series(rows["sparse"])
         ),
         Group("scan_gpu over the fastest other scan: minGRU and minLSTM, forward and backward", scan_series(rows["scan"])),
+        Group(
+            "auto over torch.nn.LSTM: training steps of EcoRNN's language models", language_model_series(rows["language_model"])
+        ),
+        Group(
+            "auto over cuDNN: DeepBench's layers, device only where a call is short enough", deepbench_series(rows["deepbench"])
+        ),
     ]
     cards = dict.fromkeys(name for report in stored.values() for name in report["machine"]["gpu"]["names"])
     title = f"Speedup on one {' or '.join(cards)}: the baseline's time over ours"
@@ -104,6 +117,34 @@ def scan_series(rows: dict[str, Any]) -> list[Series]:
     return [_series(_WAY_LABELS[way], [_over_best_peer(row, way) for row in shapes]) for way in TIMING_MODES]
 
 
+def language_model_series(rows: dict[str, Any]) -> list[Series]:
+    """Both models in each vocabulary and precision, as called and replayed."""
+    measured = from_json(list[throughput.Row], rows["words"])
+    labels = {throughput.EAGER: _WAY_LABELS[CALLED], throughput.GRAPH: "one CUDA graph a step"}
+    return [
+        _series(label, [row.arms["auto"].over.get(BASELINE) for row in measured if row.configuration.way == way])
+        for way, label in labels.items()
+    ]
+
+
+def deepbench_series(rows: dict[str, Any]) -> list[Series]:
+    """Training and inference problems, by pass and precision."""
+    series = []
+    for times in (deepbench.TRAINING, deepbench.INFERENCE):
+        of_part = from_json(list[case_times.Row], rows.get(times.name, []))
+        found = (series_of(times, of_part, "auto", variant) for variant in times.variants)
+        series += [
+            replace(one, label=f"{times.name} problems, {label}")
+            for one, label in zip(found, _passes(times), strict=True)
+            if one
+        ]
+    return series
+
+
+def _passes(times: ProblemTimes) -> list[str]:
+    return [f"{PASSES[one.mode]}, {precision_of(times.case(times.problems[0], one))}" for one in times.variants]
+
+
 def _over_best_peer(row: scan_peers.Row, way: str) -> Ratio | None:
     ratios = [ratio for layout in (BTD, BCT) if (ratio := best_ratio(row, layout, way))]
     return min(ratios, key=lambda ratio: ratio.ratio) if ratios else None
@@ -128,7 +169,9 @@ def _sources(stored: dict[str, dict[str, Any]]) -> list[str]:
         f"{name} {machine['commit'][:7]} ({machine['benchmark_commit_info']['time'][:10]})"
         for name, machine in machines.items()
     ]
-    return [f"{'; '.join(software)}.", f"Measured at commit: {', '.join(commits)}."]
+    parts = (commits[at : at + _COMMITS_A_LINE] for at in range(0, len(commits), _COMMITS_A_LINE))
+    lines = [", ".join(part) for part in parts]
+    return [f"{'; '.join(software)}.", "Measured at commit: " + lines[0], *lines[1:]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

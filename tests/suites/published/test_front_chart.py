@@ -55,6 +55,11 @@ def test_no_measured_case_is_left_out() -> None:
     over_cudnn = front_chart.sparse_series(rows["sparse"])[:2]
     assert sum(len(shown.ratios) for shown in over_cudnn) == len(measured)
     assert [len(shown.ratios) for shown in front_chart.scan_series(rows["scan"])] == [len(rows["scan"]["peers"])] * 2
+    models = front_chart.language_model_series(rows["language_model"])
+    assert sum(len(shown.ratios) for shown in models) == len(rows["language_model"]["words"])
+    layers = [row["cells"] for part in ("training", "inference") for row in rows["deepbench"][part]]
+    timed = [cells for cells in layers if any(cells[way]["auto"]["over_it"] for way in cells)]
+    assert sum(len(shown.ratios) for shown in front_chart.deepbench_series(rows["deepbench"])) == len(timed)
 
 
 def test_means_are_those_of_the_report() -> None:
