@@ -18,6 +18,7 @@ constexpr int PACKETS_IN_REGISTERS = PACKETS_IN_FLIGHT < PACKETS_PER_LANE ? PACK
 constexpr int PACKETS_PER_WAIT = PACKETS_IN_REGISTERS == PACKETS_PER_LANE            ? PACKETS_PER_LANE
                                  : IS_SINGLE_TF32 && PACKETS_IN_REGISTERS == 2 ? 2
                                                                                : 1;
+constexpr int PACKETS_PER_K_TILE = ceil_div(4, WORDS_PER_PACKET);  // whose first, or last, word a K tile has, at most
 constexpr int PACKET_SLOTS_PER_N_TILE = PACKETS_PER_LANE * 4 * K_PARTITIONS * 8;
 constexpr int PACKETS_PER_WARP = ceil_div(SEQUENCES * PACKETS_PER_BLOCK, K_PARTITIONS);  // of the block's own, of a tile
 
@@ -177,14 +178,16 @@ struct PacketBFragments {
 #pragma unroll
         for (int s = 0; s < K_TILES_PER_WARP; s++) {
 #pragma unroll
-            for (int k = 0; k < PACKETS_PER_LANE; k += PACKETS_PER_WAIT)  // whose first word the K tile has
-                if (k * WORDS_PER_PACKET / 4 == s) {
+            for (int i = 0; i < PACKETS_PER_K_TILE; i++) {
+                const int k = ceil_div(4 * s, WORDS_PER_PACKET) + i;  // whose first word the K tile has
+                if (k < PACKETS_PER_LANE && k % PACKETS_PER_WAIT == 0 && k * WORDS_PER_PACKET / 4 == s) {
                     // The K tile may still need packet k - 1, whose registers are not reused then.
                     const int prefetched = k == 0 ? PACKETS_IN_REGISTERS : k + PACKETS_IN_REGISTERS - (PACKETS_PER_WAIT == 1);
                     const int end = min(k + PACKETS_PER_WAIT, PACKETS_PER_LANE);
                     if (!wait(mailbox, thread, epoch, k, end, min(prefetched, PACKETS_PER_LANE))) return false;
                     if (k == 0) meanwhile();
                 }
+            }
             // Splitting all fragments at once would take more registers.
             if (USE_3XTF32 && !PRESPLIT_FRAGMENTS) scheduling_fence(mailbox);
             BFragment columns[N_TILES];
@@ -194,9 +197,11 @@ struct PacketBFragments {
             for (int i = 0; i < M_TILES_PER_WARP; i++)
                 mma_k_tile(sums[i], resident_split_fragment(weights, s * M_TILES_PER_WARP + i), columns);
 #pragma unroll
-            for (int k = 0; k + PACKETS_IN_REGISTERS < PACKETS_PER_LANE; k++)  // whose last word the K tile had
-                if ((k * WORDS_PER_PACKET + WORDS_PER_PACKET - 1) / 4 == s)
+            for (int i = 0; i < PACKETS_PER_K_TILE; i++) {
+                const int k = 4 * s / WORDS_PER_PACKET + i;  // whose last word the K tile had
+                if (k + PACKETS_IN_REGISTERS < PACKETS_PER_LANE && (k * WORDS_PER_PACKET + WORDS_PER_PACKET - 1) / 4 == s)
                     prefetch_packet(mailbox, thread, k + PACKETS_IN_REGISTERS);
+            }
         }
         return true;
     }

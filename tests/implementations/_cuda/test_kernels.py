@@ -18,8 +18,11 @@ import torch
 from pytest_ecornn.implementations._cuda import compile as compiler
 from pytest_ecornn.implementations._cuda.kernel import TensorArg, is_non_overlapping_and_dense, one_thread_per_element
 from pytest_ecornn.implementations._cuda.launch import Launch
+from pytest_ecornn.implementations.persistent_gpu.config_ntiled import NTiledGridConfig
+from pytest_ecornn.implementations.persistent_gpu.heuristics import select_config
+from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, macros
 from tests.helpers.ci_only import IS_CI
-from tests.helpers.kernel_forms import FOLDER, MEASURED, VARIANTS, Variant, copied, source_of, variants
+from tests.helpers.kernel_forms import FOLDER, HOPPER, MEASURED, VARIANTS, Variant, copied, source_of, variants
 from tests.helpers.requirements import needs_nvrtc
 
 # Sources that not every architecture has the instructions for.
@@ -87,6 +90,19 @@ def test_kernels_compile_without_spills(
         most = MOST_SPILLED_BY_READERS if dict(variant).get("LOAD_THREADS", "0") != "0" else MOST_SPILLED.get(name, 0)
         assert max(spilled) <= most, f"{variant}: {compiled.log}"
         assert compiled.path.stat().st_size
+
+
+@needs_nvrtc
+@pytest.mark.ci_only
+def test_weights_stay_in_registers_at_the_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a loop that the compiler does not unroll they would have an index, and lie in local memory."""
+    monkeypatch.setenv("ECORNN_CACHE_DIR", str(tmp_path))
+    kind = KernelSpec(torch.float32, torch.device("cuda", 0))
+    form = select_config(kind.problem("rnn_relu", 2560, 16), HOPPER)
+    assert isinstance(form, NTiledGridConfig)
+    compiled = compiler.compile_source(unique(source_of("grid_forward_ntiled.cu"), tmp_path), macros(kind, form), MEASURED)
+    (stack,) = re.findall(r"(\d+) bytes stack frame", compiled.log)
+    assert int(stack) <= 64, compiled.log
 
 
 def is_whole(elf: bytes) -> bool:
