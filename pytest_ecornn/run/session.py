@@ -252,7 +252,8 @@ class RunSession:
         options = self.options
         cases = sorted(map(str, self.cases)) if options.cases else sorted(options.case_sets)
         selected = {"only": sorted(options.only), "devices": sorted(options.devices)}
-        return {"mode": "bench" if options.bench else "verify", "cases": cases, **selected}
+        shard = {"shard": str(options.shard)} if options.shard else {}
+        return {"mode": "bench" if options.bench else "verify", "cases": cases, **selected, **shard}
 
     def ceilings(self, device: str) -> roofline.Ceilings:
         """The device's, measured once a run by whichever process needs them first. Call it with the machine alone."""

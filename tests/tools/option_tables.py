@@ -17,7 +17,7 @@ from pytest_ecornn import plugin
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "What a run does": ("verify", "bench", "selfcheck", "resume", "report"),
     "Which implementations": ("only", "require", "implementations", "device"),
-    "Which cases": ("case", "cases", "state-dict", "profile", "seed", "correct-cases"),
+    "Which cases": ("case", "cases", "shard", "state-dict", "profile", "seed", "correct-cases"),
     "Timing": ("baseline", "budget", "pairs"),
     "Comparison with a stored report": ("compare", "fail-slower", "strict"),
     "Processes": ("isolate", "timeout", "memory", "proof-workers"),

@@ -28,7 +28,7 @@ class Collection:
     """Registered for the length of one run. expect: called with the number of tests that report rows."""
 
     def __init__(self, config: pytest.Config, session: RunSession, expect: Callable[[int], None]):
-        self._session, self._expect = session, expect
+        self._config, self._session, self._expect = config, session, expect
         self._benchmark_plugin = BenchmarkPlugin(config)
         self._own = set[str]()
 
@@ -46,8 +46,22 @@ class Collection:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Iterator[None]:
         """Drops the placeholder that pytest makes for a test without parameters, and what makes pytest-benchmark skip rows."""
         items[:] = [item for item in items if row_item(item) or not _takes_row(item)]
+        self._leave_other_shards(items)
         yield
         self._benchmark_plugin.keep_rows(item for item in items if row_item(item))
+
+    def _leave_other_shards(self, items: list[pytest.Item]) -> None:
+        """Deselects rows of other shards, but for controls, which judge each run's own clocks."""
+        if (shard := self._session.options.shard) is None:
+            return
+        own, others = list[pytest.Item](), list[pytest.Item]()
+        for item in items:
+            row = row_item(item)
+            is_own = row is None or row.kind == "control" or shard.has(str(row))
+            (own if is_own else others).append(item)
+        items[:] = own
+        if others:
+            self._config.hook.pytest_deselected(items=others)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         own = [item for item in session.items if row_item(item) or isinstance(item, UnsupportedItem)]

@@ -21,6 +21,8 @@ def skipped_row(item: CheckItem, report: pytest.TestReport) -> Row:
 
 def problems(required: Collection[str], rows: Collection[Row], config: pytest.Config) -> Iterator[str]:
     """Why a run that ended well has proven less than was asked for, a line each."""
+    if config.getoption("--ecornn-shard"):
+        return  # what has no row here may have one in another shard
     ran = {row.implementation for row in rows if row.kind != "control"}
     for name in required:
         if name not in ran:

@@ -9,7 +9,20 @@ import pytest
 from pytest_ecornn.run.options.option_table import OPTIONS
 
 # What a run must do. Without a run they are an error even as defaults in addopts, where other options are only not used.
-_DEMANDS = ("verify", "bench", "cases", "case", "state-dict", "only", "require", "compare", "fail-slower", "strict", "resume")
+_DEMANDS = (
+    "verify",
+    "bench",
+    "cases",
+    "case",
+    "state-dict",
+    "only",
+    "require",
+    "compare",
+    "fail-slower",
+    "strict",
+    "resume",
+    "shard",
+)
 _SELFCHECK_OPTION = "--ecornn-correct-cases"
 _ALSO_OF_SELFCHECK = (_SELFCHECK_OPTION, "--ecornn-seed")
 

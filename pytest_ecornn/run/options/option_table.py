@@ -49,6 +49,15 @@ OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "--ecornn-shard",
+        {
+            "default": None,
+            "metavar": "I/N",
+            "help": "Run just the I-th of N shares of the rows, as one job of a CI matrix. A row stays in its share whatever "
+            "else is run. The seed is 0 unless given, so that all shares draw alike.",
+        },
+    ),
+    (
         "--ecornn-state-dict",
         {
             "metavar": "FILE[:MODULE]",

@@ -13,6 +13,7 @@ from pytest_ecornn.run.options.option_table import (
     DEFAULT_CASE_OF_STATE_DICT,
     OPTIONS,
 )
+from pytest_ecornn.run.options.shard import Shard, parse_shard
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Options:
     bench: bool
     case_sets: tuple[str, ...]
     cases: tuple[str, ...]
+    shard: Shard | None
     state_dict: str | None
     only: tuple[str, ...]
     require: tuple[str, ...]
@@ -69,6 +71,7 @@ class Options:
             bench=given("bench"),
             case_sets=tuple(given("cases")) or ("smoke",),
             cases=_cases(config),
+            shard=_shard(config),
             state_dict=str(here / given("state-dict")) if given("state-dict") else None,
             only=tuple(given("only")),
             require=tuple(given("require")),
@@ -101,6 +104,14 @@ def _cases(config: pytest.Config) -> tuple[str, ...]:
     if sets := config.getoption("--ecornn-cases"):
         raise pytest.UsageError(f"--ecornn-state-dict expected --ecornn-case beside it, got --ecornn-cases {sets[0]}")
     return tuple(config.getoption("--ecornn-case")) or (DEFAULT_CASE_OF_STATE_DICT,)
+
+
+def _shard(config: pytest.Config) -> Shard | None:
+    text = config.getoption("--ecornn-shard")
+    try:
+        return None if text is None else parse_shard(text)
+    except ValueError as error:
+        raise pytest.UsageError(f"--ecornn-shard: {error}") from error
 
 
 def _limits(config: pytest.Config) -> Thresholds:

@@ -14,6 +14,7 @@ from pytest_ecornn.run.processes.process import worker_input
 
 SEEDS = 2**32
 INPUT_KEY = "ecornn_seed"  # in `worker_input`, and as "seed" in a journal's header
+_OF_SHARDS = 0  # which know nothing of each other
 _KEY = pytest.StashKey[int]()
 
 
@@ -45,6 +46,8 @@ def _resolve(config: pytest.Config) -> int:
     stored = _stored(begun) if config.getoption("--ecornn-resume") else None
     if None not in (given, stored) and given != stored:
         raise pytest.UsageError(f"--ecornn-seed: expected {stored}, which {begun} was begun with, got {given}")
+    if given is None and config.getoption("--ecornn-shard"):
+        given = _OF_SHARDS
     if given is None:
         given = secrets.randbelow(SEEDS) if stored is None else stored
     return int(given)

@@ -15,6 +15,7 @@ def describe(session: RunSession) -> dict[str, Any]:
     options, devices = session.options, session.devices
     return {
         "cases": ", ".join(options.cases or options.case_sets),
+        **({"shard": str(options.shard)} if options.shard else {}),
         "baselines": ", ".join(options.baselines) or default_baselines(devices),
         "budget": f"{options.budget:g} s a row",
         "fewest pairs": options.pairs,
