@@ -19,17 +19,19 @@ def foreign(tmp_path: Path) -> Foreign:
     return Foreign(tmp_path)
 
 
-def test_shards_have_the_rows_of_the_whole(foreign: Foreign) -> None:
+def test_joined_shards_are_the_whole(foreign: Foreign) -> None:
     foreign.run(*OPTIONS, check=0)
-    whole = foreign.rows()
-    parts = []
+    whole, parts = foreign.rows_by_key(), []
     for number in (1, 2):
-        done = foreign.run(*OPTIONS, "--ecornn-shard", f"{number}/2", "--ecornn-require", "sequential", check=0)
+        shard = "--ecornn-shard", f"{number}/2", "--ecornn-require", "sequential"
+        done = foreign.run(*OPTIONS, *shard, "--ecornn-report", f"part{number}", check=0)
         assert "deselected" in done.stdout
-        parts.append(foreign.rows())
-    assert all(parts)
-    assert not parts[0].keys() & parts[1].keys()
-    assert parts[0].keys() | parts[1].keys() == whole.keys()
+        parts.append(f"part{number}")
+    done = foreign.python("-m", "pytest_ecornn", "join", *parts, "--output", "reports/local")
+    assert (done.returncode, done.stderr) == (0, "")
+    joined = foreign.rows_by_key()
+    assert joined.keys() == whole.keys()
+    assert all(joined[key]["status"] == row["status"] for key, row in whole.items())
 
 
 def test_another_shard_does_not_resume_one(foreign: Foreign) -> None:
