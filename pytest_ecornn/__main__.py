@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from pytest_ecornn.reporting import ReportError, read_report, write_reports
+from rich.console import Console
+
+from pytest_ecornn.reporting import ReportError, gate_tables, page, read_report, summary, unproven, write_reports
 from pytest_ecornn.reporting.join import join, missing_shards
+from pytest_ecornn.results.regression import gate
+from pytest_ecornn.results.regression.gate_limits import Thresholds
+from pytest_ecornn.system import machine
 
 _NAME = "report.json"
+_REPORT: dict[str, Any] = {"type": Path, "metavar": "REPORT", "help": "a report.json, or the folder that holds it"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,22 +33,66 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pytest_ecornn", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    help_text = "unites reports of runs on machines of one kind, such as those of all shards"
-    joining = commands.add_parser("join", help=help_text, description=help_text)
-    joining.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help="a report.json, or the folder that holds it")
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], help_text: str) -> argparse.ArgumentParser:
+        found = commands.add_parser(name, help=help_text, description=help_text)
+        found.set_defaults(run=run)
+        return found
+
+    joining = command("join", _join, "unites reports of runs on machines of one kind, such as those of all shards")
+    joining.add_argument("reports", nargs="+", **_REPORT)
     joining.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where the united report is written")
-    joining.set_defaults(run=_join)
+    command("show", _show, "prints what a run's end has shown").add_argument("report", **_REPORT)
+    comparing = command("compare", _compare, "fails where rows got slower, or are no longer proven; measures nothing again")
+    comparing.add_argument("old", **_REPORT)
+    comparing.add_argument("new", **_REPORT)
+    help_text = "by how much a row may be slower, as --ecornn-fail-slower takes it (repeatable)"
+    comparing.add_argument("--fail-slower", action="append", default=[], metavar="LIMIT", help=help_text)
+    comparing.add_argument("--strict", action="store_true", help="fail where a row is unclear, or cannot be judged")
     return parser
 
 
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else page.PLAIN_WIDTH)
+
+
+def _path(given: Path) -> Path:
+    return given / _NAME if given.is_dir() else given
+
+
 def _join(given: argparse.Namespace) -> int:
-    paths = [one / _NAME if one.is_dir() else one for one in given.reports]
+    paths = [_path(one) for one in given.reports]
     run, rows = join(paths)
     written = write_reports(given.output, run, rows)
     print(f"{len(rows)} rows of {len(paths)} reports: {', '.join(map(str, written))}")
     if missing := missing_shards([read_report(path)[0] for path in paths]):
         print(f"no report of shard {', '.join(missing)}", file=sys.stderr)
     return 0
+
+
+def _show(given: argparse.Namespace) -> int:
+    run, rows = read_report(_path(given.report))
+    summary.print_summary(_console(), rows, run.settings)
+    return 0
+
+
+def _compare(given: argparse.Namespace) -> int:
+    """1 where the gate fails. What looks slower is not measured again, as a run's own gate does."""
+    (then, old_rows), (now, new_rows) = (read_report(_path(one)) for one in (given.old, given.new))
+    has_gpu = any(row.device.startswith("cuda") for row in new_rows)
+    forbidden, warnings = machine.check_comparable(then.machine, now.machine, has_gpu)
+    if forbidden:
+        raise ReportError(f"{_path(given.new)}: is of another kind of machine than {_path(given.old)} ({'; '.join(forbidden)})")
+    try:
+        limits = Thresholds(given.fail_slower)
+    except ValueError as error:
+        raise ReportError(f"--fail-slower: {error}") from error
+    found = gate.compare(old_rows, new_rows, unproven(new_rows), limits.share)
+    found.stored, found.started, found.warnings, found.is_strict = str(given.old), then.started, warnings, given.strict
+    console = _console()
+    summary.print_comparison_table(console, found)
+    summary.print_lines(console, gate_tables.summary_lines(found))
+    return 1 if found.problems else 0
 
 
 if __name__ == "__main__":

@@ -9,16 +9,12 @@ from typing import IO, Any, cast
 import pytest
 from rich.console import Console
 
-from pytest_ecornn import reporting
-from pytest_ecornn.reporting import answer_table, boundary_sizes, gate_tables, page, progress, terminal
-from pytest_ecornn.reporting.answer import answers
+from pytest_ecornn.reporting import page, progress
+from pytest_ecornn.reporting.summary import print_summary
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.regression.gate import RegressionReport
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.run.options import run_seed
-
-PLAIN_WIDTH = 150  # columns where there is no terminal to fit
-MAX_LISTED_ROWS = 16  # that the terminal shows one by one below the answers
 
 
 class ProgressDisplay:
@@ -94,24 +90,11 @@ def write_summary(
     """The answers, how sure they are, what the gate found, and where the report lies; of a short run each row as well."""
     console = Console(
         file=page.Page(page.encoding_of(reporter)),
-        width=reporter._tw.fullwidth if bool(reporter.isatty) else PLAIN_WIDTH,  # a bool before pytest 8.4.2
+        width=reporter._tw.fullwidth if bool(reporter.isatty) else page.PLAIN_WIDTH,  # a bool before pytest 8.4.2
         force_terminal=reporter._tw.hasmarkup,
     )
     reporter.section("ecornn", sep="=", bold=True)
-    unproven = reporting.unproven(rows)
-    lines = terminal.summary_lines(rows, unproven)
-    if any(row.timing for row in rows):
-        summary = answers(rows, unproven)
-        shown = [answer for answer in summary if answer.verdict != "skipped"]  # of the others the counts suffice
-        page.print_table(console, answer_table.terminal_table(shown, console.width))
-        if sum(row.timing is not None for row in rows) <= MAX_LISTED_ROWS:
-            page.print_table(console, terminal.rows_table(rows, unproven))
-        lines = [answer_table.counts_line(summary), *lines, *terminal.certainty_lines(settings)]
-    if compared and (table := gate_tables.terminal_table(compared)):
-        page.print_table(console, table)
-    lines += boundary_sizes.lines(rows)
-    for line in [*lines, *(gate_tables.summary_lines(compared) if compared else ())]:
-        console.print(formatting.printable(line), markup=False, highlight=False)
+    print_summary(console, rows, settings, compared)
     if (seed := settings.get("seed")) is not None:
         written = [run_seed.line(seed), *written]
     for line in written:

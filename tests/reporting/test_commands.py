@@ -1,0 +1,65 @@
+"""`python -m pytest_ecornn show` and `compare`: what a stored report says, and what got slower between two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_ecornn.__main__ import main
+from pytest_ecornn.reporting import RunInfo, write_reports
+from pytest_ecornn.results.rows import Row
+from tests.helpers.reporting_samples import CASES, row, sample_rows, sample_run, timing
+
+BASE_US = 6_900.0
+
+
+def written(folder: Path, time_us: float, change: Callable[[RunInfo], object] = lambda run: None) -> str:
+    """A report of one implementation, which takes so long, and its baseline."""
+    run = sample_run()
+    change(run)
+    rows: list[Row] = [
+        row("torch_cpu", CASES[0], timing=timing(BASE_US, {})),
+        row("scan_cpu", CASES[0], timing=timing(time_us, {"torch_cpu": BASE_US})),
+    ]
+    write_reports(folder, run, rows)
+    return str(folder)
+
+
+def test_show_prints_the_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_reports(tmp_path, sample_run(), sample_rows())
+    assert main(["show", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "scan_cpu" in shown
+    assert "lstm-T35-B32-H200-L2-float32" in shown
+
+
+def test_compare_passes_what_is_as_fast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = written(tmp_path / "old", 3_000.0), written(tmp_path / "new", 2_900.0)
+    assert main(["compare", old, f"{new}/report.json"]) == 0
+    assert f"compared with {old} of 2025-01-31" in capsys.readouterr().out
+
+
+def test_compare_fails_where_a_row_got_slower(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = written(tmp_path / "old", 3_000.0), written(tmp_path / "new", 6_000.0)
+    assert main(["compare", old, new]) == 1
+    shown = capsys.readouterr().out
+    assert "scan_cpu" in shown
+    assert "gate failed: 1 slower than their limit" in shown
+    assert main(["compare", old, new, "--fail-slower", "150%"]) == 0
+
+
+def test_reports_of_another_kind_of_machine_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = written(tmp_path / "old", 3_000.0)
+    new = written(tmp_path / "new", 3_000.0, lambda run: run.machine.update(cores=64))
+    assert main(["compare", old, new]) == 1
+    assert (
+        f"{new}/report.json: is of another kind of machine than {old}/report.json (cores: 2 and 64)" in capsys.readouterr().err
+    )
+
+
+def test_a_limit_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = written(tmp_path / "old", 3_000.0)
+    assert main(["compare", old, old, "--fail-slower", "much"]) == 1
+    assert "--fail-slower: expected a percentage over 0, such as 5%" in capsys.readouterr().err
