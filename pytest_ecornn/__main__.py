@@ -10,8 +10,9 @@ from typing import Any
 
 from rich.console import Console
 
-from pytest_ecornn.reporting import ReportError, gate_tables, page, read_report, summary, unproven, write_reports
-from pytest_ecornn.reporting.join import join, missing_shards
+from pytest_ecornn.reporting import ReportError, gate_tables, read_report, unproven, write_reports
+from pytest_ecornn.reporting.console import page, summary
+from pytest_ecornn.reporting.stored.join import join, missing_shards
 from pytest_ecornn.results.regression import gate
 from pytest_ecornn.results.regression.gate_limits import Thresholds
 from pytest_ecornn.system import machine

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pytest_ecornn.reporting import answer, standing
 from pytest_ecornn.reporting.answer_table import STYLES, CaseName
-from pytest_ecornn.reporting.progress import Progress
+from pytest_ecornn.reporting.console.progress import Progress
 from pytest_ecornn.results import formatting, statistics
 from pytest_ecornn.results.disturbance import describe, is_disturbed
 from pytest_ecornn.results.rows import AGAIN, Row, Timing

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from _pytest._io import TerminalWriter
 
-from pytest_ecornn.reporting.progress import Progress
+from pytest_ecornn.reporting.console.progress import Progress
 from pytest_ecornn.run.hooks import screen
 from pytest_ecornn.run.options.options import Options
 from pytest_ecornn.system.locking import MachineLock

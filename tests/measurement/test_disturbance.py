@@ -19,7 +19,8 @@ from pytest_ecornn.measurement.clocks import Timer, WallTimer
 from pytest_ecornn.measurement.columns import TimingColumn
 from pytest_ecornn.measurement.watch import Watch
 from pytest_ecornn.measurement.watched_clock import AddressRange, WatchedClock
-from pytest_ecornn.reporting import csv_report, markdown, progress
+from pytest_ecornn.reporting import csv_report, markdown
+from pytest_ecornn.reporting.console import progress
 from pytest_ecornn.reporting.terminal import summary_lines
 from pytest_ecornn.results.disturbance import describe, is_disturbed
 from pytest_ecornn.results.quiet_bounds import TimedBlockBounds

@@ -20,8 +20,8 @@ _SHARD = "shard"  # among a run's settings
 def join(paths: Sequence[Path]) -> tuple[RunInfo, list[Row]]:
     """One report's run and rows, those of the first file first. paths: of report.json files.
 
-    Raises ReportError, in one line, for a file that cannot be read, one of another set-up or kind of machine, and a row that two
-    have with other figures.
+    Raises ReportError, in one line, for a file that cannot be read, one of another set-up or kind of machine, and a row with
+    other figures in two of them.
     """
     reports = {path: read_report(path) for path in paths}
     first, *others = paths
