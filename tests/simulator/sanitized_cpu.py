@@ -45,6 +45,7 @@ CPU = torch.device("cpu")
 SHAPES = ((1, 1, 1, False), (7, 3, 2, True), (19, 9, 3, True), (37, 17, 2, False), (53, 5, 3, True), (67, 11, 2, True))
 PRECISIONS = ("float16", "bfloat16", "float32-tf32", "float32")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
+_OF_FIRST_DTYPE = (0, 1, 5)  # of SHAPES, by number: these, as the others, have both passes of grids and each fused kind
 GROUPS = ("persistent, 16 bits", "persistent, 32 bits", "sparse, scan, transposed")  # of jobs, a process each
 _FEW = Device(4, 232_448, 16)  # multiprocessors, so that pruned rows have few blocks
 _FUSED_ROWS = 15  # of x, whose product a persistent kernel makes itself
@@ -63,11 +64,12 @@ def environment() -> dict[str, str]:
 
 
 def boundary(group: str) -> list[Job]:
-    """Every kernel source by every dtype and each of SHAPES."""
+    """Every kernel source by every dtype and at each of SHAPES; persistent ones at half of the shapes in either dtype."""
     if group == GROUPS[2]:
         return [*_sparse(SHAPES), *_scans(SHAPES), *_transposed(SHAPES)]
     precisions = PRECISIONS[:2] if group == GROUPS[0] else PRECISIONS[2:]
-    return [job for number, shape in enumerate(SHAPES) for name in precisions for job in _persistent(number, shape, name)]
+    pairs = ((number, precisions[number not in _OF_FIRST_DTYPE]) for number in range(len(SHAPES)))
+    return [job for number, name in pairs for job in _persistent(number, SHAPES[number], name)]
 
 
 Sizes = tuple[int, int, int, bool]
