@@ -66,7 +66,7 @@ def _join(given: argparse.Namespace) -> int:
     run, rows = join(paths)
     written = write_reports(given.output, run, rows)
     print(f"{len(rows)} rows of {len(paths)} reports: {', '.join(map(str, written))}")
-    if missing := missing_shards([read_report(path)[0] for path in paths]):
+    if missing := missing_shards(run):
         print(f"no report of shard {', '.join(missing)}", file=sys.stderr)
     return 0
 

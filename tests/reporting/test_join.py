@@ -12,7 +12,7 @@ import pytest
 from pytest_ecornn.__main__ import main
 from pytest_ecornn.reporting import RunInfo, read_report, standing, write_reports
 from pytest_ecornn.results.rows import Row
-from pytest_ecornn.run.options.shard import Shard
+from pytest_ecornn.results.shard import Shard
 from tests.helpers.reporting_samples import CASES, row, sample_rows, sample_run, timing
 
 SHARDS = 3
@@ -65,6 +65,24 @@ def test_a_missing_shard_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     run, _ = joined(tmp_path, [first, third / "report.json"])
     assert run.settings["shard"] == "1/3, 3/3"
     assert capsys.readouterr().err == "no report of shard 2/3\n"
+
+
+def test_what_was_joined_is_joined_with_the_rest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, third = shards(tmp_path)
+    joined(tmp_path / "some", [first, third])
+    capsys.readouterr()
+    run, rows = joined(tmp_path, [tmp_path / "some/joined", second])
+    assert run.settings == sample_run().settings
+    assert {one.key for one in rows} == {one.key for one in sample_rows()}
+    assert capsys.readouterr().err == ""
+
+
+def test_a_shard_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = shard_run(1)
+    run.settings["shard"] = "first"
+    report = written(tmp_path / "a", run, [])
+    assert main(["join", str(report), "--output", str(tmp_path / "joined")]) == 1
+    assert capsys.readouterr().err == f"{report}/report.json: run.settings.shard: expected I/N, I from 1 to N, got first\n"
 
 
 def test_the_control_furthest_from_one_stands_for_all(tmp_path: Path) -> None:

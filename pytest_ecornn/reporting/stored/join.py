@@ -12,6 +12,7 @@ from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.json_report import read_report
 from pytest_ecornn.results.rows import Row
 from pytest_ecornn.results.run_info import RunInfo
+from pytest_ecornn.results.shard import Shard, parse_shard
 from pytest_ecornn.system import machine
 
 _SHARD = "shard"  # among a run's settings
@@ -24,9 +25,9 @@ def join(paths: Sequence[Path]) -> tuple[RunInfo, list[Row]]:
     other figures in two of them.
     """
     reports = {path: read_report(path) for path in paths}
-    first, *others = paths
+    first = paths[0]
     run, _ = reports[first]
-    for path in others:
+    for path in paths:
         _check_alike(path, reports[path][0], first, run)
     joined = _joined_rows({path: rows for path, (_, rows) in reports.items()})
     runs = [run for run, _ in reports.values()]
@@ -44,16 +45,26 @@ def join(paths: Sequence[Path]) -> tuple[RunInfo, list[Row]]:
     return united, joined
 
 
-def missing_shards(runs: Sequence[RunInfo]) -> list[str]:
-    """Shards of which there is no report, where there are any."""
-    given = {str(run.settings[_SHARD]) for run in runs if _SHARD in run.settings}
-    counts = sorted({int(shard.partition("/")[2]) for shard in given})
-    wanted = [f"{number}/{count}" for count in counts for number in range(1, count + 1)]
-    return [shard for shard in wanted if shard not in given]
+def missing_shards(run: RunInfo) -> list[str]:
+    """Shards that a run lacks; none of one that is no shard. Raises ValueError where its settings name none that can be."""
+    given = set(_shards(run))
+    counts = sorted({shard.count for shard in given})
+    needed = (Shard(number, count) for count in counts for number in range(1, count + 1))
+    return [str(shard) for shard in needed if shard not in given]
+
+
+def _shards(run: RunInfo) -> list[Shard]:
+    """The shards that a run, or several joined, has."""
+    text = run.settings.get(_SHARD)
+    return [] if text is None else [parse_shard(one) for one in str(text).split(", ")]
 
 
 def _check_alike(path: Path, run: RunInfo, first: Path, other: RunInfo) -> None:
-    """Raises ReportError where times of two runs may not stand in one table."""
+    """Raises ReportError where times of two runs may not stand in one table, or a shard is none."""
+    try:
+        missing_shards(run)
+    except ValueError as error:
+        raise ReportError(f"{path}: run.settings.{_SHARD}: {error}") from None
     different = machine.same_machine(other.machine, run.machine)
     settings, wanted = _but_shard(run.settings), _but_shard(other.settings)
     names = dict.fromkeys((*wanted, *settings))
@@ -69,11 +80,11 @@ def _but_shard(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _settings(runs: Sequence[RunInfo]) -> dict[str, Any]:
-    """Those of all; the shards only where they are not all of them."""
-    shards = list(dict.fromkeys(str(run.settings[_SHARD]) for run in runs if _SHARD in run.settings))
-    if len(shards) == 0 or not missing_shards(runs):
-        return _but_shard(runs[0].settings)
-    return _but_shard(runs[0].settings) | {_SHARD: ", ".join(shards)}
+    """Returns the settings that all share; with the shards, unless these are all."""
+    united = replace(runs[0], settings=_but_shard(runs[0].settings))
+    if shards := list(dict.fromkeys(shard for run in runs for shard in _shards(run))):
+        united.settings[_SHARD] = ", ".join(map(str, shards))
+    return united.settings if missing_shards(united) else _but_shard(united.settings)
 
 
 def _joined_rows(of_files: Mapping[Path, Sequence[Row]]) -> list[Row]:

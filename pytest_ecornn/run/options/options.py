@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from pytest_ecornn.results.regression.gate_limits import Thresholds
+from pytest_ecornn.results.shard import Shard, parse_shard
 from pytest_ecornn.run.options.option_table import (
     DEFAULT_CASE_OF_STATE_DICT,
     OPTIONS,
 )
-from pytest_ecornn.run.options.shard import Shard, parse_shard
 
 
 @dataclass(frozen=True)
