@@ -25,20 +25,24 @@ class GradientProducts:
     """
 
     def __init__(self, sizes: GradientSizes, width: int, has_initial: bool, is_padded: bool):
-        self._sizes, self._width, self._has_initial = sizes, width, has_initial
-        hidden, wide, rows, vector = sizes.hidden, sizes.wide, sizes.rows, sizes.vector
+        self._sizes, self._width = sizes, width
         self._product: Callable[..., Tensor] = torch.mm if sizes.directions == 1 else torch.bmm
-        self._padded_width, self._padded_hidden = (size + (-size % vector if is_padded else 0) for size in (width, hidden))
-        self._copies_inputs = self._padded_width != width
-        self._copies_states = self._padded_hidden != hidden or (has_initial and hidden % vector == 0)
+        hidden, wide, rows, itemsize = sizes.hidden, sizes.wide, sizes.rows, sizes.dtype.itemsize
+        self._inputs_copy = MatrixSizes.of_vectors(rows, width, itemsize)
+        self._weight_copy = MatrixSizes.of_vectors(wide, width, itemsize)
+        self._states_copy = MatrixSizes.of_vectors(rows, hidden, itemsize, skipped=sizes.batch)
+        self._copies_inputs = is_padded and self._inputs_copy.more_width > 0
+        self._copies_states = is_padded if self._states_copy.more_width else has_initial
+        self._padded_hidden = self._states_copy.padded_width if self._copies_states else hidden
         self._of_all_steps = self._copies_states or has_initial
         gate_rows = wide - hidden if sizes.splits_last else wide
         self._all_gates = self._matrices(rows * wide, (wide, rows), (1, wide))
         self._inputs = self._matrices(0, (rows, width), (width, 1))
         self._state_gates = self._steps_of(wide, gate_rows)
         self._state_product = self._steps_of(hidden, hidden)
-        states = sizes.directions * hidden
-        self._before = self._matrices(sizes.batch * states + hidden, (rows - sizes.batch, hidden), (states, 1))
+        output_width = sizes.directions * hidden
+        apart = sizes.batch * output_width + hidden
+        self._before = self._matrices(apart, (rows - sizes.batch, hidden), (output_width, 1))
         of_weight = wide * self._padded_hidden, (self._padded_hidden, 1)
         self._first_rows = self._matrices(of_weight[0], (gate_rows, self._padded_hidden), of_weight[1])
         offset = gate_rows * self._padded_hidden
@@ -58,8 +62,7 @@ class GradientProducts:
 
     @cached_property
     def _weight_hh(self) -> EmptyFactory:
-        shape = self._sizes.wide, self._padded_hidden
-        return EmptyFactory(shape if self._sizes.directions == 1 else (2, *shape), self._sizes.dtype, self._sizes.device)
+        return self._sizes.factory(self._sizes.wide, self._padded_hidden)
 
     def __call__(
         self, d_gates: Tensor, d_product: Tensor | None, inputs: Tensor, output: Tensor, initial: Tensor | None,
@@ -70,14 +73,14 @@ class GradientProducts:
         Tensors as WeightGradients has them. weights: weight_ih of each direction, () where no gradient of inputs is wanted.
         """
         rows, before, of_input = self._factors(inputs, output, initial, weights)
-        weight_ih = _cropped(self._product(self._all_gates.of(d_gates), rows), self._padded_width, self._width)
+        weight_ih = _cropped(self._product(self._all_gates.of(d_gates), rows), self._width)
         if d_product is None:
             weight_hh = self._product(self._state_gates.of(d_gates), before)
         else:  # W_hn is multiplied before r does, so that its product's gradient is another than the pre-activation's
             weight_hh = self._weight_hh()
             self._product(self._state_gates.of(d_gates), before, out=self._first_rows.of(weight_hh))
             self._product(self._state_product.of(d_product), before, out=self._last_rows.of(weight_hh))
-        weight_hh = _cropped(weight_hh, self._padded_hidden, self._sizes.hidden)
+        weight_hh = _cropped(weight_hh, self._sizes.hidden)
         gradients = weight_ih, weight_hh, *bias_gradients(d_gates, d_product, self._sizes.directions)
         return gradients, inputs_gradient(self._sizes, d_gates, of_input, self._width) if weights else None
 
@@ -88,22 +91,15 @@ class GradientProducts:
         if not (self._copies_inputs or self._copies_states):
             return self._inputs.of(inputs), self._states_before(output, initial), weights
         sizes, copied = list[MatrixSizes](), list[Tensor]()
-        rows, wide, hidden, width, batch = (
-            self._sizes.rows,
-            self._sizes.wide,
-            self._sizes.hidden,
-            self._width,
-            self._sizes.batch,
-        )
         if self._copies_inputs:
-            sizes.append(MatrixSizes(rows, width, width, rows, self._padded_width))
+            sizes.append(self._inputs_copy)
             copied.append(inputs)
         if self._copies_inputs and weights:
-            sizes.append(MatrixSizes(wide, width, width, wide, self._padded_width))
+            sizes.append(self._weight_copy)
             copied.append(weights[0].contiguous())
         above: list[Tensor | None] = [None] * len(copied)
         if self._copies_states:
-            sizes.append(MatrixSizes(rows, hidden, hidden, rows, self._padded_hidden, skipped=batch))
+            sizes.append(self._states_copy)
             copied.append(output)
             above.append(initial)
         copies = get_padded_rows(tuple(sizes), self._sizes.dtype, self._sizes.device)(copied, above)
@@ -123,12 +119,13 @@ def inputs_gradient(sizes: GradientSizes, d_gates: Tensor, weights: Sequence[Ten
     gradient = torch.mm(View(shape, strides).of(d_gates), weights[0])
     for weight in weights[1:]:
         gradient.addmm_(View(shape, strides, sizes.rows * sizes.wide).of(d_gates), weight)
-    gradient = _cropped(gradient, weights[0].shape[1], width)
+    gradient = _cropped(gradient, width)
     return View((sizes.steps, sizes.batch, width), (sizes.batch * width, width, 1)).of(gradient)
 
 
-def _cropped(product: Tensor, padded: int, columns: int) -> Tensor:
-    """A product of one direction without the columns that padding added."""
-    if padded == columns:
+def _cropped(product: Tensor, width: int) -> Tensor:
+    """The product without the columns that padding added, which those of one direction alone have."""
+    padded = product.shape[-1]
+    if padded == width:
         return product
-    return View((product.shape[0], columns), (padded, 1)).of(product).contiguous()
+    return View((product.shape[0], width), (padded, 1)).of(product).contiguous()

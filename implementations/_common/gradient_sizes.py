@@ -9,7 +9,8 @@ import torch
 
 from pytest_ecornn.implementations._common.long_sums import MIN_TERMS
 from pytest_ecornn.implementations._common.padded_gemm import is_never_padded
-from pytest_ecornn.implementations._common.recurrent_problem import HOPPER
+from pytest_ecornn.implementations._common.recurrent_problem import has_clusters
+from pytest_ecornn.implementations._cuda.memory import EmptyFactory
 from pytest_ecornn.implementations._cuda.padded_rows import VECTOR_BYTES
 from pytest_ecornn.implementations._cuda.parameter_gradients import launch_us
 
@@ -41,10 +42,13 @@ class GradientSizes(NamedTuple):
         """Elements of 16 bytes."""
         return VECTOR_BYTES // self.dtype.itemsize
 
+    def factory(self, *shape: int) -> EmptyFactory:
+        """Allocates a tensor of that shape for each direction; of one without that dimension."""
+        return EmptyFactory(shape if self.directions == 1 else (2, *shape), self.dtype, self.device)
+
     def suit_one_launch(self, width: int) -> bool:
         """Whether all gradients are computed in one launch. width: of the inputs."""
-        has_clusters = self.device.type != "cuda" or torch.cuda.get_device_capability(self.device) == HOPPER
-        if not (self.rows and width and has_clusters):
+        if not (self.rows and width and has_clusters(self.device)):
             return False
         flop = 2 * self.directions * self.rows * self.wide * (width + self.hidden)
         least_us, us_a_gflop = _PRODUCTS_US[self.dtype.itemsize]

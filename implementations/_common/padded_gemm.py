@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.nn.functional import linear, pad
 
 from pytest_ecornn.implementations._common import long_sums
-from pytest_ecornn.implementations._cuda.padded_rows import MatrixSizes, get_padded_rows
+from pytest_ecornn.implementations._cuda.padded_rows import VECTOR_BYTES, MatrixSizes, get_padded_rows
 
-_ALIGNED = 16  # bytes
 _MIN_FLOPS = 1e9  # fewer take less time than copies
 
 
@@ -60,7 +59,7 @@ def is_never_padded(widths: Iterable[int], products: int, dtype: torch.dtype, tf
     """Whether rows so many elements apart are fast unpadded on a GPU, in a product of `products` multiplications."""
     if 2 * products < _MIN_FLOPS or (dtype == torch.float32 and not tf32):
         return True
-    return all(width * dtype.itemsize % _ALIGNED == 0 for width in widths)
+    return all(width * dtype.itemsize % VECTOR_BYTES == 0 for width in widths)
 
 
 def _is_fast(a: Tensor, b: Tensor, products: int, tf32: bool) -> bool:
@@ -77,11 +76,11 @@ def _aligned(*matrices: tuple[Tensor, bool]) -> list[Tensor]:
     copied = [one for (one, _), size in zip(matrices, sizes, strict=True) if size is not None]
     if not copied:
         return [one for one, _ in matrices]
-    wanted = tuple([size for size in sizes if size is not None])
+    needed = tuple([size for size in sizes if size is not None])
     if all(map(_is_copied_by_kernel, copied)):
-        copies = iter(get_padded_rows(wanted, copied[0].dtype, copied[0].device)(copied))
+        copies = iter(get_padded_rows(needed, copied[0].dtype, copied[0].device)(copied))
     else:
-        copies = (pad(one, (0, size.beside, 0, size.below)) for one, size in zip(copied, wanted, strict=True))
+        copies = (pad(one, (0, size.more_width, 0, size.more_rows)) for one, size in zip(copied, needed, strict=True))
     return [one if size is None else next(copies) for (one, _), size in zip(matrices, sizes, strict=True)]
 
 
@@ -91,8 +90,6 @@ def _is_copied_by_kernel(one: Tensor) -> bool:
 
 def _sizes_of_copy(one: Tensor, pads_number: bool) -> MatrixSizes | None:
     """Sizes of a matrix and its copy, None where it needs none."""
-    (rows, columns), elements = one.shape, _ALIGNED // one.itemsize
-    beside, below = -columns % elements, -rows % elements if pads_number else 0
-    if not (beside or below or one.stride(0) % elements):
-        return None
-    return MatrixSizes(rows, columns, one.stride(0), rows + below, columns + beside)
+    (rows, width), stride = one.shape, one.stride(0)
+    copied = MatrixSizes.of_vectors(rows, width, one.itemsize, stride, pads_rows=pads_number)
+    return copied if copied.more_width or copied.more_rows or stride * one.itemsize % VECTOR_BYTES else None

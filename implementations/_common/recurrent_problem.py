@@ -15,6 +15,11 @@ PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # of a layer in o
 _GROUP = 17  # multiprocessors that a cluster must lie within: the chip's groups have 16 to 18
 
 
+def has_clusters(device: torch.device) -> bool:
+    """Whether kernels of clusters run there: on a Hopper GPU, and in tests on a CPU."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) == HOPPER
+
+
 def values_per_step(case: Case) -> int:
     """Values that a layer in one direction moves a step, of a unit and sequence: gates, states, saved tensors, gradients."""
     gates = GATES[case.cell]

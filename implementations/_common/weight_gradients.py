@@ -34,16 +34,12 @@ class WeightGradients:
     @cached_property
     def gates(self) -> EmptyFactory:
         """Allocates d_gates."""
-        return self._factory(self._sizes.wide)
+        return self._sizes.factory(self._sizes.steps, self._sizes.batch, self._sizes.wide)
 
     @cached_property
     def product(self) -> EmptyFactory:
         """Allocates d_product."""
-        return self._factory(self._sizes.hidden)
-
-    def _factory(self, width: int) -> EmptyFactory:
-        shape = self._sizes.steps, self._sizes.batch, width
-        return EmptyFactory(shape if self._sizes.directions == 1 else (2, *shape), self._sizes.dtype, self._sizes.device)
+        return self._sizes.factory(self._sizes.steps, self._sizes.batch, self._sizes.hidden)
 
     def take_initial_states(self, width: int) -> bool:
         """Whether initial states may be given. width: I."""

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations._common.recurrent_problem import HOPPER
+from pytest_ecornn.implementations._common.recurrent_problem import has_clusters
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.launch import Launch
-from pytest_ecornn.implementations._cuda.memory import EmptyFactory
+from pytest_ecornn.implementations._cuda.memory import EmptyFactory, address
 
 _SOURCE = Path(__file__).parent / "kernels" / "bias_gradients.cu"
 _THREADS, _LANES, _BLOCKS, _VECTOR_BYTES = 256, 8, 8, 16
@@ -42,8 +42,7 @@ class BiasGradients:
     def __call__(self, d_gates: Tensor, d_recurrent: Tensor | None) -> tuple[Tensor, Tensor]:
         """The gradients of bias_ih and bias_hh."""
         of_ih, of_hh = self._made(), self._made()
-        recurrent = 0 if d_recurrent is None else d_recurrent.data_ptr()
-        self._run((d_gates.data_ptr(), recurrent, of_ih.data_ptr(), of_hh.data_ptr()))
+        self._run((d_gates.data_ptr(), address(d_recurrent), of_ih.data_ptr(), of_hh.data_ptr()))
         return of_ih, of_hh
 
 
@@ -69,7 +68,7 @@ def _kernel_for(
     rows: int, columns: int, hidden: int, dtype: torch.dtype, device: torch.device, directions: int
 ) -> BiasGradients | None:
     """The kernel for those sizes; None for a device without clusters, and where there is nothing to add."""
-    if not rows or (device.type == "cuda" and torch.cuda.get_device_capability(device) != HOPPER):
+    if not rows or not has_clusters(device):
         return None
     return BiasGradients(rows, columns, hidden, dtype, device, directions)
 

@@ -15,6 +15,11 @@ _GUARDS = torch._C._dynamo.guards
 _FAST_EMPTY = {"cpu": getattr(_GUARDS, "_empty_strided_cpu", None), "cuda": getattr(_GUARDS, "_empty_strided_cuda", None)}
 
 
+def address(one: Tensor | None) -> int:
+    """The address of a tensor, 0 for none."""
+    return 0 if one is None else one.data_ptr()
+
+
 class EmptyFactory:
     """Allocates uninitialised tensors of one shape, without gaps. device: with its index, but for the CPU."""
 

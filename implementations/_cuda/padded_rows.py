@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.launch import Launch
-from pytest_ecornn.implementations._cuda.memory import EmptyFactory
+from pytest_ecornn.implementations._cuda.memory import EmptyFactory, address
 
 _SOURCE = Path(__file__).parent / "kernels" / "pad_rows.cu"
 _THREADS, _MATRICES = 256, 3
@@ -34,24 +34,36 @@ class MatrixSizes(NamedTuple):
     """
 
     rows: int
-    columns: int
+    width: int
     stride: int
     padded_rows: int
-    padded_columns: int
+    padded_width: int
     skipped: int = 0
 
+    @classmethod
+    def of_vectors(
+        cls, rows: int, width: int, itemsize: int, stride: int = 0, skipped: int = 0, pads_rows: bool = False
+    ) -> MatrixSizes:
+        """A matrix without gaps, unless a stride is given, and its copy with rows of whole vectors of 16 bytes.
+
+        pads_rows: their number is a multiple of the elements of a vector, too.
+        """
+        vector = VECTOR_BYTES // itemsize
+        padded_rows = rows + (-rows % vector if pads_rows else 0)
+        return cls(rows, width, stride or width, padded_rows, width + -width % vector, skipped)
+
     @property
-    def below(self) -> int:
+    def more_rows(self) -> int:
         """Rows that the copy has more."""
         return self.padded_rows - self.rows
 
     @property
-    def beside(self) -> int:
+    def more_width(self) -> int:
         """Columns that the copy has more."""
-        return self.padded_columns - self.columns
+        return self.padded_width - self.width
 
     def arguments(self, number: int) -> dict[str, int]:
-        values = (self.rows, self.columns, self.padded_rows, self.padded_columns, self.skipped, 0)
+        values = (self.rows, self.width, self.padded_rows, self.padded_width, self.skipped, 0)
         return {f"stride_{number}": self.stride} | dict(zip(_names(_SIZES, number), values, strict=True))
 
 
@@ -66,7 +78,7 @@ class PaddedRows:
     """The launch for matrices of those sizes. Padded columns are multiples of 16 bytes. Raises ValueError for large copies."""
 
     def __init__(self, sizes: tuple[MatrixSizes, ...], dtype: torch.dtype, device: torch.device):
-        vectors = sum(one.padded_rows * one.padded_columns for one in sizes) * dtype.itemsize // VECTOR_BYTES
+        vectors = sum(one.padded_rows * one.padded_width for one in sizes) * dtype.itemsize // VECTOR_BYTES
         if vectors >= 2**31:
             raise ValueError(f"expected copies of fewer than 2^31 vectors of 16 bytes, got {vectors}")
         self._others = (0,) * (len(_ADDRESSES) * (_MATRICES - len(sizes)))
@@ -75,14 +87,14 @@ class PaddedRows:
             integers |= one.arguments(number)
         addresses = [name for number in range(_MATRICES) for name in _names(_ADDRESSES, number)]
         self._run = make_kernel(dtype, device).at(Launch(ceil(vectors / _THREADS), _THREADS), addresses, **integers)
-        self._made = [EmptyFactory((one.padded_rows, one.padded_columns), dtype, device) for one in sizes]
+        self._made = [EmptyFactory((one.padded_rows, one.padded_width), dtype, device) for one in sizes]
 
     def __call__(self, matrices: Sequence[Tensor], above: Sequence[Tensor | None] = ()) -> list[Tensor]:
         """The copies. above: of each matrix the rows before its first, None for zeros; () for none of any."""
         copies, addresses = [make() for make in self._made], list[int]()
         for number, (one, copied) in enumerate(zip(matrices, copies, strict=True)):
             before = above[number] if above else None
-            addresses += (one.data_ptr(), 0 if before is None else before.data_ptr(), copied.data_ptr())
+            addresses += (one.data_ptr(), address(before), copied.data_ptr())
         self._run((*addresses, *self._others))
         return copies
 

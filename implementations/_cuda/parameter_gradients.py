@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pytest_ecornn.implementations._cuda.kernel import Kernel
 from pytest_ecornn.implementations._cuda.launch import Launch
-from pytest_ecornn.implementations._cuda.memory import EmptyFactory
+from pytest_ecornn.implementations._cuda.memory import EmptyFactory, address
 
 _SOURCE = Path(__file__).parent / "kernels" / "parameter_gradients.cu"
 _THREADS, _TILE, _CHUNK, _BLOCKS, _VECTOR_BYTES = 256, 64, 16, 8, 16
@@ -66,15 +66,11 @@ class ParameterGradients:
         the first step the states [D, B, H], None for zeros.
         """
         weight_ih, weight_hh, bias_ih, bias_hh = [make() for make in self._made]
-        read = d_gates.data_ptr(), _address(d_recurrent), inputs.data_ptr(), output.data_ptr(), _address(initial)
+        read = d_gates.data_ptr(), address(d_recurrent), inputs.data_ptr(), output.data_ptr(), address(initial)
         is_aligned = (read[0] | read[1] | read[2] | read[3] | read[4]) % _VECTOR_BYTES == 0
         run = self._by_vectors if is_aligned and self._by_vectors is not None else self._by_elements
         run((*read, weight_ih.data_ptr(), weight_hh.data_ptr(), bias_ih.data_ptr(), bias_hh.data_ptr()))
         return weight_ih, weight_hh, bias_ih, bias_hh
-
-
-def _address(one: Tensor | None) -> int:
-    return 0 if one is None else one.data_ptr()
 
 
 @lru_cache(maxsize=256)

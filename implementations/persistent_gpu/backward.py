@@ -13,12 +13,13 @@ from pytest_ecornn.implementations._common.padded_gemm import matmul_nn, matmul_
 from pytest_ecornn.implementations._common.states_before import shifted_states
 from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
 from pytest_ecornn.implementations._cuda.bias_gradients import bias_gradients
+from pytest_ecornn.implementations._cuda.memory import address
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, shape_of
 from pytest_ecornn.implementations._cuda.streams import launch_concurrently
 from pytest_ecornn.implementations.persistent_gpu.forward import SavedTensors
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, get_layer_kernel
 from pytest_ecornn.implementations.persistent_gpu.parameters import PER_PSEUDO_LAYER, aligned
-from pytest_ecornn.implementations.persistent_gpu.pending_launch import PendingLaunch, address, allocate, state_addresses
+from pytest_ecornn.implementations.persistent_gpu.pending_launch import PendingLaunch, allocate, state_addresses
 from pytest_ecornn.implementations.persistent_gpu.plan import (
     ExecutionPlan,
     RNNOptions,
@@ -42,8 +43,7 @@ def backward(
     memory is reused. plan: the forward pass's, None where it is not at hand. Raises ValueError.
     """
     x = contiguous_last_dim(x)
-    sizes = x.shape, len(weights), hidden_size_of(weights), x.dtype, x.device
-    way = plan or get_plan(how, *sizes, keeps=True, lengths=lengths is not None)
+    way = plan or get_plan(how, x.shape, len(weights), hidden_size_of(weights), x.dtype, x.device, True, lengths is not None)
     stack, kind = way.stack, way.kind.backward
     d_output, *d_finals = d_results
     d_output = x.new_zeros(stack.output) if d_output is None else contiguous_last_dim(d_output)

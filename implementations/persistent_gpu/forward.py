@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pytest_ecornn.implementations._common.input_projection import held
 from pytest_ecornn.implementations._common.padded_gemm import matmul_nt, matmul_nt_padded
+from pytest_ecornn.implementations._cuda.memory import address
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim
 from pytest_ecornn.implementations._cuda.streams import launch_concurrently
 from pytest_ecornn.implementations.persistent_gpu.config_wavefront import WavefrontConfig
@@ -22,7 +23,7 @@ from pytest_ecornn.implementations.persistent_gpu.parameters import (
     aligned,
     parameter_pointers,
 )
-from pytest_ecornn.implementations.persistent_gpu.pending_launch import PendingLaunch, address, state_addresses
+from pytest_ecornn.implementations.persistent_gpu.pending_launch import PendingLaunch, state_addresses
 from pytest_ecornn.implementations.persistent_gpu.plan import ExecutionPlan, RNNOptions, RNNShape, get_plan, hidden_size_of
 from pytest_ecornn.implementations.persistent_gpu.single_step import get_single_step_kernel
 from pytest_ecornn.implementations.persistent_gpu.wavefront import wave_launch_of
@@ -186,9 +187,9 @@ class _Forward(NamedTuple):
         if weight is None:
             return x.narrow(2, direction * stack.wide, stack.wide), *self._room()
         is_shared = self.kind.saves_for_backward and self.way.shares_gates
-        product = self.way.gate_product(x.shape[2]) if width == stack.wide or not is_shared else None
-        if product is not None and x.is_contiguous() and weight.is_contiguous():
-            gates = product(x, weight)
+        gemm = self.way.input_gemm(x.shape[2]) if width == stack.wide or not is_shared else None
+        if gemm is not None and x.is_contiguous() and weight.is_contiguous():
+            gates = gemm(x, weight)
             return gates, *self._room(gates if is_shared else None)
         if not is_shared:
             return matmul_nt(x, weight, self.kind.tf32), *self._room()

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from pytest_ecornn.implementations._common.recurrent_problem import PARAMETERS
+from pytest_ecornn.implementations._cuda.memory import address
 
 PER_PSEUDO_LAYER = len(PARAMETERS)
 
@@ -34,7 +35,7 @@ def parameter_pointers(weights: Sequence[Tensor | None], first: int, last: int, 
         return fixed.laid[key]
     given = weights[first:last]
     tensors = tuple([None if one is None else aligned(one, width) for one in given])
-    found = ParameterPointers(tensors, tuple([0 if one is None else one.data_ptr() for one in tensors]))
+    found = ParameterPointers(tensors, tuple(map(address, tensors)))
     if fixed is not None and all(one is other for one, other in zip(tensors, given, strict=True)):  # copies go out of date
         fixed.laid[key] = found
     return found

@@ -29,11 +29,6 @@ def allocate(kind: KernelSpec, shape: tuple[int, ...]) -> Tensor:
     return empty(shape, kind.dtype, kind.device)
 
 
-def address(one: Tensor | None) -> int:
-    """The address of a tensor, 0 for none."""
-    return 0 if one is None else one.data_ptr()
-
-
 def state_addresses(all_tracks: Sequence[Tensor | None], stack: RNNShape, track: int) -> tuple[int, int]:
     """Addresses of a track's h and c, 0 for none."""
     if not all_tracks:

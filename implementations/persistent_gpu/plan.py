@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_ecornn.implementations._common.gate_product import GateProduct, make_gate_product
 from pytest_ecornn.implementations._common.gradient_sizes import GradientSizes
+from pytest_ecornn.implementations._common.input_gemm import InputGemm, make_input_gemm
 from pytest_ecornn.implementations._common.recurrent_problem import GATES, PARAMETERS
 from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
 from pytest_ecornn.implementations._cuda.memory import EmptyFactory
@@ -219,15 +219,15 @@ class ExecutionPlan:
         return width == self.stack.wide or (width > 0 and rows * width > _MAX_APART)
 
     @cached_property
-    def _gate_products(self) -> dict[int, GateProduct | None]:
+    def _input_gemms(self) -> dict[int, InputGemm | None]:
         return {}
 
-    def gate_product(self, width: int) -> GateProduct | None:
+    def input_gemm(self, width: int) -> InputGemm | None:
         """The input product of a layer of so many inputs, None where its sizes need other copies."""
-        if width not in self._gate_products:
+        if width not in self._input_gemms:
             outer, (dtype, device, tf32, *_) = self.stack.output[:2], self.kind
-            self._gate_products[width] = make_gate_product(outer, width, self.stack.wide, dtype, device, tf32)
-        return self._gate_products[width]
+            self._input_gemms[width] = make_input_gemm(outer, width, self.stack.wide, dtype, device, tf32)
+        return self._input_gemms[width]
 
     @cached_property
     def weight_gradients(self) -> WeightGradients | None:

@@ -14,7 +14,7 @@ from pytest_ecornn.implementations._common.padded_gemm import matmul_tn
 from pytest_ecornn.implementations._common.recurrent_problem import GATES
 from pytest_ecornn.implementations._common.states_before import shifted_states
 from pytest_ecornn.implementations._cuda.bias_gradients import bias_gradients
-from pytest_ecornn.implementations._cuda.memory import empty
+from pytest_ecornn.implementations._cuda.memory import address, empty
 from pytest_ecornn.implementations._cuda.rows import contiguous_last_dim, shape_of, sizes_of
 from pytest_ecornn.implementations.persistent_gpu.kernel import KernelSpec, Shape
 from pytest_ecornn.implementations.sparse_persistent_gpu.config import ALL, Techniques
@@ -106,8 +106,8 @@ class Layer:
         ]
         values = pruned.values(given.weight) if self._values is None else self._values
         self._launch(0, output, gates)((
-            gates.data_ptr(), *pruned.addresses(values), *map(_address, biases), *_h_and_c_addresses(initial_states),
-            output.data_ptr(), *_h_and_c_addresses(final_states), _address(given.lengths), *map(_address, kept),
+            gates.data_ptr(), *pruned.addresses(values), *map(address, biases), *_h_and_c_addresses(initial_states),
+            output.data_ptr(), *_h_and_c_addresses(final_states), address(given.lengths), *map(address, kept),
         ))  # fmt: skip
         found = [places.unpermute(one) for one in (output, *final_states)]
         return found, SavedTensors(found[0], places.unpermute(kept[0]), places.unpermute(kept[1]))
@@ -134,9 +134,9 @@ class Layer:
         self._launch(1, output, d_output)((
             own_gates.data_ptr(), cells.data_ptr(), output.data_ptr(), *pruned.addresses(values),
             *_h_and_c_addresses(initial_states),
-            d_output.data_ptr(), *_h_and_c_addresses(final_states), d_gates.data_ptr(), _address(d_product),
+            d_output.data_ptr(), *_h_and_c_addresses(final_states), d_gates.data_ptr(), address(d_product),
             *_h_and_c_addresses(grad_initial_states),
-            _address(given.lengths),
+            address(given.lengths),
         ))  # fmt: skip
         of_product = None if d_product is None else places.unpermute(d_product)
         return places.unpermute(d_gates), of_product, [places.unpermute(one) for one in grad_initial_states]
@@ -183,11 +183,7 @@ class _Differentiable(torch.autograd.Function):
         return None, None, d_gates if of_gates else None, *found, *d_states
 
 
-def _address(one: Tensor | None) -> int:
-    return 0 if one is None else one.data_ptr()
-
-
 def _h_and_c_addresses(states: Sequence[Tensor | None]) -> tuple[int, int]:
     """h and c, 0 where there is none."""
-    found = [*map(_address, states), 0, 0]
+    found = [*map(address, states), 0, 0]
     return found[0], found[1]

@@ -40,13 +40,16 @@ def map_states(state: State, function: Callable[[Tensor], Tensor]) -> State:
     return tuple(map(function, state))
 
 
-def run_with_dropout(
+def run_layers(
     layers: Sequence[Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]]], x: Tensor, first: Sequence[Tensor], p: float
 ) -> list[Tensor]:
     """The output and final states [L*D, B, H] of one layer after the other, between which elements are dropped.
 
-    layers: called with x and their own initial states. first: those of all layers, () for zeros. p: a probability.
+    layers: called with x and their own initial states; one alone may stand for several. first: initial states of all layers,
+    () for zeros. p: a probability.
     """
+    if len(layers) == 1:
+        return [*layers[0](x, first)]
     finals: list[Sequence[Tensor]] = []
     tracks = first[0].shape[0] // len(layers) if first else 0
     for number, run in enumerate(layers):

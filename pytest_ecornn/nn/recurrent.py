@@ -24,7 +24,7 @@ from pytest_ecornn.implementations.persistent_gpu.ops import run
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions
 from pytest_ecornn.nn.autocast import autocast_of, cast_parameters
 from pytest_ecornn.nn.backend_choice import BackendChooser
-from pytest_ecornn.nn.calls import map_states, run_packed, run_with_dropout
+from pytest_ecornn.nn.calls import map_states, run_layers, run_packed
 from pytest_ecornn.nn.cudnn_weights import flatten_bfloat16
 from pytest_ecornn.nn.module_problem import is_tf32
 from pytest_ecornn.nn.traced_choice import choose_traced
@@ -137,7 +137,7 @@ class _Recurrent(nn.RNNBase):
         size = len(found) // layers  # each layer's gradients are ready before the next one's are computed
         of_layers = [cast_parameters(found[at : at + size], x.device) for at in range(0, len(found), size)]
         calls = [partial(run, weights=weights, lengths=lengths, how=how) for weights in of_layers]
-        output, *final = calls[0](x, first) if layers == 1 else run_with_dropout(calls, x, first, self.dropout)
+        output, *final = run_layers(calls, x, first, self.dropout)
         return output, tuple(final) if len(final) > 1 else final[0]
 
     def _options(self, dtype: torch.dtype) -> RNNOptions:

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 
 from pytest_ecornn.implementations._common.autograd_ops import can_skip_dispatch, wants_gradient
 from pytest_ecornn.implementations.persistent_gpu.ops import CheckedCall
-from pytest_ecornn.nn.calls import run_with_dropout
+from pytest_ecornn.nn.calls import run_layers
 from pytest_ecornn.reference.precision import reader
 
 _MAX_CALLS, _MAX_MISSES = 256, 8
@@ -208,7 +208,7 @@ class _KernelCall:
         first, (addresses, calls) = _states_of(hx), self._planned
         if addresses != [weight.data_ptr() for weight in module._flat_weights]:
             self._planned = _, calls = self._plan(module, x, first)
-        output, *states = calls[0](x, first) if len(calls) == 1 else run_with_dropout(calls, x, first, self._dropout)
+        output, *states = run_layers(calls, x, first, self._dropout)
         return output, tuple(states) if len(states) > 1 else states[0]
 
     def _plan(self, module: Any, x: Tensor, states: Sequence[Tensor]) -> tuple[list[int], list[CheckedCall]]:

@@ -38,14 +38,14 @@ def expect_copies(sizes: list[MatrixSizes], dtype: torch.dtype, device: torch.de
     def drawn(rows: int, columns: int, stride: int) -> Tensor:
         return torch.randn(rows, stride, device=device).to(dtype)[:, :columns]
 
-    matrices = [drawn(one.rows - one.skipped, one.columns, one.stride) for one in sizes]
-    above = [drawn(one.skipped, one.columns, one.columns) for one in sizes]
+    matrices = [drawn(one.rows - one.skipped, one.width, one.stride) for one in sizes]
+    above = [drawn(one.skipped, one.width, one.width) for one in sizes]
     run = PaddedRows(tuple(sizes), dtype, device)
     for of_above in (above, [None] * len(sizes)):
         for number, copied in enumerate(run(matrices, of_above)):
             first = above[number] if of_above is above else torch.zeros_like(above[number])
             size = sizes[number]
-            assert torch.equal(copied, pad(torch.cat((first, matrices[number])), (0, size.beside, 0, size.below)))
+            assert torch.equal(copied, pad(torch.cat((first, matrices[number])), (0, size.more_width, 0, size.more_rows)))
 
 
 of_sizes = pytest.mark.parametrize("sizes", SIZES, ids=str)

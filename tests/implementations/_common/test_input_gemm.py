@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_ecornn.implementations._common.gate_product import GateProduct, make_gate_product
+from pytest_ecornn.implementations._common.input_gemm import InputGemm, make_input_gemm
 from pytest_ecornn.implementations._cuda import padded_rows
 from tests.helpers.requirements import needs_compiler
 from tests.simulator.clusters_on_cpu import ClustersOnCpu
@@ -20,7 +20,7 @@ def test_it_is_that_of_einsum(width: int, wide: int, is_padded: bool, monkeypatc
     monkeypatch.setattr(padded_rows, "Kernel", ClustersOnCpu)
     padded_rows.clear_cache()
     x, weight = torch.randn(2, 7, 3, width)[1], torch.randn(wide, width)
-    found = GateProduct((7, 3), width, wide, torch.float32, CPU, is_padded)(x, weight)
+    found = InputGemm((7, 3), width, wide, torch.float32, CPU, is_padded)(x, weight)
     padded_rows.clear_cache()
     torch.testing.assert_close(found, torch.einsum("tbi,gi->tbg", x, weight), rtol=1e-5, atol=1e-5)
     assert found.is_contiguous()
@@ -39,5 +39,5 @@ def test_it_is_that_of_einsum(width: int, wide: int, is_padded: bool, monkeypatc
 )
 def test_what_is_padded(sizes: tuple[int, int, int, int], dtype: torch.dtype, tf32: bool, is_padded: bool | None) -> None:
     first, second, width, wide = sizes
-    found = make_gate_product((first, second), width, wide, dtype, GPU, tf32)
+    found = make_input_gemm((first, second), width, wide, dtype, GPU, tf32)
     assert (None if found is None else found._is_padded) == is_padded

@@ -10,7 +10,7 @@ from pytest_ecornn.implementations._common.tensor_views import View
 from pytest_ecornn.implementations._cuda.padded_rows import VECTOR_BYTES, MatrixSizes, get_padded_rows
 
 
-class GateProduct:
+class InputGemm:
     """Gate pre-activations [T, B, G*H], or [B, T, G*H], of x in the same order.
 
     outer: T and B, or B and T. width: I. wide: G*H. is_padded: copies with rows of whole vectors are multiplied.
@@ -20,10 +20,9 @@ class GateProduct:
         self, outer: tuple[int, int], width: int, wide: int, dtype: torch.dtype, device: torch.device, is_padded: bool
     ):
         first, second = outer
-        rows, padded = first * second, width + -width % (VECTOR_BYTES // dtype.itemsize)
         self._dtype, self._device, self._is_padded = dtype, device, is_padded
-        self._rows = View((rows, width), (width, 1))
-        self._copies = MatrixSizes(rows, width, width, rows, padded), MatrixSizes(wide, width, width, wide, padded)
+        self._rows = View((first * second, width), (width, 1))
+        self._copies = tuple([MatrixSizes.of_vectors(rows, width, dtype.itemsize) for rows in (first * second, wide)])
         self._gates = View((first, second, wide), (second * wide, wide, 1))
 
     def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -35,12 +34,12 @@ class GateProduct:
         return self._gates.of(torch.mm(x, weight.t()))
 
 
-def make_gate_product(
+def make_input_gemm(
     outer: tuple[int, int], width: int, wide: int, dtype: torch.dtype, device: torch.device, tf32: bool
-) -> GateProduct | None:
+) -> InputGemm | None:
     """The product of those sizes; None where the gates' rows need copies as well."""
     products = outer[0] * outer[1] * width * wide
     is_padded = device.type == "cuda" and not is_never_padded((width,), products, dtype, tf32)
     if is_padded and wide * dtype.itemsize % VECTOR_BYTES:
         return None
-    return GateProduct(outer, width, wide, dtype, device, is_padded)
+    return InputGemm(outer, width, wide, dtype, device, is_padded)
