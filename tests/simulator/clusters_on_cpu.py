@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from itertools import count
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from tests.simulator.kernels_on_cpu import build
 MOST_SWEEPS = 200_000  # over all threads, after which a cluster hangs
 H200 = Device(132, 232_448, 16)
 FEW = Device(3, 232_448, 1)  # multiprocessors
+SHARED = (bias_gradients, padded_rows, parameter_gradients)  # kernels of several implementations
 _FOLDER = Path(__file__).with_name("clusters")
 _OUTCOMES = ("", "hangs", "stores into a block after its end", "expects twice in one phase of an mbarrier")
 _orders = count()
@@ -57,29 +59,39 @@ def running_layers(form_of: Callable[[Shape, KernelSpec], Form], waves: Waves = 
 
     patch.setattr(persistent_kernel, "compile_layer", plan)
     patch.setattr(wavefront, "get_wavefronts", waves)
-    for module in (persistent_kernel, single_step, wavefront, bias_gradients, padded_rows, parameter_gradients):
-        patch.setattr(module, "Kernel", ClustersOnCpu)
     patch.setattr(Device, "of", lambda device: H200)
     patch.setattr(persistent_kernel, "skip_reason", lambda device: None)
-    forget()
-    with torch.library._scoped_library("pytest_ecornn", "IMPL") as library:
-        library.impl("persistent_forward", ops._forward, "CPU")
-        library.impl("persistent_forward_keeping", ops._forward_with_reserve, "CPU")
-        library.impl("persistent_backward", ops._backward, "CPU")
-        try:
+    try:
+        with (
+            running_kernels(persistent_kernel, single_step, wavefront, *SHARED),
+            torch.library._scoped_library("pytest_ecornn", "IMPL") as library,
+        ):
+            library.impl("persistent_forward", ops._forward, "CPU")
+            library.impl("persistent_forward_keeping", ops._forward_with_reserve, "CPU")
+            library.impl("persistent_backward", ops._backward, "CPU")
             yield
-        finally:
-            patch.undo()
-            forget()
+    finally:
+        patch.undo()
 
 
 @contextmanager
 def running_sparse(device: Device) -> Iterator[None]:
     """Within it sparse_persistent_gpu's layers run on a CPU, by the forms that they have on that device."""
     patch = pytest.MonkeyPatch()
-    for module in (sparse_kernel, bias_gradients):
-        patch.setattr(module, "Kernel", ClustersOnCpu)
     patch.setattr(Device, "of", lambda _: device)
+    try:
+        with running_kernels(sparse_kernel, bias_gradients):
+            yield
+    finally:
+        patch.undo()
+
+
+@contextmanager
+def running_kernels(*modules: ModuleType) -> Iterator[None]:
+    """Within it the kernels of these modules run on a CPU."""
+    patch = pytest.MonkeyPatch()
+    for module in modules:
+        patch.setattr(module, "Kernel", ClustersOnCpu)
     forget()
     try:
         yield
@@ -88,12 +100,28 @@ def running_sparse(device: Device) -> Iterator[None]:
         forget()
 
 
+def is_fault_seen(right: str, wrong: str, check: Callable[[], object], tries: int = 8) -> bool:
+    """Whether a check fails, in one of several orders of threads, where `wrong` takes the place of `right` in a kernel."""
+
+    def is_wrong() -> bool:
+        forget()
+        try:
+            check()
+        except (AssertionError, Broken):
+            return True
+        return False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ClustersOnCpu, "change", staticmethod(lambda name, text: text.replace(right, wrong)))
+        return any(is_wrong() for _ in range(tries))
+
+
 def forget() -> None:
     """The launches that were made: of kernels that are to be others now."""
     sparse_kernel.clear_cache()
     wavefront.clear_cache()
     single_step.get_single_step_kernel.cache_clear()
-    for module in (bias_gradients, padded_rows, parameter_gradients):
+    for module in SHARED:
         module.clear_cache()
 
 

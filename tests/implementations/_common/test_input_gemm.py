@@ -8,7 +8,7 @@ import torch
 from pytest_ecornn.implementations._common.input_gemm import InputGemm, make_input_gemm
 from pytest_ecornn.implementations._cuda import padded_rows
 from tests.helpers.requirements import needs_compiler
-from tests.simulator.clusters_on_cpu import ClustersOnCpu
+from tests.simulator.clusters_on_cpu import running_kernels
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -16,12 +16,10 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 @needs_compiler
 @pytest.mark.parametrize("is_padded", [False, True])
 @pytest.mark.parametrize(("width", "wide"), [(5, 8), (8, 12), (1, 4)])
-def test_it_is_that_of_einsum(width: int, wide: int, is_padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(padded_rows, "Kernel", ClustersOnCpu)
-    padded_rows.clear_cache()
+def test_it_is_that_of_einsum(width: int, wide: int, is_padded: bool) -> None:
     x, weight = torch.randn(2, 7, 3, width)[1], torch.randn(wide, width)
-    found = InputGemm((7, 3), width, wide, torch.float32, CPU, is_padded)(x, weight)
-    padded_rows.clear_cache()
+    with running_kernels(padded_rows):
+        found = InputGemm((7, 3), width, wide, torch.float32, CPU, is_padded)(x, weight)
     torch.testing.assert_close(found, torch.einsum("tbi,gi->tbg", x, weight), rtol=1e-5, atol=1e-5)
     assert found.is_contiguous()
 

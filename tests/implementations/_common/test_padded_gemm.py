@@ -11,7 +11,7 @@ from pytest_ecornn.implementations._common import padded_gemm
 from pytest_ecornn.implementations._common.padded_gemm import matmul_nn, matmul_nt, matmul_nt_padded, matmul_tn
 from pytest_ecornn.implementations._cuda import padded_rows
 from tests.helpers.requirements import needs_compiler
-from tests.simulator.clusters_on_cpu import ClustersOnCpu
+from tests.simulator.clusters_on_cpu import running_kernels
 
 SIZES = [(3, 5, 7, 9), (2, 8, 16, 24), (1, 1, 1, 1), (4, 3, 10, 12), (2, 2, 8, 13)]  # T, B, K, N
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
@@ -27,10 +27,8 @@ def is_always_slow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 def copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """By torch, and by the kernel on a CPU."""
     monkeypatch.setattr(padded_gemm, "_is_copied_by_kernel", lambda one: request.param == "kernel" and one.stride(1) == 1)
-    monkeypatch.setattr(padded_rows, "Kernel", ClustersOnCpu)
-    padded_rows.clear_cache()
-    yield
-    padded_rows.clear_cache()
+    with running_kernels(padded_rows):
+        yield
 
 
 @pytest.mark.usefixtures("is_always_slow", "copies")

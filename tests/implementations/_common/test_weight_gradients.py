@@ -13,24 +13,18 @@ from pytest_ecornn.implementations._common import tensor_views
 from pytest_ecornn.implementations._common.gradient_sizes import GradientSizes
 from pytest_ecornn.implementations._common.tensor_views import View
 from pytest_ecornn.implementations._common.weight_gradients import WeightGradients
-from pytest_ecornn.implementations._cuda import bias_gradients, padded_rows, parameter_gradients
 from pytest_ecornn.implementations.persistent_gpu.plan import RNNOptions, get_plan
 from tests.helpers.requirements import needs_compiler
-from tests.simulator.clusters_on_cpu import ClustersOnCpu
+from tests.simulator.clusters_on_cpu import SHARED, running_kernels
 
 CPU = torch.device("cpu")
 T, B, H, WIDTH = 5, 3, 8, 4
 
 
 @pytest.fixture(autouse=True)
-def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    modules = bias_gradients, padded_rows, parameter_gradients
-    for module in modules:
-        monkeypatch.setattr(module, "Kernel", ClustersOnCpu)
-        module.clear_cache()
-    yield
-    for module in modules:
-        module.clear_cache()
+def on_cpu() -> Iterator[None]:
+    with running_kernels(*SHARED):
+        yield
 
 
 def sizes(gates: int, directions: int, hidden: int = H) -> GradientSizes:

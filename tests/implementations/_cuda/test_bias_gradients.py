@@ -10,18 +10,16 @@ import torch
 from pytest_ecornn.implementations._cuda import bias_gradients
 from pytest_ecornn.implementations._cuda.bias_gradients import BiasGradients
 from tests.helpers.requirements import needs_compiler, needs_hopper
-from tests.simulator.clusters_on_cpu import Broken, ClustersOnCpu
+from tests.simulator.clusters_on_cpu import is_fault_seen, running_kernels
 
 CPU = torch.device("cpu")
 SIZES = [(1, 1, 0), (700, 72, 0), (35, 128, 0), (300, 27, 9), (513, 192, 64), (40, 24, 8)]  # rows, columns, H of GRU
 
 
 @pytest.fixture
-def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(bias_gradients, "Kernel", ClustersOnCpu)
-    bias_gradients.clear_cache()
-    yield
-    bias_gradients.clear_cache()
+def on_cpu() -> Iterator[None]:
+    with running_kernels(bias_gradients):
+        yield
 
 
 def expect_sums(rows: int, columns: int, hidden: int, dtype: torch.dtype, device: torch.device, directions: int = 1) -> None:
@@ -77,21 +75,8 @@ def test_without_the_kernel_torch_sums(directions: int, hidden: int, monkeypatch
         ("int row = first; row < rows", "int row = first; row < rows - 1"),
     ],
 )
-def test_a_fault_is_seen(right: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def change(name: str, text: str) -> str:
-        return text.replace(right, wrong)
-
-    monkeypatch.setattr(ClustersOnCpu, "change", staticmethod(change))
-    assert any(is_wrong() for _ in range(8))
-
-
-def is_wrong() -> bool:
-    bias_gradients.clear_cache()
-    try:
-        expect_sums(700, 72, 0, torch.float32, CPU)
-    except (AssertionError, Broken):
-        return True
-    return False
+def test_a_fault_is_seen(right: str, wrong: str) -> None:
+    assert is_fault_seen(right, wrong, lambda: expect_sums(700, 72, 0, torch.float32, CPU))
 
 
 @needs_hopper

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from pytest_ecornn.implementations._cuda import padded_rows
 from pytest_ecornn.implementations._cuda.padded_rows import MatrixSizes, PaddedRows
 from tests.helpers.requirements import needs_compiler, needs_gpu
-from tests.simulator.clusters_on_cpu import ClustersOnCpu
+from tests.simulator.clusters_on_cpu import running_kernels
 
 CPU = torch.device("cpu")
 SIZES = [
@@ -25,11 +25,9 @@ SIZES = [
 
 
 @pytest.fixture
-def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(padded_rows, "Kernel", ClustersOnCpu)
-    padded_rows.clear_cache()
-    yield
-    padded_rows.clear_cache()
+def on_cpu() -> Iterator[None]:
+    with running_kernels(padded_rows):
+        yield
 
 
 def expect_copies(sizes: list[MatrixSizes], dtype: torch.dtype, device: torch.device) -> None:

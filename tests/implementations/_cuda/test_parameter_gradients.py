@@ -12,7 +12,7 @@ from torch import Tensor
 from pytest_ecornn.implementations._cuda import parameter_gradients
 from pytest_ecornn.implementations._cuda.parameter_gradients import ParameterGradients
 from tests.helpers.requirements import needs_compiler, needs_hopper
-from tests.simulator.clusters_on_cpu import Broken, ClustersOnCpu
+from tests.simulator.clusters_on_cpu import is_fault_seen, running_kernels
 
 CPU = torch.device("cpu")
 
@@ -34,11 +34,9 @@ LARGE = [Sizes(35, 16, 3, 128, 128), Sizes(20, 5, 3, 96, 96, 2), Sizes(35, 64, 4
 
 
 @pytest.fixture
-def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(parameter_gradients, "Kernel", ClustersOnCpu)
-    parameter_gradients.clear_cache()
-    yield
-    parameter_gradients.clear_cache()
+def on_cpu() -> Iterator[None]:
+    with running_kernels(parameter_gradients):
+        yield
 
 
 def drawn(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
@@ -125,21 +123,8 @@ def test_inputs_may_lie_at_any_element() -> None:
         ("? before - params.rows : row", "? row : row"),
     ],
 )
-def test_a_fault_is_seen(right: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def change(name: str, text: str) -> str:
-        return text.replace(right, wrong)
-
-    monkeypatch.setattr(ClustersOnCpu, "change", staticmethod(change))
-    assert any(is_wrong() for _ in range(8))
-
-
-def is_wrong() -> bool:
-    parameter_gradients.clear_cache()
-    try:
-        expect_sums(Sizes(41, 15, 3, 24, 8, 2), torch.float32, CPU)
-    except (AssertionError, Broken):
-        return True
-    return False
+def test_a_fault_is_seen(right: str, wrong: str) -> None:
+    assert is_fault_seen(right, wrong, lambda: expect_sums(Sizes(41, 15, 3, 24, 8, 2), torch.float32, CPU))
 
 
 @needs_hopper
