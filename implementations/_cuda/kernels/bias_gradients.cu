@@ -13,13 +13,14 @@
 //   one order, in float32: bit-equal repeats.
 //   2. Block 0 reads the sums of others after a cluster_sync; before the next one none of them ends.
 #include "ecornn/common/ceil_div.cuh"
-#include "ecornn/common/dtypes.cuh"
-#include "ecornn/ptx/cluster.cuh"
+#include "ecornn/common/cluster_sum.cuh"
+#include "ecornn/common/element_vector.cuh"
 
 constexpr int THREADS = 256, LANES = 8;  // threads of a row
 constexpr int ROWS = THREADS / LANES, COLUMNS = LANES * VALUES;
 
 typedef long long index;
+typedef ElementVector<VALUES> Vector;
 
 struct SharedStorage {
     float thread_sums[ROWS][COLUMNS], block_sums[COLUMNS];
@@ -32,10 +33,6 @@ struct Params {
     int rows, columns, hidden;
 };
 static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
-
-struct alignas(VALUES * sizeof(scalar_t)) Vector {
-    scalar_t values[VALUES];
-};
 
 // Adds rows of a matrix of `width` columns, of which this thread has VALUES from `column` on.
 __device__ inline void add_rows(float (&sums)[VALUES], const scalar_t* matrix, int rows, int width, int column) {
@@ -74,9 +71,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
     cluster_sync();
     const int total = first_column + own, end = params.columns + (params.d_recurrent ? params.hidden : 0);
     if (block_rank_in_cluster() == 0 && own < COLUMNS && total < end) {
-        float sum = 0;
-        for (int block = 0; block < BLOCKS; block++)
-            sum += ld_shared_cluster(map_shared_rank(smem_addr(&shared.block_sums[own]), block));
+        const float sum = cluster_sum<BLOCKS>(&shared.block_sums[own]);
         const bool is_last_gate = params.d_recurrent && total >= params.columns - params.hidden;
         if (total < params.columns) d_bias_ih[total] = narrow(sum);
         if (total >= params.columns) d_bias_hh[total - params.hidden] = narrow(sum);

@@ -8,11 +8,12 @@
 // Cost: reads R * C and writes PR * PC elements.
 // Limits: vectors of all below 2^31; offsets 64-bit. R = PR = 0 for no matrix.
 // Order: none: a thread writes one vector.
-#include "ecornn/common/dtypes.cuh"
+#include "ecornn/common/element_vector.cuh"
 
 constexpr int THREADS = 256, VALUES = ELEMENTS_PER_VECTOR;
 
 typedef long long index;
+typedef ElementVector<VALUES> Vector;
 
 struct Matrix {
     const scalar_t *rows, *above;
@@ -25,10 +26,6 @@ struct Params {
     Matrix matrices[MATRICES];
 };
 static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
-
-struct alignas(16) Vector {
-    scalar_t values[VALUES];
-};
 
 // Writes one vector of a matrix's copy.
 __device__ inline void copy_vector(const Matrix& matrix, int vector) {

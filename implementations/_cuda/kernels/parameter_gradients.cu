@@ -17,8 +17,8 @@
 //   2. A chunk is stored to one of two buffers. Before it is overwritten every thread has passed the barrier of the chunk between.
 //   3. A block reads the sums of others after a cluster_sync; before the next one none of them ends.
 #include "ecornn/common/ceil_div.cuh"
-#include "ecornn/common/dtypes.cuh"
-#include "ecornn/ptx/cluster.cuh"
+#include "ecornn/common/cluster_sum.cuh"
+#include "ecornn/common/element_vector.cuh"
 
 constexpr int THREADS = 256, TILE = 64, CHUNK = 16, PART = 4;
 constexpr int LANES = TILE / PART;  // threads of a row of the tile
@@ -27,6 +27,7 @@ constexpr int FETCHES = ceil_div(CHUNK * VECTORS, THREADS);  // of a thread, of 
 static_assert(THREADS == LANES * LANES && TILE % BLOCKS == 0 && TILE % VALUES == 0, "the tile's division");
 
 typedef long long index;
+typedef ElementVector<VALUES> Vector;
 
 struct SharedStorage {
     union {
@@ -45,10 +46,6 @@ struct Params {
     int rows, batch, columns, hidden, width, directions;
 };
 static_assert(sizeof(Params) == PARAMS_BYTES, "the host packs other parameters");
-
-struct alignas(VALUES * sizeof(scalar_t)) Vector {
-    scalar_t values[VALUES];
-};
 
 // What a thread reads of a factor's row at once.
 struct alignas(PART * sizeof(float)) Part {
@@ -135,14 +132,6 @@ __device__ inline void multiply_chunk(float (&sums)[PART][PART], const SharedSto
     }
 }
 
-// Adds what the blocks of the cluster have at one address of their shared memory.
-__device__ inline float sum_of_blocks(const float* place) {
-    float sum = 0;
-#pragma unroll
-    for (int block = 0; block < BLOCKS; block++) sum += ld_shared_cluster(map_shared_rank(smem_addr(place), block));
-    return sum;
-}
-
 // Adds the blocks' sums of this block's rows of the tile and writes them.
 __device__ inline void write_tile(SharedStorage& shared, const Params& params, const Tile& tile) {
     constexpr int OWN_ROWS = TILE / BLOCKS, STEP = THREADS / TILE;
@@ -152,13 +141,13 @@ __device__ inline void write_tile(SharedStorage& shared, const Params& params, c
     for (int i = 0; i < OWN_ROWS; i += STEP) {
         const int own = block_rank_in_cluster() * OWN_ROWS + i + threadIdx.x / TILE, row = tile.row + own;
         if (row >= params.columns || column >= width) continue;
-        const float sum = sum_of_blocks(&shared.block_sums[own][threadIdx.x % TILE]);
+        const float sum = cluster_sum<BLOCKS>(&shared.block_sums[own][threadIdx.x % TILE]);
         gradient[((index)tile.direction * params.columns + row) * width + column] = narrow(sum);
     }
     const int row = tile.row + threadIdx.x;
     if (tile.column == 0 && block_rank_in_cluster() == 0 && threadIdx.x < TILE && row < params.columns) {
         scalar_t* of_bias = tile.is_of_states ? params.d_bias_hh : params.d_bias_ih;
-        of_bias[tile.direction * params.columns + row] = narrow(sum_of_blocks(&shared.bias_sums[threadIdx.x]));
+        of_bias[tile.direction * params.columns + row] = narrow(cluster_sum<BLOCKS>(&shared.bias_sums[threadIdx.x]));
     }
 }
 
