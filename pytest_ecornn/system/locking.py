@@ -32,7 +32,7 @@ class MachineLock:
     """
 
     def __init__(self, path: Path | None = None):
-        self.path = path or _default_path()
+        self.path = path or default_path()
         self._turnstile = self.path.with_name(self.path.name + ".turnstile")
         self._is_held = False
         self.waiting: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -120,6 +120,7 @@ def _open(path: Path) -> int:
         raise file_locks.LockError(f"{error}; remove it, or set TMPDIR to a folder of your own: {_PURPOSE}") from error
 
 
-def _default_path() -> Path:
+def default_path(part: str = "") -> Path:
+    """Returns where the user's lock of this machine lies, or that of a part of the machine, as one of its GPUs."""
     user = os.getuid() if sys.platform != "win32" else "all"
-    return Path(tempfile.gettempdir()) / f"pytest-ecornn-{user}.lock"
+    return Path(tempfile.gettempdir()) / f"pytest-ecornn-{user}{part and f'-{part}'}.lock"

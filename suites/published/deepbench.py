@@ -43,7 +43,7 @@ def make_plan(training: ProblemTimes, inference: ProblemTimes, pruned: ProblemTi
 
 def _section(times: ProblemTimes, render: Callable[..., str], figures: Callable[..., dict[str, str]], share: float) -> Section:
     named: Any = {"render": partial(render, times), "figures": partial(figures, times)}
-    return Section(times.measure, **named, row=Row, is_resumable=True, groups=times.groups, share=share)
+    return Section(times.measure, **named, row=Row, is_resumable=True, groups=times.groups, share=share, is_sharded=True)
 
 
 PLAN = make_plan(TRAINING, INFERENCE, PRUNED)

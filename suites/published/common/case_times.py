@@ -5,7 +5,7 @@ By the harness's own clocks and arms, as a row of `pytest --ecornn-bench` is mea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,8 +17,10 @@ from pytest_ecornn.measurement.measurement import Arm, Timeable, gc_disabled
 from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.measurement.replay import MAX_CALL_SECONDS, GraphArm, graph_arms
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
-from pytest_ecornn.suites.published.common.parted import measure_rest
+from pytest_ecornn.suites.published.common.device_lock import device_lock
+from pytest_ecornn.suites.published.common.item_rows import measure_rest
 from pytest_ecornn.suites.published.common.verified import failure_text, prepared
+from pytest_ecornn.system.locking import MachineLock
 from pytest_ecornn.verification.verification import Candidate, expected
 
 CALLED, REPLAYED = "as called", "graph replay"
@@ -57,7 +59,9 @@ class TimedComparison:
 
     needed: the one without which a case is of no interest, and the others are not timed; none where empty. called: which cases
     are timed as called too, beside replayed; those of a CPU always are. times_long_calls: so are cases that have too long calls
-    for a replay.
+    for a replay. timed_in_build: names of those that time others when they are built.
+
+    Several processes may share a device: they verify side by side, and time one at a time.
     """
 
     names: Sequence[str]
@@ -65,6 +69,7 @@ class TimedComparison:
     needed: str = ""
     called: Callable[[Case], bool] = lambda case: True
     times_long_calls: bool = False
+    timed_in_build: Collection[str] = ()
 
     def rows(self, cases: Iterable[Case], deadline: float, earlier: Sequence[Row] = ()) -> Iterator[Row]:
         """Earlier rows, then one for each other case; of those that begin after `deadline`, or fail, the reason alone."""
@@ -74,14 +79,20 @@ class TimedComparison:
         return Row(case, {way: dict.fromkeys(self.names, Cell(why)) for way in TIMING_MODES})
 
     def _row(self, case: Case) -> Row:
+        lock = device_lock(case.device)
         with gc_disabled():
-            return self._times(case, self._prepared(case))
+            candidates = self._prepared(case, lock)
+            with lock.exclusive():
+                return self._times(case, candidates)
 
-    def _prepared(self, case: Case) -> dict[str, Candidate | str]:
-        first = prepared(case, [self.needed] if self.needed else [])
-        if isinstance(first.get(self.needed), str):
-            return {**dict.fromkeys(self.names, f"not timed, as {self.needed} was not"), **first}
-        return first | prepared(case, [name for name in self.names if name not in first])
+    def _prepared(self, case: Case, lock: MachineLock) -> dict[str, Candidate | str]:
+        found: dict[str, Candidate | str] = {}
+        for name in sorted(self.names, key=lambda name: name != self.needed):
+            with lock.exclusive() if name in self.timed_in_build else lock.shared():
+                found |= prepared(case, [name])
+            if name == self.needed and isinstance(found[name], str):
+                return {**dict.fromkeys(self.names, f"not timed, as {self.needed} was not"), **found}
+        return found
 
     def _times(self, case: Case, candidates: Mapping[str, Candidate | str]) -> Row:
         pool = InputPool(case)

@@ -9,15 +9,14 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
-
-import torch
+from typing import Any
 
 from pytest_ecornn.reporting.markdown_syntax import document, escape
+from pytest_ecornn.results.shard import Shard, shard_argument
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published.common import runs
 from pytest_ecornn.suites.published.common.optional import NOT_REACHED, reason
@@ -25,38 +24,7 @@ from pytest_ecornn.suites.published.common.rebuilt import from_json
 from pytest_ecornn.suites.published.common.runs import Run
 from pytest_ecornn.system import machine, memory
 
-Item = TypeVar("Item")
-Row = TypeVar("Row")
 _SAME = ("commit", "dirty", "version", "packages")  # of two machines, for rows of one to stand in the other's report
-
-
-def measure_each(
-    items: Iterable[Item], deadline: float, row: Callable[[Item], Row], without: Callable[[Item, str], Row]
-) -> Iterator[Row]:
-    """A row for each; of those that begin after `deadline` (of time.monotonic), or fail, one `unmeasured_row`, with why."""
-    for item in items:
-        if time.monotonic() >= deadline:
-            yield without(item, NOT_REACHED)
-            continue
-        try:
-            yield row(item)
-        except Exception as error:  # one row's failure must not end the others' measurement
-            yield without(item, reason(error))
-        torch.cuda.empty_cache()
-
-
-def measure_rest(
-    items: Iterable[Item],
-    earlier: Sequence[Row],
-    item_of: Callable[[Row], Item | None],
-    deadline: float,
-    row: Callable[[Item], Row],
-    without: Callable[[Item, str], Row],
-) -> Iterator[Row]:
-    """Earlier rows, then those of the items that none of them is of, as `measure_each` makes them."""
-    yield from earlier
-    measured = {item_of(one) for one in earlier}
-    yield from measure_each([item for item in items if item not in measured], deadline, row, without)
 
 
 @dataclass(frozen=True)
@@ -64,7 +32,8 @@ class Section:
     """`measure` takes a deadline of time.monotonic and makes rows. share: of the time allowed, what is left of it goes on.
 
     row: their type, where a later run may take them over. is_resumable: `measure` is given those rows and makes the others.
-    groups: names of shares of such a part that can be asked for alone; then `measure` is given, last, which.
+    groups: names of shares of such a part that can be asked for alone; then `measure` is given, last, which. is_sharded: it
+    takes a Shard of the cases too, as `shard`.
     """
 
     measure: Callable[..., Iterator[Any]]
@@ -74,9 +43,11 @@ class Section:
     row: type | None = None
     is_resumable: bool = False
     groups: tuple[str, ...] = ()
+    is_sharded: bool = False
 
-    def rows(self, deadline: float, earlier: Sequence[Any], groups: Sequence[str]) -> Iterator[Any]:
-        return self.measure(deadline, *([earlier] if self.is_resumable else []), *([groups] if self.groups else []))
+    def rows(self, deadline: float, earlier: Sequence[Any], groups: Sequence[str], shard: Shard | None) -> Iterator[Any]:
+        given = [*([earlier] if self.is_resumable else []), *([groups] if self.groups else [])]
+        return self.measure(deadline, *given, **({"shard": shard} if shard else {}))
 
 
 @dataclass(frozen=True)
@@ -90,7 +61,9 @@ class ReportPlan:
     order: Sequence[str]
     seconds: float
 
-    def run(self, folder: Path, seconds: float, names: Sequence[str], resumed: Path | None = None) -> None:
+    def run(
+        self, folder: Path, seconds: float, names: Sequence[str], resumed: Path | None = None, shard: Shard | None = None
+    ) -> None:
         """The parts or groups named, the report written after each row. resumed: the JSON file of an earlier run."""
         start = time.monotonic()
         report = Report(self, machine.fingerprint(Path.cwd()), memory.configure_malloc())
@@ -98,7 +71,7 @@ class ReportPlan:
         asked = self._asked(names)
         measured = {name: [row for row in rows if not _is_late(row)] for name, rows in earlier.items()}
         report.rows = {name: list(rows) for name, rows in earlier.items() if name not in asked}
-        report.runs.append(Run.start(names))
+        report.runs.append(Run.start(names, shard))
 
         def write(name: str, done: str) -> None:
             report.runs[-1] = replace(report.runs[-1], seconds=time.monotonic() - start)
@@ -107,12 +80,12 @@ class ReportPlan:
 
         for name, deadline in self.deadlines(start, seconds, asked).items():
             try:
-                rows = self.parts[name].rows(deadline, measured.get(name, ()), asked[name])
+                rows = self.parts[name].rows(deadline, measured.get(name, ()), asked[name], shard)
                 _fill(report.rows.setdefault(name, []), rows, partial(write, name))
             except Exception as error:
                 report.ended[name] = reason(error)
                 write(name, f"ended early: {report.ended[name]}")
-            if len(asked[name]) < len(self.parts[name].groups):  # the others' rows that were not reached stay
+            if shard or len(asked[name]) < len(self.parts[name].groups):  # the others' rows that were not reached stay
                 late = [row for row in earlier.get(name, ()) if _is_late(row)]
                 report.rows[name] = _merge_rows(report.rows.get(name, []), late, name)
                 report.write(folder)
@@ -175,14 +148,16 @@ class ReportPlan:
         """The command, which takes the given options as well. Returns its exit code."""
         parser = self._parser(description, options)
         given = parser.parse_args(arguments)
-        if given.join and (given.parts or given.resume):
-            parser.error(f"--join and {'--parts' if given.parts else '--resume'} exclude each other")
+        names = given.parts or list(self.parts)
+        if given.join and (one := next((one for one in ("parts", "resume", "shard") if getattr(given, one)), "")):
+            parser.error(f"--join and --{one} exclude each other")
+        if given.shard and (whole := [name for name in self._asked(names) if not self.parts[name].is_sharded]):
+            parser.error(f"--shard: expected parts that have cases to share, got {', '.join(whole)}")
         try:
             if given.join:
                 self.join(given.output, given.join)
                 return 0
-            names = given.parts or list(self.parts)
-            return exit_code(parser.prog, lambda: self.run(given.output, given.seconds, names, given.resume))
+            return exit_code(parser.prog, lambda: self.run(given.output, given.seconds, names, given.resume, given.shard))
         except (OSError, ValueError) as error:
             parser.error(str(error))
 
@@ -193,7 +168,10 @@ class ReportPlan:
         groups = {group: f"{group} is of {name}" for name, part in self.parts.items() for group in part.groups}
         help_text = "; ".join(["all of them unless given", *groups.values()])
         parser.add_argument("--parts", nargs="+", choices=[*self.parts, *groups], help=help_text)
-        parser.set_defaults(resume=None, join=None)
+        parser.set_defaults(resume=None, join=None, shard=None)
+        if any(part.is_sharded for part in self.parts.values()):
+            help_text = "measures one of N shares of the cases, as processes on one or several GPUs do at the same time"
+            parser.add_argument("--shard", type=shard_argument, metavar="I/N", help=help_text)
         if any(part.row for part in self.parts.values()):
             help_text = (
                 "a JSON file of this report, whose rows are taken over: parts not named, and of some parts what was measured"

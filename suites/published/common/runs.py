@@ -5,27 +5,35 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 
 import torch
 
+from pytest_ecornn.results.shard import Shard
+from pytest_ecornn.suites.published.common.device_lock import gpu_id
 from pytest_ecornn.suites.published.common.rebuilt import from_json
 
 
 @dataclass(frozen=True)
 class Run:
-    """The run of a process. parts: as asked. began: by time.time, 0 if unknown. gpu: distinguishes GPUs without naming them."""
+    """The run of a process. parts: as asked. began: by time.time, 0 if unknown. gpu: distinguishes GPUs without naming them.
+
+    shard: I/N where it measured one of N shares of the cases.
+    """
 
     parts: list[str]
     seconds: float = 0.0
     began: float = 0.0
     gpu: str = ""
+    shard: str = ""
 
     @classmethod
-    def start(cls, parts: Sequence[str]) -> Run:
-        uuid = str(torch.cuda.get_device_properties(0).uuid) if torch.cuda.is_available() else ""
-        return cls(list(parts), began=time.time(), gpu=sha256(uuid.encode()).hexdigest()[:8])
+    def start(cls, parts: Sequence[str], shard: Shard | None = None) -> Run:
+        gpu = gpu_id() if torch.cuda.is_available() else ""
+        return cls(list(parts), began=time.time(), gpu=gpu, shard=str(shard or ""))
+
+    def __str__(self) -> str:
+        return ", ".join(self.parts)
 
     def is_beside(self, other: Run) -> bool:
         """Whether another run went on at the same time, as far as that is known."""
@@ -49,6 +57,6 @@ def describe(runs: Sequence[Run]) -> str:
         text += f", with rows of {before:.0f} s before"
     if apart := [run for run in runs if any(map(run.is_beside, runs))]:
         gpus = len({run.gpu for run in apart})
-        parts = "; ".join(", ".join(run.parts) for run in apart)
-        text += f"; measured apart at the same time by {len(apart)} processes on {gpus} GPU{'s' * (gpus > 1)}: {parts}"
+        text += f"; measured apart at the same time by {len(apart)} processes on {gpus} GPU{'s' * (gpus > 1)}"
+        text += f": {'; '.join(dict.fromkeys(map(str, apart)))}"
     return text

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_ecornn.contract import Case
+from pytest_ecornn.results.shard import Shard
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published.common.case_times import CALLED, Row, TimedComparison, precision_of, timing_mode
 from pytest_ecornn.suites.published.deepbench_parts.problems import Problem
@@ -68,15 +69,21 @@ class ProblemTimes:
         return Case(cell=problem.cell, steps=problem.steps, batch=problem.batch, hidden_size=problem.hidden, input_size=INPUTS,
                     device=self.device, **vars(variant))  # fmt: skip
 
-    def cases(self, groups: Collection[str] = ()) -> list[Case]:
-        """Returns each case of the groups once, of all where none are named: small ones first, applications in turn."""
+    def cases(self, groups: Collection[str] = (), shard: Shard | None = None) -> list[Case]:
+        """Returns each case of the groups and the shard once, of all groups where none are named.
+
+        Small ones come first, applications in turn.
+        """
         wanted = groups or self.groups
         cases = (self.case(problem, variant) for problem in in_turn(self.problems) for variant in self.variants)
-        return [case for case in dict.fromkeys(cases) if self._group(precision_of(case)) in wanted]
+        of_groups = [case for case in dict.fromkeys(cases) if self._group(precision_of(case)) in wanted]
+        return [case for case in of_groups if not shard or shard.has(str(case))]
 
-    def measure(self, deadline: float, earlier: Sequence[Row] = (), groups: Collection[str] = ()) -> Iterator[Row]:
+    def measure(
+        self, deadline: float, earlier: Sequence[Row] = (), groups: Collection[str] = (), shard: Shard | None = None
+    ) -> Iterator[Row]:
         """Earlier rows, then one for each other case: of what begins after `deadline` (of time.monotonic) the reason."""
-        return self.comparison.rows(self.cases(groups), deadline, earlier)
+        return self.comparison.rows(self.cases(groups, shard), deadline, earlier)
 
     def rows_of(self, rows: Sequence[Row], application: str, variant: Variant) -> list[tuple[Problem, Row | None]]:
         """Returns the problems of an application, of all where it is empty, each case once, with its row where there is one."""

@@ -9,8 +9,8 @@ from statistics import fmean, stdev
 
 import torch
 
+from pytest_ecornn.suites.published.common.item_rows import measure_rest
 from pytest_ecornn.suites.published.common.optional import reason
-from pytest_ecornn.suites.published.common.parted import measure_rest
 from pytest_ecornn.suites.published.language_model_parts.recurrent_layers import BASELINE, OURS, YARDSTICK
 from pytest_ecornn.suites.published.language_model_parts.throughput import HIDDEN
 from pytest_ecornn.suites.published.language_model_parts.training import PRECISIONS, ModelSizes, Training

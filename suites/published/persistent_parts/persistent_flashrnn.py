@@ -15,7 +15,7 @@ from pytest_ecornn.run.discovery import ImplementationInfo
 from pytest_ecornn.run.items.items import build_and_compare
 from pytest_ecornn.suites.published.common.alternating import Arm, measure_interleaved
 from pytest_ecornn.suites.published.common.bars import MinTarget, format_ratio
-from pytest_ecornn.suites.published.common.parted import measure_each
+from pytest_ecornn.suites.published.common.item_rows import measure_each
 from pytest_ecornn.suites.published.common.verified import call_of, prepared
 from pytest_ecornn.verification.comparison import TensorCheck
 from pytest_ecornn.verification.verification import Candidate

@@ -18,7 +18,7 @@ from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.statistics import median_interval
 from pytest_ecornn.suites.promises import first_use
 from pytest_ecornn.suites.published.common.bars import MaxTarget, interval
-from pytest_ecornn.suites.published.common.parted import measure_each
+from pytest_ecornn.suites.published.common.item_rows import measure_each
 from pytest_ecornn.suites.published.common.verified import call_of, prepared
 from pytest_ecornn.verification.verification import Candidate
 

@@ -12,7 +12,7 @@ from pytest_ecornn.measurement.pool import InputPool
 from pytest_ecornn.reporting.markdown_syntax import document, escape, table
 from pytest_ecornn.results.formatting import significant, size
 from pytest_ecornn.suites.published.common.bars import MaxTarget
-from pytest_ecornn.suites.published.common.parted import measure_each
+from pytest_ecornn.suites.published.common.item_rows import measure_each
 from pytest_ecornn.suites.published.common.verified import prepared
 from pytest_ecornn.suites.published.persistent_parts.persistent_times import BASELINE, LANGUAGE, LONG, OURS
 

@@ -27,7 +27,7 @@ from pytest_ecornn.results.statistics import MIN_PAIRS, median_interval
 from pytest_ecornn.suites.published.common.alternating import Arm, Replay, measure_interleaved
 from pytest_ecornn.suites.published.common.bars import MaxTarget, interval
 from pytest_ecornn.suites.published.common.case_times import precision_of
-from pytest_ecornn.suites.published.common.parted import measure_each
+from pytest_ecornn.suites.published.common.item_rows import measure_each
 from pytest_ecornn.suites.published.common.verified import prepared
 from pytest_ecornn.suites.published.persistent_parts.persistent_floor import floor_us
 

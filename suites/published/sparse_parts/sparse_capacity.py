@@ -10,7 +10,7 @@ from pytest_ecornn.implementations._common.recurrent_problem import Device, Math
 from pytest_ecornn.implementations._cuda.compile import with_index
 from pytest_ecornn.implementations.sparse_persistent_gpu.heuristics import capacity
 from pytest_ecornn.reporting.markdown_syntax import document, table
-from pytest_ecornn.suites.published.common.parted import measure_each
+from pytest_ecornn.suites.published.common.item_rows import measure_each
 
 CELLS, DTYPES, DENSITIES, BATCH = ("rnn_tanh", "gru", "lstm"), ("float32", "float16"), (0.01, 0.05, 0.1, 0.2, 0.3), 4
 LARGE = 2304  # that the paper calls so

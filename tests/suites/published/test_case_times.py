@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -18,9 +19,11 @@ from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import persistent
 from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published.common.case_times import CALLED, NOT_CALLED, REPLAYED, TIMING_MODES, Cell, TimedComparison
+from pytest_ecornn.suites.published.common.item_rows import measure_each
 from pytest_ecornn.suites.published.common.optional import NOT_REACHED
-from pytest_ecornn.suites.published.common.parted import ReportPlan, Section, measure_each
+from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
 from pytest_ecornn.suites.published.common.rebuilt import from_json
+from pytest_ecornn.system.locking import MachineLock
 from pytest_ecornn.verification.verification import Candidate
 from tests.helpers.studies import SMALL, Inner, Outer
 
@@ -74,6 +77,30 @@ def test_nobody_is_timed_where_the_one_that_is_needed_does_not_run() -> None:
         "sequential": Cell("not timed, as cudnn was not"),
         "cudnn": Cell("cuDNN runs on a CUDA device"),
     }
+
+
+class Lock(MachineLock):
+    """Records how the lock was held, and what was done meanwhile."""
+
+    events: ClassVar[list[str]] = []
+
+    @contextmanager
+    def _held(self, alone: bool) -> Iterator[None]:
+        self.events.append("alone" if alone else "shared")
+        with super()._held(alone):
+            yield
+
+
+def test_processes_share_a_device_to_verify_and_have_it_alone_to_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def noting(event: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given, **named: Lock.events.append(event) or function(*given, **named)
+
+    monkeypatch.setattr(case_times, "device_lock", lambda device: Lock(tmp_path / device))
+    monkeypatch.setattr(case_times, "prepared", noting("verified", case_times.prepared))
+    monkeypatch.setattr(case_times.measurement, "measure", noting("timed", case_times.measurement.measure))
+    comparison = TimedComparison(("torch_cpu", "sequential"), ("sequential",), timed_in_build=("sequential",))
+    assert [row.cells[CALLED]["torch_cpu"].reason for row in comparison.rows([SMALL], float("inf"))] == [""]
+    assert Lock.events == ["shared", "verified", "alone", "verified", "alone", "timed"]
 
 
 def test_each_item_has_a_row_whatever_happens_to_it() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_ecornn.results.shard import Shard
 from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import persistent
 from pytest_ecornn.suites.published.common import parted, runs
@@ -24,9 +26,11 @@ GROUPS = {"short": ["a", "b"], "long": ["c"]}
 ONE, OTHER = Run(["short", "other"], 240.0, 1000.0, "x"), Run(["long"], 481.0, 1001.0, "y")
 
 
-def measure(deadline: float, earlier: Sequence[Outer] = (), groups: Sequence[str] = ()) -> Iterator[Outer]:
+def measure(
+    deadline: float, earlier: Sequence[Outer] = (), groups: Sequence[str] = (), shard: Shard | None = None
+) -> Iterator[Outer]:
     yield from earlier
-    for label in (label for group in groups for label in GROUPS[group]):
+    for label in (label for group in groups for label in GROUPS[group] if not shard or shard.has(label)):
         if label not in [row.label for row in earlier]:
             yield Outer(label, (1.0, 1.0, 1.0))
 
@@ -44,7 +48,7 @@ PLAN = ReportPlan(
     "Some",
     1,
     {
-        "times": Section(measure, labels, 0.5, row=Outer, is_resumable=True, groups=tuple(GROUPS)),
+        "times": Section(measure, labels, 0.5, row=Outer, is_resumable=True, groups=tuple(GROUPS), is_sharded=True),
         "other": Section(other, labels, 0.5, row=Outer),
     },
     ("times", "other"),
@@ -87,11 +91,33 @@ def test_the_command_takes_groups_and_joins_without_a_gpu(tmp_path: Path, monkey
     assert labels_of(tmp_path / "all") == {"times": ["a", "b", "c"], "other": ["d"]}
 
 
-@pytest.mark.parametrize("given", [["--parts", "long"], ["--resume", "some.json"]])
+@pytest.mark.parametrize("given", [["--parts", "long"], ["--resume", "some.json"], ["--shard", "1/2"]])
 def test_what_is_joined_is_whole(given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         PLAN.main("", ["--output", str(tmp_path / "all"), "--join", str(tmp_path), *given])
     assert f"--join and {given[0]}" in capsys.readouterr().err
+
+
+def test_shards_share_out_a_part_and_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parted, "exit_code", lambda program, measure: measure() or 0)
+    folders = [tmp_path / str(number) for number in (1, 2, 3)]
+    for number, folder in enumerate(folders, 1):
+        assert PLAN.main("", ["--output", str(folder), "--parts", "times", "--shard", f"{number}/3"]) == 0
+    shared = [labels_of(folder)["times"] for folder in folders]
+    assert sorted(chain.from_iterable(shared)) == ["a", "b", "c"]
+    assert sum(map(bool, shared)) > 1
+    assert [run["shard"] for folder in folders for run in read(folder)["runs"]] == ["1/3", "2/3", "3/3"]
+    PLAN.join(tmp_path / "all", folders)
+    assert sorted(labels_of(tmp_path / "all")["times"]) == ["a", "b", "c"]
+
+
+def test_what_has_no_cases_is_not_sharded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        PLAN.main("", ["--output", str(tmp_path), "--shard", "1/2"])
+    assert "--shard: expected parts that have cases to share, got other" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        PLAN.main("", ["--output", str(tmp_path), "--parts", "times", "--shard", "3/2"])
+    assert "argument --shard: expected I/N, I from 1 to N, got 3/2" in capsys.readouterr().err
 
 
 def test_a_report_that_is_not_there_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,7 +217,8 @@ def test_the_committed_report_is_read_and_written_as_it_was(tmp_path: Path) -> N
     persistent.PLAN.join(tmp_path, [COMMITTED])
     found, written = (json.loads((folder / "persistent.json").read_text()) for folder in (COMMITTED, tmp_path))
     assert as_rows(written.pop("rows")) == as_rows(found.pop("rows"))
-    assert {name: written[name] for name in found} == found
+    assert runs.of_report(written) == runs.of_report(found)
+    assert {name: written[name] for name in found if name != "runs"} == {name: found[name] for name in found if name != "runs"}
     assert heads(tmp_path) == heads(COMMITTED)
 
 
