@@ -7,36 +7,30 @@ and gradients are the candidates' to leave alone: they run on tensors of their o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import ceil
-from statistics import median
 from threading import Thread
 from typing import Any
 
 import torch
 
 from pytest_ecornn.autotune.decision import Timing
+from pytest_ecornn.autotune.probed_call import ProbedCall
 from pytest_ecornn.system.gpu_others import GpuOthers
-from pytest_ecornn.system.graphs import discard_graph
 
 BUDGET_MS = 50.0  # of all timed calls, or BUDGET_CALLS calls of the fastest candidate if they take longer
 BUDGET_CALLS = 6
 _MAX_EXACT_STEPS = 96  # longer problems are timed at these two lengths; torch's choice of an algorithm depends on T below 40
 _PROBED_STEPS = (48, 96)
 _MAX_ROUNDS = 6
-_BLOCK_US = 1000.0
-_MAX_BLOCK = 16
-_SHORT_US = 2000.0
-_NEVER_US = 1e9  # of a graph that there is not
 _AIM = 0.75  # of the budget, as a round may take longer than the one before
 _HOPELESS, _HOPELESS_ON_HOST = 2.0, 4.0  # times the fastest's time; no graph made a call that much faster beside another's
 _CLEAR = 1.3
-_DEVICE_BOUND, _MIN_DEVICE_BOUND_US = 1.3, 4e3  # a call's time over the host's, and at least
 _MAX_SPREAD = {"cuda": 1.25, "cpu": 2.0}  # median over least of a candidate's samples on a quiet machine
 _MAX_OTHERS = 0.05  # other processes' share of the GPU
 _MAX_REASON_CHARS = 200
+CallsByName = dict[str, list[ProbedCall]]  # a candidate's, one a length
 
 
 @dataclass(frozen=True)
@@ -93,11 +87,11 @@ def _measure(
     candidates: Sequence[Candidate], steps: int, lengths: Sequence[int], device: torch.device, captures: bool
 ) -> Measurement:
     result, others = Measurement(), GpuOthers(str(device), seconds_before=1.0)
-    arms: dict[str, list[_Arm]] = {}
+    arms: CallsByName = {}
     start = time.perf_counter()
     for candidate in candidates:
         with _failure_recorded(result, candidate.name):
-            arms[candidate.name] = [_Arm(candidate.make_call(length), device) for length in lengths]
+            arms[candidate.name] = [ProbedCall(candidate.make_call(length), device) for length in lengths]
     result.compile_ms = _elapsed_ms(start)
     start = time.perf_counter()
     rivals = _warm_up(arms, len(lengths), result)
@@ -113,22 +107,35 @@ def _measure(
     return result
 
 
-def _warm_up(arms: dict[str, list[_Arm]], lengths: int, result: Measurement) -> list[str]:
+def _warm_up(arms: CallsByName, lengths: int, result: Measurement) -> list[str]:
     """Warms all candidates up at one length, then those that are not hopeless at the next; returns the latter."""
     rivals = list(arms)
     for i in range(lengths):
-        for name in rivals:
-            with _failure_recorded(result, name):
-                arms[name][i].warm_up()
-            if name in result.failures:
-                del arms[name]
-        rivals = _rivals({name: arms[name][i] for name in rivals if name in arms})
+        _call_each(arms, rivals, i, ProbedCall.warm_up, result)
+        here = {name: arms[name][i] for name in rivals if name in arms}
+        _call_each(arms, here.keys() - set(_rivals(here)), i, ProbedCall.repeat, result)
+        rivals = _rivals({name: here[name] for name in here if name in arms})
         for name in arms.keys() - set(rivals):
             del arms[name][i + 1 :]
     return rivals
 
 
-def _rivals(arms: Mapping[str, _Arm]) -> list[str]:
+def _call_each(
+    arms: CallsByName,
+    names: Iterable[str],
+    length: int,
+    call: Callable[[ProbedCall], None],
+    result: Measurement,
+) -> None:
+    """Calls a method of the candidates' arms at one length. A candidate that fails there is out."""
+    for name in names:
+        with _failure_recorded(result, name):
+            call(arms[name][length])
+        if name in result.failures:
+            del arms[name]
+
+
+def _rivals(arms: Mapping[str, ProbedCall]) -> list[str]:
     """Candidates worth more than the one call that warmed them up: not those that are far slower as a graph too."""
     least_us = min((arm.called_us for arm in arms.values()), default=0.0)
     return [
@@ -138,7 +145,7 @@ def _rivals(arms: Mapping[str, _Arm]) -> list[str]:
     ]
 
 
-def _time_rounds(arms: dict[str, list[_Arm]], start: float, scale: float, result: Measurement) -> None:
+def _time_rounds(arms: CallsByName, start: float, scale: float, result: Measurement) -> None:
     """Alternating blocks until the budget is spent. scale: T over the longest timed length. What fails takes part no more."""
     round_ms = sum(arm.blocks_us for of_name in arms.values() for arm in of_name) / 1e3
     for number in range(_MAX_ROUNDS):
@@ -158,13 +165,13 @@ def _time_rounds(arms: dict[str, list[_Arm]], start: float, scale: float, result
         round_ms = _elapsed_ms(start) - before
 
 
-def _is_clear(arms: Sequence[_Arm]) -> bool:
+def _is_clear(arms: Sequence[ProbedCall]) -> bool:
     """Whether one sample of each is enough: the second fastest is far slower, as called and on the device."""
     columns = sorted(arm.called_us for arm in arms), sorted(arm.device_us for arm in arms)
     return all(times_us[1] > _CLEAR * times_us[0] for times_us in columns)
 
 
-def _extrapolated(arms: Sequence[_Arm], lengths: Sequence[int], steps: int) -> Timing:
+def _extrapolated(arms: Sequence[ProbedCall], lengths: Sequence[int], steps: int) -> Timing:
     """The timing at T steps: on the device proportional to T, as called never less.
 
     As called a step more takes as long as between the two lengths.
@@ -179,95 +186,6 @@ def _extrapolated(arms: Sequence[_Arm], lengths: Sequence[int], steps: int) -> T
 def _linear(times_us: Sequence[float], lengths: Sequence[int], steps: int) -> float:
     slope = max(0.0, times_us[1] - times_us[0]) / (lengths[1] - lengths[0])
     return times_us[1] + slope * (steps - lengths[1])
-
-
-class _Arm:
-    """A candidate at one length: its call, its graph and the samples of both, in us a call."""
-
-    def __init__(self, call: Callable[[], object], device: torch.device):
-        self._call, self._device = call, device
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._called: list[float] = []
-        self._replayed: list[float] = []
-        self._block_us(call, 1)  # which compiles what is compiled at the first call
-
-    def warm_up(self) -> None:
-        """Makes one call, the first sample, and a few more of a short one, whose first calls take longer."""
-        start = time.perf_counter()
-        self._call()
-        self._host_us = (time.perf_counter() - start) * 1e6
-        self._synchronize()
-        self._called.append((time.perf_counter() - start) * 1e6)
-        if self._called[0] < _SHORT_US:
-            self._called.append(self._block_us(self._call, 3))
-
-    @property
-    def is_device_bound(self) -> bool:
-        """Whether the device works for so long that the host waits for it: then a graph is about as fast as the call."""
-        return self.called_us > max(_DEVICE_BOUND * self._host_us, _MIN_DEVICE_BOUND_US)
-
-    def capture(self, pool: Any) -> None:
-        """Captures the call, unless a graph of it would only be as fast. What cannot be captured never wins on the device."""
-        if self.is_device_bound:
-            return
-        try:
-            self._graph = _capture(self._call, pool, self._device)
-            self._replayed.append(self._block_us(self._graph.replay, 1))
-        except Exception:
-            self._graph, self._replayed = None, [_NEVER_US]
-
-    @property
-    def blocks_us(self) -> float:
-        """Estimated us of `run_blocks`."""
-        columns = (self.called_us, self.device_us)[: 1 + (self._graph is not None)]
-        return sum(_calls_per_block(call_us) * call_us for call_us in columns)
-
-    def run_blocks(self) -> None:
-        self._called.append(self._block_us(self._call, _calls_per_block(self.called_us)))
-        if self._graph is not None:
-            self._replayed.append(self._block_us(self._graph.replay, _calls_per_block(self.device_us)))
-
-    @property
-    def called_us(self) -> float:
-        return min(self._called)
-
-    @property
-    def device_us(self) -> float:
-        return min(self._replayed) if self._replayed else self.called_us
-
-    @property
-    def spreads(self) -> list[float]:
-        """Median over least of the samples that other work on the device disturbs."""
-        samples = self._replayed or self._called
-        return [median(samples) / min(samples)] if len(samples) > 2 else []
-
-    def _block_us(self, call: Callable[[], object], count: int) -> float:
-        start = time.perf_counter()
-        for _ in range(count):
-            call()
-        self._synchronize()
-        return (time.perf_counter() - start) * 1e6 / count
-
-    def _synchronize(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.current_stream().synchronize()
-
-
-def _calls_per_block(call_us: float) -> int:
-    return min(_MAX_BLOCK, ceil(_BLOCK_US / call_us))
-
-
-def _capture(call: Callable[[], object], pool: Any, device: torch.device) -> torch.cuda.CUDAGraph:
-    """A graph of the call. All of a measurement share a pool: each replay writes before it reads."""
-    graph = torch.cuda.CUDAGraph()
-    try:
-        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-        call()
-        graph.capture_end()
-    except BaseException:
-        discard_graph(graph, pool, torch.cuda.current_device())
-        raise
-    return graph
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ecornn.autotune import Candidate, timing
+from pytest_ecornn.autotune import Candidate, probed_call
 from pytest_ecornn.autotune.timing import measure, probe_lengths
 
 CPU = torch.device("cpu")
@@ -20,7 +20,7 @@ def sleeps(ms: float) -> Callable[[], None]:
     return lambda: time.sleep(ms / 1e3)
 
 
-def arm(ms: float, monkeypatch: pytest.MonkeyPatch, replay_ms: float | None) -> Any:
+def timed_call(ms: float, monkeypatch: pytest.MonkeyPatch, replay_ms: float | None) -> Any:
     """An arm of a call and its graph, None for a call that cannot be captured."""
 
     def capture(*given: Any) -> SimpleNamespace:
@@ -28,8 +28,8 @@ def arm(ms: float, monkeypatch: pytest.MonkeyPatch, replay_ms: float | None) -> 
             raise RuntimeError("operation not permitted when stream is capturing")
         return SimpleNamespace(replay=sleeps(replay_ms))
 
-    monkeypatch.setattr(timing, "_capture", capture)
-    made = timing._Arm(sleeps(ms), CPU)
+    monkeypatch.setattr(probed_call, "_capture", capture)
+    made = probed_call.ProbedCall(sleeps(ms), CPU)
     made.warm_up()
     made.capture(None)
     made.run_blocks()
@@ -37,12 +37,12 @@ def arm(ms: float, monkeypatch: pytest.MonkeyPatch, replay_ms: float | None) -> 
 
 
 def test_a_graph_is_timed_beside_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = arm(1.0, monkeypatch, 0.3)
+    made = timed_call(1.0, monkeypatch, 0.3)
     assert 300 <= made.device_us < 900 < made.called_us
 
 
 def test_what_cannot_be_captured_never_wins_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = arm(1.0, monkeypatch, None)
+    made = timed_call(1.0, monkeypatch, None)
     assert made.device_us > 1e8
     assert 1000 <= made.called_us < 5000
 
@@ -64,6 +64,29 @@ def test_a_hopeless_candidate_is_called_twice() -> None:
 
     measure([Candidate("a", lambda steps: sleeps(1.0)), Candidate("b", lambda steps: slow)], 4, (4,), CPU, captures=False)
     assert len(calls) == 2  # the first, which would compile, and the one that warms up
+
+
+def test_a_candidate_is_not_hopeless_for_one_slow_sample() -> None:
+    durations = iter([0.0, 0.008])  # of the first call, and of the one that warms up
+
+    def disturbed() -> None:
+        time.sleep(next(durations, 0.0005))
+
+    candidates = [Candidate("a", lambda steps: sleeps(1.0)), Candidate("b", lambda steps: disturbed)]
+    timings = measure(candidates, 4, (4,), CPU, captures=False).timings
+    assert timings["b"].called_us < timings["a"].called_us
+
+
+def test_a_candidate_that_fails_when_it_is_called_again_is_out() -> None:
+    durations = iter([0.0, 0.008])
+
+    def failing() -> None:
+        time.sleep(next(durations))
+
+    candidates = [Candidate("a", lambda steps: sleeps(1.0)), Candidate("b", lambda steps: failing)]
+    result = measure(candidates, 4, (4,), CPU, captures=False)
+    assert list(result.timings) == ["a"]
+    assert "StopIteration" in result.failures["b"]
 
 
 def test_what_is_hopeless_at_the_shorter_length_is_not_timed_at_the_longer() -> None:
