@@ -11,13 +11,18 @@ from typing import Any
 import torch
 
 _UNTIMED = 2  # calls before a block
-_MOST_CALLS = 64  # in a block
+_MAX_CALLS = 64  # in a block
 Calls = Mapping[str, Callable[[], Any]]
 
 
-def sample(calls: Calls, device: torch.device, rounds: int, block_us: float) -> dict[str, list[float]]:
-    """Times in us of each call, one a round, by name. A block lasts about `block_us`, one call at least."""
-    counts = {name: _calls_per_block(call, device, block_us) for name, call in calls.items()}
+def sample(
+    calls: Calls, device: torch.device, rounds: int, block_us: float, max_calls: int = _MAX_CALLS, launches: bool = False
+) -> dict[str, list[float]]:
+    """Times in us of each call, one a round, by name. A block lasts about `block_us`, and is of one call to `max_calls`.
+
+    launches: until the calls have returned, not until the device is done.
+    """
+    counts = {name: _calls_per_block(call, device, block_us, max_calls) for name, call in calls.items()}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     order, random = list(calls), Random(0)
     for _ in range(rounds):
@@ -25,20 +30,21 @@ def sample(calls: Calls, device: torch.device, rounds: int, block_us: float) -> 
         for name in order:
             for _ in range(_UNTIMED):
                 calls[name]()
-            samples[name].append(_block_us(calls[name], counts[name], device))
+            samples[name].append(_block_us(calls[name], counts[name], device, launches))
     return samples
 
 
-def _calls_per_block(call: Callable[[], Any], device: torch.device, block_us: float) -> int:
-    return max(1, min(_MOST_CALLS, ceil(block_us / max(_block_us(call, 2, device), 1.0))))
+def _calls_per_block(call: Callable[[], Any], device: torch.device, block_us: float, max_calls: int) -> int:
+    return max(1, min(max_calls, ceil(block_us / max(_block_us(call, 2, device), 1.0))))
 
 
-def _block_us(call: Callable[[], Any], count: int, device: torch.device) -> float:
+def _block_us(call: Callable[[], Any], count: int, device: torch.device, launches: bool = False) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     start = time.perf_counter()
     for _ in range(count):
         call()
+    returned = time.perf_counter()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return (time.perf_counter() - start) * 1e6 / count
+    return ((returned if launches else time.perf_counter()) - start) * 1e6 / count

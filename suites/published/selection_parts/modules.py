@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
 import pytest_ecornn.nn
+from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.suites.published.selection_parts.problems import MIN_CELLS, SelectionProblem
 
 AUTO, BASELINE = "auto", "torch.nn"
@@ -34,6 +36,13 @@ def make_module(problem: SelectionProblem, backend: str, device: torch.device) -
         dtype=getattr(torch, problem.dtype), **options,
     )  # fmt: skip
     return module.train(problem.mode == "training")
+
+
+def precision_set(problem: SelectionProblem) -> AbstractContextManager[None]:
+    """Sets the precision in which cuDNN multiplies float32."""
+    if not torch.cuda.is_available():
+        return nullcontext()
+    return fp32_precision("rnn", "tf32" if problem.precision != "float32" else "ieee")
 
 
 def make_call(problem: SelectionProblem, module: nn.Module, device: torch.device) -> Callable[[], Any]:

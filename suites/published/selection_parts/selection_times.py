@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -12,11 +11,10 @@ from unittest.mock import patch
 import torch
 
 from pytest_ecornn.autotune import Decision, selection, store
-from pytest_ecornn.reference.precision import fp32_precision
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common.alternating import Replay
 from pytest_ecornn.suites.published.common.wall_clock import Calls, sample
-from pytest_ecornn.suites.published.selection_parts.modules import AUTO, backends, make_call, make_module
+from pytest_ecornn.suites.published.selection_parts.modules import AUTO, backends, make_call, make_module, precision_set
 from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
 
 _BLOCK_US = 2500.0
@@ -58,7 +56,7 @@ class SelectionRow:
 
 def run_once(problem: SelectionProblem, device: torch.device) -> None:
     """Runs every backend once, so that its kernels are compiled and stored."""
-    with _precision(problem), patch.object(store, "read", return_value=None), patch.object(store, "write"):
+    with precision_set(problem), patch.object(store, "read", return_value=None), patch.object(store, "write"):
         for backend in backends(problem, device):
             try:
                 make_call(problem, make_module(problem, backend, device), device)()
@@ -71,7 +69,7 @@ def run_once(problem: SelectionProblem, device: torch.device) -> None:
 def measure(problem: SelectionProblem, device: torch.device, confidence: float, rounds: int = ROUNDS) -> SelectionRow:
     """The row of a problem, whose decision is made anew."""
     selection.forget()
-    with _precision(problem), patch.object(store, "read", return_value=None), patch.object(store, "write"):
+    with precision_set(problem), patch.object(store, "read", return_value=None), patch.object(store, "write"):
         auto = make_module(problem, AUTO, device)
         call = make_call(problem, auto, device)
         first_call_ms, first_peak = _first_call(call, device)
@@ -110,14 +108,6 @@ def _ran(notes: str) -> str:
 
 def _name(backend: str) -> str:
     return {"torch": "torch.nn", "sequential": "loop"}.get(backend, backend)
-
-
-def _precision(problem: SelectionProblem) -> Any:
-    return (
-        fp32_precision("rnn", "tf32" if problem.precision != "float32" else "ieee")
-        if torch.cuda.is_available()
-        else nullcontext()
-    )
 
 
 def _first_call(call: Callable[[], Any], device: torch.device) -> tuple[float, int]:

@@ -1,0 +1,129 @@
+"""Measures steps of layers as called and from CUDA graphs, in turns; and how long the host takes to launch one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_ecornn.measurement.measurement import gc_disabled
+from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
+from pytest_ecornn.suites.published.common import wall_clock
+from pytest_ecornn.suites.published.common.alternating import Replay
+from pytest_ecornn.suites.published.common.item_rows import measure_rest
+from pytest_ecornn.suites.published.common.optional import reason
+from pytest_ecornn.suites.published.selection_parts.modules import AUTO, BASELINE, make_module, precision_set
+from pytest_ecornn.suites.published.selection_parts.problems import SelectionProblem
+
+PERSISTENT = "persistent_gpu"
+ARMS = (BASELINE, PERSISTENT, AUTO)
+_ROUNDS, _BLOCK_US, _MAX_CALLS = 15, 2e5, 200
+_MAX_LAUNCHES = 20  # of steps in a block, whose kernels the queue of launches takes without waiting for the device
+_WARM_CALLS = 30
+
+Times = tuple[float, float, float]
+
+
+def _problem(cell: str, layers: int, hidden: int, batch: int, steps: int, precision: str, *options: str) -> SelectionProblem:
+    directions, mode = 1 + ("both directions" in options), "inference" if "inference" in options else "training"
+    return SelectionProblem("host", cell, layers, hidden, hidden, batch, steps, directions, precision, mode)
+
+
+PROBLEMS = (
+    _problem("lstm", 1, 512, 64, 35, "float16"),
+    _problem("gru", 1, 128, 16, 35, "float32"),
+    _problem("gru", 3, 96, 5, 20, "tf32", "both directions"),
+    _problem("lstm", 1, 512, 64, 35, "float16", "inference"),
+)
+
+
+@dataclass(frozen=True)
+class ArmTime:
+    """Times of a step in us: as called, of the host alone, from a graph. over_baseline: under 1 is faster, as called.
+
+    reason: why it has no times, or "".
+    """
+
+    called_us: Times | None = None
+    host_us: Times | None = None
+    replayed_us: Times | None = None
+    over_baseline: Ratio | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    problem: SelectionProblem
+    arms: dict[str, ArmTime] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        return f"{self.problem}, {self.problem.mode}"
+
+
+def measure(
+    deadline: float, earlier: Sequence[Row] = (), problems: Sequence[SelectionProblem] = PROBLEMS, device: str = "cuda"
+) -> Iterator[Row]:
+    """Earlier rows, then one for each other problem; after `deadline` (of time.monotonic) the reason alone."""
+    return measure_rest(
+        problems,
+        earlier,
+        lambda row: row.problem,
+        deadline,
+        lambda one: _row(one, torch.device(device)),
+        lambda one, why: Row(one, dict.fromkeys(ARMS, ArmTime(reason=why))),
+    )
+
+
+def _row(problem: SelectionProblem, device: torch.device) -> Row:
+    calls: dict[str, Callable[[], Any]] = {}
+    reasons: dict[str, str] = {}
+    with precision_set(problem):
+        for name in ARMS:
+            try:
+                calls[name] = make_step(problem, make_module(problem, name, device), device)
+                for _ in range(_WARM_CALLS):
+                    calls[name]()
+            except Exception as error:  # one arm's failure must not end the others' measurement
+                calls.pop(name, None)
+                reasons[name] = reason(error)
+        with gc_disabled():
+            samples = wall_clock.sample(calls, device, _ROUNDS, _BLOCK_US, _MAX_CALLS)
+            launches = wall_clock.sample(calls, device, _ROUNDS, _BLOCK_US, _MAX_LAUNCHES, launches=True)
+            graphs = {name: Replay(call) for name, call in calls.items()} if device.type == "cuda" else {}
+            replays = wall_clock.sample(graphs, device, _ROUNDS, _BLOCK_US, _MAX_CALLS)
+    timed = partial(_arm, samples, launches, replays)
+    return Row(problem, {name: timed(name) if name in calls else ArmTime(reason=reasons[name]) for name in ARMS})
+
+
+Samples = Mapping[str, Sequence[float]]
+
+
+def _arm(called: Samples, launched: Samples, replayed: Samples, name: str) -> ArmTime:
+    return ArmTime(
+        median_interval(called[name]),
+        median_interval(launched[name]),
+        median_interval(replayed[name]) if name in replayed else None,
+        paired_ratio(called[name], called[BASELINE]) if BASELINE in called else None,
+    )
+
+
+def make_step(problem: SelectionProblem, module: nn.Module, device: torch.device) -> Callable[[], Any]:
+    """A forward pass without gradients, or one with `backward()` into the parameters' `.grad`."""
+    dtype = getattr(torch, problem.dtype)
+    x = torch.randn(problem.steps, problem.batch, problem.input_size, device=device, dtype=dtype)
+    gradient = torch.randn(problem.steps, problem.batch, problem.hidden_size * problem.directions, device=device, dtype=dtype)
+
+    def infer() -> None:
+        with torch.no_grad():
+            module(x)
+
+    def train() -> None:
+        module.zero_grad(set_to_none=True)
+        module(x)[0].backward(gradient)
+
+    return infer if problem.mode == "inference" else train

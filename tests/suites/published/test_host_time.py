@@ -1,0 +1,77 @@
+"""The report of short steps, measured small on a CPU, and its bars."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from pytest_ecornn.results.statistics import Ratio
+from pytest_ecornn.suites.published import host_time
+from pytest_ecornn.suites.published.common.optional import NOT_REACHED
+from pytest_ecornn.suites.published.common.rebuilt import from_json
+from pytest_ecornn.suites.published.host_time_parts import step_tables, step_times
+from pytest_ecornn.suites.published.host_time_parts.step_times import ARMS, PROBLEMS, ArmTime, Row
+from pytest_ecornn.suites.published.selection_parts.modules import BASELINE, make_module
+
+SMALL = replace(PROBLEMS[1], hidden_size=4, input_size=4, batch=2, steps=3)
+CPU = torch.device("cpu")
+
+
+def row(of_ours: float) -> Row:
+    ratio = Ratio(of_ours, of_ours - 0.01, of_ours + 0.01)
+    return Row(PROBLEMS[0], {name: ArmTime((9.0, 8.0, 9.5), (5.0, 4.0, 6.0), None, ratio) for name in ARMS})
+
+
+def test_small_steps_are_measured_on_a_cpu() -> None:
+    (found,) = step_times.measure(float("inf"), problems=[SMALL], device="cpu")
+    assert found.arms["persistent_gpu"].reason
+    for name in (BASELINE, "auto"):
+        arm = found.arms[name]
+        assert arm.reason == ""
+        assert arm.called_us is not None
+        assert arm.called_us[0] > 0
+        assert arm.replayed_us is None
+    assert found.arms[BASELINE].over_baseline == Ratio(1.0, 1.0, 1.0)
+    assert from_json(Row, json.loads(json.dumps(asdict(found)))) == found
+    assert f"- {found.label}, persistent_gpu: " in step_tables.render([found])
+
+
+def test_a_training_step_fills_the_gradients_anew() -> None:
+    module = make_module(SMALL, BASELINE, CPU)
+    step = step_times.make_step(SMALL, module, CPU)
+    step()
+    first = [parameter.grad for parameter in module.parameters()]
+    step()
+    for parameter, before in zip(module.parameters(), first, strict=True):
+        assert parameter.grad is not before
+        torch.testing.assert_close(parameter.grad, before)
+
+
+def test_inference_leaves_no_gradients() -> None:
+    problem = replace(SMALL, mode="inference")
+    module = make_module(problem, BASELINE, CPU)
+    step_times.make_step(problem, module, CPU)()
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_bars_are_of_the_problems_of_the_report() -> None:
+    assert set(step_tables.TARGETS) == set(PROBLEMS)
+    for measured, holds in ((0.58, "yes"), (0.62, "no"), (0.6, "unclear")):
+        assert step_tables.targets([row(measured)]).splitlines()[-1].split(" | ")[-1] == f"{holds} |"
+    assert step_tables.targets([replace(row(0.5), problem=SMALL)]) == ""
+
+
+def test_what_is_not_reached_says_so() -> None:
+    (late,) = step_times.measure(0.0, problems=[SMALL], device="cpu")
+    assert {arm.reason for arm in late.arms.values()} == {NOT_REACHED}
+
+
+def test_the_report_is_written(tmp_path: Path) -> None:
+    plan = host_time.make_plan([SMALL], "cpu")
+    plan.run(tmp_path, 60.0, ["steps"])
+    assert "## Steps" in (tmp_path / "host_time.md").read_text()
+    (stored,) = json.loads((tmp_path / "host_time.json").read_text())["rows"]["steps"]
+    assert from_json(Row, stored).problem == SMALL
