@@ -1,7 +1,8 @@
 """The README's chart: kernels, and auto in language models and DeepBench, beside cuDNN and the best peer, from stored reports.
 
-`python -m pytest_ecornn.suites.published.front_chart --reports reports/h200` writes chart.svg into that folder. Nothing is
-measured and no case is left out: each series is every case of a named set that has a time in its report.
+`python -m pytest_ecornn.suites.published.front_chart --reports FOLDER FOLDER` writes chart.svg into the first folder. A report
+is the first folder's that has one, and each group names its card. Nothing is measured and no case is left out: each series is
+every case of a named set that has a time in its report.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from pytest_ecornn.suites.published.scan_parts.scan_peer_tables import best_rati
 from pytest_ecornn.suites.published.sparse_parts import sparse_times
 
 REPORTS = ("persistent", "sparse", "scan", "language_model", "deepbench")
+FOLDERS = [Path("reports/h200"), Path("reports/h100")]
 _WAY_LABELS = {CALLED: "as called", REPLAYED: "device only"}
 _COMMITS_A_LINE = 3
 _DENSITIES = (0.1, 0.3)  # of the published grid; others were not measured at every size
@@ -43,30 +45,45 @@ _NOTES = (
 )
 
 
-def draw(reports: Path) -> str:
-    """The chart of a folder of reports. Raises ReportError for a file that cannot be read."""
-    stored = {name: json.loads(files.read(reports / f"{name}.json")) for name in REPORTS}
+def stored_reports(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """Each report, of the first folder that has one. Raises ReportError for a file that cannot be read."""
+    paths = [[folder / f"{name}.json" for folder in folders] for name in REPORTS]
+    chosen = [next(filter(Path.exists, of_report), of_report[0]) for of_report in paths]
+    return {name: json.loads(files.read(path)) for name, path in zip(REPORTS, chosen, strict=True)}
+
+
+def draw(folders: Sequence[Path]) -> str:
+    """The chart of folders of reports. Raises ReportError for a file that cannot be read."""
+    stored = stored_reports(folders)
     rows = {name: report["rows"] for name, report in stored.items()}
+    cards = {name: " or ".join(report["machine"]["gpu"]["names"]) for name, report in stored.items()}
     groups = [
         Group(
-            "persistent_gpu over cuDNN: LSTM and GRU in float16, bfloat16, TF32 and float32",
+            f"persistent_gpu over cuDNN: LSTM and GRU in float16, bfloat16, TF32 and float32, {cards['persistent']}",
             persistent_series(rows["persistent"]),
         ),
-        Group("persistent_gpu over FlashRNN: LSTM in bfloat16, H 768, B 16, T 1,024", flashrnn_series(rows["persistent"])),
         Group(
-            "sparse_persistent_gpu: pruned tanh RNN, forward, float32 and float16, device only", sparse_series(rows["sparse"])
-        ),
-        Group("scan_gpu over the fastest other scan: minGRU and minLSTM, forward and backward", scan_series(rows["scan"])),
-        Group(
-            "auto over torch.nn.LSTM: training steps of EcoRNN's language models", language_model_series(rows["language_model"])
+            f"persistent_gpu over FlashRNN: LSTM in bfloat16, H 768, B 16, T 1,024, {cards['persistent']}",
+            flashrnn_series(rows["persistent"]),
         ),
         Group(
-            "auto over cuDNN: DeepBench's layers, device only where a call is short enough", deepbench_series(rows["deepbench"])
+            f"sparse_persistent_gpu: pruned tanh RNN, forward, float32 and float16, device only, {cards['sparse']}",
+            sparse_series(rows["sparse"]),
+        ),
+        Group(
+            f"scan_gpu over the fastest other scan: minGRU and minLSTM, forward and backward, {cards['scan']}",
+            scan_series(rows["scan"]),
+        ),
+        Group(
+            f"auto over torch.nn.LSTM: training steps of EcoRNN's language models, {cards['language_model']}",
+            language_model_series(rows["language_model"]),
+        ),
+        Group(
+            f"auto over cuDNN: DeepBench's layers, device only where a call is short enough, {cards['deepbench']}",
+            deepbench_series(rows["deepbench"]),
         ),
     ]
-    cards = dict.fromkeys(name for report in stored.values() for name in report["machine"]["gpu"]["names"])
-    title = f"Speedup on one {' or '.join(cards)}: the baseline's time over ours"
-    return render_chart(title, groups, [*_NOTES, *_sources(stored)])
+    return render_chart("Speedup on one GPU: the baseline's time over ours", groups, [*_NOTES, *_sources(stored)])
 
 
 def persistent_series(rows: dict[str, Any]) -> list[Series]:
@@ -134,15 +151,14 @@ def deepbench_series(rows: dict[str, Any]) -> list[Series]:
         of_part = from_json(list[case_times.Row], rows.get(times.name, []))
         found = (series_of(times, of_part, "auto", variant) for variant in times.variants)
         series += [
-            replace(one, label=f"{times.name} problems, {label}")
-            for one, label in zip(found, _passes(times), strict=True)
-            if one
+            replace(one, label=f"{times.name} set, {label}") for one, label in zip(found, _passes(times), strict=True) if one
         ]
     return series
 
 
 def _passes(times: ProblemTimes) -> list[str]:
-    return [f"{PASSES[one.mode]}, {precision_of(times.case(times.problems[0], one))}" for one in times.variants]
+    passes = {mode: name.removeprefix("training ") for mode, name in PASSES.items()}
+    return [f"{passes[one.mode]}, {precision_of(times.case(times.problems[0], one))}" for one in times.variants]
 
 
 def _over_best_peer(row: scan_peers.Row, way: str) -> Ratio | None:
@@ -176,10 +192,10 @@ def _sources(stored: dict[str, dict[str, Any]]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="front_chart", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--reports", type=Path, default=Path("reports/h200"), metavar="FOLDER", help="where the reports are")
-    folder: Path = parser.parse_args(arguments).reports
+    parser.add_argument("--reports", type=Path, nargs="+", default=FOLDERS, metavar="FOLDER", help="where the reports are")
+    folders: list[Path] = parser.parse_args(arguments).reports
     try:
-        files.write(folder / "chart.svg", draw(folder))
+        files.write(folders[0] / "chart.svg", draw(folders))
     except (files.ReportError, ValueError) as error:
         parser.error(str(error))
     return 0

@@ -10,8 +10,9 @@ from pytest_ecornn.system.locking import MachineLock, default_path
 
 
 def device_lock(device: str) -> MachineLock:
-    """Returns the lock of a GPU, whichever index this process has it under, or that of the machine for its CPU."""
-    return MachineLock(default_path(f"gpu-{gpu_id(device)}") if device.startswith("cuda") else None)
+    """Returns the lock of a GPU, whichever index this process has it under, or that of the machine where there is none."""
+    is_gpu = device.startswith("cuda") and torch.cuda.is_available()
+    return MachineLock(default_path(f"gpu-{gpu_id(device)}") if is_gpu else None)
 
 
 def gpu_id(device: str = "cuda") -> str:

@@ -17,13 +17,13 @@ _NOTES = (
 
 
 def series_of(times: ProblemTimes, rows: Sequence[Row], name: str, variant: Variant) -> Series | None:
-    """Returns the ratios of an implementation over all problems; None where there is no ratio."""
+    """Returns the ratios of an implementation over all problems, labelled by the variant; None where there is no ratio."""
     planned = times.rows_of(rows, "", variant)
     ratios = [ratio for _, row in planned if row and (ratio := times.ratio(row, name))]
     if not ratios:
         return None
     density = f", density {100 * variant.density:g} %" if variant.density < 1 else ""
-    label = f"{name}, {precision_of(times.case(planned[0][0], variant))}{density}"
+    label = f"{precision_of(times.case(planned[0][0], variant))}{density}"
     return Series(label, ratios, mean_ratio(ratios), len(planned))
 
 

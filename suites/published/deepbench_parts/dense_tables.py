@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
 from pytest_ecornn.reporting.markdown_syntax import document, table
@@ -109,6 +110,7 @@ def figures(times: ProblemTimes, rows: Sequence[Row]) -> dict[str, str]:
     groups, charted = [], [name for name in reversed(times.candidates) if name != _NOT_CHARTED]
     for mode in PASSES:
         of_mode = [(name, variant) for name, variant in product(charted, times.variants) if variant.mode == mode]
-        series = (series_of(times, rows, name, variant) for name, variant in of_mode)
-        groups.append(Group(f"{PASSES[mode]}: {times.baseline}'s time over", [one for one in series if one]))
+        series = ((name, series_of(times, rows, name, variant)) for name, variant in of_mode)
+        labelled = [replace(one, label=f"{name}, {one.label}") for name, one in series if one]
+        groups.append(Group(f"{PASSES[mode]}: {times.baseline}'s time over", labelled))
     return strip_chart(times, groups)

@@ -89,4 +89,5 @@ def _figures(times: ProblemTimes, problem: Problem, row: Row) -> Iterator[str]:
 def figures(times: ProblemTimes, rows: Sequence[Row]) -> dict[str, str]:
     """Returns the strip chart by its file's name: a series a density and precision."""
     series = (series_of(times, rows, times.candidates[0], variant) for variant in times.variants)
-    return strip_chart(times, [Group(f"forward, pruned: {times.baseline}'s time over", [one for one in series if one])])
+    title = f"forward, pruned: {times.baseline}'s time over {times.candidates[0]}'s"
+    return strip_chart(times, [Group(title, [one for one in series if one])])

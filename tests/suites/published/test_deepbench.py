@@ -227,7 +227,8 @@ def test_charts_have_a_series_for_each_precision_and_pass() -> None:
     assert {"3 of 53", "2 of 53", "1 of 53"} <= {*texts}
     ((name, picture),) = pruned_tables.figures(deepbench.PRUNED, pruned_rows(lambda n: 4.0)).items()
     assert name == "deepbench_pruned.svg"
-    assert "sparse_persistent_gpu, float16, density 10 %" in picture
+    assert "time over sparse_persistent_gpu" in picture
+    assert ">float16, density 10 %<" in picture
     assert dense_tables.figures(deepbench.TRAINING, []) == {}
 
 

@@ -16,6 +16,7 @@ from pytest_ecornn.suites.published.common.ratios import mean_ratio
 
 ROOT = Path(__file__).parents[3]
 REPORTS = ROOT / "reports/h200"
+FOLDERS = [ROOT / folder for folder in front_chart.FOLDERS]
 SVG = "{http://www.w3.org/2000/svg}"
 RED, BLUE, GREY = "rgb(190, 30, 40)", "rgb(20, 80, 180)", "rgb(110, 119, 129)"
 
@@ -39,16 +40,14 @@ def texts(picture: ElementTree.Element) -> list[str]:
 
 
 def test_the_committed_chart_is_what_the_command_draws(tmp_path: Path) -> None:
-    for name in front_chart.REPORTS:
-        (tmp_path / f"{name}.json").write_text((REPORTS / f"{name}.json").read_text())
-    assert front_chart.main(["--reports", str(tmp_path)]) == 0
+    assert front_chart.main(["--reports", *map(str, [tmp_path, *FOLDERS])]) == 0
     assert (tmp_path / "chart.svg").read_text() == (REPORTS / "chart.svg").read_text(), (
         "run python -m pytest_ecornn.suites.published.front_chart"
     )
 
 
 def test_no_measured_case_is_left_out() -> None:
-    rows = {name: json.loads((REPORTS / f"{name}.json").read_text())["rows"] for name in front_chart.REPORTS}
+    rows = {name: report["rows"] for name, report in front_chart.stored_reports(FOLDERS).items()}
     drawn = front_chart.persistent_series(rows["persistent"])
     assert sum(len(shown.ratios) for shown in drawn) == 2 * len(rows["persistent"]["times"])
     measured = [row for row in rows["sparse"]["times"] if row["cells"]["graph replay"]["sparse_persistent_gpu"]["time_us"]]
@@ -60,6 +59,13 @@ def test_no_measured_case_is_left_out() -> None:
     layers = [row["cells"] for part in ("training", "inference") for row in rows["deepbench"][part]]
     timed = [cells for cells in layers if any(cells[way]["auto"]["over_it"] for way in cells)]
     assert sum(len(shown.ratios) for shown in front_chart.deepbench_series(rows["deepbench"])) == len(timed)
+
+
+def test_a_report_is_the_first_folder_s_that_has_one(tmp_path: Path) -> None:
+    (tmp_path / "sparse.json").write_text('{"of": "the first"}')
+    found = front_chart.stored_reports([tmp_path, *FOLDERS])
+    assert found["sparse"] == {"of": "the first"}
+    assert found["scan"] == json.loads((REPORTS / "scan.json").read_text())
 
 
 def test_means_are_those_of_the_report() -> None:
