@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+import torch
 
 from pytest_ecornn.measurement.clocks import WallTimer
 from pytest_ecornn.measurement.measurement import Arm
@@ -19,6 +21,7 @@ from pytest_ecornn.results.statistics import Ratio
 from pytest_ecornn.suites.published import persistent
 from pytest_ecornn.suites.published.common import case_times
 from pytest_ecornn.suites.published.common.case_times import CALLED, NOT_CALLED, REPLAYED, TIMING_MODES, Cell, TimedComparison
+from pytest_ecornn.suites.published.common.device_lock import device_lock
 from pytest_ecornn.suites.published.common.item_rows import measure_each
 from pytest_ecornn.suites.published.common.optional import NOT_REACHED
 from pytest_ecornn.suites.published.common.parted import ReportPlan, Section
@@ -101,6 +104,16 @@ def test_processes_share_a_device_to_verify_and_have_it_alone_to_time(tmp_path: 
     comparison = TimedComparison(("torch_cpu", "sequential"), ("sequential",), timed_in_build=("sequential",))
     assert [row.cells[CALLED]["torch_cpu"].reason for row in comparison.rows([SMALL], float("inf"))] == [""]
     assert Lock.events == ["shared", "verified", "alone", "verified", "alone", "timed"]
+
+
+def test_each_gpu_has_a_lock_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    uuids = {"cuda:0": "a", "cuda:1": "b", "cuda": "a"}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[device]))
+    paths = {device: device_lock(device).path for device in (*uuids, "cpu")}
+    assert paths["cuda"] == paths["cuda:0"]
+    assert len({*paths.values()}) == 3
+    assert paths["cpu"] == MachineLock().path
 
 
 def test_each_item_has_a_row_whatever_happens_to_it() -> None:
