@@ -7,7 +7,10 @@ import importlib.util
 import re
 from typing import Any
 
+import torch
+
 NOT_REACHED = "not reached in the time allowed"  # the reason where a part's time was over before
+OUT_OF_MEMORY = torch.OutOfMemoryError.__name__  # in the reason where a device's memory did not suffice
 _IMPLEMENTATIONS = "pytest_ecornn.implementations"
 _NUMBER = re.compile(r"[\d,.]*\d")
 

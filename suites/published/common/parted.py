@@ -19,7 +19,7 @@ from pytest_ecornn.reporting.markdown_syntax import document, escape
 from pytest_ecornn.results.shard import Shard, shard_argument
 from pytest_ecornn.suites.on_cuda import exit_code
 from pytest_ecornn.suites.published.common import runs
-from pytest_ecornn.suites.published.common.optional import NOT_REACHED, reason
+from pytest_ecornn.suites.published.common.optional import NOT_REACHED, OUT_OF_MEMORY, reason
 from pytest_ecornn.suites.published.common.rebuilt import from_json
 from pytest_ecornn.suites.published.common.runs import Run
 from pytest_ecornn.system import machine, memory
@@ -69,7 +69,7 @@ class ReportPlan:
         report = Report(self, machine.fingerprint(Path.cwd()), memory.configure_malloc())
         earlier = self._load_previous(resumed, report) if resumed else {}
         asked = self._asked(names)
-        measured = {name: [row for row in rows if not _is_late(row)] for name, rows in earlier.items()}
+        measured = {name: [row for row in rows if not _is_due(row)] for name, rows in earlier.items()}
         report.rows = {name: list(rows) for name, rows in earlier.items() if name not in asked}
         report.runs.append(Run.start(names, shard))
 
@@ -86,7 +86,7 @@ class ReportPlan:
                 report.ended[name] = reason(error)
                 write(name, f"ended early: {report.ended[name]}")
             if shard or len(asked[name]) < len(self.parts[name].groups):  # the others' rows that were not reached stay
-                late = [row for row in earlier.get(name, ()) if _is_late(row)]
+                late = [row for row in earlier.get(name, ()) if _is_due(row)]
                 report.rows[name] = _merge_rows(report.rows.get(name, []), late, name)
                 report.write(folder)
 
@@ -199,14 +199,19 @@ def _is_late(row: Any) -> bool:
     return NOT_REACHED in repr(row)
 
 
+def _is_due(row: Any) -> bool:
+    """Whether a later run measures it again: it was not reached, or beside other processes the memory did not suffice."""
+    return _is_late(row) or OUT_OF_MEMORY in repr(row)
+
+
 def _merge_rows(rows: Sequence[Any], others: Sequence[Any], where: str) -> list[Any]:
-    """Both, one for each label: what was not reached gives way. Raises ValueError where one row has two kinds of figures."""
+    """Both, one for each label: what is to be measured again gives way. Raises ValueError where one row has two figures."""
     found = {row.label: row for row in rows}
     for row in others:
         known = found.get(row.label)
-        if known is None or _is_late(known):
+        if known is None or (_is_due(known) and not _is_late(row)):
             found[row.label] = row
-        elif row != known and not _is_late(row):
+        elif row != known and not _is_due(row):
             raise ValueError(f"{where}: {row.label} has other figures than in a report before it")
     return list(found.values())
 

@@ -22,6 +22,7 @@ from pytest_ecornn.suites.published.common.runs import Run
 from tests.helpers.studies import Inner, Outer
 
 COMMITTED = Path(__file__).parents[3] / "reports/h200"
+DUE = (NOT_REACHED, "OutOfMemoryError: CUDA out of memory")  # reasons for which a later run measures again
 GROUPS = {"short": ["a", "b"], "long": ["c"]}
 ONE, OTHER = Run(["short", "other"], 240.0, 1000.0, "x"), Run(["long"], 481.0, 1001.0, "y")
 
@@ -147,8 +148,9 @@ def test_what_both_took_over_is_joined_once(tmp_path: Path) -> None:
     assert "with rows of 90 s before" in (tmp_path / "all/some.md").read_text()
 
 
-def test_what_one_has_not_reached_is_the_other_s(tmp_path: Path) -> None:
-    late = [asdict(Outer("a", (1.0, 1.0, 1.0))), asdict(Outer("c", inner={NOT_REACHED: Inner(Ratio(1.0, 1.0, 1.0), [])}))]
+@pytest.mark.parametrize("why", DUE)
+def test_what_one_has_not_measured_is_the_other_s(why: str, tmp_path: Path) -> None:
+    late = [asdict(Outer("a", (1.0, 1.0, 1.0))), asdict(Outer("c", inner={why: Inner(Ratio(1.0, 1.0, 1.0), [])}))]
     one, two = ran(tmp_path / "one", "short", rows={"times": late}, ended={"times": "cut"}), ran(tmp_path / "two", "long")
     for folders in ([one, two], [two, one]):
         PLAN.join(tmp_path / "all", folders)
@@ -157,17 +159,18 @@ def test_what_one_has_not_reached_is_the_other_s(tmp_path: Path) -> None:
         }  # fmt: skip
         assert "The part on times ended early: cut." in (tmp_path / "all/some.md").read_text()
     PLAN.join(tmp_path / "alone", [one])
-    assert NOT_REACHED in json.dumps(read(tmp_path / "alone")["rows"])
+    assert why in json.dumps(read(tmp_path / "alone")["rows"])
 
 
+@pytest.mark.parametrize("why", DUE)
 @pytest.mark.parametrize("again", ["short", "other"])
-def test_what_was_not_reached_and_is_not_asked_for_again_stays(again: str, tmp_path: Path) -> None:
-    late = {name: asdict(Outer(name, inner={NOT_REACHED: Inner(Ratio(1.0, 1.0, 1.0), [])})) for name in "acd"}
+def test_what_was_not_measured_and_is_not_asked_for_again_stays(again: str, why: str, tmp_path: Path) -> None:
+    late = {name: asdict(Outer(name, inner={why: Inner(Ratio(1.0, 1.0, 1.0), [])})) for name in "acd"}
     rows = {"times": [late["a"], late["c"]], "other": [late["d"]]}
     first = ran(tmp_path / "first", "times", "other", rows=rows)
     ran(tmp_path / "more", again, resumed=first / "some.json")
     found = read(tmp_path / "more")["rows"]
-    is_late = {row["label"]: NOT_REACHED in json.dumps(row) for part in found.values() for row in part}
+    is_late = {row["label"]: why in json.dumps(row) for part in found.values() for row in part}
     measured = {"short": {"a": False, "b": False, "c": True, "d": True}, "other": {"a": True, "c": True, "d": False}}
     assert is_late == measured[again]
     assert sum(len(part) for part in found.values()) == len(is_late)
