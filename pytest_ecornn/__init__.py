@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytest_ecornn.contract import Case, Cost, Implementation, Unsupported, Weights
     from pytest_ecornn.contract.cells import Cell
+    from pytest_ecornn.reporting import ReportError
+    from pytest_ecornn.reporting.stored.load import Report, load_report
 
 __version__ = "0.1.0"
-__all__ = ["Case", "Cell", "Cost", "Implementation", "Unsupported", "Weights", "__version__"]
+__all__ = [
+    "Case", "Cell", "Cost", "Implementation", "Report", "ReportError", "Unsupported", "Weights", "__version__", "load_report",
+]  # fmt: skip
+_MODULES = {
+    "Cell": "pytest_ecornn.contract.cells", "Report": "pytest_ecornn.reporting.stored.load",
+    "ReportError": "pytest_ecornn.reporting", "load_report": "pytest_ecornn.reporting.stored.load",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("pytest_ecornn.contract.cells" if name == "Cell" else "pytest_ecornn.contract"), name)
+    return getattr(import_module(_MODULES.get(name, "pytest_ecornn.contract")), name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,14 +11,15 @@ from typing import Any
 
 from rich.console import Console
 
-from pytest_ecornn.reporting import ReportError, gate_tables, read_report, unproven, write_reports
-from pytest_ecornn.reporting.console import page, summary
+from pytest_ecornn.reporting import ReportError, gate_tables, unproven, write_reports
+from pytest_ecornn.reporting.console import page, side_by_side, summary
 from pytest_ecornn.reporting.stored.join import join, missing_shards
+from pytest_ecornn.reporting.stored.load import load_report, report_path
+from pytest_ecornn.reporting.stored.schema import report_schema
 from pytest_ecornn.results.regression import gate
 from pytest_ecornn.results.regression.gate_limits import Thresholds
 from pytest_ecornn.system import machine
 
-_NAME = "report.json"
 _REPORT: dict[str, Any] = {"type": Path, "metavar": "REPORT", "help": "a report.json, or the folder that holds it"}
 
 
@@ -43,7 +45,9 @@ def _parser() -> argparse.ArgumentParser:
     joining = command("join", _join, "unites reports of runs on machines of one kind, such as those of all shards")
     joining.add_argument("reports", nargs="+", **_REPORT)
     joining.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where the united report is written")
-    command("show", _show, "prints what a run's end has shown").add_argument("report", **_REPORT)
+    help_text = "prints what a run's end has shown; of several reports the fastest of each case side by side"
+    command("show", _show, help_text).add_argument("reports", nargs="+", **_REPORT)
+    command("schema", _schema, "prints the JSON Schema of report.json")
     comparing = command("compare", _compare, "fails where rows got slower, or are no longer proven; measures nothing again")
     comparing.add_argument("old", **_REPORT)
     comparing.add_argument("new", **_REPORT)
@@ -57,12 +61,8 @@ def _console() -> Console:
     return Console(width=None if sys.stdout.isatty() else page.PLAIN_WIDTH)
 
 
-def _path(given: Path) -> Path:
-    return given / _NAME if given.is_dir() else given
-
-
 def _join(given: argparse.Namespace) -> int:
-    paths = [_path(one) for one in given.reports]
+    paths = [report_path(one) for one in given.reports]
     run, rows = join(paths)
     written = write_reports(given.output, run, rows)
     print(f"{len(rows)} rows of {len(paths)} reports: {', '.join(map(str, written))}")
@@ -72,24 +72,35 @@ def _join(given: argparse.Namespace) -> int:
 
 
 def _show(given: argparse.Namespace) -> int:
-    run, rows = read_report(_path(given.report))
-    summary.print_summary(_console(), rows, run.settings)
+    reports = {str(path): load_report(path) for path in given.reports}
+    console = _console()
+    if len(reports) > 1:
+        side_by_side.print_reports(console, reports)
+    else:
+        (report,) = reports.values()
+        summary.print_summary(console, report.rows, report.run.settings)
+    return 0
+
+
+def _schema(given: argparse.Namespace) -> int:
+    print(json.dumps(report_schema(), indent=2))
     return 0
 
 
 def _compare(given: argparse.Namespace) -> int:
     """1 where the gate fails. What looks slower is not measured again, as a run's own gate does."""
-    (then, old_rows), (now, new_rows) = (read_report(_path(one)) for one in (given.old, given.new))
-    has_gpu = any(row.device.startswith("cuda") for row in new_rows)
-    forbidden, warnings = machine.check_comparable(then.machine, now.machine, has_gpu)
+    old, new = (load_report(one) for one in (given.old, given.new))
+    has_gpu = any(row.device.startswith("cuda") for row in new.rows)
+    forbidden, warnings = machine.check_comparable(old.run.machine, new.run.machine, has_gpu)
     if forbidden:
-        raise ReportError(f"{_path(given.new)}: is of another kind of machine than {_path(given.old)} ({'; '.join(forbidden)})")
+        now, then = report_path(given.new), report_path(given.old)
+        raise ReportError(f"{now}: is of another kind of machine than {then} ({'; '.join(forbidden)})")
     try:
         limits = Thresholds(given.fail_slower)
     except ValueError as error:
         raise ReportError(f"--fail-slower: {error}") from error
-    found = gate.compare(old_rows, new_rows, unproven(new_rows), limits.share)
-    found.stored, found.started, found.warnings, found.is_strict = str(given.old), then.started, warnings, given.strict
+    found = gate.compare(old.rows, new.rows, unproven(new.rows), limits.share)
+    found.stored, found.started, found.warnings, found.is_strict = str(given.old), old.run.started, warnings, given.strict
     console = _console()
     summary.print_comparison_table(console, found)
     summary.print_lines(console, gate_tables.summary_lines(found))

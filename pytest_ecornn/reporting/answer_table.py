@@ -33,7 +33,7 @@ def markdown_table(answers: list[Answer]) -> str:
     columns = dict.fromkeys(answer.column for answer in answers)
     lines = []
     for answer in answers:
-        name, time, *rest = map(markdown_syntax.escape, _cells(answer))
+        name, time, *rest = map(markdown_syntax.escape, cells(answer))
         with_time = [standing.COLUMNS[answer.column]] if len(columns) > 1 else []
         shown = [f"**{name}**", f"**{time}**"] if answer.bold else [name, time]
         lines.append([markdown_syntax.escape(answer.case), *with_time, *shown, *rest])
@@ -53,8 +53,8 @@ def terminal_table(answers: list[Answer], width: int = MIN_FULL_WIDTH) -> Table:
     for name in ("verdict",) if is_narrow else ("baseline", "verdict"):
         table.add_column(name, overflow="fold")
     for answer in answers:
-        cells = _cells(answer)
-        *texts, verdict = cells[:3] + cells[4:] if is_narrow else cells
+        shown = cells(answer)
+        *texts, verdict = shown[:3] + shown[4:] if is_narrow else shown
         case = CaseName(formatting.one_line(answer.case, 2 * _MAX_LENGTH))
         label = case if answer.column == "timing" else Text(f"  {standing.COLUMNS[answer.column]}")
         styles = ["bold", "bold"] if answer.bold else []
@@ -109,7 +109,7 @@ def _standing(answer: Answer) -> str:
     return "with one implementation alone" if answer.verdict == "alone" else "undecided"
 
 
-def _cells(answer: Answer) -> tuple[str, str, str, str, str]:
+def cells(answer: Answer) -> tuple[str, str, str, str, str]:
     """Names, time, ratio, its baseline and verdict, in plain text."""
     if answer.fastest is None:
         return "none", "", "", "", answer.verdict

@@ -11,7 +11,7 @@ WORDS = {
     ("Row", "kind"): ("benchmark", "control", "fixed", "drawn", "properties"),
     ("Row", "status"): ("passed", "failed", "skipped", "unproven"),
     ("TensorError", "status"): ("passed", "failed", "uninformative"),
-    ("Against", "verdict"): ("faster", "slower", "same", "unclear"),
+    ("BaselineRatio", "verdict"): ("faster", "slower", "same", "unclear"),
 }
 
 AGAIN = "\nagain: "  # before the command that repeats a failed row, at the end of its reason

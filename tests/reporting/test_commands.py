@@ -35,6 +35,44 @@ def test_show_prints_the_answers(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "lstm-T35-B32-H200-L2-float32" in shown
 
 
+def test_show_puts_machines_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def on(gpu: str) -> Callable[[RunInfo], object]:
+        return lambda run: run.machine.update(gpu={"names": [gpu]})
+
+    fast, slow = written(tmp_path / "fast", 1_000.0, on("H200")), written(tmp_path / "slow", 9_000.0, on("H100"))
+    assert main(["show", fast, slow]) == 0
+    shown = capsys.readouterr().out
+    (header,) = (line for line in shown.splitlines() if line.startswith("case"))
+    assert header.split() == ["case", "H200", "H100"]
+    (line,) = (line for line in shown.splitlines() if line.startswith(CASES[0]))
+    assert line.split()[1:] == ["scan_cpu", "1.00", "ms", "torch_cpu", "6.90", "ms"]
+    assert f"H100: {slow}, " in shown
+    assert "9.0" not in shown  # neither the slower implementation, nor a ratio of two machines
+
+
+def test_reports_of_one_machine_are_told_apart_by_their_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def started(text: str) -> Callable[[RunInfo], object]:
+        return lambda run: setattr(run, "started", text)
+
+    days = "2026-01-01T00:00:00", "2026-01-02T00:00:00"
+    assert main(["show", *(written(tmp_path / day, 1_000.0, started(day)) for day in days)]) == 0
+    shown = capsys.readouterr().out
+    assert all(f", {day}" in shown for day in days)
+
+
+def test_a_case_that_one_report_lacks_has_a_dash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_reports(tmp_path / "other", sample_run(), [row("torch_cpu", CASES[1], timing=timing(BASE_US, {}))])
+    assert main(["show", written(tmp_path / "one", 1_000.0), str(tmp_path / "other")]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith(CASES[1]))
+    assert line.split()[1] == "-"
+
+
+def test_schema_prints_the_committed_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema"]) == 0
+    committed = (Path(__file__).parents[2] / "docs/report.schema.json").read_text()
+    assert capsys.readouterr().out == committed, "run python -m pytest_ecornn schema > docs/report.schema.json"
+
+
 def test_compare_passes_what_is_as_fast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = written(tmp_path / "old", 3_000.0), written(tmp_path / "new", 2_900.0)
     assert main(["compare", old, f"{new}/report.json"]) == 0

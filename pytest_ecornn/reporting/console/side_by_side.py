@@ -1,0 +1,76 @@
+"""Several stored reports side by side: the fastest of each case on each machine. No ratio is taken across machines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pytest_ecornn.reporting import answer_table, standing
+from pytest_ecornn.reporting.answer import Answer, answers
+from pytest_ecornn.reporting.console import page
+from pytest_ecornn.reporting.stored.load import Report
+from pytest_ecornn.results import formatting
+
+_NOTE = "Each ratio is to a baseline on the same machine, under 1 where the fastest is faster. Bold: certainly the fastest."
+
+
+def print_reports(console: Console, reports: Mapping[str, Report]) -> None:
+    """Prints a line for each case that any report has timed, a column for each report. reports: by where they lie."""
+    page.print_table(console, reports_table(reports))
+    for line in (_NOTE, *_sources(reports)):
+        console.print(formatting.printable(line), markup=False, highlight=False)
+
+
+def reports_table(reports: Mapping[str, Report]) -> Table:
+    """Returns the table. Cases are in the order of the first report that has them, device-only times a line below."""
+    of_reports = [_answers(report) for report in reports.values()]
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
+    table.add_column("case", overflow="fold")
+    for label in _labels(list(reports.values())):
+        table.add_column(Text(formatting.one_line(label)), overflow="fold")
+    cases = dict.fromkeys(case for found in of_reports for case, _ in found)
+    for case in cases:
+        for column, of_column in standing.COLUMNS.items():
+            shown = [found.get((case, column)) for found in of_reports]
+            if any(shown):
+                name = formatting.one_line(case) if column == "timing" else f"  {of_column}"
+                table.add_row(Text(name), *map(_cell, shown))
+    return table
+
+
+def _answers(report: Report) -> dict[tuple[str, str], Answer]:
+    found = answers(report.rows, standing.unproven(report.rows))
+    return {(answer.case, answer.column): answer for answer in found if answer.verdict != "skipped"}
+
+
+def _cell(answer: Answer | None) -> Text:
+    """Returns the fastest with its time, and its ratio to the baseline."""
+    if answer is None:
+        return Text("-", "dim")
+    name, time, ratio, baseline, verdict = answer_table.cells(answer)
+    fastest = Text(f"{name} {time}".strip(), "bold" if answer.bold else "")
+    compared = f"{ratio} to {baseline}, {verdict}" if ratio else verdict
+    return Text.assemble(fastest, "\n", (compared, answer_table.STYLES.get(verdict, "")))
+
+
+def _labels(reports: Sequence[Report]) -> list[str]:
+    """Returns what each column is headed by: the GPU, else the CPU; with the run's start where several have the same."""
+    names = [_machine_name(report.run.machine) for report in reports]
+    counts = Counter(names)
+    return [name if counts[name] == 1 else f"{name}, {report.run.started}" for name, report in zip(names, reports, strict=True)]
+
+
+def _machine_name(machine: Mapping[str, Any]) -> str:
+    gpus = dict.fromkeys((machine.get("gpu") or {}).get("names") or [])
+    return " and ".join(gpus) or str(machine.get("cpu") or "unknown machine")
+
+
+def _sources(reports: Mapping[str, Report]) -> list[str]:
+    labels = _labels(list(reports.values()))
+    return [f"{label}: {path}, {report.run.started}" for label, (path, report) in zip(labels, reports.items(), strict=True)]

@@ -1,0 +1,85 @@
+"""The JSON Schema of report.json: what is written and stored is valid, and what the loader refuses is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pytest_ecornn
+from pytest_ecornn.reporting import write_reports
+from pytest_ecornn.reporting.stored.schema import report_schema
+from pytest_ecornn.results import rows
+from tests.helpers.reporting_samples import sample_rows, sample_run
+
+jsonschema = pytest.importorskip("jsonschema")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def validator() -> Any:
+    jsonschema.Draft202012Validator.check_schema(report_schema())
+    return jsonschema.Draft202012Validator(report_schema())
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> dict[str, Any]:
+    write_reports(tmp_path, sample_run(), sample_rows())
+    found: dict[str, Any] = json.loads((tmp_path / "report.json").read_text())
+    return found
+
+
+def test_a_written_report_is_valid(validator: Any, stored: dict[str, Any]) -> None:
+    validator.validate(stored)
+
+
+@pytest.mark.parametrize("folder", ["cpu", "h200"])
+def test_stored_reports_are_valid(validator: Any, folder: str) -> None:
+    validator.validate(json.loads((ROOT / "reports" / folder / "report.json").read_text()))
+
+
+def set_verdict(report: dict[str, Any]) -> None:
+    timing = next(row["timing"] for row in report["rows"] if row["timing"] and row["timing"]["against"])
+    timing["against"][0]["verdict"] = "great"
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "another version": lambda report: report.update(schema_version=2),
+    "no run": lambda report: report.pop("run"),
+    "a run without a start": lambda report: report["run"].pop("started"),
+    "an unknown field": lambda report: report["rows"][0].update(colour="red"),
+    "another status": lambda report: report["rows"][0].update(status="great"),
+    "another verdict": set_verdict,
+    "text for a number": lambda report: report["rows"][0].update(seconds="long"),
+    "a row that is none": lambda report: report["rows"].append(3),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_is_not_valid_is_not_loaded(
+    change: Callable[[dict[str, Any]], object], validator: Any, stored: dict[str, Any], tmp_path: Path
+) -> None:
+    change(stored)
+    assert not validator.is_valid(stored)
+    (tmp_path / "changed.json").write_text(json.dumps(stored))
+    with pytest.raises(pytest_ecornn.ReportError):
+        pytest_ecornn.load_report(tmp_path / "changed.json")
+
+
+def test_words_are_of_fields_that_exist() -> None:
+    for kind, name in rows.WORDS:
+        assert name in [one.name for one in fields(getattr(rows, kind))]
+
+
+def test_a_report_is_loaded_from_its_folder_or_file(tmp_path: Path) -> None:
+    write_reports(tmp_path, sample_run(), sample_rows())
+    report = pytest_ecornn.load_report(str(tmp_path))
+    assert report == pytest_ecornn.load_report(tmp_path / "report.json")
+    assert report.run.started == sample_run().started
+    assert [row.key for row in report.rows] == [row.key for row in sample_rows()]
+    with pytest.raises(pytest_ecornn.ReportError, match=r"none\.json: cannot be read"):
+        pytest_ecornn.load_report(tmp_path / "none.json")
