@@ -1,4 +1,4 @@
-"""Rows -> report.md, report.json, report.csv, benchmark.json, summary.svg, and what the terminal shows.
+"""Rows -> report.html, report.md, report.json, report.csv, benchmark.json, summary.svg, and what the terminal shows.
 
 Reads rows and nothing else: it knows no implementation, runs nothing and needs no torch, so a report can be made anywhere.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_ecornn.reporting import answer_table, benchmark_json, csv_report, files, json_report, markdown
+from pytest_ecornn.reporting import answer_table, benchmark_json, csv_report, files, html, json_report, markdown
 from pytest_ecornn.reporting.answer import answers
 from pytest_ecornn.reporting.files import ReportError
 from pytest_ecornn.reporting.json_report import read_report
@@ -29,6 +29,7 @@ def write_reports(directory: Path, run: RunInfo, rows: list[Row], compared: Regr
     renderers: dict[str, Callable[[], str]] = {
         "report.json": lambda: json_report.render(run, rows, doubted, compared),
         "report.csv": lambda: csv_report.render(rows, doubted),
+        "report.html": lambda: html.render(run, rows, doubted),
         "report.md": lambda: markdown.render(run, rows, doubted, compared),
         "benchmark.json": lambda: benchmark_json.render(run, rows, doubted),
         "summary.svg": lambda: answer_table.svg(answers(rows, doubted), run.started),

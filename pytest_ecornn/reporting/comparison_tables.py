@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from pytest_ecornn.reporting import answer, standing
@@ -142,7 +142,7 @@ def _gpu_figures(row: Row, bases: list[str], unproven: Collection[standing.Key])
     if timing is None:
         return [*device_only, "", ""]
     host = formatting.duration(timing.host_us) if timing.host_us is not None else ""
-    return [*device_only, host, _sensors(timing.sensors)]
+    return [*device_only, host, sensors_text(timing.sensors)]
 
 
 def _times(row: Row, column: str, timing: Timing, bases: list[str], unproven: Collection[standing.Key]) -> list[str]:
@@ -154,14 +154,14 @@ def _times(row: Row, column: str, timing: Timing, bases: list[str], unproven: Co
     return [interval, "; ".join(ratios)]
 
 
-def _sensors(summary: dict[str, Any] | None) -> str:
-    """Medians with the least and the most, and why the clocks were held down."""
+def sensors_text(summary: dict[str, Any] | None, escaped: Callable[[str], str] = escape) -> str:
+    """Medians with the least and the most, and why the clocks were held down, which `escaped` makes fit for its place."""
     if summary is None:
         return ""
     unit_names = {"sm_mhz": "MHz", "power_w": "W", "temperature_c": "°C"}
     ranges = [(summary[name], unit) for name, unit in unit_names.items() if name in summary]
     found = [f"{middle:.0f} [{low:.0f}, {high:.0f}] {unit}" for (low, middle, high), unit in ranges]
-    return ", ".join([*found, *map(escape, summary.get("throttled", []))])
+    return ", ".join([*found, *map(escaped, summary.get("throttled", []))])
 
 
 def errors(row: Row) -> list[str]:

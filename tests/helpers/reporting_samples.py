@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 from pytest_ecornn.contract import Case
@@ -93,3 +94,15 @@ def sample_run() -> RunInfo:
     return RunInfo(
         "2025-01-31T12:00:00+00:00", 312.5, command, machine, ceilings, settings, {"scan_gpu": 1.0, "torch_cpu": 0.5}
     )
+
+
+def many_rows(count: int) -> list[Row]:
+    """So many rows of four implementations, of cases of their own names."""
+    names, rows = ("torch_cpu", "scan_cpu", "sequential", "mine"), []
+    for number in range(count // len(names)):
+        case = f"lstm-T{number % 97 + 1}-B{number // 97 + 1}-H64-{('float32', 'bfloat16')[number % 2]}"
+        for name in names:
+            one = timing(100.0 + number % 13, {} if name == "torch_cpu" else {"torch_cpu": 300.0 + number % 17})
+            one.samples_us = [101.2345 + number % 7 + sample / 3 for sample in range(12)]
+            rows.append(replace(row(name, case, timing=one), notes=f"form {number % 5}"))
+    return rows

@@ -23,7 +23,7 @@ from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row, TensorError
 from tests.helpers.reporting_samples import CASES, HOSTILE, drawn, row, sample_rows, sample_run, timing
 
-NAMES = ["benchmark.json", "report.csv", "report.json", "report.md", "summary.svg"]
+NAMES = ["benchmark.json", "report.csv", "report.html", "report.json", "report.md", "summary.svg"]
 UNPROVEN = ("benchmark", "blocked_cpu", CASES[2])
 NAN, INF = float("nan"), float("inf")
 
@@ -127,7 +127,7 @@ def test_a_file_that_fails_does_not_keep_the_others_from_being_written(tmp_path:
     monkeypatch.setattr(answer_table, "render_svg", lambda table, title: 1 / 0)
     with pytest.raises(ReportError, match=r"report\.csv: cannot be written.*summary\.svg: cannot be rendered \(ZeroDiv"):
         reporting.write_reports(tmp_path, sample_run(), sample_rows())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["benchmark.json", "report.csv", "report.json", "report.md"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [name for name in NAMES if name != "summary.svg"]
 
 
 @pytest.mark.parametrize("rows", [[], [row("a", CASES[0], status="skipped", reason="no")], hostile_rows()])

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import pytest
 import torch
 
 from pytest_ecornn.results.statistics import Ratio
@@ -18,6 +19,11 @@ from pytest_ecornn.suites.published.selection_parts.modules import BASELINE, mak
 
 SMALL = replace(PROBLEMS[1], hidden_size=4, input_size=4, batch=2, steps=3)
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_times, "_BLOCK_US", 2e3)
 
 
 def row(of_ours: float) -> Row:

@@ -1,0 +1,112 @@
+"""The heat map: implementations by cases, each cell how many times as fast as the baseline, coloured by the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from math import isfinite, log2
+
+from pytest_ecornn.reporting import answer_table, standing
+from pytest_ecornn.reporting.answer import Answer
+from pytest_ecornn.results import formatting
+from pytest_ecornn.results.rows import Row, Timing
+
+_LEVELS = (1.25, 2.0, 4.0)  # times as fast or as slow from which a colour is stronger
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One implementation on one case. number: of its row among the details. speed: how a column is sorted, "" sorts last.
+
+    level: a class of the style sheet: faster-0 to faster-3, slower-0 to slower-3, same, unclear, baseline or none.
+    """
+
+    number: int
+    text: str
+    time: str = ""
+    level: str = "none"
+    speed: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One case. fastest: its name, its verdict beside; certain: whether that is sure."""
+
+    case: str
+    cell: str
+    dtype: str
+    mode: str
+    device: str
+    fastest: str
+    verdict: str
+    is_certain: bool
+    cells: list[Cell | None]
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """Times of one column: as called, or device only."""
+
+    column: str
+    title: str
+    names: list[str]
+    lines: list[Line]
+
+
+def of_rows(rows: Sequence[Row], unproven: Collection[standing.Key], summary: Sequence[Answer]) -> list[HeatMap]:
+    """A map for each column of times that the rows have. rows: those that were to be timed and were not skipped."""
+    return [_map(rows, unproven, summary, column) for column in (standing.columns(rows) if rows else ())]
+
+
+def _map(rows: Sequence[Row], unproven: Collection[standing.Key], summary: Sequence[Answer], column: str) -> HeatMap:
+    names = standing.implementations(rows)
+    by_case: dict[str, dict[str, tuple[int, Row]]] = {}
+    for number, row in enumerate(rows):
+        by_case.setdefault(row.case, {})[row.implementation] = number, row
+    answered = {answer.case: answer for answer in summary if answer.column == column}
+    lines = [_line(of_case, names, answered[case], unproven, column) for case, of_case in by_case.items() if case in answered]
+    return HeatMap(column, standing.COLUMNS[column], names, lines)
+
+
+def _line(
+    of_case: dict[str, tuple[int, Row]], names: Sequence[str], answer: Answer, unproven: Collection[standing.Key], column: str
+) -> Line:
+    rows = [row for _, row in of_case.values()]
+    baselines = standing.baselines(rows)
+    cells = [_cell(*of_case[name], baselines, unproven, column) if name in of_case else None for name in names]
+    fastest, *_, verdict = answer_table.cells(answer)
+    first = rows[0]
+    return Line(
+        answer.case, first.cell, first.dtype, first.mode, first.device, fastest, verdict, answer.is_certain, cells
+    )  # fmt: skip
+
+
+def _cell(number: int, row: Row, baselines: Sequence[str], unproven: Collection[standing.Key], column: str) -> Cell:
+    timing = standing.is_publishable(row, unproven, column)
+    if timing is None:
+        state = standing.status(row, unproven)
+        return Cell(number, "not timed" if state == "passed" else state, level="failed" if state == "failed" else "none")
+    time = formatting.duration(timing.time_us)
+    if row.implementation in baselines[:1]:
+        return Cell(number, "baseline", time, "baseline", "1")
+    return _compared(number, row, timing, baselines, unproven, column) or Cell(number, "timed alone", time)
+
+
+def _compared(
+    number: int, row: Row, timing: Timing, baselines: Sequence[str], unproven: Collection[standing.Key], column: str
+) -> Cell | None:
+    ratio = standing.ratio_to(row, baselines[0] if baselines else None, column)
+    if ratio is None or not (isfinite(ratio.ratio) and ratio.ratio > 0):
+        return None
+    speed = 1 / ratio.ratio
+    verdict = standing.verdict(row, ratio, unproven)
+    return Cell(
+        number, f"{formatting.significant(speed)}x", formatting.duration(timing.time_us), _level(verdict, speed), f"{speed:.6g}"
+    )
+
+
+def _level(verdict: str, speed: float) -> str:
+    """Returns the style of a verdict: the further from 1, the stronger."""
+    if verdict not in ("faster", "slower"):
+        return "same" if verdict == "same" else "unclear"
+    return f"{verdict}-{sum(abs(log2(speed)) >= log2(limit) for limit in _LEVELS)}"

@@ -1,0 +1,190 @@
+"use strict";
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const filters = document.getElementById("filters");
+const dialog = document.getElementById("details");
+const columnNames = { timing: "as called", replay: "device only" };
+const text = (column, row) => data.texts[data[column][row]];
+
+function element(name, content, attributes = {}) {
+  const made = document.createElement(name);
+  made.append(...[content].flat());
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+}
+
+// Filters, the order and the open details are all in the address, so that a link shows the same.
+
+const state = { search: "", column: "timing", sort: "", row: "", cell: "", dtype: "", mode: "", device: "", verdict: "" };
+const tables = [...document.querySelectorAll(".scroll")].map((region) => ({
+  region,
+  body: region.querySelector("tbody"),
+  headers: [...region.querySelectorAll("thead th")],
+  lines: [...region.querySelectorAll("tbody tr")].map((line, order) => ({
+    line,
+    order,
+    tokens: line.dataset.case.toLowerCase().split("-"),
+    speeds: [...line.querySelectorAll("td:not(.answer)")].map((cell) => parseFloat(cell.dataset.speed)),
+  })),
+}));
+
+function readAddress() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  for (const key of Object.keys(state)) state[key] = given.get(key) ?? (key === "column" ? "timing" : "");
+  if (!tables.some(({ region }) => region.dataset.column === state.column)) state.column = "timing";
+}
+
+function writeAddress() {
+  const given = new URLSearchParams();
+  for (const [key, value] of Object.entries(state)) if (value && (key !== "column" || value !== "timing")) given.set(key, value);
+  history.replaceState(null, "", given.size ? `#${given}` : location.pathname + location.search);
+}
+
+function shows({ line, tokens }) {
+  const terms = state.search.toLowerCase().split(/[\s,]+/).filter(Boolean);
+  const chosen = ["cell", "dtype", "mode", "device", "verdict"];
+  return chosen.every((key) => !state[key] || line.dataset[key] === state[key])
+    && terms.every((term) => tokens.some((token) => (/\d$/.test(term) ? token === term : token.startsWith(term))));
+}
+
+function compare(key) {
+  if (key === "verdict") return (a, b) => a.line.dataset.verdict.localeCompare(b.line.dataset.verdict) || a.order - b.order;
+  if (key === "order") return (a, b) => a.line.dataset.case.localeCompare(b.line.dataset.case, undefined, { numeric: true });
+  const at = Number(key);
+  return (a, b) => (b.speeds[at] || 0) - (a.speeds[at] || 0) || a.order - b.order;
+}
+
+function sorted(lines) {
+  if (!state.sort) return lines;
+  const [key, direction] = state.sort.split(".");
+  const inOrder = [...lines].sort(compare(key));
+  return direction === "up" ? inOrder.reverse() : inOrder;
+}
+
+function update() {
+  let shown = 0;
+  let all = 0;
+  for (const { region, body, headers, lines } of tables) {
+    region.hidden = region.dataset.column !== state.column;
+    if (region.hidden) continue;
+    all = lines.length;
+    for (const one of lines) {
+      one.line.hidden = !shows(one);
+      shown += !one.line.hidden;
+    }
+    if (body.dataset.sort !== state.sort) {
+      body.append(...sorted(lines).map(({ line }) => line));
+      body.dataset.sort = state.sort;
+    }
+    for (const header of headers) {
+      const [key, direction] = state.sort.split(".");
+      if (state.sort && header.dataset.key === key) header.setAttribute("aria-sort", direction === "up" ? "ascending" : "descending");
+      else header.removeAttribute("aria-sort");
+    }
+  }
+  document.getElementById("count").textContent = `${shown} of ${all} cases`;
+  writeAddress();
+}
+
+// Details of one row.
+
+function samplesPicture(samples) {
+  const known = samples.filter((sample) => sample !== null);
+  const [low, high] = [Math.min(...known), Math.max(...known)];
+  const points = samples.map((sample, at) => `${(at / Math.max(1, samples.length - 1)) * 100},${38 - ((sample - low) / (high - low || 1)) * 36}`);
+  const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
+  picture.setAttribute("viewBox", "0 0 100 40");
+  picture.setAttribute("preserveAspectRatio", "none");
+  picture.setAttribute("role", "img");
+  picture.setAttribute("aria-label", `Blocks in order, ${low} to ${high} us a call`);
+  line.setAttribute("points", points.join(" "));
+  picture.append(line);
+  return picture;
+}
+
+function figures(name, timing) {
+  const [interval, speeds, further, samples] = timing;
+  const lines = [["time of a call", interval]];
+  for (const [baseline, speed, verdict] of speeds) {
+    lines.push([`beside ${data.texts[baseline]}`, `${data.texts[speed]}, ${data.texts[verdict]}`]);
+  }
+  lines.push(["more", further.map((number) => data.texts[number]).join("; ")]);
+  const list = element("dl", lines.map(([key, value]) => element("div", [element("dt", key), element("dd", value)])));
+  return [element("h3", name), list, samples.length > 1 ? samplesPicture(samples) : ""];
+}
+
+function showDetails(row) {
+  const [name, test] = [text("implementation", row), text("case", row)];
+  const facts = [["status", text("status", row)], ["error", text("error", row)], ["what ran", text("notes", row)]];
+  const list = facts.filter(([, value]) => value).map(([key, value]) => element("div", [element("dt", key), element("dd", value)]));
+  const timings = Object.entries(columnNames).filter(([column]) => data[column][row]);
+  dialog.replaceChildren(
+    element("h2", `${name} on ${test}`, { id: "details-title" }),
+    element("dl", list),
+    ...timings.flatMap(([column, label]) => figures(label, data[column][row])),
+    element("h3", "Run it again"),
+    element("pre", `pytest --ecornn-bench --ecornn-only ${name} --ecornn-case "${test}"`, { tabindex: "0" }),
+    element("form", element("button", "Close"), { method: "dialog" }),
+  );
+  state.row = `${name} ${test}`;
+  writeAddress();
+  if (!dialog.open) dialog.showModal();
+}
+
+function openLinked() {
+  const found = data.case.findIndex((_, row) => `${text("implementation", row)} ${text("case", row)}` === state.row);
+  if (found >= 0) showDetails(found);
+}
+
+// What the page offers only with JavaScript.
+
+function prepare() {
+  for (const select of filters.querySelectorAll("select")) {
+    const key = select.dataset.filter;
+    const values = new Set(tables.flatMap(({ lines }) => lines.map(({ line }) => line.dataset[key])));
+    for (const value of [...values].sort()) select.append(element("option", value, { value }));
+    select.addEventListener("change", () => { state[key] = select.value; update(); });
+  }
+  for (const { headers } of tables) {
+    for (const header of headers) {
+      const button = element("button", header.textContent, { type: "button" });
+      button.addEventListener("click", () => {
+        const key = header.dataset.key;
+        state.sort = state.sort === `${key}.down` ? `${key}.up` : state.sort === `${key}.up` ? "" : `${key}.down`;
+        update();
+      });
+      header.replaceChildren(button);
+    }
+  }
+  filters.addEventListener("submit", (event) => event.preventDefault());
+  filters.addEventListener("reset", () => {
+    for (const key of Object.keys(state)) if (key !== "column") state[key] = "";
+    setTimeout(showState);
+  });
+  filters.search.addEventListener("input", () => { state.search = filters.search.value; update(); });
+  for (const radio of filters.querySelectorAll("[name=column]")) {
+    radio.addEventListener("change", () => { state.column = radio.value; update(); });
+  }
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-row]");
+    if (button) showDetails(Number(button.dataset.row));
+  });
+  dialog.addEventListener("close", () => { state.row = ""; writeAddress(); });
+  addEventListener("hashchange", () => { readAddress(); showState(); openLinked(); });
+  filters.hidden = false;
+}
+
+function showState() {
+  filters.search.value = state.search;
+  for (const select of filters.querySelectorAll("select")) select.value = state[select.dataset.filter];
+  for (const radio of filters.querySelectorAll("[name=column]")) radio.checked = radio.value === state.column;
+  update();
+}
+
+if (tables.length) {
+  prepare();
+  readAddress();
+  showState();
+  openLinked();
+}

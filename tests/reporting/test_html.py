@@ -1,0 +1,143 @@
+"""report.html without a browser: what stands in it, that nothing in a row becomes markup, and how large it gets."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from dataclasses import replace
+from hashlib import sha256
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from pytest_ecornn.reporting import html, unproven
+from pytest_ecornn.results.rows import Row
+from tests.helpers.reporting_samples import CASES, HOSTILE, many_rows, row, sample_rows, sample_run, timing
+
+MARKUP = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;"
+
+
+class Page(HTMLParser):
+    """The elements of a page: names, attributes, and the text of scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.raw: dict[str, list[str]] = {"script": [], "style": []}
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._inside = tag if tag in self.raw else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.raw[self._inside].append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def render(rows: list[Row]) -> str:
+    return html.render(sample_run(), rows, unproven(rows))
+
+
+def data_of(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Page(text).raw["script"][0])
+    return found
+
+
+def test_each_timed_row_has_a_cell_that_leads_to_its_figures() -> None:
+    text, rows = render(sample_rows()), [one for one in sample_rows() if one.kind == "benchmark" and one.status != "skipped"]
+    data = data_of(text)
+    shown = {
+        (data["texts"][name], data["texts"][case]) for name, case in zip(data["implementation"], data["case"], strict=True)
+    }
+    assert shown == {(one.implementation, one.case) for one in rows}
+    numbers = {attributes["data-row"] for attributes in Page(text).all("button") if "data-row" in attributes}
+    assert {str(number) for number in range(len(rows))} >= numbers
+    assert len(numbers) == len({(one.implementation, one.case) for one in rows})
+
+
+def test_a_cell_is_how_many_times_as_fast_as_the_baseline() -> None:
+    rows = [
+        row("torch_cpu", CASES[0], timing=timing(900.0, {})),
+        row("scan_cpu", CASES[0], timing=timing(300.0, {"torch_cpu": 900.0})),
+    ]
+    text = render(rows)
+    cells = {
+        attributes.get("class"): attributes.get("data-speed")
+        for attributes in Page(text).all("td")
+        if "data-speed" in attributes
+    }
+    assert cells == {"baseline": "1", "faster-2": "3"}
+    assert ">3.00x<small>300 us</small>" in text
+    assert any("3.00 [" in one and one.endswith("times as fast") for one in data_of(text)["texts"])
+
+
+def test_what_failed_stands_before_everything_else() -> None:
+    failed = replace(row("scan_cpu", CASES[0]), status="failed", reason="output: off by 1\nagain: pytest -k x")
+    text = render([failed, *sample_rows()])
+    assert text.index("off by 1") < text.index("How sure this is") < text.index("<table>")
+    assert "again: pytest -k x" in text
+
+
+@pytest.mark.parametrize("text", [HOSTILE, MARKUP], ids=["odd", "markup"])
+@pytest.mark.parametrize("name", ["implementation", "case", "cell", "dtype", "device", "mode", "notes", "reason"])
+def test_markup_in_a_row_is_text(name: str, text: str) -> None:
+    bad = row("scan_cpu", CASES[0], timing=timing(300.0, {"torch_cpu": 900.0}))
+    setattr(bad, name, text)
+    failed = replace(bad, status="failed", timing=None, case=CASES[1] if name != "case" else text)
+    page = Page(render([bad, failed, *sample_rows()]))
+    assert len(page.all("script")) == 2
+    assert not page.all("img")
+    assert not [key for _, attributes in page.elements for key in attributes if key.startswith("on")]
+    assert all(len(attributes) <= 8 for _, attributes in page.elements)
+    json.loads(page.raw["script"][0])
+
+
+def test_markup_in_the_run_is_text() -> None:
+    run = replace(sample_run(), command=MARKUP, started=MARKUP, settings={MARKUP: MARKUP})
+    run.machine["cpu"] = MARKUP
+    rows = sample_rows()
+    page = Page(html.render(run, rows, unproven(rows)))
+    assert len(page.all("script")) == 2
+    assert not page.all("img")
+
+
+def test_the_page_runs_its_own_script_alone_and_fetches_nothing() -> None:
+    text = render(sample_rows())
+    page = Page(text)
+    (policy,) = (one["content"] for one in page.all("meta") if one.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None
+    for tag, at in (("script", 1), ("style", 0)):
+        digest = b64encode(sha256(page.raw[tag][at].encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    loading = [
+        key for _, attributes in page.elements for key in attributes if key in ("src", "href", "srcset", "style", "action")
+    ]
+    assert not loading
+    assert not re.findall(r"@import|url\(", page.raw["style"][0])
+
+
+def test_a_run_without_times_is_a_page_too() -> None:
+    assert "Nothing was timed." in render([one for one in sample_rows() if one.kind != "benchmark"])
+    assert "Nothing was timed." in render([])
+
+
+def test_what_is_no_number_is_still_json() -> None:
+    odd = row("scan_cpu", CASES[0], timing=timing(float("nan"), {"torch_cpu": 900.0}))
+    data = data_of(render([odd]))
+    assert data["timing"][0][3][0] is None
+
+
+def test_5000_rows_are_4_mb_at_most() -> None:
+    assert len(render(many_rows(5000)).encode()) < 4e6

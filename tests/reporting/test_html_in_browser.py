@@ -1,0 +1,237 @@
+"""report.html in Chromium: filters, order, details, links, keyboard, phone, dark, without JavaScript, and what is blocked.
+
+Needs Playwright and Chromium: without them these tests are skipped, but fail in CI.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pytest_ecornn
+from pytest_ecornn.reporting import html, unproven
+from tests.helpers.reporting_samples import CASES, many_rows, row, sample_run, timing
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+           "--disable-component-update", "--disable-sync"]  # fmt: skip
+SLACK = 3.0  # of times on a machine that runs other tests too
+Open = Callable[..., Any]
+
+
+def needed(module: str) -> Any:
+    """A module that the tests need, and CI has."""
+    return import_module(module) if os.environ.get("ECORNN_CI") else pytest.importorskip(module)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if not CHROMIUM:
+        (pytest.fail if os.environ.get("ECORNN_CI") else pytest.skip)("expected Chromium on the PATH: apt-get install chromium")
+    with needed("playwright.sync_api").sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def stored() -> str:
+    """The page of the stored report of an H200."""
+    report = pytest_ecornn.load_report(ROOT / "reports/h200")
+    return html.render(report.run, report.rows, unproven(report.rows))
+
+
+@pytest.fixture
+def open_page(browser: Any, tmp_path: Path) -> Iterator[Open]:
+    """Opens a page's text. What it writes on the console fails the test, unless `expects_errors`."""
+    said: list[str] = []
+    contexts = []
+
+    def open_one(text: str, address: str = "", expects_errors: bool = False, **options: Any) -> Any:
+        (tmp_path / "report.html").write_text(text, encoding="utf-8")
+        contexts.append(browser.new_context(**options))
+        page = contexts[-1].new_page()
+        if not expects_errors:
+            page.on("console", lambda message: said.append(message.text))
+            page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(f"{(tmp_path / 'report.html').as_uri()}{address}")
+        return page
+
+    yield open_one
+    for context in contexts:
+        context.close()
+    assert said == []
+
+
+def shown(page: Any) -> list[str]:
+    """The cases that are shown, in their order."""
+    found: list[str] = page.eval_on_selector_all(
+        ".scroll:not([hidden]) tbody tr:not([hidden])", "lines => lines.map(line => line.dataset.case)"
+    )
+    return found
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Polls from outside: the page's policy forbids what Playwright would have it evaluate."""
+    end = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < end, "expected it within 10 s"
+        time.sleep(0.01)
+
+
+def test_a_search_shows_the_cases_that_have_all_its_words(open_page: Open, stored: str) -> None:
+    page = open_page(stored)
+    everything = shown(page)
+    page.fill("#search", "LSTM B20, training")
+    assert shown(page) == [case for case in everything if {"lstm", "B20", "training"} <= {*case.split("-")}]
+    assert 0 < len(shown(page)) < len(everything)
+    assert page.inner_text("#count") == f"{len(shown(page))} of {len(everything)} cases"
+    page.fill("#search", "B2")  # not a part of B20
+    assert shown(page) == []
+    page.click("[type=reset]")
+    wait_until(lambda: page.input_value("#search") == "")
+    assert shown(page) == everything
+
+
+def test_a_choice_filters_and_combines_with_the_search(open_page: Open, stored: str) -> None:
+    page = open_page(stored)
+    page.select_option("[data-filter=mode]", "training")
+    training = shown(page)
+    assert training
+    assert all(case.endswith("training") for case in training)
+    page.fill("#search", "T35")
+    assert shown(page) == [case for case in training if "-T35-" in case]
+
+
+def test_a_header_sorts_both_ways_and_back(open_page: Open, stored: str) -> None:
+    page = open_page(stored)
+    first = shown(page)
+    header = page.locator(".scroll:not([hidden]) thead th", has_text="transposed_gpu")
+    header.locator("button").click()
+    assert header.get_attribute("aria-sort") == "descending"
+    speeds = page.eval_on_selector_all(
+        ".scroll:not([hidden]) tbody tr", "lines => lines.map(line => parseFloat(line.lastElementChild.dataset.speed) || 0)"
+    )
+    assert speeds == sorted(speeds, reverse=True)
+    descending = shown(page)
+    header.locator("button").click()
+    assert header.get_attribute("aria-sort") == "ascending"
+    assert shown(page) == descending[::-1]
+    header.locator("button").click()
+    assert header.get_attribute("aria-sort") is None
+    assert shown(page) == first
+
+
+def test_device_only_times_are_a_table_of_their_own(open_page: Open, stored: str) -> None:
+    page = open_page(stored)
+    assert page.locator(".scroll:not([hidden])").get_attribute("data-column") == "timing"
+    page.check("[name=column][value=replay]")
+    assert page.locator(".scroll:not([hidden])").get_attribute("data-column") == "replay"
+
+
+def test_a_cell_shows_its_details_and_the_command_that_repeats_it(open_page: Open, stored: str) -> None:
+    page = open_page(stored)
+    page.fill("#search", "B20 training")
+    page.locator(".scroll:not([hidden]) tr:not([hidden]) button[data-row]").nth(1).click()
+    details = page.locator("dialog[open]")
+    case = shown(page)[0]
+    assert details.locator("h2").inner_text() == f"row_major_gpu on {case}"
+    assert f'pytest --ecornn-bench --ecornn-only row_major_gpu --ecornn-case "{case}"' in details.inner_text()
+    assert "times as fast, faster" in details.inner_text()
+    assert details.locator("polyline").count() == 2  # samples as called and device only
+    assert "row=row_major_gpu" in page.url
+    page.keyboard.press("Escape")
+    wait_until(lambda: "row=" not in page.evaluate("location.hash"))
+    assert page.locator("dialog[open]").count() == 0
+
+
+def test_a_link_shows_what_its_sender_saw(open_page: Open, stored: str) -> None:
+    page = open_page(stored)
+    page.fill("#search", "B20")
+    page.check("[name=column][value=replay]")
+    page.locator(".scroll:not([hidden]) thead th button", has_text="sequential").click()
+    page.locator(".scroll:not([hidden]) tr:not([hidden]) button[data-row]").first.click()
+    other = open_page(stored, page.url[page.url.index("#") :])
+    assert shown(other) == shown(page)
+    assert other.locator("dialog[open] h2").inner_text() == page.locator("dialog[open] h2").inner_text()
+    assert other.locator(".scroll:not([hidden])").get_attribute("data-column") == "replay"
+    nonsense = open_page(stored, "#row=none+such&column=none&sort=9.down&mode=none")
+    assert shown(nonsense) == []
+
+
+def test_the_keyboard_reaches_headers_and_cells(open_page: Open, stored: str) -> None:
+    page = open_page(stored)
+    page.locator(".scroll:not([hidden]) thead th button").first.focus()
+    page.keyboard.press("Enter")
+    assert page.locator(".scroll:not([hidden]) thead th").first.get_attribute("aria-sort") == "descending"
+    cell = page.locator(".scroll:not([hidden]) tr:not([hidden]) button[data-row]").first
+    cell.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("dialog[open]").count() == 1
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.dataset.row") == cell.get_attribute("data-row")
+
+
+def test_without_javascript_it_is_a_page_of_tables(open_page: Open, stored: str) -> None:
+    page = open_page(stored, java_script_enabled=False)
+    assert page.locator("tbody tr:visible").count() == page.locator("tbody tr").count() > 0
+    assert page.locator("caption:visible").all_inner_texts() == ["As called", "Device only"]
+    assert not page.locator("#filters").is_visible()
+
+
+def test_markup_in_names_runs_nothing(open_page: Open) -> None:
+    name = "<img src=x onerror='window.ran=1'><script>window.ran=1</script>"
+    page = open_page(html.render(sample_run(), [row(name, CASES[0], timing=timing(300.0, {}))], set()))
+    page.locator("button[data-row]").first.click()
+    assert page.locator("dialog[open] h2").inner_text().startswith(name)
+    assert page.evaluate("window.ran") is None
+
+
+def test_a_script_that_is_injected_is_blocked(open_page: Open, stored: str) -> None:
+    injected = stored.replace("<main>", "<main><script>window.ran = 1</script><img src=x onerror='window.ran = 1'>")
+    page = open_page(injected, expects_errors=True)
+    assert page.evaluate("window.ran") is None
+    assert len(shown(page)) > 0  # the page's own script runs
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("has_details", [False, True], ids=["tables", "details"])
+def test_axe_finds_nothing(scheme: str, has_details: bool, open_page: Open, stored: str) -> None:
+    axe = needed("axe_playwright_python.sync_playwright")
+    page = open_page(stored, color_scheme=scheme)
+    if has_details:
+        page.locator(".scroll:not([hidden]) button[data-row]").first.click()
+    found = axe.Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_a_phone_scrolls_the_table_and_not_the_page(open_page: Open, stored: str) -> None:
+    page = open_page(stored, viewport={"width": 390, "height": 800}, is_mobile=True, has_touch=True)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.locator(".scroll:not([hidden]) button[data-row]").first.tap()
+    assert page.locator("dialog[open]").is_visible()
+
+
+def test_5000_rows_open_in_1500_ms_and_are_filtered_in_100(open_page: Open) -> None:
+    rows = many_rows(5000)
+    page = open_page(html.render(sample_run(), rows, unproven(rows)))
+    opened_ms = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
+    filtered_ms = page.evaluate("""() => {
+        const [search, start] = [document.getElementById("search"), performance.now()];
+        search.value = "B3 bfloat16";
+        search.dispatchEvent(new Event("input"));
+        document.body.getBoundingClientRect();
+        return performance.now() - start;
+    }""")
+    print(f"{opened_ms:.0f} ms to open, {filtered_ms:.0f} ms to filter")
+    assert 0 < opened_ms < SLACK * 1500
+    assert filtered_ms < SLACK * 100
+    assert 0 < len(shown(page)) < 100
