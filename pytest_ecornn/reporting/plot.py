@@ -23,17 +23,27 @@ _MIN_TICKS = 3  # of powers of ten; between fewer, twos and fives are ticks too
 
 @dataclass(frozen=True)
 class Line:
-    """Points (x, y) that are joined in this order; lines of one `colour`, a number from 1, belong together."""
+    """Points (x, y) that are joined in this order; lines of one `colour`, a number from 1, belong together.
+
+    intervals: of each point's y, from low to high; none where empty.
+    """
 
     label: str
     points: Sequence[tuple[float, float]]
     colour: int
     is_dashed: bool = False
+    intervals: Sequence[tuple[float, float]] = ()
 
     @property
     def shown(self) -> list[tuple[float, float]]:
         """The points that a logarithmic axis has a place for."""
         return [(x, y) for x, y in self.points if x > 0 and y > 0 and isfinite(x) and isfinite(y)]
+
+    @property
+    def bars(self) -> list[tuple[float, float, float]]:
+        """x, low and high of the points that are shown and have an interval with a place on the axis."""
+        found = [(point, bar) for point, bar in zip(self.points, self.intervals, strict=False) if point in self.shown]
+        return [(x, low, high) for (x, _), (low, high) in found if 0 < low <= high and isfinite(high)]
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ def log_plot(title: str, x_label: str, y_label: str, lines: Sequence[Line]) -> s
     if not lines:
         raise ValueError(f"expected lines with points above 0, got none for {title!r}")
     xs = sorted({x for line in lines for x, _ in line.shown})
-    ys = [y for line in lines for _, y in line.shown]
+    ys = [y for line in lines for _, y in line.shown] + [y for line in lines for bar in line.bars for y in bar[1:]]
     ticks = _ticks(min(ys), max(ys))
     x_axis = _Axis(xs[0] / 1.2, xs[-1] * 1.2, _LEFT, _RIGHT)
     y_axis = _Axis(ticks[0], ticks[-1], _BOTTOM, _TOP)
@@ -112,6 +122,11 @@ def _drawn(line: Line, x_axis: _Axis, y_axis: _Axis) -> Iterator[str]:
     places = [(x_axis(x), y_axis(y)) for x, y in line.shown]
     joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     yield f'<polyline points="{joined}" fill="none" stroke="{_colour(line)}" stroke-width="2"{_dashes(line)}/>'
+    for x, low, high in line.bars:
+        yield (
+            f'<line x1="{x_axis(x):.1f}" y1="{y_axis(low):.1f}" x2="{x_axis(x):.1f}" y2="{y_axis(high):.1f}" '
+            f'stroke="{_colour(line)}" stroke-width="1.5" class="interval"/>'
+        )
     for x, y in places:
         yield _mark(line, x, y)
 

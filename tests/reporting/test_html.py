@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from pytest_ecornn.reporting import html, unproven
+from pytest_ecornn.reporting.html import curves
 from pytest_ecornn.results.rows import Row
 from tests.helpers.reporting_samples import CASES, HOSTILE, many_rows, row, sample_rows, sample_run, timing
 
@@ -84,7 +87,7 @@ def test_a_cell_is_how_many_times_as_fast_as_the_baseline() -> None:
 def test_what_failed_stands_before_everything_else() -> None:
     failed = replace(row("scan_cpu", CASES[0]), status="failed", reason="output: off by 1\nagain: pytest -k x")
     text = render([failed, *sample_rows()])
-    assert text.index("off by 1") < text.index("How sure this is") < text.index("<table>")
+    assert text.index("off by 1") < text.index("<table>") < text.index("How sure this is")
     assert "again: pytest -k x" in text
 
 
@@ -137,6 +140,46 @@ def test_what_is_no_number_is_still_json() -> None:
     odd = row("scan_cpu", CASES[0], timing=timing(float("nan"), {"torch_cpu": 900.0}))
     data = data_of(render([odd]))
     assert data["timing"][0][3][0] is None
+
+
+def over_steps(name: str, steps: Sequence[int], us: float) -> list[Row]:
+    return [row(name, f"mingru-T{one}-B8-H64-float32", timing=timing(us * one, {})) for one in steps]
+
+
+def test_cases_that_differ_in_one_size_are_a_curve() -> None:
+    rows = [*over_steps("scan_cpu", (16, 64, 256), 0.5), *over_steps("sequential", (16, 64, 256), 3.0)]
+    ((curve,), omitted) = curves.of_rows(rows, set())
+    assert (curve.title, omitted) == ("mingru-B8-H64-float32, as called", 0)
+    picture = ElementTree.fromstring(curve.svg)
+    assert len([one for one in picture.iter() if one.tag.endswith("polyline")]) == 2
+    assert len([one for one in picture.iter() if one.get("class") == "interval"]) == 6
+    assert {"T, time steps", "16", "64", "256", "scan_cpu", "sequential"} <= {one.text for one in picture.iter()}
+    assert curve.svg in render(rows)
+
+
+def test_two_sizes_and_unproven_times_are_no_curve() -> None:
+    assert curves.of_rows(over_steps("scan_cpu", (16, 64), 0.5), set()) == ([], 0)
+    rows = over_steps("scan_cpu", (16, 64, 256), 0.5)
+    assert curves.of_rows(rows, {rows[0].key}) == ([], 0)
+    assert curves.of_rows([replace(one, case="not a case") for one in rows], set()) == ([], 0)
+
+
+def test_the_input_size_follows_the_hidden_size() -> None:
+    rows = [row("scan_cpu", f"lstm-T4-B2-H{size}-float32", timing=timing(size, {})) for size in (32, 64, 128)]
+    ((curve,), _) = curves.of_rows(rows, set())
+    assert "hidden units" in curve.svg
+
+
+def test_so_many_curves_are_drawn_and_the_others_counted() -> None:
+    rows = [
+        row("scan_cpu", f"mingru-T{steps}-B{batch}-H64-float32", timing=timing(steps, {}))
+        for batch in range(100, 100 + 2 * curves.MAX_CURVES, 2)
+        for steps in (4, 8, 16)
+    ]
+    drawn, omitted = curves.of_rows(rows, set())
+    assert len(drawn) == curves.MAX_CURVES
+    assert omitted == 3  # over B, for each number of steps
+    assert f"{omitted} more are left out." in render(rows)
 
 
 def test_5000_rows_are_4_mb_at_most() -> None:

@@ -97,8 +97,8 @@ def test_a_search_shows_the_cases_that_have_all_its_words(open_page: Open, store
     page.fill("#search", "B2")  # not a part of B20
     assert shown(page) == []
     page.click("[type=reset]")
-    wait_until(lambda: page.input_value("#search") == "")
-    assert shown(page) == everything
+    wait_until(lambda: shown(page) == everything)
+    assert page.input_value("#search") == ""
 
 
 def test_a_choice_filters_and_combines_with_the_search(open_page: Open, stored: str) -> None:

@@ -30,6 +30,17 @@ def test_equal_ratios_are_equal_distances() -> None:
     assert slow_left[1] < fast_left[1]  # upwards is less in a picture
 
 
+def test_an_interval_is_a_bar_through_its_point() -> None:
+    line = Line("one", [(1, 10.0), (2, 20.0), (3, 0.0)], 1, intervals=[(5.0, 40.0), (20.0, 20.0), (1.0, 2.0)])
+    picture = drawn([line])
+    bars = [one.attrib for one in picture.iter(f"{SVG}line") if one.get("class") == "interval"]
+    points = [one.attrib for one in picture.iter(f"{SVG}circle")]
+    assert len(bars) == 2  # the last point has no place on the axis
+    assert bars[0]["x1"] == bars[0]["x2"] == points[0]["cx"]
+    assert float(bars[0]["y2"]) < float(points[0]["cy"]) < float(bars[0]["y1"])
+    assert all(44 <= float(bar[end]) <= 424 for bar in bars for end in ("y1", "y2"))
+
+
 def test_texts_are_as_given_and_every_x_with_a_point_is_a_tick() -> None:
     texts = [text.text for text in drawn(LINES).iter(f"{SVG}text")]
     assert {"times", "steps", "ms", "256", "1,024", "0.01", "1,000", "fast"} <= set(texts)

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from pytest_ecornn.reporting import answer_table, standing
 from pytest_ecornn.reporting.answer import answers
-from pytest_ecornn.reporting.html import failures, heat_map, row_data
+from pytest_ecornn.reporting.html import curves, failures, heat_map, row_data
 from pytest_ecornn.reporting.terminal import certainty_lines, summary_lines
 from pytest_ecornn.results import formatting
 from pytest_ecornn.results.rows import Row
@@ -31,16 +31,20 @@ def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key]) ->
     timed = [row for row in rows if row.kind == "benchmark" and row.status != "skipped"]
     counts = [answer_table.counts_line(summary)] if summary else []
     style, script = _asset("report.css"), _asset("report.js")
+    drawn, omitted = curves.of_rows(timed, unproven)
     page: str = _template().render(
         run=run,
         machine=machine_name(run),
         duration=formatting.duration(run.seconds * 1e6),
         implementations=formatting.count(len(standing.implementations(timed)), "implementation"),
         cases=formatting.count(len(standing.cases(timed)), "case"),
-        certainty=[*counts, *summary_lines(rows, unproven), *(certainty_lines(run.settings) if summary else [])],
+        counts=counts,
+        certainty=[*summary_lines(rows, unproven), *(certainty_lines(run.settings) if summary else [])],
         score=run.score.one_line() if run.score else "",
         failures=failures.of_rows(rows),
         maps=heat_map.of_rows(timed, unproven, summary),
+        curves=[{"title": one.title, "svg": Markup(one.svg)} for one in drawn],
+        omitted_curves=omitted,
         style=Markup(style),
         script=Markup(script),
         style_hash=_csp_hash(style),

@@ -1,0 +1,82 @@
+"""Curves of time over T, B or H: cases that differ in one size alone, a line for each implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_ecornn.contract import Case
+from pytest_ecornn.reporting import standing
+from pytest_ecornn.reporting.plot import Line, log_plot
+from pytest_ecornn.results.rows import Row
+
+_DIMENSIONS = {"T": "steps", "B": "batch", "H": "hidden_size"}
+_NAMES = {"T": "time steps", "B": "sequences", "H": "hidden units"}
+_MIN_SIZES = 3  # that make a curve
+MAX_CURVES = 24
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One picture, with its title."""
+
+    title: str
+    svg: str
+
+
+def of_rows(rows: Sequence[Row], unproven: Collection[standing.Key]) -> tuple[list[Curve], int]:
+    """Returns curves by column of times and dimension, those of most sizes first, and how many are left out."""
+    found = [
+        (len({size for size, _ in family}), _curve(name, column, dimension, family, unproven))
+        for column in (standing.columns(rows) if rows else ())
+        for dimension in _DIMENSIONS
+        for name, family in _families([row for row in rows if standing.is_publishable(row, unproven, column)], dimension)
+    ]
+    ordered = [curve for _, curve in sorted(found, key=lambda one: -one[0])]
+    return ordered[:MAX_CURVES], max(0, len(ordered) - MAX_CURVES)
+
+
+def _families(rows: Sequence[Row], dimension: str) -> Iterator[tuple[str, list[tuple[int, Row]]]]:
+    """Yields a name and the rows, with their sizes, of cases that differ in one dimension alone."""
+    families: dict[Case, list[tuple[int, Row]]] = {}
+    for row in rows:
+        try:
+            case = Case.parse(row.case)
+        except ValueError:  # of a later version, or no case
+            continue
+        families.setdefault(_without(case, dimension), []).append((getattr(case, _DIMENSIONS[dimension]), row))
+    for case, family in families.items():
+        if len({size for size, _ in family}) >= _MIN_SIZES:
+            tokens = str(case).split("-")
+            yield "-".join(token for token in tokens if token != f"{dimension}1"), family
+
+
+def _without(case: Case, dimension: str) -> Case:
+    """Returns the case with that size 1; the input size too, where it is the hidden size."""
+    sizes = {_DIMENSIONS[dimension]: 1}
+    if dimension == "H" and case.input_size == case.hidden_size:
+        sizes["input_size"] = 1
+    return replace(case, **sizes)  # type: ignore[arg-type]
+
+
+def _curve(
+    name: str, column: str, dimension: str, family: Sequence[tuple[int, Row]], unproven: Collection[standing.Key]
+) -> Curve:
+    names = standing.implementations(row for _, row in family)
+    lines = [
+        _line(of_name, [(size, row) for size, row in family if row.implementation == of_name], column, unproven, number)
+        for number, of_name in enumerate(names, 1)
+    ]
+    title = f"{name}, {standing.COLUMNS[column]}"
+    return Curve(title, log_plot(title, f"{dimension}, {_NAMES[dimension]}", "us a call", lines))
+
+
+def _line(name: str, family: Sequence[tuple[int, Row]], column: str, unproven: Collection[standing.Key], colour: int) -> Line:
+    """Times with their intervals, by size."""
+    timings = [
+        (size, timing)
+        for size, row in sorted(family, key=lambda one: one[0])
+        if (timing := standing.is_publishable(row, unproven, column))
+    ]
+    points = [(size, timing.time_us) for size, timing in timings]
+    return Line(name, points, colour, intervals=[(timing.low_us, timing.high_us) for _, timing in timings])
