@@ -26,6 +26,8 @@ _PROBED_STEPS = (48, 96)
 _MAX_ROUNDS = 6
 _AIM = 0.75  # of the budget, as a round may take longer than the one before
 _HOPELESS, _HOPELESS_ON_HOST = 2.0, 4.0  # times the fastest's time; no graph made a call that much faster beside another's
+_DOUBTFUL = 2.5  # times those limits within which a hopeless candidate is sampled once more
+_REPEATED_SHARE = 0.5  # of the budget, after which none is
 _CLEAR = 1.3
 _MAX_SPREAD = {"cuda": 1.25, "cpu": 2.0}  # median over least of a candidate's samples on a quiet machine
 _MAX_OTHERS = 0.05  # other processes' share of the GPU
@@ -94,7 +96,7 @@ def _measure(
             arms[candidate.name] = [ProbedCall(candidate.make_call(length), device) for length in lengths]
     result.compile_ms = _elapsed_ms(start)
     start = time.perf_counter()
-    rivals = _warm_up(arms, len(lengths), result)
+    rivals = _warm_up(arms, len(lengths), start, result)
     pool = torch.cuda.graph_pool_handle() if captures else None
     for name in rivals if captures and len(rivals) > 1 else ():
         arms[name][-1].capture(pool)
@@ -102,18 +104,24 @@ def _measure(
     arms = {name: of_name for name, of_name in arms.items() if name not in result.failures}
     result.timings = {name: _extrapolated(of_name, lengths, steps) for name, of_name in arms.items()}
     result.probe_ms = _elapsed_ms(start)
-    spreads = [spread for of_name in arms.values() for arm in of_name for spread in arm.spreads]
+    spreads = [spread for name in rivals for arm in arms.get(name, ()) for spread in arm.spreads]
     result.is_stable = max(spreads, default=1.0) <= _MAX_SPREAD[device.type] and others.share() <= _MAX_OTHERS
     return result
 
 
-def _warm_up(arms: CallsByName, lengths: int, result: Measurement) -> list[str]:
-    """Warms all candidates up at one length, then those that are not hopeless at the next; returns the latter."""
+def _warm_up(arms: CallsByName, lengths: int, start: float, result: Measurement) -> list[str]:
+    """Warms all candidates up at one length, then those that are not hopeless at the next; returns the latter.
+
+    What is hopeless by little is called once more before, as long as little time has passed: the host's other work may have
+    slowed its only sample.
+    """
     rivals = list(arms)
     for i in range(lengths):
         _call_each(arms, rivals, i, ProbedCall.warm_up, result)
         here = {name: arms[name][i] for name in rivals if name in arms}
-        _call_each(arms, here.keys() - set(_rivals(here)), i, ProbedCall.repeat, result)
+        for name in sorted({*_rivals(here, _DOUBTFUL)} - {*_rivals(here)}):
+            if _elapsed_ms(start) < _REPEATED_SHARE * BUDGET_MS:
+                _call_each(arms, [name], i, ProbedCall.repeat, result)
         rivals = _rivals({name: here[name] for name in here if name in arms})
         for name in arms.keys() - set(rivals):
             del arms[name][i + 1 :]
@@ -135,13 +143,16 @@ def _call_each(
             del arms[name]
 
 
-def _rivals(arms: Mapping[str, ProbedCall]) -> list[str]:
-    """Candidates worth more than the one call that warmed them up: not those that are far slower as a graph too."""
+def _rivals(arms: Mapping[str, ProbedCall], slack: float = 1.0) -> list[str]:
+    """Candidates worth more than the one call that warmed them up: not those that are far slower as a graph too.
+
+    slack: times the limits.
+    """
     least_us = min((arm.called_us for arm in arms.values()), default=0.0)
     return [
         name
         for name, arm in arms.items()
-        if arm.called_us <= (_HOPELESS if arm.is_device_bound else _HOPELESS_ON_HOST) * least_us
+        if arm.called_us <= slack * (_HOPELESS if arm.is_device_bound else _HOPELESS_ON_HOST) * least_us
     ]
 
 

@@ -23,7 +23,7 @@ from pytest_ecornn.results.score import MutationScore
 from pytest_ecornn.results.typed_json import NUMBERS, typed
 
 _FIRST_ROW = 4  # the line of the file
-_LATER = {"skipped"}  # fields of a run that reports of the first version lack
+LATER_FIELDS = {"skipped"}  # of a run, which reports of the first version lack
 
 
 def render(run: RunInfo, rows: list[Row], unproven: Collection[standing.Key], compared: RegressionReport | None = None) -> str:
@@ -77,7 +77,7 @@ def _refuse(constant: str) -> NoReturn:
 
 def _run(path: Path, data: Any) -> RunInfo:
     known = {one.name for one in fields(RunInfo)}
-    if not isinstance(data, dict) or set(data) | _LATER != known:
+    if not isinstance(data, dict) or set(data) | LATER_FIELDS != known:
         found = ", ".join(sorted(data)) if isinstance(data, dict) else type(data).__name__
         raise ReportError(f"{path}: expected run to be an object with {', '.join(sorted(known))}, got {found}")
     try:

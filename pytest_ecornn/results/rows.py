@@ -14,6 +14,8 @@ WORDS = {
     ("BaselineRatio", "verdict"): ("faster", "slower", "same", "unclear"),
 }
 
+_SENSORS = ("sm_mhz", "power_w", "temperature_c")  # least, median and most
+
 AGAIN = "\nagain: "  # before the command that repeats a failed row, at the end of its reason
 
 
@@ -101,6 +103,15 @@ class Timing:
     lost: list[float] = field(default_factory=list)
     delayed: list[float] = field(default_factory=list)
     disturbance: Disturbance | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where the sensors, which are read from files too, are no figures."""
+        for name, value in (self.sensors or {}).items():
+            is_numbers = isinstance(value, list | tuple) and all(isinstance(one, int | float) for one in value)
+            is_texts = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+            if (name == "throttled" and not is_texts) or (name in _SENSORS and not (is_numbers and len(value) == 3)):
+                expected = "texts" if name == "throttled" else "three numbers"
+                raise ValueError(f"sensors.{name}: expected {expected}, got {value!r:.80}")
 
     @property
     def is_below_floor(self) -> bool:

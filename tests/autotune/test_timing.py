@@ -77,6 +77,33 @@ def test_a_candidate_is_not_hopeless_for_one_slow_sample() -> None:
     assert timings["b"].called_us < timings["a"].called_us
 
 
+def test_what_is_hopeless_by_far_or_late_is_not_called_again() -> None:
+    def counted(ms: float, calls: list[float]) -> Callable[[], None]:
+        def call() -> None:
+            calls.append(ms)
+            time.sleep(ms / 1e3)
+
+        return call
+
+    far: list[float] = []
+    measure([Candidate("a", lambda steps: sleeps(0.2)), Candidate("b", lambda steps: counted(9.0, far))], 4, (4,), CPU, False)
+    assert len(far) == 2
+    late: list[list[float]] = [[] for _ in range(6)]
+    slow = [Candidate(f"slow {n}", lambda steps, calls=calls: counted(9.0, calls)) for n, calls in enumerate(late)]
+    measure([Candidate("a", lambda steps: sleeps(1.5)), *slow], 4, (4,), CPU, captures=False)
+    assert {len(calls) for calls in late} == {2}  # warming up has taken over half the budget
+
+
+def test_a_hopeless_candidate_does_not_make_a_decision_unstable() -> None:
+    durations = iter([0.0, 0.0019, 0.0006, 0.0006, 0.0006])
+
+    def shaky() -> None:
+        time.sleep(next(durations, 0.0015))
+
+    candidates = [Candidate("a", lambda steps: sleeps(0.1)), Candidate("b", lambda steps: shaky)]
+    assert measure(candidates, 4, (4,), CPU, captures=False).is_stable
+
+
 def test_a_candidate_that_fails_when_it_is_called_again_is_out() -> None:
     durations = iter([0.0, 0.008])
 

@@ -84,6 +84,31 @@ def test_a_cell_is_how_many_times_as_fast_as_the_baseline() -> None:
     assert any("3.00 [" in one and one.endswith("times as fast") for one in data_of(text)["texts"])
 
 
+def texts_of(text: str) -> list[str]:
+    return re.findall(r'data-row="\d+">([^<]*)<', text)
+
+
+def test_a_cell_without_a_ratio_says_why() -> None:
+    alone = [row("scan_cpu", CASES[0], timing=timing(300.0, {}))]
+    assert texts_of(render(alone)) == ["timed alone"]
+    apart = [row("scan_cpu", CASES[0], timing=timing(300.0, {})), row("sequential", CASES[0], timing=timing(900.0, {}))]
+    assert texts_of(render(apart)) == ["no ratio", "no ratio"]
+    base = row("torch_cpu", CASES[0], timing=timing(900.0, {}))
+    odd = timing(300.0, {"torch_cpu": 900.0})
+    odd.against[0].ratio, odd.against[0].verdict = float("nan"), "unclear"
+    assert texts_of(render([base, row("scan_cpu", CASES[0], timing=odd)])) == ["baseline", "unclear"]
+
+
+def test_a_ratio_to_another_baseline_names_it() -> None:
+    rows = [
+        row("torch_cpu", CASES[0], timing=timing(900.0, {})),
+        row("blocked_cpu", CASES[0], timing=timing(450.0, {"torch_cpu": 900.0})),
+        row("scan_cpu", CASES[0], timing=timing(300.0, {"sequential": 900.0})),
+        row("sequential", CASES[0], timing=timing(900.0, {"torch_cpu": 900.0})),
+    ]
+    assert "3.00x sequential" in texts_of(render(rows))
+
+
 def test_what_failed_stands_before_everything_else() -> None:
     failed = replace(row("scan_cpu", CASES[0]), status="failed", reason="output: off by 1\nagain: pytest -k x")
     text = render([failed, *sample_rows()])

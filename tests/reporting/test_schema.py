@@ -42,9 +42,13 @@ def test_stored_reports_are_valid(validator: Any, folder: str) -> None:
     validator.validate(json.loads((ROOT / "reports" / folder / "report.json").read_text()))
 
 
+def first_timing(report: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = next(row["timing"] for row in report["rows"] if row["timing"] and row["timing"]["against"])
+    return found
+
+
 def set_verdict(report: dict[str, Any]) -> None:
-    timing = next(row["timing"] for row in report["rows"] if row["timing"] and row["timing"]["against"])
-    timing["against"][0]["verdict"] = "great"
+    first_timing(report)["against"][0]["verdict"] = "great"
 
 
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
@@ -54,6 +58,10 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "an unknown field": lambda report: report["rows"][0].update(colour="red"),
     "another status": lambda report: report["rows"][0].update(status="great"),
     "another verdict": set_verdict,
+    "a run without settings": lambda report: report["run"].pop("settings"),
+    "a GPU that is a text": lambda report: report["run"]["machine"].update(gpu="H100"),
+    "a sensor that is a text": lambda report: first_timing(report).update(sensors={"sm_mhz": "fast"}),
+    "a sensor of two numbers": lambda report: first_timing(report).update(sensors={"power_w": [1.0, 2.0]}),
     "text for a number": lambda report: report["rows"][0].update(seconds="long"),
     "a row that is none": lambda report: report["rows"].append(3),
 }

@@ -9,8 +9,9 @@ from math import isfinite, log2
 from pytest_ecornn.reporting import answer_table, standing
 from pytest_ecornn.reporting.answer import Answer
 from pytest_ecornn.results import formatting
-from pytest_ecornn.results.rows import Row, Timing
+from pytest_ecornn.results.rows import Row
 
+_MAX_NAME = 20  # of a baseline in a cell
 _LEVELS = (1.25, 2.0, 4.0)  # times as fast or as slow from which a colour is stronger
 
 
@@ -72,8 +73,7 @@ def _line(
     of_case: dict[str, tuple[int, Row]], names: Sequence[str], answer: Answer, unproven: Collection[standing.Key], column: str
 ) -> Line:
     rows = [row for _, row in of_case.values()]
-    baselines = standing.baselines(rows)
-    cells = [_cell(*of_case[name], baselines, unproven, column) if name in of_case else None for name in names]
+    cells = [_cell(*of_case[name], rows, unproven, column) if name in of_case else None for name in names]
     fastest, *_, verdict = answer_table.cells(answer)
     first = rows[0]
     return Line(
@@ -81,28 +81,25 @@ def _line(
     )  # fmt: skip
 
 
-def _cell(number: int, row: Row, baselines: Sequence[str], unproven: Collection[standing.Key], column: str) -> Cell:
+def _cell(number: int, row: Row, rows: Sequence[Row], unproven: Collection[standing.Key], column: str) -> Cell:
+    """rows: all of the case."""
     timing = standing.is_publishable(row, unproven, column)
     if timing is None:
         state = standing.status(row, unproven)
         return Cell(number, "not timed" if state == "passed" else state, level="failed" if state == "failed" else "none")
-    time = formatting.duration(timing.time_us)
+    time, baselines = formatting.duration(timing.time_us), standing.baselines(rows)
     if row.implementation in baselines[:1]:
         return Cell(number, "baseline", time, "baseline", "1")
-    return _compared(number, row, timing, baselines, unproven, column) or Cell(number, "timed alone", time)
-
-
-def _compared(
-    number: int, row: Row, timing: Timing, baselines: Sequence[str], unproven: Collection[standing.Key], column: str
-) -> Cell | None:
-    ratio = standing.ratio_to(row, baselines[0] if baselines else None, column)
-    if ratio is None or not (isfinite(ratio.ratio) and ratio.ratio > 0):
-        return None
-    speed = 1 / ratio.ratio
-    verdict = standing.verdict(row, ratio, unproven)
-    return Cell(
-        number, f"{formatting.significant(speed)}x", formatting.duration(timing.time_us), _level(verdict, speed), f"{speed:.6g}"
-    )
+    ratios = [ratio for name in baselines if (ratio := standing.ratio_to(row, name, column))]
+    if not ratios:
+        timed = [one for one in rows if standing.is_publishable(one, unproven, column)]
+        return Cell(number, "timed alone" if len(timed) == 1 else "no ratio", time)
+    of = "" if ratios[0].baseline == baselines[0] else f" {formatting.one_line(ratios[0].baseline, _MAX_NAME)}"
+    verdict = standing.verdict(row, ratios[0], unproven)
+    if not (isfinite(ratios[0].ratio) and ratios[0].ratio > 0):
+        return Cell(number, f"{verdict}{of}", time, "unclear")
+    speed = 1 / ratios[0].ratio
+    return Cell(number, f"{formatting.significant(speed)}x{of}", time, _level(verdict, speed), f"{speed:.6g}")
 
 
 def _level(verdict: str, speed: float) -> str:

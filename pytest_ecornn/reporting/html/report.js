@@ -41,24 +41,38 @@ function writeAddress() {
 }
 
 function shows({ line, tokens }) {
-  const terms = state.search.toLowerCase().split(/[\s,]+/).filter(Boolean);
+  const terms = state.search.toLowerCase().split(/[\s,-]+/).filter(Boolean);
   const chosen = ["cell", "dtype", "mode", "device", "verdict"];
   return chosen.every((key) => !state[key] || line.dataset[key] === state[key])
     && terms.every((term) => tokens.some((token) => (/\d$/.test(term) ? token === term : token.startsWith(term))));
 }
 
-function compare(key) {
-  if (key === "verdict") return (a, b) => a.line.dataset.verdict.localeCompare(b.line.dataset.verdict) || a.order - b.order;
-  if (key === "order") return (a, b) => a.line.dataset.case.localeCompare(b.line.dataset.case, undefined, { numeric: true });
-  const at = Number(key);
-  return (a, b) => (b.speeds[at] || 0) - (a.speeds[at] || 0) || a.order - b.order;
+const isText = (key) => key === "case" || key === "verdict";
+
+function sortKey(key) {
+  return isText(key) ? ({ line }) => line.dataset[key] : ({ speeds }) => speeds[Number(key)];
 }
 
+// Lines without a speed are last in either direction.
 function sorted(lines) {
   if (!state.sort) return lines;
   const [key, direction] = state.sort.split(".");
-  const inOrder = [...lines].sort(compare(key));
-  return direction === "up" ? inOrder.reverse() : inOrder;
+  const of = sortKey(key);
+  const sign = direction === "up" ? 1 : -1;
+  const isKnown = (line) => isText(key) || of(line) > 0;
+  const known = lines.filter(isKnown);
+  const compare = isText(key)
+    ? (a, b) => of(a).localeCompare(of(b), undefined, { numeric: true })
+    : (a, b) => of(a) - of(b);
+  known.sort((a, b) => sign * compare(a, b) || a.order - b.order);
+  return [...known, ...lines.filter((line) => !isKnown(line))];
+}
+
+// Names rise first, speeds fall first; a third click restores the order of the run.
+function nextSort(key) {
+  const [first, second] = isText(key) ? ["up", "down"] : ["down", "up"];
+  if (state.sort === `${key}.${first}`) return `${key}.${second}`;
+  return state.sort === `${key}.${second}` ? "" : `${key}.${first}`;
 }
 
 function update() {
@@ -91,7 +105,7 @@ function update() {
 function samplesPicture(samples) {
   const known = samples.filter((sample) => sample !== null);
   const [low, high] = [Math.min(...known), Math.max(...known)];
-  const points = samples.map((sample, at) => `${(at / Math.max(1, samples.length - 1)) * 100},${38 - ((sample - low) / (high - low || 1)) * 36}`);
+  const points = samples.map((sample, at) => sample === null ? "" : `${(at / Math.max(1, samples.length - 1)) * 100},${38 - ((sample - low) / (high - low || 1)) * 36}`);
   const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
   picture.setAttribute("viewBox", "0 0 100 40");
@@ -114,6 +128,9 @@ function figures(name, timing) {
   return [element("h3", name), list, samples.length > 1 ? samplesPicture(samples) : ""];
 }
 
+// As a shell takes it.
+const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\"'\"'")}'`);
+
 function showDetails(row) {
   const [name, test] = [text("implementation", row), text("case", row)];
   const facts = [["status", text("status", row)], ["error", text("error", row)], ["what ran", text("notes", row)]];
@@ -123,8 +140,9 @@ function showDetails(row) {
     element("h2", `${name} on ${test}`, { id: "details-title" }),
     element("dl", list),
     ...timings.flatMap(([column, label]) => figures(label, data[column][row])),
-    element("h3", "Run it again"),
-    element("pre", `pytest --ecornn-bench --ecornn-only ${name} --ecornn-case "${test}"`, { tabindex: "0" }),
+    element("h3", "Verify and time this case"),
+    element("pre", `pytest --ecornn-bench --ecornn-only ${quoted(name)} --ecornn-case ${quoted(test)}`, { tabindex: "0" }),
+    element("p", "Add what the run was given besides, as --ecornn-implementations: see The run."),
     element("form", element("button", "Close"), { method: "dialog" }),
   );
   state.row = `${name} ${test}`;
@@ -134,7 +152,13 @@ function showDetails(row) {
 
 function openLinked() {
   const found = data.case.findIndex((_, row) => `${text("implementation", row)} ${text("case", row)}` === state.row);
-  if (found >= 0) showDetails(found);
+  if (found >= 0) {
+    showDetails(found);
+    return;
+  }
+  if (dialog.open) dialog.close();
+  state.row = "";
+  writeAddress();
 }
 
 // What the page offers only with JavaScript.
@@ -150,8 +174,7 @@ function prepare() {
     for (const header of headers) {
       const button = element("button", header.textContent, { type: "button" });
       button.addEventListener("click", () => {
-        const key = header.dataset.key;
-        state.sort = state.sort === `${key}.down` ? `${key}.up` : state.sort === `${key}.up` ? "" : `${key}.down`;
+        state.sort = nextSort(header.dataset.key);
         update();
       });
       header.replaceChildren(button);

@@ -8,11 +8,33 @@ from dataclasses import MISSING, fields, is_dataclass
 from inspect import getdoc
 from typing import Any, get_args, get_origin, get_type_hints
 
-from pytest_ecornn.results.rows import SCHEMA_VERSION, WORDS, Row
+from pytest_ecornn.reporting.json_report import LATER_FIELDS
+from pytest_ecornn.results.rows import SCHEMA_VERSION, WORDS, Row, Timing
 from pytest_ecornn.results.run_info import RunInfo
 from pytest_ecornn.results.typed_json import NUMBERS
 
 _NUMBER = {"anyOf": [{"type": "number"}, {"enum": list(NUMBERS)}]}
+_OBJECT_OR_NULL = {"type": ["object", "null"]}
+_THREE = {"type": "array", "items": {"type": "number"}, "minItems": 3, "maxItems": 3}
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+# Fields of any content of which parts are read.
+_PARTICULARS: dict[type, dict[str, Any]] = {
+    RunInfo: {
+        "machine": {
+            "type": "object",
+            "properties": {
+                **dict.fromkeys(("packages", "threads", "caches"), _OBJECT_OR_NULL),
+                "gpu": {**_OBJECT_OR_NULL, "properties": {"names": {"anyOf": [_TEXTS, {"type": "null"}]}}},
+            },
+        }
+    },
+    Timing: {
+        "sensors": {
+            "type": ["object", "null"],
+            "properties": {**dict.fromkeys(("sm_mhz", "power_w", "temperature_c"), _THREE), "throttled": _TEXTS},
+        }
+    },
+}
 _SCALARS: dict[Any, dict[str, Any]] = {
     str: {"type": "string"}, bool: {"type": "boolean"}, int: {"type": "integer"}, float: {"$ref": "#/$defs/Number"}, Any: {},
     dict: {"type": "object"}, list: {"type": "array"},
@@ -48,20 +70,18 @@ def _classes(kind: type) -> Iterator[type]:
 
 
 def _object(kind: type) -> dict[str, Any]:
-    """Returns the schema of a dataclass. Fields with a default may be absent."""
+    """Returns the schema of a dataclass. Fields with a default may be absent, of a run only those of later versions."""
     hints = get_type_hints(kind)
-    required = [one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING]
+    has_default = {one.name: one.default is not MISSING or one.default_factory is not MISSING for one in fields(kind)}
+    absent = LATER_FIELDS if kind is RunInfo else {name for name in has_default if has_default[name]}
+    properties = {name: _value(hints[name], WORDS.get((kind.__name__, name))) for name in has_default}
     return {
         "type": "object",
         "description": getdoc(kind) or "",
-        "properties": {name: _value(hints[name], WORDS.get((kind.__name__, name))) for name in _names(kind)},
-        "required": required,
+        "properties": properties | _PARTICULARS.get(kind, {}),
+        "required": [name for name in has_default if name not in absent],
         "additionalProperties": False,
     }
-
-
-def _names(kind: type) -> list[str]:
-    return [one.name for one in fields(kind)]
 
 
 def _value(hint: Any, words: tuple[str, ...] | None = None) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class ReportPlan:
         report = Report(self, machine.fingerprint(Path.cwd()), memory.configure_malloc())
         earlier = self._load_previous(resumed, report) if resumed else {}
         asked = self._asked(names)
-        measured = {name: [row for row in rows if not _is_due(row)] for name, rows in earlier.items()}
+        measured = {name: [row for row in rows if not _missing(row)] for name, rows in earlier.items()}
         report.rows = {name: list(rows) for name, rows in earlier.items() if name not in asked}
         report.runs.append(Run.start(names, shard))
 
@@ -85,10 +85,10 @@ class ReportPlan:
             except Exception as error:
                 report.ended[name] = reason(error)
                 write(name, f"ended early: {report.ended[name]}")
-            if shard or len(asked[name]) < len(self.parts[name].groups):  # the others' rows that were not reached stay
-                late = [row for row in earlier.get(name, ()) if _is_due(row)]
-                report.rows[name] = _merge_rows(report.rows.get(name, []), late, name)
-                report.write(folder)
+            is_whole = not shard and len(asked[name]) == len(self.parts[name].groups) and name not in report.ended
+            due = [row for row in earlier.get(name, ()) if _missing(row)]  # what was measured of these stays
+            report.rows[name] = _merge_rows(report.rows.get(name, []), due, name, is_whole)
+            report.write(folder)
 
     def _asked(self, names: Sequence[str]) -> dict[str, Sequence[str]]:
         """The parts to run, of each the groups: all where the part itself is named."""
@@ -199,19 +199,25 @@ def _is_late(row: Any) -> bool:
     return NOT_REACHED in repr(row)
 
 
-def _is_due(row: Any) -> bool:
-    """Whether a later run measures it again: it was not reached, or beside other processes the memory did not suffice."""
-    return _is_late(row) or OUT_OF_MEMORY in repr(row)
+def _missing(row: Any) -> int:
+    """How many figures a later run measures: those not reached, or for which memory did not suffice beside other processes."""
+    text = repr(row)
+    return text.count(NOT_REACHED) + text.count(OUT_OF_MEMORY)
 
 
-def _merge_rows(rows: Sequence[Any], others: Sequence[Any], where: str) -> list[Any]:
-    """Both, one for each label: what is to be measured again gives way. Raises ValueError where one row has two figures."""
+def _merge_rows(rows: Sequence[Any], others: Sequence[Any], where: str, is_whole: bool = False) -> list[Any]:
+    """Both, one for each label: the row that lacks fewer figures, the former of two that lack as many.
+
+    is_whole: whether `rows` have every label that there is. Raises ValueError where a row has two sets of figures.
+    """
     found = {row.label: row for row in rows}
     for row in others:
-        known = found.get(row.label)
-        if known is None or (_is_due(known) and not _is_late(row)):
+        if is_whole and row.label not in found:
+            continue
+        known = found.setdefault(row.label, row)
+        if _missing(row) < _missing(known):
             found[row.label] = row
-        elif row != known and not _is_due(row):
+        elif row != known and not _missing(row) and not _missing(known):
             raise ValueError(f"{where}: {row.label} has other figures than in a report before it")
     return list(found.values())
 

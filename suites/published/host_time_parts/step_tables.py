@@ -20,9 +20,9 @@ def render(rows: Sequence[Row]) -> str:
     return document(
         [
             "## Steps",
-            "As called: wall clock of blocks of calls that take turns, the device idle before and after. Host: until a block's "
-            "calls return. From a graph: one CUDA graph a step. Medians. Ratios below 1 mean that the module is faster (99 % "
-            "intervals).",
+            "As called: wall clock of blocks of calls that take turns, the device idle before and after. Host: until the calls "
+            "of the same blocks return. From a graph: one CUDA graph a step. Medians. Ratios below 1 mean that the module is "
+            "faster (99 % intervals).",
             table(header, lines, header[3:]) if lines else "",
             "\n".join(f"- {escape(label)}, {name}: {escape(reason)}" for label, name, reason in reasons),
             targets(rows),

@@ -22,7 +22,6 @@ from pytest_ecornn.suites.published.selection_parts.problems import SelectionPro
 PERSISTENT = "persistent_gpu"
 ARMS = (BASELINE, PERSISTENT, AUTO)
 _ROUNDS, _BLOCK_US, _MAX_CALLS = 15, 2e5, 200
-_MAX_LAUNCHES = 20  # of steps in a block, whose kernels the queue of launches takes without waiting for the device
 _WARM_CALLS = 30
 
 Times = tuple[float, float, float]
@@ -92,12 +91,22 @@ def _row(problem: SelectionProblem, device: torch.device) -> Row:
                 calls.pop(name, None)
                 reasons[name] = reason(error)
         with gc_disabled():
-            samples = wall_clock.sample(calls, device, _ROUNDS, _BLOCK_US, _MAX_CALLS)
-            launches = wall_clock.sample(calls, device, _ROUNDS, _BLOCK_US, _MAX_LAUNCHES, launches=True)
-            graphs = {name: Replay(call) for name, call in calls.items()} if device.type == "cuda" else {}
+            samples, launches = wall_clock.sample_launches(calls, device, _ROUNDS, _BLOCK_US, _MAX_CALLS)
+            graphs = _graphs(calls) if device.type == "cuda" else {}
             replays = wall_clock.sample(graphs, device, _ROUNDS, _BLOCK_US, _MAX_CALLS)
     timed = partial(_arm, samples, launches, replays)
     return Row(problem, {name: timed(name) if name in calls else ArmTime(reason=reasons[name]) for name in ARMS})
+
+
+def _graphs(calls: Mapping[str, Callable[[], Any]]) -> dict[str, Replay]:
+    """A graph of each call; what cannot be captured has none."""
+    graphs = {}
+    for name, call in calls.items():
+        try:
+            graphs[name] = Replay(call)
+        except Exception as error:  # one arm's failure must not end the others' measurement
+            print(f"{name} has no graph: {reason(error)}", flush=True)
+    return graphs
 
 
 Samples = Mapping[str, Sequence[float]]

@@ -176,6 +176,37 @@ def test_what_was_not_measured_and_is_not_asked_for_again_stays(again: str, why:
     assert sum(len(part) for part in found.values()) == len(is_late)
 
 
+def lacking(label: str, time_us: float, *reasons: str) -> Outer:
+    """A row with a time, and reasons why others are missing."""
+    ratio = Ratio(1.0, 1.0, 1.0)
+    return Outer(label, (time_us,) * 3, {f"{number}: {why}": Inner(ratio, []) for number, why in enumerate(reasons)})
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "kept"),
+    [
+        (lacking("a", 5.0, DUE[1]), lacking("a", 0.0, DUE[0], DUE[0]), 5.0),  # a later run that was cut short
+        (lacking("a", 5.0, DUE[1]), lacking("a", 4.0, DUE[1]), 4.0),  # what never fits does not keep old figures
+        (lacking("a", 0.0, DUE[1], DUE[1]), lacking("a", 4.0, DUE[1]), 4.0),
+        (lacking("a", 5.0, DUE[1]), lacking("a", 4.0), 4.0),
+    ],
+)
+@pytest.mark.parametrize("shard", [None, Shard(1, 1)])
+def test_the_row_that_lacks_less_stays(earlier: Outer, later: Outer, kept: float, shard: Shard | None, tmp_path: Path) -> None:
+    def measure_a(deadline: float, earlier: Sequence[Outer] = (), shard: Shard | None = None) -> Iterator[Outer]:
+        yield from earlier
+        yield later
+
+    part = Section(measure_a, labels, 1.0, row=Outer, is_resumable=True, is_sharded=True)
+    plan = replace(PLAN, parts={"times": part}, order=("times",))
+    plan.run(tmp_path / "first", 10.0, ["times"])
+    written = read(tmp_path / "first")
+    (tmp_path / "first/some.json").write_text(json.dumps({**written, "rows": {"times": [asdict(earlier)]}}))
+    plan.run(tmp_path / "second", 10.0, ["times"], tmp_path / "first/some.json", shard)
+    (row,) = read(tmp_path / "second")["rows"]["times"]
+    assert row["time_us"][0] == kept
+
+
 def test_other_figures_of_one_row_are_not_joined(tmp_path: Path) -> None:
     others = {"times": [asdict(Outer("c", (2.0, 2.0, 2.0)))]}
     folders = [ran(tmp_path / "one", "long"), ran(tmp_path / "two", "long", rows=others)]
