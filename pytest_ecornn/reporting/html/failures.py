@@ -13,7 +13,7 @@ _MAX_CASES = 5  # that are named of one failure
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailureGroup:
     """One reason of an implementation. cases: some of those that it is of. more: the number of the others."""
 
     implementation: str
@@ -22,11 +22,11 @@ class Failure:
     reason: str
 
 
-def of_rows(rows: Iterable[Row]) -> list[Failure]:
+def of_rows(rows: Iterable[Row]) -> list[FailureGroup]:
     """Each reason once, in the order of the rows."""
     found = by_reason(row for row in rows if row.status == "failed")
     return [
-        Failure(
+        FailureGroup(
             one[0].implementation,
             [f"{row.case} ({row.kind})" for row in one[:_MAX_CASES]],
             max(0, len(one) - _MAX_CASES),

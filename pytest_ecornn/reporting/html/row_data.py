@@ -44,8 +44,8 @@ def columns(rows: Sequence[Row], unproven: Collection[standing.Key]) -> dict[str
 
 def _error(row: Row) -> str:
     """The error that came nearest to its limit, and of which tensor; "" where nothing was compared."""
-    worst = standing.worst_error(row)
-    return f"{formatting.limit_fraction(worst.share)} of the limit, of {worst.tensor}" if worst else ""
+    nearest = standing.worst_error(row)
+    return f"{formatting.limit_fraction(nearest.share)} of the limit, of {nearest.tensor}" if nearest else ""
 
 
 def _timing(row: Row, column: str, unproven: Collection[standing.Key], texts: _Texts) -> list[Any] | None:

@@ -70,16 +70,16 @@ def _classes(kind: type) -> Iterator[type]:
 
 
 def _object(kind: type) -> dict[str, Any]:
-    """Returns the schema of a dataclass. Fields with a default may be absent, of a run only those of later versions."""
+    """Returns the schema of a dataclass. Fields with a default may be optional, of a run only those of later versions."""
     hints = get_type_hints(kind)
     has_default = {one.name: one.default is not MISSING or one.default_factory is not MISSING for one in fields(kind)}
-    absent = LATER_FIELDS if kind is RunInfo else {name for name in has_default if has_default[name]}
+    optional = LATER_FIELDS if kind is RunInfo else {name for name in has_default if has_default[name]}
     properties = {name: _value(hints[name], WORDS.get((kind.__name__, name))) for name in has_default}
     return {
         "type": "object",
         "description": getdoc(kind) or "",
         "properties": properties | _PARTICULARS.get(kind, {}),
-        "required": [name for name in has_default if name not in absent],
+        "required": [name for name in has_default if name not in optional],
         "additionalProperties": False,
     }
 
