@@ -27,6 +27,7 @@ class Auto(Implementation):
     activation_error = 2.0**-16
     deterministic = False
     takes_resets = True
+    times_in_build = True
 
     def __init__(self) -> None:
         self._notes = ""

@@ -107,10 +107,7 @@ class Case:
 
     @classmethod
     def parse(cls, text: str, **known: Any) -> Case:
-        """The case that `str` wrote as `text`; of fields that are `known` it need not speak.
-
-        Raises ValueError naming the token that cannot be read.
-        """
+        """The case that `str` wrote, which lacks fields that are `known`. Raises ValueError naming the token that is none."""
         cell, *tokens = text.strip().split("-")
         values: dict[str, Any] = {"cell": cell}
         for token in tokens:
@@ -227,15 +224,15 @@ class Declared(NamedTuple):
 class Implementation(ABC):
     """A way to run a recurrent layer. One subclass to a module; its public name is the module's file stem.
 
-    `carry` is the precision in which state crosses from step to step: "storage" (the case's dtype) or "float32" (float64
-    for a float64 case); `gate_gradients` that in which the gradients of gate pre-activations lie between the backward steps
-    and the products made of them; `saved_gates` that in which the gates wait for the backward pass; `products` that in which
-    W_ih x and W_hh h, or the parts of a long sum, wait to be added; `weight_gradients` that in which the gradient of W_hh is
-    summed: step by step where sequences have lengths, else in two halves. `activation_error` is how far off sigmoid and tanh
-    may be, relative to them, where they are not as exact as float32 has them: for adapters to other people's libraries.
-    `deterministic` claims that repeated calls agree bit for bit. `takes_resets` says that layers take a mask of resets; where
-    it is False, the harness asks for no case that has one. `delegate` names the implementation that one which chooses among
-    others runs, "" of any other. Like the declarations it may change in `build`.
+    `carry` is the precision in which state crosses from step to step: "storage" (the case's dtype) or "float32" (float64 for
+    float64); `gate_gradients` that in which the gradients of gate pre-activations lie between the backward steps and the
+    products made of them; `saved_gates` that in which the gates wait for the backward pass; `products` that in which W_ih x
+    and W_hh h, or the parts of a long sum, wait to be added; `weight_gradients` that in which the gradient of W_hh is summed:
+    step by step where sequences have lengths, else in two halves. `activation_error` is how far off sigmoid and tanh may be,
+    relative to them, where they are not as exact as float32 has them. `deterministic` claims that calls agree bit for bit;
+    `takes_resets` that layers take a mask of resets; `times_in_build` that `build` times something, alone on the machine.
+    `delegate` names the implementation that one which chooses runs, "" of any other; like the declarations it may change in
+    `build`.
     """
 
     carry: Precision
@@ -246,6 +243,7 @@ class Implementation(ABC):
     activation_error: float = 0.0
     deterministic: bool
     takes_resets: bool = False
+    times_in_build: bool = False
     delegate: str = ""
 
     @property

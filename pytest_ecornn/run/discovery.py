@@ -249,6 +249,7 @@ def _missing_attributes(kind: type[Implementation]) -> list[str]:
         missing.append(f"activation_error (from 0 to {MAX_ACTIVATION_ERROR:g})")
     if not isinstance(getattr(kind, "deterministic", None), bool):
         missing.append("deterministic (True or False)")
-    if not isinstance(kind.takes_resets, bool):
-        missing.append("takes_resets (True or False)")
+    missing += [
+        f"{name} (True or False)" for name in ("takes_resets", "times_in_build") if not isinstance(getattr(kind, name), bool)
+    ]
     return missing

@@ -145,6 +145,10 @@ def test_a_checksum_is_of_a_package_and_of_what_is_shared(tmp_path: Path) -> Non
             GOOD.replace("deterministic", "takes_resets = 1\n    deterministic"),
             r"bad\.py: class Mine lacks takes_resets",
         ),
+        (
+            GOOD.replace("deterministic", "times_in_build = 'yes'\n    deterministic"),
+            r"bad\.py: class Mine lacks times_in_build",
+        ),
         ("import no_such_module", r"bad\.py: importing it raised ModuleNotFoundError.*mend the module"),
         (
             "import pytest\npytest.skip('no\\nGPU', allow_module_level=True)",

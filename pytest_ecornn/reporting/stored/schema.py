@@ -70,7 +70,7 @@ def _classes(kind: type) -> Iterator[type]:
 
 
 def _object(kind: type) -> dict[str, Any]:
-    """Returns the schema of a dataclass. Fields with a default may be optional, of a run only those of later versions."""
+    """Returns the schema of a dataclass. Fields with a default may be missing, of a run only those of later versions."""
     hints = get_type_hints(kind)
     has_default = {one.name: one.default is not MISSING or one.default_factory is not MISSING for one in fields(kind)}
     optional = LATER_FIELDS if kind is RunInfo else {name for name in has_default if has_default[name]}

@@ -36,7 +36,8 @@ class BenchmarkItem(NamedCaseItem):
         with self.session.lock.exclusive():
             probe = BaselineProbe(baselines, pool, clock, threads, self.session.options.budget)
         self.session.process.set_current_work(self.found.name, self.case)
-        with self.session.lock.shared(), self._global_state_unchanged():
+        lock = self.session.lock.exclusive if self.found.cls.times_in_build else self.session.lock.shared
+        with lock(), self._global_state_unchanged():
             candidate = self.verified(row)
             cost_bounds.checked(candidate)
         self.session.process.set_current_work(self.found.name, self.case, names, is_timed=True)

@@ -5,7 +5,7 @@ By the harness's own clocks and arms, as a row of `pytest --ecornn-bench` is mea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -19,7 +19,7 @@ from pytest_ecornn.measurement.replay import MAX_CALL_SECONDS, GraphArm, graph_a
 from pytest_ecornn.results.statistics import Ratio, median_interval, paired_ratio
 from pytest_ecornn.suites.published.common.device_lock import device_lock
 from pytest_ecornn.suites.published.common.item_rows import measure_rest
-from pytest_ecornn.suites.published.common.verified import failure_text, prepared
+from pytest_ecornn.suites.published.common.verified import failure_text, prepared, times_in_build
 from pytest_ecornn.system.locking import MachineLock
 from pytest_ecornn.verification.verification import Candidate, expected
 
@@ -59,7 +59,7 @@ class TimedComparison:
 
     needed: the one without which a case is of no interest, and the others are not timed; none where empty. called: which cases
     are timed as called too, beside replayed; those of a CPU always are. times_long_calls: so are cases that have too long calls
-    for a replay. timed_in_build: names of those that time others when they are built.
+    for a replay.
 
     Several processes may share a device: they verify side by side, and time one at a time.
     """
@@ -69,7 +69,6 @@ class TimedComparison:
     needed: str = ""
     called: Callable[[Case], bool] = lambda case: True
     times_long_calls: bool = False
-    timed_in_build: Collection[str] = ()
 
     def rows(self, cases: Iterable[Case], deadline: float, earlier: Sequence[Row] = ()) -> Iterator[Row]:
         """Earlier rows, then one for each other case; of those that begin after `deadline`, or fail, the reason alone."""
@@ -88,7 +87,7 @@ class TimedComparison:
     def _prepared(self, case: Case, lock: MachineLock) -> dict[str, Candidate | str]:
         found: dict[str, Candidate | str] = {}
         for name in sorted(self.names, key=lambda name: name != self.needed):
-            with lock.exclusive() if name in self.timed_in_build else lock.shared():
+            with lock.exclusive() if times_in_build(name) else lock.shared():
                 found |= prepared(case, [name])
             if name == self.needed and isinstance(found[name], str):
                 return {**dict.fromkeys(self.names, f"not timed, as {self.needed} was not"), **found}

@@ -23,6 +23,11 @@ def _found() -> dict[str, ImplementationInfo]:
     return discover([])
 
 
+def times_in_build(name: str) -> bool:
+    """Whether an implementation of that name times something when it is built."""
+    return name in _found() and _found()[name].cls.times_in_build
+
+
 Build = Callable[[ImplementationInfo, Case], tuple[Candidate, list[TensorCheck]]]
 
 

@@ -22,9 +22,7 @@ NAMES = ("cudnn", "persistent_gpu", "transposed_gpu", "auto")
 _NOT_CHARTED = "transposed_gpu"
 PRECISIONS = (("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"))
 MAX_CALLED_STEPS = 50  # of cases that are timed as called too, which takes as long again
-COMPARISON = TimedComparison(
-    NAMES, NAMES[:1], called=lambda case: case.steps <= MAX_CALLED_STEPS, times_long_calls=True, timed_in_build=("auto",)
-)
+COMPARISON = TimedComparison(NAMES, NAMES[:1], called=lambda case: case.steps <= MAX_CALLED_STEPS, times_long_calls=True)
 _PROCESSORS = {V100: "V100", TITAN_XP: "Titan Xp"}
 _ALL = "all"
 

@@ -101,8 +101,8 @@ def test_processes_share_a_device_to_verify_and_have_it_alone_to_time(tmp_path: 
     monkeypatch.setattr(case_times, "device_lock", lambda device: Lock(tmp_path / device))
     monkeypatch.setattr(case_times, "prepared", noting("verified", case_times.prepared))
     monkeypatch.setattr(case_times.measurement, "measure", noting("timed", case_times.measurement.measure))
-    comparison = TimedComparison(("torch_cpu", "sequential"), ("sequential",), timed_in_build=("sequential",))
-    assert [row.cells[CALLED]["torch_cpu"].reason for row in comparison.rows([SMALL], float("inf"))] == [""]
+    comparison = TimedComparison(("torch_cpu", "auto"), ("torch_cpu",))
+    assert [row.cells[CALLED]["auto"].reason for row in comparison.rows([SMALL], float("inf"))] == [""]
     assert Lock.events == ["shared", "verified", "alone", "verified", "alone", "timed"]
 
 
